@@ -1,0 +1,392 @@
+"""One object a run holds: plan before generation, observe after it, weights for the advantages.
+
+Axes: P prompts of the batch, R rollouts of the batch, B bins, D prompts of the data set. The way of
+one step is plan → (generate) → observe → weights; what was seen and decided comes back from `observe`
+as one row of the run's record.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gdro.bins import UNSEEN, DifficultyBins, as_uids, check_settings
+from gdro.prompt_gdro import PromptGDRO, bin_means
+from gdro.rollout_gdro import RolloutGDRO, check_choice
+
+METHODS = ("grpo", "prompt", "rollout", "both")
+
+PRESETS: dict[str, dict] = {
+    "default": {},
+    # every choice as printed, where the default departs from it; why is in each argument's docstring
+    "paper": {
+        "bins": {"estimator": "any_of_k"},
+        "prompt": {"share_floor": 0.05, "debias": False},
+        "rollout": {
+            "utility": "loss",
+            "selection": "argmax",
+            "joint": "bins",
+            "price_driver": "realized",
+        },
+        "signal": "surrogate",
+        "weight_scale": "none",
+    },
+}
+
+
+class GDROController:
+    """Difficulty bins and the two adversaries, driven by uids.
+
+    method: "grpo" (neither adversary; bins are still kept, for the record), "prompt", "rollout", "both".
+    preset: "default" or "paper" (every choice as printed). The other arguments override it.
+    bins, prompt, rollout: objects, or the arguments to make them; the number of bins follows `bins`.
+    signal, the loss of a prompt that Prompt-GDRO sees:
+      "failure_rate"  1 − share of its rollouts that are right (footnote 3, up to an affine map)
+      "surrogate"     (6)–(7), needs `losses` in `observe`; on-policy it is β·KL and knows no difficulty
+      "spread"        unbiased variance of its rewards, whose expectation is free of n
+    action, how Prompt-GDRO acts: "reweight" scales advantages, (16); "resample" draws the prompts of
+      the batch with bin probabilities q, see `draw`.
+    averaging, of (17) and of the gradient: "prompt" lets each prompt count the same however many
+      rollouts it got, as printed; "rollout" each rollout.
+    weight_scale: "mean" divides the weights by their batch mean, so that Prompt-GDRO does not also
+      change the step size; "none" leaves them, as printed.
+    unseen, what a prompt without an estimate gets: "neutral", n̄ rollouts and the mean weight; or the
+      number of a bin, to be treated as one of it.
+    success_threshold: a rollout is right if its reward is greater (0 serves 0/1 and ±1 rewards).
+    seed: of everything chance decides.
+    Raises ValueError for an unknown choice and for num_bins that disagree.
+    """
+
+    def __init__(
+        self,
+        method: str = "both",
+        *,
+        preset: str = "default",
+        bins: DifficultyBins | Mapping | None = None,
+        prompt: PromptGDRO | Mapping | None = None,
+        rollout: RolloutGDRO | Mapping | None = None,
+        signal: str | None = None,
+        action: str | None = None,
+        averaging: str | None = None,
+        weight_scale: str | None = None,
+        unseen: str | int = "neutral",
+        success_threshold: float = 0.0,
+        seed: int = 0,
+    ):
+        check_choice("method", method, METHODS)
+        check_choice("preset", preset, tuple(PRESETS))
+        chosen = PRESETS[preset]
+        self.bins = _made(DifficultyBins, bins, chosen.get("bins", {}))
+        size = {"num_bins": self.bins.num_bins}
+        self.prompt = _made(PromptGDRO, prompt, size | chosen.get("prompt", {}))
+        self.rollout = _made(RolloutGDRO, rollout, size | {"seed": seed} | chosen.get("rollout", {}))
+        for name, part in (("prompt", self.prompt), ("rollout", self.rollout)):
+            if part.num_bins != self.bins.num_bins:
+                raise ValueError(
+                    f"{name} has {part.num_bins} bins, but bins has {self.bins.num_bins}; "
+                    "give both the same number"
+                )
+        self.method, self.preset = method, preset
+        self.signal = signal or chosen.get("signal", "failure_rate")
+        self.action = action or "reweight"
+        self.averaging = averaging or "prompt"
+        self.weight_scale = weight_scale or chosen.get("weight_scale", "mean")
+        check_choice("signal", self.signal, ("failure_rate", "surrogate", "spread"))
+        check_choice("action", self.action, ("reweight", "resample"))
+        check_choice("averaging", self.averaging, ("prompt", "rollout"))
+        check_choice("weight_scale", self.weight_scale, ("mean", "none"))
+        check_choice("unseen", unseen, ("neutral", *range(self.num_bins)))
+        self.unseen, self.success_threshold, self.seed = unseen, float(success_threshold), int(seed)
+        self.step = 0
+        self._planned: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # keys, n (P,), n (B,)
+
+    @property
+    def num_bins(self) -> int:
+        return self.bins.num_bins
+
+    @property
+    def mean_rollouts(self) -> float:
+        return self.rollout.mean_rollouts
+
+    @property
+    def moves_rollouts(self) -> bool:
+        return self.method in ("rollout", "both")
+
+    @property
+    def reweights(self) -> bool:
+        return self.method in ("prompt", "both") and self.action == "reweight"
+
+    @property
+    def resamples(self) -> bool:
+        return self.method in ("prompt", "both") and self.action == "resample"
+
+    @property
+    def needs_losses(self) -> bool:
+        """Whether `observe` must be given the surrogate losses (6)."""
+        return self.signal == "surrogate" or self.rollout.utility == "loss"
+
+    def plan(self, uids) -> np.ndarray:
+        """Rollouts per prompt, (P,) integers; they sum to mean_rollouts × P, exactly.
+
+        Bins decide first (`RolloutGDRO.allocate`); prompts not seen yet get n̄. Where no choice of
+        arms spends the budget of the bins at hand exactly, or n̄ is no whole number, the rollouts left
+        over go one each to prompts drawn by lot among those below n_max, so no prompt's place in the
+        batch matters; `rollout.infeasible_steps` counts those steps.
+        Raises ValueError if mean_rollouts × P is not a whole number.
+        """
+        uids = as_uids(uids)
+        keys = uids.keys
+        total = self.mean_rollouts * len(keys)
+        if len(keys) == 0 or total != int(total):
+            raise ValueError(
+                f"mean_rollouts × prompts must be a whole number above 0, got {self.mean_rollouts} × "
+                f"{len(keys)}; change mean_rollouts or the number of prompts"
+            )
+        rollouts_P = np.full(len(keys), int(self.mean_rollouts))
+        rollouts_B = np.full(self.num_bins, int(self.mean_rollouts))
+        open_P = np.ones(len(keys), bool)  # prompts that may get one of the rollouts left over
+        if self.moves_rollouts:
+            bin_ids_P = self._placed(uids)
+            seen_P = bin_ids_P >= 0
+            if seen_P.any():
+                budget = int(total) - int(self.mean_rollouts * (~seen_P).sum())
+                counts_B = np.bincount(bin_ids_P[seen_P], minlength=self.num_bins)
+                rollouts_B = self.rollout.allocate(counts_B, budget)
+                rollouts_P[seen_P] = rollouts_B[bin_ids_P[seen_P]]
+                open_P = seen_P if budget > rollouts_P[seen_P].sum() else ~seen_P
+        self._hand_out(rollouts_P, int(total) - int(rollouts_P.sum()), open_P, keys)
+        self._planned = (keys, rollouts_P, rollouts_B)
+        return rollouts_P.copy()
+
+    def _hand_out(self, rollouts_P, left_over, open_P, keys):
+        """Give what is left over, one rollout a prompt and round, by lot; in place."""
+        if left_over == 0:
+            return
+        rng = np.random.default_rng((self.seed, self.step, 1))
+        lots_P = np.empty(len(keys))
+        lots_P[np.argsort(keys, kind="stable")] = rng.random(len(keys))  # a lot hangs on the uid
+        while left_over > 0:
+            ceiling = max(self.rollout.n_max, int(np.ceil(self.mean_rollouts)))
+            candidates = np.flatnonzero((rollouts_P < ceiling) & open_P)
+            if not len(candidates):
+                open_P = np.ones(len(keys), bool)
+                continue
+            lucky = candidates[np.argsort(lots_P[candidates])][:left_over]
+            rollouts_P[lucky] += 1
+            left_over -= len(lucky)
+
+    def observe(self, uids, group_ids, rewards, *, losses=None) -> dict:
+        """Learn from a batch's rollouts: bins move, then both adversaries. Returns the step's record.
+
+        uids: (P,). group_ids: (R,) position in `uids` of the prompt each rollout belongs to.
+        rewards: (R,). losses: (R,) surrogate losses ℓ_ij of (6), needed if `needs_losses`.
+        A prompt counts in the bin it was in before this batch, so that its own luck does not choose
+        the bin it is booked under; on its first visit, in the bin it has just earned.
+        Raises ValueError for wrong lengths, NaN, a prompt without rollouts, or (methods that move
+        rollouts) prompts or rollout counts other than those planned.
+        """
+        uids = as_uids(uids)
+        keys = uids.keys
+        group_ids_R, rewards_R, losses_R = self._checked(keys, group_ids, rewards, losses)
+        trials_P = np.bincount(group_ids_R, minlength=len(keys))
+        if (trials_P == 0).any():
+            raise ValueError(f"prompts {np.flatnonzero(trials_P == 0)} of the batch have no rollouts")
+        rollouts_B = self._planned_rollouts(keys, trials_P)
+        successes_P = _group_sums(group_ids_R, rewards_R > self.success_threshold, trials_P)
+        variance_P = _group_variances(group_ids_R, rewards_R, trials_P)
+
+        bin_ids_P = self._placed(uids)
+        self.bins.update(uids, successes_P.astype(np.int64), trials_P)
+        first_visit_P = bin_ids_P < 0
+        if first_visit_P.any():
+            bin_ids_P[first_visit_P] = self._placed(uids)[first_visit_P]
+
+        loss_P = None if losses_R is None else _group_sums(group_ids_R, losses_R, trials_P) / trials_P
+        signal_P = {
+            "failure_rate": 1.0 - successes_P / trials_P,
+            "surrogate": loss_P,
+            "spread": variance_P,
+        }[self.signal]
+        counts_P = trials_P if self.averaging == "rollout" else None
+        self.prompt.update(bin_ids_P, signal_P, counts_P)
+
+        utility_P = variance_P if self.rollout.utility == "variance" else loss_P
+        variance_B, _ = bin_means(bin_ids_P, variance_P, self.num_bins)
+        counts_B = np.bincount(bin_ids_P[bin_ids_P >= 0], minlength=self.num_bins)
+        demand = None
+        if self.moves_rollouts and counts_B.any():
+            utility_B, _ = bin_means(bin_ids_P, utility_P, self.num_bins, counts_P)
+            demand = self.rollout.update(counts_B, np.where(counts_B > 0, rollouts_B, 0), utility_B)
+
+        success_B, _ = bin_means(bin_ids_P, successes_P / trials_P, self.num_bins)
+        mean_rollouts_B, _ = bin_means(bin_ids_P, trials_P, self.num_bins)
+        row = {
+            "step": self.step,
+            "unseen": int((bin_ids_P < 0).sum()),
+            "share": (counts_B / len(keys)).tolist(),
+            "weight": self.prompt.weights().tolist(),
+            "probability": self.prompt.probabilities().tolist(),
+            "rollouts": _without_nan(mean_rollouts_B),
+            "success": _without_nan(success_B),
+            "deviation": _without_nan(np.sqrt(variance_B)),
+            "price": float(self.rollout.price),
+            "demand": demand,
+            "infeasible_steps": int(self.rollout.infeasible_steps),
+            "mean_reward": float(rewards_R.mean()),
+        }
+        self._planned = None
+        self.step += 1
+        return row
+
+    def weights(self, uids, rollouts=None) -> np.ndarray:
+        """Factor on each prompt's advantages, (P,).
+
+        min(ω_b, ω_max) of the prompt's bin where Prompt-GDRO reweights, 1 elsewhere. rollouts: (P,),
+        as planned; given, and with averaging "prompt", the factor n̄/n_i makes a prompt with many
+        rollouts count as one prompt.
+        """
+        bin_ids_P = self._placed(uids)
+        weights_P = np.ones(len(bin_ids_P))
+        if self.reweights and (bin_ids_P >= 0).any():
+            seen_P = bin_ids_P >= 0
+            weights_P[seen_P] = self.prompt.weights()[bin_ids_P[seen_P]]
+            weights_P[~seen_P] = weights_P[seen_P].mean()
+            if self.weight_scale == "mean":
+                weights_P /= weights_P.mean()
+        if rollouts is not None and self.averaging == "prompt":
+            weights_P = weights_P * (self.mean_rollouts / np.asarray(rollouts, float))
+        return weights_P
+
+    def draw(self, uids, size) -> np.ndarray:
+        """Prompts of the next batch, (size,) positions in `uids`, drawn with bin probabilities q.
+
+        uids: (D,) all prompts of the data set. Prompts not seen yet keep their share of the data, and
+        so do excluded bins; the rest is divided by q among the bins that have prompts. Within a bin
+        prompts are drawn evenly, and none twice until all of the bin have been.
+        """
+        uids = as_uids(uids)
+        if size < 1 or len(uids.keys) == 0:
+            raise ValueError(f"cannot draw {size} prompts from {len(uids.keys)}; both must be ≥ 1")
+        bin_ids_D = self._placed(uids)
+        rng = np.random.default_rng((self.seed, self.step, 2))
+        counts_B = np.bincount(bin_ids_D + 1, minlength=self.num_bins + 1)  # [0]: not seen yet
+        chances_B = counts_B / counts_B.sum()
+        played_B = np.append(False, self.prompt.probabilities() > 0) & (counts_B > 0)
+        q_B = np.append(0.0, self.prompt.probabilities())[played_B]
+        chances_B[played_B] = chances_B[played_B].sum() * q_B / q_B.sum()
+        quota_B = rng.multinomial(size, chances_B / chances_B.sum())
+        in_key_order_D = np.argsort(uids.keys, kind="stable")
+        drawn = []
+        for bin_id in np.flatnonzero(quota_B):
+            members = in_key_order_D[bin_ids_D[in_key_order_D] == bin_id - 1]
+            for start in range(0, quota_B[bin_id], len(members)):
+                drawn.append(rng.permutation(members)[: quota_B[bin_id] - start])
+        return rng.permutation(np.concatenate(drawn))
+
+    def _placed(self, uids):
+        """Bins of prompts, with the choice for those not seen yet applied; −1 is neutral."""
+        bin_ids_P = self.bins.assign(uids)
+        if self.unseen == "neutral":
+            return bin_ids_P
+        return np.where(bin_ids_P == UNSEEN, self.unseen, bin_ids_P)
+
+    def _planned_rollouts(self, keys, trials_P):
+        """Rollouts by bin (B,) as planned for just these prompts."""
+        if self._planned is None:
+            planned = not self.moves_rollouts
+            rollouts_B = np.full(self.num_bins, int(self.mean_rollouts))
+        else:
+            planned_keys, rollouts_P, rollouts_B = self._planned
+            planned = np.array_equal(planned_keys, keys) and np.array_equal(rollouts_P, trials_P)
+        if self.moves_rollouts and not planned:
+            raise ValueError(
+                "observe was given other prompts or rollout counts than the last plan; "
+                "call plan(uids), generate exactly that many rollouts for each, then observe"
+            )
+        return rollouts_B
+
+    def _checked(self, keys, group_ids, rewards, losses):
+        group_ids_R = np.asarray(group_ids)
+        rewards_R = np.asarray(rewards, float)
+        if group_ids_R.ndim != 1 or group_ids_R.shape != rewards_R.shape or not group_ids_R.size:
+            raise ValueError(
+                f"group_ids and rewards must be one per rollout, got shapes {group_ids_R.shape} "
+                f"and {rewards_R.shape}"
+            )
+        if group_ids_R.dtype.kind not in "iu" or not (
+            0 <= group_ids_R.min() and group_ids_R.max() < len(keys)
+        ):
+            raise ValueError(
+                f"group_ids must be positions in uids, integers in [0, {len(keys)}), "
+                f"got {np.unique(group_ids_R)}"
+            )
+        _check_finite("rewards", rewards_R)
+        if losses is None:
+            if self.needs_losses:
+                raise ValueError(
+                    f"losses are needed by signal {self.signal!r} and utility "
+                    f"{self.rollout.utility!r}; give one surrogate loss (6) per rollout"
+                )
+            return group_ids_R, rewards_R, None
+        losses_R = np.asarray(losses, float)
+        if losses_R.shape != rewards_R.shape:
+            raise ValueError(f"losses must be one per rollout, got shape {losses_R.shape}")
+        _check_finite("losses", losses_R)
+        return group_ids_R, rewards_R, losses_R
+
+    def state_dict(self) -> dict:
+        """Nested dictionary of plain values and arrays; see `gdro.records.save_state`."""
+        return {
+            "settings": self._settings(),
+            "step": self.step,
+            "bins": self.bins.state_dict(),
+            "prompt": self.prompt.state_dict(),
+            "rollout": self.rollout.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        """Inverse of `state_dict`; ValueError if the state is of other settings."""
+        check_settings("GDROController", self._settings(), state["settings"])
+        self.bins.load_state_dict(state["bins"])
+        self.prompt.load_state_dict(state["prompt"])
+        self.rollout.load_state_dict(state["rollout"])
+        self.step = int(state["step"])
+        self._planned = None
+
+    def _settings(self):
+        names = "method signal action averaging weight_scale unseen success_threshold seed"
+        return {name: getattr(self, name) for name in names.split()}
+
+
+def _made(kind, given, defaults):
+    """The object itself, or one made from defaults overridden by the arguments given."""
+    if isinstance(given, kind):
+        return given
+    if given is None or isinstance(given, Mapping):
+        return kind(**{**defaults, **(given or {})})
+    raise ValueError(f"expected a {kind.__name__} or its arguments, got {given!r}")
+
+
+def _group_sums(group_ids_R, values_R, trials_P):
+    return np.bincount(group_ids_R, values_R, len(trials_P))
+
+
+def _group_variances(group_ids_R, values_R, trials_P):
+    """Unbiased variance within each group, (P,); NaN for a group of one."""
+    means_P = _group_sums(group_ids_R, values_R, trials_P) / trials_P
+    squares_P = _group_sums(group_ids_R, (values_R - means_P[group_ids_R]) ** 2, trials_P)
+    return np.divide(
+        squares_P, trials_P - 1, out=np.full(len(trials_P), np.nan), where=trials_P > 1
+    )
+
+
+def _check_finite(name, values_R):
+    if not np.isfinite(values_R).all():
+        bad = np.flatnonzero(~np.isfinite(values_R))
+        raise ValueError(
+            f"{name} must be finite, got {values_R[bad[0]]} for rollout {bad[0]} "
+            f"({len(bad)} of {len(values_R)}); mend what computes them"
+        )
+
+
+def _without_nan(values_B):
+    return [None if np.isnan(value) else float(value) for value in values_B]
