@@ -78,7 +78,9 @@ class GDROController:
         self.bins = _made(DifficultyBins, bins, chosen.get("bins", {}))
         size = {"num_bins": self.bins.num_bins}
         self.prompt = _made(PromptGDRO, prompt, size | chosen.get("prompt", {}))
-        self.rollout = _made(RolloutGDRO, rollout, size | {"seed": seed} | chosen.get("rollout", {}))
+        self.rollout = _made(
+            RolloutGDRO, rollout, size | {"seed": seed} | chosen.get("rollout", {})
+        )
         for name, part in (("prompt", self.prompt), ("rollout", self.rollout)):
             if part.num_bins != self.bins.num_bins:
                 raise ValueError(
@@ -97,7 +99,9 @@ class GDROController:
         check_choice("unseen", unseen, ("neutral", *range(self.num_bins)))
         self.unseen, self.success_threshold, self.seed = unseen, float(success_threshold), int(seed)
         self.step = 0
-        self._planned: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # keys, n (P,), n (B,)
+        self._planned: tuple[np.ndarray, np.ndarray, np.ndarray] | None = (
+            None  # keys, n (P,), n (B,)
+        )
 
     @property
     def num_bins(self) -> int:
@@ -189,7 +193,9 @@ class GDROController:
         group_ids_R, rewards_R, losses_R = self._checked(keys, group_ids, rewards, losses)
         trials_P = np.bincount(group_ids_R, minlength=len(keys))
         if (trials_P == 0).any():
-            raise ValueError(f"prompts {np.flatnonzero(trials_P == 0)} of the batch have no rollouts")
+            raise ValueError(
+                f"prompts {np.flatnonzero(trials_P == 0)} of the batch have no rollouts"
+            )
         rollouts_B = self._planned_rollouts(keys, trials_P)
         successes_P = _group_sums(group_ids_R, rewards_R > self.success_threshold, trials_P)
         variance_P = _group_variances(group_ids_R, rewards_R, trials_P)
@@ -200,7 +206,9 @@ class GDROController:
         if first_visit_P.any():
             bin_ids_P[first_visit_P] = self._placed(uids)[first_visit_P]
 
-        loss_P = None if losses_R is None else _group_sums(group_ids_R, losses_R, trials_P) / trials_P
+        loss_P = (
+            None if losses_R is None else _group_sums(group_ids_R, losses_R, trials_P) / trials_P
+        )
         signal_P = {
             "failure_rate": 1.0 - successes_P / trials_P,
             "surrogate": loss_P,
@@ -313,7 +321,7 @@ class GDROController:
                 f"and {rewards_R.shape}"
             )
         if group_ids_R.dtype.kind not in "iu" or not (
-            0 <= group_ids_R.min() and group_ids_R.max() < len(keys)
+            group_ids_R.min() >= 0 and group_ids_R.max() < len(keys)
         ):
             raise ValueError(
                 f"group_ids must be positions in uids, integers in [0, {len(keys)}), "

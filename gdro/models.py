@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from tqdm.auto import tqdm
 from gdro.tasks import chain
 
 # Qwen3's own head width is 128 whatever the hidden width: it must be said
-TINY_CONFIG = {
+TINY_CONFIG: dict[str, Any] = {
     "hidden_size": 128,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
@@ -31,7 +32,7 @@ TINY_CONFIG = {
     "max_position_embeddings": 128,
     "tie_word_embeddings": True,
 }
-TINY_OPTIMIZER = {"lr": 2e-3, "betas": (0.9, 0.98), "weight_decay": 0.01}
+TINY_OPTIMIZER: dict[str, Any] = {"lr": 2e-3, "betas": (0.9, 0.98), "weight_decay": 0.01}
 TINY_WARMUP_STEPS = 50
 TINY_MAX_GRAD_NORM = 1.0
 INGREDIENTS_FILE = "tiny_base.json"
@@ -42,7 +43,7 @@ def tiny_base(
     *,
     seed: int,
     cache_dir: str | Path,
-    steps: int = 1200,
+    steps: int = 800,
     batch_size: int = 96,
     threads: int = 1,
     progress: bool = True,
@@ -132,7 +133,8 @@ def _train_tiny_base(
     torch.set_num_threads(threads)
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            # torch.manual_seed would also seed GPUs, whose state is not put back
+            torch.default_generator.manual_seed(seed)
             model = _fresh_tiny_model(tokenizer)
             optimizer = torch.optim.AdamW(model.parameters(), **TINY_OPTIMIZER)
             schedule = transformers.get_cosine_schedule_with_warmup(
@@ -157,7 +159,7 @@ def _fresh_tiny_model(
     tokenizer: transformers.PreTrainedTokenizerFast,
 ) -> transformers.Qwen3ForCausalLM:
     """Build the model with random weights from PyTorch's current random state."""
-    special = {
+    special: dict[str, Any] = {
         "bos_token_id": None,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,

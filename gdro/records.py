@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 import gdro
 
@@ -142,3 +144,49 @@ def _parse(text: str, where: str) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def save_state(path: str | Path, state: Mapping[str, Any]) -> None:
+    """A nested `state_dict` (arrays and plain values) as one safetensors file, whole or not at all.
+
+    Arrays become tensors named by their place, "bins.record.successes"; the plain values travel as
+    JSON in the file's metadata. Nothing is pickled.
+    """
+    arrays, plain = _split_state(state)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        save_file(arrays, partial, metadata={"plain": json.dumps(_plain(plain, "state"))})
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load_state(path: str | Path) -> dict[str, Any]:
+    """The nested dictionary that `save_state` wrote. ValueError if there is none at `path`."""
+    if not Path(path).is_file():
+        raise ValueError(f"no saved state at {path}; resume from a checkpoint that holds one")
+    with safe_open(path, framework="np") as file:
+        state: dict[str, Any] = json.loads(file.metadata()["plain"])
+        for name in file.keys():  # noqa: SIM118 (safe_open is no mapping)
+            *parents, leaf = name.split(".")
+            place = state
+            for parent in parents:
+                place = place.setdefault(parent, {})
+            place[leaf] = file.get_tensor(name)
+    return state
+
+
+def _split_state(state, prefix=""):
+    """Arrays by dotted name, and what is left of the nested dictionary."""
+    arrays, plain = {}, {}
+    for name, value in state.items():
+        if isinstance(value, np.ndarray):
+            arrays[prefix + name] = np.ascontiguousarray(value)
+        elif isinstance(value, Mapping):
+            deeper, plain[name] = _split_state(value, f"{prefix}{name}.")
+            arrays |= deeper
+        else:
+            plain[name] = value
+    return arrays, plain

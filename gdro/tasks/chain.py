@@ -38,7 +38,7 @@ class Family:
 
     Attributes:
         name: what figures and tables call it.
-        operator: one character, not a digit and not one of ``?=;``, unlike any other family's.
+        operator: one character, no digit, no space, none of ``?=;``, unlike any other family's.
         n_digits: operands and results lie in 0 … n_digits - 1; the table has n_digits² facts.
         share: part of the training prompts, in (0, 1].
         teacher_accuracy: mean probability, over the facts, that the base model's teacher states
@@ -55,10 +55,11 @@ class Family:
     teacher_accuracy: float
 
     def __post_init__(self) -> None:
-        if len(self.operator) != 1 or self.operator in DIGITS + PUNCTUATION:
+        taken = self.operator in DIGITS + PUNCTUATION or self.operator.isspace()
+        if len(self.operator) != 1 or taken:
             raise ValueError(
                 f"operator is {self.operator!r}; give one character that is neither a digit nor "
-                f"one of {PUNCTUATION}"
+                f"a space nor one of {PUNCTUATION}"
             )
         if not 2 <= self.n_digits <= len(DIGITS):
             raise ValueError(
@@ -95,7 +96,7 @@ class ChainSpec:
     n_operands: int = 3
     n_train: int = 1000
     n_eval_per_family: int = 40
-    accuracy_concentration: float = 8.0
+    accuracy_concentration: float = 12.0
 
     def __post_init__(self) -> None:
         if not self.families:
@@ -104,7 +105,7 @@ class ChainSpec:
             values = [getattr(family, field) for family in self.families]
             if len(set(values)) < len(values):
                 raise ValueError(
-                    f"families have the {field}s {values}; give each family a {field} of its own"
+                    f"families have the {field}s {values}; give each family its own {field}"
                 )
         total = sum(family.share for family in self.families)
         if abs(total - 1) > 1e-9:
@@ -204,9 +205,9 @@ DEFAULT_SPEC = ChainSpec(
     families=(
         Family("star", "*", n_digits=10, share=0.50, teacher_accuracy=0.97),
         Family("plus", "+", n_digits=10, share=0.25, teacher_accuracy=0.85),
-        Family("hash", "#", n_digits=8, share=0.12, teacher_accuracy=0.70),
-        Family("amp", "&", n_digits=6, share=0.07, teacher_accuracy=0.50),
-        Family("tilde", "~", n_digits=5, share=0.04, teacher_accuracy=0.40),
+        Family("hash", "#", n_digits=8, share=0.12, teacher_accuracy=0.65),
+        Family("amp", "&", n_digits=6, share=0.07, teacher_accuracy=0.45),
+        Family("tilde", "~", n_digits=5, share=0.04, teacher_accuracy=0.36),
         Family("caret", "^", n_digits=5, share=0.02, teacher_accuracy=0.30),
     )
 )
@@ -248,9 +249,7 @@ def make_task(spec: ChainSpec, rng: np.random.Generator) -> ChainTask:
     return ChainTask(spec, tuple(tables), tuple(accuracies), tuple(train), tuple(evaluation))
 
 
-def teach(
-    task: ChainTask, rng: np.random.Generator, n: int
-) -> tuple[list[str], list[str]]:
+def teach(task: ChainTask, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
     """Let the noisy teacher answer ``n`` prompts: the text that the base model learns from.
 
     Families are drawn evenly, so a family's difficulty for the base model comes from the
