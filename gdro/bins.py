@@ -237,9 +237,7 @@ def as_uids(uids) -> Uids:
 
 def check_settings(what, mine, theirs):
     """ValueError naming the settings in which a saved state differs from the object it is for."""
-    differing = {
-        name: (theirs.get(name), value) for name, value in mine.items() if theirs.get(name) != value
-    }
+    differing = {name: (theirs.get(name), value) for name, value in mine.items() if theirs.get(name) != value}
     if differing or mine.keys() != theirs.keys():
         raise ValueError(
             f"the saved {what} has other settings (saved, wanted): {differing}; "

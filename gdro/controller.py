@@ -78,9 +78,7 @@ class GDROController:
         self.bins = _made(DifficultyBins, bins, chosen.get("bins", {}))
         size = {"num_bins": self.bins.num_bins}
         self.prompt = _made(PromptGDRO, prompt, size | chosen.get("prompt", {}))
-        self.rollout = _made(
-            RolloutGDRO, rollout, size | {"seed": seed} | chosen.get("rollout", {})
-        )
+        self.rollout = _made(RolloutGDRO, rollout, size | {"seed": seed} | chosen.get("rollout", {}))
         for name, part in (("prompt", self.prompt), ("rollout", self.rollout)):
             if part.num_bins != self.bins.num_bins:
                 raise ValueError(
@@ -99,9 +97,7 @@ class GDROController:
         check_choice("unseen", unseen, ("neutral", *range(self.num_bins)))
         self.unseen, self.success_threshold, self.seed = unseen, float(success_threshold), int(seed)
         self.step = 0
-        self._planned: tuple[np.ndarray, np.ndarray, np.ndarray] | None = (
-            None  # keys, n (P,), n (B,)
-        )
+        self._planned: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # keys, n (P,), n (B,)
 
     @property
     def num_bins(self) -> int:
@@ -193,9 +189,7 @@ class GDROController:
         group_ids_R, rewards_R, losses_R = self._checked(keys, group_ids, rewards, losses)
         trials_P = np.bincount(group_ids_R, minlength=len(keys))
         if (trials_P == 0).any():
-            raise ValueError(
-                f"prompts {np.flatnonzero(trials_P == 0)} of the batch have no rollouts"
-            )
+            raise ValueError(f"prompts {np.flatnonzero(trials_P == 0)} of the batch have no rollouts")
         rollouts_B = self._planned_rollouts(keys, trials_P)
         successes_P = _group_sums(group_ids_R, rewards_R > self.success_threshold, trials_P)
         variance_P = _group_variances(group_ids_R, rewards_R, trials_P)
@@ -206,9 +200,7 @@ class GDROController:
         if first_visit_P.any():
             bin_ids_P[first_visit_P] = self._placed(uids)[first_visit_P]
 
-        loss_P = (
-            None if losses_R is None else _group_sums(group_ids_R, losses_R, trials_P) / trials_P
-        )
+        loss_P = None if losses_R is None else _group_sums(group_ids_R, losses_R, trials_P) / trials_P
         signal_P = {
             "failure_rate": 1.0 - successes_P / trials_P,
             "surrogate": loss_P,
@@ -382,9 +374,7 @@ def _group_variances(group_ids_R, values_R, trials_P):
     """Unbiased variance within each group, (P,); NaN for a group of one."""
     means_P = _group_sums(group_ids_R, values_R, trials_P) / trials_P
     squares_P = _group_sums(group_ids_R, (values_R - means_P[group_ids_R]) ** 2, trials_P)
-    return np.divide(
-        squares_P, trials_P - 1, out=np.full(len(trials_P), np.nan), where=trials_P > 1
-    )
+    return np.divide(squares_P, trials_P - 1, out=np.full(len(trials_P), np.nan), where=trials_P > 1)
 
 
 def _check_finite(name, values_R):

@@ -157,9 +157,7 @@ def repository_root(notebook: str | Path) -> Path:
 # ---- parameters -------------------------------------------------------------------------------
 
 
-def parameter_defaults(
-    source: nbformat.NotebookNode, name: str = "notebook"
-) -> tuple[int, dict[str, Any]]:
+def parameter_defaults(source: nbformat.NotebookNode, name: str = "notebook") -> tuple[int, dict[str, Any]]:
     """Index of the one `parameters` cell, and its names with their literals.
 
     NotebookRefused if there is none, there are two, or a line is not `name = literal`.
@@ -354,8 +352,7 @@ def _read_notebook(notebook: Path) -> nbformat.NotebookNode:
     # nbformat: ValueError for what is no JSON; the next three for JSON of another shape
     except (ValueError, AttributeError, KeyError, TypeError, nbformat.ValidationError) as error:
         raise NotebookRefused(
-            f"{notebook} is not a notebook ({_first_line(str(error), 200)}); save it anew from "
-            "JupyterLab"
+            f"{notebook} is not a notebook ({_first_line(str(error), 200)}); save it anew from JupyterLab"
         ) from error
     return source
 
@@ -405,9 +402,7 @@ class _Watch:
     def started(self, cell: nbformat.NotebookNode, cell_index: int) -> None:
         self.cell, self.index = cell, cell_index
 
-    def replied(
-        self, cell: nbformat.NotebookNode, cell_index: int, execute_reply: dict[str, Any]
-    ) -> None:
+    def replied(self, cell: nbformat.NotebookNode, cell_index: int, execute_reply: dict[str, Any]) -> None:
         content = execute_reply["content"]
         # papermill takes SystemExit(0) for success; exit() and quit() are no error at all, only a
         # request in the reply's payload, and the next cells would run on.
@@ -521,9 +516,7 @@ def _keep_failed(partial: Path, failed: Path, failure: str, notebook: Path, watc
     banner = nbformat.v4.new_markdown_cell(f"**This run failed.** {failure}")
     banner.metadata["tags"] = [MARKER_TAG]
     saved.cells.insert(0, banner)
-    saved.metadata.papermill.update(
-        input_path=str(notebook), output_path=str(failed), exception=True
-    )
+    saved.metadata.papermill.update(input_path=str(notebook), output_path=str(failed), exception=True)
     replace_text(failed, nbformat.writes(saved))
 
 

@@ -76,18 +76,14 @@ class PromptGDRO:
         check_adversary(num_bins, eta, gamma, ema)
         for name, value in (("clip", clip), ("max_weight", max_weight)):
             if not value > 0:
-                raise ValueError(
-                    f"{name} must be positive, got {value}; float('inf') switches it off"
-                )
+                raise ValueError(f"{name} must be positive, got {value}; float('inf') switches it off")
         if share_floor is not None and not 0 < share_floor <= 1:
             raise ValueError(
                 f"share_floor must be None or lie in (0, 1], got {share_floor}; "
                 "None does not divide by the share"
             )
         if len(set(exclude)) >= num_bins or not all(0 <= b < num_bins for b in exclude):
-            raise ValueError(
-                f"exclude must name some of the {num_bins} bins, not all, got {exclude}"
-            )
+            raise ValueError(f"exclude must name some of the {num_bins} bins, not all, got {exclude}")
         self.num_bins, self.eta, self.gamma, self.ema = num_bins, eta, gamma, ema
         self.clip, self.max_weight = clip, max_weight
         self.share_floor, self.debias = share_floor, debias

@@ -36,9 +36,7 @@ def exp3p_losses(chosen_losses_B, chosen_arms_B, chances_BN, bonus):
     """
     chosen_BN = np.arange(chances_BN.shape[-1]) == np.asarray(chosen_arms_B)[:, None]
     losses_BN = np.where(chosen_BN, np.asarray(chosen_losses_B, float)[:, None], 0.0) - bonus
-    losses_BN = np.divide(
-        losses_BN, chances_BN, out=np.full(chances_BN.shape, np.nan), where=chances_BN > 0
-    )
+    losses_BN = np.divide(losses_BN, chances_BN, out=np.full(chances_BN.shape, np.nan), where=chances_BN > 0)
     return np.where(np.isnan(chosen_losses_B)[:, None], np.nan, losses_BN)
 
 
@@ -319,9 +317,7 @@ class RolloutGDRO:
     def _checked_counts(self, bin_counts):
         counts_B = np.asarray(bin_counts)
         if counts_B.shape != (self.num_bins,) or (counts_B < 0).any() or not counts_B.any():
-            raise ValueError(
-                f"bin_counts must be {self.num_bins} counts ≥ 0, not all zero, got {counts_B}"
-            )
+            raise ValueError(f"bin_counts must be {self.num_bins} counts ≥ 0, not all zero, got {counts_B}")
         return counts_B.astype(np.int64)
 
     def _checked_budget(self, counts_B, budget):

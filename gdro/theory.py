@@ -42,9 +42,7 @@ def mixture_gradient(losses, gradients, eta):
 def duality_gap_bound(regret_theta, regret_q, horizon):
     """Bound on the duality gap of the time-averaged play, (27)."""
     if not horizon > 0:
-        raise ValueError(
-            f"horizon must be positive, got {horizon}; give the number of steps played"
-        )
+        raise ValueError(f"horizon must be positive, got {horizon}; give the number of steps played")
     return (np.asarray(regret_theta, float) + regret_q) / horizon
 
 

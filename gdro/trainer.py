@@ -8,6 +8,7 @@ controller only watches, and training is TRL's own, bit for bit.
 Axes: P prompts of the generation batch, R its rollouts, over all processes, in TRL's order.
 """
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,7 +63,8 @@ class GDROTrainer(GRPOTrainer):
 
     Takes the arguments of GRPOTrainer, with a GDROConfig. `controller` is made from it, and `record`
     grows by one row for each generation batch: what the controller saw and decided, and the batch's
-    rollouts and tokens. Both travel in the checkpoint.
+    rollouts and tokens. Both travel in the checkpoint. `seconds` adds up what this process spent on
+    generating and scoring, and on the controller.
     Raises ValueError, before the model is touched, for a missing or repeated uid, a data set smaller
     than one batch, and options that cannot be met; while training, for a reward that is not finite.
     """
@@ -74,17 +76,16 @@ class GDROTrainer(GRPOTrainer):
         _check_dataset(train_dataset, args)
         _check_cadence(args, self.controller)
         self.record: list[dict] = []
+        self.seconds = {"generate": 0.0, "controller": 0.0}
         self._rewards_R: torch.Tensor | None = None
         super().__init__(model, reward_funcs, args=args, train_dataset=train_dataset, **kwargs)
-        self._row_of_uid = dict(
-            zip(self.train_dataset[args.uid_column], range(len(self.train_dataset)), strict=True)
-        )
 
     # One generation batch
 
     def _generate_and_score_completions(self, inputs):
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
+        start = time.perf_counter()
         prompts = gather_object(inputs)[:: self.num_generations]
         if self.controller.resamples:
             prompts = self._drawn(len(prompts))
@@ -95,8 +96,10 @@ class GDROTrainer(GRPOTrainer):
         if self.controller.moves_rollouts or self.controller.resamples:
             inputs = [dict(prompts[p]) for p in group_ids_R[mine]]
 
+        planned = time.perf_counter()
         seen_tokens = self.state.num_input_tokens_seen
         output = super()._generate_and_score_completions(inputs)
+        generated = time.perf_counter()
         rewards_R = self._rewards_R
         assert rewards_R is not None  # set by _calculate_rewards, which TRL has just called
         groups_R = torch.as_tensor(group_ids_R, device=rewards_R.device)
@@ -111,6 +114,8 @@ class GDROTrainer(GRPOTrainer):
             output["advantages"] = advantages_R[mine]
             self._correct_trl_logs(rewards_R, groups_R, advantages_R)
         self._log_row(row)
+        self.seconds["generate"] += generated - planned
+        self.seconds["controller"] += time.perf_counter() - generated + planned - start
         self.record.append(
             row
             | {
@@ -131,21 +136,15 @@ class GDROTrainer(GRPOTrainer):
         start = self.accelerator.process_index * size
         return slice(start, start + size)
 
-    def _generate_single_turn(
-        self, prompt_ids, images, multimodal_fields, num_generations, **kwargs
-    ):
+    def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, **kwargs):
         # told that every `num_generations` rows are one prompt, vLLM would sample from each n-th row
         # alone; row by row its prefix cache still shares the prompt
         if self.model.training and self.controller.moves_rollouts:
             num_generations = 1
-        return super()._generate_single_turn(
-            prompt_ids, images, multimodal_fields, num_generations, **kwargs
-        )
+        return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations, **kwargs)
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        rewards_per_func = super()._calculate_rewards(
-            inputs, prompts, completions, completion_ids_list
-        )
+        rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self.model.training:
             for rewards_R, name in zip(rewards_per_func.T, self.reward_func_names, strict=True):
                 bad = torch.nonzero(~torch.isfinite(rewards_R)).flatten()
@@ -248,9 +247,7 @@ class GDROTrainer(GRPOTrainer):
     def _save_checkpoint(self, model, trial):
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
-            folder = (
-                Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-            )
+            folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
             write_table(folder / RECORD_FILE, self.record)
             save_state(folder / STATE_FILE, self.controller.state_dict())
 

@@ -62,9 +62,7 @@ class Family:
                 f"a space nor one of {PUNCTUATION}"
             )
         if not 2 <= self.n_digits <= len(DIGITS):
-            raise ValueError(
-                f"n_digits is {self.n_digits}; give an integer from 2 to {len(DIGITS)}"
-            )
+            raise ValueError(f"n_digits is {self.n_digits}; give an integer from 2 to {len(DIGITS)}")
         if not 0 < self.share <= 1:
             raise ValueError(f"share is {self.share}; give a number in (0, 1]")
         if not 0 < self.teacher_accuracy < 1:
@@ -104,18 +102,14 @@ class ChainSpec:
         for field in ("name", "operator"):
             values = [getattr(family, field) for family in self.families]
             if len(set(values)) < len(values):
-                raise ValueError(
-                    f"families have the {field}s {values}; give each family its own {field}"
-                )
+                raise ValueError(f"families have the {field}s {values}; give each family its own {field}")
         total = sum(family.share for family in self.families)
         if abs(total - 1) > 1e-9:
             raise ValueError(f"families' shares sum to {total:g}; scale them to sum to 1")
         if self.n_operands < 2:
             raise ValueError(f"n_operands is {self.n_operands}; give an integer of at least 2")
         if self.n_eval_per_family < 1:
-            raise ValueError(
-                f"n_eval_per_family is {self.n_eval_per_family}; give an integer of at least 1"
-            )
+            raise ValueError(f"n_eval_per_family is {self.n_eval_per_family}; give an integer of at least 1")
         if not self.accuracy_concentration > 0:
             raise ValueError(
                 f"accuracy_concentration is {self.accuracy_concentration}; give a positive number"
@@ -338,8 +332,7 @@ def reward(completions: list[str], answer: list[str], **kwargs: Any) -> list[flo
     """
     if len(completions) != len(answer):
         raise ValueError(
-            f"answer has {len(answer)} entries for {len(completions)} completions; give one per "
-            "completion"
+            f"answer has {len(answer)} entries for {len(completions)} completions; give one per completion"
         )
     pairs = zip(answer, completions, strict=True)
     return [float(check(right, completion)) for right, completion in pairs]
@@ -378,9 +371,7 @@ def make_tokenizer(spec: ChainSpec) -> PreTrainedTokenizerFast:
 
 def _require_generator(rng: np.random.Generator) -> None:
     if not isinstance(rng, np.random.Generator):
-        raise ValueError(
-            f"rng is of type {type(rng).__name__}; give numpy.random.default_rng(seed)"
-        )
+        raise ValueError(f"rng is of type {type(rng).__name__}; give numpy.random.default_rng(seed)")
 
 
 def _uid_offset(spec: ChainSpec, index: int) -> int:
@@ -404,9 +395,7 @@ def _completion(family: Family, operands_O: np.ndarray, results_T: np.ndarray) -
     return ";".join(f"{left}{family.operator}{right}={result}" for left, right, result in steps)
 
 
-def _rows(
-    spec: ChainSpec, index: int, table_DD: np.ndarray, code_P: np.ndarray
-) -> list[dict[str, Any]]:
+def _rows(spec: ChainSpec, index: int, table_DD: np.ndarray, code_P: np.ndarray) -> list[dict[str, Any]]:
     """Rows of the prompts numbered ``code_P`` within family ``index``."""
     family, offset = spec.families[index], _uid_offset(spec, index)
     rows = []
