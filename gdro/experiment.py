@@ -11,6 +11,7 @@ The variant "base" is the model before training. Everything here can be called f
 """
 
 import shutil
+import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -345,3 +346,17 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict]:
             }
         )
     return runs
+
+
+def main(arguments: list[str]) -> None:
+    """`python -m gdro.experiment show PROFILE`: print the table and where the pictures are."""
+    if len(arguments) != 2 or arguments[0] != "show":
+        raise SystemExit("usage: python -m gdro.experiment show PROFILE")
+    manifest = read_manifest(Path("runs") / arguments[1] / "results" / "manifest.json")
+    print("\n" + manifest["table"] + "\n")
+    print("figures:  " + "\n          ".join(manifest["figures"]))
+    print(f"records:  runs/{arguments[1]}/")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

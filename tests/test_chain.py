@@ -67,9 +67,7 @@ def test_rows_are_plain(task):
 
 
 def test_same_seed_same_task_other_seed_another():
-    first, again, other = (
-        chain.make_task(SMALL, np.random.default_rng(seed)) for seed in (1, 1, 2)
-    )
+    first, again, other = (chain.make_task(SMALL, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert first.train == again.train
     assert first.eval == again.eval
     assert first.fingerprint() == again.fingerprint()

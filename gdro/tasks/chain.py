@@ -2,9 +2,9 @@
 
 A prompt reads ``7*4*3?`` and its one right answer ``7*4=8;8*3=4``. The signs mean nothing outside
 this file: each family of prompts owns one operator sign and one random table f(a, b) of digits, so
-that nothing learned on one family helps another. Families differ in how often they are trained on,
-in how many facts they hold and in how well the base model was taught, which makes them what GDRO
-is about: skills that are rare and skills that are hard.
+that no fact learned on one family is of use to another. Families differ in how often they are
+trained on, in how many facts they hold and in how well the base model was taught, which makes
+them what GDRO is about: skills that are rare and skills that are hard.
 
 Everything that is drawn comes from one generator, handed to :func:`make_task`. Sizes and shares
 stand in a frozen :class:`ChainSpec`; what was drawn stands in a frozen :class:`ChainTask`.

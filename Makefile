@@ -1,0 +1,42 @@
+# The few commands people type. Everything runs in .venv, made from the cpu lock.
+PYTHON ?= python3
+PROFILE ?= tiny
+CORES ?= 2
+BIN := .venv/bin
+READY := .venv/ready
+
+# One thread a process: two trainings with two threads each run many times slower on two cores.
+export OMP_NUM_THREADS := 1
+export OPENBLAS_NUM_THREADS := 1
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: run test lab setup bench lint clean
+
+run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (default tiny)
+	snakemake --cores $(CORES) --config profile=$(PROFILE) --rerun-incomplete --quiet rules
+	@python -m gdro.experiment show $(PROFILE)
+
+test: $(READY)  ## all tests
+	python -m pytest
+
+lab: $(READY)  ## JupyterLab on the notebooks
+	jupyter lab notebooks
+
+bench: $(READY)  ## our code beside the alternatives, in one run
+	for file in benchmarks/*.py; do python $$file || exit 1; done
+
+lint: $(READY)
+	ruff check . && ruff format --check . && mypy
+
+setup: $(READY)
+
+$(READY): requirements/cpu.txt pyproject.toml
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 13) else f"Python 3.11 or 3.12 is needed, this is {v[0]}.{v[1]}: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	@echo "Installing the locked packages into .venv: about three minutes"
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/cpu.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $(READY)
+
+clean:
+	rm -rf runs .cache .snakemake

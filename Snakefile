@@ -1,0 +1,52 @@
+"""Notebooks × methods × seeds as a graph: what is missing is run, what was stopped is resumed.
+
+    snakemake --cores 2 --config profile=tiny
+
+On a cluster the same graph goes through snakemake's own executors (--executor slurm, kubernetes).
+"""
+
+import yaml
+
+PROFILE = config.get("profile", "tiny")
+with open(f"profiles/{PROFILE}.yaml") as stream:
+    profile = yaml.safe_load(stream)
+VARIANTS, SEEDS = list(profile["variants"]), profile["seeds"]
+RUNS = f"runs/{PROFILE}"
+FIGURES = "figures" if PROFILE == "tiny" else f"{RUNS}/figures"
+BASE = f"{RUNS}/base/seed{SEEDS[0]}/manifest.json"
+RUN_NOTEBOOK = "python -m gdro.notebooks --log-output"
+
+
+wildcard_constraints:
+    variant="[^/]+",
+    seed=r"\d+",
+
+
+rule results:
+    input:
+        BASE,
+        expand(RUNS + "/{variant}/seed{seed}/manifest.json", variant=VARIANTS, seed=SEEDS),
+    output:
+        manifest=RUNS + "/results/manifest.json",
+        notebook=RUNS + "/results/06_results.ipynb",
+    params:
+        figures=FIGURES,
+    shell:
+        RUN_NOTEBOOK + " notebooks/06_results.ipynb {output.notebook} --manifest {output.manifest}"
+        " -p profile {PROFILE} -p runs_dir {RUNS} -p figures_dir {params.figures}"
+        " -p manifest {output.manifest}"
+
+
+rule train:
+    input:
+        # the base model comes first: it trains what all others find in the cache
+        lambda run: [] if run.variant == "base" else BASE,
+    output:
+        manifest=RUNS + "/{variant}/seed{seed}/manifest.json",
+        notebook=RUNS + "/{variant}/seed{seed}/05_grpo_training.ipynb",
+    resources:
+        gpu=profile.get("gpus", 0),
+    shell:
+        RUN_NOTEBOOK + " notebooks/05_grpo_training.ipynb {output.notebook} --manifest {output.manifest}"
+        " -p profile {PROFILE} -p method {wildcards.variant} -p seed {wildcards.seed}"
+        " -p runs_dir {RUNS} -p manifest {output.manifest}"

@@ -1,0 +1,67 @@
+"""The process that math answers are verified in: one JSON line in, one JSON line out.
+
+Run as a script by :class:`gdro.tasks.verify.VerifierPool`, never imported: symbolic mathematics on
+a model's text can hang or eat all memory (9^{9^{9^{9}}} does both), and only a process of its own
+can be killed. It needs math-verify and nothing of gdro or torch, so it starts in about a second.
+
+A request is ``[gold, answer]``; the reply is an outcome. With ``answer`` null the gold alone is
+parsed: ``"gold"`` or ``"bad_gold"``. Else ``"right"``, ``"wrong"``, ``"unparsed"`` (the answer is
+no mathematics), ``"error"`` (a comparison failed and none succeeded) or ``"bad_gold"``.
+"""
+
+import itertools
+import json
+import logging
+import signal
+import sys
+
+from math_verify import parse, verify
+
+
+def outcome(gold, answer):
+    """Verify one answer; see the module's docstring. Both are texts that hold what to parse."""
+    golds = parse(gold, parsing_timeout=None)
+    if all(isinstance(expression, str) for expression in golds):
+        return "bad_gold"
+    if answer is None:
+        return "gold"
+    answers = parse(answer, parsing_timeout=None)
+    if not answers:
+        return "unparsed"
+    failed = False
+    # pair by pair: math-verify's own loop takes a failed comparison for an unequal one in silence
+    for right, given in itertools.product(golds, answers):
+        try:
+            if verify(right, given, timeout_seconds=None, raise_on_error=True):
+                return "right"
+        except Exception:  # whatever sympy raises on a model's text; counted by the parent
+            failed = True
+    return "error" if failed else "wrong"
+
+
+def limit_memory(num_bytes):
+    """Turn a runaway computation into a MemoryError, where the system can."""
+    try:
+        import resource
+    except ImportError:
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (num_bytes, num_bytes))
+
+
+def main(seconds, memory_bytes):
+    """Answer until the input ends. ``seconds``: after which a request ends this process."""
+    logging.disable(logging.CRITICAL)
+    limit_memory(memory_bytes)
+    replies, sys.stdout = sys.stdout, sys.stderr  # nothing else may write between the replies
+    print(json.dumps("ready"), file=replies, flush=True)
+    for line in sys.stdin:
+        # the parent kills earlier; should it be dead itself, the system ends a hung orphan
+        if hasattr(signal, "alarm"):
+            signal.alarm(seconds)
+        print(json.dumps(outcome(*json.loads(line))), file=replies, flush=True)
+        if hasattr(signal, "alarm"):
+            signal.alarm(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
