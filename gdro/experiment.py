@@ -50,7 +50,7 @@ class BaseChoice(_Strict):
     """How the tiny base is made; see gdro.models.tiny_base."""
 
     seed: int = Field(0, ge=0)
-    steps: int = Field(1200, ge=1)
+    steps: int = Field(800, ge=1)
     batch_size: int = Field(96, ge=1)
     threads: int = Field(1, ge=1)
 

@@ -31,7 +31,8 @@ OUTCOMES = ("right", "wrong", "no_box", "unparsed", "error", "timeout", "crash")
 WORKER_FILE = Path(__file__).with_name("verify_worker.py")
 START_SECONDS = 120.0
 MEMORY_BYTES = 4 * 2**30
-BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+# an escaped brace is a sign of a set and groups nothing
+BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
 CHOICE = re.compile(r"\(?([A-J])\)?\s*(?:[.:)].*)?", re.DOTALL)
 TEXT_COMMAND = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 
@@ -357,16 +358,24 @@ def completion_text(completion: Any) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    """What the last whole ``\\boxed{…}`` of a text holds, braces balanced; None without one."""
-    for start in reversed([match.end() for match in BOX.finditer(text)]):
-        depth = 1
-        for place in range(start, len(text)):
-            if text[place - 1] == "\\" and text[place] in "{}":
-                continue  # \{ and \} are signs of a set, not groups
-            depth += {"{": 1, "}": -1}.get(text[place], 0)
-            if depth == 0:
-                return text[start:place].strip() or None
-    return None
+    """What the last whole ``\\boxed{…}`` of a text holds, braces balanced; None without one.
+
+    Empty boxes do not count: they echo the prompt.
+    """
+    # one pass, as a text that repeats itself can open thousands of boxes and close none
+    open_braces: list[int | None] = []  # where a box's content starts; None for any other brace
+    last_start, content = -1, None
+    for match in BRACES.finditer(text):
+        if match[0] == "}" and open_braces:
+            start = open_braces.pop()
+            inside = "" if start is None else text[start : match.start()].strip()
+            if start is not None and start > last_start and inside:
+                last_start, content = start, inside
+        elif match["box"]:
+            open_braces.append(match.end())
+        elif match[0] == "{":
+            open_braces.append(None)
+    return content
 
 
 def boxed(answer: str) -> str:
