@@ -105,18 +105,7 @@ class DifficultyBins:
         return rows
 
     def _move(self, current, estimate):
-        known = ~np.isnan(estimate)
-        value = np.where(known, estimate, 0.0)
-        fresh = self._bin_of(value)
-        # past a boundary only by the margin: up as far as value − δ reaches, down as value + δ
-        margin = max(self.hysteresis - 1e-12, 0.0)  # crossing by exactly δ counts, also rounded
-        lowest = self._bin_of(value - margin)
-        highest = self._bin_of(value + margin)
-        moved = np.where(current == UNSEEN, fresh, np.clip(current, lowest, highest))
-        return np.where(known, moved, current)
-
-    def _bin_of(self, estimate):
-        return np.searchsorted(self.edges, estimate, side="right")
+        return move_bins(current, estimate, self.edges, self.hysteresis)
 
     def nbytes(self) -> int:
         """Bytes held for the prompts seen (capacity included)."""
@@ -152,6 +141,23 @@ class DifficultyBins:
             "hysteresis": self.hysteresis,
             "estimator": self.estimator,
         }
+
+
+def move_bins(current, estimate, edges, hysteresis):
+    """Bins after new estimates, (11) with the margin δ, upward and downward alike.
+
+    current: bins, −1 for none yet, any shape. estimate: that shape, NaN leaves the bin as it is.
+    A bin is left only as far as the estimate lies beyond its boundary by the margin.
+    """
+    known = ~np.isnan(estimate)
+    value = np.where(known, estimate, 0.0)
+    fresh = np.searchsorted(edges, value, side="right")
+    # past a boundary only by the margin: up as far as value − δ reaches, down as value + δ
+    margin = max(hysteresis - 1e-12, 0.0)  # crossing by exactly δ counts, also rounded
+    lowest = np.searchsorted(edges, value - margin, side="right")
+    highest = np.searchsorted(edges, value + margin, side="right")
+    moved = np.where(current == UNSEEN, fresh, np.clip(current, lowest, highest))
+    return np.where(known, moved, current)
 
 
 class _UidTable:

@@ -34,10 +34,10 @@ def exp3p_losses(chosen_losses_B, chosen_arms_B, chances_BN, bonus):
     (Auer et al. 2002, Bubeck and Cesa-Bianchi 2012, section 3.2). NaN for an arm of chance 0, which
     the budget ruled out and of which nothing can be said.
     """
-    chosen_BN = np.arange(chances_BN.shape[-1]) == np.asarray(chosen_arms_B)[:, None]
-    losses_BN = np.where(chosen_BN, np.asarray(chosen_losses_B, float)[:, None], 0.0) - bonus
+    chosen_BN = np.arange(chances_BN.shape[-1]) == np.asarray(chosen_arms_B)[..., None]
+    losses_BN = np.where(chosen_BN, np.asarray(chosen_losses_B, float)[..., None], 0.0) - bonus
     losses_BN = np.divide(losses_BN, chances_BN, out=np.full(chances_BN.shape, np.nan), where=chances_BN > 0)
-    return np.where(np.isnan(chosen_losses_B)[:, None], np.nan, losses_BN)
+    return np.where(np.isnan(chosen_losses_B)[..., None], np.nan, losses_BN)
 
 
 def price_step(price, spent, mean_rollouts, price_lr):
@@ -264,7 +264,7 @@ class RolloutGDRO:
         counts_B = self._checked_counts(bin_counts)
         budget = self._checked_budget(counts_B, budget)
         present = np.flatnonzero(counts_B)
-        rng = np.random.default_rng((self.seed, self._step))
+        rng = self._generator()
         # bins alike in everything are told apart by a coin, not by their number
         shuffled = rng.permutation(present)
         counts, log_p = counts_B[shuffled], self._log_probabilities()[shuffled]
@@ -280,6 +280,9 @@ class RolloutGDRO:
         rollouts_B = np.zeros(self.num_bins, np.int64)
         rollouts_B[shuffled] = chosen
         return rollouts_B
+
+    def _generator(self):
+        return np.random.default_rng((self.seed, self._step))
 
     def update(self, bin_counts, rollouts, observed) -> float:
         """Learn from a step, then move the price. Returns the demand the strategies had before.

@@ -5,7 +5,7 @@ a model's text can hang or eat all memory (9^{9^{9^{9}}} does both), and only a 
 can be killed. It needs math-verify and nothing of gdro or torch, so it starts in about a second.
 
 A request is ``[gold, answer]``; the reply is an outcome. With ``answer`` null the gold alone is
-parsed: ``"gold"`` or ``"bad_gold"``. Else ``"right"``, ``"wrong"``, ``"unparsed"`` (the answer is
+tried: ``"gold"`` or ``"bad_gold"``. Else ``"right"``, ``"wrong"``, ``"unparsed"`` (the answer is
 no mathematics), ``"error"`` (a comparison failed and none succeeded) or ``"bad_gold"``.
 """
 
@@ -17,6 +17,8 @@ import sys
 
 from math_verify import parse, verify
 
+PROBE = "\\boxed{7}"
+
 
 def outcome(gold, answer):
     """Verify one answer; see the module's docstring. Both are texts that hold what to parse."""
@@ -24,10 +26,9 @@ def outcome(gold, answer):
     if all(isinstance(expression, str) for expression in golds):
         return "bad_gold"
     if answer is None:
-        return "gold"
+        outcome(gold, PROBE)  # should no comparison with it ever end, that comes to light here
+        return "gold" if outcome(gold, gold) == "right" else "bad_gold"
     answers = parse(answer, parsing_timeout=None)
-    if not answers:
-        return "unparsed"
     failed = False
     # pair by pair: math-verify's own loop takes a failed comparison for an unequal one in silence
     for right, given in itertools.product(golds, answers):
@@ -36,6 +37,8 @@ def outcome(gold, answer):
                 return "right"
         except Exception:  # whatever sympy raises on a model's text; counted by the parent
             failed = True
+    if all(isinstance(expression, str) for expression in answers):
+        return "unparsed"
     return "error" if failed else "wrong"
 
 

@@ -1,0 +1,198 @@
+"""Profiles, runs, the table and the figures: from a real (tiny) run's records, and bad input."""
+
+import json
+import shutil
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from gdro import experiment, figures, results
+from gdro.records import read_table, write_manifest, write_table
+from gdro.trainer import whole_checkpoints
+
+matplotlib.use("Agg")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
+)
+
+PROFILE = {
+    "seeds": [0, 1],
+    "task": {"n_train": 60, "n_eval_per_family": 4},
+    "base": {"steps": 60, "batch_size": 32},
+    "train": {"steps": 6, "prompts_per_step": 8, "save_steps": 2},
+    "evaluation": {"samples": 4, "k": 4},
+    "variants": {
+        "grpo": {"method": "grpo"},
+        "prompt": {"method": "prompt", "label": "Prompt-GDRO"},
+        "rollout": {"method": "rollout", "label": "Rollout-GDRO"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Every run of a small profile, really trained: (profile, runs folder, cache)."""
+    folder = tmp_path_factory.mktemp("experiment")
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(PROFILE))
+    profile = experiment.load_profile(path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for variant in ["base", *profile.variants]:
+        for seed in [0] if variant == "base" else profile.seeds:
+            where = experiment.run_folder(folder / "runs", variant, seed)
+            run = experiment.Run(profile, variant, seed, where, cache_dir=folder / "bases")
+            run.train()
+            run.evaluate()
+            write_manifest(where / "manifest.json", run.manifest())
+    torch.set_num_threads(threads)
+    return profile, folder / "runs", folder / "bases"
+
+
+@pytest.mark.slow
+def test_every_method_spends_the_same_rollouts(made):
+    profile, folder, _ = made
+    runs = experiment.read_runs(profile, folder)
+    assert len(runs) == 1 + 3 * 2
+    spending = results.spending_table(profile, runs)
+    assert set(spending["rollouts"]) == {6 * 8 * 4}
+    assert (spending["tokens"] > 0).all()
+    assert not list(folder.glob("*/*/checkpoints"))
+
+
+@pytest.mark.slow
+def test_unequal_spending_is_refused(made):
+    profile, folder, _ = made
+    runs = experiment.read_runs(profile, folder)
+    runs[1]["manifest"]["rollouts"] += 1
+    with pytest.raises(ValueError, match="rollouts spent differ"):
+        results.spending_table(profile, runs)
+
+
+@pytest.mark.slow
+def test_scores_are_those_of_the_counts(made):
+    profile, folder, _ = made
+    runs = experiment.read_runs(profile, folder)
+    scores = results.score_table(profile, runs, resamples=200).set_index(["variant", "score"])
+    evaluations = [run["evaluation"] for run in runs if run["variant"] == "rollout"]
+    right = sum(row["successes"] for table in evaluations for row in table)
+    total = sum(row["trials"] for table in evaluations for row in table)
+    assert scores.value["rollout", "mean@4"] == pytest.approx(right / total)
+    solved = [row["successes"] > 0 for table in evaluations for row in table]  # k = n: any of them
+    assert scores.value["rollout", "pass@4"] == pytest.approx(np.mean(solved))
+    gain = scores.value["rollout", "mean@4"] - scores.value["grpo", "mean@4"]
+    assert scores.gain["rollout", "mean@4"] == pytest.approx(gain)
+    assert (scores.low <= scores.value).all()
+    assert (scores.value <= scores.high).all()
+
+
+@pytest.mark.slow
+def test_figures_are_drawn_from_records(made, tmp_path):
+    profile, folder, _ = made
+    runs = experiment.read_runs(profile, folder)
+    reported = pd.read_csv("data/paper/results.csv")
+    other = pd.read_csv("data/paper/other.csv")
+    scores = results.score_table(profile, runs, resamples=100)
+    figures.use_style()
+    drawn = {
+        "1": figures.results_overview(profile, runs, scores, reported),
+        "3": figures.prompt_heatmaps(profile, runs, "prompt"),
+        "4": figures.adversary_trends(profile, runs, "prompt"),
+        "5": figures.bin_snapshots(profile, runs, "prompt"),
+        "6": figures.lead_lag_and_error(profile, runs, "prompt", "rollout", other),
+        "7": figures.rollout_heatmaps(profile, runs, "rollout"),
+        "8": figures.budget_trends(profile, runs, "rollout"),
+        "9": figures.data_against_budget(profile, runs, "rollout"),
+    }
+    for name, figure in drawn.items():
+        for axis in figure.axes:
+            assert axis.get_title() or axis.get_xlabel() or axis.get_label() == "<colorbar>"
+        assert figures.save(figure, tmp_path, f"fig{name}").stat().st_size > 5_000
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_and_leaves_the_same_record(made, tmp_path):
+    profile, folder, cache = made
+
+    class Stop(Exception):
+        pass
+
+    def stop(self, args, state, control, **kwargs):
+        if state.global_step == 5:
+            raise Stop
+
+    where = tmp_path / "rollout" / "seed1"
+    run = experiment.Run(profile, "rollout", 1, where, cache_dir=cache)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment.ProgressLines, "on_step_end", stop)
+        with pytest.raises(Stop):
+            run.train()
+    assert not (where / "record.jsonl").exists()
+    assert whole_checkpoints(where / "checkpoints")
+    again = experiment.Run(profile, "rollout", 1, where, cache_dir=cache)
+    again.train()
+    again.evaluate()
+    for name in ("record.jsonl", "evaluation.jsonl"):
+        assert read_table(where / name) == read_table(folder / "rollout" / "seed1" / name)
+
+
+@pytest.mark.slow
+def test_runs_that_are_missing_or_of_another_profile_are_refused(made, tmp_path):
+    profile, folder, _ = made
+    copy = tmp_path / "runs"
+    shutil.copytree(folder, copy)
+    changed = copy / "grpo" / "seed0" / "manifest.json"
+    manifest = json.loads(changed.read_text())
+    manifest["profile"]["train"]["learning_rate"] = 1.0
+    changed.write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match="another version of profile"):
+        experiment.read_runs(profile, copy)
+    changed.unlink()
+    with pytest.raises(ValueError, match="no manifest"):
+        experiment.read_runs(profile, copy)
+
+
+def test_shipped_profiles_are_valid():
+    names = [path.stem for path in experiment.profiles_dir().glob("*.yaml")]
+    assert {"tiny", "smoke"} <= set(names)
+    for name in names:
+        assert experiment.load_profile(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"trian": {}}, "trian"),
+        ({"train": {"learning_rte": 1}}, "learning_rte"),
+        ({"train": {"learning_rate": -1}}, "learning_rate"),
+        ({"variants": {"a": {"method": "gpro"}}}, "method"),
+        ({"variants": {"a": {"method": "grpo", "train": {"stps": 3}}}}, "stps"),
+        ({"seeds": []}, "seeds"),
+    ],
+)
+def test_misspelt_and_unfit_profiles_are_refused(tmp_path, fields, message):
+    path = tmp_path / "bad.yaml"
+    path.write_text(yaml.safe_dump(PROFILE | fields))
+    with pytest.raises(ValueError, match=message):
+        experiment.load_profile(path)
+
+
+def test_unknown_profile_and_variant(tmp_path):
+    with pytest.raises(ValueError, match=r"profile must be one of .*'tiny'.* got 'tniy'"):
+        experiment.load_profile("tniy")
+    with pytest.raises(ValueError, match=r"variant must be one of .*'rollout'.* got 'rolout'"):
+        experiment.load_profile("tiny").train_of("rolout")
+
+
+def test_smoothing_is_a_trailing_mean_that_skips_gaps():
+    values = np.array([[1.0, np.nan, 3.0, 5.0]])
+    np.testing.assert_allclose(figures.smoothed(values, 2), [[1.0, 1.0, 3.0, 4.0]])
+
+
+def test_tables_survive(tmp_path):
+    write_table(tmp_path / "t.jsonl", [{"a": [0.1, None]}])
+    assert read_table(tmp_path / "t.jsonl") == [{"a": [0.1, None]}]

@@ -1,0 +1,271 @@
+"""GDROTrainer against TRL itself: equal where it should be, true groups, resumed runs, bad input."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_run
+import torch
+from safetensors.torch import load_file
+from trl import GRPOConfig, GRPOTrainer
+
+from gdro.records import load_state, read_table
+from gdro.trainer import STATE_FILE, GDROConfig, GDROTrainer, ResumableSampler, whole_checkpoints
+
+pytestmark = pytest.mark.filterwarnings(
+    # transformers and TRL warn of their own affairs (pin_memory without a GPU, and the like)
+    "ignore::UserWarning",
+    "ignore::FutureWarning",
+    "ignore::DeprecationWarning",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return tiny_run.make_base(tmp_path_factory.mktemp("base"))
+
+
+def trained(trainer_class, config_class, base, tmp_path, *, steps=5, rows=None, **changes):
+    args = tiny_run.arguments(config_class, tmp_path, max_steps=steps, **changes)
+    trainer = tiny_run.make_trainer(trainer_class, args, base, rows)
+    trainer.train()
+    return trainer
+
+
+def own_logs(trainer):
+    """What TRL logged, without clock times and without what we add."""
+    hidden = ("gdro/", "step_time", "train_", "profiling/")
+    return [
+        {name: value for name, value in row.items() if not name.startswith(hidden)}
+        for row in trainer.state.log_history
+    ]
+
+
+def same_weights(one, other):
+    pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, {"beta": 0.02, "num_iterations": 2}])
+def test_grpo_is_stock_trl_bit_for_bit(base, tmp_path, changes):
+    # eight steps: past the end of the first epoch, so the order of the prompts is TRL's too
+    stock = trained(GRPOTrainer, GRPOConfig, base, tmp_path / "a", steps=8, **changes)
+    ours = trained(GDROTrainer, GDROConfig, base, tmp_path / "b", steps=8, gdro_method="grpo", **changes)
+    assert own_logs(stock) == own_logs(ours)
+    assert same_weights(stock, ours)
+    assert not same_weights(stock, tiny_run.make_trainer(GRPOTrainer, stock.args, base))  # it did train
+
+
+@pytest.mark.slow
+def test_rollouts_move_but_their_number_does_not(base, tmp_path):
+    trainer = trained(GDROTrainer, GDROConfig, base, tmp_path, steps=14, gdro_method="rollout")
+    assert [row["rollouts_spent"] for row in trainer.record] == [32] * 14
+    planned = [n for row in trainer.record for n in row["rollouts"] if n is not None]
+    assert min(planned) < 4 < max(planned)
+
+
+@pytest.mark.slow
+def test_advantages_are_those_of_the_true_groups(base, tmp_path, monkeypatch):
+    seen = []
+    original = GDROTrainer._generate_and_score_completions
+
+    def spy(self, inputs):
+        output = original(self, inputs)
+        rewards = self._rewards_R.clone()
+        seen.append((self.record[-1], rewards, output["advantages"].clone(), list(self._logs["prompt"])))
+        return output
+
+    monkeypatch.setattr(GDROTrainer, "_generate_and_score_completions", spy)
+    trained(
+        GDROTrainer, GDROConfig, base, tmp_path, steps=14,
+        gdro_method="rollout", gdro_options={"averaging": "rollout"},
+    )  # fmt: skip
+    unequal = 0
+    for _, rewards, advantages, prompts in seen:
+        # group by the prompt texts themselves, which are unique: independent of any bookkeeping
+        groups: dict[str, list[int]] = {}
+        for place, text in enumerate(prompts[-len(rewards) :]):
+            groups.setdefault(text, []).append(place)
+        unequal += len({len(places) for places in groups.values()}) > 1
+        for places in groups.values():
+            group = rewards[places].double()
+            expected = (group - group.mean()) / (group.std() + 1e-4)
+            torch.testing.assert_close(advantages[places].double(), expected, atol=1e-5, rtol=1e-5)
+    assert unequal > 3
+
+
+@pytest.mark.slow
+def test_trl_metrics_are_of_the_true_groups(base, tmp_path):
+    trainer = trained(GDROTrainer, GDROConfig, base, tmp_path, steps=14, gdro_method="rollout")
+    logged = [row for row in trainer.state.log_history if "frac_reward_zero_std" in row]
+    assert len(logged) == 14
+    assert any(name.startswith("gdro/rollouts/") for name in logged[-1])
+    assert {"gdro/price", "gdro/unseen"} <= set(logged[-1])
+    # the advantages shown beside the completions are the ones trained on: zero-mean in true groups,
+    # unless weighted, so their sum over a batch with averaging "prompt" vanishes as well
+    assert abs(float(np.sum(list(trainer._logs["advantages"])))) < 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "preset", "options"),
+    [
+        ("prompt", "default", {}),
+        ("prompt", "default", {"action": "resample"}),
+        ("prompt", "default", {"signal": "spread"}),
+        ("both", "default", {"bins": {"edges": [0.5]}, "rollout": {"utility": "loss"}}),
+        ("both", "paper", {}),
+    ],
+)
+def test_every_choice_trains(base, tmp_path, method, preset, options):
+    trainer = trained(
+        GDROTrainer, GDROConfig, base, tmp_path, beta=0.01,
+        gdro_method=method, gdro_preset=preset, gdro_options=options,
+    )  # fmt: skip
+    assert len(trainer.record) == 5
+    assert all(row["rollouts_spent"] == 32 for row in trainer.record)
+
+
+@pytest.mark.slow
+def test_printed_surrogate_on_policy_is_the_kl_alone(base, tmp_path):
+    choices = {"gdro_method": "prompt", "gdro_options": {"signal": "surrogate"}}
+    with_kl = trained(GDROTrainer, GDROConfig, base, tmp_path / "a", beta=0.5, **choices)
+    without = trained(GDROTrainer, GDROConfig, base, tmp_path / "b", **choices)
+    assert np.abs(without.controller.prompt.scores()).max() < 1e-6
+    assert with_kl.controller.prompt.scores().max() > 1e-4
+
+
+@pytest.mark.slow
+def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path):
+    def start(output):
+        command = [sys.executable, str(Path(tiny_run.__file__)), str(base), str(output)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": "."}
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    whole = start(tmp_path / "whole")
+    cut = start(tmp_path / "cut")
+    deadline = time.monotonic() + 300
+    while not (tmp_path / "cut" / "checkpoint-4" / STATE_FILE).exists():
+        assert cut.poll() is None, cut.stderr.read().decode()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    cut.send_signal(signal.SIGKILL)
+    cut.wait()
+    assert not (tmp_path / "cut" / "record.jsonl").exists()
+    resumed = start(tmp_path / "cut")
+    for process in (whole, resumed):
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors.decode()
+
+    one, other = (load_file(tmp_path / name / "weights.safetensors") for name in ("whole", "cut"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert read_table(tmp_path / "whole" / "record.jsonl") == read_table(tmp_path / "cut" / "record.jsonl")
+    states = [load_state(tmp_path / name / "controller.safetensors") for name in ("whole", "cut")]
+    np.testing.assert_equal(states[0], states[1])
+
+
+def test_a_checkpoint_without_our_state_is_not_whole(tmp_path):
+    for step in (4, 12, 8):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    for step in (4, 8):
+        (tmp_path / f"checkpoint-{step}" / STATE_FILE).touch()
+    assert [folder.name for folder in whole_checkpoints(tmp_path)] == ["checkpoint-4", "checkpoint-8"]
+
+
+def test_an_epoch_has_the_same_order_in_a_fresh_process():
+    def sampler():
+        return ResumableSampler(list(range(20)), mini_repeat_count=1, batch_size=5, seed=7)
+
+    through, orders = sampler(), []
+    for epoch in range(3):
+        through.set_epoch(epoch)
+        orders.append(list(through))
+    fresh = sampler()
+    fresh.set_epoch(2)
+    assert list(fresh) == orders[2] != orders[1]
+
+
+# Bad input, refused before compute
+
+
+def make(base, tmp_path, rows=None, **changes):
+    return tiny_run.make_trainer(
+        GDROTrainer, tiny_run.arguments(GDROConfig, tmp_path, **changes), base, rows
+    )
+
+
+def test_missing_uid_column(base, tmp_path):
+    rows = [{"prompt": row["prompt"], "answer": row["answer"]} for row in tiny_run.make_task().train]
+    with pytest.raises(ValueError, match=r"no column 'uid'.*add one"):
+        make(base, tmp_path, rows)
+
+
+def test_repeated_uid(base, tmp_path):
+    rows = [dict(row) for row in tiny_run.make_task().train]
+    rows[7]["uid"] = rows[3]["uid"]
+    with pytest.raises(ValueError, match=r"repeats 1 uids \(first at row 3.*uid of its own"):
+        make(base, tmp_path, rows)
+
+
+def test_too_few_prompts(base, tmp_path):
+    with pytest.raises(ValueError, match=r"train_dataset has 5 prompts, fewer than the 8"):
+        make(base, tmp_path, tiny_run.make_task().train[:5])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gdro_method": "promt"}, r"gdro_method must be one of .*'promt'"),
+        ({"gdro_preset": "printed"}, r"gdro_preset must be one of"),
+        ({"gdro_options": {"promt": {}}}, r"gdro_options: .*promt"),
+        ({"gdro_options": {"prompt": {"etta": 1}}}, r"gdro_options: .*etta"),
+        ({"gdro_options": {"rollout": {"n_min": 5}}}, r"mean_rollouts must lie in \[n_min, n_max\]"),
+        ({"gdro_options": {"rollout": {"mean_rollouts": 6}}}, r"set num_generations alone"),
+        ({"per_device_train_batch_size": 30}, r"divisible by num_generations"),
+        ({"save_strategy": "steps", "save_steps": 3, "num_iterations": 2}, r"save_steps=3 .*multiple"),
+        ({"advantage_clip": -1.0}, r"advantage_clip must be positive"),
+        ({"multi_objective_aggregation": "normalize_then_sum"}, r"use 'sum_then_normalize'"),
+        ({"remove_unused_columns": True}, r"remove_unused_columns must be False"),
+    ],
+)
+def test_settings_that_cannot_be_met(base, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make(base, tmp_path, **changes)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), None, float("inf")])
+@pytest.mark.parametrize("method", ["grpo", "both"])
+def test_rewards_that_are_no_numbers(base, tmp_path, bad, method):
+    def broken_reward(completions, **kwargs):
+        return [1.0] * (len(completions) - 1) + [bad]
+
+    args = tiny_run.arguments(GDROConfig, tmp_path, gdro_method=method)
+    trainer = tiny_run.make_trainer(GDROTrainer, args, base, reward=broken_reward)
+    before = [parameter.clone() for parameter in trainer.model.parameters()]
+    with pytest.raises(ValueError, match=r"'broken_reward' gave None, NaN or infinity for 1 of 32"):
+        trainer.train()
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
+
+
+def test_rewards_of_the_wrong_length(base, tmp_path):
+    def short_reward(completions, **kwargs):
+        return [0.0]
+
+    args = tiny_run.arguments(GDROConfig, tmp_path)
+    trainer = tiny_run.make_trainer(GDROTrainer, args, base, reward=short_reward)
+    with pytest.raises(ValueError, match=r"short_reward.* returned 1 rewards, but 32"):
+        trainer.train()

@@ -1,0 +1,83 @@
+"""A small real training that several tests share, and that the kill test runs as a process.
+
+    python tests/tiny_run.py BASE_DIR OUTPUT_DIR
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from datasets import Dataset
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gdro.models import tiny_base
+from gdro.records import save_state, write_table
+from gdro.tasks import chain
+from gdro.trainer import GDROConfig, GDROTrainer, whole_checkpoints
+
+STEPS = 14
+PROMPTS = 48  # three and a half batches an epoch would drop some: 6 steps an epoch
+
+
+def make_task():
+    spec = chain.ChainSpec(chain.DEFAULT_SPEC.families, n_train=PROMPTS, n_eval_per_family=5)
+    return chain.make_task(spec, np.random.default_rng(0))
+
+
+def make_base(cache_dir):
+    return tiny_base(make_task(), seed=0, steps=60, batch_size=32, cache_dir=cache_dir, progress=False)
+
+
+def arguments(config_class, output_dir, **changes):
+    settings = {
+        "output_dir": str(output_dir),
+        "seed": 3,
+        "max_steps": STEPS,
+        "per_device_train_batch_size": 32,
+        "num_generations": 4,
+        "max_completion_length": 12,
+        "learning_rate": 1e-3,
+        "beta": 0.0,
+        "report_to": [],
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "logging_steps": 1,
+        "save_strategy": "no",
+    }
+    return config_class(**(settings | changes))
+
+
+def half_right(completions, answer, **kwargs):
+    """A reward that even a poor model earns now and then: the first operand is copied."""
+    return [float(text[:1] == right[:1]) for text, right in zip(completions, answer, strict=True)]
+
+
+def make_trainer(trainer_class, args, base, rows=None, reward=half_right):
+    return trainer_class(
+        AutoModelForCausalLM.from_pretrained(base),
+        reward,
+        args=args,
+        train_dataset=Dataset.from_list(list(rows or make_task().train)),
+        processing_class=AutoTokenizer.from_pretrained(base),
+    )
+
+
+def main(base, output):
+    torch.set_num_threads(1)
+    output = Path(output)
+    args = arguments(GDROConfig, output, save_strategy="steps", save_steps=4, gdro_method="both")
+    trainer = make_trainer(GDROTrainer, args, base)
+    whole = whole_checkpoints(output)
+    trainer.train(resume_from_checkpoint=str(whole[-1]) if whole else None)
+    weights = {name: tensor.contiguous() for name, tensor in trainer.model.named_parameters()}
+    save_file({name: tensor.detach() for name, tensor in weights.items()}, output / "weights.safetensors")
+    save_state(output / "controller.safetensors", trainer.controller.state_dict())
+    write_table(output / "record.jsonl", trainer.record)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
