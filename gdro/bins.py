@@ -90,8 +90,10 @@ class DifficultyBins:
         """Bin of each prompt, (P,) integers; −1 for a prompt with no estimate yet."""
         rows = self._table.find(self._table.keys(uids))
         if not len(self._bins):
-            return np.full(len(rows), UNSEEN)
-        return np.where(rows >= 0, self._bins[rows], UNSEEN).astype(np.int64)
+            return rows  # all unknown: −1
+        bin_ids = self._bins[rows].astype(np.int64)
+        bin_ids[rows < 0] = UNSEEN
+        return bin_ids
 
     def _rows_with_room(self, keys):
         rows = self._table.find_or_add(keys)
@@ -156,7 +158,7 @@ def move_bins(current, estimate, edges, hysteresis):
     margin = max(hysteresis - 1e-12, 0.0)  # crossing by exactly δ counts, also rounded
     lowest = np.searchsorted(edges, value - margin, side="right")
     highest = np.searchsorted(edges, value + margin, side="right")
-    moved = np.where(current == UNSEEN, fresh, np.clip(current, lowest, highest))
+    moved = np.where(current == UNSEEN, fresh, np.minimum(np.maximum(current, lowest), highest))
     return np.where(known, moved, current)
 
 
@@ -191,7 +193,8 @@ class _UidTable:
         """(P,) rows, −1 where the key is not known."""
         if not len(self.sorted_keys):
             return np.full(len(keys), -1)
-        place = np.minimum(np.searchsorted(self.sorted_keys, keys), len(self.sorted_keys) - 1)
+        place = self.sorted_keys.searchsorted(keys)
+        place[place == len(self.sorted_keys)] = 0
         return np.where(self.sorted_keys[place] == keys, self.sorted_rows[place], -1)
 
     def find_or_add(self, unique_keys):
@@ -228,7 +231,8 @@ def as_uids(uids) -> Uids:
     if values.size == 0:
         return Uids(np.zeros(0, np.int64), "")
     # numpy turns a list of integers with a True in it into integers, so the list itself is asked
-    types = {values.dtype.type} if isinstance(uids, np.ndarray) else set(map(type, uids))
+    plain_array = isinstance(uids, np.ndarray) and uids.dtype != object
+    types = {values.dtype.type} if plain_array else set(map(type, uids))
     if all(issubclass(kind, str) for kind in types):
         digests = b"".join(blake2b(uid.encode(), digest_size=8).digest() for uid in uids)
         return Uids(np.frombuffer(digests, "<i8").astype(np.int64), "string")

@@ -16,21 +16,27 @@ import numpy as np
 from gdro.metrics import all_wrong_chance
 
 
-class _Estimator:
+class Estimator:
     """Rows of named arrays that grow together."""
-
-    dtypes: dict[str, tuple[type, int]] = {}  # name → (dtype, columns)
 
     def __init__(self, k, history):
         self.k, self.history = k, history
         self.clock = 0  # calls of add so far; seeds what chance decides
         self.arrays = {
-            name: np.zeros((0, columns) if columns > 1 else 0, dtype)
-            for name, (dtype, columns) in self._layout().items()
+            name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in self._layout().items()
         }
 
-    def _layout(self):
-        return self.dtypes
+    def _layout(self) -> dict[str, tuple[type, tuple[int, ...]]]:
+        """Name → (dtype, shape of one prompt's entry) of each array."""
+        raise NotImplementedError
+
+    def add(self, rows, successes, trials) -> None:
+        """Book a visit of `trials` rollouts, `successes` of them right, to each row; (P,) each."""
+        raise NotImplementedError
+
+    def pass_at_k(self, rows) -> np.ndarray:
+        """Estimated pass@k of each row, (P,); NaN where there is nothing to go on yet."""
+        raise NotImplementedError
 
     def grow(self, capacity):
         for name, array in self.arrays.items():
@@ -39,7 +45,7 @@ class _Estimator:
             self.arrays[name] = grown
 
 
-class BetaPosterior(_Estimator):
+class BetaPosterior(Estimator):
     """E[1 − (1−p)^k] for p ~ Beta(a + s, b + f), with s, f the faded successes and failures.
 
     Each visit first multiplies the old counts by 1 − 1/H, so H visits carry most of the weight.
@@ -47,8 +53,10 @@ class BetaPosterior(_Estimator):
     sharper or wider around the same p. Eight bytes a prompt.
     """
 
-    dtypes = {"successes": (np.float32, 1), "failures": (np.float32, 1)}
     prior = (0.5, 0.5)  # Jeffreys: pass@k of a fresh prompt is broad, not extreme
+
+    def _layout(self):
+        return {"successes": (np.float32, ()), "failures": (np.float32, ())}
 
     def add(self, rows, successes, trials):
         keep = 1.0 - 1.0 / self.history
@@ -65,7 +73,7 @@ class BetaPosterior(_Estimator):
         return np.where(successes + failures > 0, 1.0 - all_wrong, np.nan)
 
 
-class UnbiasedPassAtK(_Estimator):
+class UnbiasedPassAtK(Estimator):
     """The unbiased estimator on counts pooled over the last H visits, a ring of two bytes a visit.
 
     NaN until k rollouts have been seen.
@@ -73,13 +81,10 @@ class UnbiasedPassAtK(_Estimator):
 
     def _layout(self):
         return {
-            "ring_successes": (np.uint8, self.history),
-            "ring_trials": (np.uint8, self.history),
-            "visits": (np.uint32, 1),
+            "ring_successes": (np.uint8, (self.history,)),
+            "ring_trials": (np.uint8, (self.history,)),
+            "visits": (np.uint32, ()),
         }
-
-    def __init__(self, k, history):
-        super().__init__(k, max(history, 2))
 
     def add(self, rows, successes, trials):
         if trials.max(initial=0) > 255:
@@ -100,7 +105,7 @@ class UnbiasedPassAtK(_Estimator):
         return np.where(enough, estimate, np.nan)
 
 
-class AnyOfK(_Estimator):
+class AnyOfK(Estimator):
     """(10) read with a fixed k: rollouts queue up, and each k of them make one outcome c_t.
 
     A visit of n rollouts may end a block in its midst. Its rollouts are exchangeable, so how many of
@@ -111,14 +116,11 @@ class AnyOfK(_Estimator):
 
     def _layout(self):
         return {
-            "outcomes": (np.int8, self.history),
-            "blocks": (np.uint32, 1),
-            "queued_successes": (np.uint16, 1),
-            "queued_trials": (np.uint16, 1),
+            "outcomes": (np.int8, (self.history,)),
+            "blocks": (np.uint32, ()),
+            "queued_successes": (np.uint16, ()),
+            "queued_trials": (np.uint16, ()),
         }
-
-    def __init__(self, k, history):
-        super().__init__(k, max(history, 2))
 
     def add(self, rows, successes, trials):
         self.clock += 1
@@ -156,7 +158,7 @@ class AnyOfN(AnyOfK):
         self._close_full_blocks(rows)
 
 
-ESTIMATORS = {
+ESTIMATORS: dict[str, type[Estimator]] = {
     "beta": BetaPosterior,
     "unbiased": UnbiasedPassAtK,
     "any_of_k": AnyOfK,

@@ -89,7 +89,7 @@ def _score_bars(axis, scores):
         color = "#bbbbbb" if label == BASE else PALETTE[(i - 1) % len(PALETTE)]
         place = np.arange(len(names)) + (i - (len(labels) - 1) / 2) * width
         axis.bar(place, rows["value"], width, yerr=error, color=color, label=label, capsize=2)
-    axis.set_xticks(range(len(names)), names)
+    axis.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names])
     axis.set(ylabel="held-out score", title="Scores (bars: mean; whiskers: 95% over seeds and prompts)")
     axis.set_ylim(0, 1)
     axis.legend(fontsize=7, ncol=2)
@@ -97,7 +97,7 @@ def _score_bars(axis, scores):
 
 def _gain_bars(axis, profile, scores, reported):
     ours = scores[scores["score"] == f"pass@{profile.evaluation.k}"].set_index("variant")
-    bars = []
+    bars: list[tuple] = []
     for variant in profile.variants:
         if variant != "grpo" and "gain" in ours:
             row, grpo = ours.loc[variant], ours["value"]["grpo"]
@@ -133,8 +133,8 @@ def _tail_bars(axis, profile, runs, key, game, ylabel):
         axis.bar(place, mean_B, width, label=profile.label(variant))
         axis.plot(np.tile(place, len(mean_SB)), mean_SB.ravel(), "k.", markersize=3)
     axis.set(xlabel="bin (0 hardest)", ylabel=ylabel, title="Last fifth of training (dots: seeds)")
-    axis.set_xticks(range(len(runs_of(runs, variants[0])[0]["record"][0]["share"])) if variants else [])
     if variants:
+        axis.set(xticks=range(values_STB.shape[2]), xlim=(-0.6, values_STB.shape[2] - 0.4))
         axis.legend(fontsize=7)
     else:
         axis.text(0.5, 0.5, "no such run in this profile", ha="center", transform=axis.transAxes)

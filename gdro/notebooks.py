@@ -542,6 +542,12 @@ def _terminate(signum: int, frame: object) -> NoReturn:
     raise SystemExit(128 + signum)
 
 
+def _cells_own_words(record: logging.LogRecord) -> bool:
+    """Whether a log line is what a cell printed, and not papermill's word on cells or a picture."""
+    line = record.getMessage().strip()
+    return bool(line) and not line.startswith(("Executing Cell", "Ending Cell", "<IPython", "<Figure"))
+
+
 @click.command()
 @click.argument("notebook", type=click.Path(path_type=Path))
 @click.argument("output", type=click.Path(path_type=Path))
@@ -553,7 +559,7 @@ def _terminate(signum: int, frame: object) -> NoReturn:
 @click.option("--timeout", type=int, metavar="SECONDS", help="Limit for each cell.")
 @click.option("--kernel", default="python3", show_default=True)
 @click.option("--cwd", type=click.Path(path_type=Path), help="Default: the repository root.")
-@click.option("--log-output", is_flag=True, help="Log cells and their output; no progress bar.")
+@click.option("--log-output", is_flag=True, help="Print what the cells print; no progress bar.")
 def main(
     notebook: Path,
     output: Path,
@@ -569,6 +575,7 @@ def main(
     signal.signal(signal.SIGTERM, _terminate)
     if log_output:
         logging.basicConfig(level=logging.INFO, format="%(message)s")
+        logging.getLogger().handlers[0].addFilter(_cells_own_words)
     try:
         _clear_way(notebook, output, manifest, require_manifest)
         run_notebook(

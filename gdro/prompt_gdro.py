@@ -4,42 +4,60 @@ Axes: P prompts, B bins, always last; anything may stand in front (seeds, settin
 functions are equations (12)–(15); `PromptGDRO` holds the scores.
 """
 
+import math
+
 import numpy as np
 
 from gdro.bins import check_settings
 
 
 def bin_means(bin_ids_P, values_P, num_bins, weights_P=None):
-    """Mean value by bin, ℓ̄_t(b) of (13). Returns (means (B,), NaN where absent; counts (B,)).
+    """Mean value by bin, ℓ̄_t(b) of (13). Returns (means (..., B), NaN where absent; counts (..., B)).
 
-    bin_ids_P: (P,) in [−1, B); −1 (not seen yet) is left out, as is a NaN value. weights_P: (P,),
-    how much each prompt counts in the mean; by default all the same.
+    bin_ids_P: (P,) in [−1, B); −1 (not seen yet) is left out, as is a NaN value. values_P: (..., P),
+    one or several values a prompt. weights_P: (P,), how much each prompt counts in the means; by
+    default all the same. counts: prompts with a value.
     """
     bin_ids_P = np.asarray(bin_ids_P)
     values_P = np.asarray(values_P, float)
-    if bin_ids_P.shape != values_P.shape or bin_ids_P.ndim != 1:
+    if bin_ids_P.ndim != 1 or bin_ids_P.shape != values_P.shape[-1:]:
         raise ValueError(
-            f"bin_ids and values must be one per prompt, got {bin_ids_P.shape} and {values_P.shape}"
+            f"bin_ids and values must be one per prompt, got {bin_ids_P.shape} and {values_P.shape}; "
+            "values may have further axes in front"
         )
-    if ((bin_ids_P < -1) | (bin_ids_P >= num_bins)).any():
-        raise ValueError(f"bin_ids must lie in [-1, {num_bins}), got {np.unique(bin_ids_P)}")
-    counted = (bin_ids_P >= 0) & ~np.isnan(values_P)
-    bins, values = bin_ids_P[counted], values_P[counted]
-    weights = np.ones(len(values)) if weights_P is None else np.asarray(weights_P, float)[counted]
-    total = np.bincount(bins, weights, num_bins)
-    sums = np.bincount(bins, weights * values, num_bins)
-    means = np.divide(sums, total, out=np.full(num_bins, np.nan), where=total > 0)
-    return means, np.bincount(bins, minlength=num_bins)
+    if bin_ids_P.dtype.kind not in "iu" and bin_ids_P.size:
+        raise ValueError(f"bin_ids must be integers, got dtype {bin_ids_P.dtype}; see DifficultyBins.assign")
+    if bin_ids_P.size and not (bin_ids_P.min() >= -1 and bin_ids_P.max() < num_bins):
+        raise ValueError(
+            f"bin_ids must lie in [-1, {num_bins}), got {np.unique(bin_ids_P)}; "
+            "make PromptGDRO with as many bins as DifficultyBins has"
+        )
+    counted_P = ~np.isnan(values_P) & (bin_ids_P >= 0)
+    counts_B = _bin_sums(bin_ids_P, counted_P, num_bins)
+    weights_P = counted_P if weights_P is None else counted_P * np.asarray(weights_P, float)
+    total_B = counts_B if weights_P is counted_P else _bin_sums(bin_ids_P, weights_P, num_bins)
+    sums_B = _bin_sums(bin_ids_P, np.where(counted_P, weights_P * values_P, 0.0), num_bins)
+    means_B = np.divide(sums_B, total_B, out=np.full(sums_B.shape, np.nan), where=total_B > 0)
+    return means_B, counts_B.astype(np.int64)
+
+
+def _bin_sums(bin_ids_P, values_P, num_bins):
+    """Sums of values (..., P) by bin, (..., B); −1 is left out."""
+    columns = num_bins + 1  # the first is for −1
+    rows = np.arange(math.prod(values_P.shape[:-1])).reshape(*values_P.shape[:-1], 1)
+    place = (rows * columns + bin_ids_P + 1).ravel()
+    sums = np.bincount(place, values_P.ravel(), rows.size * columns)
+    return sums.reshape(*values_P.shape[:-1], columns)[..., 1:]
 
 
 def ema_scores(scores, means, ema):
     """S_t(b) = (1−β) S_{t−1}(b) + β ℓ̄_t(b), (12); a bin without a mean (NaN) keeps its score."""
-    return np.where(np.isnan(means), scores, (1 - ema) * scores + ema * np.nan_to_num(means))
+    return np.where(np.isnan(means), scores, (1 - ema) * scores + ema * means)
 
 
 def exponential_weights(scores, eta, clip):
     """ω_t(b) = exp(η · clip(S_t(b), −C, C)), (14)."""
-    return np.exp(eta * np.clip(scores, -clip, clip))
+    return np.exp(eta * np.minimum(np.maximum(scores, -clip), clip))
 
 
 def mixed_probabilities(weights, gamma):
@@ -83,7 +101,10 @@ class PromptGDRO:
                 "None does not divide by the share"
             )
         if len(set(exclude)) >= num_bins or not all(0 <= b < num_bins for b in exclude):
-            raise ValueError(f"exclude must name some of the {num_bins} bins, not all, got {exclude}")
+            raise ValueError(
+                f"exclude must name bins in [0, {num_bins}), not all of them, got {exclude}; "
+                "to play no bin use method 'grpo' or 'rollout'"
+            )
         self.num_bins, self.eta, self.gamma, self.ema = num_bins, eta, gamma, ema
         self.clip, self.max_weight = clip, max_weight
         self.share_floor, self.debias = share_floor, debias
@@ -141,8 +162,8 @@ class PromptGDRO:
             "eta": self.eta,
             "gamma": self.gamma,
             "ema": self.ema,
-            "clip": self.clip,
-            "max_weight": self.max_weight,
+            "clip": self.clip if np.isfinite(self.clip) else None,  # JSON has no infinity
+            "max_weight": self.max_weight if np.isfinite(self.max_weight) else None,
             "share_floor": self.share_floor,
             "debias": self.debias,
             "exclude": list(self.exclude),
@@ -155,11 +176,11 @@ def debiased(ema_scores, visits, ema, bin_axis=0):
     ema_scores, visits: one shape, bins along `bin_axis`. What was never visited stands at the mean
     of the visited bins, 0 if there are none, so that it is neither favoured nor starved.
     """
+    correction = 1.0 - (1.0 - ema) ** visits
+    if visits.all():
+        return ema_scores / correction
     visited = visits > 0
-    correction = np.where(visited, 1.0 - (1.0 - ema) ** visits, 1.0)
-    scores = np.where(visited, ema_scores / correction, 0.0)
-    if visited.all():
-        return scores
+    scores = np.divide(ema_scores, correction, out=np.zeros(correction.shape), where=visited)
     mean = scores.sum(bin_axis, keepdims=True) / np.maximum(visited.sum(bin_axis, keepdims=True), 1)
     return np.where(visited, scores, mean)
 
@@ -167,7 +188,9 @@ def debiased(ema_scores, visits, ema, bin_axis=0):
 def check_adversary(num_bins, eta, gamma, ema):
     """The domains that both adversaries share."""
     if not (isinstance(num_bins, int | np.integer) and num_bins >= 1):
-        raise ValueError(f"num_bins must be an integer of at least 1, got {num_bins!r}")
+        raise ValueError(
+            f"num_bins must be an integer of at least 1, got {num_bins!r}; it is len(edges) + 1"
+        )
     if not 0 <= eta < np.inf:
         raise ValueError(f"eta must be ≥ 0 and finite, got {eta}; 0 switches the adversary off")
     if not 0 <= gamma <= 1:

@@ -15,17 +15,17 @@ def soft_worst_case(losses, eta):
     max_q {Σ q_b L_b + H(q)/η} = (1/η) log Σ exp(η L_b), attained by q = softmax(η L).
 
     losses: (..., B). eta: positive. Returns (value (...), q (..., B)).
-    Raises ValueError if eta is not positive or a loss is not finite.
+    Raises ValueError if eta is not positive and finite or a loss is not finite.
     """
     losses = _finite(losses, "losses")
-    if not eta > 0:
-        raise ValueError(f"eta must be positive, got {eta}; use max(losses) for the limit eta → ∞")
+    _check_eta(eta)
     return logsumexp(eta * losses, axis=-1) / eta, softmax(eta * losses, axis=-1)
 
 
 def soft_worst_case_bounds(losses, eta):
     """max L ≤ R_η ≤ max L + log(B)/η, (25). Returns (lower (...), upper (...))."""
     losses = _finite(losses, "losses")
+    _check_eta(eta)
     worst = losses.max(axis=-1)
     return worst, worst + np.log(losses.shape[-1]) / eta
 
@@ -107,6 +107,11 @@ def staircase(variances, price, arms):
     variances = np.asarray(variances, float)[..., None]
     cost = variances / arms_N + np.asarray(price, float)[..., None, None] * arms_N
     return arms_N[cost.argmin(axis=-1)]
+
+
+def _check_eta(eta):
+    if not 0 < eta < np.inf:
+        raise ValueError(f"eta must be positive and finite, got {eta}; its limit at ∞ is max(losses)")
 
 
 def _finite(values, name):

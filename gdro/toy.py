@@ -7,8 +7,10 @@ of the right answer is what the prompt's skill has learned plus what was learned
 
 The strength of a skill carries over to prompts never trained on (`transfer` c says how much of a
 lesson does); θ is a memory of `capacity` numbers in which prompts get in each other's way, because
-the random directions ε overlap. That is what makes a large step or a noisy gradient costly. Skills
-differ in how often they come (`tail`) and how hard they start (`spread`).
+the random directions ε overlap. Besides, every sampled answer comes in words of its own: its advantage
+also moves θ in a random direction of length `noise`, which averages out over many rollouts and walks at
+random over few. That is what makes a large step and a small n costly. Skills differ in how often they
+come (`tail`) and how hard they start (`spread`).
 
 GRPO samples answers and climbs with group-normalized advantages, as `gdro.trainer` does with plain
 gradient steps on-policy; the controllers are those of `gdro`, with a leading axis of games, and
@@ -49,7 +51,7 @@ METHODS = {
 REWEIGHTS, MOVES_ROLLOUTS = ("prompt", "both"), ("rollout", "rollout_loss", "both", "oracle")
 WORLDS = 8  # seed s is played in the random world s mod 8: games of one world share its directions
 HELD_OUT = 8  # prompts of each skill
-ROWS = 1536  # games in one block of arrays: enough to hide numpy's overhead, few enough for the cache
+ROWS = 2048  # games in one block of arrays: enough to hide numpy's overhead, few enough for the cache
 EPSILON = 1e-4  # beside the standard deviation of (3), as TRL has it
 
 
@@ -64,7 +66,8 @@ class World:
     rare: whether rare skills are the "hard" ones, the "easy" ones, or "mixed" (by lot, per world).
     sharing: share of a skill's strength that all skills have in common, 0 disjoint, 1 one skill.
     transfer: part of a lesson that carries over to the skill, in [0, 1]; the rest is the prompt's own.
-    capacity: size of the memory; small makes prompts interfere. answers: at least 2, one is right.
+    capacity: size of the memory; small makes prompts interfere. noise: length of the random direction
+    in which a sampled answer's own words pull. answers: at least 2, one is right.
     """
 
     skills: int = 6
@@ -77,12 +80,13 @@ class World:
     sharing: float = 0.0
     transfer: float = 0.3
     capacity: int = 32
+    noise: float = 2.0
     answers: int = 4
 
     def __post_init__(self):
         for name, least in (("skills", 1), ("prompts", self.skills), ("capacity", 1), ("answers", 2)):
             _check_integer(name, getattr(self, name), least)
-        for name in ("tail", "spread", "jitter"):
+        for name in ("tail", "spread", "jitter", "noise"):
             _check_range(name, getattr(self, name), 0, np.inf, "0 makes all alike")
         _check_range("mean_logit", self.mean_logit, -np.inf, np.inf, "it is a logit")
         for name in ("sharing", "transfer"):
@@ -290,19 +294,19 @@ def draw_setting(world, number):
 
 @cache
 def draw_directions(prompts, held_out, answers, capacity, number):
-    """Directions ε in memory: (F, D·A) of the training prompts and (F, E·A) of the held-out ones."""
+    """Directions ε in memory: (F, A·D) of the training prompts and (F, A·E) of the held-out ones."""
     rng = np.random.default_rng((number, 1))
     scale = capacity**-0.5
     return (
-        scale * rng.standard_normal((capacity, prompts * answers)),
-        scale * rng.standard_normal((capacity, held_out * answers)),
+        scale * rng.standard_normal((capacity, answers * prompts)),
+        scale * rng.standard_normal((capacity, answers * held_out)),
     )
 
 
 class Luck(NamedTuple):
     """The uniform numbers of one step, drawn together; every game of a seed has the same.
 
-    rollouts (P, n_max), lots of the data set (D,), bins of the slots (P,), lots of the slots (P,),
+    rollouts (n_max, P), lots of the data set (D,), bins of the slots (P,), lots of the slots (P,),
     coins of the bins (B,), arm draws (B,).
     """
 
@@ -324,7 +328,7 @@ def luck_sizes(game):
 def split_luck(numbers, game):
     """`Luck` from (..., width) uniform numbers."""
     parts = np.split(numbers, np.cumsum(luck_sizes(game))[:-1], axis=-1)
-    parts[0] = parts[0].reshape(*numbers.shape[:-1], game.batch, -1)
+    parts[0] = parts[0].reshape(*numbers.shape[:-1], -1, game.batch)
     return Luck(*parts)
 
 
@@ -350,8 +354,9 @@ class _Table:
         self.rows_G1 = np.arange(self.G)[:, None]
         self.step_size_G = np.array([g.step_size for g in games])
         self.eta_G1 = np.array([g.eta for g in games])[:, None]
-        for name in ("sharing", "transfer"):
+        for name in ("sharing", "transfer", "noise"):
             setattr(self, f"{name}_G", np.array([getattr(g.world, name) for g in games]))
+        self.own_G1 = np.sqrt(1 - self.transfer_G)[:, None]  # what a prompt keeps to itself
         numbers = np.array(seeds) % WORLDS
         settings = [draw_setting(g.world, int(n)) for g, n in zip(games, numbers, strict=True)]
         self.skill_GD, self.offset_GD, self.held_out_offset_GE = map(np.stack, zip(*settings, strict=True))
@@ -367,6 +372,8 @@ class _Table:
         self.epoch_GD = None
         self.steps_played = 0
 
+        self.logits_GAD = np.empty((self.G, self.A * self.D))  # large arrays are kept, not made anew
+        self.pulls_GAD = np.zeros((self.G, self.A * self.D))
         self.memory_GF = np.zeros((self.G, world.capacity))
         self.strength_GK = np.zeros((self.G, self.K))
         self.common_G = np.zeros(self.G)
@@ -382,43 +389,58 @@ class _Table:
             self.bin_GD = self.skill_GD.copy()
         self.ema_GB, self.visits_GB = np.zeros((self.G, self.B)), np.zeros((self.G, self.B), np.int64)
         self.arms_N = np.arange(game.n_min, game.n_max + 1)
-        self.arm_ema_GBN = np.zeros((self.G, self.B, len(self.arms_N)))
+        # under utility "variance" one number a bin says all of its arms
+        columns = len(self.arms_N) if game.method == "rollout_loss" else 1
+        self.arm_ema_GBN = np.zeros((self.G, self.B, columns))
         self.arm_visits_GBN = np.zeros(self.arm_ema_GBN.shape, np.int64)
         self.price_G = np.zeros(self.G)
         self.rollouts_GB = np.full((self.G, self.B), game.mean_rollouts)
-        self.chances_GBN = np.exp(self._arm_log_p()) if game.method == "rollout_loss" else None
+        self.log_p_GBN = self._arm_log_p()
+        self.chances_GBN = np.exp(self.log_p_GBN)
 
     # One step
 
     def step(self):
         """Draw a batch, plan, sample, observe, learn."""
-        game, luck = self.game, self._luck()
-        slots_GP = self._draw(luck)
-        p_GPA = self._answer_chances(slots_GP)
-        n_GP = self._plan(slots_GP, p_GPA, luck)
-        counts_GPA = sampled_answers(p_GPA, n_GP, luck.rollouts)
-        right_GP = counts_GPA[..., 0]
-        self._observe(slots_GP, right_GP, n_GP)
-        self._learn(slots_GP, counts_GPA, n_GP, self._prompt_weights(slots_GP))
+        self._draw_luck()
+        slots_GP = self._draw()
+        places_AGP = self._places(slots_GP)
+        p_AGP = self._answer_chances(slots_GP, places_AGP)
+        n_GP = self._plan(slots_GP, p_AGP[0])
+        counts_AGP = sampled_answers(p_AGP, n_GP, self._rollout_luck(int(n_GP.max())))
+        self._observe(slots_GP, counts_AGP[0], n_GP)
+        self._learn(slots_GP, places_AGP, counts_AGP, n_GP)
         self.steps_played += 1
-        return game
 
-    def _luck(self):
+    def _draw_luck(self):
         width = sum(luck_sizes(self.game))
-        own = np.stack([generator.random(width) for generator in self.generators])
-        return split_luck(own[self.seed_of_G], self.game)
+        self.luck_of_seeds = split_luck(np.stack([g.random(width) for g in self.generators]), self.game)
+        size = self.game.world.capacity
+        self.words_of_seeds = np.stack([g.standard_normal(size) for g in self.generators])
 
-    def _draw(self, luck):
+    def _luck(self, part):
+        return getattr(self.luck_of_seeds, part)[self.seed_of_G]
+
+    def _rollout_luck(self, widest):
+        """Numbers (G, P) of the first, second … rollout of every slot."""
+        return (self.luck_of_seeds.rollouts[:, r][self.seed_of_G] for r in range(widest))
+
+    def _places(self, slots_GP):
+        """Where each answer of each slot stands in `logits_GAD`, flat, (A, G, P)."""
+        first_GP = self.rows_G1 * (self.A * self.D) + slots_GP
+        return first_GP + np.arange(self.A)[:, None, None] * self.D
+
+    def _draw(self):
         """Prompts of the batch, (G, P): the next of the epoch's order, or by the adversary's q."""
         if self.game.method == "resample":
-            return self._resample(luck)
+            return self._resample()
         steps_in_epoch = self.D // self.P
         place = self.steps_played % steps_in_epoch
         if place == 0:
-            self.epoch_GD = luck.data.argsort(axis=1)
+            self.epoch_GD = self._luck("data").argsort(axis=1)
         return self.epoch_GD[:, place * self.P : (place + 1) * self.P]
 
-    def _resample(self, luck):
+    def _resample(self):
         """As `GDROController.draw`: bins by q (not seen yet: by share), within a bin by lot."""
         counts_GC = _counts(self.bin_GD + 1, self.B + 1)  # column 0: not seen yet
         chances_GC = counts_GC / self.D
@@ -429,40 +451,35 @@ class _Table:
         chances_GC[:, 1:] = q_GB * scale_G[:, None]
         ladder_GC = chances_GC.cumsum(axis=1)
         ladder_GC /= ladder_GC[:, -1:]
-        picked_GP = (ladder_GC[:, None, :] <= luck.slot_bins[..., None]).sum(axis=2)
+        picked_GP = (ladder_GC[:, None, :] <= self._luck("slot_bins")[..., None]).sum(axis=2)
         picked_GP.sort(axis=1)
-        by_bin_GD = (self.bin_GD + luck.data).argsort(axis=1)  # bins in order, lots within
+        by_bin_GD = (self.bin_GD + self._luck("data")).argsort(axis=1)  # bins in order, lots within
         start_GC = counts_GC.cumsum(axis=1) - counts_GC
         first_GP = (picked_GP[:, :, None] > picked_GP[:, None, :]).sum(axis=2)
         turn_GP = (np.arange(self.P) - first_GP) % np.take_along_axis(counts_GC, picked_GP, 1)
         place_GP = np.take_along_axis(start_GC, picked_GP, 1) + turn_GP
         return np.take_along_axis(by_bin_GD, place_GP, 1)
 
-    def _logits(self, slots_GP):
-        memory_GDA = np.empty((self.G, self.D * self.A))
+    def _answer_chances(self, slots_GP, places_AGP):
         for rows, directions, _ in self.worlds:
-            np.matmul(self.memory_GF[rows], directions, out=memory_GDA[rows])
-        z_GPA = memory_GDA.reshape(self.G, self.D, self.A)[self.rows_G1, slots_GP]
-        z_GPA *= np.sqrt(1 - self.transfer_G)[:, None, None]
+            np.matmul(self.memory_GF[rows], directions, out=self.logits_GAD[rows])
+        z_AGP = self.logits_GAD.ravel().take(places_AGP)
+        z_AGP *= self.own_G1
         strength_GP = self._strengths()[self.rows_G1, self.skill_GD[self.rows_G1, slots_GP]]
-        z_GPA[..., 0] += self.offset_GD[self.rows_G1, slots_GP] + strength_GP
-        return z_GPA
+        z_AGP[0] += self.offset_GD[self.rows_G1, slots_GP] + strength_GP
+        return _softmax(z_AGP)
 
     def _strengths(self):
         own_GK = np.sqrt(1 - self.sharing_G)[:, None] * self.strength_GK
         return np.sqrt(self.transfer_G)[:, None] * (own_GK + (np.sqrt(self.sharing_G) * self.common_G)[:, None])
 
-    def _answer_chances(self, slots_GP):
-        return _softmax(self._logits(slots_GP))
-
-    def _plan(self, slots_GP, p_GPA, luck):
+    def _plan(self, slots_GP, right_GP):
         """Rollouts of each slot, (G, P), n̄ on average in every game, exactly."""
         game = self.game
         n_GP = np.full(slots_GP.shape, game.mean_rollouts)
         if game.method not in MOVES_ROLLOUTS:
             return n_GP
         if game.method == "oracle":
-            right_GP = p_GPA[..., 0]
             spare = (game.mean_rollouts - game.n_min) * self.P
             return greedy_rollouts(right_GP * (1 - right_GP), game.n_min, game.n_max, spare)
         bins_GP = self.bin_GD[self.rows_G1, slots_GP]
@@ -474,39 +491,41 @@ class _Table:
         rows = np.flatnonzero(playing_G)
         seen_GP = bins_GP[rows] >= 0
         budget_G = game.mean_rollouts * seen_GP.sum(axis=1)
-        chosen_GB, left_over_G = self._allocate(rows, counts_GB[rows], budget_G, luck)
+        chosen_GB, left_over_G = self._allocate(rows, counts_GB[rows], budget_G)
         self.rollouts_GB[rows] = chosen_GB
         chosen_GP = np.take_along_axis(chosen_GB, np.maximum(bins_GP[rows], 0), 1)
         n_GP[rows] = hand_out(
-            np.where(seen_GP, chosen_GP, game.mean_rollouts), left_over_G, seen_GP, luck.slot_lots[rows], game.n_max
+            np.where(seen_GP, chosen_GP, game.mean_rollouts), left_over_G, seen_GP, self._luck("slot_lots")[rows], game.n_max
         )
         return n_GP
 
-    def _allocate(self, rows, counts_GB, budget_G, luck):
-        log_p_GBN = self._arm_log_p()[rows]
+    def _allocate(self, rows, counts_GB, budget_G):
+        log_p_GBN = self.log_p_GBN[rows]
         if self.game.method == "rollout_loss":
             chosen_GB, left_over_G, chances_GBN = sample_joint_arms_of_games(
-                log_p_GBN, counts_GB, self.arms_N, budget_G, luck.coins[rows], luck.arms[rows]
+                log_p_GBN, counts_GB, self.arms_N, budget_G, self._luck("coins")[rows], self._luck("arms")[rows]
             )
             self.chances_GBN[rows] = chances_GBN
             return chosen_GB, left_over_G
         values_GBN = log_p_GBN * counts_GB[..., None] if self.game.joint == "prompts" else log_p_GBN
-        return best_joint_arms_of_games(values_GBN, counts_GB, self.arms_N, budget_G, luck.coins[rows])
+        return best_joint_arms_of_games(values_GBN, counts_GB, self.arms_N, budget_G, self._luck("coins")[rows])
 
     def _arm_log_p(self):
         """As `RolloutGDRO.losses` and its strategies, (G, B, N)."""
         game = self.game
         scores_GBN = debiased(self.arm_ema_GBN, self.arm_visits_GBN, game.rollout_ema, bin_axis=1)
         if game.method != "rollout_loss":
-            average_G = (scores_GBN[..., 0] * self.arms_N[0]).mean(axis=1)
+            average_G = scores_GBN.mean(axis=(1, 2))
             scale_G = np.divide(game.mean_rollouts**2, average_G, out=np.zeros(self.G), where=average_G > 0)
-            scores_GBN = scores_GBN * scale_G[:, None, None]
+            scores_GBN = scores_GBN * scale_G[:, None, None] / self.arms_N
         losses_GBN = scores_GBN + self.price_G[:, None, None] * self.arms_N
         return arm_log_probabilities(losses_GBN, game.rollout_eta, game.rollout_gamma)
 
     def _observe(self, slots_GP, right_GP, n_GP):
-        """As `GDROController.observe`: bins move, then both adversaries."""
+        """As `GDROController.observe`: bins move, then both adversaries. Without an adversary, nothing."""
         game = self.game
+        if game.method in ("grpo", "oracle"):
+            return
         bins_GP = self.bin_GD[self.rows_G1, slots_GP]
         self._book(slots_GP, right_GP, n_GP)
         bins_GP = np.where(bins_GP < 0, self.bin_GD[self.rows_G1, slots_GP], bins_GP)
@@ -517,7 +536,7 @@ class _Table:
         else:
             self.ema_GB = ema_scores(self.ema_GB, means_GB, game.ema)
             self.visits_GB += counts_GB > 0
-        if game.method in MOVES_ROLLOUTS and game.method != "oracle":
+        if game.method in MOVES_ROLLOUTS:
             self._update_arms(bins_GP, right_GP, n_GP, failure_GP)
 
     def _book(self, slots_GP, right_GP, n_GP):
@@ -537,7 +556,7 @@ class _Table:
         game = self.game
         counts_GB = _counts(bins_GP, self.B)
         rollouts_GB = np.where(counts_GB > 0, self.rollouts_GB, 0)
-        p_GBN = np.exp(self._arm_log_p())
+        p_GBN = np.exp(self.log_p_GBN)
         demand_G = np.einsum("gb,gb->g", counts_GB, p_GBN @ self.arms_N) / counts_GB.sum(axis=1)
         if game.method == "rollout_loss":
             observed_GB, _ = bin_means_of_games(bins_GP, failure_GP, self.B)
@@ -548,10 +567,11 @@ class _Table:
             rate_GP = right_GP / n_GP
             variance_GP = rate_GP * (1 - rate_GP) * n_GP / (n_GP - 1)
             variance_GB, _ = bin_means_of_games(bins_GP, variance_GP, self.B)
-            new_GBN = variance_GB[..., None] / self.arms_N
+            new_GBN = variance_GB[..., None]
         self.arm_ema_GBN = ema_scores(self.arm_ema_GBN, new_GBN, game.rollout_ema)
         self.arm_visits_GBN += ~np.isnan(new_GBN)
         self.price_G = price_step(self.price_G, demand_G, game.mean_rollouts, game.price_lr)
+        self.log_p_GBN = self._arm_log_p()
 
     def _scores(self):
         if self.game.score == "cumulative":
@@ -574,35 +594,46 @@ class _Table:
         weights_GP = np.take_along_axis(self._weights(), self.bin_GD[self.rows_G1, slots_GP], 1)
         return weights_GP / weights_GP.mean(axis=1, keepdims=True)
 
-    def _learn(self, slots_GP, counts_GPA, n_GP, weights_GP):
-        """One gradient step on the mean over prompts of (1/n) Σ_j A_j log π(answer_j)."""
-        pull_GPA = answer_pulls(counts_GPA, n_GP) * (self.step_size_G / self.P)[:, None, None]
-        if weights_GP is not None:
-            pull_GPA *= weights_GP[..., None]
-        places = (self.rows_G1 * self.D + slots_GP)[..., None] * self.A + np.arange(self.A)
-        pull_GDA = np.bincount(places.ravel(), pull_GPA.ravel(), self.G * self.D * self.A)
-        pull_GDA = pull_GDA.reshape(self.G, -1)
-        own_G1 = np.sqrt(1 - self.transfer_G)[:, None]
+    def _learn(self, slots_GP, places_AGP, counts_AGP, n_GP):
+        """One gradient step on the mean over prompts of w · (1/n) Σ_j A_j log π(answer_j)."""
+        weights_GP = self._prompt_weights(slots_GP)
+        step_G1 = (self.step_size_G / self.P)[:, None]
+        pull_AGP = answer_pulls(counts_AGP, n_GP) * (step_G1 if weights_GP is None else step_G1 * weights_GP)
+        flat = self.pulls_GAD.ravel()
+        if self.game.method == "resample":  # a prompt may come twice in a batch
+            np.add.at(flat, places_AGP.ravel(), pull_AGP.ravel())
+        else:
+            flat[places_AGP] = pull_AGP
         for rows, directions, _ in self.worlds:
-            self.memory_GF[rows] += own_G1[rows] * (pull_GDA[rows] @ directions.T)
-        skill_GP = self.skill_GD[self.rows_G1, slots_GP]
-        gained_GK = np.bincount(
-            (self.rows_G1 * self.K + skill_GP).ravel(), pull_GPA[..., 0].ravel(), self.G * self.K
-        ).reshape(self.G, self.K)
-        gained_GK *= np.sqrt(self.transfer_G)[:, None]
+            self.memory_GF[rows] += self.own_G1[rows] * (self.pulls_GAD[rows] @ directions.T)
+        self.memory_GF += self._words(counts_AGP, n_GP, pull_AGP)
+        flat[places_AGP] = 0.0
+        places_GP = self.rows_G1 * self.K + self.skill_GD[self.rows_G1, slots_GP]
+        gained_GK = np.bincount(places_GP.ravel(), pull_AGP[0].ravel(), self.G * self.K)
+        gained_GK = np.sqrt(self.transfer_G)[:, None] * gained_GK.reshape(self.G, self.K)
         self.strength_GK += np.sqrt(1 - self.sharing_G)[:, None] * gained_GK
         self.common_G += np.sqrt(self.sharing_G) * gained_GK.sum(axis=1)
+
+    def _words(self, counts_AGP, n_GP, pull_AGP):
+        """Pull of the answers' own words, (G, F): Σ_ij of advantage × random direction, exact in law.
+
+        Independent Gaussian directions add up to one whose variance is the sum of the squared factors.
+        Answers of one kind share their pull, so k of them contribute pull²/k.
+        """
+        squares_AGP = np.divide(pull_AGP**2, counts_AGP, out=np.zeros(pull_AGP.shape), where=counts_AGP > 0)
+        length_G = self.noise_G * np.sqrt(squares_AGP.sum(axis=0).sum(axis=1) / self.game.world.capacity)
+        return length_G[:, None] * self.words_of_seeds[self.seed_of_G]
 
     # What is measured
 
     def measure(self):
         """Accuracy and pass@8 on held-out prompts, mean by skill, (G, K) each; exact, no sampling."""
-        z_GEA = np.empty((self.G, self.K * HELD_OUT * self.A))
+        z_GAE = np.empty((self.G, self.A * self.K * HELD_OUT))
         for rows, _, held_out in self.worlds:
-            np.matmul(self.memory_GF[rows], held_out, out=z_GEA[rows])
-        z_GEA = z_GEA.reshape(self.G, -1, self.A) * np.sqrt(1 - self.transfer_G)[:, None, None]
-        z_GEA[..., 0] += self.held_out_offset_GE + np.repeat(self._strengths(), HELD_OUT, axis=1)
-        right_GKE = _softmax(z_GEA)[..., 0].reshape(self.G, self.K, HELD_OUT)
+            np.matmul(self.memory_GF[rows], held_out, out=z_GAE[rows])
+        z_AGE = (self.own_G1 * z_GAE).reshape(self.G, self.A, -1).transpose(1, 0, 2).copy()
+        z_AGE[0] += self.held_out_offset_GE + np.repeat(self._strengths(), HELD_OUT, axis=1)
+        right_GKE = _softmax(z_AGE)[0].reshape(self.G, self.K, HELD_OUT)
         return right_GKE.mean(axis=2), (1 - (1 - right_GKE) ** 8).mean(axis=2)
 
     def trace(self):
@@ -610,35 +641,30 @@ class _Table:
         return self._weights(), self._probabilities(), self.rollouts_GB
 
 
-def sampled_answers(p_GPA, n_GP, luck_GPR):
-    """How often each answer came in n rollouts, (..., P, A), by inverting the distribution."""
-    widest = int(n_GP.max())
-    luck_GPR = luck_GPR[..., :widest]
-    ladder_GPA = p_GPA.cumsum(axis=-1)
-    unused_GPR = np.arange(widest) >= n_GP[..., None]
-    counts_GPA = np.empty(p_GPA.shape, np.int64)
-    above_GP = n_GP  # rollouts whose number lies above the rungs so far
-    luck_GPR = np.where(unused_GPR, -1.0, luck_GPR)  # below every rung
-    for a in range(p_GPA.shape[-1] - 1):
-        still_GP = np.count_nonzero(luck_GPR >= ladder_GPA[..., a, None], axis=-1)
-        counts_GPA[..., a] = above_GP - still_GP
-        above_GP = still_GP
-    counts_GPA[..., -1] = above_GP
-    return counts_GPA
+def sampled_answers(p_AGP, n_GP, luck):
+    """How often each answer came in n rollouts, (A, G, P), by inverting the distribution.
+
+    luck: uniform numbers (G, P) of the first, second … rollout, as many as the largest n.
+    """
+    ladder_AGP = p_AGP[:-1].cumsum(axis=0)
+    below_AGP = np.zeros(ladder_AGP.shape, np.int16)  # rollouts whose number lies below each rung
+    for r, number_GP in enumerate(luck):
+        below_AGP += (number_GP < ladder_AGP) & (r < n_GP)
+    return np.diff(np.concatenate([below_AGP, n_GP[None]]), axis=0, prepend=0)
 
 
-def answer_pulls(counts_GPA, n_GP):
-    """Gradient of (1/n) Σ_j A_j log π(answer_j) in each answer's logit, (..., P, A).
+def answer_pulls(counts_AGP, n_GP):
+    """Gradient of (1/n) Σ_j A_j log π(answer_j) in each answer's logit, (A, ...).
 
     A_j of (3) with the standard deviation of the sample (n − 1) and TRL's 1e-4. The advantages of a
     group sum to 0, so the softmax's own term drops out and an answer is pulled by its own advantages.
     """
-    rate_GP = counts_GPA[..., 0] / n_GP
+    rate_GP = counts_AGP[0] / n_GP
     variance_GP = rate_GP * (1 - rate_GP) * n_GP / np.maximum(n_GP - 1, 1)
     per_rollout_GP = 1.0 / ((np.sqrt(variance_GP) + EPSILON) * n_GP)
-    pull_GPA = counts_GPA * (-rate_GP * per_rollout_GP)[..., None]
-    pull_GPA[..., 0] = counts_GPA[..., 0] * (1 - rate_GP) * per_rollout_GP
-    return pull_GPA
+    pull_AGP = counts_AGP * (-rate_GP * per_rollout_GP)
+    pull_AGP[0] = counts_AGP[0] * (1 - rate_GP) * per_rollout_GP
+    return pull_AGP
 
 
 def bin_means_of_games(bins_GP, values_GP, num_bins):
@@ -677,11 +703,12 @@ def _counts(bins_GP, num_bins):
     return np.bincount(places.ravel(), minlength=len(bins_GP) * num_bins + 1)[:-1].reshape(-1, num_bins)
 
 
-def _softmax(z):
-    z -= z.max(axis=-1, keepdims=True)
-    np.exp(z, out=z)
-    z /= z.sum(axis=-1, keepdims=True)
-    return z
+def _softmax(z_AX):
+    """Along the first axis, in place."""
+    z_AX -= z_AX.max(axis=0)
+    np.exp(z_AX, out=z_AX)
+    z_AX /= z_AX.sum(axis=0)
+    return z_AX
 
 
 def _check_integer(name, value, least):

@@ -39,7 +39,7 @@ class PlainGame:
         )
         # [prompt][answer] → direction
         self.directions, self.held_out_directions = (
-            d.T.reshape(-1, world.answers, world.capacity).tolist() for d in directions
+            d.reshape(world.capacity, world.answers, -1).T.tolist() for d in directions
         )
         self.rng = np.random.default_rng((seed, 2))
         self.memory, self.strength, self.common = [0.0] * world.capacity, [0.0] * world.skills, 0.0
@@ -58,12 +58,13 @@ class PlainGame:
     def step(self):
         """Draw a batch, plan, sample, observe, learn."""
         self.luck = split_luck(self.rng.random(sum(luck_sizes(self.game))), self.game)
+        self.words = self.rng.standard_normal(self.game.world.capacity).tolist()
         self.coin.script(self.luck.coins.tolist(), self.luck.arms.tolist())
         batch = self._draw()
         chances = [self._answer_chances(self._logits(d, self.directions[d], self.offset[d])) for d in batch]
         rollouts = self._plan(batch, chances)
         counts = []
-        for chance, n, luck in zip(chances, rollouts, self.luck.rollouts.tolist(), strict=True):
+        for chance, n, luck in zip(chances, rollouts, self.luck.rollouts.T.tolist(), strict=True):
             count = [0] * len(chance)
             for j in range(n):
                 count[sampled_answer(chance, luck[j])] += 1
@@ -105,6 +106,7 @@ class PlainGame:
     def _learn(self, batch, counts, rollouts):
         world, game = self.game.world, self.game
         weights = self._weights(batch)
+        variance = 0.0  # of the answers' own words: see `gdro.toy._Table._words`
         memory_step, gained = [0.0] * world.capacity, [0.0] * world.skills
         for slot, (d, count, n) in enumerate(zip(batch, counts, rollouts, strict=True)):
             rewards = [1.0] * count[0] + [0.0] * (n - count[0])
@@ -115,12 +117,14 @@ class PlainGame:
                 pull = weights[slot] * times * advantage / n * game.step_size / game.batch
                 if pull == 0.0:
                     continue
+                variance += pull**2 / times
                 for f, number in enumerate(self.directions[d][answer]):
                     memory_step[f] += math.sqrt(1 - world.transfer) * pull * number
                 if answer == 0:
                     gained[self.skill[d]] += math.sqrt(world.transfer) * pull
+        length = world.noise * math.sqrt(variance / world.capacity)
         for f, number in enumerate(memory_step):
-            self.memory[f] += number
+            self.memory[f] += number + length * self.words[f]
         for skill, gain in enumerate(gained):
             self.strength[skill] += math.sqrt(1 - world.sharing) * gain
             self.common += math.sqrt(world.sharing) * gain
@@ -193,6 +197,8 @@ class PlainGame:
 
     def _observe(self, batch, right, rollouts):
         game, uids = self.game, np.array(batch)
+        if game.method in ("grpo", "oracle"):
+            return
         bins = self.bins.assign(uids)
         self.bins.update(uids, np.array(right), np.array(rollouts))
         bins = np.where(bins < 0, self.bins.assign(uids), bins)
@@ -201,7 +207,7 @@ class PlainGame:
             for b, loss in zip(bins.tolist(), failure, strict=True):
                 self.cumulative[b] += loss * game.bins_in_all / game.batch
         self.prompt.update(bins, failure)
-        if game.method in MOVES_ROLLOUTS and game.method != "oracle":
+        if game.method in MOVES_ROLLOUTS:
             seen = failure
             if game.method != "rollout_loss":
                 rates = [c / n for c, n in zip(right, rollouts, strict=True)]

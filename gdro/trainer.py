@@ -11,6 +11,7 @@ Axes: P prompts of the generation batch, R its rollouts, over all processes, in 
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ class GDROConfig(GRPOConfig):
 
     gdro_method: str = field(default="both", metadata={"help": "grpo, prompt, rollout or both."})
     gdro_preset: str = field(default="default", metadata={"help": "default or paper."})
-    gdro_options: dict | str | None = field(
+    gdro_options: dict | None = field(
         default=None, metadata={"help": "Further arguments of GDROController."}
     )
     uid_column: str = field(default="uid", metadata={"help": "Column with one uid a prompt."})
@@ -69,6 +70,8 @@ class GDROTrainer(GRPOTrainer):
     than one batch, and options that cannot be met; while training, for a reward that is not finite.
     """
 
+    args: GDROConfig
+    _logs: dict[str, Any]
     _tag_names = ["trl", "grpo", "gdro"]  # noqa: RUF012 (TRL's own attribute)
 
     def __init__(self, model, reward_funcs, args: GDROConfig, train_dataset=None, **kwargs):
@@ -265,7 +268,7 @@ class ResumableSampler(RepeatSampler):
     """
 
     def set_epoch(self, epoch):
-        if self.shuffle:
+        if self.shuffle and self.seed is not None:
             self.generator.manual_seed(self.seed)
             for _ in range(epoch):
                 torch.randperm(self.num_samples, generator=self.generator)
