@@ -11,8 +11,8 @@ PROFILE = config.get("profile", "tiny")
 with open(f"profiles/{PROFILE}.yaml") as stream:
     profile = yaml.safe_load(stream)
 VARIANTS, SEEDS = list(profile["variants"]), profile["seeds"]
-RUNS = f"runs/{PROFILE}"
-FIGURES = "figures" if PROFILE == "tiny" else f"{RUNS}/figures"
+RUNS = config.get("runs", f"runs/{PROFILE}")
+FIGURES = "figures" if RUNS == "runs/tiny" else f"{RUNS}/figures"
 BASE = f"{RUNS}/base/seed{SEEDS[0]}/manifest.json"
 RUN_NOTEBOOK = "python -m gdro.notebooks --log-output"
 

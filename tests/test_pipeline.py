@@ -1,0 +1,89 @@
+"""The main job as people start it: snakemake, papermill and real notebooks on the smoke profile."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gdro.experiment import load_profile, read_runs
+from gdro.records import read_manifest
+
+pytestmark = pytest.mark.slow
+REPOSITORY = Path(__file__).parent.parent
+RUNS = ["base/seed0", "grpo/seed0", "prompt/seed0", "rollout/seed0"]
+
+
+def snakemake(runs, *options, profile="smoke"):
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", *options]
+    command += ["--config", f"profile={profile}", f"runs={runs}"]
+    paths = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": paths}
+    return subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=900
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("pipeline") / "runs"
+    result = snakemake(runs)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return runs, result
+
+
+def test_the_main_job_leaves_table_figures_and_records(finished):
+    runs, result = finished
+    manifest = read_manifest(runs / "results" / "manifest.json")
+    for label in ("base", "GRPO", "Prompt-GDRO", "Rollout-GDRO"):
+        assert f"| {label} |" in manifest["table"]
+    names = {Path(path).name for path in manifest["figures"]}
+    assert {f"fig{n}" for n in (1, 3, 4, 5, 6, 7, 8, 9)} <= {name.split("_")[0] for name in names}
+    assert all((REPOSITORY / path).stat().st_size > 5_000 for path in manifest["figures"])
+    read = read_runs(load_profile("smoke"), runs)
+    assert {run["manifest"]["rollouts"] for run in read if run["variant"] != "base"} == {8 * 8 * 4}
+    assert "step 8/8" in result.stdout + result.stderr  # progress is shown
+
+
+def test_only_what_is_missing_is_run_again(finished):
+    runs, _ = finished
+    (runs / "prompt" / "seed0" / "manifest.json").unlink()
+    result = snakemake(runs, "--dry-run")
+    assert result.returncode == 0
+    planned = result.stdout + result.stderr
+    assert "-p method prompt" in planned or "variant=prompt" in planned
+    assert "variant=grpo" not in planned
+
+
+def test_a_failing_run_fails_the_job_and_leaves_no_manifest(tmp_path):
+    profile = yaml.safe_load((REPOSITORY / "profiles" / "smoke.yaml").read_text())
+    profile["variants"] = {"rollout": {"method": "rollout", "options": {"rollout": {"n_min": 9}}}}
+    name = f"broken-{os.getpid()}"
+    path = REPOSITORY / "profiles" / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(profile))
+    try:
+        result = snakemake(tmp_path / "runs", profile=name)
+    finally:
+        path.unlink()
+    assert result.returncode != 0
+    assert "n_min must not exceed" in result.stdout + result.stderr or "mean_rollouts must lie in" in (
+        result.stdout + result.stderr
+    )
+    assert (tmp_path / "runs" / "base" / "seed0" / "manifest.json").exists()
+    assert not (tmp_path / "runs" / "rollout" / "seed0" / "manifest.json").exists()
+
+
+def test_an_unknown_profile_is_named(tmp_path):
+    result = snakemake(tmp_path / "runs", profile="tniy")
+    assert result.returncode != 0
+    assert "tniy" in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("executor", ["slurm"])
+def test_the_graph_can_be_handed_to_a_cluster(tmp_path, executor):
+    pytest.importorskip(f"snakemake_executor_plugin_{executor}", reason="the executor plugin is not installed")
+    result = snakemake(tmp_path / "runs", "--dry-run", "--executor", executor, "--jobs", "4")
+    assert result.returncode == 0, result.stderr
+    assert "rule train" in result.stdout + result.stderr
