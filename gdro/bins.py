@@ -14,6 +14,7 @@ from gdro.estimators import ESTIMATORS
 from gdro.metrics import checked_counts
 
 UNSEEN = -1
+ROUNDING = 1e-12  # 1 − 0.9 is a little less than 0.1
 TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -152,12 +153,11 @@ def move_bins(current, estimate, edges, hysteresis):
     A bin is left only as far as the estimate lies beyond its boundary by the margin.
     """
     known = ~np.isnan(estimate)
-    value = np.where(known, estimate, 0.0)
+    value = np.where(known, estimate, 0.0) + ROUNDING  # on an edge, also when rounded: in the bin above
     fresh = np.searchsorted(edges, value, side="right")
     # past a boundary only by the margin: up as far as value − δ reaches, down as value + δ
-    margin = max(hysteresis - 1e-12, 0.0)  # crossing by exactly δ counts, also rounded
-    lowest = np.searchsorted(edges, value - margin, side="right")
-    highest = np.searchsorted(edges, value + margin, side="right")
+    lowest = np.searchsorted(edges, value - hysteresis, side="right")
+    highest = np.searchsorted(edges, value + max(hysteresis - 2 * ROUNDING, 0.0), side="right")
     moved = np.where(current == UNSEEN, fresh, np.minimum(np.maximum(current, lowest), highest))
     return np.where(known, moved, current)
 

@@ -5,13 +5,14 @@ one step is plan → (generate) → observe → weights; what was seen and decid
 as one row of the run's record.
 """
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
 from gdro.bins import UNSEEN, DifficultyBins, as_uids, check_settings
 from gdro.prompt_gdro import PromptGDRO, bin_means
-from gdro.rollout_gdro import RolloutGDRO, check_choice
+from gdro.rollout_gdro import RolloutGDRO, as_whole, check_choice
 
 METHODS = ("grpo", "prompt", "rollout", "both")
 
@@ -28,6 +29,7 @@ PRESETS: dict[str, dict] = {
             "price_driver": "realized",
         },
         "signal": "surrogate",
+        "averaging": "prompt",
         "weight_scale": "none",
     },
 }
@@ -45,8 +47,9 @@ class GDROController:
       "spread"        unbiased variance of its rewards, whose expectation is free of n
     action, how Prompt-GDRO acts: "reweight" scales advantages, (16); "resample" draws the prompts of
       the batch with bin probabilities q, see `draw`.
-    averaging, of (17) and of the gradient: "prompt" lets each prompt count the same however many
-      rollouts it got, as printed; "rollout" each rollout.
+    averaging, of (17) and of the gradient: "rollout" lets each rollout count the same, as TRL's loss
+      does; "prompt" each prompt however many rollouts it got, as printed, so that moving rollouts only
+      changes the noise of a prompt's gradient and not its size.
     weight_scale: "mean" divides the weights by their batch mean, so that Prompt-GDRO does not also
       change the step size; "none" leaves them, as printed.
     unseen, what a prompt without an estimate gets: "neutral", n̄ rollouts and the mean weight; or the
@@ -88,7 +91,7 @@ class GDROController:
         self.method, self.preset = method, preset
         self.signal = signal or chosen.get("signal", "failure_rate")
         self.action = action or "reweight"
-        self.averaging = averaging or "prompt"
+        self.averaging = averaging or chosen.get("averaging", "rollout")
         self.weight_scale = weight_scale or chosen.get("weight_scale", "mean")
         check_choice("signal", self.signal, ("failure_rate", "surrogate", "spread"))
         check_choice("action", self.action, ("reweight", "resample"))
@@ -127,49 +130,46 @@ class GDROController:
     def plan(self, uids) -> np.ndarray:
         """Rollouts per prompt, (P,) integers; they sum to mean_rollouts × P, exactly.
 
-        Bins decide first (`RolloutGDRO.allocate`); prompts not seen yet get n̄. Where no choice of
-        arms spends the budget of the bins at hand exactly, or n̄ is no whole number, the rollouts left
-        over go one each to prompts drawn by lot among those below n_max, so no prompt's place in the
-        batch matters; `rollout.infeasible_steps` counts those steps.
+        Bins decide first (`RolloutGDRO.allocate`); prompts not seen yet get n̄ on average. Where no
+        choice of arms spends the budget of the bins at hand exactly, or n̄ is no whole number, the
+        rollouts left over go one each to prompts drawn by lot among those below n_max, so no prompt's
+        place in the batch matters; `rollout.infeasible_steps` counts the steps of the former kind.
         Raises ValueError if mean_rollouts × P is not a whole number.
         """
         uids = as_uids(uids)
         keys = uids.keys
-        total = self.mean_rollouts * len(keys)
-        if len(keys) == 0 or total != int(total):
+        total = as_whole(self.mean_rollouts * len(keys))
+        if not total:
             raise ValueError(
                 f"mean_rollouts × prompts must be a whole number above 0, got {self.mean_rollouts} × "
                 f"{len(keys)}; change mean_rollouts or the number of prompts"
             )
         rollouts_P = np.full(len(keys), int(self.mean_rollouts))
         rollouts_B = np.full(self.num_bins, int(self.mean_rollouts))
-        open_P = np.ones(len(keys), bool)  # prompts that may get one of the rollouts left over
+        seen_P, seen_budget = np.zeros(len(keys), bool), 0
         if self.moves_rollouts:
             bin_ids_P = self._placed(uids)
             seen_P = bin_ids_P >= 0
-            if seen_P.any():
-                budget = int(total) - int(self.mean_rollouts * (~seen_P).sum())
-                counts_B = np.bincount(bin_ids_P[seen_P], minlength=self.num_bins)
-                rollouts_B = self.rollout.allocate(counts_B, budget)
-                rollouts_P[seen_P] = rollouts_B[bin_ids_P[seen_P]]
-                open_P = seen_P if budget > rollouts_P[seen_P].sum() else ~seen_P
-        self._hand_out(rollouts_P, int(total) - int(rollouts_P.sum()), open_P, keys)
+        if seen_P.any():
+            counts_B = np.bincount(bin_ids_P[seen_P], minlength=self.num_bins)
+            seen_budget = int(self.mean_rollouts * int(counts_B.sum()) + 1e-9)
+            rollouts_B = self.rollout.allocate(counts_B, seen_budget)
+            rollouts_P[seen_P] = rollouts_B[bin_ids_P[seen_P]]
+        self._hand_out(rollouts_P, seen_budget, seen_P, keys)
+        self._hand_out(rollouts_P, total - seen_budget, ~seen_P, keys)
         self._planned = (keys, rollouts_P, rollouts_B)
         return rollouts_P.copy()
 
-    def _hand_out(self, rollouts_P, left_over, open_P, keys):
-        """Give what is left over, one rollout a prompt and round, by lot; in place."""
+    def _hand_out(self, rollouts_P, budget, open_P, keys):
+        """Bring the open prompts up to their budget, one rollout a prompt and round, by lot; in place."""
+        left_over = budget - int(rollouts_P[open_P].sum())
         if left_over == 0:
             return
         rng = np.random.default_rng((self.seed, self.step, 1))
         lots_P = np.empty(len(keys))
         lots_P[np.argsort(keys, kind="stable")] = rng.random(len(keys))  # a lot hangs on the uid
         while left_over > 0:
-            ceiling = max(self.rollout.n_max, int(np.ceil(self.mean_rollouts)))
-            candidates = np.flatnonzero((rollouts_P < ceiling) & open_P)
-            if not len(candidates):
-                open_P = np.ones(len(keys), bool)
-                continue
+            candidates = np.flatnonzero((rollouts_P < self.rollout.n_max) & open_P)
             lucky = candidates[np.argsort(lots_P[candidates])][:left_over]
             rollouts_P[lucky] += 1
             left_over -= len(lucky)
@@ -189,7 +189,10 @@ class GDROController:
         group_ids_R, rewards_R, losses_R = self._checked(keys, group_ids, rewards, losses)
         trials_P = np.bincount(group_ids_R, minlength=len(keys))
         if (trials_P == 0).any():
-            raise ValueError(f"prompts {np.flatnonzero(trials_P == 0)} of the batch have no rollouts")
+            raise ValueError(
+                f"prompts {np.flatnonzero(trials_P == 0)} of the batch have no rollouts; "
+                "give group_ids for every prompt, or leave those uids out"
+            )
         rollouts_B = self._planned_rollouts(keys, trials_P)
         successes_P = _group_sums(group_ids_R, rewards_R > self.success_threshold, trials_P)
         variance_P = _group_variances(group_ids_R, rewards_R, trials_P)
@@ -198,7 +201,7 @@ class GDROController:
         self.bins.update(uids, successes_P.astype(np.int64), trials_P)
         first_visit_P = bin_ids_P < 0
         if first_visit_P.any():
-            bin_ids_P[first_visit_P] = self._placed(uids)[first_visit_P]
+            bin_ids_P = np.where(first_visit_P, self._placed(uids), bin_ids_P)
 
         loss_P = None if losses_R is None else _group_sums(group_ids_R, losses_R, trials_P) / trials_P
         signal_P = {
@@ -209,16 +212,19 @@ class GDROController:
         counts_P = trials_P if self.averaging == "rollout" else None
         self.prompt.update(bin_ids_P, signal_P, counts_P)
 
-        utility_P = variance_P if self.rollout.utility == "variance" else loss_P
-        variance_B, _ = bin_means(bin_ids_P, variance_P, self.num_bins)
-        counts_B = np.bincount(bin_ids_P[bin_ids_P >= 0], minlength=self.num_bins)
+        counts_B = np.bincount(bin_ids_P + 1, minlength=self.num_bins + 1)[1:]
         demand = None
         if self.moves_rollouts and counts_B.any():
+            # the loss of an arm is of prompts that played it; a first visit played none
+            played_loss_P = None if loss_P is None else np.where(first_visit_P, np.nan, loss_P)
+            utility_P = variance_P if self.rollout.utility == "variance" else played_loss_P
             utility_B, _ = bin_means(bin_ids_P, utility_P, self.num_bins, counts_P)
-            demand = self.rollout.update(counts_B, np.where(counts_B > 0, rollouts_B, 0), utility_B)
+            spent = len(rewards_R) / len(keys)
+            demand = self.rollout.update(counts_B, np.where(counts_B > 0, rollouts_B, 0), utility_B, spent)
 
         success_B, _ = bin_means(bin_ids_P, successes_P / trials_P, self.num_bins)
         mean_rollouts_B, _ = bin_means(bin_ids_P, trials_P, self.num_bins)
+        variance_B, _ = bin_means(bin_ids_P, variance_P, self.num_bins)
         row = {
             "step": self.step,
             "unseen": int((bin_ids_P < 0).sum()),
@@ -242,16 +248,17 @@ class GDROController:
 
         min(ω_b, ω_max) of the prompt's bin where Prompt-GDRO reweights, 1 elsewhere. rollouts: (P,),
         as planned; given, and with averaging "prompt", the factor n̄/n_i makes a prompt with many
-        rollouts count as one prompt.
+        rollouts count as one prompt. Prompts of excluded bins are left at 1, whatever the others get.
         """
         bin_ids_P = self._placed(uids)
         weights_P = np.ones(len(bin_ids_P))
-        if self.reweights and (bin_ids_P >= 0).any():
-            seen_P = bin_ids_P >= 0
-            weights_P[seen_P] = self.prompt.weights()[bin_ids_P[seen_P]]
-            weights_P[~seen_P] = weights_P[seen_P].mean()
+        played_P = (bin_ids_P >= 0) & ~np.isin(bin_ids_P, self.prompt.exclude)
+        if self.reweights and played_P.any():
+            played_weights = self.prompt.weights()[bin_ids_P[played_P]]
             if self.weight_scale == "mean":
-                weights_P /= weights_P.mean()
+                played_weights /= played_weights.mean()
+            weights_P[played_P] = played_weights
+            weights_P[bin_ids_P < 0] = played_weights.mean()
         if rollouts is not None and self.averaging == "prompt":
             weights_P = weights_P * (self.mean_rollouts / np.asarray(rollouts, float))
         return weights_P
@@ -265,12 +272,16 @@ class GDROController:
         """
         uids = as_uids(uids)
         if size < 1 or len(uids.keys) == 0:
-            raise ValueError(f"cannot draw {size} prompts from {len(uids.keys)}; both must be ≥ 1")
+            raise ValueError(
+                f"size must be at least 1 and uids not empty, got {size} of {len(uids.keys)} uids; "
+                "give the uids of the whole data set"
+            )
         bin_ids_D = self._placed(uids)
         rng = np.random.default_rng((self.seed, self.step, 2))
         counts_B = np.bincount(bin_ids_D + 1, minlength=self.num_bins + 1)  # [0]: not seen yet
         chances_B = counts_B / counts_B.sum()
-        played_B = np.append(False, self.prompt.probabilities() > 0) & (counts_B > 0)
+        left_alone = [0, *(b + 1 for b in self.prompt.exclude)]
+        played_B = (counts_B > 0) & ~np.isin(np.arange(self.num_bins + 1), left_alone)
         q_B = np.append(0.0, self.prompt.probabilities())[played_B]
         chances_B[played_B] = chances_B[played_B].sum() * q_B / q_B.sum()
         quota_B = rng.multinomial(size, chances_B / chances_B.sum())
@@ -329,7 +340,9 @@ class GDROController:
             return group_ids_R, rewards_R, None
         losses_R = np.asarray(losses, float)
         if losses_R.shape != rewards_R.shape:
-            raise ValueError(f"losses must be one per rollout, got shape {losses_R.shape}")
+            raise ValueError(
+                f"losses must be one per rollout, got shape {losses_R.shape} for {len(rewards_R)} rollouts"
+            )
         _check_finite("losses", losses_R)
         return group_ids_R, rewards_R, losses_R
 
@@ -387,4 +400,4 @@ def _check_finite(name, values_R):
 
 
 def _without_nan(values_B):
-    return [None if np.isnan(value) else float(value) for value in values_B]
+    return [None if math.isnan(value) else value for value in values_B.tolist()]

@@ -25,9 +25,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from gdro.evaluate import evaluate
-from gdro.models import tiny_base
 from gdro.records import read_manifest, read_table, write_table
 from gdro.tasks import chain
+from gdro.tiny import tiny_base
 from gdro.trainer import GDROConfig, GDROTrainer, whole_checkpoints
 
 BASE = "base"
@@ -47,7 +47,7 @@ class TaskChoice(_Strict):
 
 
 class BaseChoice(_Strict):
-    """How the tiny base is made; see gdro.models.tiny_base."""
+    """How the tiny base is made; see gdro.tiny.tiny_base."""
 
     seed: int = Field(0, ge=0)
     steps: int = Field(800, ge=1)

@@ -29,9 +29,11 @@ def best_joint_arms_of_games(values_GBN, counts_GB, arms_N, budget_G, coins_GB):
     num_games, num_bins = counts_GB.shape
     start = np.full((spare + 1, num_games), UNREACHABLE)
     start[0] = 0
-    tables = [start]
+    tables, reach_G = [start], np.zeros(num_games, np.int64)
     for b in range(num_bins):
-        tables.append(_stage(tables[-1], keys_BNG[b], counts_GB[:, b], np.maximum, np.add, UNREACHABLE))
+        counts_G = counts_GB[:, b]
+        tables.append(_stage(tables[-1], keys_BNG[b], counts_G, reach_G, np.maximum, np.add, UNREACHABLE))
+        reach_G = reach_G + counts_G * (len(arms_N) - 1)
 
     reachable_SG = (tables[-1] > UNREACHABLE // 2) & (np.arange(spare + 1)[:, None] <= spare_G)
     spent_G = spare - reachable_SG[::-1].argmax(axis=0)
@@ -89,11 +91,9 @@ def sample_joint_arms_of_games(log_p_GBN, counts_GB, arms_N, budget_G, coins_GB,
     for b in reversed(range(num_bins)):
         counts_G, present_G = counts_GB[:, b], counts_GB[:, b] > 0
         after_SG = backward[num_bins - 1 - b]
-        ways_NG = np.empty((len(arms_N), num_games))
-        for step in steps_N:  # spent before + this bin + spent after = spent
-            rest_SG = spent_G - counts_G * step - grid_S
-            after = np.where(rest_SG >= 0, after_SG[np.maximum(rest_SG, 0), games_G], 0.0)
-            ways_NG[step] = np.einsum("sg,sg->g", forward[b], after)
+        rest_SG = spent_G - grid_S  # what is left for the later bins once s is spent up to this one
+        after_SG = np.where(rest_SG >= 0, after_SG[np.maximum(rest_SG, 0), games_G], 0.0)
+        ways_NG = _overlaps(forward[b], after_SG, counts_G, len(arms_N))
         chance_NG = p_BNG[b] * ways_NG
         chance_NG /= chance_NG.sum(axis=0)
         chances_GBN[games_G, order_GB[:, b]] = np.where(present_G, chance_NG, np.nan).T
@@ -109,38 +109,62 @@ def sample_joint_arms_of_games(log_p_GBN, counts_GB, arms_N, budget_G, coins_GB,
     return rollouts_GB, spare_G - spent_G, chances_GBN
 
 
+def _overlaps(before_SG, after_SG, counts_G, num_arms):
+    """Σ_s before[s] · after[s + c·arm] for each arm, (N, G)."""
+    order_G = np.argsort(counts_G, kind="stable")
+    before_SG, after_SG, sorted_counts_G = before_SG[:, order_G], after_SG[:, order_G], counts_G[order_G]
+    sums_NG = np.zeros((num_arms, len(counts_G)))
+    size = len(before_SG)
+    for count, games in _runs(sorted_counts_G):
+        for arm in range(num_arms if count == 0 else min(num_arms, (size - 1) // count + 1)):
+            shift = arm * count
+            products = before_SG[: size - shift, games] * after_SG[shift:, games]
+            sums_NG[arm, games] = products.sum(axis=0)
+    result_NG = np.empty_like(sums_NG)
+    result_NG[:, order_G] = sums_NG
+    return result_NG
+
+
+def _runs(sorted_G):
+    """(value, slice) of each run of equal values."""
+    starts = np.flatnonzero(np.diff(sorted_G, prepend=-1))
+    ends = [*starts[1:], len(sorted_G)]
+    return [(int(sorted_G[first]), slice(first, end)) for first, end in zip(starts, ends, strict=True)]
+
+
 def _spend_tables(p_BNG, counts_GB, spare):
     """`gdro.rollout_gdro._spend_distributions` for each game: tables (S, G), one more than bins."""
     start = np.zeros((spare + 1, len(counts_GB)))
     start[0] = 1.0
-    tables = [start]
+    tables, reach_G = [start], np.zeros(len(counts_GB), np.int64)
     for b in range(len(p_BNG)):
-        table = _stage(tables[-1], p_BNG[b], counts_GB[:, b], np.add, np.multiply, 0.0)
+        table = _stage(tables[-1], p_BNG[b], counts_GB[:, b], reach_G, np.add, np.multiply, 0.0)
         tables.append(table / table.sum(axis=0))
+        reach_G = reach_G + counts_GB[:, b] * (p_BNG.shape[1] - 1)
     return tables
 
 
-def _stage(table_SG, gains_NG, counts_G, combine, extend, nothing):
+def _stage(table_SG, gains_NG, counts_G, reach_G, combine, extend, nothing):
     """One bin of the dynamic programme: out[s] = combine_n extend(table[s − c·n], gain[n]).
 
+    reach_G: the largest s that the bins so far can have spent; beyond it the table holds nothing.
     A game's shifts depend on its count c, so games are sorted by it and those of one count move
     together; a bin without prompts passes the table on.
     """
     order_G = np.argsort(counts_G, kind="stable")
     sorted_counts_G = counts_G[order_G]
-    table_SG, gains_NG = table_SG[:, order_G], gains_NG[:, order_G]
+    table_SG, gains_NG, reach_G = table_SG[:, order_G], gains_NG[:, order_G], reach_G[order_G]
     out_SG = np.full_like(table_SG, nothing)
     size = len(table_SG)
-    starts = np.flatnonzero(np.diff(sorted_counts_G, prepend=-1))
-    for first, end in zip(starts, [*starts[1:], len(counts_G)], strict=True):
-        count, games = int(sorted_counts_G[first]), slice(first, end)
+    for count, games in _runs(sorted_counts_G):
         if count == 0:
             out_SG[:, games] = table_SG[:, games]
             continue
+        rows = min(int(reach_G[games].max()) + 1, size)
         for step in range(min(len(gains_NG), (size - 1) // count + 1)):
             shift = step * count
-            reached = out_SG[shift:, games]
-            combine(reached, extend(table_SG[: size - shift, games], gains_NG[step, games]), out=reached)
+            reached = out_SG[shift : shift + rows, games]
+            combine(reached, extend(table_SG[: len(reached), games], gains_NG[step, games]), out=reached)
     result_SG = np.empty_like(out_SG)
     result_SG[:, order_G] = out_SG
     return result_SG

@@ -147,8 +147,8 @@ def checked_counts(successes, trials):
     """Integer arrays of one shape with 0 ≤ successes ≤ trials, or a ValueError."""
     successes, trials = np.asarray(successes), np.asarray(trials)
     for name, values in (("successes", successes), ("trials", trials)):
-        if not np.issubdtype(values.dtype, np.integer) and values.size:
-            raise ValueError(f"{name} must be integer counts, got dtype {values.dtype}")
+        if values.dtype.kind not in "iu" and values.size:
+            raise ValueError(f"{name} must be integer counts, got dtype {values.dtype}; give whole counts")
     if successes.shape != trials.shape:
         raise ValueError(
             f"successes and trials must have one shape, got {successes.shape} and {trials.shape}"

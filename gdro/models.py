@@ -1,184 +1,226 @@
-"""Models to train: the tiny base, made here.
+"""Loading models to train: full fine-tuning or LoRA, plain or through Unsloth.
 
-The tiny base is a Qwen3 of about 0.6 million parameters that a noisy teacher (see
-:func:`gdro.tasks.chain.teach`) has taught the embedded task, so that the whole of GDRO can be run
-on a laptop without a download.
+:func:`load_model` turns a profile's ``model`` mapping into what GDROTrainer takes. Heavy packages
+are imported when it is called, because Unsloth replaces classes of TRL and must come first:
+
+    loaded = load_model(source, kind="unsloth-lora", seed=0)
+    from gdro.trainer import GDROTrainer  # now built on Unsloth's trainer
+
+A model that is made here instead is in :mod:`gdro.tiny`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import tempfile
-from pathlib import Path
-from typing import Any
+import importlib.util
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-import torch
-import transformers
-from tqdm.auto import tqdm
+if TYPE_CHECKING:
+    import torch
+    from peft import PeftConfig
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gdro.tasks import chain
-
-# Qwen3's own head width is 128 whatever the hidden width: it must be said
-TINY_CONFIG: dict[str, Any] = {
-    "hidden_size": 128,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "intermediate_size": 384,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": True,
-}
-TINY_OPTIMIZER: dict[str, Any] = {"lr": 2e-3, "betas": (0.9, 0.98), "weight_decay": 0.01}
-TINY_WARMUP_STEPS = 50
-TINY_MAX_GRAD_NORM = 1.0
-INGREDIENTS_FILE = "tiny_base.json"
+KINDS = ("full", "lora", "unsloth-full", "unsloth-lora")
+DTYPES = ("float32", "bfloat16")
+# of a LoRA where a profile says nothing; Unsloth has its own target modules
+LORA_DEFAULTS: dict[str, Any] = {"r": 32, "lora_alpha": 64, "lora_dropout": 0.0}
 
 
-def tiny_base(
-    task: chain.ChainTask,
+class LoadedModel(NamedTuple):
+    """What GDROTrainer needs, by its argument names but for the tokenizer (``processing_class``).
+
+    ``peft_config`` is None for full fine-tuning, and for Unsloth, which applies LoRA itself.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    peft_config: PeftConfig | None
+
+
+def load_model(
+    source: str,
     *,
+    kind: str = "full",
     seed: int,
-    cache_dir: str | Path,
-    steps: int = 800,
-    batch_size: int = 96,
-    threads: int = 1,
-    progress: bool = True,
-) -> Path:
-    """Train the tiny base model on the teacher's text, or find it in the cache.
+    dtype: str | None = None,
+    gradient_checkpointing: bool = False,
+    lora: Mapping[str, Any] | None = None,
+    max_length: int = 4096,
+    attention: str | None = None,
+    revision: str | None = None,
+) -> LoadedModel:
+    """Load a causal language model of any family, ready for GDROTrainer.
 
-    The loss is the cross-entropy of the completion's tokens, the end-of-text token among them.
-    Every text of a task is equally long, so no batch holds padding. The same arguments give the
-    same bits on one machine; PyTorch's global random state and thread count are left as they
-    were.
+    TRL turns ``peft_config`` into an adapter before it seeds, so this seeds Python's, NumPy's and
+    PyTorch's global random states last of all: make the trainer next, and equal seeds give
+    adapters of equal bits.
 
     Args:
-        task: the drawn task; its evaluation prompts are kept from the model.
-        seed: of the weights and of the teacher, at least 0.
-        cache_dir: where bases are kept, one directory each, named by a hash of everything that
-            the model depends on. Made if missing.
-        steps: optimizer steps, at least 1.
-        batch_size: texts per step, at least 1.
-        threads: CPU threads to train with, at least 1. Sums are split by thread, so this changes
-            the last bits and enters the hash.
-        progress: show a progress bar.
+        source: a folder or a hub id.
+        kind: "full" or "lora"; with "unsloth-" before it, through Unsloth.
+        seed: of the adapter's weights, at least 0.
+        dtype: of the loaded weights, "float32" or "bfloat16". None takes float32 for "full" and
+            bfloat16 else. AdamW's steps at the usual 1e-6 are smaller than what bfloat16 can tell
+            apart: so trained, 98 of 100 weights would never move. ``bf16=True`` in GDROConfig
+            computes in bfloat16 all the same; an adapter's own weights are float32 either way.
+        gradient_checkpointing: keep layer inputs alone and compute the rest again in the backward
+            pass. Give GDROConfig the same, whose own default is True.
+        lora: arguments of ``peft.LoraConfig`` (or Unsloth's ``get_peft_model``) in place of
+            ``LORA_DEFAULTS``; plain LoRA adapts all linear layers unless ``target_modules`` is
+            given. Only for the LoRA kinds.
+        max_length: tokens of prompt and completion together, at least 1. Unsloth alone asks.
+        attention: transformers' ``attn_implementation``, such as "flash_attention_2"; None leaves
+            the choice to it. Not for Unsloth, which brings its own.
+        revision: of the hub's repository.
 
     Returns:
-        The directory: model, tokenizer and a JSON file of what went in. It exists whole or not
-        at all.
+        The model, its tokenizer (padding left, as generation needs), and a PEFT configuration or
+        None.
 
     Raises:
-        ValueError: if ``seed``, ``steps``, ``batch_size`` or ``threads`` is too small.
+        ValueError: for an unknown kind or dtype, or options that the kind does not take.
+        ImportError: for a missing package, naming the extra that brings it, and where TRL was
+            imported before Unsloth.
     """
-    smallest = {"seed": (seed, 0), "steps": (steps, 1)}
-    smallest |= {"batch_size": (batch_size, 1), "threads": (threads, 1)}
-    for name, (value, least) in smallest.items():
+    _check(kind, seed, dtype, lora, max_length, attention)
+    if kind.startswith("unsloth"):
+        loaded = _load_unsloth(source, kind, seed, dtype, gradient_checkpointing, lora, max_length, revision)
+    else:
+        loaded = _load_plain(source, kind, dtype, gradient_checkpointing, lora, attention, revision)
+    loaded.tokenizer.padding_side = "left"
+
+    import transformers
+
+    transformers.set_seed(seed)
+    return loaded
+
+
+def _load_plain(
+    source: str,
+    kind: str,
+    dtype: str | None,
+    gradient_checkpointing: bool,
+    lora: Mapping[str, Any] | None,
+    attention: str | None,
+    revision: str | None,
+) -> LoadedModel:
+    """Load with transformers; see :func:`load_model`."""
+    _require("transformers", "train")
+    import transformers
+
+    peft_config = _lora_config(lora) if kind == "lora" else None
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source, revision=revision)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        source,
+        revision=revision,
+        dtype=_torch_dtype(dtype or ("float32" if kind == "full" else "bfloat16")),
+        attn_implementation=attention,
+    )
+    if gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return LoadedModel(model, tokenizer, peft_config)
+
+
+def _load_unsloth(
+    source: str,
+    kind: str,
+    seed: int,
+    dtype: str | None,
+    gradient_checkpointing: bool,
+    lora: Mapping[str, Any] | None,
+    max_length: int,
+    revision: str | None,
+) -> LoadedModel:
+    """Load with Unsloth, which also applies LoRA; see :func:`load_model`."""
+    unsloth = import_unsloth()
+    checkpointing = "unsloth" if gradient_checkpointing else False
+    model, tokenizer = unsloth.FastLanguageModel.from_pretrained(
+        model_name=source,
+        max_seq_length=max_length,
+        dtype=_torch_dtype(dtype or "bfloat16"),
+        load_in_4bit=False,  # its default is QLoRA
+        full_finetuning=kind == "unsloth-full",
+        use_gradient_checkpointing=checkpointing,
+        random_state=seed,
+        revision=revision,
+    )
+    if kind == "unsloth-lora":
+        model = unsloth.FastLanguageModel.get_peft_model(
+            model,
+            random_state=seed,
+            use_gradient_checkpointing=checkpointing,
+            **LORA_DEFAULTS | dict(lora or {}),
+        )
+    return LoadedModel(model, tokenizer, None)
+
+
+def import_unsloth() -> Any:
+    """Import Unsloth, which replaces TRL's trainers, where that can still take effect.
+
+    Returns:
+        The module.
+
+    Raises:
+        ImportError: if it is not installed, or TRL or :mod:`gdro.trainer` came first.
+    """
+    _require("unsloth", "gpu")
+    if "unsloth" not in sys.modules and "trl" in sys.modules:
+        raise ImportError(
+            "trl was imported before unsloth, which could no longer replace its trainers; restart, "
+            "and call load_model or gdro.models.import_unsloth before you import trl or "
+            "gdro.trainer"
+        )
+    import unsloth
+
+    trainer, trl = sys.modules.get("gdro.trainer"), sys.modules.get("trl")
+    if trainer is not None and trl is not None and trainer.GRPOTrainer is not trl.GRPOTrainer:
+        raise ImportError(
+            "gdro.trainer was imported before unsloth replaced TRL's GRPOTrainer; restart, and "
+            "call load_model or gdro.models.import_unsloth first"
+        )
+    return unsloth
+
+
+def _lora_config(lora: Mapping[str, Any] | None) -> PeftConfig:
+    _require("peft", "train")
+    import peft
+
+    options = LORA_DEFAULTS | {"target_modules": "all-linear"} | dict(lora or {})
+    try:
+        return peft.LoraConfig(task_type="CAUSAL_LM", **options)
+    except TypeError as error:
+        raise ValueError(f"lora is {dict(lora or {})}: {error}; see peft.LoraConfig") from error
+
+
+def _torch_dtype(name: str) -> torch.dtype:
+    import torch
+
+    return getattr(torch, name)
+
+
+def _require(package: str, extra: str) -> None:
+    if package not in sys.modules and importlib.util.find_spec(package) is None:
+        raise ImportError(f"{package} is not installed; pip install 'gdro[{extra}]'")
+
+
+def _check(
+    kind: str,
+    seed: int,
+    dtype: str | None,
+    lora: Mapping[str, Any] | None,
+    max_length: int,
+    attention: str | None,
+) -> None:
+    """Refuse what :func:`load_model` cannot do, before anything is loaded."""
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}; give one of {KINDS}")
+    if dtype is not None and dtype not in DTYPES:
+        raise ValueError(f"dtype is {dtype!r}; give one of {DTYPES}, or None to choose by kind")
+    if lora is not None and not kind.endswith("lora"):
+        raise ValueError(f"lora is given for kind {kind!r}; leave it out or use a LoRA kind")
+    if attention is not None and kind.startswith("unsloth"):
+        raise ValueError(f"attention is {attention!r} for kind {kind!r}; Unsloth brings its own")
+    for name, value, least in (("seed", seed, 0), ("max_length", max_length, 1)):
         if value < least:
             raise ValueError(f"{name} is {value}; give an integer of at least {least}")
-
-    ingredients = {
-        "task": task.fingerprint(),
-        "config": TINY_CONFIG,
-        "optimizer": TINY_OPTIMIZER,
-        "warmup_steps": TINY_WARMUP_STEPS,
-        "max_grad_norm": TINY_MAX_GRAD_NORM,
-        "seed": seed,
-        "steps": steps,
-        "batch_size": batch_size,
-        "threads": threads,
-        "versions": {
-            "numpy": np.__version__,
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
-    }
-    text = json.dumps(ingredients, indent=2, sort_keys=True)
-    target = Path(cache_dir) / hashlib.sha256(text.encode()).hexdigest()[:16]
-    if target.is_dir():
-        return target
-
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # beside the target, so that the move stays on one file system and is atomic
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as making:
-        work = Path(making) / target.name
-        tokenizer = chain.make_tokenizer(task.spec)
-        model = _train_tiny_base(task, tokenizer, seed, steps, batch_size, threads, progress)
-        model.save_pretrained(work)
-        tokenizer.save_pretrained(work)
-        (work / INGREDIENTS_FILE).write_text(text + "\n", encoding="utf-8")
-        try:
-            os.replace(work, target)
-        except OSError:
-            # another process may have put the same base there meanwhile; then ours is not needed
-            if not target.is_dir():
-                raise
-    return target
-
-
-def _train_tiny_base(
-    task: chain.ChainTask,
-    tokenizer: transformers.PreTrainedTokenizerFast,
-    seed: int,
-    steps: int,
-    batch_size: int,
-    threads: int,
-    progress: bool,
-) -> transformers.Qwen3ForCausalLM:
-    """Train a fresh model; see :func:`tiny_base`."""
-    rng = np.random.default_rng(seed)
-    threads_before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            # torch.manual_seed would also seed GPUs, whose state is not put back
-            torch.default_generator.manual_seed(seed)
-            model = _fresh_tiny_model(tokenizer)
-            optimizer = torch.optim.AdamW(model.parameters(), **TINY_OPTIMIZER)
-            schedule = transformers.get_cosine_schedule_with_warmup(
-                optimizer, min(TINY_WARMUP_STEPS, steps // 2), steps
-            )
-            model.train()
-            bar = tqdm(range(steps), desc="tiny base", unit="step", disable=not progress)
-            for _ in bar:
-                prompts, completions = chain.teach(task, rng, batch_size)
-                loss = _completion_loss(model, tokenizer, prompts, completions)
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), TINY_MAX_GRAD_NORM)
-                optimizer.step()
-                schedule.step()
-                optimizer.zero_grad()
-    finally:
-        torch.set_num_threads(threads_before)
-    return model.eval()
-
-
-def _fresh_tiny_model(
-    tokenizer: transformers.PreTrainedTokenizerFast,
-) -> transformers.Qwen3ForCausalLM:
-    """Build the model with random weights from PyTorch's current random state."""
-    special: dict[str, Any] = {
-        "bos_token_id": None,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
-    config = transformers.Qwen3Config(vocab_size=len(tokenizer), **TINY_CONFIG, **special)
-    return transformers.Qwen3ForCausalLM(config)
-
-
-def _completion_loss(
-    model: transformers.Qwen3ForCausalLM,
-    tokenizer: transformers.PreTrainedTokenizerFast,
-    prompts: list[str],
-    completions: list[str],
-) -> torch.Tensor:
-    """Mean cross-entropy, in nats per token, of the completions and their end-of-text tokens."""
-    texts = [p + c + tokenizer.eos_token for p, c in zip(prompts, completions, strict=True)]
-    # return_tensors fails on texts of unequal length: a task that has them needs padding here
-    ids = tokenizer(texts, return_tensors="pt")["input_ids"]
-    n_prompt = len(prompts[0])  # one token per character
-    labels = ids.clone()
-    labels[:, :n_prompt] = -100  # the label that the model's loss ignores
-    return model(input_ids=ids, labels=labels, use_cache=False).loss

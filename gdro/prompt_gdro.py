@@ -4,50 +4,48 @@ Axes: P prompts, B bins, always last; anything may stand in front (seeds, settin
 functions are equations (12)–(15); `PromptGDRO` holds the scores.
 """
 
-import math
-
 import numpy as np
 
 from gdro.bins import check_settings
 
 
 def bin_means(bin_ids_P, values_P, num_bins, weights_P=None):
-    """Mean value by bin, ℓ̄_t(b) of (13). Returns (means (..., B), NaN where absent; counts (..., B)).
+    """Mean value by bin, ℓ̄_t(b) of (13). Returns (means (B,), NaN where absent; counts (B,)).
 
-    bin_ids_P: (P,) in [−1, B); −1 (not seen yet) is left out, as is a NaN value. values_P: (..., P),
-    one or several values a prompt. weights_P: (P,), how much each prompt counts in the means; by
-    default all the same. counts: prompts with a value.
+    bin_ids_P: (P,) in [−1, B); −1 (not seen yet) is left out, as is a NaN value. weights_P: (P,),
+    how much each prompt counts in the mean; by default all the same.
     """
     bin_ids_P = np.asarray(bin_ids_P)
     values_P = np.asarray(values_P, float)
-    if bin_ids_P.ndim != 1 or bin_ids_P.shape != values_P.shape[-1:]:
+    if bin_ids_P.shape != values_P.shape or bin_ids_P.ndim != 1:
         raise ValueError(
-            f"bin_ids and values must be one per prompt, got {bin_ids_P.shape} and {values_P.shape}; "
-            "values may have further axes in front"
+            f"bin_ids and values must be one per prompt, got {bin_ids_P.shape} and {values_P.shape}"
         )
-    if bin_ids_P.dtype.kind not in "iu" and bin_ids_P.size:
+    if bin_ids_P.size:
+        _check_bin_ids(bin_ids_P, num_bins)
+    counted = (bin_ids_P >= 0) & ~np.isnan(values_P)
+    bins, values = bin_ids_P[counted].astype(np.int64), values_P[counted]
+    counts_B = np.bincount(bins, minlength=num_bins)
+    if weights_P is None:
+        return _ratio(np.bincount(bins, values, num_bins), counts_B), counts_B
+    weights = np.asarray(weights_P, float)[counted]
+    sums_B = np.bincount(bins, weights * values, num_bins)
+    return _ratio(sums_B, np.bincount(bins, weights, num_bins)), counts_B
+
+
+def _ratio(sums_B, counts_B):
+    """Sums over counts, NaN where the count is 0."""
+    return sums_B / np.where(counts_B > 0, counts_B, np.nan)
+
+
+def _check_bin_ids(bin_ids_P, num_bins):
+    if bin_ids_P.dtype.kind not in "iu":
         raise ValueError(f"bin_ids must be integers, got dtype {bin_ids_P.dtype}; see DifficultyBins.assign")
-    if bin_ids_P.size and not (bin_ids_P.min() >= -1 and bin_ids_P.max() < num_bins):
+    if bin_ids_P.min() < -1 or bin_ids_P.max() >= num_bins:
         raise ValueError(
             f"bin_ids must lie in [-1, {num_bins}), got {np.unique(bin_ids_P)}; "
             "make PromptGDRO with as many bins as DifficultyBins has"
         )
-    counted_P = ~np.isnan(values_P) & (bin_ids_P >= 0)
-    counts_B = _bin_sums(bin_ids_P, counted_P, num_bins)
-    weights_P = counted_P if weights_P is None else counted_P * np.asarray(weights_P, float)
-    total_B = counts_B if weights_P is counted_P else _bin_sums(bin_ids_P, weights_P, num_bins)
-    sums_B = _bin_sums(bin_ids_P, np.where(counted_P, weights_P * values_P, 0.0), num_bins)
-    means_B = np.divide(sums_B, total_B, out=np.full(sums_B.shape, np.nan), where=total_B > 0)
-    return means_B, counts_B.astype(np.int64)
-
-
-def _bin_sums(bin_ids_P, values_P, num_bins):
-    """Sums of values (..., P) by bin, (..., B); −1 is left out."""
-    columns = num_bins + 1  # the first is for −1
-    rows = np.arange(math.prod(values_P.shape[:-1])).reshape(*values_P.shape[:-1], 1)
-    place = (rows * columns + bin_ids_P + 1).ravel()
-    sums = np.bincount(place, values_P.ravel(), rows.size * columns)
-    return sums.reshape(*values_P.shape[:-1], columns)[..., 1:]
 
 
 def ema_scores(scores, means, ema):
@@ -188,9 +186,7 @@ def debiased(ema_scores, visits, ema, bin_axis=0):
 def check_adversary(num_bins, eta, gamma, ema):
     """The domains that both adversaries share."""
     if not (isinstance(num_bins, int | np.integer) and num_bins >= 1):
-        raise ValueError(
-            f"num_bins must be an integer of at least 1, got {num_bins!r}; it is len(edges) + 1"
-        )
+        raise ValueError(f"num_bins must be an integer of at least 1, got {num_bins!r}; it is len(edges) + 1")
     if not 0 <= eta < np.inf:
         raise ValueError(f"eta must be ≥ 0 and finite, got {eta}; 0 switches the adversary off")
     if not 0 <= gamma <= 1:

@@ -65,17 +65,19 @@ def best_joint_arms(values_BN, counts_B, arms_N, budget):
             f"budget {budget} is below the smallest arm {arms_N[0]} for each of {prompts} prompts; "
             "raise mean_rollouts or lower n_min"
         )
-    order = np.lexsort((*np.asarray(values_BN).T, counts_B))
+    values_BN = np.asarray(values_BN, float)
+    order = np.lexsort((*values_BN.T, counts_B))
     counts_B = counts_B[order]
-    keys_BN = _tie_broken_keys(np.asarray(values_BN)[order], counts_B, arms_N, budget / prompts)
+    keys_BN = _tie_broken_keys(values_BN[order], counts_B, arms_N, budget / prompts)
     steps_N = arms_N - arms_N[0]
 
     # tables[b][pad + s]: key of the best arms of the first b bins that spend s
-    pad, reach = int(counts_B[-1] * steps_N[-1]), 0
+    counts = counts_B.tolist()
+    pad, reach = counts[-1] * int(steps_N[-1]), 0
     table = np.full(pad + spare + 1, UNREACHABLE)
     table[pad] = 0
     tables = [table]
-    for keys_N, count in zip(keys_BN, counts_B.tolist(), strict=True):
+    for keys_N, count in zip(keys_BN, counts, strict=True):
         reach = min(spare, reach + count * int(steps_N[-1]))
         fits = min(len(arms_N), spare // count + 1)
         before = np.ndarray(  # a view whose row j reads the table j·count places back
@@ -86,11 +88,12 @@ def best_joint_arms(values_BN, counts_B, arms_N, budget):
         tables.append(table)
 
     spent = int(np.flatnonzero(table[pad:] > UNREACHABLE // 2)[-1])
-    left_over, rollouts = spare - spent, np.empty(len(counts_B), np.int64)
-    for b in reversed(range(len(counts_B))):
-        arm = int((tables[b][pad + spent - counts_B[b] * steps_N] + keys_BN[b]).argmax())
-        rollouts[order[b]] = arms_N[arm]
-        spent -= int(counts_B[b] * steps_N[arm])
+    left_over, chosen = spare - spent, np.empty(len(counts), np.int64)
+    for b in reversed(range(len(counts))):
+        chosen[b] = (tables[b][pad + spent - counts[b] * steps_N] + keys_BN[b]).argmax()
+        spent -= counts[b] * int(chosen[b])
+    rollouts = np.empty_like(chosen)
+    rollouts[order] = arms_N[chosen]
     return rollouts, left_over
 
 
@@ -113,12 +116,14 @@ def sample_joint_arms(log_p_BN, counts_B, arms_N, budget, rng):
 
     As `best_joint_arms`, with sums in place of maxima (forward filtering, backward sampling).
     Returns (rollouts (B,), left over, chances (B, N)): the chance of each arm under the very
-    distribution that was sampled, which is what an importance weight must divide by.
+    distribution that was sampled, which is what an importance weight must divide by. A strategy's
+    chance below e^(−600/B) is taken to be that, so that no product of B of them underflows to
+    "out of reach".
     """
     counts_B = np.asarray(counts_B, np.int64)
     steps_N = np.asarray(arms_N, np.int64) - arms_N[0]
     spare = int(budget - counts_B.sum() * arms_N[0])
-    p_BN = np.exp(log_p_BN)
+    p_BN = np.exp(np.maximum(log_p_BN, -600.0 / len(counts_B)))
     forward = _spend_distributions(p_BN, counts_B, steps_N, spare)
     backward = _spend_distributions(p_BN[::-1], counts_B[::-1], steps_N, spare)[::-1]
     spent = int(np.flatnonzero(forward[-1] > 0)[-1])
@@ -199,10 +204,10 @@ class RolloutGDRO:
     ):
         check_adversary(num_bins, eta, gamma, ema)
         for name, value in (("n_min", n_min), ("n_max", n_max)):
-            if not isinstance(value, int | np.integer) or value < 1:
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
         if n_min > n_max:
-            raise ValueError(f"n_min must not exceed n_max, got {n_min} > {n_max}")
+            raise ValueError(f"n_min must not exceed n_max, got {n_min} > {n_max}; swap or equal them")
         if not n_min <= mean_rollouts <= n_max:
             raise ValueError(
                 f"mean_rollouts must lie in [n_min, n_max] = [{n_min}, {n_max}], got {mean_rollouts}; "
@@ -249,7 +254,9 @@ class RolloutGDRO:
 
     def demand(self, bin_counts) -> float:
         """Mean rollouts a prompt would get if every bin played its own strategy."""
-        counts_B = self._checked_counts(bin_counts)
+        return self._demand(self._checked_counts(bin_counts))
+
+    def _demand(self, counts_B):
         return float(counts_B @ (self.probabilities() @ self.arms) / counts_B.sum())
 
     def allocate(self, bin_counts, budget: int | None = None) -> np.ndarray:
@@ -284,12 +291,13 @@ class RolloutGDRO:
     def _generator(self):
         return np.random.default_rng((self.seed, self._step))
 
-    def update(self, bin_counts, rollouts, observed) -> float:
+    def update(self, bin_counts, rollouts, observed, spent: float | None = None) -> float:
         """Learn from a step, then move the price. Returns the demand the strategies had before.
 
         bin_counts: (B,) prompts of the step. rollouts: (B,) as `allocate` gave them. observed: (B,),
         NaN where there is none: the variance of the bin's rewards under utility "variance", the mean
-        loss −Ĵ_b(n_b) of (18) under "loss".
+        loss −Ĵ_b(n_b) of (18) under "loss". spent: rollouts per prompt in all, where single prompts
+        got others than their bin's; by default Σ_b c_b n_b / Σ_b c_b.
         """
         counts_B = self._checked_counts(bin_counts)
         rollouts_B = np.asarray(rollouts)
@@ -299,8 +307,9 @@ class RolloutGDRO:
                 f"rollouts and observed must have one value for each of {self.num_bins} bins, "
                 f"got shapes {rollouts_B.shape} and {observed_B.shape}"
             )
-        demand = self.demand(counts_B)
-        spent = float(counts_B @ rollouts_B / counts_B.sum())
+        demand = self._demand(counts_B)
+        if spent is None:
+            spent = float(counts_B @ rollouts_B / counts_B.sum())
         new_BN = self._arm_losses(observed_B, rollouts_B)
         self._ema_BN = ema_scores(self._ema_BN, new_BN, self.ema)
         self._visits_BN += ~np.isnan(new_BN)
@@ -319,19 +328,24 @@ class RolloutGDRO:
 
     def _checked_counts(self, bin_counts):
         counts_B = np.asarray(bin_counts)
-        if counts_B.shape != (self.num_bins,) or (counts_B < 0).any() or not counts_B.any():
-            raise ValueError(f"bin_counts must be {self.num_bins} counts ≥ 0, not all zero, got {counts_B}")
+        is_counts = counts_B.shape == (self.num_bins,) and counts_B.dtype.kind in "iu"
+        if not is_counts or counts_B.min() < 0 or not counts_B.any():
+            raise ValueError(
+                f"bin_counts must be {self.num_bins} integers ≥ 0, not all zero, got {counts_B}; "
+                "count the prompts of each bin with numpy.bincount(bin_ids, minlength=num_bins)"
+            )
         return counts_B.astype(np.int64)
 
     def _checked_budget(self, counts_B, budget):
         prompts = int(counts_B.sum())
         wanted = self.mean_rollouts * prompts if budget is None else budget
-        if wanted != int(wanted) or not self.n_min * prompts <= wanted <= self.n_max * prompts:
+        whole = as_whole(wanted)
+        if whole is None or not self.n_min * prompts <= whole <= self.n_max * prompts:
             raise ValueError(
                 f"budget must be a whole number of rollouts between n_min and n_max for each of "
                 f"{prompts} prompts, got {wanted}; change mean_rollouts or the batch size"
             )
-        return int(wanted)
+        return whole
 
     def state_dict(self) -> dict:
         """Settings and price as plain values, scores as arrays."""
@@ -361,6 +375,12 @@ class RolloutGDRO:
             "price_driver bonus seed"
         )
         return {name: getattr(self, name) for name in names.split()}
+
+
+def as_whole(value):
+    """The integer that `value` is but for rounding (4.1 × 30 comes out below 123), None if it is none."""
+    nearest = round(value)
+    return nearest if abs(value - nearest) <= 1e-9 * max(abs(value), 1.0) else None
 
 
 def check_choice(name, value, choices):

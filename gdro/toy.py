@@ -21,6 +21,8 @@ Axes: G games (one row of everything), S seeds, C checkpoints, K skills, D promp
 P prompts of a batch, A answers (0 is right), F memory, E held-out prompts, B bins, N arms.
 """
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
@@ -49,9 +51,9 @@ METHODS = {
     "oracle": "oracle allocation",
 }
 REWEIGHTS, MOVES_ROLLOUTS = ("prompt", "both"), ("rollout", "rollout_loss", "both", "oracle")
-WORLDS = 8  # seed s is played in the random world s mod 8: games of one world share its directions
+WORLDS = 16  # seed s is played in the random world s mod 16: games of one world share its directions
 HELD_OUT = 8  # prompts of each skill
-ROWS = 2048  # games in one block of arrays: enough to hide numpy's overhead, few enough for the cache
+ROWS = 1024  # games in one block of arrays: enough to hide numpy's overhead, few enough for the cache
 EPSILON = 1e-4  # beside the standard deviation of (3), as TRL has it
 
 
@@ -71,7 +73,7 @@ class World:
     """
 
     skills: int = 6
-    prompts: int = 64
+    prompts: int = 48
     tail: float = 1.0
     spread: float = 2.0
     mean_logit: float = -0.5
@@ -79,7 +81,7 @@ class World:
     rare: str = "hard"
     sharing: float = 0.0
     transfer: float = 0.3
-    capacity: int = 32
+    capacity: int = 64
     noise: float = 2.0
     answers: int = 4
 
@@ -111,7 +113,7 @@ class Game:
     batch: int = 16
     mean_rollouts: int = 4
     n_min: int = 2
-    n_max: int = 12
+    n_max: int = 8
     rollout_eta: float = 0.65
     rollout_gamma: float = 0.01
     rollout_ema: float = 0.4
@@ -214,12 +216,14 @@ def even_edges(num_bins):
     return tuple((np.arange(1, num_bins) / num_bins).tolist())
 
 
-def play(games, seeds, checkpoints) -> Results:
+def play(games, seeds, checkpoints, threads: int | None = None) -> Results:
     """Play every game with every seed and measure at the given steps.
 
     games: of `Game`; they may differ in anything. seeds: integers ≥ 0. checkpoints: increasing step
     numbers ≥ 0, the last is the length of the games. Games that differ only in `step_size`, `eta` or
-    the numbers of their worlds are played as one array. Raises ValueError for empty or bad arguments.
+    the numbers of their worlds are played as one array.
+    threads: blocks of games played at once, by default as many as there are processors; the result does
+    not depend on it. Raises ValueError for empty or bad arguments.
     """
     games, seeds, checkpoints = list(games), list(seeds), list(checkpoints)
     if not games or not seeds or not checkpoints:
@@ -241,23 +245,32 @@ def play(games, seeds, checkpoints) -> Results:
     traces = [np.full((*shape, num_bins), np.nan) for _ in range(3)]
     share = np.array([skill_counts(game.world) / game.world.prompts for game in games])
 
-    for members in _alike(games):
-        rows = sorted(
-            ((g, s) for g in members for s in range(len(seeds))), key=lambda row: (seeds[row[1]] % WORLDS, row[1])
-        )
-        for start in range(0, len(rows), ROWS):
-            block = rows[start : start + ROWS]
-            g_G, s_G = np.array(block).T
-            table = _Table([games[g] for g in g_G], [seeds[s] for s in s_G])
-            step = 0
-            for c, checkpoint in enumerate(checkpoints):
-                for step in range(step, checkpoint):  # noqa: B020 (goes on where it stood)
-                    table.step()
-                step = checkpoint
-                accuracy[g_G, s_G, c], pass_at_8[g_G, s_G, c] = table.measure()
-                for trace, values in zip(traces, table.trace(), strict=True):
-                    trace[g_G, s_G, c, : values.shape[1]] = values
+    def play_block(block):
+        g_G, s_G = np.array(block).T
+        table = _Table([games[g] for g in g_G], [seeds[s] for s in s_G])
+        for c, checkpoint in enumerate(checkpoints):
+            while table.steps_played < checkpoint:
+                table.step()
+            accuracy[g_G, s_G, c], pass_at_8[g_G, s_G, c] = table.measure()
+            for trace, values in zip(traces, table.trace(), strict=True):
+                trace[g_G, s_G, c, : values.shape[1]] = values
+
+    threads = threads or os.cpu_count() or 1
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(play_block, _blocks(games, seeds, threads)))
     return Results(accuracy, pass_at_8, share, *traces)
+
+
+def _blocks(games, seeds, threads):
+    """Rows (game, seed) of each array to play, those of one world together, as even as can be."""
+    blocks = []
+    for members in _alike(games):
+        rows = [(g, s) for g in members for s in range(len(seeds))]
+        rows.sort(key=lambda row: (seeds[row[1]] % WORLDS, row[1]))
+        parts = max(-(-len(rows) // ROWS), min(threads, len(rows) // (ROWS // 4)))
+        size = -(-len(rows) // max(parts, 1))
+        blocks += [rows[start : start + size] for start in range(0, len(rows), size)]
+    return blocks
 
 
 def skill_counts(world):
@@ -598,7 +611,9 @@ class _Table:
         """One gradient step on the mean over prompts of w · (1/n) Σ_j A_j log π(answer_j)."""
         weights_GP = self._prompt_weights(slots_GP)
         step_G1 = (self.step_size_G / self.P)[:, None]
-        pull_AGP = answer_pulls(counts_AGP, n_GP) * (step_G1 if weights_GP is None else step_G1 * weights_GP)
+        step_GP = step_G1 if weights_GP is None else step_G1 * weights_GP
+        pull_AGP, square_GP = answer_pulls(counts_AGP, n_GP)
+        pull_AGP *= step_GP
         flat = self.pulls_GAD.ravel()
         if self.game.method == "resample":  # a prompt may come twice in a batch
             np.add.at(flat, places_AGP.ravel(), pull_AGP.ravel())
@@ -606,7 +621,7 @@ class _Table:
             flat[places_AGP] = pull_AGP
         for rows, directions, _ in self.worlds:
             self.memory_GF[rows] += self.own_G1[rows] * (self.pulls_GAD[rows] @ directions.T)
-        self.memory_GF += self._words(counts_AGP, n_GP, pull_AGP)
+        self.memory_GF += self._words(square_GP * step_GP**2)
         flat[places_AGP] = 0.0
         places_GP = self.rows_G1 * self.K + self.skill_GD[self.rows_G1, slots_GP]
         gained_GK = np.bincount(places_GP.ravel(), pull_AGP[0].ravel(), self.G * self.K)
@@ -614,14 +629,12 @@ class _Table:
         self.strength_GK += np.sqrt(1 - self.sharing_G)[:, None] * gained_GK
         self.common_G += np.sqrt(self.sharing_G) * gained_GK.sum(axis=1)
 
-    def _words(self, counts_AGP, n_GP, pull_AGP):
+    def _words(self, square_GP):
         """Pull of the answers' own words, (G, F): Σ_ij of advantage × random direction, exact in law.
 
         Independent Gaussian directions add up to one whose variance is the sum of the squared factors.
-        Answers of one kind share their pull, so k of them contribute pull²/k.
         """
-        squares_AGP = np.divide(pull_AGP**2, counts_AGP, out=np.zeros(pull_AGP.shape), where=counts_AGP > 0)
-        length_G = self.noise_G * np.sqrt(squares_AGP.sum(axis=0).sum(axis=1) / self.game.world.capacity)
+        length_G = self.noise_G * np.sqrt(square_GP.sum(axis=1) / self.game.world.capacity)
         return length_G[:, None] * self.words_of_seeds[self.seed_of_G]
 
     # What is measured
@@ -654,17 +667,17 @@ def sampled_answers(p_AGP, n_GP, luck):
 
 
 def answer_pulls(counts_AGP, n_GP):
-    """Gradient of (1/n) Σ_j A_j log π(answer_j) in each answer's logit, (A, ...).
+    """Gradient of (1/n) Σ_j A_j log π(answer_j) in each answer's logit, (A, ...), and Σ_j (A_j/n)².
 
     A_j of (3) with the standard deviation of the sample (n − 1) and TRL's 1e-4. The advantages of a
     group sum to 0, so the softmax's own term drops out and an answer is pulled by its own advantages.
     """
     rate_GP = counts_AGP[0] / n_GP
-    variance_GP = rate_GP * (1 - rate_GP) * n_GP / np.maximum(n_GP - 1, 1)
-    per_rollout_GP = 1.0 / ((np.sqrt(variance_GP) + EPSILON) * n_GP)
+    spread_GP = rate_GP * (1 - rate_GP)
+    per_rollout_GP = 1.0 / ((np.sqrt(spread_GP * n_GP / np.maximum(n_GP - 1, 1)) + EPSILON) * n_GP)
     pull_AGP = counts_AGP * (-rate_GP * per_rollout_GP)
     pull_AGP[0] = counts_AGP[0] * (1 - rate_GP) * per_rollout_GP
-    return pull_AGP
+    return pull_AGP, spread_GP * n_GP * per_rollout_GP**2
 
 
 def bin_means_of_games(bins_GP, values_GP, num_bins):

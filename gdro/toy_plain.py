@@ -106,7 +106,7 @@ class PlainGame:
     def _learn(self, batch, counts, rollouts):
         world, game = self.game.world, self.game
         weights = self._weights(batch)
-        variance = 0.0  # of the answers' own words: see `gdro.toy._Table._words`
+        variance = 0.0  # of the answers' own words: as in `gdro.toy`
         memory_step, gained = [0.0] * world.capacity, [0.0] * world.skills
         for slot, (d, count, n) in enumerate(zip(batch, counts, rollouts, strict=True)):
             rewards = [1.0] * count[0] + [0.0] * (n - count[0])

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import gather_object, set_seed
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
@@ -81,6 +81,7 @@ class GDROTrainer(GRPOTrainer):
         self.record: list[dict] = []
         self.seconds = {"generate": 0.0, "controller": 0.0}
         self._rewards_R: torch.Tensor | None = None
+        set_seed(args.seed)  # TRL puts the PEFT adapter on before it seeds
         super().__init__(model, reward_funcs, args=args, train_dataset=train_dataset, **kwargs)
 
     # One generation batch

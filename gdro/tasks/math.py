@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 STYLES = ("chat", "text")
 MATH_REQUEST = "Please reason step by step, and put your final answer within \\boxed{}."
 CHOICE_REQUEST = "Please reason step by step, and put the letter of the right choice within \\boxed{}."
-ANSWER_SECONDS = 10.0  # to try one answer of a data set in
+ANSWER_SECONDS = 30.0  # to try one answer of a data set in
 HASH_BYTES = 12
 _MISSING = object()
 

@@ -20,6 +20,7 @@ OUTCOMES = ("right", "wrong", "no_box", "unparsed", "error", "timeout", "crash")
 # an escaped brace is a sign of a set and groups nothing
 BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
 CHOICE = re.compile(r"\(?([A-J])\)?\s*(?:[.:)].*)?", re.DOTALL)
+SCIENTIFIC = re.compile(r"([+-]?\d+(?:\.\d+)?)[eE]([+-]?\d+)")
 TEXT_COMMAND = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 
 
@@ -217,10 +218,17 @@ def last_boxed(text: str) -> str | None:
 
 
 def boxed(answer: str) -> str:
-    """An answer as math-verify reads it best: in one box, without dollar signs around formulas."""
+    """An answer as math-verify reads it best: in one box, without dollar signs around formulas.
+
+    A number such as 4.5e33 becomes 4.5 × 10^{33}: its e would be read as Euler's number.
+    """
     inner = last_boxed(answer)
     bare = answer if inner is None else inner
-    return "\\boxed{" + re.sub(r"(?<!\\)\$", "", bare).strip() + "}"
+    bare = re.sub(r"(?<!\\)\$", "", bare).strip()
+    number = SCIENTIFIC.fullmatch(bare)
+    if number:
+        bare = f"{number[1]} \\times 10^{{{int(number[2])}}}"
+    return f"\\boxed{{{bare}}}"
 
 
 def chosen_letter(box: str) -> str | None:

@@ -7,7 +7,7 @@ from gdro.tasks import chain
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-models = pytest.importorskip("gdro.models")
+tiny = pytest.importorskip("gdro.tiny")
 
 TINY = {"seed": 0, "steps": 3, "batch_size": 8, "progress": False}
 
@@ -22,12 +22,12 @@ def weights(path):
 
 
 def test_base_is_the_same_bits_for_the_same_seed(task, tmp_path):
-    first = models.tiny_base(task, cache_dir=tmp_path / "a", **TINY)
+    first = tiny.tiny_base(task, cache_dir=tmp_path / "a", **TINY)
     torch.rand(3)  # neither the random state around it
     before = torch.random.get_rng_state()
-    again = models.tiny_base(task, cache_dir=tmp_path / "b", **TINY)
+    again = tiny.tiny_base(task, cache_dir=tmp_path / "b", **TINY)
     assert torch.equal(torch.random.get_rng_state(), before)
-    other = models.tiny_base(task, cache_dir=tmp_path / "b", **TINY | {"seed": 1})
+    other = tiny.tiny_base(task, cache_dir=tmp_path / "b", **TINY | {"seed": 1})
     assert first.name == again.name
     assert other.name != again.name
     ours, theirs = weights(first), weights(again)
@@ -37,58 +37,58 @@ def test_base_is_the_same_bits_for_the_same_seed(task, tmp_path):
 
 
 def test_base_is_found_again_and_not_trained_twice(task, tmp_path, monkeypatch):
-    first = models.tiny_base(task, cache_dir=tmp_path, **TINY)
+    first = tiny.tiny_base(task, cache_dir=tmp_path, **TINY)
 
     def fail(*args):
         raise AssertionError("trained although cached")
 
-    monkeypatch.setattr(models, "_train_tiny_base", fail)
-    assert models.tiny_base(task, cache_dir=str(tmp_path), **TINY) == first
+    monkeypatch.setattr(tiny, "_train_tiny_base", fail)
+    assert tiny.tiny_base(task, cache_dir=str(tmp_path), **TINY) == first
     assert [path.name for path in tmp_path.iterdir()] == [first.name]
 
 
 def test_base_holds_all_that_a_trainer_loads(task, tmp_path):
-    path = models.tiny_base(task, cache_dir=tmp_path, **TINY)
+    path = tiny.tiny_base(task, cache_dir=tmp_path, **TINY)
     model = transformers.AutoModelForCausalLM.from_pretrained(path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     assert model.config.vocab_size == len(tokenizer)
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
     assert model.generation_config.pad_token_id == tokenizer.pad_token_id
     assert 0.5e6 < model.num_parameters() < 0.7e6
-    assert (path / models.INGREDIENTS_FILE).is_file()
+    assert (path / tiny.INGREDIENTS_FILE).is_file()
 
 
 @pytest.mark.parametrize("culprit", ["_completion_loss", "INGREDIENTS_FILE"])
 def test_failed_training_leaves_nothing(task, tmp_path, monkeypatch, culprit):
     # a loss that cannot be called fails in training; a file name that is none, while saving
-    monkeypatch.setattr(models, culprit, None)
+    monkeypatch.setattr(tiny, culprit, None)
     threads = torch.get_num_threads()
     with pytest.raises(TypeError):
-        models.tiny_base(task, cache_dir=tmp_path, **TINY)
+        tiny.tiny_base(task, cache_dir=tmp_path, **TINY)
     assert list(tmp_path.iterdir()) == []
     assert torch.get_num_threads() == threads
 
 
 def test_a_base_made_meanwhile_elsewhere_is_used(task, tmp_path, monkeypatch):
-    elsewhere = models.tiny_base(task, cache_dir=tmp_path / "elsewhere", **TINY)
+    elsewhere = tiny.tiny_base(task, cache_dir=tmp_path / "elsewhere", **TINY)
     target = tmp_path / "here" / elsewhere.name
-    train = models._train_tiny_base
+    train = tiny._train_tiny_base
 
     def train_while_another_finishes(*args):
         model = train(*args)
         elsewhere.rename(target)
         return model
 
-    monkeypatch.setattr(models, "_train_tiny_base", train_while_another_finishes)
-    assert models.tiny_base(task, cache_dir=tmp_path / "here", **TINY) == target
+    monkeypatch.setattr(tiny, "_train_tiny_base", train_while_another_finishes)
+    assert tiny.tiny_base(task, cache_dir=tmp_path / "here", **TINY) == target
     assert [path.name for path in target.parent.iterdir()] == [target.name]
 
 
 def test_loss_is_of_the_completion_alone(task):
     tokenizer = chain.make_tokenizer(task.spec)
     torch.manual_seed(0)
-    model = models._fresh_tiny_model(tokenizer)
-    loss = models._completion_loss(model, tokenizer, ["7*4*3?"], ["7*4=8;8*3=4"])
+    model = tiny._fresh_tiny_model(tokenizer)
+    loss = tiny._completion_loss(model, tokenizer, ["7*4*3?"], ["7*4=8;8*3=4"])
     ids = tokenizer("7*4*3?7*4=8;8*3=4" + tokenizer.eos_token, return_tensors="pt")["input_ids"]
     log_probs = model(ids).logits[0].log_softmax(-1)
     # the token at place t is predicted at t - 1; the prompt takes places 0 … 5
@@ -100,10 +100,10 @@ def test_training_lowers_the_loss(task):
     tokenizer = chain.make_tokenizer(task.spec)
     losses = []
     for steps in (1, 40):
-        model = models._train_tiny_base(task, tokenizer, 0, steps, 16, 1, False)
+        model = tiny._train_tiny_base(task, tokenizer, 0, steps, 16, 1, False)
         prompts, completions = chain.teach(task, np.random.default_rng(9), 64)
         with torch.no_grad():
-            losses.append(models._completion_loss(model, tokenizer, prompts, completions).item())
+            losses.append(tiny._completion_loss(model, tokenizer, prompts, completions).item())
     assert losses[1] < losses[0] - 0.5
 
 
@@ -118,5 +118,5 @@ def test_training_lowers_the_loss(task):
 )
 def test_bad_arguments_are_refused(task, tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
-        models.tiny_base(task, cache_dir=tmp_path / "new", **TINY | change)
+        tiny.tiny_base(task, cache_dir=tmp_path / "new", **TINY | change)
     assert not (tmp_path / "new").exists()

@@ -1,0 +1,373 @@
+"""Difficulty bins and every estimator, against references written in plain Python."""
+
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import beta
+
+from gdro import DifficultyBins
+from gdro.bins import UNSEEN, as_uids, move_bins
+from gdro.estimators import ESTIMATORS
+from gdro.records import load_state, save_state
+
+ALL = sorted(ESTIMATORS)
+
+
+def visited(estimator, visits, k=8, history=50):
+    """Estimate for one prompt after visits given as (successes, trials)."""
+    bins = DifficultyBins(k=k, history=history, estimator=estimator)
+    for successes, trials in visits:
+        bins.update([7], [successes], [trials])
+    return bins.pass_at_k([7])[0]
+
+
+# Estimators
+
+
+@pytest.mark.parametrize("visits", [[(0, 4)], [(1, 4), (3, 4)], [(2, 2), (0, 12), (5, 9)]])
+def test_beta_is_the_posterior_mean_by_quadrature(visits):
+    history, k, right, wrong = 5, 8, 0.0, 0.0
+    for s, n in visits:
+        right, wrong = 0.8 * right + s, 0.8 * wrong + n - s
+    density = beta(0.5 + right, 0.5 + wrong)
+    expected = quad(lambda p: (1 - (1 - p) ** k) * density.pdf(p), 0, 1)[0]
+    assert visited("beta", visits, k, history) == pytest.approx(expected, abs=1e-6)
+
+
+def test_beta_forgets_at_the_rate_of_its_history():
+    easy_then_hard = [(4, 4)] * 50 + [(0, 4)] * 50
+    assert visited("beta", easy_then_hard, history=5) < 0.2
+    assert visited("beta", easy_then_hard, history=500) > 0.9
+
+
+@pytest.mark.parametrize("history", [1, 2, 3])
+def test_unbiased_pools_the_last_visits(history):
+    visits, k = [(1, 4), (0, 6), (2, 9), (1, 5)], 5
+    for end in range(1, len(visits) + 1):
+        kept = visits[max(0, end - history) : end]
+        c, n = sum(s for s, _ in kept), sum(t for _, t in kept)
+        found = visited("unbiased", visits[:end], k, history)
+        if n < k:
+            assert np.isnan(found)
+        else:
+            assert found == pytest.approx(1 - comb(n - c, k) / comb(n, k))
+
+
+def test_any_of_k_reads_blocks_of_k_and_keeps_the_last_of_them():
+    # ten rollouts with k = 4 are two blocks and two in the queue: all wrong, then all right
+    assert np.isnan(visited("any_of_k", [(0, 3)], k=4))
+    assert visited("any_of_k", [(0, 3), (0, 1)], k=4) == 0.0
+    assert visited("any_of_k", [(0, 10), (2, 2)], k=4) == pytest.approx(1 / 3)
+    assert visited("any_of_k", [(0, 40)], k=4) == 0.0
+    # 2 blocks of 0, 3 of 1: of the last three all are right, of the last four three
+    visits = [(0, 4)] * 2 + [(1, 4)] * 3
+    assert [visited("any_of_k", visits, k=4, history=h) for h in (1, 3, 4)] == [1.0, 1.0, 0.75]
+
+
+def test_any_of_n_reads_one_outcome_a_visit():
+    assert visited("any_of_n", [(1, 2), (0, 12), (3, 4)]) == pytest.approx(2 / 3)
+    assert visited("any_of_n", [(1, 2), (0, 12)], history=1) == 0.0
+
+
+def mean_estimate(estimator, p, rollouts, visits=12, prompts=1500, k=8):
+    rng, uids = np.random.default_rng(0), np.arange(prompts)
+    bins = DifficultyBins(k=k, estimator=estimator)
+    for _ in range(visits):
+        bins.update(uids, rng.binomial(rollouts, p, prompts), np.full(prompts, rollouts))
+    return np.nanmean(bins.pass_at_k(uids))
+
+
+@pytest.mark.parametrize("estimator", ["any_of_k", "unbiased"])
+@pytest.mark.parametrize("rollouts", [2, 5, 12])
+def test_expectation_is_pass_at_k_whatever_n_is(estimator, rollouts):
+    assert mean_estimate(estimator, 0.1, rollouts) == pytest.approx(1 - 0.9**8, abs=0.02)
+
+
+def test_beta_ends_at_pass_at_k_whatever_n_is():
+    found = [mean_estimate("beta", 0.1, n, visits=48 // n * 4, prompts=600) for n in (2, 12)]
+    assert found == pytest.approx([1 - 0.9**8] * 2, abs=0.03)
+
+
+@pytest.mark.parametrize("estimator", ALL)
+def test_estimates_are_probabilities_and_rise_with_success(estimator):
+    estimates = [visited(estimator, [(s, 8)] * 6) for s in range(9)]
+    assert all(0 <= e <= 1 for e in estimates)
+    assert estimates == sorted(estimates)
+
+
+@pytest.mark.parametrize("estimator", ALL)
+def test_prompts_do_not_touch_each_other(estimator):
+    together = DifficultyBins(k=4, estimator=estimator)
+    for visit in range(5):
+        together.update([1, 2], [0, 4], [4, 4])
+        assert together.pass_at_k([1])[0] == visited(estimator, [(0, 4)] * (visit + 1), k=4)
+        assert together.pass_at_k([2])[0] == visited(estimator, [(4, 4)] * (visit + 1), k=4)
+
+
+# Bins and hysteresis
+
+
+def bin_by_hand(edges, value):
+    return sum(value >= edge for edge in edges)
+
+
+def move_by_hand(edges, current, value, margin):
+    """One boundary at a time: past it only if the estimate is beyond it by the margin."""
+    if current == UNSEEN:
+        return bin_by_hand(edges, value)
+    while current < len(edges) and value - edges[current] >= margin - 1e-12:
+        current += 1
+    while current > 0 and edges[current - 1] - value > margin - 1e-12 and value < edges[current - 1]:
+        current -= 1
+    return current
+
+
+def test_edges_belong_to_the_bin_above():
+    bins = DifficultyBins(edges=(0.25, 0.5), k=1, history=4, estimator="unbiased", hysteresis=0)
+    bins.update([0, 1, 2, 3], [0, 1, 2, 4], [4, 4, 4, 4])
+    assert bins.assign([0, 1, 2, 3]).tolist() == [0, 1, 2, 2]
+    assert bins.assign([9]).tolist() == [UNSEEN]
+
+
+@given(
+    st.lists(st.integers(1, 99), min_size=1, max_size=12, unique=True).map(sorted),
+    st.integers(0, 20),
+    st.lists(st.integers(0, 100), min_size=1, max_size=12),
+)
+def test_moves_are_those_worked_out_boundary_by_boundary(edges, margin, path):
+    edges, current = np.array(edges) / 100, UNSEEN
+    for value in path:
+        moved = int(move_bins(np.array([current]), np.array([value / 100]), edges, margin / 100)[0])
+        assert moved == move_by_hand(edges, current, value / 100, margin / 100)
+        current = moved
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0, 0.2))
+def test_hysteresis_is_the_same_upward_and_downward(path, margin):
+    """Mirrored estimates (edges off the values, so that half-open ends play no part) mirror the bins."""
+    edges = np.array([0.2, 0.5, 0.8])
+    path = [round(value, 2) + 0.003 for value in path]
+    there, back = np.array([UNSEEN]), np.array([UNSEEN])
+    for value in path:
+        there = move_bins(there, np.array([value]), edges, margin)
+        back = move_bins(back, np.array([1 - value]), edges, margin)
+        assert there[0] == 3 - back[0]
+
+
+def test_an_unknown_estimate_leaves_the_bin_alone():
+    assert move_bins(np.array([3, UNSEEN]), np.array([np.nan, np.nan]), np.array([0.5]), 0.1).tolist() == [
+        3,
+        UNSEEN,
+    ]
+
+
+# Uids
+
+
+@given(st.permutations(list(range(8))), st.sampled_from(ALL), st.sampled_from([int, str]))
+def test_order_of_the_batch_changes_nothing(order, estimator, kind):
+    uids = [kind(10 * i) for i in range(8)]
+    successes, trials = np.array([0, 1, 2, 3, 4, 0, 1, 5]), np.array([4, 4, 9, 4, 4, 2, 2, 6])
+    straight, shuffled = (DifficultyBins(k=2, estimator=estimator) for _ in range(2))
+    for _ in range(3):
+        straight.update(uids, successes, trials)
+        shuffled.update([uids[i] for i in order], successes[order], trials[order])
+    assert np.array_equal(straight.pass_at_k(uids), shuffled.pass_at_k(uids), equal_nan=True)
+    assert straight.assign(uids).tolist() == shuffled.assign(uids).tolist()
+    assert straight.assign([uids[i] for i in order]).tolist() == straight.assign(uids)[order].tolist()
+
+
+def test_arrivals_over_many_batches_keep_their_rows():
+    rng = np.random.default_rng(0)
+    bins, seen = DifficultyBins(k=1, history=1, estimator="unbiased"), {}
+    for _ in range(40):
+        uids = rng.choice(2000, 50, replace=False) - 1000
+        successes = rng.integers(0, 5, 50)
+        bins.update(uids, successes, np.full(50, 4))
+        seen |= dict(zip(uids.tolist(), (successes / 4).tolist(), strict=True))
+    assert len(bins) == len(seen)
+    assert bins.pass_at_k(list(seen)) == pytest.approx(list(seen.values()))
+    assert np.isnan(bins.pass_at_k([5000])[0])
+
+
+def test_a_uid_given_twice_is_one_visit():
+    twice, once = (DifficultyBins(history=2, estimator="unbiased") for _ in range(2))
+    twice.update(["a", "b", "a"], [1, 0, 2], [4, 9, 5])
+    once.update(["a", "b"], [3, 0], [9, 9])
+    for name, array in once.state_dict()["record"].items():
+        assert np.array_equal(array, twice.state_dict()["record"][name])
+
+
+def test_kinds_of_uids():
+    for uids in ([1, -(2**63), 2**63 - 1], np.array([1, 2], np.uint16), np.arange(3)):
+        assert as_uids(uids).keys.tolist() == list(uids)
+    names = ["a", "b", "ü"]
+    keys = as_uids(names).keys.tolist()
+    assert len(set(keys)) == 3
+    for same in (np.array(names), np.array(names, object), tuple(names)):
+        assert as_uids(same).keys.tolist() == keys
+    assert as_uids(as_uids(names)).kind == "string"
+    assert len(as_uids([]).keys) == 0
+
+
+def test_nothing_at_all_is_no_error():
+    bins = DifficultyBins()
+    bins.update([], [], [])
+    assert len(bins) == 0
+    assert bins.assign([]).shape == bins.pass_at_k([]).shape == (0,)
+    assert bins.assign([3]).tolist() == [UNSEEN]
+
+
+def test_memory_is_tens_of_bytes_a_prompt():
+    bins = DifficultyBins()
+    bins.update(np.arange(100_000), np.zeros(100_000, int), np.ones(100_000, int))
+    assert bins.nbytes() <= 40 * 100_000
+
+
+@pytest.mark.parametrize("uids", [[1, "a"], ["a", 1], [True, False], [1, True], [1.0, 2.0], [None], [2**64]])
+def test_uids_of_no_or_mixed_kind_are_refused(uids):
+    with pytest.raises(ValueError, match=r"uids must be all integers .* or all strings, got .*; give every"):
+        DifficultyBins().assign(uids)
+
+
+def test_bool_arrays_and_tables_of_uids_are_refused():
+    with pytest.raises(ValueError, match="all integers"):
+        DifficultyBins().assign(np.array([True, False]))
+    with pytest.raises(ValueError, match="flat sequence, got shape \\(1, 2\\)"):
+        DifficultyBins().assign([[1, 2]])
+
+
+def test_integers_after_strings_are_refused():
+    bins = DifficultyBins()
+    bins.update(["a"], [1], [2])
+    for call in (lambda: bins.update([1], [1], [2]), lambda: bins.assign([1]), lambda: bins.pass_at_k([1])):
+        with pytest.raises(
+            ValueError, match=r"uids are integers, but the prompts .* strings; keep to one kind"
+        ):
+            call()
+
+
+# State
+
+
+def same_state(left, right):
+    """Bit for bit, in value and in type."""
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        if isinstance(value, dict):
+            same_state(value, right[name])
+        elif isinstance(value, np.ndarray):
+            assert value.dtype == right[name].dtype
+            assert value.tobytes() == right[name].tobytes()
+        else:
+            assert value == right[name]
+
+
+@pytest.mark.parametrize("estimator", ALL)
+@pytest.mark.parametrize("through_file", [False, True])
+@pytest.mark.parametrize("kind", [int, str])
+def test_state_comes_back_bit_for_bit_and_goes_on_the_same(estimator, through_file, kind, tmp_path):
+    def step(bins, seed):
+        rng = np.random.default_rng(seed)
+        uids = [kind(u) for u in rng.choice(300, 40, replace=False)]
+        trials = rng.integers(1, 9, 40)
+        bins.update(uids, rng.binomial(trials, 0.3), trials)
+
+    went_on, restored = (DifficultyBins(k=4, history=3, estimator=estimator) for _ in range(2))
+    for seed in range(6):
+        step(went_on, seed)
+    state = went_on.state_dict()
+    if through_file:
+        save_state(tmp_path / "state.safetensors", state)
+        state = load_state(tmp_path / "state.safetensors")
+    restored.load_state_dict(state)
+    same_state(went_on.state_dict(), restored.state_dict())
+    for seed in range(6, 12):
+        step(went_on, seed)
+        step(restored, seed)
+    same_state(went_on.state_dict(), restored.state_dict())
+
+
+def test_an_empty_state_survives_a_file(tmp_path):
+    save_state(tmp_path / "state.safetensors", DifficultyBins().state_dict())
+    bins = DifficultyBins()
+    bins.load_state_dict(load_state(tmp_path / "state.safetensors"))
+    bins.update(["a"], [1], [2])
+    assert len(bins) == 1
+
+
+def test_a_state_is_a_copy():
+    bins = DifficultyBins()
+    bins.update([1, 2], [0, 4], [4, 4])
+    state = bins.state_dict()
+    other = DifficultyBins()
+    other.load_state_dict(state)
+    other.update([1, 3], [4, 4], [4, 4])
+    same_state(state, bins.state_dict())
+
+
+def test_state_of_other_settings_is_refused():
+    state = DifficultyBins(k=4).state_dict()
+    with pytest.raises(ValueError, match=r"DifficultyBins has other settings .*'k': \(4, 8\).*; resume with"):
+        DifficultyBins(k=8).load_state_dict(state)
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"k": 0}, "k must be an integer of at least 1, got 0"),
+        ({"k": 2.0}, "k must be an integer of at least 1, got 2.0"),
+        ({"k": True}, "k must be"),
+        ({"history": 0}, "history must be an integer of at least 1, got 0"),
+        ({"edges": ()}, "edges must be increasing .*, got \\[\\]; len\\(edges\\) \\+ 1 bins"),
+        ({"edges": (0.5, 0.5)}, "edges must be increasing"),
+        ({"edges": (0.7, 0.5)}, "edges must be increasing"),
+        ({"edges": (0.0, 0.5)}, "inside \\(0, 1\\)"),
+        ({"edges": (0.5, 1.0)}, "inside \\(0, 1\\)"),
+        ({"edges": (0.5, np.nan)}, "edges must be"),
+        ({"edges": ((0.5,),)}, "edges must be"),
+        ({"hysteresis": -0.1}, "hysteresis must lie in \\[0, 1\\), got -0.1; 0 switches it off"),
+        ({"hysteresis": 1}, "hysteresis"),
+        ({"estimator": "median"}, "estimator must be one of \\['any_of_k'.*got 'median'"),
+    ],
+)
+def test_settings_outside_their_domain_are_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        DifficultyBins(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("visit", "words"),
+    [
+        (([1], [3], [2]), "successes must lie between 0 and trials, got \\[3\\]"),
+        (([1], [-1], [2]), "successes must lie"),
+        (([1], [0], [0]), "trials must be at least 1, got 0; leave out"),
+        (([1], [0.5], [2]), "integer counts, got dtype float64"),
+        (([1, 2], [0], [1]), "2 uids came with counts of shape \\(1,\\)"),
+        (([1], [0, 1], [1]), "one shape"),
+    ],
+)
+def test_counts_that_cannot_be_are_refused_and_nothing_is_booked(visit, words):
+    bins = DifficultyBins()
+    with pytest.raises(ValueError, match=words):
+        bins.update(*visit)
+    assert len(bins) == 0
+
+
+def test_unbiased_refuses_visits_that_do_not_fit_its_ring():
+    with pytest.raises(ValueError, match="at most 255 rollouts a visit, got 256; use estimator 'beta'"):
+        DifficultyBins(estimator="unbiased").update([1], [0], [256])
+
+
+def test_more_than_127_bins_keep_their_numbers():
+    edges = np.arange(1, 300) / 300  # many of the estimates lie on an edge
+    bins = DifficultyBins(edges=edges, k=1, history=1, estimator="unbiased", hysteresis=0)
+    bins.update(np.arange(101), np.arange(101), np.full(101, 100))
+    assert bins.assign(np.arange(101)).tolist() == [min(3 * s, 299) for s in range(101)]

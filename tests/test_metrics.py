@@ -1,0 +1,145 @@
+"""Metrics against enumeration, hand-worked numbers and resampling written out."""
+
+from itertools import combinations
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from gdro import metrics
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(k):
+    for n in range(k, 8):
+        for c in range(n + 1):
+            subsets = list(combinations([True] * c + [False] * (n - c), k))
+            assert metrics.pass_at_k([c], [n], k)[0] == pytest.approx(np.mean([any(s) for s in subsets]))
+
+
+@given(st.integers(1, 64), st.data())
+def test_pass_at_k_is_the_ratio_of_binomials(n, data):
+    c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
+    exact = 1 - comb(n - c, k) / comb(n, k)
+    assert metrics.pass_at_k(np.array([[c]]), np.array([[n]]), k).item() == pytest.approx(exact, abs=1e-12)
+
+
+def test_pass_at_k_is_unbiased_for_any_number_of_trials():
+    rng, p, k = np.random.default_rng(0), 0.15, 4
+    for n in (4, 9, 16):
+        estimates = metrics.pass_at_k(rng.binomial(n, p, 40_000), np.full(40_000, n), k)
+        assert estimates.mean() == pytest.approx(1 - (1 - p) ** k, abs=0.006)
+
+
+def test_pass_at_k_is_exact_at_the_ends():
+    assert metrics.pass_at_k([0, 8, 1], [8, 8, 8], 8).tolist() == [0.0, 1.0, 1.0]
+
+
+def test_mean_at_k():
+    assert metrics.mean_at_k([0, 2, 8], [8, 8, 8]).tolist() == [0.0, 0.25, 1.0]
+
+
+def test_worst_group_and_its_tie():
+    values, groups = [1, 0, 0.5, 0.5, 1.0], ["b", "b", "a", "a", "c"]
+    assert metrics.worst_group(values, groups) == ("a", 0.5)
+    assert metrics.worst_group([0.3, 0.1], [4, 2]) == (2, pytest.approx(0.1))
+
+
+def test_index_mass_and_entropy_by_hand():
+    shares = np.array([[0.5, 0.0, 0.5], [0.2, 0.3, 0.5]])
+    assert metrics.mean_bin_index(shares) == pytest.approx([1.0, 1.3])
+    assert metrics.mass_from_bin(shares, 1) == pytest.approx([0.5, 0.8])
+    assert metrics.entropy(shares)[0] == pytest.approx(np.log(2))
+    assert metrics.effective_number(shares)[0] == pytest.approx(2)
+
+
+@given(st.integers(1, 12))
+def test_effective_number_of_an_even_split_is_the_number_of_bins(size):
+    assert metrics.effective_number(np.full(size, 1 / size)) == pytest.approx(size)
+
+
+def test_lead_lag_by_hand():
+    # ŵ = (3, 1, 0)/4 has mean bin .25; the data has .2·1 + .5·2 = 1.2
+    assert metrics.lead_lag([3, 1, 0], [0.3, 0.2, 0.5]) == pytest.approx(-0.95)
+
+
+@given(arrays(float, 6, elements=st.floats(0.01, 9)), st.floats(0.1, 50))
+def test_lead_lag_does_not_depend_on_the_scale_of_the_weights(weights, factor):
+    shares = np.full(6, 1 / 6)
+    assert metrics.lead_lag(weights, shares) == pytest.approx(metrics.lead_lag(factor * weights, shares))
+
+
+def test_weighted_standard_error_by_hand_and_without_absent_bins():
+    # .5·.4/√4 + .5·.2/√16 = .1 + .025; the third bin has no share, so its NaN and 0 are not looked at
+    found = metrics.weighted_standard_error([0.4, 0.2, np.nan], [0.5, 0.5, 0.0], [4, 16, 0])
+    assert found == pytest.approx(0.125)
+
+
+def test_weighted_standard_error_is_the_spread_of_a_stratified_mean_in_one_bin():
+    rng, n, deviation = np.random.default_rng(1), 9, 0.5
+    means = rng.choice([0.0, 1.0], size=(20_000, n)).mean(axis=1)
+    assert metrics.weighted_standard_error([deviation], [1.0], [n]) == pytest.approx(means.std(), rel=0.02)
+
+
+def test_bootstrap_interval_is_the_two_way_resampling_written_out():
+    values, level = np.random.default_rng(2).random((3, 7)), 0.9
+    groups = np.array(list("aabbbcc"))
+    rng = np.random.default_rng(3)
+    seed_draws, prompt_draws = rng.integers(3, size=(500, 3)), rng.integers(7, size=(500, 7))
+    worst, overall = [], []
+    for seeds, prompts in zip(seed_draws, prompt_draws, strict=True):
+        drawn = values[np.ix_(seeds, prompts)].mean(axis=0)
+        overall.append(drawn.mean())
+        labels = groups[prompts]
+        worst.append(min(drawn[labels == name].mean() for name in set(labels.tolist())))
+    for expected, labels in ((overall, None), (worst, groups)):
+        found = metrics.bootstrap_interval(values, np.random.default_rng(3), labels, level, 500)
+        assert found == pytest.approx(tuple(np.quantile(expected, [0.05, 0.95])))
+
+
+def test_bootstrap_interval_covers_the_mean_about_as_often_as_it_says():
+    rng, covered = np.random.default_rng(4), 0
+    for _ in range(200):
+        values = rng.normal(size=(8, 1)) * 0.5 + rng.normal(size=(1, 30)) + 0.1 * rng.normal(size=(8, 30))
+        low, high = metrics.bootstrap_interval(values, rng, resamples=300)
+        covered += low <= 0 <= high
+    assert 0.86 <= covered / 200 <= 0.99
+
+
+def test_bootstrap_interval_is_seeded():
+    values = np.random.default_rng(5).random((2, 9))
+    intervals = [
+        metrics.bootstrap_interval(values, np.random.default_rng(s), resamples=50) for s in (1, 1, 2)
+    ]
+    assert intervals[0] == intervals[1] != intervals[2]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: metrics.pass_at_k([1], [4], 8), "pass@8 needs at least 8 trials a prompt, got 4; sample"),
+        (lambda: metrics.pass_at_k([1], [4], 0), "k must be an integer of at least 1, got 0"),
+        (lambda: metrics.pass_at_k([1], [4], 1.5), "k must be"),
+        (lambda: metrics.pass_at_k([5], [4], 1), "successes must lie between 0 and trials, got \\[5\\]"),
+        (lambda: metrics.pass_at_k([-1], [4], 1), "successes must lie between"),
+        (lambda: metrics.pass_at_k([0.5], [4], 1), "successes must be integer counts, got dtype float64"),
+        (lambda: metrics.pass_at_k([1], [True], 1), "trials must be integer counts, got dtype bool"),
+        (lambda: metrics.pass_at_k([1, 1], [4], 1), "one shape, got \\(2,\\) and \\(1,\\)"),
+        (lambda: metrics.mean_at_k([0], [0]), "at least one trial a prompt, got 0; leave"),
+        (lambda: metrics.worst_group([1.0], ["a", "b"]), "one per prompt, got shapes"),
+        (lambda: metrics.worst_group([], []), "one per prompt"),
+        (lambda: metrics.weighted_standard_error([0.1], [1.0], [0]), "rollouts must be positive"),
+        (lambda: metrics.weighted_standard_error([np.nan], [1.0], [4]), "deviations known"),
+        (
+            lambda: metrics.bootstrap_interval([[np.nan]], np.random.default_rng(0)),
+            "values_SP must be a full table",
+        ),
+        (lambda: metrics.bootstrap_interval([], np.random.default_rng(0)), "full table"),
+    ],
+)
+def test_bad_arguments_are_refused_with_the_reason(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

@@ -1,0 +1,528 @@
+"""The 19 behaviours of the released implementation that this project must be shown not to have.
+
+One test for each, in the order of the list. Each states what is right as a check, lets ours pass it,
+and shows that the check bites: the released behaviour, in a few lines of its own, fails it.
+"""
+
+import ast
+from collections import Counter
+from functools import partial
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import gdro
+from gdro import DifficultyBins, GDROController, PromptGDRO, RolloutGDRO
+from gdro.bins import UNSEEN, move_bins
+from gdro.records import load_state, save_state
+from gdro.rollout_gdro import arm_log_probabilities, best_joint_arms, exp3p_losses, sample_joint_arms
+
+SHARP = {"k": 1, "history": 1, "estimator": "unbiased", "hysteresis": 0.0, "edges": (0.5,)}
+
+
+def fails(check, *arguments):
+    """Whether the check turns the released behaviour down."""
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check(*arguments)
+    return True
+
+
+def seasoned(method="rollout", **settings):
+    """Two bins, 0–3 hard and noisy, 4–7 easy and without noise, and a variance to tell them apart."""
+    controller = GDROController(method, bins=SHARP, **settings)
+    controller.bins.update(np.arange(8), [0] * 4 + [10] * 4, [10] * 8)
+    controller.rollout.update([4, 4], [4, 4], [0.25, 0.01])
+    return controller
+
+
+def play(controller, seed, uids, rates, losses=False):
+    rng = np.random.default_rng(seed)
+    rollouts = controller.plan(uids)
+    group_ids = np.repeat(np.arange(len(uids)), rollouts)
+    rewards = (rng.random(len(group_ids)) < np.asarray(rates)[group_ids]).astype(float)
+    return controller.observe(
+        uids, group_ids, rewards, losses=rng.normal(size=len(rewards)) if losses else None
+    )
+
+
+def test_01_rollouts_follow_the_uid_not_the_place_in_the_batch():
+    """A prompt's rollouts are decided by its own uid."""
+
+    def check(plan):
+        hard_first, easy_first = plan([0, 1, 2, 3, 4, 5, 6, 7]), plan([7, 6, 5, 4, 3, 2, 1, 0])
+        assert hard_first[0] > hard_first[7]
+        assert easy_first.tolist() == hard_first[::-1].tolist()
+
+    controller = seasoned()
+    check(controller.plan)
+    previous_batch = controller.plan([0, 1, 2, 3, 4, 5, 6, 7])
+    assert fails(check, lambda uids: previous_batch)  # by position, from the last batch's bins
+
+
+def test_02_advantages_are_taken_within_the_true_rollout_groups():
+    """With groups of different sizes the rollout-group ids say which rollouts belong together."""
+    torch = pytest.importorskip("torch")
+    trainer = pytest.importorskip("gdro.trainer").GDROTrainer
+    stand_in = SimpleNamespace(
+        scale_rewards="group", args=SimpleNamespace(advantage_std="population", advantage_clip=None)
+    )
+    stand_in._group_statistics = partial(trainer._group_statistics, stand_in)
+
+    def check(advantages):
+        rewards = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 2.0, 2.0, 2.0])
+        groups = torch.tensor([0, 0, 1, 1, 1, 1, 2, 2, 2])
+        by_hand = np.array([1, -1, *[0.25 / 0.1875**0.5] * 3, -0.75 / 0.1875**0.5, 0, 0, 0])
+        assert advantages(rewards, groups, 3).numpy() == pytest.approx(by_hand, abs=1e-3)
+
+    def every_nth_row_a_prompt(rewards, groups, num_prompts):
+        rows = rewards.reshape(num_prompts, -1)
+        spread = rows.std(dim=1, correction=0, keepdim=True)
+        return ((rows - rows.mean(dim=1, keepdim=True)) / (spread + 1e-4)).flatten()
+
+    check(partial(trainer._advantages, stand_in))
+    assert fails(check, every_nth_row_a_prompt)
+
+
+def test_02_successes_are_counted_within_the_true_rollout_groups():
+    """The same for what the bins learn: group ids, in any order, not every n-th row."""
+
+    def check(observe):
+        controller = GDROController("prompt", bins=SHARP)
+        observe(controller, ["a", "b"], np.array([0, 1, 1, 1, 0, 1]), np.array([1, 0, 0, 0, 1, 1]))
+        assert controller.bins.pass_at_k(["a", "b"]) == pytest.approx([1.0, 0.25])
+
+    def every_nth_row_a_prompt(controller, uids, group_ids, rewards):
+        controller.observe(uids, np.repeat(np.arange(len(uids)), len(rewards) // len(uids)), rewards)
+
+    check(GDROController.observe)
+    assert fails(check, every_nth_row_a_prompt)
+
+
+@pytest.mark.parametrize("utility", ["variance", "loss"])
+def test_03_arm_scores_and_price_are_updated_every_step(utility, monkeypatch):
+    """Both move at each step of a run."""
+
+    def check():
+        controller = GDROController("rollout", bins=SHARP, rollout={"utility": utility})
+        controller.bins.update(np.arange(8), [0] * 4 + [10] * 4, [10] * 8)
+        for step in range(5):
+            scores, price = controller.rollout.losses(), controller.rollout.price
+            play(controller, step, np.arange(8), np.linspace(0.1, 0.9, 8), losses=True)
+            assert not np.array_equal(controller.rollout.losses(), scores)
+            assert controller.rollout.price != price
+
+    check()
+    monkeypatch.setattr(RolloutGDRO, "update", lambda *_, **__: 0.0)
+    assert fails(check)
+
+
+def test_04_the_price_is_driven_by_the_demand():
+    """The price answers to what the strategies would spend, so an exact budget does not freeze it."""
+
+    def check(driver):
+        controller = seasoned(rollout={"price_driver": driver, "price_lr": 0.5})
+        before = controller.rollout.price
+        row = play(controller, 0, np.arange(8), np.full(8, 0.5))
+        assert sum(row["rollouts"]) / 2 == 4  # the budget was met exactly
+        assert row["demand"] != 4
+        assert row["price"] == pytest.approx(before + 0.5 * (row["demand"] - 4))
+        assert row["price"] != before
+
+    check("demand")
+    assert fails(check, "realized")
+
+
+def test_05_equal_scores_treat_the_bins_alike():
+    """The choice is symmetric in the bins, and ties go to the most even split."""
+
+    def check(chooser):
+        counts, arms = np.array([3, 3, 6]), np.arange(2, 13)
+        for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
+            rollouts, _ = chooser(np.zeros((3, 11)), counts[order], arms, 48)
+            assert rollouts.tolist() == [4, 4, 4]
+        values = np.array([[0.0, 1.0], [0.0, 1.0], [0.0, 0.0]])
+        by_order = {
+            tuple(
+                sorted(
+                    zip(counts[o], values[o, 1], chooser(values[o], counts[o], arms[:2], 27)[0], strict=True)
+                )
+            )
+            for o in ([0, 1, 2], [2, 1, 0], [1, 0, 2])
+        }
+        assert len(by_order) == 1
+
+    def first_best_found(values, counts, arms, budget):
+        best, chosen = -np.inf, None
+        for choice in product(range(values.shape[1]), repeat=len(counts)):
+            value = sum(values[b, n] for b, n in enumerate(choice))
+            if counts @ arms[list(choice)] == budget and value > best:
+                best, chosen = value, arms[list(choice)]
+        return chosen, 0
+
+    check(best_joint_arms)
+    assert fails(check, first_best_found)
+
+    def first_to_get_more(allocate):
+        """Two bins alike in everything, three rollouts for two prompts: neither always wins."""
+        assert len({int(allocate(step)[0]) for step in range(30)}) == 2
+
+    def ours(step):
+        rollout = RolloutGDRO(2, n_min=1, n_max=2, mean_rollouts=1.5, seed=step)
+        return rollout.allocate([1, 1])
+
+    first_to_get_more(ours)
+    assert fails(
+        first_to_get_more,
+        lambda _: first_best_found(np.zeros((2, 2)), np.ones(2, int), np.array([1, 2]), 3)[0],
+    )
+
+
+def test_06_an_arm_with_a_higher_loss_becomes_less_likely():
+    """(20) as printed: the loss is what the bandit lowers; what an arm is worth is chosen by name."""
+
+    def check(log_probabilities):
+        p = np.exp(log_probabilities(np.array([[0.0, 1.0, 2.0]]), 0.65, 0.01))[0]
+        assert p[0] > p[1] > p[2]
+
+    check(arm_log_probabilities)
+    assert fails(check, lambda losses, eta, gamma: arm_log_probabilities(-losses, eta, gamma))
+
+    rollout = RolloutGDRO(1, n_min=1, n_max=3, mean_rollouts=2, utility="loss", price_lr=0.0, ema=1.0)
+    rollout.update([4], rollout.allocate([4]), [5.0])
+    assert rollout.losses()[0, 1] > rollout.losses()[0, 0]
+    assert rollout.probabilities()[0].argmin() == 1
+    # of two bins the noisier one buys more under the proxy (28)
+    noisy = RolloutGDRO(2)
+    noisy.update([4, 4], [4, 4], [0.25, 0.01])
+    rollouts = noisy.allocate([4, 4])
+    assert rollouts[0] > rollouts[1]
+
+
+def test_07_the_bandit_samples_and_divides_by_the_chance():
+    """EXP3.P: arms are drawn, γ explores, and the loss of the arm played is importance-weighted."""
+
+    def explores(selection):
+        rollout, played = RolloutGDRO(2, n_max=6, utility="loss", selection=selection, gamma=0.3), set()
+        for _ in range(60):
+            rollouts = rollout.allocate([4, 4])
+            played.add(int(rollouts[0]))
+            rollout.update([4, 4], rollouts, [1.0 * rollouts[0], -1.0 * rollouts[0]])
+        assert played == {2, 3, 4, 5, 6}
+
+    assert RolloutGDRO(utility="loss").selection == "sample"
+    explores(None)
+    assert fails(explores, "argmax")
+
+    def unbiased(estimate):
+        rng, log_p, true = (
+            np.random.default_rng(0),
+            np.log([[0.2, 0.8], [0.5, 0.5]]),
+            np.array([[1.0, 3.0], [2, 4]]),
+        )
+        total = 0.0
+        for _ in range(1500):
+            arms, _, chances = sample_joint_arms(log_p, [2, 2], np.array([1, 2]), 6, rng)
+            total = total + estimate(true[[0, 1], arms - 1], arms - 1, chances)
+        assert total / 1500 == pytest.approx(true, abs=0.25)
+
+    def unweighted(losses, arms, chances):
+        return exp3p_losses(losses, arms, np.ones_like(chances), 0.0)
+
+    unbiased(partial(exp3p_losses, bonus=0.0))
+    assert fails(unbiased, unweighted)
+
+
+def test_08_equal_losses_give_equal_weights_whatever_the_shares():
+    """The score is intensive: a rare bin does not win by being rare."""
+    bin_ids = np.repeat([0, 1, 2], [977, 20, 4])
+
+    def check(probabilities):
+        assert probabilities(bin_ids, np.ones(1001)) == pytest.approx([1 / 3] * 3)
+
+    def ours(bin_ids, losses):
+        prompt = PromptGDRO(3)
+        for _ in range(10):
+            prompt.update(bin_ids, losses)
+        return prompt.probabilities()
+
+    def divided_by_the_share(bin_ids, losses):
+        share = np.bincount(bin_ids) / len(bin_ids)
+        omega = np.exp(0.65 * 0.12 * 0.1 * np.bincount(bin_ids, losses) / np.bincount(bin_ids) / share)
+        return omega / omega.sum()
+
+    check(ours)
+    assert fails(check, divided_by_the_share)
+    assert divided_by_the_share(bin_ids, np.ones(1001))[2] > 0.6
+
+
+def test_09_clip_exploration_and_cap_are_as_printed():
+    """(14) clips the score, (15) gives every one of the B bins γ/B, (16) caps the factor."""
+    scores = {0: 9.0, 1: -9.0}  # two of four bins are in the batch
+
+    def check(weights_and_probabilities):
+        weights, q = weights_and_probabilities()
+        omega = np.exp(2.0 * np.array([1.0, -1.0, 0.0, 0.0]))
+        assert weights == pytest.approx(np.minimum(omega, 3.0))
+        assert q == pytest.approx(0.8 * omega / omega.sum() + 0.2 / 4)
+
+    def ours():
+        prompt = PromptGDRO(4, eta=2.0, gamma=0.2, ema=1.0, clip=1.0, max_weight=3.0, debias=False)
+        prompt.update(list(scores), list(scores.values()))
+        return prompt.weights(), prompt.probabilities()
+
+    def released():
+        omega = np.exp(2.0 * np.array([scores[b] for b in (0, 1)]))
+        q = 0.8 * omega / omega.sum() + 0.2 / 2
+        return np.append(omega, [1.0, 1.0]), np.append(q, [0.0, 0.0])
+
+    check(ours)
+    assert fails(check, released)
+
+
+def test_10_one_step_moves_every_average_once(monkeypatch):
+    """With both games on, the score of (12) and the arm score each take one step a batch."""
+    uids = np.arange(8)
+
+    def check():
+        controller = GDROController("both", bins=SHARP, prompt={"debias": False, "ema": 0.12})
+        controller.bins.update(uids, [0] * 4 + [10] * 4, [10] * 8)
+        group_ids = np.repeat(np.arange(8), controller.plan(uids))
+        controller.observe(uids, group_ids, np.zeros(32))
+        assert controller.prompt.scores() == pytest.approx([0.12, 0.12])
+        assert controller.prompt.state_dict()["visits"].tolist() == [1, 1]
+        assert (controller.rollout.state_dict()["visits"] == 1).all()
+
+    check()
+    once = PromptGDRO.update
+
+    def twice(self, *arguments):
+        once(self, *arguments)
+        once(self, *arguments)
+
+    monkeypatch.setattr(PromptGDRO, "update", twice)
+    assert fails(check)
+
+
+def test_11_difficulty_does_not_depend_on_the_rollouts_allotted():
+    """The default estimator gives prompts of one success rate the same pass@k for n = 2 and n = 12."""
+
+    def check(estimator):
+        found = []
+        for n in (2, 12):
+            rng, bins = np.random.default_rng(0), DifficultyBins(estimator=estimator)
+            for _ in range(96 // n):
+                bins.update(np.arange(500), rng.binomial(n, 0.1, 500), np.full(500, n))
+            found.append(bins.pass_at_k(np.arange(500)).mean())
+        assert found == pytest.approx([1 - 0.9**8] * 2, abs=0.04)
+
+    check(DifficultyBins().estimator)
+    check(GDROController(preset="paper").bins.estimator)
+    assert fails(check, "any_of_n")
+
+
+def test_12_an_unseen_prompt_is_a_state_of_its_own():
+    """It is in no bin, gets n̄ rollouts and the mean weight."""
+
+    def check(**settings):
+        controller = seasoned("both", weight_scale="none", **settings)
+        controller.prompt.update([0, 1], [1.0, 0.0])
+        uids = [0, 1, 2, 3, 4, 5, 6, 7, 98, 99]
+        assert controller.bins.assign([99]).tolist() == [UNSEEN]
+        assert controller.plan(uids)[8:].tolist() == [4, 4]
+        weights = controller.weights(uids)
+        assert weights[8:] == pytest.approx([weights[:8].mean()] * 2)
+
+    check()
+    assert fails(partial(check, unseen=0))  # as if it were of the hardest bin
+
+
+def test_13_excluded_bins_are_left_alone():
+    """Weight 1 and the natural share, whatever the other bins get."""
+
+    def check(exclude):
+        controller = GDROController(
+            "prompt", bins=SHARP | {"edges": (0.3, 0.6)}, prompt={"exclude": exclude, "eta": 3.0}
+        )
+        controller.bins.update(np.arange(60), [0] * 30 + [5] * 20 + [10] * 10, [10] * 60)
+        controller.prompt.update([0, 1, 2], [1.0, 0.5, 0.0])
+        assert controller.weights([0, 1, 40, 41, 55])[:2].tolist() == [1.0, 1.0]
+        drawn = []
+        for controller.step in range(200):
+            drawn.append(controller.draw(np.arange(60), 20))
+        assert (np.concatenate(drawn) < 30).mean() == pytest.approx(0.5, abs=0.03)
+
+    check((0,))
+    assert fails(check, ())
+
+
+def test_14_hysteresis_lets_prompts_down_as_well_as_up():
+    """Past a boundary by the margin a prompt changes bin, in either direction."""
+    edges, margin = np.array([0.5]), 0.03
+
+    def check(move):
+        for start, value, end in ((0, 0.52, 0), (0, 0.54, 1), (1, 0.48, 1), (1, 0.46, 0)):
+            assert move(np.array([start]), np.array([value]), edges, margin).tolist() == [end]
+
+    def upward_only(current, estimate, edges, margin):
+        return np.maximum(current, move_bins(current, estimate, edges, margin))
+
+    check(move_bins)
+    assert fails(check, upward_only)
+
+
+def test_15_edges_say_what_they_say():
+    """Six bins are six, and each holds what lies between its edges."""
+
+    def check(make):
+        bins = make(np.arange(1, 6) / 6)
+        assert bins.num_bins == 6
+        bins.update(np.arange(61), np.arange(61), np.full(61, 60))
+        assigned = bins.assign(np.arange(61))
+        assert Counter(assigned.tolist()) == {0: 10, 1: 10, 2: 10, 3: 10, 4: 10, 5: 11}
+
+    def one_more(edges):
+        return DifficultyBins(**SHARP | {"edges": (*edges, 0.99)})
+
+    check(lambda edges: DifficultyBins(**SHARP | {"edges": edges}))
+    assert fails(check, one_more)
+
+
+# one handler of everything is meant: a model's text may raise anything in sympy, and the worker, a process
+# of its own, answers "error", which its parent counts
+COUNTED = {"verify_worker.py": 1}
+
+
+def swallowed(source):
+    """Lines on which an error could vanish without a word."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ExceptHandler):
+            caught = [node.type] if not isinstance(node.type, ast.Tuple) else node.type.elts
+            names = {getattr(kind, "id", getattr(kind, "attr", None)) for kind in caught}
+            silent = all(isinstance(line, ast.Pass) for line in node.body)
+            if silent or names & {None, "Exception", "BaseException"}:
+                found.append(node.lineno)
+        if (
+            isinstance(node, ast.Call)
+            and getattr(node.func, "attr", getattr(node.func, "id", "")) == "suppress"
+        ):
+            found.append(node.lineno)
+    return found
+
+
+def test_16_no_error_is_swallowed():
+    """Errors are raised, with the reason: no handler of everything, none that does nothing."""
+
+    def check(source):
+        assert swallowed(source) == []
+
+    files = sorted(Path(gdro.__file__).parent.rglob("*.py"))
+    assert len(files) > 10
+    found = {file.name: len(lines) for file in files if (lines := swallowed(file.read_text("utf-8")))}
+    assert found == COUNTED
+    for released in (
+        "try:\n    x()\nexcept Exception:\n    y = 0",
+        "try:\n    x()\nexcept:\n    raise",
+        "try:\n    x()\nexcept (KeyError, Exception) as e:\n    log(e)",
+        "try:\n    x()\nexcept KeyError:\n    pass",
+        "with contextlib.suppress(KeyError):\n    x()",
+    ):
+        assert fails(check, released)
+
+
+@pytest.mark.parametrize("preset", ["default", "paper"])
+def test_17_the_state_is_saved_and_restored_bit_for_bit(preset, tmp_path):
+    """A run that goes on from a checkpoint is the run that was never stopped."""
+    rates = np.linspace(0.02, 0.98, 12)
+
+    def go_on(controller):
+        return [play(controller, step, np.arange(12), rates, losses=True) for step in range(5, 9)]
+
+    def check(carry):
+        controller, resumed = GDROController(preset=preset), GDROController(preset=preset)
+        for step in range(5):
+            play(controller, step, np.arange(12), rates, losses=True)
+        carry(controller, resumed)
+        assert go_on(controller) == go_on(resumed)
+
+    def through_a_checkpoint(controller, resumed):
+        save_state(tmp_path / "state.safetensors", controller.state_dict())
+        resumed.load_state_dict(load_state(tmp_path / "state.safetensors"))
+
+    check(through_a_checkpoint)
+    assert fails(check, lambda controller, resumed: None)  # the checkpoint does not hold it
+
+
+def test_18_every_rank_makes_the_same_plan_or_an_error():
+    """Controllers fed the same data agree in everything; one fed a part of it refuses."""
+    uids, rates = [f"p{i}" for i in range(12)], np.linspace(0.1, 0.9, 12)
+    ranks = [GDROController(rollout={"utility": "loss"}) for _ in range(2)]
+    for step in range(6):
+        rows = [play(rank, step, uids, rates, losses=True) for rank in ranks]
+        assert rows[0] == rows[1]
+        assert ranks[0].plan(uids).tolist() == ranks[1].plan(uids).tolist()
+        assert ranks[0].weights(uids).tobytes() == ranks[1].weights(uids).tobytes()
+
+    def check(observe):
+        rollouts = ranks[0].plan(uids)
+        group_ids, mine = np.repeat(np.arange(12), rollouts), slice(0, rollouts.sum() // 2)
+        rewards, losses = np.ones(len(group_ids)), np.zeros(len(group_ids))
+        for part in (
+            (uids, group_ids, rewards[mine], losses),  # the rewards of this rank alone
+            (uids, group_ids[mine], rewards[mine], losses[mine]),  # and its group ids
+            (uids[:6], group_ids, rewards, losses),  # the prompts of this rank alone
+            (uids[:6], group_ids[group_ids < 6], rewards[group_ids < 6], losses[group_ids < 6]),
+        ):
+            with pytest.raises(ValueError):
+                observe(*part)
+
+    def truncating(uids, group_ids, rewards, losses):
+        size = min(len(group_ids), len(rewards), len(losses))
+        kept = group_ids[:size] < len(uids)
+        return np.bincount(group_ids[:size][kept], rewards[:size][kept], len(uids))
+
+    check(lambda *part: ranks[0].observe(*part[:3], losses=part[3]))
+    assert fails(check, truncating)
+
+
+def test_19_the_printed_surrogate_holds_the_kl_term():
+    """(6): minus the clipped objective plus β times the KL, averaged over the tokens of a rollout."""
+    torch = pytest.importorskip("torch")
+    trainer = pytest.importorskip("gdro.trainer").GDROTrainer
+    logps = torch.tensor([[-1.0, -2.0, -9.0], [-0.5, -0.5, -0.5]])
+    reference = torch.tensor([[-1.5, -2.0, -1.0], [-0.5, -1.0, -0.25]])
+    output = {
+        "old_per_token_logps": logps,
+        "ref_per_token_logps": reference,
+        "completion_mask": torch.tensor([[1, 1, 0], [1, 1, 1]]),
+    }
+    advantages = torch.tensor([1.0, -1.0])
+
+    def surrogate(beta):
+        stand_in = SimpleNamespace(
+            controller=SimpleNamespace(needs_losses=True),
+            beta=beta,
+            accelerator=SimpleNamespace(gather=lambda x: x),
+        )
+        stand_in._mean_kl = partial(trainer._mean_kl, stand_in)
+        return trainer._surrogate_losses(stand_in, output, advantages)
+
+    def kl(gap):
+        return np.exp(gap) - gap - 1
+
+    def check(losses):
+        by_hand = [-1 + 0.1 * kl(-0.5) / 2, 1 + 0.1 * (kl(-0.5) + kl(0.25)) / 3]
+        assert losses == pytest.approx(by_hand)
+
+    check(surrogate(0.1))
+    assert fails(check, -advantages.numpy())
+    assert surrogate(0.0).tolist() == [-1.0, 1.0]
+
+    # it reaches the adversary only if asked for by name
+    for signal, expected in (("surrogate", 0.3), ("failure_rate", 1.0), ("spread", 0.0)):
+        controller = GDROController("prompt", bins=SHARP, signal=signal, prompt={"ema": 1.0})
+        controller.observe([0], [0, 0], [0, 0], losses=[0.2, 0.4])
+        assert controller.prompt.scores()[0] == pytest.approx(expected)

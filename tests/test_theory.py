@@ -1,0 +1,209 @@
+"""Closed forms, each against an optimizer, a brute force or a number worked out by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.optimize import minimize
+
+from gdro import theory
+
+finite_losses = arrays(float, st.integers(1, 8), elements=st.floats(-5, 5))
+
+
+def regularized_value(q, losses, eta):
+    entropy = -sum(x * np.log(x) for x in q if x > 0)
+    return float(q @ losses + entropy / eta)
+
+
+@pytest.mark.parametrize("eta", [0.3, 0.65, 4.0])
+def test_soft_worst_case_is_what_an_optimizer_finds_on_the_simplex(eta):
+    losses = np.array([0.2, -1.0, 0.9, 0.85])
+    found = minimize(
+        lambda q: -regularized_value(q, losses, eta),
+        np.full(4, 0.25),
+        bounds=[(1e-12, 1)] * 4,
+        constraints={"type": "eq", "fun": lambda q: q.sum() - 1},
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    value, q = theory.soft_worst_case(losses, eta)
+    assert value == pytest.approx(-found.fun, abs=1e-9)
+    assert q == pytest.approx(found.x, abs=1e-5)
+    assert regularized_value(q, losses, eta) == pytest.approx(value, abs=1e-12)
+
+
+def test_soft_worst_case_by_hand():
+    value, q = theory.soft_worst_case([0.0, np.log(3.0)], 1.0)
+    assert value == pytest.approx(np.log(4.0))
+    assert q == pytest.approx([0.25, 0.75])
+
+
+@given(finite_losses, st.floats(0.05, 20))
+def test_soft_worst_case_lies_within_its_bounds(losses, eta):
+    value, q = theory.soft_worst_case(losses, eta)
+    lower, upper = theory.soft_worst_case_bounds(losses, eta)
+    assert lower == losses.max()
+    assert lower - 1e-9 <= value <= upper + 1e-9
+    assert q.sum() == pytest.approx(1)
+    assert (q >= 0).all()
+
+
+def test_upper_bound_is_met_by_equal_losses():
+    value, q = theory.soft_worst_case(np.full(10, 0.4), 0.65)
+    assert value == pytest.approx(theory.soft_worst_case_bounds(np.full(10, 0.4), 0.65)[1])
+    assert q == pytest.approx(np.full(10, 0.1))
+
+
+def test_leading_axes_are_games_of_their_own():
+    losses = np.random.default_rng(0).normal(size=(3, 2, 5))
+    value, q = theory.soft_worst_case(losses, 2.0)
+    assert value.shape == (3, 2)
+    for index in np.ndindex(3, 2):
+        one_value, one_q = theory.soft_worst_case(losses[index], 2.0)
+        assert value[index] == pytest.approx(one_value)
+        assert q[index] == pytest.approx(one_q)
+
+
+def test_mixture_gradient_is_the_gradient_of_the_soft_worst_case():
+    rng = np.random.default_rng(1)
+    centres, theta, eta, step = rng.normal(size=(4, 3)), rng.normal(size=3), 1.7, 1e-6
+
+    def value(theta):
+        return theory.soft_worst_case(((theta - centres) ** 2).sum(axis=1), eta)[0]
+
+    numeric = [(value(theta + step * e) - value(theta - step * e)) / (2 * step) for e in np.eye(3)]
+    losses = ((theta - centres) ** 2).sum(axis=1)
+    assert theory.mixture_gradient(losses, 2 * (theta - centres), eta) == pytest.approx(numeric, abs=1e-6)
+
+
+def hedge(loss_of_strategy, size, horizon, eta):
+    """Strategies of exponential weights, (T, size), against losses that it is told after each play."""
+    total, played, losses = np.zeros(size), [], []
+    for _ in range(horizon):
+        weights = np.exp(-eta * (total - total.min()))
+        played.append(weights / weights.sum())
+        losses.append(loss_of_strategy(played[-1]))
+        total += losses[-1]
+    return np.array(played), np.array(losses)
+
+
+def test_duality_gap_of_a_matrix_game_is_bounded_by_the_regrets():
+    """Both players at once: rows θ minimize, columns q maximize θᵀ M q."""
+    rng = np.random.default_rng(2)
+    payoff, horizon, eta = rng.random((4, 5)), 300, 0.2
+    theta_total, q_total = np.zeros(4), np.zeros(5)
+    thetas, qs = [], []
+    for _ in range(horizon):
+        theta, q = np.exp(-eta * theta_total), np.exp(eta * q_total)
+        thetas.append(theta / theta.sum())
+        qs.append(q / q.sum())
+        theta_total += payoff @ qs[-1]
+        q_total += payoff.T @ thetas[-1]
+    thetas, qs = np.array(thetas), np.array(qs)
+    paid = np.einsum("ti,ij,tj->", thetas, payoff, qs)
+    regret_theta, regret_q = paid - theta_total.min(), q_total.max() - paid
+    gap = (thetas.mean(0) @ payoff).max() - (payoff @ qs.mean(0)).min()
+    bound = theory.duality_gap_bound(regret_theta, regret_q, horizon)
+    assert gap == pytest.approx(bound)  # bilinear: (27) is an equality
+    assert gap > 0
+
+
+def test_hedge_keeps_its_regret_bound():
+    horizon, size = 400, 6
+    rng = np.random.default_rng(3)
+    drawn = iter(rng.random((horizon, size)) < np.linspace(0.3, 0.7, size))
+    eta = np.sqrt(8 * np.log(size) / horizon)
+    played, losses = hedge(lambda _: next(drawn).astype(float), size, horizon, eta)
+    regret = (played * losses).sum() - losses.sum(axis=0).min()
+    assert 0 < regret <= theory.hedge_regret_bound(size, horizon)
+
+
+def test_regret_bounds_by_hand():
+    assert theory.hedge_regret_bound(2, 200) == pytest.approx(8.3255461)  # √(100 ln 2)
+    assert theory.hedge_regret_bound(2, 200, loss_range=3) == pytest.approx(3 * 8.3255461)
+    assert theory.exp3p_regret_bound(2, 100, delta=2 / np.e) == pytest.approx(5.15 * np.sqrt(200))
+
+
+def test_variance_proxy_by_hand():
+    assert theory.variance_proxy([1.0, 4.0], [0.25, 0.75], [2, 6]) == pytest.approx(0.625)
+
+
+def test_square_root_allocation_by_hand():
+    assert theory.square_root_allocation([1.0, 4.0], [0.5, 0.5], 3) == pytest.approx([2.0, 4.0])
+
+
+def test_square_root_allocation_is_what_an_optimizer_finds():
+    variances, shares, mean = np.array([0.25, 0.05, 0.16, 0.01]), np.array([0.5, 0.1, 0.15, 0.25]), 4.0
+    found = minimize(
+        lambda n: theory.variance_proxy(variances, shares, n),
+        np.full(4, mean),
+        bounds=[(1e-3, None)] * 4,
+        constraints={"type": "eq", "fun": lambda n: shares @ n - mean},
+        method="SLSQP",
+        options={"ftol": 1e-15, "maxiter": 500},
+    )
+    allocation = theory.square_root_allocation(variances, shares, mean)
+    assert allocation == pytest.approx(found.x, abs=1e-3)
+    assert theory.variance_proxy(variances, shares, allocation) <= found.fun + 1e-12
+
+
+@given(st.integers(1, 8).flatmap(lambda size: arrays(float, (2, size), elements=st.floats(0.01, 1))))
+def test_square_root_allocation_meets_the_budget_and_the_price(table):
+    variances, shares = table[0], table[1] / table[1].sum()
+    allocation = theory.square_root_allocation(variances, shares, 4.0)
+    price = theory.shadow_price(variances, shares, 4.0)
+    assert shares @ allocation == pytest.approx(4.0)
+    assert theory.demand_at_price(variances, price) == pytest.approx(allocation)
+
+
+def test_shadow_price_is_what_one_more_rollout_would_save():
+    variances, shares = np.array([0.25, 0.09]), np.array([0.3, 0.7])
+
+    def best(mean):
+        n = theory.square_root_allocation(variances, shares, mean)
+        return theory.variance_proxy(variances, shares, n)
+
+    saved = (best(4 - 1e-5) - best(4 + 1e-5)) / 2e-5
+    assert theory.shadow_price(variances, shares, 4.0) == pytest.approx(saved, rel=1e-6)
+
+
+def test_staircase_is_the_brute_force_and_falls_with_the_price():
+    variances, arms = np.array([0.25, 0.1, 0.0, 0.02]), np.arange(2, 13)
+    prices = np.geomspace(1e-5, 1.0, 300)
+    taken = theory.staircase(np.broadcast_to(variances, (300, 4)), prices, arms)
+    for price, row in zip(prices, taken, strict=True):
+        for v, n in zip(variances, row, strict=True):
+            costs = {int(arm): v / arm + price * arm for arm in arms}
+            assert n == min(costs, key=costs.get)
+            assert abs(n - np.clip(np.sqrt(v / price), 2, 12)) <= 1  # (31), to the next arm
+    assert (np.diff(taken, axis=0) <= 0).all()
+    assert set(taken[:, 0]) == set(arms.tolist())  # every stair is trodden
+
+
+def test_staircase_takes_the_smaller_arm_on_a_tie():
+    # 12/n + 2n is 10 at n = 2 and n = 3, exactly
+    assert theory.staircase([12.0], 2.0, [1, 2, 3, 4]).tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: theory.soft_worst_case([0.1], 0), "eta must be positive and finite, got 0"),
+        (lambda: theory.soft_worst_case([0.1], np.inf), "max\\(losses\\)"),
+        (lambda: theory.soft_worst_case_bounds([0.1], -1), "eta"),
+        (lambda: theory.soft_worst_case([0.1, np.nan], 1), "losses must be finite .* leave out"),
+        (lambda: theory.soft_worst_case(0.1, 1), "bins on the last axis"),
+        (lambda: theory.duality_gap_bound(1, 1, 0), "horizon must be positive, got 0; give"),
+        (lambda: theory.square_root_allocation([-1, 1], [0.5, 0.5], 4), "variances must be ≥ 0"),
+        (lambda: theory.square_root_allocation([0, 0], [0.5, 0.5], 4), "every allocation is optimal"),
+        (lambda: theory.square_root_allocation([1, 0], [0, 1.0], 4), "positive in some bin that has a share"),
+        (lambda: theory.square_root_allocation([1, 1], [0.5, 0.6], 4), "shares must .* sum to one .* divide"),
+        (lambda: theory.shadow_price([1, 1], [0.5, 0.5], 0), "mean_rollouts must be positive, got 0"),
+        (lambda: theory.demand_at_price([1, 1], 0), "price must be positive, got 0; at price 0"),
+    ],
+)
+def test_bad_arguments_are_refused_with_the_reason(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

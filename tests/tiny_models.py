@@ -1,0 +1,56 @@
+"""Tiny random models of several families, saved as a hub folder would be."""
+
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+FAMILIES = ("Qwen3", "Llama", "Mistral")
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 64,
+    "max_position_embeddings": 1024,
+}
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+def byte_tokenizer():
+    """One token per byte of UTF-8: every text has tokens, and none was trained."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = ["<pad>", "<eos>", *letters]
+    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def save_tiny_model(family: str, folder: Path) -> Path:
+    """A random model of a family and its tokenizer, written to ``folder``; always the same."""
+    tokenizer = byte_tokenizer()
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=len(tokenizer),
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **SIZES,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{family}ForCausalLM")(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
