@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.colors import TwoSlopeNorm
 
 from gdro import metrics
 from gdro.experiment import BASE, Profile
@@ -98,11 +99,11 @@ def _score_bars(axis, scores):
 def _gain_bars(axis, profile, scores, reported):
     ours = scores[scores["score"] == f"pass@{profile.evaluation.k}"].set_index("variant")
     bars: list[tuple] = []
-    for variant in profile.variants:
+    for i, variant in enumerate(profile.variants):
         if variant != "grpo" and "gain" in ours:
             row, grpo = ours.loc[variant], ours["value"]["grpo"]
             spread = [100 * (row.gain - row.gain_low) / grpo, 100 * (row.gain_high - row.gain) / grpo]
-            bars.append((f"{row.label}, ours", 100 * row.gain / grpo, spread, PALETTE[2]))
+            bars.append((f"{row.label}, ours", 100 * row.gain / grpo, spread, PALETTE[i % len(PALETTE)]))
     for model, of_model in reported.groupby("model"):
         value = of_model.set_index("method")["pass@8"]
         for method in ("Prompt-GDRO", "Rollout-GDRO"):
@@ -171,7 +172,7 @@ def adversary_trends(profile: Profile, runs: list[dict], variant: str):
     _mass_lines(axes[1], share_STB, "prompts")
     axes[1].set(title="Mass in the easier bins", ylabel="share of prompts", ylim=(0, 1.02))
     _band(axes[2], metrics.effective_number(q_STB), "adversary q", PALETTE[1])
-    axes[2].set(title="Effective number of bins, exp(entropy)", ylabel="bins", ylim=(0, None))
+    axes[2].set(title="Effective number of bins, exp(entropy)", ylabel="bins", ylim=(0, q_STB.shape[2] + 1))
     return _finish_trends(figure, axes, f"{profile.label(variant)} over training")
 
 
@@ -202,7 +203,8 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
     cut = 100 * (1 - np.nanmean(error_ST) / np.nanmean(uniform_ST))
     paper = reported.loc[reported["quantity"].str.startswith("WSE"), "value"]
     axes[1].set(
-        title=f"WSE (33): {cut:.1f}% below uniform (paper reports {paper.min():.1f} to {paper.max():.1f}%)",
+        title=f"WSE (33): {abs(cut):.1f}% {'below' if cut >= 0 else 'above'} uniform "
+        f"(paper reports {paper.min():.1f} to {paper.max():.1f}% below)",
         ylabel="weighted standard error",
         ylim=(0, None),
     )
@@ -323,14 +325,14 @@ def _heatmaps(panels, title):
     figure, axes = plt.subplots(1, len(panels), figsize=(3.6 * len(panels) + 0.6, 3.0))
     for axis, (values_STB, name, palette, center) in zip(axes, panels, strict=True):
         mean_TB = _nanmean(values_STB, axis=0)
-        limits = {}
+        norm = None
         if center is not None:  # diverging colours, white at what GRPO would do
-            reach = max(np.nanmax(np.abs(mean_TB - center)), 1e-3)
-            limits = {"vmin": center - reach, "vmax": center + reach}
+            low, high = np.nanmin(mean_TB), np.nanmax(mean_TB)
+            norm = TwoSlopeNorm(center, min(low, center - 0.1), max(high, center + 0.1))
         steps, bins = mean_TB.shape
         image = axis.imshow(
             mean_TB.T, aspect="auto", origin="lower", cmap=palette, interpolation="nearest",
-            extent=(0.5, steps + 0.5, -0.5, bins - 0.5), **limits,
+            extent=(0.5, steps + 0.5, -0.5, bins - 0.5), norm=norm,
         )  # fmt: skip
         axis.set(xlabel="step", ylabel="bin (0 hardest)", title=name, yticks=range(bins))
         axis.grid(False)
