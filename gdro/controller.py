@@ -222,8 +222,8 @@ class GDROController:
             spent = len(rewards_R) / len(keys)
             demand = self.rollout.update(counts_B, np.where(counts_B > 0, rollouts_B, 0), utility_B, spent)
 
-        success_B, _ = bin_means(bin_ids_P, successes_P / trials_P, self.num_bins)
-        mean_rollouts_B, _ = bin_means(bin_ids_P, trials_P, self.num_bins)
+        success_B = _bin_means_of_all(bin_ids_P, successes_P / trials_P, counts_B)
+        mean_rollouts_B = _bin_means_of_all(bin_ids_P, trials_P, counts_B)
         variance_B, _ = bin_means(bin_ids_P, variance_P, self.num_bins)
         row = {
             "step": self.step,
@@ -388,6 +388,12 @@ def _group_variances(group_ids_R, values_R, trials_P):
     means_P = _group_sums(group_ids_R, values_R, trials_P) / trials_P
     squares_P = _group_sums(group_ids_R, (values_R - means_P[group_ids_R]) ** 2, trials_P)
     return np.divide(squares_P, trials_P - 1, out=np.full(len(trials_P), np.nan), where=trials_P > 1)
+
+
+def _bin_means_of_all(bin_ids_P, values_P, counts_B):
+    """Mean by bin of a value that every prompt has, (B,); NaN for a bin without prompts."""
+    sums_B = np.bincount(bin_ids_P + 1, values_P, len(counts_B) + 1)[1:]
+    return sums_B / np.where(counts_B > 0, counts_B, np.nan)
 
 
 def _check_finite(name, values_R):

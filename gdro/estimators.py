@@ -22,7 +22,9 @@ class Estimator:
     def __init__(self, k, history):
         self.k, self.history = k, history
         self.clock = 0  # calls of add so far; seeds what chance decides
-        self.arrays = {name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in self._layout().items()}
+        self.arrays: dict[str, np.ndarray] = {
+            name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in self._layout().items()
+        }
 
     def _layout(self) -> dict[str, tuple[type, tuple[int, ...]]]:
         """Name → (dtype, shape of one prompt's entry) of each array."""

@@ -84,7 +84,7 @@ def best_joint_arms(values_BN, counts_B, arms_N, budget):
             (fits, reach + 1), np.int64, table, pad * WORD, (-count * WORD, WORD)
         )
         table = table.copy()
-        table[pad : pad + reach + 1] = (before + keys_N[:fits, None]).max(axis=0)
+        np.maximum.reduce(before + keys_N[:fits, None], out=table[pad : pad + reach + 1])
         tables.append(table)
 
     spent = int(np.flatnonzero(table[pad:] > UNREACHABLE // 2)[-1])
@@ -203,9 +203,9 @@ class RolloutGDRO:
         seed: int = 0,
     ):
         check_adversary(num_bins, eta, gamma, ema)
-        for name, value in (("n_min", n_min), ("n_max", n_max)):
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+        for name, arm in (("n_min", n_min), ("n_max", n_max)):
+            if not isinstance(arm, int | np.integer) or isinstance(arm, bool) or arm < 1:
+                raise ValueError(f"{name} must be an integer of at least 1, got {arm!r}")
         if n_min > n_max:
             raise ValueError(f"n_min must not exceed n_max, got {n_min} > {n_max}; swap or equal them")
         if not n_min <= mean_rollouts <= n_max:
