@@ -104,9 +104,17 @@ def bias_and_spread_by_prompt(estimates_VP, truth_VP, from_visit):
     return float(np.abs(np.nanmean(error_VP, axis=0)).mean()), float(np.nanstd(error_VP, axis=0).mean())
 
 
+def mean_track(estimates_VP):
+    """Mean estimate after each visit over the prompts that have one, (V,); NaN where none has."""
+    known_VP = np.isfinite(estimates_VP)
+    count_V = known_VP.sum(axis=1)
+    sum_V = np.where(known_VP, estimates_VP, 0.0).sum(axis=1)
+    return np.divide(sum_V, count_V, out=np.full(len(count_V), np.nan), where=count_V > 0)
+
+
 def lag(estimates_VP, truth_VP, longest=60):
     """Visits by which the mean estimate trails the mean truth: the shift that fits best."""
-    mean_V, truth_V = np.nanmean(estimates_VP, axis=1), truth_VP.mean(axis=1)
+    mean_V, truth_V = mean_track(estimates_VP), truth_VP.mean(axis=1)
     start = longest
     misfit = [
         np.mean((mean_V[start:] - truth_V[start - shift : len(truth_V) - shift]) ** 2)

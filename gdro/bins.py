@@ -72,9 +72,12 @@ class DifficultyBins:
             raise ValueError(f"{len(keys)} uids came with counts of shape {successes.shape}")
         if (trials < 1).any():
             raise ValueError("trials must be at least 1, got 0; leave out prompts without rollouts")
-        keys, inverse = np.unique(keys, return_inverse=True)
-        successes = np.bincount(inverse, successes, len(keys)).astype(np.int64)
-        trials = np.bincount(inverse, trials, len(keys)).astype(np.int64)
+        order = keys.argsort(kind="stable")  # what chance decides must not hang on the batch's order
+        keys, successes, trials = keys[order], successes[order], trials[order]
+        if (keys[1:] == keys[:-1]).any():
+            keys, inverse = np.unique(keys, return_inverse=True)
+            successes = np.bincount(inverse, successes, len(keys)).astype(np.int64)
+            trials = np.bincount(inverse, trials, len(keys)).astype(np.int64)
         rows = self._rows_with_room(keys)
         self._table.kind = self._table.kind or uids.kind
         self._record.add(rows, successes, trials)

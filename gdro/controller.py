@@ -7,6 +7,7 @@ as one row of the run's record.
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,6 +34,15 @@ PRESETS: dict[str, dict] = {
         "weight_scale": "none",
     },
 }
+
+
+class _Plan(NamedTuple):
+    """What `plan` decided: keys, bins and rollouts of the prompts (P,), rollouts of the bins (B,)."""
+
+    keys: np.ndarray
+    bin_ids_P: np.ndarray
+    rollouts_P: np.ndarray
+    rollouts_B: np.ndarray
 
 
 class GDROController:
@@ -100,7 +110,7 @@ class GDROController:
         check_choice("unseen", unseen, ("neutral", *range(self.num_bins)))
         self.unseen, self.success_threshold, self.seed = unseen, float(success_threshold), int(seed)
         self.step = 0
-        self._planned: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # keys, n (P,), n (B,)
+        self._planned: _Plan | None = None
 
     @property
     def num_bins(self) -> int:
@@ -146,10 +156,8 @@ class GDROController:
             )
         rollouts_P = np.full(len(keys), int(self.mean_rollouts))
         rollouts_B = np.full(self.num_bins, int(self.mean_rollouts))
-        seen_P, seen_budget = np.zeros(len(keys), bool), 0
-        if self.moves_rollouts:
-            bin_ids_P = self._placed(uids)
-            seen_P = bin_ids_P >= 0
+        bin_ids_P, seen_budget = self._placed(uids), 0
+        seen_P = (bin_ids_P >= 0) & self.moves_rollouts
         if seen_P.any():
             counts_B = np.bincount(bin_ids_P[seen_P], minlength=self.num_bins)
             seen_budget = int(self.mean_rollouts * int(counts_B.sum()) + 1e-9)
@@ -157,7 +165,7 @@ class GDROController:
             rollouts_P[seen_P] = rollouts_B[bin_ids_P[seen_P]]
         self._hand_out(rollouts_P, seen_budget, seen_P, keys)
         self._hand_out(rollouts_P, total - seen_budget, ~seen_P, keys)
-        self._planned = (keys, rollouts_P, rollouts_B)
+        self._planned = _Plan(keys, bin_ids_P, rollouts_P, rollouts_B)
         return rollouts_P.copy()
 
     def _hand_out(self, rollouts_P, budget, open_P, keys):
@@ -193,11 +201,11 @@ class GDROController:
                 f"prompts {np.flatnonzero(trials_P == 0)} of the batch have no rollouts; "
                 "give group_ids for every prompt, or leave those uids out"
             )
-        rollouts_B = self._planned_rollouts(keys, trials_P)
+        plan = self._plan_of(uids, trials_P)
         successes_P = _group_sums(group_ids_R, rewards_R > self.success_threshold, trials_P)
         variance_P = _group_variances(group_ids_R, rewards_R, trials_P)
 
-        bin_ids_P = self._placed(uids)
+        bin_ids_P = plan.bin_ids_P
         self.bins.update(uids, successes_P.astype(np.int64), trials_P)
         first_visit_P = bin_ids_P < 0
         if first_visit_P.any():
@@ -220,7 +228,8 @@ class GDROController:
             utility_P = variance_P if self.rollout.utility == "variance" else played_loss_P
             utility_B, _ = bin_means(bin_ids_P, utility_P, self.num_bins, counts_P)
             spent = len(rewards_R) / len(keys)
-            demand = self.rollout.update(counts_B, np.where(counts_B > 0, rollouts_B, 0), utility_B, spent)
+            played_B = np.where(counts_B > 0, plan.rollouts_B, 0)
+            demand = self.rollout.update(counts_B, played_B, utility_B, spent)
 
         success_B = _bin_means_of_all(bin_ids_P, successes_P / trials_P, counts_B)
         mean_rollouts_B = _bin_means_of_all(bin_ids_P, trials_P, counts_B)
@@ -237,7 +246,7 @@ class GDROController:
             "price": float(self.rollout.price),
             "demand": demand,
             "infeasible_steps": int(self.rollout.infeasible_steps),
-            "mean_reward": float(rewards_R.mean()),
+            "mean_reward": float(rewards_R.sum() / len(rewards_R)),
         }
         self._planned = None
         self.step += 1
@@ -300,20 +309,18 @@ class GDROController:
             return bin_ids_P
         return np.where(bin_ids_P == UNSEEN, self.unseen, bin_ids_P)
 
-    def _planned_rollouts(self, keys, trials_P):
-        """Rollouts by bin (B,) as planned for just these prompts."""
-        if self._planned is None:
-            planned = not self.moves_rollouts
-            rollouts_B = np.full(self.num_bins, int(self.mean_rollouts))
-        else:
-            planned_keys, rollouts_P, rollouts_B = self._planned
-            planned = np.array_equal(planned_keys, keys) and np.array_equal(rollouts_P, trials_P)
-        if self.moves_rollouts and not planned:
+    def _plan_of(self, uids, trials_P):
+        """The plan for just these prompts and rollouts; where rollouts do not move, none is needed."""
+        plan = self._planned
+        same_prompts = plan is not None and np.array_equal(plan.keys, uids.keys)
+        if same_prompts and np.array_equal(plan.rollouts_P, trials_P):
+            return plan
+        if self.moves_rollouts:
             raise ValueError(
                 "observe was given other prompts or rollout counts than the last plan; "
                 "call plan(uids), generate exactly that many rollouts for each, then observe"
             )
-        return rollouts_B
+        return _Plan(uids.keys, self._placed(uids), trials_P, np.full(self.num_bins, int(self.mean_rollouts)))
 
     def _checked(self, keys, group_ids, rewards, losses):
         group_ids_R = np.asarray(group_ids)

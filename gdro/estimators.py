@@ -67,9 +67,8 @@ class BetaPosterior(Estimator):
         successes = self.arrays["successes"][rows].astype(float)
         failures = self.arrays["failures"][rows].astype(float)
         alpha, beta = self.prior[0] + successes, self.prior[1] + failures
-        all_wrong = np.ones(len(rows))
-        for i in range(self.k):
-            all_wrong *= (beta + i) / (alpha + beta + i)
+        i = np.arange(self.k)[:, None]
+        all_wrong = ((beta + i) / (alpha + beta + i)).prod(axis=0)
         return np.where(successes + failures > 0, 1.0 - all_wrong, np.nan)
 
 

@@ -175,12 +175,13 @@ def gradient_mixture(numeric, mixed, per_bin, q):
     left.plot([-lim, lim], [-lim, lim], color="grey", lw=1)
     left.scatter(numeric, mixed, color=COLORS[0], s=40)
     left.set(xlabel="numeric derivative", ylabel="mixture of bins' gradients", title="Equation (26), coordinate by coordinate")
+    arrow = {"angles": "xy", "scale_units": "xy", "scale": 1}
     for b, (gradient, weight) in enumerate(zip(per_bin, q, strict=True)):
-        right.annotate("", gradient[:2], (0, 0), arrowprops={"arrowstyle": "->", "color": COLORS[b], "lw": 0.8 + 5 * weight})
-        right.annotate(f"bin {b}: q = {weight:.2f}", gradient[:2], color=COLORS[b], fontsize=9)
+        label = f"bin {b}: q = {weight:.2f}"
+        right.quiver(0, 0, *gradient[:2], color=COLORS[b], width=0.004 + 0.02 * weight, label=label, **arrow)
     mix = np.asarray(q) @ np.asarray(per_bin)
-    right.annotate("", mix[:2], (0, 0), arrowprops={"arrowstyle": "->", "color": "black", "lw": 3})
-    right.annotate("mixture", mix[:2], fontsize=10, fontweight="bold")
+    right.quiver(0, 0, *mix[:2], color="black", width=0.014, label="mixture", **arrow)
+    right.legend()
     reach = 1.35 * np.abs(np.asarray(per_bin)[:, :2]).max()
     right.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="∂/∂θ₀", ylabel="∂/∂θ₁", title="First two coordinates")
     return fig
@@ -189,13 +190,14 @@ def gradient_mixture(numeric, mixed, per_bin, q):
 def frequency_bias(steps, effective, effective_bound, rows):
     """Effective number of groups over steps, and the worst group against it. rows: (label, x, y, half)."""
     fig, (left, right) = _axes(2, width=5.8, height=4.2)
-    for color, marker, (label, values) in zip(COLORS, MARKERS, effective.items(), strict=False):
-        left.plot(steps, values, marker=marker, color=color, label=label)
+    looks = {label: (COLORS[i], MARKERS[i]) for i, (label, *_) in enumerate(rows)}
+    for label, values in effective.items():
+        left.plot(steps, values, marker=looks[label][1], color=looks[label][0], label=label)
     left.axhline(effective_bound, color="grey", ls=":", label="all groups")
     left.set(xlabel="step", ylabel="effective groups, exp(entropy of q)", ylim=(0, None), title="How many groups are played")
     left.legend()
-    for color, marker, (label, x, y, half) in zip(COLORS, MARKERS, rows, strict=False):
-        right.errorbar(x, y, half, marker=marker, color=color, ls="", capsize=3, label=label, ms=8)
+    for label, x, y, half in rows:
+        right.errorbar(x, y, half, marker=looks[label][1], color=looks[label][0], ls="", capsize=3, label=label, ms=8)
     right.set(
         xlabel="effective groups, mean over the run", ylabel="accuracy of the worst group (%)", title="What that does to the worst"
     )
@@ -216,12 +218,14 @@ def signals(rates, values, titles):
 
 def regret(horizons, panels):
     """Measured regret against its bound. panels: {title: {label: (values, style)}}."""
-    fig, axes = _axes(len(panels), width=5.6, height=4.2)
+    fig, axes = _axes(len(panels), width=5.0, height=4.4, sharey=True)
     for ax, (title, curves) in zip(axes, panels.items(), strict=True):
         for color, (label, (values, style)) in zip([*COLORS[:3], "black", "grey"], curves.items(), strict=False):
             ax.plot(horizons, np.maximum(values, 0.05), style, color=color, label=label)
-        ax.set(xscale="log", yscale="log", xlabel="horizon T (steps)", ylabel="regret (units of loss)", title=title)
-        ax.legend()
+        ax.set(xscale="log", yscale="log", xlabel="horizon T (steps)", title=title)
+    axes[0].set_ylabel("regret (units of loss)")
+    handles, labels = axes[0].get_legend_handles_labels()
+    fig.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     return fig
 
 

@@ -270,12 +270,13 @@ class RolloutGDRO:
         """
         counts_B = self._checked_counts(bin_counts)
         budget = self._checked_budget(counts_B, budget)
-        present = np.flatnonzero(counts_B)
-        rng = self._generator()
+        present, samples = np.flatnonzero(counts_B), self.selection == "sample"
         # bins alike in everything are told apart by a coin, not by their number
-        shuffled = rng.permutation(present)
+        alike = len(set(counts_B[present].tolist())) < len(present)
+        rng = self._generator() if samples or alike else None
+        shuffled = present if rng is None else rng.permutation(present)
         counts, log_p = counts_B[shuffled], self._log_probabilities()[shuffled]
-        if self.selection == "argmax":
+        if not samples:
             values = log_p * counts[:, None] if self.joint == "prompts" else log_p
             chosen, left_over = best_joint_arms(values, counts, self.arms, budget)
             chances = np.exp(log_p)

@@ -570,7 +570,9 @@ class _Table:
         counts_GB = _counts(bins_GP, self.B)
         rollouts_GB = np.where(counts_GB > 0, self.rollouts_GB, 0)
         p_GBN = np.exp(self.log_p_GBN)
-        demand_G = np.einsum("gb,gb->g", counts_GB, p_GBN @ self.arms_N) / counts_GB.sum(axis=1)
+        count_G = counts_GB.sum(axis=1)
+        demand_G = np.einsum("gb,gb->g", counts_GB, p_GBN @ self.arms_N) / np.maximum(count_G, 1)
+        demand_G = np.where(count_G > 0, demand_G, game.mean_rollouts)  # nobody asks: the price stays
         if game.method == "rollout_loss":
             observed_GB, _ = bin_means_of_games(bins_GP, failure_GP, self.B)
             observed_GB = np.where(rollouts_GB > 0, observed_GB, np.nan)
@@ -578,7 +580,9 @@ class _Table:
             new_GBN = exp3p_losses(observed_GB, played_GB, self.chances_GBN, RolloutGDRO(self.B).bonus)
         else:
             rate_GP = right_GP / n_GP
-            variance_GP = rate_GP * (1 - rate_GP) * n_GP / (n_GP - 1)
+            unscaled_GP = rate_GP * (1 - rate_GP) * n_GP
+            nothing_GP = np.full(n_GP.shape, np.nan)  # a group of one says nothing of its variance
+            variance_GP = np.divide(unscaled_GP, n_GP - 1, out=nothing_GP, where=n_GP > 1)
             variance_GB, _ = bin_means_of_games(bins_GP, variance_GP, self.B)
             new_GBN = variance_GB[..., None]
         self.arm_ema_GBN = ema_scores(self.arm_ema_GBN, new_GBN, game.rollout_ema)
@@ -604,7 +608,13 @@ class _Table:
         """As `GDROController.weights`: mean one over the batch. None without reweighting."""
         if self.game.method not in REWEIGHTS:
             return None
-        weights_GP = np.take_along_axis(self._weights(), self.bin_GD[self.rows_G1, slots_GP], 1)
+        bins_GP = self.bin_GD[self.rows_G1, slots_GP]
+        seen_GP = bins_GP >= 0
+        weights_GP = np.take_along_axis(self._weights(), np.maximum(bins_GP, 0), 1)
+        if not seen_GP.all():  # without an estimate yet: the mean weight
+            count_G1 = seen_GP.sum(axis=1, keepdims=True)
+            mean_G1 = np.where(seen_GP, weights_GP, 0.0).sum(axis=1, keepdims=True) / np.maximum(count_G1, 1)
+            weights_GP = np.where(seen_GP, weights_GP, np.where(count_G1 > 0, mean_G1, 1.0))
         return weights_GP / weights_GP.mean(axis=1, keepdims=True)
 
     def _learn(self, slots_GP, places_AGP, counts_AGP, n_GP):
@@ -683,11 +693,11 @@ def answer_pulls(counts_AGP, n_GP):
 def bin_means_of_games(bins_GP, values_GP, num_bins):
     """`gdro.prompt_gdro.bin_means` for each game: means (G, B), NaN where absent, and counts (G, B).
 
-    Every prompt must have a bin; a NaN value is left out of the mean.
+    bin −1 (none yet) is left out, as is a NaN value.
     """
-    known_GP = ~np.isnan(values_GP)
+    known_GP = ~np.isnan(values_GP) & (bins_GP >= 0)
     counts_GB = _counts(np.where(known_GP, bins_GP, -1), num_bins)
-    places = (np.arange(len(bins_GP))[:, None] * num_bins + bins_GP).ravel()
+    places = (np.arange(len(bins_GP))[:, None] * num_bins + np.maximum(bins_GP, 0)).ravel()
     sums_GB = np.bincount(places, np.where(known_GP, values_GP, 0.0).ravel(), counts_GB.size)
     sums_GB = sums_GB.reshape(counts_GB.shape)
     means_GB = np.divide(sums_GB, counts_GB, out=np.full(counts_GB.shape, np.nan), where=counts_GB > 0)

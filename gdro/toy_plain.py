@@ -205,16 +205,19 @@ class PlainGame:
         failure = [1 - c / n for c, n in zip(right, rollouts, strict=True)]
         if game.score == "cumulative":
             for b, loss in zip(bins.tolist(), failure, strict=True):
-                self.cumulative[b] += loss * game.bins_in_all / game.batch
+                if b >= 0:
+                    self.cumulative[b] += loss * game.bins_in_all / game.batch
         self.prompt.update(bins, failure)
-        if game.method in MOVES_ROLLOUTS:
+        if game.method in MOVES_ROLLOUTS and (bins >= 0).any():
             seen = failure
             if game.method != "rollout_loss":
-                rates = [c / n for c, n in zip(right, rollouts, strict=True)]
-                seen = [p * (1 - p) * n / (n - 1) for p, n in zip(rates, rollouts, strict=True)]
-            observed = np.array([_mean([v for v, b in zip(seen, bins, strict=True) if b == i]) for i in range(game.bins_in_all)])
-            counts = np.bincount(bins, minlength=game.bins_in_all)
-            self.rollout.update(counts, np.where(counts > 0, self.rollouts_B, 0), observed)
+                seen = [_reward_variance(c, n) for c, n in zip(right, rollouts, strict=True)]
+            observed = []
+            for b in range(game.bins_in_all):
+                own = [value for value, of in zip(seen, bins, strict=True) if of == b and value == value]
+                observed.append(sum(own) / len(own) if own else math.nan)
+            counts = np.bincount(bins[bins >= 0], minlength=game.bins_in_all)
+            self.rollout.update(counts, np.where(counts > 0, self.rollouts_B, 0), np.array(observed))
 
     def _probabilities(self):
         game = self.game
@@ -231,7 +234,10 @@ class PlainGame:
         if game.score == "cumulative":
             by_bin = exponential_weights(np.array(self.cumulative), game.eta, game.clip)
             by_bin = np.minimum(by_bin, game.max_weight)
-        weights = [float(by_bin[b]) for b in self.bins.assign(np.array(batch))]
+        bins = self.bins.assign(np.array(batch)).tolist()
+        seen = [float(by_bin[b]) for b in bins if b >= 0]
+        mean = sum(seen) / len(seen) if seen else 1.0
+        weights = [float(by_bin[b]) if b >= 0 else mean for b in bins]
         return [w * len(weights) / sum(weights) for w in weights]
 
 
@@ -261,7 +267,6 @@ def sampled_answer(chances, number):
     return len(chances) - 1
 
 
-def _mean(values):
-    return sum(values) / len(values) if values else math.nan
-
-
+def _reward_variance(right, n):
+    rate = right / n
+    return rate * (1 - rate) * n / (n - 1) if n > 1 else math.nan
