@@ -312,9 +312,10 @@ class GDROController:
     def _plan_of(self, uids, trials_P):
         """The plan for just these prompts and rollouts; where rollouts do not move, none is needed."""
         plan = self._planned
-        same_prompts = plan is not None and np.array_equal(plan.keys, uids.keys)
-        if same_prompts and np.array_equal(plan.rollouts_P, trials_P):
-            return plan
+        if plan is not None and np.array_equal(plan.keys, uids.keys):
+            same_rollouts = np.array_equal(plan.rollouts_P, trials_P)
+            if same_rollouts or not self.moves_rollouts:
+                return plan
         if self.moves_rollouts:
             raise ValueError(
                 "observe was given other prompts or rollout counts than the last plan; "
