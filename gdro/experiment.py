@@ -109,6 +109,14 @@ class Profile(_Strict):
         """The training settings of a variant."""
         return TrainChoice(**(self.train.model_dump() | self._variant(variant).train))
 
+    def settings_of(self, variant: str) -> dict[str, Any]:
+        """All that a run of the variant depends on besides its seed; labels and other variants do not."""
+        settings = self.model_dump(include={"task", "base", "evaluation"})
+        if variant != BASE:
+            chosen = self._variant(variant).model_dump(include={"method", "preset", "options"})
+            settings |= chosen | {"train": self.train_of(variant).model_dump()}
+        return settings
+
     def _variant(self, variant):
         if variant not in self.variants:
             raise ValueError(
@@ -227,7 +235,8 @@ class Run:
         """What the run says of itself, for `gdro.records.write_manifest`."""
         shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)  # a whole run needs none
         return {
-            "profile": self.profile.model_dump(),
+            "profile": self.profile.name,
+            "settings": self.profile.settings_of(self.variant),
             "variant": self.variant,
             "seed": self.seed,
             "steps": len(self.record),
@@ -331,9 +340,9 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict]:
     for variant, seed in wanted:
         folder = run_folder(runs_dir, variant, seed)
         manifest = read_manifest(folder / "manifest.json")
-        if manifest["profile"] != profile.model_dump():
+        if manifest["settings"] != profile.settings_of(variant):
             raise ValueError(
-                f"the run in {folder} was made with another version of profile {profile.name!r}; "
+                f"the run in {folder} was made with other settings than profile {profile.name!r} has now; "
                 "delete the folder and run it again"
             )
         runs.append(

@@ -147,13 +147,24 @@ def test_runs_that_are_missing_or_of_another_profile_are_refused(made, tmp_path)
     shutil.copytree(folder, copy)
     changed = copy / "grpo" / "seed0" / "manifest.json"
     manifest = json.loads(changed.read_text())
-    manifest["profile"]["train"]["learning_rate"] = 1.0
+    manifest["settings"]["train"]["learning_rate"] = 1.0
     changed.write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match="another version of profile"):
+    with pytest.raises(ValueError, match="other settings than profile"):
         experiment.read_runs(profile, copy)
     changed.unlink()
     with pytest.raises(ValueError, match="no manifest"):
         experiment.read_runs(profile, copy)
+
+
+def test_a_run_depends_on_its_own_variant_only(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(PROFILE))
+    before = experiment.load_profile(path).settings_of("rollout")
+    path.write_text(yaml.safe_dump(PROFILE | {"variants": {"rollout": {"method": "rollout", "label": "R"}}}))
+    assert experiment.load_profile(path).settings_of("rollout") == before
+    changed = {"method": "rollout", "options": {"averaging": "prompt"}}
+    path.write_text(yaml.safe_dump(PROFILE | {"variants": {"rollout": changed}}))
+    assert experiment.load_profile(path).settings_of("rollout") != before
 
 
 def test_shipped_profiles_are_valid():
