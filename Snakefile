@@ -10,6 +10,7 @@ import yaml
 PROFILE = config.get("profile", "tiny")
 with open(f"profiles/{PROFILE}.yaml") as stream:
     profile = yaml.safe_load(stream)
+BEFORE_TRAINING = {key: profile.get(key) for key in ("task", "base", "evaluation")}
 VARIANTS, SEEDS = list(profile["variants"]), profile["seeds"]
 RUNS = config.get("runs", f"runs/{PROFILE}")
 FIGURES = "figures" if RUNS == "runs/tiny" else f"{RUNS}/figures"
@@ -24,6 +25,8 @@ wildcard_constraints:
 
 rule results:
     input:
+        "notebooks/06_results.ipynb",
+        f"profiles/{PROFILE}.yaml",
         BASE,
         expand(RUNS + "/{variant}/seed{seed}/manifest.json", variant=VARIANTS, seed=SEEDS),
     output:
@@ -41,9 +44,17 @@ rule train:
     input:
         # the base model comes first: it trains what all others find in the cache
         lambda run: [] if run.variant == "base" else BASE,
+        notebook="notebooks/05_grpo_training.ipynb",
     output:
         manifest=RUNS + "/{variant}/seed{seed}/manifest.json",
         notebook=RUNS + "/{variant}/seed{seed}/05_grpo_training.ipynb",
+    params:
+        # a run is out of date when what it depends on has changed
+        settings=lambda run: str(
+            BEFORE_TRAINING
+            if run.variant == "base"
+            else [BEFORE_TRAINING, profile.get("train"), profile["variants"][run.variant]]
+        ),
     resources:
         gpu=profile.get("gpus", 0),
     shell:

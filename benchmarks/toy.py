@@ -16,7 +16,9 @@ import numpy as np
 from gdro.toy import METHODS, Game, World, play
 from gdro.toy_plain import PlainGame
 
-WORLDS_PLAYED = [World(tail=tail, spread=spread) for tail in (0.0, 0.5, 1.0, 1.5) for spread in (0.0, 1.0, 2.0, 3.0)]
+WORLDS_PLAYED = [
+    World(tail=tail, spread=spread) for tail in (0.0, 0.5, 1.0, 1.5) for spread in (0.0, 1.0, 2.0, 3.0)
+]
 
 
 def timed(work):

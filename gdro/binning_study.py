@@ -23,7 +23,9 @@ def pass_rates(num_prompts, num_visits, gain, rng, low=0.003, high=0.9):
     """
     _check_counts(num_prompts=num_prompts, num_visits=num_visits)
     if not 0 < low < high < 1:
-        raise ValueError(f"low and high must satisfy 0 < low < high < 1, got {low} and {high}; they are pass rates")
+        raise ValueError(
+            f"low and high must satisfy 0 < low < high < 1, got {low} and {high}; they are pass rates"
+        )
     start_P = rng.uniform(logit(low), logit(high), num_prompts)
     return expit(start_P + gain * np.linspace(0, 1, num_visits)[:, None])
 
@@ -148,4 +150,6 @@ def seen_share(num_prompts, batch, num_steps, need):
 def _check_counts(**counts):
     for name, value in counts.items():
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be an integer of at least 1, got {value!r}; use a small count such as 4")
+            raise ValueError(
+                f"{name} must be an integer of at least 1, got {value!r}; use a small count such as 4"
+            )

@@ -28,6 +28,7 @@ PRESETS: dict[str, dict] = {
             "selection": "argmax",
             "joint": "bins",
             "price_driver": "realized",
+            "debias": False,
         },
         "signal": "surrogate",
         "averaging": "prompt",
@@ -60,8 +61,8 @@ class GDROController:
     averaging, of (17) and of the gradient: "rollout" lets each rollout count the same, as TRL's loss
       does; "prompt" each prompt however many rollouts it got, as printed, so that moving rollouts only
       changes the noise of a prompt's gradient and not its size.
-    weight_scale: "mean" divides the weights by their batch mean, so that Prompt-GDRO does not also
-      change the step size; "none" leaves them, as printed.
+    weight_scale: "mean" divides the weights by their batch mean; "none" leaves them, as printed. Either
+      way the size of the whole gradient moves a little, since prompts of one bin differ in advantage.
     unseen, what a prompt without an estimate gets: "neutral", n̄ rollouts and the mean weight; or the
       number of a bin, to be treated as one of it.
     success_threshold: a rollout is right if its reward is greater (0 serves 0/1 and ±1 rewards).
@@ -111,6 +112,7 @@ class GDROController:
         self.unseen, self.success_threshold, self.seed = unseen, float(success_threshold), int(seed)
         self.step = 0
         self._planned: _Plan | None = None
+        self._observed: _Plan | None = None
 
     @property
     def num_bins(self) -> int:
@@ -135,7 +137,8 @@ class GDROController:
     @property
     def needs_losses(self) -> bool:
         """Whether `observe` must be given the surrogate losses (6)."""
-        return self.signal == "surrogate" or self.rollout.utility == "loss"
+        by_prompt = self.method in ("prompt", "both") and self.signal == "surrogate"
+        return by_prompt or (self.moves_rollouts and self.rollout.utility == "loss")
 
     def plan(self, uids) -> np.ndarray:
         """Rollouts per prompt, (P,) integers; they sum to mean_rollouts × P, exactly.
@@ -218,7 +221,8 @@ class GDROController:
             "spread": variance_P,
         }[self.signal]
         counts_P = trials_P if self.averaging == "rollout" else None
-        self.prompt.update(bin_ids_P, signal_P, counts_P)
+        if signal_P is not None:
+            self.prompt.update(bin_ids_P, signal_P, counts_P)
 
         counts_B = np.bincount(bin_ids_P + 1, minlength=self.num_bins + 1)[1:]
         demand = None
@@ -248,7 +252,7 @@ class GDROController:
             "infeasible_steps": int(self.rollout.infeasible_steps),
             "mean_reward": float(rewards_R.sum() / len(rewards_R)),
         }
-        self._planned = None
+        self._planned, self._observed = None, plan
         self.step += 1
         return row
 
@@ -256,9 +260,11 @@ class GDROController:
         """Factor on each prompt's advantages, (P,).
 
         min(ω_b, ω_max) of the prompt's bin where Prompt-GDRO reweights, 1 elsewhere. rollouts: (P,),
-        as planned; given, and with averaging "prompt", the factor n̄/n_i makes a prompt with many
-        rollouts count as one prompt. Prompts of excluded bins are left at 1, whatever the others get.
+        as planned, by default those of the last plan; with averaging "prompt" the factor n̄/n_i makes a
+        prompt with many rollouts count as one prompt. Prompts of excluded bins are left at 1, whatever
+        the others get.
         """
+        uids = as_uids(uids)
         bin_ids_P = self._placed(uids)
         weights_P = np.ones(len(bin_ids_P))
         played_P = (bin_ids_P >= 0) & ~np.isin(bin_ids_P, self.prompt.exclude)
@@ -268,9 +274,22 @@ class GDROController:
                 played_weights /= played_weights.mean()
             weights_P[played_P] = played_weights
             weights_P[bin_ids_P < 0] = played_weights.mean()
-        if rollouts is not None and self.averaging == "prompt":
-            weights_P = weights_P * (self.mean_rollouts / np.asarray(rollouts, float))
+        if self.averaging == "prompt" and (self.moves_rollouts or rollouts is not None):
+            weights_P = weights_P * (self.mean_rollouts / self._rollouts_of(uids, rollouts))
         return weights_P
+
+    def _rollouts_of(self, uids, rollouts):
+        """Rollouts as given, or as last planned for just these prompts, (P,)."""
+        plan = self._planned or self._observed
+        if rollouts is None and plan is not None and np.array_equal(plan.keys, uids.keys):
+            return plan.rollouts_P
+        rollouts_P = np.zeros(0) if rollouts is None else np.asarray(rollouts, float)
+        if rollouts_P.shape != uids.keys.shape or (rollouts_P < 1).any():
+            raise ValueError(
+                f"rollouts must be one count ≥ 1 for each of {len(uids.keys)} uids, got {rollouts}; "
+                "give those of the plan (averaging 'prompt' weighs by them)"
+            )
+        return rollouts_P
 
     def draw(self, uids, size) -> np.ndarray:
         """Prompts of the next batch, (size,) positions in `uids`, drawn with bin probabilities q.
@@ -371,7 +390,7 @@ class GDROController:
         self.prompt.load_state_dict(state["prompt"])
         self.rollout.load_state_dict(state["rollout"])
         self.step = int(state["step"])
-        self._planned = None
+        self._planned = self._observed = None
 
     def _settings(self):
         names = "method signal action averaging weight_scale unseen success_threshold seed"

@@ -8,8 +8,6 @@ import torch
 from tqdm.auto import tqdm
 from transformers import GenerationConfig
 
-from gdro.rollout_gdro import check_choice
-
 
 def evaluate(
     model,
@@ -24,7 +22,6 @@ def evaluate(
     top_k: int = 0,
     seed: int = 0,
     batch_size: int = 256,
-    backend: str = "transformers",
     progress: bool = True,
 ) -> list[dict]:
     """Sample completions and count the right ones.
@@ -34,7 +31,6 @@ def evaluate(
     seed: of the sampling. batch_size: completions generated at once. top_k 0 and top_p 1 are off.
     Returns one row a prompt. Raises ValueError for samples < 1 or no rows.
     """
-    check_choice("backend", backend, ("transformers",))
     if samples < 1 or not rows:
         raise ValueError(f"nothing to evaluate: samples={samples}, {len(rows)} prompts; both must be ≥ 1")
     config = GenerationConfig(

@@ -30,7 +30,7 @@ EXERCISES = {
 
 
 def check(exercise, answer) -> str:
-    """"Right" or a hint. exercise: a key of `EXERCISES`. answer: a number or a list of numbers; None asks.
+    """ "Right" or a hint. exercise: a key of `EXERCISES`. answer: a number or a list of numbers; None asks.
 
     Raises ValueError for an unknown exercise and for an answer that is no number.
     """
@@ -62,6 +62,8 @@ def _searched_allocation():
         candidates = np.array([best + pair for pair in product(offsets, offsets)])
         last = (4 - candidates @ shares[:2]) / shares[2]
         rollouts = np.column_stack([candidates, last])
-        cost = np.where((rollouts > 0).all(axis=1), (shares * variances / np.maximum(rollouts, 1e-9)).sum(axis=1), np.inf)
+        cost = np.where(
+            (rollouts > 0).all(axis=1), (shares * variances / np.maximum(rollouts, 1e-9)).sum(axis=1), np.inf
+        )
         best, width = candidates[cost.argmin()], width / 10
     return [*best, (4 - best @ shares[:2]) / shares[2]]

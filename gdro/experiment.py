@@ -10,6 +10,8 @@ variants to compare. A run is one variant with one seed, in a folder of its own:
 The variant "base" is the model before training. Everything here can be called from a notebook cell.
 """
 
+import hashlib
+import json
 import shutil
 import sys
 import time
@@ -21,14 +23,14 @@ import numpy as np
 import torch
 import yaml
 from datasets import Dataset
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from gdro.evaluate import evaluate
 from gdro.records import read_manifest, read_table, write_table
 from gdro.tasks import chain
 from gdro.tiny import tiny_base
-from gdro.trainer import GDROConfig, GDROTrainer, whole_checkpoints
+from gdro.trainer import GDROConfig, GDROTrainer, make_controller, whole_checkpoints
 
 BASE = "base"
 
@@ -64,9 +66,9 @@ class TrainChoice(_Strict):
     learning_rate: float = Field(1e-4, gt=0)
     beta: float = Field(0.0, ge=0)
     temperature: float = Field(1.0, gt=0)
-    loss_type: str = "dapo"
+    loss_type: Literal["grpo", "bnpo", "dr_grpo", "dapo"] = "dapo"
     advantage_std: Literal["sample", "population"] = "sample"
-    advantage_clip: float | None = None
+    advantage_clip: float | None = Field(None, gt=0)
     save_steps: int = Field(50, ge=1)
 
 
@@ -98,8 +100,32 @@ class Profile(_Strict):
     base: BaseChoice = BaseChoice()
     train: TrainChoice = TrainChoice()
     evaluation: EvaluationChoice = EvaluationChoice()
-    variants: dict[str, Variant]
+    variants: dict[str, Variant] = Field(min_length=1)
     seeds: list[int] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _fits_together(self):
+        """Refuse now what would otherwise fail after hours: each variant's controller is made once."""
+        if self.evaluation.samples < self.evaluation.k:
+            raise ValueError(
+                f"evaluation.k={self.evaluation.k} needs as many samples, got {self.evaluation.samples}"
+            )
+        if len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+            raise ValueError(f"seeds must differ and be ≥ 0, got {self.seeds}")
+        labels = [self.label(variant) for variant in self.variants]
+        if len(set(labels)) < len(labels) or {BASE, "results"} & set(self.variants):
+            raise ValueError(
+                f"variants need labels of their own and may not be called base or results: {labels}"
+            )
+        for name, variant in self.variants.items():
+            train = self.train_of(name)
+            if train.steps != self.train.steps or train.prompts_per_step > self.task.n_train:
+                raise ValueError(
+                    f"variant {name!r} must have the profile's {self.train.steps} steps and at most "
+                    f"{self.task.n_train} prompts a step, got {train.steps} and {train.prompts_per_step}"
+                )
+            make_controller(variant.method, variant.preset, variant.options, train.mean_rollouts)
+        return self
 
     def label(self, variant: str) -> str:
         """What tables and legends call a variant."""
@@ -137,10 +163,7 @@ def load_profile(name: str | Path) -> Profile:
         known = sorted(file.stem for file in profiles_dir().glob("*.yaml"))
         raise ValueError(f"profile must be one of {known} or the path of a .yaml file, got {str(name)!r}")
     fields = yaml.safe_load(path.read_text(encoding="utf-8"))
-    profile = Profile(**{"name": path.stem, **(fields or {})})
-    for variant in profile.variants:
-        profile.train_of(variant)  # a misspelt override is refused now, not when its turn comes
-    return profile
+    return Profile(**{"name": path.stem, **(fields or {})})
 
 
 def profiles_dir() -> Path:
@@ -199,13 +222,18 @@ class Run:
 
     def train(self) -> list[dict]:
         """Train, and return the record; for the base, nothing."""
-        if self.is_base:
+        if self.settings is None:
             return []
-        checkpoints = self.folder / "checkpoints"
+        # checkpoints of other settings are never taken up: the folder's name says whose they are
+        settings = json.dumps([self.profile.settings_of(self.variant), self.seed], sort_keys=True)
+        checkpoints = self.folder / f"checkpoints-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
         whole = whole_checkpoints(checkpoints)
         trainer = self._trainer(checkpoints)
         with self._timed("train"):
-            trainer.train(resume_from_checkpoint=str(whole[-1]) if whole else None)
+            if whole and whole[-1].name == f"checkpoint-{self.settings.steps}":
+                trainer.load_whole(whole[-1])  # the training had ended; what came after it had not
+            else:
+                trainer.train(resume_from_checkpoint=str(whole[-1]) if whole else None)
         self.record, self.model = trainer.record, trainer.model
         self.seconds |= trainer.seconds
         self._check_budget()
@@ -233,7 +261,8 @@ class Run:
 
     def manifest(self) -> dict:
         """What the run says of itself, for `gdro.records.write_manifest`."""
-        shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)  # a whole run needs none
+        for checkpoints in self.folder.glob("checkpoints-*"):  # a whole run needs none
+            shutil.rmtree(checkpoints)
         return {
             "profile": self.profile.name,
             "settings": self.profile.settings_of(self.variant),
@@ -340,7 +369,7 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict]:
     for variant, seed in wanted:
         folder = run_folder(runs_dir, variant, seed)
         manifest = read_manifest(folder / "manifest.json")
-        if manifest["settings"] != profile.settings_of(variant):
+        if manifest.get("settings") != profile.settings_of(variant):
             raise ValueError(
                 f"the run in {folder} was made with other settings than profile {profile.name!r} has now; "
                 "delete the folder and run it again"
@@ -362,7 +391,7 @@ def main(arguments: list[str]) -> None:
     if len(arguments) != 2 or arguments[0] != "show":
         raise SystemExit("usage: python -m gdro.experiment show PROFILE")
     manifest = read_manifest(Path("runs") / arguments[1] / "results" / "manifest.json")
-    print("\n" + manifest["table"] + "\n")
+    print("\n" + manifest["table"])
     print("figures:  " + "\n          ".join(manifest["figures"]))
     print(f"records:  runs/{arguments[1]}/")
 

@@ -85,7 +85,7 @@ def _score_bars(axis, scores):
     names, labels = list(dict.fromkeys(scores["score"])), list(dict.fromkeys(scores["label"]))
     width = 0.8 / len(labels)
     for i, label in enumerate(labels):
-        rows = scores[scores["label"] == label].set_index("score").loc[names]
+        rows = scores[scores["label"] == label].set_index("score").reindex(names)
         error = [rows["value"] - rows["low"], rows["high"] - rows["value"]]
         color = "#bbbbbb" if label == BASE else PALETTE[(i - 1) % len(PALETTE)]
         place = np.arange(len(names)) + (i - (len(labels) - 1) / 2) * width
@@ -116,7 +116,8 @@ def _gain_bars(axis, profile, scores, reported):
     axis.invert_yaxis()
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set(
-        xlabel="gain in pass@8 over GRPO, %", title="Relative gain; grey: reported by the paper on math data"
+        xlabel=f"gain in pass@{profile.evaluation.k} (paper: pass@8) over GRPO, %",
+        title="Relative gain; grey: reported by the paper on math data",
     )
 
 
@@ -195,8 +196,9 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.1))
     lead_ST = metrics.lead_lag(series(runs, prompt, "weight"), shares(runs, prompt))
     _band(axes[0], lead_ST, profile.label(prompt), PALETTE[0])
-    axes[0].axhline(0, color="black", linewidth=0.8)
-    axes[0].set(title="Lead–lag (32): below 0 the adversary looks at harder bins", ylabel="Δμ(t), bins")
+    equal_ST = metrics.lead_lag(np.ones(series(runs, prompt, "weight").shape), shares(runs, prompt))
+    _band(axes[0], equal_ST, "equal weights (no adversary)", PALETTE[7], "--")
+    axes[0].set(title="Lead–lag (32): below the dashed line, towards harder bins", ylabel="Δμ(t), bins")
     error_ST, uniform_ST = weighted_errors(profile, runs, rollout)
     _band(axes[1], smoothed(error_ST), f"{profile.label(rollout)} allocation", PALETTE[1])
     _band(axes[1], smoothed(uniform_ST), "uniform, same budget", PALETTE[0])
@@ -232,9 +234,13 @@ def rollout_heatmaps(profile: Profile, runs: list[dict], variant: str):
     """Figure 7: prompt share and rollouts per prompt, steps × bins, mean over seeds."""
     panels = [
         (shares(runs, variant), "share of prompts", "viridis", None),
-        (smoothed(series(runs, variant, "rollouts")), "rollouts per prompt", "vlag", 4.0),
+        (
+            smoothed(series(runs, variant, "rollouts")),
+            "rollouts per prompt",
+            "vlag",
+            float(profile.train_of(variant).mean_rollouts),
+        ),
     ]
-    panels[1] = (*panels[1][:3], float(profile.train_of(variant).mean_rollouts))
     return _heatmaps(panels, f"{profile.label(variant)}: data and compute")
 
 

@@ -9,9 +9,12 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
+from IPython.display import Image, display
 
 from gdro import theory
 from gdro.binning_study import bounded_pass_at_k, expected_any_of_n, true_pass_at_k
+from gdro.toy import METHODS, Game, play
+from gdro.toy_map import MEASURES, paired_gain
 
 COLORS = sns.color_palette("colorblind")
 MARKERS = "osD^vPX"
@@ -21,7 +24,9 @@ DIVERGING = "vlag_r"  # blue: better, red: worse
 def use_style():
     """Set the notebooks' common look; call it once at the top."""
     sns.set_theme(context="notebook", style="whitegrid", palette="colorblind")
-    plt.rcParams.update({"figure.dpi": 80, "savefig.dpi": 150, "axes.titlesize": 12, "axes.titleweight": "bold"})
+    plt.rcParams.update(
+        {"figure.dpi": 80, "savefig.dpi": 150, "axes.titlesize": 12, "axes.titleweight": "bold"}
+    )
     plt.rcParams.update({"legend.frameon": True, "legend.framealpha": 0.9, "legend.fontsize": 9})
 
 
@@ -29,9 +34,9 @@ def finish(fig, figures_dir, name):
     """Save `fig` as <figures_dir>/<name>.png, show it, close it, and return the path as text."""
     path = Path(figures_dir) / f"{name}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
-    fig.savefig(path, bbox_inches="tight")
-    plt.show()
+    fig.savefig(path)
     plt.close(fig)
+    display(Image(path.read_bytes(), width=round(80 * fig.get_figwidth())))  # drawn once, seen as saved
     return str(path)
 
 
@@ -50,7 +55,9 @@ def any_of_n(k, allotted, p_marked=0.1):
     left.plot(p, true_pass_at_k(p, k), color="black", lw=3, label=f"pass@{k}, what is meant")
     for color, n in zip(COLORS, allotted, strict=False):
         left.plot(p, expected_any_of_n(p, n), "--", color=color, label=f"any of n = {n}")
-    left.set(xlabel="true pass rate p", ylabel="expected estimate", title="One prompt, one p, many difficulties")
+    left.set(
+        xlabel="true pass rate p", ylabel="expected estimate", title="One prompt, one p, many difficulties"
+    )
     left.legend()
     n = np.arange(1, 17)
     right.plot(n, expected_any_of_n(p_marked, n), "o--", color=COLORS[0], label="any of n")
@@ -73,14 +80,21 @@ def posterior(successes, failures, k, level):
     p = np.linspace(0.001, 0.999, 400)
     law = beta_law(0.5 + successes, 0.5 + failures)
     left.fill_between(p, law.pdf(p), color=COLORS[0], alpha=0.4)
-    left.set(xlabel="pass rate p", ylabel="posterior density", title=f"{successes} right, {failures} wrong", xlim=(0, 1))
+    left.set(
+        xlabel="pass rate p",
+        ylabel="posterior density",
+        title=f"{successes} right, {failures} wrong",
+        xlim=(0, 1),
+    )
     value = true_pass_at_k(p, k)
     right.plot(value, law.cdf(p), color=COLORS[0], label="posterior distribution")
     mean = float(np.trapezoid(value * law.pdf(p), p) / np.trapezoid(law.pdf(p), p))
     right.axvline(mean, color="black", label=f"mean {mean:.2f}")
     bound = float(bounded_pass_at_k(successes, failures, k, level))
     right.axvline(bound, color=COLORS[3], ls="--", label=f"bound at level {level:g}: {bound:.2f}")
-    right.set(xlabel=f"pass@{k}", ylabel="chance of being below", title="What the bin is read from", xlim=(0, 1))
+    right.set(
+        xlabel=f"pass@{k}", ylabel="chance of being below", title="What the bin is read from", xlim=(0, 1)
+    )
     right.legend(loc="upper left")
     return fig
 
@@ -122,7 +136,9 @@ def lines(x, curves, xlabel, ylabel, title="", log_x=False, log_y=False, bands=N
     for color, marker, (label, y) in zip(COLORS, MARKERS, curves.items(), strict=False):
         ax.plot(x, y, marker=marker, color=color, label=label)
         if bands and label in bands:
-            ax.fill_between(x, np.asarray(y) - bands[label], np.asarray(y) + bands[label], color=color, alpha=0.2)
+            ax.fill_between(
+                x, np.asarray(y) - bands[label], np.asarray(y) + bands[label], color=color, alpha=0.2
+            )
     ax.set(xlabel=xlabel, ylabel=ylabel, title=title)
     if log_x:
         ax.set_xscale("log")
@@ -137,10 +153,14 @@ def confusions(tables, correlations):
     fig, axes = _axes(len(tables), width=4.4, height=4.0)
     for ax, (label, table) in zip(np.atleast_1d(axes), tables.items(), strict=True):
         sns.heatmap(
-            table, ax=ax, cmap="viridis", vmin=0, vmax=1, square=True, cbar=ax is axes[-1], annot=len(table) <= 6,
-            fmt=".2f", cbar_kws={"label": "share of the true bin's prompts"},
+            table, ax=ax, cmap="viridis", vmin=0, vmax=1, square=True, cbar=ax is axes[-1],
+            annot=len(table) <= 6, fmt=".2f", cbar_kws={"label": "share of the true bin's prompts"},
         )  # fmt: skip
-        ax.set(xlabel="bin assigned (0 hardest)", ylabel="true bin", title=f"{label}, rank corr. {correlations[label]:.2f}")
+        ax.set(
+            xlabel="bin assigned (0 hardest)",
+            ylabel="true bin",
+            title=f"{label}, rank corr. {correlations[label]:.2f}",
+        )
     return fig
 
 
@@ -158,12 +178,23 @@ def soft_worst_case(losses, eta):
     left.axhline(np.mean(losses), color=COLORS[1], ls=":", label="mean loss")
     left.axhline(np.max(losses), color=COLORS[3], ls="--", label="largest loss")
     left.axvline(eta, color="grey", lw=1)
-    left.set(xscale="log", xlabel="step size η", ylabel="value", ylim=(0, np.max(losses) + 4), title="Between the bounds")
+    left.set(
+        xscale="log",
+        xlabel="step size η",
+        ylabel="value",
+        ylim=(0, np.max(losses) + 4),
+        title="Between the bounds",
+    )
     left.legend()
     value, q = theory.soft_worst_case(losses, eta)
     right.bar(range(len(losses)), losses, color=COLORS[7], edgecolor="black", label="loss of the bin")
     right.plot(range(len(losses)), q, "o-", color=COLORS[0], label="weight q of the bin")
-    right.set(xlabel="bin (0 hardest)", ylabel="loss or weight", ylim=(0, 1.05), title=f"η = {eta:.2g}: value {value:.2f}")
+    right.set(
+        xlabel="bin (0 hardest)",
+        ylabel="loss or weight",
+        ylim=(0, 1.05),
+        title=f"η = {eta:.2g}: value {value:.2f}",
+    )
     right.legend()
     return fig
 
@@ -174,7 +205,11 @@ def gradient_mixture(numeric, mixed, per_bin, q):
     lim = 1.1 * max(np.abs(numeric).max(), np.abs(mixed).max())
     left.plot([-lim, lim], [-lim, lim], color="grey", lw=1)
     left.scatter(numeric, mixed, color=COLORS[0], s=40)
-    left.set(xlabel="numeric derivative", ylabel="mixture of bins' gradients", title="Equation (26), coordinate by coordinate")
+    left.set(
+        xlabel="numeric derivative",
+        ylabel="mixture of bins' gradients",
+        title="Equation (26), coordinate by coordinate",
+    )
     arrow = {"angles": "xy", "scale_units": "xy", "scale": 1}
     for b, (gradient, weight) in enumerate(zip(per_bin, q, strict=True)):
         label = f"bin {b}: q = {weight:.2f}"
@@ -183,7 +218,13 @@ def gradient_mixture(numeric, mixed, per_bin, q):
     right.quiver(0, 0, *mix[:2], color="black", width=0.014, label="mixture", **arrow)
     right.legend()
     reach = 1.35 * np.abs(np.asarray(per_bin)[:, :2]).max()
-    right.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="∂/∂θ₀", ylabel="∂/∂θ₁", title="First two coordinates")
+    right.set(
+        xlim=(-reach, reach),
+        ylim=(-reach, reach),
+        xlabel="∂/∂θ₀",
+        ylabel="∂/∂θ₁",
+        title="First two coordinates",
+    )
     return fig
 
 
@@ -194,12 +235,21 @@ def frequency_bias(steps, effective, effective_bound, rows):
     for label, values in effective.items():
         left.plot(steps, values, marker=looks[label][1], color=looks[label][0], label=label)
     left.axhline(effective_bound, color="grey", ls=":", label="all groups")
-    left.set(xlabel="step", ylabel="effective groups, exp(entropy of q)", ylim=(0, None), title="How many groups are played")
+    left.set(
+        xlabel="step",
+        ylabel="effective groups, exp(entropy of q)",
+        ylim=(0, None),
+        title="How many groups are played",
+    )
     left.legend()
     for label, x, y, half in rows:
-        right.errorbar(x, y, half, marker=looks[label][1], color=looks[label][0], ls="", capsize=3, label=label, ms=8)
+        right.errorbar(
+            x, y, half, marker=looks[label][1], color=looks[label][0], ls="", capsize=3, label=label, ms=8
+        )
     right.set(
-        xlabel="effective groups, mean over the run", ylabel="accuracy of the worst group (%)", title="What that does to the worst"
+        xlabel="effective groups, mean over the run",
+        ylabel="accuracy of the worst group (%)",
+        title="What that does to the worst",
     )
     right.legend()
     return fig
@@ -220,7 +270,9 @@ def regret(horizons, panels):
     """Measured regret against its bound. panels: {title: {label: (values, style)}}."""
     fig, axes = _axes(len(panels), width=5.0, height=4.4, sharey=True)
     for ax, (title, curves) in zip(axes, panels.items(), strict=True):
-        for color, (label, (values, style)) in zip([*COLORS[:3], "black", "grey"], curves.items(), strict=False):
+        for color, (label, (values, style)) in zip(
+            [*COLORS[:3], "black", "grey"], curves.items(), strict=False
+        ):
             ax.plot(horizons, np.maximum(values, 0.05), style, color=color, label=label)
         ax.set(xscale="log", yscale="log", xlabel="horizon T (steps)", title=title)
     axes[0].set_ylabel("regret (units of loss)")
@@ -238,7 +290,9 @@ def gradient_variance(arms, curves, slopes):
     for ax, (title, families) in zip(axes, curves.items(), strict=True):
         reference = None
         for color, marker, (family, values) in zip(COLORS, MARKERS, families.items(), strict=False):
-            ax.plot(arms, values, marker=marker, color=color, label=f"{family}: slope {slopes[title][family]:.2f}")
+            ax.plot(
+                arms, values, marker=marker, color=color, label=f"{family}: slope {slopes[title][family]:.2f}"
+            )
             reference = values[0] if reference is None else max(reference, values[0])
         ax.plot(arms, reference * arms[0] / np.asarray(arms), color="black", ls=":", label="1/n")
         ax.set(xscale="log", yscale="log", xlabel="rollouts n of the group", title=title)
@@ -258,8 +312,14 @@ def variance_by_rate(rates, variances, families):
     ax.plot(p, height * p * (1 - p), color="black", ls=":", label="reward variance p(1−p), scaled")
     for color, marker, name in zip(COLORS, MARKERS, dict.fromkeys(families), strict=False):
         own = np.array(families) == name
-        ax.scatter(np.asarray(rates)[own], np.asarray(variances)[own], color=color, marker=marker, s=45, label=name)
-    ax.set(xlabel="pass rate of the prompt", ylabel="n · variance of the group's gradient", title="What v is, prompt by prompt")
+        ax.scatter(
+            np.asarray(rates)[own], np.asarray(variances)[own], color=color, marker=marker, s=45, label=name
+        )
+    ax.set(
+        xlabel="pass rate of the prompt",
+        ylabel="n · variance of the group's gradient",
+        title="What v is, prompt by prompt",
+    )
     ax.legend()
     return fig
 
@@ -287,14 +347,28 @@ def staircase(variances, shares, arms, price):
     steps = theory.staircase(np.asarray(variances)[None], prices, arms)
     for b, color in zip(range(len(variances)), COLORS, strict=False):
         left.plot(prices, steps[:, b], color=color, label=f"v = {variances[b]:.2g}")
-        left.plot(prices, np.clip(theory.demand_at_price(variances[b], prices), arms[0], arms[-1]), ":", color=color)
+        left.plot(
+            prices, np.clip(theory.demand_at_price(variances[b], prices), arms[0], arms[-1]), ":", color=color
+        )
     left.axvline(price, color="grey")
-    left.set(xscale="log", xlabel="price μ (variance per rollout)", ylabel="rollouts n(μ)", title="Stairs, and the law (dotted)")
+    left.set(
+        xscale="log",
+        xlabel="price μ (variance per rollout)",
+        ylabel="rollouts n(μ)",
+        title="Stairs, and the law (dotted)",
+    )
     left.legend(title="bin", fontsize=8)
     right.plot(prices, steps @ np.asarray(shares), color="black", label="mean demand")
     bought = float(theory.staircase(np.asarray(variances), price, arms) @ np.asarray(shares))
-    right.plot([price], [bought], "o", color=COLORS[3], ms=9, label=f"at μ = {price:.3g}: {bought:.2f} a prompt")
-    right.set(xscale="log", xlabel="price μ (variance per rollout)", ylabel="rollouts per prompt, mean", title="All bins together")
+    right.plot(
+        [price], [bought], "o", color=COLORS[3], ms=9, label=f"at μ = {price:.3g}: {bought:.2f} a prompt"
+    )
+    right.set(
+        xscale="log",
+        xlabel="price μ (variance per rollout)",
+        ylabel="rollouts per prompt, mean",
+        title="All bins together",
+    )
     right.legend()
     return fig
 
@@ -322,7 +396,9 @@ def standard_error(shares_without, curves, reported):
         ax.axhline(value, color="grey", lw=1, ls=":")
         ax.annotate(f"reported, {label}", (1, value), fontsize=9, va="bottom", color="dimgrey")
     ax.set(
-        xlabel="prompts whose rewards do not vary (%)", ylabel="WSE below uniform (%)", title="How much is there to gain?"
+        xlabel="prompts whose rewards do not vary (%)",
+        ylabel="WSE below uniform (%)",
+        title="How much is there to gain?",
     )
     ax.legend(loc="upper left", bbox_to_anchor=(0.0, 0.62))
     return fig
@@ -355,6 +431,19 @@ def learning_curves(rollouts, curves, halves):
     return fig
 
 
+def curves_of(world, seeds, checkpoints, step_size=16.0):
+    """All methods in one world: the learning curves with intervals of the difference from GRPO."""
+    results = play([Game(world, method, step_size=step_size) for method in METHODS], seeds, checkpoints)
+    curves, halves = {}, {}
+    for name, measure in MEASURES.values():
+        values = np.moveaxis(measure(results), 1, -1)  # games, checkpoints, seeds
+        gains = paired_gain(values, values[:1], seeds)
+        curves[name] = dict(zip(METHODS.values(), values.mean(axis=-1), strict=True))
+        halves[name] = dict(zip(METHODS.values(), gains.half, strict=True))
+    rollouts = [Game().batch * Game().mean_rollouts * step for step in checkpoints]
+    return learning_curves(rollouts, curves, halves)
+
+
 def gain_map(gains, verdicts, rows, columns, row_label, column_label, title, unit="points"):
     """Heatmaps of gains in percent, {row title: {panel title: (len(rows), len(columns))}}.
 
@@ -363,8 +452,8 @@ def gain_map(gains, verdicts, rows, columns, row_label, column_label, title, uni
     lines_, panels = list(gains), list(next(iter(gains.values())))
     reach = max(1.0, max(np.abs(v).max() for line in gains.values() for v in line.values()))
     fig, axes = plt.subplots(
-        len(lines_), len(panels), figsize=(2.75 * len(panels) + 0.8, 2.1 * len(lines_) + 0.9), layout="constrained",
-        squeeze=False,
+        len(lines_), len(panels), figsize=(2.75 * len(panels) + 0.8, 2.1 * len(lines_) + 0.9),
+        layout="constrained", squeeze=False,
     )  # fmt: skip
     norm = plt.matplotlib.colors.SymLogNorm(1.0, vmin=-reach, vmax=reach)
     for i, line in enumerate(lines_):

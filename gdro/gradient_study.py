@@ -66,7 +66,9 @@ def prompts_of_every_family(task, per_family):
     for family in task.spec.families:
         own = [row for row in task.train if row["family"] == family.name]
         if len(own) < per_family:
-            raise ValueError(f"per_family is {per_family}, but family {family.name!r} has {len(own)}; ask for fewer")
+            raise ValueError(
+                f"per_family is {per_family}, but family {family.name!r} has {len(own)}; ask for fewer"
+            )
         rows += own[:per_family]
     return rows
 
@@ -168,7 +170,7 @@ def moved_model(model, relative, seed):
 
 @torch.no_grad()
 def signals_of_groups(tiny, reference, rows, size, kl_weight, seed):
-    """Per prompt: failure rate, mean of −A, KL(π‖ref), printed loss (6)–(7) and reward variance, dict of (P,)."""
+    """Of each prompt, (P,): failure rate, mean of −A, KL(π‖ref), printed loss (6)–(7), reward variance."""
     ids, prompt_length, rewards_PR = sample_groups(tiny, rows, size, seed)
     pad = tiny.tokenizer.pad_token_id
     logps, counted = mean_log_probabilities(tiny.model, ids, prompt_length, pad)

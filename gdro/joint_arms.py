@@ -53,7 +53,9 @@ def best_joint_arms_of_games(values_GBN, counts_GB, arms_N, budget_G, coins_GB):
 
 def _keys_of_games(values_GBN, counts_GB, arms_N, mean_G):
     """`gdro.rollout_gdro._tie_broken_keys` for each game, (B, N, G)."""
-    uneven_GBN = counts_GB[..., None] * (4 * arms_N - np.rint(4 * mean_G).astype(np.int64)[:, None, None]) ** 2
+    uneven_GBN = (
+        counts_GB[..., None] * (4 * arms_N - np.rint(4 * mean_G).astype(np.int64)[:, None, None]) ** 2
+    )
     low_bits_G = _bit_length(uneven_GBN.max(axis=2).sum(axis=1))
     largest_G = np.abs(values_GBN).max(axis=2).sum(axis=1)
     high_bits_G = 60 - low_bits_G - np.maximum(np.ceil(np.log2(largest_G + 1)).astype(np.int64), 1)
@@ -80,7 +82,10 @@ def sample_joint_arms_of_games(log_p_GBN, counts_GB, arms_N, budget_G, coins_GB,
     counts_GB = np.take_along_axis(counts_GB, order_GB, 1)
     p_GBN = np.exp(np.take_along_axis(log_p_GBN, order_GB[..., None], 1))
     p_BNG = np.ascontiguousarray(p_GBN.transpose(1, 2, 0))
-    forward, backward = _spend_tables(p_BNG, counts_GB, spare), _spend_tables(p_BNG[::-1], counts_GB[:, ::-1], spare)
+    forward, backward = (
+        _spend_tables(p_BNG, counts_GB, spare),
+        _spend_tables(p_BNG[::-1], counts_GB[:, ::-1], spare),
+    )
     reachable_SG = (forward[-1] > 0) & (np.arange(spare + 1)[:, None] <= spare_G)
     spent_G = spare - reachable_SG[::-1].argmax(axis=0)
 

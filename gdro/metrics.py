@@ -109,29 +109,31 @@ def weighted_standard_error(deviations, shares, rollouts):
     return terms.sum(axis=-1)
 
 
-def bootstrap_interval(values_SP, rng, groups_P=None, level=0.95, resamples=2000):
-    """Percentile bootstrap interval of a mean over seeds and prompts, both redrawn.
+def bootstrap_interval(values_SP, rng, level=0.95, resamples=2000):
+    """Percentile bootstrap interval of the mean over seeds and prompts, both redrawn.
 
     values_SP: (S, P), one row a seed; every seed is evaluated on the same prompts. rng: a numpy
-    Generator. groups_P: (P,) labels; given, the interval is of the worst group's mean.
-    Seeds and prompts are redrawn independently (two-way, or pigeonhole, bootstrap), so the interval
-    covers a new seed and a new prompt alike; with few seeds it is on the narrow side. Returns
-    (low, high). Raises ValueError for an empty table or NaN.
+    Generator. Seeds and prompts are redrawn independently (two-way, or pigeonhole, bootstrap), so the
+    interval covers a new seed and a new prompt alike. Redrawing S seeds shows 1 − 1/S of their variance,
+    so the seeds' means are first spread by √(S/(S−1)); with two seeds the interval is still on the
+    narrow side, and with one it knows of prompts alone. Returns (low, high).
+    Raises ValueError for an empty table or NaN.
     """
     values_SP = np.atleast_2d(np.asarray(values_SP, float))
     if values_SP.size == 0 or np.isnan(values_SP).any():
-        raise ValueError(f"values_SP must be a full table of seeds × prompts, got {values_SP!r}")
+        raise ValueError(
+            f"values_SP must be a full table of seeds × prompts, got {values_SP!r}; fill its gaps"
+        )
     num_seeds, num_prompts = values_SP.shape
+    if num_seeds > 1:
+        deviation_S = values_SP.mean(axis=1) - values_SP.mean()
+        spread = np.sqrt(num_seeds / (num_seeds - 1)) - 1
+        values_SP = values_SP + (spread * deviation_S)[:, None]
     seed_weights = _draw_shares(rng.integers(num_seeds, size=(resamples, num_seeds)), num_seeds)
     prompt_weights = _draw_shares(rng.integers(num_prompts, size=(resamples, num_prompts)), num_prompts)
-    weighted = (seed_weights @ values_SP) * prompt_weights
-    labels = np.zeros(num_prompts) if groups_P is None else np.asarray(groups_P)
-    member_PG = (labels[:, None] == np.unique(labels)).astype(float)
-    weight_RG = prompt_weights @ member_PG
-    drawn = weight_RG > 0  # a small group may be missing from a resample
-    means_RG = np.divide(weighted @ member_PG, weight_RG, out=np.full(drawn.shape, np.inf), where=drawn)
+    means = ((seed_weights @ values_SP) * prompt_weights).sum(axis=1)
     tail = (1 - level) / 2
-    low, high = np.quantile(means_RG.min(axis=1), [tail, 1 - tail])
+    low, high = np.quantile(means, [tail, 1 - tail])
     return float(low), float(high)
 
 

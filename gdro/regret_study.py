@@ -14,8 +14,8 @@ def draw_losses(kind, num_seeds, horizon, num_arms, rng):
     """Losses (S, T, N) of the named kind.
 
     "one arm is better": coin flips, arm 0 of chance 0.4, the others 0.5. "the best arm changes": the
-    good arm moves to the next after half of the time. "the cycle that fools a follower": arm t mod N loses 1, so
-    whoever follows the leader always steps into it.
+    good arm moves to the next after half of the time. "the cycle that fools a follower": arm t mod N loses
+    1, so whoever follows the leader always steps into it.
     """
     check_choice("kind", kind, KINDS)
     if horizon < 1 or num_arms < 2:

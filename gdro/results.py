@@ -50,42 +50,51 @@ def prompt_groups(runs: list[dict], k: int) -> dict[str, np.ndarray]:
 def score_table(profile: Profile, runs: list[dict], resamples: int = 2000) -> pd.DataFrame:
     """One row a variant and score: value, 95% interval, difference to GRPO and its interval.
 
-    Scores: mean@n, pass@k, worst-family pass@1, worst-bin pass@1. Differences are paired by seed and
-    prompt, with the variant named "grpo" (NaN where the profile has none). Intervals are bootstrapped
-    over seeds and prompts from a fixed seed.
+    Scores: mean@n, pass@k, worst-family pass@1, worst-bin pass@1 (not for the base, whose samples chose
+    the bins). Differences are paired by seed and prompt, with the variant named "grpo"; NaN where there is
+    none. Intervals are bootstrapped over seeds and prompts from a fixed seed; the worst group of a
+    method is taken as found.
     """
-    k = profile.evaluation.k
-    groups = prompt_groups(runs, k)
-    scores = {variant: prompt_scores(runs, variant, k) for variant in [BASE, *profile.variants]}
+    groups = prompt_groups(runs, profile.evaluation.k)
+    scores = {
+        variant: prompt_scores(runs, variant, profile.evaluation.k) for variant in [BASE, *profile.variants]
+    }
     rows = []
     for variant, values in scores.items():
         for name, kind, groups_P in (
             (f"mean@{profile.evaluation.samples}", "mean", None),
-            (f"pass@{k}", "pass", None),
+            (f"pass@{profile.evaluation.k}", "pass", None),
             ("worst-family pass@1", "mean", groups["family"]),
             ("worst-bin pass@1", "mean", groups["bin"]),
         ):
-            values_SP = values[kind]
+            if variant == BASE and name.startswith("worst-bin"):
+                continue
+            parts_SP = _parts(values[kind], groups_P)
             row = {"variant": variant, "label": profile.label(variant), "score": name}
-            row["value"] = _value(values_SP, groups_P)
-            row["low"], row["high"] = bootstrap_interval(
-                values_SP, np.random.default_rng(0), groups_P, resamples=resamples
-            )
+            row |= _estimate("", parts_SP, resamples)
             if "grpo" in scores and variant not in ("grpo", BASE):
-                grpo_SP = scores["grpo"][kind]
-                row["gain"] = row["value"] - _value(grpo_SP, groups_P)
-                if groups_P is None:
-                    row["gain_low"], row["gain_high"] = bootstrap_interval(
-                        values_SP - grpo_SP, np.random.default_rng(0), resamples=resamples
-                    )
+                row |= _estimate("gain", parts_SP - _parts(scores["grpo"][kind], groups_P), resamples)
             rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _value(values_SP, groups_P):
+def _parts(values_SP, groups_P):
+    """What each prompt adds to the score, so that its mean is the score: (S, P).
+
+    Without groups the values themselves; with groups those of the worst group, scaled up by P over its
+    size, and 0 for all other prompts.
+    """
     if groups_P is None:
-        return float(values_SP.mean())
-    return worst_group(values_SP.mean(axis=0), groups_P)[1]
+        return values_SP
+    worst, _ = worst_group(values_SP.mean(axis=0), groups_P)
+    members_P = groups_P == worst
+    return values_SP * members_P * (len(groups_P) / members_P.sum())
+
+
+def _estimate(name, parts_SP, resamples):
+    low, high = bootstrap_interval(parts_SP, np.random.default_rng(0), resamples=resamples)
+    prefix = f"{name}_" if name else ""
+    return {name or "value": float(parts_SP.mean()), f"{prefix}low": low, f"{prefix}high": high}
 
 
 def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
@@ -116,23 +125,52 @@ def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
     return table
 
 
-def printed_table(profile: Profile, scores: pd.DataFrame, spending: pd.DataFrame) -> str:
-    """The result as a Markdown table: scores with their intervals, rollouts, tokens, seconds."""
-    spent = spending.set_index("variant")
+def printed_tables(profile: Profile, scores: pd.DataFrame, spending: pd.DataFrame) -> str:
+    """The results as Markdown: scores, differences to GRPO, what was spent; intervals are 95%."""
     names = list(dict.fromkeys(scores["score"]))
-    header = ["method", *names, "rollouts", "tokens", "train s", "of it controller"]
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    for variant, of_variant in scores.groupby("variant", sort=False):
-        by_name = of_variant.set_index("score")
-        cells = [profile.label(str(variant))]
-        cells += [
-            f"{by_name.value[name]:.3f} ({by_name.low[name]:.3f}–{by_name.high[name]:.3f})" for name in names
+    parts = ["Scores on held-out prompts\n", _interval_table(scores, names, "value", "low", "high", "{:.3f}")]
+    if "gain" in scores:
+        gains = scores.dropna(subset=["gain"])
+        parts += ["\nDifference to GRPO, paired by seed and prompt: an interval that holds 0 shows none\n"]
+        parts += [_interval_table(gains, names, "gain", "gain_low", "gain_high", "{:+.3f}")]
+    parts += ["\nWhat was spent, mean over seeds\n", _spending_lines(spending)]
+    return "\n".join(parts)
+
+
+def _interval_table(scores, names, value, low, high, form):
+    lines = [_line(["method", *names]), "|" + "---|" * (len(names) + 1)]
+    for label, of_label in scores.groupby("label", sort=False):
+        by_name = of_label.set_index("score")
+        cells = [
+            f"{form} ({form} to {form})".format(*by_name.loc[name, [value, low, high]])
+            if name in by_name.index
+            else "–"
+            for name in names
         ]
-        if variant in spent.index:
-            row = spent.loc[variant]
-            cells += [f"{row['rollouts']:,.0f}", f"{row['tokens']:,.0f}", f"{row['train s']:.0f}"]
-            cells.append(f"{100 * row['controller s'] / row['train s']:.2f}%")
-        else:
-            cells += ["0", "0", "0", "–"]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(_line([str(label), *cells]))
     return "\n".join(lines)
+
+
+def _spending_lines(spending):
+    columns = [
+        "rollouts",
+        "tokens",
+        "tokens to GRPO",
+        "train s",
+        "of it generate s",
+        "of it controller",
+        "evaluate s",
+    ]
+    lines = [_line(["method", *columns]), "|" + "---|" * (len(columns) + 1)]
+    grpo = spending.set_index("variant")["tokens"].get("grpo", np.nan)
+    for row in spending.to_dict("records"):
+        to_grpo = "–" if np.isnan(grpo) else f"{100 * (row['tokens'] / grpo - 1):+.2f}%"
+        cells = [row["label"], f"{row['rollouts']:,.0f}", f"{row['tokens']:,.0f}", to_grpo]
+        cells += [f"{row['train s']:.0f}", f"{row['generate s']:.0f}"]
+        cells += [f"{100 * row['controller s'] / row['train s']:.2f}%", f"{row['evaluate s']:.0f}"]
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def _line(cells):
+    return "| " + " | ".join(cells) + " |"

@@ -180,7 +180,9 @@ class RolloutGDRO:
       None        "argmax" for "variance", "sample" for "loss" (a bandit that never samples learns
                   nothing of the arms it does not play)
     joint: "prompts" counts a bin's log-probability once for each of its prompts, which makes argmax
-      under "variance" the minimizer of (28), that is (30); "bins" once for each bin, as printed.
+      under "variance" the minimizer of (28), that is (30), but for the floor that gamma puts under
+      improbable arms; "bins" once for each bin, as printed.
+    debias: scores start from the data, as in `PromptGDRO`; False starts every arm at 0, as printed.
     price_driver: "demand", what the strategies would spend before the budget is imposed; "realized",
       what was spent, as printed: the budget is met every step, so that price never moves.
     """
@@ -200,6 +202,7 @@ class RolloutGDRO:
         joint: str = "prompts",
         price_driver: str = "demand",
         bonus: float = 0.01,
+        debias: bool = True,
         seed: int = 0,
     ):
         check_adversary(num_bins, eta, gamma, ema)
@@ -225,6 +228,7 @@ class RolloutGDRO:
         self.price_lr, self.utility, self.joint = price_lr, utility, joint
         self.selection = selection or ("argmax" if utility == "variance" else "sample")
         self.price_driver, self.bonus, self.seed = price_driver, bonus, seed
+        self.debias = debias
 
         self.arms = np.arange(n_min, n_max + 1)
         self.price = 0.0
@@ -237,7 +241,9 @@ class RolloutGDRO:
 
     def losses(self) -> np.ndarray:
         """Arm losses L_b(n) = −Ĵ_b(n) + μ n, (20), at the present price, (B, N)."""
-        scores_BN = debiased(self._ema_BN, self._visits_BN, self.ema)
+        scores_BN = self._ema_BN
+        if self.debias:
+            scores_BN = debiased(self._ema_BN, self._visits_BN, self.ema)
         if self.utility == "variance":
             average = (scores_BN[:, 0] * self.arms[0]).mean()  # v̄, from v_b/n at the first arm
             scores_BN = scores_BN * (self.mean_rollouts**2 / average if average > 0 else 0.0)
@@ -373,7 +379,7 @@ class RolloutGDRO:
     def _settings(self):
         names = (
             "num_bins n_min n_max mean_rollouts eta gamma ema price_lr utility selection joint "
-            "price_driver bonus seed"
+            "price_driver bonus debias seed"
         )
         return {name: getattr(self, name) for name in names.split()}
 

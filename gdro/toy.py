@@ -54,6 +54,7 @@ REWEIGHTS, MOVES_ROLLOUTS = ("prompt", "both"), ("rollout", "rollout_loss", "bot
 WORLDS = 16  # seed s is played in the random world s mod 16: games of one world share its directions
 HELD_OUT = 8  # prompts of each skill
 ROWS = 1024  # games in one block of arrays: enough to hide numpy's overhead, few enough for the cache
+LUCK_ROLLOUTS = 16  # rollouts of a slot that luck is drawn for in every game
 EPSILON = 1e-4  # beside the standard deviation of (3), as TRL has it
 
 
@@ -156,7 +157,9 @@ class Game:
 
     def make_bins(self) -> DifficultyBins:
         """The classifier with this game's settings; ValueError if one lies outside its domain."""
-        return DifficultyBins(even_edges(self.num_bins), self.k, self.history, self.hysteresis, self.estimator)
+        return DifficultyBins(
+            even_edges(self.num_bins), self.k, self.history, self.hysteresis, self.estimator
+        )
 
     def make_prompt(self) -> PromptGDRO:
         """The data adversary with this game's settings, and its checks."""
@@ -317,32 +320,26 @@ def draw_directions(prompts, held_out, answers, capacity, number):
 
 
 class Luck(NamedTuple):
-    """The uniform numbers of one step, drawn together; every game of a seed has the same.
+    """The uniform numbers of one step; every game of a seed has the same, whatever its method.
 
-    rollouts (n_max, P), lots of the data set (D,), bins of the slots (P,), lots of the slots (P,),
-    coins of the bins (B,), arm draws (B,).
+    rollouts (R, P) of the first, second … rollout of each slot, lots of the data set (D,), bins of the slots
+    (P,), lots of the slots (P,).
     """
 
     rollouts: np.ndarray
     data: np.ndarray
     slot_bins: np.ndarray
     slot_lots: np.ndarray
-    coins: np.ndarray
-    arms: np.ndarray
 
 
-def luck_sizes(game):
-    """How many numbers each part of `Luck` has."""
-    widest = max(game.n_max, game.mean_rollouts)
-    bins = game.bins_in_all
-    return (game.batch * widest, game.world.prompts, game.batch, game.batch, bins, bins)
-
-
-def split_luck(numbers, game):
-    """`Luck` from (..., width) uniform numbers."""
-    parts = np.split(numbers, np.cumsum(luck_sizes(game))[:-1], axis=-1)
-    parts[0] = parts[0].reshape(*numbers.shape[:-1], -1, game.batch)
-    return Luck(*parts)
+def draw_luck(generators, game):
+    """One step's `Luck` and the answers' own words (F,), with a leading axis of seeds."""
+    # as many rows of rollouts whatever n_max is, so that games with other arms have the same luck
+    sizes = (game.batch * max(LUCK_ROLLOUTS, game.n_max), game.world.prompts, game.batch, game.batch)
+    numbers = np.stack([generator.random(sum(sizes)) for generator in generators])
+    rollouts, *others = np.split(numbers, np.cumsum(sizes)[:-1], axis=-1)
+    words = np.stack([generator.standard_normal(game.world.capacity) for generator in generators])
+    return Luck(rollouts.reshape(len(numbers), -1, game.batch), *others), words
 
 
 def _alike(games):
@@ -382,6 +379,7 @@ class _Table:
 
         own_seeds, self.seed_of_G = np.unique(seeds, return_inverse=True)
         self.generators = [np.random.default_rng((int(seed), 2)) for seed in own_seeds]
+        self.coin_generators = [np.random.default_rng((int(seed), 3)) for seed in own_seeds]
         self.epoch_GD = None
         self.steps_played = 0
 
@@ -426,10 +424,10 @@ class _Table:
         self.steps_played += 1
 
     def _draw_luck(self):
-        width = sum(luck_sizes(self.game))
-        self.luck_of_seeds = split_luck(np.stack([g.random(width) for g in self.generators]), self.game)
-        size = self.game.world.capacity
-        self.words_of_seeds = np.stack([g.standard_normal(size) for g in self.generators])
+        self.luck_of_seeds, self.words_of_seeds = draw_luck(self.generators, self.game)
+        if self.game.method in MOVES_ROLLOUTS:  # coins of the bins, and their arms' draws, (G, B) each
+            coins = np.stack([generator.random((2, self.B)) for generator in self.coin_generators])
+            self.coins_GB, self.arm_draws_GB = coins[self.seed_of_G].swapaxes(0, 1)
 
     def _luck(self, part):
         return getattr(self.luck_of_seeds, part)[self.seed_of_G]
@@ -484,7 +482,9 @@ class _Table:
 
     def _strengths(self):
         own_GK = np.sqrt(1 - self.sharing_G)[:, None] * self.strength_GK
-        return np.sqrt(self.transfer_G)[:, None] * (own_GK + (np.sqrt(self.sharing_G) * self.common_G)[:, None])
+        return np.sqrt(self.transfer_G)[:, None] * (
+            own_GK + (np.sqrt(self.sharing_G) * self.common_G)[:, None]
+        )
 
     def _plan(self, slots_GP, right_GP):
         """Rollouts of each slot, (G, P), n̄ on average in every game, exactly."""
@@ -508,7 +508,11 @@ class _Table:
         self.rollouts_GB[rows] = chosen_GB
         chosen_GP = np.take_along_axis(chosen_GB, np.maximum(bins_GP[rows], 0), 1)
         n_GP[rows] = hand_out(
-            np.where(seen_GP, chosen_GP, game.mean_rollouts), left_over_G, seen_GP, self._luck("slot_lots")[rows], game.n_max
+            np.where(seen_GP, chosen_GP, game.mean_rollouts),
+            left_over_G,
+            seen_GP,
+            self._luck("slot_lots")[rows],
+            game.n_max,
         )
         return n_GP
 
@@ -516,12 +520,19 @@ class _Table:
         log_p_GBN = self.log_p_GBN[rows]
         if self.game.method == "rollout_loss":
             chosen_GB, left_over_G, chances_GBN = sample_joint_arms_of_games(
-                log_p_GBN, counts_GB, self.arms_N, budget_G, self._luck("coins")[rows], self._luck("arms")[rows]
+                log_p_GBN,
+                counts_GB,
+                self.arms_N,
+                budget_G,
+                self.coins_GB[rows],
+                self.arm_draws_GB[rows],
             )
             self.chances_GBN[rows] = chances_GBN
             return chosen_GB, left_over_G
         values_GBN = log_p_GBN * counts_GB[..., None] if self.game.joint == "prompts" else log_p_GBN
-        return best_joint_arms_of_games(values_GBN, counts_GB, self.arms_N, budget_G, self._luck("coins")[rows])
+        return best_joint_arms_of_games(
+            values_GBN, counts_GB, self.arms_N, budget_G, self.coins_GB[rows]
+        )
 
     def _arm_log_p(self):
         """As `RolloutGDRO.losses` and its strategies, (G, B, N)."""
@@ -722,7 +733,9 @@ def hand_out(n_GP, left_over_G, open_GP, lots_GP, n_max):
 
 def _counts(bins_GP, num_bins):
     """How many of each row lie in each bin, (G, B); −1 is left out."""
-    places = np.where(bins_GP >= 0, np.arange(len(bins_GP))[:, None] * num_bins + bins_GP, len(bins_GP) * num_bins)
+    places = np.where(
+        bins_GP >= 0, np.arange(len(bins_GP))[:, None] * num_bins + bins_GP, len(bins_GP) * num_bins
+    )
     return np.bincount(places.ravel(), minlength=len(bins_GP) * num_bins + 1)[:-1].reshape(-1, num_bins)
 
 

@@ -42,7 +42,9 @@ def paired_gain(values_S, baseline_S, seeds) -> Gain:
     by_world = np.stack([by_seed[..., numbers == number].mean(axis=-1) for number in np.unique(numbers)], -1)
     count = by_world.shape[-1]
     if count < 2:
-        raise ValueError(f"seeds {list(seeds)} fall into one random world; take at least two, better {2 * WORLDS}")
+        raise ValueError(
+            f"seeds {list(seeds)} fall into one random world; take at least two, better {2 * WORLDS}"
+        )
     half = student.ppf(0.975, count - 1) * by_world.std(axis=-1, ddof=1) / np.sqrt(count)
     return Gain(by_world.mean(axis=-1), half, by_seed)
 
@@ -61,14 +63,18 @@ def best_step_sizes(worlds, step_sizes, seeds, checkpoints, method="grpo", **opt
     return {name: values.argmax(axis=1) for name, values in means.items()}, means
 
 
-def gain_map(worlds, methods, step_sizes, choosing_seeds, seeds, checkpoints, measures=("pass_at_8", "worst_skill")):
+def gain_map(
+    worlds, methods, step_sizes, choosing_seeds, seeds, checkpoints, measures=("pass_at_8", "worst_skill")
+):
     """Gain of each method over GRPO, both at GRPO's best step size for that measure and budget.
 
     The step size is chosen on `choosing_seeds` and judged on `seeds`, which must not overlap, so that luck in
     the choice favours nobody. Returns ({measure: Gain of (M, Y, C)}, {measure: step sizes (Y, C)}).
     """
     if set(choosing_seeds) & set(seeds):
-        raise ValueError("choosing_seeds and seeds overlap; choose step sizes on seeds that are not judged on")
+        raise ValueError(
+            "choosing_seeds and seeds overlap; choose step sizes on seeds that are not judged on"
+        )
     worlds, methods, checkpoints = list(worlds), list(methods), list(checkpoints)
     best, _ = best_step_sizes(worlds, step_sizes, choosing_seeds, checkpoints)
     wanted = sorted({(y, int(x)) for m in measures for y in range(len(worlds)) for x in best[m][y]})
@@ -99,7 +105,9 @@ def own_best_gains(worlds, methods, step_sizes, choosing_seeds, seeds, checkpoin
             Game(world, method, step_size=step_sizes[int(x)])
             for world, x in zip(worlds, best[measure][:, 0], strict=True)
         ]
-    values = MEASURES[measure][1](play(games, seeds, [checkpoint]))[..., 0].reshape(1 + len(methods), len(worlds), -1)
+    values = MEASURES[measure][1](play(games, seeds, [checkpoint]))[..., 0].reshape(
+        1 + len(methods), len(worlds), -1
+    )
     return paired_gain(values[1:], values[:1], seeds)
 
 
@@ -133,7 +141,10 @@ def real_gains(runs_dir):
         names = np.unique(families)
         solved = pass_at_k(right, trials, int(trials.min()))
         mean_pass = float(np.mean([solved[families == name].mean() for name in names]))
-        tables.setdefault(path.parts[-3], {})[path.parts[-2]] = (mean_pass, worst_group(right / trials, families)[1])
+        tables.setdefault(path.parts[-3], {})[path.parts[-2]] = (
+            mean_pass,
+            worst_group(right / trials, families)[1],
+        )
     if "grpo" not in tables:
         return None
     baseline = tables.pop("grpo")

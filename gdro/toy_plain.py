@@ -18,10 +18,10 @@ from gdro.toy import (
     MOVES_ROLLOUTS,
     REWEIGHTS,
     WORLDS,
+    Luck,
     draw_directions,
+    draw_luck,
     draw_setting,
-    luck_sizes,
-    split_luck,
 )
 
 
@@ -41,7 +41,7 @@ class PlainGame:
         self.directions, self.held_out_directions = (
             d.reshape(world.capacity, world.answers, -1).T.tolist() for d in directions
         )
-        self.rng = np.random.default_rng((seed, 2))
+        self.rng, self.coin_rng = np.random.default_rng((seed, 2)), np.random.default_rng((seed, 3))
         self.memory, self.strength, self.common = [0.0] * world.capacity, [0.0] * world.skills, 0.0
         self.bins: DifficultyBins = (
             game.make_bins()
@@ -57,9 +57,9 @@ class PlainGame:
 
     def step(self):
         """Draw a batch, plan, sample, observe, learn."""
-        self.luck = split_luck(self.rng.random(sum(luck_sizes(self.game))), self.game)
-        self.words = self.rng.standard_normal(self.game.world.capacity).tolist()
-        self.coin.script(self.luck.coins.tolist(), self.luck.arms.tolist())
+        luck, words = draw_luck([self.rng], self.game)
+        self.luck, self.words = Luck(*(part[0] for part in luck)), words[0].tolist()
+        self.coin.script(*self.coin_rng.random((2, self.game.bins_in_all)).tolist())
         batch = self._draw()
         chances = [self._answer_chances(self._logits(d, self.directions[d], self.offset[d])) for d in batch]
         rollouts = self._plan(batch, chances)

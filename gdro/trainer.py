@@ -36,24 +36,28 @@ class GDROConfig(GRPOConfig):
     gdro_options: further arguments of `GDROController`, such as {"signal": "spread", "prompt":
     {"eta": 2.0}, "rollout": {"n_max": 8}}; the mean number of rollouts is `num_generations`.
     uid_column: column of the data set with one stable uid a prompt, integers or strings.
-    advantage_std: "sample" divides by the group's standard deviation as TRL does (n − 1);
-    "population" as (3) prints it (n). advantage_clip: bound on the size of an advantage before it is
-    weighted, None for none; the paper has 5.
+    advantage_std: "sample" divides by the group's standard deviation as TRL does (n − 1), the default;
+    "population" as (3) prints it (n), the default of preset "paper". advantage_clip: bound on the size of
+    an advantage before it is weighted; none by default, 5 in preset "paper", float("inf") for none there.
+    Rewards above `gdro_options["success_threshold"]` (default 0) count as right; set it where a reward
+    has parts, such as a bonus for format, that a wrong answer earns too.
     """
 
     gdro_method: str = field(default="both", metadata={"help": "grpo, prompt, rollout or both."})
     gdro_preset: str = field(default="default", metadata={"help": "default or paper."})
-    gdro_options: dict | None = field(
-        default=None, metadata={"help": "Further arguments of GDROController."}
-    )
+    gdro_options: dict | None = field(default=None, metadata={"help": "Further arguments of GDROController."})
     uid_column: str = field(default="uid", metadata={"help": "Column with one uid a prompt."})
-    advantage_std: str = field(default="sample", metadata={"help": "sample or population."})
+    advantage_std: str | None = field(default=None, metadata={"help": "sample or population."})
     advantage_clip: float | None = field(default=None, metadata={"help": "Bound on advantages."})
 
     def __post_init__(self):
         super().__post_init__()
         check_choice("gdro_method", self.gdro_method, METHODS)
         check_choice("gdro_preset", self.gdro_preset, tuple(PRESETS))
+        printed = self.gdro_preset == "paper"
+        self.advantage_std = self.advantage_std or ("population" if printed else "sample")
+        if self.advantage_clip is None and printed:
+            self.advantage_clip = 5.0
         check_choice("advantage_std", self.advantage_std, ("sample", "population"))
         if self.advantage_clip is not None and not self.advantage_clip > 0:
             raise ValueError(f"advantage_clip must be positive or None, got {self.advantage_clip}")
@@ -81,6 +85,7 @@ class GDROTrainer(GRPOTrainer):
         self.record: list[dict] = []
         self.seconds = {"generate": 0.0, "controller": 0.0}
         self._rewards_R: torch.Tensor | None = None
+        self._uids_D = as_uids(train_dataset[args.uid_column])
         set_seed(args.seed)  # TRL puts the PEFT adapter on before it seeds
         super().__init__(model, reward_funcs, args=args, train_dataset=train_dataset, **kwargs)
 
@@ -111,7 +116,7 @@ class GDROTrainer(GRPOTrainer):
         losses_R = self._surrogate_losses(output, advantages_R[mine])
 
         row = self.controller.observe(uids, group_ids_R, rewards_R.cpu().numpy(), losses=losses_R)
-        if self.controller.method != "grpo":
+        if self._own_advantages:
             weights_P = self.controller.weights(uids, rollouts_P)
             weights_R = torch.as_tensor(weights_P, dtype=advantages_R.dtype)[group_ids_R]
             advantages_R = advantages_R * weights_R.to(advantages_R.device)
@@ -124,16 +129,21 @@ class GDROTrainer(GRPOTrainer):
             row
             | {
                 "global_step": self.state.global_step,
-                "rollouts_spent": len(group_ids_R),
+                "rollouts_spent": len(rewards_R),
                 "tokens": int(self.state.num_input_tokens_seen - seen_tokens),
             }
         )
         return output
 
+    @property
+    def _own_advantages(self):
+        """Whether TRL's advantages are replaced; if not, training is TRL's own, bit for bit."""
+        as_trl = self.args.advantage_std == "sample" and self.args.advantage_clip is None
+        return self.controller.method != "grpo" or not as_trl
+
     def _drawn(self, size):
         """Prompts drawn from the data set with the adversary's bin probabilities."""
-        uids = as_uids(self.train_dataset[self.args.uid_column])
-        return [self.train_dataset[int(i)] for i in self.controller.draw(uids, size)]
+        return [self.train_dataset[int(i)] for i in self.controller.draw(self._uids_D, size)]
 
     def _my_slice(self, size):
         """This process's share of the batch; TRL lays the processes end to end."""
@@ -226,13 +236,16 @@ class GDROTrainer(GRPOTrainer):
         logged.extend(values)
 
     def _log_row(self, row):
-        metrics = self._metrics["train"]
-        for name in ("share", "weight", "probability", "rollouts", "success"):
+        metrics, played = self._metrics["train"], ["share", "success", "rollouts"]
+        if self.controller.method in ("prompt", "both"):
+            played += ["weight", "probability"]
+        for name in played:
             for b, value in enumerate(row[name]):
                 if value is not None:
                     metrics[f"gdro/{name}/{b}"].append(value)
-        for name in ("price", "demand", "unseen", "infeasible_steps"):
-            if row[name] is not None:
+        metrics["gdro/unseen"].append(row["unseen"])
+        if row["demand"] is not None:
+            for name in ("price", "demand", "infeasible_steps"):
                 metrics[f"gdro/{name}"].append(row[name])
 
     # Checkpoints and resuming
@@ -246,11 +259,14 @@ class GDROTrainer(GRPOTrainer):
             repeat_count=sampler.repeat_count,
             shuffle=sampler.shuffle,
             seed=sampler.seed,
+            epoch=lambda: int((self.state.epoch or 0) + 1e-6),
         )
 
     def _save_checkpoint(self, model, trial):
         super()._save_checkpoint(model, trial)
-        if self.args.should_save:
+        micro_step = self.state.global_step * self.args.gradient_accumulation_steps
+        amid_a_batch = micro_step % _micro_steps(self.args)
+        if self.args.should_save and not amid_a_batch:  # a batch half used could not be taken up again
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
             write_table(folder / RECORD_FILE, self.record)
             save_state(folder / STATE_FILE, self.controller.state_dict())
@@ -258,21 +274,36 @@ class GDROTrainer(GRPOTrainer):
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            self.controller.load_state_dict(load_state(Path(checkpoint) / STATE_FILE))
-            self.record = read_table(Path(checkpoint) / RECORD_FILE)
+            self._load_own_state(checkpoint)
+
+    def load_whole(self, checkpoint):
+        """Model, controller and record as they were when `checkpoint` was saved, without training on."""
+        self._load_from_checkpoint(str(checkpoint))
+        self._load_own_state(checkpoint)
+
+    def _load_own_state(self, checkpoint):
+        self.controller.load_state_dict(load_state(Path(checkpoint) / STATE_FILE))
+        self.record = read_table(Path(checkpoint) / RECORD_FILE)
 
 
 class ResumableSampler(RepeatSampler):
     """TRL's RepeatSampler, whose epoch e has the same order in a process that starts at epoch e.
 
-    TRL draws the epochs one after the other from one generator, which a resumed process starts anew.
+    TRL draws the epochs one after the other from one generator, which a resumed process starts anew; and
+    of `set_epoch` nothing is heard through the layers that accelerate lays around a sampler. So this one
+    asks: `epoch` returns the number of the epoch that begins.
     """
 
-    def set_epoch(self, epoch):
+    def __init__(self, *args, epoch, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.epoch = epoch
+
+    def __iter__(self):
         if self.shuffle and self.seed is not None:
             self.generator.manual_seed(self.seed)
-            for _ in range(epoch):
+            for _ in range(self.epoch()):
                 torch.randperm(self.num_samples, generator=self.generator)
+        return super().__iter__()
 
 
 def whole_checkpoints(output_dir):
@@ -282,21 +313,32 @@ def whole_checkpoints(output_dir):
     return sorted(whole, key=lambda folder: int(folder.name.split("-")[1]))
 
 
+def make_controller(method, preset, options, num_generations, seed=0):
+    """A GDROController from a configuration's plain values; n̄ is TRL's `num_generations`.
+
+    Raises ValueError for a name that GDROController does not know and for values it refuses.
+    """
+    options = dict(options or {})
+    rollout = dict(options.pop("rollout", {}))
+    if rollout.setdefault("mean_rollouts", num_generations) != num_generations:
+        raise ValueError(
+            f"gdro_options['rollout']['mean_rollouts'] is {rollout['mean_rollouts']}, but TRL samples "
+            f"num_generations={num_generations} a prompt; set num_generations alone"
+        )
+    rollout.setdefault("n_max", max(12, 3 * num_generations))  # the paper's 12 at its n̄ of 4
+    options.setdefault("seed", seed)
+    try:
+        return GDROController(method, preset=preset, rollout=rollout, **options)
+    except TypeError as error:
+        raise ValueError(f"gdro_options: {error}; see GDROController for the names") from error
+
+
 def _controller_of(args):
     if not isinstance(args, GDROConfig):
         raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}")
-    options = dict(args.gdro_options or {})
-    rollout = dict(options.pop("rollout", {}))
-    if rollout.setdefault("mean_rollouts", args.num_generations) != args.num_generations:
-        raise ValueError(
-            f"gdro_options['rollout']['mean_rollouts'] is {rollout['mean_rollouts']}, but TRL samples "
-            f"num_generations={args.num_generations} a prompt; set num_generations alone"
-        )
-    options.setdefault("seed", args.seed)
-    try:
-        return GDROController(args.gdro_method, preset=args.gdro_preset, rollout=rollout, **options)
-    except TypeError as error:
-        raise ValueError(f"gdro_options: {error}; see GDROController for the names") from error
+    return make_controller(
+        args.gdro_method, args.gdro_preset, args.gdro_options, args.num_generations, args.seed
+    )
 
 
 def _check_dataset(dataset, args):
@@ -336,7 +378,7 @@ def _check_cadence(args, controller):
             f"multi_objective_aggregation={args.multi_objective_aggregation!r} normalizes in groups of "
             "equal size; use 'sum_then_normalize' with GDRO"
         )
-    micro_steps = args.steps_per_generation * args.num_iterations
+    micro_steps = _micro_steps(args)
     saves = args.save_strategy == "steps" and args.save_steps >= 1
     if saves and (args.save_steps * args.gradient_accumulation_steps) % micro_steps:
         raise ValueError(
@@ -344,3 +386,8 @@ def _check_cadence(args, controller):
             f"not finish; make save_steps × {args.gradient_accumulation_steps} (gradient accumulation) "
             f"a multiple of {micro_steps} (steps_per_generation × num_iterations)"
         )
+
+
+def _micro_steps(args):
+    """Micro-steps that one generation batch is used for."""
+    return args.steps_per_generation * args.num_iterations

@@ -88,6 +88,25 @@ def test_scores_are_those_of_the_counts(made):
     assert scores.gain["rollout", "mean@4"] == pytest.approx(gain)
     assert (scores.low <= scores.value).all()
     assert (scores.value <= scores.high).all()
+    assert ("base", "worst-bin pass@1") not in scores.index  # its own samples chose the bins
+    worst = scores.loc[("prompt", "worst-family pass@1")]
+    families = {row["uid"]: row["family"] for row in evaluations[0]}
+    means = pd.Series(
+        {
+            family: np.mean(
+                [
+                    row["successes"] / row["trials"]
+                    for run in runs
+                    if run["variant"] == "prompt"
+                    for row in run["evaluation"]
+                    if families[row["uid"]] == family
+                ]
+            )
+            for family in set(families.values())
+        }
+    )
+    assert worst.value == pytest.approx(means.min())
+    assert worst.gain_low <= worst.gain <= worst.gain_high
 
 
 @pytest.mark.slow
@@ -132,12 +151,36 @@ def test_a_stopped_run_goes_on_and_leaves_the_same_record(made, tmp_path):
         with pytest.raises(Stop):
             run.train()
     assert not (where / "record.jsonl").exists()
-    assert whole_checkpoints(where / "checkpoints")
+    (checkpoints,) = where.glob("checkpoints-*")
+    assert whole_checkpoints(checkpoints)
     again = experiment.Run(profile, "rollout", 1, where, cache_dir=cache)
     again.train()
     again.evaluate()
     for name in ("record.jsonl", "evaluation.jsonl"):
         assert read_table(where / name) == read_table(folder / "rollout" / "seed1" / name)
+
+
+@pytest.mark.slow
+def test_a_run_killed_after_its_training_is_not_trained_on(made, tmp_path):
+    profile, folder, cache = made
+    where = tmp_path / "prompt" / "seed0"
+    experiment.Run(profile, "prompt", 0, where, cache_dir=cache).train()  # killed before it is evaluated
+    again = experiment.Run(profile, "prompt", 0, where, cache_dir=cache)
+    assert len(again.train()) == profile.train.steps
+    again.evaluate()
+    for name in ("record.jsonl", "evaluation.jsonl"):
+        assert read_table(where / name) == read_table(folder / "prompt" / "seed0" / name)
+
+
+@pytest.mark.slow
+def test_checkpoints_of_other_settings_are_not_taken_up(made, tmp_path):
+    profile, _, cache = made
+    where = tmp_path / "grpo" / "seed0"
+    experiment.Run(profile, "grpo", 0, where, cache_dir=cache).train()
+    train = profile.train.model_copy(update={"learning_rate": 5e-4})
+    other = experiment.Run(profile.model_copy(update={"train": train}), "grpo", 0, where, cache_dir=cache)
+    other.train()
+    assert len(list(where.glob("checkpoints-*"))) == 2
 
 
 @pytest.mark.slow
@@ -183,6 +226,19 @@ def test_shipped_profiles_are_valid():
         ({"variants": {"a": {"method": "gpro"}}}, "method"),
         ({"variants": {"a": {"method": "grpo", "train": {"stps": 3}}}}, "stps"),
         ({"seeds": []}, "seeds"),
+        ({"seeds": [0, 0]}, "seeds must differ"),
+        ({"seeds": [-1]}, "seeds must differ and be ≥ 0"),
+        ({"variants": {}}, "variants"),
+        ({"variants": {"base": {"method": "grpo"}}}, "may not be called base"),
+        ({"variants": {"a": {"method": "grpo", "preset": "papre"}}}, "preset must be one of"),
+        ({"variants": {"a": {"method": "grpo", "options": {"promt": {}}}}}, "promt"),
+        (
+            {"variants": {"a": {"method": "both", "options": {"rollout": {"n_min": 9}}}}},
+            "mean_rollouts must lie",
+        ),
+        ({"variants": {"a": {"method": "grpo", "train": {"steps": 3}}}}, "must have the profile's 6 steps"),
+        ({"evaluation": {"samples": 4, "k": 8}}, "needs as many samples"),
+        ({"train": {"loss_type": "dapoo"}}, "loss_type"),
     ],
 )
 def test_misspelt_and_unfit_profiles_are_refused(tmp_path, fields, message):

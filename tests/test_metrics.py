@@ -86,18 +86,26 @@ def test_weighted_standard_error_is_the_spread_of_a_stratified_mean_in_one_bin()
 
 def test_bootstrap_interval_is_the_two_way_resampling_written_out():
     values, level = np.random.default_rng(2).random((3, 7)), 0.9
-    groups = np.array(list("aabbbcc"))
     rng = np.random.default_rng(3)
     seed_draws, prompt_draws = rng.integers(3, size=(500, 3)), rng.integers(7, size=(500, 7))
-    worst, overall = [], []
-    for seeds, prompts in zip(seed_draws, prompt_draws, strict=True):
-        drawn = values[np.ix_(seeds, prompts)].mean(axis=0)
-        overall.append(drawn.mean())
-        labels = groups[prompts]
-        worst.append(min(drawn[labels == name].mean() for name in set(labels.tolist())))
-    for expected, labels in ((overall, None), (worst, groups)):
-        found = metrics.bootstrap_interval(values, np.random.default_rng(3), labels, level, 500)
-        assert found == pytest.approx(tuple(np.quantile(expected, [0.05, 0.95])))
+    means_S = values.mean(axis=1, keepdims=True)
+    spread = values.mean() + (means_S - values.mean()) * np.sqrt(3 / 2) + values - means_S
+    overall = [
+        spread[np.ix_(seeds, prompts)].mean() for seeds, prompts in zip(seed_draws, prompt_draws, strict=True)
+    ]
+    found = metrics.bootstrap_interval(values, np.random.default_rng(3), level, 500)
+    assert found == pytest.approx(np.quantile(overall, [0.05, 0.95]))
+
+
+def test_bootstrap_interval_covers_the_mean_it_is_of():
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(200):
+        seeds, prompts = 0.05 * rng.standard_normal((6, 1)), 0.15 * rng.standard_normal((1, 60))
+        values = seeds + prompts + 0.1 * rng.standard_normal((6, 60))
+        low, high = metrics.bootstrap_interval(values, rng, resamples=300)
+        held += low <= 0 <= high
+    assert 0.88 <= held / 200 <= 0.99
 
 
 def test_bootstrap_interval_covers_the_mean_about_as_often_as_it_says():

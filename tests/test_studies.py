@@ -78,7 +78,9 @@ def test_hedge_regret_by_hand_and_within_its_bound():
 def test_exp3p_learns_in_the_long_run():
     rng = np.random.default_rng(0)
     drawn = regret_study.draw_losses("one arm is better", 30, 6000, 2, rng)
-    assert regret_study.exp3p_regret(drawn, rng).mean() < 0.6 * 6000 * 0.05  # playing evenly costs 0.05 a step
+    assert (
+        regret_study.exp3p_regret(drawn, rng).mean() < 0.6 * 6000 * 0.05
+    )  # playing evenly costs 0.05 a step
 
 
 # ---- static groups ----------------------------------------------------------------------------
@@ -116,8 +118,13 @@ def test_static_groups_save_and_load():
 
 @pytest.mark.parametrize(
     ("uids", "labels", "groups", "word"),
-    [([], [], None, "at least one"), ([1, 1], "ab", None, "twice"), ([1, 2], "ab", ["a"], "not among"), ([1], "ab", None, "one per uid")],
-)  # fmt: skip
+    [
+        ([], [], None, "at least one"),
+        ([1, 1], "ab", None, "twice"),
+        ([1, 2], "ab", ["a"], "not among"),
+        ([1], "ab", None, "one per uid"),
+    ],
+)
 def test_bad_static_groups_are_refused(uids, labels, groups, word):
     with pytest.raises(ValueError, match=word):
         StaticGroups(uids, labels, groups)

@@ -112,6 +112,12 @@ def test_rollouts_are_matched_in_every_step_and_game():
             assert n_GP.max() <= 8
 
 
+def test_luck_does_not_depend_on_the_controllers_settings():
+    games = [Game(), Game(num_bins=10), Game(n_max=12), Game(rollout_eta=2.0)]
+    result = play(games, [3], [10])
+    assert np.ptp(result.accuracy, axis=0).max() == 0
+
+
 # ---- the batched pieces against the objects' own functions ------------------------------------
 
 
@@ -126,7 +132,9 @@ def test_best_joint_arms_of_games_equals_best_joint_arms(seed):
     counts_GB = rng.multinomial(12, [0.3, 0.1, 0.2, 0.4, 0.0], size=7)
     values_GBN = rng.normal(size=(7, 5, len(arms))).round(int(rng.integers(0, 3)))
     budget = np.full(7, 12 * 3 if len(arms) > 1 else 24)
-    rollouts_GB, left_over_G = best_joint_arms_of_games(values_GBN, counts_GB, arms, budget, rng.random((7, 5)))
+    rollouts_GB, left_over_G = best_joint_arms_of_games(
+        values_GBN, counts_GB, arms, budget, rng.random((7, 5))
+    )
     for g in range(7):
         present = counts_GB[g] > 0
         values, counts = values_GBN[g, present], counts_GB[g, present]
@@ -152,7 +160,9 @@ def test_sample_joint_arms_of_games_equals_sample_joint_arms():
         coin = ScriptedCoin()
         coin.script(coins[g].tolist(), draws[g].tolist())
         order = coin.permutation(np.flatnonzero(counts_GB[g]))
-        rollouts, left_over, chances = sample_joint_arms(log_p_GBN[g, order], counts_GB[g, order], arms, 48, coin)
+        rollouts, left_over, chances = sample_joint_arms(
+            log_p_GBN[g, order], counts_GB[g, order], arms, 48, coin
+        )
         np.testing.assert_array_equal(rollouts_GB[g, order], rollouts)
         np.testing.assert_allclose(chances_GBN[g, order], chances, atol=1e-12)
         assert left_over == left_over_G[g]
@@ -215,9 +225,7 @@ def test_answer_pulls_are_the_gradient_of_the_weighted_log_likelihood():
     def objective(z):
         return (advantages * (z - np.log(np.exp(z).sum()))[answers]).mean()
 
-    numeric = [
-        (objective(logits + 1e-6 * e) - objective(logits - 1e-6 * e)) / 2e-6 for e in np.eye(4)
-    ]
+    numeric = [(objective(logits + 1e-6 * e) - objective(logits - 1e-6 * e)) / 2e-6 for e in np.eye(4)]
     counts = np.bincount(answers, minlength=4)[:, None, None]
     pulls, square = answer_pulls(counts, np.array([[5]]))
     np.testing.assert_allclose(pulls[:, 0, 0], numeric, atol=1e-8)
@@ -270,7 +278,9 @@ def test_gain_map_compares_at_grpo_best_step_size_of_other_seeds():
     np.testing.assert_array_equal(chosen["pass_at_8"], np.array(steps)[best["pass_at_8"]])
     y, c = 1, 1
     step = chosen["pass_at_8"][y, c]
-    by_hand = play([Game(worlds[y], m, step_size=step) for m in ("grpo", "resample")], seeds, [15]).mean_pass_at_8()
+    by_hand = play(
+        [Game(worlds[y], m, step_size=step) for m in ("grpo", "resample")], seeds, [15]
+    ).mean_pass_at_8()
     np.testing.assert_allclose(gains["pass_at_8"].mean[0, y, c], (by_hand[1] - by_hand[0]).mean(), atol=1e-12)
     with pytest.raises(ValueError, match="overlap"):
         gain_map(worlds, ["resample"], steps, seeds, seeds, [5])
@@ -345,7 +355,13 @@ def test_bad_worlds_are_refused(fields, word):
 
 @pytest.mark.parametrize(
     "arguments",
-    [([], [0], [1]), ([Game()], [], [1]), ([Game()], [0], []), ([Game()], [0], [5, 2]), ([Game()], [-1], [1])],
+    [
+        ([], [0], [1]),
+        ([Game()], [], [1]),
+        ([Game()], [0], []),
+        ([Game()], [0], [5, 2]),
+        ([Game()], [-1], [1]),
+    ],
 )
 def test_bad_plays_are_refused(arguments):
     with pytest.raises(ValueError):

@@ -13,6 +13,7 @@ import tiny_run
 import torch
 from safetensors.torch import load_file
 from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import RepeatSampler
 
 from gdro.records import load_state, read_table
 from gdro.trainer import STATE_FILE, GDROConfig, GDROTrainer, ResumableSampler, whole_checkpoints
@@ -79,45 +80,51 @@ def test_rollouts_move_but_their_number_does_not(base, tmp_path):
 
 
 @pytest.mark.slow
-def test_advantages_are_those_of_the_true_groups(base, tmp_path, monkeypatch):
+def test_advantages_and_logs_are_those_of_the_true_groups(base, tmp_path, monkeypatch):
     seen = []
     original = GDROTrainer._generate_and_score_completions
 
     def spy(self, inputs):
         output = original(self, inputs)
-        rewards = self._rewards_R.clone()
-        seen.append((self.record[-1], rewards, output["advantages"].clone(), list(self._logs["prompt"])))
+        rewards, logs = self._rewards_R.clone(), self._logs
+        size = len(rewards)
+        flat = self._metrics["train"]["frac_reward_zero_std"][-1]
+        logged = list(logs["advantages"])[-size:]
+        seen.append((rewards, output["advantages"].clone(), list(logs["prompt"])[-size:], flat, logged))
         return output
 
     monkeypatch.setattr(GDROTrainer, "_generate_and_score_completions", spy)
-    trained(
-        GDROTrainer, GDROConfig, base, tmp_path, steps=14,
-        gdro_method="rollout", gdro_options={"averaging": "rollout"},
-    )  # fmt: skip
+    trainer = trained(GDROTrainer, GDROConfig, base, tmp_path, steps=14, gdro_method="rollout")
     unequal = 0
-    for _, rewards, advantages, prompts in seen:
+    for rewards, advantages, prompts, flat, logged in seen:
         # group by the prompt texts themselves, which are unique: independent of any bookkeeping
         groups: dict[str, list[int]] = {}
-        for place, text in enumerate(prompts[-len(rewards) :]):
+        for place, text in enumerate(prompts):
             groups.setdefault(text, []).append(place)
         unequal += len({len(places) for places in groups.values()}) > 1
+        alike = 0
         for places in groups.values():
             group = rewards[places].double()
             expected = (group - group.mean()) / (group.std() + 1e-4)
             torch.testing.assert_close(advantages[places].double(), expected, atol=1e-5, rtol=1e-5)
+            alike += len(places) * bool((group == group[0]).all())
+        assert flat == pytest.approx(alike / len(rewards))
+        assert logged == pytest.approx(advantages.tolist())
     assert unequal > 3
+    last = [row for row in trainer.state.log_history if "reward" in row][-1]
+    assert any(name.startswith("gdro/rollouts/") for name in last)
+    assert {"gdro/price", "gdro/unseen"} <= set(last)
+    assert not any(name.startswith("gdro/weight/") for name in last)  # that game was not played
 
 
 @pytest.mark.slow
-def test_trl_metrics_are_of_the_true_groups(base, tmp_path):
-    trainer = trained(GDROTrainer, GDROConfig, base, tmp_path, steps=14, gdro_method="rollout")
-    logged = [row for row in trainer.state.log_history if "frac_reward_zero_std" in row]
-    assert len(logged) == 14
-    assert any(name.startswith("gdro/rollouts/") for name in logged[-1])
-    assert {"gdro/price", "gdro/unseen"} <= set(logged[-1])
-    # the advantages shown beside the completions are the ones trained on: zero-mean in true groups,
-    # unless weighted, so their sum over a batch with averaging "prompt" vanishes as well
-    assert abs(float(np.sum(list(trainer._logs["advantages"])))) < 1e-2
+def test_clip_and_population_deviation_reach_grpo_too(base, tmp_path):
+    choices = {"advantage_clip": 0.5, "advantage_std": "population"}
+    plain = trained(GDROTrainer, GDROConfig, base, tmp_path / "a", gdro_method="grpo")
+    clipped = trained(GDROTrainer, GDROConfig, base, tmp_path / "b", gdro_method="grpo", **choices)
+    assert max(map(abs, clipped._logs["advantages"])) == pytest.approx(0.5)
+    assert max(map(abs, plain._logs["advantages"])) > 0.6
+    assert not same_weights(plain, clipped)
 
 
 @pytest.mark.slow
@@ -159,7 +166,7 @@ def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path):
     whole = start(tmp_path / "whole")
     cut = start(tmp_path / "cut")
     deadline = time.monotonic() + 300
-    while not (tmp_path / "cut" / "checkpoint-4" / STATE_FILE).exists():
+    while not (tmp_path / "cut" / "checkpoint-8" / STATE_FILE).exists():
         assert cut.poll() is None, cut.stderr.read().decode()
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -187,25 +194,21 @@ def test_a_checkpoint_without_our_state_is_not_whole(tmp_path):
 
 
 def test_an_epoch_has_the_same_order_in_a_fresh_process():
-    def sampler():
-        return ResumableSampler(list(range(20)), mini_repeat_count=1, batch_size=5, seed=7)
-
-    through, orders = sampler(), []
-    for epoch in range(3):
-        through.set_epoch(epoch)
-        orders.append(list(through))
-    fresh = sampler()
-    fresh.set_epoch(2)
-    assert list(fresh) == orders[2] != orders[1]
+    stock = RepeatSampler(list(range(20)), mini_repeat_count=1, batch_size=5, seed=7)
+    orders = [list(stock) for _ in range(3)]
+    for epoch in (2, 0, 1):
+        fresh = ResumableSampler(
+            list(range(20)), mini_repeat_count=1, batch_size=5, seed=7, epoch=lambda epoch=epoch: epoch
+        )
+        assert list(fresh) == orders[epoch]
+    assert orders[0] != orders[1] != orders[2]
 
 
 # Bad input, refused before compute
 
 
 def make(base, tmp_path, rows=None, **changes):
-    return tiny_run.make_trainer(
-        GDROTrainer, tiny_run.arguments(GDROConfig, tmp_path, **changes), base, rows
-    )
+    return tiny_run.make_trainer(GDROTrainer, tiny_run.arguments(GDROConfig, tmp_path, **changes), base, rows)
 
 
 def test_missing_uid_column(base, tmp_path):

@@ -1,6 +1,7 @@
 """Two real processes (gloo, CPU) train as one process does with the same batch."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,16 @@ def test_two_processes_do_what_one_does(base, tmp_path):
         moved = (weight - start[name]).abs().max()
         difference = (weight - models[1][name]).abs().max()
         assert difference < 0.02 * moved, (name, difference, moved)
+
+    # stopped after step 8, in the second epoch, and resumed: the two processes end in the same place
+    resumed = tmp_path / "resumed"
+    resumed.mkdir()
+    shutil.copytree(two / "checkpoint-8", resumed / "checkpoint-8")
+    result = launch(2, base, resumed, "resume")
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert read_table(resumed / "record1.jsonl") == records[1]
+    for name, weight in load_file(resumed / "weights1.safetensors").items():
+        assert torch.equal(weight, models[2][name])
 
 
 def test_a_rank_that_dies_ends_the_job(base, tmp_path):

@@ -1,7 +1,7 @@
 """A training whose completions are the same however many processes share it.
 
     accelerate launch --cpu --num_processes 2 tests/two_process_run.py BASE_DIR OUTPUT_DIR
-    python tests/two_process_run.py BASE_DIR OUTPUT_DIR [die]
+    python tests/two_process_run.py BASE_DIR OUTPUT_DIR [die | resume]
 
 Only sampling is replaced: a completion is drawn by step and place in the whole batch, instead of by each
 process's own random state. With "die", the second process ends in the midst of the training.
@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from gdro.records import save_state, write_table
-from gdro.trainer import GDROConfig, GDROTrainer
+from gdro.trainer import GDROConfig, GDROTrainer, whole_checkpoints
 
 
 class SharedSampling(GDROTrainer):
@@ -41,12 +41,13 @@ def main(base, output, *options):
     torch.set_num_threads(1)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     args = tiny_run.arguments(
-        GDROConfig, output, max_steps=8, gdro_method="both",
+        GDROConfig, output, max_steps=10, gdro_method="both", save_strategy="steps", save_steps=4,
         per_device_train_batch_size=32 // world, ddp_backend="gloo" if world > 1 else None,
     )  # fmt: skip
     trainer = tiny_run.make_trainer(SharedSampling, args, base)
     trainer.die_at = 4 if "die" in options else None
-    trainer.train()
+    whole = whole_checkpoints(output) if "resume" in options else []
+    trainer.train(resume_from_checkpoint=str(whole[-1]) if whole else None)
     rank = trainer.accelerator.process_index
     output = Path(output)
     model = trainer.accelerator.unwrap_model(trainer.model)

@@ -1,0 +1,117 @@
+"""Notebooks 01 to 04: under strict papermill, under nbval, without outputs, refusing bad parameters."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from gdro.notebooks import CellFailed, parameter_defaults, run_notebook
+from gdro.records import read_manifest
+
+ROOT = Path(__file__).parents[1]
+# what the default run takes seconds for, taken smaller; notebook 04 also in size
+SMALL = {
+    "01_difficulty_binning": {"num_prompts": 60, "num_visits": 90},
+    "02_prompt_gdro": {
+        "base_steps": 60, "base_batch": 32, "prompts_per_family": 3, "toy_seeds": 16, "toy_steps": 30,
+        "regret_seeds": 20, "horizons": [50, 200],
+    },
+    "03_rollout_gdro": {
+        "base_steps": 60, "base_batch": 32, "prompts_per_family": 1, "pool_size": 24, "drawn_groups": 300,
+    },
+    "04_toy_games": {
+        "seeds": 16, "choosing_seeds": 16, "ablation_seeds": 16, "checkpoints": [5, 10],
+        "step_sizes": [8.0, 32.0], "tails": [0.0, 1.5], "spreads": [0.0, 3.0],
+    },
+}  # fmt: skip
+BAD = [
+    ("01_difficulty_binning", {"k": 0}, "k must be"),
+    ("01_difficulty_binning", {"hysteresis": 1.5}, "hysteresis must lie"),
+    ("01_difficulty_binning", {"num_bins": 0}, "num_bins must be"),
+    ("02_prompt_gdro", {"gamma": 1.5}, "gamma must lie in [0, 1], got 1.5; it is the uniform share"),
+    ("03_rollout_gdro", {"n_min": 9, "n_max": 3}, "n_min must not exceed n_max, got 9 > 3"),
+    ("03_rollout_gdro", {"mean_rollouts": 40}, "mean_rollouts must lie in"),
+    ("04_toy_games", {"seeds": 0}, "nothing to play"),
+    ("04_toy_games", {"tails": [-1.0]}, "tail must be"),
+]
+
+
+def path_of(name):
+    return ROOT / "notebooks" / f"{name}.ipynb"
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_shipped_clean(name):
+    source = nbformat.read(path_of(name), as_version=4)
+    assert all(not cell.get("outputs") and cell.get("execution_count") is None for cell in source.cells)
+    assert source.metadata.kernelspec.name == "python3"
+    _, defaults = parameter_defaults(source, name)
+    assert defaults["manifest"] == ""
+    assert defaults["figures_dir"] == "figures"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SMALL)
+def test_runs_strictly_and_leaves_manifest_and_figures(name, tmp_path):
+    manifest = tmp_path / "manifest.json"
+    parameters = SMALL[name] | {"manifest": str(manifest), "figures_dir": str(tmp_path / "figures")}
+    run_notebook(path_of(name), tmp_path / "out.ipynb", parameters, manifest=manifest, cell_timeout=300)
+    for figure in read_manifest(manifest)["figures"]:
+        content = Path(figure).read_bytes()
+        assert content.startswith(b"\x89PNG")
+        assert len(content) > 5000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SMALL)
+def test_nbval_lax(name, tmp_path):
+    source = nbformat.read(path_of(name), as_version=4)
+    place, defaults = parameter_defaults(source, name)
+    values = defaults | SMALL[name] | {"figures_dir": str(tmp_path / "figures")}
+    source.cells[place].source = "\n".join(f"{key} = {value!r}" for key, value in values.items())
+    copy = tmp_path / f"{name}.ipynb"
+    nbformat.write(source, copy)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--nbval-lax",
+        "--nbval-cell-timeout=300",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(
+        [*command, "-c", "/dev/null", "--rootdir", str(tmp_path), str(copy)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("name", "parameters", "message"), BAD, ids=lambda value: str(value)[:40])
+def test_bad_parameters_are_refused_by_the_notebook(name, parameters, message, tmp_path):
+    quick = {key: value for key, value in SMALL[name].items() if key not in parameters}
+    with pytest.raises(CellFailed) as caught:
+        run_notebook(
+            path_of(name), tmp_path / "out.ipynb",
+            quick | parameters | {"figures_dir": str(tmp_path / "figures")}, cell_timeout=200,
+        )  # fmt: skip
+    assert message in str(caught.value)
+    assert not (tmp_path / "out.ipynb").exists()
+
+
+def test_no_notebook_defines_a_function_twice_used():
+    """What two notebooks need lives in the package: no function name is defined in two of them."""
+    names = []
+    for name in SMALL:
+        cells = json.loads(path_of(name).read_text(encoding="utf-8"))["cells"]
+        lines = [line for cell in cells if cell["cell_type"] == "code" for line in cell["source"]]
+        names += {line.split("(")[0] for line in lines if line.startswith(("def ", "class "))}
+    assert len(names) == len(set(names))
