@@ -31,7 +31,7 @@ lint: $(READY)
 setup: $(READY)
 
 $(READY): requirements/cpu.txt pyproject.toml
-	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 13) else f"Python 3.11 or 3.12 is needed, this is {v[0]}.{v[1]}: make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 13) else f"Python 3.11 or 3.12 is needed, this is {v[0]}.{v[1]}: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
 	@echo "Installing the locked packages into .venv: about three minutes"
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/cpu.txt

@@ -101,6 +101,8 @@ class PlainController:
         }
 
     def _arm_score(self, b, n):
+        if self.printed:
+            return self.arm_scores[b, n]
         if self.arm_visits[b]:
             return self.arm_scores[b, n] / (1 - (1 - self.arm_ema) ** self.arm_visits[b])
         seen = [other for other in self.bins if self.arm_visits[other]]
@@ -156,10 +158,10 @@ class PlainController:
         seen = [other for other in self.bins if self.visits[other]]
         return sum(self._score(other) for other in seen) / max(len(seen), 1)
 
-    def weights(self, uids):
+    def weights(self, uids, rollouts):
         weights = [self.weight(self.bin_of[uid]) for uid in uids]
-        if self.printed:
-            return weights
+        if self.printed:  # every prompt counts the same, however many rollouts it got
+            return [weight * MEAN_ROLLOUTS / n for weight, n in zip(weights, rollouts, strict=True)]
         mean = sum(weights) / len(weights)
         return [weight / mean for weight in weights]
 
@@ -284,7 +286,7 @@ def check(preset, steps=40):
         plain.observe(
             uids, group_ids.tolist(), rewards.tolist(), losses.tolist() if preset == "paper" else None
         )
-        if not np.allclose(ours.weights(uids), plain.weights(uids), rtol=1e-5, atol=0):
+        if not np.allclose(ours.weights(uids), plain.weights(uids, rollouts), rtol=1e-5, atol=0):
             raise SystemExit(f"{preset}, step {step}: the plain version gives other weights")
         if not np.isclose(ours.rollout.price, plain.price, rtol=1e-5):
             raise SystemExit(f"{preset}, step {step}: the plain version comes to another price")
