@@ -96,8 +96,11 @@ def sample_joint_arms_of_games(log_p_GBN, counts_GB, arms_N, budget_G, coins_GB,
     for b in reversed(range(num_bins)):
         counts_G, present_G = counts_GB[:, b], counts_GB[:, b] > 0
         after_SG = backward[num_bins - 1 - b]
-        rest_SG = spent_G - grid_S  # what is left for the later bins once s is spent up to this one
-        after_SG = np.where(rest_SG >= 0, after_SG[np.maximum(rest_SG, 0), games_G], 0.0)
+        if (spent_G == spare).all():
+            after_SG = after_SG[::-1]  # what is left for the later bins once s is spent up to this one
+        else:
+            rest_SG = spent_G - grid_S
+            after_SG = np.where(rest_SG >= 0, after_SG[np.maximum(rest_SG, 0), games_G], 0.0)
         ways_NG = _overlaps(forward[b], after_SG, counts_G, len(arms_N))
         chance_NG = p_BNG[b] * ways_NG
         chance_NG /= chance_NG.sum(axis=0)

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from test_teaching_notebooks import SMALL
 
 from gdro.notebooks import parameter_defaults
-from test_teaching_notebooks import SMALL
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
