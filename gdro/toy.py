@@ -364,8 +364,10 @@ class _Table:
         self.rows_G1 = np.arange(self.G)[:, None]
         self.step_size_G = np.array([g.step_size for g in games])
         self.eta_G1 = np.array([g.eta for g in games])[:, None]
-        for name in ("sharing", "transfer", "noise"):
-            setattr(self, f"{name}_G", np.array([getattr(g.world, name) for g in games]))
+        worlds = [g.world for g in games]
+        self.sharing_G = np.array([w.sharing for w in worlds])
+        self.transfer_G = np.array([w.transfer for w in worlds])
+        self.noise_G = np.array([w.noise for w in worlds])
         self.own_G1 = np.sqrt(1 - self.transfer_G)[:, None]  # what a prompt keeps to itself
         numbers = np.array(seeds) % WORLDS
         settings = [draw_setting(g.world, int(n)) for g, n in zip(games, numbers, strict=True)]
@@ -530,9 +532,7 @@ class _Table:
             self.chances_GBN[rows] = chances_GBN
             return chosen_GB, left_over_G
         values_GBN = log_p_GBN * counts_GB[..., None] if self.game.joint == "prompts" else log_p_GBN
-        return best_joint_arms_of_games(
-            values_GBN, counts_GB, self.arms_N, budget_G, self.coins_GB[rows]
-        )
+        return best_joint_arms_of_games(values_GBN, counts_GB, self.arms_N, budget_G, self.coins_GB[rows])
 
     def _arm_log_p(self):
         """As `RolloutGDRO.losses` and its strategies, (G, B, N)."""

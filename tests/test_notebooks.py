@@ -367,9 +367,7 @@ def sleeper(place):
     """A notebook that leaves its kernel's pid in a file and sleeps."""
     told = f"import os, time\nopen({str(place / 'tmp')!r}, 'w').write(str(os.getpid()))"
     moved = f"os.rename({str(place / 'tmp')!r}, {str(place / 'pid')!r})"
-    return book(
-        place / "n.ipynb", manifest_cell(place / "m.json"), f"{told}\n{moved}\ntime.sleep(60)", "1"
-    )
+    return book(place / "n.ipynb", manifest_cell(place / "m.json"), f"{told}\n{moved}\ntime.sleep(60)", "1")
 
 
 def pid_of_kernel(place):
@@ -408,9 +406,7 @@ def invoke(place):
 
 @pytest.mark.slow
 def test_the_command_runs_a_notebook_whole(place):
-    notebook = book(
-        place / "n.ipynb", "assert rate == -1e-3 and name == '12'", manifest_cell("m.json")
-    )
+    notebook = book(place / "n.ipynb", "assert rate == -1e-3 and name == '12'", manifest_cell("m.json"))
     arguments = ["-p", "rate", "-1e-3", "-p", "name", '"12"', "--manifest", "m.json"]
     whole = command(place, notebook, *arguments, "--require-manifest", "--cwd", ".", cwd=place)
     assert whole.returncode == 0, whole.stderr

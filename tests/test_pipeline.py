@@ -83,7 +83,8 @@ def test_an_unknown_profile_is_named(tmp_path):
 
 @pytest.mark.parametrize("executor", ["slurm"])
 def test_the_graph_can_be_handed_to_a_cluster(tmp_path, executor):
-    pytest.importorskip(f"snakemake_executor_plugin_{executor}", reason="the executor plugin is not installed")
+    plugin = f"snakemake_executor_plugin_{executor}"
+    pytest.importorskip(plugin, reason="the executor plugin is not installed")
     result = snakemake(tmp_path / "runs", "--dry-run", "--executor", executor, "--jobs", "4")
     assert result.returncode == 0, result.stderr
     assert "rule train" in result.stdout + result.stderr

@@ -1,6 +1,6 @@
 """A small real training that several tests share, and that the kill test runs as a process.
 
-    python tests/tiny_run.py BASE_DIR OUTPUT_DIR
+python tests/tiny_run.py BASE_DIR OUTPUT_DIR
 """
 
 import sys

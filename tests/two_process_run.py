@@ -19,7 +19,6 @@ from safetensors.torch import save_file
 from gdro.records import save_state, write_table
 from gdro.trainer import GDROConfig, GDROTrainer, whole_checkpoints
 
-
 # transformers loads the optimizer to "cpu:1" in the second process, a place torch.load does not know
 torch.serialization.register_package(
     0, lambda storage: None, lambda storage, place: storage if place.startswith("cpu") else None
