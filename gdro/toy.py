@@ -382,7 +382,7 @@ class _Table:
         own_seeds, self.seed_of_G = np.unique(seeds, return_inverse=True)
         self.generators = [np.random.default_rng((int(seed), 2)) for seed in own_seeds]
         self.coin_generators = [np.random.default_rng((int(seed), 3)) for seed in own_seeds]
-        self.epoch_GD = None
+        self.epoch_GD = np.zeros((self.G, 0), np.int64)
         self.steps_played = 0
 
         self.logits_GAD = np.empty((self.G, self.A * self.D))  # large arrays are kept, not made anew
