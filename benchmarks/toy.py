@@ -63,8 +63,8 @@ def check_equal(method):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=128, help="seeds of each of the 16 worlds")
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
     print(f"{'method':26}{'engine µs':>12}{'plain µs':>12}{'ratio':>8}{'wall ratio':>12}")
     total = np.zeros((2, 2))

@@ -239,9 +239,8 @@ def frequency_bias(steps, effective, effective_bound, rows):
         xlabel="step",
         ylabel="effective groups, exp(entropy of q)",
         ylim=(0, None),
-        title="How many groups are played",
+        title="How many groups are played (colours as on the right)",
     )
-    left.legend()
     for label, x, y, half in rows:
         right.errorbar(
             x, y, half, marker=looks[label][1], color=looks[label][0], ls="", capsize=3, label=label, ms=8
@@ -274,7 +273,7 @@ def regret(horizons, panels):
             [*COLORS[:3], "black", "grey"], curves.items(), strict=False
         ):
             ax.plot(horizons, np.maximum(values, 0.05), style, color=color, label=label)
-        ax.set(xscale="log", yscale="log", xlabel="horizon T (steps)", title=title)
+        ax.set(xscale="log", yscale="log", xlabel="horizon T (steps)", title=title, ylim=(1, None))
     axes[0].set_ylabel("regret (units of loss)")
     handles, labels = axes[0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside lower center", ncols=len(labels))
