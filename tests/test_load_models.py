@@ -108,7 +108,8 @@ def test_equal_seeds_give_adapters_of_equal_bits(folders, reward, tmp_path):
     def adapter(seed, tag):
         torch.rand(7)  # whatever random numbers were drawn before
         loaded = load_model(folders["Llama"], kind="lora", seed=seed)
-        return trainable(make_trainer(loaded, reward, tmp_path / tag).model)
+        torch.rand(7)  # … also between the model and its trainer, which seeds before it makes the adapter
+        return trainable(make_trainer(loaded, reward, tmp_path / tag, seed=seed).model)
 
     first, again, other = adapter(3, "a"), adapter(3, "b"), adapter(4, "c")
     assert first.keys() == again.keys()

@@ -49,30 +49,42 @@ def test_the_main_job_leaves_table_figures_and_records(finished):
 
 def test_only_what_is_missing_is_run_again(finished):
     runs, _ = finished
-    (runs / "prompt" / "seed0" / "manifest.json").unlink()
+    for run in ("prompt/seed0", "results"):
+        (runs / run / "manifest.json").unlink()
     result = snakemake(runs, "--dry-run")
     assert result.returncode == 0
     planned = result.stdout + result.stderr
-    assert "-p method prompt" in planned or "variant=prompt" in planned
+    assert "variant=prompt" in planned
     assert "variant=grpo" not in planned
 
 
-def test_a_failing_run_fails_the_job_and_leaves_no_manifest(tmp_path):
+def run_changed(tmp_path, variant):
+    """The smoke profile with one variant alone, through snakemake."""
     profile = yaml.safe_load((REPOSITORY / "profiles" / "smoke.yaml").read_text())
-    profile["variants"] = {"rollout": {"method": "rollout", "options": {"rollout": {"n_min": 9}}}}
-    name = f"broken-{os.getpid()}"
-    path = REPOSITORY / "profiles" / f"{name}.yaml"
+    profile["variants"] = {"rollout": variant}
+    path = REPOSITORY / "profiles" / f"changed-{os.getpid()}.yaml"
     path.write_text(yaml.safe_dump(profile))
     try:
-        result = snakemake(tmp_path / "runs", profile=name)
+        result = snakemake(tmp_path / "runs", profile=path.stem)
     finally:
         path.unlink()
+    return result, result.stdout + result.stderr
+
+
+def test_a_failing_run_fails_the_job_and_leaves_no_manifest(tmp_path):
+    exploding = {"method": "rollout", "train": {"learning_rate": 1e30}}
+    result, printed = run_changed(tmp_path, exploding)
     assert result.returncode != 0
-    assert "n_min must not exceed" in result.stdout + result.stderr or "mean_rollouts must lie in" in (
-        result.stdout + result.stderr
-    )
+    assert "gdro.notebooks:" in printed  # what failed, and in which cell
     assert (tmp_path / "runs" / "base" / "seed0" / "manifest.json").exists()
     assert not (tmp_path / "runs" / "rollout" / "seed0" / "manifest.json").exists()
+
+
+def test_an_infeasible_budget_is_refused_before_the_base_is_trained(tmp_path):
+    result, printed = run_changed(tmp_path, {"method": "rollout", "options": {"rollout": {"n_min": 9}}})
+    assert result.returncode != 0
+    assert "mean_rollouts must lie in [n_min, n_max]" in printed
+    assert not (tmp_path / "runs" / "base" / "seed0" / "manifest.json").exists()
 
 
 def test_an_unknown_profile_is_named(tmp_path):
