@@ -444,12 +444,15 @@ def test_the_command_fails_when_a_cell_leaves(place, invoke):
 
 @pytest.mark.slow
 def test_the_command_fails_when_the_kernel_is_killed(place):
-    notebook = book(place / "n.ipynb", manifest_cell(place / "m.json"), KILL)
+    spoken = "print('the cell before')"
+    notebook = book(place / "n.ipynb", manifest_cell(place / "m.json"), spoken, KILL)
     failed = command(place, notebook, "--manifest", place / "m.json", "--log-output")
     assert failed.returncode == 1
     last = failed.stderr.splitlines()[-1]
-    assert last.startswith("gdro.notebooks: n.ipynb, cell 2 (`import os`): the kernel died")
-    assert "Executing Cell 2" in failed.stderr
+    assert last.startswith("gdro.notebooks: n.ipynb, cell 3 (`import os`): the kernel died")
+    printed = failed.stdout + failed.stderr
+    assert "the cell before" in printed  # --log-output passes on what cells print, and only that
+    assert "Executing Cell" not in printed
     assert "gdro/notebooks.py" not in failed.stderr, "a message, not our traceback"
     assert_nothing_whole(place)
 
