@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 from safetensors import safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 import gdro
 
@@ -32,14 +32,18 @@ PACKAGES = (
 
 def replace_text(path: str | Path, text: str) -> None:
     """Put `text` at `path` at once: a reader finds the old file or the new one, never a part."""
+    _replace_bytes(path, text.encode("utf-8"))
+
+
+def _replace_bytes(path: str | Path, content: bytes) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target, since os.replace is atomic only within one file system; opened by hand,
     # since tempfile would make a result that nobody else on a shared machine may read.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with partial.open("x", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
+        with partial.open("xb") as stream:
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(partial, path)
@@ -153,14 +157,7 @@ def save_state(path: str | Path, state: Mapping[str, Any]) -> None:
     JSON in the file's metadata. Nothing is pickled.
     """
     arrays, plain = _split_state(state)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        save_file(arrays, partial, metadata={"plain": json.dumps(_plain(plain, "state"))})
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    _replace_bytes(path, save(arrays, metadata={"plain": json.dumps(_plain(plain, "state"))}))
 
 
 def load_state(path: str | Path) -> dict[str, Any]:
