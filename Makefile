@@ -14,7 +14,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (default tiny)
 	snakemake --cores $(CORES) --config profile=$(PROFILE) --rerun-incomplete --quiet rules
-	@python -m gdro.experiment show $(PROFILE)
+	@python -m gdro.results show $(PROFILE)
 
 test: $(READY)  ## all tests
 	python -m pytest

@@ -10,7 +10,7 @@ import yaml
 PROFILE = config.get("profile", "tiny")
 with open(f"profiles/{PROFILE}.yaml") as stream:
     profile = yaml.safe_load(stream)
-BEFORE_TRAINING = {key: profile.get(key) for key in ("task", "base", "evaluation")}
+BEFORE_TRAINING = {key: profile.get(key) for key in ("task", "base", "model", "evaluation")}
 VARIANTS, SEEDS = list(profile["variants"]), profile["seeds"]
 RUNS = config.get("runs", f"runs/{PROFILE}")
 FIGURES = "figures" if RUNS == "runs/tiny" else f"{RUNS}/figures"

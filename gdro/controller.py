@@ -397,6 +397,26 @@ class GDROController:
         return {name: getattr(self, name) for name in names.split()}
 
 
+def make_controller(method, preset, options, num_generations, seed=0):
+    """A GDROController from a configuration's plain values; n̄ is TRL's `num_generations`.
+
+    Raises ValueError for a name that GDROController does not know and for values it refuses.
+    """
+    options = dict(options or {})
+    rollout = dict(options.pop("rollout", {}))
+    if rollout.setdefault("mean_rollouts", num_generations) != num_generations:
+        raise ValueError(
+            f"gdro_options['rollout']['mean_rollouts'] is {rollout['mean_rollouts']}, but TRL samples "
+            f"num_generations={num_generations} a prompt; set num_generations alone"
+        )
+    rollout.setdefault("n_max", max(12, 3 * num_generations))  # the paper's 12 at its n̄ of 4
+    options.setdefault("seed", seed)
+    try:
+        return GDROController(method, preset=preset, rollout=rollout, **options)
+    except TypeError as error:
+        raise ValueError(f"gdro_options: {error}; see GDROController for the names") from error
+
+
 def _made(kind, given, defaults):
     """The object itself, or one made from defaults overridden by the arguments given."""
     if isinstance(given, kind):

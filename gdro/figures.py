@@ -1,6 +1,6 @@
 """Records in, figures out: the paper's figures 1 and 3 to 9, for our runs.
 
-Each function takes runs as `gdro.experiment.read_runs` gives them and returns a matplotlib Figure.
+Each function takes runs as `gdro.results.read_runs` gives them and returns a matplotlib Figure.
 Axes: S seeds, T steps, B bins. Bin 0 is the hardest. Batches are small, so shares are shown as a
 trailing mean over `SMOOTH` steps; bands span the seeds. Colours are colour-blind safe.
 """
@@ -14,7 +14,7 @@ import seaborn as sns
 from matplotlib.colors import TwoSlopeNorm
 
 from gdro import metrics
-from gdro.experiment import BASE, Profile
+from gdro.profiles import BASE, Profile
 from gdro.results import runs_of
 
 SMOOTH = 15  # steps of the trailing mean

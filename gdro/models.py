@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -153,6 +154,29 @@ def _load_unsloth(
             **LORA_DEFAULTS | dict(lora or {}),
         )
     return LoadedModel(model, tokenizer, None)
+
+
+def merged_model(source: str, adapter: str | Path, folder: str | Path, revision: str | None = None) -> Path:
+    """Write the model whose weights have an adapter's added, for engines that want one whole model.
+
+    Args:
+        source: folder or hub id of the model that the adapter was trained on.
+        adapter: the adapter's folder, as PEFT and Unsloth save it.
+        folder: where the merged model goes, with the adapter's tokenizer.
+        revision: of the source.
+
+    Returns:
+        ``folder``.
+    """
+    _require("peft", "train")
+    import peft
+    import transformers
+
+    base = transformers.AutoModelForCausalLM.from_pretrained(source, revision=revision)
+    merged = peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
+    merged.save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(str(adapter)).save_pretrained(folder)
+    return Path(folder)
 
 
 def import_unsloth() -> Any:

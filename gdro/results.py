@@ -3,14 +3,46 @@
 Axes: S seeds, P held-out prompts. All numbers come from the runs' records.
 """
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
 from gdro.bins import DifficultyBins
-from gdro.experiment import BASE, Profile
 from gdro.metrics import bootstrap_interval, mean_at_k, pass_at_k, worst_group
+from gdro.profiles import BASE, Profile, run_folder
+from gdro.records import read_manifest, read_table
 
 FEWEST_IN_A_BIN = 10  # a bin with fewer held-out prompts is not called the worst
+
+
+def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict]:
+    """All runs of a profile, the base first: variant, seed, manifest, record, evaluation.
+
+    Raises ValueError if one is missing or was made with other settings.
+    """
+    wanted = [(BASE, profile.seeds[0])]
+    wanted += [(variant, seed) for variant in profile.variants for seed in profile.seeds]
+    runs = []
+    for variant, seed in wanted:
+        folder = run_folder(runs_dir, variant, seed)
+        manifest = read_manifest(folder / "manifest.json")
+        if manifest.get("settings") != profile.settings_of(variant):
+            raise ValueError(
+                f"the run in {folder} was made with other settings than profile {profile.name!r} has now; "
+                "delete the folder and run it again"
+            )
+        runs.append(
+            {
+                "variant": variant,
+                "seed": seed,
+                "manifest": manifest,
+                "record": [] if variant == BASE else read_table(folder / "record.jsonl"),
+                "evaluation": read_table(folder / "evaluation.jsonl"),
+            }
+        )
+    return runs
 
 
 def runs_of(runs: list[dict], variant: str) -> list[dict]:
@@ -174,3 +206,17 @@ def _spending_lines(spending):
 
 def _line(cells):
     return "| " + " | ".join(cells) + " |"
+
+
+def main(arguments: list[str]) -> None:
+    """`python -m gdro.results show PROFILE`: print the table and where the pictures are."""
+    if len(arguments) != 2 or arguments[0] != "show":
+        raise SystemExit("usage: python -m gdro.results show PROFILE")
+    manifest = read_manifest(Path("runs") / arguments[1] / "results" / "manifest.json")
+    print("\n" + manifest["table"])
+    print("figures:  " + "\n          ".join(manifest["figures"]))
+    print(f"records:  runs/{arguments[1]}/")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

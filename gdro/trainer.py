@@ -20,7 +20,8 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
 from gdro.bins import as_uids
-from gdro.controller import METHODS, PRESETS, GDROController
+from gdro.controller import METHODS, PRESETS, make_controller
+from gdro.groups import StaticGroups
 from gdro.records import load_state, read_table, save_state, write_table
 from gdro.rollout_gdro import check_choice
 
@@ -35,7 +36,8 @@ class GDROConfig(GRPOConfig):
     gdro_method: "grpo", "prompt", "rollout" or "both". gdro_preset: "default" or "paper".
     gdro_options: further arguments of `GDROController`, such as {"signal": "spread", "prompt":
     {"eta": 2.0}, "rollout": {"n_max": 8}}; the mean number of rollouts is `num_generations`.
-    uid_column: column of the data set with one stable uid a prompt, integers or strings.
+    uid_column: column of the data set with one stable uid a prompt, integers or strings. group_column:
+    column whose values, such as levels or subjects, are the groups in place of difficulty bins.
     advantage_std: "sample" divides by the group's standard deviation as TRL does (n − 1), the default;
     "population" as (3) prints it (n), the default of preset "paper". advantage_clip: bound on the size of
     an advantage before it is weighted; none by default, 5 in preset "paper", float("inf") for none there.
@@ -47,6 +49,7 @@ class GDROConfig(GRPOConfig):
     gdro_preset: str = field(default="default", metadata={"help": "default or paper."})
     gdro_options: dict | None = field(default=None, metadata={"help": "Further arguments of GDROController."})
     uid_column: str = field(default="uid", metadata={"help": "Column with one uid a prompt."})
+    group_column: str | None = field(default=None, metadata={"help": "Column with static groups."})
     advantage_std: str | None = field(default=None, metadata={"help": "sample or population."})
     advantage_clip: float | None = field(default=None, metadata={"help": "Bound on advantages."})
 
@@ -79,8 +82,8 @@ class GDROTrainer(GRPOTrainer):
     _tag_names = ["trl", "grpo", "gdro"]  # noqa: RUF012 (TRL's own attribute)
 
     def __init__(self, model, reward_funcs, args: GDROConfig, train_dataset=None, **kwargs):
-        self.controller = _controller_of(args)
         _check_dataset(train_dataset, args)
+        self.controller = _controller_of(args, train_dataset)
         _check_cadence(args, self.controller)
         self.record: list[dict] = []
         self.seconds = {"generate": 0.0, "controller": 0.0}
@@ -313,35 +316,18 @@ def whole_checkpoints(output_dir):
     return sorted(whole, key=lambda folder: int(folder.name.split("-")[1]))
 
 
-def make_controller(method, preset, options, num_generations, seed=0):
-    """A GDROController from a configuration's plain values; n̄ is TRL's `num_generations`.
-
-    Raises ValueError for a name that GDROController does not know and for values it refuses.
-    """
-    options = dict(options or {})
-    rollout = dict(options.pop("rollout", {}))
-    if rollout.setdefault("mean_rollouts", num_generations) != num_generations:
-        raise ValueError(
-            f"gdro_options['rollout']['mean_rollouts'] is {rollout['mean_rollouts']}, but TRL samples "
-            f"num_generations={num_generations} a prompt; set num_generations alone"
-        )
-    rollout.setdefault("n_max", max(12, 3 * num_generations))  # the paper's 12 at its n̄ of 4
-    options.setdefault("seed", seed)
-    try:
-        return GDROController(method, preset=preset, rollout=rollout, **options)
-    except TypeError as error:
-        raise ValueError(f"gdro_options: {error}; see GDROController for the names") from error
-
-
-def _controller_of(args):
-    if not isinstance(args, GDROConfig):
-        raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}")
-    return make_controller(
-        args.gdro_method, args.gdro_preset, args.gdro_options, args.num_generations, args.seed
-    )
+def _controller_of(args, dataset):
+    options = dict(args.gdro_options or {})
+    if args.group_column is not None:
+        bins = dict(options.get("bins", {}))
+        labels = [str(label) for label in dataset[args.group_column]]
+        options["bins"] = StaticGroups(dataset[args.uid_column], labels, **bins)
+    return make_controller(args.gdro_method, args.gdro_preset, options, args.num_generations, args.seed)
 
 
 def _check_dataset(dataset, args):
+    if not isinstance(args, GDROConfig):
+        raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}")
     if dataset is None or not hasattr(dataset, "column_names") or not hasattr(dataset, "__len__"):
         raise ValueError(
             f"train_dataset must be a datasets.Dataset, got {type(dataset).__name__}; "
@@ -352,6 +338,10 @@ def _check_dataset(dataset, args):
             f"train_dataset has no column {args.uid_column!r} (uid_column), only "
             f"{dataset.column_names}; add one stable uid a prompt, for instance "
             "dataset.add_column('uid', list(range(len(dataset))))"
+        )
+    if args.group_column is not None and args.group_column not in dataset.column_names:
+        raise ValueError(
+            f"train_dataset has no column {args.group_column!r} (group_column), only {dataset.column_names}"
         )
     if args.remove_unused_columns:
         raise ValueError("remove_unused_columns must be False, or the uid would be removed")

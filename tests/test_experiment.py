@@ -11,6 +11,8 @@ import torch
 import yaml
 
 from gdro import experiment, figures, results
+from gdro.profiles import load_profile, repository, run_folder
+from gdro.progress import ProgressLines
 from gdro.records import read_table, write_manifest, write_table
 from gdro.trainer import whole_checkpoints
 
@@ -39,12 +41,12 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("experiment")
     path = folder / "small.yaml"
     path.write_text(yaml.safe_dump(PROFILE))
-    profile = experiment.load_profile(path)
+    profile = load_profile(path)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     for variant in ["base", *profile.variants]:
         for seed in [0] if variant == "base" else profile.seeds:
-            where = experiment.run_folder(folder / "runs", variant, seed)
+            where = run_folder(folder / "runs", variant, seed)
             run = experiment.Run(profile, variant, seed, where, cache_dir=folder / "bases")
             run.train()
             run.evaluate()
@@ -56,7 +58,7 @@ def made(tmp_path_factory):
 @pytest.mark.slow
 def test_every_method_spends_the_same_rollouts(made):
     profile, folder, _ = made
-    runs = experiment.read_runs(profile, folder)
+    runs = results.read_runs(profile, folder)
     assert len(runs) == 1 + 3 * 2
     spending = results.spending_table(profile, runs)
     assert set(spending["rollouts"]) == {6 * 8 * 4}
@@ -67,7 +69,7 @@ def test_every_method_spends_the_same_rollouts(made):
 @pytest.mark.slow
 def test_unequal_spending_is_refused(made):
     profile, folder, _ = made
-    runs = experiment.read_runs(profile, folder)
+    runs = results.read_runs(profile, folder)
     runs[1]["manifest"]["rollouts"] += 1
     with pytest.raises(ValueError, match="rollouts spent differ"):
         results.spending_table(profile, runs)
@@ -76,7 +78,7 @@ def test_unequal_spending_is_refused(made):
 @pytest.mark.slow
 def test_scores_are_those_of_the_counts(made):
     profile, folder, _ = made
-    runs = experiment.read_runs(profile, folder)
+    runs = results.read_runs(profile, folder)
     scores = results.score_table(profile, runs, resamples=200).set_index(["variant", "score"])
     evaluations = [run["evaluation"] for run in runs if run["variant"] == "rollout"]
     right = sum(row["successes"] for table in evaluations for row in table)
@@ -112,7 +114,7 @@ def test_scores_are_those_of_the_counts(made):
 @pytest.mark.slow
 def test_figures_are_drawn_from_records(made, tmp_path):
     profile, folder, _ = made
-    runs = experiment.read_runs(profile, folder)
+    runs = results.read_runs(profile, folder)
     reported = pd.read_csv("data/paper/results.csv")
     other = pd.read_csv("data/paper/other.csv")
     scores = results.score_table(profile, runs, resamples=100)
@@ -147,7 +149,7 @@ def test_a_stopped_run_goes_on_and_leaves_the_same_record(made, tmp_path):
     where = tmp_path / "rollout" / "seed1"
     run = experiment.Run(profile, "rollout", 1, where, cache_dir=cache)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment.ProgressLines, "on_step_end", stop)
+        patch.setattr(ProgressLines, "on_step_end", stop)
         with pytest.raises(Stop):
             run.train()
     assert not (where / "record.jsonl").exists()
@@ -193,28 +195,28 @@ def test_runs_that_are_missing_or_of_another_profile_are_refused(made, tmp_path)
     manifest["settings"]["train"]["learning_rate"] = 1.0
     changed.write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match="other settings than profile"):
-        experiment.read_runs(profile, copy)
+        results.read_runs(profile, copy)
     changed.unlink()
     with pytest.raises(ValueError, match="no manifest"):
-        experiment.read_runs(profile, copy)
+        results.read_runs(profile, copy)
 
 
 def test_a_run_depends_on_its_own_variant_only(tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump(PROFILE))
-    before = experiment.load_profile(path).settings_of("rollout")
+    before = load_profile(path).settings_of("rollout")
     path.write_text(yaml.safe_dump(PROFILE | {"variants": {"rollout": {"method": "rollout", "label": "R"}}}))
-    assert experiment.load_profile(path).settings_of("rollout") == before
+    assert load_profile(path).settings_of("rollout") == before
     changed = {"method": "rollout", "options": {"averaging": "prompt"}}
     path.write_text(yaml.safe_dump(PROFILE | {"variants": {"rollout": changed}}))
-    assert experiment.load_profile(path).settings_of("rollout") != before
+    assert load_profile(path).settings_of("rollout") != before
 
 
 def test_shipped_profiles_are_valid():
-    names = [path.stem for path in experiment.profiles_dir().glob("*.yaml")]
+    names = [path.stem for path in (repository() / "profiles").glob("*.yaml")]
     assert {"tiny", "smoke"} <= set(names)
     for name in names:
-        assert experiment.load_profile(name).name == name
+        assert load_profile(name).name == name
 
 
 @pytest.mark.parametrize(
@@ -245,14 +247,14 @@ def test_misspelt_and_unfit_profiles_are_refused(tmp_path, fields, message):
     path = tmp_path / "bad.yaml"
     path.write_text(yaml.safe_dump(PROFILE | fields))
     with pytest.raises(ValueError, match=message):
-        experiment.load_profile(path)
+        load_profile(path)
 
 
 def test_unknown_profile_and_variant(tmp_path):
     with pytest.raises(ValueError, match=r"profile must be one of .*'tiny'.* got 'tniy'"):
-        experiment.load_profile("tniy")
+        load_profile("tniy")
     with pytest.raises(ValueError, match=r"variant must be one of .*'rollout'.* got 'rolout'"):
-        experiment.load_profile("tiny").train_of("rolout")
+        load_profile("tiny").train_of("rolout")
 
 
 def test_smoothing_is_a_trailing_mean_that_skips_gaps():

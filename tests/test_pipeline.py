@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdro.experiment import load_profile, read_runs
+from gdro.profiles import load_profile
 from gdro.records import read_manifest
+from gdro.results import read_runs
 
 pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).parent.parent
@@ -76,6 +77,16 @@ def test_an_infeasible_budget_is_refused_before_the_base_is_trained(tmp_path):
     assert result.returncode != 0
     assert "gdro.notebooks: 05_grpo_training.ipynb, cell" in printed
     assert not (tmp_path / "runs" / "base" / "seed0" / "manifest.json").exists()
+
+
+def test_a_run_that_fails_while_it_trains_is_told_and_leaves_no_manifest(tmp_path):
+    # steps so long that the weights are no numbers after the first
+    result, printed = run_changed(tmp_path, {"method": "rollout", "train": {"learning_rate": 1.0e39}})
+    assert result.returncode != 0
+    assert "gdro.notebooks: 05_grpo_training.ipynb, cell" in printed
+    assert "run.train()" in printed
+    assert (tmp_path / "runs" / "base" / "seed0" / "manifest.json").exists()
+    assert not (tmp_path / "runs" / "rollout" / "seed0" / "manifest.json").exists()
 
 
 def test_an_unknown_profile_is_named(tmp_path):

@@ -87,7 +87,7 @@ def test_a_base_made_meanwhile_elsewhere_is_used(task, tmp_path, monkeypatch):
 def test_loss_is_of_the_completion_alone(task):
     tokenizer = chain.make_tokenizer(task.spec)
     torch.manual_seed(0)
-    model = tiny._fresh_tiny_model(tokenizer)
+    model = tiny._fresh_tiny_model(tokenizer, "tiny")
     loss = tiny._completion_loss(model, tokenizer, ["7*4*3?"], ["7*4=8;8*3=4"])
     ids = tokenizer("7*4*3?7*4=8;8*3=4" + tokenizer.eos_token, return_tensors="pt")["input_ids"]
     log_probs = model(ids).logits[0].log_softmax(-1)
@@ -100,7 +100,7 @@ def test_training_lowers_the_loss(task):
     tokenizer = chain.make_tokenizer(task.spec)
     losses = []
     for steps in (1, 40):
-        model = tiny._train_tiny_base(task, tokenizer, 0, steps, 16, 1, False)
+        model = tiny._train_tiny_base(task, tokenizer, "tiny", 0, steps, 16, 1, "cpu", False)
         prompts, completions = chain.teach(task, np.random.default_rng(9), 64)
         with torch.no_grad():
             losses.append(tiny._completion_loss(model, tokenizer, prompts, completions).item())

@@ -211,6 +211,18 @@ def make(base, tmp_path, rows=None, **changes):
     return tiny_run.make_trainer(GDROTrainer, tiny_run.arguments(GDROConfig, tmp_path, **changes), base, rows)
 
 
+def test_a_column_of_the_data_set_can_be_the_groups(base, tmp_path):
+    trainer = make(base, tmp_path, gdro_method="both", group_column="family", max_steps=4)
+    families = sorted({row["family"] for row in tiny_run.make_task().train})
+    assert trainer.controller.bins.groups == families
+    trainer.train()
+    # every prompt is in its group from the first step on
+    assert [row["unseen"] for row in trainer.record] == [0] * 4
+    assert all(len(row["share"]) == len(families) for row in trainer.record)
+    with pytest.raises(ValueError, match="no column 'level' \\(group_column\\)"):
+        make(base, tmp_path, group_column="level")
+
+
 def test_missing_uid_column(base, tmp_path):
     rows = [{"prompt": row["prompt"], "answer": row["answer"]} for row in tiny_run.make_task().train]
     with pytest.raises(ValueError, match=r"no column 'uid'.*add one"):
