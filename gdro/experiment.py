@@ -6,11 +6,13 @@ A run is one variant with one seed, in a folder of its own:
     model/             what was trained: the whole model, or the adapter
     training.json      seconds by stage, outcomes of the reward; written with the two above, last
     evaluation.jsonl   a row each held-out prompt: successes, trials
-    manifest.json      settings, seconds, totals, versions; written by the notebook when all is there
+    manifest.json      settings, seconds, totals, versions; written when all is there
 
-Training runs here, or on several processes that a launcher starts:
+Training runs here, or on several processes that a launcher starts, each of them with
 
-    python -m gdro.experiment train PROFILE.yaml VARIANT SEED FOLDER [CACHE_DIR]
+    python -m gdro.experiment train PROFILE VARIANT SEED FOLDER [CACHE_DIR]
+
+and `run` in place of `train` also evaluates and writes the manifest.
 
 Heavy packages are imported where they are used: Unsloth must come before TRL and transformers.
 """
@@ -20,6 +22,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from contextlib import contextmanager
@@ -32,7 +35,7 @@ import yaml
 from gdro.models import import_unsloth, load_model, merged_model
 from gdro.processes import stream
 from gdro.profiles import BASE, Profile, load_profile, repository
-from gdro.records import read_table, replace_text, write_table
+from gdro.records import read_table, replace_text, write_manifest, write_table
 from gdro.tasks import draw_chain, make_task
 
 
@@ -40,6 +43,7 @@ def make_base(profile: Profile, cache_dir: str | Path = ".cache/bases") -> Path:
     """The folder of the profile's own tiny base, trained if the cache does not have it."""
     from gdro.tiny import tiny_base
 
+    assert profile.task.kind == "chain"  # other tasks name their model: the profile has seen to it
     return tiny_base(
         draw_chain(profile.task), cache_dir=cache_dir, progress=False, **profile.base.model_dump()
     )
@@ -110,8 +114,11 @@ class Run:
         self.model = trainer.model
         if trainer.accelerator.is_main_process:
             write_table(self.folder / "record.jsonl", trainer.record)
-            seconds = trainer.seconds | {"train": self.seconds["train"]}
-            report = {"seconds": seconds, "processes": trainer.accelerator.num_processes}
+            report = {
+                "seconds": trainer.seconds | {"train": self.seconds["train"]},
+                "processes": trainer.accelerator.num_processes,
+                "peak_memory_gib": _peak_memory_gib(),
+            }
             replace_text(self.folder / "training.json", json.dumps(report | self.task.report()))
 
     def _launch(self) -> None:
@@ -143,6 +150,8 @@ class Run:
             attention=choice.attention,
             revision=choice.revision,
         )
+        from transformers import PrinterCallback
+
         from gdro.progress import ProgressLines
         from gdro.trainer import GDROConfig, GDROTrainer
 
@@ -183,7 +192,7 @@ class Run:
             gradient_checkpointing=choice.gradient_checkpointing,
             **_vllm_arguments(settings.vllm, longest),
         )
-        return GDROTrainer(
+        trainer = GDROTrainer(
             loaded.model,
             self.task.reward,
             args=args,
@@ -192,6 +201,8 @@ class Run:
             peft_config=loaded.peft_config,
             callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}")],
         )
+        trainer.remove_callback(PrinterCallback)  # a page of numbers that the record has
+        return trainer
 
     def _check_budget(self, settings, record):
         spent = sum(row["rollouts_spent"] for row in record)
@@ -284,7 +295,9 @@ class Run:
             "rollouts": sum(row["rollouts_spent"] for row in self.record),
             "tokens": sum(row["tokens"] for row in self.record),
             "seconds": {stage: round(seconds, 3) for stage, seconds in self.seconds.items()},
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
             "processes": trained.get("processes", 1),
+            "peak_memory_gib": trained.get("peak_memory_gib"),
             "threads": torch.get_num_threads(),
             "outcomes": outcomes,
             "dropped": self.task.report()["dropped"],
@@ -311,17 +324,26 @@ def _vllm_arguments(choice, longest):
     }
 
 
+def _peak_memory_gib():
+    """The most that PyTorch held on this process's GPU, GiB; None without one."""
+    return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
+
+
 def main(arguments: list[str]) -> None:
-    """`python -m gdro.experiment train PROFILE.yaml VARIANT SEED FOLDER [CACHE_DIR]`, on every process."""
-    if len(arguments) not in (5, 6) or arguments[0] != "train":
-        raise SystemExit(
-            "usage: python -m gdro.experiment train PROFILE.yaml VARIANT SEED FOLDER [CACHE_DIR]"
-        )
-    profile, variant, seed, folder, *cache_dir = arguments[1:]
+    """`train`, on every process that a launcher starts; `run`, the whole of notebook 05 without pictures."""
+    if len(arguments) not in (5, 6) or arguments[0] not in ("train", "run"):
+        raise SystemExit("usage: python -m gdro.experiment train|run PROFILE VARIANT SEED FOLDER [CACHE_DIR]")
+    what, profile, variant, seed, folder, *cache_dir = arguments
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what it has started is ended too
     run = Run(load_profile(profile), variant, int(seed), folder, *cache_dir)
     try:
-        run.train_here()
+        if what == "train":
+            run.train_here()
+        else:
+            run.train()
+            run.evaluate()
+            write_manifest(run.folder / "manifest.json", run.manifest())
     finally:
         run.task.close()
 

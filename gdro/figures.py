@@ -324,6 +324,16 @@ def learning_curves(profile: Profile, runs: list[dict]):
     return _finish_trends(figure, [axis], "")
 
 
+def stage_bars(stages: pd.DataFrame, title: str):
+    """Seconds a training step, split by stage: one bar a row (variant), one colour a column (stage)."""
+    figure, axis = plt.subplots(figsize=(7, 1.2 + 0.4 * len(stages)))
+    stages.iloc[::-1].plot.barh(stacked=True, ax=axis, color=PALETTE[: stages.shape[1]], width=0.7)
+    axis.set(xlabel="seconds a training step", title=title)
+    axis.grid(axis="y", visible=False)
+    axis.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    return figure
+
+
 # Shared parts
 
 

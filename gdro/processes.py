@@ -1,24 +1,39 @@
 """Running a command whose output the reader sees as it comes."""
 
 import subprocess
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 
 LINES_TOLD = 30
 
 
-def stream(command: Sequence[str], name: str, environment: Mapping[str, str] | None = None) -> None:
+def stream(
+    command: Sequence[str],
+    name: str,
+    environment: Mapping[str, str] | None = None,
+    seconds: float | None = None,
+) -> None:
     """Run `command`, print what it prints line by line, and come back when it has ended.
 
-    name: what messages call it. environment: in place of this process's own.
-    Raises RuntimeError with the end of its output if it fails. If this process is interrupted, the
-    command is ended too.
+    name: what messages call it. environment: in place of this process's own. seconds: it may take.
+    Raises RuntimeError with the end of its output if it fails or takes too long. If this process is
+    interrupted, the command is ended too.
     """
     last = deque[str](maxlen=LINES_TOLD)
+    late = threading.Event()
     with subprocess.Popen(
         command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
         assert process.stdout is not None
+
+        def stop():
+            late.set()
+            process.terminate()
+
+        timer = threading.Timer(seconds, stop) if seconds is not None else None
+        if timer is not None:
+            timer.start()
         try:
             for line in process.stdout:
                 print(line, end="", flush=True)
@@ -26,6 +41,11 @@ def stream(command: Sequence[str], name: str, environment: Mapping[str, str] | N
         except BaseException:
             process.terminate()
             raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+    if late.is_set():
+        raise RuntimeError(f"{name} took longer than its {seconds:.0f} s and was ended")
     if process.returncode:
         raise RuntimeError(
             f"{name} failed with exit code {process.returncode}; it ended with\n{''.join(last)}"

@@ -136,8 +136,8 @@ class TrainChoice(_Strict):
         micro_batch = self.micro_batch or completions // processes
         if not micro_batch or completions % (micro_batch * processes):
             raise ValueError(
-                f"a step's {self.prompts_per_step} × {self.mean_rollouts} = {completions} completions cannot be "
-                f"split among {processes} processes in micro-batches of {micro_batch}; change "
+                f"a step's {self.prompts_per_step} × {self.mean_rollouts} = {completions} completions cannot "
+                f"be split among {processes} processes in micro-batches of {micro_batch}; change "
                 "train.micro_batch, train.prompts_per_step or launch.processes"
             )
         return micro_batch, completions // (micro_batch * processes)
@@ -173,6 +173,7 @@ class Variant(_Strict):
     """One way to train: the controller's arguments, and what of `train` and `model` it changes.
 
     groups: a column of the training data whose values are the groups, in place of difficulty bins.
+    baseline: the variant that tables compare it with, if the profile has it.
     """
 
     method: Literal["grpo", "prompt", "rollout", "both"]
@@ -182,6 +183,7 @@ class Variant(_Strict):
     train: dict[str, Any] = {}
     model: dict[str, Any] = {}
     label: str = ""
+    baseline: str = "grpo"
 
 
 def _kind_of_task(value):
@@ -230,6 +232,11 @@ class Profile(_Strict):
                 f"variants need labels of their own and may not be called base or results: {labels}"
             )
         for name, variant in self.variants.items():
+            if variant.baseline not in (*self.variants, "grpo"):
+                raise ValueError(
+                    f"variant {name!r} has the baseline {variant.baseline!r}; "
+                    f"name one of {list(self.variants)}"
+                )
             self._check_training(name, self.train_of(name))
             self.model_of(name)
             make_controller(

@@ -83,7 +83,7 @@ def score_table(profile: Profile, runs: list[dict], resamples: int = 2000) -> pd
     """One row a variant and score: value, 95% interval, difference to GRPO and its interval.
 
     Scores: mean@n, pass@k, worst-family pass@1, worst-bin pass@1 (not for the base, whose samples chose
-    the bins). Differences are paired by seed and prompt, with the variant named "grpo"; NaN where there is
+    the bins). Differences are paired by seed and prompt, with the variant's baseline; NaN where there is
     none. Intervals are bootstrapped over seeds and prompts from a fixed seed; the worst group of a
     method is taken as found.
     """
@@ -104,10 +104,31 @@ def score_table(profile: Profile, runs: list[dict], resamples: int = 2000) -> pd
             parts_SP = _parts(values[kind], groups_P)
             row = {"variant": variant, "label": profile.label(variant), "score": name}
             row |= _estimate("", parts_SP, resamples)
-            if "grpo" in scores and variant not in ("grpo", BASE):
-                row |= _estimate("gain", parts_SP - _parts(scores["grpo"][kind], groups_P), resamples)
+            baseline = _baseline_of(profile, variant)
+            if baseline is not None:
+                row |= _estimate("gain", parts_SP - _parts(scores[baseline][kind], groups_P), resamples)
             rows.append(row)
     return pd.DataFrame(rows)
+
+
+def family_table(profile: Profile, runs: list[dict], resamples: int = 2000) -> pd.DataFrame:
+    """One row a variant and family (a skill, a data set, a level): mean@n with its 95% interval."""
+    families_P = prompt_groups(runs, profile.evaluation.k)["family"]
+    rows = []
+    for variant in [BASE, *profile.variants]:
+        means_SP = prompt_scores(runs, variant, profile.evaluation.k)["mean"]
+        for family in dict.fromkeys(families_P):
+            row = {"variant": variant, "label": profile.label(variant), "score": str(family)}
+            rows.append(row | _estimate("", means_SP[:, families_P == family], resamples))
+    return pd.DataFrame(rows)
+
+
+def _baseline_of(profile, variant):
+    """The variant that another is compared with, None for those that are compared with none."""
+    if variant == BASE:
+        return None
+    baseline = profile.variants[variant].baseline
+    return baseline if baseline in profile.variants and baseline != variant else None
 
 
 def _parts(values_SP, groups_P):
@@ -157,14 +178,19 @@ def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
     return table
 
 
-def printed_tables(profile: Profile, scores: pd.DataFrame, spending: pd.DataFrame) -> str:
-    """The results as Markdown: scores, differences to GRPO, what was spent; intervals are 95%."""
+def printed_tables(
+    profile: Profile, scores: pd.DataFrame, families: pd.DataFrame, spending: pd.DataFrame
+) -> str:
+    """The results as Markdown: scores, differences to GRPO, families, what was spent; intervals are 95%."""
     names = list(dict.fromkeys(scores["score"]))
     parts = ["Scores on held-out prompts\n", _interval_table(scores, names, "value", "low", "high", "{:.3f}")]
     if "gain" in scores:
         gains = scores.dropna(subset=["gain"])
         parts += ["\nDifference to GRPO, paired by seed and prompt: an interval that holds 0 shows none\n"]
         parts += [_interval_table(gains, names, "gain", "gain_low", "gain_high", "{:+.3f}")]
+    parts += [f"\nmean@{profile.evaluation.samples} by family\n"]
+    names = list(dict.fromkeys(families["score"]))
+    parts += [_interval_table(families, names, "value", "low", "high", "{:.3f}")]
     parts += ["\nWhat was spent, mean over seeds\n", _spending_lines(spending)]
     return "\n".join(parts)
 

@@ -72,7 +72,7 @@ class GDROTrainer(GRPOTrainer):
     Takes the arguments of GRPOTrainer, with a GDROConfig. `controller` is made from it, and `record`
     grows by one row for each generation batch: what the controller saw and decided, and the batch's
     rollouts and tokens. Both travel in the checkpoint. `seconds` adds up what this process spent on
-    generating and scoring, and on the controller.
+    generating, on the reward, and on the controller.
     Raises ValueError, before the model is touched, for a missing or repeated uid, a data set smaller
     than one batch, and options that cannot be met; while training, for a reward that is not finite.
     """
@@ -86,7 +86,7 @@ class GDROTrainer(GRPOTrainer):
         self.controller = _controller_of(args, train_dataset)
         _check_cadence(args, self.controller)
         self.record: list[dict] = []
-        self.seconds = {"generate": 0.0, "controller": 0.0}
+        self.seconds = {"generate": 0.0, "reward": 0.0, "controller": 0.0}
         self._rewards_R: torch.Tensor | None = None
         self._uids_D = as_uids(train_dataset[args.uid_column])
         set_seed(args.seed)  # TRL puts the PEFT adapter on before it seeds
@@ -109,7 +109,7 @@ class GDROTrainer(GRPOTrainer):
             inputs = [dict(prompts[p]) for p in group_ids_R[mine]]
 
         planned = time.perf_counter()
-        seen_tokens = self.state.num_input_tokens_seen
+        seen_tokens, seen_reward = self.state.num_input_tokens_seen, self.seconds["reward"]
         output = super()._generate_and_score_completions(inputs)
         generated = time.perf_counter()
         rewards_R = self._rewards_R
@@ -126,7 +126,7 @@ class GDROTrainer(GRPOTrainer):
             output["advantages"] = advantages_R[mine]
             self._correct_trl_logs(rewards_R, groups_R, advantages_R)
         self._log_row(row)
-        self.seconds["generate"] += generated - planned
+        self.seconds["generate"] += generated - planned - (self.seconds["reward"] - seen_reward)
         self.seconds["controller"] += time.perf_counter() - generated + planned - start
         self.record.append(
             row
@@ -161,8 +161,10 @@ class GDROTrainer(GRPOTrainer):
         return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations, **kwargs)
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+        start = time.perf_counter()
         rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self.model.training:
+            self.seconds["reward"] += time.perf_counter() - start
             for rewards_R, name in zip(rewards_per_func.T, self.reward_func_names, strict=True):
                 bad = torch.nonzero(~torch.isfinite(rewards_R)).flatten()
                 if len(bad):

@@ -181,7 +181,7 @@ def _family(row, name, group_by):
         return name
     if row.get(group_by) is None:
         raise ValueError(
-            f"task.group_by={group_by!r}, but data set {name!r} has no such column; leave the data set out, or "
-            "group by 'dataset'"
+            f"task.group_by={group_by!r}, but data set {name!r} has no such column; leave the data set "
+            "out, or group by 'dataset'"
         )
     return str(row[group_by])
