@@ -116,6 +116,7 @@ def test_a_launched_training_that_fails_ends_the_run(tmp_path, cache):
 def test_evaluation_by_vllm(tmp_path, cache, monkeypatch, kind):
     monkeypatch.setenv("GDRO_VLLM_PYTHON", str(VLLM_PYTHON))
     evaluation = {"engine": "vllm", "samples": 4, "k": 4, "temperature": 0.6, "top_p": 0.8, "top_k": 20}
+    evaluation["gpu_memory_utilization"] = 0.2  # on a CPU: of the machine's memory
     fields = CHAIN | {"evaluation": evaluation, "model": {"kind": kind, "dtype": "float32"}}
     _, _, rows = train(tmp_path, cache, fields)
     assert len(rows) == 6 * 4
