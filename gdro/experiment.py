@@ -230,7 +230,6 @@ class Run:
             "top_p": choice.top_p,
             "top_k": choice.top_k,
             "seed": self.seed,
-            "progress": False,
         }
         rows, reward = self.task.held_out, self.task.held_out_reward
         with self._timed("evaluate"):
@@ -242,12 +241,19 @@ class Run:
                     reward,
                     gpu_memory_utilization=choice.gpu_memory_utilization,
                     tensor_parallel_size=choice.tensor_parallel_size,
+                    revision=self.model_choice.revision if self.settings is None else None,
                     **shared,
                 )
             else:
                 model = self.model or self._loaded_model()
                 evaluation = engines.evaluate(
-                    model, self.tokenizer, rows, reward, batch_size=choice.batch_size, **shared
+                    model,
+                    self.tokenizer,
+                    rows,
+                    reward,
+                    batch_size=choice.batch_size,
+                    progress=False,
+                    **shared,
                 )
         write_table(self.folder / "evaluation.jsonl", evaluation)
         return evaluation
@@ -329,6 +335,13 @@ def _peak_memory_gib():
     return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
 
 
+def _know_cpu_by_rank():
+    """Let torch.load restore to "cpu:1": transformers sends a second process's optimizer there."""
+    torch.serialization.register_package(
+        0, lambda storage: None, lambda storage, place: storage if place.startswith("cpu") else None
+    )
+
+
 def main(arguments: list[str]) -> None:
     """`train`, on every process that a launcher starts; `run`, the whole of notebook 05 without pictures."""
     if len(arguments) not in (5, 6) or arguments[0] not in ("train", "run"):
@@ -336,6 +349,7 @@ def main(arguments: list[str]) -> None:
     what, profile, variant, seed, folder, *cache_dir = arguments
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what it has started is ended too
+    _know_cpu_by_rank()
     run = Run(load_profile(profile), variant, int(seed), folder, *cache_dir)
     try:
         if what == "train":

@@ -154,8 +154,8 @@ class GDROTrainer(GRPOTrainer):
         return slice(start, start + size)
 
     def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, **kwargs):
-        # told that every `num_generations` rows are one prompt, vLLM would sample from each n-th row
-        # alone; row by row its prefix cache still shares the prompt
+        # told that every `num_generations` rows are one prompt, a vLLM server would sample from each n-th
+        # row alone; row by row its prefix cache shares the prompt as well (benchmarks/prefix.py)
         if self.model.training and self.controller.moves_rollouts:
             num_generations = 1
         return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations, **kwargs)
@@ -369,6 +369,12 @@ def _check_cadence(args, controller):
         raise ValueError(
             f"multi_objective_aggregation={args.multi_objective_aggregation!r} normalizes in groups of "
             "equal size; use 'sum_then_normalize' with GDRO"
+        )
+    row_by_row = controller.moves_rollouts or args.vllm_mode == "colocate"
+    if args.use_vllm and row_by_row and "seed" in (args.generation_kwargs or {}):
+        raise ValueError(
+            f"generation_kwargs has the seed {args.generation_kwargs['seed']}, which vLLM would give to each "
+            "rollout, so that all rollouts of a prompt were the same; leave it out"
         )
     micro_steps = _micro_steps(args)
     saves = args.save_strategy == "steps" and args.save_steps >= 1

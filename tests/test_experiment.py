@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from gdro import experiment, figures, results
-from gdro.profiles import load_profile, repository, run_folder
+from gdro.profiles import LaunchChoice, load_profile, repository, run_folder
 from gdro.progress import ProgressLines
 from gdro.records import read_table, write_manifest, write_table
 from gdro.trainer import whole_checkpoints
@@ -172,6 +172,20 @@ def test_a_run_killed_after_its_training_is_not_trained_on(made, tmp_path):
     again.evaluate()
     for name in ("record.jsonl", "evaluation.jsonl"):
         assert read_table(where / name) == read_table(folder / "prompt" / "seed0" / name)
+
+
+@pytest.mark.slow
+def test_a_launched_run_goes_on_too(made, tmp_path):
+    profile, _, cache = made
+    profile = profile.model_copy(update={"launch": LaunchChoice(processes=2)})
+    where = tmp_path / "rollout" / "seed0"
+    record = experiment.Run(profile, "rollout", 0, where, cache_dir=cache).train()
+    (checkpoints,) = where.glob("checkpoints-*")
+    shutil.rmtree(checkpoints / "checkpoint-6")  # as if it had been killed in the last two steps
+    (where / "record.jsonl").unlink()
+    again = experiment.Run(profile, "rollout", 0, where, cache_dir=cache)
+    assert again.train() == record
+    assert again.manifest()["processes"] == 2
 
 
 @pytest.mark.slow
