@@ -1,8 +1,10 @@
 """Notebooks × methods × seeds as a graph: what is missing is run, what was stopped is resumed.
 
     snakemake --cores 2 --config profile=tiny
+    snakemake --cores 16 --resources gpu=2 --config profile=gpu-1.7b    # two runs of one GPU at a time
 
-On a cluster the same graph goes through snakemake's own executors (--executor slurm, kubernetes).
+On a cluster the same graph goes through snakemake's own executors (--executor slurm, kubernetes);
+`gpu` is what its slurm executor reserves.
 """
 
 import yaml
@@ -15,6 +17,9 @@ VARIANTS, SEEDS = list(profile["variants"]), profile["seeds"]
 RUNS = config.get("runs", f"runs/{PROFILE}")
 FIGURES = "figures" if RUNS == "runs/tiny" else f"{RUNS}/figures"
 BASE = f"{RUNS}/base/seed{SEEDS[0]}/manifest.json"
+GPUS = profile.get("gpus", 0)
+# the base is only evaluated
+GPUS_OF_BASE = min(GPUS, (profile.get("evaluation") or {}).get("tensor_parallel_size", 1))
 RUN_NOTEBOOK = "python -m gdro.notebooks --log-output"
 
 
@@ -56,7 +61,9 @@ rule train:
             else [BEFORE_TRAINING, profile.get("train"), profile["variants"][run.variant]]
         ),
     resources:
-        gpu=profile.get("gpus", 0),
+        gpu=lambda run: GPUS_OF_BASE if run.variant == "base" else GPUS,
+        nodes=1,
+        cpus_per_gpu=8 if GPUS else 0,
     shell:
         RUN_NOTEBOOK + " notebooks/05_grpo_training.ipynb {output.notebook} --manifest {output.manifest}"
         " -p profile {PROFILE} -p method {wildcards.variant} -p seed {wildcards.seed}"

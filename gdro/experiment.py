@@ -138,7 +138,7 @@ class Run:
 
     def _trainer(self, settings, checkpoints):
         variant, choice = self.profile.variants[self.variant], self.model_choice
-        longest = self.task.max_completion_tokens + getattr(self.profile.task, "max_prompt_tokens", 0)
+        longest = self.task.max_prompt_tokens + self.task.max_completion_tokens
         loaded = load_model(
             self.source,
             kind=choice.kind,
@@ -338,7 +338,7 @@ def _peak_memory_gib():
 def _know_cpu_by_rank():
     """Let torch.load restore to "cpu:1": transformers sends a second process's optimizer there."""
     torch.serialization.register_package(
-        0, lambda storage: None, lambda storage, place: storage if place.startswith("cpu") else None
+        1, lambda storage: None, lambda storage, place: storage if place.startswith("cpu") else None
     )
 
 

@@ -1,6 +1,7 @@
 """The main job as people start it: snakemake, papermill and real notebooks on the smoke profile."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,9 +97,16 @@ def test_an_unknown_profile_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("executor", ["slurm"])
-def test_the_graph_can_be_handed_to_a_cluster(tmp_path, executor):
+@pytest.mark.parametrize(
+    ("profile", "gpus"), [("smoke", {"0"}), ("gpu-smoke", {"1"}), ("gpu-8b", {"1", "8"})]
+)
+def test_the_graph_can_be_handed_to_a_cluster(tmp_path, executor, profile, gpus):
     plugin = f"snakemake_executor_plugin_{executor}"
     pytest.importorskip(plugin, reason="the executor plugin is not installed")
-    result = snakemake(tmp_path / "runs", "--dry-run", "--executor", executor, "--jobs", "4")
-    assert result.returncode == 0, result.stderr
-    assert "rule train" in result.stdout + result.stderr
+    chosen = ["--executor", executor, "--jobs", "4", "--workflow-profile", "configs/slurm"]
+    result = snakemake(tmp_path / "runs", "--dry-run", *chosen, profile=profile)
+    printed = result.stdout + result.stderr
+    assert result.returncode == 0, printed
+    assert "rule train" in printed
+    assert set(re.findall(r"\bgpu=(\d+)", printed)) == gpus  # the base is evaluated on one
+    assert "nodes=1" in printed

@@ -27,6 +27,7 @@ class Task:
         held_out: rows of the same columns; ``family`` names the group a score is split by.
         reward: TRL's reward function for training.
         held_out_reward: the same for ``held_out``; greater than 0 is right.
+        max_prompt_tokens: of the longest training prompt.
         max_completion_tokens: completions end there.
         dropped: rows that could not be used, by data set.
     """
@@ -35,6 +36,7 @@ class Task:
     held_out: list[dict[str, Any]]
     reward: Callable[..., list[float]]
     held_out_reward: Callable[..., list[float]]
+    max_prompt_tokens: int
     max_completion_tokens: int
     dropped: dict[str, list[BadRow]] = field(default_factory=dict)
 
@@ -58,7 +60,7 @@ def make_task(choice: ChainChoice | MathChoice, tokenizer) -> Task:
 
     Raises ValueError for data that cannot be used; see :func:`gdro.tasks.math.load_math`.
     """
-    return _chain_task(choice) if choice.kind == "chain" else _math_task(choice, tokenizer)
+    return _chain_task(choice, tokenizer) if choice.kind == "chain" else _math_task(choice, tokenizer)
 
 
 def draw_chain(choice: ChainChoice):
@@ -71,7 +73,7 @@ def draw_chain(choice: ChainChoice):
     return chain.make_task(spec, np.random.default_rng(choice.seed))
 
 
-def _chain_task(choice: ChainChoice) -> Task:
+def _chain_task(choice: ChainChoice, tokenizer) -> Task:
     from datasets import Dataset
 
     from gdro.tasks import chain
@@ -82,6 +84,7 @@ def _chain_task(choice: ChainChoice) -> Task:
         held_out=list(drawn.eval),
         reward=chain.reward,
         held_out_reward=chain.reward,
+        max_prompt_tokens=max(_prompt_tokens(row["prompt"], tokenizer) for row in drawn.train),
         max_completion_tokens=drawn.spec.max_completion_tokens,
     )
 
@@ -123,6 +126,7 @@ def _math_task(choice: MathChoice, tokenizer) -> Task:
         held_out=held_out,
         reward=reward_for(choice.train, signed=choice.signed, **options),
         held_out_reward=HeldOutReward(choice.evaluate, **options),
+        max_prompt_tokens=max(lengths[row] for row in fits),
         max_completion_tokens=choice.max_completion_tokens,
         dropped=dropped,
     )
