@@ -246,7 +246,7 @@ def frequency_bias(steps, effective, effective_bound, rows):
             x, y, half, marker=looks[label][1], color=looks[label][0], ls="", capsize=3, label=label, ms=8
         )
     right.set(
-        xlabel="effective groups, mean over the run",
+        xlabel="effective groups at the end",
         ylabel="accuracy of the worst group (%)",
         title="What that does to the worst",
     )
@@ -507,4 +507,24 @@ def gain_bars(tables, measures, title):
         ax.set(xlabel="gain over GRPO (points)", title=name)
         ax.set_yticks(place, labels, fontsize=9)
     fig.suptitle(title, fontsize=12, fontweight="bold")
+    return fig
+
+
+def toy_against_real(table, measures, toy_name, real_name):
+    """Gains with intervals, toy above real, {label: {measure: {"toy": (gain, low, high), "real": …}}}."""
+    fig, axes = _axes(len(measures), width=5.6, height=0.5 * len(table) + 1.7, sharey=True)
+    labels = list(table)
+    place = np.arange(len(labels))[::-1]
+    kinds = {"toy": (toy_name, 0.14, COLORS[0], "o"), "real": (real_name, -0.14, COLORS[1], "s")}
+    for ax, (measure, title) in zip(np.atleast_1d(axes), measures.items(), strict=True):
+        for kind, (name, shift, color, marker) in kinds.items():
+            mean, low, high = 100 * np.array([table[label][measure][kind] for label in labels]).T
+            ax.errorbar(
+                mean, place + shift, xerr=[mean - low, high - mean],
+                fmt=marker, color=color, capsize=3, label=name,
+            )  # fmt: skip
+        ax.axvline(0, color="black", lw=1)
+        ax.set(xlabel="gain over GRPO (points)", title=title)
+        ax.set_yticks(place, labels, fontsize=9)
+    fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return fig

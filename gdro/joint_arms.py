@@ -1,196 +1,279 @@
-"""The joint choice of arms for many games at once: `gdro.rollout_gdro`'s two choosers with a leading axis.
+"""The joint choice of arms for many games at once: `gdro.rollout_gdro`'s two choosers with an axis of games.
 
-Axes: G games, B bins, N arms, S rollouts spent beyond the smallest arm (0 … spare). Every game has its
-own bins, counts and strategies; the arms and the number of prompts are common. What
-`best_joint_arms` and `sample_joint_arms` do for one game these do for all, and a test holds them equal.
+Axes: B bins, N arms, S rollouts spent beyond the smallest arm (0 … spare), G games, always last. Every game
+has its own bins, counts and strategies; the arms are common. What `best_joint_arms` and
+`sample_joint_arms` do for one game these do for all, and a test holds them equal.
+
+A dynamic programme over the bins shifts a game's table by count × arm. So at each bin the games are sorted by
+their count there, and those of one count move together; bins go from few prompts to many, which
+keeps the tables of the first ones short and the counts alike.
 """
+
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from gdro.rollout_gdro import UNREACHABLE
 
+LEAST_LOG_CHANCE = -600.0  # of a whole choice of arms, as in `sample_joint_arms`: no product underflows
 
-def best_joint_arms_of_games(values_GBN, counts_GB, arms_N, budget_G, coins_GB):
+
+def best_joint_arms_of_games(values_BNG, counts_BG, arms_N, budget_G, coins_BG):
     """`best_joint_arms` for each game; a bin without prompts (count 0) gets 0 rollouts.
 
-    coins_GB: numbers that order bins alike in count and value, in place of the shuffle that
-    `RolloutGDRO.allocate` makes. Returns (rollouts (G, B), left over (G,)).
+    coins_BG: numbers that order bins alike in count and value, in place of the shuffle that
+    `RolloutGDRO.allocate` makes. Returns (rollouts (B, G), left over (G,)).
     """
-    counts_GB = np.asarray(counts_GB, np.int64)
-    values_GBN = np.where(counts_GB[..., None] > 0, values_GBN, 0.0)
-    prompts_G = counts_GB.sum(axis=1)
-    spare_G = np.asarray(budget_G, np.int64) - prompts_G * arms_N[0]
-    spare = int(spare_G.max())
-    order_GB = np.lexsort((coins_GB, values_GBN[..., -1], counts_GB), axis=-1)
-    counts_GB = np.take_along_axis(counts_GB, order_GB, 1)
-    values_GBN = np.take_along_axis(values_GBN, order_GB[..., None], 1)
-    keys_BNG = _keys_of_games(values_GBN, counts_GB, arms_N, np.asarray(budget_G) / prompts_G)
+    counts_BG = np.asarray(counts_BG, np.int64)
+    order_BG = np.lexsort((coins_BG, values_BNG[:, -1], counts_BG), axis=0)
+    values_BNG = np.where(counts_BG[:, None] > 0, values_BNG, 0.0)
+    problem = _sorted_problem(values_BNG, counts_BG, order_BG, arms_N, budget_G)
+    keys_BNG = _keys_of_games(problem, arms_N, np.asarray(budget_G))
+    tables = _forward(problem, keys_BNG, np.maximum, np.add, 0, UNREACHABLE)
 
-    num_games, num_bins = counts_GB.shape
-    start = np.full((spare + 1, num_games), UNREACHABLE)
-    start[0] = 0
-    tables, reach_G = [start], np.zeros(num_games, np.int64)
-    for b in range(num_bins):
-        counts_G = counts_GB[:, b]
-        tables.append(_stage(tables[-1], keys_BNG[b], counts_G, reach_G, np.maximum, np.add, UNREACHABLE))
-        reach_G = reach_G + counts_G * (len(arms_N) - 1)
+    def keys_of_arms(b, spent_G):
+        """Keys of the best choice of the bins up to b that spends `spent_G`, by the arm of b, (N, G)."""
+        return tables[b].at(spent_G, problem.shifts_BNG[b], UNREACHABLE) + keys_BNG[b]
 
-    reachable_SG = (tables[-1] > UNREACHABLE // 2) & (np.arange(spare + 1)[:, None] <= spare_G)
-    spent_G = spare - reachable_SG[::-1].argmax(axis=0)
-    left_over_G = spare_G - spent_G
-    games_G = np.arange(num_games)
-    steps_N = np.arange(len(arms_N))
-    rollouts_GB = np.zeros((num_games, num_bins), np.int64)
-    for b in reversed(range(num_bins)):
-        before_NG = spent_G - counts_GB[:, b] * steps_N[:, None]
-        key_NG = tables[b][np.maximum(before_NG, 0), games_G] + keys_BNG[b]
-        arm_G = np.where(before_NG >= 0, key_NG, 2 * UNREACHABLE).argmax(axis=0)
-        arm_G = np.where(counts_GB[:, b] > 0, arm_G, 0)
-        rollouts_GB[games_G, order_GB[:, b]] = np.where(counts_GB[:, b] > 0, arms_N[arm_G], 0)
-        spent_G = spent_G - counts_GB[:, b] * arm_G
-    return rollouts_GB, left_over_G
+    last = len(counts_BG) - 1
+    spent_G = _most_spent(problem, lambda spent_G: keys_of_arms(last, spent_G).max(axis=0) > UNREACHABLE // 2)
+    left_over_G = problem.spare_G - spent_G
+    chosen_BG = np.empty_like(counts_BG)
+    for b in range(last, -1, -1):
+        chosen_BG[b] = keys_of_arms(b, spent_G).argmax(axis=0)
+        spent_G = spent_G - problem.counts_BG[b] * chosen_BG[b]
+    return _rollouts(problem, chosen_BG, arms_N), left_over_G
 
 
-def _keys_of_games(values_GBN, counts_GB, arms_N, mean_G):
+def sample_joint_arms_of_games(log_p_BNG, counts_BG, arms_N, budget_G, coins_BG, draws_BG):
+    """`sample_joint_arms` for each game, the bins taken by count and those of one count by their coins.
+
+    draws_BG: one uniform number for each bin, which picks its arm. Returns (rollouts (B, G), left over
+    (G,), chances (B, N, G)); a bin without prompts gets 0 rollouts and NaN chances.
+    """
+    counts_BG = np.asarray(counts_BG, np.int64)
+    order_BG = np.lexsort((coins_BG, counts_BG), axis=0)
+    bins_G = np.maximum((counts_BG > 0).sum(axis=0), 1)
+    p_BNG = np.exp(np.maximum(log_p_BNG, LEAST_LOG_CHANCE / bins_G))
+    problem = _sorted_problem(p_BNG, counts_BG, order_BG, arms_N, budget_G)
+    p_BNG, draws_BG = problem.values_BNG, np.take_along_axis(draws_BG, order_BG, 0)
+    tables = _forward(problem, p_BNG, np.add, np.multiply, 1.0, 0.0)
+
+    def odds_of_arms(b, spent_G):
+        """Odds that the bins up to b spend `spent_G`, by the arm of b, (N, G)."""
+        return p_BNG[b] * tables[b].at(spent_G, problem.shifts_BNG[b], 0.0)
+
+    last = len(counts_BG) - 1
+    target_G = _most_spent(problem, lambda spent_G: odds_of_arms(last, spent_G).max(axis=0) > 0)
+    chances_BNG = _chances_of_arms(problem, tables, target_G)
+
+    spent_G, chosen_BG = target_G, np.empty_like(counts_BG)
+    for b in range(last, -1, -1):
+        ladder_NG = running_sums(odds_of_arms(b, spent_G))
+        chosen_BG[b] = rungs_reached(ladder_NG / ladder_NG[-1], draws_BG[b])
+        spent_G = spent_G - problem.counts_BG[b] * chosen_BG[b]
+    chances_BNG = _reordered(chances_BNG, np.argsort(order_BG, axis=0))
+    chances_BNG += np.where(counts_BG > 0, 0.0, np.nan)[:, None]
+    return _rollouts(problem, chosen_BG, arms_N), problem.spare_G - target_G, chances_BNG
+
+
+class _Problem(NamedTuple):
+    """Games with their bins in order: values, counts, what each arm costs beyond the smallest, the spare."""
+
+    values_BNG: np.ndarray
+    counts_BG: np.ndarray
+    shifts_BNG: np.ndarray
+    spare_G: np.ndarray
+    order_BG: np.ndarray
+    runs_of_bins: list  # of (games sorted by their count of that bin, [(count, slice of them)])
+
+
+def _sorted_problem(values_BNG, counts_BG, order_BG, arms_N, budget_G):
+    spare_G = np.asarray(budget_G, np.int64) - counts_BG.sum(axis=0) * arms_N[0]
+    if (spare_G < 0).any():
+        raise ValueError(
+            f"{(spare_G < 0).sum()} games have a budget below the smallest arm {arms_N[0]} for each of their "
+            "prompts; raise mean_rollouts or lower n_min"
+        )
+    counts_BG = np.take_along_axis(counts_BG, order_BG, 0)
+    values_BNG = _reordered(values_BNG, order_BG)
+    shifts_BNG = counts_BG[:, None] * np.arange(len(arms_N))[:, None]
+    return _Problem(values_BNG, counts_BG, shifts_BNG, spare_G, order_BG, [_runs(c_G) for c_G in counts_BG])
+
+
+def _reordered(values_BNG, order_BG):
+    """Each game's bins in its order, `take_along_axis` with flat places."""
+    num_arms, games = values_BNG.shape[1:]
+    cells_NG = np.arange(num_arms * games).reshape(num_arms, games)
+    return values_BNG.ravel().take(order_BG[:, None] * (num_arms * games) + cells_NG)
+
+
+def _runs(counts_G):
+    """Games sorted by count, and (count, slice of the sorted games) of each count."""
+    small = np.int16 if counts_G.max() < 2**15 else np.int64  # short integers are sorted faster
+    games_G = np.argsort(counts_G.astype(small), kind="stable")
+    sorted_G = counts_G[games_G]
+    cuts = [0, *(np.flatnonzero(sorted_G[1:] != sorted_G[:-1]) + 1).tolist(), len(sorted_G)]
+    return games_G, [(int(sorted_G[first]), slice(first, end)) for first, end in pairwise(cuts)]
+
+
+class _SpendTable:
+    """What choices of some bins are worth, by what they spend: row s, one column a game, in any order."""
+
+    def __init__(self, rows_SG, column_G):
+        self.rows_SG, self.column_G = rows_SG, column_G  # column_G: where each game stands
+
+    def sorted_rows(self, games_G):
+        """The rows with the columns in this order of games, (S, G)."""
+        return self.rows_SG.take(self.column_G[games_G], axis=1)
+
+    def at(self, spent_G, shifts_NG, nothing):
+        """The entry of spent − shift for each game and arm, (N, G); `nothing` where that is out of reach."""
+        row_NG = spent_G - shifts_NG
+        size, games = self.rows_SG.shape
+        inside_NG = (row_NG >= 0) & (row_NG < size)
+        row_NG *= games
+        row_NG += self.column_G
+        return np.where(inside_NG, self.rows_SG.ravel().take(row_NG, mode="clip"), nothing)
+
+
+def _forward(problem, gains_BNG, combine, extend, unit, nothing):
+    """[b]: `_SpendTable` of the bins before b; out[s] = combine_n extend(table[s − c·n], gain[n])."""
+    games = problem.counts_BG.shape[1]
+    tables = [_SpendTable(np.full((1, games), unit), np.arange(games))]
+    for gains_NG, (games_G, runs) in zip(gains_BNG[:-1], problem.runs_of_bins[:-1], strict=True):
+        rows_SG, gains_NG = tables[-1].sorted_rows(games_G), gains_NG.take(games_G, axis=1)
+        most_spent = int(problem.spare_G.max())
+        out_SG = _stage(rows_SG, gains_NG, runs, most_spent, combine, extend, nothing)
+        tables.append(_SpendTable(out_SG, _places(games_G)))
+    return tables
+
+
+def _stage(rows_SG, gains_NG, runs, most_spent, combine, extend, nothing):
+    """One bin of the dynamic programme, the games sorted by their count of it."""
+    num_arms, rows = len(gains_NG), len(rows_SG)
+    size = min(rows + runs[-1][0] * (num_arms - 1), most_spent + 1)
+    out_SG = np.full((size, rows_SG.shape[1]), nothing, rows_SG.dtype)
+    for count, run in runs:
+        if count == 0:  # a bin without prompts passes the table on
+            out_SG[:rows, run] = rows_SG[:, run]
+            continue
+        before_SG, gains = rows_SG[:, run], gains_NG[:, run]
+        extend(before_SG, gains[0], out=out_SG[:rows, run])
+        for arm in range(1, min(num_arms, (size - 1) // count + 1)):
+            reached = out_SG[arm * count : arm * count + rows, run]
+            combine(reached, extend(before_SG[: len(reached)], gains[arm]), out=reached)
+    return out_SG
+
+
+def _most_spent(problem, reachable):
+    """The largest sum of a game, up to its spare, that its arms can spend exactly, (G,)."""
+    spent_G = problem.spare_G
+    while not (found_G := reachable(spent_G)).all():
+        spent_G = np.where(found_G, spent_G, spent_G - 1)
+    return spent_G
+
+
+def _chances_of_arms(problem, tables, target_G):
+    """Chance of each arm given that all bins spend `target_G`, (B, N, G), the bins in order.
+
+    Backward over the bins: row s of `rest` is the chance that the bins after b spend target − s.
+    """
+    p_BNG = problem.values_BNG
+    last, num_arms, games = len(p_BNG) - 1, p_BNG.shape[1], len(target_G)
+    ways_BNG = np.ones_like(p_BNG)  # stays 1 for bins without prompts, whose chances nobody asks for
+    ways_BNG[last] = tables[last].at(target_G, problem.shifts_BNG[last], 0.0)
+    row_NG = target_G - problem.shifts_BNG[last]  # the last bin alone spends what is left
+    inside_NG = (row_NG >= 0) & (row_NG < len(tables[last].rows_SG))
+    rest_SG = np.zeros(tables[last].rows_SG.shape)
+    rest_SG[row_NG[inside_NG], np.nonzero(inside_NG)[1]] = p_BNG[last][inside_NG]
+    rest = _SpendTable(rest_SG, np.arange(games))
+    for b in range(last - 1, -1, -1):
+        games_G, runs = problem.runs_of_bins[b]
+        before_SG, after_SG = tables[b].sorted_rows(games_G), rest.sorted_rows(games_G)
+        p_NG, ways_NG = p_BNG[b].take(games_G, axis=1), np.ones((num_arms, games))
+        rows = min(len(before_SG), len(after_SG))
+        rest_SG = np.zeros((rows, games))
+        for count, run in runs:
+            if count == 0:
+                rest_SG[:, run] = after_SG[:rows, run]
+                continue
+            ways_NG[:, run] = 0.0
+            for arm in range(min(num_arms, (len(after_SG) - 1) // count + 1)):
+                after = after_SG[arm * count : arm * count + rows, run]
+                ways_NG[arm, run] = np.einsum("sg,sg->g", before_SG[: len(after), run], after)
+                if b:
+                    rest_SG[: len(after), run] += after * p_NG[arm, run]
+        rest = _SpendTable(rest_SG, _places(games_G))
+        ways_BNG[b] = ways_NG.take(rest.column_G, axis=1)
+    chances_BNG = p_BNG * ways_BNG
+    chances_BNG /= chances_BNG.sum(axis=1, keepdims=True)
+    return chances_BNG
+
+
+def _places(games_G):
+    """Where each game stands in this order of games."""
+    place_G = np.empty_like(games_G)
+    place_G[games_G] = np.arange(len(games_G))
+    return place_G
+
+
+def running_sums(values_XG):
+    """`cumsum` along the first axis in place, row by row, which is faster where rows are long."""
+    for before_G, row_G in pairwise(values_XG):
+        row_G += before_G
+    return values_XG
+
+
+def rungs_reached(ladder_XG, numbers_G):
+    """How many rungs of a ladder (X, ...) do not lie above the number, integers (...)."""
+    count_G = np.zeros(numbers_G.shape, np.int64)
+    for rung_G in ladder_XG:
+        count_G += rung_G <= numbers_G
+    return count_G
+
+
+def _keys_of_games(problem, arms_N, budget_G):
     """`gdro.rollout_gdro._tie_broken_keys` for each game, (B, N, G)."""
-    uneven_GBN = (
-        counts_GB[..., None] * (4 * arms_N - np.rint(4 * mean_G).astype(np.int64)[:, None, None]) ** 2
-    )
-    low_bits_G = _bit_length(uneven_GBN.max(axis=2).sum(axis=1))
-    largest_G = np.abs(values_GBN).max(axis=2).sum(axis=1)
+    values_BNG, counts_BG = problem.values_BNG, problem.counts_BG
+    mean_G = budget_G / np.maximum(counts_BG.sum(axis=0), 1)
+    uneven_NG = (4 * arms_N[:, None] - np.rint(4 * mean_G).astype(np.int64)) ** 2
+    uneven_BNG = counts_BG[:, None] * uneven_NG
+    low_bits_G = _bit_length((counts_BG * uneven_NG.max(axis=0)).sum(axis=0))
+    largest_G = np.abs(values_BNG).max(axis=1).sum(axis=0)
     high_bits_G = 60 - low_bits_G - np.maximum(np.ceil(np.log2(largest_G + 1)).astype(np.int64), 1)
-    scaled_GBN = np.rint(values_GBN * (2.0**high_bits_G)[:, None, None]).astype(np.int64)
-    return np.ascontiguousarray(((scaled_GBN << low_bits_G[:, None, None]) - uneven_GBN).transpose(1, 2, 0))
+    scaled_BNG = np.rint(values_BNG * 2.0**high_bits_G).astype(np.int64)
+    return (scaled_BNG << low_bits_G) - uneven_BNG
 
 
 def _bit_length(integers):
     return np.frexp(integers.astype(float))[1].astype(np.int64)
 
 
-def sample_joint_arms_of_games(log_p_GBN, counts_GB, arms_N, budget_G, coins_GB, draws_GB):
-    """`sample_joint_arms` for each game, the bins taken in the order of their coins.
-
-    draws_GB: one uniform number for each bin, which picks its arm. Returns (rollouts (G, B), left over
-    (G,), chances (G, B, N)); a bin without prompts gets 0 rollouts and NaN chances.
-    """
-    counts_GB = np.asarray(counts_GB, np.int64)
-    num_games, num_bins = counts_GB.shape
-    games_G, steps_N = np.arange(num_games), np.arange(len(arms_N))
-    spare_G = np.asarray(budget_G, np.int64) - counts_GB.sum(axis=1) * arms_N[0]
-    spare = int(spare_G.max())
-    order_GB = np.argsort(coins_GB, axis=1)
-    counts_GB = np.take_along_axis(counts_GB, order_GB, 1)
-    p_GBN = np.exp(np.take_along_axis(log_p_GBN, order_GB[..., None], 1))
-    p_BNG = np.ascontiguousarray(p_GBN.transpose(1, 2, 0))
-    forward, backward = (
-        _spend_tables(p_BNG, counts_GB, spare),
-        _spend_tables(p_BNG[::-1], counts_GB[:, ::-1], spare),
-    )
-    reachable_SG = (forward[-1] > 0) & (np.arange(spare + 1)[:, None] <= spare_G)
-    spent_G = spare - reachable_SG[::-1].argmax(axis=0)
-
-    rollouts_GB = np.zeros((num_games, num_bins), np.int64)
-    chances_GBN = np.full(p_GBN.shape, np.nan)
-    grid_S = np.arange(spare + 1)[:, None]
-    remaining_G = spent_G
-    for b in reversed(range(num_bins)):
-        counts_G, present_G = counts_GB[:, b], counts_GB[:, b] > 0
-        after_SG = backward[num_bins - 1 - b]
-        if (spent_G == spare).all():
-            after_SG = after_SG[::-1]  # what is left for the later bins once s is spent up to this one
-        else:
-            rest_SG = spent_G - grid_S
-            after_SG = np.where(rest_SG >= 0, after_SG[np.maximum(rest_SG, 0), games_G], 0.0)
-        ways_NG = _overlaps(forward[b], after_SG, counts_G, len(arms_N))
-        chance_NG = p_BNG[b] * ways_NG
-        chance_NG /= chance_NG.sum(axis=0)
-        chances_GBN[games_G, order_GB[:, b]] = np.where(present_G, chance_NG, np.nan).T
-
-        before_NG = remaining_G - counts_G * steps_N[:, None]
-        weight_NG = p_BNG[b] * np.where(before_NG >= 0, forward[b][np.maximum(before_NG, 0), games_G], 0.0)
-        ladder_NG = np.cumsum(weight_NG / weight_NG.sum(axis=0), axis=0)
-        ladder_NG /= ladder_NG[-1]
-        arm_G = (ladder_NG <= draws_GB[games_G, order_GB[:, b]]).sum(axis=0)
-        arm_G = np.where(present_G, arm_G, 0)
-        rollouts_GB[games_G, order_GB[:, b]] = np.where(present_G, arms_N[arm_G], 0)
-        remaining_G = remaining_G - counts_G * arm_G
-    return rollouts_GB, spare_G - spent_G, chances_GBN
+def _rollouts(problem, chosen_BG, arms_N):
+    """Arms by number of the sorted bins → rollouts of the bins as they came, (B, G)."""
+    rollouts_BG = np.empty_like(chosen_BG)
+    sorted_BG = np.where(problem.counts_BG > 0, np.asarray(arms_N).take(chosen_BG, mode="clip"), 0)
+    np.put_along_axis(rollouts_BG, problem.order_BG, sorted_BG, 0)
+    return rollouts_BG
 
 
-def _overlaps(before_SG, after_SG, counts_G, num_arms):
-    """Σ_s before[s] · after[s + c·arm] for each arm, (N, G)."""
-    order_G = np.argsort(counts_G, kind="stable")
-    before_SG, after_SG, sorted_counts_G = before_SG[:, order_G], after_SG[:, order_G], counts_G[order_G]
-    sums_NG = np.zeros((num_arms, len(counts_G)))
-    size = len(before_SG)
-    for count, games in _runs(sorted_counts_G):
-        for arm in range(num_arms if count == 0 else min(num_arms, (size - 1) // count + 1)):
-            shift = arm * count
-            products = before_SG[: size - shift, games] * after_SG[shift:, games]
-            sums_NG[arm, games] = products.sum(axis=0)
-    result_NG = np.empty_like(sums_NG)
-    result_NG[:, order_G] = sums_NG
-    return result_NG
-
-
-def _runs(sorted_G):
-    """(value, slice) of each run of equal values."""
-    starts = np.flatnonzero(np.diff(sorted_G, prepend=-1))
-    ends = [*starts[1:], len(sorted_G)]
-    return [(int(sorted_G[first]), slice(first, end)) for first, end in zip(starts, ends, strict=True)]
-
-
-def _spend_tables(p_BNG, counts_GB, spare):
-    """`gdro.rollout_gdro._spend_distributions` for each game: tables (S, G), one more than bins."""
-    start = np.zeros((spare + 1, len(counts_GB)))
-    start[0] = 1.0
-    tables, reach_G = [start], np.zeros(len(counts_GB), np.int64)
-    for b in range(len(p_BNG)):
-        table = _stage(tables[-1], p_BNG[b], counts_GB[:, b], reach_G, np.add, np.multiply, 0.0)
-        tables.append(table / table.sum(axis=0))
-        reach_G = reach_G + counts_GB[:, b] * (p_BNG.shape[1] - 1)
-    return tables
-
-
-def _stage(table_SG, gains_NG, counts_G, reach_G, combine, extend, nothing):
-    """One bin of the dynamic programme: out[s] = combine_n extend(table[s − c·n], gain[n]).
-
-    reach_G: the largest s that the bins so far can have spent; beyond it the table holds nothing.
-    A game's shifts depend on its count c, so games are sorted by it and those of one count move
-    together; a bin without prompts passes the table on.
-    """
-    order_G = np.argsort(counts_G, kind="stable")
-    sorted_counts_G = counts_G[order_G]
-    table_SG, gains_NG, reach_G = table_SG[:, order_G], gains_NG[:, order_G], reach_G[order_G]
-    out_SG = np.full_like(table_SG, nothing)
-    size = len(table_SG)
-    for count, games in _runs(sorted_counts_G):
-        if count == 0:
-            out_SG[:, games] = table_SG[:, games]
-            continue
-        rows = min(int(reach_G[games].max()) + 1, size)
-        for step in range(min(len(gains_NG), (size - 1) // count + 1)):
-            shift = step * count
-            reached = out_SG[shift : shift + rows, games]
-            combine(reached, extend(table_SG[: len(reached), games], gains_NG[step, games]), out=reached)
-    result_SG = np.empty_like(out_SG)
-    result_SG[:, order_G] = out_SG
-    return result_SG
-
-
-def greedy_rollouts(variances_GP, n_min, n_max, spare):
-    """Rollouts (G, P) that minimize Σ_p v_p/n_p when each prompt may have its own n, exactly.
+def greedy_rollouts(variances_PG, n_min, n_max, spare):
+    """Rollouts (P, G) that minimize Σ_p v_p/n_p when each prompt may have its own n, exactly.
 
     The gain v/n − v/(n+1) of one more rollout falls with n, so giving each of the `spare` rollouts to
-    whom it serves most is optimal. Ties go to the prompt with fewest rollouts, then to the first.
+    whom it serves most is optimal: the `spare` largest gains win. Ties go to the first prompts.
     """
-    rollouts_GP = np.full(variances_GP.shape, n_min)
-    games_G = np.arange(len(variances_GP))
-    gain_GP = (variances_GP + 1e-12) / (n_min * (n_min + 1))  # without variance the split is even
-    for _ in range(spare):
-        best_G = gain_GP.argmax(axis=1)
-        n_G = rollouts_GP[games_G, best_G] + 1
-        rollouts_GP[games_G, best_G] = n_G
-        gain_G = (variances_GP[games_G, best_G] + 1e-12) / (n_G * (n_G + 1))
-        gain_GP[games_G, best_G] = np.where(n_G < n_max, gain_G, -np.inf)
-    return rollouts_GP
+    n_N = np.arange(n_min, n_max)
+    # without variance the split is even
+    gains_NPG = (variances_PG + 1e-12) / (n_N * (n_N + 1.0))[:, None, None]
+    if spare == 0 or not len(n_N):
+        return np.full(variances_PG.shape, n_min)
+    by_game_GX = gains_NPG.reshape(-1, variances_PG.shape[1]).T.copy()
+    by_game_GX.sort(axis=1)
+    least_G = by_game_GX[:, -spare]
+    rollouts_PG = n_min + (gains_NPG > least_G).sum(axis=0)
+    ties_PG = (gains_NPG == least_G).any(axis=0)  # a prompt's gains all differ: one tie each at most
+    ties_PG &= ties_PG.cumsum(axis=0) <= spare - (rollouts_PG - n_min).sum(axis=0)
+    return rollouts_PG + ties_PG

@@ -5,6 +5,7 @@ Axes: Y worlds, X step sizes, M methods, S seeds, C checkpoints. A seed's random
 seeds, as the sample (seeds of one world share its directions).
 """
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,19 @@ MEASURES = {
     "worst_skill": ("accuracy of the worst skill", Results.worst_skill),
     "typical": ("accuracy on the training mix", Results.typical_accuracy),
 }
+# what the shipped tables of real trainings call the measures that both have
+SCORES = {"pass_at_8": "pass@8", "worst_skill": "worst-family pass@1"}
+# variants of profiles/study.yaml and the same in the toy; the others have no counterpart there
+REAL_VARIANTS: dict[str, dict] = {
+    "prompt": {"method": "prompt"},
+    "prompt-strong": {"method": "prompt", "eta": 3.0},
+    "prompt-resample": {"method": "resample"},
+    "prompt-resample-pass1": {"method": "resample", "k": 1},
+    "rollout": {"method": "rollout"},
+    "rollout-pass1": {"method": "rollout", "k": 1},
+    "both": {"method": "both"},
+}
+MEASURED = Path(__file__).parents[1] / "data" / "measured"
 
 
 class Gain(NamedTuple):
@@ -124,6 +138,44 @@ def ablate(game, changes, seeds, checkpoint):
         values = function(results)[..., 0]
         for label, own in zip(variants, values[1:], strict=True):
             table[label][measure] = paired_gain(own, values[0], seeds)
+    return table
+
+
+def shipped_gains(profile="study", measured_dir=MEASURED):
+    """Gains over GRPO of the real trainings whose tables are shipped, see data/README.md.
+
+    Returns {variant: {"label": text, measure: (gain, low, high)}}, the measures those of `SCORES`, the
+    bounds those of the 95% interval. Raises FileNotFoundError where the tables are not at hand.
+    """
+    gains: dict[str, dict] = {}
+    with (Path(measured_dir) / profile / "scores.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            for measure, score in SCORES.items():
+                if row["score"] == score and row["gain"]:
+                    values = tuple(float(row[name]) for name in ("gain", "gain_low", "gain_high"))
+                    gains.setdefault(row["variant"], {"label": row["label"]})[measure] = values
+    return gains
+
+
+def toy_against_real(world, step_size, seeds, checkpoint, real):
+    """What the toy says of each real variant that it can play, beside what was measured.
+
+    real: as `shipped_gains` returns it. Returns {label: {measure: {"toy": (gain, low, high), "real":
+    the same}}} for the variants of `REAL_VARIANTS` among them.
+    """
+    variants = {name: fields for name, fields in REAL_VARIANTS.items() if name in real}
+    games = [Game(world, step_size=step_size, **fields) for fields in ({}, *variants.values())]
+    results = play(games, seeds, [checkpoint])
+    table: dict[str, dict] = {real[name]["label"]: {} for name in variants}
+    for measure in SCORES:
+        values = MEASURES[measure][1](results)[..., 0]
+        gain = paired_gain(values[1:], values[:1], seeds)
+        for i, name in enumerate(variants):
+            mean, half = float(gain.mean[i]), float(gain.half[i])
+            table[real[name]["label"]][measure] = {
+                "toy": (mean, mean - half, mean + half),
+                "real": real[name][measure],
+            }
     return table
 
 

@@ -39,7 +39,7 @@ class PlainGame:
         )
         # [prompt][answer] → direction
         self.directions, self.held_out_directions = (
-            d.reshape(world.capacity, world.answers, -1).T.tolist() for d in directions
+            d.reshape(world.answers, -1, world.capacity).swapaxes(0, 1).tolist() for d in directions
         )
         self.rng, self.coin_rng = np.random.default_rng((seed, 2)), np.random.default_rng((seed, 3))
         self.memory, self.strength, self.common = [0.0] * world.capacity, [0.0] * world.skills, 0.0
@@ -170,19 +170,9 @@ class PlainGame:
         if not counts.any():
             return [mean] * len(batch)
         budget = mean * int(counts.sum())
+        self.coin.counts = counts.tolist()
         self.rollouts_B = self.rollout.allocate(counts, budget)
-        rollouts = [int(self.rollouts_B[b]) if b >= 0 else mean for b in bins]
-        left_over = mean * len(batch) - sum(rollouts)
-        in_lot_order = np.argsort(self.luck.slot_lots).tolist()
-        open_slots = {i for i in in_lot_order if bins[i] >= 0}
-        while left_over:
-            candidates = [i for i in in_lot_order if i in open_slots and rollouts[i] < game.n_max]
-            if not candidates:
-                open_slots = set(in_lot_order)
-            for i in candidates[:left_over]:
-                rollouts[i] += 1
-                left_over -= 1
-        return rollouts
+        return [int(self.rollouts_B[b]) if b >= 0 else mean for b in bins]
 
     def _oracle(self, variances):
         game = self.game
@@ -242,13 +232,19 @@ class PlainGame:
 
 
 class ScriptedCoin:
-    """Stands in for `RolloutGDRO`'s generator and reads its chances from a step's luck."""
+    """Stands in for `RolloutGDRO`'s generator and reads its chances from a step's luck.
+
+    counts: prompts of each bin. The engine takes bins from few prompts to many, so they are put in that
+    order; what is drawn from has the same law in any.
+    """
+
+    counts: list[int]
 
     def script(self, coins, draws):
         self.coins, self.draws, self.to_come = coins, draws, []
 
     def permutation(self, bins):
-        self.to_come = sorted(bins.tolist(), key=self.coins.__getitem__)
+        self.to_come = sorted(bins.tolist(), key=lambda b: (self.counts[b], self.coins[b]))
         return np.array(self.to_come)
 
     def choice(self, size, p):

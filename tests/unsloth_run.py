@@ -1,0 +1,55 @@
+"""A small real training on the trainer that Unsloth makes; a process of its own.
+
+python tests/unsloth_run.py stock|grpo|both BASE_DIR OUTPUT_DIR
+
+"stock" is Unsloth's GRPOTrainer itself; the others are GDROTrainer with that method. It needs unsloth and
+no GPU. Real are Unsloth's patches of TRL, the trainer class that it writes and installs, and its way to
+advantages, loss and step. Unsloth's own model classes need a GPU: the model is transformers', given the
+two switches that the trainer asks of a model.
+"""
+
+import os
+import sys
+
+os.environ["UNSLOTH_ALLOW_CPU"] = "1"
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling its loss takes minutes on a CPU
+
+from gdro.models import import_unsloth
+
+import_unsloth()
+# without a GPU, unsloth leaves TRL alone unless asked
+from unsloth.models.rl import _patch_trl_rl_trainers
+
+_patch_trl_rl_trainers("grpo_trainer")
+
+import json
+from pathlib import Path
+
+import tiny_run
+import torch
+import trl
+from safetensors.torch import save_file
+
+from gdro.trainer import GDROConfig, GDROTrainer
+
+METHOD, BASE, OUTPUT = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+
+torch.set_num_threads(1)
+shared = {"max_steps": 9, "learning_rate": 2e-4, "lr_scheduler_type": "constant"}
+if METHOD == "stock":
+    args = tiny_run.arguments(trl.GRPOConfig, OUTPUT, **shared)
+    trainer = tiny_run.make_trainer(trl.GRPOTrainer, args, BASE)
+else:
+    args = tiny_run.arguments(GDROConfig, OUTPUT, gdro_method=METHOD, **shared)
+    trainer = tiny_run.make_trainer(GDROTrainer, args, BASE)
+trainer.model.for_training = lambda use_gradient_checkpointing=False: trainer.model.train()
+trainer.model.for_inference = lambda: trainer.model.eval()
+trainer.train()
+weights = {name: tensor.detach().contiguous() for name, tensor in trainer.model.named_parameters()}
+save_file(weights, OUTPUT / "weights.safetensors")
+report = {
+    "classes": [base.__name__ for base in type(trainer).__mro__],
+    "record": getattr(trainer, "record", []),
+    "losses": [row["loss"] for row in trainer.state.log_history if "loss" in row],
+}
+(OUTPUT / "report.json").write_text(json.dumps(report))
