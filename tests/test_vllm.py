@@ -33,7 +33,7 @@ REPOSITORY = Path(__file__).parents[1]
 OWN_PYTHON = REPOSITORY / ".venv-vllm" / "bin" / "python"
 PYTHON = os.environ.get("GDRO_VLLM_PYTHON") or (str(OWN_PYTHON) if OWN_PYTHON.is_file() else None)
 needs_vllm = pytest.mark.skipif(
-    PYTHON is None, reason="no interpreter with vLLM: make setup-vllm, or set GDRO_VLLM_PYTHON"
+    PYTHON is None, reason="no interpreter with vLLM: make setup-engines, or set GDRO_VLLM_PYTHON"
 )
 CHAT = [{"role": "user", "content": "Say something."}]
 BASICS = {"samples": 2, "max_new_tokens": 4, "temperature": 1.0}

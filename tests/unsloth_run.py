@@ -36,12 +36,9 @@ METHOD, BASE, OUTPUT = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 
 torch.set_num_threads(1)
 shared = {"max_steps": 9, "learning_rate": 2e-4, "lr_scheduler_type": "constant"}
-if METHOD == "stock":
-    args = tiny_run.arguments(trl.GRPOConfig, OUTPUT, **shared)
-    trainer = tiny_run.make_trainer(trl.GRPOTrainer, args, BASE)
-else:
-    args = tiny_run.arguments(GDROConfig, OUTPUT, gdro_method=METHOD, **shared)
-    trainer = tiny_run.make_trainer(GDROTrainer, args, BASE)
+shared["gdro_options"] = {"bins": {"k": 1}}  # bins on pass@1 tell this poor model's prompts apart
+args = tiny_run.arguments(GDROConfig, OUTPUT, gdro_method="grpo" if METHOD == "stock" else METHOD, **shared)
+trainer = tiny_run.make_trainer(trl.GRPOTrainer if METHOD == "stock" else GDROTrainer, args, BASE)
 trainer.model.for_training = lambda use_gradient_checkpointing=False: trainer.model.train()
 trainer.model.for_inference = lambda: trainer.model.eval()
 trainer.train()
