@@ -3,7 +3,7 @@
     python benchmarks/toy.py
 
 For each method: processor time per game step of the engine (thousands of games as arrays, one thread) and
-of `gdro.toy_plain` (the same game, the same seed, the controllers' own objects, one thread), and their
+of `gdro.toy.plain` (the same game, the same seed, the controllers' own objects, one thread), and their
 ratio. The last column is the ratio of wall times where the engine has as many threads as there are
 processors, which is how it plays by default. Before anything is timed, one game is checked to come out the
 same both ways.
@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 from gdro.toy import METHODS, Game, World, play
-from gdro.toy_plain import PlainGame
+from gdro.toy.plain import PlainGame
 
 WORLDS_PLAYED = [
     World(tail=tail, spread=spread) for tail in (0.0, 0.5, 1.0, 1.5) for spread in (0.0, 1.0, 2.0, 3.0)

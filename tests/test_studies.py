@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from scipy.stats import beta as beta_law
 
-from gdro import binning_study as study
-from gdro import regret_study, theory
+from gdro import theory
 from gdro.bins import DifficultyBins, move_bins
 from gdro.controller import GDROController
-from gdro.exercises import EXERCISES, check
 from gdro.groups import StaticGroups
+from gdro.teaching import binning_study as study
+from gdro.teaching import regret_study
+from gdro.teaching.exercises import EXERCISES, check
 
 
 def test_bounded_pass_at_k_is_the_quantile_of_pass_at_k():

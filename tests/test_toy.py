@@ -9,28 +9,18 @@ from hypothesis import strategies as st
 
 from gdro.bins import move_bins
 from gdro.estimators import BetaPosterior
-from gdro.joint_arms import (
+from gdro.rollout_gdro import best_joint_arms, sample_joint_arms
+from gdro.toy import METHODS, Game, World, even_edges, play
+from gdro.toy.engine import answer_pulls, beta_pass_at_k, moved_bins, sampled_answers
+from gdro.toy.games import WORLDS, skill_counts
+from gdro.toy.joint_arms import (
     best_joint_arms_of_games,
     greedy_rollouts,
     rungs_reached,
     running_sums,
     sample_joint_arms_of_games,
 )
-from gdro.rollout_gdro import best_joint_arms, sample_joint_arms
-from gdro.toy import (
-    METHODS,
-    WORLDS,
-    Game,
-    World,
-    answer_pulls,
-    beta_pass_at_k,
-    even_edges,
-    moved_bins,
-    play,
-    sampled_answers,
-    skill_counts,
-)
-from gdro.toy_map import (
+from gdro.toy.maps import (
     REAL_VARIANTS,
     ablate,
     best_step_sizes,
@@ -41,7 +31,7 @@ from gdro.toy_map import (
     shipped_gains,
     toy_against_real,
 )
-from gdro.toy_plain import PlainGame, ScriptedCoin, sampled_answer
+from gdro.toy.plain import PlainGame, ScriptedCoin, sampled_answer
 
 SHARED = World(sharing=0.3, rare="mixed", tail=1.5)
 
@@ -101,7 +91,7 @@ def test_cutting_into_blocks_changes_nothing(method, monkeypatch):
     games = [Game(method=method, step_size=x) for x in (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)]
     seeds = [4, 17, 20, 33, 1]
     whole = play(games, seeds, [12])
-    monkeypatch.setattr("gdro.toy.COLUMNS", 4)
+    monkeypatch.setattr("gdro.toy.engine.COLUMNS", 4)
     for mine, his in zip(play(games, seeds, [12]), whole, strict=True):
         np.testing.assert_allclose(mine, his, atol=1e-11)
 
@@ -124,7 +114,7 @@ def test_before_training_accuracy_is_the_softmax_of_the_offsets():
 
 def test_rollouts_are_matched_in_every_step_and_game():
     """Σ n = n̄ P, read from inside, for methods that move rollouts."""
-    from gdro.toy import _Table
+    from gdro.toy.engine import _Table
 
     for method in ("rollout", "rollout_loss", "both", "oracle"):
         table = _Table([Game(SHARED, method)] * 2, [16, 1, 2, 18, 19])

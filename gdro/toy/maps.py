@@ -15,7 +15,8 @@ from scipy.stats import t as student
 
 from gdro.metrics import pass_at_k, worst_group
 from gdro.records import read_table
-from gdro.toy import WORLDS, Game, Results, play
+from gdro.toy.engine import play
+from gdro.toy.games import WORLDS, Game, Results
 
 MEASURES = {
     "pass_at_8": ("pass@8, mean over skills", Results.mean_pass_at_8),
@@ -34,7 +35,7 @@ REAL_VARIANTS: dict[str, dict] = {
     "rollout-pass1": {"method": "rollout", "k": 1},
     "both": {"method": "both"},
 }
-MEASURED = Path(__file__).parents[1] / "data" / "measured"
+MEASURED = Path(__file__).parents[2] / "data" / "measured"
 
 
 class Gain(NamedTuple):

@@ -1,6 +1,6 @@
 """Checks for the notebooks' exercises: your answer in, a verdict with a hint out.
 
-    from gdro.exercises import check
+    from gdro.teaching.exercises import check
     check("01a", 0.34)
 
 The right answers are computed here, by other means than the notebooks suggest where there are any.

@@ -12,7 +12,7 @@ import numpy as np
 from gdro.bins import DifficultyBins
 from gdro.groups import StaticGroups
 from gdro.prompt_gdro import exponential_weights
-from gdro.toy import (
+from gdro.toy.games import (
     EPSILON,
     HELD_OUT,
     MOVES_ROLLOUTS,

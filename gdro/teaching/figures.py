@@ -12,9 +12,9 @@ import seaborn as sns
 from IPython.display import Image, display
 
 from gdro import theory
-from gdro.binning_study import bounded_pass_at_k, expected_any_of_n, true_pass_at_k
+from gdro.teaching.binning_study import bounded_pass_at_k, expected_any_of_n, true_pass_at_k
 from gdro.toy import METHODS, Game, play
-from gdro.toy_map import MEASURES, paired_gain
+from gdro.toy.maps import MEASURES, paired_gain
 
 COLORS = sns.color_palette("colorblind")
 MARKERS = "osD^vPX"

@@ -1,0 +1,1 @@
+"""What notebooks 01 to 04 measure, draw and ask."""
