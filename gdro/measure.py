@@ -100,7 +100,7 @@ def _table(rows) -> str:
         cells += [memory, f"{row['seconds']['evaluate']:.1f}", f"{row['score']:.3f}"]
         lines.append("| " + " | ".join(cells) + " |")
     lines += [
-        f"\n{row['label']}: not measured, {row['error'].splitlines()[0]}" for row in rows if row["error"]
+        f"\n{row['label']}: not measured: {row['error'].splitlines()[-1]}" for row in rows if row["error"]
     ]
     if trained:
         lines += [

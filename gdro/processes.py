@@ -34,14 +34,15 @@ def stream(
         timer = threading.Timer(seconds, stop) if seconds is not None else None
         if timer is not None:
             timer.start()
+        interrupted = True
         try:
             for line in process.stdout:
                 print(line, end="", flush=True)
                 last.append(line)
-        except BaseException:
-            process.terminate()
-            raise
+            interrupted = False
         finally:
+            if interrupted:
+                process.terminate()
             if timer is not None:
                 timer.cancel()
     if late.is_set():

@@ -38,7 +38,8 @@ def test_what_can_be_measured_is_kept_and_what_fails_is_told(tmp_path):
     for name in ("grpo", "both"):
         stages = stage_seconds(rows[name])
         assert list(stages) == list(STAGES)
-        assert all(seconds > 0 for seconds in stages.values())
+        assert min(stages.values()) >= 0
+        assert min(stages["generate"], stages["rest"]) > 0
         assert sum(stages.values()) == pytest.approx(rows[name]["seconds"]["train"] / 3)
         assert rows[name]["rollouts"] == 3 * 8 * 4
         assert rows[name]["device"] == "cpu"
