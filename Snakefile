@@ -1,7 +1,7 @@
 """Notebooks × methods × seeds as a graph: what is missing is run, what was stopped is resumed.
 
     snakemake --cores 2 --config profile=tiny
-    snakemake --cores 16 --resources gpu=2 --config profile=gpu-1.7b    # two runs of one GPU at a time
+    snakemake --cores 16 --resources gpu=1 --config profile=gpu-1.7b    # one run at a time on one GPU
 
 On a cluster the same graph goes through snakemake's own executors (--executor slurm, kubernetes);
 `gpu` is what its slurm executor reserves.

@@ -574,14 +574,7 @@ def _sharding(launch):
         return 1, True
     import yaml
 
-    from gdro.profiles import repository
-
-    path = Path(launch.config)
-    if path.suffix not in (".yaml", ".yml"):
-        path = repository() / "configs" / "accelerate" / f"{launch.config}.yaml"
-    if not path.is_file():
-        raise ValueError(f"launch.config is {launch.config!r}, but there is no {path}")
-    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    config = yaml.safe_load(launch.config_path.read_text(encoding="utf-8"))
     if config.get("distributed_type") == "FSDP":
         return launch.processes, True
     stage = (config.get("deepspeed_config") or {}).get("zero_stage", 0)

@@ -4,7 +4,7 @@ A run is one variant with one seed, in a folder of its own:
 
     record.jsonl       a row each training step: what the controller saw and decided, rollouts, tokens
     model/             what was trained: the whole model, or the adapter
-    training.json      seconds by stage, outcomes of the reward; written with the two above, last
+    training.json      seconds by stage, outcomes of the reward; says that the two above are whole
     evaluation.jsonl   a row each held-out prompt: successes, trials
     manifest.json      settings, seconds, totals, versions; written when all is there
 
@@ -32,9 +32,9 @@ from typing import Any
 import torch
 import yaml
 
-from gdro.models import import_unsloth, load_model, merged_model
+from gdro.models import fetched, import_unsloth, load_model, merged_model
 from gdro.processes import stream
-from gdro.profiles import BASE, Profile, load_profile, repository
+from gdro.profiles import BASE, Profile, load_profile
 from gdro.records import read_table, replace_text, write_manifest, write_table
 from gdro.tasks import draw_chain, make_task
 
@@ -67,16 +67,17 @@ class Run:
         self.folder, self.cache_dir = Path(folder), Path(cache_dir)
         self.seconds: dict[str, float] = {}
         self.record: list[dict] = []
-        self.model = None  # in this process: only between `train` here and `evaluate` by transformers
-        if self.model_choice.kind.startswith("unsloth"):
+        if self.model_choice.is_unsloth:
             import_unsloth()
         from transformers import AutoTokenizer
 
         with self._timed("base"):
-            self.source = self.model_choice.source or str(make_base(profile, cache_dir))
-        revision = self.model_choice.revision
-        self.tokenizer = AutoTokenizer.from_pretrained(self.source, revision=revision, padding_side="left")
+            source = self.model_choice.source or str(make_base(profile, cache_dir))
+            self.source = fetched(source, self.model_choice.revision)
+        self.tokenizer = AutoTokenizer.from_pretrained(self.source, padding_side="left")
         self.task = make_task(profile.task, self.tokenizer)
+        depends_on = [profile.settings_of(variant), seed, list(self.task.train["uid"])]
+        self.identity = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
 
     # Training
 
@@ -84,10 +85,12 @@ class Run:
         """Train, and return the record; for the base, nothing."""
         if self.settings is None:
             return []
-        if self.profile.launch.is_here:
-            self.train_here()
-        else:
-            self._launch()
+        if self._training_report().get("identity") != self.identity:
+            if self.profile.launch.is_here:
+                self.train_here()
+                self._free_memory()
+            else:
+                self._launch()
         self.record = read_table(self.folder / "record.jsonl")
         self.seconds |= self._training_report()["seconds"]
         return self.record
@@ -96,42 +99,58 @@ class Run:
         """Train in this process, which may be one of several that a launcher started."""
         settings = self.settings
         assert settings is not None  # the base is not trained
-        # checkpoints of other settings are never taken up: the folder's name says whose they are
-        identity = json.dumps([self.profile.settings_of(self.variant), self.seed], sort_keys=True)
-        checkpoints = self.folder / f"checkpoints-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
+        # checkpoints of other settings or data are never taken up: the folder's name says whose they are
+        checkpoints = self.folder / f"checkpoints-{self.identity[:8]}"
         trainer = self._trainer(settings, checkpoints)
+
+        from accelerate.utils import gather_object
 
         from gdro.trainer import whole_checkpoints
 
+        if len(set(gather_object([self.identity]))) > 1:
+            raise RuntimeError(
+                "the processes have read different training data; where rows are dropped for slow answers, "
+                "clean the data set once and give that copy (task.paths)"
+            )
         whole = whole_checkpoints(checkpoints)
-        with self._timed("train"):
-            if whole and whole[-1].name == f"checkpoint-{settings.steps}":
-                trainer.load_whole(whole[-1])  # the training had ended; what came after it had not
-            else:
-                trainer.train(resume_from_checkpoint=str(whole[-1]) if whole else None)
+        if whole and whole[-1].name == f"checkpoint-{settings.steps}":
+            trainer.load_whole(whole[-1])  # the training had ended; what came after it had not
+        else:
+            trainer.train(resume_from_checkpoint=str(whole[-1]) if whole else None)
         self._check_budget(settings, trainer.record)
-        trainer.save_model(str(self.folder / "model"))  # all processes take part where weights are sharded
-        self.model = trainer.model
-        if trainer.accelerator.is_main_process:
+        self._save(trainer)
+
+    def _save(self, trainer):
+        """Leave the trained model, the record and, last, the report; on all processes."""
+        from accelerate.utils import gather_object
+
+        is_main, model = trainer.accelerator.is_main_process, self.folder / "model"
+        if is_main:
+            (self.folder / "training.json").unlink(missing_ok=True)
+            shutil.rmtree(model, ignore_errors=True)  # what another training left there
+        trainer.accelerator.wait_for_everyone()
+        trainer.save_model(str(model))  # all processes take part where weights are sharded
+        of_all = gather_object([(_peak_memory_gib(), self.task.report()["outcomes"].get("train", {}))])
+        if is_main:
             write_table(self.folder / "record.jsonl", trainer.record)
+            peaks, outcomes = zip(*of_all, strict=True)
             report = {
-                "seconds": trainer.seconds | {"train": self.seconds["train"]},
+                "identity": self.identity,
+                "seconds": trainer.seconds,
                 "processes": trainer.accelerator.num_processes,
-                "peak_memory_gib": _peak_memory_gib(),
+                "peak_memory_gib": None if None in peaks else max(peaks),
+                "outcomes": {name: sum(counts[name] for counts in outcomes) for name in outcomes[0]},
             }
-            replace_text(self.folder / "training.json", json.dumps(report | self.task.report()))
+            replace_text(self.folder / "training.json", json.dumps(report))
 
     def _launch(self) -> None:
         """Train on the processes that the profile asks for, and print what they print."""
         launch, profile_file = self.profile.launch, self.folder / "profile.yaml"
         replace_text(profile_file, yaml.safe_dump(self.profile.model_dump(mode="json"), sort_keys=False))
-        if launch.config is None:
+        if launch.config_path is None:
             launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(launch.processes)]
         else:
-            config = Path(launch.config)
-            if config.suffix not in (".yaml", ".yml"):
-                config = repository() / "configs" / "accelerate" / f"{launch.config}.yaml"
-            launcher = ["accelerate.commands.launch", "--config_file", str(config)]
+            launcher = ["accelerate.commands.launch", "--config_file", str(launch.config_path)]
             launcher += ["--num_processes", str(launch.processes)]
         work = ["-m", "gdro.experiment", "train", profile_file, self.variant, self.seed, self.folder]
         stream([sys.executable, "-m", *launcher, *map(str, [*work, self.cache_dir])], "the launched training")
@@ -148,7 +167,6 @@ class Run:
             lora=choice.lora,
             max_length=longest,
             attention=choice.attention,
-            revision=choice.revision,
         )
         from transformers import PrinterCallback
 
@@ -189,9 +207,11 @@ class Run:
             use_cpu=not on_gpu,
             bf16=on_gpu,
             ddp_backend=None if on_gpu or processes == 1 else "gloo",
+            ddp_find_unused_parameters=False,
             gradient_checkpointing=choice.gradient_checkpointing,
             **_vllm_arguments(settings.vllm, longest),
         )
+        args._n_gpu = min(args.n_gpu, 1)  # as transformers does itself where one process has one GPU
         trainer = GDROTrainer(
             loaded.model,
             self.task.reward,
@@ -214,7 +234,9 @@ class Run:
             )
 
     def _training_report(self):
-        return json.loads((self.folder / "training.json").read_text(encoding="utf-8"))
+        """training.json, or nothing where the training has not ended."""
+        path = self.folder / "training.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
     # Evaluation
 
@@ -234,20 +256,17 @@ class Run:
         rows, reward = self.task.held_out, self.task.held_out_reward
         with self._timed("evaluate"):
             if choice.engine == "vllm":
-                self._free_model()
                 evaluation = engines.evaluate_with_vllm(
                     self._whole_model(),
                     rows,
                     reward,
                     gpu_memory_utilization=choice.gpu_memory_utilization,
                     tensor_parallel_size=choice.tensor_parallel_size,
-                    revision=self.model_choice.revision if self.settings is None else None,
                     **shared,
                 )
             else:
-                model = self.model or self._loaded_model()
                 evaluation = engines.evaluate(
-                    model,
+                    self._loaded_model(),
                     self.tokenizer,
                     rows,
                     reward,
@@ -263,20 +282,22 @@ class Run:
         if self.settings is None:
             return self.source
         trained = self.folder / "model"
-        if not (trained / "adapter_config.json").is_file():
+        if not self.model_choice.is_lora:
             return str(trained)
-        return str(merged_model(self.source, trained, self.folder / "merged", self.model_choice.revision))
+        return str(merged_model(self.source, trained, self.folder / "merged"))
 
     def _loaded_model(self):
+        """The model to evaluate, in this process; as vLLM has it, in 16 bits on a GPU."""
         from transformers import AutoModelForCausalLM
 
-        revision = self.model_choice.revision if self.settings is None else None
-        model = AutoModelForCausalLM.from_pretrained(self._whole_model(), revision=revision)
-        return model.to("cuda" if torch.cuda.is_available() else "cpu")
+        on_gpu = torch.cuda.is_available()
+        dtype = torch.bfloat16 if on_gpu else torch.float32
+        model = AutoModelForCausalLM.from_pretrained(self._whole_model(), dtype=dtype)
+        return model.to("cuda" if on_gpu else "cpu")
 
-    def _free_model(self):
-        """Give the GPU back before another process asks for it."""
-        self.model = None
+    @staticmethod
+    def _free_memory():
+        """Let go of the trainer before the evaluation asks for its memory."""
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -285,9 +306,11 @@ class Run:
 
     def manifest(self) -> dict:
         """What the run says of itself, for `gdro.records.write_manifest`; its last act."""
-        trained = {} if self.settings is None else self._training_report()
-        outcomes = {"held_out": {}} | trained.get("outcomes", {}) | self.task.report()["outcomes"]
+        trained = self._training_report()
+        outcomes = {"train": trained.get("outcomes", {})}
+        outcomes["held_out"] = self.task.report()["outcomes"].get("held_out", {})
         self.task.close()
+        (self.folder / "training.json").unlink(missing_ok=True)  # run again, a whole run starts anew
         for leftover in (*self.folder.glob("checkpoints-*"), self.folder / "merged"):
             shutil.rmtree(leftover, ignore_errors=True)  # a whole run needs none
         if not self.profile.keep_models:

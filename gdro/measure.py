@@ -24,6 +24,7 @@ from gdro.records import read_manifest, read_table, replace_text, write_manifest
 
 STAGES = {
     "generate": "generate",
+    "score": "probabilities of old and reference policy",
     "reward": "reward",
     "controller": "controller",
     "rest": "loss, optimizer, checkpoints",
@@ -87,15 +88,15 @@ def stage_seconds(row: dict[str, Any]) -> dict[str, float]:
 def _table(rows) -> str:
     trained = [row for row in rows if "steps" in row]
     lines = [
-        "| variant | model | s a step | generate | reward | controller | tokens/s | peak GiB | evaluate s "
-        "| score |",
-        "|" + "---|" * 10,
+        "| variant | model | s a step | generate | score | reward | controller | tokens/s | peak GiB "
+        "| evaluate s | mean@n |",
+        "|" + "---|" * 11,
     ]
     for row in trained:
         stages, whole = stage_seconds(row), row["seconds"]["train"] / row["steps"]
         memory = "–" if row["peak_memory_gib"] is None else f"{row['peak_memory_gib']:.1f}"
         cells = [row["label"], row["kind"], f"{whole:.3f}"]
-        cells += [f"{stages[name] / whole:.1%}" for name in ("generate", "reward", "controller")]
+        cells += [f"{stages[name] / whole:.1%}" for name in ("generate", "score", "reward", "controller")]
         cells += [f"{row['tokens'] / row['seconds']['train']:,.0f}"]
         cells += [memory, f"{row['seconds']['evaluate']:.1f}", f"{row['score']:.3f}"]
         lines.append("| " + " | ".join(cells) + " |")
@@ -106,7 +107,7 @@ def _table(rows) -> str:
         lines += [
             f"\nDevice: {trained[0]['device']}. tokens/s: prompt and completion tokens of training, over"
         ]
-        lines[-1] += " the whole step. score: mean over held-out prompts, one seed."
+        lines[-1] += " the whole step. mean@n: over held-out prompts, one seed."
     return "\n".join(lines)
 
 

@@ -49,7 +49,6 @@ def load_model(
     lora: Mapping[str, Any] | None = None,
     max_length: int = 4096,
     attention: str | None = None,
-    revision: str | None = None,
 ) -> LoadedModel:
     """Load a causal language model of any family, ready for GDROTrainer.
 
@@ -73,7 +72,6 @@ def load_model(
         max_length: tokens of prompt and completion together, at least 1. Unsloth alone asks.
         attention: transformers' ``attn_implementation``, such as "flash_attention_2"; None leaves
             the choice to it. Not for Unsloth, which brings its own.
-        revision: of the hub's repository.
 
     Returns:
         The model, its tokenizer (padding left, as generation needs), and a PEFT configuration or
@@ -84,11 +82,14 @@ def load_model(
         ImportError: for a missing package, naming the extra that brings it, and where TRL was
             imported before Unsloth.
     """
-    _check(kind, seed, dtype, lora, max_length, attention)
+    check_choice_of_model(kind, dtype, lora, attention)
+    for name, value, least in (("seed", seed, 0), ("max_length", max_length, 1)):
+        if value < least:
+            raise ValueError(f"{name} is {value}; give an integer of at least {least}")
     if kind.startswith("unsloth"):
-        loaded = _load_unsloth(source, kind, seed, dtype, gradient_checkpointing, lora, max_length, revision)
+        loaded = _load_unsloth(source, kind, seed, dtype, gradient_checkpointing, lora, max_length)
     else:
-        loaded = _load_plain(source, kind, dtype, gradient_checkpointing, lora, attention, revision)
+        loaded = _load_plain(source, kind, dtype, gradient_checkpointing, lora, attention)
     loaded.tokenizer.padding_side = "left"
 
     import transformers
@@ -104,17 +105,15 @@ def _load_plain(
     gradient_checkpointing: bool,
     lora: Mapping[str, Any] | None,
     attention: str | None,
-    revision: str | None,
 ) -> LoadedModel:
     """Load with transformers; see :func:`load_model`."""
     _require("transformers", "train")
     import transformers
 
     peft_config = _lora_config(lora) if kind == "lora" else None
-    tokenizer = transformers.AutoTokenizer.from_pretrained(source, revision=revision)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     model = transformers.AutoModelForCausalLM.from_pretrained(
         source,
-        revision=revision,
         dtype=_torch_dtype(dtype or ("float32" if kind == "full" else "bfloat16")),
         attn_implementation=attention,
     )
@@ -131,7 +130,6 @@ def _load_unsloth(
     gradient_checkpointing: bool,
     lora: Mapping[str, Any] | None,
     max_length: int,
-    revision: str | None,
 ) -> LoadedModel:
     """Load with Unsloth, which also applies LoRA; see :func:`load_model`."""
     unsloth = import_unsloth()
@@ -144,7 +142,6 @@ def _load_unsloth(
         full_finetuning=kind == "unsloth-full",
         use_gradient_checkpointing=checkpointing,
         random_state=seed,
-        revision=revision,
     )
     if kind == "unsloth-lora":
         model = unsloth.FastLanguageModel.get_peft_model(
@@ -156,14 +153,25 @@ def _load_unsloth(
     return LoadedModel(model, tokenizer, None)
 
 
-def merged_model(source: str, adapter: str | Path, folder: str | Path, revision: str | None = None) -> Path:
+def fetched(source: str, revision: str | None = None) -> str:
+    """A hub model's folder at one revision; what is a folder, or has no revision asked, is itself.
+
+    So that all who load it, TRL's reference model and vLLM among them, take the same weights.
+    """
+    if revision is None or Path(source).is_dir():
+        return source
+    import huggingface_hub
+
+    return huggingface_hub.snapshot_download(source, revision=revision)
+
+
+def merged_model(source: str, adapter: str | Path, folder: str | Path) -> Path:
     """Write the model whose weights have an adapter's added, for engines that want one whole model.
 
     Args:
         source: folder or hub id of the model that the adapter was trained on.
         adapter: the adapter's folder, as PEFT and Unsloth save it.
         folder: where the merged model goes, with the adapter's tokenizer.
-        revision: of the source.
 
     Returns:
         ``folder``.
@@ -172,7 +180,7 @@ def merged_model(source: str, adapter: str | Path, folder: str | Path, revision:
     import peft
     import transformers
 
-    base = transformers.AutoModelForCausalLM.from_pretrained(source, revision=revision)
+    base = transformers.AutoModelForCausalLM.from_pretrained(source)
     merged = peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
     merged.save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(str(adapter)).save_pretrained(folder)
@@ -228,15 +236,10 @@ def _require(package: str, extra: str) -> None:
         raise ImportError(f"{package} is not installed; pip install 'gdro[{extra}]'")
 
 
-def _check(
-    kind: str,
-    seed: int,
-    dtype: str | None,
-    lora: Mapping[str, Any] | None,
-    max_length: int,
-    attention: str | None,
+def check_choice_of_model(
+    kind: str, dtype: str | None, lora: Mapping[str, Any] | None, attention: str | None
 ) -> None:
-    """Refuse what :func:`load_model` cannot do, before anything is loaded."""
+    """ValueError for what :func:`load_model` cannot do, before anything is loaded."""
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}; give one of {KINDS}")
     if dtype is not None and dtype not in DTYPES:
@@ -245,6 +248,3 @@ def _check(
         raise ValueError(f"lora is given for kind {kind!r}; leave it out or use a LoRA kind")
     if attention is not None and kind.startswith("unsloth"):
         raise ValueError(f"attention is {attention!r} for kind {kind!r}; Unsloth brings its own")
-    for name, value, least in (("seed", seed, 0), ("max_length", max_length, 1)):
-        if value < least:
-            raise ValueError(f"{name} is {value}; give an integer of at least {least}")

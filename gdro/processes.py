@@ -5,7 +5,10 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+import psutil
+
 LINES_TOLD = 30
+SECONDS_TO_END = 30.0  # between asking a process to end and ending it
 
 
 def stream(
@@ -29,7 +32,7 @@ def stream(
 
         def stop():
             late.set()
-            process.terminate()
+            end_family(process.pid)
 
         timer = threading.Timer(seconds, stop) if seconds is not None else None
         if timer is not None:
@@ -42,7 +45,7 @@ def stream(
             interrupted = False
         finally:
             if interrupted:
-                process.terminate()
+                end_family(process.pid)
             if timer is not None:
                 timer.cancel()
     if late.is_set():
@@ -51,3 +54,24 @@ def stream(
         raise RuntimeError(
             f"{name} failed with exit code {process.returncode}; it ended with\n{''.join(last)}"
         )
+
+
+def end_family(pid: int) -> None:
+    """End a process and all that it has started: first by asking, after `SECONDS_TO_END` by force."""
+    try:
+        parent = psutil.Process(pid)
+        family = [parent, *parent.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for member in family:
+        _signal(member.terminate)
+    _, alive = psutil.wait_procs(family, timeout=SECONDS_TO_END)
+    for member in alive:
+        _signal(member.kill)
+
+
+def _signal(send):
+    try:
+        send()
+    except psutil.NoSuchProcess:
+        return  # it has ended by itself

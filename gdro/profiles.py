@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from gdro.controller import make_controller
+from gdro.models import check_choice_of_model
 
 BASE = "base"
 
@@ -30,14 +31,20 @@ class ChainChoice(_Strict):
     n_train: int = Field(1000, ge=1)
     n_eval_per_family: int = Field(40, ge=1)
 
+    @property
+    def groups(self) -> list[str]:
+        """Columns of the training data that can be static groups."""
+        return ["family"]
+
 
 class MathChoice(_Strict):
     """Math data sets; see gdro.tasks.math for the names.
 
-    train and evaluate name data sets; paths has a local copy, in the hub's schema, for those that are not
-    to come from the hub. drop_bad_rows leaves rows out that cannot be used and reports them, instead of
-    stopping there. Training prompts of more than max_prompt_tokens are left out and reported. Groups of
-    the scores are the evaluation data sets, or the column group_by ("level" or "subject").
+    train (one that has a training split) and evaluate name data sets; paths has a local copy, in the
+    hub's schema, for those that are not to come from the hub. drop_bad_rows leaves rows out that cannot be
+    used and reports them, instead of stopping there. Training prompts of more than max_prompt_tokens are
+    left out and reported. Groups of the scores are the evaluation data sets, or the column group_by
+    ("level" or "subject").
     """
 
     kind: Literal["math"]
@@ -57,11 +64,26 @@ class MathChoice(_Strict):
 
     @model_validator(mode="after")
     def _names_are_known(self):
+        from gdro.tasks.math import MATH_SPECS, spec_of
+
+        for name in (*self.evaluate, *self.paths):
+            spec_of(name)
+        if spec_of(self.train).train_split is None:
+            known = [name for name, spec in MATH_SPECS.items() if spec.train_split is not None]
+            raise ValueError(
+                f"task.train is {self.train!r}, which is for evaluation; train on one of {known}"
+            )
+        same_split = spec_of(self.train).train_split == spec_of(self.train).split
+        if self.train in self.evaluate and (same_split or Path(self.paths.get(self.train, "")).is_file()):
+            raise ValueError(f"task.evaluate names {self.train!r}, whose rows are trained on; leave it out")
+        return self
+
+    @property
+    def groups(self) -> list[str]:
+        """Columns of the training data that can be static groups."""
         from gdro.tasks.math import spec_of
 
-        for name in (self.train, *self.evaluate, *self.paths):
-            spec_of(name)
-        return self
+        return [name for name in ("level", "subject") if getattr(spec_of(self.train), name) is not None]
 
 
 class BaseChoice(_Strict):
@@ -75,7 +97,10 @@ class BaseChoice(_Strict):
 
 
 class ModelChoice(_Strict):
-    """What is trained: arguments of gdro.models.load_model. Without a source, the tiny base made here."""
+    """What is trained: arguments of gdro.models.load_model. Without a source, the tiny base made here.
+
+    revision: of a source on the hub.
+    """
 
     source: str | None = None
     kind: Literal["full", "lora", "unsloth-full", "unsloth-lora"] = "full"
@@ -84,6 +109,19 @@ class ModelChoice(_Strict):
     lora: dict[str, Any] | None = None
     attention: str | None = None
     revision: str | None = None
+
+    @model_validator(mode="after")
+    def _can_be_loaded(self):
+        check_choice_of_model(self.kind, self.dtype, self.lora, self.attention)
+        return self
+
+    @property
+    def is_unsloth(self) -> bool:
+        return self.kind.startswith("unsloth")
+
+    @property
+    def is_lora(self) -> bool:
+        return self.kind.endswith("lora")
 
 
 class VllmChoice(_Strict):
@@ -163,6 +201,19 @@ class LaunchChoice(_Strict):
     processes: int = Field(1, ge=1)
     config: str | None = None
 
+    @model_validator(mode="after")
+    def _config_is_there(self):
+        if self.config_path is not None and not self.config_path.is_file():
+            raise ValueError(f"launch.config is {self.config!r}, but there is no {self.config_path}")
+        return self
+
+    @property
+    def config_path(self) -> Path | None:
+        """accelerate's configuration file; None leaves the launch to torch."""
+        if self.config is None or self.config.endswith((".yaml", ".yml")):
+            return None if self.config is None else Path(self.config)
+        return repository() / "configs" / "accelerate" / f"{self.config}.yaml"
+
     @property
     def is_here(self) -> bool:
         """Whether training runs in the process that asks for it."""
@@ -238,7 +289,8 @@ class Profile(_Strict):
                     f"name one of {list(self.variants)}"
                 )
             self._check_training(name, self.train_of(name))
-            self.model_of(name)
+            self._check_model(name, self.model_of(name), self.train_of(name))
+            self._check_groups(name, variant.groups)
             make_controller(
                 variant.method, variant.preset, variant.options, self.train_of(name).mean_rollouts
             )
@@ -253,6 +305,20 @@ class Profile(_Strict):
                 f"{most} prompts a step, got {train.steps} and {prompts}"
             )
         train.local_batch(self.launch.processes)
+
+    def _check_model(self, name, model, train):
+        if model.is_unsloth and (train.vllm is not None or self.launch.config not in (None, "ddp")):
+            raise ValueError(
+                f"variant {name!r} trains through Unsloth with train.vllm={train.vllm!r} and launch.config="
+                f"{self.launch.config!r}; it needs train.vllm null and launch.config ddp or none"
+            )
+
+    def _check_groups(self, name, groups):
+        known = self.task.groups
+        if groups is not None and groups not in known:
+            raise ValueError(
+                f"variant {name!r} has groups={groups!r}; the training data have {known or 'no such column'}"
+            )
 
     def label(self, variant: str) -> str:
         """What tables and legends call a variant."""

@@ -8,6 +8,7 @@ controller only watches, and training is TRL's own, bit for bit.
 Axes: P prompts of the generation batch, R its rollouts, over all processes, in TRL's order.
 """
 
+import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +23,12 @@ from trl.trainer.utils import RepeatSampler
 from gdro.bins import as_uids
 from gdro.controller import METHODS, PRESETS, make_controller
 from gdro.groups import StaticGroups
-from gdro.records import load_state, read_table, save_state, write_table
+from gdro.records import load_state, read_table, replace_text, save_state, write_table
 from gdro.rollout_gdro import check_choice
 
 STATE_FILE = "gdro_state.safetensors"  # written last: a checkpoint that has it is whole
 RECORD_FILE = "gdro_record.jsonl"
+SECONDS_FILE = "gdro_seconds.json"
 
 
 @dataclass
@@ -71,8 +73,9 @@ class GDROTrainer(GRPOTrainer):
 
     Takes the arguments of GRPOTrainer, with a GDROConfig. `controller` is made from it, and `record`
     grows by one row for each generation batch: what the controller saw and decided, and the batch's
-    rollouts and tokens. Both travel in the checkpoint. `seconds` adds up what this process spent on
-    generating, on the reward, and on the controller.
+    rollouts and tokens. Both travel in the checkpoint. `seconds` adds up what training took, and of
+    it generating, scoring (the old and the reference policy's probabilities), the reward and the controller;
+    it travels too.
     Raises ValueError, before the model is touched, for a missing or repeated uid, a data set smaller
     than one batch, and options that cannot be met; while training, for a reward that is not finite.
     """
@@ -86,11 +89,21 @@ class GDROTrainer(GRPOTrainer):
         self.controller = _controller_of(args, train_dataset)
         _check_cadence(args, self.controller)
         self.record: list[dict] = []
-        self.seconds = {"generate": 0.0, "reward": 0.0, "controller": 0.0}
+        self.seconds = dict.fromkeys(("train", "generate", "score", "reward", "controller"), 0.0)
+        self._train_began = time.perf_counter()
         self._rewards_R: torch.Tensor | None = None
         self._uids_D = as_uids(train_dataset[args.uid_column])
         set_seed(args.seed)  # TRL puts the PEFT adapter on before it seeds
         super().__init__(model, reward_funcs, args=args, train_dataset=train_dataset, **kwargs)
+
+    def train(self, *args, **kwargs):
+        self._train_began = time.perf_counter()
+        result = super().train(*args, **kwargs)
+        self.seconds = self._seconds_so_far()
+        return result
+
+    def _seconds_so_far(self):
+        return self.seconds | {"train": self.seconds["train"] + time.perf_counter() - self._train_began}
 
     # One generation batch
 
@@ -109,7 +122,8 @@ class GDROTrainer(GRPOTrainer):
             inputs = [dict(prompts[p]) for p in group_ids_R[mine]]
 
         planned = time.perf_counter()
-        seen_tokens, seen_reward = self.state.num_input_tokens_seen, self.seconds["reward"]
+        seen_tokens = self.state.num_input_tokens_seen
+        others = self.seconds["generate"] + self.seconds["reward"]
         output = super()._generate_and_score_completions(inputs)
         generated = time.perf_counter()
         rewards_R = self._rewards_R
@@ -126,7 +140,8 @@ class GDROTrainer(GRPOTrainer):
             output["advantages"] = advantages_R[mine]
             self._correct_trl_logs(rewards_R, groups_R, advantages_R)
         self._log_row(row)
-        self.seconds["generate"] += generated - planned - (self.seconds["reward"] - seen_reward)
+        others = self.seconds["generate"] + self.seconds["reward"] - others
+        self.seconds["score"] += generated - planned - others
         self.seconds["controller"] += time.perf_counter() - generated + planned - start
         self.record.append(
             row
@@ -152,6 +167,13 @@ class GDROTrainer(GRPOTrainer):
         """This process's share of the batch; TRL lays the processes end to end."""
         start = self.accelerator.process_index * size
         return slice(start, start + size)
+
+    def _generate(self, prompts):
+        start = time.perf_counter()
+        output = super()._generate(prompts)
+        if self.model.training:
+            self.seconds["generate"] += time.perf_counter() - start
+        return output
 
     def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, **kwargs):
         # told that every `num_generations` rows are one prompt, a vLLM server would sample from each n-th
@@ -274,6 +296,7 @@ class GDROTrainer(GRPOTrainer):
         if self.args.should_save and not amid_a_batch:  # a batch half used could not be taken up again
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
             write_table(folder / RECORD_FILE, self.record)
+            replace_text(folder / SECONDS_FILE, json.dumps(self._seconds_so_far()))
             save_state(folder / STATE_FILE, self.controller.state_dict())
 
     def _load_optimizer_and_scheduler(self, checkpoint):
@@ -289,6 +312,7 @@ class GDROTrainer(GRPOTrainer):
     def _load_own_state(self, checkpoint):
         self.controller.load_state_dict(load_state(Path(checkpoint) / STATE_FILE))
         self.record = read_table(Path(checkpoint) / RECORD_FILE)
+        self.seconds = json.loads((Path(checkpoint) / SECONDS_FILE).read_text(encoding="utf-8"))
 
 
 class ResumableSampler(RepeatSampler):
@@ -330,6 +354,11 @@ def _controller_of(args, dataset):
 def _check_dataset(dataset, args):
     if not isinstance(args, GDROConfig):
         raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}")
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"this process sees {args.n_gpu} GPUs and would train on all of them as one, which multiplies "
+            "the batch; start it with `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one GPU"
+        )
     if dataset is None or not hasattr(dataset, "column_names") or not hasattr(dataset, "__len__"):
         raise ValueError(
             f"train_dataset must be a datasets.Dataset, got {type(dataset).__name__}; "

@@ -28,7 +28,6 @@ import math
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -247,7 +246,6 @@ def _run(command: list[str], progress: bool) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,  # so that it can be ended with the workers it started
     )
     assert process.stdout is not None
     try:
@@ -263,7 +261,9 @@ def _run(command: list[str], progress: bool) -> None:
         code = process.wait()
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            from gdro.processes import end_family
+
+            end_family(process.pid)
             process.wait()
     if code == NO_VLLM:
         raise ImportError(

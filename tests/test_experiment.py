@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from gdro import experiment, figures, results
-from gdro.profiles import LaunchChoice, load_profile, repository, run_folder
+from gdro.profiles import LaunchChoice, ModelChoice, load_profile, repository, run_folder
 from gdro.progress import ProgressLines
 from gdro.records import read_table, write_manifest, write_table
 from gdro.trainer import whole_checkpoints
@@ -33,6 +33,7 @@ PROFILE = {
         "rollout": {"method": "rollout", "label": "Rollout-GDRO"},
     },
 }
+MATH = {"task": {"kind": "math"}, "model": {"source": "some/model"}}
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +183,7 @@ def test_a_launched_run_goes_on_too(made, tmp_path):
     record = experiment.Run(profile, "rollout", 0, where, cache_dir=cache).train()
     (checkpoints,) = where.glob("checkpoints-*")
     shutil.rmtree(checkpoints / "checkpoint-6")  # as if it had been killed in the last two steps
-    (where / "record.jsonl").unlink()
+    (where / "training.json").unlink()
     again = experiment.Run(profile, "rollout", 0, where, cache_dir=cache)
     assert again.train() == record
     assert again.manifest()["processes"] == 2
@@ -197,6 +198,36 @@ def test_checkpoints_of_other_settings_are_not_taken_up(made, tmp_path):
     other = experiment.Run(profile.model_copy(update={"train": train}), "grpo", 0, where, cache_dir=cache)
     other.train()
     assert len(list(where.glob("checkpoints-*"))) == 2
+
+
+@pytest.mark.slow
+def test_what_another_training_left_in_the_folder_is_not_evaluated(made, tmp_path):
+    profile, _, cache = made
+    where = tmp_path / "grpo" / "seed0"
+    lora = profile.model_copy(update={"model": ModelChoice(kind="lora", dtype="float32")})
+    experiment.Run(lora, "grpo", 0, where, cache_dir=cache).train()
+    assert (where / "model" / "adapter_config.json").is_file()
+    run = experiment.Run(profile, "grpo", 0, where, cache_dir=cache)
+    run.train()
+    assert not (where / "model" / "adapter_config.json").exists()
+    assert run._whole_model() == str(where / "model")
+
+
+@pytest.mark.slow
+def test_seconds_of_a_stopped_run_add_up(made, tmp_path):
+    profile, _, cache = made
+    where = tmp_path / "grpo" / "seed0"
+    first = experiment.Run(profile, "grpo", 0, where, cache_dir=cache)
+    first.train()
+    (where / "training.json").unlink()  # killed before all was left
+    (checkpoints,) = where.glob("checkpoints-*")
+    shutil.rmtree(checkpoints / "checkpoint-6")
+    again = experiment.Run(profile, "grpo", 0, where, cache_dir=cache)
+    again.train()
+    stages = ("generate", "score", "reward", "controller")
+    for run in (first, again):
+        assert 0 < sum(run.seconds[stage] for stage in stages) < run.seconds["train"]
+    assert again.seconds["generate"] > 0.5 * first.seconds["generate"]  # four of six steps were the first's
 
 
 @pytest.mark.slow
@@ -255,6 +286,22 @@ def test_shipped_profiles_are_valid():
         ({"variants": {"a": {"method": "grpo", "train": {"steps": 3}}}}, "must have the profile's 6 steps"),
         ({"evaluation": {"samples": 4, "k": 8}}, "needs as many samples"),
         ({"train": {"loss_type": "dapoo"}}, "loss_type"),
+        ({"launch": {"processes": 2, "config": "fsdp3"}}, "launch.config is 'fsdp3'"),
+        ({"launch": {"processes": 3}}, "32 completions cannot be split among 3 processes"),
+        ({"model": {"lora": {"r": 8}}}, "lora is given for kind 'full'"),
+        ({"model": {"kind": "unsloth-lora", "attention": "eager"}}, "Unsloth brings its own"),
+        (
+            {"model": {"kind": "unsloth-lora"}, "train": PROFILE["train"] | {"vllm": {}}},
+            "needs train.vllm null",
+        ),
+        ({"variants": {"a": {"method": "both", "groups": "level"}}}, "groups='level'.*'family'"),
+        ({"variants": {"a": {"method": "both", "baseline": "b"}}}, "baseline 'b'"),
+        ({"train": PROFILE["train"] | {"vllm": {"mode": "server"}}}, "give the url"),
+        ({"task": {"kind": "math"}}, "model.source must name a model"),
+        (MATH | {"task": {"kind": "math", "train": "math500"}}, "'math500', which is for evaluation"),
+        (MATH | {"task": {"kind": "math", "evaluate": ["dapo"]}}, "'dapo', whose rows are trained on"),
+        (MATH | {"task": {"kind": "math", "evaluate": ["math5000"]}}, "math5000"),
+        (MATH | {"variants": {"a": {"method": "both", "groups": "level"}}}, "groups='level'"),
     ],
 )
 def test_misspelt_and_unfit_profiles_are_refused(tmp_path, fields, message):

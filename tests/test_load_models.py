@@ -248,7 +248,6 @@ def test_unsloth_is_called_as_the_kind_says(folders, monkeypatch, kind):
         "full_finetuning": kind == "unsloth-full",
         "use_gradient_checkpointing": "unsloth",
         "random_state": 5,
-        "revision": None,
     }
     wanted = {"random_state": 5, "use_gradient_checkpointing": "unsloth"}
     wanted |= {"r": 8, "lora_alpha": 64, "lora_dropout": 0.0}

@@ -223,6 +223,12 @@ def test_a_column_of_the_data_set_can_be_the_groups(base, tmp_path):
         make(base, tmp_path, group_column="level")
 
 
+def test_several_gpus_in_one_process_are_refused(base, tmp_path, monkeypatch):
+    monkeypatch.setattr(GDROConfig, "n_gpu", 2)
+    with pytest.raises(ValueError, match=r"sees 2 GPUs .*`accelerate launch`"):
+        make(base, tmp_path)
+
+
 def test_missing_uid_column(base, tmp_path):
     rows = [{"prompt": row["prompt"], "answer": row["answer"]} for row in tiny_run.make_task().train]
     with pytest.raises(ValueError, match=r"no column 'uid'.*add one"):

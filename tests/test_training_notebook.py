@@ -91,6 +91,13 @@ def test_math_with_models_of_other_families(tmp_path, cache, models, family):
     assert record[0]["rollouts_spent"] == 16
 
 
+def test_math_on_two_processes_counts_the_completions_of_both(tmp_path, cache, models):
+    fields = MATH | {"model": {"source": str(models["Llama"])}, "launch": {"processes": 2}}
+    fields["train"] = MATH["train"] | {"micro_batch": 4}
+    found, _, _ = train(tmp_path, cache, fields)
+    assert sum(v for k, v in found["outcomes"]["train"].items() if k != "seconds") == 2 * 4 * 4
+
+
 def test_lora_on_the_embedded_task(tmp_path, cache):
     found, _, _ = train(tmp_path, cache, CHAIN | {"model": {"kind": "lora", "dtype": "float32"}})
     assert found["settings"]["model"]["kind"] == "lora"

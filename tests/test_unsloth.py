@@ -25,7 +25,7 @@ import inspect
 from unsloth import FastLanguageModel
 calls = {
     FastLanguageModel.from_pretrained: ["model_name", "max_seq_length", "dtype", "load_in_4bit",
-        "full_finetuning", "use_gradient_checkpointing", "random_state", "revision"],
+        "full_finetuning", "use_gradient_checkpointing", "random_state"],
     FastLanguageModel.get_peft_model: ["r", "lora_alpha", "lora_dropout", "random_state",
         "use_gradient_checkpointing"],
 }

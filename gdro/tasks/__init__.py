@@ -77,6 +77,7 @@ def _chain_task(choice: ChainChoice, tokenizer) -> Task:
     from datasets import Dataset
 
     from gdro.tasks import chain
+    from gdro.vllm_sampling import prompt_ids
 
     drawn = draw_chain(choice)
     return Task(
@@ -84,27 +85,29 @@ def _chain_task(choice: ChainChoice, tokenizer) -> Task:
         held_out=list(drawn.eval),
         reward=chain.reward,
         held_out_reward=chain.reward,
-        max_prompt_tokens=max(_prompt_tokens(row["prompt"], tokenizer) for row in drawn.train),
+        max_prompt_tokens=max(map(len, prompt_ids(tokenizer, [row["prompt"] for row in drawn.train]))),
         max_completion_tokens=drawn.spec.max_completion_tokens,
     )
 
 
 def _math_task(choice: MathChoice, tokenizer) -> Task:
-    from gdro.tasks.math import BadRow, load_math, reward_for
+    from gdro.tasks.math import BadRow, load_math, reward_for, spec_of
+    from gdro.vllm_sampling import prompt_ids
 
     dropped: dict[str, list[BadRow]] = {name: [] for name in (choice.train, *choice.evaluate)}
 
-    def load(name, limit):
+    def load(name, split, limit):
         return load_math(
             name,
             choice.paths.get(name),
+            split=split,
             style=choice.style,
             limit=limit,
             dropped=dropped[name] if choice.drop_bad_rows else None,
         )
 
-    train = load(choice.train, choice.train_limit)
-    lengths = [_prompt_tokens(prompt, tokenizer) for prompt in train["prompt"]]
+    train = load(choice.train, spec_of(choice.train).train_split, choice.train_limit)
+    lengths = [len(ids) for ids in prompt_ids(tokenizer, train["prompt"])]
     fits = [row for row, length in enumerate(lengths) if length <= choice.max_prompt_tokens]
     if not fits:
         raise ValueError(
@@ -118,7 +121,7 @@ def _math_task(choice: MathChoice, tokenizer) -> Task:
     ]
     held_out = []
     for name in choice.evaluate:
-        for row in load(name, choice.evaluate_limit):
+        for row in load(name, spec_of(name).split, choice.evaluate_limit):
             held_out.append(row | {"dataset": name, "family": _family(row, name, choice.group_by)})
     options = {"time_limit": choice.verify_seconds, "workers": choice.verify_workers}
     return Task(
@@ -170,14 +173,6 @@ class HeldOutReward:
         """End the workers."""
         for reward in set(self.rewards.values()):
             reward.close()
-
-
-def _prompt_tokens(prompt, tokenizer) -> int:
-    if isinstance(prompt, str):
-        return len(tokenizer(prompt)["input_ids"])
-    return len(
-        tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
-    )
 
 
 def _family(row, name, group_by):

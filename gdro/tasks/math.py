@@ -61,7 +61,8 @@ class MathSpec:
     """Where a data set is and how its columns read; a dot reaches into a column of records.
 
     Attributes:
-        hub_id, config, split: arguments of ``datasets.load_dataset``.
+        hub_id, config, split: arguments of ``datasets.load_dataset``; the split to evaluate on.
+        train_split: the split to train on, None where there is none.
         problem, answer: columns.
         extract: takes the answer column's value to the answer, "" where there is none.
         uid: column with a name of the problem; None hashes problem and answer column.
@@ -74,6 +75,7 @@ class MathSpec:
     problem: str
     answer: str
     config: str | None = None
+    train_split: str | None = None
     extract: Callable[[Any], str] = as_is
     uid: str | None = None
     level: str | None = None
@@ -92,6 +94,7 @@ MATH_SPECS: dict[str, MathSpec] = {
         "open-r1/DAPO-Math-17k-Processed",
         "train",
         config="en",
+        train_split="train",
         problem="prompt",
         answer="solution",
         uid="extra_info.index",
@@ -133,6 +136,7 @@ MATH_SPECS: dict[str, MathSpec] = {
         "openai/gsm8k",
         "test",
         config="main",
+        train_split="train",
         problem="question",
         answer="answer",
         extract=after_hashes,
@@ -140,6 +144,7 @@ MATH_SPECS: dict[str, MathSpec] = {
     "math": MathSpec(
         "DigitalLearningGmbH/MATH-lighteval",
         "test",
+        train_split="train",
         problem="problem",
         answer="solution",
         extract=from_solution,
