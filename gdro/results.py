@@ -146,6 +146,8 @@ def _parts(values_SP, groups_P):
 
 def _estimate(name, parts_SP, resamples):
     low, high = bootstrap_interval(parts_SP, np.random.default_rng(0), resamples=resamples)
+    if not name:  # a score, not a difference: the widening for few seeds may not carry it out of [0, 1]
+        low, high = max(low, 0.0), min(high, 1.0)
     prefix = f"{name}_" if name else ""
     return {name or "value": float(parts_SP.mean()), f"{prefix}low": low, f"{prefix}high": high}
 
