@@ -6,10 +6,12 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 import yaml
 from test_training_notebook import CHAIN
 
+from gdro import processes
 from gdro.measure import STAGES, stage_seconds
 from gdro.processes import stream
 
@@ -73,3 +75,23 @@ def test_a_command_that_takes_too_long_is_ended():
     with pytest.raises(RuntimeError, match="took longer than its 1 s"):
         stream([sys.executable, "-c", "import time; time.sleep(60)"], "it", seconds=1.0)
     assert time.monotonic() - start < 30
+
+
+DEAF_WITH_CHILD = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_what_does_not_listen_is_ended_by_force_with_all_it_started(monkeypatch, capfd):
+    monkeypatch.setattr(processes, "SECONDS_TO_END", 0.5)
+    start = time.monotonic()
+    with pytest.raises(RuntimeError, match="took longer than its 2 s"):
+        stream([sys.executable, "-c", DEAF_WITH_CHILD], "it", seconds=2.0)
+    assert time.monotonic() - start < 30
+    child = int(capfd.readouterr().out)
+    # a zombie has ended; it waits for whoever took it over
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
