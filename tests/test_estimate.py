@@ -6,20 +6,18 @@ import sys
 
 import pytest
 
-from gdro.estimate import (
+from gdro.cost import (
     DEVICES,
     GIB,
     QWEN3,
     Device,
     ModelShape,
     describe,
-    estimate_profile,
     generation_time,
-    main,
-    shape_of_config,
     step_time,
     training_memory,
 )
+from gdro.estimate import estimate_profile, main, shape_of_config
 from gdro.profiles import Profile, load_profile
 
 SMALL = ModelShape(2, 8, 2, 1, 4, 16, 100, tied=True)
