@@ -88,7 +88,6 @@ def evaluate_with_vllm(
     tensor_parallel_size: int = 1,
     gpu_memory_utilization: float = 0.9,
     dtype: str = "auto",
-    revision: str | None = None,
     python: str | Path | None = None,
     progress: bool = True,
 ) -> list[dict]:
@@ -111,7 +110,6 @@ def evaluate_with_vllm(
         tensor_parallel_size=tensor_parallel_size,
         gpu_memory_utilization=gpu_memory_utilization,
         dtype=dtype,
-        revision=revision,
         python=python,
         progress=progress,
     )

@@ -358,7 +358,7 @@ def _peak_memory_gib():
     return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
 
 
-def _know_cpu_by_rank():
+def know_cpu_by_rank():
     """Let torch.load restore to "cpu:1": transformers sends a second process's optimizer there."""
     torch.serialization.register_package(
         1, lambda storage: None, lambda storage, place: storage if place.startswith("cpu") else None
@@ -372,7 +372,7 @@ def main(arguments: list[str]) -> None:
     what, profile, variant, seed, folder, *cache_dir = arguments
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what it has started is ended too
-    _know_cpu_by_rank()
+    know_cpu_by_rank()
     run = Run(load_profile(profile), variant, int(seed), folder, *cache_dir)
     try:
         if what == "train":

@@ -68,7 +68,7 @@ def _measured(profile: Profile, profile_name, variant, seed, folder, cache_dir, 
         return row | {"error": str(error).strip()}
     manifest = read_manifest(folder / "manifest.json")
     evaluation = read_table(folder / "evaluation.jsonl")
-    row["device"], row["packages"] = manifest["device"], manifest["packages"]
+    row["device"] = manifest["device"]
     row["kind"] = manifest["settings"]["model"]["kind"]
     row["seconds"] = manifest["seconds"]
     row["score"] = sum(r["successes"] for r in evaluation) / sum(r["trials"] for r in evaluation)

@@ -3,7 +3,7 @@
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import psutil
 
@@ -11,23 +11,16 @@ LINES_TOLD = 30
 SECONDS_TO_END = 30.0  # between asking a process to end and ending it
 
 
-def stream(
-    command: Sequence[str],
-    name: str,
-    environment: Mapping[str, str] | None = None,
-    seconds: float | None = None,
-) -> None:
+def stream(command: Sequence[str], name: str, seconds: float | None = None) -> None:
     """Run `command`, print what it prints line by line, and come back when it has ended.
 
-    name: what messages call it. environment: in place of this process's own. seconds: it may take.
+    name: what messages call it. seconds: it may take.
     Raises RuntimeError with the end of its output if it fails or takes too long. If this process is
     interrupted, the command is ended too.
     """
     last = deque[str](maxlen=LINES_TOLD)
     late = threading.Event()
-    with subprocess.Popen(
-        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as process:
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None
 
         def stop():

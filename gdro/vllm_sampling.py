@@ -71,7 +71,6 @@ class Job:
     gpu_memory_utilization: float = 0.9
     max_model_len: int | None = None
     dtype: str = "auto"
-    revision: str | None = None
     progress: bool = True
 
 
@@ -89,7 +88,6 @@ def sample_with_vllm(
     gpu_memory_utilization: float = 0.9,
     max_model_len: int | None = None,
     dtype: str = "auto",
-    revision: str | None = None,
     python: str | Path | None = None,
     progress: bool = True,
 ) -> tuple[list[list[str]], list[list[int]]]:
@@ -110,7 +108,6 @@ def sample_with_vllm(
             of the main memory.
         max_model_len: longest prompt with its completion, in tokens; None for what the job needs.
         dtype: of weights and activations; "auto" is the model's own, or 16 bits where that is float32.
-        revision: of a model from the hub.
         python: interpreter that has vLLM; None for the environment variable GDRO_VLLM_PYTHON, and
             without it this interpreter.
         progress: show how loading and sampling go on, on stderr.
@@ -140,7 +137,6 @@ def sample_with_vllm(
             gpu_memory_utilization=gpu_memory_utilization,
             max_model_len=max_model_len,
             dtype=dtype,
-            revision=revision,
             progress=progress,
         )
         check_job(job)
@@ -314,15 +310,13 @@ def _sample(job: Job) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
     from vllm.platforms import current_platform
 
-    tokenizer = AutoTokenizer.from_pretrained(job.model_folder, revision=job.revision)
+    tokenizer = AutoTokenizer.from_pretrained(job.model_folder)
     ids = prompt_ids(tokenizer, job.prompts)
     on_cpu = current_platform.is_cpu()
     if on_cpu:  # compiling takes longer there than it saves, the model's as well as the sampler's
         torch.compiler.set_stance("force_eager")
     llm = LLM(
         model=job.model_folder,
-        revision=job.revision,
-        tokenizer_revision=job.revision,
         dtype=job.dtype,
         seed=job.seed,
         tensor_parallel_size=job.tensor_parallel_size,

@@ -16,13 +16,11 @@ import tiny_run
 import torch
 from safetensors.torch import save_file
 
+from gdro.experiment import know_cpu_by_rank
 from gdro.records import save_state, write_table
 from gdro.trainer import GDROConfig, GDROTrainer, whole_checkpoints
 
-# transformers loads the optimizer to "cpu:1" in the second process, a place torch.load does not know
-torch.serialization.register_package(
-    0, lambda storage: None, lambda storage, place: storage if place.startswith("cpu") else None
-)
+know_cpu_by_rank()
 
 
 class SharedSampling(GDROTrainer):
