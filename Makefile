@@ -8,16 +8,23 @@ READY := .venv/ready
 # One thread a process: two trainings with two threads each run many times slower on two cores.
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
+export HF_HUB_DISABLE_TELEMETRY := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: run test lab setup setup-engines bench lint clean
+.PHONY: run figures test lab setup setup-engines bench lint clean
 
-run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (default tiny)
-	snakemake --cores $(CORES) --config profile=$(PROFILE) --rerun-incomplete --quiet rules
-	@python -m gdro.results show $(PROFILE)
+run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (default tiny), in runs/
+	@python scripts/run_profile.py $(PROFILE) --cores $(CORES)
+	@python -m gdro.report show $(PROFILE)
+
+figures: run  ## figures/ anew: those of the tiny profile's runs and of notebooks 01 to 04 and 07
+	cp runs/$(PROFILE)/figures/* figures/
+	for notebook in notebooks/0[1-47]*.ipynb; do \
+		python -m gdro.notebooks $$notebook runs/notebooks/$$(basename $$notebook) || exit 1; \
+	done
 
 test: $(READY)  ## all tests
-	python -m pytest
+	python -m pytest -n $(CORES) --dist loadfile
 
 lab: $(READY)  ## JupyterLab on the notebooks
 	jupyter lab notebooks

@@ -1,70 +1,103 @@
-"""Notebooks × methods × seeds as a graph: what is missing is run, what was stopped is resumed.
+"""The jobs of a profile as a graph: what is missing is run, what was stopped is resumed.
 
     snakemake --cores 2 --config profile=tiny
     snakemake --cores 16 --resources gpu=1 --config profile=gpu-1.7b    # one run at a time on one GPU
 
-On a cluster the same graph goes through snakemake's own executors (--executor slurm, kubernetes);
-`gpu` is what its slurm executor reserves.
+`make run` shows the same with a quiet console (scripts/run_profile.py). On a cluster the graph goes through snakemake's own
+executors (--executor slurm, kubernetes); `gpu` is what its slurm executor reserves.
+
+Training goes through notebook 05, so that every run leaves its curves; base and evaluation are plain
+commands. Each job is a process of its own, whose end frees the GPU.
 """
 
-import yaml
+import json
 
-PROFILE = config.get("profile", "tiny")
-with open(f"profiles/{PROFILE}.yaml") as stream:
-    profile = yaml.safe_load(stream)
-BEFORE_TRAINING = {key: profile.get(key) for key in ("task", "base", "model", "evaluation")}
-VARIANTS, SEEDS = list(profile["variants"]), profile["seeds"]
-RUNS = config.get("runs", f"runs/{PROFILE}")
-FIGURES = "figures" if RUNS == "runs/tiny" else f"{RUNS}/figures"
-BASE = f"{RUNS}/base/seed{SEEDS[0]}/manifest.json"
-GPUS = profile.get("gpus", 0)
-# the base is only evaluated
-GPUS_OF_BASE = min(GPUS, (profile.get("evaluation") or {}).get("tensor_parallel_size", 1))
+from gdro.profiles import BASE, load_profile
+
+profile = load_profile(config.setdefault("profile", "tiny"))
+RUNS = config.setdefault("runs", f"runs/{profile.name}")
+RUN = RUNS + "/{variant}/seed{seed}"
+BASE_MODEL = f"{RUNS}/base/model.txt"
+BASE_RUN = f"{RUNS}/base/seed{profile.seeds[0]}/manifest.json"
+EVALUATION_GPUS = min(profile.gpus, profile.evaluation.tensor_parallel_size)
 RUN_NOTEBOOK = "python -m gdro.notebooks --log-output"
 
 
+def settings(variant, evaluated):
+    """What a job depends on, by the profile's own notion: a renamed label repeats nothing."""
+    return json.dumps(profile.settings_of(variant, evaluated=evaluated), sort_keys=True)
+
+
 wildcard_constraints:
-    variant="[^/]+",
+    variant="[A-Za-z0-9._-]+",
     seed=r"\d+",
 
 
 rule results:
     input:
-        "notebooks/06_results.ipynb",
-        f"profiles/{PROFILE}.yaml",
-        BASE,
-        expand(RUNS + "/{variant}/seed{seed}/manifest.json", variant=VARIANTS, seed=SEEDS),
+        BASE_RUN,
+        expand(RUN + "/manifest.json", variant=profile.variants, seed=profile.seeds),
+        notebook="notebooks/06_results.ipynb",
     output:
         manifest=RUNS + "/results/manifest.json",
         notebook=RUNS + "/results/06_results.ipynb",
     params:
-        figures=FIGURES,
+        profile=profile.model_dump_json(),
+    log:
+        RUNS + "/logs/results.log",
     shell:
-        RUN_NOTEBOOK + " notebooks/06_results.ipynb {output.notebook} --manifest {output.manifest}"
-        " -p profile {PROFILE} -p runs_dir {RUNS} -p figures_dir {params.figures}"
-        " -p manifest {output.manifest}"
+        RUN_NOTEBOOK + " {input.notebook:q} {output.notebook:q} --manifest {output.manifest:q}"
+        " -p profile {config[profile]:q} -p runs_dir {config[runs]:q} -p figures_dir {config[runs]:q}/figures"
+        " -p manifest {output.manifest:q} > {log:q} 2>&1"
+
+
+rule base:
+    output:
+        BASE_MODEL,
+    params:
+        settings=settings(BASE, evaluated=False),
+    resources:
+        gpu=min(profile.gpus, 1),
+    log:
+        RUNS + "/logs/base.log",
+    shell:
+        "python -m gdro.experiment base {config[profile]:q} > {output:q} 2> {log:q}"
 
 
 rule train:
     input:
-        # the base model comes first: it trains what all others find in the cache
-        lambda run: [] if run.variant == "base" else BASE,
+        BASE_MODEL,
         notebook="notebooks/05_grpo_training.ipynb",
     output:
-        manifest=RUNS + "/{variant}/seed{seed}/manifest.json",
-        notebook=RUNS + "/{variant}/seed{seed}/05_grpo_training.ipynb",
+        manifest=RUN + "/notebook.json",
+        notebook=RUN + "/05_grpo_training.ipynb",
     params:
-        # a run is out of date when what it depends on has changed
-        settings=lambda run: str(
-            BEFORE_TRAINING
-            if run.variant == "base"
-            else [BEFORE_TRAINING, profile.get("train"), profile["variants"][run.variant]]
-        ),
+        settings=lambda run: settings(run.variant, evaluated=False),
     resources:
-        gpu=lambda run: GPUS_OF_BASE if run.variant == "base" else GPUS,
+        gpu=profile.gpus,
         nodes=1,
-        cpus_per_gpu=8 if GPUS else 0,
+        cpus_per_gpu=8 if profile.gpus else 0,
+    log:
+        RUNS + "/logs/train-{variant}-seed{seed}.log",
     shell:
-        RUN_NOTEBOOK + " notebooks/05_grpo_training.ipynb {output.notebook} --manifest {output.manifest}"
-        " -p profile {PROFILE} -p method {wildcards.variant} -p seed {wildcards.seed}"
-        " -p runs_dir {RUNS} -p manifest {output.manifest}"
+        RUN_NOTEBOOK + " {input.notebook:q} {output.notebook:q} --manifest {output.manifest:q}"
+        " -p profile {config[profile]:q} -p method {wildcards.variant:q} -p seed {wildcards.seed}"
+        " -p runs_dir {config[runs]:q} -p manifest {output.manifest:q} > {log:q} 2>&1"
+
+
+rule evaluate:
+    input:
+        lambda run: BASE_MODEL if run.variant == BASE else RUN + "/notebook.json",
+    output:
+        RUN + "/manifest.json",
+    params:
+        settings=lambda run: settings(run.variant, evaluated=True),
+    resources:
+        gpu=EVALUATION_GPUS,
+        nodes=1,
+        cpus_per_gpu=8 if profile.gpus else 0,
+    log:
+        RUNS + "/logs/evaluate-{variant}-seed{seed}.log",
+    shell:
+        "python -m gdro.experiment evaluate {config[profile]:q} {wildcards.variant:q} {wildcards.seed}"
+        " {config[runs]:q}/{wildcards.variant:q}/seed{wildcards.seed} > {log:q} 2>&1"

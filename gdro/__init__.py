@@ -1,22 +1,28 @@
 """Group distributionally robust GRPO.
 
-Difficulty bins and two adversaries for GRPO training: Prompt-GDRO reweights the bins, Rollout-GDRO
-moves a fixed rollout budget between them (Panaganti et al., arXiv 2601.19280). What is exported here
-needs numpy and scipy alone; `gdro.trainer` brings it to TRL.
+Difficulty bins and methods that decide which prompts are trained on, with how many rollouts and what weight
+(Panaganti et al., arXiv 2601.19280, and beyond). What is exported here needs numpy and scipy alone;
+`gdro.trainer` brings it to TRL.
 """
 
 from gdro import metrics, theory
-from gdro.bins import DifficultyBins
-from gdro.controller import GDROController
-from gdro.prompt_gdro import PromptGDRO
-from gdro.rollout_gdro import RolloutGDRO
+from gdro.bins import DifficultyBins, StaticGroups
+from gdro.controller import GDROController, Plan
+from gdro.methods import METHODS, Method, register
+from gdro.methods.prompt_gdro import PromptGDRO
+from gdro.methods.rollout_gdro import RolloutGDRO
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
+    "METHODS",
     "DifficultyBins",
     "GDROController",
+    "Method",
+    "Plan",
     "PromptGDRO",
     "RolloutGDRO",
+    "StaticGroups",
     "metrics",
+    "register",
     "theory",
 ]

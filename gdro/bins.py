@@ -1,54 +1,54 @@
-"""Who is hard: each prompt's pass@k record, estimate and bin (section 3.1 of the paper).
+"""Difficulty bins: who is hard (section 3.1 of the paper).
 
-Axes: P prompts, B bins. Bin 0 is the hardest (lowest pass@k), bin B−1 the easiest, −1 not seen yet.
-Everything about a prompt hangs on its uid, never on its place in a batch.
+Axes: P prompts, B bins, D all rows. Bin 0 is the hardest (lowest pass@k), bin B−1 the easiest, −1 not seen
+yet.
 """
 
-from collections.abc import Sequence
-from hashlib import blake2b
-from typing import NamedTuple
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from gdro.estimators import ESTIMATORS
+from gdro.beliefs import ESTIMATORS, FadingCounts, Uids, UidTable, as_uids, resized
+from gdro.checks import check_choice, check_int, check_number
 from gdro.metrics import checked_counts
+from gdro.saved import Saved
 
 UNSEEN = -1
 ROUNDING = 1e-12  # 1 − 0.9 is a little less than 0.1
 TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
-class DifficultyBins:
-    """Online difficulty classifier: pass@k estimate (10), bins (11), symmetric hysteresis.
+@dataclass(eq=False)
+class DifficultyBins(Saved):
+    """Online difficulty classifier: pass@k estimate (10), bins (11), symmetric hysteresis."""
 
-    edges: increasing, inside (0, 1); B = len(edges) + 1 bins [a_{b−1}, a_b), 1 in the last.
-    k: of pass@k, unrelated to the number of rollouts. history: visits H that an estimate rests on.
-    hysteresis: margin δ by which an estimate must have crossed every boundary it moves past, upward
-    and downward alike. estimator: a name in `gdro.estimators.ESTIMATORS`.
-    Raises ValueError for arguments outside these domains.
-    """
+    edges: Any = TENTHS  # increasing, inside (0, 1); bins [a_{b−1}, a_b), 1 in the last
+    k: int = 8  # of pass@k; unrelated to the number of rollouts
+    history: int = 50  # visits H that an estimate rests on
+    hysteresis: float = 0.03  # δ by which an estimate must have crossed every boundary it moves past
+    estimator: str = "beta"  # a name in `gdro.beliefs.ESTIMATORS`
 
-    def __init__(
-        self,
-        edges: Sequence[float] = TENTHS,
-        k: int = 8,
-        history: int = 50,
-        hysteresis: float = 0.03,
-        estimator: str = "beta",
-    ):
-        self.edges = np.asarray(edges, float)
-        _check_edges(self.edges)
-        _check_positive_integer("k", k)
-        _check_positive_integer("history", history)
-        if not 0 <= hysteresis < 1:
-            raise ValueError(f"hysteresis must lie in [0, 1), got {hysteresis}; 0 switches it off")
-        if estimator not in ESTIMATORS:
-            raise ValueError(f"estimator must be one of {sorted(ESTIMATORS)}, got {estimator!r}")
-        self.k, self.history, self.hysteresis = int(k), int(history), float(hysteresis)
-        self.estimator = estimator
-        self._record = ESTIMATORS[estimator](self.k, self.history)
-        self._table = _UidTable()
-        self._bins = np.zeros(0, np.int8 if self.num_bins <= 127 else np.int32)
+    state = ("table", "bins_D", "records")
+    resizes = True
+
+    def __post_init__(self) -> None:
+        self.edges = _checked_edges(self.edges)
+        check_int("k", self.k, 1)
+        check_int("history", self.history, 1)
+        check_number("hysteresis", self.hysteresis, 0, 1, open_high=True, remedy="0 switches it off")
+        check_choice("estimator", self.estimator, tuple(ESTIMATORS))
+        # faded counts are kept whatever the estimator: methods read pass rates from them
+        self.beliefs = FadingCounts(self.k, self.history)
+        own = self.estimator == "beta"
+        # what `pass_at_k` reads
+        self.record = self.beliefs if own else ESTIMATORS[self.estimator](self.k, self.history)
+        # the record is the first to see a visit, which it may refuse
+        self.records = {"beliefs": self.beliefs} if own else {"record": self.record, "beliefs": self.beliefs}
+        self.table = UidTable()
+        self.bins_D: np.ndarray = np.zeros(0, np.int8 if self.num_bins <= 127 else np.int32)
 
     @property
     def num_bins(self) -> int:
@@ -56,104 +56,155 @@ class DifficultyBins:
 
     def __len__(self) -> int:
         """Number of prompts seen so far."""
-        return len(self._table)
+        counts = self.beliefs.arrays
+        return int((counts["successes"] + counts["failures"] > 0).sum())
 
-    def update(self, uids, successes, trials) -> None:
-        """Book one visit a prompt and move bins.
-
-        uids: (P,) integers or strings. successes, trials: (P,) counts, trials ≥ 1. A uid given
-        twice is one visit with the counts added.
-        Raises ValueError for counts that cannot be, and for a mix of integer and string uids.
-        """
-        uids = as_uids(uids)
-        keys = self._table.keys(uids)
-        successes, trials = checked_counts(successes, trials)
-        if successes.shape != keys.shape:
-            raise ValueError(f"{len(keys)} uids came with counts of shape {successes.shape}")
-        if (trials < 1).any():
-            raise ValueError("trials must be at least 1, got 0; leave out prompts without rollouts")
-        order = keys.argsort(kind="stable")  # what chance decides must not hang on the batch's order
-        keys, successes, trials = keys[order], successes[order], trials[order]
-        if (keys[1:] == keys[:-1]).any():
-            keys, inverse = np.unique(keys, return_inverse=True)
-            successes = np.bincount(inverse, successes, len(keys)).astype(np.int64)
-            trials = np.bincount(inverse, trials, len(keys)).astype(np.int64)
-        rows = self._rows_with_room(keys)
-        self._table.kind = self._table.kind or uids.kind
-        self._record.add(rows, successes, trials)
-        self._bins[rows] = self._move(self._bins[rows], self._record.pass_at_k(rows))
-
-    def pass_at_k(self, uids) -> np.ndarray:
-        """Estimated pass@k, (P,); NaN for a prompt with nothing to go on yet."""
-        rows = self._table.find(self._table.keys(uids))
-        estimate = np.full(len(rows), np.nan)
-        estimate[rows >= 0] = self._record.pass_at_k(rows[rows >= 0])
-        return estimate
-
-    def assign(self, uids) -> np.ndarray:
-        """Bin of each prompt, (P,) integers; −1 for a prompt with no estimate yet."""
-        rows = self._table.find(self._table.keys(uids))
-        if not len(self._bins):
-            return rows  # all unknown: −1
-        bin_ids = self._bins[rows].astype(np.int64)
-        bin_ids[rows < 0] = UNSEEN
-        return bin_ids
-
-    def _rows_with_room(self, keys):
-        rows = self._table.find_or_add(keys)
-        capacity = len(self._bins)
-        if len(self._table) > capacity:
-            new_capacity = max(len(self._table), capacity + capacity // 2, 64)
-            self._record.grow(new_capacity)
-            grown = np.full(new_capacity, UNSEEN, self._bins.dtype)
-            grown[:capacity] = self._bins
-            self._bins = grown
+    def rows(self, uids: ArrayLike | Uids) -> np.ndarray:
+        """Row of each prompt, (P,): an index that never changes, given on first mention."""
+        rows = self.table.add(as_uids(uids))
+        capacity = len(self.bins_D)
+        if len(self.table) > capacity:
+            self._resize(max(len(self.table), capacity + capacity // 2, 64))
         return rows
 
-    def _move(self, current, estimate):
-        return move_bins(current, estimate, self.edges, self.hysteresis)
+    def _resize(self, capacity: int) -> None:
+        for record in self.records.values():
+            record.grow(capacity)
+        self.bins_D = resized(self.bins_D, capacity, UNSEEN)
+
+    def update(self, uids: ArrayLike, successes: ArrayLike, trials: ArrayLike) -> None:
+        """Record one visit a prompt and move bins.
+
+        Args:
+            uids: (P,) integers or strings; a uid given twice is one visit with the counts added.
+            successes, trials: (P,) correct rollouts, and all rollouts, at least 1.
+        """
+        known = as_uids(uids)
+        successes, trials = checked_counts(successes, trials)
+        if successes.shape != known.keys.shape:
+            raise ValueError(
+                f"successes and trials must be one per uid ({len(known)}), got {successes.shape}"
+            )
+        if (trials < 1).any():
+            raise ValueError("trials must be at least 1, got 0; leave out prompts without rollouts")
+        order = known.keys.argsort(kind="stable")  # what an estimator draws must not depend on batch order
+        self.visit(self.rows(known)[order], successes[order], trials[order])
+
+    def visit(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
+        """`update` by rows in the order of their keys, unchecked."""
+        if (rows[1:] == rows[:-1]).any():
+            rows, inverse = np.unique(rows, return_inverse=True)
+            successes, trials = (
+                np.bincount(inverse, counts).astype(np.int64) for counts in (successes, trials)
+            )
+        for record in self.records.values():
+            record.add(rows, successes, trials)
+        estimate = self.record.pass_at_k(rows)
+        self.bins_D[rows] = move_bins(self.bins_D[rows], estimate, self.edges, self.hysteresis)
+
+    def pass_at_k(self, uids: ArrayLike) -> np.ndarray:
+        """Estimated pass@k, (P,); NaN for a prompt without an estimate."""
+        rows = self.table.find(as_uids(uids))
+        estimate = np.full(len(rows), np.nan)
+        estimate[rows >= 0] = self.record.pass_at_k(rows[rows >= 0])
+        return estimate
+
+    def assign(self, uids: ArrayLike) -> np.ndarray:
+        """Bin of each prompt, (P,); −1 for a prompt without an estimate."""
+        rows = self.table.find(as_uids(uids))
+        # of what is not known there may be no row at all
+        return np.where(rows < 0, UNSEEN, self.of_rows(rows)) if len(self.table) else rows
+
+    def of_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Bin of each row, (P,); −1 for a prompt without an estimate."""
+        return self.bins_D[rows].astype(np.int64)
 
     def nbytes(self) -> int:
-        """Bytes held for the prompts seen (capacity included)."""
-        arrays = [self._bins, *self._table.arrays(), *self._record.arrays.values()]
-        return sum(array.nbytes for array in arrays)
+        """Bytes held for the prompts seen (spare capacity included)."""
+        arrays = [array for record in self.records.values() for array in record.arrays.values()]
+        return sum(array.nbytes for array in (self.bins_D, self.table.keys_D, self.table.rows_D, *arrays))
 
-    def state_dict(self) -> dict:
-        """Everything needed to go on: settings as plain values, records as arrays."""
-        size = len(self._table)
-        return {
-            "settings": self._settings(),
-            "uid_kind": self._table.kind,
-            "keys": self._table.sorted_keys.copy(),
-            "rows": self._table.sorted_rows.copy(),
-            "bins": self._bins[:size].copy(),
-            "clock": self._record.clock,
-            "record": {name: a[:size].copy() for name, a in self._record.arrays.items()},
-        }
+    def state_dict(self) -> dict[str, Any]:
+        self._resize(len(self.table))  # no spare capacity in a checkpoint
+        return super().state_dict()
 
-    def load_state_dict(self, state: dict) -> None:
-        """Inverse of `state_dict`; ValueError if the state is of other settings."""
-        check_settings("DifficultyBins", self._settings(), state["settings"])
-        self._table = _UidTable(state["uid_kind"], np.array(state["keys"]), np.array(state["rows"]))
-        self._bins = np.array(state["bins"])
-        self._record.clock = int(state["clock"])
-        self._record.arrays = {name: np.array(a) for name, a in state["record"].items()}
-
-    def _settings(self):
-        return {
-            "edges": self.edges.tolist(),
-            "k": self.k,
-            "history": self.history,
-            "hysteresis": self.hysteresis,
-            "estimator": self.estimator,
-        }
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        size, kinds = len(self.table), ("integer", "string") if len(self.table) else ("",)
+        check_choice("the saved kind of uid", self.table.kind, kinds)
+        records = [array for record in self.records.values() for array in record.arrays.values()]
+        sound = (
+            np.array_equal(np.sort(self.table.rows_D), np.arange(size))
+            and (np.diff(self.table.keys_D) > 0).all()
+            # groups keep difficulty bins as well
+            and ((self.bins_D >= UNSEEN) & (self.bins_D <= len(self.edges))).all()
+            and all(len(array) == size for array in (self.bins_D, *records))
+            and all((array >= 0).all() for array in records)
+        )
+        if not sound:
+            raise ValueError("the saved uids, bins or counts do not fit together; use a whole checkpoint")
 
 
-def move_bins(current, estimate, edges, hysteresis):
-    """Bins after new estimates, (11) with the margin δ, upward and downward alike.
+class StaticGroups(DifficultyBins):
+    """Groups that the data set names, such as levels or subjects, in place of difficulty bins.
 
-    current: bins, −1 for none yet, any shape. estimate: that shape, NaN leaves the bin as it is.
-    A bin is left only as far as the estimate lies beyond its boundary by the margin.
+    A prompt's group never changes; its pass@k record is kept all the same, for the figures.
+
+    Args:
+        uids: (D,) one stable uid a prompt.
+        labels: (D,) name of each prompt's group.
+        groups: the names in the order of their bins, hardest first where there is such an order; sorted by
+            default.
+        k, history, estimator: of the record that `pass_at_k` reads, as in `DifficultyBins`.
+    """
+
+    def __init__(
+        self,
+        uids: ArrayLike,
+        labels: Sequence[Any],
+        groups: Sequence[Any] | None = None,
+        k: int = 8,
+        history: int = 50,
+        estimator: str = "beta",
+    ) -> None:
+        known, labels = as_uids(uids), list(labels)
+        if not labels or len(known) != len(labels):
+            raise ValueError(f"labels must be one group name per uid ({len(known)}), got {len(labels)}")
+        named = labels[0] is not None and isinstance(labels[0], Hashable)
+        if not named or len({type(label) for label in labels}) > 1:
+            raise ValueError(f"labels must be of one kind, such as str, got {labels[:4]}…; convert them")
+        self.groups = list(dict.fromkeys(groups)) if groups is not None else sorted(set(labels))
+        if unknown := sorted(set(labels) - set(self.groups)):
+            raise ValueError(
+                f"labels must be among the groups {self.groups}, got {unknown}; add them to `groups`"
+            )
+        super().__init__(k=k, history=history, hysteresis=0.0, estimator=estimator)
+        order_D = np.argsort(known.keys)  # rows follow the order of the keys
+        # kept under these names as settings that a saved state must agree on
+        self.uids = known.keys[order_D]
+        self.labels = np.array([self.groups.index(label) for label in labels])[order_D]
+        if (np.diff(self.uids) == 0).any():
+            raise ValueError("uids must differ, got one twice; every prompt needs a uid of its own")
+        self.rows(known)
+
+    @property
+    def num_bins(self) -> int:
+        return len(self.groups)
+
+    def of_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Group of each row, (P,); −1 for a uid that was not named at the start."""
+        named = rows < len(self.labels)
+        return np.where(named, self.labels[np.where(named, rows, 0)], UNSEEN)
+
+
+def move_bins(current: np.ndarray, estimate: np.ndarray, edges: np.ndarray, hysteresis: float) -> np.ndarray:
+    """Bins after new estimates, (11) with the margin δ, upward and downward.
+
+    Args:
+        current: bins, −1 for none yet, any shape.
+        estimate: pass@k, the same shape; NaN leaves the bin as it is.
+        edges: (B−1,) increasing.
+        hysteresis: a bin is left only as far as the estimate lies beyond its boundary by this margin.
     """
     known = ~np.isnan(estimate)
     value = np.where(known, estimate, 0.0) + ROUNDING  # on an edge, also when rounded: in the bin above
@@ -165,109 +216,12 @@ def move_bins(current, estimate, edges, hysteresis):
     return np.where(known, moved, current)
 
 
-class _UidTable:
-    """From uid to row, in 16 bytes a prompt: sorted 64-bit keys beside their rows.
-
-    Rows are handed out in order of arrival and never change.
-    """
-
-    def __init__(self, kind="", sorted_keys=None, sorted_rows=None):
-        self.kind = kind
-        self.sorted_keys = np.zeros(0, np.int64) if sorted_keys is None else sorted_keys
-        self.sorted_rows = np.zeros(0, np.int64) if sorted_rows is None else sorted_rows
-
-    def __len__(self):
-        return len(self.sorted_keys)
-
-    def arrays(self):
-        return self.sorted_keys, self.sorted_rows
-
-    def keys(self, uids):
-        """(P,) int64 keys; ValueError unless the uids are all integers or all strings."""
-        keys, kind = as_uids(uids)
-        if kind and self.kind and kind != self.kind:
-            raise ValueError(
-                f"uids are {kind}s, but the prompts seen so far have {self.kind}s; "
-                "keep to one kind of uid in a run"
-            )
-        return keys
-
-    def find(self, keys):
-        """(P,) rows, −1 where the key is not known."""
-        if not len(self.sorted_keys):
-            return np.full(len(keys), -1)
-        place = self.sorted_keys.searchsorted(keys)
-        place[place == len(self.sorted_keys)] = 0
-        return np.where(self.sorted_keys[place] == keys, self.sorted_rows[place], -1)
-
-    def find_or_add(self, unique_keys):
-        """(P,) rows of sorted distinct keys, adding those not known yet."""
-        rows = self.find(unique_keys)
-        new = rows < 0
-        if new.any():
-            rows[new] = len(self) + np.arange(new.sum())
-            place = np.searchsorted(self.sorted_keys, unique_keys[new])
-            self.sorted_keys = np.insert(self.sorted_keys, place, unique_keys[new])
-            self.sorted_rows = np.insert(self.sorted_rows, place, rows[new])
-        return rows
-
-
-class Uids(NamedTuple):
-    """Uids made ready for look-up: 64-bit keys (P,) and their kind, "integer" or "string"."""
-
-    keys: np.ndarray
-    kind: str
-
-
-def as_uids(uids) -> Uids:
-    """Uids of a batch, ready for look-up; whatever takes uids takes these too.
-
-    Integers are their own keys. Strings are hashed (BLAKE2b, 64 bits): two of ten million collide
-    with a chance below 1 in 300,000.
-    Raises ValueError for anything but a flat sequence of integers or of strings.
-    """
-    if isinstance(uids, Uids):
-        return uids
-    values = np.asarray(uids)
-    if values.ndim != 1:
-        raise ValueError(f"uids must be a flat sequence, got shape {values.shape}")
-    if values.size == 0:
-        return Uids(np.zeros(0, np.int64), "")
-    # numpy turns a list of integers with a True in it into integers, so the list itself is asked
-    plain_array = isinstance(uids, np.ndarray) and uids.dtype != object
-    types = {values.dtype.type} if plain_array else set(map(type, uids))
-    if all(issubclass(kind, str) for kind in types):
-        digests = b"".join(blake2b(uid.encode(), digest_size=8).digest() for uid in uids)
-        return Uids(np.frombuffer(digests, "<i8").astype(np.int64), "string")
-    fits = values.dtype.kind == "i" or (values.dtype.kind == "u" and values.max() < 2**63)
-    if fits and not any(issubclass(kind, bool | np.bool_) for kind in types):
-        return Uids(values.astype(np.int64), "integer")
-    raise ValueError(
-        f"uids must be all integers (64 bit) or all strings, got {list(uids)[:4]!r}…; "
-        "give every prompt one stable uid"
-    )
-
-
-def check_settings(what, mine, theirs):
-    """ValueError naming the settings in which a saved state differs from the object it is for."""
-    differing = {name: (theirs.get(name), value) for name, value in mine.items() if theirs.get(name) != value}
-    if differing or mine.keys() != theirs.keys():
+def _checked_edges(edges: Sequence[float]) -> np.ndarray:
+    values = np.asarray(edges, float)
+    ladder = np.concatenate([[0.0], values.ravel(), [1.0]])  # NaN fails the comparison too
+    if values.ndim != 1 or not values.size or not (np.diff(ladder) > 0).all():
         raise ValueError(
-            f"the saved {what} has other settings (saved, wanted): {differing}; "
-            "resume with the settings of the run that saved it"
+            f"edges must be increasing numbers inside (0, 1), at least one, got {values.tolist()}; "
+            "B bins have B − 1 edges: six bins have five"
         )
-
-
-def _check_edges(edges):
-    inside = edges.ndim == 1 and edges.size > 0 and (edges > 0).all() and (edges < 1).all()
-    if not inside or (np.diff(edges) <= 0).any():
-        raise ValueError(
-            f"edges must be increasing numbers inside (0, 1), at least one, got {edges.tolist()}; "
-            "len(edges) + 1 bins come of them: six bins have five edges"
-        )
-
-
-def _check_positive_integer(name, value):
-    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_integer or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    return values

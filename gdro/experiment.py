@@ -1,389 +1,294 @@
-"""One run of a profile: base, train, evaluate.
+"""The jobs of a profile, each a process of its own, whose end frees the GPU:
 
-A run is one variant with one seed, in a folder of its own:
+    python -m gdro.experiment base PROFILE                              # check the profile, make the base
+    python -m gdro.experiment train PROFILE VARIANT SEED [FOLDER]       # what notebook 05 does
+    python -m gdro.experiment evaluate PROFILE VARIANT SEED [FOLDER]    # also of the variant "base"
 
-    record.jsonl       a row each training step: what the controller saw and decided, rollouts, tokens
-    model/             what was trained: the whole model, or the adapter
-    training.json      seconds by stage, outcomes of the reward; says that the two above are whole
+A run is one variant with one seed, in a folder of its own (default: runs/PROFILE/VARIANT/seedSEED):
+
+    record.jsonl       a row each generation batch: what the controller saw and decided, rollouts, tokens
+    model/             the trained model, or the adapter
+    training.json      settings, totals, seconds; the last that training writes
     evaluation.jsonl   a row each held-out prompt: successes, trials
-    manifest.json      settings, seconds, totals, versions; written when all is there
+    manifest.json      training.json, the same of the evaluation, versions; written last of all
 
-Training runs here, or on several processes that a launcher starts, each of them with
-
-    python -m gdro.experiment train PROFILE VARIANT SEED FOLDER [CACHE_DIR]
-
-and `run` in place of `train` also evaluates and writes the manifest.
-
-Heavy packages are imported where they are used: Unsloth must come before TRL and transformers.
+A killed training resumes from its last whole checkpoint. Heavy packages are imported where they are used:
+Unsloth must come before TRL and transformers.
 """
 
-import gc
+import argparse
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import time
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+# read once, when huggingface_hub and vLLM are imported; FlashInfer's sampler would need a CUDA toolkit
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+
+import psutil
 import torch
-import yaml
 
-from gdro.models import fetched, import_unsloth, load_model, merged_model
-from gdro.processes import stream
-from gdro.profiles import BASE, Profile, load_profile
-from gdro.records import read_table, replace_text, write_manifest, write_table
-from gdro.tasks import draw_chain, make_task
+from gdro.models import import_unsloth, merged_model, tiny_base
+from gdro.profiles import BASE, Profile, load_profile, run_folder
+from gdro.records import read_manifest, read_table, replace_text, write_manifest, write_table
+from gdro.tasks import Task, draw_chain, make_task
 
-
-def make_base(profile: Profile, cache_dir: str | Path = ".cache/bases") -> Path:
-    """The folder of the profile's own tiny base, trained if the cache does not have it."""
-    from gdro.tiny import tiny_base
-
-    assert profile.task.kind == "chain"  # other tasks name their model: the profile has seen to it
-    return tiny_base(
-        draw_chain(profile.task), cache_dir=cache_dir, progress=False, **profile.base.model_dump()
-    )
+CACHE = ".cache/bases"
 
 
-class Run:
-    """One variant with one seed: `train`, then `evaluate`, each leaving its part in `folder`.
+def base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool = False) -> str:
+    """Return the profile's model: a folder or hub id, or the tiny base, trained if the cache lacks it."""
+    source, revision = profile.model.source, profile.model.revision
+    if source is not None and revision is not None and not Path(source).is_dir():
+        import huggingface_hub
 
-    seconds: by stage, filled as the stages end. A run that was stopped goes on from its last whole
-    checkpoint; one that was whole and is run again starts anew.
+        # a folder, so that TRL's reference model and vLLM get the same revision
+        return huggingface_hub.snapshot_download(source, revision=revision)
+    if source is not None:
+        return source
+    assert profile.task.kind == "chain"  # a profile of another task names its model
+    choice = profile.base.model_dump()
+    return str(tiny_base(draw_chain(profile.task), cache_dir=cache_dir, progress=progress, **choice))
+
+
+@contextmanager
+def _start(profile: Profile, variant: str, cache_dir: str | Path) -> Iterator[tuple[str, Any, Task]]:
+    """What training and evaluation start from: the base's folder or hub id, its tokenizer, the task."""
+    choice = profile.model_of(variant)
+    if choice.is_unsloth and variant != BASE:
+        import_unsloth()
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    source = base(profile.model_copy(update={"model": choice}), cache_dir)
+    tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
+    with closing(make_task(profile.task, tokenizer)) as task:
+        yield source, tokenizer, task
+
+
+def train(
+    profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
+) -> list[dict[str, Any]]:
+    """Train one variant with one seed, or find it trained, and return its record.
+
+    Raises:
+        ValueError: for options that TRL refuses, and a folder in which another process trains.
+        RuntimeError: where launched processes fail, or the record is not that of the profile's budget.
     """
-
-    def __init__(
-        self, profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir=".cache/bases"
-    ):
-        if seed < 0:
-            raise ValueError(f"seed must be ≥ 0, got {seed}")
-        self.profile, self.variant, self.seed = profile, variant, seed
-        self.settings = None if variant == BASE else profile.train_of(variant)
-        self.model_choice = profile.model_of(variant)
-        self.folder, self.cache_dir = Path(folder), Path(cache_dir)
-        self.seconds: dict[str, float] = {}
-        self.record: list[dict] = []
-        if self.model_choice.is_unsloth:
-            import_unsloth()
-        from transformers import AutoTokenizer
-
-        with self._timed("base"):
-            source = self.model_choice.source or str(make_base(profile, cache_dir))
-            self.source = fetched(source, self.model_choice.revision)
-        self.tokenizer = AutoTokenizer.from_pretrained(self.source, padding_side="left")
-        self.task = make_task(profile.task, self.tokenizer)
-        depends_on = [profile.settings_of(variant), seed, list(self.task.train["uid"])]
-        self.identity = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
-
-    # Training
-
-    def train(self) -> list[dict]:
-        """Train, and return the record; for the base, nothing."""
-        if self.settings is None:
-            return []
-        if self._training_report().get("identity") != self.identity:
-            if self.profile.launch.is_here:
-                self.train_here()
-                self._free_memory()
+    folder, settings = Path(folder), profile.train_of(variant)
+    with _only_training_in(folder), _start(profile, variant, cache_dir) as (source, _, task):
+        if _training(folder).get("identity") != _identity(profile, variant, seed, task):
+            if profile.launch.processes == 1 and profile.launch.config is None:
+                _train_here(profile, variant, seed, folder, source, task)
             else:
-                self._launch()
-        self.record = read_table(self.folder / "record.jsonl")
-        self.seconds |= self._training_report()["seconds"]
-        return self.record
-
-    def train_here(self) -> None:
-        """Train in this process, which may be one of several that a launcher started."""
-        settings = self.settings
-        assert settings is not None  # the base is not trained
-        # checkpoints of other settings or data are never taken up: the folder's name says whose they are
-        checkpoints = self.folder / f"checkpoints-{self.identity[:8]}"
-        trainer = self._trainer(settings, checkpoints)
-
-        from accelerate.utils import gather_object
-
-        from gdro.trainer import whole_checkpoints
-
-        if len(set(gather_object([self.identity]))) > 1:
-            raise RuntimeError(
-                "the processes have read different training data; where rows are dropped for slow answers, "
-                "clean the data set once and give that copy (task.paths)"
-            )
-        whole = whole_checkpoints(checkpoints)
-        if whole and whole[-1].name == f"checkpoint-{settings.steps}":
-            trainer.load_whole(whole[-1])  # the training had ended; what came after it had not
-        else:
-            trainer.train(resume_from_checkpoint=str(whole[-1]) if whole else None)
-        self._check_budget(settings, trainer.record)
-        self._save(trainer)
-
-    def _save(self, trainer):
-        """Leave the trained model, the record and, last, the report; on all processes."""
-        from accelerate.utils import gather_object
-
-        is_main, model = trainer.accelerator.is_main_process, self.folder / "model"
-        if is_main:
-            (self.folder / "training.json").unlink(missing_ok=True)
-            shutil.rmtree(model, ignore_errors=True)  # what another training left there
-        trainer.accelerator.wait_for_everyone()
-        trainer.save_model(str(model))  # all processes take part where weights are sharded
-        of_all = gather_object([(_peak_memory_gib(), self.task.report()["outcomes"].get("train", {}))])
-        if is_main:
-            write_table(self.folder / "record.jsonl", trainer.record)
-            peaks, outcomes = zip(*of_all, strict=True)
-            report = {
-                "identity": self.identity,
-                "seconds": trainer.seconds,
-                "processes": trainer.accelerator.num_processes,
-                "peak_memory_gib": None if None in peaks else max(peaks),
-                "outcomes": {name: sum(counts[name] for counts in outcomes) for name in outcomes[0]},
-            }
-            replace_text(self.folder / "training.json", json.dumps(report))
-
-    def _launch(self) -> None:
-        """Train on the processes that the profile asks for, and print what they print."""
-        launch, profile_file = self.profile.launch, self.folder / "profile.yaml"
-        replace_text(profile_file, yaml.safe_dump(self.profile.model_dump(mode="json"), sort_keys=False))
-        if launch.config_path is None:
-            launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(launch.processes)]
-        else:
-            launcher = ["accelerate.commands.launch", "--config_file", str(launch.config_path)]
-            launcher += ["--num_processes", str(launch.processes)]
-        work = ["-m", "gdro.experiment", "train", profile_file, self.variant, self.seed, self.folder]
-        stream([sys.executable, "-m", *launcher, *map(str, [*work, self.cache_dir])], "the launched training")
-
-    def _trainer(self, settings, checkpoints):
-        variant, choice = self.profile.variants[self.variant], self.model_choice
-        longest = self.task.max_prompt_tokens + self.task.max_completion_tokens
-        loaded = load_model(
-            self.source,
-            kind=choice.kind,
-            seed=self.seed,
-            dtype=choice.dtype,
-            gradient_checkpointing=choice.gradient_checkpointing,
-            lora=choice.lora,
-            max_length=longest,
-            attention=choice.attention,
+                _launch(profile, variant, seed, folder, cache_dir)
+    record = read_table(folder / "record.jsonl")
+    spent = sum(row["rollouts_spent"] for row in record)
+    if (len(record), spent) != (settings.generation_batches, settings.budget):
+        raise RuntimeError(
+            f"{folder} has {len(record)} batches and {spent} rollouts, not the profile's "
+            f"{settings.generation_batches} and {settings.budget}; delete it and train again"
         )
-        from transformers import PrinterCallback
+    return record
 
-        from gdro.progress import ProgressLines
-        from gdro.trainer import GDROConfig, GDROTrainer
 
-        on_gpu = torch.cuda.is_available()
-        processes = int(os.environ.get("WORLD_SIZE", "1"))
-        micro_batch, accumulated = settings.local_batch(processes)
-        args = GDROConfig(
-            output_dir=str(checkpoints),
-            seed=self.seed,
-            max_steps=settings.steps,
-            per_device_train_batch_size=micro_batch,
-            gradient_accumulation_steps=accumulated,
-            num_generations=settings.mean_rollouts,
-            max_completion_length=self.task.max_completion_tokens,
-            learning_rate=settings.learning_rate,
-            lr_scheduler_type="constant",
-            beta=settings.beta,
-            epsilon_high=settings.epsilon_high,
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            top_k=settings.top_k,
-            loss_type=settings.loss_type,
-            advantage_std=settings.advantage_std,
-            advantage_clip=settings.advantage_clip,
-            gdro_method=variant.method,
-            gdro_preset=variant.preset,
-            gdro_options=variant.options,
-            group_column=variant.groups,
-            save_strategy="steps",
-            save_steps=settings.save_steps,
-            save_total_limit=2,
-            logging_steps=settings.steps,
-            report_to=[],
-            disable_tqdm=True,
-            use_cpu=not on_gpu,
-            bf16=on_gpu,
-            ddp_backend=None if on_gpu or processes == 1 else "gloo",
-            ddp_find_unused_parameters=False,
-            gradient_checkpointing=choice.gradient_checkpointing,
-            **_vllm_arguments(settings.vllm, longest),
-        )
-        args._n_gpu = min(args.n_gpu, 1)  # as transformers does itself where one process has one GPU
-        trainer = GDROTrainer(
-            loaded.model,
-            self.task.reward,
-            args=args,
-            train_dataset=self.task.train,
-            processing_class=loaded.tokenizer,
-            peft_config=loaded.peft_config,
-            callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}")],
-        )
-        trainer.remove_callback(PrinterCallback)  # a page of numbers that the record has
-        return trainer
+def _train_here(profile: Profile, variant: str, seed: int, folder: Path, source: str, task: Task) -> None:
+    """Train in this process, which may be one of several that a launcher started."""
+    from accelerate.utils import gather_object
 
-    def _check_budget(self, settings, record):
-        spent = sum(row["rollouts_spent"] for row in record)
-        wanted = settings.steps * settings.prompts_per_step * settings.mean_rollouts
-        if spent != wanted:
-            raise RuntimeError(
-                f"{self.variant}, seed {self.seed} spent {spent} rollouts, not the {wanted} of its profile; "
-                "it cannot be compared at matched rollouts"
-            )
+    from gdro.trainer import whole_checkpoints
+    from gdro.training import make_trainer
 
-    def _training_report(self):
-        """training.json, or nothing where the training has not ended."""
-        path = self.folder / "training.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-    # Evaluation
-
-    def evaluate(self) -> list[dict]:
-        """Evaluate the model as it stands, write and return one row a held-out prompt."""
-        from gdro import evaluate as engines
-
-        choice = self.profile.evaluation
-        shared: dict[str, Any] = {
-            "samples": choice.samples,
-            "max_new_tokens": self.task.max_completion_tokens,
-            "temperature": choice.temperature,
-            "top_p": choice.top_p,
-            "top_k": choice.top_k,
-            "seed": self.seed,
+    identity = _identity(profile, variant, seed, task)
+    # the name says whose checkpoints these are: those of other settings or data are never resumed
+    checkpoints = folder / f"checkpoints-{identity[:8]}"
+    trainer = make_trainer(profile, variant, seed, checkpoints, source, task)
+    if len(set(gather_object([identity]))) > 1:
+        remedy = "clean the data set once and give that copy (task.paths)"
+        raise RuntimeError(f"the processes have dropped different rows of the training data; {remedy}")
+    whole = whole_checkpoints(checkpoints)
+    if whole and whole[-1].name == f"checkpoint-{trainer.args.max_steps}":
+        trainer.load_whole(whole[-1])  # killed after the last step
+    else:
+        trainer.train(resume_from_checkpoint=str(whole[-1]) if whole else None)
+    is_main, model = trainer.accelerator.is_main_process, folder / "model"
+    if is_main:
+        (folder / "training.json").unlink(missing_ok=True)
+        shutil.rmtree(model, ignore_errors=True)  # of another training
+    trainer.accelerator.wait_for_everyone()
+    trainer.save_model(str(model))  # all processes take part where weights are sharded
+    memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
+    of_all = gather_object([(memory, task.report()["outcomes"].get("train", {}))])
+    if is_main:
+        write_table(folder / "record.jsonl", trainer.record)
+        memories, outcomes = zip(*of_all, strict=True)
+        report = {
+            "identity": identity,
+            "settings": profile.settings_of(variant, evaluated=False),
+            "steps": trainer.args.max_steps,
+            "rollouts": sum(row["rollouts_spent"] for row in trainer.record),
+            "tokens": sum(row["tokens"] for row in trainer.record),
+            "seconds": trainer.seconds,
+            "processes": trainer.accelerator.num_processes,
+            "peak_memory_gib": max(memories) or None,
+            "outcomes": {name: sum(counts[name] for counts in outcomes) for name in outcomes[0]},
         }
-        rows, reward = self.task.held_out, self.task.held_out_reward
-        with self._timed("evaluate"):
-            if choice.engine == "vllm":
-                evaluation = engines.evaluate_with_vllm(
-                    self._whole_model(),
-                    rows,
-                    reward,
-                    gpu_memory_utilization=choice.gpu_memory_utilization,
-                    tensor_parallel_size=choice.tensor_parallel_size,
-                    **shared,
-                )
-            else:
-                evaluation = engines.evaluate(
-                    self._loaded_model(),
-                    self.tokenizer,
-                    rows,
-                    reward,
-                    batch_size=choice.batch_size,
-                    progress=False,
-                    **shared,
-                )
-        write_table(self.folder / "evaluation.jsonl", evaluation)
-        return evaluation
+        report |= {part: task.report()[part] for part in ("rows", "dropped")}
+        replace_text(folder / "training.json", json.dumps(report | _machine()))
+        for leftover in folder.glob("checkpoints-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
 
-    def _whole_model(self) -> str:
-        """The folder (or hub id) of the model to evaluate, an adapter merged into its base."""
-        if self.settings is None:
-            return self.source
-        trained = self.folder / "model"
-        if not self.model_choice.is_lora:
-            return str(trained)
-        return str(merged_model(self.source, trained, self.folder / "merged"))
 
-    def _loaded_model(self):
-        """The model to evaluate, in this process; as vLLM has it, in 16 bits on a GPU."""
-        from transformers import AutoModelForCausalLM
+def _launch(profile: Profile, variant: str, seed: int, folder: Path, cache_dir: str | Path) -> None:
+    """Train on the processes that the profile asks for, and print what they print (also into a notebook)."""
+    launch, profile_file, last = profile.launch, folder / "profile.yaml", deque[str](maxlen=30)
+    replace_text(profile_file, profile.model_dump_json())  # JSON is YAML
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", launch.processes]
+    if launch.config is not None:
+        launcher = ["accelerate.commands.launch", "--config_file", launch.config_path]
+        launcher += ["--num_processes", launch.processes]
+    work = ["-m", "gdro.experiment", "work", profile_file, variant, seed, folder, "--cache-dir", cache_dir]
+    command = [sys.executable, "-m", *map(str, launcher + work)]
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                last.append(line)
+        except BaseException:  # interrupted: launchers do not always end what they started
+            for member in [*psutil.Process(process.pid).children(recursive=True), process]:
+                with suppress(psutil.NoSuchProcess):
+                    member.kill()
+            raise
+    if process.returncode:
+        lines = "".join(last)
+        raise RuntimeError(f"the launched training failed with exit code {process.returncode}:\n{lines}")
 
-        on_gpu = torch.cuda.is_available()
-        dtype = torch.bfloat16 if on_gpu else torch.float32
-        model = AutoModelForCausalLM.from_pretrained(self._whole_model(), dtype=dtype)
-        return model.to("cuda" if on_gpu else "cpu")
 
-    @staticmethod
-    def _free_memory():
-        """Let go of the trainer before the evaluation asks for its memory."""
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+def _identity(profile: Profile, variant: str, seed: int, task: Task) -> str:
+    """A hash of everything that the trained weights depend on."""
+    depends_on = [profile.settings_of(variant, evaluated=False), seed, list(task.train["uid"])]
+    return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
 
-    # What it leaves
 
-    def manifest(self) -> dict:
-        """What the run says of itself, for `gdro.records.write_manifest`; its last act."""
-        trained = self._training_report()
-        outcomes = {"train": trained.get("outcomes", {})}
-        outcomes["held_out"] = self.task.report()["outcomes"].get("held_out", {})
-        self.task.close()
-        (self.folder / "training.json").unlink(missing_ok=True)  # run again, a whole run starts anew
-        for leftover in (*self.folder.glob("checkpoints-*"), self.folder / "merged"):
-            shutil.rmtree(leftover, ignore_errors=True)  # a whole run needs none
-        if not self.profile.keep_models:
-            shutil.rmtree(self.folder / "model", ignore_errors=True)
-        return {
-            "profile": self.profile.name,
-            "settings": self.profile.settings_of(self.variant),
-            "variant": self.variant,
-            "seed": self.seed,
-            "steps": len(self.record),
-            "rollouts": sum(row["rollouts_spent"] for row in self.record),
-            "tokens": sum(row["tokens"] for row in self.record),
-            "seconds": {stage: round(seconds, 3) for stage, seconds in self.seconds.items()},
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-            "processes": trained.get("processes", 1),
-            "peak_memory_gib": trained.get("peak_memory_gib"),
-            "threads": torch.get_num_threads(),
-            "outcomes": outcomes,
-            "dropped": self.task.report()["dropped"],
-        }
+def _training(folder: Path) -> dict[str, Any]:
+    """training.json, or nothing where the training has not ended."""
+    path = folder / "training.json"
+    return read_manifest(path) if path.is_file() else {}
 
-    @contextmanager
-    def _timed(self, stage):
-        start = time.perf_counter()
+
+@contextmanager
+def _only_training_in(folder: Path) -> Iterator[None]:
+    """Refuse a second training in a folder. The lock ends with the process, however that ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(f"another process trains in {folder}; wait for it, or end it") from error
         yield
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
 
-def _vllm_arguments(choice, longest):
-    """GRPOConfig's arguments for a profile's `train.vllm`."""
-    if choice is None:
-        return {}
-    arguments = {"use_vllm": True, "vllm_mode": choice.mode}
-    if choice.mode == "server":
-        return arguments | {"vllm_server_base_url": choice.server_base_url}
-    return arguments | {
-        "vllm_gpu_memory_utilization": choice.gpu_memory_utilization,
-        "vllm_tensor_parallel_size": choice.tensor_parallel_size,
-        "vllm_max_model_length": longest,
-    }
+def evaluate(
+    profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
+) -> list[dict[str, Any]]:
+    """Evaluate the base, or what `train` left in `folder` (ValueError where that is not complete)."""
+    from gdro import evaluate as engines
+
+    folder, choice = Path(folder), profile.evaluation
+    trained = {} if variant == BASE else _training(folder)
+    if variant != BASE and trained.get("settings") != profile.settings_of(variant, evaluated=False):
+        name = profile.name
+        raise ValueError(f"{folder} holds no training with the settings of profile {name!r}; train first")
+    with _start(profile, variant, cache_dir) as started, tempfile.TemporaryDirectory() as merged:
+        source, tokenizer, task = started
+        model = source if variant == BASE else str(folder / "model")
+        if variant != BASE and profile.model_of(variant).kind.endswith("lora"):
+            model = str(merged_model(source, model, merged))
+        began, rows, reward = time.perf_counter(), task.held_out, task.held_out_reward
+        options = choice.model_dump(include={"samples", "temperature", "top_p", "top_k"})
+        options |= {"max_new_tokens": task.max_completion_tokens, "seed": seed}
+        if choice.engine == "vllm":
+            options |= choice.model_dump(include={"gpu_memory_utilization", "tensor_parallel_size"})
+            evaluation = engines.evaluate_with_vllm(model, rows, reward, **options)
+        else:
+            options["batch_size"] = choice.batch_size
+            evaluation = engines.evaluate(_loaded(model), tokenizer, rows, reward, **options)
+        seconds, report = time.perf_counter() - began, task.report()
+    write_table(folder / "evaluation.jsonl", evaluation)
+    settings = profile.settings_of(variant)
+    whole = {"steps": 0, "rollouts": 0, "tokens": 0, "processes": 1, "peak_memory_gib": None} | _machine()
+    whole |= trained | {"profile": profile.name, "variant": variant, "seed": seed, "settings": settings}
+    whole["seconds"] = trained.get("seconds", {}) | {"evaluate": seconds}
+    whole |= {part: trained.get(part, {}) | report[part] for part in ("rows", "dropped")}
+    whole["outcomes"] = report["outcomes"] | {"train": trained.get("outcomes", {})}
+    if not profile.keep_models and trained:
+        (folder / "training.json").unlink()  # without its model, a training is not complete
+        shutil.rmtree(folder / "model")
+    write_manifest(folder / "manifest.json", whole)
+    return evaluation
 
 
-def _peak_memory_gib():
-    """The most that PyTorch held on this process's GPU, GiB; None without one."""
-    return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
+def _loaded(model: str) -> Any:
+    """The model in this process; in 16 bits on a GPU, as vLLM has it."""
+    from transformers import AutoModelForCausalLM
+
+    device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
+    return AutoModelForCausalLM.from_pretrained(model, dtype=dtype).to(device)
 
 
-def know_cpu_by_rank():
+def _machine() -> dict[str, Any]:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return {"device": device, "threads": torch.get_num_threads()}
+
+
+def know_cpu_by_rank() -> None:
     """Let torch.load restore to "cpu:1": transformers sends a second process's optimizer there."""
     torch.serialization.register_package(
         1, lambda storage: None, lambda storage, place: storage if place.startswith("cpu") else None
     )
 
 
-def main(arguments: list[str]) -> None:
-    """`train`, on every process that a launcher starts; `run`, the whole of notebook 05 without pictures."""
-    if len(arguments) not in (5, 6) or arguments[0] not in ("train", "run"):
-        raise SystemExit("usage: python -m gdro.experiment train|run PROFILE VARIANT SEED FOLDER [CACHE_DIR]")
-    what, profile, variant, seed, folder, *cache_dir = arguments
+def main(arguments: list[str] | None = None) -> None:
+    """Do one job; "work" is training in one of the processes that a launcher started."""
+    parser = argparse.ArgumentParser(prog="python -m gdro.experiment")
+    parser.add_argument("job", choices=("base", "train", "work", "evaluate"))
+    parser.add_argument("profile")
+    parser.add_argument("variant", nargs="?", default=BASE)
+    parser.add_argument("seed", nargs="?", type=int, default=0)
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--cache-dir", type=Path, default=CACHE)
+    given = parser.parse_args(arguments)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what it has started is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that launched processes are ended too
     know_cpu_by_rank()
-    run = Run(load_profile(profile), variant, int(seed), folder, *cache_dir)
-    try:
-        if what == "train":
-            run.train_here()
-        else:
-            run.train()
-            run.evaluate()
-            write_manifest(run.folder / "manifest.json", run.manifest())
-    finally:
-        run.task.close()
+    profile = load_profile(given.profile)
+    run = profile, given.variant, given.seed
+    folder = given.folder or run_folder(f"runs/{profile.name}", given.variant, given.seed)
+    if given.job == "base":
+        from gdro.training import check_training
+
+        check_training(profile)
+        print(base(profile, given.cache_dir, progress=True))
+    elif given.job == "work":
+        with _start(profile, given.variant, given.cache_dir) as (source, _, task):
+            _train_here(*run, folder, source, task)
+    else:
+        (train if given.job == "train" else evaluate)(*run, folder, given.cache_dir)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,163 +1,145 @@
-"""What a run is judged by: pass@k, mean@k, worst bin, mass, lead–lag, WSE, intervals.
+"""Scores and diagnostics of a run: pass@k, mean@k, worst group, lead–lag, WSE, intervals.
 
-Axes: P prompts, B bins (0 hardest), T steps, S seeds. All functions are pure.
+Axes: P prompts, B bins (0 hardest), S seeds; "..." is anything in front. All functions are pure.
 """
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import entr
 
+from gdro.checks import check_finite, check_int, check_number, check_shares
 
-def pass_at_k(successes, trials, k):
-    """Unbiased pass@k from c successes in n trials, 1 − C(n−c, k)/C(n, k).
 
-    successes, trials: integers of one shape, 0 ≤ c ≤ n and n ≥ k ≥ 1. Returns that shape.
-    Chance that at least one of k rollouts drawn without replacement from the n is right
-    (Chen et al. 2021). Raises ValueError where fewer than k trials were made.
+def pass_at_k(successes: ArrayLike, trials: ArrayLike, k: int) -> np.ndarray:
+    """Unbiased pass@k from c successes in n ≥ k trials, 1 − C(n−c, k)/C(n, k) (Chen et al. 2021).
+
+    The probability that one of k rollouts drawn from the n without replacement is correct.
     """
-    successes, trials = checked_counts(successes, trials)
-    if not (isinstance(k, int | np.integer) and k >= 1):
-        raise ValueError(f"k must be an integer of at least 1, got {k!r}")
-    if (trials < k).any():
-        raise ValueError(
-            f"pass@{k} needs at least {k} trials a prompt, got {trials.min()}; "
-            "sample more completions or ask for a smaller k"
-        )
-    return 1.0 - all_wrong_chance(successes, trials, k)
+    check_int("k", k, 1)
+    return 1.0 - all_wrong_probability(*checked_counts(successes, trials, f"pass@{k}", k), k)
 
 
-def all_wrong_chance(successes, trials, k):
-    """C(n−c, k)/C(n, k) as the product of k ratios, exact at 0 and 1; no argument checks."""
-    wrong = np.asarray(trials, float) - successes
-    chance = np.ones(np.broadcast(successes, trials).shape)
+def all_wrong_probability(successes: np.ndarray, trials: np.ndarray, k: int) -> np.ndarray:
+    """C(n−c, k)/C(n, k) as the product of k ratios, exact at 0 and 1; arguments are not checked."""
+    wrong, trials = np.asarray(trials, float) - successes, np.asarray(trials, float)
+    probability = np.ones(wrong.shape)
     for i in range(k):
-        chance = chance * np.maximum(wrong - i, 0.0) / (np.asarray(trials, float) - i)
-    return chance
+        probability = probability * np.maximum(wrong - i, 0.0) / (trials - i)
+    return probability
 
 
-def mean_at_k(successes, trials):
-    """Mean accuracy of a prompt's k samples, c/n. Same shapes as `pass_at_k`, n ≥ 1."""
-    successes, trials = checked_counts(successes, trials)
-    if (trials < 1).any():
-        raise ValueError("mean@k needs at least one trial a prompt, got 0; leave that prompt out")
+def mean_at_k(successes: ArrayLike, trials: ArrayLike) -> np.ndarray:
+    """Mean accuracy of a prompt's samples, c/n, for n ≥ 1."""
+    successes, trials = checked_counts(successes, trials, "mean@k", 1)
     return successes / trials
 
 
-def worst_group(values, groups):
-    """(name, mean) of the group whose mean value is lowest; ties go to the name that sorts first.
-
-    values: (P,). groups: (P,) of any sortable labels, such as skill families or bins.
-    """
-    values, groups = np.asarray(values, float), np.asarray(groups)
+def worst_group(values: ArrayLike, groups: ArrayLike) -> tuple[Any, float]:
+    """(name, mean) of the group of prompts with the lowest mean; ties go to the name that sorts first."""
+    values, groups = check_finite("values", values), np.asarray(groups)
     if values.shape != groups.shape or values.size == 0:
-        raise ValueError(
-            f"values and groups must be one per prompt, got shapes {values.shape} and {groups.shape}"
-        )
+        raise ValueError(f"values and groups must be one per prompt, got {values.shape} and {groups.shape}")
     names, inverse = np.unique(groups, return_inverse=True)
     means = np.bincount(inverse, values) / np.bincount(inverse)
-    worst = int(means.argmin())
-    return names[worst].item(), float(means[worst])
+    return names[means.argmin()].item(), float(means.min())
 
 
-def mean_bin_index(shares):
-    """Σ_b b·share_b, the y-axis of the paper's figures 4 and 8. shares (..., B) → (...)."""
-    shares = np.asarray(shares, float)
+def mean_bin_index(shares: ArrayLike) -> np.ndarray:
+    """Σ_b b·share_b, the y-axis of the paper's figures 4 and 8. (..., B) → (...)."""
+    shares = check_shares("shares", shares)
     return shares @ np.arange(shares.shape[-1])
 
 
-def mass_from_bin(shares, first_bin):
-    """Share of prompts in bins ≥ first_bin (the easier ones). (..., B) → (...)."""
-    return np.asarray(shares, float)[..., first_bin:].sum(axis=-1)
+def mass_from_bin(shares: ArrayLike, first_bin: int) -> np.ndarray:
+    """Share of prompts in the bins from `first_bin` on, the easier ones. (..., B) → (...)."""
+    return check_shares("shares", shares)[..., check_int("first_bin", first_bin, 0) :].sum(axis=-1)
 
 
-def entropy(probabilities):
+def entropy(probabilities: ArrayLike) -> np.ndarray:
     """Shannon entropy in nats along the last axis; 0·log 0 = 0."""
-    return entr(np.asarray(probabilities, float)).sum(axis=-1)
+    return entr(check_shares("probabilities", probabilities)).sum(axis=-1)
 
 
-def effective_number(probabilities):
-    """exp(entropy): how many bins an even distribution of the same entropy would have."""
+def effective_number(probabilities: ArrayLike) -> np.ndarray:
+    """exp(entropy): the number of bins of an even distribution with the same entropy."""
     return np.exp(entropy(probabilities))
 
 
-def lead_lag(weights, shares):
-    """Δμ(t) = Σ_b b·ŵ_t(b) − Σ_b b·q_t(b), (32).
+def lead_lag(weights: ArrayLike, shares: ArrayLike) -> np.ndarray:
+    """Δμ(t) = Σ_b b·ŵ_t(b) − Σ_b b·q_t(b), (32), with ŵ the weights ≥ 0 normalized over the bins.
 
-    weights, shares: (..., B) with weights ≥ 0. ŵ are the weights normalized over the bins.
-    Negative: the adversary looks at harder bins than the data does. Returns (...).
+    Negative: the adversary looks at harder bins than the data does. (..., B) → (...).
     """
-    weights = np.asarray(weights, float)
-    normalized = weights / weights.sum(axis=-1, keepdims=True)
-    return mean_bin_index(normalized) - mean_bin_index(shares)
-
-
-def weighted_standard_error(deviations, shares, rollouts):
-    """WSE(t) = Σ_b q_t(b) σ̂_b / √n_b(t), (33). Bins without a share do not count.
-
-    deviations σ̂ (reward standard deviations), shares, rollouts: (..., B). Returns (...).
-    """
-    shares, deviations, rollouts = np.broadcast_arrays(
-        np.asarray(shares, float), np.asarray(deviations, float), np.asarray(rollouts, float)
-    )
-    present = shares > 0
-    if (rollouts[present] <= 0).any() or np.isnan(deviations[present]).any():
+    weights = check_finite("weights", weights)
+    total = weights.sum(axis=-1, keepdims=True)
+    if weights.shape[-1:] != np.shape(shares)[-1:] or (weights < 0).any() or (total <= 0).any():
         raise ValueError(
-            "rollouts must be positive and deviations known in every bin with a share; "
-            f"got rollouts {rollouts[present]} and deviations {deviations[present]}"
+            f"weights must be ≥ 0, not all 0, and one per share, got {weights} for {shares!r}; pass all bins"
         )
-    terms = np.zeros(shares.shape)
-    terms[present] = (shares * deviations)[present] / np.sqrt(rollouts[present])
-    return terms.sum(axis=-1)
+    return mean_bin_index(weights / total) - mean_bin_index(shares)
 
 
-def bootstrap_interval(values_SP, rng, level=0.95, resamples=2000):
-    """Percentile bootstrap interval of the mean over seeds and prompts, both redrawn.
+def weighted_standard_error(deviations: ArrayLike, shares: ArrayLike, rollouts: ArrayLike) -> np.ndarray:
+    """WSE(t) = Σ_b q_t(b) σ̂_b / √n_b(t), (33). (..., B) → (...).
 
-    values_SP: (S, P), one row a seed; every seed is evaluated on the same prompts. rng: a numpy
-    Generator. Seeds and prompts are redrawn independently (two-way, or pigeonhole, bootstrap), so the
-    interval covers a new seed and a new prompt alike. Redrawing S seeds shows 1 − 1/S of their variance,
-    so the seeds' means are first spread by √(S/(S−1)); with two seeds the interval is still on the
-    narrow side, and with one it knows of prompts alone. Returns (low, high).
-    Raises ValueError for an empty table or NaN.
+    Bins with share 0 do not count, their deviation and rollouts may be NaN. Shares may sum to less than
+    one, since prompts not seen yet have no bin.
     """
-    values_SP = np.atleast_2d(np.asarray(values_SP, float))
-    if values_SP.size == 0 or np.isnan(values_SP).any():
+    q, sigma, n = np.broadcast_arrays(check_finite("shares", shares), deviations, np.asarray(rollouts, float))
+    if not ((q == 0) | ((n > 0) & (sigma >= 0) & (q > 0))).all():  # False for NaN too
         raise ValueError(
-            f"values_SP must be a full table of seeds × prompts, got {values_SP!r}; fill its gaps"
+            "rollouts must be positive and deviations ≥ 0 and known in every bin with a share, shares ≥ 0; "
+            f"got rollouts {n}, deviations {sigma}, shares {q}"
         )
-    num_seeds, num_prompts = values_SP.shape
+    return np.divide(q * sigma, np.sqrt(n), out=np.zeros(q.shape), where=q > 0).sum(axis=-1)
+
+
+def bootstrap_interval(
+    values_SP: ArrayLike, rng: np.random.Generator, level: float = 0.95, resamples: int = 2000
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean over seeds and prompts, redrawn independently (two-way).
+
+    Redrawing S seeds shows 1 − 1/S of their variance, so their means are first spread by √(S/(S−1)). With
+    two seeds the interval is still too narrow; with one it says nothing about other seeds.
+
+    Args:
+        values_SP: (S, P), finite; every seed is evaluated on the same prompts.
+    """
+    check_number("level", level, 0, 1, open_low=True, open_high=True, remedy="0.95 is usual")
+    check_int("resamples", resamples, 1)
+    values_SP = np.atleast_2d(check_finite("values_SP", values_SP))
+    if values_SP.ndim != 2 or values_SP.size == 0:
+        raise ValueError(f"values_SP must be a full table of seeds × prompts, got shape {values_SP.shape}")
+    num_seeds = len(values_SP)
     if num_seeds > 1:
         deviation_S = values_SP.mean(axis=1) - values_SP.mean()
-        spread = np.sqrt(num_seeds / (num_seeds - 1)) - 1
-        values_SP = values_SP + (spread * deviation_S)[:, None]
-    seed_weights = _draw_shares(rng.integers(num_seeds, size=(resamples, num_seeds)), num_seeds)
-    prompt_weights = _draw_shares(rng.integers(num_prompts, size=(resamples, num_prompts)), num_prompts)
+        values_SP = values_SP + (np.sqrt(num_seeds / (num_seeds - 1)) - 1) * deviation_S[:, None]
+    # the fraction of each resample's draws that fell on each seed, and on each prompt
+    seed_weights, prompt_weights = (
+        np.apply_along_axis(np.bincount, 1, rng.integers(size, size=(resamples, size)), minlength=size) / size
+        for size in np.shape(values_SP)
+    )
     means = ((seed_weights @ values_SP) * prompt_weights).sum(axis=1)
-    tail = (1 - level) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
-def _draw_shares(draws_RK, size):
-    """Fraction of each resample's draws that fell on each of `size` items, (R, size)."""
-    rows = np.arange(len(draws_RK))[:, None]
-    counts = np.zeros((len(draws_RK), size))
-    np.add.at(counts, (rows, draws_RK), 1.0)
-    return counts / draws_RK.shape[1]
-
-
-def checked_counts(successes, trials):
-    """Integer arrays of one shape with 0 ≤ successes ≤ trials, or a ValueError."""
+def checked_counts(
+    successes: ArrayLike, trials: ArrayLike, score: str = "", needed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Integer arrays of one shape with 0 ≤ successes ≤ trials and trials ≥ needed, or a ValueError."""
     successes, trials = np.asarray(successes), np.asarray(trials)
-    for name, values in (("successes", successes), ("trials", trials)):
+    for name, values in {"successes": successes, "trials": trials}.items():
         if values.dtype.kind not in "iu" and values.size:
             raise ValueError(f"{name} must be integer counts, got dtype {values.dtype}; give whole counts")
     if successes.shape != trials.shape:
+        raise ValueError(f"successes and trials must have one shape, got {successes.shape}, {trials.shape}")
+    if (bad := (successes < 0) | (successes > trials)).any():
+        raise ValueError(f"successes must lie between 0 and trials, got {successes[bad]}")
+    if (trials < needed).any():
         raise ValueError(
-            f"successes and trials must have one shape, got {successes.shape} and {trials.shape}"
-        )
-    if (successes < 0).any() or (successes > trials).any():
-        raise ValueError(
-            "successes must lie between 0 and trials, "
-            f"got {successes[(successes < 0) | (successes > trials)]}"
+            f"{score} needs at least {needed} trials per prompt, got {trials.min()}; sample more"
         )
     return successes, trials

@@ -1,38 +1,40 @@
-"""Loading models to train: full fine-tuning or LoRA, plain or through Unsloth.
+"""Models to train: loaded, in full or as LoRA, plain or through Unsloth; or the tiny base, made here.
 
-:func:`load_model` turns a profile's ``model`` mapping into what GDROTrainer takes. Heavy packages
-are imported when it is called, because Unsloth replaces classes of TRL and must come first:
+Heavy packages are imported when they are used, because Unsloth replaces classes of TRL and must come first:
 
     loaded = load_model(source, kind="unsloth-lora", seed=0)
     from gdro.trainer import GDROTrainer  # now built on Unsloth's trainer
-
-A model that is made here instead is in :mod:`gdro.tiny`.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import hashlib
+import json
+import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from gdro.checks import check_choice, check_int
+from gdro.tasks import chain
+from gdro.vllm_sampling import stop_tokens
+
 if TYPE_CHECKING:
-    import torch
     from peft import PeftConfig
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 KINDS = ("full", "lora", "unsloth-full", "unsloth-lora")
 DTYPES = ("float32", "bfloat16")
-# of a LoRA where a profile says nothing; Unsloth has its own target modules
+# Plain LoRA adapts all linear layers by default; Unsloth has its own target modules.
 LORA_DEFAULTS: dict[str, Any] = {"r": 32, "lora_alpha": 64, "lora_dropout": 0.0}
 
 
 class LoadedModel(NamedTuple):
-    """What GDROTrainer needs, by its argument names but for the tokenizer (``processing_class``).
-
-    ``peft_config`` is None for full fine-tuning, and for Unsloth, which applies LoRA itself.
-    """
+    """What GDROTrainer needs; peft_config is None except for kind "lora" (Unsloth applies LoRA itself)."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -40,7 +42,7 @@ class LoadedModel(NamedTuple):
 
 
 def load_model(
-    source: str,
+    source: str | Path,
     *,
     kind: str = "full",
     seed: int,
@@ -48,203 +50,233 @@ def load_model(
     gradient_checkpointing: bool = False,
     lora: Mapping[str, Any] | None = None,
     max_length: int = 4096,
-    attention: str | None = None,
 ) -> LoadedModel:
     """Load a causal language model of any family, ready for GDROTrainer.
 
-    TRL turns ``peft_config`` into an adapter before it seeds, so this seeds Python's, NumPy's and
-    PyTorch's global random states last of all: make the trainer next, and equal seeds give
-    adapters of equal bits.
+    Seeds all global random states last, because TRL creates the adapter before it seeds: make the trainer
+    next, and equal seeds give bit-equal adapters. The model stops at :func:`gdro.vllm_sampling.stop_tokens`.
 
     Args:
-        source: a folder or a hub id.
-        kind: "full" or "lora"; with "unsloth-" before it, through Unsloth.
-        seed: of the adapter's weights, at least 0.
-        dtype: of the loaded weights, "float32" or "bfloat16". None takes float32 for "full" and
-            bfloat16 else. AdamW's steps at the usual 1e-6 are smaller than what bfloat16 can tell
-            apart: so trained, 98 of 100 weights would never move. ``bf16=True`` in GDROConfig
-            computes in bfloat16 all the same; an adapter's own weights are float32 either way.
-        gradient_checkpointing: keep layer inputs alone and compute the rest again in the backward
-            pass. Give GDROConfig the same, whose own default is True.
-        lora: arguments of ``peft.LoraConfig`` (or Unsloth's ``get_peft_model``) in place of
-            ``LORA_DEFAULTS``; plain LoRA adapts all linear layers unless ``target_modules`` is
-            given. Only for the LoRA kinds.
-        max_length: tokens of prompt and completion together, at least 1. Unsloth alone asks.
-        attention: transformers' ``attn_implementation``, such as "flash_attention_2"; None leaves
-            the choice to it. Not for Unsloth, which brings its own.
-
-    Returns:
-        The model, its tokenizer (padding left, as generation needs), and a PEFT configuration or
-        None.
+        source: folder or hub id.
+        kind: one of ``KINDS``.
+        dtype: of the loaded weights, one of ``DTYPES``; None is float32, or bfloat16 through Unsloth. AdamW's
+            steps at 1e-6 are below bfloat16's resolution, and a bfloat16 base under LoRA drifts, since TRL
+            merges the adapter into it at every weight sync with vLLM. ``bf16=True`` in GDROConfig still
+            computes in bfloat16.
+        gradient_checkpointing: give GDROConfig the same value.
+        lora: arguments of ``peft.LoraConfig`` (Unsloth's ``get_peft_model``) over ``LORA_DEFAULTS``.
+        max_length: tokens of prompt and completion together; used by Unsloth only.
 
     Raises:
         ValueError: for an unknown kind or dtype, or options that the kind does not take.
-        ImportError: for a missing package, naming the extra that brings it, and where TRL was
-            imported before Unsloth.
+        ImportError: for a missing package, or if TRL was imported before Unsloth.
     """
-    check_choice_of_model(kind, dtype, lora, attention)
-    for name, value, least in (("seed", seed, 0), ("max_length", max_length, 1)):
-        if value < least:
-            raise ValueError(f"{name} is {value}; give an integer of at least {least}")
+    check_choice_of_model(kind, dtype, lora)
+    check_int("seed", seed, 0)
+    check_int("max_length", max_length, 1)
+    peft_config = None
     if kind.startswith("unsloth"):
-        loaded = _load_unsloth(source, kind, seed, dtype, gradient_checkpointing, lora, max_length)
+        model, tokenizer = _load_unsloth(source, kind, seed, dtype, gradient_checkpointing, lora, max_length)
     else:
-        loaded = _load_plain(source, kind, dtype, gradient_checkpointing, lora, attention)
-    loaded.tokenizer.padding_side = "left"
+        import transformers
 
-    import transformers
+        peft_config = _lora_config(lora) if kind == "lora" else None
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+        model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "float32")
+        if gradient_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+    from transformers import set_seed
 
-    transformers.set_seed(seed)
-    return loaded
-
-
-def _load_plain(
-    source: str,
-    kind: str,
-    dtype: str | None,
-    gradient_checkpointing: bool,
-    lora: Mapping[str, Any] | None,
-    attention: str | None,
-) -> LoadedModel:
-    """Load with transformers; see :func:`load_model`."""
-    _require("transformers", "train")
-    import transformers
-
-    peft_config = _lora_config(lora) if kind == "lora" else None
-    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        source,
-        dtype=_torch_dtype(dtype or ("float32" if kind == "full" else "bfloat16")),
-        attn_implementation=attention,
-    )
-    if gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+    tokenizer.padding_side = "left"  # as generation needs
+    stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
+    if len(stops) > 1:
+        model.generation_config.eos_token_id = stops
+    set_seed(seed)
     return LoadedModel(model, tokenizer, peft_config)
 
 
-def _load_unsloth(
-    source: str,
-    kind: str,
-    seed: int,
-    dtype: str | None,
-    gradient_checkpointing: bool,
-    lora: Mapping[str, Any] | None,
-    max_length: int,
-) -> LoadedModel:
-    """Load with Unsloth, which also applies LoRA; see :func:`load_model`."""
+def _load_unsloth(source, kind, seed, dtype, gradient_checkpointing, lora, max_length):
     unsloth = import_unsloth()
+    import torch
+
     checkpointing = "unsloth" if gradient_checkpointing else False
+    shared = {"random_state": seed, "use_gradient_checkpointing": checkpointing}
     model, tokenizer = unsloth.FastLanguageModel.from_pretrained(
-        model_name=source,
+        model_name=str(source),
         max_seq_length=max_length,
-        dtype=_torch_dtype(dtype or "bfloat16"),
+        dtype=getattr(torch, dtype or "bfloat16"),
         load_in_4bit=False,  # its default is QLoRA
         full_finetuning=kind == "unsloth-full",
-        use_gradient_checkpointing=checkpointing,
-        random_state=seed,
+        **shared,
     )
     if kind == "unsloth-lora":
-        model = unsloth.FastLanguageModel.get_peft_model(
-            model,
-            random_state=seed,
-            use_gradient_checkpointing=checkpointing,
-            **LORA_DEFAULTS | dict(lora or {}),
-        )
-    return LoadedModel(model, tokenizer, None)
+        options = shared | LORA_DEFAULTS | dict(lora or {})
+        model = unsloth.FastLanguageModel.get_peft_model(model, **options)
+    return model, tokenizer
 
 
-def fetched(source: str, revision: str | None = None) -> str:
-    """A hub model's folder at one revision; what is a folder, or has no revision asked, is itself.
-
-    So that all who load it, TRL's reference model and vLLM among them, take the same weights.
-    """
-    if revision is None or Path(source).is_dir():
-        return source
-    import huggingface_hub
-
-    return huggingface_hub.snapshot_download(source, revision=revision)
-
-
-def merged_model(source: str, adapter: str | Path, folder: str | Path) -> Path:
-    """Write the model whose weights have an adapter's added, for engines that want one whole model.
-
-    Args:
-        source: folder or hub id of the model that the adapter was trained on.
-        adapter: the adapter's folder, as PEFT and Unsloth save it.
-        folder: where the merged model goes, with the adapter's tokenizer.
-
-    Returns:
-        ``folder``.
-    """
-    _require("peft", "train")
-    import peft
-    import transformers
-
-    base = transformers.AutoModelForCausalLM.from_pretrained(source)
-    merged = peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
-    merged.save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(str(adapter)).save_pretrained(folder)
-    return Path(folder)
+def check_choice_of_model(kind: str, dtype: str | None, lora: Mapping[str, Any] | None) -> None:
+    """Raise ValueError for what :func:`load_model` cannot do, before anything is loaded."""
+    check_choice("kind", kind, KINDS)
+    check_choice("dtype", dtype, (None, *DTYPES))
+    if lora is not None and not kind.endswith("lora"):
+        raise ValueError(f"lora must be None for kind {kind!r}, got {dict(lora)}; use a LoRA kind")
 
 
 def import_unsloth() -> Any:
-    """Import Unsloth, which replaces TRL's trainers, where that can still take effect.
-
-    Returns:
-        The module.
-
-    Raises:
-        ImportError: if it is not installed, or TRL or :mod:`gdro.trainer` came first.
-    """
-    _require("unsloth", "gpu")
+    """Import and return Unsloth, which replaces TRL's trainers; ImportError if it is too late for that."""
+    remedy = "restart, and call load_model or gdro.models.import_unsloth before importing trl or gdro.trainer"
     if "unsloth" not in sys.modules and "trl" in sys.modules:
-        raise ImportError(
-            "trl was imported before unsloth, which could no longer replace its trainers; restart, "
-            "and call load_model or gdro.models.import_unsloth before you import trl or "
-            "gdro.trainer"
-        )
+        raise ImportError(f"trl was imported before unsloth, which now cannot replace its trainers; {remedy}")
     import unsloth
 
     trainer, trl = sys.modules.get("gdro.trainer"), sys.modules.get("trl")
     if trainer is not None and trl is not None and trainer.GRPOTrainer is not trl.GRPOTrainer:
-        raise ImportError(
-            "gdro.trainer was imported before unsloth replaced TRL's GRPOTrainer; restart, and "
-            "call load_model or gdro.models.import_unsloth first"
-        )
+        raise ImportError(f"gdro.trainer was imported before unsloth replaced TRL's GRPOTrainer; {remedy}")
     return unsloth
 
 
+def merged_model(source: str, adapter: str | Path, folder: str | Path) -> Path:
+    """Write base and adapter as one model with its tokenizer to ``folder``, for engines that need one."""
+    import peft
+    import transformers
+
+    base = transformers.AutoModelForCausalLM.from_pretrained(source)
+    peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(str(adapter)).save_pretrained(folder)
+    return Path(folder)
+
+
 def _lora_config(lora: Mapping[str, Any] | None) -> PeftConfig:
-    _require("peft", "train")
     import peft
 
     options = LORA_DEFAULTS | {"target_modules": "all-linear"} | dict(lora or {})
     try:
         return peft.LoraConfig(task_type="CAUSAL_LM", **options)
     except TypeError as error:
-        raise ValueError(f"lora is {dict(lora or {})}: {error}; see peft.LoraConfig") from error
+        raise ValueError(f"lora must hold arguments of peft.LoraConfig, got {options}: {error}") from error
 
 
-def _torch_dtype(name: str) -> torch.dtype:
+# The tiny base: 0.6 million parameters for a laptop, 40 million ("mid") for a first try on a GPU
+
+TINY_CONFIGS: dict[str, dict[str, Any]] = {
+    size: {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 2 * kv_heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,  # Qwen3's default is 128 whatever the hidden size
+        "intermediate_size": 3 * width,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": True,
+    }
+    for size, width, layers, kv_heads, head_dim in (("tiny", 128, 3, 2, 32), ("mid", 512, 12, 4, 64))
+}
+TINY_OPTIMIZER: dict[str, Any] = {"betas": (0.9, 0.98), "weight_decay": 0.01}
+TINY_LEARNING_RATES = {"tiny": 2e-3, "mid": 5e-4}
+TINY_WARMUP_STEPS, TINY_MAX_GRAD_NORM = 50, 1.0
+
+
+def tiny_base(
+    task: chain.ChainTask,
+    *,
+    seed: int,
+    cache_dir: str | Path,
+    size: str = "tiny",
+    steps: int = 800,
+    batch_size: int = 96,
+    threads: int = 1,
+    progress: bool = True,
+) -> Path:
+    """Train a small Qwen3 on a noisy teacher's text, or find it in the cache; return its folder.
+
+    The same arguments give the same bits on one machine. PyTorch's global random state and thread count
+    are unchanged afterwards. The folder exists completely or not at all.
+
+    Args:
+        task: the embedded task; its evaluation prompts are held out.
+        seed: of the weights and of the teacher, at least 0.
+        cache_dir: one folder for each base, named by a hash of everything that the base depends on.
+        size: "tiny" or "mid".
+        batch_size: texts per step.
+        threads: CPU threads; they change the last bits.
+    """
+    check_choice("size", size, TINY_CONFIGS)
+    check_int("seed", seed, 0)
+    for name, value in {"steps": steps, "batch_size": batch_size, "threads": threads}.items():
+        check_int(name, value, 1)
     import torch
+    import transformers
 
-    return getattr(torch, name)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    settings = {"seed": seed, "steps": steps, "batch_size": batch_size, "threads": threads, "device": device}
+    ingredients = settings | {
+        "task": task.fingerprint(),
+        "config": TINY_CONFIGS[size],
+        "optimizer": TINY_OPTIMIZER | {"lr": TINY_LEARNING_RATES[size]},
+        "warmup_steps": TINY_WARMUP_STEPS,
+        "max_grad_norm": TINY_MAX_GRAD_NORM,
+        "versions": {module.__name__: module.__version__ for module in (np, torch, transformers)},
+    }
+    text = json.dumps(ingredients, indent=2, sort_keys=True)
+    target = Path(cache_dir) / hashlib.sha256(text.encode()).hexdigest()[:16]
+    if target.is_dir():
+        return target
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the target: a move is atomic only within one file system.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as making:
+        work = Path(making) / target.name
+        tokenizer = chain.make_tokenizer(task.spec)
+        model = _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, threads, device, progress)
+        model.save_pretrained(work)
+        tokenizer.save_pretrained(work)
+        (work / "tiny_base.json").write_text(text + "\n", encoding="utf-8")
+        try:
+            os.replace(work, target)
+        except OSError:
+            # Another process may have put the same base there meanwhile.
+            if not target.is_dir():
+                raise
+    return target
 
 
-def _require(package: str, extra: str) -> None:
-    if package not in sys.modules and importlib.util.find_spec(package) is None:
-        raise ImportError(f"{package} is not installed; pip install 'gdro[{extra}]'")
+def _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, threads, device, progress):
+    import torch
+    import transformers
+    from tqdm.auto import trange
+
+    rng = np.random.default_rng(seed)
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    config = transformers.Qwen3Config(
+        vocab_size=len(tokenizer), bos_token_id=None, **TINY_CONFIGS[size], **ends
+    )
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            # torch.manual_seed would also seed GPUs, whose state fork_rng does not restore.
+            torch.default_generator.manual_seed(seed)
+            model = transformers.Qwen3ForCausalLM(config).to(device).train()
+            optimizer = torch.optim.AdamW(model.parameters(), lr=TINY_LEARNING_RATES[size], **TINY_OPTIMIZER)
+            warmup = min(TINY_WARMUP_STEPS, steps // 2)
+            schedule = transformers.get_cosine_schedule_with_warmup(optimizer, warmup, steps)
+            for _ in trange(steps, desc="tiny base", unit="step", disable=not progress):
+                _completion_loss(model, tokenizer, *chain.teach(task, rng, batch_size)).backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), TINY_MAX_GRAD_NORM)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+    finally:
+        torch.set_num_threads(threads_before)
+    return model.to("cpu").eval()
 
 
-def check_choice_of_model(
-    kind: str, dtype: str | None, lora: Mapping[str, Any] | None, attention: str | None
-) -> None:
-    """ValueError for what :func:`load_model` cannot do, before anything is loaded."""
-    if kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}; give one of {KINDS}")
-    if dtype is not None and dtype not in DTYPES:
-        raise ValueError(f"dtype is {dtype!r}; give one of {DTYPES}, or None to choose by kind")
-    if lora is not None and not kind.endswith("lora"):
-        raise ValueError(f"lora is given for kind {kind!r}; leave it out or use a LoRA kind")
-    if attention is not None and kind.startswith("unsloth"):
-        raise ValueError(f"attention is {attention!r} for kind {kind!r}; Unsloth brings its own")
+def _completion_loss(model, tokenizer, prompts, completions):
+    """Mean cross-entropy, in nats per token, of the completions and their end-of-text tokens."""
+    texts = [p + c + tokenizer.eos_token for p, c in zip(prompts, completions, strict=True)]
+    # All texts of a task are equally long, so that no batch needs padding.
+    ids = tokenizer(texts, return_tensors="pt")["input_ids"].to(model.device)
+    labels = ids.clone()
+    labels[:, : len(prompts[0])] = -100  # one token per character; -100 is ignored by the loss
+    return model(input_ids=ids, labels=labels, use_cache=False).loss

@@ -1,35 +1,42 @@
-"""Profiles: one YAML file says all of a kind of run.
+"""Profiles: one YAML file (profiles/*.yaml) describes a kind of run.
 
-A profile (profiles/*.yaml) names the task, the model, how it is trained and evaluated, on how many
-processes, and the variants to compare. Unknown and unfit fields are refused when it is read, before
-anything is computed. The variant "base" is the model before training.
-
-Nothing heavy is imported here: Unsloth must come before TRL, and the profile says whether it comes.
+Unknown and invalid fields are refused when the file is read; TRL's own training options only in the first job
+(`gdro.training.check_training`), because Unsloth must be imported before TRL. The variant "base" is the model
+before training.
 """
 
+import hashlib
+import json
+import runpy
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from gdro.controller import make_controller
 from gdro.models import check_choice_of_model
 
 BASE = "base"
+RESERVED = {BASE, "results", "figures", "logs"}  # folders of a profile's runs
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$")]  # becomes a folder, reaches a shell
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+Part = Annotated[float, Field(gt=0, le=1)]
+NotNegative = Annotated[int, Field(ge=0)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ChainChoice(_Strict):
     """The embedded task; see gdro.tasks.chain."""
 
     kind: Literal["chain"] = "chain"
-    seed: int = Field(0, ge=0)
-    n_train: int = Field(1000, ge=1)
-    n_eval_per_family: int = Field(40, ge=1)
+    seed: NotNegative = 0
+    n_train: Count = 1000
+    n_eval_per_family: Count = 40
 
     @property
     def groups(self) -> list[str]:
@@ -40,11 +47,8 @@ class ChainChoice(_Strict):
 class MathChoice(_Strict):
     """Math data sets; see gdro.tasks.math for the names.
 
-    train (one that has a training split) and evaluate name data sets; paths has a local copy, in the
-    hub's schema, for those that are not to come from the hub. drop_bad_rows leaves rows out that cannot be
-    used and reports them, instead of stopping there. Training prompts of more than max_prompt_tokens are
-    left out and reported. Groups of the scores are the evaluation data sets, or the column group_by
-    ("level" or "subject").
+    paths: local copies, in the hub's schema. drop_bad_rows: leave unusable rows out and report them, as too
+    long training prompts always are. group_by: what scores are split by.
     """
 
     kind: Literal["math"]
@@ -53,28 +57,25 @@ class MathChoice(_Strict):
     paths: dict[str, str] = {}
     style: Literal["chat", "text"] = "chat"
     signed: bool = True
-    train_limit: int | None = Field(None, ge=1)
-    evaluate_limit: int | None = Field(None, ge=1)
+    train_limit: Count | None = None
+    evaluate_limit: Count | None = None
     drop_bad_rows: bool = False
     group_by: Literal["dataset", "level", "subject"] = "dataset"
-    max_prompt_tokens: int = Field(1024, ge=1)
-    max_completion_tokens: int = Field(3072, ge=1)
-    verify_seconds: float = Field(5.0, gt=0)
-    verify_workers: int | None = Field(None, ge=1)
+    max_prompt_tokens: Count = 1024
+    max_completion_tokens: Count = 3072
+    verify_seconds: Positive = 5.0
+    verify_workers: Count | None = None
 
     @model_validator(mode="after")
-    def _names_are_known(self):
+    def _names_are_known(self) -> Self:
         from gdro.tasks.math import MATH_SPECS, spec_of
 
-        for name in (*self.evaluate, *self.paths):
-            spec_of(name)
-        if spec_of(self.train).train_split is None:
-            known = [name for name, spec in MATH_SPECS.items() if spec.train_split is not None]
-            raise ValueError(
-                f"task.train is {self.train!r}, which is for evaluation; train on one of {known}"
-            )
-        same_split = spec_of(self.train).train_split == spec_of(self.train).split
-        if self.train in self.evaluate and (same_split or Path(self.paths.get(self.train, "")).is_file()):
+        spec, *_ = map(spec_of, (self.train, *self.evaluate, *self.paths))
+        known = [name for name, other in MATH_SPECS.items() if other.train_split is not None]
+        if self.train not in known:
+            raise ValueError(f"task.train is {self.train!r}, which is for evaluation; use one of {known}")
+        same_rows = spec.train_split == spec.split or Path(self.paths.get(self.train, "")).is_file()
+        if self.train in self.evaluate and same_rows:
             raise ValueError(f"task.evaluate names {self.train!r}, whose rows are trained on; leave it out")
         return self
 
@@ -87,147 +88,121 @@ class MathChoice(_Strict):
 
 
 class BaseChoice(_Strict):
-    """How the tiny base is made, where the model is not loaded; see gdro.tiny.tiny_base."""
+    """How `tiny_base` makes the model where model.source is not given."""
 
     size: Literal["tiny", "mid"] = "tiny"
-    seed: int = Field(0, ge=0)
-    steps: int = Field(800, ge=1)
-    batch_size: int = Field(96, ge=1)
-    threads: int = Field(1, ge=1)
+    seed: NotNegative = 0
+    steps: Count = 800
+    batch_size: Count = 96
+    threads: Count = 1
 
 
 class ModelChoice(_Strict):
-    """What is trained: arguments of gdro.models.load_model. Without a source, the tiny base made here.
-
-    revision: of a source on the hub.
-    """
+    """What is trained: arguments of gdro.models.load_model. Without a source, the tiny base made here."""
 
     source: str | None = None
     kind: Literal["full", "lora", "unsloth-full", "unsloth-lora"] = "full"
     dtype: Literal["float32", "bfloat16"] | None = None
     gradient_checkpointing: bool = False
     lora: dict[str, Any] | None = None
-    attention: str | None = None
     revision: str | None = None
-
-    @model_validator(mode="after")
-    def _can_be_loaded(self):
-        check_choice_of_model(self.kind, self.dtype, self.lora, self.attention)
-        return self
 
     @property
     def is_unsloth(self) -> bool:
+        """Whether Unsloth loads the model."""
         return self.kind.startswith("unsloth")
-
-    @property
-    def is_lora(self) -> bool:
-        return self.kind.endswith("lora")
-
-
-class VllmChoice(_Strict):
-    """Generation in training through vLLM: in the same process, or by `trl vllm-serve` elsewhere."""
-
-    mode: Literal["colocate", "server"] = "colocate"
-    gpu_memory_utilization: float = Field(0.3, gt=0, lt=1)
-    tensor_parallel_size: int = Field(1, ge=1)
-    server_base_url: str | None = None
-
-    @model_validator(mode="after")
-    def _server_has_a_place(self):
-        if (self.mode == "server") != (self.server_base_url is not None):
-            raise ValueError(
-                f"vllm.mode={self.mode!r} with server_base_url={self.server_base_url!r}: give the url of "
-                "`trl vllm-serve` for mode 'server', and none for 'colocate'"
-            )
-        return self
 
 
 class TrainChoice(_Strict):
-    """GRPO's own settings. A step is one generation batch and one optimizer step.
+    """GDROConfig's fields; those named here have another default or a narrower domain than TRL's.
 
-    micro_batch: completions that one process trains on at once; the rest is accumulated. None for all of
-    its share. vllm: None generates with transformers.
+    Our own two: prompts_per_step, the prompts of one generation batch, and updates_per_step, the optimizer
+    steps that share it. per_device_train_batch_size: None for all of a process's share.
     """
 
-    steps: int = Field(150, ge=1)
-    prompts_per_step: int = Field(32, ge=1)
-    mean_rollouts: int = Field(4, ge=2)
-    micro_batch: int | None = Field(None, ge=1)
-    learning_rate: float = Field(1e-4, gt=0)
+    model_config = ConfigDict(extra="allow")
+
+    prompts_per_step: Count = 32
+    updates_per_step: Count = 1
+    max_steps: Count = 150
+    num_iterations: Count = 1
+    num_generations: Annotated[int, Field(ge=2)] = 4
+    per_device_train_batch_size: Count | None = None
+    learning_rate: Positive = 1e-4
+    lr_scheduler_type: str = "constant"
+    save_steps: Count = 50
     beta: float = Field(0.0, ge=0)
-    epsilon_high: float | None = Field(None, gt=0)
-    temperature: float = Field(1.0, gt=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0)
-    loss_type: Literal["grpo", "bnpo", "dr_grpo", "dapo"] = "dapo"
-    advantage_std: Literal["sample", "population"] = "sample"
-    advantage_clip: float | None = Field(None, gt=0)
-    save_steps: int = Field(50, ge=1)
-    vllm: VllmChoice | None = None
+    epsilon_high: Positive | None = None
+    temperature: Positive = 1.0
+    top_p: Part = 1.0
+    top_k: NotNegative = 0
+    loss_type: Literal["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "sapo", "vespo"] = "dapo"
+    use_vllm: bool = False
+
+    @property
+    def mean_rollouts(self) -> int:
+        """Rollouts of a prompt on average."""
+        return self.num_generations
+
+    @property
+    def generation_batches(self) -> int:
+        """Generation batches of the whole training, one row of the record each."""
+        return self.max_steps // (self.updates_per_step * self.num_iterations)
+
+    @property
+    def budget(self) -> int:
+        """Rollouts of the whole training."""
+        return self.generation_batches * self.prompts_per_step * self.num_generations
 
     def local_batch(self, processes: int) -> tuple[int, int]:
-        """Completions one process trains on at once, and how many such make its share of a step.
-
-        Raises ValueError where the step cannot be split so.
-        """
-        completions = self.prompts_per_step * self.mean_rollouts
-        micro_batch = self.micro_batch or completions // processes
-        if not micro_batch or completions % (micro_batch * processes):
+        """Completions per process and forward pass, and passes accumulated for an optimizer step."""
+        completions = self.prompts_per_step * self.num_generations
+        passes = self.updates_per_step * processes
+        micro_batch = self.per_device_train_batch_size or completions // passes
+        if not micro_batch or completions % (micro_batch * passes):
             raise ValueError(
-                f"a step's {self.prompts_per_step} × {self.mean_rollouts} = {completions} completions cannot "
-                f"be split among {processes} processes in micro-batches of {micro_batch}; change "
-                "train.micro_batch, train.prompts_per_step or launch.processes"
+                f"{self.prompts_per_step} × {self.num_generations} = {completions} completions cannot be "
+                f"split among {processes} processes and {self.updates_per_step} updates in micro-batches of "
+                f"{micro_batch}; change train.per_device_train_batch_size or launch.processes"
             )
-        return micro_batch, completions // (micro_batch * processes)
+        return micro_batch, completions // (micro_batch * passes)
 
 
 class EvaluationChoice(_Strict):
-    """Samples of each held-out prompt. batch_size is for engine "hf", the next two for "vllm"."""
+    """Samples of each held-out prompt. batch_size is for engine "hf", the last two for "vllm"."""
 
     engine: Literal["hf", "vllm"] = "hf"
-    samples: int = Field(8, ge=1)
-    k: int = Field(8, ge=1)
-    temperature: float = Field(1.0, gt=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0)
-    batch_size: int = Field(240, ge=1)
-    gpu_memory_utilization: float = Field(0.9, gt=0, lt=1)
-    tensor_parallel_size: int = Field(1, ge=1)
+    samples: Count = 8
+    k: Count = 8
+    temperature: Positive = 1.0
+    top_p: Part = 1.0
+    top_k: NotNegative = 0
+    batch_size: Count = 240
+    gpu_memory_utilization: Part = 0.9
+    tensor_parallel_size: Count = 1
 
 
 class LaunchChoice(_Strict):
     """Processes to train on. config: a file of configs/accelerate/ by its name, or the path of one."""
 
-    processes: int = Field(1, ge=1)
+    processes: Count = 1
     config: str | None = None
 
-    @model_validator(mode="after")
-    def _config_is_there(self):
-        if self.config_path is not None and not self.config_path.is_file():
-            raise ValueError(f"launch.config is {self.config!r}, but there is no {self.config_path}")
-        return self
-
     @property
-    def config_path(self) -> Path | None:
-        """accelerate's configuration file; None leaves the launch to torch."""
-        if self.config is None or self.config.endswith((".yaml", ".yml")):
-            return None if self.config is None else Path(self.config)
+    def config_path(self) -> Path:
+        """accelerate's configuration file, where config names one."""
+        if str(self.config).endswith((".yaml", ".yml")):
+            return Path(str(self.config))
         return repository() / "configs" / "accelerate" / f"{self.config}.yaml"
-
-    @property
-    def is_here(self) -> bool:
-        """Whether training runs in the process that asks for it."""
-        return self.processes == 1 and self.config is None
 
 
 class Variant(_Strict):
-    """One way to train: the controller's arguments, and what of `train` and `model` it changes.
+    """One way to train: a registered method with its options, and changes to `train` and `model`.
 
-    groups: a column of the training data whose values are the groups, in place of difficulty bins.
-    baseline: the variant that tables compare it with, if the profile has it.
+    groups: a column of static groups in place of difficulty bins. baseline: what tables compare with.
     """
 
-    method: Literal["grpo", "prompt", "rollout", "both"]
+    method: str
     preset: str = "default"
     options: dict[str, Any] = {}
     groups: str | None = None
@@ -237,88 +212,78 @@ class Variant(_Strict):
     baseline: str = "grpo"
 
 
-def _kind_of_task(value):
-    return value.get("kind", "chain") if isinstance(value, dict) else value.kind
-
-
-TaskChoice = Annotated[
-    Annotated[ChainChoice, Tag("chain")] | Annotated[MathChoice, Tag("math")], Discriminator(_kind_of_task)
-]
+def _kind_of_task(value: Any) -> Any:
+    return value.get("kind", "chain") if isinstance(value, dict) else getattr(value, "kind", None)
 
 
 class Profile(_Strict):
-    """All of a kind of run; unknown fields are refused.
+    """Everything about a kind of run.
 
-    gpus: what a scheduler reserves for one run. keep_models: False deletes a trained model once it is
-    evaluated.
+    methods_from: a Python file that registers methods of your own. gpus: what a scheduler reserves for one
+    training. keep_models: False deletes a trained model once it is evaluated.
     """
 
-    name: str
+    name: Name
     title: str = ""
-    task: TaskChoice = ChainChoice()
+    methods_from: str | None = None
+    task: Annotated[
+        Annotated[ChainChoice, Tag("chain")] | Annotated[MathChoice, Tag("math")],
+        Discriminator(_kind_of_task),
+    ] = ChainChoice()
     base: BaseChoice = BaseChoice()
     model: ModelChoice = ModelChoice()
     train: TrainChoice = TrainChoice()
     evaluation: EvaluationChoice = EvaluationChoice()
     launch: LaunchChoice = LaunchChoice()
-    gpus: int = Field(0, ge=0)
+    gpus: NotNegative = 0
     keep_models: bool = True
-    variants: dict[str, Variant] = Field(min_length=1)
-    seeds: list[int] = Field(min_length=1)
+    variants: dict[Name, Variant] = Field(min_length=1)
+    seeds: list[NotNegative] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _fits_together(self):
+    def _fits_together(self) -> Self:
         """Refuse now what would otherwise fail after hours: each variant's controller is made once."""
+        labels = [self.label(variant) for variant in self.variants]
         if self.evaluation.samples < self.evaluation.k:
-            raise ValueError(
-                f"evaluation.k={self.evaluation.k} needs as many samples, got {self.evaluation.samples}"
-            )
-        if len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
-            raise ValueError(f"seeds must differ and be ≥ 0, got {self.seeds}")
+            raise ValueError("evaluation.k needs as many evaluation.samples")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds must differ, got {self.seeds}")
         if self.task.kind == "math" and self.model.source is None:
             raise ValueError("model.source must name a model for task.kind 'math': a folder or a hub id")
-        labels = [self.label(variant) for variant in self.variants]
-        if len(set(labels)) < len(labels) or {BASE, "results"} & set(self.variants):
-            raise ValueError(
-                f"variants need labels of their own and may not be called base or results: {labels}"
-            )
-        for name, variant in self.variants.items():
-            if variant.baseline not in (*self.variants, "grpo"):
-                raise ValueError(
-                    f"variant {name!r} has the baseline {variant.baseline!r}; "
-                    f"name one of {list(self.variants)}"
-                )
-            self._check_training(name, self.train_of(name))
-            self._check_model(name, self.model_of(name), self.train_of(name))
-            self._check_groups(name, variant.groups)
-            make_controller(
-                variant.method, variant.preset, variant.options, self.train_of(name).mean_rollouts
-            )
+        if len(set(labels)) < len(labels):
+            raise ValueError(f"variants need labels of their own, got {labels}")
+        if RESERVED & set(self.variants):
+            raise ValueError(f"variants may not be called any of {sorted(RESERVED)}")
+        if self.launch.config is not None and not self.launch.config_path.is_file():
+            raise ValueError(f"launch.config is {self.launch.config!r}: no {self.launch.config_path}")
+        if self.methods_from is not None:
+            if not self._methods_file.is_file():
+                raise ValueError(f"methods_from is {self.methods_from!r}, which is no file")
+            runpy.run_path(str(self._methods_file))
+        for name in self.variants:
+            try:
+                self._check_variant(name)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"variant {name!r}: {error}") from error
         return self
 
-    def _check_training(self, name, train):
-        most = self.task.n_train if self.task.kind == "chain" else self.task.train_limit
-        prompts = train.prompts_per_step
-        if train.steps != self.train.steps or (most is not None and prompts > most):
-            raise ValueError(
-                f"variant {name!r} must have the profile's {self.train.steps} steps and at most "
-                f"{most} prompts a step, got {train.steps} and {prompts}"
-            )
+    def _check_variant(self, name: str) -> None:
+        variant, train, model = self.variants[name], self.train_of(name), self.model_of(name)
+        check_choice_of_model(model.kind, model.dtype, model.lora)
+        if variant.baseline not in (*self.variants, "grpo"):
+            raise ValueError(f"baseline is {variant.baseline!r}; name one of {list(self.variants)}")
+        same, steps = (train.max_steps, train.generation_batches), self.train.max_steps
+        if same != (steps, self.train.generation_batches):
+            raise ValueError(f"it must have the profile's {steps} steps, got {train.max_steps}")
+        if train.max_steps % (train.updates_per_step * train.num_iterations):
+            raise ValueError("max_steps must be a multiple of updates_per_step × num_iterations")
+        if model.is_unsloth and (train.use_vllm or self.launch.config not in (None, "ddp")):
+            raise ValueError("training through Unsloth needs use_vllm: false and launch.config ddp or none")
+        if variant.groups not in (None, *self.task.groups):
+            known = self.task.groups or "no such column"
+            raise ValueError(f"groups='{variant.groups}', but the training data have {known}")
         train.local_batch(self.launch.processes)
-
-    def _check_model(self, name, model, train):
-        if model.is_unsloth and (train.vllm is not None or self.launch.config not in (None, "ddp")):
-            raise ValueError(
-                f"variant {name!r} trains through Unsloth with train.vllm={train.vllm!r} and launch.config="
-                f"{self.launch.config!r}; it needs train.vllm null and launch.config ddp or none"
-            )
-
-    def _check_groups(self, name, groups):
-        known = self.task.groups
-        if groups is not None and groups not in known:
-            raise ValueError(
-                f"variant {name!r} has groups={groups!r}; the training data have {known or 'no such column'}"
-            )
+        make_controller(variant.method, variant.preset, variant.options, train.num_generations)
 
     def label(self, variant: str) -> str:
         """What tables and legends call a variant."""
@@ -333,36 +298,50 @@ class Profile(_Strict):
         changes = {} if variant == BASE else self._variant(variant).model
         return ModelChoice(**(self.model.model_dump() | changes))
 
-    def settings_of(self, variant: str) -> dict[str, Any]:
-        """All that a run of the variant depends on besides its seed; labels and other variants do not."""
+    def settings_of(self, variant: str, *, evaluated: bool = True) -> dict[str, Any]:
+        """What a run depends on besides its seed: no labels, and unless `evaluated`, no evaluation."""
         settings = self.model_dump(include={"task", "base", "evaluation"})
+        if not evaluated:
+            settings.pop("evaluation")
+            for field in ("evaluate", "evaluate_limit", "group_by"):
+                settings["task"].pop(field, None)
         settings["model"] = self.model_of(variant).model_dump()
         if variant != BASE:
-            chosen = self._variant(variant).model_dump(include={"method", "preset", "options", "groups"})
-            settings |= chosen | {"train": self.train_of(variant).model_dump()}
+            settings |= self._variant(variant).model_dump(include={"method", "preset", "options", "groups"})
+            settings["train"] = self.train_of(variant).model_dump()
+            if self.methods_from is not None:
+                settings["methods"] = hashlib.sha256(self._methods_file.read_bytes()).hexdigest()
         return settings
 
-    def _variant(self, variant):
+    @property
+    def _methods_file(self) -> Path:
+        return repository() / str(self.methods_from)
+
+    def _variant(self, variant: str) -> Variant:
         if variant not in self.variants:
-            raise ValueError(
-                f"variant must be one of {[BASE, *self.variants]} of profile {self.name!r}, got {variant!r}"
-            )
+            raise ValueError(f"variant must be one of {[BASE, *self.variants]}, got {variant!r}")
         return self.variants[variant]
 
 
 def load_profile(name: str | Path) -> Profile:
-    """Read profiles/<name>.yaml, or the file itself if a path to one is given.
-
-    Raises ValueError for an unknown profile or one with unknown, missing or unfit fields.
-    """
-    path = Path(name)
+    """Read profiles/<name>.yaml, or the .yaml file at a path. ValueError for whatever is wrong with it."""
+    path, profiles = Path(name), repository() / "profiles"
     if path.suffix not in (".yaml", ".yml"):
-        path = repository() / "profiles" / f"{name}.yaml"
+        path = profiles / f"{name}.yaml"
     if not path.is_file():
-        known = sorted(file.stem for file in (repository() / "profiles").glob("*.yaml"))
+        known = sorted(file.stem for file in profiles.glob("*.yaml"))
         raise ValueError(f"profile must be one of {known} or the path of a .yaml file, got {str(name)!r}")
-    fields = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return Profile(**{"name": path.stem, **(fields or {})})
+    try:
+        fields = yaml.load(path.read_text(encoding="utf-8"), _PlainYaml)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"{path} must hold fields such as `seeds: [0]`, got {type(fields).__name__}")
+    try:
+        return Profile.model_validate({"name": path.stem, **fields})
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+        raise ValueError(f"{path}: {'; '.join(faults)}") from error
 
 
 def repository() -> Path:
@@ -374,5 +353,27 @@ def repository() -> Path:
 
 
 def run_folder(runs_dir: str | Path, variant: str, seed: int) -> Path:
-    """Where a run's records lie."""
+    """Where a run's records are."""
     return Path(runs_dir) / variant / f"seed{seed}"
+
+
+class _PlainYaml(yaml.BaseLoader):
+    """YAML whose plain values are JSON's or texts (010, 1:30, yes, .inf); no key twice, no aliases."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not allowed; write the value out")
+        return super().compose_node(parent, index)
+
+    def construct_scalar(self, node: Any) -> Any:
+        try:
+            return node.value if node.style else json.loads(node.value, parse_constant=str)
+        except ValueError:
+            return node.value
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for place, key in enumerate(keys):
+            if key in keys[:place]:
+                raise yaml.YAMLError(f"{key!r} is given twice, {node.start_mark}")
+        return super().construct_mapping(node, deep)

@@ -1,12 +1,7 @@
-"""What a run leaves: tables and a manifest, each written whole or not at all.
+"""What a run leaves: tables, manifests and states, each written whole or not at all.
 
-A table is a list of rows, one JSON object per line. A value is a str, bool, int, finite float or
-None, or a list of these; numpy scalars and arrays are taken too. Floats come back bit for bit.
-A manifest is one JSON object: what the run says of itself, and what it ran on. It says "this run
-is whole", so it is the last thing that a run writes.
-
-JSON has no NaN and no infinity, so both are a `ValueError` that names the row and the key: write
-None for "no value", or leave the key out.
+A table is a list of rows, one JSON object per line. A manifest means "this run is complete", so it is written
+last. Floats come back bit for bit. JSON has no NaN and no infinity: write None, or leave the key out.
 """
 
 import json
@@ -20,30 +15,22 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from safetensors import safe_open
-from safetensors.numpy import save
 
 import gdro
 
-PACKAGES = (
-    "numpy", "scipy", "torch", "transformers", "trl", "datasets", "peft", "vllm", "unsloth",
-)  # fmt: skip
+PACKAGES = ("numpy", "scipy", "torch", "transformers", "trl", "datasets", "peft", "vllm", "unsloth")
 
 
 def replace_text(path: str | Path, text: str) -> None:
-    """Put `text` at `path` at once: a reader finds the old file or the new one, never a part."""
-    _replace_bytes(path, text.encode("utf-8"))
-
-
-def _replace_bytes(path: str | Path, content: bytes) -> None:
+    """Write `text` to `path` at once: a reader finds the old file or the new one, never a part."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the target, since os.replace is atomic only within one file system; opened by hand,
-    # since tempfile would make a result that nobody else on a shared machine may read.
+    # Beside the target, since os.replace is atomic only within one file system; not by tempfile, which would
+    # make a file that nobody else on a shared machine may read.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with partial.open("xb") as stream:
-            stream.write(content)
+        with partial.open("x", encoding="utf-8", newline="") as stream:
+            stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(partial, path)
@@ -52,88 +39,82 @@ def _replace_bytes(path: str | Path, content: bytes) -> None:
 
 
 def write_table(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write `rows` as JSON lines. ValueError names the row (from 0) and key of a bad value."""
+    """Write `rows` as JSON lines; ValueError names the row (from 0) and key of a bad value."""
     lines = [json.dumps(_plain(row, f"row {number}")) for number, row in enumerate(rows)]
     replace_text(path, "".join(line + "\n" for line in lines))
 
 
 def read_table(path: str | Path) -> list[dict[str, Any]]:
-    """The rows that `write_table` wrote. ValueError if the file is absent or a line is broken."""
-    lines = _read_text(path, "table").split("\n")
-    if lines[-1]:
+    """Return the rows that `write_table` wrote; ValueError if the file is absent or a line is broken."""
+    *lines, rest = _read_text(path, "table").split("\n")
+    if rest:
         raise ValueError(f"table {path} stops in mid-line; it is cut short: write it again")
-    return [_parse(line, f"table {path}, line {n}") for n, line in enumerate(lines[:-1], start=1)]
+    return [_parse(line, f"table {path}, line {number}") for number, line in enumerate(lines, start=1)]
 
 
 def write_manifest(path: str | Path, payload: Mapping[str, Any]) -> None:
-    """Write `payload` with the versions and the platform it ran on, as a run's last act."""
-    surroundings = environment()
-    taken = sorted(set(payload) & set(surroundings))
-    if taken:
+    """Write `payload` with versions and kind of machine; no host names and no paths: it may be published."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    surroundings = {
+        "gdro": gdro.__version__,
+        "python": platform.python_version(),
+        "packages": found,
+        "platform": {"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count()},
+    }
+    if taken := sorted(set(payload) & set(surroundings)):
         raise ValueError(f"manifest payload holds {taken}, which write_manifest adds: rename them")
-    whole = surroundings | _plain(payload, "manifest")
-    replace_text(path, json.dumps(whole, indent=2) + "\n")
+    replace_text(path, json.dumps(surroundings | _plain(payload, "manifest"), indent=2) + "\n")
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
-    """The manifest at `path`. ValueError if it is absent or broken: then the run is not whole."""
+    """Return the manifest at `path`; ValueError if it is absent or broken: the run is not complete then."""
     return _parse(_read_text(path, "manifest"), f"manifest {path}")
 
 
-def environment() -> dict[str, Any]:
-    """Versions and machine kind; no host names, no paths: a manifest may be published."""
-    return {
-        "gdro": gdro.__version__,
-        "python": platform.python_version(),
-        "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
-        "platform": {
-            "system": platform.system(),
-            "machine": platform.machine(),
-            "cpus": os.cpu_count(),
-        },
-    }
+def save_state(path: str | Path, state: Mapping[str, Any]) -> None:
+    """Write a nested `state_dict` of plain values and arrays as JSON. Nothing is pickled."""
+    replace_text(path, json.dumps(_plain(state, "state", tagged=True)))
 
 
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+def load_state(path: str | Path) -> dict[str, Any]:
+    """Return the nested dictionary that `save_state` wrote; ValueError if there is none."""
+    return json.loads(_read_text(path, "saved state"), object_hook=_decode)
 
 
-def _plain(value: Any, where: str) -> Any:
-    """`value` in JSON's own types; `where` says whose value it is, for the message."""
+def _decode(value: dict[str, Any]) -> Any:
+    is_array = value.keys() == {"array", "dtype", "shape"}
+    return np.array(value["array"], value["dtype"]).reshape(value["shape"]) if is_array else value
+
+
+def _plain(value: Any, where: str, tagged: bool = False) -> Any:
+    """`value` in JSON's own types; `where` is for messages. tagged: arrays keep their type and shape."""
+    if tagged and isinstance(value, np.ndarray):
+        return {"array": value.ravel().tolist(), "dtype": value.dtype.str, "shape": value.shape}
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist(), where)
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"{where} is {value}, which JSON cannot hold: write None instead")
-        return float(value)
+        value = value.tolist()
     if isinstance(value, Mapping):
-        return {_key(key, where): _plain(item, f"{where}, {key!r}") for key, item in value.items()}
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"{where} has the key {key!r}, a {type(key).__name__}: use a str")
+        return {key: _plain(item, f"{where}, {key!r}", tagged) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item, f"{where}, [{place}]") for place, item in enumerate(value)]
-    raise ValueError(
-        f"{where} is a {type(value).__name__}; wanted str, bool, int, float, None, or a list, "
-        "dict or numpy array of these: convert it first"
-    )
-
-
-def _key(key: Any, where: str) -> str:
-    if not isinstance(key, str):
-        raise ValueError(f"{where} has the key {key!r}, a {type(key).__name__}: use a str")
-    return key
+        return [_plain(item, f"{where}, [{place}]", tagged) for place, item in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where} is {value}, which JSON cannot hold: write None instead")
+    if value is None or isinstance(value, bool | str | int | float):
+        return value
+    raise ValueError(f"{where} is a {type(value).__name__}, which JSON cannot hold: convert it first")
 
 
 def _read_text(path: str | Path, kind: str) -> str:
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"no {kind} at {path}: the run has not ended well; run it again")
-    return path.read_text(encoding="utf-8")
+    if not Path(path).is_file():
+        raise ValueError(f"no {kind} at {path}: the run is not complete; run it again")
+    return Path(path).read_text(encoding="utf-8")
 
 
 def _parse(text: str, where: str) -> dict[str, Any]:
@@ -148,42 +129,3 @@ def _parse(text: str, where: str) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
-
-
-def save_state(path: str | Path, state: Mapping[str, Any]) -> None:
-    """A nested `state_dict` (arrays and plain values) as one safetensors file, whole or not at all.
-
-    Arrays become tensors named by their place, "bins.record.successes"; the plain values travel as
-    JSON in the file's metadata. Nothing is pickled.
-    """
-    arrays, plain = _split_state(state)
-    _replace_bytes(path, save(arrays, metadata={"plain": json.dumps(_plain(plain, "state"))}))
-
-
-def load_state(path: str | Path) -> dict[str, Any]:
-    """The nested dictionary that `save_state` wrote. ValueError if there is none at `path`."""
-    if not Path(path).is_file():
-        raise ValueError(f"no saved state at {path}; resume from a checkpoint that holds one")
-    with safe_open(path, framework="np") as file:
-        state: dict[str, Any] = json.loads(file.metadata()["plain"])
-        for name in file.keys():  # noqa: SIM118 (safe_open is no mapping)
-            *parents, leaf = name.split(".")
-            place = state
-            for parent in parents:
-                place = place.setdefault(parent, {})
-            place[leaf] = file.get_tensor(name)
-    return state
-
-
-def _split_state(state, prefix=""):
-    """Arrays by dotted name, and what is left of the nested dictionary."""
-    arrays, plain = {}, {}
-    for name, value in state.items():
-        if isinstance(value, np.ndarray):
-            arrays[prefix + name] = np.ascontiguousarray(value)
-        elif isinstance(value, Mapping):
-            deeper, plain[name] = _split_state(value, f"{prefix}{name}.")
-            arrays |= deeper
-        else:
-            plain[name] = value
-    return arrays, plain

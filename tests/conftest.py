@@ -1,5 +1,7 @@
-"""What all tests share: hypothesis tries the same examples everywhere, and keeps nothing on disk."""
+"""What tests share: small real runs; hypothesis tries the same examples everywhere, and keeps none."""
 
+import pytest
+import yaml
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -11,3 +13,58 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("stable")
+
+SMALL_PROFILE = {
+    "seeds": [0, 1],
+    "task": {"n_train": 60, "n_eval_per_family": 4},
+    "base": {"steps": 60, "batch_size": 32},
+    "train": {"max_steps": 6, "prompts_per_step": 8, "save_steps": 2},
+    "evaluation": {"samples": 4, "k": 4},
+    "variants": {
+        "grpo": {"method": "grpo"},
+        "prompt": {"method": "prompt", "label": "Prompt-GDRO"},
+        "rollout": {"method": "rollout", "label": "Rollout-GDRO"},
+        "both": {"method": "both"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """torch on one thread: several on busy cores are many times slower."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory):
+    """The folder of a small base, made once."""
+    import tiny_run
+
+    return tiny_run.make_base(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """Every run of a small profile, really trained and evaluated: (profile, runs folder, cache of bases)."""
+    import torch
+
+    from gdro import experiment
+    from gdro.profiles import load_profile, run_folder
+
+    folder = tmp_path_factory.mktemp("experiment")
+    (folder / "small.yaml").write_text(yaml.safe_dump(SMALL_PROFILE))
+    profile, threads = load_profile(folder / "small.yaml"), torch.get_num_threads()
+    torch.set_num_threads(1)
+    for variant in ["base", *profile.variants]:
+        for seed in [0] if variant == "base" else profile.seeds:
+            run = profile, variant, seed, run_folder(folder / "runs", variant, seed), folder / "bases"
+            if variant != "base":
+                experiment.train(*run)
+            experiment.evaluate(*run)
+    torch.set_num_threads(threads)
+    return profile, folder / "runs", folder / "bases"

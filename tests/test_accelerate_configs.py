@@ -1,34 +1,35 @@
-"""The shipped accelerate configurations: read by accelerate itself, and tried on two CPU processes."""
+"""The shipped accelerate configurations: read by accelerate itself, and tried on CPU processes."""
 
-import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from conftest import SMALL_PROFILE
+from safetensors.torch import load_file
 
-from gdro.estimate import _sharding
-from gdro.profiles import LaunchChoice, Profile
+from gdro.experiment import base
+from gdro.profiles import load_profile
+from gdro.records import read_manifest, read_table
 
 REPOSITORY = Path(__file__).parent.parent
 CONFIGS = REPOSITORY / "configs" / "accelerate"
 NAMES = ("ddp", "fsdp2", "deepspeed-zero2", "deepspeed-zero3")
-PROFILE = {
+PROFILE = SMALL_PROFILE | {
     "name": "sharded",
     "task": {"n_train": 48, "n_eval_per_family": 2},
-    "base": {"steps": 60, "batch_size": 32},
     "train": {
-        "steps": 6,
+        "max_steps": 10,
         "prompts_per_step": 8,
-        "micro_batch": 8,
+        "per_device_train_batch_size": 8,
         "learning_rate": 1e-3,
         "beta": 0.01,
         "save_steps": 2,
+        # as the shipped profiles that shard; whole gradients would be kept on each GPU otherwise
+        "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
     },
-    "evaluation": {"samples": 2, "k": 2},
     "variants": {"both": {"method": "both"}},
     "seeds": [0],
 }
@@ -66,68 +67,51 @@ def test_what_a_sharded_run_must_not_lack():
     assert zero["zero3_save_16bit_model"] is True
 
 
-@pytest.mark.parametrize(
-    ("name", "split"),
-    [
-        ("ddp", (1, True)),
-        ("fsdp2", (4, True)),
-        ("deepspeed-zero2", (4, False)),
-        ("deepspeed-zero3", (4, True)),
-    ],
-)
-def test_the_estimate_knows_what_is_split(name, split):
-    assert _sharding(LaunchChoice(processes=4, config=name)) == split
-
-
-def launch(config, profile, folder, cache, processes=2):
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
-    command += ["--num_processes", str(processes), "--mixed_precision", "no"]
-    command += [str(REPOSITORY / "tests" / "sharded_run.py"), "train", str(profile), "both", "0"]
+def launch(name, profile, folder, cache, processes=2, die=""):
+    """Train by a shipped configuration; `die` is an option of sharded_run.py."""
+    command = ["accelerate.commands.launch", "--config_file", CONFIGS / f"{name}.yaml"]
+    command += ["--num_processes", processes, "--mixed_precision", "no"]
+    command += [REPOSITORY / "tests" / "sharded_run.py", *([f"--die={die}"] if die else [])]
+    command += ["work", profile, "both", 0, folder, "--cache-dir", cache]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     result = subprocess.run(
-        [*command, str(folder), str(cache)],
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    return result
+        [sys.executable, "-m", *map(str, command)],
+        cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert (result.returncode == 0) == (not die), result.stderr[-3000:]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_fsdp2_trains_as_ddp_does(tmp_path):
-    from safetensors.torch import load_file
-
-    from gdro.experiment import make_base
-
-    profile = Profile(**PROFILE)
+def test_two_processes_and_two_shards_train_as_one_process_does(tmp_path):
     profile_file, cache = tmp_path / "sharded.yaml", tmp_path / "bases"
     profile_file.write_text(yaml.safe_dump(PROFILE))
-    start = load_file(make_base(profile, cache) / "model.safetensors")
-    for name in ("ddp", "fsdp2"):
-        launch(CONFIGS / f"{name}.yaml", profile_file, tmp_path / name, cache)
-        assert json.loads((tmp_path / name / "training.json").read_text())["processes"] == 2
-    whole = load_file(tmp_path / "ddp" / "model" / "model.safetensors")
-    path = tmp_path / "fsdp2" / "model" / "model.safetensors"
-    sharded = load_file(path)
-    assert (tmp_path / "ddp" / "record.jsonl").read_text() == (
-        tmp_path / "fsdp2" / "record.jsonl"
-    ).read_text()
-    assert set(sharded) - set(whole) <= {"lm_head.weight"}  # tied: written once more, equal
-    for name, weight in whole.items():
+    start = load_file(Path(base(load_profile(profile_file), cache)) / "model.safetensors")
+    folders = {key: tmp_path / f"{key[0]}-{key[1]}" for key in (("ddp", 1), ("ddp", 2), ("fsdp2", 2))}
+    for (name, processes), folder in folders.items():
+        launch(name, profile_file, folder, cache, processes)
+        assert read_manifest(folder / "training.json")["processes"] == processes
+    one, two, sharded = (read_table(folder / "record.jsonl") for folder in folders.values())
+    assert one == two == sharded
+    states = [file.read_text() for folder in folders.values() for file in folder.glob("controller*")]
+    assert len(states) == 5
+    assert len(set(states)) == 1
+    planned = [n for row in one for n in row["rollouts"] if n is not None]
+    assert min(planned) < 4 < max(planned)
+
+    # gradients are summed in another order, so the models agree to rounding
+    one, *others = (load_file(folder / "model" / "model.safetensors") for folder in folders.values())
+    for name, weight in one.items():
         moved = (weight - start[name]).abs().max()
         assert moved > 0
-        assert (weight - sharded[name]).abs().max() < 0.02 * moved, name
+        assert all((weight - other[name]).abs().max() < 0.02 * moved for other in others), name
+    assert all(set(other) - set(one) <= {"lm_head.weight"} for other in others)  # tied, written once more
 
-    # stopped after step 4 and resumed; then stopped after the last step, before the model was written
-    checkpoints = next((tmp_path / "fsdp2").glob("checkpoints-*"))
-    for last in ("checkpoint-4", "checkpoint-6"):
-        path.unlink()
-        if last == "checkpoint-4":
-            shutil.rmtree(checkpoints / "checkpoint-6")
-        launch(CONFIGS / "fsdp2.yaml", profile_file, tmp_path / "fsdp2", cache)
-        for name, weight in load_file(path).items():
-            assert weight.equal(sharded[name]), (last, name)
+    # stopped as one process dies in step 5, and before the model is written; then resumed
+    for moment in ("5", "save"):
+        folder = tmp_path / f"stopped-{moment}"
+        launch("fsdp2", profile_file, folder, cache, die=moment)
+        assert not (folder / "training.json").exists()
+        launch("fsdp2", profile_file, folder, cache)
+        for name, weight in load_file(folder / "model" / "model.safetensors").items():
+            assert weight.equal(others[1][name]), (moment, name)

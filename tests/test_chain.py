@@ -1,4 +1,4 @@
-"""The embedded task: what is drawn, what counts as right, what the tokenizer does."""
+"""The embedded task: what is drawn, what counts as correct, what the tokenizer does."""
 
 import dataclasses
 import itertools
@@ -36,50 +36,30 @@ def read_chain(row, task):
     return ";".join(lines)
 
 
-def test_splits_are_disjoint_and_prompts_distinct(task):
+def test_splits_are_disjoint_follow_the_shares_and_answers_the_tables(task):
     rows = task.train + task.eval
-    assert len({row["uid"] for row in rows}) == len(rows)
-    assert len({row["prompt"] for row in rows}) == len(rows)
-
-
-def test_train_follows_the_shares_and_eval_is_even(task):
+    assert len({row["uid"] for row in rows}) == len({row["prompt"] for row in rows}) == len(rows)
+    assert len(task.train) == task.spec.n_train
     for family in task.spec.families:
         in_train = sum(row["family"] == family.name for row in task.train)
-        in_eval = sum(row["family"] == family.name for row in task.eval)
         assert abs(in_train - family.share * task.spec.n_train) < 1
-        assert in_eval == task.spec.n_eval_per_family
-    assert len(task.train) == task.spec.n_train
-
-
-def test_answers_follow_the_tables(task):
-    for row in task.train[:50] + task.eval:
-        assert row["answer"] == read_chain(row, task)
-
-
-def test_rows_are_plain(task):
-    row = task.train[0]
-    assert {key: type(value) for key, value in row.items()} == {
-        "prompt": str,
-        "uid": int,
-        "family": str,
-        "answer": str,
-    }
+        assert sum(row["family"] == family.name for row in task.eval) == task.spec.n_eval_per_family
+    assert all(row["answer"] == read_chain(row, task) for row in rows)
+    types = {"prompt": str, "uid": int, "family": str, "answer": str}
+    assert {key: type(value) for key, value in rows[0].items()} == types
+    with pytest.raises(ValueError, match="read-only"):
+        task.tables[0][0, 0] = 1
 
 
 def test_same_seed_same_task_other_seed_another():
     first, again, other = (chain.make_task(SMALL, np.random.default_rng(seed)) for seed in (1, 1, 2))
-    assert first.train == again.train
-    assert first.eval == again.eval
-    assert first.fingerprint() == again.fingerprint()
-    assert first.fingerprint() != other.fingerprint()
-
-
-def test_uid_belongs_to_the_prompt_whatever_the_seed():
-    uids = {}
-    for seed in range(3):
-        drawn = chain.make_task(SMALL, np.random.default_rng(seed))
-        for row in drawn.train + drawn.eval:
-            assert uids.setdefault(row["prompt"], row["uid"]) == row["uid"]
+    assert (first.train, first.eval) == (again.train, again.eval)
+    assert first.fingerprint() == again.fingerprint() != other.fingerprint()
+    # the bits of 0.1.0, on which recorded runs and cached bases depend
+    assert first.fingerprint().startswith("2a5b110539c5af91")
+    # a uid belongs to its prompt, whatever the seed
+    uids = {row["prompt"]: row["uid"] for row in first.train + first.eval}
+    assert all(uids.get(row["prompt"], row["uid"]) == row["uid"] for row in other.train + other.eval)
 
 
 def test_n_train_changes_neither_tables_nor_evaluation():
@@ -90,9 +70,27 @@ def test_n_train_changes_neither_tables_nor_evaluation():
     assert len(smaller.train) == 20
 
 
-def test_drawn_tables_cannot_be_written(task):
-    with pytest.raises(ValueError, match="read-only"):
-        task.tables[0][0, 0] = 1
+def test_a_spec_from_plain_values_and_a_shared_table():
+    families = [dataclasses.asdict(family) for family in SMALL.families]
+    world = {"name": "small", "families": families, "n_train": 60, "n_eval_per_family": 10}
+    assert chain.ChainSpec.from_dict(world) == SMALL
+    families[1] |= {"n_digits": 6, "table": "star"}
+    shared, own = (chain.ChainSpec.from_dict(world) for families[1]["table"] in ("star", None))
+    shared, own = (chain.make_task(spec, np.random.default_rng(0)) for spec in (shared, own))
+    assert (shared.tables[1] == own.tables[0]).all()
+    assert (shared.tables[1] != own.tables[1]).any()
+    assert all(row["answer"] == read_chain(row, shared) for row in shared.train)
+    assert [row["uid"] for row in shared.train] == [row["uid"] for row in own.train]
+    assert shared.fingerprint() != own.fingerprint()
+    for change in ({"n_tran": 3}, {"families": [families[0] | {"sign": "*"}]}, {"families": None}):
+        with pytest.raises(ValueError, match="world must hold the fields of ChainSpec and Family"):
+            chain.ChainSpec.from_dict(world | change)
+    with pytest.raises(ValueError, match="world must hold the fields of ChainSpec and Family: 'families'"):
+        chain.ChainSpec.from_dict({})
+    for wrong in ("caret", "nowhere", "Star"):
+        families[1]["table"] = wrong
+        with pytest.raises(ValueError, match="table of 'caret' must name a family with a table of its own"):
+            chain.ChainSpec.from_dict(world)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +106,12 @@ def test_train_counts_sum_and_round_by_largest_remainder(n_train, counts):
     assert chain.train_counts(families, n_train) == counts
 
 
-def test_teacher_keeps_to_its_accuracy_and_goes_on_from_what_it_said():
+def test_teacher_keeps_to_its_accuracy_and_continues_from_what_it_said():
     drawn = chain.make_task(SMALL, np.random.default_rng(0))
     prompts, completions = chain.teach(drawn, np.random.default_rng(1), 20_000)
+    assert not set(prompts) & {row["prompt"] for row in drawn.eval}
+    # families evenly, whatever their shares
+    assert abs(sum("^" in prompt for prompt in prompts) - 10_000) < 5 * np.sqrt(5_000)
     for index, family in enumerate(SMALL.families):
         said = np.zeros((family.n_digits, family.n_digits))
         right = np.zeros_like(said)
@@ -119,8 +120,7 @@ def test_teacher_keeps_to_its_accuracy_and_goes_on_from_what_it_said():
                 continue
             steps = [line.replace("=", family.operator) for line in completion.split(";")]
             steps = [[int(part) for part in step.split(family.operator)] for step in steps]
-            for (_, _, result), (left, _, _) in itertools.pairwise(steps):
-                assert result == left
+            assert all(result == left for (_, _, result), (left, _, _) in itertools.pairwise(steps))
             for left, operand, result in steps:
                 said[left, operand] += 1
                 right[left, operand] += result == drawn.tables[index][left, operand]
@@ -129,33 +129,11 @@ def test_teacher_keeps_to_its_accuracy_and_goes_on_from_what_it_said():
         assert (np.abs(right / said - drawn.accuracies[index]) < slack).all()
 
 
-def test_teacher_never_shows_an_evaluation_prompt():
-    drawn = chain.make_task(SMALL, np.random.default_rng(0))
-    prompts, _ = chain.teach(drawn, np.random.default_rng(1), 5_000)
-    assert not set(prompts) & {row["prompt"] for row in drawn.eval}
-
-
-def test_teacher_shows_families_evenly():
-    drawn = chain.make_task(SMALL, np.random.default_rng(0))
-    prompts, _ = chain.teach(drawn, np.random.default_rng(1), 4_000)
-    assert abs(sum("^" in prompt for prompt in prompts) - 2_000) < 5 * np.sqrt(1_000)
-
-
-@pytest.mark.parametrize(
-    ("completion", "right"),
-    [
-        ("7*4=8;8*3=4", True),
-        ("7*4=2;2*3=4", False),  # a lucky last digit after a wrong step
-        ("7*4=2;8*3=4", False),
-        ("8*3=4", False),
-        ("4", False),
-        ("7*4=8;8*3=4;", False),
-        ("", False),
-    ],
-)
-def test_every_step_must_be_right(completion, right):
-    assert chain.check("7*4=8;8*3=4", completion) is right
-    assert chain.reward([completion], ["7*4=8;8*3=4"], uid=[3]) == [float(right)]
+def test_every_step_must_be_correct():
+    # such as a correct last digit after a wrong step
+    wrong = ["7*4=2;2*3=4", "7*4=2;8*3=4", "8*3=4", "4", "7*4=8;8*3=4;", ""]
+    correct = "7*4=8;8*3=4"
+    assert chain.reward([correct, *wrong], [correct] * 7, uid=[3] * 7) == [1.0] + [0.0] * 6
 
 
 def test_tokenizer_round_trip_and_reload(task, tmp_path):
@@ -174,56 +152,45 @@ def test_tokenizer_round_trip_and_reload(task, tmp_path):
             assert tokenizer.decode(ids, skip_special_tokens=True) == text
             n_answer = len(tokenizer(row["answer"] + chain.EOS_TOKEN)["input_ids"])
             assert n_answer == task.spec.max_completion_tokens
+        with pytest.raises(Exception, match="UNK"):
+            tokenizer("x")
         padded = tokenizer(["1*2?", "1*2*3?"], padding=True)["input_ids"]
         assert padded[0][:2] == [tokenizer.pad_token_id] * 2
 
 
-def test_tokenizer_refuses_foreign_text(task):
-    pytest.importorskip("transformers")
-    with pytest.raises(Exception, match="UNK"):
-        chain.make_tokenizer(task.spec)("x")
-
-
-FAMILY = {"name": "a", "operator": "*", "n_digits": 5, "share": 1.0, "teacher_accuracy": 0.5}
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"operator": "7"}, "operator is '7'; give one character"),
-        ({"operator": "**"}, r"operator is '\*\*'; give one character"),
-        ({"operator": "="}, "operator is '='; give one character"),
-        ({"operator": " "}, "operator is ' '; give one character"),
-        ({"n_digits": 11}, "n_digits is 11; give an integer from 2 to 10"),
-        ({"share": 0.0}, r"share is 0.0; give a number in \(0, 1\]"),
-        ({"teacher_accuracy": 1.0}, "teacher_accuracy is 1.0; give a number strictly between"),
+        ({"operator": "7"}, "operator must be one sign, no digit and none of .=;, got '7'"),
+        ({"operator": "**"}, r"operator must be .* got '\*\*'"),
+        ({"operator": "="}, "operator must be .* got '='"),
+        ({"operator": None}, "operator must be .* got None"),
+        ({"n_digits": 11}, r"n_digits must be an integer in \[2, 10\], got 11"),
+        ({"n_digits": "5"}, "n_digits must be .* got '5'"),
+        ({"share": 0.0}, r"share must be a number in \(0, 1\], got 0.0"),
+        ({"teacher_accuracy": 1.0}, r"teacher_accuracy must be a number in \(0, 1\), got 1.0"),
     ],
 )
 def test_bad_families_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        chain.Family(**FAMILY | change)
+        dataclasses.replace(SMALL.families[0], **change)
+
+
+SAME_SIGN = (SMALL.families[0], dataclasses.replace(SMALL.families[1], operator="*"))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"families": ()}, "families is empty; give at least one"),
-        ({"families": SMALL.families[:1]}, "shares sum to 0.8; scale them to sum to 1"),
-        (
-            {
-                "families": (
-                    SMALL.families[0],
-                    dataclasses.replace(SMALL.families[1], operator="*"),
-                )
-            },
-            "families have the operators .* give each family its own operator",
-        ),
-        ({"n_operands": 1}, "n_operands is 1; give an integer of at least 2"),
-        ({"n_train": 1}, "n_train is 1, which leaves family 'caret' .* raise n_train"),
-        ({"n_train": 0}, "n_train is 0, which leaves family"),
-        ({"n_train": 400}, "n_train is 400 .* family 'star' would need 330 .* lower one"),
-        ({"n_eval_per_family": 0}, "n_eval_per_family is 0; give an integer of at least 1"),
-        ({"accuracy_concentration": 0}, "accuracy_concentration is 0; give a positive number"),
+        ({"families": ()}, "families must have shares that sum to 1, got 0"),
+        ({"families": SMALL.families[:1]}, "families must have shares that sum to 1, got 0.8; scale"),
+        ({"families": SAME_SIGN}, "families must differ in their operators, got"),
+        ({"n_operands": 1}, "n_operands must be an integer of at least 2, got 1"),
+        ({"n_train": 1}, "n_train 1 leaves no prompt for family 'caret'; raise it"),
+        ({"n_train": 0}, "n_train must be an integer of at least 1, got 0"),
+        ({"n_train": 400}, "n_train 400 .* ask for 330 distinct prompts of family 'star', .* 216; lower"),
+        ({"n_eval_per_family": 0}, "n_eval_per_family must be an integer of at least 1, got 0"),
+        ({"accuracy_concentration": 0}, "accuracy_concentration must be .* got 0"),
     ],
 )
 def test_bad_specs_are_refused(change, message):
@@ -232,11 +199,9 @@ def test_bad_specs_are_refused(change, message):
 
 
 def test_bad_calls_are_refused(task):
-    with pytest.raises(ValueError, match="rng is of type int; give numpy"):
-        chain.make_task(SMALL, 0)
-    with pytest.raises(ValueError, match="n is 0; give an integer of at least 1"):
+    with pytest.raises(ValueError, match="n must be an integer of at least 1, got 0"):
         chain.teach(task, np.random.default_rng(0), 0)
-    with pytest.raises(ValueError, match="answer has 1 entries for 2 completions; give one per"):
+    with pytest.raises(ValueError, match="answer must have one entry per completion, got 1, 2"):
         chain.reward(["1", "2"], ["1"])
-    with pytest.raises(ValueError, match=r"completion is of type list; .* give the decoded str"):
+    with pytest.raises(ValueError, match="completion must be the decoded text, got a list"):
         chain.reward([[{"role": "assistant", "content": "1"}]], ["1"])

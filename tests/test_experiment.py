@@ -1,328 +1,331 @@
-"""Profiles, runs, the table and the figures: from a real (tiny) run's records, and bad input."""
+"""Profiles and the jobs of a run: what is refused, what a run depends on, what a killed one leaves."""
 
-import json
-import shutil
+import fcntl
 
-import matplotlib
-import numpy as np
-import pandas as pd
 import pytest
-import torch
 import yaml
+from conftest import SMALL_PROFILE
+from safetensors.torch import load_file
 
-from gdro import experiment, figures, results
-from gdro.profiles import LaunchChoice, ModelChoice, load_profile, repository, run_folder
-from gdro.progress import ProgressLines
-from gdro.records import read_table, write_manifest, write_table
-from gdro.trainer import whole_checkpoints
+from gdro import experiment
+from gdro.profiles import LaunchChoice, ModelChoice, TrainChoice, load_profile, repository, run_folder
+from gdro.records import read_manifest, read_table
 
-matplotlib.use("Agg")
 pytestmark = pytest.mark.filterwarnings(
     "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
 )
-
-PROFILE = {
-    "seeds": [0, 1],
-    "task": {"n_train": 60, "n_eval_per_family": 4},
-    "base": {"steps": 60, "batch_size": 32},
-    "train": {"steps": 6, "prompts_per_step": 8, "save_steps": 2},
-    "evaluation": {"samples": 4, "k": 4},
-    "variants": {
-        "grpo": {"method": "grpo"},
-        "prompt": {"method": "prompt", "label": "Prompt-GDRO"},
-        "rollout": {"method": "rollout", "label": "Rollout-GDRO"},
-    },
-}
 MATH = {"task": {"kind": "math"}, "model": {"source": "some/model"}}
+DIES = """
+import os
+from pathlib import Path
+from gdro import Method, register
+
+@register("dies")
+class Dies(Method):
+    updates = 0
+
+    def __init__(self, flag):
+        self.flag = Path(flag)
+
+    def update(self, batch):
+        self.updates += 1
+        if self.updates == 5 and self.flag.exists():
+            self.flag.unlink(missing_ok=True)
+            os._exit(9)
+"""
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Every run of a small profile, really trained: (profile, runs folder, cache)."""
-    folder = tmp_path_factory.mktemp("experiment")
+def profile_of(folder, **fields):
     path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(PROFILE))
-    profile = load_profile(path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    for variant in ["base", *profile.variants]:
-        for seed in [0] if variant == "base" else profile.seeds:
-            where = run_folder(folder / "runs", variant, seed)
-            run = experiment.Run(profile, variant, seed, where, cache_dir=folder / "bases")
-            run.train()
-            run.evaluate()
-            write_manifest(where / "manifest.json", run.manifest())
-    torch.set_num_threads(threads)
-    return profile, folder / "runs", folder / "bases"
+    path.write_text(yaml.safe_dump(SMALL_PROFILE | fields))
+    return load_profile(path)
+
+
+def left_by(folder):
+    """Everything that must be equal bit for bit however often a training was stopped."""
+    return read_table(folder / "record.jsonl"), load_file(folder / "model" / "model.safetensors")
+
+
+def assert_same(folder, other):
+    (record, weights), (other_record, other_weights) = left_by(folder), left_by(other)
+    assert record == other_record
+    assert all(weights[name].equal(other_weights[name]) for name in weights | other_weights)
+
+
+# ---- runs ----
 
 
 @pytest.mark.slow
 def test_every_method_spends_the_same_rollouts(made):
-    profile, folder, _ = made
-    runs = results.read_runs(profile, folder)
-    assert len(runs) == 1 + 3 * 2
-    spending = results.spending_table(profile, runs)
-    assert set(spending["rollouts"]) == {6 * 8 * 4}
-    assert (spending["tokens"] > 0).all()
-    assert not list(folder.glob("*/*/checkpoints"))
+    profile, runs, _ = made
+    for variant in profile.variants:
+        for seed in profile.seeds:
+            manifest = read_manifest(run_folder(runs, variant, seed) / "manifest.json")
+            assert manifest["rollouts"] == 6 * 8 * 4 == profile.train.budget
+            assert manifest["tokens"] > 0
+            assert manifest["settings"] == profile.settings_of(variant)
+            parts = sum(manifest["seconds"][stage] for stage in ("generate", "score", "reward", "controller"))
+            assert 0 < parts < manifest["seconds"]["train"]
+    assert not list(runs.glob("*/*/checkpoints*"))
+    assert read_manifest(run_folder(runs, "base", 0) / "manifest.json")["rollouts"] == 0
 
 
 @pytest.mark.slow
-def test_unequal_spending_is_refused(made):
-    profile, folder, _ = made
-    runs = results.read_runs(profile, folder)
-    runs[1]["manifest"]["rollouts"] += 1
-    with pytest.raises(ValueError, match="rollouts spent differ"):
-        results.spending_table(profile, runs)
+@pytest.mark.parametrize("moment", ["while it trains", "before the model", "before the report"])
+def test_a_stopped_training_resumes_to_the_same_weights(made, tmp_path, monkeypatch, moment):
+    from gdro.trainer import GDROTrainer
+    from gdro.training import ProgressLines
 
+    profile, runs, cache = made
 
-@pytest.mark.slow
-def test_scores_are_those_of_the_counts(made):
-    profile, folder, _ = made
-    runs = results.read_runs(profile, folder)
-    scores = results.score_table(profile, runs, resamples=200).set_index(["variant", "score"])
-    evaluations = [run["evaluation"] for run in runs if run["variant"] == "rollout"]
-    right = sum(row["successes"] for table in evaluations for row in table)
-    total = sum(row["trials"] for table in evaluations for row in table)
-    assert scores.value["rollout", "mean@4"] == pytest.approx(right / total)
-    solved = [row["successes"] > 0 for table in evaluations for row in table]  # k = n: any of them
-    assert scores.value["rollout", "pass@4"] == pytest.approx(np.mean(solved))
-    gain = scores.value["rollout", "mean@4"] - scores.value["grpo", "mean@4"]
-    assert scores.gain["rollout", "mean@4"] == pytest.approx(gain)
-    assert (scores.low <= scores.value).all()
-    assert (scores.value <= scores.high).all()
-    assert ("base", "worst-bin pass@1") not in scores.index  # its own samples chose the bins
-    worst = scores.loc[("prompt", "worst-family pass@1")]
-    families = {row["uid"]: row["family"] for row in evaluations[0]}
-    means = pd.Series(
-        {
-            family: np.mean(
-                [
-                    row["successes"] / row["trials"]
-                    for run in runs
-                    if run["variant"] == "prompt"
-                    for row in run["evaluation"]
-                    if families[row["uid"]] == family
-                ]
-            )
-            for family in set(families.values())
-        }
-    )
-    assert worst.value == pytest.approx(means.min())
-    assert worst.gain_low <= worst.gain <= worst.gain_high
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
 
-
-@pytest.mark.slow
-def test_figures_are_drawn_from_records(made, tmp_path):
-    profile, folder, _ = made
-    runs = results.read_runs(profile, folder)
-    reported = pd.read_csv("data/paper/results.csv")
-    other = pd.read_csv("data/paper/other.csv")
-    scores = results.score_table(profile, runs, resamples=100)
-    figures.use_style()
-    drawn = {
-        "1": figures.results_overview(profile, runs, scores, reported),
-        "3": figures.prompt_heatmaps(profile, runs, "prompt"),
-        "4": figures.adversary_trends(profile, runs, "prompt"),
-        "5": figures.bin_snapshots(profile, runs, "prompt"),
-        "6": figures.lead_lag_and_error(profile, runs, "prompt", "rollout", other),
-        "7": figures.rollout_heatmaps(profile, runs, "rollout"),
-        "8": figures.budget_trends(profile, runs, "rollout"),
-        "9": figures.data_against_budget(profile, runs, "rollout"),
-    }
-    for name, figure in drawn.items():
-        for axis in figure.axes:
-            assert axis.get_title() or axis.get_xlabel() or axis.get_label() == "<colorbar>"
-        assert figures.save(figure, tmp_path, f"fig{name}").stat().st_size > 5_000
-
-
-@pytest.mark.slow
-def test_a_stopped_run_goes_on_and_leaves_the_same_record(made, tmp_path):
-    profile, folder, cache = made
-
-    class Stop(Exception):
-        pass
-
-    def stop(self, args, state, control, **kwargs):
+    def stop_at_step_5(callback, args, state, control, **kwargs):
         if state.global_step == 5:
-            raise Stop
+            raise KeyboardInterrupt
 
-    where = tmp_path / "rollout" / "seed1"
-    run = experiment.Run(profile, "rollout", 1, where, cache_dir=cache)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ProgressLines, "on_step_end", stop)
-        with pytest.raises(Stop):
-            run.train()
-    assert not (where / "record.jsonl").exists()
-    (checkpoints,) = where.glob("checkpoints-*")
-    assert whole_checkpoints(checkpoints)
-    again = experiment.Run(profile, "rollout", 1, where, cache_dir=cache)
-    again.train()
-    again.evaluate()
-    for name in ("record.jsonl", "evaluation.jsonl"):
-        assert read_table(where / name) == read_table(folder / "rollout" / "seed1" / name)
-
-
-@pytest.mark.slow
-def test_a_run_killed_after_its_training_is_not_trained_on(made, tmp_path):
-    profile, folder, cache = made
-    where = tmp_path / "prompt" / "seed0"
-    experiment.Run(profile, "prompt", 0, where, cache_dir=cache).train()  # killed before it is evaluated
-    again = experiment.Run(profile, "prompt", 0, where, cache_dir=cache)
-    assert len(again.train()) == profile.train.steps
-    again.evaluate()
-    for name in ("record.jsonl", "evaluation.jsonl"):
-        assert read_table(where / name) == read_table(folder / "prompt" / "seed0" / name)
+    folder = run_folder(tmp_path, "rollout", 1)
+    with monkeypatch.context() as patch:
+        if moment == "while it trains":
+            patch.setattr(ProgressLines, "on_step_end", stop_at_step_5)
+        elif moment == "before the model":
+            patch.setattr(GDROTrainer, "save_model", stop)
+        else:
+            patch.setattr(experiment, "replace_text", stop)
+        with pytest.raises(KeyboardInterrupt):
+            experiment.train(profile, "rollout", 1, folder, cache)
+    with pytest.raises(ValueError, match="no training with the settings of profile 'small'; train first"):
+        experiment.evaluate(profile, "rollout", 1, folder, cache)
+    experiment.train(profile, "rollout", 1, folder, cache)
+    experiment.evaluate(profile, "rollout", 1, folder, cache)
+    assert_same(folder, run_folder(runs, "rollout", 1))
+    whole = run_folder(runs, "rollout", 1) / "evaluation.jsonl"
+    assert read_table(folder / "evaluation.jsonl") == read_table(whole)
 
 
 @pytest.mark.slow
-def test_a_launched_run_goes_on_too(made, tmp_path):
-    profile, _, cache = made
-    profile = profile.model_copy(update={"launch": LaunchChoice(processes=2)})
-    where = tmp_path / "rollout" / "seed0"
-    record = experiment.Run(profile, "rollout", 0, where, cache_dir=cache).train()
-    (checkpoints,) = where.glob("checkpoints-*")
-    shutil.rmtree(checkpoints / "checkpoint-6")  # as if it had been killed in the last two steps
-    (where / "training.json").unlink()
-    again = experiment.Run(profile, "rollout", 0, where, cache_dir=cache)
-    assert again.train() == record
-    assert again.manifest()["processes"] == 2
+def test_launched_processes_that_die_resume_to_the_same_weights(made, tmp_path, capfd):
+    """Two processes, and a method from a file of the profile's."""
+    (tmp_path / "dies.py").write_text(DIES)
+    flag = tmp_path / "flag"
+    profile = profile_of(
+        tmp_path,
+        methods_from=str(tmp_path / "dies.py"),
+        variants={"dies": {"method": "dies", "options": {"flag": str(flag)}}},
+        launch={"processes": 2},
+    )
+    experiment.train(profile, "dies", 0, tmp_path / "whole", made[2])
+    flag.touch()
+    with pytest.raises(RuntimeError, match="the launched training failed"):
+        experiment.train(profile, "dies", 0, tmp_path / "died", made[2])
+    assert not (tmp_path / "died" / "record.jsonl").exists()
+    experiment.train(profile, "dies", 0, tmp_path / "died", made[2])
+    assert "dies, seed 0: 6 steps, from step 4" in capfd.readouterr().out
+    assert_same(tmp_path / "died", tmp_path / "whole")
+    assert read_manifest(tmp_path / "died" / "training.json")["processes"] == 2
 
 
 @pytest.mark.slow
-def test_checkpoints_of_other_settings_are_not_taken_up(made, tmp_path):
-    profile, _, cache = made
-    where = tmp_path / "grpo" / "seed0"
-    experiment.Run(profile, "grpo", 0, where, cache_dir=cache).train()
-    train = profile.train.model_copy(update={"learning_rate": 5e-4})
-    other = experiment.Run(profile.model_copy(update={"train": train}), "grpo", 0, where, cache_dir=cache)
-    other.train()
-    assert len(list(where.glob("checkpoints-*"))) == 2
-
-
-@pytest.mark.slow
-def test_what_another_training_left_in_the_folder_is_not_evaluated(made, tmp_path):
-    profile, _, cache = made
-    where = tmp_path / "grpo" / "seed0"
+def test_what_other_settings_left_is_neither_resumed_nor_evaluated(made, tmp_path):
+    profile, runs, cache = made
     lora = profile.model_copy(update={"model": ModelChoice(kind="lora", dtype="float32")})
-    experiment.Run(lora, "grpo", 0, where, cache_dir=cache).train()
-    assert (where / "model" / "adapter_config.json").is_file()
-    run = experiment.Run(profile, "grpo", 0, where, cache_dir=cache)
-    run.train()
-    assert not (where / "model" / "adapter_config.json").exists()
-    assert run._whole_model() == str(where / "model")
+    experiment.train(lora, "grpo", 0, tmp_path, cache)
+    assert (tmp_path / "model" / "adapter_config.json").is_file()
+    with pytest.raises(ValueError, match="train first"):
+        experiment.evaluate(profile, "grpo", 0, tmp_path, cache)
+    experiment.train(profile, "grpo", 0, tmp_path, cache)
+    assert not (tmp_path / "model" / "adapter_config.json").exists()
+    assert_same(tmp_path, run_folder(runs, "grpo", 0))
 
 
 @pytest.mark.slow
-def test_seconds_of_a_stopped_run_add_up(made, tmp_path):
-    profile, _, cache = made
-    where = tmp_path / "grpo" / "seed0"
-    first = experiment.Run(profile, "grpo", 0, where, cache_dir=cache)
-    first.train()
-    (where / "training.json").unlink()  # killed before all was left
-    (checkpoints,) = where.glob("checkpoints-*")
-    shutil.rmtree(checkpoints / "checkpoint-6")
-    again = experiment.Run(profile, "grpo", 0, where, cache_dir=cache)
-    again.train()
-    stages = ("generate", "score", "reward", "controller")
-    for run in (first, again):
-        assert 0 < sum(run.seconds[stage] for stage in stages) < run.seconds["train"]
-    assert again.seconds["generate"] > 0.5 * first.seconds["generate"]  # four of six steps were the first's
+def test_a_complete_training_is_not_repeated_and_its_record_is_checked(made, monkeypatch):
+    profile, runs, cache = made
+    folder = run_folder(runs, "prompt", 0)
+    monkeypatch.setattr(experiment, "_train_here", None)
+    assert len(experiment.train(profile, "prompt", 0, folder, cache)) == 6
+    record = (folder / "record.jsonl").read_text()
+    try:
+        (folder / "record.jsonl").write_text("".join(record.splitlines(keepends=True)[:-1]))
+        with pytest.raises(RuntimeError, match="has 5 batches and 160 rollouts, not the profile's 6 and 192"):
+            experiment.train(profile, "prompt", 0, folder, cache)
+    finally:
+        (folder / "record.jsonl").write_text(record)
 
 
 @pytest.mark.slow
-def test_runs_that_are_missing_or_of_another_profile_are_refused(made, tmp_path):
-    profile, folder, _ = made
-    copy = tmp_path / "runs"
-    shutil.copytree(folder, copy)
-    changed = copy / "grpo" / "seed0" / "manifest.json"
-    manifest = json.loads(changed.read_text())
-    manifest["settings"]["train"]["learning_rate"] = 1.0
-    changed.write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match="other settings than profile"):
-        results.read_runs(profile, copy)
-    changed.unlink()
-    with pytest.raises(ValueError, match="no manifest"):
-        results.read_runs(profile, copy)
+def test_several_updates_share_a_generation_batch(made, tmp_path):
+    train = SMALL_PROFILE["train"] | {"updates_per_step": 2, "max_grad_norm": 0.5, "logging_steps": 1}
+    profile = profile_of(tmp_path, train=train)
+    record = experiment.train(profile, "both", 0, tmp_path / "run", made[2])
+    assert len(record) == 3
+    assert profile.train.budget == 3 * 8 * 4
 
 
-def test_a_run_depends_on_its_own_variant_only(tmp_path):
-    path = tmp_path / "small.yaml"
-    path.write_text(yaml.safe_dump(PROFILE))
-    before = load_profile(path).settings_of("rollout")
-    path.write_text(yaml.safe_dump(PROFILE | {"variants": {"rollout": {"method": "rollout", "label": "R"}}}))
-    assert load_profile(path).settings_of("rollout") == before
-    changed = {"method": "rollout", "options": {"averaging": "prompt"}}
-    path.write_text(yaml.safe_dump(PROFILE | {"variants": {"rollout": changed}}))
-    assert load_profile(path).settings_of("rollout") != before
+def test_two_trainings_in_one_folder_are_refused(tmp_path):
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="another process trains in"):
+            experiment.train(load_profile("tiny"), "grpo", 0, tmp_path)
+
+
+def test_the_base_is_not_trained(tmp_path):
+    with pytest.raises(ValueError, match="variant must be one of"):
+        experiment.train(load_profile("tiny"), "base", 0, tmp_path)
+
+
+# ---- what a run depends on ----
+
+
+@pytest.mark.parametrize(
+    ("fields", "evaluated", "trained"),
+    [
+        ({"title": "T", "seeds": [3], "variants": {"a": {"method": "both", "label": "A"}}}, False, False),
+        ({"variants": {"a": {"method": "both", "baseline": "a"}}, "keep_models": False}, False, False),
+        ({"evaluation": {"samples": 8, "k": 4}}, True, False),
+        ({"train": SMALL_PROFILE["train"] | {"max_grad_norm": 0.5}}, True, True),
+        ({"variants": {"a": {"method": "both", "options": {"averaging": "prompt"}}}}, True, True),
+        ({"base": {"steps": 61}}, True, True),
+    ],
+)
+def test_a_run_depends_on_what_it_uses_only(tmp_path, fields, evaluated, trained):
+    variants = {"variants": {"a": {"method": "both"}}}
+    before, after = profile_of(tmp_path, **variants), profile_of(tmp_path, **variants | fields)
+    assert (before.settings_of("a") != after.settings_of("a")) == evaluated
+    of_training = [profile.settings_of("a", evaluated=False) for profile in (before, after)]
+    assert (of_training[0] != of_training[1]) == trained
+
+
+# ---- profiles ----
 
 
 def test_shipped_profiles_are_valid():
+    from gdro.training import check_training
+
     names = [path.stem for path in (repository() / "profiles").glob("*.yaml")]
     assert {"tiny", "smoke"} <= set(names)
     for name in names:
-        assert load_profile(name).name == name
+        profile = load_profile(name)
+        assert profile.name == name
+        check_training(profile)
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"trian": {}}, "trian"),
-        ({"train": {"learning_rte": 1}}, "learning_rte"),
         ({"train": {"learning_rate": -1}}, "learning_rate"),
-        ({"variants": {"a": {"method": "gpro"}}}, "method"),
-        ({"variants": {"a": {"method": "grpo", "train": {"stps": 3}}}}, "stps"),
-        ({"seeds": []}, "seeds"),
-        ({"seeds": [0, 0]}, "seeds must differ"),
-        ({"seeds": [-1]}, "seeds must differ and be ≥ 0"),
+        ({"train": {"max_steps": True}}, "max_steps"),
+        ({"train": {"loss_type": "dapoo"}}, "loss_type"),
+        ({"task": "chain"}, "task"),
+        ({"task": {"kind": "math", "train": "dapo"}}, "model.source must name a model"),
+        ({"variants": {"a": {"method": "gpro"}}}, "method must be one of"),
+        ({"variants": {"a": "grpo"}}, "variants"),
         ({"variants": {}}, "variants"),
-        ({"variants": {"base": {"method": "grpo"}}}, "may not be called base"),
+        ({"variants": {"base": {"method": "grpo"}}}, "may not be called"),
+        ({"variants": {"x$(touch F)": {"method": "grpo"}}}, "should match pattern"),
+        ({"variants": {"../x": {"method": "grpo"}}}, "should match pattern"),
+        ({"variants": {".x": {"method": "grpo"}}}, "should match pattern"),
+        ({"variants": {"a\n": {"method": "grpo"}}}, "should match pattern"),
+        ({"name": "a b"}, "should match pattern"),
         ({"variants": {"a": {"method": "grpo", "preset": "papre"}}}, "preset must be one of"),
         ({"variants": {"a": {"method": "grpo", "options": {"promt": {}}}}}, "promt"),
+        ({"variants": {"a": {"method": "rollout", "options": {"rollout": 3}}}}, "variant 'a'"),
+        ({"variants": {"a": {"method": "both", "options": {"rollout": {"n_min": 9}}}}}, "n_min"),
         (
-            {"variants": {"a": {"method": "both", "options": {"rollout": {"n_min": 9}}}}},
-            "mean_rollouts must lie",
-        ),
-        ({"variants": {"a": {"method": "grpo", "train": {"steps": 3}}}}, "must have the profile's 6 steps"),
-        ({"evaluation": {"samples": 4, "k": 8}}, "needs as many samples"),
-        ({"train": {"loss_type": "dapoo"}}, "loss_type"),
-        ({"launch": {"processes": 2, "config": "fsdp3"}}, "launch.config is 'fsdp3'"),
-        ({"launch": {"processes": 3}}, "32 completions cannot be split among 3 processes"),
-        ({"model": {"lora": {"r": 8}}}, "lora is given for kind 'full'"),
-        ({"model": {"kind": "unsloth-lora", "attention": "eager"}}, "Unsloth brings its own"),
-        (
-            {"model": {"kind": "unsloth-lora"}, "train": PROFILE["train"] | {"vllm": {}}},
-            "needs train.vllm null",
+            {"variants": {"a": {"method": "grpo", "train": {"max_steps": 3}}}},
+            "must have the profile's 6 steps",
         ),
         ({"variants": {"a": {"method": "both", "groups": "level"}}}, "groups='level'.*'family'"),
-        ({"variants": {"a": {"method": "both", "baseline": "b"}}}, "baseline 'b'"),
-        ({"train": PROFILE["train"] | {"vllm": {"mode": "server"}}}, "give the url"),
-        ({"task": {"kind": "math"}}, "model.source must name a model"),
+        ({"variants": {"a": {"method": "both", "baseline": "b"}}}, "baseline is 'b'"),
+        (
+            {"variants": {"a": {"method": "grpo"}, "b": {"method": "grpo", "label": "a"}}},
+            "labels of their own",
+        ),
+        ({"seeds": []}, "seeds"),
+        ({"seeds": [0, 0]}, "seeds must differ"),
+        ({"seeds": [-1]}, "greater than or equal to 0"),
+        ({"evaluation": {"samples": 4, "k": 8}}, "as many evaluation.samples"),
+        ({"launch": {"processes": 2, "config": "fsdp3"}}, "launch.config is 'fsdp3'"),
+        ({"launch": {"processes": 3}}, "32 completions cannot be split among 3 processes"),
+        ({"methods_from": "absent.py"}, "methods_from is 'absent.py'"),
+        ({"model": {"lora": {"r": 8}}}, "lora"),
+        ({"model": {"kind": "unsloth-lora"}, "train": {"use_vllm": True, "max_steps": 6}}, "use_vllm: false"),
         (MATH | {"task": {"kind": "math", "train": "math500"}}, "'math500', which is for evaluation"),
         (MATH | {"task": {"kind": "math", "evaluate": ["dapo"]}}, "'dapo', whose rows are trained on"),
         (MATH | {"task": {"kind": "math", "evaluate": ["math5000"]}}, "math5000"),
         (MATH | {"variants": {"a": {"method": "both", "groups": "level"}}}, "groups='level'"),
     ],
 )
-def test_misspelt_and_unfit_profiles_are_refused(tmp_path, fields, message):
+def test_misspelt_and_invalid_profiles_are_refused(tmp_path, fields, message):
+    with pytest.raises(ValueError, match=message):
+        profile_of(tmp_path, **fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train: {max_steps: 12, max_steps: 99}", "'max_steps' is given twice"),
+        ("seeds: &a [0]\nname: *a", "aliases"),
+        ("train: {max_steps: 010}", "max_steps"),
+        ("train: {max_steps: 1:30}", "max_steps"),
+        ("train: {temperature: .inf}", "temperature"),
+        ("train: {learning_rate: .NaN}", "learning_rate"),
+        ("train: {learning_rate: 1e999}", "learning_rate"),
+        ("seeds: [true]", "seeds"),
+        ("- a", "must hold fields"),
+        ("a: [", "cannot be read"),
+        ("[" * 5000, "cannot be read"),
+    ],
+)
+def test_yaml_that_could_mean_something_else_is_refused(tmp_path, text, message):
     path = tmp_path / "bad.yaml"
-    path.write_text(yaml.safe_dump(PROFILE | fields))
+    path.write_text(f"{text}\nvariants: {{grpo: {{method: grpo}}}}\n" if text[0] not in "-[" else text)
     with pytest.raises(ValueError, match=message):
         load_profile(path)
 
 
-def test_unknown_profile_and_variant(tmp_path):
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ({"learning_rte": 1}, "learning_rte"),
+        ({"max_grad_norm": True}, "max_grad_norm is True: Input should be a valid number"),
+        ({"max_grad_norm": float("inf")}, "max_grad_norm is inf: Input should be a finite number"),
+        ({"num_completions_to_print": 1.5}, "num_completions_to_print is 1.5"),
+        ({"use_liger_kernel": "yes"}, "use_liger_kernel is 'yes'"),
+        ({"seed": 3}, "seed follows from the rest of the profile"),
+        ({"advantage_std": "smaple"}, "advantage_std must be one of"),
+        ({"lr_scheduler_type": "constnat"}, "constnat"),
+    ],
+)
+def test_training_options_are_trls_own_and_of_their_types(train, message):
+    from gdro.training import check_training
+
+    profile = load_profile("smoke").model_copy(update={"train": TrainChoice(**train)})
+    with pytest.raises(ValueError, match=message):
+        check_training(profile)
+
+
+def test_training_options_reach_trl():
+    from gdro.training import training_arguments
+
+    profile = load_profile("gpu-8b")
+    args = training_arguments(profile, "paper-prompt", 1, "unused", (1024, 3072))
+    assert args.vllm_importance_sampling_mode == "token_truncate"
+    assert args.vllm_max_model_length == 4096
+    assert (args.loss_type, args.advantage_clip) == ("grpo", 5.0)
+    assert args.accelerator_config.gradient_accumulation_kwargs == {"sync_each_batch": True}
+    assert args.gradient_accumulation_steps * args.per_device_train_batch_size == 256 * 4
+
+
+def test_unknown_profile_and_variant():
     with pytest.raises(ValueError, match=r"profile must be one of .*'tiny'.* got 'tniy'"):
         load_profile("tniy")
     with pytest.raises(ValueError, match=r"variant must be one of .*'rollout'.* got 'rolout'"):
         load_profile("tiny").train_of("rolout")
 
 
-def test_smoothing_is_a_trailing_mean_that_skips_gaps():
-    values = np.array([[1.0, np.nan, 3.0, 5.0]])
-    np.testing.assert_allclose(figures.smoothed(values, 2), [[1.0, 1.0, 3.0, 4.0]])
-
-
-def test_tables_survive(tmp_path):
-    write_table(tmp_path / "t.jsonl", [{"a": [0.1, None]}])
-    assert read_table(tmp_path / "t.jsonl") == [{"a": [0.1, None]}]
+def test_a_config_by_its_path(tmp_path):
+    (tmp_path / "own.yaml").touch()
+    assert LaunchChoice(config=str(tmp_path / "own.yaml")).config_path == tmp_path / "own.yaml"

@@ -1,7 +1,7 @@
 """JupyterLab for real: each teaching notebook opens in headless Chromium, runs, a slider moves its figure.
 
 Needs the Debian packages chromium and chromium-driver and the Python package selenium; without them
-the tests are skipped and say so. JUPYTERLAB_SCREENSHOTS names a folder to keep the screenshots in.
+the tests are skipped and say so.
 """
 
 import json
@@ -30,7 +30,7 @@ pytestmark = [
         CHROMIUM is None or DRIVER is None,
         reason="no chromium with chromedriver on this machine: apt install chromium chromium-driver",
     ),
-    # selenium and its sockets, closed by the garbage collector, are not ours to mend
+    # selenium and its sockets, closed by the garbage collector, are not ours
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -110,22 +110,24 @@ def test_opens_runs_and_a_slider_moves_its_figure(name, server, browser):
         90,
         "the notebook does not open",
     )
-    close_dialogs(browser)
+    # whatever asks something at the first start
+    browser.execute_script("document.querySelectorAll('.jp-Dialog .jp-mod-reject').forEach(b => b.click())")
     press_run_all(browser)
+
+    def errors():
+        return [found.text for found in browser.find_elements("css selector", ERROR)]
+
     ended = (folder / f"{name}.json").is_file  # the last cell's work
-    wait_for(lambda: ended() or errors(browser), 300, "the notebook does not run to its end")
-    assert not errors(browser)
+    wait_for(lambda: ended() or errors(), 300, "the notebook does not run to its end")
+    assert not errors()
     picture = find_in_notebook(browser, PICTURE)
     before = picture.get_attribute("src")
-    keep_screenshot(browser, f"{name}_before")
     handle = find_in_notebook(browser, ".jupyter-widgets .noUi-handle")
     from selenium.webdriver.common.keys import Keys
 
     for _ in range(4):
         handle.send_keys(Keys.ARROW_RIGHT)
     wait_for(lambda: picture.get_attribute("src") != before, 60, "the slider does not move the figure")
-    time.sleep(1)
-    keep_screenshot(browser, f"{name}_after")
     width, height = browser.execute_script(
         "return [arguments[0].naturalWidth, arguments[0].naturalHeight]", picture
     )
@@ -148,11 +150,6 @@ def press_run_all(browser):
         entry().click()
 
 
-def errors(browser):
-    """What cells show as errors, as text."""
-    return [found.text for found in browser.find_elements("css selector", ERROR)]
-
-
 def find_in_notebook(browser, selector):
     """The first such element, scrolled into view."""
     wait_for(lambda: browser.find_elements("css selector", selector), 60, f"no {selector} in the notebook")
@@ -160,18 +157,6 @@ def find_in_notebook(browser, selector):
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
     time.sleep(0.5)
     return found
-
-
-def close_dialogs(browser):
-    """Whatever asks something at the first start is told no."""
-    browser.execute_script("document.querySelectorAll('.jp-Dialog .jp-mod-reject').forEach(b => b.click())")
-
-
-def keep_screenshot(browser, name):
-    folder = os.environ.get("JUPYTERLAB_SCREENSHOTS")
-    if folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        browser.save_screenshot(str(Path(folder) / f"{name}.png"))
 
 
 def answers(address):

@@ -11,14 +11,15 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
-pytest.importorskip("trl")
+trl = pytest.importorskip("trl")
 pytest.importorskip("math_verify")
 
 from tiny_models import FAMILIES, save_tiny_model  # noqa: E402
+from tiny_run import arguments  # noqa: E402
 
-from gdro import models  # noqa: E402
-from gdro.models import load_model  # noqa: E402
-from gdro.tasks.math import load_math, reward_for  # noqa: E402
+from gdro.models import load_model, merged_model  # noqa: E402
+from gdro.tasks.math import load_math  # noqa: E402
+from gdro.tasks.rewards import MathReward  # noqa: E402
 from gdro.trainer import GDROConfig, GDROTrainer  # noqa: E402
 
 FIXTURES = Path(__file__).parent / "fixtures" / "math"
@@ -32,38 +33,23 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reward():
-    with reward_for("dapo", workers=1) as reward:
+    with MathReward(workers=1) as reward:
         yield reward
 
 
 def vowels(completions, **kwargs):
     """A reward that random models earn unevenly, so that there is something to learn."""
-    return [sum(text.count(vowel) for vowel in "aeiou") / 4 for text in completions]
+    texts = [text if isinstance(text, str) else text[0]["content"] for text in completions]
+    return [sum(text.count(vowel) for vowel in "aeiou") / 4 for text in texts]
 
 
-def make_trainer(loaded, reward, folder, *, style="text", rewards=(vowels,), **change):
+def make_trainer(loaded, reward, folder, *, style="text", **change):
     data = load_math("dapo", FIXTURES / "dapo.jsonl", style=style, check_answers=False)
-    options = {
-        "output_dir": str(folder),
-        "gdro_method": "both",
-        "per_device_train_batch_size": 8,
-        "num_generations": 4,
-        "max_completion_length": 12,
-        "max_steps": 2,
-        "learning_rate": 1e-3,
-        "save_strategy": "no",
-        "report_to": [],
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "remove_unused_columns": False,
-        "seed": 3,
-    }
+    options = {"gdro_method": "both", "per_device_train_batch_size": 8, "max_steps": 2}
     return GDROTrainer(
         loaded.model,
-        [reward, *rewards],
-        args=GDROConfig(**options | change),
+        [reward, vowels],
+        args=arguments(GDROConfig, folder, remove_unused_columns=False, **options | change),
         train_dataset=data,
         processing_class=loaded.tokenizer,
         peft_config=loaded.peft_config,
@@ -78,9 +64,12 @@ def trainable(model):
 @pytest.mark.parametrize("kind", ["full", "lora"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_trains_two_steps(folders, reward, tmp_path, family, kind):
-    loaded = load_model(folders[family], kind=kind, seed=3, dtype="float32")
+    # chats and checkpointing too, in one of the runs
+    options = {"gradient_checkpointing": True} if (family, kind) == ("Qwen3", "lora") else {}
+    loaded = load_model(folders[family], kind=kind, seed=3, dtype="float32", **options)
     assert type(loaded.model).__name__ == f"{family}ForCausalLM"
-    trainer = make_trainer(loaded, reward, tmp_path)
+    assert loaded.model.is_gradient_checkpointing == bool(options)
+    trainer = make_trainer(loaded, reward, tmp_path, style="chat" if options else "text", **options)
     before = trainable(trainer.model)
     assert all(("lora_" in name) == (kind == "lora") for name in before)
     trainer.train()
@@ -88,19 +77,8 @@ def test_every_family_trains_two_steps(folders, reward, tmp_path, family, kind):
     assert any(not torch.equal(before[name], after[name]) for name in before)
     assert all(torch.isfinite(weight).all() for weight in after.values())
     assert [row["rollouts_spent"] for row in trainer.record] == [8, 8]
-    metrics = trainer.state.log_history[-1]
-    assert metrics["step"] == 2
+    assert trainer.state.log_history[-1]["step"] == 2
     assert reward.counts.total() >= 16
-
-
-def test_chat_prompts_train_too(folders, reward, tmp_path):
-    def vowels_of_chat(completions, **kwargs):
-        return vowels([completion[0]["content"] for completion in completions])
-
-    loaded = load_model(folders["Qwen3"], seed=3)
-    trainer = make_trainer(loaded, reward, tmp_path, style="chat", rewards=[vowels_of_chat])
-    trainer.train()
-    assert len(trainer.record) == 2
 
 
 def test_equal_seeds_give_adapters_of_equal_bits(folders, reward, tmp_path):
@@ -119,87 +97,66 @@ def test_equal_seeds_give_adapters_of_equal_bits(folders, reward, tmp_path):
     assert all(not torch.equal(first[name], other[name]) for name in drawn)
 
 
-def test_a_trained_adapter_is_saved_and_loaded_again(folders, reward, tmp_path):
+def test_a_trained_adapter_is_saved_and_merged(folders, reward, tmp_path):
     loaded = load_model(folders["Mistral"], kind="lora", seed=3, dtype="float32", lora={"r": 4})
     trainer = make_trainer(loaded, reward, tmp_path / "run")
     trainer.train()
     trainer.save_model(str(tmp_path / "adapter"))
-    base = transformers.AutoModelForCausalLM.from_pretrained(folders["Mistral"])
+    merged = merged_model(folders["Mistral"], tmp_path / "adapter", tmp_path / "merged")
+    assert transformers.AutoTokenizer.from_pretrained(merged).chat_template is not None
     ids = torch.arange(2, 12)[None]
     with torch.no_grad():
-        plain = base(ids).logits
-        adapted = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")(ids).logits
+        plain, adapted = (
+            load_model(folder, seed=0).model(ids).logits for folder in (folders["Mistral"], merged)
+        )
         ours = trainer.model.eval()(ids).logits
     torch.testing.assert_close(adapted, ours)
     assert not torch.allclose(adapted, plain)
     assert peft.PeftConfig.from_pretrained(tmp_path / "adapter").r == 4
 
 
-def test_checkpointing_changes_memory_and_not_gradients(folders):
-    gradients = []
-    for checkpointing in (False, True):
-        model = load_model(folders["Qwen3"], seed=0, gradient_checkpointing=checkpointing).model.train()
-        assert model.is_gradient_checkpointing == checkpointing
-        ids = torch.arange(2, 34)[None]
-        model(ids, labels=ids, use_cache=False).loss.backward()
-        gradients.append([weight.grad for weight in model.parameters()])
-    for plain, recomputed in zip(*gradients, strict=True):
-        torch.testing.assert_close(plain, recomputed)
-
-
-def test_a_checkpointed_adapter_trains(folders, reward, tmp_path):
-    loaded = load_model(folders["Qwen3"], kind="lora", seed=3, gradient_checkpointing=True)
-    trainer = make_trainer(loaded, reward, tmp_path, gradient_checkpointing=True, bf16=True)
-    before = trainable(trainer.model)
-    trainer.train()
-    after = trainable(trainer.model)
-    assert any(not torch.equal(before[name], after[name]) for name in before)
-
-
-@pytest.mark.parametrize(
-    ("kind", "dtype", "wanted"),
-    [
-        ("full", None, torch.float32),
-        ("full", "bfloat16", torch.bfloat16),
-        ("lora", None, torch.bfloat16),
-        ("lora", "float32", torch.float32),
-    ],
-)
-def test_dtypes(folders, reward, tmp_path, kind, dtype, wanted):
+@pytest.mark.parametrize("kind", ["full", "lora"])
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_dtypes(folders, reward, tmp_path, kind, dtype):
     loaded = load_model(folders["Qwen3"], kind=kind, dtype=dtype, seed=0)
+    wanted = torch.bfloat16 if dtype else torch.float32
     assert {weight.dtype for weight in loaded.model.parameters()} == {wanted}
     if kind == "lora":
         adapters = trainable(make_trainer(loaded, reward, tmp_path).model).values()
         assert {weight.dtype for weight in adapters} == {torch.float32}
 
 
-def test_loading_options_reach_the_libraries(folders):
-    loaded = load_model(
-        str(folders["Qwen3"]),
-        kind="lora",
-        seed=0,
-        attention="eager",
-        lora={"r": 4, "target_modules": ["q_proj"]},
-    )
-    assert loaded.model.config._attn_implementation == "eager"
+def test_a_chat_models_end_of_turn_ends_training_completions_too(tmp_path):
+    folder = save_tiny_model("Qwen3", tmp_path / "base")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    tokenizer.chat_template = tokenizer.chat_template.replace("\n", "<|im_end|>\n")
+    tokenizer.save_pretrained(folder)
+    ends = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")]
+    model = load_model(folder, seed=0).model
+    assert model.generation_config.eos_token_id == ends  # TRL reads it from there
+    model.save_pretrained(tmp_path / "trained")  # and vLLM from the folder
+    assert transformers.GenerationConfig.from_pretrained(tmp_path / "trained").eos_token_id == ends
+
+
+def test_lora_options_reach_peft(folders):
+    loaded = load_model(folders["Qwen3"], kind="lora", seed=0, lora={"r": 4, "target_modules": ["q_proj"]})
     assert loaded.tokenizer.padding_side == "left"
     assert (loaded.peft_config.r, loaded.peft_config.lora_alpha) == (4, 64)
     assert loaded.peft_config.target_modules == {"q_proj"}
     assert loaded.peft_config.task_type == "CAUSAL_LM"
-    assert load_model(folders["Qwen3"], seed=0).peft_config is None
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "qlora"}, "kind is 'qlora'; give one of"),
-        ({"dtype": "float16"}, "dtype is 'float16'; give one of"),
-        ({"kind": "full", "lora": {}}, "lora is given for kind 'full'; leave it out"),
-        ({"kind": "unsloth-full", "lora": {}}, "lora is given for kind 'unsloth-full'"),
-        ({"kind": "unsloth-lora", "attention": "eager"}, "Unsloth brings its own"),
-        ({"kind": "lora", "lora": {"rank": 4}}, "lora is {'rank': 4}: .*see peft.LoraConfig"),
-        ({"seed": -1}, "seed is -1; give an integer of at least 0"),
-        ({"max_length": 0}, "max_length is 0; give an integer of at least 1"),
+        ({"kind": "qlora"}, "kind must be one of .* got 'qlora'"),
+        ({"dtype": "float16"}, "dtype must be one of .* got 'float16'"),
+        ({"kind": "full", "lora": {}}, "lora must be None for kind 'full'"),
+        ({"kind": "unsloth-full", "lora": {}}, "lora must be None for kind 'unsloth-full'"),
+        ({"kind": "lora", "lora": {"rank": 4}}, "arguments of peft.LoraConfig, got .*'rank': 4"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"max_length": 0}, "max_length must be an integer of at least 1, got 0"),
     ],
 )
 def test_bad_arguments_are_refused(folders, change, message):
@@ -213,22 +170,17 @@ def test_bad_arguments_are_refused(folders, change, message):
 def fake_unsloth(asked):
     """A module with the two calls of Unsloth's that are used, noting how they were made."""
 
-    def from_pretrained(**kwargs):
-        asked["load"] = kwargs
-        folder = kwargs["model_name"]
-        return (
-            transformers.AutoModelForCausalLM.from_pretrained(folder),
-            transformers.AutoTokenizer.from_pretrained(folder),
-        )
+    class FastLanguageModel:
+        def from_pretrained(**kwargs):
+            asked["load"] = kwargs
+            loaded = load_model(kwargs["model_name"], seed=0)
+            return loaded.model, loaded.tokenizer
 
-    def get_peft_model(model, **kwargs):
-        asked["lora"] = kwargs
-        return model
+        def get_peft_model(model, **kwargs):
+            asked["lora"] = kwargs
+            return model
 
-    fast = types.SimpleNamespace(from_pretrained=from_pretrained, get_peft_model=get_peft_model)
-    module = types.ModuleType("unsloth")
-    module.FastLanguageModel = fast
-    return module
+    return types.SimpleNamespace(FastLanguageModel=FastLanguageModel)
 
 
 @pytest.mark.parametrize("kind", ["unsloth-full", "unsloth-lora"])
@@ -241,7 +193,7 @@ def test_unsloth_is_called_as_the_kind_says(folders, monkeypatch, kind):
     )
     assert loaded.peft_config is None
     assert asked["load"] == {
-        "model_name": folders["Qwen3"],
+        "model_name": str(folders["Qwen3"]),
         "max_seq_length": 77,
         "dtype": torch.bfloat16,
         "load_in_4bit": False,
@@ -255,35 +207,15 @@ def test_unsloth_is_called_as_the_kind_says(folders, monkeypatch, kind):
 
 
 def test_unsloth_after_trl_is_an_error(folders, monkeypatch):
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        models.importlib.util,
-        "find_spec",
-        lambda name: find_spec("json") if name == "unsloth" else find_spec(name),
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)  # as if it were installed
     monkeypatch.delitem(sys.modules, "unsloth", raising=False)
     with pytest.raises(ImportError, match=r"trl was imported before unsloth.*restart"):
         load_model(folders["Qwen3"], kind="unsloth-lora", seed=0)
-
-
-def test_a_trainer_made_before_unsloth_is_an_error(folders, monkeypatch):
-    import trl
-
+    # gdro.trainer was imported, then Unsloth, which replaced TRL's trainer
     monkeypatch.setitem(sys.modules, "unsloth", fake_unsloth({}))
     monkeypatch.setattr(trl, "GRPOTrainer", type("UnslothGRPOTrainer", (), {}))
     with pytest.raises(ImportError, match=r"gdro\.trainer was imported before unsloth"):
         load_model(folders["Qwen3"], kind="unsloth-lora", seed=0)
-
-
-@pytest.mark.parametrize(
-    ("kind", "package", "extra"),
-    [("lora", "peft", "train"), ("unsloth-lora", "unsloth", "gpu")],
-)
-def test_a_missing_package_names_its_extra(folders, monkeypatch, kind, package, extra):
-    monkeypatch.delitem(sys.modules, package, raising=False)
-    monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=rf"{package} is not installed; .*'gdro\[{extra}\]'"):
-        load_model(folders["Qwen3"], kind=kind, seed=0)
 
 
 def test_loading_alone_imports_neither_trl_nor_transformers():

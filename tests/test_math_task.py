@@ -1,22 +1,23 @@
-"""The math data sets and their rewards: schemas, bad rows, verdicts, hangs, counts."""
+"""The math data sets and their rewards: schemas, bad rows, verdicts, hostile answers, counts."""
 
 import json
-import os
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 datasets = pytest.importorskip("datasets")
 pytest.importorskip("math_verify")
 
+from gdro import vllm_sampling  # noqa: E402
+from gdro.profiles import MathChoice  # noqa: E402
+from gdro.tasks import make_task, rewards  # noqa: E402
 from gdro.tasks import math as tasks  # noqa: E402
-from gdro.tasks import verify  # noqa: E402
 from gdro.tasks.rewards import (  # noqa: E402
-    ChoiceReward,
     MathReward,
     chosen_letter,
     completion_text,
@@ -24,7 +25,8 @@ from gdro.tasks.rewards import (  # noqa: E402
 )
 
 FIXTURES = Path(__file__).parent / "fixtures" / "math"
-HANGING = "9^{9^{9^{9}}}"  # sympy computes it in C code, until the memory or the sun is gone
+HANGING = "9^{9^{9^{9}}}"  # sympy computes it in C code, until the memory is gone
+LONG = "9" * 5000  # more digits than Python turns into an integer
 
 
 def fixture(name):
@@ -85,14 +87,14 @@ def test_answers_are_found_and_every_one_of_them_parses(name):
     assert ("subject" in data.column_names) == (spec.subject is not None)
 
 
-def test_right_answers_of_every_data_set_are_right(reward):
+def test_the_answers_of_every_data_set_are_correct(reward):
     for name, answers in ANSWERS.items():
         completions = [f"So it is $\\boxed{{{answer.strip('$')}}}$." for answer in answers]
         assert reward(completions, answers) == [1.0] * len(answers), name
         assert reward(["\\boxed{-123456}"] * len(answers), answers) == [0.0] * len(answers), name
 
 
-def test_levels_and_subjects_are_alike_in_math_and_math500():
+def test_levels_and_subjects_read_the_same_in_math_and_math500():
     math, math500 = (
         tasks.load_math(name, fixture(name), check_answers=False) for name in ("math", "math500")
     )
@@ -101,33 +103,35 @@ def test_levels_and_subjects_are_alike_in_math_and_math500():
     assert math["subject"][1] == math500["subject"][3] == "Counting & Probability"
 
 
-def test_a_chat_is_one_user_message_and_the_request_can_be_replaced():
-    data = tasks.load_math("amc", fixture("amc"), request="Box it.", check_answers=False)
-    [message] = data[0]["prompt"]
+def test_a_chat_is_one_user_message():
+    [message] = tasks.load_math("amc", fixture("amc"), check_answers=False)[0]["prompt"]
     assert message["role"] == "user"
-    assert message["content"].endswith("\n\nBox it.")
+    assert message["content"].endswith(f"\n\n{tasks.MATH_REQUEST}")
 
 
-def test_a_uid_names_the_problem_whatever_its_place(tmp_path):
+def test_a_uid_names_the_problem_wherever_it_is(tmp_path):
     rows = fixture_rows("gsm8k")
     backward = write_jsonl(tmp_path / "backward.jsonl", rows[::-1])
     ours = tasks.load_math("gsm8k", fixture("gsm8k"), check_answers=False)["uid"]
     theirs = tasks.load_math("gsm8k", backward, check_answers=False)["uid"]
     assert list(ours) == list(theirs)[::-1]
     assert ours[0] == "gsm8k/4476058a97117203fcd91e9a"  # in every process, version and year
+    # a source without the column that names problems is hashed as well
+    rows = [{k: v for k, v in row.items() if k != "id"} for row in fixture_rows("amc")]
+    data = tasks.load_math("amc", write_jsonl(tmp_path / "amc.jsonl", rows), check_answers=False)
+    assert all(len(uid) == len("amc/") + 24 for uid in data["uid"])
 
 
-def test_parquet_and_saved_folders_stand_in_for_the_hub(tmp_path):
+def test_hub_and_saved_folders_stand_in_for_the_hub(tmp_path):
     wanted = tasks.load_math("dapo", fixture("dapo"), check_answers=False).to_list()
     raw = datasets.Dataset.from_list(fixture_rows("dapo"))
-    raw.to_parquet(tmp_path / "dapo.parquet")
-    raw.save_to_disk(tmp_path / "one")
-    datasets.DatasetDict({"train": raw, "other": raw.select([0])}).save_to_disk(tmp_path / "more")
+    raw.save_to_disk(tmp_path / "saved")
     (tmp_path / "hub").mkdir()
     raw.to_parquet(tmp_path / "hub" / "train-00000-of-00001.parquet")
-    for source in ("dapo.parquet", "one", "more", "hub"):
+    raw.select([0]).to_parquet(tmp_path / "hub" / "test-00000-of-00001.parquet")
+    for source in ("saved", "hub"):
         assert tasks.load_math("dapo", tmp_path / source, check_answers=False).to_list() == wanted
-    other = tasks.load_math("dapo", tmp_path / "more", split="other", check_answers=False)
+    other = tasks.load_math("dapo", tmp_path / "hub", split="test", check_answers=False)
     assert other.to_list() == wanted[:1]
     some = tasks.load_math("dapo", str(fixture("dapo")), limit=4, check_answers=False)
     assert some.to_list() == wanted[:4]
@@ -148,7 +152,7 @@ def test_the_hub_is_asked_by_the_spec(monkeypatch):
 # Multiple choice
 
 
-def test_choices_are_shuffled_by_seed_and_uid_alone(tmp_path):
+def test_choices_are_shuffled_by_uid_alone(tmp_path):
     data = tasks.load_math("gpqa", fixture("gpqa"), style="text")
     rows = fixture_rows("gpqa")
     for row, shown in zip(rows, data, strict=True):
@@ -158,40 +162,24 @@ def test_choices_are_shuffled_by_seed_and_uid_alone(tmp_path):
     assert tasks.load_math("gpqa", fixture("gpqa"), style="text").to_list() == data.to_list()
     last = write_jsonl(tmp_path / "last.jsonl", rows[-1:])
     assert tasks.load_math("gpqa", last, style="text")[0] == data[len(rows) - 1]
-    others = [list(tasks.load_math("gpqa", fixture("gpqa"), seed=s)["answer"]) for s in range(9)]
-    assert {letter for answers in others for letter in answers} == set("ABCD")
+    many = [rows[0] | {"Record ID": f"r{number}"} for number in range(40)]
+    path = write_jsonl(tmp_path / "many.jsonl", many)
+    assert set(tasks.load_math("gpqa", path)["answer"]) == set("ABCD")
 
 
-@pytest.mark.parametrize(
-    ("box", "letter"),
-    [
-        ("B", "B"),
-        ("(B)", "B"),
-        ("\\text{B}", "B"),
-        ("\\textbf{(B)}", "B"),
-        ("$B$", "B"),
-        ("B.", "B"),
-        ("B) Neon", "B"),
-        ("Bananas", None),
-        ("A or B", None),
-        ("b", None),
-        ("", None),
-        ("3", None),
-    ],
-)
-def test_a_letter_is_read_or_not(box, letter):
-    assert chosen_letter(box) == letter
+def test_a_letter_is_read_or_not():
+    for box in ("B", "(B)", "\\text{B}", "\\textbf{(B)}", "$B$", "B.", "B) Neon"):
+        assert chosen_letter(box) == "B", box
+    for box in ("Bananas", "A or B", "b", "", "3"):
+        assert chosen_letter(box) is None, box
 
 
-def test_choice_reward_scores_and_counts():
-    with tasks.reward_for("gpqa", signed=True) as reward:
-        assert isinstance(reward, ChoiceReward)
+def test_choices_are_scored_and_counted():
+    with MathReward(signed=True) as reward:
         given = ["so \\boxed{B}", "\\boxed{C}", "It is B.", "\\boxed{Neon}"]
         assert reward(given, ["B"] * 4) == [1.0, -1.0, -1.0, -1.0]
-        counts = reward.report()
-    assert [counts[key] for key in ("right", "wrong", "no_box", "unparsed")] == [1, 1, 1, 1]
-    with pytest.raises(ValueError, match="answer of completion 0 is 'Neon'; a choice is one lett"):
-        reward(["\\boxed{B}"], ["Neon"])
+        assert reward.counts == {"correct": 1, "wrong": 1, "no_box": 1, "unparsed": 1}
+        assert not reward._servers  # no process was needed
 
 
 # Bad rows
@@ -207,25 +195,22 @@ def broken(name, row, **change):
     ("name", "rows", "message"),
     [
         ("amc", broken("amc", 1, question=" "), "row 1 .amc/1.: 'question' is ' ', not a problem"),
-        ("amc", broken("amc", 1, question=7), "'question' is 7, not a problem"),
         ("amc", broken("amc", 2, answer=""), "row 2 .amc/2.: 'answer' holds no answer: ''"),
         ("amc", broken("amc", 2, answer=None), "'answer' is None, not an answer"),
         ("amc", broken("amc", 2, answer=float("nan")), "'answer' holds no answer: nan"),
-        ("amc", broken("amc", 2, answer=["3"]), "'answer' is .'3'., not an answer"),
-        ("amc", broken("amc", 2, answer="-"), "math-verify cannot use its answer '-' .bad_gold."),
+        ("amc", broken("amc", 2, answer="-"), "math-verify cannot use its answer '-'"),
         ("amc", broken("amc", 2, id=0), "row 2 .amc/0.: its uid repeats"),
         ("amc", broken("amc", 2, id=None), "row 2 .no uid.: 'id' is empty"),
         ("amc", [{"problem": "1+1?", "id": 1}], "it has no column 'question', only .'id', 'prob"),
-        ("dapo", broken("dapo", 0, extra_info={}), "it has no column 'extra_info.index'"),
-        ("math", broken("math", 0, solution="It is 3."), "'solution' holds no answer"),
+        ("amc", broken("amc", 2, answer=LONG), "math-verify cannot use its answer '999"),
+        ("amc", broken("amc", 2, answer="1e" + LONG), "math-verify cannot use its answer '1e999"),
         ("math", broken("math", 0, solution="\\boxed{3"), "'solution' holds no answer"),
-        ("math", broken("math", 0, level=None), "'level' is empty"),
+        ("math", broken("math", 0, level=None), "level or subject is empty"),
         ("gsm8k", broken("gsm8k", 0, answer="It is 3."), "'answer' holds no answer"),
-        ("gsm8k", fixture_rows("gsm8k") * 2, "has 3 bad rows: row 3 .*its uid repeats"),
+        ("gsm8k", fixture_rows("gsm8k") * 2, "3 bad rows in .*: row 3 .*its uid repeats"),
         ("olympiad", broken("olympiad", 0, final_answer=None), "'final_answer' is None"),
         ("olympiad", broken("olympiad", 0, final_answer=[]), "holds no answer"),
         ("gpqa", broken("gpqa", 0, **{"Incorrect Answer 2": None}), "not all there and different"),
-        ("gpqa", broken("gpqa", 1, **{"Incorrect Answer 2": "Xenon"}), "not all there and diff"),
     ],
 )
 def test_bad_rows_are_named_or_left_out_and_handed_over(tmp_path, name, rows, message):
@@ -239,7 +224,7 @@ def test_bad_rows_are_named_or_left_out_and_handed_over(tmp_path, name, rows, me
     data = tasks.load_math(name, path, check_answers=check, dropped=dropped)
     assert len(data) == len(fixture_rows(name))
     assert len(dropped) == len(rows)
-    assert all(isinstance(row, tasks.BadRow) for row in dropped)
+    assert all(reason.startswith("row ") for reason in dropped)
 
 
 def test_a_hanging_answer_key_is_a_bad_row(tmp_path, monkeypatch):
@@ -247,18 +232,18 @@ def test_a_hanging_answer_key_is_a_bad_row(tmp_path, monkeypatch):
     path = write_jsonl(tmp_path / "hang.jsonl", broken("amc", 0, answer=HANGING))
     dropped = []
     assert len(tasks.load_math("amc", path, dropped=dropped)) == 2
-    assert [(row.row, row.uid) for row in dropped] == [(0, "amc/0")]
-    assert dropped[0].reason.endswith("(timeout)")
+    [reason] = dropped
+    assert reason.startswith("row 0 (amc/0): math-verify cannot use")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"name": "aime"}, "name is 'aime'; the math data sets are"),
-        ({"style": "html"}, "style is 'html'; give one of"),
-        ({"limit": 0}, "limit is 0; give an integer of at least 1"),
-        ({"path": "nowhere"}, "path nowhere does not exist"),
-        ({"path": __file__}, "ends in '.py'; give a .jsonl or .parquet file"),
+        ({"name": "aime"}, "name must be one of .'aime2024', .* got 'aime'"),
+        ({"style": "html"}, "style must be one of .* got 'html'"),
+        ({"limit": 0}, "'amc' has 0 usable and 0 bad rows"),
+        ({"path": "nowhere"}, "path must be a .jsonl file or a folder, got nowhere"),
+        ({"path": __file__}, "path must be a .jsonl file or a folder, got .*py"),
     ],
 )
 def test_bad_arguments_are_refused(change, message):
@@ -269,17 +254,46 @@ def test_bad_arguments_are_refused(change, message):
 def test_broken_files_are_named(tmp_path):
     path = tmp_path / "broken.jsonl"
     for text, message in [
-        ('{"id": 1}\n{"id"\n', "line 2 of .* is not JSON"),
-        ("[1]\n", "line 1 of .* holds no record"),
-        ("\n", "'amc' has no rows in"),
+        ('{"id": 1}\n{"id"\n', "line 2 of .* is no JSON record"),
+        ("[1]\n", "line 1 of .* is no JSON record"),
+        ("\n", "'amc' has 0 usable"),
     ]:
         path.write_text(text)
         with pytest.raises(ValueError, match=message):
             tasks.load_math("amc", path)
-    raw = datasets.Dataset.from_list(fixture_rows("amc"))
-    datasets.DatasetDict({"train": raw}).save_to_disk(tmp_path / "splits")
-    with pytest.raises(ValueError, match=r"has the splits \['train'\], not 'test'; give split="):
-        tasks.load_math("amc", tmp_path / "splits")
+
+
+def test_a_task_reads_what_is_asked_for(monkeypatch, tmp_path):
+    """Training does not touch evaluation sets, which may be gated; scores keep their denominators."""
+    paths = {name: str(fixture(name)) for name in ("dapo", "math500", "amc")}
+    bad = write_jsonl(
+        tmp_path / "minerva.jsonl", [*fixture_rows("minerva"), {"question": "?", "answer": "-"}]
+    )
+    choice = MathChoice(
+        kind="math", train="dapo", evaluate=["minerva", "gpqa"], paths=paths | {"minerva": str(bad)},
+        style="text", drop_bad_rows=True, max_prompt_tokens=200,
+    )  # fmt: skip
+    monkeypatch.setattr(vllm_sampling, "prompt_ids", lambda tokenizer, prompts: prompts)  # characters
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: 1 / 0)
+    task = make_task(choice, None)
+    assert task.rows == {}
+    assert max(map(len, task.train["prompt"])) == task.max_prompt_tokens <= 200
+    assert task.rows["train"] + len(task.dropped["train"]) == len(fixture_rows("dapo"))
+    with pytest.raises(ZeroDivisionError):
+        _ = task.held_out  # gpqa, from the hub
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: fixture_rows("gpqa"))
+    assert task.held_out is task.held_out
+    assert {row["family"] for row in task.held_out} == {"minerva", "gpqa"}
+    given = [f"\\boxed{{{row['answer']}}}" for row in task.held_out]
+    columns = {key: [row[key] for row in task.held_out] for key in ("answer", "dataset", "uid")}
+    assert task.held_out_reward(given, **columns) == [1.0] * len(given)
+    report = task.report()
+    assert report["rows"] == {"train": task.rows["train"], "minerva": 4, "gpqa": len(fixture_rows("gpqa"))}
+    assert len(report["dropped"]["minerva"]) == 1
+    assert report["outcomes"]["held_out"]["correct"] == len(given)
+    task.close()
+    with pytest.raises(ValueError, match=r"task\.paths must name files or folders, got 'nowhere' for 'amc'"):
+        make_task(MathChoice(kind="math", evaluate=["amc"], paths={"amc": "nowhere"}), None)
 
 
 # Rewards
@@ -322,37 +336,40 @@ def test_completions_are_texts_or_chats():
     assert completion_text([say, tool]) == "\\boxed{4}"
     assert completion_text([{"role": "assistant", "content": None}]) == completion_text([]) == ""
     for wrong in (None, 4, [4], b"4"):
-        with pytest.raises(ValueError, match="a completion is of type"):
+        with pytest.raises(ValueError, match="completion must be text or a list of messages, got a"):
             completion_text(wrong)
 
 
-@pytest.mark.parametrize(
-    ("gold", "given", "right"),
-    [
-        ("\\frac{1}{2}", "0.5", True),
-        ("034", "34", True),
-        ("2\\sqrt{3}", "\\sqrt{12}", True),
-        ("(x-3)(x+3)", "x^2-9", True),
-        ("$3,-3$", "-3, 3", True),
-        ("120^\\circ", "120", True),
-        ("\\boxed{7}", "7", True),
-        ("x=5", "5", True),
-        ("5", "6", False),
-        ("[2,3)", "(2,3)", False),
-        ("1.414", "\\sqrt{2}", False),
-        ("0.333333", "1/3", True),
-        ("4.5e33", "4.5 \\times 10^{33}", True),
-        ("4.5 \\times 10^{33}", "4.5E+33", True),
-        ("4.5e33", "4.6e33", False),
-        # math-verify itself takes the following two for equal
-        ("1.6 \\times 10^{-19}", "1.7 \\times 10^{-19}", False),
-        ("0.00000016", "0.00000021", False),
-        ("1.6 \\times 10^{-19}", "1.602 \\times 10^{-19}", True),
-        ("x < 10^{-9}", "x < 10^{-9}", True),
-    ],
-)
-def test_verdicts(reward, gold, given, right):
-    assert reward([f"\\boxed{{{given}}}"], [gold]) == [float(right)]
+VERDICTS = {  # gold: what equals it, what does not
+    "\\frac{1}{2}": (["0.5"], []),
+    "034": (["34"], []),
+    "2\\sqrt{3}": (["\\sqrt{12}"], []),
+    "(x-3)(x+3)": (["x^2-9"], []),
+    "$3,-3$": (["-3, 3"], []),
+    "120^\\circ": (["120"], []),
+    "\\boxed{7}": (["7"], []),
+    "x=5": (["5", "x=5"], ["6"]),
+    "[2,3)": ([], ["(2,3)"]),
+    "1.414": ([], ["\\sqrt{2}"]),
+    "0.333333": (["1/3"], []),
+    "4.5e33": (["4.5 \\times 10^{33}", "4.5E+33"], ["4.6e33"]),
+    "-1./3": (["-1/3"], []),
+    "np.arcsin(10/13)": (["\\arcsin(10/13)"], []),
+    "0.07": (["7\\%"], []),
+    "7\\%": (["7"], []),
+    # some of which math-verify itself takes for equal
+    "7": (["3+4=7"], ["8=7", "8=7=7", "7\\%", "x = 7 \\text{ percent}"]),
+    "1.6 \\times 10^{-19}": (["1.602 \\times 10^{-19}"], ["1.7 \\times 10^{-19}"]),
+    "0.00000016": ([], ["0.00000021"]),
+    "x < 10^{-9}": (["x < 10^{-9}"], []),
+}
+
+
+@pytest.mark.parametrize("gold", VERDICTS)
+def test_verdicts(reward, gold):
+    equal, unequal = VERDICTS[gold]
+    given = [f"\\boxed{{{box}}}" for box in equal + unequal]
+    assert reward(given, [gold] * len(given)) == [1.0] * len(equal) + [0.0] * len(unequal)
 
 
 def test_values_and_counts_and_metrics():
@@ -365,140 +382,103 @@ def test_values_and_counts_and_metrics():
         reward(["\\boxed{4}"], ["4"])
         report = reward.report()
     assert reward.__name__ == "math_reward"
-    assert reward.counts == {"right": 3, "wrong": 1, "no_box": 1, "unparsed": 1}
-    assert report["right"] == 3
-    assert report["timeout"] == 0
+    assert reward.counts == {"correct": 3, "wrong": 1, "no_box": 1, "unparsed": 1}
+    assert (report["correct"], report["timeout"]) == (3, 0)
     assert report["seconds"] > 0
     assert logged["math_reward/no_box"] == logged["math_reward/unparsed"] == 0.2
     assert logged["math_reward/timeout"] == 0
 
 
-def test_the_whole_text_can_be_searched_instead():
-    with MathReward(workers=1, time_limit=60, boxed_only=False) as reward:
-        assert reward(["The answer is 4.", "no number"], ["4", "4"]) == [1.0, 0.0]
-
-
 def test_a_bad_answer_key_is_an_error(reward):
-    with pytest.raises(ValueError, match=r"answer of completion 1 \(uid 'b'\) is '-', which math"):
-        reward(["\\boxed{4}"] * 2, ["4", "-"], uid=["a", "b"])
+    for bad in ("-", "1e" + LONG):
+        with pytest.raises(ValueError, match=r"answer of completion 1 \(uid 'b'\) must be mathematics that"):
+            reward(["\\boxed{4}"] * 2, ["4", bad], uid=["a", "b"])
     for empty in ("", " ", None):
-        with pytest.raises(ValueError, match="answer of completion 0 is"):
+        with pytest.raises(ValueError, match=r"answer of completion 0 \(uid None\) must be a text, got"):
             reward(["\\boxed{4}"], [empty])
-    with pytest.raises(ValueError, match="answer has 1 entries for 2 completions"):
+    with pytest.raises(ValueError, match="answer must have one entry per completion, got 1, 2"):
         reward(["\\boxed{4}"] * 2, ["4"])
 
 
-# Hangs
+# Hostile answers
 
 
-def test_a_hanging_verification_is_killed_scored_wrong_and_counted():
-    with MathReward(workers=1, time_limit=4) as reward:
-        assert reward(["\\boxed{4}"], ["4"]) == [1.0]  # the worker is up
-        first = reward.pool._workers[0]._process
+def test_numbers_too_long_to_read_are_wrong(reward):
+    given = [
+        f"\\boxed{{{box}}}" for box in ("1e" + LONG, LONG, f"10^{{{LONG}}}", LONG + "\\%", "7e" + "0" * 9999)
+    ]
+    assert reward(given, ["7"] * 5) == [0.0] * 5
+
+
+def test_what_never_ends_is_killed_beside_the_rest():
+    with MathReward(time_limit=4) as reward:
+        assert reward(["\\boxed{4}"], ["4"]) == [1.0]  # the server is up
+        given = [HANGING, *(f"{n}!" for n in range(10**7, 10**7 + 7)), "4"]
         started = time.monotonic()
-        assert reward([f"\\boxed{{{'10000000'}!}}", "\\boxed{4}"], ["4", "4"]) == [0.0, 1.0]
-        elapsed = time.monotonic() - started
-        assert first.returncode is not None  # dead and reaped, not left behind
-        assert reward.pool.restarts == 1
-        assert reward.counts == {"right": 2, "timeout": 1}
-    assert 4 <= elapsed < 30
+        assert reward([f"\\boxed{{{box}}}" for box in given], ["4"] * 9) == [0.0] * 8 + [1.0]
+        assert 4 <= time.monotonic() - started < 10  # they do not add up
+        assert reward.counts == {"correct": 2, "timeout": 8}
+        assert psutil.Process(reward._servers[0].pid).children() == []  # dead and reaped
 
 
-def test_it_is_killed_off_the_main_thread_too():
-    values = []
-    with MathReward(workers=1, time_limit=4) as reward:
-        thread = threading.Thread(
-            target=lambda: values.extend(reward(["\\boxed{10000000!}", "\\boxed{4}"], ["4"] * 2))
-        )
-        thread.start()
-        thread.join(timeout=60)
-    assert values == [0.0, 1.0]
+def test_a_worker_that_dies_is_counted_and_a_server_that_dies_is_started_again():
+    pool = MathReward(time_limit=60, workers=1)
+    assert pool.verify([("\\boxed{4}", None)]) == ["gold"]
+    server, outcomes = psutil.Process(pool._servers[0].pid), []
+    asked = threading.Thread(
+        target=lambda: outcomes.extend(pool.verify([("\\boxed{4}", "\\boxed{10000000!}")]))
+    )
+    asked.start()
+    time.sleep(1)
+    [worker] = server.children()
+    worker.kill()
+    asked.join(30)
+    assert outcomes == ["crash"]
+    assert pool.verify([("\\boxed{4}", "\\boxed{4}")] * 2) == ["correct"] * 2
+    server.kill()
+    assert pool.verify([("\\boxed{4}", "\\boxed{4}")]) == ["correct"]
+    assert pool._servers[0].pid != server.pid
+    pool.close()
+    pool.close()
+    assert not pool._servers
 
 
-def test_hangs_beside_each_other_do_not_add_up():
-    with MathReward(workers=2, time_limit=6) as reward:
-        reward(["\\boxed{4}", "\\boxed{5}"], ["4", "4"])
-        started = time.monotonic()
-        given = ["\\boxed{10000000!}", "\\boxed{10000001!}"]
-        assert reward(given, ["4", "4"]) == [0.0, 0.0]
-        assert time.monotonic() - started < 11  # one limit and not two
-        assert reward.counts["timeout"] == 2
+KILL = "os.kill(os.getpid(), 9)"
 
 
-def test_a_worker_that_dies_is_counted_and_started_again():
-    with verify.VerifierPool(60, workers=1) as pool:
-        assert pool.verify([("\\boxed{4}", None)]) == ["gold"]
-        pool._workers[0]._process.kill()
-        pool._workers[0]._process.wait()
-        assert pool.verify([("\\boxed{4}", "\\boxed{4}")]) == ["crash"]
-        assert pool.verify([("\\boxed{4}", "\\boxed{4}")]) == ["right"]
-        assert pool.restarts == 1
-
-
-def test_equal_pairs_are_verified_once(monkeypatch):
-    asked = []
-
-    def verify_one(self, pair):
-        asked.append(pair)
-        return "right"
-
-    monkeypatch.setattr(verify.VerifierPool, "_verify_one", verify_one)
-    with verify.VerifierPool(workers=2) as pool:
-        assert pool.verify([("a", "b"), ("a", "b"), ("c", None)]) == ["right"] * 3
-    assert asked == [("a", "b"), ("c", None)]
-
-
-def test_workers_end_with_the_pool_and_a_closed_pool_says_so():
-    reward = MathReward(workers=1)
-    reward(["\\boxed{4}"], ["4"])
-    process = reward.pool._workers[0]._process
-    reward.close()
-    reward.close()
-    assert process.returncode is not None
-    with pytest.raises(RuntimeError, match="VerifierPool is closed; make a new one"):
-        reward(["\\boxed{4}"], ["4"])
-
-
-def test_a_forgotten_reward_leaves_no_process_when_the_program_ends():
+# idle, and at work for many seconds
+@pytest.mark.parametrize(("ending", "answer"), [("sys.exit()", "4"), (KILL, "4"), (KILL, "10000000!")])
+def test_a_forgotten_reward_leaves_no_process_when_the_program_ends(ending, answer):
     code = (
-        "from gdro.tasks.rewards import MathReward\n"
-        "reward = MathReward(workers=1)\n"
-        "reward(['\\\\boxed{4}'], ['4'])\n"
-        "print(reward.pool._workers[0]._process.pid)\n"
+        "import os, sys, psutil, threading, time\nfrom gdro.tasks.rewards import MathReward\n"
+        "reward = MathReward(workers=2)\nreward(['\\\\boxed{4}'], ['4'])\n"
+        f"given = ['\\\\boxed{{{answer}}}'], ['5']\n"
+        "threading.Thread(target=reward, args=given, daemon=True).start()\ntime.sleep(1)\n"
+        "print(*(p.pid for p in psutil.Process().children(recursive=True)), flush=True)\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
-    )
+    run = subprocess.run([sys.executable, "-W", "error", "-c", code + ending], capture_output=True, text=True)
     assert run.stderr == ""
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(run.stdout), 0)
+    left = [int(pid) for pid in run.stdout.split()]
+    assert len(left) == 1 + (answer != "4")
+    deadline = time.monotonic() + 20
+    while any(psutil.pid_exists(pid) for pid in left):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
-def test_a_worker_that_cannot_start_is_an_error(tmp_path, monkeypatch):
-    script = tmp_path / "worker.py"
-    script.write_text("raise SystemExit(1)\n")
-    monkeypatch.setattr(verify, "WORKER_FILE", script)
-    with (
-        verify.VerifierPool(workers=1) as pool,
-        pytest.raises(RuntimeError, match="worker did not start"),
-    ):
-        pool.verify([("4", "4")])
+def test_a_server_that_cannot_start_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(rewards, "SERVER", tmp_path / "nowhere.py")
+    with pytest.raises(RuntimeError, match="the verification server ended"):
+        MathReward(workers=1).verify([("4", "4")])
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"time_limit": 0}, "time_limit is 0; give a positive number"),
-        ({"time_limit": float("inf")}, "time_limit is inf"),
-        ({"workers": 0}, "workers is 0; give at least 1"),
-    ],
-)
-def test_bad_limits_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("change", [{"time_limit": 0}, {"time_limit": float("inf")}, {"workers": 0}])
+def test_bad_limits_are_refused(change):
+    with pytest.raises(ValueError, match=f"{next(iter(change))} must be"):
         MathReward(**change)
 
 
 def test_a_missing_math_verify_names_the_extra(monkeypatch):
-    monkeypatch.setattr(verify.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(rewards.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'gdro\[math\]'"):
         MathReward()

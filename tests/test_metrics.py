@@ -1,7 +1,6 @@
 """Metrics against enumeration, hand-worked numbers and resampling written out."""
 
 from itertools import combinations
-from math import comb
 
 import numpy as np
 import pytest
@@ -13,18 +12,11 @@ from gdro import metrics
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(k):
+def test_pass_at_k_is_the_share_of_subsets_with_a_correct_one(k):
     for n in range(k, 8):
         for c in range(n + 1):
             subsets = list(combinations([True] * c + [False] * (n - c), k))
             assert metrics.pass_at_k([c], [n], k)[0] == pytest.approx(np.mean([any(s) for s in subsets]))
-
-
-@given(st.integers(1, 64), st.data())
-def test_pass_at_k_is_the_ratio_of_binomials(n, data):
-    c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
-    exact = 1 - comb(n - c, k) / comb(n, k)
-    assert metrics.pass_at_k(np.array([[c]]), np.array([[n]]), k).item() == pytest.approx(exact, abs=1e-12)
 
 
 def test_pass_at_k_is_unbiased_for_any_number_of_trials():
@@ -97,17 +89,6 @@ def test_bootstrap_interval_is_the_two_way_resampling_written_out():
     assert found == pytest.approx(np.quantile(overall, [0.05, 0.95]))
 
 
-def test_bootstrap_interval_covers_the_mean_it_is_of():
-    rng = np.random.default_rng(0)
-    held = 0
-    for _ in range(200):
-        seeds, prompts = 0.05 * rng.standard_normal((6, 1)), 0.15 * rng.standard_normal((1, 60))
-        values = seeds + prompts + 0.1 * rng.standard_normal((6, 60))
-        low, high = metrics.bootstrap_interval(values, rng, resamples=300)
-        held += low <= 0 <= high
-    assert 0.88 <= held / 200 <= 0.99
-
-
 def test_bootstrap_interval_covers_the_mean_about_as_often_as_it_says():
     rng, covered = np.random.default_rng(4), 0
     for _ in range(200):
@@ -117,35 +98,45 @@ def test_bootstrap_interval_covers_the_mean_about_as_often_as_it_says():
     assert 0.86 <= covered / 200 <= 0.99
 
 
-def test_bootstrap_interval_is_seeded():
-    values = np.random.default_rng(5).random((2, 9))
-    intervals = [
-        metrics.bootstrap_interval(values, np.random.default_rng(s), resamples=50) for s in (1, 1, 2)
-    ]
-    assert intervals[0] == intervals[1] != intervals[2]
+def bootstrap(values, **options):
+    return metrics.bootstrap_interval(values, np.random.default_rng(0), **options)
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: metrics.pass_at_k([1], [4], 8), "pass@8 needs at least 8 trials a prompt, got 4; sample"),
+        (lambda: metrics.pass_at_k([1], [4], 8), "pass@8 needs at least 8 trials per prompt, got 4; sample"),
         (lambda: metrics.pass_at_k([1], [4], 0), "k must be an integer of at least 1, got 0"),
-        (lambda: metrics.pass_at_k([1], [4], 1.5), "k must be"),
-        (lambda: metrics.pass_at_k([5], [4], 1), "successes must lie between 0 and trials, got \\[5\\]"),
+        (lambda: metrics.pass_at_k([1], [4], 1.5), "k must be an integer"),
+        (lambda: metrics.pass_at_k([5], [4], 1), r"successes must lie between 0 and trials, got \[5\]"),
         (lambda: metrics.pass_at_k([-1], [4], 1), "successes must lie between"),
         (lambda: metrics.pass_at_k([0.5], [4], 1), "successes must be integer counts, got dtype float64"),
         (lambda: metrics.pass_at_k([1], [True], 1), "trials must be integer counts, got dtype bool"),
-        (lambda: metrics.pass_at_k([1, 1], [4], 1), "one shape, got \\(2,\\) and \\(1,\\)"),
-        (lambda: metrics.mean_at_k([0], [0]), "at least one trial a prompt, got 0; leave"),
-        (lambda: metrics.worst_group([1.0], ["a", "b"]), "one per prompt, got shapes"),
+        (lambda: metrics.pass_at_k([1, 1], [4], 1), r"one shape, got \(2,\), \(1,\)"),
+        (lambda: metrics.mean_at_k([0], [0]), "at least 1 trials per prompt, got 0; sample"),
+        (lambda: metrics.worst_group([1.0], ["a", "b"]), "one per prompt, got"),
         (lambda: metrics.worst_group([], []), "one per prompt"),
+        (lambda: metrics.worst_group([np.nan], ["a"]), "values must be finite, got nan"),
+        (lambda: metrics.entropy([0.5, 0.4]), "probabilities must be ≥ 0 and sum to one over the bins, got"),
+        (lambda: metrics.effective_number([1.5, -0.5]), "probabilities must be ≥ 0"),
+        (lambda: metrics.mean_bin_index([0.2, np.nan]), "shares must be finite, got nan at position 1"),
+        (lambda: metrics.mass_from_bin([0.2, 0.2], 1), "shares must .* sum to one"),
+        (lambda: metrics.mass_from_bin([0.2, 0.8], -1), "first_bin must be"),
+        (lambda: metrics.lead_lag([1, 1, 1], [0.5, 0.5]), "weights must .* one per share, got"),
+        (lambda: metrics.lead_lag([0, 0], [0.5, 0.5]), "weights must be ≥ 0, not all 0"),
+        (lambda: metrics.lead_lag([2, -1], [0.5, 0.5]), "weights must be ≥ 0"),
+        (lambda: metrics.lead_lag([1, np.nan], [0.5, 0.5]), "weights must be finite"),
         (lambda: metrics.weighted_standard_error([0.1], [1.0], [0]), "rollouts must be positive"),
-        (lambda: metrics.weighted_standard_error([np.nan], [1.0], [4]), "deviations known"),
-        (
-            lambda: metrics.bootstrap_interval([[np.nan]], np.random.default_rng(0)),
-            "values_SP must be a full table",
-        ),
-        (lambda: metrics.bootstrap_interval([], np.random.default_rng(0)), "full table"),
+        (lambda: metrics.weighted_standard_error([0.1], [1.0], [np.nan]), "rollouts must be positive"),
+        (lambda: metrics.weighted_standard_error([0.1], [np.nan], [4]), "shares must be finite"),
+        (lambda: metrics.weighted_standard_error([0.1], [-1.0], [4]), "shares ≥ 0"),
+        (lambda: metrics.weighted_standard_error([np.nan], [1.0], [4]), "deviations ≥ 0 and known"),
+        (lambda: metrics.weighted_standard_error([-0.1], [1.0], [4]), "deviations ≥ 0"),
+        (lambda: bootstrap([[np.nan]]), "values_SP must be finite"),
+        (lambda: bootstrap([]), "full table"),
+        (lambda: bootstrap([[1.0]], level=-0.5), r"level must be a number in \(0, 1\), got -0.5"),
+        (lambda: bootstrap([[1.0]], level=1), "level must be"),
+        (lambda: bootstrap([[1.0]], resamples=0), "resamples must be"),
     ],
 )
 def test_bad_arguments_are_refused_with_the_reason(call, words):

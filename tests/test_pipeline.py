@@ -2,111 +2,194 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
+from run_profile import jobs_of, progress_of
 
 from gdro.profiles import load_profile
 from gdro.records import read_manifest
-from gdro.results import read_runs
 
-pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).parent.parent
-RUNS = ["base/seed0", "grpo/seed0", "prompt/seed0", "rollout/seed0"]
+SCRIPT = REPOSITORY / "scripts" / "run_profile.py"
+ENVIRONMENT = os.environ | {
+    "OMP_NUM_THREADS": "1",
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+}
 
 
-def snakemake(runs, *options, profile="smoke"):
-    command = [sys.executable, "-m", "snakemake", "--cores", "2", *options]
-    command += ["--config", f"profile={profile}", f"runs={runs}"]
-    paths = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": paths}
-    return subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=900
-    )
+def start(*arguments):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([sys.executable, *map(str, arguments)], cwd=REPOSITORY, env=ENVIRONMENT, **pipes)
+
+
+def run(*arguments):
+    """Exit code and console of `python …`."""
+    with start(*arguments) as process:
+        printed, _ = process.communicate(timeout=900)
+    return process.returncode, printed
+
+
+def changed(folder, **fields):
+    """The smoke profile with one variant alone, at a path of its own."""
+    profile = yaml.safe_load((REPOSITORY / "profiles" / "smoke.yaml").read_text())
+    path = folder / "changed.yaml"
+    path.write_text(yaml.safe_dump(profile | {"variants": {"rollout": {"method": "rollout"}}} | fields))
+    return path
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     runs = tmp_path_factory.mktemp("pipeline") / "runs"
-    result = snakemake(runs)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return runs, result
+    status = subprocess.check_output(["git", "status", "--porcelain"], cwd=REPOSITORY)
+    code, printed = run(SCRIPT, "smoke", "--runs", runs)
+    assert code == 0, printed
+    assert subprocess.check_output(["git", "status", "--porcelain"], cwd=REPOSITORY) == status
+    return runs, printed
 
 
+@pytest.mark.slow
 def test_the_main_job_leaves_table_figures_and_records(finished):
-    runs, result = finished
+    runs, _ = finished
     manifest = read_manifest(runs / "results" / "manifest.json")
     for label in ("base", "GRPO", "Prompt-GDRO", "Rollout-GDRO"):
-        assert f"| {label} |" in manifest["table"]
-    names = {Path(path).name for path in manifest["figures"]}
-    assert {f"fig{n}" for n in (1, 3, 4, 5, 6, 7, 8, 9)} <= {name.split("_")[0] for name in names}
-    assert all((REPOSITORY / path).stat().st_size > 5_000 for path in manifest["figures"])
-    read = read_runs(load_profile("smoke"), runs)
-    assert {run["manifest"]["rollouts"] for run in read if run["variant"] != "base"} == {8 * 8 * 4}
-    assert "step 8/8" in result.stdout + result.stderr  # progress is shown
+        assert f"| {label} |" in re.sub(" +", " ", manifest["table"])
+    names = {Path(path).name.split("_")[0] for path in manifest["figures"]}
+    assert {f"fig{n}" for n in (1, 3, 4, 5, 6, 7, 8, 9)} <= names
+    for path in manifest["figures"]:
+        assert (REPOSITORY / path).stat().st_size > 5_000
+        assert (REPOSITORY / path).is_relative_to(runs / "figures")
+    for variant in load_profile("smoke").variants:
+        assert read_manifest(runs / variant / "seed0" / "manifest.json")["rollouts"] == 8 * 8 * 4
 
 
-def test_only_what_is_missing_is_run_again(finished):
+@pytest.mark.slow
+def test_the_console_has_a_line_a_job(finished):
+    runs, printed = finished
+    jobs = ["base", "results"]
+    jobs += [f"train-{name}-seed0" for name in ("grpo", "prompt", "rollout", "pivotal")]
+    jobs += [f"evaluate-{name}-seed0" for name in ("base", "grpo", "prompt", "rollout", "pivotal")]
+    ended = re.findall(r"^(\S+) +done in \d+ s \(\d+ of 11 jobs\)$", printed, re.MULTILINE)
+    assert sorted(ended) == sorted(jobs)
+    other = [
+        line for line in printed.splitlines()[1:] if not re.match(r"\S+ +(done|start|finish|\d+/\d+)", line)
+    ]
+    assert other == []
+    assert "step 8/8" in (runs / "logs" / "train-grpo-seed0.log").read_text()
+
+
+@pytest.mark.slow
+def test_only_what_is_missing_is_run_again(finished, tmp_path):
     runs, _ = finished
-    for run in ("prompt/seed0", "results"):
-        (runs / run / "manifest.json").unlink()
-    result = snakemake(runs, "--dry-run")
-    assert result.returncode == 0
-    planned = result.stdout + result.stderr
+    (runs / "prompt" / "seed0" / "manifest.json").unlink()
+    (runs / "results" / "manifest.json").unlink()
+    options = ["-m", "snakemake", "--cores", "2", "--dry-run", "--config", f"runs={runs}"]
+    code, planned = run(*options, "profile=smoke")
+    assert code == 0, planned
+    assert set(re.findall(r"rule (\w+):", planned)) == {"evaluate", "results"}
     assert "variant=prompt" in planned
     assert "variant=grpo" not in planned
+    # a renamed label and title repeat no run; another number of samples repeats evaluations alone
+    smoke = yaml.safe_load((REPOSITORY / "profiles" / "smoke.yaml").read_text())
+    smoke["title"], smoke["variants"]["grpo"]["label"] = "Renamed", "Renamed"
+    for fields, rules in (
+        ({}, {"evaluate", "results"}),
+        ({"evaluation": {"samples": 8, "k": 4}}, {"evaluate"}),
+    ):
+        path = tmp_path / "smoke.yaml"
+        path.write_text(yaml.safe_dump(smoke | fields))
+        code, planned = run(*options, f"profile={path}")
+        assert code == 0, planned
+        assert set(re.findall(r"rule (\w+):", planned)) == rules | {"results"}
+        assert ("variant=grpo" in planned) == bool(fields)
 
 
-def run_changed(tmp_path, variant):
-    """The smoke profile with one variant alone, through snakemake."""
-    profile = yaml.safe_load((REPOSITORY / "profiles" / "smoke.yaml").read_text())
-    profile["variants"] = {"rollout": variant}
-    path = REPOSITORY / "profiles" / f"changed-{os.getpid()}.yaml"
-    path.write_text(yaml.safe_dump(profile))
-    try:
-        result = snakemake(tmp_path / "runs", profile=path.stem)
-    finally:
-        path.unlink()
-    return result, result.stdout + result.stderr
+@pytest.mark.slow
+def test_an_infeasible_budget_is_refused_before_anything_starts(tmp_path):
+    variants = {"rollout": {"method": "rollout", "options": {"rollout": {"n_min": 9}}}}
+    code, printed = run(SCRIPT, changed(tmp_path, variants=variants), "--runs", tmp_path / "runs")
+    assert code == 2
+    assert "run_profile: " in printed
+    assert "n_min" in printed
+    assert not (tmp_path / "runs").exists()
+    code, printed = run(SCRIPT, "tniy")
+    assert (code, "got 'tniy'" in printed) == (2, True)
 
 
-def test_an_infeasible_budget_is_refused_before_the_base_is_trained(tmp_path):
-    result, printed = run_changed(tmp_path, {"method": "rollout", "options": {"rollout": {"n_min": 9}}})
-    assert result.returncode != 0
-    assert "gdro.notebooks: 05_grpo_training.ipynb, cell" in printed
-    assert not (tmp_path / "runs" / "base" / "seed0" / "manifest.json").exists()
-
-
-def test_a_run_that_fails_while_it_trains_is_told_and_leaves_no_manifest(tmp_path):
+@pytest.mark.slow
+def test_a_training_that_fails_is_named_and_leaves_no_record(tmp_path):
     # steps so long that the weights are no numbers after the first
-    result, printed = run_changed(tmp_path, {"method": "rollout", "train": {"learning_rate": 1.0e39}})
-    assert result.returncode != 0
-    assert "gdro.notebooks: 05_grpo_training.ipynb, cell" in printed
-    assert "run.train()" in printed
-    assert (tmp_path / "runs" / "base" / "seed0" / "manifest.json").exists()
-    assert not (tmp_path / "runs" / "rollout" / "seed0" / "manifest.json").exists()
+    train = {"max_steps": 8, "prompts_per_step": 8, "save_steps": 4, "learning_rate": 1.0e39}
+    code, printed = run(SCRIPT, changed(tmp_path, train=train), "--runs", tmp_path / "runs")
+    assert code != 0
+    assert "train-rollout-seed0 failed. The end of" in printed
+    assert "experiment.train(" in printed
+    assert printed.endswith("Complete jobs are kept. Fix the cause and run the same command again.\n")
+    assert (tmp_path / "runs" / "base" / "model.txt").exists()
+    left = {path.name for path in (tmp_path / "runs" / "rollout" / "seed0").glob("*")}
+    assert not left & {"record.jsonl", "training.json", "notebook.json", "manifest.json"}
 
 
-def test_an_unknown_profile_is_named(tmp_path):
-    result = snakemake(tmp_path / "runs", profile="tniy")
-    assert result.returncode != 0
-    assert "tniy" in result.stdout + result.stderr
+@pytest.mark.slow
+def test_a_stopped_job_leaves_no_process(tmp_path):
+    train = {"max_steps": 2000, "prompts_per_step": 8, "save_steps": 500}
+    log = tmp_path / "runs" / "logs" / "train-rollout-seed0.log"
+    with start(SCRIPT, changed(tmp_path, train=train), "--runs", tmp_path / "runs") as process:
+        for _ in range(1200):
+            if log.is_file() and "from step 0" in log.read_text():
+                break
+            time.sleep(0.1)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) >= 3  # snakemake, papermill, the kernel
+        process.send_signal(signal.SIGTERM)
+        printed, _ = process.communicate(timeout=120)
+    assert "the same command resumes" in printed
+    assert psutil.wait_procs(family, timeout=30)[1] == []
 
 
-@pytest.mark.parametrize("executor", ["slurm"])
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", "starting"),
+        ("a, seed 0: step 75/150, 40 s left\n", "75/150, 40 s left"),
+        (
+            "base: 1%| | 1/800 [00:00<?, ?it/s]\rbase: 45%|█ | 360/800 [01:20<01:38, 4.5it/s]",
+            "360/800, 01:38 left",
+        ),
+        ("a, seed 0: step 150/150, 0 s left\n", "finishing"),
+    ],
+)
+def test_progress_is_what_the_log_says_last(tmp_path, text, shown):
+    (tmp_path / "job.log").write_text(text)
+    assert progress_of(tmp_path / "job.log") == shown
+
+
+def test_a_failed_job_is_found_in_snakemakes_log():
+    text = "total   2\n\nlocalrule train:\n    log: logs/a.log\n    jobid: 4\n"
+    assert jobs_of(text) == (2, [Path("logs/a.log")], [], [])
+    text += "Error in rule train:\n    jobid: 4\n    log: logs/a.log (check log)\n"
+    assert jobs_of(text) == (2, [], [], [Path("logs/a.log")])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("profile", "gpus"), [("smoke", {"0"}), ("gpu-smoke", {"1"}), ("gpu-8b", {"1", "8"})]
 )
-def test_the_graph_can_be_handed_to_a_cluster(tmp_path, executor, profile, gpus):
-    plugin = f"snakemake_executor_plugin_{executor}"
-    pytest.importorskip(plugin, reason="the executor plugin is not installed")
-    chosen = ["--executor", executor, "--jobs", "4", "--workflow-profile", "configs/slurm"]
-    result = snakemake(tmp_path / "runs", "--dry-run", *chosen, profile=profile)
-    printed = result.stdout + result.stderr
-    assert result.returncode == 0, printed
-    assert "rule train" in printed
-    assert set(re.findall(r"\bgpu=(\d+)", printed)) == gpus  # the base is evaluated on one
+def test_the_graph_can_be_handed_to_a_cluster(tmp_path, profile, gpus):
+    pytest.importorskip("snakemake_executor_plugin_slurm", reason="the executor plugin is not installed")
+    code, printed = run(
+        "-m", "snakemake", "--cores", "2", "--dry-run", "--executor", "slurm", "--jobs", "4",
+        "--workflow-profile", "configs/slurm", "--config", f"profile={profile}", f"runs={tmp_path / 'runs'}",
+    )  # fmt: skip
+    assert code == 0, printed
+    assert {"rule base", "rule train", "rule evaluate"} <= set(
+        re.findall(r"rule (?:base|train|evaluate)", printed)
+    )
+    assert set(re.findall(r"\bgpu=(\d+)", printed)) == gpus  # the evaluation takes one
     assert "nodes=1" in printed

@@ -7,8 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gdro import PromptGDRO
-from gdro.prompt_gdro import bin_means, debiased, ema_scores, exponential_weights, mixed_probabilities
-from gdro.records import load_state, save_state
+from gdro.methods.prompt_gdro import (
+    bin_means,
+    debiased,
+    ema_scores,
+    exponential_weights,
+    mixed_probabilities,
+)
 
 PRINTED = {"debias": False}
 
@@ -32,16 +37,6 @@ def test_bin_means_by_hand():
     assert counts.tolist() == [2, 1]
 
 
-@given(batches())
-def test_bin_means_are_the_means(batch):
-    bin_ids, values = batch
-    means, counts = bin_means(bin_ids, values, 5)
-    for b in range(5):
-        mine = values[bin_ids == b]
-        assert counts[b] == len(mine)
-        assert means[b] == pytest.approx(mine.mean() if len(mine) else np.nan, nan_ok=True)
-
-
 def test_scores_weights_and_probabilities_by_hand():
     prompt = PromptGDRO(3, eta=2.0, gamma=0.1, ema=0.25, clip=1.0, max_weight=5.0, **PRINTED)
     prompt.update([0, 0, 1], [2.0, 4.0, 1.0])
@@ -54,10 +49,6 @@ def test_scores_weights_and_probabilities_by_hand():
     assert prompt.weights() == pytest.approx([5.0, np.exp(0.5), 1.0])
     # (15) is of ω, not of what the cap leaves of it
     assert prompt.probabilities() == pytest.approx(0.9 * omega / omega.sum() + 0.1 / 3)
-
-
-def test_clip_works_on_both_sides():
-    assert exponential_weights(np.array([-9.0, 9.0]), 0.5, 2.0) == pytest.approx([np.exp(-1), np.exp(1)])
 
 
 def test_probabilities_without_exploration_maximize_the_regularized_game():
@@ -73,12 +64,6 @@ def test_division_by_the_share_has_a_floor():
     prompt = PromptGDRO(3, ema=1.0, share_floor=0.2, **PRINTED)
     prompt.update([0] * 5 + [1] * 4 + [2], np.ones(10))
     assert prompt.scores() == pytest.approx([1 / 0.5, 1 / 0.4, 1 / 0.2])
-
-
-def test_prompts_can_weigh_by_their_rollouts():
-    prompt = PromptGDRO(1, ema=1.0)
-    prompt.update([0, 0], [1.0, 4.0], [8, 4])
-    assert prompt.scores() == pytest.approx([2.0])
 
 
 def test_debiased_scores_are_weighted_means_of_what_was_seen():
@@ -154,17 +139,6 @@ def test_equal_losses_give_equal_weights_whatever_the_shares(visits, loss):
     assert prompt.probabilities() == pytest.approx(np.full(5, 0.2))
 
 
-@given(batches(), st.randoms(use_true_random=False))
-def test_order_of_the_prompts_changes_nothing(batch, random):
-    bin_ids, losses = batch
-    order = list(range(len(bin_ids)))
-    random.shuffle(order)
-    straight, shuffled = PromptGDRO(5), PromptGDRO(5)
-    straight.update(bin_ids, losses)
-    shuffled.update(bin_ids[order], losses[order])
-    assert straight.weights() == pytest.approx(shuffled.weights(), rel=1e-12)
-
-
 @given(settings_of_prompt, st.lists(batches(), max_size=4), st.permutations(range(5)))
 def test_numbering_of_the_bins_changes_nothing(settings, played, number):
     number = np.array(number)
@@ -177,12 +151,15 @@ def test_numbering_of_the_bins_changes_nothing(settings, played, number):
     assert other.probabilities()[number] == pytest.approx(straight.probabilities())
 
 
-def test_a_higher_loss_never_gets_a_smaller_weight():
-    prompt = PromptGDRO(5)
-    for _ in range(30):
-        prompt.update(np.arange(5), [0.9, 0.7, 0.5, 0.3, 0.1])
-    assert (np.diff(prompt.weights()) < 0).all()
-    assert (np.diff(prompt.probabilities()) < 0).all()
+@pytest.mark.parametrize("eta", [1000.0, 1e6])
+@pytest.mark.parametrize("loss", [1.0, -1.0, 300.0])
+def test_large_steps_without_clip_or_cap_stay_finite(eta, loss):
+    prompt = PromptGDRO(3, eta=eta, clip=np.inf, max_weight=np.inf)
+    prompt.update([0, 1, 2], [loss, loss / 2, 0.0])
+    assert np.isfinite(prompt.weights()).all()
+    assert (prompt.weights() > 0).all()
+    assert prompt.probabilities().sum() == pytest.approx(1)
+    assert prompt.probabilities().argmax() == (0 if loss > 0 else 2)
 
 
 def test_no_prompts_are_no_news():
@@ -195,28 +172,20 @@ def test_no_prompts_are_no_news():
 # State
 
 
-@pytest.mark.parametrize("extra", [{}, {"clip": np.inf, "max_weight": np.inf}, {"exclude": (2,)}])
-@pytest.mark.parametrize("through_file", [False, True])
-def test_state_comes_back_bit_for_bit(extra, through_file, tmp_path):
-    rng = np.random.default_rng(0)
-    went_on, restored = PromptGDRO(4, **extra), PromptGDRO(4, **extra)
-    for _ in range(5):
-        went_on.update(rng.integers(-1, 3, 9), rng.normal(size=9))
-    state = went_on.state_dict()
-    if through_file:
-        save_state(tmp_path / "state.safetensors", state)
-        state = load_state(tmp_path / "state.safetensors")
-    restored.load_state_dict(state)
-    batch = rng.integers(-1, 4, 9), rng.normal(size=9)
-    for prompt in (went_on, restored):
-        prompt.update(*batch)
-    assert went_on.weights().tobytes() == restored.weights().tobytes()
-    assert went_on.probabilities().tobytes() == restored.probabilities().tobytes()
-
-
-def test_state_of_other_settings_is_refused():
-    with pytest.raises(ValueError, match=r"PromptGDRO has other settings .*'eta': \(0.65, 1.0\).*; resume"):
-        PromptGDRO(eta=1.0).load_state_dict(PromptGDRO().state_dict())
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("ema", np.array([np.nan, 0, 0])),
+        ("ema", np.zeros(4)),
+        ("ema", np.zeros((3, 1))),
+        ("ema", np.zeros(3, np.float32)),
+        ("visits", np.array([-1, 0, 0])),
+    ],
+)
+def test_a_damaged_state_is_refused(name, array):
+    state = PromptGDRO(3).state_dict() | {name: array}
+    with pytest.raises(ValueError, match=f"the saved {name} of PromptGDRO must be"):
+        PromptGDRO(3).load_state_dict(state)
 
 
 # Arguments
@@ -227,17 +196,22 @@ def test_state_of_other_settings_is_refused():
     [
         ({"num_bins": 0}, r"num_bins must be an integer of at least 1, got 0; it is len\(edges\)"),
         ({"num_bins": 2.5}, r"num_bins must be"),
-        ({"eta": -1}, r"eta must be ≥ 0 and finite, got -1; 0 switches"),
+        ({"eta": -1}, r"eta must be a number in \[0, inf\), got -1; 0 switches"),
         ({"eta": np.nan}, r"eta must be"),
-        ({"gamma": 1.01}, r"gamma must lie in \[0, 1\], got 1.01; it is the uniform share"),
+        ({"gamma": 1.01}, r"gamma must be a number in \[0, 1\], got 1.01; it is the uniform share"),
         ({"gamma": -0.01}, r"gamma"),
-        ({"ema": 0}, r"ema must lie in \(0, 1\], got 0; 1 looks at the last batch alone"),
+        ({"ema": 0}, r"ema must be a number in \(0, 1\], got 0; 1 looks at the last batch alone"),
         ({"ema": 1.5}, r"ema"),
-        ({"clip": 0}, r"clip must be positive, got 0; float\('inf'\) switches it off"),
-        ({"max_weight": -1}, r"max_weight must be positive, got -1"),
-        ({"share_floor": 0}, r"share_floor must be None or lie in \(0, 1\], got 0; None does not divide"),
-        ({"exclude": (10,)}, r"exclude must name bins in \[0, 10\), .*got \(10,\); to play no bin"),
-        ({"num_bins": 2, "exclude": (0, 1)}, r"exclude must name .* not all of them"),
+        ({"clip": 0}, r"clip must be a number in \(0, inf\), got 0; float\('inf'\) switches it off"),
+        ({"max_weight": -1}, r"max_weight must be a number in \(0, inf\), got -1"),
+        ({"share_floor": 0}, r"share_floor must be a number in \(0, 1\], got 0; None does not divide"),
+        ({"exclude": (10,)}, r"exclude must be an integer in \[0, 9\], got 10; name bins"),
+        ({"num_bins": 2, "exclude": (0, 1)}, r"exclude must leave a bin to play, got \(0, 1\)"),
+        ({"exclude": (0.5,)}, r"exclude must be an integer"),
+        ({"exclude": 5}, r"exclude must be a list of bins, got 5"),
+        ({"exclude": "09"}, r"exclude must be a list of bins, got '09'"),
+        ({"clip": np.nan}, r"clip must be a number"),
+        ({"debias": 1}, r"debias must be one of"),
     ],
 )
 def test_settings_outside_their_domain_are_refused(arguments, words):
@@ -248,14 +222,21 @@ def test_settings_outside_their_domain_are_refused(arguments, words):
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
-        (([0, 1], [0.5]), r"bin_ids and values must be one per prompt, got \(2,\) and \(1,\)"),
-        (([[0]], [[0.5]]), r"one per prompt"),
-        (([3], [0.5]), r"bin_ids must lie in \[-1, 3\), got \[3\]; make PromptGDRO"),
-        (([-2], [0.5]), r"bin_ids must lie in"),
-        (([0.5], [0.5]), r"bin_ids must be integers, got dtype float64; see DifficultyBins.assign"),
+        (
+            ([0, 1], [0.5]),
+            r"losses must be finite numbers in .* of shape \(2,\), got \[0.5\]; give one per prompt",
+        ),
+        (([[0]], [[0.5]]), r"bin_ids must be .* of shape \(1,\)"),
+        (([3], [0.5]), r"bin_ids must be integers in \[-1, 2\] .*, got \[3\]; give"),
+        (([-2], [0.5]), r"bin_ids must be integers in"),
+        (([0.5], [0.5]), r"bin_ids must be integers in"),
+        (([0], [np.inf]), r"losses must be finite"),
+        (([0], [0.5], [-1.0]), r"weights must be finite numbers in \[0, inf\]"),
+        (([0, 1], [0.5, 0.5], [1.0]), r"weights must be finite numbers in \[0, inf\]"),
+        (([0], [0.5], [np.nan]), r"weights must be finite"),
     ],
 )
-def test_batches_that_cannot_be_are_refused_and_not_booked(batch, words):
+def test_batches_that_cannot_be_are_refused_and_not_learned_from(batch, words):
     prompt = PromptGDRO(3)
     with pytest.raises(ValueError, match=words):
         prompt.update(*batch)

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import SMALL_PROFILE
 from tiny_models import save_tiny_model
 
+from gdro.experiment import evaluate
 from gdro.notebooks import NotebookError, run_notebook
 from gdro.profiles import load_profile
 from gdro.records import read_manifest, read_table
@@ -22,12 +24,9 @@ needs_vllm = pytest.mark.skipif(
     not VLLM_PYTHON.exists(), reason="no vLLM: `make setup-engines` makes an environment that has it"
 )
 
-CHAIN = {
+CHAIN = SMALL_PROFILE | {
     "seeds": [0],
-    "task": {"n_train": 60, "n_eval_per_family": 4},
-    "base": {"steps": 60, "batch_size": 32},
-    "train": {"steps": 3, "prompts_per_step": 8, "save_steps": 2},
-    "evaluation": {"samples": 4, "k": 4},
+    "train": {"max_steps": 3, "prompts_per_step": 8, "save_steps": 2},
     "variants": {"both": {"method": "both"}},
 }
 MATH = {
@@ -40,7 +39,13 @@ MATH = {
         "max_completion_tokens": 8,
         "verify_workers": 1,
     },
-    "train": {"steps": 2, "prompts_per_step": 4, "save_steps": 2, "micro_batch": 8, "beta": 0.001},
+    "train": {
+        "max_steps": 2,
+        "prompts_per_step": 4,
+        "save_steps": 2,
+        "per_device_train_batch_size": 8,
+        "beta": 0.001,
+    },
     "evaluation": {"samples": 2, "k": 2},
     "variants": {"both": {"method": "both"}},
 }
@@ -58,57 +63,56 @@ def models(tmp_path_factory):
 
 
 def train(folder, cache, fields, variant="both"):
-    """Run notebook 05 on a profile of these fields: (manifest, record, evaluation), checked for wholeness."""
-    path = folder / "profile.yaml"
+    """Notebook 05 and the evaluation on a profile of these fields: (manifest, record, evaluation)."""
+    path, run = folder / "profile.yaml", folder / variant / "seed0"
     path.write_text(yaml.safe_dump(fields))
-    manifest = folder / "manifest.json"
     given = {"profile": str(path), "method": variant, "runs_dir": str(folder), "cache_dir": str(cache)}
-    run_notebook(
-        REPOSITORY / "notebooks" / "05_grpo_training.ipynb",
-        folder / "out.ipynb",
-        given | {"manifest": str(manifest)},
-        manifest=manifest,
-    )
-    found, run = read_manifest(manifest), folder / variant / "seed0"
-    record, evaluation = read_table(run / "record.jsonl"), read_table(run / "evaluation.jsonl")
-    settings = load_profile(path).train_of(variant)
-    assert found["steps"] == len(record) == settings.steps
-    assert found["rollouts"] == settings.steps * settings.prompts_per_step * settings.mean_rollouts
+    notebook, manifest = REPOSITORY / "notebooks" / "05_grpo_training.ipynb", folder / "manifest.json"
+    run_notebook(notebook, folder / "out.ipynb", given | {"manifest": str(manifest)}, manifest=manifest)
+    profile = load_profile(path)
+    evaluation = evaluate(profile, variant, 0, run, cache)
+    found, record = read_manifest(run / "manifest.json"), read_table(run / "record.jsonl")
+    settings = profile.train_of(variant)
+    assert read_manifest(manifest)["steps"] == len(record) == settings.max_steps
+    assert found["rollouts"] == settings.budget
     assert {row["trials"] for row in evaluation} == {fields["evaluation"]["samples"]}
     assert (run / "model" / "tokenizer_config.json").is_file()
-    assert not list(run.glob("checkpoints-*")) + list(run.glob("merged"))
+    assert not list(run.glob("checkpoints-*"))
     return found, record, evaluation
 
 
-@pytest.mark.parametrize("family", ["Llama", "Mistral"])
-def test_math_with_models_of_other_families(tmp_path, cache, models, family):
-    found, record, evaluation = train(tmp_path, cache, MATH | {"model": {"source": str(models[family])}})
+def judged(outcomes):
+    return sum(number for name, number in outcomes.items() if name != "seconds")
+
+
+@pytest.mark.parametrize(("family", "processes"), [("Llama", 1), ("Mistral", 1), ("Llama", 2)])
+def test_math_with_models_of_other_families(tmp_path, cache, models, family, processes):
+    fields = MATH | {"model": {"source": str(models[family])}, "launch": {"processes": processes}}
+    fields["train"] = MATH["train"] | {"per_device_train_batch_size": 8 // processes}
+    found, record, evaluation = train(tmp_path, cache, fields)
     assert {row["family"] for row in evaluation} == {"math500", "gpqa"}
-    # every completion was judged, and the manifest says how
-    assert sum(v for k, v in found["outcomes"]["train"].items() if k != "seconds") == 2 * 4 * 4
-    held_out = found["outcomes"]["held_out"]
-    assert sum(v for k, v in held_out.items() if k != "seconds") == 2 * len(evaluation)
-    assert record[0]["rollouts_spent"] == 16
+    # every completion was judged, in whichever process, and the manifest says how
+    assert judged(found["outcomes"]["train"]) == 2 * 4 * 4
+    assert judged(found["outcomes"]["held_out"]) == 2 * len(evaluation)
+    assert (record[0]["rollouts_spent"], found["processes"]) == (16, processes)
+    # what launched processes print is in the notebook
+    assert "both, seed 0: step 2/2" in (tmp_path / "out.ipynb").read_text()
 
 
-def test_math_on_two_processes_counts_the_completions_of_both(tmp_path, cache, models):
-    fields = MATH | {"model": {"source": str(models["Llama"])}, "launch": {"processes": 2}}
-    fields["train"] = MATH["train"] | {"micro_batch": 4}
-    found, _, _ = train(tmp_path, cache, fields)
-    assert sum(v for k, v in found["outcomes"]["train"].items() if k != "seconds") == 2 * 4 * 4
+def test_training_does_not_touch_the_evaluation_sets(tmp_path, cache, models):
+    fields = MATH | {"model": {"source": str(models["Llama"])}}
+    (tmp_path / "gpqa.jsonl").write_text('{"no": "question"}\n')
+    paths = MATH["task"]["paths"] | {"gpqa": str(tmp_path / "gpqa.jsonl")}
+    fields["task"] = MATH["task"] | {"paths": paths}
+    with pytest.raises(ValueError, match="gpqa"):
+        train(tmp_path, cache, fields)  # its evaluation
+    assert (tmp_path / "manifest.json").exists()
 
 
 def test_lora_on_the_embedded_task(tmp_path, cache):
     found, _, _ = train(tmp_path, cache, CHAIN | {"model": {"kind": "lora", "dtype": "float32"}})
     assert found["settings"]["model"]["kind"] == "lora"
     assert (tmp_path / "both" / "seed0" / "model" / "adapter_config.json").is_file()
-
-
-def test_two_processes(tmp_path, cache):
-    found, record, _ = train(tmp_path, cache, CHAIN | {"launch": {"processes": 2}})
-    assert found["processes"] == 2
-    assert all(row["rollouts_spent"] == 32 for row in record)
-    assert "both, seed 0: step 3/3" in (tmp_path / "out.ipynb").read_text()
 
 
 def test_a_launched_training_that_fails_ends_the_run(tmp_path, cache):

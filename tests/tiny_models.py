@@ -38,7 +38,7 @@ def byte_tokenizer():
     )
 
 
-def save_tiny_model(family: str, folder: Path) -> Path:
+def save_tiny_model(family: str, folder: Path, **sizes: int) -> Path:
     """A random model of a family and its tokenizer, written to ``folder``; always the same."""
     tokenizer = byte_tokenizer()
     config = getattr(transformers, f"{family}Config")(
@@ -46,7 +46,7 @@ def save_tiny_model(family: str, folder: Path) -> Path:
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        **SIZES,
+        **SIZES | sizes,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -12,9 +12,9 @@ from datasets import Dataset
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from gdro.models import tiny_base
 from gdro.records import save_state, write_table
 from gdro.tasks import chain
-from gdro.tiny import tiny_base
 from gdro.trainer import GDROConfig, GDROTrainer, whole_checkpoints
 
 STEPS = 14

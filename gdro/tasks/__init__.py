@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,172 +17,128 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from gdro.profiles import ChainChoice, MathChoice
-    from gdro.tasks.math import BadRow
+    from gdro.tasks.chain import ChainTask
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Task:
-    """What a run trains on and is judged by.
+    """What a run trains on and is judged by; data sets are read when they are first asked for.
 
-    Attributes:
-        train: columns prompt, answer, uid and the task's own groups.
-        held_out: rows of the same columns; ``family`` names the group a score is split by.
-        reward: TRL's reward function for training.
-        held_out_reward: the same for ``held_out``; greater than 0 is right.
-        max_prompt_tokens: of the longest training prompt.
-        max_completion_tokens: completions end there.
-        dropped: rows that could not be used, by data set.
+    ``train`` has the columns prompt, answer, uid and the task's own groups; ``held_out`` is rows of
+    the same columns, in which ``family`` names the group that a score is split by.
     """
 
-    train: Dataset
-    held_out: list[dict[str, Any]]
-    reward: Callable[..., list[float]]
-    held_out_reward: Callable[..., list[float]]
-    max_prompt_tokens: int
-    max_completion_tokens: int
-    dropped: dict[str, list[BadRow]] = field(default_factory=dict)
+    load_train: Callable[[], tuple[Dataset, int]]  # with the tokens of its longest prompt
+    load_held_out: Callable[[], list[dict[str, Any]]]
+    reward: Callable[..., list[float]]  # TRL's, for training
+    held_out_reward: Callable[..., list[float]]  # greater than 0 is correct
+    max_completion_tokens: int  # completions end there
+    rows: dict[str, int] = field(default_factory=dict)  # used, by evaluation set or "train"
+    dropped: dict[str, list[str]] = field(default_factory=dict)  # row by row, why
+
+    _train = cached_property(lambda self: self.load_train())
+    held_out = cached_property(lambda self: self.load_held_out())
+
+    @property
+    def train(self) -> Dataset:
+        return self._train[0]
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Of the longest training prompt."""
+        return self._train[1]
 
     def report(self) -> dict[str, Any]:
-        """How the rewards came about, and the rows that were left out: for a run's manifest."""
-        dropped = {name: [str(row) for row in rows] for name, rows in self.dropped.items() if rows}
-        outcomes = {} if not hasattr(self.reward, "report") else {"train": self.reward.report()}
-        if hasattr(self.held_out_reward, "report"):
-            outcomes["held_out"] = self.held_out_reward.report()
-        return {"dropped": dropped, "outcomes": outcomes}
+        """For a run's manifest: outcomes of the rewards, rows used and left out of what was read."""
+        rewards = {"train": self.reward, "held_out": self.held_out_reward}
+        outcomes = {key: reward.report() for key, reward in rewards.items() if hasattr(reward, "report")}
+        dropped = {name: reasons for name, reasons in self.dropped.items() if reasons}
+        return {"rows": dict(self.rows), "dropped": dropped, "outcomes": outcomes}
 
     def close(self) -> None:
         """End the rewards' worker processes, where there are any."""
         for reward in (self.reward, self.held_out_reward):
-            if hasattr(reward, "close"):
-                reward.close()
+            getattr(reward, "close", lambda: None)()
 
 
-def make_task(choice: ChainChoice | MathChoice, tokenizer) -> Task:
-    """The task of a profile. tokenizer: of the model, to measure prompts with.
+def make_task(choice: ChainChoice | MathChoice, tokenizer: Any) -> Task:
+    """The task of a profile. The model's tokenizer measures prompts.
 
-    Raises ValueError for data that cannot be used; see :func:`gdro.tasks.math.load_math`.
+    Unusable data raises a ValueError when it is read; see :func:`gdro.tasks.math.load_math`.
     """
     return _chain_task(choice, tokenizer) if choice.kind == "chain" else _math_task(choice, tokenizer)
 
 
-def draw_chain(choice: ChainChoice):
+def draw_chain(choice: ChainChoice) -> ChainTask:
     """The embedded task as drawn: with its tables, which the tiny base is taught from."""
     from gdro.tasks import chain
 
-    spec = chain.ChainSpec(
-        chain.DEFAULT_SPEC.families, n_train=choice.n_train, n_eval_per_family=choice.n_eval_per_family
-    )
+    sizes = {"n_train": choice.n_train, "n_eval_per_family": choice.n_eval_per_family}
+    spec = chain.ChainSpec(chain.DEFAULT_SPEC.families, **sizes)
     return chain.make_task(spec, np.random.default_rng(choice.seed))
 
 
-def _chain_task(choice: ChainChoice, tokenizer) -> Task:
+def _chain_task(choice: ChainChoice, tokenizer: Any) -> Task:
     from datasets import Dataset
 
-    from gdro.tasks import chain
+    from gdro.tasks.chain import reward
     from gdro.vllm_sampling import prompt_ids
 
     drawn = draw_chain(choice)
-    return Task(
-        train=Dataset.from_list(list(drawn.train)),
-        held_out=list(drawn.eval),
-        reward=chain.reward,
-        held_out_reward=chain.reward,
-        max_prompt_tokens=max(map(len, prompt_ids(tokenizer, [row["prompt"] for row in drawn.train]))),
-        max_completion_tokens=drawn.spec.max_completion_tokens,
-    )
+    train = Dataset.from_list(list(drawn.train))
+    longest = max(map(len, prompt_ids(tokenizer, train["prompt"])))
+    limit = drawn.spec.max_completion_tokens
+    return Task(lambda: (train, longest), lambda: list(drawn.eval), reward, reward, limit)
 
 
-def _math_task(choice: MathChoice, tokenizer) -> Task:
-    from gdro.tasks.math import BadRow, load_math, reward_for, spec_of
+def _math_task(choice: MathChoice, tokenizer: Any) -> Task:
+    from gdro.tasks.math import load_math, spec_of
+    from gdro.tasks.rewards import MathReward
     from gdro.vllm_sampling import prompt_ids
 
-    dropped: dict[str, list[BadRow]] = {name: [] for name in (choice.train, *choice.evaluate)}
-
-    def load(name, split, limit):
-        return load_math(
-            name,
-            choice.paths.get(name),
-            split=split,
-            style=choice.style,
-            limit=limit,
-            dropped=dropped[name] if choice.drop_bad_rows else None,
-        )
-
-    train = load(choice.train, spec_of(choice.train).train_split, choice.train_limit)
-    lengths = [len(ids) for ids in prompt_ids(tokenizer, train["prompt"])]
-    fits = [row for row, length in enumerate(lengths) if length <= choice.max_prompt_tokens]
-    if not fits:
-        raise ValueError(
-            f"task.max_prompt_tokens={choice.max_prompt_tokens} leaves no training prompt of "
-            f"{choice.train!r}: the shortest has {min(lengths)} tokens"
-        )
-    dropped[choice.train] += [
-        BadRow(row, train["uid"][row], f"its prompt has {length} tokens, over {choice.max_prompt_tokens}")
-        for row, length in enumerate(lengths)
-        if length > choice.max_prompt_tokens
-    ]
-    held_out = []
+    for name in (choice.train, *choice.evaluate):  # before hours of training
+        if not Path(path := choice.paths.get(name, ".")).exists():
+            raise ValueError(f"task.paths must name files or folders, got {path!r} for {name!r}")
     for name in choice.evaluate:
-        for row in load(name, spec_of(name).split, choice.evaluate_limit):
-            held_out.append(row | {"dataset": name, "family": _family(row, name, choice.group_by)})
-    options = {"time_limit": choice.verify_seconds, "workers": choice.verify_workers}
-    return Task(
-        train=train.select(fits),
-        held_out=held_out,
-        reward=reward_for(choice.train, signed=choice.signed, **options),
-        held_out_reward=HeldOutReward(choice.evaluate, **options),
-        max_prompt_tokens=max(lengths[row] for row in fits),
-        max_completion_tokens=choice.max_completion_tokens,
-        dropped=dropped,
-    )
-
-
-class HeldOutReward:
-    """Scores completions of several math data sets, each by its own kind of answer.
-
-    names: keys of ``MATH_SPECS``. options: as for :class:`gdro.tasks.rewards.MathReward`.
-    """
-
-    def __init__(self, names, **options):
-        from gdro.tasks.math import reward_for, spec_of
-
-        by_kind: dict[bool, Any] = {}  # multiple choice or not: one reward, with its workers, for each
-        for name in names:
-            is_choice = bool(spec_of(name).wrong_answers)
-            by_kind.setdefault(is_choice, reward_for(name, **options))
-        self.rewards = {name: by_kind[bool(spec_of(name).wrong_answers)] for name in names}
-
-    def __call__(self, completions, answer, dataset, uid=None, **kwargs) -> list[float]:
-        scores = np.zeros(len(completions))
-        for name in set(dataset):
-            places = [place for place, of in enumerate(dataset) if of == name]
-            scores[places] = self.rewards[name](
-                [completions[place] for place in places],
-                [answer[place] for place in places],
-                uid=None if uid is None else [uid[place] for place in places],
+        if choice.group_by != "dataset" and getattr(spec_of(name), choice.group_by) is None:
+            raise ValueError(
+                f"task.group_by must be a column of every data set, got {choice.group_by!r}, "
+                f"which {name!r} has not; leave the data set out, or group by 'dataset'"
             )
-        return scores.tolist()
 
-    def report(self) -> dict[str, float]:
-        """Completions by outcome so far, and the seconds spent, over all data sets."""
-        total: dict[str, float] = {}
-        for reward in set(self.rewards.values()):
-            for key, value in reward.report().items():
-                total[key] = total.get(key, 0) + value
-        return total
+    def load(key: str, name: str, split: str | None, limit: int | None) -> Dataset:
+        bad = task.dropped[key] = []
+        options: dict[str, Any] = {
+            "split": split,
+            "limit": limit,
+            "dropped": bad if choice.drop_bad_rows else None,
+        }
+        data = load_math(name, choice.paths.get(name), style=choice.style, **options)
+        task.rows[key] = len(data)
+        return data
 
-    def close(self) -> None:
-        """End the workers."""
-        for reward in set(self.rewards.values()):
-            reward.close()
+    def load_train() -> tuple[Dataset, int]:
+        data = load("train", choice.train, spec_of(choice.train).train_split, choice.train_limit)
+        most, lengths = choice.max_prompt_tokens, [len(ids) for ids in prompt_ids(tokenizer, data["prompt"])]
+        if min(lengths) > most:
+            shortest = f"the shortest of {choice.train!r} has {min(lengths)} tokens"
+            raise ValueError(f"task.max_prompt_tokens must leave training prompts, got {most}: {shortest}")
+        long = {row: length for row, length in enumerate(lengths) if length > most}
+        why = "row {} ({}): its prompt has {} tokens, over {}"
+        task.dropped["train"] += [why.format(row, data["uid"][row], long[row], most) for row in long]
+        task.rows["train"] = len(data) - len(long)
+        fits = [row for row in range(len(data)) if row not in long]
+        return data.select(fits), max(lengths[row] for row in fits)
 
+    def load_held_out() -> list[dict[str, Any]]:
+        return [
+            row | {"dataset": name, "family": name if choice.group_by == "dataset" else row[choice.group_by]}
+            for name in choice.evaluate
+            for row in load(name, name, None, choice.evaluate_limit)
+        ]
 
-def _family(row, name, group_by):
-    if group_by == "dataset":
-        return name
-    if row.get(group_by) is None:
-        raise ValueError(
-            f"task.group_by={group_by!r}, but data set {name!r} has no such column; leave the data set "
-            "out, or group by 'dataset'"
-        )
-    return str(row[group_by])
+    limits: dict[str, Any] = {"time_limit": choice.verify_seconds, "workers": choice.verify_workers}
+    rewards = MathReward(signed=choice.signed, **limits), MathReward(**limits)
+    # the loaders fill in its rows and dropped
+    task = Task(load_train, load_held_out, *rewards, choice.max_completion_tokens)
+    return task

@@ -1,206 +1,172 @@
-"""Rewards for answers in a box: mathematics by math-verify, multiple choice by its letter.
+"""The reward for answers in a box: mathematics by math-verify, multiple choice by its letter.
 
-Both are callables in the shape of TRL's ``reward_funcs``. Nothing is scored in silence: each keeps
-a count of its outcomes, and an answer key that cannot be parsed is an error.
+It is a callable in the shape of TRL's ``reward_funcs``. Nothing is scored in silence: it keeps a
+count of its outcomes, and an answer key that cannot be parsed is an error.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
 import time
+import weakref
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from gdro.tasks.verify import VerifierPool
+from gdro.checks import check_int, check_number
 
+SERVER = Path(__file__).with_name("verify.py")
 LETTERS = "ABCDEFGHIJ"
-# how a completion can turn out; all but "right" are wrong
-OUTCOMES = ("right", "wrong", "no_box", "unparsed", "error", "timeout", "crash")
+# how a completion can turn out; all but "correct" are wrong
+OUTCOMES = ("correct", "wrong", "no_box", "unparsed", "error", "timeout", "crash")
 # an escaped brace is a sign of a set and groups nothing
 BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
+CHOICE_KEY = re.compile("[A-J]")
 CHOICE = re.compile(r"\(?([A-J])\)?\s*(?:[.:)].*)?", re.DOTALL)
-SCIENTIFIC = re.compile(r"([+-]?\d+(?:\.\d+)?)[eE]([+-]?\d+)")
+SCIENTIFIC = re.compile(r"([+-]?\d+(?:\.\d+)?)[eE]([+-]?\d{1,4})")
 TEXT_COMMAND = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
+PERCENT_SIGNS = ("\\%", "%", "\\text{percent}", "\\text{ percent}", "percent")
 
 
-class _BoxedReward:
-    """What the two rewards share: texts, counts, values. Subclasses give the outcomes."""
+class MathReward(contextlib.AbstractContextManager):
+    """1 for a completion whose last ``\\boxed{…}`` equals the answer.
 
-    def __init__(self, name: str, signed: bool):
-        self.__name__ = name  # TRL names its metrics after it
+    An answer of one letter A–J is a choice and compared with the letter in the box; all others are compared
+    by math-verify. A completion without a box is wrong and costs no verification.
+
+    Args:
+        signed: a wrong completion gets −1 instead of 0.
+        time_limit: seconds of wall clock for one answer; one that takes longer is wrong.
+        workers: processes, by default 8: they share memory, and slow answers then overlap. They are
+            started when first needed, and end with this object or the program.
+    """
+
+    __name__ = "math_reward"  # TRL names its metrics after it
+
+    def __init__(self, *, signed: bool = False, time_limit: float = 5.0, workers: int | None = None):
+        check_int("workers", workers := 8 if workers is None else workers, 1)
+        check_number("time_limit", time_limit, 0, open_low=True)
+        if importlib.util.find_spec("math_verify") is None:
+            raise ImportError("math-verify is not installed; pip install 'gdro[math]'")
         self.signed = signed
-        self.counts: Counter[str] = Counter()
-        self.seconds = 0.0
+        self.counts: Counter[str] = Counter()  # completions by outcome, over all calls
+        self.seconds = 0.0  # wall clock spent
+        # -P: that folder holds a math.py that must not stand in for Python's own
+        self._command = [sys.executable, "-P", "-W", "ignore", str(SERVER), str(workers), str(time_limit)]
+        self._servers: list[subprocess.Popen[str]] = []  # one, while it runs
+        weakref.finalize(self, _kill, self._servers)
 
-    def __call__(self, completions: Sequence[Any], answer: Sequence[str], **kwargs: Any):
-        """Score completions.
+    def __call__(self, completions: Sequence[Any], answer: Sequence[str], **kwargs: Any) -> list[float]:
+        """Score R completions: 1.0 for a correct one, else 0.0, or −1.0 if ``signed``.
 
         Args:
-            completions: R texts or chats (lists of messages).
-            answer: R right answers, the data set's ``answer`` column.
+            completions: texts, or chats (lists of messages).
+            answer: the data set's column; an empty or unparseable one is a ValueError.
             **kwargs: TRL's other arguments; ``uid`` is used in messages, ``log_metric`` to report
-                the share of each outcome but right and wrong that occurred.
-
-        Returns:
-            R floats: 1.0 for a right completion, else 0.0, or −1.0 if ``signed``.
-
-        Raises:
-            ValueError: for lengths that differ, a completion of another type, and an empty or
-                unparseable answer.
+                the share of each outcome but correct and wrong.
         """
         if len(completions) != len(answer):
-            raise ValueError(
-                f"answer has {len(answer)} entries for {len(completions)} completions; give one "
-                "per completion"
-            )
+            got = f"{len(answer)}, {len(completions)}"
+            raise ValueError(f"answer must have one entry per completion, got {got}")
         started = time.monotonic()
-        texts = [completion_text(completion) for completion in completions]
-        outcomes = self._outcomes(texts, list(answer), kwargs.get("uid"))
+        uids = kwargs.get("uid") or [None] * len(answer)
+        outcomes, pairs = ["no_box"] * len(answer), {}
+        where = "answer of completion {} (uid {!r}) must be {}, got {!r}"
+        for row, (completion, gold) in enumerate(zip(completions, answer, strict=True)):
+            if not isinstance(gold, str) or not gold.strip():
+                raise ValueError(where.format(row, uids[row], "a text", gold))
+            box = last_boxed(completion_text(completion))
+            if box is not None and CHOICE_KEY.fullmatch(gold):
+                outcomes[row] = {gold: "correct", None: "unparsed"}.get(chosen_letter(box), "wrong")
+            elif box is not None:
+                pairs[row] = boxed(gold), boxed(box if "%" in gold else percent_as_fraction(box))
+        for row, outcome in zip(pairs, self.verify(list(pairs.values())), strict=True):
+            if outcome == "bad_gold":
+                wanted = "mathematics that math-verify can parse (load_math finds such rows)"
+                raise ValueError(where.format(row, uids[row], wanted, answer[row]))
+            outcomes[row] = outcome
         self.seconds += time.monotonic() - started
         now = Counter(outcomes)
         self.counts.update(now)
-        log_metric = kwargs.get("log_metric")
-        if log_metric is not None and outcomes:
+        if kwargs.get("log_metric") is not None and outcomes:
             for name in OUTCOMES[2:]:
-                log_metric(f"{self.__name__}/{name}", now[name] / len(outcomes))
+                kwargs["log_metric"](f"{self.__name__}/{name}", now[name] / len(outcomes))
         wrong = -1.0 if self.signed else 0.0
-        return [1.0 if outcome == "right" else wrong for outcome in outcomes]
+        return [1.0 if outcome == "correct" else wrong for outcome in outcomes]
 
     def report(self) -> dict[str, float]:
-        """How many completions turned out how so far, and the seconds spent."""
+        """Completions by outcome so far, and the seconds spent."""
         return {name: self.counts[name] for name in OUTCOMES} | {"seconds": self.seconds}
 
-    def close(self) -> None:
-        """End what the reward has started."""
+    def verify(self, pairs: Sequence[tuple[str, str | None]]) -> list[str]:
+        """Outcome of each (gold, answer), texts for math-verify to parse; equal pairs are sent once.
 
-    def __enter__(self):
-        return self
+        It is "correct", "wrong", "unparsed" (the answer is no mathematics), "error", "bad_gold",
+        "timeout" or "crash". With None for an answer the gold is tried: "gold" or "bad_gold".
+        """
+        if not pairs:
+            return []
+        distinct = list(dict.fromkeys(pairs))
+        # the system, short of memory, may have killed the server: once more
+        reply = self._ask(json.dumps(distinct)) or self._ask(json.dumps(distinct))
+        if not reply:
+            raise RuntimeError("the verification server ended; its message is on standard error above")
+        outcomes = dict(zip(distinct, json.loads(reply), strict=True))
+        return [outcomes[pair] for pair in pairs]
+
+    def _ask(self, request: str) -> str:
+        """The server's reply, empty if it ended."""
+        if not self._servers:
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            self._servers.append(subprocess.Popen(self._command, start_new_session=True, **pipes))
+        server, reply = self._servers[0], ""
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                print(request, file=server.stdin, flush=True)
+                reply = server.stdout.readline()  # type: ignore[union-attr]
+            return reply
+        finally:
+            if not reply:  # it ended, or we are interrupted and must not read this reply later
+                self.close()
+
+    def close(self) -> None:
+        """End the processes; a later call starts others."""
+        _kill(self._servers)
 
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _outcomes(self, texts: list[str], answers: list[str], uids: Any) -> list[str]:
-        raise NotImplementedError
 
-
-class MathReward(_BoxedReward):
-    """1 for a completion whose boxed answer equals the right one, by math-verify.
-
-    The last ``\\boxed{…}`` counts; a completion without one is wrong and costs no verification.
-
-    Args:
-        signed: a wrong completion gets −1 instead of 0.
-        time_limit: seconds for one answer; longer is wrong, and counted as a timeout.
-        workers: processes to verify in; see :class:`VerifierPool`.
-        boxed_only: False lets math-verify look for the answer in the whole completion.
-
-    Attributes:
-        counts: completions by outcome, over all calls; see ``OUTCOMES``.
-        seconds: wall clock spent, over all calls.
-        pool: the workers.
-
-    Raises:
-        ValueError, ImportError: as :class:`VerifierPool` does.
-    """
-
-    def __init__(
-        self,
-        *,
-        signed: bool = False,
-        time_limit: float = 5.0,
-        workers: int | None = None,
-        boxed_only: bool = True,
-    ):
-        super().__init__("math_reward", signed)
-        self.boxed_only = boxed_only
-        self.pool = VerifierPool(time_limit, workers)
-
-    def close(self) -> None:
-        """End the workers. Closing twice does nothing."""
-        self.pool.close()
-
-    def _outcomes(self, texts, answers, uids):
-        for row, answer in enumerate(answers):
-            if not isinstance(answer, str) or not answer.strip():
-                raise ValueError(f"answer of {_place(row, uids)} is {answer!r}; give its text")
-        given = {row: self._to_parse(text) for row, text in enumerate(texts)}
-        rows = [row for row, text in given.items() if text is not None]
-        pairs = [(boxed(answers[row]), given[row]) for row in rows]
-        outcomes = ["no_box"] * len(texts)
-        for row, outcome in zip(rows, self.pool.verify(pairs), strict=True):
-            if outcome == "bad_gold":
-                raise ValueError(
-                    f"answer of {_place(row, uids)} is {answers[row]!r}, which math-verify cannot "
-                    "parse; leave the row out (load_math finds such rows beforehand)"
-                )
-            outcomes[row] = outcome
-        return outcomes
-
-    def _to_parse(self, text: str) -> str | None:
-        box = last_boxed(text) if self.boxed_only else text
-        return boxed(box) if self.boxed_only and box is not None else box
-
-
-class ChoiceReward(_BoxedReward):
-    """1 for a completion whose boxed letter is the right choice; needs no math-verify.
-
-    ``\\boxed{B}``, ``\\boxed{(B)}``, ``\\boxed{\\text{B}}`` and ``\\boxed{B) its text}`` all say B.
-
-    Args:
-        signed: a wrong completion gets −1 instead of 0.
-
-    Attributes:
-        counts, seconds: as in :class:`MathReward`; "unparsed" is a box without a letter.
-    """
-
-    def __init__(self, *, signed: bool = False):
-        super().__init__("choice_reward", signed)
-
-    def _outcomes(self, texts, answers, uids):
-        outcomes = []
-        for row, (text, answer) in enumerate(zip(texts, answers, strict=True)):
-            if not (isinstance(answer, str) and len(answer) == 1 and answer in LETTERS):
-                raise ValueError(
-                    f"answer of {_place(row, uids)} is {answer!r}; a choice is one letter of "
-                    f"{LETTERS[0]}–{LETTERS[-1]}"
-                )
-            box = last_boxed(text)
-            letter = None if box is None else chosen_letter(box)
-            if letter is None:
-                outcomes.append("no_box" if box is None else "unparsed")
-            else:
-                outcomes.append("right" if letter == answer else "wrong")
-        return outcomes
+def _kill(servers: list[subprocess.Popen[str]]) -> None:
+    while servers:
+        server = servers.pop()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)  # with its workers
+        with contextlib.suppress(BrokenPipeError):  # a request that it never read
+            server.communicate()  # closes the pipes and reaps
 
 
 def completion_text(completion: Any) -> str:
-    """The text of a completion: itself, or the content of a chat's last assistant message.
-
-    Raises:
-        ValueError: if it is neither a text nor a list of messages.
-    """
+    """The text of a completion: itself, or the content of a chat's last assistant message."""
     if isinstance(completion, str):
         return completion
     if isinstance(completion, Sequence) and all(isinstance(part, dict) for part in completion):
-        spoken = [part for part in completion if part.get("role", "assistant") == "assistant"]
-        content = spoken[-1].get("content") if spoken else None
-        if content is None:  # a turn that only calls a tool says nothing
-            return ""
-        if isinstance(content, str):
-            return content
-        return "".join(block.get("text") or "" for block in content)
-    raise ValueError(
-        f"a completion is of type {type(completion).__name__}; give text, or a list of messages "
-        "with role and content"
-    )
+        turns = [part for part in completion if part.get("role", "assistant") == "assistant"]
+        content = (turns[-1].get("content") if turns else None) or ""  # None: a turn that only calls a tool
+        return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)
+    raise ValueError(f"completion must be text or a list of messages, got a {type(completion).__name__}")
 
 
 def last_boxed(text: str) -> str | None:
-    """What the last whole ``\\boxed{…}`` of a text holds, braces balanced; None without one.
-
-    Empty boxes do not count: they echo the prompt.
-    """
+    """Content of the last whole ``\\boxed{…}`` that is not empty, braces balanced; None without one."""
     # one pass, as a text that repeats itself can open thousands of boxes and close none
     open_braces: list[int | None] = []  # where a box's content starts; None for any other brace
     last_start, content = -1, None
@@ -218,24 +184,28 @@ def last_boxed(text: str) -> str | None:
 
 
 def boxed(answer: str) -> str:
-    """An answer as math-verify reads it best: in one box, without dollar signs around formulas.
+    """An answer as math-verify reads it best: in one box, without dollar signs, in LaTeX.
 
-    A number such as 4.5e33 becomes 4.5 × 10^{33}: its e would be read as Euler's number.
+    4.5e33 becomes 4.5 × 10^{33} (its e would be read as Euler's number), -1./3 becomes -1/3 and
+    np.arcsin \\arcsin.
     """
-    inner = last_boxed(answer)
-    bare = answer if inner is None else inner
-    bare = re.sub(r"(?<!\\)\$", "", bare).strip()
-    number = SCIENTIFIC.fullmatch(bare)
-    if number:
+    bare = re.sub(r"(?<!\\)\$", "", last_boxed(answer) or answer).strip()
+    bare = re.sub(r"\bnp\.(?=[a-z])", r"\\", re.sub(r"(?<=\d)\.(?=/)", "", bare))
+    if number := SCIENTIFIC.fullmatch(bare):
         bare = f"{number[1]} \\times 10^{{{int(number[2])}}}"
     return f"\\boxed{{{bare}}}"
+
+
+def percent_as_fraction(box: str) -> str:
+    """7\\% as 7/100: math-verify takes it for 7 as well, which only a percentage should equal."""
+    for sign in PERCENT_SIGNS:  # a regular expression would take quadratic time
+        if box.endswith(sign):
+            left, equals, number = box.removesuffix(sign).rpartition("=")
+            return f"{left}{equals}\\frac{{{number.strip()}}}{{100}}"
+    return box
 
 
 def chosen_letter(box: str) -> str | None:
     """The choice that a box names, or None."""
     match = CHOICE.fullmatch(TEXT_COMMAND.sub(r"\1", box).strip(" $\n\t"))
     return match[1] if match else None
-
-
-def _place(row: int, uids: Any) -> str:
-    return f"completion {row}" + ("" if uids is None else f" (uid {uids[row]!r})")

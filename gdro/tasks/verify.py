@@ -1,175 +1,112 @@
-"""Verification of mathematical answers that cannot hang the program.
+"""Verification of mathematical answers, contained in processes of its own.
 
-What math-verify does with a model's text can hang, also inside C code, where no signal or thread
-can end it, and its own timeout works on the main thread alone. So it runs in processes of its own,
-each killed when one answer takes longer than the limit.
+What math-verify does with a model's text can run forever or take all memory, also inside C code,
+where no Python code can end it. So this file, run as a script that needs nothing of gdro, is a
+server: it loads math-verify once and forks workers, which an alarm of the system ends when one
+answer takes too long. A request is a JSON line with pairs ``[gold, answer]``, the reply one with
+their outcomes. `gdro.tasks.rewards` is its client.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
+import itertools
 import json
-import math
+import logging
+import mmap
 import os
-import queue
-import subprocess
+import resource
+import signal
 import sys
-import threading
-import weakref
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from typing import Any
 
-WORKER_FILE = Path(__file__).with_name("verify_worker.py")
-START_SECONDS = 120.0
-MEMORY_BYTES = 4 * 2**30
+MEMORY_BYTES = 2 * 2**30  # of one worker
+TINY, TINY_TOLERANCE = 1e-4, 0.01
+# by the number that a worker reports; nothing is reported yet at 0
+OUTCOMES = ("", "correct", "wrong", "unparsed", "error", "gold", "bad_gold", "timeout", "crash")
+WARM_UP = ("\\frac{x}{2}", "0.5 x", "2\\sqrt{3}", "\\sqrt{12}", "(x-1)(x+1)", "x^2", "[2,3)", "\\{2,3\\}")
 
 
-class VerifierPool:
-    """Worker processes that verify answers, each of them killed when one answer takes too long.
+def outcome(gold: str, answer: str | None) -> str:
+    """Verify one answer, in a worker; see `MathReward.verify`."""
+    from math_verify import parse, verify
 
-    Workers are started when first needed and again after a kill. Use it as a context manager, or
-    call :meth:`close`; one that is forgotten closes when it is collected or the program ends.
-
-    Args:
-        time_limit: seconds of wall clock for one answer, positive.
-        workers: processes, at least 1; None takes the machine's cores, but no more than 4.
-
-    Attributes:
-        restarts: workers that had to be started anew, so far.
-
-    Raises:
-        ValueError: if a number is out of range.
-        ImportError: if math-verify is not installed.
-    """
-
-    def __init__(self, time_limit: float = 5.0, workers: int | None = None):
-        if not (time_limit > 0 and math.isfinite(time_limit)):
-            raise ValueError(f"time_limit is {time_limit}; give a positive number of seconds")
-        workers = min(4, os.cpu_count() or 1) if workers is None else workers
-        if workers < 1:
-            raise ValueError(f"workers is {workers}; give at least 1, or None to choose")
-        if importlib.util.find_spec("math_verify") is None:
-            raise ImportError("math-verify is not installed; pip install 'gdro[math]'")
-        self._workers = [_Worker(time_limit) for _ in range(workers)]
-        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-        for worker in self._workers:
-            self._idle.put(worker)
-        self._finalizer = weakref.finalize(self, _stop_all, self._workers)
-
-    @property
-    def restarts(self) -> int:
-        return sum(max(worker.starts - 1, 0) for worker in self._workers)
-
-    def verify(self, pairs: Sequence[tuple[str, str | None]]) -> list[str]:
-        """Outcome of each (gold, answer), both of them texts for math-verify to parse.
-
-        Equal pairs are verified once. With None for an answer the gold alone is tried:
-        whether it parses, equals itself and can be told from a number.
-
-        Returns:
-            Per pair "right", "wrong", "unparsed", "error", "bad_gold" or "gold" as the worker
-            says; "timeout" where it was killed; "crash" where it died by itself.
-
-        Raises:
-            RuntimeError: if a worker cannot be started, or the pool is closed.
-        """
-        if not self._finalizer.alive:
-            raise RuntimeError("this VerifierPool is closed; make a new one")
-        distinct = list(dict.fromkeys(pairs))
-        if not distinct:
-            return []
-        with ThreadPoolExecutor(min(len(self._workers), len(distinct))) as threads:
-            outcomes = dict(zip(distinct, threads.map(self._verify_one, distinct), strict=True))
-        return [outcomes[pair] for pair in pairs]
-
-    def close(self) -> None:
-        """End the workers. Closing twice does nothing."""
-        self._finalizer()
-
-    def __enter__(self) -> VerifierPool:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def _verify_one(self, pair: tuple[str, str | None]) -> str:
-        worker = self._idle.get()
+    golds = []
+    with contextlib.suppress(Exception):  # whatever sympy raises on such a text
+        golds = parse(gold, parsing_timeout=None)
+    if all(isinstance(expression, str) for expression in golds):
+        return "bad_gold"
+    if answer is None:
+        outcome(gold, "\\boxed{7}")  # should no comparison with it ever end, that comes to light here
+        return "gold" if outcome(gold, gold) == "correct" else "bad_gold"
+    answers, failed = parse(answer, parsing_timeout=None), False
+    # pair by pair: math-verify's own loop takes a failed comparison for an unequal one in silence
+    for wanted, given in itertools.product(golds, answers):
         try:
-            return worker.verify(pair)
-        finally:
-            self._idle.put(worker)
+            equal = verify(wanted, given, timeout_seconds=None, raise_on_error=True)
+            if equal and not _is_refuted(wanted, given):
+                return "correct"
+        except Exception:
+            failed = True
+    if all(isinstance(expression, str) for expression in answers):
+        return "unparsed"
+    return "error" if failed else "wrong"
 
 
-class _Worker:
-    """One process, used by one thread at a time."""
+def _is_refuted(wanted: Any, given: Any) -> bool:
+    """What math-verify lets pass: an equation between unequal numbers, a miss by over 1% below `TINY`."""
+    from sympy import Eq, false
 
-    def __init__(self, time_limit: float):
-        self.time_limit, self.starts = time_limit, 0
-        self._process: subprocess.Popen[str] | None = None
-
-    def verify(self, pair: tuple[str, str | None]) -> str:
-        if self._process is None:
-            self._start()
-        reply, expired = self._exchange(json.dumps(pair) + "\n", self.time_limit)
-        if reply and not expired:
-            return reply
-        self.stop()
-        return reply or ("timeout" if expired else "crash")
-
-    def stop(self) -> None:
-        """Kill the process and wait for its end."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()  # closes the pipes and reaps
-
-    def _start(self) -> None:
-        # -P: this script's folder holds a math.py that must not stand in for Python's own
-        options = ["-P", "-W", "ignore", str(WORKER_FILE)]
-        orphan_seconds = str(math.ceil(2 * self.time_limit) + 1)
-        self._process = subprocess.Popen(
-            [sys.executable, *options, orphan_seconds, str(MEMORY_BYTES)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-        )
-        self.starts += 1
-        if self._exchange("", START_SECONDS)[0] != "ready":
-            self.stop()
-            raise RuntimeError(
-                f"the verification worker did not start ({sys.executable} {' '.join(options)}); "
-                "its own message stands on standard error above"
-            )
-
-    def _exchange(self, message: str, seconds: float) -> tuple[str, bool]:
-        """Send and wait: the reply ("" if the process ended first), and whether it was killed."""
-        process, expired = self._process, threading.Event()
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
-
-        def expire() -> None:
-            expired.set()
-            process.kill()
-
-        timer = threading.Timer(seconds, expire)
-        timer.daemon = True
-        timer.start()
-        try:
-            process.stdin.write(message)
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        finally:
-            timer.cancel()
-            timer.join()
-        # a line without its end was cut off by the kill
-        return (json.loads(line) if line.endswith("\n") else ""), expired.is_set()
+    equations = given.atoms(Eq) if hasattr(given, "atoms") else ()
+    if any(not equation.free_symbols and equation.doit() == false for equation in equations):
+        return True
+    try:
+        wanted, given = complex(wanted.evalf()), complex(given.evalf())
+    except (AttributeError, TypeError, ValueError):  # no plain numbers
+        return False
+    return 0 < abs(wanted) < TINY and abs(wanted - given) > TINY_TOLERANCE * abs(wanted)
 
 
-def _stop_all(workers: list[_Worker]) -> None:
-    for worker in workers:
-        worker.stop()
+def verify_all(pairs: list[list], workers: int, seconds: float) -> list[str]:
+    """Outcomes by forked workers. The first answer that one leaves without an outcome ended it."""
+    codes = mmap.mmap(-1, len(pairs))  # shared with the workers
+    todo, running, parent = list(range(len(pairs))), dict[int, list[int]](), os.getppid()
+    while todo or running:
+        while todo and len(running) < workers:
+            size = max(1, len(todo) // (2 * workers))
+            places, todo = todo[:size], todo[size:]
+            if not (pid := os.fork()):
+                try:
+                    for place in places:
+                        signal.setitimer(signal.ITIMER_REAL, seconds)  # ends the process, whatever it does
+                        codes[place] = OUTCOMES.index(outcome(*pairs[place]))
+                finally:
+                    os._exit(0)
+            running[pid] = places
+        pid, status = os.wait()
+        if rest := [place for place in running.pop(pid) if not codes[place]]:
+            killed_by_alarm = os.waitstatus_to_exitcode(status) == -signal.SIGALRM
+            codes[rest[0]] = OUTCOMES.index("timeout" if killed_by_alarm else "crash")
+            todo += rest[1:]
+        if os.getppid() != parent:  # nobody waits for the reply any more
+            os.killpg(0, signal.SIGKILL)
+    return [OUTCOMES[code] for code in codes[:]]
+
+
+def serve(workers: int, seconds: float) -> None:
+    """Answer requests until the input ends. No threads here, so that forks are safe."""
+    logging.disable(logging.CRITICAL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    # of each process; turns a runaway computation into a MemoryError
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # nothing else may write between the replies
+    # the first use of a rule imports and builds it: what workers inherit, they need not
+    for gold, answer in itertools.pairwise(WARM_UP):
+        outcome(f"\\boxed{{{gold}}}", f"\\boxed{{{answer}}}")
+    for line in sys.stdin:
+        print(json.dumps(verify_all(json.loads(line), workers, seconds)), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), float(sys.argv[2]))

@@ -1,47 +1,49 @@
-"""The worlds, the games in them, and the luck that all games of a seed share.
+"""The worlds, the games in them, and the random numbers that all games of a seed share.
 
 Axes: as in `gdro.toy`.
 """
 
+import copy
 from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdro.bins import DifficultyBins
-from gdro.prompt_gdro import PromptGDRO
-from gdro.rollout_gdro import RolloutGDRO, check_choice
+from gdro.bins import DifficultyBins, StaticGroups
+from gdro.checks import check_choice, check_int, check_number
+from gdro.controller import GDROController
+from gdro.methods import METHODS as REGISTERED
+from gdro.methods import Method
 
 METHODS = {
     "grpo": "GRPO",
     "prompt": "Prompt-GDRO, reweight",
     "resample": "Prompt-GDRO, resample",
-    "rollout": "Rollout-GDRO, variance",
-    "rollout_loss": "Rollout-GDRO, loss",
+    "rollout": "Rollout-GDRO",
     "both": "both games",
     "oracle": "oracle allocation",
 }
-REWEIGHTS, MOVES_ROLLOUTS = ("prompt", "both"), ("rollout", "rollout_loss", "both", "oracle")
 WORLDS = 16  # seed s is played in the random world s mod 16: games of one world share its directions
 HELD_OUT = 8  # prompts of each skill
-LUCK_ROLLOUTS = 16  # rollouts of a slot that luck is drawn for in every game
-EPSILON = 1e-4  # beside the standard deviation of (3), as TRL has it
+ROLLOUT_NUMBERS = 16  # random numbers drawn for each slot, whatever n_max is
 
 
 @dataclass(frozen=True)
 class World:
     """What is to be learned.
 
-    skills, prompts: how many; every skill has at least one prompt. tail: the share of the k-th
-    skill is proportional to k^−tail, 0 is even. spread: the hardest skill starts so many logits
-    below the mean, the easiest as many above. mean_logit: where the mean starts; −0.5 is a pass rate of
-    0.17 among 4 answers. jitter: standard deviation of a prompt's own offset within its skill.
-    rare: whether rare skills are the "hard" ones, the "easy" ones, or "mixed" (by lot, per world).
-    sharing: share of a skill's strength that all skills have in common, 0 disjoint, 1 one skill.
-    transfer: part of a lesson that carries over to the skill, in [0, 1]; the rest is the prompt's own.
-    capacity: size of the memory; small makes prompts interfere. noise: length of the random direction
-    in which a sampled answer's own words pull. answers: at least 2, one is right.
+    Args:
+        skills, prompts: how many; every skill has at least one prompt.
+        tail: the share of the k-th skill is proportional to k^−tail; 0 is even.
+        spread: the hardest skill starts so many logits below the mean, the easiest as many above.
+        mean_logit: where the mean starts; −0.5 is a pass rate of 0.17 among 4 answers.
+        jitter: standard deviation of a prompt's own offset within its skill.
+        rare: whether rare skills are the "hard" ones, the "easy" ones, or "mixed" (at random, per world).
+        transfer: part of a lesson that carries over to the skill, in [0, 1]; the rest is the prompt's own.
+        capacity: size of the memory; a small one makes prompts interfere.
+        noise: length of the random direction in which a sampled answer's own words pull.
+        answers: at least 2, one is correct.
     """
 
     skills: int = 6
@@ -51,20 +53,18 @@ class World:
     mean_logit: float = -0.5
     jitter: float = 0.7
     rare: str = "hard"
-    sharing: float = 0.0
     transfer: float = 0.3
     capacity: int = 64
     noise: float = 2.0
     answers: int = 4
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, least in (("skills", 1), ("prompts", self.skills), ("capacity", 1), ("answers", 2)):
-            check_integer(name, getattr(self, name), least)
+            check_int(name, getattr(self, name), least)
         for name in ("tail", "spread", "jitter", "noise"):
-            check_range(name, getattr(self, name), 0, np.inf, "0 makes all alike")
-        check_range("mean_logit", self.mean_logit, -np.inf, np.inf, "it is a logit")
-        for name in ("sharing", "transfer"):
-            check_range(name, getattr(self, name), 0, 1, "it is a share")
+            check_number(name, getattr(self, name), 0, remedy="0 makes all the same")
+        check_number("mean_logit", self.mean_logit, remedy="it is a logit")
+        check_number("transfer", self.transfer, 0, 1, remedy="it is a share")
         check_choice("rare", self.rare, ("hard", "easy", "mixed"))
 
 
@@ -72,121 +72,86 @@ class World:
 class Game:
     """A world and a way to train in it.
 
-    method: a name in `METHODS`. step_size: of the gradient ascent, > 0. batch: prompts a step, at
-    most the data set's. mean_rollouts: n̄, a whole number. The arguments from n_min on are those
-    of `RolloutGDRO`, `DifficultyBins` and `PromptGDRO`; `edges` are even. grouping: "difficulty" or
-    "skill" (static groups, known from the start). score: "ema" is (12); "cumulative" adds up the losses
-    of all prompts in the bin, so that frequent bins score high.
+    Args:
+        method: a name in `METHODS`, a registered name, or a `Method` (each game plays a copy of it).
+        batch: prompts a step, at most the world's.
+        mean_rollouts: n̄, a whole number.
+        n_min … price_lr: as in `GDROController`, `DifficultyBins`, `PromptGDRO` and `RolloutGDRO`.
+        grouping: "difficulty", or "skill": static groups, known from the start.
+        score: "ema" is (12); "cumulative" adds up the losses of all prompts in the bin, so that frequent
+            bins score high.
     """
 
     world: World = field(default_factory=World)
-    method: str = "grpo"
+    method: str | Method = "grpo"
     step_size: float = 8.0
     batch: int = 16
     mean_rollouts: int = 4
     n_min: int = 2
     n_max: int = 8
-    rollout_eta: float = 0.65
-    rollout_gamma: float = 0.01
-    rollout_ema: float = 0.4
-    price_lr: float = 0.05
-    joint: str = "prompts"
     grouping: str = "difficulty"
     num_bins: int = 6
     estimator: str = "beta"
     k: int = 8
-    history: int = 50
     hysteresis: float = 0.03
     eta: float = 0.65
-    gamma: float = 0.01
     ema: float = 0.12
     clip: float = 5.0
     max_weight: float = 15.0
     score: str = "ema"
+    rollout_eta: float = 0.65
+    price_lr: float = 0.05
 
-    def __post_init__(self):
-        check_choice("method", self.method, tuple(METHODS))
+    def __post_init__(self) -> None:
+        if not isinstance(self.method, Method):
+            check_choice("method", self.method, tuple(METHODS | REGISTERED))
         check_choice("grouping", self.grouping, ("difficulty", "skill"))
         check_choice("score", self.score, ("ema", "cumulative"))
-        if not 0 < self.step_size < np.inf:
-            raise ValueError(f"step_size must be positive and finite, got {self.step_size}; try 4 to 32")
-        check_integer("batch", self.batch, 1)
-        if self.batch > self.world.prompts:
-            raise ValueError(
-                f"batch must not exceed the {self.world.prompts} prompts of the world, got {self.batch}; "
-                "a step takes each prompt once at most"
-            )
-        check_integer("mean_rollouts", self.mean_rollouts, 2)
-        self.make_bins()
-        self.make_prompt()
-        self.make_rollout()
+        check_number("step_size", self.step_size, 0, open_low=True, remedy="try 4 to 32")
+        check_int("batch", self.batch, 1, self.world.prompts, remedy="a step takes each prompt once at most")
+        check_int("mean_rollouts", self.mean_rollouts, 2)
+        check_int("num_bins", self.num_bins, 2)
+        self.controller("both")  # checks the rest
 
-    @property
-    def bins_in_all(self) -> int:
-        """Bins of this game's grouping."""
-        return self.num_bins if self.grouping == "difficulty" else self.world.skills
-
-    def make_bins(self) -> DifficultyBins:
-        """The classifier with this game's settings; ValueError if one lies outside its domain."""
-        return DifficultyBins(
-            even_edges(self.num_bins), self.k, self.history, self.hysteresis, self.estimator
+    def controller(self, method: str | Method, seed: int = 0) -> GDROController:
+        """A controller with this game's settings; ValueError if one lies outside its domain."""
+        record: dict[str, Any] = {"k": self.k, "estimator": self.estimator}
+        bins = DifficultyBins(
+            np.arange(1, self.num_bins) / self.num_bins, hysteresis=self.hysteresis, **record
         )
-
-    def make_prompt(self) -> PromptGDRO:
-        """The data adversary with this game's settings, and its checks."""
-        return PromptGDRO(self.bins_in_all, self.eta, self.gamma, self.ema, self.clip, self.max_weight)
-
-    def make_rollout(self) -> RolloutGDRO:
-        """The compute adversary with this game's settings, and its checks."""
-        return RolloutGDRO(
-            self.bins_in_all,
-            self.n_min,
-            self.n_max,
-            self.mean_rollouts,
-            self.rollout_eta,
-            self.rollout_gamma,
-            self.rollout_ema,
-            self.price_lr,
-            "loss" if self.method == "rollout_loss" else "variance",
-            joint=self.joint,
-        )
+        if self.grouping == "skill":
+            groups = range(self.world.skills)
+            bins = StaticGroups(range(self.world.prompts), skills_of(self.world).tolist(), groups, **record)
+        options: dict[str, Any] = {}
+        if method in ("prompt", "resample", "both"):
+            options["prompt"] = {name: getattr(self, name) for name in ("eta", "ema", "clip", "max_weight")}
+        if method in ("rollout", "both"):
+            options["rollout"] = {"eta": self.rollout_eta, "price_lr": self.price_lr}
+        if options:  # each prompt counts the same in the means and in the gradient
+            options["averaging"] = "prompt"
+        if method == "resample":
+            method, options["action"] = "prompt", "resample"
+        return GDROController(
+            copy.deepcopy(method), self.mean_rollouts, bins=bins, n_min=self.n_min, n_max=self.n_max,
+            seed=seed, advantage_std="sample", **options,
+        )  # fmt: skip
 
 
 class Results(NamedTuple):
     """What `play` measured; leading axes games (in the order given), seeds, checkpoints.
 
-    accuracy, pass_at_8: (G, S, C, K), exact chances on held-out prompts, mean by skill.
-    share: (G, K) of the training prompts. weight, probability, rollouts: (G, S, C, B), what the controllers
-    stood at (NaN where the game has fewer bins; rollouts 0 for a bin that was not in the batch).
+    accuracy, pass_at_8: (G, S, C, K), exact probabilities on held-out prompts, mean by skill.
+    probability: (G, S, C, B), q of Prompt-GDRO at the checkpoint; NaN where a game has none or fewer bins.
+    share: (G, K) of the training prompts.
     """
 
     accuracy: np.ndarray
     pass_at_8: np.ndarray
-    share: np.ndarray
-    weight: np.ndarray
     probability: np.ndarray
-    rollouts: np.ndarray
-
-    def mean_pass_at_8(self):
-        """Mean over skills, each counting the same, (G, S, C)."""
-        return self.pass_at_8.mean(axis=-1)
-
-    def worst_skill(self):
-        """Accuracy (pass@1) of the worst skill, (G, S, C)."""
-        return self.accuracy.min(axis=-1)
-
-    def typical_accuracy(self):
-        """Accuracy with the skills weighted as they are in training, (G, S, C)."""
-        return np.einsum("gsck,gk->gsc", self.accuracy, self.share)
+    share: np.ndarray
 
 
-def even_edges(num_bins):
-    """Edges of `num_bins` bins of one width, as `DifficultyBins` takes them."""
-    check_integer("num_bins", num_bins, 2)
-    return tuple((np.arange(1, num_bins) / num_bins).tolist())
-
-
-def skill_counts(world):
+def skill_counts(world: World) -> np.ndarray:
     """Prompts of each skill, (K,), the most frequent first: k^−tail by largest remainder, at least 1."""
     share_K = np.arange(1, world.skills + 1.0) ** -world.tail
     exact_K = 1 + (world.prompts - world.skills) * share_K / share_K.sum()
@@ -196,67 +161,45 @@ def skill_counts(world):
     return counts_K
 
 
-class Setting(NamedTuple):
-    """A world as drawn: skill (D,), offset (D,), held-out offset (E,)."""
-
-    skill_D: np.ndarray
-    offset_D: np.ndarray
-    held_out_offset_E: np.ndarray
+def skills_of(world: World) -> np.ndarray:
+    """Skill of each training prompt, (D,)."""
+    return np.repeat(np.arange(world.skills), skill_counts(world))
 
 
 @cache
-def draw_setting(world, number):
-    """Skills and offsets of the random world `number`; the same jitter in every world's settings."""
+def draw_offsets(world: World, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """First logits, (D,) and held out (E,), of the random world `number`; the same jitter in every world."""
     rng = np.random.default_rng((number, 0))
     hardness_K = np.linspace(-1, 1, world.skills) if world.skills > 1 else np.zeros(1)
-    lot_K = rng.permutation(world.skills)
-    hardness_K = {"hard": hardness_K, "easy": -hardness_K, "mixed": hardness_K[lot_K]}[world.rare]
+    mixed_K = hardness_K[rng.permutation(world.skills)]
+    hardness_K = {"hard": hardness_K, "easy": -hardness_K, "mixed": mixed_K}[world.rare]
     logit_K = world.mean_logit - world.spread * hardness_K
-    skill_D = np.repeat(np.arange(world.skills), skill_counts(world))
-    offset_D = logit_K[skill_D] + world.jitter * rng.standard_normal(world.prompts)
-    held_out_E = world.jitter * rng.standard_normal((world.skills, HELD_OUT))
-    return Setting(skill_D, offset_D, (logit_K[:, None] + held_out_E).ravel())
+    offset_D = logit_K[skills_of(world)] + world.jitter * rng.standard_normal(world.prompts)
+    held_out_KE = logit_K[:, None] + world.jitter * rng.standard_normal((world.skills, HELD_OUT))
+    return offset_D, held_out_KE.ravel()
 
 
 @cache
-def draw_directions(prompts, held_out, answers, capacity, number):
-    """Directions ε in memory: (A·D, F) of the training prompts and (A·E, F) of the held-out ones."""
+def draw_directions(
+    prompts: int, held_out: int, answers: int, capacity: int, number: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Directions ε in memory, (A, D, F) of the training prompts and (A, E, F) of the held-out ones."""
     rng = np.random.default_rng((number, 1))
-    scale = capacity**-0.5
-    training_FX = scale * rng.standard_normal((capacity, answers * prompts))
-    held_out_FX = scale * rng.standard_normal((capacity, answers * held_out))
-    return np.ascontiguousarray(training_FX.T), np.ascontiguousarray(held_out_FX.T)
+    parts = [capacity**-0.5 * rng.standard_normal((capacity, answers * size)) for size in (prompts, held_out)]
+    training, testing = (np.ascontiguousarray(part.T).reshape(answers, -1, capacity) for part in parts)
+    return training, testing
 
 
-class Luck(NamedTuple):
-    """The uniform numbers of one step; every game of a seed has the same, whatever its method.
+def draw_numbers(game: Game, generators: list[np.random.Generator]) -> tuple[np.ndarray, ...]:
+    """The random numbers of one step for S seeds; every game of a seed has the same, whatever its method.
 
-    rollouts (R, P) of the first, second … rollout of each slot, lots of the data set (D,), bins of the slots
-    (P,).
+    Returns:
+        Uniform: (S, R, P) of the first, second … rollout of each slot, (S, D) that order the data set, (S, P)
+        that draw the slots' bins. Normal: (S, F), the answers' own words.
     """
-
-    rollouts: np.ndarray
-    data: np.ndarray
-    slot_bins: np.ndarray
-
-
-def draw_luck(generators, game):
-    """One step's `Luck` and the answers' own words (F,), with a leading axis of seeds."""
-    # as many rows of rollouts whatever n_max is, so that games with other arms have the same luck
-    sizes = (game.batch * max(LUCK_ROLLOUTS, game.n_max), game.world.prompts, game.batch)
-    numbers, words = np.empty((len(generators), sum(sizes))), np.empty((len(generators), game.world.capacity))
-    for row, words_F, generator in zip(numbers, words, generators, strict=True):
-        generator.random(out=row)
-        generator.standard_normal(out=words_F)
-    rollouts, *others = np.split(numbers, np.cumsum(sizes)[:-1], axis=-1)
-    return Luck(rollouts.reshape(len(numbers), -1, game.batch), *others), words
-
-
-def check_integer(name, value, least):
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
-
-
-def check_range(name, value, low, high, remark):
-    if not low <= value <= high or not np.isfinite(value):
-        raise ValueError(f"{name} must be a finite number in [{low}, {high}], got {value}; {remark}")
+    rows = max(ROLLOUT_NUMBERS, game.n_max)
+    ends = np.cumsum([rows * game.batch, game.world.prompts, game.batch]).tolist()
+    drawn = [(rng.random(ends[2]), rng.standard_normal(game.world.capacity)) for rng in generators]
+    uniform, words = map(np.stack, zip(*drawn, strict=True))
+    rollouts = uniform[:, : ends[0]].reshape(len(drawn), rows, game.batch)
+    return rollouts, uniform[:, ends[0] : ends[1]], uniform[:, ends[1] :], words

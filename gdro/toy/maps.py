@@ -1,210 +1,116 @@
 """When does it help? Toy games compared with GRPO at its own best step size (notebook 04).
 
-Axes: Y worlds, X step sizes, M methods, S seeds, C checkpoints. A seed's random world is seed mod
-`gdro.toy.WORLDS`; differences are paired by seed, and their intervals treat the random worlds, not the
-seeds, as the sample (seeds of one world share its directions).
+Axes: Y worlds, M methods or games, S seeds, C checkpoints. A seed's random world is seed mod `WORLDS`;
+differences are paired by seed, and their intervals treat the random worlds, not the seeds, as the sample
+(seeds of one world share its directions).
 """
 
-import csv
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import t as student
 
-from gdro.metrics import pass_at_k, worst_group
-from gdro.records import read_table
-from gdro.toy.engine import play
-from gdro.toy.games import WORLDS, Game, Results
+from gdro.toy.games import WORLDS, Game, Results, World
+from gdro.toy.playing import play
 
-MEASURES = {
-    "pass_at_8": ("pass@8, mean over skills", Results.mean_pass_at_8),
-    "worst_skill": ("accuracy of the worst skill", Results.worst_skill),
-    "typical": ("accuracy on the training mix", Results.typical_accuracy),
+MEASURES: dict[str, tuple[str, Callable[[Results], np.ndarray]]] = {  # title, and (G, S, C) of the results
+    "pass_at_8": ("pass@8, mean over skills", lambda results: results.pass_at_8.mean(axis=-1)),
+    "worst_skill": ("accuracy of the worst skill", lambda results: results.accuracy.min(axis=-1)),
+    "typical": (
+        "accuracy on the training mix",
+        lambda results: np.einsum("gsck,gk->gsc", results.accuracy, results.share),
+    ),
 }
-# what the shipped tables of real trainings call the measures that both have
-SCORES = {"pass_at_8": "pass@8", "worst_skill": "worst-family pass@1"}
-# variants of profiles/study.yaml and the same in the toy; the others have no counterpart there
-REAL_VARIANTS: dict[str, dict] = {
-    "prompt": {"method": "prompt"},
-    "prompt-strong": {"method": "prompt", "eta": 3.0},
-    "prompt-resample": {"method": "resample"},
-    "prompt-resample-pass1": {"method": "resample", "k": 1},
-    "rollout": {"method": "rollout"},
-    "rollout-pass1": {"method": "rollout", "k": 1},
-    "both": {"method": "both"},
-}
-MEASURED = Path(__file__).parents[2] / "data" / "measured"
 
 
 class Gain(NamedTuple):
-    """Differences from GRPO: mean and half-width of its 95% interval, and the seeds' own, (..., S)."""
+    """Differences from GRPO: mean and half-width of its 95% interval."""
 
     mean: np.ndarray
     half: np.ndarray
-    by_seed: np.ndarray
 
-    def verdict(self):
-        """+1 where the interval lies above 0, −1 below, 0 where the seeds do not agree."""
+    def verdict(self) -> np.ndarray:
+        """+1 where the interval lies above 0, −1 below; 0 where it contains 0, which is inconclusive."""
         return np.where(self.mean - self.half > 0, 1, np.where(self.mean + self.half < 0, -1, 0))
 
 
-def paired_gain(values_S, baseline_S, seeds) -> Gain:
-    """Gain over the baseline, both (..., S), paired by seed, the interval from the random worlds."""
-    by_seed = np.asarray(values_S) - np.asarray(baseline_S)
-    numbers = np.asarray(seeds) % WORLDS
+def paired_gain(values_S: np.ndarray, baseline_S: np.ndarray, seeds: Sequence[int]) -> Gain:
+    """Gain over the baseline, both (..., S), paired by seed, with the interval from the random worlds."""
+    by_seed, numbers = np.asarray(values_S) - np.asarray(baseline_S), np.asarray(seeds) % WORLDS
     by_world = np.stack([by_seed[..., numbers == number].mean(axis=-1) for number in np.unique(numbers)], -1)
     count = by_world.shape[-1]
     if count < 2:
         raise ValueError(
-            f"seeds {list(seeds)} fall into one random world; take at least two, better {2 * WORLDS}"
+            f"seeds must fall into at least two random worlds, got {list(seeds)}; take {2 * WORLDS} or more"
         )
     half = student.ppf(0.975, count - 1) * by_world.std(axis=-1, ddof=1) / np.sqrt(count)
-    return Gain(by_world.mean(axis=-1), half, by_seed)
+    return Gain(by_world.mean(axis=-1), half)
 
 
-def best_step_sizes(worlds, step_sizes, seeds, checkpoints, method="grpo", **options):
-    """The step size that serves a method best, by measure: {measure: indices (Y, C)}, and its results.
+def gains_over_grpo(games: Sequence[Game], seeds: Sequence[int], checkpoint: int) -> dict[str, Gain]:
+    """Gains over GRPO in the first game's world and at its step size, {measure: Gain of (M,)}."""
+    results = play([replace(games[0], method="grpo"), *games], seeds, [checkpoint])
+    values = {measure: of(results)[..., 0] for measure, (_, of) in MEASURES.items()}
+    return {measure: paired_gain(v[1:], v[:1], seeds) for measure, v in values.items()}
 
-    Returns also {measure: means (Y, X, C)}, to see whether the best lies inside the range.
-    """
-    games = [Game(world, method, step_size=x, **options) for world in worlds for x in step_sizes]
-    results = play(games, seeds, checkpoints)
-    means = {
-        name: measure(results).mean(axis=1).reshape(len(worlds), len(step_sizes), -1)
-        for name, (_, measure) in MEASURES.items()
-    }
-    return {name: values.argmax(axis=1) for name, values in means.items()}, means
+
+def best_step_sizes(
+    worlds: Sequence[World],
+    step_sizes: Sequence[float],
+    seeds: Sequence[int],
+    checkpoints: Sequence[int],
+    method: str = "grpo",
+) -> dict[str, np.ndarray]:
+    """The step size that serves a method best, by measure: {measure: indices (Y, C)}."""
+    results = play([Game(w, method, step_size=x) for w in worlds for x in step_sizes], seeds, checkpoints)
+    shape = (len(worlds), len(step_sizes), -1)
+    means = {name: of(results).mean(axis=1).reshape(shape) for name, (_, of) in MEASURES.items()}
+    return {name: mean.argmax(axis=1) for name, mean in means.items()}
 
 
 def gain_map(
-    worlds, methods, step_sizes, choosing_seeds, seeds, checkpoints, measures=("pass_at_8", "worst_skill")
-):
+    worlds: Sequence[World],
+    methods: Sequence[str],
+    step_sizes: Sequence[float],
+    choosing_seeds: Sequence[int],
+    seeds: Sequence[int],
+    checkpoints: Sequence[int],
+    measures: Sequence[str] = ("pass_at_8", "worst_skill"),
+    own_best: bool = False,
+) -> tuple[dict[str, Gain], dict[str, np.ndarray]]:
     """Gain of each method over GRPO, both at GRPO's best step size for that measure and budget.
 
-    The step size is chosen on `choosing_seeds` and judged on `seeds`, which must not overlap, so that luck in
-    the choice favours nobody. Returns ({measure: Gain of (M, Y, C)}, {measure: step sizes (Y, C)}).
+    Args:
+        choosing_seeds: on which the step size is chosen; they must not overlap with `seeds`.
+        own_best: every method at its own best step size instead.
+
+    Returns:
+        {measure: Gain of (M, Y, C)} and GRPO's {measure: step sizes (Y, C)}.
     """
     if set(choosing_seeds) & set(seeds):
         raise ValueError(
-            "choosing_seeds and seeds overlap; choose step sizes on seeds that are not judged on"
+            "choosing_seeds and seeds must not overlap; choose step sizes on seeds that are not judged on"
         )
-    worlds, methods, checkpoints = list(worlds), list(methods), list(checkpoints)
-    best, _ = best_step_sizes(worlds, step_sizes, choosing_seeds, checkpoints)
-    wanted = sorted({(y, int(x)) for m in measures for y in range(len(worlds)) for x in best[m][y]})
-    games = [Game(worlds[y], name, step_size=step_sizes[x]) for name in ("grpo", *methods) for y, x in wanted]
-    results = play(games, seeds, checkpoints)
-    place = {pair: i for i, pair in enumerate(wanted)}
-    gains, chosen = {}, {}
-    for measure in measures:
-        values = MEASURES[measure][1](results).reshape(1 + len(methods), len(wanted), len(seeds), -1)
-        picked = np.stack(  # (1 + M, Y, C, S)
-            [
-                np.stack([values[:, place[y, int(x)], :, c] for c, x in enumerate(best[measure][y])], axis=1)
-                for y in range(len(worlds))
-            ],
-            axis=1,
-        )
-        gains[measure] = paired_gain(picked[1:], picked[:1], seeds)
-        chosen[measure] = np.asarray(step_sizes)[best[measure]]
-    return gains, chosen
-
-
-def own_best_gains(worlds, methods, step_sizes, choosing_seeds, seeds, checkpoint, measure="pass_at_8"):
-    """Gain over GRPO when every method, GRPO too, has its own best step size, Gain of (M, Y)."""
-    games = []
-    for method in ("grpo", *methods):
-        best, _ = best_step_sizes(worlds, step_sizes, choosing_seeds, [checkpoint], method)
-        games += [
-            Game(world, method, step_size=step_sizes[int(x)])
-            for world, x in zip(worlds, best[measure][:, 0], strict=True)
-        ]
-    values = MEASURES[measure][1](play(games, seeds, [checkpoint]))[..., 0].reshape(
-        1 + len(methods), len(worlds), -1
+    names = ("grpo", *methods)
+    best = {
+        name: best_step_sizes(worlds, step_sizes, choosing_seeds, checkpoints, name)
+        for name in (names if own_best else names[:1])
+    }
+    best = {name: best.get(name, best["grpo"]) for name in names}
+    # each game once, however many measures and checkpoints want it
+    wanted = dict.fromkeys(
+        (n, y, x) for n in names for m in measures for (y, _), x in np.ndenumerate(best[n][m])
     )
-    return paired_gain(values[1:], values[:1], seeds)
-
-
-def ablate(game, changes, seeds, checkpoint):
-    """Gain over GRPO (same world and step size) of `game` and of each change of it.
-
-    changes: {label: fields of `Game`}. Returns {label: {measure: Gain}}, first "as it is".
-    """
-    variants = {"as it is": game} | {label: replace(game, **fields) for label, fields in changes.items()}
-    games = [replace(game, method="grpo"), *variants.values()]
-    results = play(games, seeds, [checkpoint])
-    table: dict[str, dict[str, Gain]] = {label: {} for label in variants}
-    for measure, (_, function) in MEASURES.items():
-        values = function(results)[..., 0]
-        for label, own in zip(variants, values[1:], strict=True):
-            table[label][measure] = paired_gain(own, values[0], seeds)
-    return table
-
-
-def shipped_gains(profile="study", measured_dir=MEASURED):
-    """Gains over GRPO of the real trainings whose tables are shipped, see data/README.md.
-
-    Returns {variant: {"label": text, measure: (gain, low, high)}}, the measures those of `SCORES`, the
-    bounds those of the 95% interval. Raises FileNotFoundError where the tables are not at hand.
-    """
-    gains: dict[str, dict] = {}
-    with (Path(measured_dir) / profile / "scores.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            for measure, score in SCORES.items():
-                if row["score"] == score and row["gain"]:
-                    values = tuple(float(row[name]) for name in ("gain", "gain_low", "gain_high"))
-                    gains.setdefault(row["variant"], {"label": row["label"]})[measure] = values
-    return gains
-
-
-def toy_against_real(world, step_size, seeds, checkpoint, real):
-    """What the toy says of each real variant that it can play, beside what was measured.
-
-    real: as `shipped_gains` returns it. Returns {label: {measure: {"toy": (gain, low, high), "real":
-    the same}}} for the variants of `REAL_VARIANTS` among them.
-    """
-    variants = {name: fields for name, fields in REAL_VARIANTS.items() if name in real}
-    games = [Game(world, step_size=step_size, **fields) for fields in ({}, *variants.values())]
-    results = play(games, seeds, [checkpoint])
-    table: dict[str, dict] = {real[name]["label"]: {} for name in variants}
-    for measure in SCORES:
-        values = MEASURES[measure][1](results)[..., 0]
-        gain = paired_gain(values[1:], values[:1], seeds)
-        for i, name in enumerate(variants):
-            mean, half = float(gain.mean[i]), float(gain.half[i])
-            table[real[name]["label"]][measure] = {
-                "toy": (mean, mean - half, mean + half),
-                "real": real[name][measure],
-            }
-    return table
-
-
-def real_gains(runs_dir):
-    """Gains of real runs over their GRPO, from records of `gdro.experiment`; None where there are none.
-
-    Reads <runs_dir>/<variant>/seed<number>/evaluation.jsonl. Returns {"seeds": number, "gains": {variant:
-    [(mean, lowest, highest) of pass@k, of the worst family's accuracy]}}, k the samples of each prompt.
-    """
-    tables: dict[str, dict[str, tuple[float, float]]] = {}
-    for path in sorted(Path(runs_dir).glob("*/seed*/evaluation.jsonl")):
-        rows = read_table(path)
-        families = np.array([row["family"] for row in rows])
-        right, trials = (np.array([row[name] for row in rows]) for name in ("successes", "trials"))
-        names = np.unique(families)
-        solved = pass_at_k(right, trials, int(trials.min()))
-        mean_pass = float(np.mean([solved[families == name].mean() for name in names]))
-        tables.setdefault(path.parts[-3], {})[path.parts[-2]] = (
-            mean_pass,
-            worst_group(right / trials, families)[1],
-        )
-    if "grpo" not in tables:
-        return None
-    baseline = tables.pop("grpo")
-    gains = {}
-    for variant, runs in tables.items():
-        paired = np.array([np.subtract(runs[seed], baseline[seed]) for seed in runs if seed in baseline])
-        if len(paired):
-            summaries = zip(paired.mean(axis=0), paired.min(axis=0), paired.max(axis=0), strict=True)
-            gains[variant] = [tuple(map(float, summary)) for summary in summaries]
-    return {"seeds": len(baseline), "gains": gains}
+    place = {key: i for i, key in enumerate(wanted)}
+    games = [Game(worlds[y], name, step_size=step_sizes[x]) for name, y, x in wanted]
+    results, gains = play(games, seeds, checkpoints), {}
+    for measure in measures:
+        values = MEASURES[measure][1](results)
+        picked = [
+            [values[place[n, y, x], :, c] for (y, c), x in np.ndenumerate(best[n][measure])] for n in names
+        ]
+        picked_MYCS = np.reshape(picked, (len(names), len(worlds), len(checkpoints), len(seeds)))
+        gains[measure] = paired_gain(picked_MYCS[1:], picked_MYCS[:1], seeds)
+    return gains, {measure: np.asarray(step_sizes)[best["grpo"][measure]] for measure in measures}

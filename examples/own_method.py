@@ -1,0 +1,38 @@
+"""A method of your own, in one file: rollouts in proportion to the failure rate.
+
+python examples/own_method.py
+"""
+
+import numpy as np
+
+from gdro import GDROController, Method, register
+
+
+@register("failures")
+class Failures(Method):
+    """Rollouts ∝ floor + the prompt's failure rate; the controller sees to budget and bounds."""
+
+    def __init__(self, floor: float = 0.1) -> None:
+        self.floor = floor
+
+    def allocate(self, prompts, budget, rng):
+        return self.floor + 1 - prompts.rate_P
+
+
+def mean_rollouts(method: str, rates_P: np.ndarray, steps: int = 30) -> np.ndarray:
+    """Rollouts of each prompt over the second half of the steps, (P,)."""
+    controller, rng = GDROController(method, mean_rollouts=4), np.random.default_rng(0)
+    plans = []
+    for _ in range(steps):
+        plan = controller.plan(np.arange(len(rates_P)))
+        group_ids_R = np.repeat(np.arange(len(plan)), plan.rollouts)
+        controller.observe(plan, group_ids_R, rng.random(len(group_ids_R)) < rates_P[group_ids_R])
+        plans.append(plan.rollouts)
+    return np.mean(plans[steps // 2 :], axis=0)
+
+
+if __name__ == "__main__":
+    rates_P = np.repeat([1.0, 0.5, 0.0], 8)
+    print(f"{'pass rate':10}" + "".join(f"{rate:8}" for rate in rates_P[::8]))
+    for name in ("grpo", "rollout", "failures"):
+        print(f"{name:10}" + "".join(f"{n:8.1f}" for n in mean_rollouts(name, rates_P).reshape(3, 8).mean(1)))

@@ -1,0 +1,199 @@
+"""GRPO with any method in one loop: plan, sample, reward, observe, loss, step.
+
+What :mod:`gdro.trainer` does inside TRL, in the open, for the Qwen3 models made by this package, on a
+CPU or a GPU, at temperature 1. Two savings change neither the gradient nor the distribution of samples:
+rollouts that have said the same so far share one row of the KV cache (:func:`sample`), and equal
+rollouts enter the loss once, those of advantage 0 not at all (:func:`policy_gradient`).
+
+Axes: D prompts of the data set, P prompts of a batch, R rollouts, N distinct texts, T tokens, V
+vocabulary.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gdro.beliefs import as_uids
+from gdro.checks import check_int
+from gdro.controller import GDROController
+from gdro.qwen3 import Cache, Model, forward
+
+Rows = Sequence[Mapping[str, Any]]  # with the columns prompt, uid and those that the reward asks for
+Reward = Callable[..., Sequence[float]]  # as TRL takes it: (prompts=…, completions=…, **columns)
+
+
+def train(
+    model: Model,
+    tokenizer: Any,
+    rows: Rows,
+    reward: Reward,
+    controller: GDROController,
+    *,
+    steps: int,
+    prompts: int,
+    learning_rate: float,
+    max_new_tokens: int,
+    seed: int,
+    on_step: Callable[[int, dict], None] | None = None,
+) -> list[dict]:
+    """Train `model`, in float32 and in place, by TRL's defaults: AdamW, gradients clipped to norm 1.
+
+    Args:
+        steps: generation batches; each is an optimizer step unless the method waits for more.
+        prompts: how many a batch.
+        on_step: called after each step with the number of steps done and the new row of the record.
+
+    Returns:
+        The record: `batch.row` of each batch, with rollouts_spent, tokens, seconds, controller_seconds.
+    """
+    check_int("prompts", prompts, 1, len(rows), "a batch holds no prompt twice")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0, fused=True)
+    generator = torch.Generator(model.device).manual_seed(seed)
+    in_order = _epochs(len(rows), prompts, np.random.default_rng(seed))
+    ids_DT, uids = prompt_ids(model, tokenizer, rows), [row["uid"] for row in rows]
+    keyed_uids = as_uids(uids)  # hashed once
+    record: list[dict] = []
+    controller_seconds = 0.0
+
+    def timed(question: Callable, *given: Any) -> Any:
+        nonlocal controller_seconds
+        began = time.perf_counter()
+        answer = question(*given)
+        controller_seconds += time.perf_counter() - began
+        return answer
+
+    kept: list[tuple[Tensor, Tensor, Tensor]] = []  # rollouts that the next optimizer step learns from
+    for step in range(1, steps + 1):
+        began, controller_seconds = time.perf_counter(), 0.0
+        drawn_P = timed(controller.draw, keyed_uids, prompts)
+        drawn_P = next(in_order) if drawn_P is None else np.asarray(drawn_P)
+        plan = timed(controller.plan, [uids[d] for d in drawn_P])
+
+        more_P, groups_R, rewards_R, texts = plan.rollouts, np.zeros(0, int), np.zeros(0), []
+        while more_P is not None:  # a method with rounds sees the rewards and may ask for more
+            new_R = np.repeat(np.arange(len(drawn_P)), more_P)
+            texts.append(sample(model, ids_DT[drawn_P[new_R]], max_new_tokens, generator))
+            scores_R = rewards_of(tokenizer, [rows[d] for d in drawn_P[new_R]], texts[-1], reward)
+            groups_R, rewards_R = np.append(groups_R, new_R), np.append(rewards_R, scores_R)
+            more_P = timed(controller.extend, plan, groups_R, rewards_R)
+
+        batch = timed(controller.observe, plan, groups_R, rewards_R)
+        advantages_R = torch.as_tensor(batch.advantages, dtype=torch.float32, device=model.device)
+        kept.append((ids_DT[drawn_P[groups_R]], torch.cat(texts), advantages_R))
+        tokens = int(_is_said(kept[-1][1], model.config.eos_token_id).sum())
+
+        if batch.ready:  # not where a method that discards groups (DAPO) wants another batch first
+            optimizer.zero_grad(set_to_none=False)  # no signal is a gradient of 0, as in TRL
+            policy_gradient(model, *(torch.cat(part) for part in zip(*kept, strict=True)))
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            kept = []
+
+        spent: dict[str, float] = {"rollouts_spent": len(rewards_R), "tokens": tokens}
+        spent |= {"seconds": time.perf_counter() - began, "controller_seconds": controller_seconds}
+        record.append(batch.row | spent)
+        if on_step is not None:
+            on_step(step, record[-1])
+    return record
+
+
+def policy_gradient(model: Model, prompt_RT: Tensor, text_RT: Tensor, advantages_R: Tensor) -> int:
+    """Add the gradient of −Σ A log π / tokens, GRPO's at ratio 1 (TRL's "dapo"); return the tokens."""
+    tokens = int(_is_said(text_RT, model.config.eos_token_id).sum())
+    # the gradient is linear in A: equal texts are computed once, with the sum of their advantages
+    text_NT, row_R = torch.cat([prompt_RT, text_RT], dim=1).unique(dim=0, return_inverse=True)
+    advantages_N = advantages_R.new_zeros(len(text_NT)).index_add(0, row_R, advantages_R)
+    text_NT, advantages_N = text_NT[advantages_N != 0], advantages_N[advantages_N != 0]
+    if len(text_NT):
+        logps_N = text_logps(model, text_NT, prompt_RT.shape[1])
+        (-(advantages_N @ logps_N) / tokens).backward()
+    return tokens
+
+
+def text_logps(model: Model, text_NT: Tensor, start: int) -> Tensor:
+    """Log-probability of each text after its first `start` tokens, up to the token that ends it, (N,)."""
+    said_NT = text_NT[:, start:]
+    logps_NTV = forward(model, text_NT[:, :-1])[:, start - 1 :].log_softmax(dim=-1)
+    logps_NT = logps_NTV.gather(-1, said_NT[..., None])[..., 0]
+    return (logps_NT * _is_said(said_NT, model.config.eos_token_id)).sum(dim=1)
+
+
+@torch.no_grad()
+def sample(model: Model, prompt_RT: Tensor, max_new_tokens: int, generator: torch.Generator) -> Tensor:
+    """A completion of each prompt, (R, T), filled up with the token that ends it.
+
+    Rollouts that have said the same so far have the same distribution of the next token: one row is
+    computed for all of them, and it branches where they part.
+    """
+    eos_id = model.config.eos_token_id
+    text_RT = prompt_RT.new_full((len(prompt_RT), max_new_tokens), eos_id)
+    live_R = torch.arange(len(prompt_RT), device=prompt_RT.device)  # rollouts that have not ended
+    prompt_NT, row_R = prompt_RT.unique(dim=0, return_inverse=True)
+    cache: Cache = []
+    logits_NV = forward(model, prompt_NT, cache)[:, -1]
+    for t in range(max_new_tokens):
+        p_RV = logits_NV.softmax(dim=-1)[row_R]
+        # p divided by Exp(1) numbers is largest at each token with just its probability p
+        token_R = (p_RV / torch.empty_like(p_RV).exponential_(generator=generator)).argmax(dim=-1)
+        text_RT[live_R, t] = token_R
+        goes_on_R = token_R != eos_id
+        live_R = live_R[goes_on_R]
+        if t + 1 == max_new_tokens or len(live_R) == 0:
+            break
+        branch_N, row_R = (row_R * p_RV.shape[1] + token_R)[goes_on_R].unique(return_inverse=True)
+        parent_N, token_N = branch_N // p_RV.shape[1], branch_N % p_RV.shape[1]
+        cache[:] = [(keys[parent_N], values[parent_N]) for keys, values in cache]
+        logits_NV = forward(model, token_N[:, None], cache)[:, -1]
+    return text_RT
+
+
+def evaluate(
+    model: Model,
+    tokenizer: Any,
+    rows: Rows,
+    reward: Reward,
+    samples: int,
+    max_new_tokens: int,
+    seed: int,
+) -> np.ndarray:
+    """How many of `samples` completions are correct (reward above 0), by prompt, (P,)."""
+    generator = torch.Generator(model.device).manual_seed(seed)
+    prompt_RT = prompt_ids(model, tokenizer, rows).repeat_interleave(samples, dim=0)
+    text_RT = sample(model, prompt_RT, max_new_tokens, generator)
+    rewards_R = rewards_of(tokenizer, [row for row in rows for _ in range(samples)], text_RT, reward)
+    return (rewards_R.reshape(-1, samples) > 0).sum(axis=1)
+
+
+def prompt_ids(model: Model, tokenizer: Any, rows: Rows) -> Tensor:
+    """Tokens of the prompts, (P, T), on the model's device; ValueError unless all are equally long."""
+    if model.config.model_type != "qwen3":
+        raise ValueError(f"model must be a Qwen3, got {model.config.model_type!r}; use gdro.trainer")
+    ids = tokenizer([row["prompt"] for row in rows])["input_ids"]
+    if len(lengths := {len(row) for row in ids}) != 1:
+        raise ValueError(f"prompts must be equally long in tokens, got {sorted(lengths)}; use gdro.trainer")
+    return torch.tensor(ids, device=model.device)
+
+
+def rewards_of(tokenizer: Any, rows: Rows, text_RT: Tensor, reward: Reward) -> np.ndarray:
+    """The reward of each completion, (R,), asked for as TRL asks."""
+    texts = tokenizer.batch_decode(text_RT, skip_special_tokens=True)
+    columns = {name: [row.get(name) for row in rows] for name in rows[0] if name != "prompt"}
+    return np.asarray(reward(prompts=[row["prompt"] for row in rows], completions=texts, **columns), float)
+
+
+def _is_said(text_RT: Tensor, eos_id: int) -> Tensor:
+    """Tokens before which no end has come, (R, T)."""
+    ends_RT = (text_RT == eos_id).int()
+    return ends_RT.cumsum(dim=1) == ends_RT
+
+
+def _epochs(size: int, batch: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Positions of a batch, without end: each epoch in an order of its own, what is left over dropped."""
+    while True:
+        order = rng.permutation(size)
+        for start in range(0, size - batch + 1, batch):
+            yield order[start : start + batch]

@@ -1,0 +1,34 @@
+"""How methods draw prompts: the best by a score, or in proportion. Axes: D prompts of the data set."""
+
+import numpy as np
+
+
+def highest(scores_D: np.ndarray, size: int, rng: np.random.Generator, *, ties: bool = True) -> np.ndarray:
+    """Positions of the highest scores, (size,).
+
+    A pool smaller than `size` is taken whole as often as it takes.
+
+    Args:
+        scores_D: numbers.
+        size: positions wanted.
+        rng: for ties.
+        ties: False where no two scores can be equal, which saves shuffling the pool.
+    """
+    whole, rest = divmod(size, len(scores_D))
+    taken = [rng.permutation(len(scores_D)) for _ in range(whole)]
+    if rest and ties:
+        shuffled = rng.permutation(len(scores_D))  # so that no position has an advantage in a tie
+        taken.append(shuffled[np.argpartition(-scores_D[shuffled], rest - 1)[:rest]])
+    elif rest:
+        taken.append(np.argpartition(-scores_D, rest - 1)[:rest])
+    return np.concatenate(taken)
+
+
+def in_proportion(log_weights_D: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Distinct positions, drawn one after the other in proportion to exp(log_weights), (size,).
+
+    The highest of log-weights plus Gumbel noise have this law; logarithms keep small weights from vanishing.
+    """
+    # −log of an exponential number is Gumbel noise, in half the time of rng.gumbel
+    noise_D = -np.log(rng.standard_exponential(len(log_weights_D)))
+    return highest(log_weights_D + noise_D, size, rng, ties=False)

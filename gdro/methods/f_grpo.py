@@ -1,0 +1,26 @@
+"""F-GRPO (arXiv 2602.06717): a focal weight on a prompt's advantages, so that the obvious is learned less.
+
+Advantages (3) times (1 − p̂_i)^γ, p̂_i the share of the group that is correct. Small groups miss rare correct
+answers and sharpen what is common; the weight takes from the prompts where that happens. Left out: nothing
+but the other objectives (DAPO, CISPO) that the paper puts the weight on.
+"""
+
+import numpy as np
+
+from gdro.checks import check_number
+from gdro.methods.base import Batch, Method, register
+
+
+@register("f_grpo")
+class FGRPO(Method):
+    """Weights by the group's failure rate.
+
+    Args:
+        gamma: γ ≥ 0; 0 is GRPO.
+    """
+
+    def __init__(self, gamma: float = 0.5) -> None:
+        self.gamma = check_number("gamma", gamma, 0, remedy="0 weighs all prompts equally")
+
+    def weights(self, batch: Batch) -> np.ndarray:
+        return (1 - batch.hits_P / batch.trials_P) ** self.gamma

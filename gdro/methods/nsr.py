@@ -1,0 +1,27 @@
+"""NSR (arXiv 2506.01347): learn mostly from what is wrong, and little from what is correct.
+
+A_ij = positive for a correct rollout and −1 for a wrong one, without a baseline: "W-REINFORCE", which keeps
+pass@k up by moving probability away from mistakes rather than towards one answer; positive = 0 is pure
+negative-sample reinforcement. Nothing of the rule is left out. Note that a group without a success pushes
+down all that was sampled and nothing up.
+"""
+
+import numpy as np
+
+from gdro.checks import check_number
+from gdro.methods.base import Batch, Method, register
+
+
+@register("nsr")
+class NSR(Method):
+    """Advantages by sign.
+
+    Args:
+        positive: advantage of a correct rollout, in [0, 1].
+    """
+
+    def __init__(self, positive: float = 0.1) -> None:
+        self.positive = check_number("positive", positive, 0, 1, remedy="1 is REINFORCE with rewards ±1")
+
+    def advantages(self, batch: Batch) -> np.ndarray:
+        return np.where(batch.correct_R, self.positive, -1.0)

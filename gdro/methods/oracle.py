@@ -1,0 +1,43 @@
+"""The pivotal draw with true pass rates: how much knowing them exactly would be worth. For reference only.
+
+P_i = (1 − ε) p_i (1 − p_i)^(k−1) / Σ p (1 − p)^(k−1) + ε/D, as in `pivotal`, with p from the caller. Weights
+and advantages are GRPO's, so that the draw alone is compared.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gdro.checks import check_finite, check_int, check_number
+from gdro.methods.base import Method, Prompts, register
+from gdro.methods.draws import in_proportion
+
+Rates = Callable[[np.ndarray], np.ndarray]
+
+
+@register("oracle")
+class Oracle(Method):
+    """Draws by true pass rates.
+
+    Args:
+        rates: from keys (D,) as `gdro.beliefs.as_uids` makes them to the pass rates (D,) of the moment; may
+            also be set later as the attribute `rates` of the method.
+        k: of pass@k; the draw favours pass rates about 1/k.
+        epsilon: share of the draw that is even over the data.
+    """
+
+    def __init__(self, rates: Rates | None = None, k: int = 5, epsilon: float = 0.1) -> None:
+        self.rates, self.k = rates, check_int("k", k, 1)
+        self.epsilon = check_number("epsilon", epsilon, 0, 1, open_low=True, remedy="1 draws evenly")
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        if self.rates is None:
+            raise ValueError(
+                "rates must be a function of the prompts' keys, got None; set method.rates first"
+            )
+        p_D = check_finite("rates", self.rates(pool.keys_P))
+        if p_D.shape != pool.keys_P.shape or ((p_D < 0) | (p_D > 1)).any():
+            raise ValueError(f"rates must give a pass rate in [0, 1] for each of {len(pool)} keys, got {p_D}")
+        value_D = p_D * (1 - p_D) ** (self.k - 1)
+        share_D = value_D / max(value_D.sum(), 1e-300)
+        return in_proportion(np.log((1 - self.epsilon) * share_D + self.epsilon / len(pool)), size, rng)

@@ -1,0 +1,33 @@
+"""Pilot-Commit (arXiv 2605.26606): a pilot decides which prompts get the rest of the rollouts.
+
+Prompts with low ≤ p̂ ≤ high in the pilot share what is left evenly; easier ones are skipped, harder ones wait
+for a later visit. Without any in the range the rest is not spent. Left out: the queue of deferred prompts
+(they return when the trainer or the draw brings them) and drawing on until a batch of committed prompts is
+full. With 0/1 rewards, groups left at the pilot teach only if their outcomes differ.
+"""
+
+import numpy as np
+
+from gdro.checks import check_number
+from gdro.methods.base import Batch, register
+from gdro.methods.rounds import Pilot
+
+
+@register("pilot_commit")
+class PilotCommit(Pilot):
+    """Rollouts in two rounds.
+
+    Args:
+        pilot: rollouts of each prompt in the first round; 16 of 64 in the paper.
+        low, high: pass rates in the pilot between which a prompt is worth more rollouts.
+    """
+
+    def __init__(self, pilot: int = 2, low: float = 0.125, high: float = 0.75) -> None:
+        super().__init__(pilot)
+        self.low = check_number("low", low, 0, 1)
+        self.high = check_number("high", high, low, 1, remedy="it must not be below low")
+
+    def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
+        rate_P = batch.hits_P / batch.trials_P
+        committed_P = (rate_P >= self.low) & (rate_P <= self.high)
+        return self.rest(batch, committed_P.astype(float), left, rng)

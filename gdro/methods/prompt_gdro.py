@@ -1,0 +1,280 @@
+"""The data adversary (section 3.2): mean losses of the bins in; weights, or a draw of prompts, out.
+
+The pure functions are (12)–(15); B bins are their last axis and anything may stand in front (seeds,
+settings). `PromptGDRO` holds the scores of one run, `PromptMethod` plays it as a method. P prompts.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gdro.checks import check_array, check_choice, check_int, check_number, check_options
+from gdro.methods.base import Batch, Method, Prompts, Run, register
+from gdro.methods.draws import highest
+from gdro.saved import Saved
+
+LARGEST_LOG_WEIGHT = 600.0  # sums of such weights over a batch, and their inverses, stay finite
+
+SIGNALS: dict[str, Callable[[Batch], np.ndarray]] = {  # the loss of a prompt that Prompt-GDRO sees, (P,)
+    # 1 − share of its rollouts that are correct (footnote 3, up to an affine map)
+    "failure_rate": lambda batch: 1.0 - batch.hits_P / batch.trials_P,
+    # (6)–(7) as printed: on-policy it is β·KL, which holds no difficulty information
+    "surrogate": lambda batch: batch.losses_P,
+    # unbiased variance of its rewards, whose expectation is free of n; NaN at n = 1
+    "spread": lambda batch: batch.variance_P,
+}
+
+
+def bin_means(
+    bin_ids_P: ArrayLike, values_P: ArrayLike, num_bins: int, weights_P: ArrayLike | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean value by bin, ℓ̄_t(b) of (13): (means (B,), NaN where absent; counts (B,)).
+
+    Bin −1 (not seen yet) and NaN are left out; `weights_P` say how much each prompt counts.
+    """
+    bin_ids_P, values_P = np.asarray(bin_ids_P), np.asarray(values_P, float)
+    counted = (bin_ids_P >= 0) & ~np.isnan(values_P)
+    bins, values = bin_ids_P[counted], values_P[counted]
+    counts_B = np.bincount(bins, minlength=num_bins)
+    weights = np.ones(len(bins)) if weights_P is None else np.asarray(weights_P, float)[counted]
+    totals_B = np.bincount(bins, weights, num_bins)
+    sums_B = np.bincount(bins, weights * values, num_bins)
+    return sums_B / np.where(totals_B > 0, totals_B, np.nan), counts_B
+
+
+def ema_scores(scores: np.ndarray, means: np.ndarray, ema: float) -> np.ndarray:
+    """S_t(b) = (1−β) S_{t−1}(b) + β ℓ̄_t(b), (12); a bin without a mean (NaN) keeps its score."""
+    return np.where(np.isnan(means), scores, (1 - ema) * scores + ema * means)
+
+
+def exponential_weights(scores: np.ndarray, eta: float | np.ndarray, clip: float) -> np.ndarray:
+    """ω_t(b) = exp(η · clip(S_t(b), −C, C)), (14)."""
+    return np.exp(eta * np.minimum(np.maximum(scores, -clip), clip))
+
+
+def mixed_probabilities(weights: ArrayLike, gamma: float) -> np.ndarray:
+    """q_t(b) = (1−γ) ω_t(b)/Σω + γ/B, (15), over all B bins of the last axis."""
+    weights = np.asarray(weights, float)
+    share = weights / weights.sum(axis=-1, keepdims=True)
+    return (1 - gamma) * share + gamma / weights.shape[-1]
+
+
+def debiased(ema_scores: np.ndarray, visits: np.ndarray, ema: float, bin_axis: int = 0) -> np.ndarray:
+    """Scores freed of their start at 0: EMA / (1 − (1−β)^visits).
+
+    What was never visited gets the mean of the visited bins (0 if there are none), so that it is neither
+    favoured nor starved. `ema_scores` and `visits` have one shape, with bins along `bin_axis`.
+    """
+    correction = 1.0 - (1.0 - ema) ** visits
+    if visits.all():
+        return ema_scores / correction
+    visited = visits > 0
+    scores = np.divide(ema_scores, correction, out=np.zeros(correction.shape), where=visited)
+    mean = scores.sum(bin_axis, keepdims=True) / np.maximum(visited.sum(bin_axis, keepdims=True), 1)
+    return np.where(visited, scores, mean)
+
+
+def check_adversary(game: Any) -> None:
+    """The domains that both adversaries share."""
+    check_int("num_bins", game.num_bins, 1, remedy="it is len(edges) + 1")
+    check_number("eta", game.eta, 0, remedy="0 switches the adversary off")
+    check_number("gamma", game.gamma, 0, 1, remedy="it is the uniform share of (15)")
+    check_number("ema", game.ema, 0, 1, open_low=True, remedy="1 looks at the last batch alone")
+    check_choice("debias", game.debias, (True, False))
+
+
+@dataclass(eq=False)
+class PromptGDRO(Saved):
+    """Exponentiated-gradient adversary over the bins."""
+
+    num_bins: int = 10
+    eta: float = 0.65  # step size η_q ≥ 0
+    gamma: float = 0.01  # uniform share γ in [0, 1]
+    ema: float = 0.12  # β in (0, 1]; 1 looks at the last batch alone
+    clip: float = 5.0  # C > 0 of (14); float("inf") switches it off
+    max_weight: float = 15.0  # ω_max > 0 of (16); float("inf") switches it off
+    # None keeps the intensive score of (13), so that equal losses give equal weights; a number in (0, 1]
+    # divides it by the bin's share of the batch, floored there, as printed
+    share_floor: float | None = None
+    debias: bool = True  # scores start from the data; False starts every bin at 0, as printed
+    exclude: Sequence[int] = ()  # bins that are left alone: weight 1, natural share, no part in q
+
+    state: ClassVar[tuple[str, ...]] = ("ema_B", "visits_B")
+
+    def __post_init__(self) -> None:
+        check_adversary(self)
+        for name, value in (("clip", self.clip), ("max_weight", self.max_weight)):
+            if value != np.inf:
+                check_number(name, value, 0, open_low=True, remedy="float('inf') switches it off")
+        if self.share_floor is not None:
+            remedy = "None does not divide by the share"
+            check_number("share_floor", self.share_floor, 0, 1, open_low=True, remedy=remedy)
+        if isinstance(self.exclude, str) or not isinstance(self.exclude, Collection):
+            raise ValueError(f"exclude must be a list of bins, got {self.exclude!r}; such as [0, 9]")
+        for b in self.exclude:
+            check_int("exclude", b, 0, self.num_bins - 1, remedy="name bins, such as [0, 9]")
+        self.exclude = tuple(sorted(set(self.exclude)))
+        self.included_B = ~np.isin(np.arange(self.num_bins), self.exclude)
+        if not self.included_B.any():
+            raise ValueError(
+                f"exclude must leave a bin to play, got {self.exclude}; use method 'grpo' or 'rollout'"
+            )
+        self.ema_B, self.visits_B = np.zeros(self.num_bins), np.zeros(self.num_bins, np.uint32)
+
+    def update(self, bin_ids: ArrayLike, losses: ArrayLike, weights: ArrayLike | None = None) -> None:
+        """One step of (12)–(13).
+
+        Args:
+            bin_ids: (P,), −1 left out.
+            losses: (P,), NaN left out.
+            weights: (P,) how much a prompt counts in its bin's mean; equally by default.
+        """
+        size, remedy = (np.size(bin_ids),), "give one per prompt"
+        bin_ids_P = check_array("bin_ids", bin_ids, size, -1, self.num_bins - 1, whole=True, remedy=remedy)
+        losses_P = check_array("losses", losses, size, nan=True, remedy=remedy)
+        if weights is not None:
+            weights = check_array("weights", weights, size, 0, remedy=remedy)
+        means_B, counts_B = bin_means(bin_ids_P, losses_P, self.num_bins, weights)
+        if self.share_floor is not None and counts_B.any():
+            means_B = means_B / np.maximum(counts_B / counts_B.sum(), self.share_floor)
+        self.ema_B = ema_scores(self.ema_B, means_B, self.ema)
+        self.visits_B += ~np.isnan(means_B)
+
+    def scores(self) -> np.ndarray:
+        """S_t(b), (B,)."""
+        return debiased(self.ema_B, self.visits_B, self.ema) if self.debias else self.ema_B.copy()
+
+    def weights(self) -> np.ndarray:
+        """min(ω_t(b), ω_max), the factor of (16), (B,); 1 for an excluded bin."""
+        # without a cap, or with eta 1000, the exponential would overflow
+        weights_B = np.exp(np.clip(self._log_weights(), -LARGEST_LOG_WEIGHT, LARGEST_LOG_WEIGHT))
+        weights_B = np.minimum(weights_B, self.max_weight)
+        return np.where(self.included_B, weights_B, 1.0)
+
+    def probabilities(self) -> np.ndarray:
+        """q_t(b) of (15), (B,), a point of the simplex; 0 for an excluded bin."""
+        log_weights = self._log_weights()[self.included_B]
+        probabilities_B = np.zeros(self.num_bins)
+        weights = np.exp(log_weights - log_weights.max())  # a common factor cancels in (15)
+        probabilities_B[self.included_B] = mixed_probabilities(weights, self.gamma)
+        return probabilities_B
+
+    def _log_weights(self) -> np.ndarray:
+        return self.eta * np.clip(self.scores(), -self.clip, self.clip)
+
+
+class Game(Method):
+    """What the two games share: which rollouts count."""
+
+    # of (17) and of the gradient: "rollout" lets each rollout count the same, as TRL's loss does; "prompt"
+    # each prompt however many rollouts it got, as printed, so that moving rollouts changes the noise of a
+    # prompt's gradient and not its size
+    averaging: str
+
+    def __post_init__(self) -> None:
+        check_choice("averaging", self.averaging, ("rollout", "prompt"))
+
+    def start(self, run: Run) -> None:
+        self.run = run
+
+    def counts(self, batch: Batch) -> np.ndarray | None:
+        """How much each prompt counts in the mean of its bin, (P,); None for equally."""
+        return batch.trials_P if self.averaging == "rollout" else None
+
+    def weights(self, batch: Batch) -> np.ndarray:
+        if self.averaging == "rollout" or not self.moves_rollouts:
+            return np.ones(len(batch))
+        return self.run.mean_rollouts / batch.trials_P
+
+
+@register("prompt")
+@dataclass(eq=False)
+class PromptMethod(Game):
+    """Prompt-GDRO as a method."""
+
+    prompt: Any = None  # arguments of `PromptGDRO`, or the object
+    signal: str = "failure_rate"  # a name in `SIGNALS`
+    action: str = "reweight"  # scales advantages, (16); "resample" draws the prompts with bin probabilities q
+    averaging: str = "rollout"  # see `Game`
+    weight_scale: str = "mean"  # divides weights by their batch mean; "none" leaves them, as printed
+
+    presets: ClassVar = {
+        "paper": {
+            "prompt": {"share_floor": 0.05, "debias": False},
+            "signal": "surrogate",
+            "averaging": "prompt",
+            "weight_scale": "none",
+        }
+    }
+    state: ClassVar[tuple[str, ...]] = ("prompt",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("signal", self.signal, tuple(SIGNALS))
+        check_choice("action", self.action, ("reweight", "resample"))
+        check_choice("weight_scale", self.weight_scale, ("mean", "none"))
+        if not isinstance(self.prompt, PromptGDRO):
+            self.prompt = check_options("prompt", {} if self.prompt is None else self.prompt, PromptGDRO)
+
+    def start(self, run: Run) -> None:
+        super().start(run)
+        if not isinstance(self.prompt, PromptGDRO):
+            self.prompt = PromptGDRO(**{"num_bins": run.num_bins} | self.prompt)
+        if self.prompt.num_bins != run.num_bins:
+            raise ValueError(
+                f"prompt['num_bins'] must be the {run.num_bins} of the bins, got {self.prompt.num_bins}; "
+                "leave it out"
+            )
+
+    @property
+    def draws(self) -> bool:
+        return self.action == "resample"
+
+    @property
+    def needs_losses(self) -> bool:
+        return self.signal == "surrogate" or super().needs_losses
+
+    def update(self, batch: Batch) -> None:
+        super().update(batch)
+        self.prompt.update(batch.bins_P, SIGNALS[self.signal](batch), self.counts(batch))
+
+    def weights(self, batch: Batch) -> np.ndarray:
+        """min(ω_b, ω_max) of each prompt's bin after the batch; the mean weight where it has no bin."""
+        weights_P, bins_P = np.ones(len(batch)), batch.bins_after_P
+        played_P = (bins_P >= 0) & self.prompt.included_B[bins_P]
+        if self.action == "reweight" and played_P.any():
+            played = self.prompt.weights()[bins_P[played_P]]
+            if self.weight_scale == "mean":
+                played = played / played.mean()
+            weights_P[played_P] = played
+            weights_P[bins_P < 0] = played.mean()
+        return weights_P * super().weights(batch)
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray | None:
+        """Prompts drawn with bin probabilities q, evenly within a bin, none twice until all of it were drawn.
+
+        Prompts not seen yet and excluded bins keep their share of the pool; q divides the rest among the bins
+        that have prompts.
+        """
+        if self.action != "resample":
+            return None
+        counts_B = np.bincount(pool.bins_P + 1, minlength=self.run.num_bins + 1)  # [0]: not seen yet
+        probabilities_B = counts_B / counts_B.sum()
+        left_alone = [0, *(b + 1 for b in self.prompt.exclude)]
+        played_B = (counts_B > 0) & ~np.isin(np.arange(self.run.num_bins + 1), left_alone)
+        if played_B.any():
+            q_B = np.append(0.0, self.prompt.probabilities())[played_B]
+            probabilities_B[played_B] = probabilities_B[played_B].sum() * q_B / q_B.sum()
+        quota_B = rng.multinomial(size, probabilities_B / probabilities_B.sum())
+        drawn = []
+        for b in np.flatnonzero(quota_B) - 1:
+            members = np.flatnonzero(pool.bins_P == b)
+            drawn.append(members[highest(np.zeros(len(members)), quota_B[b + 1], rng)])
+        return rng.permutation(np.concatenate(drawn))
+
+    def report(self) -> dict[str, Any]:
+        own = {"weight": self.prompt.weights().tolist(), "probability": self.prompt.probabilities().tolist()}
+        return super().report() | own

@@ -1,0 +1,280 @@
+"""The compute adversary (section 3.3): bins and a budget in, rollouts out, at a shadow price.
+
+`RolloutGDRO` holds the arm scores and the price of one run, `RolloutMethod` plays it as a method. **Where a
+rollout count is decided: `RolloutGDRO.allocate`.** The pure functions, (20)–(21) and the exact joint choice
+of arms, are in `gdro.arms`. Axes: B bins, N arms (the rollout counts n_min … n_max), P prompts.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gdro.arms import arm_log_probabilities, best_joint_arms, exp3p_losses, price_step, sample_joint_arms
+from gdro.budget import as_whole
+from gdro.checks import check_array, check_choice, check_int, check_number, check_options
+from gdro.methods.base import Batch, Prompts, Run, register
+from gdro.methods.prompt_gdro import Game, bin_means, check_adversary, debiased, ema_scores
+from gdro.saved import Saved
+
+
+@dataclass(eq=False)
+class RolloutGDRO(Saved):
+    """EXP3.P over rollout counts in each bin, joined by an exact budget and a shadow price.
+
+    utility "variance" is −v_b/n, (28), with v_b the variance of the bin's rewards: known for every arm once
+    v_b is, so all arms learn from each step and none need be explored. It is taken relative to the average
+    bin, v_b/v̄ · n̄²/n, so that the price is about 1 at balance whatever the rewards' scale; the allocation
+    does not depend on that. "loss" is Ĵ_b(n) of (17)–(18), as printed: only the arm played is seen, and its
+    loss is divided by the probability of playing it.
+
+    selection "argmax" takes the joint choice of greatest probability among those that meet the budget,
+    "sample" draws from the product of the strategies, given that the budget is met. None is "argmax" for
+    "variance" and "sample" for "loss": a bandit that never samples learns nothing of the arms it does not
+    play.
+    """
+
+    num_bins: int = 10
+    n_min: int = 2  # smallest arm
+    n_max: int = 12  # largest arm
+    mean_rollouts: float = 4  # n̄, the budget per prompt, in [n_min, n_max]
+    eta: float = 0.65  # step size of the strategies
+    gamma: float = 0.01  # uniform share of the strategies
+    ema: float = 0.4  # weight of the newest arm loss
+    price_lr: float = 0.05  # α_μ of (21)
+    utility: str = "variance"
+    selection: str | None = None
+    # "prompts" counts a bin's log-probability once for each of its prompts, which makes argmax under
+    # "variance" the minimizer of (28), that is (30), but for the floor that gamma puts under improbable
+    # arms; "bins" once for each bin, as printed
+    joint: str = "prompts"
+    # "demand": what the strategies would spend before the budget is imposed; "realized": what was spent, as
+    # printed: the budget is met every step, so that price never moves
+    price_driver: str = "demand"
+    bonus: float = 0.01  # optimism of EXP3.P for utility "loss"
+    debias: bool = True  # as in `PromptGDRO`
+    seed: int = 0  # of what is drawn when `allocate` is given no generator
+
+    state: ClassVar[tuple[str, ...]] = (
+        "price",
+        "step",
+        "infeasible_steps",
+        "ema_BN",
+        "visits_BN",
+        "played_BN",
+    )
+
+    def __post_init__(self) -> None:
+        check_adversary(self)
+        check_int("n_min", self.n_min, 1)
+        check_int("n_max", self.n_max, self.n_min, remedy="it must not be below n_min")
+        remedy = "no allocation could meet that budget"
+        check_number("mean_rollouts", self.mean_rollouts, self.n_min, self.n_max, remedy=remedy)
+        check_number("price_lr", self.price_lr, 0, remedy="0 switches it off")
+        check_number("bonus", self.bonus, 0, remedy="0 switches it off")
+        check_choice("utility", self.utility, ("variance", "loss"))
+        check_choice("selection", self.selection, (None, "argmax", "sample"))
+        check_choice("joint", self.joint, ("prompts", "bins"))
+        check_choice("price_driver", self.price_driver, ("demand", "realized"))
+        self.selection = self.selection or ("argmax" if self.utility == "variance" else "sample")
+        self.arms = np.arange(self.n_min, self.n_max + 1)
+        self.price, self.step = 0.0, 0
+        self.infeasible_steps = 0  # steps whose bins admitted no exact choice of arms
+        self.ema_BN = np.zeros((self.num_bins, len(self.arms)))
+        self.visits_BN = np.zeros(self.ema_BN.shape, np.uint32)
+        self._log_p_BN: np.ndarray | None = None  # kept until the scores or the price move
+        self.played_BN = self.probabilities()  # with which probability `allocate` last played each arm
+
+    def losses(self) -> np.ndarray:
+        """Arm losses L_b(n) = −Ĵ_b(n) + μ n, (20), at the present price, (B, N)."""
+        scores_BN = debiased(self.ema_BN, self.visits_BN, self.ema) if self.debias else self.ema_BN
+        if self.utility == "variance":
+            average = (scores_BN[:, 0] * self.arms[0]).mean()  # v̄, from v_b/n at the first arm
+            scores_BN = scores_BN * (self.mean_rollouts**2 / average if average > 0 else 0.0)
+        return scores_BN + self.price * self.arms
+
+    def probabilities(self) -> np.ndarray:
+        """Strategies p_b(n) before the budget is imposed, (B, N); each row sums to one."""
+        return np.exp(self._log_probabilities())
+
+    def _log_probabilities(self) -> np.ndarray:
+        if self._log_p_BN is None:
+            self._log_p_BN = arm_log_probabilities(self.losses(), self.eta, self.gamma)
+        return self._log_p_BN
+
+    def demand(self, bin_counts: ArrayLike) -> float:
+        """Mean rollouts a prompt would get if every bin played its own strategy; bin_counts (B,) prompts."""
+        counts_B = self._checked_counts(bin_counts)
+        return float(counts_B @ (self.probabilities() @ self.arms) / counts_B.sum())
+
+    def allocate(
+        self, bin_counts: ArrayLike, budget: int | None = None, rng: np.random.Generator | None = None
+    ) -> np.ndarray:
+        """Rollouts for each prompt of each bin, (B,) integers, 0 for a bin without prompts.
+
+        They are spent exactly, Σ_b c_b n_b = budget, wherever some choice of arms does so. Where none does,
+        the most below the budget is spent and `infeasible_steps` counts it; the caller gives the rest to
+        single prompts (as `GDROController.plan` does).
+
+        Args:
+            bin_counts: (B,) prompts of the batch.
+            budget: rollouts in all, n̄ × prompts by default.
+            rng: for sampling and ties; by default from the seed.
+        """
+        counts_B = self._checked_counts(bin_counts)
+        prompts = int(counts_B.sum())
+        wanted = self.mean_rollouts * prompts if budget is None else budget
+        budget = as_whole(wanted)
+        if budget is None or not self.n_min * prompts <= budget <= self.n_max * prompts:
+            raise ValueError(
+                f"budget must be a whole number of rollouts between n_min and n_max for each of "
+                f"{prompts} prompts, got {wanted}; change mean_rollouts or the batch size"
+            )
+        rng = rng or np.random.default_rng((self.seed, self.step))
+        # bins that are equal in everything are ordered at random, so that their number has no effect
+        shuffled = rng.permutation(np.flatnonzero(counts_B))
+        counts, log_p = counts_B[shuffled], self._log_probabilities()[shuffled]
+        if self.selection == "argmax":
+            values = log_p * counts[:, None] if self.joint == "prompts" else log_p
+            chosen, left_over = best_joint_arms(values, counts, self.arms, budget)
+            probabilities = np.exp(log_p)
+        else:
+            chosen, left_over, probabilities = sample_joint_arms(log_p, counts, self.arms, budget, rng)
+        self.played_BN = np.zeros_like(self.ema_BN)
+        self.played_BN[shuffled] = probabilities
+        self.infeasible_steps += int(left_over > 0)
+        rollouts_B = np.zeros(self.num_bins, np.int64)
+        rollouts_B[shuffled] = chosen
+        return rollouts_B
+
+    def update(
+        self,
+        bin_counts: ArrayLike,
+        rollouts: ArrayLike,
+        observed: ArrayLike,
+        spent: float | None = None,
+        played: np.ndarray | None = None,
+    ) -> float:
+        """Learn from a step, then move the price. Returns the demand the strategies had before.
+
+        Args:
+            bin_counts: (B,) prompts of the step.
+            rollouts: (B,) as `allocate` gave them, 0 where none were played.
+            observed: (B,), NaN where there is none: the variance of the bin's rewards under utility
+                "variance", the mean loss −Ĵ_b(n_b) of (18) under "loss".
+            spent: rollouts per prompt in all, where single prompts got others than their bin's.
+            played: (B, N) probability of each arm when it was chosen; by default of the last `allocate`.
+        """
+        counts_B = self._checked_counts(bin_counts)
+        size, least = (self.num_bins,), 0 if self.utility == "variance" else -np.inf
+        remedy = "give one per bin, as planned"
+        rollouts_B = check_array("rollouts", rollouts, size, 0, self.n_max, whole=True, remedy=remedy)
+        observed_B = check_array("observed", observed, size, least, nan=True, remedy="NaN is for none")
+        if spent is not None:
+            check_number("spent", spent, 0, remedy="it is rollouts per prompt")
+        demand = self.demand(counts_B)
+        if self.utility == "variance":
+            new_BN = observed_B[:, None] / self.arms
+        else:
+            arms_B = np.maximum(rollouts_B - self.n_min, 0)
+            played_BN = self.played_BN if played is None else played
+            new_BN = exp3p_losses(np.where(rollouts_B > 0, observed_B, np.nan), arms_B, played_BN, self.bonus)
+        self.ema_BN = ema_scores(self.ema_BN, new_BN, self.ema)
+        self.visits_BN += ~np.isnan(new_BN)
+        if spent is None:
+            spent = counts_B @ rollouts_B / counts_B.sum()
+        driver = demand if self.price_driver == "demand" else spent
+        self.price = float(price_step(self.price, driver, self.mean_rollouts, self.price_lr))
+        self.step += 1
+        self._log_p_BN = None
+        return demand
+
+    def _checked_counts(self, bin_counts: ArrayLike) -> np.ndarray:
+        remedy = "count the prompts of each bin with numpy.bincount(bin_ids, minlength=num_bins)"
+        counts_B = check_array("bin_counts", bin_counts, (self.num_bins,), 0, whole=True, remedy=remedy)
+        if not counts_B.any():
+            raise ValueError(f"bin_counts must not be all zero, got {counts_B}; {remedy}")
+        return counts_B
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._log_p_BN = None
+
+
+@register("rollout")
+@dataclass(eq=False)
+class RolloutMethod(Game):
+    """Rollout-GDRO as a method."""
+
+    rollout: Any = None  # arguments of `RolloutGDRO`; its mean_rollouts is the controller's
+    averaging: str = "rollout"  # see `Game`
+
+    presets: ClassVar = {
+        "paper": {
+            "rollout": {
+                "utility": "loss",
+                "selection": "argmax",
+                "joint": "bins",
+                "price_driver": "realized",
+                "debias": False,
+            },
+            "averaging": "prompt",
+        }
+    }
+    state: ClassVar[tuple[str, ...]] = ("rollout",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.rollout = check_options("rollout", {} if self.rollout is None else self.rollout, RolloutGDRO)
+        self.n_min, self.n_max = self.rollout.get("n_min"), self.rollout.get("n_max")
+
+    def start(self, run: Run) -> None:
+        super().start(run)
+        given = {name: getattr(run, name) for name in ("num_bins", "n_min", "n_max", "mean_rollouts", "seed")}
+        for name in ("num_bins", "mean_rollouts"):
+            if self.rollout.get(name, given[name]) != given[name]:
+                raise ValueError(
+                    f"rollout[{name!r}] must be the controller's {given[name]}, got {self.rollout[name]}; "
+                    "leave it out"
+                )
+        self.rollout = RolloutGDRO(**given | self.rollout)
+        self._demand: float | None = None
+
+    @property
+    def needs_losses(self) -> bool:
+        return self.rollout.utility == "loss"
+
+    def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
+        """The rollouts of each prompt's bin; n̄ where a prompt has none."""
+        mean = budget / len(prompts)
+        wanted_P = np.full(len(prompts), mean)
+        seen_P = prompts.seen_P
+        if seen_P.any():
+            counts_B = np.bincount(prompts.bins_P[seen_P], minlength=self.run.num_bins)
+            seen_budget = int(mean * int(counts_B.sum()) + 1e-9)
+            rollouts_B = self.rollout.allocate(counts_B, seen_budget, rng)
+            left_over = mean * counts_B.sum() - counts_B @ rollouts_B
+            # what no choice of arms can spend goes to all in equal parts, rounded at random
+            wanted_P[seen_P] = rollouts_B[prompts.bins_P[seen_P]] + left_over / counts_B.sum()
+            prompts.memo |= {"rollouts_B": rollouts_B, "played_BN": self.rollout.played_BN}
+        return wanted_P
+
+    def update(self, batch: Batch) -> None:
+        self._demand = None
+        counts_B = np.bincount(batch.bins_P[batch.seen_P], minlength=self.run.num_bins)
+        if not counts_B.any():
+            return
+        if self.rollout.utility == "variance":
+            utility_P = batch.variance_P
+        else:  # the loss of an arm is that of prompts which played it; a first visit played none
+            utility_P = np.where(batch.first_visit_P, np.nan, batch.losses_P)
+        utility_B, _ = bin_means(batch.bins_P, utility_P, self.run.num_bins, self.counts(batch))
+        rollouts_B = batch.memo.get("rollouts_B", np.zeros(self.run.num_bins, np.int64))
+        played_B = np.where(counts_B > 0, rollouts_B, 0)
+        spent = len(batch.rewards_R) / len(batch)
+        self._demand = self.rollout.update(counts_B, played_B, utility_B, spent, batch.memo.get("played_BN"))
+
+    def report(self) -> dict[str, Any]:
+        game = self.rollout
+        return {"price": game.price, "demand": self._demand, "infeasible_steps": game.infeasible_steps}

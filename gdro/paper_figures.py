@@ -1,0 +1,314 @@
+"""The paper's figures 1 and 3 to 9, drawn from runs' records as `gdro.report.read_runs` gives them.
+
+Axes: S seeds, T steps, B bins (0 hardest). Batches are small, so shares are a trailing mean over `SMOOTH`
+steps. Bands span the seeds.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.figure import Figure
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import ArrayLike
+
+from gdro import metrics
+from gdro.profiles import BASE, Profile, repository
+from gdro.style import DATA, DIVERGING, EMPTY, METHODS, REPORTED, WIDTH, legend_below
+
+SMOOTH = 15  # steps of the trailing mean
+SNAPSHOTS = 4  # steps shown in figures 5 and 9
+EASIER = 3  # first bin of the mass in figures 4 and 8
+
+
+def runs_of(runs: list[dict], variant: str) -> list[dict]:
+    """A variant's runs, by seed."""
+    found = sorted((run for run in runs if run["variant"] == variant), key=lambda run: run["seed"])
+    if not found:
+        raise ValueError(f"no run of variant {variant!r}; there are {sorted({r['variant'] for r in runs})}")
+    return found
+
+
+def series(runs: list[dict], variant: str, key: str) -> np.ndarray:
+    """A quantity of the record over seeds and steps: (S, T) or (S, T, B), NaN where there is none."""
+    return np.array([[row[key] for row in run["record"]] for run in runs_of(runs, variant)], float)
+
+
+def smoothed(values_ST: ArrayLike, window: int = SMOOTH) -> np.ndarray:
+    """Trailing mean over the steps (axis 1) that skips NaN; NaN where the window has no value."""
+    values = np.asarray(values_ST, float)
+    before = np.full((len(values), window - 1, *values.shape[2:]), np.nan)
+    return _nanmean(sliding_window_view(np.concatenate([before, values], axis=1), window, axis=1), -1)
+
+
+def shares(runs: list[dict], variant: str, key: str = "") -> np.ndarray:
+    """Trailing mean share of each bin, (S, T, B), of the prompts, or of them times `key` (rollouts)."""
+    batch_STB = series(runs, variant, "share")
+    if key:
+        batch_STB = batch_STB * np.nan_to_num(series(runs, variant, key))
+    mean_STB = smoothed(batch_STB)
+    return _ratio(mean_STB, mean_STB.sum(axis=2, keepdims=True))
+
+
+def weights(runs: list[dict], variant: str) -> np.ndarray:
+    """Weight of each bin over the mean weight of its batch, (S, T, B); NaN where the bin has no prompt."""
+    share_STB, weight_STB = series(runs, variant, "share"), series(runs, variant, "weight")
+    mean_ST1 = _ratio(*((share_STB * part).sum(axis=2, keepdims=True) for part in (weight_STB, 1.0)))
+    return np.where(share_STB > 0, weight_STB, np.nan) / mean_ST1
+
+
+def _ratio(values, totals):
+    return np.divide(values, totals, out=np.full(np.shape(values), np.nan), where=totals > 0)
+
+
+def _nanmean(values, axis):
+    known = ~np.isnan(values)
+    return _ratio(np.where(known, values, 0.0).sum(axis=axis), known.sum(axis=axis))
+
+
+def _of_steps(metric, *values_STB):
+    """A metric of each step, (S, T); NaN where one of its arguments is."""
+    known_ST = np.logical_and.reduce([np.isfinite(values).all(axis=2) for values in values_STB])
+    result_ST = np.full(known_ST.shape, np.nan)
+    result_ST[known_ST] = metric(*(values[known_ST] for values in values_STB))
+    return result_ST
+
+
+def paper_figures(profile: Profile, runs: list[dict], scores: pd.DataFrame) -> dict[str, Figure]:
+    """Figures 1 and 3 to 9 and the learning curves, by file name, as far as the profile has the methods."""
+    colors = variant_colors(profile)
+    rewards = {
+        profile.label(v): (smoothed(series(runs, v, "mean_reward")), colors[v]) for v in profile.variants
+    }
+    drawn = {
+        "fig1_overview": results_overview(profile, runs, scores),
+        "learning_curves": _trends({"": ("mean reward of the batch", rewards)}, "Training reward"),
+    }
+    prompt, rollout = (
+        next((name for name, variant in profile.variants.items() if variant.method in (game, "both")), "")
+        for game in ("prompt", "rollout")
+    )
+    if prompt:
+        drawn |= prompt_figures(runs, prompt, profile.label(prompt))
+    if prompt and rollout:
+        drawn["fig6_lead_lag_wse"] = lead_lag_and_error(profile, runs, prompt, rollout)
+    if rollout:
+        even = profile.train_of(rollout).mean_rollouts
+        drawn |= rollout_figures(runs, rollout, profile.label(rollout), even)
+    return drawn
+
+
+def variant_colors(profile: Profile) -> dict[str, str]:
+    """Each variant's colour: that of its method, paler for the method's second and further variants."""
+    colors = {BASE: METHODS[BASE]}
+    for method in dict.fromkeys(variant.method for variant in profile.variants.values()):
+        own = [name for name, variant in profile.variants.items() if variant.method == method]
+        shades = sns.blend_palette([METHODS.get(method, DATA), "white"], len(own) + 1).as_hex()
+        colors |= dict(zip(own, shades, strict=False))
+    return colors
+
+
+def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -> Figure:
+    """Figure 1: scores, gain over GRPO beside the paper's, weights and rollouts at the end of training."""
+    figure, ((top, gains), (left, right)) = plt.subplots(2, 2, figsize=(WIDTH, 5.0))
+    colors, names = variant_colors(profile), list(dict.fromkeys(scores["score"]))
+    for i, variant in enumerate(colors):
+        rows = scores[scores["variant"] == variant].set_index("score").reindex(names)
+        error = [rows["value"] - rows["low"], rows["high"] - rows["value"]]
+        look = {"color": colors[variant], "label": profile.label(variant), "error_kw": {"lw": 0.8}}
+        place, width = _beside(i, len(colors), len(names))
+        top.bar(place, rows["value"], width, yerr=error, **look)
+    top.set_xticks(range(len(names)), [name.replace(" ", "\n").replace("-", "\n") for name in names])
+    top.set(ylabel="held-out score", ylim=(0, 1), title="Scores: mean, 95% over seeds and prompts")
+    _gains(gains, profile, scores, colors)
+    _last_fifth(left, profile, "prompt", lambda name: weights(runs, name), colors)
+    left.set(ylabel="weight (batch mean 1)", title="Weights, last fifth of training")
+    _last_fifth(right, profile, "rollout", lambda name: series(runs, name, "rollouts"), colors)
+    right.set(ylabel="rollouts per prompt", title="Rollouts, last fifth (dashed: GRPO)")
+    right.axhline(profile.train.mean_rollouts, color=METHODS["grpo"], linestyle="--", linewidth=1)
+    legend_below(figure)
+    return figure
+
+
+def _gains(axis, profile, scores, colors):
+    """Relative gain in pass@k over GRPO: ours with intervals, the paper's in grey."""
+    ours = scores[scores["score"] == f"pass@{profile.evaluation.k}"].set_index("variant")
+    gains = ours.reindex(columns=["gain", "gain_low", "gain_high"]).dropna()
+    gains *= 100 / ours["value"].get("grpo", np.nan)
+    for name, (gain, low, high) in zip(gains.index, gains.to_numpy(), strict=True):
+        look = {"color": colors[name], "xerr": [[gain - low], [high - gain]], "error_kw": {"lw": 0.8}}
+        axis.barh(f"{profile.label(name)}, ours", gain, **look)
+    reported = pd.read_csv(repository() / "data/paper/results.csv").set_index(["model", "method"])["pass@8"]
+    for (model, method), value in reported.drop("GRPO", level="method").items():
+        gain = 100 * (value / reported[model, "GRPO"] - 1)
+        axis.barh(f"{method}, {model} (paper)", gain, color=REPORTED)
+    axis.invert_yaxis()
+    axis.axvline(0, color="black", linewidth=0.8)
+    found = ", ".join(profile.label(name) for name in gains.index[gains["gain_low"] > 0])
+    title = f"{found} above GRPO" if found else "Ours: no gain is shown"
+    axis.set(xlabel="gain in pass@k over GRPO, %", title=title)
+
+
+def _last_fifth(axis, profile, game, values_of, colors):
+    """Mean by bin, dots for seeds; bins without prompts have no bar."""
+    variants = [name for name, variant in profile.variants.items() if variant.method in (game, "both")]
+    for i, name in enumerate(variants):
+        values_STB = values_of(name)
+        mean_SB = _nanmean(values_STB[:, -max(values_STB.shape[1] // 5, 1) :], axis=1)
+        place, width = _beside(i, len(variants), mean_SB.shape[1])
+        axis.bar(place, _nanmean(mean_SB, axis=0), width, color=colors[name])
+        axis.plot(np.tile(place, len(mean_SB)), mean_SB.ravel(), "k.", markersize=2.5)
+        axis.set(xticks=range(mean_SB.shape[1]), xlim=(-0.6, mean_SB.shape[1] - 0.4))
+    axis.set_xlabel("bin, 0 hardest (dots: seeds)")
+
+
+def _beside(i, count, size):
+    """Places and width of the i-th of `count` bars at each of `size` ticks."""
+    return np.arange(size) + 0.8 * ((i + 0.5) / count - 0.5), 0.8 / count
+
+
+def prompt_figures(runs: list[dict], variant: str, label: str) -> dict[str, Figure]:
+    """Figures 3 to 5: what the data adversary saw and did, mean over seeds."""
+    share_STB, q_STB = shares(runs, variant), series(runs, variant, "probability")
+    last_B = _nanmean(share_STB[:, -1], axis=0)
+    crowd = f"{label}: bin {last_B.argmax()} holds {100 * last_B.max():.0f}% of the prompts at the end"
+    maps = {
+        "share of prompts": (share_STB, None),
+        "weight (batch mean 1)": (smoothed(weights(runs, variant)), 1.0),
+        "success rate": (smoothed(series(runs, variant, "success")), None),
+    }
+    both = {"prompts": (share_STB, DATA), "adversary q": (q_STB, METHODS["prompt"])}
+    return {
+        "fig3_prompt_heatmaps": _heatmaps(maps, crowd),
+        "fig4_adversary_trends": _trends(*_distributions(both, f"{label}: the adversary's q")),
+        "fig5_bin_snapshots": _snapshots({"prompts": (share_STB, DATA)}, crowd),
+    }
+
+
+def rollout_figures(runs: list[dict], variant: str, label: str, even: float) -> dict[str, Figure]:
+    """Figures 7 to 9: where the prompts are and where the rollouts go; `even` is GRPO's number."""
+    data_STB, budget_STB = shares(runs, variant), shares(runs, variant, "rollouts")
+    rollouts_STB = smoothed(series(runs, variant, "rollouts"))
+    low, high = np.nanmin(rollouts_STB), np.nanmax(rollouts_STB)
+    maps = {"share of prompts": (data_STB, None), "rollouts per prompt": (rollouts_STB, float(even))}
+    both = {"prompts": (data_STB, DATA), "rollouts": (budget_STB, METHODS["rollout"])}
+    panels, finding = _distributions(both, f"{label}: the budget")
+    price = {"_price": (series(runs, variant, "price"), METHODS["rollout"])}
+    moved = 50 * np.nanmean(np.abs(budget_STB - data_STB).sum(axis=2))
+    title = f"{label}: bins get {low:.1f} to {high:.1f} rollouts per prompt (GRPO: {even:g})"
+    return {
+        "fig7_rollout_heatmaps": _heatmaps(maps, title),
+        "fig8_budget_trends": _trends(panels | {"Shadow price": ("μ (mean bin: 1)", price)}, finding),
+        "fig9_data_against_budget": _snapshots(
+            both, f"{label} moves {moved:.1f}% of the rollouts between bins"
+        ),
+    }
+
+
+def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout: str) -> Figure:
+    """Figure 6: lead–lag Δμ(t), (32), and WSE(t), (33), against uniform rollouts; σ̂ is a trailing mean."""
+    weight_STB, share_STB = series(runs, prompt, "weight"), shares(runs, prompt)
+    lead_ST = _of_steps(metrics.lead_lag, weight_STB, share_STB)
+    even_ST = _of_steps(metrics.lead_lag, np.ones(weight_STB.shape), share_STB)
+    share_STB, sigma_STB = series(runs, rollout, "share"), smoothed(series(runs, rollout, "deviation"))
+    share_STB = np.where(np.isnan(sigma_STB), 0.0, share_STB)
+    errors_ST = [
+        metrics.weighted_standard_error(sigma_STB, share_STB, rollouts)
+        for rollouts in (series(runs, rollout, "rollouts"), profile.train_of(rollout).mean_rollouts)
+    ]
+    cut = 100 * (1 - errors_ST[0].mean() / errors_ST[1].mean())
+    other = pd.read_csv(repository() / "data/paper/other.csv")
+    paper = other.loc[other["quantity"].str.startswith("WSE"), "value"]
+    lead = {profile.label(prompt): (lead_ST, METHODS["prompt"]), "equal weights": (even_ST, DATA)}
+    errors = {
+        profile.label(rollout): (smoothed(errors_ST[0]), METHODS["rollout"]),
+        "uniform, same budget": (smoothed(errors_ST[1]), METHODS["grpo"]),
+    }
+    panels = {"Lead–lag (32)": ("Δμ, bins", lead), "WSE (33)": ("weighted standard error", errors)}
+    title = f"Weights lean {np.nanmean(even_ST - lead_ST):.2f} bins to the hard side; WSE {abs(cut):.1f}% "
+    title += f"{'below' if cut >= 0 else 'above'} uniform (paper: {paper.min():g} to {paper.max():g}% below)"
+    return _trends(panels, title)
+
+
+def one_run(record: list[dict], title: str) -> Figure:
+    """A single run: share of prompts by bin, weights and rollouts over the steps."""
+    runs = [{"variant": "it", "seed": 0, "record": record}]
+    panels = {
+        "share of prompts": (shares(runs, "it"), None),
+        "weight (batch mean 1)": (smoothed(weights(runs, "it")), 1.0),
+        "rollouts per prompt": (smoothed(series(runs, "it", "rollouts")), None),
+    }
+    # a method that has no weights, or moves no rollouts, has no such panel
+    known = {name: panel for name, panel in panels.items() if np.isfinite(panel[0]).any()}
+    return _heatmaps(known, title)
+
+
+def _distributions(kinds, what):
+    """Panels of two distributions over the bins, {name: ((S, T, B), colour)}, and what they show."""
+    metric_of = {
+        ("Mean bin index", "bin (0 hardest)"): metrics.mean_bin_index,
+        (f"Mass in bins ≥ {EASIER}", "share"): lambda values: metrics.mass_from_bin(values, EASIER),
+        ("Effective bins", "exp(entropy)"): metrics.effective_number,
+    }
+    panels = {
+        title: (ylabel, {name: (_of_steps(metric, values), color) for name, (values, color) in kinds.items()})
+        for (title, ylabel), metric in metric_of.items()
+    }
+    (data, _), (other, _) = panels["Mean bin index"][1].values()
+    ahead = np.nanmean(other - data)
+    return panels, f"{what} lies {abs(ahead):.2f} bins {'easier' if ahead > 0 else 'harder'} than the prompts"
+
+
+def _trends(panels, title):
+    """Means over seeds with bands that span them. panels: {title: (ylabel, {label: ((S, T), colour)})}."""
+    figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 2.4), squeeze=False)
+    for axis, (name, (ylabel, lines)) in zip(axes[0], panels.items(), strict=True):
+        for label, (values_ST, color) in lines.items():
+            steps, style = np.arange(1, values_ST.shape[1] + 1), "--" if color == METHODS["grpo"] else "-"
+            axis.plot(steps, _nanmean(values_ST, axis=0), style, color=color, label=label)
+            band = np.fmin.reduce(values_ST, axis=0), np.fmax.reduce(values_ST, axis=0)
+            axis.fill_between(steps, *band, color=color, alpha=0.2, linewidth=0)
+        axis.set(xlabel="step", ylabel=ylabel, title=name)
+    figure.suptitle(title)
+    legend_below(figure)
+    return figure
+
+
+def _heatmaps(panels, title):
+    """Steps × bins. panels: {title: ((S, T, B), white at this value or None)}."""
+    figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 2.4), squeeze=False)
+    for axis, (name, (values_STB, center)) in zip(axes[0], panels.items(), strict=True):
+        mean_TB = pd.DataFrame(_nanmean(values_STB, axis=0), index=range(1, values_STB.shape[1] + 1))
+        if name == "share of prompts":
+            mean_TB = mean_TB.replace(0.0, np.nan)
+        look: dict[str, object] = {"cmap": "viridis", "cbar_kws": {"format": "%.2f"}}
+        if center is not None:
+            low, high = min(mean_TB.min().min(), center - 0.1), max(mean_TB.max().max(), center + 0.1)
+            look |= {"cmap": DIVERGING, "norm": TwoSlopeNorm(center, low, high)}
+        sns.heatmap(mean_TB.T, ax=axis, **look)
+        axis.invert_yaxis()
+        axis.set(xlabel="step", ylabel="bin (0 hardest)", title=name, facecolor=EMPTY)
+        axis.grid(False)
+    figure.suptitle(f"{title}; grey: no prompts")
+    return figure
+
+
+def _snapshots(kinds, title):
+    """Distributions over the bins at four steps. kinds: {label: ((S, T, B), colour)}."""
+    figure, axes = plt.subplots(1, SNAPSHOTS, figsize=(WIDTH, 2.3), sharey=True)
+    for part, axis in enumerate(axes, start=1):
+        for i, (label, (values_STB, color)) in enumerate(kinds.items()):
+            _, steps, bins = values_STB.shape
+            step = steps * part // SNAPSHOTS
+            place, width = _beside(i, len(kinds), bins)
+            mean_B = _nanmean(values_STB[:, step - 1], axis=0)
+            axis.bar(place, mean_B, width, label=label, color=color)
+        # on a linear scale one crowded bin hides the others
+        axis.set_yscale("function", functions=(np.sqrt, np.square))
+        axis.set(title=f"step {step}", xlabel="bin (0 hardest)", xticks=range(bins), ylim=(0, 1))
+        axis.set_yticks([0, 0.01, 0.05, 0.1, 0.25, 0.5, 1])
+    axes[0].set_ylabel("share (square-root scale)")
+    figure.suptitle(title)
+    legend_below(figure)
+    return figure

@@ -1,0 +1,222 @@
+"""The loop: its model is transformers', its samples are the model's, its gradient is GDROTrainer's."""
+
+import numpy as np
+import pytest
+import tiny_run
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+
+from gdro import GDROController, Method, loop
+from gdro.qwen3 import forward
+from gdro.trainer import GDROConfig, GDROTrainer
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
+]
+
+
+@pytest.fixture
+def model(base):
+    return AutoModelForCausalLM.from_pretrained(base)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(base):
+    return AutoTokenizer.from_pretrained(base)
+
+
+class Rounds(Method):
+    """Half of the rollouts at first, the rest to the first prompts."""
+
+    rounds = True
+
+    def allocate(self, prompts, budget, rng):
+        return np.full(len(prompts), 2)
+
+    def extend(self, batch, left, rng):
+        return np.where(np.arange(len(batch)) < len(batch) // 2, 2 * left // len(batch), 0)
+
+
+class EverySecond(Method):
+    """Takes a step only after every second batch."""
+
+    batches = 0
+
+    def ready(self, batch):
+        self.batches += 1
+        return self.batches % 2 == 0
+
+
+class LastPrompts(Method):
+    """Always draws the same prompts."""
+
+    def draw(self, pool, size, rng):
+        return np.arange(len(pool))[-size:]
+
+
+def run(model, tokenizer, method="grpo", steps=3, **changes):
+    controller = GDROController(method, mean_rollouts=4)
+    arguments = {"prompts": 8, "learning_rate": 1e-3, "max_new_tokens": 12, "seed": 0}
+    rows, reward = tiny_run.make_task().train, changes.pop("reward", tiny_run.half_right)
+    return loop.train(model, tokenizer, rows, reward, controller, steps=steps, **(arguments | changes))
+
+
+def weights(model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_the_forward_pass_is_transformers_with_and_without_a_cache(model, tokenizer):
+    ids = loop.prompt_ids(model, tokenizer, tiny_run.make_task().train[:7])
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits
+        torch.testing.assert_close(forward(model, ids), expected)
+        cache = []
+        pieces = [
+            forward(model, piece, cache) for piece in (ids[:, :3], ids[:, 3:4], ids[:, 4:5], ids[:, 5:])
+        ]
+    torch.testing.assert_close(torch.cat(pieces, dim=1), expected)
+    assert cache[0][0].shape[2] == ids.shape[1]
+
+
+def test_samples_follow_the_model_and_stop_at_the_end(model, tokenizer):
+    # at a tenth of its logits the model has many next tokens, the one that ends a text among them
+    model.lm_head.weight.data *= 0.1
+    ids = loop.prompt_ids(model, tokenizer, tiny_run.make_task().train[:2])
+    repeats, vocabulary, eos = 20_000, model.config.vocab_size, tokenizer.eos_token_id
+    generator = torch.Generator().manual_seed(0)
+    texts = loop.sample(model, ids.repeat_interleave(repeats, dim=0), 2, generator).view(2, repeats, 2)
+    with torch.no_grad():
+        for prompt, pairs in zip(ids, texts, strict=True):
+            first = model(input_ids=prompt[None]).logits[0, -1].softmax(-1)
+            continued = torch.stack(
+                [torch.cat([prompt, torch.tensor([token])]) for token in range(vocabulary)]
+            )
+            second = model(input_ids=continued).logits[:, -1].softmax(-1)
+            second[eos] = torch.eye(vocabulary)[eos]  # an ended text is filled up
+            expected = first[:, None] * second
+            counts = torch.bincount(pairs[:, 0] * vocabulary + pairs[:, 1], minlength=vocabulary**2)
+            found = counts.view(vocabulary, vocabulary) / repeats
+            errors = (found - expected).abs() / (expected * (1 - expected) / repeats).sqrt().clamp(min=1e-12)
+            assert errors[expected > 1e-4].max() < 5
+            assert (
+                counts.view(vocabulary, vocabulary)[eos].sum()
+                == counts.view(vocabulary, vocabulary)[eos, eos]
+                > 0
+            )
+
+
+def test_the_gradient_is_the_trainers(base, tokenizer, tmp_path):
+    """The same completions and advantages, through TRL whole and through the loop without the idle rows."""
+    seen = {}
+
+    class Keep(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+            seen["gradient"] = {name: p.grad.clone() for name, p in model.named_parameters()}
+
+    class Recording(GDROTrainer):
+        def _generate_and_score_completions(self, inputs):
+            seen["batch"] = super()._generate_and_score_completions(inputs)
+            return seen["batch"]
+
+    args = tiny_run.arguments(GDROConfig, tmp_path, max_steps=1, gdro_method="grpo", max_grad_norm=1e9)
+    trainer = tiny_run.make_trainer(Recording, args, base)
+    trainer.add_callback(Keep())
+    trainer.train()
+
+    batch = seen["batch"]
+    texts = batch["completion_ids"].masked_fill(batch["completion_mask"] == 0, tokenizer.eos_token_id)
+    advantages = batch["advantages"]
+    assert 0 < (advantages == 0).sum() < len(advantages)
+    model = AutoModelForCausalLM.from_pretrained(base)
+    tokens = loop.policy_gradient(model, batch["prompt_ids"], texts, advantages)
+    assert tokens == batch["completion_mask"].sum()
+    for name, parameter in model.named_parameters():
+        expected = seen["gradient"][name]
+        torch.testing.assert_close(
+            parameter.grad, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max())
+        )
+
+
+def test_equal_texts_count_as_often_as_they_occur(model, tokenizer):
+    prompts = loop.prompt_ids(model, tokenizer, tiny_run.make_task().train[:1]).expand(3, -1)
+    texts = loop.sample(model, prompts, 12, torch.Generator().manual_seed(0))
+    assert not torch.equal(texts[0], texts[1])
+    gradients = []
+    for advantages in ([2.0, 0.0, -1.0], [1.0, 1.0, -1.0]):
+        model.zero_grad()
+        loop.policy_gradient(model, prompts, texts[[0, 0, 1]], torch.tensor(advantages))
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_seed_fixes_the_run_and_another_changes_it(base, tokenizer):
+    models = [AutoModelForCausalLM.from_pretrained(base) for _ in range(3)]
+    before = weights(models[0])
+    records = [run(model, tokenizer, seed=seed) for model, seed in zip(models, (0, 0, 1), strict=True)]
+    assert torch.equal(weights(models[0]), weights(models[1]))
+    assert not torch.equal(weights(models[0]), weights(models[2]))
+    assert not torch.equal(weights(models[0]), before)
+    assert [row["rollouts_spent"] for row in records[0]] == [32] * 3
+    assert [row["tokens"] for row in records[0]] == [row["tokens"] for row in records[1]]
+    assert all(0 <= row["controller_seconds"] <= row["seconds"] for row in records[0])
+
+
+def test_a_batch_without_signal_changes_nothing(model, tokenizer):
+    before = weights(model)
+    run(model, tokenizer, reward=lambda completions, **_: [1.0] * len(completions))
+    assert torch.equal(weights(model), before)
+
+
+@pytest.mark.parametrize(("method", "spent"), [(Rounds(), 32), (EverySecond(), 32), ("both", 32)])
+def test_what_a_method_asks_for_is_spent(model, tokenizer, method, spent):
+    record = run(model, tokenizer, method, steps=2)
+    assert [row["rollouts_spent"] for row in record] == [spent, spent]
+
+
+def test_a_method_that_waits_adds_batches_to_one_optimizer_step(model, tokenizer):
+    before, after_each = weights(model), []
+    controller = GDROController(EverySecond(), mean_rollouts=4)
+    arguments = {"prompts": 8, "learning_rate": 1e-3, "max_new_tokens": 12, "seed": 0, "steps": 2}
+    rows = tiny_run.make_task().train
+    note = lambda step, row: after_each.append(weights(model))  # noqa: E731
+    loop.train(model, tokenizer, rows, tiny_run.half_right, controller, **arguments, on_step=note)
+    assert torch.equal(after_each[0], before)
+    assert not torch.equal(after_each[1], before)
+
+
+def test_a_method_may_draw_the_prompts(model, tokenizer):
+    seen = set()
+
+    def reward(completions, uid, **_):
+        seen.update(uid)
+        return [1.0] * len(completions)
+
+    run(model, tokenizer, LastPrompts(), steps=4, reward=reward)
+    assert len(seen) == 8
+
+
+def test_evaluation_counts_correct_samples(model, tokenizer):
+    rows = tiny_run.make_task().eval
+    counts = loop.evaluate(model, tokenizer, rows, tiny_run.half_right, 16, 12, seed=0)
+    again = loop.evaluate(model, tokenizer, rows, tiny_run.half_right, 16, 12, seed=0)
+    assert counts.shape == (len(rows),)
+    assert 0 <= counts.min() < counts.max() <= 16
+    np.testing.assert_array_equal(counts, again)
+
+
+def test_each_epoch_holds_each_prompt_once():
+    batches = loop._epochs(10, 3, np.random.default_rng(0))
+    epochs = [np.concatenate([next(batches) for _ in range(3)]) for _ in range(2)]
+    assert [len(set(epoch)) for epoch in epochs] == [9, 9]
+    assert not np.array_equal(*epochs)
+
+
+def test_bad_input_is_refused(model, tokenizer):
+    with pytest.raises(ValueError, match="prompts must be an integer in"):
+        run(model, tokenizer, prompts=49)
+    with pytest.raises(ValueError, match="equally long"):
+        loop.prompt_ids(model, tokenizer, [{"prompt": "1*2?"}, {"prompt": "1*2*3?"}])
+    model.config.model_type = "llama"
+    with pytest.raises(ValueError, match="Qwen3"):
+        run(model, tokenizer)

@@ -1,0 +1,219 @@
+"""The seam: what the controller guarantees for every registered method and for any other."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import own_method
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gdro import METHODS, GDROController, Method, PromptGDRO, register
+from gdro.records import load_state, save_state
+
+EXAMPLE = Path(own_method.__file__)  # its method is registered, and so tested as the others are
+POOL, RATES = np.arange(100, 140), np.linspace(0, 1, 40)
+
+
+def made(name, *arguments, **settings):
+    controller = GDROController(name, *arguments, **settings)
+    if hasattr(controller.method, "rates"):  # an oracle, of anything
+        controller.method.rates = lambda keys_P: keys_P % 97 / 96
+    return controller
+
+
+def play(controller, step, order=slice(None), kind=int):
+    """One step of 12 prompts given in some order; (uid, rollouts, weight, advantages) by uid, and the row."""
+    drawn = controller.draw(POOL.astype(kind), 12)
+    chosen = np.random.default_rng(step).choice(40, 12, replace=False) if drawn is None else drawn
+    uids = POOL[chosen][order]
+    plan = controller.plan(uids.astype(kind))
+    successes = [np.random.default_rng((step, u)).random(200) < RATES[u - 100] for u in uids.tolist()]
+    rollouts = plan.rollouts.copy()
+
+    def came_back():
+        rewards = np.concatenate([s[:n] for s, n in zip(successes, rollouts, strict=True)])
+        return np.repeat(np.arange(12), rollouts), rewards
+
+    while (further := controller.extend(plan, *came_back())) is not None:
+        rollouts += further
+    losses = np.concatenate([np.arange(n) + u % 7 for n, u in zip(rollouts, uids, strict=True)])
+    batch = controller.observe(plan, *came_back(), losses=losses)
+    advantages = np.split(batch.advantages, np.cumsum(rollouts)[:-1])
+    rows = zip(uids.tolist(), rollouts.tolist(), batch.weights.tolist(), advantages, strict=True)
+    assert len(set(uids.tolist())) == 12  # what is drawn is distinct
+    prompts = sorted((uid, n, weight, a.tolist()) for uid, n, weight, a in rows)
+    return prompts, batch.row | {"ready": batch.ready}
+
+
+# Every method that is registered
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize(
+    ("preset", "mean", "kind", "unseen"), [("default", 4, int, "neutral"), ("paper", 4.5, str, 0)]
+)
+def test_methods_keep_the_budget_and_depend_on_nothing_but_uids_and_seed(name, preset, mean, kind, unseen):
+    straight, shuffled = (made(name, mean, preset=preset, unseen=unseen) for _ in range(2))
+    most = 0
+    for step in range(6):  # from all unseen to mostly seen
+        order = np.random.default_rng(step).permutation(12)
+        prompts, row = play(straight, step, kind=kind)
+        assert (prompts, row) == play(shuffled, step, order, kind)  # bit for bit
+        rollouts = [n for _, n, _, _ in prompts]
+        most = max(most, sum(rollouts))
+        if straight.method.rounds:  # it may stop before the budget is spent, never beyond
+            assert sum(rollouts) <= 12 * mean
+        else:
+            assert sum(rollouts) == 12 * mean
+        assert straight.run.n_min <= min(rollouts) <= max(rollouts) <= straight.run.n_max
+    assert most == 12 * mean  # with rounds too it can be spent
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_method_resumes_from_a_saved_state_bit_for_bit(name, tmp_path):
+    running, restored = made(name), made(name)
+    for step in range(4):
+        play(running, step)
+    save_state(tmp_path / "state.safetensors", running.state_dict())
+    restored.load_state_dict(load_state(tmp_path / "state.safetensors"))
+    for step in range(4, 8):
+        assert play(running, step) == play(restored, step)
+
+
+# Any method
+
+
+class Answers(Method):
+    """Gives back what it is told to."""
+
+    def __init__(self, **answers):
+        for name, value in answers.items():
+            setattr(self, name, lambda *_, value=value: value)
+
+    draws = property(lambda self: "draw" in vars(self))
+    moves_rollouts = True
+
+
+sizes = st.floats(0, 1e308) | st.sampled_from([0.0, 5e-324, 1e-300, 1.0, 1e308])
+
+
+@given(
+    st.lists(sizes, min_size=8, max_size=8),
+    st.sampled_from([(1, None, None), (2, 2, 2), (2.5, 2, 5), (4, None, None), (4.125, 1, 9), (30, 1, 200)]),
+    st.integers(0, 99),
+)
+def test_whatever_a_method_wants_the_budget_is_exact_within_the_bounds(wanted, budget, seed):
+    assume(any(wanted))
+    mean, low, high = budget
+    controller = GDROController(Answers(allocate=np.array(wanted)), mean, n_min=low, n_max=high, seed=seed)
+    rollouts = controller.plan(np.arange(8)).rollouts
+    assert rollouts.dtype.kind == "i"
+    assert rollouts.sum() == 8 * mean
+    assert controller.run.n_min <= rollouts.min() <= rollouts.max() <= controller.run.n_max
+    order = np.argsort(wanted)
+    assert (np.diff(rollouts[order]) >= -1).all()  # who wants more gets no less, but for rounding
+
+
+@given(st.lists(st.floats(0.05, 0.95), min_size=6, max_size=6), st.floats(1e-3, 1.0))
+def test_what_fits_is_given_in_proportion(wanted, scale):
+    wanted = np.array(wanted)
+    share = 60 * wanted / wanted.sum()
+    controller = GDROController(Answers(allocate=scale * wanted), 10, n_min=1, n_max=60)
+    assume(share.min() >= 1)
+    assert np.abs(controller.plan(np.arange(6)).rollouts - share).max() < 1 + 1e-6
+
+
+FEW = [1.0] * 3
+NONSENSE = {
+    "allocate": [
+        *([np.nan] * 4, [np.inf, *FEW], [-1.0, *FEW], [0.0] * 4, FEW, [1.0] * 5, [FEW] * 4),
+        *(["a"] * 4, None, 4.0, [[1], [1, 2]], [True] * 4, [1j] * 4),
+    ],
+    "weights": [[np.nan] * 4, [np.inf, *FEW], [-1.0, *FEW], FEW, [FEW] * 4, ["a"] * 4, None, 1.0],
+    "advantages": [[np.nan] * 16, [np.inf] * 16, [1.0] * 4, [[1.0] * 4] * 4, "advantages", None],
+    "draw": [[0, 1, 2], [0, 1, 2, 40], [-1, 0, 1, 2], [0.0, 1.0, 2.0, 3.0], [True] * 4, "abcd", 3],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, v) for name, values in NONSENSE.items() for v in values])
+def test_nonsense_is_refused_by_the_name_of_the_method(name, value):
+    controller = GDROController(Answers(**{name: value}))
+
+    def step():
+        controller.draw(POOL, 4)
+        plan = controller.plan(POOL[:4])
+        controller.observe(plan, np.repeat(np.arange(4), plan.rollouts), np.ones(16))
+
+    with pytest.raises(ValueError, match=r"of method 'Answers' must be "):
+        step()
+
+
+@pytest.mark.parametrize("further", [[1.0] * 4, [-1, 1, 1, 1], [0] * 4, [3] * 4, [1] * 3, "some"])
+def test_further_rollouts_are_held_to_the_budget(further):
+    method = Answers(allocate=np.full(4, 2), extend=further)
+    method.rounds = True
+    controller = GDROController(method)
+    plan = controller.plan(POOL[:4])
+    assert plan.rollouts.tolist() == [2] * 4
+    with pytest.raises(ValueError, match=r"extend of method 'Answers' must be .* in \[., 8\]"):
+        controller.extend(plan, np.repeat(np.arange(4), 2), np.ones(8))
+
+
+def test_rounds_spend_what_the_first_left():
+    method = Answers(allocate=np.full(4, 2), extend=np.array([2, 0, 0, 0]))
+    method.rounds = True
+    controller = GDROController(method)
+    plan, rollouts = controller.plan(POOL[:4]), np.full(4, 2)
+    for _ in range(4):
+        rollouts += controller.extend(plan, np.repeat(np.arange(4), rollouts), np.ones(rollouts.sum()))
+    assert rollouts.tolist() == [10, 2, 2, 2]
+    everything = np.repeat(np.arange(4), rollouts), np.ones(16)
+    assert controller.extend(plan, *everything) is None
+    assert controller.observe(plan, *everything).weights.tolist() == [1.0] * 4
+
+
+def test_a_method_may_leave_the_order_to_the_trainer():
+    assert GDROController(Answers(draw=None)).draw(POOL, 4) is None
+
+
+# The registry, and a method from outside the package
+
+
+def test_names_are_taken_once_and_go_to_methods_alone():
+    with pytest.raises(ValueError, match="method name 'grpo' is taken by GRPO"):
+        register("grpo")(type("Other", (Method,), {}))
+    with pytest.raises(TypeError, match="decorates a subclass of Method"):
+        register("mine")(PromptGDRO)
+    with pytest.raises(TypeError, match="register takes a name"):
+        register(Answers)
+    assert {"grpo", "prompt", "rollout", "both"} <= set(METHODS)
+    assert "mine" not in METHODS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"method": "ppo"}, r"method must be one of \[.*'grpo'.*\], got 'ppo'"),
+        (
+            {"method": "grpo", "floor": 1},
+            r"options of method 'grpo' must be arguments of GRPO, got \{'floor': 1\}",
+        ),
+        ({"method": "nsr", "positive": -1}, r"positive must be"),
+        ({"method": Answers(), "floor": 1}, r"options must be given to the method's own constructor"),
+    ],
+)
+def test_unknown_methods_and_options_are_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        GDROController(**arguments)
+
+
+def test_the_example_gives_rollouts_by_failure_rate():
+    done = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, check=True)
+    table = {line.split()[0]: [float(x) for x in line.split()[1:]] for line in done.stdout.splitlines()[1:]}
+    assert table["grpo"] == [4.0, 4.0, 4.0]
+    assert table["failures"][0] < table["failures"][1] < table["failures"][2]
+    assert sum(table["failures"]) == pytest.approx(12, abs=0.2)
+    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 40
