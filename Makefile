@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: run figures test lab setup setup-engines bench lint clean
+.PHONY: run figures test lab setup setup-engines bench fuzz lint clean
 
 run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (default tiny), in runs/
 	@python scripts/run_profile.py $(PROFILE) --cores $(CORES)
@@ -31,6 +31,9 @@ lab: $(READY)  ## JupyterLab on the notebooks
 
 bench: $(READY)  ## our code beside the alternatives, in one run
 	for file in benchmarks/*.py; do python $$file || exit 1; done
+
+fuzz: $(READY)  ## random attacks on controller, rewards, trainings and arena: half an hour
+	python tests/fuzz.py
 
 lint: $(READY)
 	ruff check . && ruff format --check . && mypy

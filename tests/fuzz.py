@@ -1,0 +1,440 @@
+"""Random attacks, seeded: each failure is printed as the command that repeats it.
+
+    make fuzz                                              # all kinds, about half an hour on two cores
+    python tests/fuzz.py controller --first 17 --count 1   # one of them
+
+controller  plan, observe, draw and extend in random order, with random settings of any method: several plans
+            in flight, prompts and rollouts missing, bad input, states saved and restored. Held: the exact
+            budget and the bounds, finite numbers, no dependence on batch order, a restored run bit-equal, bad
+            input refused by a ValueError that changes nothing.
+answers     hostile completions and gold answers for the math reward: 0 or 1, no exception.
+training    a training killed with SIGKILL at random moments, its checkpoints then damaged at random, and
+            resumed: the same weights and record as undisturbed.
+arena       an arena killed at a random moment and started again: the same scores.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from gdro import METHODS, GDROController
+from gdro.beliefs import ESTIMATORS
+from gdro.methods.rollout_gdro import RolloutGDRO
+from gdro.records import load_state, save_state
+
+ROOT = Path(__file__).parents[1]
+POOL = 30  # prompts of a controller's data set
+
+# ---- controller -------------------------------------------------------------------------------
+
+
+def settings_of(rng: np.random.Generator) -> dict:
+    """Random settings of a controller; some are impossible, and then refused."""
+    mean = rng.choice([1, 2, 2.5, 4, 7.75])
+    found = {
+        "method": str(rng.choice(sorted(METHODS))),
+        "mean_rollouts": float(mean),
+        "seed": int(rng.integers(99)),
+    }
+    bins = {"k": int(rng.integers(1, 10)), "history": int(rng.integers(1, 60))}
+    bins |= {
+        "estimator": str(rng.choice(sorted(ESTIMATORS))),
+        "hysteresis": float(rng.choice([0, 0.03, 0.3])),
+    }
+    if rng.random() < 0.3:
+        bins["edges"] = sorted(rng.random(rng.integers(1, 12)).tolist())
+    possible = {
+        "preset": str(rng.choice(["default", "paper"])),
+        "bins": bins,
+        "n_min": int(rng.integers(1, 4)),
+        "n_max": int(rng.integers(2, 20)),
+        "unseen": ["neutral", 0, 1][rng.integers(3)],
+        "success_threshold": float(rng.choice([0, 0.5])),
+        "advantage_std": str(rng.choice(["population", "sample"])),
+        "scale_rewards": str(rng.choice(["group", "batch", "none"])),
+        "advantage_clip": float(rng.choice([0.5, 5])),
+    }
+    if found["method"] in ("prompt", "both"):
+        possible["action"] = str(rng.choice(["reweight", "resample"]))
+    if found["method"] in ("rollout", "both"):
+        utility = str(rng.choice(["variance", "loss"]))
+        possible["rollout"] = {
+            "utility": utility,
+            "gamma": float(rng.choice([0, 0.01, 1])),
+            "eta": float(rng.choice([0, 0.65, 30])),
+        }
+        assert possible["rollout"].keys() <= RolloutGDRO.__dataclass_fields__.keys()
+    return found | {key: value for key, value in possible.items() if rng.random() < 0.4}
+
+
+def made(settings: dict) -> GDROController:
+    """The controller, an oracle with pass rates of its own."""
+    controller = GDROController(**settings)
+    if hasattr(controller.method, "rates"):
+        controller.method.rates = lambda keys: keys % 97 / 96
+    return controller
+
+
+def state_of(controller: GDROController) -> str:
+    """The whole state as text."""
+    return json.dumps(controller.state_dict(), default=lambda array: np.asarray(array).tolist())
+
+
+class Twins:
+    """Two equal controllers; the second gets every batch in another order and is saved and restored."""
+
+    def __init__(self, seed: int):
+        self.rng = np.random.default_rng(seed)
+        self.settings = settings_of(self.rng)
+        self.pair = [made(self.settings), made(self.settings)]
+        self.kind = self.rng.choice(["int", "str"])
+        self.flying: list[tuple] = []
+
+    def uids(self, positions: np.ndarray) -> np.ndarray:
+        """Uids of the data set's prompts."""
+        return 100 + positions if self.kind == "int" else np.array([f"prompt {p}" for p in positions])
+
+    def plan(self) -> None:
+        """A batch, drawn or random; the twins' plans agree, hold the budget and the bounds."""
+        drawn = [twin.draw(self.uids(np.arange(POOL)), 8) for twin in self.pair]
+        assert (drawn[0] is None) == (drawn[1] is None)
+        assert np.array_equal(*map(np.asarray, drawn)), "the restored twin draws others"
+        positions = self.rng.choice(POOL, 8, replace=False) if drawn[0] is None else drawn[0]
+        assert len(positions) == 8
+        assert ((positions >= 0) & (positions < POOL)).all()
+        distinct = len(set(positions.tolist())) == 8  # a draw by bin may take a prompt of a small bin twice
+        order = self.rng.permutation(8) if distinct else np.arange(8)
+        plans = [self.pair[0].plan(self.uids(positions)), self.pair[1].plan(self.uids(positions[order]))]
+        assert np.array_equal(plans[0].rollouts[order], plans[1].rollouts), "batch order changed the plan"
+        rollouts, run = plans[0].rollouts, self.pair[0].run
+        budget = round(run.mean_rollouts * 8)
+        least = 1 if self.pair[0].method.rounds else budget
+        assert least <= rollouts.sum() <= budget, "budget"
+        assert run.n_min <= rollouts.min() <= rollouts.max() <= run.n_max, "bounds"
+        self.flying.append((plans, order, positions))
+
+    def observe(self) -> None:
+        """One of the plans in flight, with prompts and rollouts missing; then bad input, which is refused."""
+        plans, order, positions = self.flying.pop(self.rng.integers(len(self.flying)))
+        rollouts = plans[0].rollouts.copy()
+        outcome = self.rng.random((8, 400)) < (positions / POOL)[:, None]
+        low, high = (0.0, 1.0) if self.rng.random() < 0.5 else (-1.0, 1.0)
+        missing = self.rng.random() < 0.3
+
+        def came_back(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            groups = np.repeat(np.arange(8), counts)
+            rewards = np.concatenate([outcome[p, :n] for p, n in enumerate(counts)])
+            return groups, np.where(rewards, high, low)
+
+        back = np.argsort(order)  # where the second twin has each prompt
+        for _ in range(9):
+            groups, rewards = came_back(rollouts)
+            further = self.pair[0].extend(plans[0], groups, rewards)
+            twin = self.pair[1].extend(plans[1], back[groups], rewards)
+            assert (further is None) == (twin is None)
+            if further is None:
+                break
+            assert np.array_equal(further[order], twin)
+            rollouts += further
+            assert rollouts.max() <= self.pair[0].run.n_max, "extend passed n_max"
+        if missing:
+            rollouts = self.rng.integers(0, rollouts + 1)
+            rollouts[self.rng.integers(8)] = max(1, rollouts.max())
+            rollouts = np.minimum(rollouts, plans[0].rollouts)
+            rollouts[np.argmax(plans[0].rollouts)] = 1
+        groups, rewards = came_back(rollouts)
+        # the groups mixed at random, each group's rollouts in their order
+        shuffled = self.rng.permutation(groups).argsort(kind="stable").argsort(kind="stable")
+        before = state_of(self.pair[0])
+        for wrong in self.wrong_inputs(groups, rewards):
+            try:
+                self.pair[0].observe(plans[0], *wrong)
+            except ValueError:
+                continue
+            raise AssertionError(f"accepted {wrong}")
+        assert state_of(self.pair[0]) == before, "a refused batch changed the state"
+        first = self.pair[0].observe(plans[0], groups, rewards)
+        second = self.pair[1].observe(plans[1], back[groups][shuffled], rewards[shuffled])
+        assert np.isfinite(first.advantages).all()
+        assert (first.weights >= 0).all()
+        assert np.array_equal(first.advantages[shuffled], second.advantages), "order changed the advantages"
+        assert np.array_equal(first.weights[order], second.weights), "order changed the weights"
+        text = json.dumps(first.row, allow_nan=False)
+        assert text == json.dumps(second.row), "order changed the record"
+        try:
+            self.pair[0].observe(plans[0], groups, rewards)
+        except ValueError:
+            return
+        raise AssertionError("a plan was observed twice")
+
+    def wrong_inputs(self, groups: np.ndarray, rewards: np.ndarray) -> list[tuple]:
+        """Groups and rewards that cannot be."""
+        nan, far = rewards.copy(), groups.copy()
+        nan[self.rng.integers(len(nan))] = self.rng.choice([np.nan, np.inf])
+        far[self.rng.integers(len(far))] = self.rng.choice([-1, 8])
+        return [
+            (groups, nan),
+            (far, rewards),
+            (groups[:-1], rewards),
+            (np.r_[groups, [groups[0]] * 99], np.r_[rewards, np.ones(99)]),
+        ]
+
+    def restore(self) -> None:
+        """The second twin from a saved state, which closes its plans: both start anew."""
+        with tempfile.TemporaryDirectory() as folder:
+            save_state(Path(folder, "state.json"), self.pair[1].state_dict())
+            state = load_state(Path(folder, "state.json"))
+        self.pair[1] = made(self.settings)
+        self.pair[1].load_state_dict(state)
+        assert state_of(self.pair[0]) == state_of(self.pair[1]), "the restored state differs"
+        self.flying.clear()
+
+
+def controller(seed: int) -> str:
+    """A random sequence of 4 to 12 operations."""
+    try:
+        twins = Twins(seed)
+    except ValueError:
+        return "settings refused"
+    for _ in range(twins.rng.integers(4, 13)):
+        choice = twins.rng.random()
+        if choice < 0.1 and not twins.flying:
+            twins.restore()
+        elif not twins.flying or (choice < 0.5 and len(twins.flying) < 3):
+            twins.plan()
+        else:
+            twins.observe()
+    return "held"
+
+
+# ---- answers ----------------------------------------------------------------------------------
+
+PIECES = r"""
+    \boxed{ } { \frac{ }{ \sqrt{ ^{ _{ \left( \right) ( ) [ ] , ; = \le \pm - + * / ! % \% $ \infty \text{ \pi
+    x y 0 1 7 -1 .5 1e99999 9**9**9**9 \binom{9}{4} \begin{pmatrix} \end{pmatrix} & \\ \int \sum_{n=1}^{\infty}
+    \lim \cup \circ 10^{10^{10}} NaN inf \cdot \times é 中 ٣ 𝟙 <|im_end|> \boxed \boxed{} }}}} {{{{ None
+    True __import__('os') 1_000 0x10 7\! \mathrm{cm}
+""".split()  # noqa: SIM905
+
+
+@cache
+def math_reward():
+    from gdro.tasks.math import MathReward
+
+    return MathReward()
+
+
+def answers(seed: int) -> str:
+    """Eight random answers, some very long, for a random gold answer."""
+    rng = np.random.default_rng(seed)
+    texts = []
+    for _ in range(9):
+        pieces = rng.choice(PIECES, rng.integers(1, 12)).tolist()
+        text = ("" if rng.random() < 0.5 else " ").join(pieces) * int(rng.choice([1, 1, 1, 50]))
+        texts.append(rf"\boxed{{{text}}}" if rng.random() < 0.8 else text)
+    golds = ["7", r"\frac{1}{2}", "(1, 2)", r"\{1, 2\}", texts[0].removeprefix(r"\boxed{")[:200]]
+    gold, completions = str(rng.choice(golds)), texts[1:]
+    try:
+        rewards = math_reward()(completions, [gold] * len(completions))
+    except ValueError as error:  # a gold answer that cannot be read is refused, by name
+        if "answer" not in str(error):
+            raise
+        return "gold refused"
+    assert set(rewards) <= {0.0, 1.0}, rewards
+    return "held"
+
+
+# ---- training and arena -----------------------------------------------------------------------
+
+PROFILE = {
+    "seeds": [0],
+    "task": {"n_train": 60, "n_eval_per_family": 4},
+    "base": {"steps": 30, "batch_size": 32},
+    "train": {"max_steps": 6, "prompts_per_step": 8, "save_steps": 2},
+    "variants": {"both": {"method": "both"}, "pivotal": {"method": "pivotal"}},
+}
+ARENA = (
+    "gdro.arena --methods grpo,pivotal --learning-rates 1e-4 --draws 1 --steps 5 --prompts 8 --base-steps 20 "
+    "--base-batch 32 --out {0}/out --bases {0}/bases"
+)
+BASES = Path(tempfile.gettempdir()) / "gdro-fuzz-bases"
+
+
+def run(arguments: list[str], seconds: float | None = None) -> subprocess.CompletedProcess:
+    """Run a module of ours; after `seconds`, kill it and all that it started."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", *arguments]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, *output)
+
+
+def trained(folder: Path) -> tuple[str, bytes]:
+    """What a training leaves: its record and its weights."""
+    return (folder / "record.jsonl").read_text(), (folder / "model" / "model.safetensors").read_bytes()
+
+
+@cache
+def undisturbed(variant: str) -> tuple[tuple[str, bytes], float]:
+    """Record and weights of a training that nothing interrupts, and its seconds."""
+    with tempfile.TemporaryDirectory() as place:
+        began = time.monotonic()
+        done = run(train_arguments(Path(place), variant))
+        assert done.returncode == 0, done.stderr
+        return trained(Path(place, "run")), time.monotonic() - began
+
+
+def train_arguments(folder: Path, variant: str) -> list[str]:
+    """The command of a training in `folder`."""
+    profile, out = folder / "fuzz.yaml", folder / "run"
+    profile.write_text(json.dumps(PROFILE))
+    return f"gdro.experiment train {profile} {variant} 0 {out} --cache-dir {BASES}".split()
+
+
+def damage(folder: Path, rng: np.random.Generator) -> str:
+    """Truncate, flip a bit of, delete or exchange a file of the newest checkpoint."""
+    checkpoints = sorted(
+        folder.glob("run/checkpoints-*/checkpoint-*"), key=lambda path: int(path.name.split("-")[1])
+    )
+    if not checkpoints:
+        return "nothing"
+    file = rng.choice(sorted(path for path in checkpoints[-1].rglob("*") if path.is_file()))
+    other = checkpoints[0] / file.relative_to(checkpoints[-1])
+    how = str(rng.choice(["truncate", "flip", "delete", "exchange"]))
+    content = bytearray(file.read_bytes())
+    if how == "exchange" and other.is_file() and other != file:
+        content = other.read_bytes()
+    elif how == "flip" and content:
+        content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
+    else:
+        content = content[: rng.integers(len(content) + 1)]
+    file.unlink() if how == "delete" else file.write_bytes(content)
+    return f"{how} {file.name} of {len(checkpoints)}"
+
+
+def training(seed: int) -> str:
+    """Kill a training up to three times, each time damage its newest checkpoint, and resume."""
+    rng = np.random.default_rng(seed)
+    variant = str(rng.choice(sorted(PROFILE["variants"])))
+    wanted, seconds = undisturbed(variant)
+    story = []
+    with tempfile.TemporaryDirectory() as place:
+        folder, arguments = Path(place), train_arguments(Path(place), variant)
+        for _ in range(rng.integers(1, 4)):
+            run(arguments, seconds=rng.uniform(0.3, 1.0) * seconds)
+            story.append(damage(folder, rng) if rng.random() < 0.7 else "kill")
+        done = run(arguments)
+        if done.returncode:
+            last = done.stderr.strip().splitlines()[-1]
+            assert last.startswith("ValueError"), f"{story}: {last}"
+            assert "delete" in last, f"{story}: {last}"
+            for checkpoints in folder.glob("run/checkpoints-*"):
+                subprocess.run(["rm", "-r", checkpoints], check=True)
+            done = run(arguments)
+        assert done.returncode == 0, f"{story}: {done.stderr[-2000:]}"
+        assert trained(folder / "run") == wanted, f"{story}: other weights or another record"
+    return "held"
+
+
+@cache
+def arena_scores() -> tuple[list[str], float]:
+    """Scores of an undisturbed arena without its seconds, and how long it took."""
+    with tempfile.TemporaryDirectory() as place:
+        began = time.monotonic()
+        done = run(ARENA.format(place).split())
+        assert done.returncode == 0, done.stderr
+        return scores(Path(place)), time.monotonic() - began
+
+
+def scores(folder: Path) -> list[str]:
+    """Rows of an arena's scores without the two columns of seconds."""
+    import pandas as pd
+
+    table = pd.read_csv(folder / "out" / "scores.csv")
+    return table.drop(columns=["seconds", "controller_seconds"]).to_csv(index=False).splitlines()
+
+
+def arena(seed: int) -> str:
+    """Kill an arena at a random moment and start it again."""
+    wanted, seconds = arena_scores()
+    with tempfile.TemporaryDirectory() as place:
+        run(ARENA.format(place).split(), np.random.default_rng(seed).uniform(0, seconds))
+        done = run(ARENA.format(place).split())
+        assert done.returncode == 0, done.stderr
+        assert scores(Path(place)) == wanted
+    return "held"
+
+
+# ---- the command ------------------------------------------------------------------------------
+
+KINDS: dict[str, tuple[Callable[[int], str], int]] = {
+    "controller": (controller, 100_000),
+    "answers": (answers, 300),
+    "training": (training, 20),
+    "arena": (arena, 2),
+}
+
+
+def attack(kind: str, seed: int) -> tuple[str, str]:
+    """Outcome of one attack, and what went wrong."""
+    try:
+        return KINDS[kind][0](seed), ""
+    except Exception:
+        return "failed", traceback.format_exc(limit=-3)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kinds", nargs="*", default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("--first", type=int, default=0, help="seed of the first attack")
+    parser.add_argument("--count", type=int, help="attacks of each kind; by default those of `make fuzz`")
+    parser.add_argument("--jobs", type=int, default=2)
+    given = parser.parse_args()
+    failures = 0
+    for kind in given.kinds:
+        count, outcomes = given.count or KINDS[kind][1], dict[str, int]()
+        seeds = range(given.first, given.first + count)
+        with ProcessPoolExecutor(given.jobs) as pool, tqdm(total=count, desc=kind, mininterval=5) as progress:
+            chunk = max(1, min(200, count // (4 * given.jobs)))
+            for seed, (outcome, why) in zip(
+                seeds, pool.map(attack, itertools.repeat(kind), seeds, chunksize=chunk), strict=False
+            ):
+                outcomes[outcome] = outcomes.get(outcome, 0) + 1
+                progress.update()
+                if why:
+                    progress.write(f"python tests/fuzz.py {kind} --first {seed} --count 1\n{why}")
+        print(f"{kind}: " + ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items())))
+        failures += outcomes.get("failed", 0)
+    return min(failures, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
