@@ -9,7 +9,7 @@ import numpy as np
 
 from gdro.checks import check_int
 from gdro.toy.engine import Table
-from gdro.toy.games import METHODS, WORLDS, Game, Results, World, skill_counts
+from gdro.toy.games import METHODS, Game, Results, World
 from gdro.toy.plain import PlainGame
 
 COLUMNS = 1024  # games in one block of arrays: enough to hide numpy's overhead, few enough for the cache
@@ -57,11 +57,12 @@ def play(
 
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         list(pool.map(play_block, _blocks(games, seeds)))
-    return Results._make([*measured, np.array([skill_counts(g.world) / g.world.prompts for g in games])])
+    counts_GK = np.array([np.bincount(game.world.skill_D) for game in games])
+    return Results._make([*measured, counts_GK / counts_GK.sum(axis=1, keepdims=True)])
 
 
 def _blocks(games, seeds):
-    """(positions of games, positions of seeds) to play together, seeds sorted by world."""
+    """(positions of games, positions of seeds) to play together."""
     similar: dict[Game, list[int]] = {}
     for g, game in enumerate(games):
         if game.method not in METHODS:
@@ -70,8 +71,6 @@ def _blocks(games, seeds):
         world = game.world
         sizes = World(world.skills, world.prompts, capacity=world.capacity, answers=world.answers)
         similar.setdefault(replace(game, step_size=1.0, world=sizes), []).append(g)
-    sorted_seeds = sorted(range(len(seeds)), key=lambda s: (seeds[s] % WORLDS, seeds[s]))
-    for places in similar.values():
-        for members in np.array_split(places, -(-len(places) // COLUMNS)):
-            parts = min(-(-len(members) * len(seeds) // COLUMNS), len(seeds))
-            yield from ((members.tolist(), own.tolist()) for own in np.array_split(sorted_seeds, parts))
+    for members in similar.values():
+        parts = min(-(-len(members) * len(seeds) // COLUMNS), len(seeds))
+        yield from ((members, own.tolist()) for own in np.array_split(np.arange(len(seeds)), parts))
