@@ -105,7 +105,7 @@ def test_a_game_does_not_depend_on_its_company():
 def test_cutting_into_blocks_changes_nothing(method, monkeypatch):
     games, seeds = [Game(method=method, step_size=x) for x in (2.0, 4.0, 8.0, 16.0)], [4, 17, 20, 33, 1]
     whole = play(games, seeds, [12])
-    monkeypatch.setattr("gdro.toy.playing.COLUMNS", 4)
+    monkeypatch.setattr("gdro.toy.COLUMNS", 4)
     for mine, other in zip(play(games, seeds, [12]), whole, strict=True):
         np.testing.assert_allclose(mine, other, atol=1e-11)
 

@@ -5,7 +5,6 @@ pure function of `gdro` is called, last elsewhere; in memory they are last, so t
 over them.
 """
 
-from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -30,10 +29,8 @@ class Table:
         self.generators = [np.random.default_rng((seed, 2)) for seed in seeds]
 
         # the learner
-        transfer_G, self.noise_G, self.step_size_G = np.tile(
-            [(g.world.transfer, g.world.noise, g.step_size) for g in games], (self.S, 1)
-        ).T
-        self.own_G, self.to_skill_G = np.sqrt(1 - transfer_G), np.sqrt(transfer_G)
+        self.step_size_G = np.tile([game.step_size for game in games], self.S)
+        self.own, self.to_skill = (1 - world.transfer) ** 0.5, world.transfer**0.5
         self.memory_FG, self.strength_KG = np.zeros((world.capacity, self.G)), np.zeros((self.K, self.G))
         sizes = (self.D, self.K * HELD_OUT, self.A, world.capacity)
         drawn = zip(*(draw_directions(*sizes, seed) for seed in seeds), strict=True)
@@ -111,10 +108,10 @@ class Table:
             prompts_SAP = slots_PG[:, :: self.M].T[:, None] + np.arange(self.A)[:, None] * self.D
             self.batch_SXF = self.all_SXF[np.arange(self.S)[:, None], prompts_SAP.reshape(self.S, -1)]
             z_APG = self._logits(self.batch_SXF).reshape(self.A, self.P, self.G)
-        z_APG *= self.own_G
+        z_APG *= self.own
         self.skill_place_PG = self.skill_X.take(self.place_PG) * self.G + self.columns_G
         z_APG[0] += self.offset_X.take(self.place_PG)
-        z_APG[0] += (self.to_skill_G * self.strength_KG).take(self.skill_place_PG)
+        z_APG[0] += (self.to_skill * self.strength_KG).take(self.skill_place_PG)
         return _softmax(z_APG)
 
     def _by_seed(self, values_XG):
@@ -137,13 +134,13 @@ class Table:
             places_APG = np.arange(self.A)[:, None, None] * (self.D * self.G) + self.place_PG
             pull_XG = np.bincount(places_APG.ravel(), pull_APG.ravel(), self.A * self.D * self.G)
         np.matmul(self.batch_SXF.swapaxes(1, 2), self._by_seed(pull_XG), out=self._by_seed(pull_FG))
-        self.memory_FG += self.own_G * pull_FG
+        self.memory_FG += self.own * pull_FG
         # Independent Gaussian directions add up to one whose variance is the sum of the squared factors,
         # so the answers' own words take one draw, exact in law
-        length_G = self.noise_G * np.sqrt((square_PG * step_PG**2).sum(axis=0) / len(self.memory_FG))
-        self.memory_FG += length_G * self._of_seeds(words_SF)
+        variance_G = (square_PG * step_PG**2).sum(axis=0) / len(self.memory_FG)
+        self.memory_FG += self.game.world.noise * np.sqrt(variance_G) * self._of_seeds(words_SF)
         gained = np.bincount(self.skill_place_PG.ravel(), pull_APG[0].ravel(), self.K * self.G)
-        self.strength_KG += self.to_skill_G * gained.reshape(self.K, self.G)
+        self.strength_KG += self.to_skill * gained.reshape(self.K, self.G)
 
     # The controllers
 
@@ -236,9 +233,8 @@ class Table:
 
     def measure(self) -> tuple[np.ndarray, ...]:
         """Accuracy and pass@8 on held-out prompts, mean by skill, (G, K), exact; and q, (G, B)."""
-        z_AEG = self._logits(self.held_out_SXF).reshape(self.A, -1, self.G) * self.own_G
-        strength_KG = self.to_skill_G * self.strength_KG
-        z_AEG[0] += self.held_out_offset_EG + np.repeat(strength_KG, HELD_OUT, axis=0)
+        z_AEG = self._logits(self.held_out_SXF).reshape(self.A, -1, self.G) * self.own
+        z_AEG[0] += self.held_out_offset_EG + np.repeat(self.to_skill * self.strength_KG, HELD_OUT, axis=0)
         p_KEG = _softmax(z_AEG)[0].reshape(self.K, HELD_OUT, self.G)
         return p_KEG.mean(axis=1).T, (1 - (1 - p_KEG) ** 8).mean(axis=1).T, self._q()
 
@@ -249,9 +245,7 @@ def sampled_answers(p_APG: np.ndarray, n_PG: np.ndarray, numbers_SRP: np.ndarray
     Args:
         numbers_SRP: uniform numbers of the first, second … rollout, for each seed's `games` columns.
     """
-    ladder_APG, least, most = p_APG[:-1].copy(), int(n_PG.min()), int(n_PG.max())
-    for before_PG, rung_PG in pairwise(ladder_APG):  # a running sum
-        rung_PG += before_PG
+    ladder_APG, least, most = p_APG[:-1].cumsum(axis=0), int(n_PG.min()), int(n_PG.max())
     below_APG = np.zeros(ladder_APG.shape, np.int8 if most < 128 else np.int32)  # rollouts below each rung
     for r, number_PS in enumerate(np.ascontiguousarray(numbers_SRP.transpose(1, 2, 0)[:most])):
         number_PG = np.repeat(number_PS, games, axis=1)

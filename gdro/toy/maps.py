@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import t as student
 
-from gdro.toy.games import Game, Results, World
-from gdro.toy.playing import play
+from gdro.toy import Game, Results, World, play
 
 MEASURES: dict[str, tuple[str, Callable[[Results], np.ndarray]]] = {  # title, and (G, S, C) of the results
     "pass_at_8": ("pass@8, mean over skills", lambda results: results.pass_at_8.mean(axis=-1)),
