@@ -34,6 +34,10 @@ from gdro.checks import check_int
 from gdro.records import read_manifest, replace_text
 
 OUTPUT_PATIENCE_S = 60  # for a cell's output on a busy machine; papermill's 4 s would be a failure
+REASONS: dict[type, str] = {
+    CellTimeoutError: "stopped after the time limit; give a longer --timeout",
+    DeadKernelError: "the kernel died (killed, out of memory, or os._exit)",
+}
 
 
 class NotebookError(RuntimeError):
@@ -200,16 +204,13 @@ class _Run:
     def why(self, error: BaseException) -> str:
         """Cell and cause of a failure."""
         why = _first_line(error, 300) if isinstance(error, Exception) else "interrupted; run it again"
+        for kind, words in REASONS.items():
+            why = words if isinstance(error, kind) else why
         if isinstance(error, PapermillExecutionError):
             self.source = error.source  # with a raises-exception tag, an earlier cell than the last
-            name, value = error.ename, error.evalue
-            if not value:  # such as an unknown magic, of which only the reply says what it is
-                name, value = self.reply.get("ename"), self.reply.get("evalue")
-            why = f"{name}: {_first_line(value, 300)}; the failed copy has the traceback"
-        elif isinstance(error, CellTimeoutError):
-            why = "stopped after the time limit; give a longer --timeout"
-        elif isinstance(error, DeadKernelError):
-            why = "the kernel died (killed, out of memory, or os._exit)"
+            # of some errors, such as an unknown magic, only the reply says what they are
+            said = {"ename": error.ename, "evalue": error.evalue} if error.evalue else self.reply
+            why = f"{said['ename']}: {_first_line(said['evalue'], 300)}; the failed copy has the traceback"
         return (f", cell `{_first_line(self.source, 60)}`: " if self.source else ": ") + why
 
 
