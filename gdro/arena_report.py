@@ -113,7 +113,7 @@ def _draw_figures(scores, table, reach, out):
     use_style()
     worlds, methods = sorted(table.world.unique()), list(dict.fromkeys(table.method))
     others = [method for method in methods if method != BASELINE]
-    colors = {method: METHODS.get(method.split(":")[0], COLORS[-1]) for method in methods}
+    colors = {method: METHODS.get(method.split(":")[0], COLORS[5]) for method in methods}
 
     def panels(rows, columns, height, **options):
         return plt.subplots(rows, columns, figsize=(WIDTH, height), squeeze=False, **options)

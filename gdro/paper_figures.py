@@ -4,6 +4,8 @@ Axes: S seeds, T steps, B bins (0 hardest). Batches are small, so shares are a t
 steps. Bands span the seeds.
 """
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -103,7 +105,7 @@ def variant_colors(profile: Profile) -> dict[str, str]:
     colors = {BASE: METHODS[BASE]}
     for method in dict.fromkeys(variant.method for variant in profile.variants.values()):
         own = [name for name, variant in profile.variants.items() if variant.method == method]
-        shades = sns.blend_palette([METHODS.get(method, COLORS[-1]), "white"], len(own) + 1).as_hex()
+        shades = sns.blend_palette([METHODS.get(method, COLORS[5]), "white"], len(own) + 1).as_hex()
         colors |= dict(zip(own, shades, strict=False))
     return colors
 
@@ -170,7 +172,8 @@ def _beside(i, count, size):
 def game_figures(profile: Profile, runs: list[dict], variant: str, game: str) -> dict[str, Figure]:
     """Figures 3 to 5 (game "prompt") or 7 to 9 ("rollout"): what the adversary saw and did."""
     label, data_STB = profile.label(variant), shares(runs, variant)
-    maps, prompts = {"share of prompts": (data_STB, None)}, {"prompts": (data_STB, DATA)}
+    maps: dict[str, tuple] = {"share of prompts": (data_STB, None)}
+    prompts = {"prompts": (data_STB, DATA)}
     if game == "prompt":
         last_B = _nanmean(data_STB[:, -1], axis=0)
         crowd = f"{label}: bin {last_B.argmax()} holds {100 * last_B.max():.0f}% of the prompts at the end"
@@ -278,7 +281,7 @@ def _heatmaps(panels, title):
         bins, steps = mean_BT.shape
         if name == "share of prompts":
             mean_BT = np.where(mean_BT > 0, mean_BT, np.nan)
-        look = {"cmap": "viridis"}
+        look: dict[str, Any] = {"cmap": "viridis"}
         if center is not None:
             low, high = np.nanmin(mean_BT), np.nanmax(mean_BT)
             norm = TwoSlopeNorm(center, min(low, center - 0.1), max(high, center + 0.1))

@@ -47,8 +47,10 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
 def prompt_scores(runs: list[dict], variant: str, k: int) -> dict[str, np.ndarray]:
     """mean@n and pass@k of every prompt: {"mean": (S, P), "pass": (S, P)}, prompts ordered by uid."""
     rows = [run["evaluation"] for run in runs_of(runs, variant)]
-    counts = [np.array([[row[key] for row in of_run] for of_run in rows]) for key in ("successes", "trials")]
-    return {"mean": metrics.mean_at_k(*counts), "pass": metrics.pass_at_k(*counts, k)}
+    hits_SP, trials_SP = (
+        np.array([[row[key] for row in of_run] for of_run in rows]) for key in ("successes", "trials")
+    )
+    return {"mean": metrics.mean_at_k(hits_SP, trials_SP), "pass": metrics.pass_at_k(hits_SP, trials_SP, k)}
 
 
 def prompt_groups(runs: list[dict], k: int) -> dict[str, np.ndarray]:

@@ -21,7 +21,7 @@ METHODS = dict(zip(REGISTERED, sns.husl_palette(len(REGISTERED), s=0.7, l=0.5).a
     "prompt": COLORS[1],
     "rollout": COLORS[2],
     "resample": COLORS[4],
-    "both": COLORS[5],
+    "both": COLORS[9],
     "pivotal": COLORS[3],
     "oracle": "black",
 }
