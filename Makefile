@@ -15,7 +15,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (default tiny), in runs/
 	@python scripts/run_profile.py $(PROFILE) --cores $(CORES)
-	@python -m gdro.report show $(PROFILE)
+	@cat runs/$(PROFILE)/results/table.md && echo "figures: runs/$(PROFILE)/figures/, records: runs/$(PROFILE)/"
 
 figures: run  ## figures/ anew: those of the tiny profile's runs and of notebooks 01 to 04 and 07
 	cp runs/$(PROFILE)/figures/* figures/

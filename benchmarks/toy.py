@@ -52,7 +52,7 @@ def main():
         if method in ("grpo", "prompt", "rollout", "both"):
             check_equal(method)
         games, seeds = [Game(world, method) for world in WORLDS_PLAYED], range(options.seeds)
-        play(games, range(16), [1])  # draws the worlds
+        play(games, seeds, [1])  # draws the worlds
         engine = seconds(lambda g=games, s=seeds: play(g, s, [options.steps], 1), options.repeats)
         game = PlainGame(Game(method=method), seed=3)
         plain = seconds(lambda g=game: [g.step() for _ in range(options.steps)], options.repeats)

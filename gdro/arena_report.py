@@ -1,5 +1,6 @@
 """The arena's scores.csv in; table.csv, table.md and figures out."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -106,54 +107,55 @@ def _draw_figures(scores, table, reach, out):
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    import seaborn as sns
 
-    sns.set_theme(context="paper", style="whitegrid", palette="colorblind")
-    worlds, methods = sorted(table.world.unique()), sorted(table.method.unique())
+    from gdro.style import COLORS, METHODS, WIDTH, legend_below, save, use_style
+
+    use_style()
+    worlds, methods = sorted(table.world.unique()), list(dict.fromkeys(table.method))
     others = [method for method in methods if method != BASELINE]
-    colors = dict(zip(methods, sns.color_palette("husl", len(methods)), strict=True)) | {BASELINE: "black"}
-    size = (2.6 * len(worlds) + 1, 2 + 0.3 * len(methods))
+    colors = {method: METHODS.get(method.split(":")[0], COLORS[5]) for method in methods}
 
-    figure, axes = plt.subplots(
-        1, len(METRICS), figsize=(10, 1 + 0.25 * len(worlds) * (len(others) + 1)), sharey=True
-    )
-    for axis, metric in zip(axes, METRICS, strict=True):
-        rows = table[(table.metric == metric) & (table.method != BASELINE)]
-        heights = [
-            -(worlds.index(w) * (len(others) + 1) + others.index(m))
-            for w, m in zip(rows.world, rows.method, strict=True)
-        ]
-        errors = [rows.difference - rows.low, rows.high - rows.difference]
-        axis.errorbar(rows.difference, heights, xerr=np.nan_to_num(errors), fmt="none", color="0.6", zorder=1)
-        axis.scatter(rows.difference, heights, c=[colors[m] for m in rows.method], zorder=2)
-        axis.set_yticks(heights, [f"{w}  {m}" for w, m in zip(rows.world, rows.method, strict=True)])
+    def panels(rows, columns, height, **options):
+        return plt.subplots(rows, columns, figsize=(WIDTH, height), squeeze=False, **options)
+
+    figure, axes = panels(len(worlds), len(METRICS), len(worlds) * (0.7 + 0.16 * len(others)), sharey=True)
+    for (world, metric), axis in zip(itertools.product(worlds, METRICS), axes.flat, strict=True):
+        rows = table[(table.world == world) & (table.metric == metric)].set_index("method").reindex(others)
+        for method, row in rows.iterrows():
+            half = np.nan_to_num((row.high - row.low) / 2)
+            axis.errorbar(row.difference, method, xerr=half, fmt="o", color=colors[method], capsize=2)
         axis.axvline(0, color="black", linewidth=0.8)
-        axis.set_title(f"{METRICS[metric]}, difference to GRPO")
+        sure = f"{(rows.low > 0).sum()} above, {(rows.high < 0).sum()} below"
+        axis.set(title=f"{METRICS[metric]}: {sure}", xlabel="difference to GRPO")
         axis.locator_params(axis="x", nbins=4)
-    _save(figure, out / "differences.png")
+    for world, axis in zip(worlds, axes[:, 0], strict=True):
+        axis.set_ylabel(world)
+    axes[0, 0].invert_yaxis()  # shared by all
+    save(figure, out, "differences")
 
-    figure, axes = plt.subplots(1, len(worlds), figsize=size, squeeze=False, layout="constrained")
+    height = 1.6 + 0.1 * len(methods)
+    figure, axes = panels(1, len(worlds), height + 0.8)
     ends = scores[scores.step == scores.step.max()]
     means = ends.groupby(["world", "method", "learning_rate"])[list(METRICS)].mean().reset_index()
     for axis, world in zip(axes[0], worlds, strict=True):
-        for method, rows in means[means.world == world].groupby("method"):
-            axis.plot(rows.mean_at_8, rows.pass_at_8, "o-", color=colors[method], label=method, markersize=4)
+        for method in methods:
+            rows = means[(means.world == world) & (means.method == method)]
+            axis.plot(rows.mean_at_8, rows.pass_at_8, "o-", color=colors[method], label=method)
         axis.set(title=world, xlabel="mean@8", ylabel="pass@8")
-    axes[0, -1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=7)
-    _save(figure, out / "frontier.png")
+    figure.suptitle("Scores at the end, a point a learning rate")
+    legend_below(figure, columns=7)
+    save(figure, out, "frontier")
 
-    figure, axes = plt.subplots(
-        1, len(worlds), figsize=size, squeeze=False, layout="constrained", sharey=True
-    )
+    figure, axes = panels(1, len(worlds), height, sharey=True)
     for axis, world in zip(axes[0], worlds, strict=True):
         part = reach[reach.world == world].set_index("method").part.reindex(methods)
-        axis.barh(methods, part, color=[colors[method] for method in methods])
+        axis.barh(methods, part.fillna(0.0), color=list(colors.values()))
+        for method in part.index[part.isna()]:
+            axis.text(0.01, method, "not reached", va="center", fontsize=7)
         axis.axvline(1, color="black", linewidth=0.8)
         axis.set(title=world, xlabel="part of GRPO's rollouts", xlim=(0, 1.05))
-    figure.suptitle("Rollouts to reach GRPO's best mean@8 and pass@8 together (no bar: not reached)")
-    _save(figure, out / "rollouts.png")
-
-
-def _save(figure, path):
-    figure.savefig(path, dpi=160, bbox_inches="tight")
-    figure.clf()
+    axes[0, 0].invert_yaxis()
+    fewest = reach.loc[reach.part.idxmin()] if reach.part.notna().any() else None
+    finding = "" if fewest is None else f": {fewest.method} after {100 * fewest.part:.0f}%"
+    figure.suptitle(f"Rollouts to reach GRPO's best mean@8 and pass@8 together{finding}")
+    save(figure, out, "rollouts")

@@ -26,6 +26,7 @@ from typing import Any
 import click
 import nbformat
 import papermill
+import pydantic
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from papermill.exceptions import PapermillExecutionError
 
@@ -33,6 +34,10 @@ from gdro.checks import check_int
 from gdro.records import read_manifest, replace_text
 
 OUTPUT_PATIENCE_S = 60  # for a cell's output on a busy machine; papermill's 4 s would be a failure
+REASONS: dict[type, str] = {
+    CellTimeoutError: "stopped after the time limit; give a longer --timeout",
+    DeadKernelError: "the kernel died (killed, out of memory, or os._exit)",
+}
 
 
 class NotebookError(RuntimeError):
@@ -87,7 +92,8 @@ def run_notebook(
     values = conform_parameters({**(parameters or {}), **read}, defaults, notebook.name)
     output.parent.mkdir(parents=True, exist_ok=True)
 
-    with _Run(notebook.name, failed, manifest) as run:
+    run = _Run()
+    try:
         executed = papermill.execute_notebook(
             notebook, failed, values, language="python", cwd=cwd, progress_bar=False,
             stdout_file=sys.stdout if log_output else None,
@@ -104,6 +110,18 @@ def run_notebook(
             read_manifest(manifest)
         executed.metadata.papermill["output_path"] = str(output)
         replace_text(output, nbformat.writes(executed))
+    except BaseException as error:
+        if manifest is not None:
+            manifest.unlink(missing_ok=True)
+        message = f"{notebook.name}{run.why(error)}"
+        with contextlib.suppress(Exception):  # there is no copy yet, or half a copy
+            saved = nbformat.read(failed, as_version=4)
+            saved.cells.insert(0, nbformat.v4.new_markdown_cell(f"**This run failed.** {message}"))
+            saved.cells[0].metadata["tags"] = ["papermill-error-cell-tag"]  # papermill strips it in a new run
+            nbformat.write(saved, failed)
+        if isinstance(error, Exception):
+            raise NotebookError(message) from error
+        raise
     failed.unlink()
     return executed
 
@@ -142,14 +160,21 @@ def conform_parameters(
             near = difflib.get_close_matches(key, defaults, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise ValueError(f"{name} has no parameter {key!r}; {hint}it has: {', '.join(defaults)}")
-        try:
-            fitted[key] = _fit(defaults[key], value)
-        except TypeError as error:
+        try:  # through JSON, since papermill writes what is not plain as a string
+            kind = pydantic.TypeAdapter(_kind(defaults[key]))
+            fitted[key] = kind.validate_json(json.dumps(value), strict=True)
+        except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{name}: parameter {key!r} must be plain and of the type of its default {defaults[key]!r}, "
                 f"got {value!r} ({type(value).__name__})"
             ) from error
     return fitted
+
+
+def _kind(default: Any) -> Any:
+    if isinstance(default, list | tuple):
+        return list[_kind(default[0] if len({type(item) for item in default}) == 1 else None)]  # type: ignore[misc]
+    return pydantic.JsonValue if default is None else type(default)
 
 
 def _parse(text: str, default: Any) -> Any:
@@ -159,24 +184,10 @@ def _parse(text: str, default: Any) -> Any:
     return text
 
 
-def _fit(default: Any, value: Any) -> Any:
-    """`value` in the type of `default`; TypeError for another, and for what is not plain."""
-    value = json.loads(json.dumps(value))  # papermill writes what is not plain as a string
-    if isinstance(default, list | tuple) and isinstance(value, list):
-        item = default[0] if len({type(item) for item in default}) == 1 else None
-        return [_fit(item, part) for part in value]
-    if type(default) is float and type(value) is int:
-        return float(value)
-    if default is not None and type(value) is not type(default):
-        raise TypeError
-    return value
+class _Run:
+    """Knows by nbclient's hooks which cell runs, and says why one failed."""
 
-
-class _Run(contextlib.AbstractContextManager):
-    """Knows by nbclient's hooks which cell runs; a failure becomes a NotebookError."""
-
-    def __init__(self, name: str, failed: Path, manifest: Path | None):
-        self.name, self.failed, self.manifest = name, failed, manifest
+    def __init__(self) -> None:
         self.source, self.reply = "", dict[str, Any]()
 
     def started(self, cell: nbformat.NotebookNode, cell_index: int) -> None:
@@ -190,34 +201,17 @@ class _Run(contextlib.AbstractContextManager):
         if asked or self.reply.get("ename") == "SystemExit":
             raise NotebookError("the cell called exit(), quit() or sys.exit(); raise an error, or use an if")
 
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> None:
-        if error is None:
-            return
-        if self.manifest is not None:
-            self.manifest.unlink(missing_ok=True)
-        why = self._reason(error)  # which may set the source
-        cell = f", cell `{_first_line(self.source, 60)}`" if self.source else ""
-        message = f"{self.name}{cell}: {why}"
-        with contextlib.suppress(Exception):  # there is no copy yet, or half a copy
-            saved = nbformat.read(self.failed, as_version=4)
-            saved.cells.insert(0, nbformat.v4.new_markdown_cell(f"**This run failed.** {message}"))
-            saved.cells[0].metadata["tags"] = ["papermill-error-cell-tag"]  # papermill strips it in a new run
-            nbformat.write(saved, self.failed)
-        if isinstance(error, Exception):
-            raise NotebookError(message) from error
-
-    def _reason(self, error: BaseException) -> str:
+    def why(self, error: BaseException) -> str:
+        """Cell and cause of a failure."""
+        why = _first_line(error, 300) if isinstance(error, Exception) else "interrupted; run it again"
+        for kind, words in REASONS.items():
+            why = words if isinstance(error, kind) else why
         if isinstance(error, PapermillExecutionError):
             self.source = error.source  # with a raises-exception tag, an earlier cell than the last
-            name, value = error.ename, error.evalue
-            if not value:  # such as an unknown magic, of which only the reply says what it is
-                name, value = self.reply.get("ename"), self.reply.get("evalue")
-            return f"{name}: {_first_line(value, 300)}; the failed copy has the traceback"
-        if isinstance(error, CellTimeoutError):
-            return "stopped after the time limit; give a longer --timeout"
-        if isinstance(error, DeadKernelError):
-            return "the kernel died (killed, out of memory, or os._exit)"
-        return _first_line(error, 300) if isinstance(error, Exception) else "interrupted; run it again"
+            # of some errors, such as an unknown magic, only the reply says what they are
+            said = {"ename": error.ename, "evalue": error.evalue} if error.evalue else self.reply
+            why = f"{said['ename']}: {_first_line(said['evalue'], 300)}; the failed copy has the traceback"
+        return (f", cell `{_first_line(self.source, 60)}`: " if self.source else ": ") + why
 
 
 def _first_line(text: object, longest: int) -> str:

@@ -4,6 +4,8 @@ Axes: S seeds, T steps, B bins (0 hardest). Batches are small, so shares are a t
 steps. Bands span the seeds.
 """
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -15,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from gdro import metrics
 from gdro.profiles import BASE, Profile, repository
-from gdro.style import DATA, DIVERGING, EMPTY, METHODS, REPORTED, WIDTH, legend_below
+from gdro.style import COLORS, DATA, DIVERGING, EMPTY, METHODS, REPORTED, WIDTH, legend_below
 
 SMOOTH = 15  # steps of the trailing mean
 SNAPSHOTS = 4  # steps shown in figures 5 and 9
@@ -81,21 +83,20 @@ def paper_figures(profile: Profile, runs: list[dict], scores: pd.DataFrame) -> d
     rewards = {
         profile.label(v): (smoothed(series(runs, v, "mean_reward")), colors[v]) for v in profile.variants
     }
+    ends = {label: values_ST[:, -1].mean() for label, (values_ST, _) in rewards.items()}
+    best = max(ends, key=lambda label: ends[label])
+    title = f"Training reward at the end: {best} highest with {ends[best]:.2f}"
     drawn = {
         "fig1_overview": results_overview(profile, runs, scores),
-        "learning_curves": _trends({"": ("mean reward of the batch", rewards)}, "Training reward"),
+        "learning_curves": _trends({"": ("mean reward of the batch", rewards)}, title),
     }
-    prompt, rollout = (
-        next((name for name, variant in profile.variants.items() if variant.method in (game, "both")), "")
-        for game in ("prompt", "rollout")
-    )
-    if prompt:
-        drawn |= prompt_figures(runs, prompt, profile.label(prompt))
-    if prompt and rollout:
-        drawn["fig6_lead_lag_wse"] = lead_lag_and_error(profile, runs, prompt, rollout)
-    if rollout:
-        even = profile.train_of(rollout).mean_rollouts
-        drawn |= rollout_figures(runs, rollout, profile.label(rollout), even)
+    played = {}
+    for game in ("prompt", "rollout"):
+        if found := [name for name, variant in profile.variants.items() if variant.method in (game, "both")]:
+            played[game] = found[0]
+            drawn |= game_figures(profile, runs, found[0], game)
+    if len(played) == 2:
+        drawn["fig6_lead_lag_wse"] = lead_lag_and_error(profile, runs, **played)
     return drawn
 
 
@@ -104,7 +105,7 @@ def variant_colors(profile: Profile) -> dict[str, str]:
     colors = {BASE: METHODS[BASE]}
     for method in dict.fromkeys(variant.method for variant in profile.variants.values()):
         own = [name for name, variant in profile.variants.items() if variant.method == method]
-        shades = sns.blend_palette([METHODS.get(method, DATA), "white"], len(own) + 1).as_hex()
+        shades = sns.blend_palette([METHODS.get(method, COLORS[5]), "white"], len(own) + 1).as_hex()
         colors |= dict(zip(own, shades, strict=False))
     return colors
 
@@ -168,41 +169,34 @@ def _beside(i, count, size):
     return np.arange(size) + 0.8 * ((i + 0.5) / count - 0.5), 0.8 / count
 
 
-def prompt_figures(runs: list[dict], variant: str, label: str) -> dict[str, Figure]:
-    """Figures 3 to 5: what the data adversary saw and did, mean over seeds."""
-    share_STB, q_STB = shares(runs, variant), series(runs, variant, "probability")
-    last_B = _nanmean(share_STB[:, -1], axis=0)
-    crowd = f"{label}: bin {last_B.argmax()} holds {100 * last_B.max():.0f}% of the prompts at the end"
-    maps = {
-        "share of prompts": (share_STB, None),
-        "weight (batch mean 1)": (smoothed(weights(runs, variant)), 1.0),
-        "success rate": (smoothed(series(runs, variant, "success")), None),
-    }
-    both = {"prompts": (share_STB, DATA), "adversary q": (q_STB, METHODS["prompt"])}
-    return {
-        "fig3_prompt_heatmaps": _heatmaps(maps, crowd),
-        "fig4_adversary_trends": _trends(*_distributions(both, f"{label}: the adversary's q")),
-        "fig5_bin_snapshots": _snapshots({"prompts": (share_STB, DATA)}, crowd),
-    }
-
-
-def rollout_figures(runs: list[dict], variant: str, label: str, even: float) -> dict[str, Figure]:
-    """Figures 7 to 9: where the prompts are and where the rollouts go; `even` is GRPO's number."""
-    data_STB, budget_STB = shares(runs, variant), shares(runs, variant, "rollouts")
+def game_figures(profile: Profile, runs: list[dict], variant: str, game: str) -> dict[str, Figure]:
+    """Figures 3 to 5 (game "prompt") or 7 to 9 ("rollout"): what the adversary saw and did."""
+    label, data_STB = profile.label(variant), shares(runs, variant)
+    maps: dict[str, tuple] = {"share of prompts": (data_STB, None)}
+    prompts = {"prompts": (data_STB, DATA)}
+    if game == "prompt":
+        last_B = _nanmean(data_STB[:, -1], axis=0)
+        crowd = f"{label}: bin {last_B.argmax()} holds {100 * last_B.max():.0f}% of the prompts at the end"
+        maps["weight (batch mean 1)"] = smoothed(weights(runs, variant)), 1.0
+        maps["success rate"] = smoothed(series(runs, variant, "success")), None
+        chosen = {"adversary q": (series(runs, variant, "probability"), METHODS[game])}
+        trends = _trends(*_distributions(prompts | chosen, f"{label}: the adversary's q"))
+        names = "fig3_prompt_heatmaps", "fig4_adversary_trends", "fig5_bin_snapshots"
+        return dict(zip(names, (_heatmaps(maps, crowd), trends, _snapshots(prompts, crowd)), strict=True))
+    even, budget_STB = profile.train_of(variant).mean_rollouts, shares(runs, variant, "rollouts")
     rollouts_STB = smoothed(series(runs, variant, "rollouts"))
-    low, high = np.nanmin(rollouts_STB), np.nanmax(rollouts_STB)
-    maps = {"share of prompts": (data_STB, None), "rollouts per prompt": (rollouts_STB, float(even))}
-    both = {"prompts": (data_STB, DATA), "rollouts": (budget_STB, METHODS["rollout"])}
-    panels, finding = _distributions(both, f"{label}: the budget")
-    price = {"_price": (series(runs, variant, "price"), METHODS["rollout"])}
+    maps["rollouts per prompt"] = rollouts_STB, float(even)
+    spent = prompts | {"rollouts": (budget_STB, METHODS[game])}
+    panels, finding = _distributions(spent, f"{label}: the budget")
+    panels["Shadow price"] = "μ (mean bin: 1)", {"_price": (series(runs, variant, "price"), METHODS[game])}
     moved = 50 * np.nanmean(np.abs(budget_STB - data_STB).sum(axis=2))
-    title = f"{label}: bins get {low:.1f} to {high:.1f} rollouts per prompt (GRPO: {even:g})"
+    least, most = np.nanmin(rollouts_STB), np.nanmax(rollouts_STB)
+    title = f"{label}: bins get {least:.1f} to {most:.1f} rollouts per prompt (GRPO: {even:g})"
+    moves = f"{label} moves {moved:.1f}% of the rollouts between bins"
     return {
         "fig7_rollout_heatmaps": _heatmaps(maps, title),
-        "fig8_budget_trends": _trends(panels | {"Shadow price": ("μ (mean bin: 1)", price)}, finding),
-        "fig9_data_against_budget": _snapshots(
-            both, f"{label} moves {moved:.1f}% of the rollouts between bins"
-        ),
+        "fig8_budget_trends": _trends(panels, finding),
+        "fig9_data_against_budget": _snapshots(spent, moves),
     }
 
 
@@ -240,8 +234,7 @@ def one_run(record: list[dict], title: str) -> Figure:
         "rollouts per prompt": (smoothed(series(runs, "it", "rollouts")), None),
     }
     # a method that has no weights, or moves no rollouts, has no such panel
-    known = {name: panel for name, panel in panels.items() if np.isfinite(panel[0]).any()}
-    return _heatmaps(known, title)
+    return _heatmaps({name: panel for name, panel in panels.items() if np.isfinite(panel[0]).any()}, title)
 
 
 def _distributions(kinds, what):
@@ -260,10 +253,15 @@ def _distributions(kinds, what):
     return panels, f"{what} lies {abs(ahead):.2f} bins {'easier' if ahead > 0 else 'harder'} than the prompts"
 
 
+def _panels(count, height, **options):
+    figure, axes = plt.subplots(1, count, figsize=(WIDTH, height), squeeze=False, **options)
+    return figure, axes[0]
+
+
 def _trends(panels, title):
     """Means over seeds with bands that span them. panels: {title: (ylabel, {label: ((S, T), colour)})}."""
-    figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 2.4), squeeze=False)
-    for axis, (name, (ylabel, lines)) in zip(axes[0], panels.items(), strict=True):
+    figure, axes = _panels(len(panels), 2.4)
+    for axis, (name, (ylabel, lines)) in zip(axes, panels.items(), strict=True):
         for label, (values_ST, color) in lines.items():
             steps, style = np.arange(1, values_ST.shape[1] + 1), "--" if color == METHODS["grpo"] else "-"
             axis.plot(steps, _nanmean(values_ST, axis=0), style, color=color, label=label)
@@ -277,18 +275,21 @@ def _trends(panels, title):
 
 def _heatmaps(panels, title):
     """Steps × bins. panels: {title: ((S, T, B), white at this value or None)}."""
-    figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 2.4), squeeze=False)
-    for axis, (name, (values_STB, center)) in zip(axes[0], panels.items(), strict=True):
-        mean_TB = pd.DataFrame(_nanmean(values_STB, axis=0), index=range(1, values_STB.shape[1] + 1))
+    figure, axes = _panels(len(panels), 2.4)
+    for axis, (name, (values_STB, center)) in zip(axes, panels.items(), strict=True):
+        mean_BT = _nanmean(values_STB, axis=0).T
+        bins, steps = mean_BT.shape
         if name == "share of prompts":
-            mean_TB = mean_TB.replace(0.0, np.nan)
-        look: dict[str, object] = {"cmap": "viridis", "cbar_kws": {"format": "%.2f"}}
+            mean_BT = np.where(mean_BT > 0, mean_BT, np.nan)
+        look: dict[str, Any] = {"cmap": "viridis"}
         if center is not None:
-            low, high = min(mean_TB.min().min(), center - 0.1), max(mean_TB.max().max(), center + 0.1)
-            look |= {"cmap": DIVERGING, "norm": TwoSlopeNorm(center, low, high)}
-        sns.heatmap(mean_TB.T, ax=axis, **look)
-        axis.invert_yaxis()
-        axis.set(xlabel="step", ylabel="bin (0 hardest)", title=name, facecolor=EMPTY)
+            low, high = np.nanmin(mean_BT), np.nanmax(mean_BT)
+            norm = TwoSlopeNorm(center, min(low, center - 0.1), max(high, center + 0.1))
+            look = {"cmap": DIVERGING, "norm": norm}
+        look |= {"aspect": "auto", "origin": "lower", "interpolation": "nearest"}
+        image = axis.imshow(mean_BT, extent=(0.5, steps + 0.5, -0.5, bins - 0.5), **look)
+        figure.colorbar(image, ax=axis, format="%.2f")
+        axis.set(xlabel="step", ylabel="bin (0 hardest)", title=name, facecolor=EMPTY, yticks=range(bins))
         axis.grid(False)
     figure.suptitle(f"{title}; grey: no prompts")
     return figure
@@ -296,14 +297,13 @@ def _heatmaps(panels, title):
 
 def _snapshots(kinds, title):
     """Distributions over the bins at four steps. kinds: {label: ((S, T, B), colour)}."""
-    figure, axes = plt.subplots(1, SNAPSHOTS, figsize=(WIDTH, 2.3), sharey=True)
+    figure, axes = _panels(SNAPSHOTS, 2.3, sharey=True)
     for part, axis in enumerate(axes, start=1):
         for i, (label, (values_STB, color)) in enumerate(kinds.items()):
             _, steps, bins = values_STB.shape
             step = steps * part // SNAPSHOTS
             place, width = _beside(i, len(kinds), bins)
-            mean_B = _nanmean(values_STB[:, step - 1], axis=0)
-            axis.bar(place, mean_B, width, label=label, color=color)
+            axis.bar(place, _nanmean(values_STB[:, step - 1], axis=0), width, label=label, color=color)
         # on a linear scale one crowded bin hides the others
         axis.set_yscale("function", functions=(np.sqrt, np.square))
         axis.set(title=f"step {step}", xlabel="bin (0 hardest)", xticks=range(bins), ylim=(0, 1))

@@ -10,7 +10,8 @@ import os
 import platform
 import secrets
 from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -40,8 +41,7 @@ def replace_text(path: str | Path, text: str) -> None:
 
 def write_table(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write `rows` as JSON lines; ValueError names the row (from 0) and key of a bad value."""
-    lines = [json.dumps(_plain(row, f"row {number}")) for number, row in enumerate(rows)]
-    replace_text(path, "".join(line + "\n" for line in lines))
+    replace_text(path, "".join(json.dumps(_plain(row, f"row {i}")) + "\n" for i, row in enumerate(rows)))
 
 
 def read_table(path: str | Path) -> list[dict[str, Any]]:
@@ -54,16 +54,10 @@ def read_table(path: str | Path) -> list[dict[str, Any]]:
 
 def write_manifest(path: str | Path, payload: Mapping[str, Any]) -> None:
     """Write `payload` with versions and kind of machine; no host names and no paths: it may be published."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     surroundings = {
         "gdro": gdro.__version__,
         "python": platform.python_version(),
-        "packages": found,
+        "packages": {name: version(name) for name in PACKAGES if find_spec(name)},
         "platform": {"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count()},
     }
     if taken := sorted(set(payload) & set(surroundings)):
@@ -83,12 +77,12 @@ def save_state(path: str | Path, state: Mapping[str, Any]) -> None:
 
 def load_state(path: str | Path) -> dict[str, Any]:
     """Return the nested dictionary that `save_state` wrote; ValueError if there is none."""
-    return json.loads(_read_text(path, "saved state"), object_hook=_decode)
 
+    def decoded(value: dict[str, Any]) -> Any:
+        is_array = value.keys() == {"array", "dtype", "shape"}
+        return np.array(value["array"], value["dtype"]).reshape(value["shape"]) if is_array else value
 
-def _decode(value: dict[str, Any]) -> Any:
-    is_array = value.keys() == {"array", "dtype", "shape"}
-    return np.array(value["array"], value["dtype"]).reshape(value["shape"]) if is_array else value
+    return json.loads(_read_text(path, "saved state"), object_hook=decoded)
 
 
 def _plain(value: Any, where: str, tagged: bool = False) -> Any:
@@ -98,9 +92,8 @@ def _plain(value: Any, where: str, tagged: bool = False) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise ValueError(f"{where} has the key {key!r}, a {type(key).__name__}: use a str")
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise ValueError(f"{where} has the key {wrong[0]!r}, a {type(wrong[0]).__name__}: use a str")
         return {key: _plain(item, f"{where}, {key!r}", tagged) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, f"{where}, [{place}]", tagged) for place, item in enumerate(value)]
@@ -119,7 +112,7 @@ def _read_text(path: str | Path, kind: str) -> str:
 
 def _parse(text: str, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse)
     except ValueError as error:
         raise ValueError(f"{where} is broken ({error}): run what wrote it again") from error
     if not isinstance(value, dict):
@@ -127,5 +120,5 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")

@@ -1,11 +1,8 @@
 """Runs in; the table of results out: scores with intervals, what was spent, differences to GRPO.
 
-    python -m gdro.report show PROFILE      # the table of a finished profile
-
 All numbers come from the runs' records. Axes: S seeds, P held-out prompts.
 """
 
-import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -49,14 +46,11 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
 
 def prompt_scores(runs: list[dict], variant: str, k: int) -> dict[str, np.ndarray]:
     """mean@n and pass@k of every prompt: {"mean": (S, P), "pass": (S, P)}, prompts ordered by uid."""
-    successes_SP, trials_SP = (
-        np.array([[row[key] for row in run["evaluation"]] for run in runs_of(runs, variant)])
-        for key in ("successes", "trials")
+    rows = [run["evaluation"] for run in runs_of(runs, variant)]
+    hits_SP, trials_SP = (
+        np.array([[row[key] for row in of_run] for of_run in rows]) for key in ("successes", "trials")
     )
-    return {
-        "mean": metrics.mean_at_k(successes_SP, trials_SP),
-        "pass": metrics.pass_at_k(successes_SP, trials_SP, k),
-    }
+    return {"mean": metrics.mean_at_k(hits_SP, trials_SP), "pass": metrics.pass_at_k(hits_SP, trials_SP, k)}
 
 
 def prompt_groups(runs: list[dict], k: int) -> dict[str, np.ndarray]:
@@ -95,11 +89,8 @@ def score_table(profile: Profile, runs: list[dict], resamples: int = 2000) -> pd
 
 def family_table(profile: Profile, runs: list[dict], resamples: int = 2000) -> pd.DataFrame:
     """The same with mean@n of each family (a skill, a data set, a level) as the scores."""
-    families_P = prompt_groups(runs, profile.evaluation.k)["family"]
-    kinds = {
-        str(family): lambda values, members_P=families_P == family: values["mean"][:, members_P]
-        for family in dict.fromkeys(families_P)
-    }
+    family_P = prompt_groups(runs, profile.evaluation.k)["family"]
+    kinds = {str(f): lambda values, f=f: values["mean"][:, family_P == f] for f in dict.fromkeys(family_P)}
     return _estimates(profile, runs, kinds, resamples)
 
 
@@ -162,12 +153,11 @@ def printed_tables(
     spent["controller %"] = 100 * spent.pop("controller s") / spent["train s"]
     formats = ("", ",.0f", ",.0f", ".0f", ".0f", ".0f", "+.2f", ".2f")
     gain_title = "Difference to GRPO, paired by seed and prompt; intervals that contain 0 are inconclusive"
+    value = "value", "low", "high"
     tables = {
-        "Scores on held-out prompts": _intervals(scores, "value", "low", "high", form="{:.3f}"),
+        "Scores on held-out prompts": _intervals(scores, *value, form="{:.3f}"),
         gain_title: _intervals(scores, "gain", "gain_low", "gain_high", form="{:+.3f}"),
-        f"mean@{profile.evaluation.samples} by family": _intervals(
-            families, "value", "low", "high", form="{:.3f}"
-        ),
+        f"mean@{profile.evaluation.samples} by family": _intervals(families, *value, form="{:.3f}"),
         "What was spent, mean over seeds; generate and controller are parts of train": spent.to_markdown(
             index=False, floatfmt=formats, missingval="–"
         ),
@@ -182,17 +172,3 @@ def _intervals(table, *columns, form):
     wide = table.assign(cell=cells).pivot(index="label", columns="score", values="cell")
     wide = wide.reindex(index=table["label"].unique(), columns=table["score"].unique()).fillna("–")
     return wide.rename_axis(index="method", columns=None).to_markdown(disable_numparse=True) if cells else ""
-
-
-def main(arguments: list[str]) -> None:
-    """Print the table of a finished profile."""
-    if len(arguments) != 2 or arguments[0] != "show":
-        raise SystemExit("usage: python -m gdro.report show PROFILE")
-    manifest = read_manifest(Path("runs") / arguments[1] / "results" / "manifest.json")
-    print("\n" + manifest["table"])
-    print("figures:  " + "\n          ".join(manifest["figures"]))
-    print(f"records:  runs/{arguments[1]}/")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

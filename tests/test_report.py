@@ -161,8 +161,3 @@ def test_runs_that_are_not_the_profiles_are_refused(profile, runs_dir, damage, m
     finally:
         for file, content in kept.items():
             file.write_bytes(content)
-
-
-def test_bad_usage_is_explained():
-    with pytest.raises(SystemExit, match="usage:"):
-        report.main(["show"])

@@ -5,7 +5,6 @@ pure function of `gdro` is called, last elsewhere; in memory they are last, so t
 over them.
 """
 
-from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -16,32 +15,7 @@ from gdro.bins import move_bins
 from gdro.methods.base import EPSILON
 from gdro.methods.both import Both
 from gdro.methods.prompt_gdro import bin_means, debiased, ema_scores, exponential_weights, mixed_probabilities
-from gdro.toy.games import (
-    HELD_OUT,
-    WORLDS,
-    Game,
-    draw_directions,
-    draw_numbers,
-    draw_offsets,
-    skills_of,
-)
-
-
-class Scores:
-    """Scores of the bins in all games, (12), debiased."""
-
-    def __init__(self, bins: int, games: int, ema: float) -> None:
-        self.ema, self.ema_GB = ema, np.zeros((bins, games)).T
-        self.visits_GB = np.zeros((bins, games), int).T
-
-    def update(self, means_GB: np.ndarray) -> None:
-        """One step; NaN where a bin is absent."""
-        self.ema_GB = ema_scores(self.ema_GB, means_GB, self.ema)
-        self.visits_GB = self.visits_GB + ~np.isnan(means_GB)
-
-    def values(self) -> np.ndarray:
-        """(G, B)."""
-        return debiased(self.ema_GB, self.visits_GB, self.ema, 1)
+from gdro.toy.games import HELD_OUT, Game, draw_directions, draw_numbers, draw_offsets
 
 
 class Table:
@@ -55,36 +29,29 @@ class Table:
         self.generators = [np.random.default_rng((seed, 2)) for seed in seeds]
 
         # the learner
-        transfer_G, self.noise_G, self.step_size_G = (
-            np.tile(values_M, self.S)
-            for values_M in zip(*((g.world.transfer, g.world.noise, g.step_size) for g in games), strict=True)
-        )
-        self.own_G, self.to_skill_G = np.sqrt(1 - transfer_G), np.sqrt(transfer_G)
+        self.step_size_G = np.tile([game.step_size for game in games], self.S)
+        self.own, self.to_skill = (1 - world.transfer) ** 0.5, world.transfer**0.5
         self.memory_FG, self.strength_KG = np.zeros((world.capacity, self.G)), np.zeros((self.K, self.G))
-        numbers_S = np.array(seeds) % WORLDS
-        worlds, firsts, self.world_S = np.unique(numbers_S, return_index=True, return_inverse=True)
         sizes = (self.D, self.K * HELD_OUT, self.A, world.capacity)
-        drawn = zip(*(draw_directions(*sizes, int(number)) for number in worlds), strict=True)
-        self.directions_WXF, self.held_out_WXF = (  # X: answer × prompt
-            np.stack(part).reshape(len(worlds), -1, world.capacity) for part in drawn
+        drawn = zip(*(draw_directions(*sizes, seed) for seed in seeds), strict=True)
+        self.all_SXF, self.held_out_SXF = (  # X: answer × prompt
+            np.stack(part).reshape(self.S, -1, world.capacity) for part in drawn
         )
-        # seeds are sorted by world, so the columns of one lie side by side
-        self.columns_W = [slice(*ends) for ends in pairwise([*(firsts * self.M).tolist(), self.G])]
-        offsets = [draw_offsets(game.world, int(n)) for n in numbers_S for game in games]
-        offset_DG, self.held_out_offset_EG = (np.stack(part, axis=1) for part in zip(*offsets, strict=True))
+        offsets = zip(*(draw_offsets(game.world, seed) for seed in seeds for game in games), strict=True)
+        offset_DG, self.held_out_offset_EG = (np.stack(part, axis=1) for part in offsets)
         self.offset_X = offset_DG.ravel()
-        self.skill_X = np.tile(np.stack([skills_of(g.world) for g in games], axis=1), (1, self.S)).ravel()
+        self.skill_X = np.tile(np.stack([g.world.skill_D for g in games], axis=1), (1, self.S)).ravel()
 
-        # the controllers: settings, bins, scores
+        # the controllers: settings, bins, and the scores (12) of the bins by game, with their visits
         method = cast(Both, self.game.controller("both").method)
         self.prompt, self.rollout, by_skill = method.prompt, method.rollout, self.game.grouping == "skill"
         self.B, self.edges = self.prompt.num_bins, np.arange(1, self.game.num_bins) / self.game.num_bins
         self.record = ESTIMATORS[self.game.estimator](self.game.k, 50)
         self.record.grow(self.D * self.G)
         self.bin_X = self.skill_X.copy() if by_skill else np.full(self.D * self.G, -1)
-        self.failures = Scores(self.B, self.G, self.prompt.ema)
-        self.variances = Scores(self.B, self.G, self.rollout.ema)
-        self.total_GB, self.price_G = np.zeros((self.B, self.G)).T, np.zeros(self.G)
+        nothing_GB = np.zeros((self.B, self.G)).T
+        self.emas = {game: (nothing_GB, nothing_GB.astype(int)) for game in ("prompt", "rollout")}
+        self.total_GB, self.price_G = nothing_GB.copy("K"), np.zeros(self.G)
 
     def step(self) -> None:
         """Draw a batch, plan, sample, observe, learn."""
@@ -96,7 +63,7 @@ class Table:
         if self.game.method == "resample":
             slots_PG = self._resampled(data_SD, slots_SP)
         self.place_PG = slots_PG * self.G + self.columns_G
-        p_APG = self._probabilities_of_answers(slots_PG)
+        p_APG = self._policy(slots_PG)
         self.bins_PG = self.bin_X.take(self.place_PG)
         n_PG = self._plan(p_APG[0])
         counts_APG = sampled_answers(p_APG, n_PG, rollouts_SRP, self.M)
@@ -113,16 +80,15 @@ class Table:
         """As `PromptMethod.draw`: bins by q (not seen yet: by share), within a bin at random, evenly."""
         bins_DG = self.bin_X.reshape(self.D, self.G)
         counts_CG = self._counts(bins_DG)  # row 0: not seen yet
-        q_CG, seen_CG = counts_CG / self.D, counts_CG[1:] > 0
-        q_BG = np.where(seen_CG, self._q().T, 0.0)
-        q_CG[1:] = q_BG * q_CG[1:].sum(axis=0) / np.where(seen_CG.any(axis=0), q_BG.sum(axis=0), 1.0)
-        ladder_CG = q_CG.cumsum(axis=0)
+        q_BG = np.where(counts_CG[1:] > 0, self._q().T, 0.0)
+        q_BG *= counts_CG[1:].sum(axis=0) / np.maximum(q_BG.sum(axis=0), 1e-300)
+        ladder_CG = np.concatenate([counts_CG[:1], q_BG]).cumsum(axis=0)
         numbers_PG = self._of_seeds(np.sort(slots_SP, axis=1))
         bin_PG = (numbers_PG >= (ladder_CG / ladder_CG[-1])[:-1, None]).sum(axis=0)  # increasing in P
         first_CG = (bin_PG < np.arange(self.B + 1)[:, None, None]).sum(axis=1)
-        start_CG, size_CG = counts_CG.cumsum(axis=0) - counts_CG, np.maximum(counts_CG, 1)
+        start_CG = counts_CG.cumsum(axis=0) - counts_CG
         first_PG, start_PG, size_PG = (
-            np.take_along_axis(values_CG, bin_PG, 0) for values_CG in (first_CG, start_CG, size_CG)
+            np.take_along_axis(values_CG, bin_PG, 0) for values_CG in (first_CG, start_CG, counts_CG)
         )
         turn_PG = (np.arange(self.P)[:, None] - first_PG) % size_PG
         order_SD = data_SD.argsort(axis=1)
@@ -133,29 +99,29 @@ class Table:
 
     # The learner
 
-    def _probabilities_of_answers(self, slots_PG):
+    def _policy(self, slots_PG):
+        """Probabilities of the answers to the prompts of the batch, (A, P, G)."""
         if self.game.method == "resample":  # every game has a batch of its own
-            z_APG = self._logits(self.directions_WXF).reshape(self.A, -1).take(self.place_PG, axis=1)
+            self.batch_SXF = self.all_SXF
+            z_APG = self._logits(self.all_SXF).reshape(self.A, -1).take(self.place_PG, axis=1)
         else:
             prompts_SAP = slots_PG[:, :: self.M].T[:, None] + np.arange(self.A)[:, None] * self.D
-            self.batch_SXF = self.directions_WXF[self.world_S[:, None], prompts_SAP.reshape(self.S, -1)]
-            z_APG = np.empty((self.A, self.P, self.G))
-            np.matmul(self.batch_SXF, self._by_seed(self.memory_FG), out=self._by_seed(z_APG))
-        z_APG *= self.own_G
-        z_APG[0] += self.offset_X.take(self.place_PG)
+            self.batch_SXF = self.all_SXF[np.arange(self.S)[:, None], prompts_SAP.reshape(self.S, -1)]
+            z_APG = self._logits(self.batch_SXF).reshape(self.A, self.P, self.G)
+        z_APG *= self.own
         self.skill_place_PG = self.skill_X.take(self.place_PG) * self.G + self.columns_G
-        z_APG[0] += (self.to_skill_G * self.strength_KG).take(self.skill_place_PG)
+        z_APG[0] += self.offset_X.take(self.place_PG)
+        z_APG[0] += (self.to_skill * self.strength_KG).take(self.skill_place_PG)
         return _softmax(z_APG)
 
     def _by_seed(self, values_XG):
         """The same array as (S, X, M)."""
         return values_XG.reshape(-1, self.S, self.M).transpose(1, 0, 2)
 
-    def _logits(self, directions_WXF):
+    def _logits(self, directions_SXF):
         """⟨ε, θ⟩ for each answer to each prompt, (X, G)."""
-        z_XG = np.empty((directions_WXF.shape[1], self.G))
-        for directions_XF, columns in zip(directions_WXF, self.columns_W, strict=True):
-            np.matmul(directions_XF, self.memory_FG[:, columns], out=z_XG[:, columns])
+        z_XG = np.empty((directions_SXF.shape[1], self.G))
+        np.matmul(directions_SXF, self._by_seed(self.memory_FG), out=self._by_seed(z_XG))
         return z_XG
 
     def _learn(self, counts_APG, n_PG, words_SF):
@@ -163,21 +129,18 @@ class Table:
         pull_APG, square_PG = answer_pulls(counts_APG, n_PG)
         step_PG = self.step_size_G / self.P * self._prompt_weights()
         pull_APG *= step_PG
-        pull_FG = np.empty(self.memory_FG.shape)
+        pull_XG, pull_FG = pull_APG, np.empty(self.memory_FG.shape)
         if self.game.method == "resample":
             places_APG = np.arange(self.A)[:, None, None] * (self.D * self.G) + self.place_PG
-            pull_X = np.bincount(places_APG.ravel(), pull_APG.ravel(), self.A * self.D * self.G)
-            for directions_XF, columns in zip(self.directions_WXF, self.columns_W, strict=True):
-                pull_FG[:, columns] = directions_XF.T @ pull_X.reshape(-1, self.G)[:, columns]
-        else:
-            np.matmul(self.batch_SXF.swapaxes(1, 2), self._by_seed(pull_APG), out=self._by_seed(pull_FG))
-        self.memory_FG += self.own_G * pull_FG
+            pull_XG = np.bincount(places_APG.ravel(), pull_APG.ravel(), self.A * self.D * self.G)
+        np.matmul(self.batch_SXF.swapaxes(1, 2), self._by_seed(pull_XG), out=self._by_seed(pull_FG))
+        self.memory_FG += self.own * pull_FG
         # Independent Gaussian directions add up to one whose variance is the sum of the squared factors,
         # so the answers' own words take one draw, exact in law
-        length_G = self.noise_G * np.sqrt((square_PG * step_PG**2).sum(axis=0) / len(self.memory_FG))
-        self.memory_FG += length_G * self._of_seeds(words_SF)
+        variance_G = (square_PG * step_PG**2).sum(axis=0) / len(self.memory_FG)
+        self.memory_FG += self.game.world.noise * np.sqrt(variance_G) * self._of_seeds(words_SF)
         gained = np.bincount(self.skill_place_PG.ravel(), pull_APG[0].ravel(), self.K * self.G)
-        self.strength_KG += self.to_skill_G * gained.reshape(self.K, self.G)
+        self.strength_KG += self.to_skill * gained.reshape(self.K, self.G)
 
     # The controllers
 
@@ -200,7 +163,7 @@ class Table:
             return greedy_rollouts(rate_PG * (1 - rate_PG), game.n_min, game.n_max, spare)
         if game.method not in ("rollout", "both"):
             return np.full((1, 1), mean)
-        counts_GB, scores_GB = self._counts(self.bins_PG)[1:].T, self.variances.values()
+        counts_GB, scores_GB = self._counts(self.bins_PG)[1:].T, self._scores("rollout")
         average_G = scores_GB.mean(axis=1)  # as in `RolloutGDRO.losses`, of which only ratios matter
         scale_G = mean**2 / np.where(average_G > 0, average_G, np.inf)
         losses_GBN = (scores_GB * scale_G[:, None])[..., None] / self.rollout.arms
@@ -220,14 +183,14 @@ class Table:
         if self.game.score == "cumulative":
             self.total_GB += np.nan_to_num(means_GB) * counts_GB * (self.B / self.P)
         else:
-            self.failures.update(means_GB)
+            self._update_scores("prompt", means_GB)
         if self.game.method in ("rollout", "both"):
             free_PG = np.where(n_PG > 1, n_PG - 1.0, np.nan)
-            self.variances.update(self._bin_means(bins_PG, rate_PG * (1 - rate_PG) * n_PG / free_PG)[0])
-            asked_G = (counts_GB * (np.exp(self.log_p_GBN) @ self.rollout.arms)).sum(axis=1)
-            count_G, mean = counts_GB.sum(axis=1), self.game.mean_rollouts
-            demand_G = np.where(count_G > 0, asked_G / np.maximum(count_G, 1), mean)  # no bins: no change
-            self.price_G = price_step(self.price_G, demand_G, mean, self.rollout.price_lr)
+            variance_PG = rate_PG * (1 - rate_PG) * n_PG / free_PG
+            self._update_scores("rollout", self._bin_means(bins_PG, variance_PG)[0])
+            asked_GB = np.exp(self.log_p_GBN) @ self.rollout.arms - self.game.mean_rollouts
+            excess_G = (counts_GB * asked_GB).sum(axis=1) / np.maximum(counts_GB.sum(axis=1), 1)
+            self.price_G = price_step(self.price_G, excess_G, 0.0, self.rollout.price_lr)
 
     def _visit(self, correct_PG, n_PG):
         """As `DifficultyBins.visit`, every prompt of every game a row of its own."""
@@ -241,8 +204,16 @@ class Table:
             estimate = self.record.pass_at_k(rows)
             self.bin_X[rows] = move_bins(self.bin_X[rows], estimate, self.edges, self.game.hysteresis)
 
+    def _update_scores(self, game, means_GB):
+        """(12); NaN where a bin is absent."""
+        (ema_GB, visits_GB), ema = self.emas[game], getattr(self, game).ema
+        self.emas[game] = ema_scores(ema_GB, means_GB, ema), visits_GB + ~np.isnan(means_GB)
+
+    def _scores(self, game):
+        return debiased(*self.emas[game], getattr(self, game).ema, 1)
+
     def _adversary_weights(self):
-        scores_GB = self.total_GB if self.game.score == "cumulative" else self.failures.values()
+        scores_GB = self.total_GB if self.game.score == "cumulative" else self._scores("prompt")
         return exponential_weights(scores_GB, self.prompt.eta, self.prompt.clip)
 
     def _q(self):
@@ -262,9 +233,8 @@ class Table:
 
     def measure(self) -> tuple[np.ndarray, ...]:
         """Accuracy and pass@8 on held-out prompts, mean by skill, (G, K), exact; and q, (G, B)."""
-        z_AEG = self._logits(self.held_out_WXF).reshape(self.A, -1, self.G) * self.own_G
-        strength_KG = self.to_skill_G * self.strength_KG
-        z_AEG[0] += self.held_out_offset_EG + np.repeat(strength_KG, HELD_OUT, axis=0)
+        z_AEG = self._logits(self.held_out_SXF).reshape(self.A, -1, self.G) * self.own
+        z_AEG[0] += self.held_out_offset_EG + np.repeat(self.to_skill * self.strength_KG, HELD_OUT, axis=0)
         p_KEG = _softmax(z_AEG)[0].reshape(self.K, HELD_OUT, self.G)
         return p_KEG.mean(axis=1).T, (1 - (1 - p_KEG) ** 8).mean(axis=1).T, self._q()
 
@@ -275,9 +245,7 @@ def sampled_answers(p_APG: np.ndarray, n_PG: np.ndarray, numbers_SRP: np.ndarray
     Args:
         numbers_SRP: uniform numbers of the first, second … rollout, for each seed's `games` columns.
     """
-    ladder_APG, least, most = p_APG[:-1].copy(), int(n_PG.min()), int(n_PG.max())
-    for before_PG, rung_PG in pairwise(ladder_APG):  # a running sum
-        rung_PG += before_PG
+    ladder_APG, least, most = p_APG[:-1].cumsum(axis=0), int(n_PG.min()), int(n_PG.max())
     below_APG = np.zeros(ladder_APG.shape, np.int8 if most < 128 else np.int32)  # rollouts below each rung
     for r, number_PS in enumerate(np.ascontiguousarray(numbers_SRP.transpose(1, 2, 0)[:most])):
         number_PG = np.repeat(number_PS, games, axis=1)

@@ -5,7 +5,7 @@ Axes: as in `gdro.toy`.
 
 import copy
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,39 +24,25 @@ METHODS = {
     "both": "both games",
     "oracle": "oracle allocation",
 }
-WORLDS = 16  # seed s is played in the random world s mod 16: games of one world share its directions
 HELD_OUT = 8  # prompts of each skill
 ROLLOUT_NUMBERS = 16  # random numbers drawn for each slot, whatever n_max is
 
 
 @dataclass(frozen=True)
 class World:
-    """What is to be learned.
-
-    Args:
-        skills, prompts: how many; every skill has at least one prompt.
-        tail: the share of the k-th skill is proportional to k^−tail; 0 is even.
-        spread: the hardest skill starts so many logits below the mean, the easiest as many above.
-        mean_logit: where the mean starts; −0.5 is a pass rate of 0.17 among 4 answers.
-        jitter: standard deviation of a prompt's own offset within its skill.
-        rare: whether rare skills are the "hard" ones, the "easy" ones, or "mixed" (at random, per world).
-        transfer: part of a lesson that carries over to the skill, in [0, 1]; the rest is the prompt's own.
-        capacity: size of the memory; a small one makes prompts interfere.
-        noise: length of the random direction in which a sampled answer's own words pull.
-        answers: at least 2, one is correct.
-    """
+    """What is to be learned."""
 
     skills: int = 6
-    prompts: int = 48
-    tail: float = 1.0
-    spread: float = 2.0
-    mean_logit: float = -0.5
-    jitter: float = 0.7
-    rare: str = "hard"
-    transfer: float = 0.3
-    capacity: int = 64
-    noise: float = 2.0
-    answers: int = 4
+    prompts: int = 48  # at least one of each skill
+    tail: float = 1.0  # the share of the k-th skill is proportional to k^−tail; 0 is even
+    spread: float = 2.0  # the hardest skill starts so many logits below the mean, the easiest as many above
+    mean_logit: float = -0.5  # where the mean starts: a pass rate of 0.17 among 4 answers
+    jitter: float = 0.7  # standard deviation of a prompt's own offset within its skill
+    rare: str = "hard"  # whether rare skills are the "hard" ones, the "easy" ones, or "mixed" (at random)
+    transfer: float = 0.3  # part of a lesson that carries over to the skill; the rest is the prompt's own
+    capacity: int = 64  # size of the memory; a small one makes prompts interfere
+    noise: float = 2.0  # length of the random direction in which a sampled answer's own words pull
+    answers: int = 4  # one is correct
 
     def __post_init__(self) -> None:
         for name, least in (("skills", 1), ("prompts", self.skills), ("capacity", 1), ("answers", 2)):
@@ -67,29 +53,29 @@ class World:
         check_number("transfer", self.transfer, 0, 1, remedy="it is a share")
         check_choice("rare", self.rare, ("hard", "easy", "mixed"))
 
+    @property
+    def skill_D(self) -> np.ndarray:
+        """Skill of each prompt, the most frequent first: shares k^−tail by largest remainder, at least 1."""
+        share_K = np.arange(1, self.skills + 1.0) ** -self.tail
+        exact_K = 1 + (self.prompts - self.skills) * share_K / share_K.sum()
+        counts_K = np.floor(exact_K).astype(np.int64)
+        most_cut = np.argsort(counts_K - exact_K, kind="stable")
+        counts_K[most_cut[: self.prompts - counts_K.sum()]] += 1
+        return np.repeat(np.arange(self.skills), counts_K)
+
 
 @dataclass(frozen=True)
 class Game:
-    """A world and a way to train in it.
-
-    Args:
-        method: a name in `METHODS`, a registered name, or a `Method` (each game plays a copy of it).
-        batch: prompts a step, at most the world's.
-        mean_rollouts: n̄, a whole number.
-        n_min … price_lr: as in `GDROController`, `DifficultyBins`, `PromptGDRO` and `RolloutGDRO`.
-        grouping: "difficulty", or "skill": static groups, known from the start.
-        score: "ema" is (12); "cumulative" adds up the losses of all prompts in the bin, so that frequent
-            bins score high.
-    """
+    """A world and a way to train in it; from n_min on as in the controller, the bins and the two games."""
 
     world: World = field(default_factory=World)
-    method: str | Method = "grpo"
+    method: str | Method = "grpo"  # in `METHODS`, registered, or a `Method` (each game plays a copy of it)
     step_size: float = 8.0
-    batch: int = 16
+    batch: int = 16  # prompts a step, at most the world's
     mean_rollouts: int = 4
     n_min: int = 2
     n_max: int = 8
-    grouping: str = "difficulty"
+    grouping: str = "difficulty"  # or "skill": static groups, known from the start
     num_bins: int = 6
     estimator: str = "beta"
     k: int = 8
@@ -98,6 +84,7 @@ class Game:
     ema: float = 0.12
     clip: float = 5.0
     max_weight: float = 15.0
+    # "ema" is (12); "cumulative" adds up the losses of all prompts in a bin, so that frequent bins score high
     score: str = "ema"
     rollout_eta: float = 0.65
     price_lr: float = 0.05
@@ -116,12 +103,12 @@ class Game:
     def controller(self, method: str | Method, seed: int = 0) -> GDROController:
         """A controller with this game's settings; ValueError if one lies outside its domain."""
         record: dict[str, Any] = {"k": self.k, "estimator": self.estimator}
-        bins = DifficultyBins(
-            np.arange(1, self.num_bins) / self.num_bins, hysteresis=self.hysteresis, **record
-        )
         if self.grouping == "skill":
-            groups = range(self.world.skills)
-            bins = StaticGroups(range(self.world.prompts), skills_of(self.world).tolist(), groups, **record)
+            groups, skills = self.world.skill_D.tolist(), range(self.world.skills)
+            bins: DifficultyBins = StaticGroups(range(self.world.prompts), groups, skills, **record)
+        else:
+            edges = np.arange(1, self.num_bins) / self.num_bins
+            bins = DifficultyBins(edges, hysteresis=self.hysteresis, **record)
         options: dict[str, Any] = {}
         if method in ("prompt", "resample", "both"):
             options["prompt"] = {name: getattr(self, name) for name in ("eta", "ema", "clip", "max_weight")}
@@ -151,43 +138,27 @@ class Results(NamedTuple):
     share: np.ndarray
 
 
-def skill_counts(world: World) -> np.ndarray:
-    """Prompts of each skill, (K,), the most frequent first: k^−tail by largest remainder, at least 1."""
-    share_K = np.arange(1, world.skills + 1.0) ** -world.tail
-    exact_K = 1 + (world.prompts - world.skills) * share_K / share_K.sum()
-    counts_K = np.floor(exact_K).astype(np.int64)
-    most_cut = np.argsort(counts_K - exact_K, kind="stable")
-    counts_K[most_cut[: world.prompts - counts_K.sum()]] += 1
-    return counts_K
-
-
-def skills_of(world: World) -> np.ndarray:
-    """Skill of each training prompt, (D,)."""
-    return np.repeat(np.arange(world.skills), skill_counts(world))
-
-
-@cache
-def draw_offsets(world: World, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """First logits, (D,) and held out (E,), of the random world `number`; the same jitter in every world."""
-    rng = np.random.default_rng((number, 0))
+@lru_cache(4096)
+def draw_offsets(world: World, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """First logits, (D,) and held out (E,); the jitter is the same in every world."""
+    rng = np.random.default_rng((seed, 0))
     hardness_K = np.linspace(-1, 1, world.skills) if world.skills > 1 else np.zeros(1)
     mixed_K = hardness_K[rng.permutation(world.skills)]
     hardness_K = {"hard": hardness_K, "easy": -hardness_K, "mixed": mixed_K}[world.rare]
     logit_K = world.mean_logit - world.spread * hardness_K
-    offset_D = logit_K[skills_of(world)] + world.jitter * rng.standard_normal(world.prompts)
+    offset_D = logit_K[world.skill_D] + world.jitter * rng.standard_normal(world.prompts)
     held_out_KE = logit_K[:, None] + world.jitter * rng.standard_normal((world.skills, HELD_OUT))
     return offset_D, held_out_KE.ravel()
 
 
-@cache
+@lru_cache(256)
 def draw_directions(
-    prompts: int, held_out: int, answers: int, capacity: int, number: int
+    prompts: int, held_out: int, answers: int, capacity: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Directions ε in memory, (A, D, F) of the training prompts and (A, E, F) of the held-out ones."""
-    rng = np.random.default_rng((number, 1))
-    parts = [capacity**-0.5 * rng.standard_normal((capacity, answers * size)) for size in (prompts, held_out)]
-    training, testing = (np.ascontiguousarray(part.T).reshape(answers, -1, capacity) for part in parts)
-    return training, testing
+    rng = np.random.default_rng((seed, 1))
+    training, testing = (rng.standard_normal((answers, n, capacity)) for n in (prompts, held_out))
+    return training / capacity**0.5, testing / capacity**0.5
 
 
 def draw_numbers(game: Game, generators: list[np.random.Generator]) -> tuple[np.ndarray, ...]:

@@ -1,8 +1,7 @@
 """When does it help? Toy games compared with GRPO at its own best step size (notebook 04).
 
-Axes: Y worlds, M methods or games, S seeds, C checkpoints. A seed's random world is seed mod `WORLDS`;
-differences are paired by seed, and their intervals treat the random worlds, not the seeds, as the sample
-(seeds of one world share its directions).
+Axes: Y worlds, M methods or games, S seeds, C checkpoints. Each seed is a random world of its own, so
+intervals of differences paired by seed cover a new world.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import t as student
 
-from gdro.toy.games import WORLDS, Game, Results, World
-from gdro.toy.playing import play
+from gdro.toy import Game, Results, World, play
 
 MEASURES: dict[str, tuple[str, Callable[[Results], np.ndarray]]] = {  # title, and (G, S, C) of the results
     "pass_at_8": ("pass@8, mean over skills", lambda results: results.pass_at_8.mean(axis=-1)),
@@ -33,27 +31,24 @@ class Gain(NamedTuple):
 
     def verdict(self) -> np.ndarray:
         """+1 where the interval lies above 0, −1 below; 0 where it contains 0, which is inconclusive."""
-        return np.where(self.mean - self.half > 0, 1, np.where(self.mean + self.half < 0, -1, 0))
+        return np.where(np.abs(self.mean) > self.half, np.sign(self.mean), 0).astype(int)
 
 
-def paired_gain(values_S: np.ndarray, baseline_S: np.ndarray, seeds: Sequence[int]) -> Gain:
-    """Gain over the baseline, both (..., S), paired by seed, with the interval from the random worlds."""
-    by_seed, numbers = np.asarray(values_S) - np.asarray(baseline_S), np.asarray(seeds) % WORLDS
-    by_world = np.stack([by_seed[..., numbers == number].mean(axis=-1) for number in np.unique(numbers)], -1)
-    count = by_world.shape[-1]
-    if count < 2:
-        raise ValueError(
-            f"seeds must fall into at least two random worlds, got {list(seeds)}; take {2 * WORLDS} or more"
-        )
-    half = student.ppf(0.975, count - 1) * by_world.std(axis=-1, ddof=1) / np.sqrt(count)
-    return Gain(by_world.mean(axis=-1), half)
+def paired_gain(values_S: np.ndarray, baseline_S: np.ndarray) -> Gain:
+    """Gain over the baseline, both (..., S), paired by seed, with Student's interval."""
+    gain_S = np.asarray(values_S) - np.asarray(baseline_S)
+    seeds = gain_S.shape[-1]
+    if seeds < 2:
+        raise ValueError(f"values_S must have at least two seeds for an interval, got {seeds}; play more")
+    half = student.ppf(0.975, seeds - 1) * gain_S.std(axis=-1, ddof=1) / np.sqrt(seeds)
+    return Gain(gain_S.mean(axis=-1), half)
 
 
 def gains_over_grpo(games: Sequence[Game], seeds: Sequence[int], checkpoint: int) -> dict[str, Gain]:
     """Gains over GRPO in the first game's world and at its step size, {measure: Gain of (M,)}."""
     results = play([replace(games[0], method="grpo"), *games], seeds, [checkpoint])
     values = {measure: of(results)[..., 0] for measure, (_, of) in MEASURES.items()}
-    return {measure: paired_gain(v[1:], v[:1], seeds) for measure, v in values.items()}
+    return {measure: paired_gain(v[1:], v[:1]) for measure, v in values.items()}
 
 
 def best_step_sizes(
@@ -93,24 +88,21 @@ def gain_map(
         raise ValueError(
             "choosing_seeds and seeds must not overlap; choose step sizes on seeds that are not judged on"
         )
-    names = ("grpo", *methods)
-    best = {
-        name: best_step_sizes(worlds, step_sizes, choosing_seeds, checkpoints, name)
-        for name in (names if own_best else names[:1])
-    }
-    best = {name: best.get(name, best["grpo"]) for name in names}
-    # each game once, however many measures and checkpoints want it
-    wanted = dict.fromkeys(
-        (n, y, x) for n in names for m in measures for (y, _), x in np.ndenumerate(best[n][m])
-    )
-    place = {key: i for i, key in enumerate(wanted)}
-    games = [Game(worlds[y], name, step_size=step_sizes[x]) for name, y, x in wanted]
-    results, gains = play(games, seeds, checkpoints), {}
-    for measure in measures:
-        values = MEASURES[measure][1](results)
-        picked = [
-            [values[place[n, y, x], :, c] for (y, c), x in np.ndenumerate(best[n][measure])] for n in names
-        ]
-        picked_MYCS = np.reshape(picked, (len(names), len(worlds), len(checkpoints), len(seeds)))
-        gains[measure] = paired_gain(picked_MYCS[1:], picked_MYCS[:1], seeds)
+    names = ["grpo", *methods]
+    best = {"grpo": best_step_sizes(worlds, step_sizes, choosing_seeds, checkpoints)}
+    for name in methods:
+        arguments = (worlds, step_sizes, choosing_seeds, checkpoints, name)
+        best[name] = best_step_sizes(*arguments) if own_best else best["grpo"]
+    cells = [
+        (measure, name, place, Game(worlds[place[0]], name, step_size=step_sizes[x]))
+        for measure in measures
+        for name in names
+        for place, x in np.ndenumerate(best[name][measure])
+    ]
+    games = {game: i for i, game in enumerate(dict.fromkeys(game for *_, game in cells))}
+    results = play(games, seeds, checkpoints)  # each once, though several cells may want it
+    values = {measure: MEASURES[measure][1](results) for measure in measures}
+    shape = (len(measures), len(names), len(worlds), len(checkpoints), len(seeds))
+    picked = [values[measure][games[game], :, c] for measure, _, (_, c), game in cells]
+    gains = {m: paired_gain(v[1:], v[:1]) for m, v in zip(measures, np.reshape(picked, shape), strict=True)}
     return gains, {measure: np.asarray(step_sizes)[best["grpo"][measure]] for measure in measures}

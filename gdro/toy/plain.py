@@ -6,7 +6,7 @@ Axes: as in `gdro.toy`.
 import numpy as np
 
 from gdro.beliefs import as_uids
-from gdro.toy.games import HELD_OUT, WORLDS, Game, draw_directions, draw_numbers, draw_offsets, skills_of
+from gdro.toy.games import HELD_OUT, Game, draw_directions, draw_numbers, draw_offsets
 
 
 class PlainGame:
@@ -15,12 +15,12 @@ class PlainGame:
     def __init__(self, game: Game, seed: int) -> None:
         if game.method == "oracle" or game.score == "cumulative":
             raise ValueError("game must have another method than 'oracle' and score 'ema'; use gdro.toy.play")
-        world, number = game.world, seed % WORLDS
+        world = game.world
         self.game, self.world, self.controller = game, world, game.controller(game.method, seed)
-        self.offset_D, self.held_out_offset_E = draw_offsets(world, number)
+        self.offset_D, self.held_out_offset_E = draw_offsets(world, seed)
         sizes = (world.prompts, world.skills * HELD_OUT, world.answers, world.capacity)
-        self.directions_ADF, self.held_out_AEF = draw_directions(*sizes, number)
-        self.skill_D, self.skill_E = skills_of(world), np.repeat(np.arange(world.skills), HELD_OUT)
+        self.directions_ADF, self.held_out_AEF = draw_directions(*sizes, seed)
+        self.skill_D, self.skill_E = world.skill_D, np.repeat(np.arange(world.skills), HELD_OUT)
         self.memory_F, self.strength_K = np.zeros(world.capacity), np.zeros(world.skills)
         self.rng, self.uids = np.random.default_rng((seed, 2)), as_uids(np.arange(world.prompts))
         self.steps_played = 0
