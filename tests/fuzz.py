@@ -224,10 +224,10 @@ def controller(seed: int) -> str:
 # ---- answers ----------------------------------------------------------------------------------
 
 PIECES = r"""
-    \boxed{ } { \frac{ }{ \sqrt{ ^{ _{ \left( \right) ( ) [ ] , ; = \le \pm - + * / ! % \% $ \infty \text{ \pi
-    x y 0 1 7 -1 .5 1e99999 9**9**9**9 \binom{9}{4} \begin{pmatrix} \end{pmatrix} & \\ \int \sum_{n=1}^{\infty}
-    \lim \cup \circ 10^{10^{10}} NaN inf \cdot \times é 中 ٣ 𝟙 <|im_end|> \boxed \boxed{} }}}} {{{{ None
-    True __import__('os') 1_000 0x10 7\! \mathrm{cm}
+    \boxed{ } { \frac{ }{ \sqrt{ ^{ _{ \left( \right) ( ) [ ] , ; = \le \pm - + * / ! % \% $ \infty \text{
+    \pi x y 0 1 7 -1 .5 1e99999 9**9**9**9 \binom{9}{4} \begin{pmatrix} \end{pmatrix} & \\ \int
+    \sum_{n=1}^{\infty} \lim \cup \circ 10^{10^{10}} NaN inf \cdot \times é 中 ٣ 𝟙 <|im_end|> \boxed
+    \boxed{} }}}} {{{{ None True __import__('os') 1_000 0x10 7\! \mathrm{cm}
 """.split()  # noqa: SIM905
 
 

@@ -1,0 +1,21 @@
+"""The short form of `make fuzz`: the same attacks, fewer of them."""
+
+import fuzz
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 2000, 250))
+def test_random_sequences_of_a_controllers_operations(first):
+    outcomes = [fuzz.controller(seed) for seed in range(first, first + 250)]
+    assert outcomes.count("held") > 150  # not most of the settings refused
+
+
+@pytest.mark.slow
+def test_hostile_answers():
+    assert {fuzz.answers(seed) for seed in range(12)} == {"held", "gold refused"}
+
+
+@pytest.mark.slow
+def test_a_training_killed_and_damaged():
+    assert fuzz.training(0) == "held"
