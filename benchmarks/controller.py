@@ -105,6 +105,12 @@ def timed(call, *arguments):
     return 1e3 * (time.perf_counter() - start), gave
 
 
+def bytes_of(state):
+    """Bytes of all arrays in a nested state."""
+    parts = [bytes_of(value) for value in state.values() if isinstance(value, dict)]
+    return sum(parts) + sum(value.nbytes for value in state.values() if isinstance(value, np.ndarray))
+
+
 def step(ours, plain, uids, rates, rng):
     """Milliseconds of plan + observe, of ours and of the plain version."""
     (a, plan), (b, _) = timed(ours.plan, uids), timed(plain.plan, uids.tolist())
@@ -132,7 +138,7 @@ def main():
             batches = [rng.choice(known, size, replace=False) for _ in range(steps)]
             mine, theirs = np.min([step(ours, plain, uids, rates, rng) for uids in batches], axis=0)
             line = f"plan + observe {size:5} × 4{known:>10,}{mine:10.2f}{theirs:10.1f}{theirs / mine:7.0f}"
-            print(f"{line}{ours.bins.nbytes() / known:16.0f}")
+            print(f"{line}{bytes_of(ours.bins.state_dict()) / known:16.0f}")
         pairs = [(timed(drawing.draw, pool, 256)[0], timed(plain.draw, 256)[0]) for _ in range(4)]
         mine, theirs = np.min(pairs, axis=0)
         print(f"{'draw 256':24}{known:>10,}{mine:10.2f}{theirs:10.1f}{theirs / mine:7.0f}")

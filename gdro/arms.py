@@ -1,11 +1,9 @@
 """The arms of Rollout-GDRO (section 3.3): strategies, estimated losses, the price, the joint choice.
 
-Axes: S problems, B bins, N arms (consecutive rollout counts), W rollouts spent beyond the smallest
-arm. Every function takes (B, N) and (B,) arrays, or the same with axes in front (seeds, settings),
-and then solves all problems at once: the controller has one, the toy thousands.
+Axes: S problems, B bins, N arms (consecutive rollout counts), W rollouts spent beyond the smallest arm. What
+the toy games use takes axes in front (seeds, settings) and solves all problems at once.
 """
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,9 +14,9 @@ LEAST_LOG_PROBABILITY = -600.0  # of a whole choice of arms: no product of the b
 LEAST_PROBABILITY = 1e-9  # an importance weight is at most its inverse, so that no score overflows
 
 
-def arm_log_probabilities(losses_BN: ArrayLike, eta: float, gamma: float) -> np.ndarray:
+def arm_log_probabilities(losses_BN: np.ndarray, eta: float, gamma: float) -> np.ndarray:
     """log p_b(n) of exponential weights over arm losses, mixed with a uniform share γ. (..., B, N)."""
-    scores_BN = -eta * np.asarray(losses_BN, float)
+    scores_BN = -eta * losses_BN
     scores_BN -= scores_BN.max(axis=-1, keepdims=True)
     odds_BN = np.exp(scores_BN)
     total_B = odds_BN.sum(axis=-1, keepdims=True)
@@ -28,20 +26,19 @@ def arm_log_probabilities(losses_BN: ArrayLike, eta: float, gamma: float) -> np.
 
 
 def exp3p_losses(
-    chosen_losses_B: ArrayLike, chosen_arms_B: ArrayLike, probabilities_BN: np.ndarray, bonus: float
+    losses_B: ArrayLike, arms_B: ArrayLike, probabilities_BN: np.ndarray, bonus: float
 ) -> np.ndarray:
-    """EXP3.P's estimated arm losses, (1[n chosen]·L − bonus)/p, (..., B, N).
+    """EXP3.P's estimated arm losses, (1[n chosen]·L − bonus)/p, (B, N).
 
     Dividing by p makes the estimate unbiased when bonus is 0; bonus > 0 keeps every arm optimistic
     (Auer et al. 2002, Bubeck and Cesa-Bianchi 2012, section 3.2). NaN in the rows of bins that played no
     arm, whose loss is NaN, and for arms that the budget makes infeasible (p = 0).
     """
-    chosen_BN = np.arange(probabilities_BN.shape[-1]) == np.asarray(chosen_arms_B)[..., None]
-    played_B1 = np.asarray(chosen_losses_B, float)[..., None]
-    losses_BN = (np.where(chosen_BN, played_B1, 0.0) - bonus) / np.maximum(
-        probabilities_BN, LEAST_PROBABILITY
-    )
-    return np.where(np.isnan(played_B1) | ~(probabilities_BN > 0), np.nan, losses_BN)
+    chosen_BN = np.arange(probabilities_BN.shape[1]) == np.asarray(arms_B)[:, None]
+    played_B1 = np.asarray(losses_B, float)[:, None]
+    gains_BN = np.where(chosen_BN, played_B1, 0.0) - bonus
+    estimate_BN = gains_BN / np.maximum(probabilities_BN, LEAST_PROBABILITY)
+    return np.where(np.isnan(played_B1) | ~(probabilities_BN > 0), np.nan, estimate_BN)
 
 
 def price_step(price: Any, spent: Any, mean_rollouts: float, price_lr: float) -> Any:
@@ -59,109 +56,49 @@ def best_joint_arms(
     bins are put in the order of those before the search, so their numbering has no say.
 
     Args:
-        values_BN: (..., B, N).
-        counts_B: (..., B), prompts in each bin; a bin without prompts gets 0 rollouts.
+        values_BN: (B, N) of one problem or (S, B, N) of many.
+        counts_B: (B,) or (S, B), prompts in each bin; a bin without prompts gets 0 rollouts.
         arms_N: (N,), consecutive integers, the same for every problem.
-        budget: rollouts of the whole batch, one for each problem.
+        budget: rollouts of the whole batch, () or (S,).
 
     Returns:
-        Rollouts (..., B), and those left over: where no choice meets the budget, the most below it is spent.
+        Rollouts, as counts_B, and those left over: where no choice meets the budget, the most below it is
+        spent.
     """
-    values_BNS, counts_BS, spare_S, shape = _problems(values_BN, counts_B, arms_N, budget)
+    counts_B, arms_N = np.asarray(counts_B), np.asarray(arms_N)
+    counts_BS = counts_B.reshape(-1, counts_B.shape[-1]).T
+    values_BNS = np.reshape(values_BN, (-1, len(counts_BS), len(arms_N))).transpose(1, 2, 0)
     values_BNS = np.where(counts_BS[:, None] > 0, values_BNS, 0.0)
+    columns_S = np.arange(counts_BS.shape[1])
+    spare_S = _spare(counts_BS, arms_N, np.broadcast_to(budget, columns_S.shape))
     # counts first, then the values from the last arm to the first
     order_BS = np.lexsort((*values_BNS.swapaxes(0, 1), counts_BS), axis=0)
-    counts_BS = np.take_along_axis(counts_BS, order_BS, 0)
-    values_BNS = np.take_along_axis(values_BNS, order_BS[:, None], 0)
-    keys_BNS = _tie_broken_keys(values_BNS, counts_BS, spare_S)
-    if len(spare_S) == 1:
-        chosen_B, left_over = _best_choice(keys_BNS[..., 0], counts_BS[:, 0].tolist(), int(spare_S[0]))
-        chosen_BS, left_S = chosen_B[:, None], np.array([left_over])
+    counts_BS = counts_BS[order_BS, columns_S]
+    keys_BNS = _tie_broken_keys(values_BNS[order_BS, :, columns_S].swapaxes(1, 2), counts_BS, spare_S)
+    rollouts_BS = np.empty_like(counts_BS)
+    if len(columns_S) == 1:
+        chosen_B, left = _best_choice(keys_BNS[..., 0], counts_BS[:, 0].tolist(), int(spare_S[0]))
+        chosen_BS, left_S = chosen_B[:, None], np.array([left])
     else:
         chosen_BS, left_S = _best_choices(keys_BNS, counts_BS, spare_S)
-    rollouts_BS = np.empty_like(chosen_BS)
-    np.put_along_axis(rollouts_BS, order_BS, np.asarray(arms_N)[chosen_BS] * (counts_BS > 0), 0)
-    return _returned(rollouts_BS, left_S, shape)
+    rollouts_BS[order_BS, columns_S] = arms_N[chosen_BS] * (counts_BS > 0)
+    return (rollouts_BS[:, 0], int(left_S[0])) if counts_B.ndim == 1 else (rollouts_BS.T, left_S)
 
 
-def sample_joint_arms(
-    log_p_BN: ArrayLike,
-    counts_B: ArrayLike,
-    arms_N: ArrayLike,
-    budget: ArrayLike,
-    rng: np.random.Generator | ArrayLike,
-) -> tuple[np.ndarray, int | np.ndarray, np.ndarray]:
-    """Arms drawn from Π_b p_b(n_b), given that Σ_b c_b n_b = budget.
-
-    As `best_joint_arms`, with sums in place of maxima (forward filtering, backward sampling). A
-    probability below e^(−600/B) is raised to that, so that no product of B of them underflows to
-    "unreachable".
-
-    Args:
-        log_p_BN: (..., B, N), log-probabilities of the strategies.
-        rng: a `numpy.random.Generator`, or the uniform numbers themselves, one for each bin, (..., B).
-
-    Returns:
-        Rollouts (..., B), the rollouts left over, and the probability of each arm under the very
-        distribution that was sampled, (..., B, N), which is what an importance weight must divide by.
-    """
-    log_p_BNS, counts_BS, spare_S, shape = _problems(log_p_BN, counts_B, arms_N, budget)
-    bins_S = np.maximum((counts_BS > 0).sum(axis=0), 1)
-    p_BNS = np.exp(np.maximum(log_p_BNS, LEAST_LOG_PROBABILITY / bins_S))
-    draw = getattr(rng, "random", None)
-    numbers_BS = draw(counts_BS.T.shape).T[::-1] if draw else np.asarray(rng).reshape(counts_BS.T.shape).T
-    tables, start_BNS = _spend_tables(p_BNS, counts_BS, spare_S, np.multiply, np.add, 1.0, 0.0)
-    spent_S = most_S = _most_spent(tables[-1], start_BNS[-1], spare_S, 0.0)
-    # after[w]: probability, up to a factor, that the bins after b bring w up to `spent`
-    after_WS = np.zeros_like(tables[0])
-    after_WS[spent_S, np.arange(len(spent_S))] = 1.0
-    p_given_BNS, chosen_BS = np.empty_like(p_BNS), np.empty_like(counts_BS)
-    size = int(spare_S.max()) + 1
-    pad = len(tables[0]) - size
-    for b in range(len(counts_BS) - 1, -1, -1):
-        ladder_NS = (p_BNS[b] * _before(tables[b], spent_S + start_BNS[b])).cumsum(axis=0)
-        chosen_BS[b] = (ladder_NS <= numbers_BS[b] * ladder_NS[-1]).sum(axis=0)
-        spent_S = spent_S - counts_BS[b] * chosen_BS[b]
-        order_S, runs = _by_count(counts_BS[b])
-        after_WS, before_WS = after_WS.take(order_S, axis=1), tables[b][pad:].take(order_S, axis=1)
-        p_NS, ways_NS = p_BNS[b].take(order_S, axis=1), np.zeros_like(p_BNS[b])
-        earlier_WS = np.zeros_like(after_WS)
-        for count, run in runs:
-            view_NWS = _shifted(after_WS, -count, run, np.size(arms_N), 0, size)
-            fits = len(view_NWS)
-            ways_NS[:fits, run] = np.einsum("ws,nws->ns", before_WS[:, run], view_NWS)
-            earlier_WS[:size, run] = np.einsum("nws,ns->ws", view_NWS, p_NS[:fits, run])
-        p_given_BNS[b][:, order_S], after_WS[:, order_S] = p_NS * ways_NS, earlier_WS
-    p_given_BNS /= p_given_BNS.sum(axis=1, keepdims=True)
-    rollouts_BS = np.asarray(arms_N)[chosen_BS] * (counts_BS > 0)
-    p_given_BN = np.moveaxis(p_given_BNS, -1, 0).reshape(np.shape(log_p_BN))
-    return *_returned(rollouts_BS, spare_S - most_S, shape), p_given_BN
-
-
-def _problems(values_BN, counts_B, arms_N, budget):
-    """Values (B, N, S), counts (B, S) and spare rollouts (S,), and the leading axes they came with."""
-    counts_B, values_BN = np.asarray(counts_B, np.int64), np.asarray(values_BN, float)
-    shape = counts_B.shape[:-1]
-    counts_BS = counts_B.reshape(-1, counts_B.shape[-1]).T
-    values_BNS = np.moveaxis(values_BN.reshape(-1, *values_BN.shape[-2:]), 0, -1)
+def _spare(counts_BS: np.ndarray, arms_N: np.ndarray, budget_S: np.ndarray) -> np.ndarray:
+    """Rollouts beyond the smallest arm for every prompt, (S,)."""
     prompts_S = counts_BS.sum(axis=0)
-    spare_S = np.broadcast_to(np.asarray(budget, np.int64), shape).ravel() - prompts_S * int(arms_N[0])
+    spare_S = budget_S - prompts_S * int(arms_N[0])
     if (spare_S < 0).any():
         s = int(spare_S.argmin())
         raise ValueError(
             f"budget must cover the smallest arm {arms_N[0]} for each of {prompts_S[s]} prompts, "
-            f"got {spare_S[s] + prompts_S[s] * arms_N[0]}; raise mean_rollouts or lower n_min"
+            f"got {budget_S[s]}; raise mean_rollouts or lower n_min"
         )
-    return np.ascontiguousarray(values_BNS), np.ascontiguousarray(counts_BS), spare_S, shape
+    return spare_S
 
 
-def _returned(rollouts_BS, left_over_S, shape):
-    """Results with the leading axes that were given; without any, what is left over is an int."""
-    left_over = left_over_S.reshape(shape) if shape else int(left_over_S[0])
-    return rollouts_BS.T.reshape(*shape, -1), left_over
-
-
-def _tie_broken_keys(values_BNS, counts_BS, spare_S):
+def _tie_broken_keys(values_BNS: np.ndarray, counts_BS: np.ndarray, spare_S: np.ndarray) -> np.ndarray:
     """Integers whose sums order choices by value and, where that ties, by evenness. (B, N, S).
 
     In integers a sum is exact in any order, so a tie is an equality and not a matter of rounding.
@@ -179,19 +116,19 @@ def _tie_broken_keys(values_BNS, counts_BS, spare_S):
     return (keys_BNS << low_bits_S) - counts_BS[:, None] * uneven_NS
 
 
-def _best_choice(keys_BN, counts, spare):
+def _best_choice(keys_BN: np.ndarray, counts: list[int], spare: int) -> tuple[np.ndarray, int]:
     """Arms of the largest sum of keys, (B,), and what they leave over, for one problem.
 
-    `_best_choices` does the same for many, and would take twice as long for one: the controller waits for it.
+    `_best_choices` does the same for many, and would take far longer for one: the controller waits for it.
     """
-    steps_N = np.arange(keys_BN.shape[1])
-    pad, reach, word = counts[-1] * int(steps_N[-1]), 0, np.dtype(np.int64).itemsize
+    num_arms, word = keys_BN.shape[1], np.dtype(np.int64).itemsize
+    pad, reach = counts[-1] * (num_arms - 1), 0
     table = np.full(pad + spare + 1, UNREACHABLE)  # [pad + w]: key of the best arms that spend w
     table[pad] = 0
     tables = [table]
     for keys_N, count in zip(keys_BN, counts, strict=True):
-        reach = min(spare, reach + count * int(steps_N[-1]))
-        fits = min(len(steps_N), spare // count + 1) if count else 1
+        reach = min(spare, reach + count * (num_arms - 1))
+        fits = min(num_arms, spare // count + 1) if count else 1
         # a view whose row n reads the table n · count places back
         view_NW = np.ndarray((fits, reach + 1), np.int64, table, pad * word, (-count * word, word))
         table = table.copy()
@@ -200,74 +137,75 @@ def _best_choice(keys_BN, counts, spare):
     spent = int(np.flatnonzero(table[pad:] > UNREACHABLE // 2)[-1])
     left_over, chosen_B = spare - spent, np.empty(len(counts), np.int64)
     for b in reversed(range(len(counts))):
-        chosen_B[b] = (tables[b][pad + spent - counts[b] * steps_N] + keys_BN[b]).argmax()
+        back_N = pad + spent - counts[b] * np.arange(num_arms)
+        chosen_B[b] = (tables[b][back_N] + keys_BN[b]).argmax()
         spent -= counts[b] * int(chosen_B[b])
     return chosen_B, left_over
 
 
-def _best_choices(keys_BNS, counts_BS, spare_S):
+def _best_choices(
+    keys_BNS: np.ndarray, counts_BS: np.ndarray, spare_S: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Arms of the largest sum of keys, (B, S), and what they leave over, (S,)."""
-    tables, start_BNS = _spend_tables(keys_BNS, counts_BS, spare_S, np.add, np.maximum, 0, UNREACHABLE)
-    spent_S = most_S = _most_spent(tables[-1], start_BNS[-1], spare_S, UNREACHABLE // 2)
-    chosen_BS = np.empty_like(counts_BS)
-    for b in range(len(counts_BS) - 1, -1, -1):
-        chosen_BS[b] = (_before(tables[b], spent_S + start_BNS[b]) + keys_BNS[b]).argmax(axis=0)
-        spent_S = spent_S - counts_BS[b] * chosen_BS[b]
-    return chosen_BS, spare_S - most_S
-
-
-def _spend_tables(gains_BNS, counts_BS, spare_S, extend, combine, unit, nothing):
-    """[b][pad + w]: combination over the choices of the bins before b that spend w, `nothing` if none does.
-
-    The pad, filled with `nothing`, is the most that one bin spends. Returns also the row from which each
-    arm leads to spending 0, (B, N, S).
-    """
-    num_arms, most = gains_BNS.shape[1], int(spare_S.max()) + 1
-    steps_BNS = counts_BS[:, None] * np.arange(num_arms)[:, None]
-    pad, size = min(int(steps_BNS.max()), most), 1
-    tables = [np.full((pad + most, len(spare_S)), nothing)]
-    tables[0][pad] = unit
-    for gains_NS, counts_S in zip(gains_BNS[:-1], counts_BS[:-1], strict=True):
-        size = min(size + int(counts_S.max()) * (num_arms - 1), most)
-        order_S, runs = _by_count(counts_S)
-        before_WS, gains_NS = tables[-1].take(order_S, axis=1), gains_NS.take(order_S, axis=1)
-        reached_WS = np.empty((size, len(order_S)), before_WS.dtype)
-        for count, run in runs:
-            view_NWS = _shifted(before_WS, count, run, num_arms, pad, size)
-            sums_NWS = extend(view_NWS, gains_NS[: len(view_NWS), None, run])
-            combine.reduce(sums_NWS, axis=0, out=reached_WS[:, run])
-        tables.append(np.full_like(tables[0], nothing))
-        tables[-1][pad : pad + size, order_S] = reached_WS
-    return tables, np.maximum(pad - steps_BNS, 0)  # what exceeds the pad exceeds every budget
-
-
-def _by_count(counts_S):
-    """The order of the problems by their count of one bin, and (count, slice) of each count in it."""
-    if len(counts_S) == 1:
-        return np.zeros(1, np.int64), [(int(counts_S[0]), slice(0, 1))]
-    order_S = np.argsort(counts_S, kind="stable")
-    sorted_S = counts_S[order_S]
-    ends = [0, *(np.flatnonzero(sorted_S[1:] != sorted_S[:-1]) + 1).tolist(), len(sorted_S)]
-    return order_S, [(int(sorted_S[first]), slice(first, end)) for first, end in pairwise(ends)]
-
-
-def _shifted(table_WS, shift, run, num_arms, start, size) -> np.ndarray:
-    """View [n, w] of the table's columns `run` at row start + w − n · shift; it costs nothing."""
-    row, word = table_WS.strides
-    # what is shifted by the table's size or more is out of reach
-    fits = min(num_arms, (size - 1) // abs(shift) + 1) if shift else num_arms
-    shape, strides = (fits, size, run.stop - run.start), (-shift * row, row, word)
-    return np.ndarray(shape, table_WS.dtype, table_WS, start * row + run.start * word, strides)
-
-
-def _most_spent(table_WS, start_NS, spare_S, unreachable):
-    """The largest sum up to its spare that each problem can spend exactly, (S,)."""
+    columns_S, size = np.arange(len(spare_S)), int(spare_S.max()) + 1
+    pad = min(int(counts_BS.max()) * (keys_BNS.shape[1] - 1), size)
+    tables = [np.full((pad + size, len(columns_S)), UNREACHABLE)]
+    tables[0][pad] = 0
+    rows_W1 = np.arange(pad, pad + size)[:, None]
+    for keys_NS, counts_S in zip(keys_BNS, counts_BS, strict=True):
+        table, best_WS = tables[-1], np.full((size, len(columns_S)), UNREACHABLE)
+        place_WS = rows_W1 * len(columns_S) + columns_S
+        for n, keys_S in enumerate(keys_NS):
+            back_WS = place_WS - np.minimum(n * counts_S, pad) * len(columns_S)
+            np.maximum(best_WS, table.take(back_WS) + keys_S, out=best_WS)
+        tables.append(np.concatenate([table[:pad], best_WS]))
     spent_S = spare_S
-    while not (reached_S := _before(table_WS, spent_S + start_NS).max(axis=0) > unreachable).all():
+    while not (reached_S := tables[-1][pad + spent_S, columns_S] > UNREACHABLE // 2).all():
         spent_S = np.where(reached_S, spent_S, spent_S - 1)
-    return spent_S
+    left_S, chosen_BS = spare_S - spent_S, np.empty_like(counts_BS)
+    steps_N1 = np.arange(keys_BNS.shape[1])[:, None]
+    for b in reversed(range(len(counts_BS))):
+        back_NS = np.maximum(pad + spent_S - steps_N1 * counts_BS[b], 0)
+        chosen_BS[b] = (tables[b][back_NS, columns_S] + keys_BNS[b]).argmax(axis=0)
+        spent_S = spent_S - counts_BS[b] * chosen_BS[b]
+    return chosen_BS, left_S
 
 
-def _before(table_WS, rows_NS):
-    """One row of the table for each problem and arm, (N, S)."""
-    return table_WS[rows_NS, np.arange(table_WS.shape[1])]
+def sample_joint_arms(
+    log_p_BN: np.ndarray, counts_B: ArrayLike, arms_N: ArrayLike, budget: int, rng: np.random.Generator
+) -> tuple[np.ndarray, int, np.ndarray]:
+    """Arms drawn from Π_b p_b(n_b), given that Σ_b c_b n_b = budget.
+
+    Forward filtering, backward sampling. A probability below e^(−600/B) is raised to that, so that no product
+    of B of them underflows to "unreachable".
+
+    Returns:
+        Rollouts (B,), those left over as in `best_joint_arms`, and the probability of each arm under the very
+        distribution that was sampled, (B, N), which is what an importance weight must divide by.
+    """
+    counts_B, arms_N = np.asarray(counts_B), np.asarray(arms_N)
+    (spare,) = _spare(counts_B[:, None], arms_N, np.array([budget]))
+    p_BN = np.exp(np.maximum(log_p_BN, LEAST_LOG_PROBABILITY / max(int((counts_B > 0).sum()), 1)))
+    # what arm n of a bin spends, and spending w before it: the last entry of a table is for below 0
+    back_BNW = np.arange(spare + 1) - (counts_B[:, None] * np.arange(len(arms_N)))[..., None]
+    back_BNW[back_BNW < 0] = spare + 1
+    ways = np.zeros(spare + 2)
+    ways[0] = 1.0
+    before = [ways]  # [b][w]: probability that the bins before b spend w
+    for p_N, back_NW in zip(p_BN, back_BNW, strict=True):
+        before.append(np.append(p_N @ before[-1][back_NW], 0.0))
+    most = spent = int(np.flatnonzero(before[-1] > 0)[-1])
+    after_W = (
+        np.arange(spare + 2) == most
+    )  # up to a factor, probability that the bins after b bring w up to it
+    chosen_B, given_BN = np.empty(len(counts_B), np.int64), np.empty_like(p_BN)
+    for b in reversed(range(len(counts_B))):
+        ladder_N = (p_BN[b] * before[b][back_BNW[b, :, spent]]).cumsum()
+        chosen_B[b] = ladder_N.searchsorted(rng.random() * ladder_N[-1], side="right")
+        spent -= counts_B[b] * chosen_B[b]
+        joint_NW = p_BN[b][:, None] * after_W[: spare + 1]
+        given_BN[b] = (joint_NW * before[b][back_BNW[b]]).sum(axis=1)
+        after_W = np.bincount(back_BNW[b].ravel(), joint_NW.ravel(), spare + 2)
+        after_W[-1] = 0.0
+    given_BN /= given_BN.sum(axis=1, keepdims=True)
+    return arms_N[chosen_B] * (counts_B > 0), int(spare - most), given_BN

@@ -39,8 +39,8 @@ def as_uids(uids: ArrayLike | Sequence[str] | Uids) -> Uids:
     if values.size == 0:
         return Uids(np.zeros(0, np.int64), "")
     # numpy turns a list of integers with a True in it into integers, so look at the list itself
-    plain_array = isinstance(uids, np.ndarray) and uids.dtype != object
-    types = {values.dtype.type} if plain_array else set(map(type, given))
+    typed = isinstance(uids, np.ndarray) and uids.dtype != object
+    types = {values.dtype.type} if typed else set(map(type, given))
     if all(issubclass(kind, str) for kind in types):
         digests = b"".join(blake2b(uid.encode(), digest_size=8).digest() for uid in given)
         return Uids(np.frombuffer(digests, "<i8").astype(np.int64), "string")
@@ -64,7 +64,6 @@ class UidTable(Saved):
     """From uid to row in 12 bytes a prompt: sorted keys beside their rows, which never change."""
 
     state = ("kind", "keys_D", "rows_D")
-    resizes = True
 
     def __init__(self) -> None:
         self.kind = ""
@@ -83,8 +82,7 @@ class UidTable(Saved):
             )
         if not len(self):
             return np.full(len(uids), -1)
-        position = self.keys_D.searchsorted(uids.keys)
-        position[position == len(self)] = 0
+        position = np.minimum(self.keys_D.searchsorted(uids.keys), len(self) - 1)
         return np.where(self.keys_D[position] == uids.keys, self.rows_D[position], -1)
 
     def add(self, uids: Uids) -> np.ndarray:
@@ -101,62 +99,41 @@ class UidTable(Saved):
         return rows
 
 
-class Estimator(Saved):
-    """Arrays with one entry a row: `numbers` of the types named, and `rings` of the last H bytes."""
-
-    state = ("clock", "arrays")
-    resizes = True
-    numbers: ClassVar[dict[str, type]] = {"entries": np.uint32}
-    rings: tuple[str, ...] = ()
-
-    def __init__(self, k: int, history: int) -> None:
-        self.k, self.history = k, history
-        self.clock = 0  # calls of add so far: seeds what an estimator draws at random
-        self.arrays: dict[str, np.ndarray] = {n: np.zeros(0, dtype) for n, dtype in self.numbers.items()}
-        self.arrays |= {name: np.zeros((0, history), np.uint8) for name in self.rings}
-
-    def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
-        """Record one visit to each (distinct) row: `successes` of `trials` rollouts were correct, (P,)."""
-        raise NotImplementedError
-
-    def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
-        """Estimated pass@k of each row, (P,); NaN where there is no data yet."""
-        raise NotImplementedError
-
-    def push(self, rows: np.ndarray, *values: np.ndarray) -> None:
-        """One value more in each ring of each row, in place of its oldest."""
-        slot = self.arrays["entries"][rows] % self.history
-        for name, values_P in zip(self.rings, values, strict=True):
-            self.arrays[name][rows, slot] = values_P
-        self.arrays["entries"][rows] += 1
-
-    def sums(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Sum of each ring, (P,)."""
-        return [self.arrays[name][rows].sum(axis=1, dtype=np.int64) for name in self.rings]
+class Rows(Saved):
+    """Arrays with one entry a row, those that `state` names with _D."""
 
     def grow(self, capacity: int) -> None:
         """Make room for `capacity` rows."""
-        self.arrays = {name: resized(array, capacity) for name, array in self.arrays.items()}
+        for name in self.state:
+            if name.endswith("_D"):
+                setattr(self, name, resized(getattr(self, name), capacity))
 
 
-class FadingCounts(Estimator):
+# An estimator records one visit to each of some distinct rows, of which `successes` of `trials` rollouts were
+# correct (`add`, (P,)), and estimates pass@k of rows, NaN where there is no data yet (`pass_at_k`, (P,)).
+
+
+class FadingCounts(Rows):
     """Beta posterior over a prompt's pass rate p, on counts that fade by 1 − 1/H at each visit.
 
     pass@k is E[1 − (1−p)^k] = 1 − Π_{i<k} (β+i)/(α+β+i) with α, β = ½ + the faded successes and failures.
     Its expectation does not depend on how many rollouts a visit had. Eight bytes a prompt.
     """
 
-    numbers: ClassVar = {"successes": np.float32, "failures": np.float32}
+    state = ("successes_D", "failures_D")
     prior = 0.5  # Jeffreys: pass@k of a new prompt is broad, not extreme
 
+    def __init__(self, k: int, history: int) -> None:
+        self.k, self.keep = k, np.float32(1.0 - 1.0 / history)
+        self.successes_D, self.failures_D = np.zeros(0, np.float32), np.zeros(0, np.float32)
+
     def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
-        keep = np.float32(1.0 - 1.0 / self.history)
-        for name, counts in (("successes", successes), ("failures", trials - successes)):
-            self.arrays[name][rows] = keep * self.arrays[name][rows] + counts
+        self.successes_D[rows] = self.keep * self.successes_D[rows] + successes
+        self.failures_D[rows] = self.keep * self.failures_D[rows] + (trials - successes)
 
     def counts(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Faded successes and failures, (P,) each."""
-        return self.arrays["successes"][rows].astype(float), self.arrays["failures"][rows].astype(float)
+        return self.successes_D[rows].astype(float), self.failures_D[rows].astype(float)
 
     def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
         successes, failures = self.counts(rows)
@@ -167,41 +144,47 @@ class FadingCounts(Estimator):
         return np.where(successes + failures > 0, 1.0 - all_wrong, np.nan)
 
 
-class UnbiasedPassAtK(Estimator):
-    """1 − C(n−c, k)/C(n, k) on the counts of the last H visits, two bytes a visit; NaN below k rollouts."""
+class Unbiased(Rows):
+    """1 − C(n−c, k)/C(n, k) on the counts of the last H visits, four bytes a visit; NaN below k rollouts."""
 
-    rings = ("successes", "trials")
+    state = ("visits_D", "successes_D", "trials_D")
+
+    def __init__(self, k: int, history: int) -> None:
+        self.k, self.history, self.visits_D = k, history, np.zeros(0, np.uint32)
+        self.successes_D, self.trials_D = np.zeros((2, 0, history), np.uint16)
 
     def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
-        if trials.max(initial=0) > 255:
-            raise ValueError(
-                f"trials must be at most 255 a visit with estimator 'unbiased', got {trials.max()}; "
-                "use estimator 'beta'"
-            )
-        self.push(rows, successes, trials)
+        oldest = self.visits_D[rows] % self.history
+        self.successes_D[rows, oldest], self.trials_D[rows, oldest] = successes, trials
+        self.visits_D[rows] += 1
 
     def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
-        successes, trials = self.sums(rows)
+        successes, trials = self.successes_D[rows].sum(axis=1), self.trials_D[rows].sum(axis=1)
         enough = trials >= self.k
         estimate = 1.0 - all_wrong_probability(successes, np.where(enough, trials, self.k), self.k)
         return np.where(enough, estimate, np.nan)
 
 
-class AnyOfN(Estimator):
+class AnyOfN(Rows):
     """One outcome a visit, "any of the n allotted is correct", as released: it moves with the allocation.
 
     Kept for notebook 01, which shows what that does.
     """
 
-    rings = ("outcomes",)
+    state: ClassVar[tuple[str, ...]] = ("entries_D", "outcomes_D")
+
+    def __init__(self, k: int, history: int) -> None:
+        self.k, self.history = k, history
+        self.entries_D, self.outcomes_D = np.zeros(0, np.uint32), np.zeros((0, history), np.uint8)
 
     def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
-        self.push(rows, successes > 0)
+        self.outcomes_D[rows, self.entries_D[rows] % self.history] = successes > 0
+        self.entries_D[rows] += 1
 
     def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
-        outcomes = np.minimum(self.arrays["entries"][rows], self.history).astype(float)
-        (hits,) = self.sums(rows)
-        return np.divide(hits, outcomes, out=np.full(len(rows), np.nan), where=outcomes > 0)
+        entries = np.minimum(self.entries_D[rows], self.history).astype(float)
+        hits = self.outcomes_D[rows].sum(axis=1)
+        return np.divide(hits, entries, out=np.full(len(rows), np.nan), where=entries > 0)
 
 
 class AnyOfK(AnyOfN):
@@ -212,27 +195,31 @@ class AnyOfK(AnyOfN):
     depends on k alone, never on n. Keeps the last H outcomes; NaN until the first block is full.
     """
 
-    numbers: ClassVar = {"entries": np.uint32, "queued_successes": np.uint16, "queued_trials": np.uint16}
+    state = ("clock", *AnyOfN.state, "queued_D", "correct_D")
+
+    def __init__(self, k: int, history: int) -> None:
+        super().__init__(k, history)
+        self.clock = 0
+        self.queued_D, self.correct_D = np.zeros((2, 0), np.uint16)
 
     def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
         self.clock += 1
         rng = np.random.default_rng(self.clock)
         correct, left = successes.copy(), trials.copy()  # of this visit, not queued yet
-        queue, queued_correct = self.arrays["queued_trials"], self.arrays["queued_successes"]
         while left.any():
-            take = np.minimum(self.k - queue[rows].astype(np.int64), left)
+            take = np.minimum(self.k - self.queued_D[rows].astype(np.int64), left)
             hits = rng.hypergeometric(correct, left - correct, take)
-            queued_correct[rows] += hits.astype(np.uint16)
-            queue[rows] += take.astype(np.uint16)
+            self.correct_D[rows] += hits.astype(np.uint16)
+            self.queued_D[rows] += take.astype(np.uint16)
             correct, left = correct - hits, left - take
-            full = rows[queue[rows] == self.k]
-            self.push(full, queued_correct[full] > 0)
-            queue[full] = queued_correct[full] = 0
+            full = rows[self.queued_D[rows] == self.k]
+            super().add(full, self.correct_D[full], self.queued_D[full])
+            self.queued_D[full] = self.correct_D[full] = 0
 
 
-ESTIMATORS: dict[str, type[Estimator]] = {
+ESTIMATORS: dict[str, type] = {
     "beta": FadingCounts,
-    "unbiased": UnbiasedPassAtK,
+    "unbiased": Unbiased,
     "any_of_k": AnyOfK,
     "any_of_n": AnyOfN,
 }

@@ -8,7 +8,7 @@ from trl import GRPOConfig
 
 from gdro.beliefs import as_uids
 from gdro.bins import StaticGroups
-from gdro.checks import check_choice, check_number, check_options
+from gdro.checks import build, check_choice, check_number
 from gdro.controller import PRESETS, GDROController, make_controller
 from gdro.methods import METHODS, Method
 
@@ -27,7 +27,7 @@ class GDROConfig(GRPOConfig):
         default=None,
         metadata={
             "help": "Further arguments of `GDROController` and of the method, such as {'bins': {'k': 8}, "
-            "'rollout': {'n_max': 8}}. Rewards above 'success_threshold' (default 0) count as correct: set "
+            "'n_max': 8}. Rewards above 'success_threshold' (default 0) count as correct: set "
             "it where a wrong answer can earn something too, such as a bonus for format."
         },
     )
@@ -68,8 +68,8 @@ def controller_of(args: GDROConfig, dataset: Any) -> GDROController:
     if args.group_column is not None:
         bins = options.get("bins", {})
         labels = [None if label is None else str(label) for label in dataset[args.group_column]]
-        bins = check_options("gdro_options['bins'] with group_column", bins, StaticGroups)
-        options["bins"] = StaticGroups(dataset[args.uid_column], labels, **bins)
+        given = {"uids": dataset[args.uid_column], "labels": labels}
+        options["bins"] = build("gdro_options['bins'] with group_column", StaticGroups, bins, **given)
     advantages = {name: getattr(args, name) for name in ("advantage_std", "advantage_clip", "scale_rewards")}
     if args.advantage_clip == float("inf"):
         advantages["advantage_clip"] = None

@@ -14,7 +14,7 @@ from IPython.display import Image, display
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from gdro.checks import check_choice, check_finite
+from gdro.checks import check_array, check_choice
 from gdro.style import COLORS, WIDTH, legend_below, save
 
 MEASURED = Path(__file__).parents[1] / "data" / "measured"  # results that the repository ships
@@ -142,7 +142,7 @@ def check(exercise: str, answer: ArrayLike | None) -> str:
     wanted, hint = EXERCISES[exercise]
     if answer is None:
         return f"{exercise}: no answer yet."
-    given = check_finite("answer", answer)
+    given = check_array("answer", answer)
     if given.shape == np.shape(wanted) and np.allclose(given, wanted, rtol=0.02, atol=1e-4):
         return f"{exercise}: correct."
     return f"{exercise}: not yet. Hint: {hint}."

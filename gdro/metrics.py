@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import entr
 
-from gdro.checks import check_finite, check_int, check_number, check_shares
+from gdro.checks import check_array, check_int, check_number, check_shares
 
 
 def pass_at_k(successes: ArrayLike, trials: ArrayLike, k: int) -> np.ndarray:
@@ -18,7 +18,7 @@ def pass_at_k(successes: ArrayLike, trials: ArrayLike, k: int) -> np.ndarray:
     The probability that one of k rollouts drawn from the n without replacement is correct.
     """
     check_int("k", k, 1)
-    return 1.0 - all_wrong_probability(*checked_counts(successes, trials, f"pass@{k}", k), k)
+    return 1.0 - all_wrong_probability(*checked_counts(successes, trials, k), k)
 
 
 def all_wrong_probability(successes: np.ndarray, trials: np.ndarray, k: int) -> np.ndarray:
@@ -32,15 +32,14 @@ def all_wrong_probability(successes: np.ndarray, trials: np.ndarray, k: int) -> 
 
 def mean_at_k(successes: ArrayLike, trials: ArrayLike) -> np.ndarray:
     """Mean accuracy of a prompt's samples, c/n, for n ≥ 1."""
-    successes, trials = checked_counts(successes, trials, "mean@k", 1)
+    successes, trials = checked_counts(successes, trials, 1)
     return successes / trials
 
 
 def worst_group(values: ArrayLike, groups: ArrayLike) -> tuple[Any, float]:
     """(name, mean) of the group of prompts with the lowest mean; ties go to the name that sorts first."""
-    values, groups = check_finite("values", values), np.asarray(groups)
-    if values.shape != groups.shape or values.size == 0:
-        raise ValueError(f"values and groups must be one per prompt, got {values.shape} and {groups.shape}")
+    groups = np.asarray(groups)
+    values = check_array("values", values, (max(groups.size, 1),), remedy="give one per prompt")
     names, inverse = np.unique(groups, return_inverse=True)
     means = np.bincount(inverse, values) / np.bincount(inverse)
     return names[means.argmin()].item(), float(means.min())
@@ -72,12 +71,8 @@ def lead_lag(weights: ArrayLike, shares: ArrayLike) -> np.ndarray:
 
     Negative: the adversary looks at harder bins than the data does. (..., B) → (...).
     """
-    weights = check_finite("weights", weights)
-    total = weights.sum(axis=-1, keepdims=True)
-    if weights.shape[-1:] != np.shape(shares)[-1:] or (weights < 0).any() or (total <= 0).any():
-        raise ValueError(
-            f"weights must be ≥ 0, not all 0, and one per share, got {weights} for {shares!r}; pass all bins"
-        )
+    weights = check_array("weights", weights, np.shape(shares), low=0, remedy="pass one per share")
+    total = check_array("weights, summed,", weights.sum(axis=-1, keepdims=True), low=0, open_low=True)
     return mean_bin_index(weights / total) - mean_bin_index(shares)
 
 
@@ -87,12 +82,10 @@ def weighted_standard_error(deviations: ArrayLike, shares: ArrayLike, rollouts: 
     Bins with share 0 do not count, their deviation and rollouts may be NaN. Shares may sum to less than
     one, since prompts not seen yet have no bin.
     """
-    q, sigma, n = np.broadcast_arrays(check_finite("shares", shares), deviations, np.asarray(rollouts, float))
-    if not ((q == 0) | ((n > 0) & (sigma >= 0) & (q > 0))).all():  # False for NaN too
-        raise ValueError(
-            "rollouts must be positive and deviations ≥ 0 and known in every bin with a share, shares ≥ 0; "
-            f"got rollouts {n}, deviations {sigma}, shares {q}"
-        )
+    q = check_array("shares", shares, low=0)
+    q, sigma, n = np.broadcast_arrays(q, np.asarray(deviations, float), np.asarray(rollouts, float))
+    check_array("deviations of bins with a share", sigma[q > 0], low=0)
+    check_array("rollouts of bins with a share", n[q > 0], low=0, open_low=True)
     return np.divide(q * sigma, np.sqrt(n), out=np.zeros(q.shape), where=q > 0).sum(axis=-1)
 
 
@@ -109,10 +102,8 @@ def bootstrap_interval(
     """
     check_number("level", level, 0, 1, open_low=True, open_high=True, remedy="0.95 is usual")
     check_int("resamples", resamples, 1)
-    values_SP = np.atleast_2d(check_finite("values_SP", values_SP))
-    if values_SP.ndim != 2 or values_SP.size == 0:
-        raise ValueError(f"values_SP must be a full table of seeds × prompts, got shape {values_SP.shape}")
-    num_seeds = len(values_SP)
+    values_SP = np.atleast_2d(check_array("values_SP", values_SP))
+    num_seeds, _ = check_array("values_SP.shape", values_SP.shape, (2,), 1, whole=True)
     if num_seeds > 1:
         deviation_S = values_SP.mean(axis=1) - values_SP.mean()
         values_SP = values_SP + (np.sqrt(num_seeds / (num_seeds - 1)) - 1) * deviation_S[:, None]
@@ -127,19 +118,11 @@ def bootstrap_interval(
 
 
 def checked_counts(
-    successes: ArrayLike, trials: ArrayLike, score: str = "", needed: int = 0
+    successes: ArrayLike, trials: ArrayLike, needed: int, shape: tuple[int, ...] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Integer arrays of one shape with 0 ≤ successes ≤ trials and trials ≥ needed, or a ValueError."""
-    successes, trials = np.asarray(successes), np.asarray(trials)
-    for name, values in {"successes": successes, "trials": trials}.items():
-        if values.dtype.kind not in "iu" and values.size:
-            raise ValueError(f"{name} must be integer counts, got dtype {values.dtype}; give whole counts")
-    if successes.shape != trials.shape:
-        raise ValueError(f"successes and trials must have one shape, got {successes.shape}, {trials.shape}")
-    if (bad := (successes < 0) | (successes > trials)).any():
-        raise ValueError(f"successes must lie between 0 and trials, got {successes[bad]}")
-    if (trials < needed).any():
-        raise ValueError(
-            f"{score} needs at least {needed} trials per prompt, got {trials.min()}; sample more"
-        )
+    trials = check_array("trials", trials, shape, needed, whole=True, remedy="sample more")
+    successes = check_array("successes", successes, trials.shape, 0, whole=True, remedy="give one per trials")
+    if (bad := successes > trials).any():
+        raise ValueError(f"successes must lie between 0 and trials, got {successes[bad]} of {trials[bad]}")
     return successes, trials

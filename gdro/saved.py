@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import re
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,14 +12,11 @@ from gdro.checks import check_int, check_number
 class Saved:
     """Settings that a saved state must agree on, and the attributes that `state` names.
 
-    Such an attribute is an array, a count (an integer ≥ 0), a float, a string, a dictionary of these, or
-    another `Saved`.
+    Such an attribute is an array, a count (an integer ≥ 0), a float, a string or another `Saved`. The first
+    axis of an array whose name ends in _D, as many as prompts were seen, may have any length.
     """
 
     state: ClassVar[tuple[str, ...]] = ()
-    resizes: ClassVar[bool] = (
-        False  # whether the first axis of arrays may have any length, as that of prompts has
-    )
 
     def settings(self) -> dict[str, Any]:
         """Plain values: the constructor's arguments that are kept under their own names."""
@@ -29,52 +25,47 @@ class Saved:
 
     def state_dict(self) -> dict[str, Any]:
         """Nested dictionary of plain values and copies of arrays."""
-        return {"settings": self.settings()} | {
-            _key(name): _copied(getattr(self, name)) for name in self.state
-        }
+        return {"settings": self.settings()} | {name: _copied(getattr(self, name)) for name in self.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of `state_dict`; ValueError for other settings or a damaged state."""
         what = type(self).__name__
         try:
             mine, theirs = self.settings(), state["settings"]
-            names = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
-            if names:
+            if names := [name for name in mine | theirs if mine.get(name) != theirs.get(name)]:
                 raise ValueError(
                     f"the saved {what} has other settings (saved, wanted): "
                     f"{ {name: (theirs.get(name), mine.get(name)) for name in names} }; "
                     "resume with the settings of the run that saved it"
                 )
             for name in self.state:
-                mine, theirs = getattr(self, name), state[_key(name)]
-                setattr(self, name, self._loaded(f"{_key(name)} of {what}", mine, theirs))
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+                self._load(name, getattr(self, name), state[name])
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"the saved {what} is damaged ({error!r}); use a whole checkpoint") from error
 
-    def _loaded(self, what: str, mine: Any, theirs: Any) -> Any:
+    def _load(self, name: str, mine: Any, theirs: Any) -> None:
+        what, free = f"the saved {name} of {type(self).__name__}", int(name.endswith("_D"))
         if isinstance(mine, Saved):
-            mine.load_state_dict(theirs)
-            return mine
-        if isinstance(mine, dict):
-            if mine.keys() != theirs.keys():
-                raise KeyError(f"{what} has {sorted(theirs)}, not {sorted(mine)}")
-            return {
-                name: self._loaded(f"{name} in {what}", value, theirs[name]) for name, value in mine.items()
-            }
+            return mine.load_state_dict(theirs)
         if isinstance(mine, np.ndarray):
-            array, free = np.array(theirs), int(self.resizes)
-            same = (array.dtype, array.ndim, array.shape[free:]) == (mine.dtype, mine.ndim, mine.shape[free:])
-            if not same or (array.dtype.kind == "f" and not np.isfinite(array).all()):
-                raise ValueError(
-                    f"the saved {what} must be finite {mine.dtype} of shape {mine.shape}, got {array}; "
-                    "use a whole checkpoint"
-                )
-            return array
-        if isinstance(mine, float):
-            return check_number(f"the saved {what}", theirs)
-        if isinstance(mine, int) and not isinstance(mine, bool):
-            return check_int(f"the saved {what}", theirs, 0)
-        return theirs
+            theirs = np.array(theirs)
+            same = theirs.dtype == mine.dtype and theirs.ndim == mine.ndim
+            sound = same and theirs.shape[free:] == mine.shape[free:] and np.isfinite(theirs).all()
+            if not sound:
+                wanted = f"finite {mine.dtype} of shape {mine.shape}"
+                raise ValueError(f"{what} must be {wanted}, got {theirs}; use a whole checkpoint")
+        elif isinstance(mine, float):
+            check_number(what, theirs)
+        elif isinstance(mine, int):
+            check_int(what, theirs, 0)
+        setattr(self, name, theirs)
+        return None
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Saved):
+        return value.state_dict()
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _plain(value: Any) -> Any:
@@ -84,16 +75,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if isinstance(value, bool | int | float | str) else None
-
-
-def _key(name: str) -> str:
-    """Name of an attribute without its axes."""
-    return re.sub("_[A-Z]+$", "", name)
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Saved):
-        return value.state_dict()
-    if isinstance(value, dict):
-        return {name: _copied(v) for name, v in value.items()}
-    return value.copy() if isinstance(value, np.ndarray) else value

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp, softmax
 
-from gdro.checks import check_finite, check_int, check_number, check_shares
+from gdro.checks import check_array, check_int, check_number, check_shares
 
 STEPS = "give the number of steps played"
 
@@ -19,26 +19,26 @@ def soft_worst_case(losses: ArrayLike, eta: float) -> tuple[np.ndarray, np.ndarr
 
     max_q {Σ q_b L_b + H(q)/η} = (1/η) log Σ exp(η L_b), attained by q = softmax(η L).
     """
-    losses, eta = _losses(losses), _eta(eta)
-    return logsumexp(eta * losses, axis=-1) / eta, softmax(eta * losses, axis=-1)
+    check_number("eta", eta, 0, open_low=True, remedy="at ∞ it is max(losses)")
+    scaled = eta * check_array("losses", losses)
+    return logsumexp(scaled, axis=-1) / eta, softmax(scaled, axis=-1)
 
 
 def soft_worst_case_bounds(losses: ArrayLike, eta: float) -> tuple[np.ndarray, np.ndarray]:
     """max L ≤ R_η ≤ max L + log(B)/η, (25), as (lower, upper)."""
-    losses, eta = _losses(losses), _eta(eta)
-    worst = losses.max(axis=-1)
-    return worst, worst + np.log(losses.shape[-1]) / eta
+    worst = check_array("losses", losses).max(axis=-1)
+    return worst, worst + np.log(np.shape(losses)[-1]) / eta
 
 
 def mixture_gradient(losses: ArrayLike, gradients: ArrayLike, eta: float) -> np.ndarray:
     """Gradient of the soft worst case, (..., D): gradients (..., B, D) mixed by softmax(η L), (26)."""
     _, q = soft_worst_case(losses, eta)
-    return np.einsum("...b,...bd->...d", q, check_finite("gradients", gradients))
+    return np.einsum("...b,...bd->...d", q, check_array("gradients", gradients))
 
 
 def duality_gap_bound(regret_theta: ArrayLike, regret_q: ArrayLike, horizon: ArrayLike) -> np.ndarray:
     """Bound on the duality gap of the time-averaged play, (27), of a game convex in θ and linear in q."""
-    regrets = check_finite("regret_theta", regret_theta) + check_finite("regret_q", regret_q)
+    regrets = check_array("regret_theta", regret_theta) + check_array("regret_q", regret_q)
     return regrets / _positive("horizon", horizon, STEPS)
 
 
@@ -98,35 +98,17 @@ def staircase(variances: ArrayLike, price: ArrayLike, arms: ArrayLike) -> np.nda
         price: ≥ 0, a number or (...) against the variances (..., B).
         arms: (N,), increasing.
     """
-    arms_N, price = np.asarray(arms), check_finite("price", price)
-    if arms_N.ndim != 1 or arms_N.size == 0 or (arms_N <= 0).any() or (np.diff(arms_N) <= 0).any():
+    arms_N = check_array("arms", arms, (np.size(arms),), 0, open_low=True)
+    if not arms_N.size or (np.diff(arms_N) <= 0).any():
         raise ValueError(f"arms must be positive and increasing, got {arms_N}; give for example range(2, 13)")
-    if (price < 0).any():
-        raise ValueError(f"price must be ≥ 0, got {price}; it is what a rollout costs")
+    price = check_array("price", price, low=0, remedy="it is what a rollout costs")
     cost = _variances(variances)[..., None] / arms_N + price[..., None, None] * arms_N
-    return arms_N[cost.argmin(axis=-1)]
-
-
-def _eta(eta: float) -> float:
-    return check_number("eta", eta, 0, open_low=True, remedy="at ∞ it is max(losses)")
-
-
-def _losses(losses: ArrayLike) -> np.ndarray:
-    losses = check_finite("losses", losses)
-    if losses.ndim == 0 or losses.shape[-1] == 0:
-        raise ValueError(f"losses must have bins on the last axis, got shape {losses.shape}")
-    return losses
+    return np.asarray(arms)[cost.argmin(axis=-1)]
 
 
 def _positive(name: str, values: ArrayLike, remedy: str) -> np.ndarray:
-    values = check_finite(name, values)
-    if not (values > 0).all():
-        raise ValueError(f"{name} must be positive, got {values}; {remedy}")
-    return values
+    return check_array(name, values, low=0, open_low=True, remedy=remedy)
 
 
 def _variances(variances: ArrayLike) -> np.ndarray:
-    variances = check_finite("variances", variances)
-    if (variances < 0).any():
-        raise ValueError(f"variances must be ≥ 0, got {variances}; a variance is a mean of squares")
-    return variances
+    return check_array("variances", variances, low=0, remedy="a variance is a mean of squares")

@@ -73,34 +73,11 @@ def test_any_of_n_reads_one_outcome_a_visit():
     assert visited("any_of_n", [(1, 2), (0, 12)], history=1) == 0.0
 
 
-def mean_estimate(estimator, p, rollouts, visits=12, prompts=1500, k=8):
-    rng, uids = np.random.default_rng(0), np.arange(prompts)
-    bins = DifficultyBins(k=k, estimator=estimator)
-    for _ in range(visits):
-        bins.update(uids, rng.binomial(rollouts, p, prompts), np.full(prompts, rollouts))
-    return np.nanmean(bins.pass_at_k(uids))
-
-
-@pytest.mark.parametrize("estimator", ["any_of_k", "unbiased"])
-@pytest.mark.parametrize("rollouts", [2, 5, 12])
-def test_expectation_is_pass_at_k_whatever_n_is(estimator, rollouts):
-    assert mean_estimate(estimator, 0.1, rollouts) == pytest.approx(1 - 0.9**8, abs=0.02)
-
-
 @pytest.mark.parametrize("estimator", ALL)
 def test_estimates_are_probabilities_and_rise_with_success(estimator):
     estimates = [visited(estimator, [(s, 8)] * 6) for s in range(9)]
     assert all(0 <= e <= 1 for e in estimates)
     assert estimates == sorted(estimates)
-
-
-@pytest.mark.parametrize("estimator", ALL)
-def test_prompts_do_not_touch_each_other(estimator):
-    together = DifficultyBins(k=4, estimator=estimator)
-    for visit in range(5):
-        together.update([1, 2], [0, 4], [4, 4])
-        assert together.pass_at_k([1])[0] == visited(estimator, [(0, 4)] * (visit + 1), k=4)
-        assert together.pass_at_k([2])[0] == visited(estimator, [(4, 4)] * (visit + 1), k=4)
 
 
 # Bins and hysteresis
@@ -207,20 +184,23 @@ def test_nothing_at_all_is_no_error():
 def test_memory_is_tens_of_bytes_a_prompt():
     bins = DifficultyBins()
     bins.update(np.arange(100_000), np.zeros(100_000, int), np.ones(100_000, int))
-    assert bins.nbytes() <= 40 * 100_000
+    held = (
+        bins.bins_D,
+        bins.table.keys_D,
+        bins.table.rows_D,
+        bins.beliefs.successes_D,
+        bins.beliefs.failures_D,
+    )
+    assert sum(array.nbytes for array in held) <= 32 * 100_000
 
 
-@pytest.mark.parametrize("uids", [[1, "a"], ["a", 1], [True, False], [1, True], [1.0, 2.0], [None], [2**64]])
+MIXED = [[1, "a"], ["a", 1], [True, False], [1, True], [1.0, 2.0], [None], [2**64], np.array([True, False])]
+
+
+@pytest.mark.parametrize("uids", MIXED)
 def test_uids_of_no_or_mixed_kind_are_refused(uids):
     with pytest.raises(ValueError, match=r"uids must be all integers .* or all strings, got .*; give every"):
         DifficultyBins().assign(uids)
-
-
-def test_bool_arrays_and_tables_of_uids_are_refused():
-    with pytest.raises(ValueError, match="all integers"):
-        DifficultyBins().assign(np.array([True, False]))
-    with pytest.raises(ValueError, match="flat sequence, got shape \\(1, 2\\)"):
-        DifficultyBins().assign([[1, 2]])
 
 
 def test_integers_after_strings_are_refused():
@@ -285,89 +265,62 @@ def test_a_state_is_a_copy():
 
 
 DAMAGES = {
-    "not a number": lambda s: s["records"]["beliefs"]["arrays"]["successes"].__setitem__(0, np.nan),
-    "a negative count": lambda s: s["records"]["beliefs"]["arrays"]["failures"].__setitem__(0, -1),
-    "unsorted keys": lambda s: s["table"].update(keys=s["table"]["keys"][::-1].copy()),
-    "rows given twice": lambda s: s["table"]["rows"].__setitem__(0, 1),
-    "a bin that is not there": lambda s: s["bins"].__setitem__(0, 99),
-    "bins missing": lambda s: s.update(bins=s["bins"][:1]),
-    "counts missing": lambda s: s["records"]["beliefs"]["arrays"].update(
-        successes=s["records"]["beliefs"]["arrays"]["successes"][:1]
-    ),
-    "another type": lambda s: s["table"].update(keys=s["table"]["keys"].astype(float)),
+    "not a number": lambda s: s["beliefs"]["successes_D"].__setitem__(0, np.nan),
+    "a negative count": lambda s: s["beliefs"]["failures_D"].__setitem__(0, -1),
+    "unsorted keys": lambda s: s["table"].update(keys_D=s["table"]["keys_D"][::-1].copy()),
+    "rows given twice": lambda s: s["table"]["rows_D"].__setitem__(0, 1),
+    "a bin that is not there": lambda s: s["bins_D"].__setitem__(0, 99),
+    "bins missing": lambda s: s.update(bins_D=s["bins_D"][:1]),
+    "counts missing": lambda s: s["beliefs"].update(successes_D=s["beliefs"]["successes_D"][:1]),
+    "another type": lambda s: s["table"].update(keys_D=s["table"]["keys_D"].astype(float)),
     "another kind of uid": lambda s: s["table"].update(kind="letter"),
-    "an unknown array": lambda s: s["records"]["beliefs"]["arrays"].update(more=s["bins"]),
-    "a negative clock": lambda s: s["records"]["beliefs"].update(clock=-1),
+    "a negative clock": lambda s: s["other"].update(clock=-1),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_state_is_refused(damage):
-    bins = DifficultyBins()
+    bins = DifficultyBins(estimator="any_of_k")
     bins.update([1, 2, 3], [0, 1, 4], [4, 4, 4])
     state = bins.state_dict()
     DAMAGES[damage](state)
     with pytest.raises(ValueError, match="saved"):
-        DifficultyBins().load_state_dict(state)
-
-
-def test_state_of_other_settings_is_refused():
-    state = DifficultyBins(k=4).state_dict()
-    with pytest.raises(ValueError, match=r"DifficultyBins has other settings .*'k': \(4, 8\).*; resume with"):
-        DifficultyBins(k=8).load_state_dict(state)
+        DifficultyBins(estimator="any_of_k").load_state_dict(state)
 
 
 # Arguments
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"k": 0}, "k must be an integer of at least 1, got 0"),
-        ({"k": 2.0}, "k must be an integer of at least 1, got 2.0"),
-        ({"k": True}, "k must be"),
-        ({"history": 0}, "history must be an integer of at least 1, got 0"),
-        ({"edges": ()}, r"edges must be increasing .*, got \[\]; B bins have B − 1 edges"),
-        ({"edges": (0.5, 0.5)}, "edges must be increasing"),
-        ({"edges": (0.7, 0.5)}, "edges must be increasing"),
-        ({"edges": (0.0, 0.5)}, "inside \\(0, 1\\)"),
-        ({"edges": (0.5, 1.0)}, "inside \\(0, 1\\)"),
-        ({"edges": (0.5, np.nan)}, "edges must be"),
-        ({"edges": ((0.5,),)}, "edges must be"),
-        ({"hysteresis": -0.1}, r"hysteresis must be a number in \[0, 1\), got -0.1; 0 switches it off"),
-        ({"hysteresis": 1}, "hysteresis"),
-        ({"estimator": "median"}, r"estimator must be one of \['beta'.*got 'median'"),
-    ],
-)
-def test_settings_outside_their_domain_are_refused(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        DifficultyBins(**arguments)
+BAD_SETTINGS = {
+    "k": [0, 2.0, True],
+    "history": [0],
+    "edges": [(), (0.5, 0.5), (0.7, 0.5), (0.0, 0.5), (0.5, 1.0), (0.5, np.nan), ((0.5,),)],
+    "hysteresis": [-0.1, 1],
+    "estimator": ["median"],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, v) for name, vs in BAD_SETTINGS.items() for v in vs])
+def test_settings_outside_their_domain_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} must "):
+        DifficultyBins(**{name: value})
 
 
 @pytest.mark.parametrize(
     ("visit", "words"),
     [
         (([1], [3], [2]), "successes must lie between 0 and trials, got \\[3\\]"),
-        (([1], [-1], [2]), "successes must lie"),
-        (([1], [0], [0]), "trials must be at least 1, got 0; leave out"),
-        (([1], [0.5], [2]), "integer counts, got dtype float64"),
-        (([1, 2], [0], [1]), r"one per uid \(2\), got \(1,\)"),
-        (([1], [0, 1], [1]), "one shape"),
+        (([1], [-1], [2]), "successes must be"),
+        (([1], [0], [0]), r"trials must be integers in \[1, inf\), got 0"),
+        (([1], [0.5], [2]), "successes must be integers, got dtype float64"),
+        (([1, 2], [0], [1]), r"trials must be integers of shape \(2,\), got shape \(1,\)"),
+        (([1], [0, 1], [1]), "successes must be integers of shape"),
     ],
 )
 def test_counts_that_cannot_be_are_refused_and_nothing_is_learned(visit, words):
     bins = DifficultyBins()
     with pytest.raises(ValueError, match=words):
         bins.update(*visit)
-    assert len(bins) == 0
-
-
-def test_unbiased_refuses_visits_that_do_not_fit_its_ring():
-    bins = DifficultyBins(estimator="unbiased")
-    with pytest.raises(
-        ValueError, match=r"trials must be at most 255 a visit .*, got 256; use estimator 'beta'"
-    ):
-        bins.update([1], [0], [256])
     assert len(bins) == 0
 
 
@@ -403,11 +356,11 @@ def test_groups_resume_with_pass_rates_of_more_bins_than_groups():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (([], []), "labels must be one group name per uid"),
-        (([1, 2], ["a"]), r"labels must be one group name per uid \(2\), got 1"),
-        (([1, 2], ["a", None]), r"labels must be of one kind, .* got \['a', None\]"),
-        (([1, 2], ["a", 1]), "labels must be of one kind"),
-        (([1, 2], [["a"], ["b"]]), "labels must be of one kind"),
+        (([], []), "labels must be .* one per uid"),
+        (([1, 2], ["a"]), r"labels must be .* one per uid \(2\), got 1"),
+        (([1, 2], ["a", None]), r"labels must be of one kind, .*, got 2: \['a', None\]"),
+        (([1, 2], ["a", 1]), "labels must be"),
+        (([1, 2], [["a"], ["b"]]), "labels must be"),
         (([1, 1], ["a", "b"]), "uids must differ, got one twice"),
         (([1, 2], ["a", "b"], ["a"]), r"labels must be among the groups \['a'\], got \['b'\]"),
     ],

@@ -9,13 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdro import DifficultyBins, GDROController, PromptGDRO
+from gdro import GDROController
 from gdro.methods.base import group_advantages
-from gdro.records import load_state, save_state
 
 EDGES = (0.2, 0.4, 0.6, 0.8)
 SHARP = {"k": 1, "history": 1, "estimator": "unbiased", "hysteresis": 0.0, "edges": EDGES}
 GAMES = ["grpo", "prompt", "rollout", "both"]
+
+
+class Unreadable:
+    """As a tensor in bfloat16 is to numpy."""
+
+    def __array__(self, *_, **__):
+        raise TypeError("no bfloat16")
 
 
 def come_back(plan, seed, rates):
@@ -48,13 +54,17 @@ def trained(steps=6, prompts=40, batch=16, kind=int, **arguments):
 # Plan
 
 
-def test_a_plan_is_a_value():
-    plan = GDROController().plan(["a", "b"])
+def test_a_plan_is_a_value_and_survives_a_copy():
+    controller = GDROController()
+    plan = controller.plan(["a", "b"])
     assert plan.uids == ["a", "b"]
     assert np.asarray(plan) is plan.rollouts
     assert np.array(plan, float).tolist() == [4.0, 4.0]
     with pytest.raises(ValueError, match="read-only"):
         plan.rollouts[0] = 3
+    controller.observe(pickle.loads(pickle.dumps(plan)), [0, 1], [0, 1])
+    with pytest.raises(ValueError, match="in flight"):  # the same plan, whichever copy
+        controller.observe(plan, [0, 1], [0, 1])
 
 
 def test_one_seen_prompt_among_many_does_not_pay_for_the_fraction():
@@ -70,25 +80,11 @@ def test_a_mean_that_rounds_badly_is_still_spent_exactly():
     assert GDROController(mean_rollouts=4.1).plan(list(range(30))).rollouts.sum() == 123
 
 
-def test_prompts_not_seen_get_the_mean_or_what_their_bin_gets():
-    neutral, as_hard = (
-        GDROController("rollout", bins=SHARP, unseen=unseen, rollout={"gamma": 0.0})
-        for unseen in ("neutral", 0)
-    )
-    for controller in (neutral, as_hard):
-        give_record(controller, [0, 1, 2, 3], [0, 0, 10, 10])
-        controller.method.rollout.update([2, 0, 0, 0, 2], [4, 0, 0, 0, 4], [0.25, *[np.nan] * 3, 0.01])
-    assert neutral.plan([0, 1, 2, 3, 8, 9]).rollouts[4:].tolist() == [4, 4]
-    planned = as_hard.plan([0, 1, 2, 3, 8, 9]).rollouts
-    assert planned[0] == planned[1] == planned[4] == planned[5] > planned[2]
-
-
 def infeasible_plan(seed, order):
     """Two bins of three prompts each: every choice of arms spends a multiple of three."""
     controller = GDROController("rollout", 25 / 6, bins=SHARP, seed=seed)
     give_record(controller, [0, 1, 2, 3, 4, 5], [0, 0, 0, 10, 10, 10])
     plan = controller.plan(order)
-    assert controller.method.rollout.infeasible_steps == 1
     return plan.rollouts
 
 
@@ -129,7 +125,7 @@ def test_nothing_is_learned_from_what_is_missing(method):
     plan = lossy.plan(np.arange(9))  # 8 has no record
     group_ids, rewards = come_back(plan, 0, np.linspace(0, 1, 9))
     kept = ~np.isin(group_ids, [2, 5]) & (np.arange(len(group_ids)) % 4 != 1)
-    before = lossy.bins.state_dict()["records"]["beliefs"]["arrays"]
+    before = lossy.bins.state_dict()["beliefs"]
     batch = lossy.observe(plan, group_ids[kept], rewards[kept])
     assert batch.weights[[2, 5]].tolist() == [1.0, 1.0]
     assert batch.advantages.shape == (kept.sum(),)
@@ -137,9 +133,9 @@ def test_nothing_is_learned_from_what_is_missing(method):
         np.bincount(batch_bins(lossy, group_ids[kept]), minlength=5) / 7
     )
     assert batch.row["mean_reward"] == rewards[kept].mean()
-    after = lossy.bins.state_dict()["records"]["beliefs"]["arrays"]
+    after = lossy.bins.state_dict()["beliefs"]
     rows = lossy.bins.rows(np.arange(9))
-    for name, hit in (("successes", rewards), ("failures", ~rewards)):
+    for name, hit in (("successes_D", rewards), ("failures_D", ~rewards)):
         counted = np.bincount(group_ids[kept], hit[kept], 9)
         keep = np.where(np.isin(np.arange(9), [2, 5]), 1.0, 1 - 1 / lossy.bins.history)
         assert after[name][rows] == pytest.approx(keep * before[name][rows][:9] + counted)
@@ -179,26 +175,21 @@ def test_plans_that_cannot_be_observed_are_refused():
 @pytest.mark.parametrize(
     ("group_ids", "rewards", "losses", "words"),
     [
-        ([0, 0, 1], [1, 0], None, r"group_ids must be .* of shape \(2,\), got \[0, 0, 1\]; give"),
+        ([0, 0, 1], [1, 0], None, r"group_ids must be .* of shape \(2,\), got shape \(3,\)"),
         ([], [], None, r"at least one, .*; a plan that brought nothing need not be observed"),
         ([[0, 1]], [[1, 0]], None, r"one per rollout"),
-        ([0, 2], [1, 0], None, r"group_ids must be integers in \[0, 1\] .*, got \[0, 2\]; give each rollout"),
-        ([-1, 0], [1, 0], None, r"group_ids must be integers"),
-        ([0.0, 1.0], [1, 0], None, r"group_ids must be integers"),
-        (["a", "b"], [1, 0], None, r"group_ids must be integers"),
-        ([0, 1], [1, np.nan], None, r"rewards must be finite, got nan at position 1 \(1 of 2\); fix"),
-        ([0, 1], [1, None], None, r"rewards must be finite"),
-        ([0, 1], [np.inf, 0], None, r"rewards must be finite, got inf at position 0"),
-        ([0, 1], ["right", "wrong"], None, r"rewards must be numbers"),
-        ([0, 1], [[1], [1, 0]], None, r"rewards must be numbers"),
-        (
-            [0] * 5,
-            [1] * 5,
-            None,
-            r"at most the planned rollouts of each prompt, got 5 for prompt 0, planned 4",
-        ),
+        ([0, 2], [1, 0], None, r"group_ids must be integers in \[0, 1\], got 2 at position 1 .*; give each"),
+        ([-1, 0], [1, 0], None, r"group_ids must be integers in"),
+        ([0.0, 1.0], [1, 0], None, r"group_ids must be integers, got dtype float64"),
+        ([0, 1], [1, np.nan], None, r"rewards must be finite .* got nan at position 1 \(1 of 2\)"),
+        ([0, 1], [1, None], None, r"rewards must be finite numbers, got dtype object"),
+        ([0, 1], [np.inf, 0], None, r"rewards must be finite .* got inf at position 0"),
+        ([0, 1], ["right", "wrong"], None, r"rewards must be finite numbers"),
+        ([0, 1], [[1], [1, 0]], None, r"rewards must be finite numbers that numpy can hold"),
+        ([0, 1], Unreadable(), None, r"rewards must be .* numpy can hold: no bfloat16; convert them"),
+        ([0] * 5, [1] * 5, None, r"at most the planned rollouts .*, got 5 for prompt 0, planned 4"),
         ([0, 1], [1, 0], [0.1], r"losses must be .* of shape \(2,\)"),
-        ([0, 1], [1, 0], [0.1, np.nan], r"losses must be finite, got nan at position 1"),
+        ([0, 1], [1, 0], [0.1, np.nan], r"losses must be finite .* got nan at position 1"),
     ],
 )
 def test_observations_that_cannot_be_are_refused_and_not_learned_from(group_ids, rewards, losses, words):
@@ -274,7 +265,7 @@ def test_arm_losses_come_from_prompts_that_played_the_arm():
     controller = GDROController("rollout", bins=SHARP, rollout=rollout)
     game = controller.method.rollout
     play(controller, 0, [0, 1, 2, 3], [0.5] * 4)
-    assert not game.state_dict()["visits"].any()
+    assert not game.visits_BN.any()
 
     give_record(controller, [4, 5, 6], [0, 0, 10])
     plan = controller.plan([4, 5, 6, 7])
@@ -292,11 +283,11 @@ def test_arm_losses_come_from_prompts_that_played_the_arm():
 
 @pytest.mark.parametrize("utility", ["variance", "loss"])
 @pytest.mark.parametrize(("driver", "mean"), [("realized", 4), ("realized", 4.5), ("demand", 4)])
-def test_the_printed_price_never_moves_even_with_prompts_not_seen(utility, driver, mean):
-    controller = trained(
-        steps=10, batch=14, method="rollout", mean_rollouts=mean,
-        rollout={"utility": utility, "price_driver": driver},
-    )  # fmt: skip
+def test_the_printed_price_never_moves_even_with_prompts_not_seen_and_rollouts_lost(utility, driver, mean):
+    rollout = {"utility": utility, "price_driver": driver}
+    controller = trained(steps=10, batch=14, method="rollout", mean_rollouts=mean, rollout=rollout)
+    plan = controller.plan(np.arange(14))
+    controller.observe(plan, [0, 0, 1], [1, 0, 1])
     assert (controller.method.rollout.price == 0.0) == (driver == "realized")
 
 
@@ -305,7 +296,7 @@ def test_all_unseen_leave_no_trace_in_the_games_until_they_have_an_estimate():
     _, batch = play(controller, 0, [0, 1], [0.5, 0.5])  # four rollouts each, and k = 8 of them are needed
     assert batch.row["unseen"] == 2
     assert batch.row["share"] == [0.0] * 10
-    assert not controller.method.prompt.state_dict()["visits"].any()
+    assert not controller.method.prompt.visits_B.any()
 
 
 # Advantages and weights
@@ -352,12 +343,6 @@ def test_averaging_by_prompt_makes_a_prompt_with_many_rollouts_count_as_one(aver
     assert batch.advantages == pytest.approx(unweighted * np.repeat(batch.weights, [2, 4]))
 
 
-@pytest.mark.parametrize("settings", [{"method": "grpo"}, {"method": "rollout"}, {"action": "resample"}])
-def test_without_reweighting_all_weights_are_one(settings):
-    _, batch = play(trained(**settings), 0, np.arange(20), np.linspace(0, 1, 20))
-    assert batch.weights.tolist() == [1.0] * 20
-
-
 def test_the_default_games_are_alive():
     """Solved, solvable and out of reach in equal parts: rollouts go to the middle, weights differ."""
     controller, rng = GDROController(), np.random.default_rng(0)
@@ -380,9 +365,9 @@ def test_the_default_games_are_alive():
 BIN_OF = np.repeat([0, 1, 2, 4, -1], [10, 20, 30, 40, 20])
 
 
-def drawing_controller(seed=0, **prompt):
+def drawing_controller(seed=0):
     """Bins of 10, 20, 30 and 40 prompts and 20 not seen, with q far from the shares."""
-    controller = GDROController("prompt", bins=SHARP, action="resample", seed=seed, prompt=prompt)
+    controller = GDROController("prompt", bins=SHARP, action="resample", seed=seed)
     give_record(controller, list(range(100)), [0] * 10 + [3] * 20 + [5] * 30 + [10] * 40)
     controller.method.prompt.update([0, 1, 2, 4], [2.0, 1.0, 0.5, 0.0])
     return controller
@@ -396,13 +381,11 @@ def drawn_many(controller, rounds=400, size=30):
     return np.concatenate(found)
 
 
-@pytest.mark.parametrize("exclude", [(), (0, 4)])
-def test_draws_follow_the_bin_probabilities_and_leave_the_rest_their_share(exclude):
-    controller = drawing_controller(exclude=exclude)
-    q, shares = controller.method.prompt.probabilities(), np.array([10, 20, 30, 0, 40, 20]) / 120
-    left_alone = np.isin(np.arange(6), [*exclude, 5])
+def test_draws_follow_the_bin_probabilities_and_leave_unseen_prompts_their_share():
+    controller = drawing_controller()
+    q = controller.method.prompt.probabilities()
     q[3] = 0  # bin 3 has no prompts
-    expected = np.where(left_alone, shares, shares[~left_alone].sum() * np.append(q, 0) / q.sum())
+    expected = np.append(100 / 120 * q / q.sum(), 20 / 120)
     drawn = drawn_many(controller)
     assert [(BIN_OF[drawn] == b).mean() for b in (0, 1, 2, 3, 4, -1)] == pytest.approx(expected, abs=0.015)
     for b in (0, -1):  # and evenly within a bin
@@ -432,54 +415,19 @@ def test_draws_are_seeded_and_move_with_the_steps():
 # State
 
 
-@pytest.mark.parametrize("through_file", [False, True])
-@pytest.mark.parametrize("kind", [int, str])
 @pytest.mark.parametrize(
-    "settings",
+    ("saved", "words"),
     [
-        {},
-        {"preset": "paper"},
-        {"rollout": {"utility": "loss"}, "bins": {"estimator": "any_of_k", "k": 4}},
-        {"prompt": {"clip": np.inf, "exclude": (0,)}, "unseen": 3, "mean_rollouts": 4.5},
-        {"action": "resample"},
+        ({"seed": 1}, r"GDROController has other settings .*'seed': \(1, 0\).*resume with"),
+        ({"method": "prompt"}, r"GDROController has other settings .*'method': \('prompt', 'both'\)"),
+        ({"signal": "spread"}, r"Both has other settings .*'signal'"),
+        ({"rollout": {"eta": 1.0}}, r"RolloutGDRO has other settings .*'eta': \(1.0, 0.65\)"),
+        ({"bins": {"k": 2}}, r"DifficultyBins has other settings .*'k': \(2, 1\)"),
     ],
 )
-def test_a_run_that_is_stopped_continues_bit_for_bit(settings, kind, through_file, tmp_path):
-    running, rates = trained(kind=kind, **settings), np.linspace(0.02, 0.98, 60)
-    state = running.state_dict()
-    if through_file:
-        save_state(tmp_path / "state.safetensors", state)
-        state = load_state(tmp_path / "state.safetensors")
-    restored = GDROController(**settings)
-    restored.load_state_dict(state)
-    for step in range(5):
-        pool, pair = [kind(u) for u in range(60)], (running, restored)
-        drawn = [c.draw(pool, 16) for c in pair]
-        np.testing.assert_equal(*drawn)
-        chosen = np.random.default_rng(step).choice(60, 16, replace=False) if drawn[0] is None else drawn[0]
-        (plan, first), (other, second) = (
-            play(c, step, [kind(u) for u in chosen], rates[chosen]) for c in pair
-        )
-        assert plan.rollouts.tolist() == other.rollouts.tolist()
-        assert first.row == second.row
-        assert first.advantages.tobytes() == second.advantages.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("saved", "wanted", "words"),
-    [
-        ({"seed": 1}, {}, r"GDROController has other settings .*'seed': \(1, 0\).*resume with"),
-        ({"mean_rollouts": 5}, {}, r"GDROController has other settings .*'mean_rollouts'"),
-        ({"method": "prompt"}, {}, r"GDROController has other settings .*'method': \('prompt', 'both'\)"),
-        ({"method": "nsr", "positive": 0.2}, {"method": "nsr"}, r"NSR has other settings .*'positive'"),
-        ({"signal": "spread"}, {}, r"Both has other settings .*'signal'"),
-        ({"rollout": {"eta": 1.0}}, {}, r"RolloutGDRO has other settings .*'eta': \(1.0, 0.65\)"),
-        ({"bins": {"k": 2}}, {}, r"DifficultyBins has other settings .*'k': \(2, 1\)"),
-    ],
-)
-def test_state_of_other_settings_is_refused(saved, wanted, words):
+def test_state_of_other_settings_is_refused(saved, words):
     with pytest.raises(ValueError, match=words):
-        GDROController(**wanted).load_state_dict(GDROController(**saved).state_dict())
+        GDROController().load_state_dict(GDROController(**saved).state_dict())
 
 
 @pytest.mark.parametrize(
@@ -512,48 +460,33 @@ def test_the_presets_are_as_stated_and_can_be_overridden():
     assert (rollout.price_driver, rollout.ema) == ("realized", 0.4)
 
 
-def test_parts_can_be_given_made():
-    bins, prompt = DifficultyBins(edges=EDGES), PromptGDRO(5)
-    controller = GDROController(bins=bins, prompt=prompt)
-    assert controller.bins is bins
-    assert controller.method.prompt is prompt
-    assert GDROController(bins={"edges": EDGES}).method.rollout.num_bins == 5
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"preset": "papers"}, r"preset must be one of .*got 'papers'"),
-        ({"signal": "loss"}, r"signal must be one of .*got 'loss'"),
         ({"signal": ""}, r"signal must be one of .*got ''"),
         ({"action": False}, r"action must be one of .*got False"),
-        ({"averaging": "token"}, r"averaging must be one of .*got 'token'"),
-        ({"weight_scale": "sum"}, r"weight_scale must be one of .*got 'sum'"),
-        ({"unseen": "hardest"}, r"unseen must be one of \['neutral', 0, .*got 'hardest'"),
-        ({"unseen": 10}, r"unseen must be one of"),
-        ({"unseen": 1.0}, r"unseen must be one of"),
-        ({"prompt": PromptGDRO(6)}, r"prompt\['num_bins'\] must be the 10 of the bins, got 6"),
+        ({"averaging": "token"}, r"averaging must be one of"),
+        ({"weight_scale": "sum"}, r"weight_scale must be one of"),
         ({"prompt": 5}, r"prompt must be arguments of PromptGDRO, got 5"),
         ({"prompt": {"etta": 1}}, r"prompt must be arguments of PromptGDRO, got \{'etta': 1\}"),
         ({"prompt": {"gamma": 1.5}}, r"gamma must be a number in \[0, 1\], got 1.5"),
-        ({"rollout": "fast"}, r"rollout must be arguments of RolloutGDRO"),
-        ({"rollout": {"num_bins": 3}}, r"rollout\['num_bins'\] must be the controller's 10, got 3"),
-        ({"rollout": {"n_min": 6, "n_max": 5}}, r"n_max must be an integer of at least 6"),
+        (
+            {"rollout": {"n_max": 8}},
+            r"rollout must be arguments of RolloutGDRO, .*multiple values",
+        ),
         ({"bins": 10}, r"bins must be arguments of DifficultyBins, got 10"),
-        ({"bins": {"k": 0}}, r"k must be an integer of at least 1, got 0"),
         ({"bins": {"edge": 0}}, r"bins must be arguments of DifficultyBins, got .*'edge'"),
         ({"mean_rollouts": 0.5}, r"mean_rollouts must be a number in \[1, inf\)"),
-        ({"mean_rollouts": 4, "n_min": 5}, r"mean_rollouts must be a number in \[5, 12\], got 4; no plan"),
+        ({"n_min": 5}, r"mean_rollouts must be a number in \[5, 12\], got 4; no plan"),
         ({"mean_rollouts": "4"}, r"mean_rollouts must be a number"),
         ({"n_min": 0}, r"n_min must be an integer of at least 1"),
         ({"n_max": 1}, r"n_max must be an integer of at least 2"),
         ({"success_threshold": np.nan}, r"success_threshold must be a number"),
         ({"advantage_std": "unbiased"}, r"advantage_std must be one of"),
         ({"scale_rewards": True}, r"scale_rewards must be one of"),
-        ({"advantage_clip": 0}, r"advantage_clip must be a number in \(0, inf\), got 0; None"),
-        ({"advantage_clip": np.inf}, r"advantage_clip must be a number"),
+        ({"advantage_clip": np.inf}, r"advantage_clip must be a number in \(0, inf\), got inf; None"),
         ({"seed": -1}, r"seed must be an integer of at least 0, got -1"),
-        ({"seed": True}, r"seed must be an integer"),
     ],
 )
 def test_unknown_choices_are_refused(arguments, words):
@@ -589,13 +522,3 @@ def test_the_core_needs_numpy_and_scipy_alone():
     assert {"gdro", "numpy", "scipy"} <= ours
     heavy = {"torch", "transformers", "trl", "pandas", "matplotlib", "seaborn", "pydantic", "yaml", "tqdm"}
     assert not ours & heavy
-
-
-def test_a_plan_is_a_value_that_survives_a_copy():
-    controller = GDROController(method="both", mean_rollouts=4)
-    plan = controller.plan(range(8))
-    copied = pickle.loads(pickle.dumps(plan))
-    group_ids = np.repeat(np.arange(8), copied.rollouts)
-    controller.observe(copied, group_ids, np.ones(len(group_ids)))
-    with pytest.raises(ValueError, match="in flight"):  # the same plan, whichever copy
-        controller.observe(plan, group_ids, np.ones(len(group_ids)))

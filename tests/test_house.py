@@ -18,7 +18,7 @@ MODULES = {
 }
 
 # imports run downward: a module imports those before it; a package stands for all that is in it
-CORE = """checks saved metrics beliefs bins theory budget arms methods plan controller __init__ records
+CORE = """checks saved metrics beliefs bins theory budget arms methods controller __init__ records
     toy""".split()  # noqa: SIM905
 TRAINING = """tasks vllm_sampling models qwen3 config loop gradients trainer""".split()  # noqa: SIM905
 RUNS = """profiles evaluate training experiment style arena_report arena

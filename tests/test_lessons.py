@@ -35,7 +35,7 @@ def test_exercises_tell_correct_answers_from_wrong_ones(exercise):
     ("call", "words"),
     [
         (lambda: lessons.check("99z", 1), "exercise must be one of .*'01a'.* got '99z'"),
-        (lambda: lessons.check("01a", "about a third"), "answer must be numbers"),
+        (lambda: lessons.check("01a", "about a third"), "answer must be finite numbers"),
         (lambda: gradients.load_tiny(1, 1, 17), r"per_family must be an integer in \[1, 16\], got 17"),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gdro import GDROController, StaticGroups
-from gdro.methods.base import Batch, Prompts, Run, make_method
+from gdro.methods.base import Batch, Run, make_method
 
 DRAWS = ("mopps", "vade", "dots", "cures", "lilo", "greso", "sec", "spo", "oracle", "family_even")
 ROUNDS = ("dars", "pilot_commit", "reinforce_ada")
@@ -26,36 +26,34 @@ def method_of(name, **options):
     return method
 
 
-def prompts_of(rates, total=CERTAIN, bins=None):
-    """Prompts whose posterior means are the rates."""
-    rates, rows = np.asarray(rates, float), np.arange(len(rates))
-    return Prompts(
+def prompts_of(rates, bins=None):
+    """Prompts whose posterior means are the rates, for certain."""
+    return batch_of(*[[0]] * len(rates), rates=rates, bins=bins)
+
+
+def batch_of(*groups, rates=None, bins=None, successes=0.0, failures=0.0):
+    """A batch with one list of 0/1 rewards a prompt, and what was known of the prompts before."""
+    rows, trials = np.arange(len(groups)), np.array([len(g) for g in groups])
+    if rates is not None:
+        successes, failures = np.asarray(rates) * CERTAIN - 0.5, (1 - np.asarray(rates)) * CERTAIN - 0.5
+    rewards = np.concatenate([np.asarray(g, float) for g in groups])
+    batch = Batch(
         keys_P=rows,
         rows_P=rows,
-        bins_P=np.zeros(len(rates), int) if bins is None else np.asarray(bins),
-        successes_P=rates * total - 0.5,
-        failures_P=(1 - rates) * total - 0.5,
-    )
-
-
-def batch_of(*groups, rates=None, bins=None, memo=None):
-    """A batch with one list of 0/1 rewards a prompt, which were solved at the given rates before."""
-    known = prompts_of([0.5] * len(groups) if rates is None else rates, bins=bins)
-    trials, hits = np.array([len(g) for g in groups]), np.array([sum(g) for g in groups])
-    rewards = np.concatenate([np.asarray(g, float) for g in groups])
-    return Batch(
-        **{**vars(known), "memo": {} if memo is None else memo},
+        bins_P=rows * 0 if bins is None else np.asarray(bins),
+        successes_P=np.broadcast_to(successes, rows.shape).copy(),
+        failures_P=np.broadcast_to(failures, rows.shape).copy(),
         rollouts_P=trials,
         trials_P=trials,
-        hits_P=hits,
-        bins_after_P=known.bins_P,
-        first_visit_P=known.bins_P < 0,
-        group_ids_R=np.repeat(np.arange(len(groups)), trials),
+        hits_P=np.array([sum(g) for g in groups]),
+        group_ids_R=np.repeat(rows, trials),
         rewards_R=rewards,
         correct_R=rewards > 0,
         given_losses_R=None,
         run=run_of(),
     )
+    batch.bins_after_P, batch.first_visit_P = batch.bins_P, batch.bins_P < 0
+    return batch
 
 
 # Draws

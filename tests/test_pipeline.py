@@ -112,7 +112,7 @@ def test_only_what_is_missing_is_run_again(finished, tmp_path):
 
 @pytest.mark.slow
 def test_an_infeasible_budget_is_refused_before_anything_starts(tmp_path):
-    variants = {"rollout": {"method": "rollout", "options": {"rollout": {"n_min": 9}}}}
+    variants = {"rollout": {"method": "rollout", "options": {"n_min": 9}}}
     code, printed = run(SCRIPT, changed(tmp_path, variants=variants), "--runs", tmp_path / "runs")
     assert code == 2
     assert "run_profile: " in printed

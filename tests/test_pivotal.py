@@ -4,23 +4,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from test_peers import batch_of
 
 from gdro import GDROController
-from gdro.methods.base import Batch, Prompts, Run, make_method
+from gdro.methods.base import make_method
 from gdro.methods.pivotal import pivotal_value
-
-
-def batch_of(*groups, successes=0.0, failures=0.0):
-    """A batch with one list of 0/1 rewards a prompt and counts before the visit."""
-    rows, trials = np.arange(len(groups)), np.array([len(g) for g in groups])
-    rewards = np.concatenate([np.asarray(g, float) for g in groups])
-    return Batch(
-        keys_P=rows, rows_P=rows, bins_P=rows * 0, bins_after_P=rows * 0, first_visit_P=rows < 0,
-        successes_P=np.full(len(groups), successes), failures_P=np.full(len(groups), failures),
-        rollouts_P=trials, trials_P=trials, hits_P=np.array([sum(g) for g in groups]),
-        group_ids_R=np.repeat(rows, trials), rewards_R=rewards, correct_R=rewards > 0, given_losses_R=None,
-        run=Run(num_bins=1, mean_rollouts=4, n_min=1, n_max=12, seed=0),
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -48,11 +36,7 @@ def test_value_of_a_known_rate_peaks_at_one_in_k(k):
 
 def test_draw_has_the_law_of_the_values_without_replacement():
     # successes of trials 0/0, 3/6 and 9/9; at k = 2 the value is αβ/(τ(τ + 1))
-    pool = batch_of([0], [0], [0])
-    known = Prompts(
-        keys_P=pool.keys_P, rows_P=pool.rows_P, bins_P=pool.bins_P,
-        successes_P=np.array([0.0, 3.0, 9.0]), failures_P=np.array([0.0, 3.0, 0.0]),
-    )  # fmt: skip
+    known = batch_of([0], [0], [0], successes=[0.0, 3.0, 9.0], failures=[0.0, 3.0, 0.0])
     values = np.array([0.25 / 2, 3.5 * 3.5 / (7 * 8), 9.5 * 0.5 / (10 * 11)])
     first = 0.8 * values / values.sum() + 0.2 / 3
     among_two = first + [
@@ -156,15 +140,7 @@ def test_half_solved_prompts_get_the_rollouts_of_a_run():
     assert half > never > solved > 0.02  # the even share still visits what is solved
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"k": 0}, "k must be"),
-        ({"epsilon": 0.0}, "epsilon must be"),
-        ({"gamma": -1.0}, "gamma must be"),
-        ({"pool": -1.0}, "pool must be"),
-    ],
-)
-def test_options_outside_their_domain_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        make_method("pivotal", "default", options)
+@pytest.mark.parametrize(("name", "value"), [("k", 0), ("epsilon", 0.0), ("gamma", -1.0), ("pool", -1.0)])
+def test_options_outside_their_domain_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        make_method("pivotal", "default", {name: value})

@@ -9,10 +9,6 @@ from hypothesis.extra.numpy import arrays
 from gdro import PromptGDRO
 from gdro.methods.prompt_gdro import (
     bin_means,
-    debiased,
-    ema_scores,
-    exponential_weights,
-    mixed_probabilities,
 )
 
 PRINTED = {"debias": False}
@@ -77,25 +73,6 @@ def test_debiased_scores_are_weighted_means_of_what_was_seen():
     assert PromptGDRO(3).scores().tolist() == [0.0, 0.0, 0.0]
 
 
-def test_debiased_takes_bins_along_any_axis():
-    scores, visits = np.random.default_rng(0).random((4, 3)), np.array([[0, 1, 2]] * 2 + [[0, 0, 3]] * 2)
-    rows = np.array([debiased(s, v, 0.3) for s, v in zip(scores, visits, strict=True)])
-    assert debiased(scores, visits, 0.3, bin_axis=1) == pytest.approx(rows)
-
-
-def test_pure_functions_take_leading_axes():
-    rng = np.random.default_rng(1)
-    scores, means = rng.normal(size=(3, 2, 5)), rng.normal(size=(3, 2, 5))
-    means[0, 1, 2] = np.nan
-    new = ema_scores(scores, means, 0.2)
-    q = mixed_probabilities(exponential_weights(new, 0.65, 5.0), 0.05)
-    for index in np.ndindex(3, 2):
-        one = ema_scores(scores[index], means[index], 0.2)
-        assert new[index] == pytest.approx(one)
-        assert q[index] == pytest.approx(mixed_probabilities(exponential_weights(one, 0.65, 5.0), 0.05))
-    assert new[0, 1, 2] == scores[0, 1, 2]
-
-
 # What must hold for any input
 
 settings_of_prompt = st.fixed_dictionaries(
@@ -107,7 +84,6 @@ settings_of_prompt = st.fixed_dictionaries(
         "max_weight": st.floats(0.5, 50),
         "share_floor": st.none() | st.floats(0.01, 1),
         "debias": st.booleans(),
-        "exclude": st.sets(st.integers(0, 4), max_size=4).map(tuple),
     }
 )
 
@@ -117,14 +93,12 @@ def test_probabilities_are_a_point_of_the_simplex(settings, played):
     prompt = PromptGDRO(5, **settings)
     for batch in played:
         prompt.update(*batch)
-    q, included = prompt.probabilities(), 5 - len(prompt.exclude)
+    q = prompt.probabilities()
     assert q.sum() == pytest.approx(1)
-    assert (q[list(prompt.exclude)] == 0).all()
-    assert (np.delete(q, prompt.exclude) >= settings["gamma"] / included - 1e-12).all()
+    assert (q >= settings["gamma"] / 5 - 1e-12).all()
     weights = prompt.weights()
     assert (weights > 0).all()
-    assert (np.delete(weights, prompt.exclude) <= settings["max_weight"]).all()
-    assert (weights[list(prompt.exclude)] == 1).all()
+    assert (weights <= settings["max_weight"]).all()
 
 
 @given(
@@ -142,8 +116,7 @@ def test_equal_losses_give_equal_weights_whatever_the_shares(visits, loss):
 @given(settings_of_prompt, st.lists(batches(), max_size=4), st.permutations(range(5)))
 def test_numbering_of_the_bins_changes_nothing(settings, played, number):
     number = np.array(number)
-    renumbered = settings | {"exclude": tuple(int(number[b]) for b in settings["exclude"])}
-    straight, other = PromptGDRO(5, **settings), PromptGDRO(5, **renumbered)
+    straight, other = PromptGDRO(5, **settings), PromptGDRO(5, **settings)
     for bin_ids, losses in played:
         straight.update(bin_ids, losses)
         other.update(np.where(bin_ids >= 0, number[bin_ids], -1), losses)
@@ -169,70 +142,36 @@ def test_no_prompts_are_no_news():
     assert prompt.probabilities() == pytest.approx([1 / 3] * 3)
 
 
-# State
-
-
-@pytest.mark.parametrize(
-    ("name", "array"),
-    [
-        ("ema", np.array([np.nan, 0, 0])),
-        ("ema", np.zeros(4)),
-        ("ema", np.zeros((3, 1))),
-        ("ema", np.zeros(3, np.float32)),
-        ("visits", np.array([-1, 0, 0])),
-    ],
-)
-def test_a_damaged_state_is_refused(name, array):
-    state = PromptGDRO(3).state_dict() | {name: array}
-    with pytest.raises(ValueError, match=f"the saved {name} of PromptGDRO must be"):
-        PromptGDRO(3).load_state_dict(state)
-
-
 # Arguments
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"num_bins": 0}, r"num_bins must be an integer of at least 1, got 0; it is len\(edges\)"),
-        ({"num_bins": 2.5}, r"num_bins must be"),
-        ({"eta": -1}, r"eta must be a number in \[0, inf\), got -1; 0 switches"),
-        ({"eta": np.nan}, r"eta must be"),
-        ({"gamma": 1.01}, r"gamma must be a number in \[0, 1\], got 1.01; it is the uniform share"),
-        ({"gamma": -0.01}, r"gamma"),
-        ({"ema": 0}, r"ema must be a number in \(0, 1\], got 0; 1 looks at the last batch alone"),
-        ({"ema": 1.5}, r"ema"),
-        ({"clip": 0}, r"clip must be a number in \(0, inf\), got 0; float\('inf'\) switches it off"),
-        ({"max_weight": -1}, r"max_weight must be a number in \(0, inf\), got -1"),
-        ({"share_floor": 0}, r"share_floor must be a number in \(0, 1\], got 0; None does not divide"),
-        ({"exclude": (10,)}, r"exclude must be an integer in \[0, 9\], got 10; name bins"),
-        ({"num_bins": 2, "exclude": (0, 1)}, r"exclude must leave a bin to play, got \(0, 1\)"),
-        ({"exclude": (0.5,)}, r"exclude must be an integer"),
-        ({"exclude": 5}, r"exclude must be a list of bins, got 5"),
-        ({"exclude": "09"}, r"exclude must be a list of bins, got '09'"),
-        ({"clip": np.nan}, r"clip must be a number"),
-        ({"debias": 1}, r"debias must be one of"),
-    ],
-)
-def test_settings_outside_their_domain_are_refused(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        PromptGDRO(**arguments)
+BAD_SETTINGS = {
+    "num_bins": [0, 2.5],
+    "eta": [-1, np.nan],
+    "gamma": [1.01, -0.01],
+    "ema": [0, 1.5],
+    "clip": [0, np.nan],
+    "max_weight": [-1],
+    "share_floor": [0],
+    "debias": [1],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, v) for name, vs in BAD_SETTINGS.items() for v in vs])
+def test_settings_outside_their_domain_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be .*, got {value!r}"):
+        PromptGDRO(**{name: value})
 
 
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
-        (
-            ([0, 1], [0.5]),
-            r"losses must be finite numbers in .* of shape \(2,\), got \[0.5\]; give one per prompt",
-        ),
+        (([0, 1], [0.5]), r"losses must be finite numbers of shape \(2,\), got .*; give one per prompt"),
         (([[0]], [[0.5]]), r"bin_ids must be .* of shape \(1,\)"),
-        (([3], [0.5]), r"bin_ids must be integers in \[-1, 2\] .*, got \[3\]; give"),
-        (([-2], [0.5]), r"bin_ids must be integers in"),
-        (([0.5], [0.5]), r"bin_ids must be integers in"),
+        (([3], [0.5]), r"bin_ids must be integers in \[-1, 2\], got 3 .*; give"),
+        (([0.5], [0.5]), r"bin_ids must be integers"),
         (([0], [np.inf]), r"losses must be finite"),
-        (([0], [0.5], [-1.0]), r"weights must be finite numbers in \[0, inf\]"),
-        (([0, 1], [0.5, 0.5], [1.0]), r"weights must be finite numbers in \[0, inf\]"),
+        (([0], [0.5], [-1.0]), r"weights must be finite numbers in \[0, inf\)"),
         (([0], [0.5], [np.nan]), r"weights must be finite"),
     ],
 )
@@ -240,4 +179,4 @@ def test_batches_that_cannot_be_are_refused_and_not_learned_from(batch, words):
     prompt = PromptGDRO(3)
     with pytest.raises(ValueError, match=words):
         prompt.update(*batch)
-    assert not prompt.state_dict()["visits"].any()
+    assert not prompt.visits_B.any()

@@ -50,16 +50,6 @@ def test_soft_worst_case_lies_within_its_bounds(losses, eta):
     assert (q >= 0).all()
 
 
-def test_leading_axes_are_games_of_their_own():
-    losses = np.random.default_rng(0).normal(size=(3, 2, 5))
-    value, q = theory.soft_worst_case(losses, 2.0)
-    assert value.shape == (3, 2)
-    for index in np.ndindex(3, 2):
-        one_value, one_q = theory.soft_worst_case(losses[index], 2.0)
-        assert value[index] == pytest.approx(one_value)
-        assert q[index] == pytest.approx(one_q)
-
-
 def test_mixture_gradient_is_the_gradient_of_the_soft_worst_case():
     rng = np.random.default_rng(1)
     centres, theta, eta, step = rng.normal(size=(4, 3)), rng.normal(size=3), 1.7, 1e-6
@@ -162,25 +152,23 @@ def test_staircase_takes_the_smaller_arm_on_a_tie():
     [
         (lambda: theory.soft_worst_case([0.1], 0), r"eta must be a number in \(0, inf\), got 0"),
         (lambda: theory.soft_worst_case([0.1], np.inf), r"max\(losses\)"),
-        (lambda: theory.soft_worst_case_bounds([0.1], -1), "eta"),
-        (lambda: theory.soft_worst_case([0.1, np.nan], 1), "losses must be finite, got nan at position 1"),
-        (lambda: theory.soft_worst_case(0.1, 1), "bins on the last axis"),
-        (lambda: theory.duality_gap_bound(1, 1, 0), "horizon must be positive, got 0.*; give"),
+        (lambda: theory.soft_worst_case([0.1, np.nan], 1), "losses must be finite .* got nan at position 1"),
+        (lambda: theory.duality_gap_bound(1, 1, 0), r"horizon must be .* in \(0, inf\), got 0.*; give"),
         (lambda: theory.hedge_regret_bound(0, 10), "num_arms must be"),
         (lambda: theory.exp3p_regret_bound(3, 10, delta=0), "delta must be"),
-        (lambda: theory.square_root_allocation([-1, 1], [0.5, 0.5], 4), "variances must be ≥ 0, got"),
+        (lambda: theory.square_root_allocation([-1, 1], [0.5, 0.5], 4), "variances must .* got -1.0 at"),
         (lambda: theory.square_root_allocation([0, 0], [0.5, 0.5], 4), "every allocation is optimal"),
         (lambda: theory.square_root_allocation([1, 0], [0, 1.0], 4), "positive in some bin that has a share"),
         (lambda: theory.square_root_allocation([1, 1], [0.5, 0.6], 4), "shares must .* sum to one .* divide"),
-        (lambda: theory.shadow_price([1, 1], [0.5, 0.5], 0), "mean_rollouts must be positive, got 0"),
-        (lambda: theory.demand_at_price([1, 1], 0), "price must be positive, got 0.*; at price 0"),
-        (lambda: theory.demand_at_price([1, -1], 1), "variances must be ≥ 0"),
-        (lambda: theory.variance_proxy([-1, 1], [0.5, 0.5], [4, 4]), "variances must be ≥ 0"),
-        (lambda: theory.variance_proxy([1, 1], [0.5, 0.5], [4, 0]), "rollouts must be positive"),
-        (lambda: theory.staircase([np.nan], 1.0, [1, 2]), "variances must be finite, got nan at position 0"),
+        (lambda: theory.shadow_price([1, 1], [0.5, 0.5], 0), "mean_rollouts must be .* got 0"),
+        (lambda: theory.demand_at_price([1, 1], 0), "price must be .* got 0.*; at price 0"),
+        (
+            lambda: theory.variance_proxy([1, 1], [0.5, 0.5], [4, 0]),
+            "rollouts must be .* got 0.0 at position 1",
+        ),
         (lambda: theory.staircase([1.0], np.nan, [1, 2]), "price must be finite"),
-        (lambda: theory.staircase([1.0], -1.0, [1, 2]), "price must be ≥ 0"),
-        (lambda: theory.staircase([1.0], 1.0, [0, 2]), "arms must be positive and increasing"),
+        (lambda: theory.staircase([1.0], -1.0, [1, 2]), r"price must be .* in \[0, inf\), got -1"),
+        (lambda: theory.staircase([1.0], 1.0, [2, 1]), "arms must be positive and increasing"),
     ],
 )
 def test_bad_arguments_are_refused_with_the_reason(call, words):

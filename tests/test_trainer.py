@@ -245,12 +245,12 @@ def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, words):
         ({"gdro_preset": "printed"}, r"gdro_preset must be one of"),
         ({"gdro_options": {"promt": {}}}, r"options of method 'both' .*promt"),
         ({"gdro_options": {"prompt": {"etta": 1}}}, r"prompt must be arguments of PromptGDRO, got .*etta"),
-        ({"gdro_options": {"rollout": {"n_min": 5}}}, r"mean_rollouts must be a number in \[5, 12\]"),
+        ({"gdro_options": {"n_min": 5}}, r"mean_rollouts must be a number in \[5, 12\]"),
         (
             {"group_column": "family", "gdro_options": {"bins": {"edges": [0.5]}}},
             r"arguments of StaticGroups",
         ),
-        ({"gdro_options": {"mean_rollouts": 6}}, r"set num_generations alone"),
+        ({"gdro_options": {"mean_rollouts": 6}}, r"gdro_options must be .*'mean_rollouts'"),
         ({"per_device_train_batch_size": 30}, r"divisible by num_generations"),
         (
             {"save_strategy": "steps", "save_steps": 3, "num_iterations": 2},

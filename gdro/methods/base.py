@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from gdro.beliefs import FadingCounts, resized
-from gdro.checks import check_choice, check_options
+from gdro.checks import build, check_choice
 from gdro.saved import Saved
 
 EPSILON = 1e-4  # of (3), as in TRL
@@ -53,11 +53,6 @@ class Prompts:
     def __len__(self) -> int:
         return len(self.keys_P)
 
-    def of(self, positions: np.ndarray) -> dict[str, Any]:
-        """The fields for some of the prompts."""
-        names = ("keys_P", "rows_P", "bins_P", "successes_P", "failures_P")
-        return {name: getattr(self, name)[positions] for name in names} | {"memo": self.memo}
-
     @cached_property
     def alpha_P(self) -> np.ndarray:
         """First parameter of the Beta posterior of the pass rates; `beta_P` is the second."""
@@ -89,34 +84,27 @@ class Batch(Prompts):
     rollouts_P: np.ndarray  # as planned
     trials_P: np.ndarray  # as observed
     hits_P: np.ndarray  # correct rollouts of this visit
-    bins_after_P: np.ndarray
-    first_visit_P: np.ndarray
     group_ids_R: np.ndarray  # in increasing order
     rewards_R: np.ndarray
     correct_R: np.ndarray
     given_losses_R: np.ndarray | None
     run: Run
+    bins_after_P: np.ndarray = field(init=False)  # set when the bins have moved, as is the next
+    first_visit_P: np.ndarray = field(init=False)
 
     def sums(self, values_R: np.ndarray) -> np.ndarray:
         """Sum over each prompt's rollouts, (P,)."""
         return np.bincount(self.group_ids_R, values_R, len(self))
 
     @cached_property
-    def mean_P(self) -> np.ndarray:
-        """Mean reward of each prompt's rollouts."""
-        return self.sums(self.rewards_R) / self.trials_P
-
-    @cached_property
     def centred_R(self) -> np.ndarray:
         """Rewards less the mean of their rollout group."""
-        return self.rewards_R - self.mean_P[self.group_ids_R]
+        return self.rewards_R - (self.sums(self.rewards_R) / self.trials_P)[self.group_ids_R]
 
     @cached_property
     def variance_P(self) -> np.ndarray:
         """Unbiased variance of each prompt's rewards; NaN for a single rollout."""
-        squares_P = self.sums(self.centred_R**2)
-        free_P = self.trials_P - 1
-        return np.divide(squares_P, free_P, out=np.full(len(self), np.nan), where=free_P > 0)
+        return self.sums(self.centred_R**2) / np.where(self.trials_P > 1, self.trials_P - 1.0, np.nan)
 
     @cached_property
     def group_advantages_R(self) -> np.ndarray:
@@ -167,12 +155,10 @@ class Method(Saved):
     """
 
     name: ClassVar[str] = ""
-    n_min: int | None = None  # bounds on a prompt's rollouts in place of the controller's
-    n_max: int | None = None
+    n_min: int | None = None  # bound on a prompt's rollouts in place of the controller's
     history: int | None = None  # visits H of the prompts' fading counts in place of the bins' own
     rounds: bool = False  # whether `allocate` may leave budget for `extend`
     presets: ClassVar[dict[str, dict[str, Any]]] = {}  # options by the name of a preset
-    resizes = True
 
     def start(self, run: Run) -> None:
         """Called once by the controller, before anything else."""
@@ -223,10 +209,6 @@ class Method(Saved):
         """Entries of the record that only the method knows (weight, probability, price, demand)."""
         return {}
 
-    def settings(self) -> dict[str, Any]:
-        """Plain values that a saved state must agree on: the name, and options kept under their own names."""
-        return super().settings() | {"method": self.name}
-
     def at_least(self, array: np.ndarray, rows_P: np.ndarray) -> np.ndarray:
         """`array` with zeros added up to the largest of the rows, so that it can be indexed by them."""
         missing = int(rows_P.max(initial=-1)) + 1 - len(array)
@@ -264,12 +246,8 @@ def make_method(method: str | Method, preset: str, options: Mapping[str, Any]) -
             raise ValueError(f"options must be given to the method's own constructor, got {sorted(options)}")
         return method
     check_choice("method", method, tuple(METHODS))
-    kind = METHODS[method]
-    chosen = dict(kind.presets.get(preset, {}))
-    for name, value in check_options(f"options of method {method!r}", options, kind).items():
+    chosen = dict(METHODS[method].presets.get(preset, {}))
+    for name, value in options.items():
         nested = isinstance(chosen.get(name), dict) and isinstance(value, Mapping)
         chosen[name] = {**chosen[name], **value} if nested else value
-    try:
-        return kind(**chosen)
-    except TypeError as error:  # an argument that is missing, or of a type that the method cannot take
-        raise ValueError(f"options of method {method!r}: {error}; see its docstring") from error
+    return build(f"options of method {method!r}", METHODS[method], chosen)

@@ -17,4 +17,4 @@ class Both(PromptMethod, RolloutMethod):
     """Takes the arguments of `PromptMethod` and of `RolloutMethod`; each game calls the next (super)."""
 
     presets: ClassVar = {"paper": PromptMethod.presets["paper"] | RolloutMethod.presets["paper"]}
-    state: ClassVar[tuple[str, ...]] = ("prompt", "rollout")
+    state = ("prompt", "rollout")

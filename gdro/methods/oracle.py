@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gdro.checks import check_finite, check_int, check_number
+from gdro.checks import check_array, check_int, check_number
 from gdro.methods.base import Method, Prompts, register
 from gdro.methods.draws import in_proportion
 
@@ -35,7 +35,7 @@ class Oracle(Method):
             raise ValueError(
                 "rates must be a function of the prompts' keys, got None; set method.rates first"
             )
-        p_D = check_finite("rates", self.rates(pool.keys_P))
+        p_D = check_array("rates", self.rates(pool.keys_P))
         if p_D.shape != pool.keys_P.shape or ((p_D < 0) | (p_D > 1)).any():
             raise ValueError(f"rates must give a pass rate in [0, 1] for each of {len(pool)} keys, got {p_D}")
         value_D = p_D * (1 - p_D) ** (self.k - 1)

@@ -4,14 +4,14 @@ The pure functions are (12)–(15); B bins are their last axis and anything may 
 settings). `PromptGDRO` holds the scores of one run, `PromptMethod` plays it as a method. P prompts.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.checks import check_array, check_choice, check_int, check_number, check_options
+from gdro.checks import build, check_array, check_choice, check_int, check_number
 from gdro.methods.base import Batch, Method, Prompts, Run, register
 from gdro.methods.draws import highest
 from gdro.saved import Saved
@@ -58,8 +58,7 @@ def exponential_weights(scores: np.ndarray, eta: float | np.ndarray, clip: float
 def mixed_probabilities(weights: ArrayLike, gamma: float) -> np.ndarray:
     """q_t(b) = (1−γ) ω_t(b)/Σω + γ/B, (15), over all B bins of the last axis."""
     weights = np.asarray(weights, float)
-    share = weights / weights.sum(axis=-1, keepdims=True)
-    return (1 - gamma) * share + gamma / weights.shape[-1]
+    return (1 - gamma) * weights / weights.sum(axis=-1, keepdims=True) + gamma / weights.shape[-1]
 
 
 def debiased(ema_scores: np.ndarray, visits: np.ndarray, ema: float, bin_axis: int = 0) -> np.ndarray:
@@ -100,9 +99,8 @@ class PromptGDRO(Saved):
     # divides it by the bin's share of the batch, floored there, as printed
     share_floor: float | None = None
     debias: bool = True  # scores start from the data; False starts every bin at 0, as printed
-    exclude: Sequence[int] = ()  # bins that are left alone: weight 1, natural share, no part in q
 
-    state: ClassVar[tuple[str, ...]] = ("ema_B", "visits_B")
+    state = ("ema_B", "visits_B")
 
     def __post_init__(self) -> None:
         check_adversary(self)
@@ -112,25 +110,12 @@ class PromptGDRO(Saved):
         if self.share_floor is not None:
             remedy = "None does not divide by the share"
             check_number("share_floor", self.share_floor, 0, 1, open_low=True, remedy=remedy)
-        if isinstance(self.exclude, str) or not isinstance(self.exclude, Collection):
-            raise ValueError(f"exclude must be a list of bins, got {self.exclude!r}; such as [0, 9]")
-        for b in self.exclude:
-            check_int("exclude", b, 0, self.num_bins - 1, remedy="name bins, such as [0, 9]")
-        self.exclude = tuple(sorted(set(self.exclude)))
-        self.included_B = ~np.isin(np.arange(self.num_bins), self.exclude)
-        if not self.included_B.any():
-            raise ValueError(
-                f"exclude must leave a bin to play, got {self.exclude}; use method 'grpo' or 'rollout'"
-            )
         self.ema_B, self.visits_B = np.zeros(self.num_bins), np.zeros(self.num_bins, np.uint32)
 
     def update(self, bin_ids: ArrayLike, losses: ArrayLike, weights: ArrayLike | None = None) -> None:
-        """One step of (12)–(13).
+        """One step of (12)–(13), all (P,): bin −1 and loss NaN are left out.
 
-        Args:
-            bin_ids: (P,), −1 left out.
-            losses: (P,), NaN left out.
-            weights: (P,) how much a prompt counts in its bin's mean; equally by default.
+        `weights` say how much a prompt counts in its bin's mean; equally by default.
         """
         size, remedy = (np.size(bin_ids),), "give one per prompt"
         bin_ids_P = check_array("bin_ids", bin_ids, size, -1, self.num_bins - 1, whole=True, remedy=remedy)
@@ -148,19 +133,16 @@ class PromptGDRO(Saved):
         return debiased(self.ema_B, self.visits_B, self.ema) if self.debias else self.ema_B.copy()
 
     def weights(self) -> np.ndarray:
-        """min(ω_t(b), ω_max), the factor of (16), (B,); 1 for an excluded bin."""
+        """min(ω_t(b), ω_max), the factor of (16), (B,)."""
         # without a cap, or with eta 1000, the exponential would overflow
         weights_B = np.exp(np.clip(self._log_weights(), -LARGEST_LOG_WEIGHT, LARGEST_LOG_WEIGHT))
-        weights_B = np.minimum(weights_B, self.max_weight)
-        return np.where(self.included_B, weights_B, 1.0)
+        return np.minimum(weights_B, self.max_weight)
 
     def probabilities(self) -> np.ndarray:
-        """q_t(b) of (15), (B,), a point of the simplex; 0 for an excluded bin."""
-        log_weights = self._log_weights()[self.included_B]
-        probabilities_B = np.zeros(self.num_bins)
-        weights = np.exp(log_weights - log_weights.max())  # a common factor cancels in (15)
-        probabilities_B[self.included_B] = mixed_probabilities(weights, self.gamma)
-        return probabilities_B
+        """q_t(b) of (15), (B,), a point of the simplex."""
+        log_weights_B = self._log_weights()
+        # a common factor cancels in (15)
+        return mixed_probabilities(np.exp(log_weights_B - log_weights_B.max()), self.gamma)
 
     def _log_weights(self) -> np.ndarray:
         return self.eta * np.clip(self.scores(), -self.clip, self.clip)
@@ -195,7 +177,7 @@ class Game(Method):
 class PromptMethod(Game):
     """Prompt-GDRO as a method."""
 
-    prompt: Any = None  # arguments of `PromptGDRO`, or the object
+    prompt: Any = field(default_factory=dict)  # arguments of `PromptGDRO`
     signal: str = "failure_rate"  # a name in `SIGNALS`
     action: str = "reweight"  # scales advantages, (16); "resample" draws the prompts with bin probabilities q
     averaging: str = "rollout"  # see `Game`
@@ -216,18 +198,10 @@ class PromptMethod(Game):
         check_choice("signal", self.signal, tuple(SIGNALS))
         check_choice("action", self.action, ("reweight", "resample"))
         check_choice("weight_scale", self.weight_scale, ("mean", "none"))
-        if not isinstance(self.prompt, PromptGDRO):
-            self.prompt = check_options("prompt", {} if self.prompt is None else self.prompt, PromptGDRO)
 
     def start(self, run: Run) -> None:
         super().start(run)
-        if not isinstance(self.prompt, PromptGDRO):
-            self.prompt = PromptGDRO(**{"num_bins": run.num_bins} | self.prompt)
-        if self.prompt.num_bins != run.num_bins:
-            raise ValueError(
-                f"prompt['num_bins'] must be the {run.num_bins} of the bins, got {self.prompt.num_bins}; "
-                "leave it out"
-            )
+        self.prompt = build("prompt", PromptGDRO, self.prompt, num_bins=run.num_bins)
 
     @property
     def draws(self) -> bool:
@@ -243,36 +217,31 @@ class PromptMethod(Game):
 
     def weights(self, batch: Batch) -> np.ndarray:
         """min(ω_b, ω_max) of each prompt's bin after the batch; the mean weight where it has no bin."""
-        weights_P, bins_P = np.ones(len(batch)), batch.bins_after_P
-        played_P = (bins_P >= 0) & self.prompt.included_B[bins_P]
-        if self.action == "reweight" and played_P.any():
-            played = self.prompt.weights()[bins_P[played_P]]
-            if self.weight_scale == "mean":
-                played = played / played.mean()
-            weights_P[played_P] = played
-            weights_P[bins_P < 0] = played.mean()
-        return weights_P * super().weights(batch)
+        weights_P, seen_P = super().weights(batch), batch.bins_after_P >= 0
+        if self.action == "reweight" and seen_P.any():
+            omega_P = self.prompt.weights()[batch.bins_after_P]
+            mean = omega_P[seen_P].mean()
+            omega_P[~seen_P] = mean
+            weights_P = weights_P * (omega_P / mean if self.weight_scale == "mean" else omega_P)
+        return weights_P
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray | None:
         """Prompts drawn with bin probabilities q, evenly within a bin, none twice until all of it were drawn.
 
-        Prompts not seen yet and excluded bins keep their share of the pool; q divides the rest among the bins
-        that have prompts.
+        Prompts not seen yet keep their share of the pool; q divides the rest among bins with prompts.
         """
         if self.action != "resample":
             return None
         counts_B = np.bincount(pool.bins_P + 1, minlength=self.run.num_bins + 1)  # [0]: not seen yet
-        probabilities_B = counts_B / counts_B.sum()
-        left_alone = [0, *(b + 1 for b in self.prompt.exclude)]
-        played_B = (counts_B > 0) & ~np.isin(np.arange(self.run.num_bins + 1), left_alone)
-        if played_B.any():
-            q_B = np.append(0.0, self.prompt.probabilities())[played_B]
-            probabilities_B[played_B] = probabilities_B[played_B].sum() * q_B / q_B.sum()
-        quota_B = rng.multinomial(size, probabilities_B / probabilities_B.sum())
+        share_B = counts_B / len(pool)
+        q_B = np.where(counts_B[1:] > 0, self.prompt.probabilities(), 0.0)
+        if q_B.any():
+            share_B[1:] = share_B[1:].sum() * q_B / q_B.sum()
+        quota_B = rng.multinomial(size, share_B / share_B.sum())
         drawn = []
-        for b in np.flatnonzero(quota_B) - 1:
-            members = np.flatnonzero(pool.bins_P == b)
-            drawn.append(members[highest(np.zeros(len(members)), quota_B[b + 1], rng)])
+        for b in np.flatnonzero(quota_B):
+            members = np.flatnonzero(pool.bins_P == b - 1)
+            drawn.append(members[highest(np.zeros(len(members)), quota_B[b], rng)])
         return rng.permutation(np.concatenate(drawn))
 
     def report(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ rollout count is decided: `RolloutGDRO.allocate`.** The pure functions, (20)–(
 of arms, are in `gdro.arms`. Axes: B bins, N arms (the rollout counts n_min … n_max), P prompts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,10 +13,18 @@ from numpy.typing import ArrayLike
 
 from gdro.arms import arm_log_probabilities, best_joint_arms, exp3p_losses, price_step, sample_joint_arms
 from gdro.budget import as_whole
-from gdro.checks import check_array, check_choice, check_int, check_number, check_options
+from gdro.checks import build, check_array, check_choice, check_int, check_number
 from gdro.methods.base import Batch, Prompts, Run, register
 from gdro.methods.prompt_gdro import Game, bin_means, check_adversary, debiased, ema_scores
 from gdro.saved import Saved
+
+PRINTED = {
+    "utility": "loss",
+    "selection": "argmax",
+    "joint": "bins",
+    "price_driver": "realized",
+    "debias": False,
+}
 
 
 @dataclass(eq=False)
@@ -49,21 +57,14 @@ class RolloutGDRO(Saved):
     # "variance" the minimizer of (28), that is (30), but for the floor that gamma puts under improbable
     # arms; "bins" once for each bin, as printed
     joint: str = "prompts"
-    # "demand": what the strategies would spend before the budget is imposed; "realized": what was spent, as
+    # "demand": what the strategies would spend before the budget is imposed; "realized": what was planned, as
     # printed: the budget is met every step, so that price never moves
     price_driver: str = "demand"
     bonus: float = 0.01  # optimism of EXP3.P for utility "loss"
     debias: bool = True  # as in `PromptGDRO`
     seed: int = 0  # of what is drawn when `allocate` is given no generator
 
-    state: ClassVar[tuple[str, ...]] = (
-        "price",
-        "step",
-        "infeasible_steps",
-        "ema_BN",
-        "visits_BN",
-        "played_BN",
-    )
+    state = ("price", "step", "ema_BN", "visits_BN", "played_BN")
 
     def __post_init__(self) -> None:
         check_adversary(self)
@@ -80,10 +81,8 @@ class RolloutGDRO(Saved):
         self.selection = self.selection or ("argmax" if self.utility == "variance" else "sample")
         self.arms = np.arange(self.n_min, self.n_max + 1)
         self.price, self.step = 0.0, 0
-        self.infeasible_steps = 0  # steps whose bins admitted no exact choice of arms
         self.ema_BN = np.zeros((self.num_bins, len(self.arms)))
         self.visits_BN = np.zeros(self.ema_BN.shape, np.uint32)
-        self._log_p_BN: np.ndarray | None = None  # kept until the scores or the price move
         self.played_BN = self.probabilities()  # with which probability `allocate` last played each arm
 
     def losses(self) -> np.ndarray:
@@ -96,17 +95,7 @@ class RolloutGDRO(Saved):
 
     def probabilities(self) -> np.ndarray:
         """Strategies p_b(n) before the budget is imposed, (B, N); each row sums to one."""
-        return np.exp(self._log_probabilities())
-
-    def _log_probabilities(self) -> np.ndarray:
-        if self._log_p_BN is None:
-            self._log_p_BN = arm_log_probabilities(self.losses(), self.eta, self.gamma)
-        return self._log_p_BN
-
-    def demand(self, bin_counts: ArrayLike) -> float:
-        """Mean rollouts a prompt would get if every bin played its own strategy; bin_counts (B,) prompts."""
-        counts_B = self._checked_counts(bin_counts)
-        return float(counts_B @ (self.probabilities() @ self.arms) / counts_B.sum())
+        return np.exp(arm_log_probabilities(self.losses(), self.eta, self.gamma))
 
     def allocate(
         self, bin_counts: ArrayLike, budget: int | None = None, rng: np.random.Generator | None = None
@@ -114,8 +103,8 @@ class RolloutGDRO(Saved):
         """Rollouts for each prompt of each bin, (B,) integers, 0 for a bin without prompts.
 
         They are spent exactly, Σ_b c_b n_b = budget, wherever some choice of arms does so. Where none does,
-        the most below the budget is spent and `infeasible_steps` counts it; the caller gives the rest to
-        single prompts (as `GDROController.plan` does).
+        the most below the budget is spent; the caller gives the rest to single prompts (as
+        `GDROController.plan` does).
 
         Args:
             bin_counts: (B,) prompts of the batch.
@@ -134,29 +123,24 @@ class RolloutGDRO(Saved):
         rng = rng or np.random.default_rng((self.seed, self.step))
         # bins that are equal in everything are ordered at random, so that their number has no effect
         shuffled = rng.permutation(np.flatnonzero(counts_B))
-        counts, log_p = counts_B[shuffled], self._log_probabilities()[shuffled]
+        counts = counts_B[shuffled]
+        log_p = arm_log_probabilities(self.losses(), self.eta, self.gamma)[shuffled]
         if self.selection == "argmax":
             values = log_p * counts[:, None] if self.joint == "prompts" else log_p
-            chosen, left_over = best_joint_arms(values, counts, self.arms, budget)
+            chosen, _ = best_joint_arms(values, counts, self.arms, budget)
             probabilities = np.exp(log_p)
         else:
-            chosen, left_over, probabilities = sample_joint_arms(log_p, counts, self.arms, budget, rng)
+            chosen, _, probabilities = sample_joint_arms(log_p, counts, self.arms, budget, rng)
         self.played_BN = np.zeros_like(self.ema_BN)
         self.played_BN[shuffled] = probabilities
-        self.infeasible_steps += int(left_over > 0)
         rollouts_B = np.zeros(self.num_bins, np.int64)
         rollouts_B[shuffled] = chosen
         return rollouts_B
 
     def update(
-        self,
-        bin_counts: ArrayLike,
-        rollouts: ArrayLike,
-        observed: ArrayLike,
-        spent: float | None = None,
-        played: np.ndarray | None = None,
+        self, bin_counts: ArrayLike, rollouts: ArrayLike, observed: ArrayLike, spent: float | None = None
     ) -> float:
-        """Learn from a step, then move the price. Returns the demand the strategies had before.
+        """Learn from a step, then move the price.
 
         Args:
             bin_counts: (B,) prompts of the step.
@@ -164,30 +148,30 @@ class RolloutGDRO(Saved):
             observed: (B,), NaN where there is none: the variance of the bin's rewards under utility
                 "variance", the mean loss −Ĵ_b(n_b) of (18) under "loss".
             spent: rollouts per prompt in all, where single prompts got others than their bin's.
-            played: (B, N) probability of each arm when it was chosen; by default of the last `allocate`.
+
+        Returns:
+            The demand: mean rollouts of a prompt if every bin played its own strategy, before it learned.
         """
-        counts_B = self._checked_counts(bin_counts)
-        size, least = (self.num_bins,), 0 if self.utility == "variance" else -np.inf
-        remedy = "give one per bin, as planned"
+        counts_B, size = self._checked_counts(bin_counts), (self.num_bins,)
+        least, remedy = 0 if self.utility == "variance" else -np.inf, "give one per bin, as planned"
         rollouts_B = check_array("rollouts", rollouts, size, 0, self.n_max, whole=True, remedy=remedy)
         observed_B = check_array("observed", observed, size, least, nan=True, remedy="NaN is for none")
         if spent is not None:
             check_number("spent", spent, 0, remedy="it is rollouts per prompt")
-        demand = self.demand(counts_B)
+        demand = float(counts_B @ (self.probabilities() @ self.arms) / counts_B.sum())
         if self.utility == "variance":
             new_BN = observed_B[:, None] / self.arms
         else:
-            arms_B = np.maximum(rollouts_B - self.n_min, 0)
-            played_BN = self.played_BN if played is None else played
-            new_BN = exp3p_losses(np.where(rollouts_B > 0, observed_B, np.nan), arms_B, played_BN, self.bonus)
+            observed_B, arms_B = np.where(rollouts_B > 0, observed_B, np.nan), rollouts_B - self.n_min
+            new_BN = exp3p_losses(observed_B, arms_B, self.played_BN, self.bonus)
         self.ema_BN = ema_scores(self.ema_BN, new_BN, self.ema)
         self.visits_BN += ~np.isnan(new_BN)
-        if spent is None:
-            spent = counts_B @ rollouts_B / counts_B.sum()
-        driver = demand if self.price_driver == "demand" else spent
-        self.price = float(price_step(self.price, driver, self.mean_rollouts, self.price_lr))
+        if self.price_driver == "demand":
+            spent = demand
+        elif spent is None:
+            spent = float(counts_B @ rollouts_B / counts_B.sum())
+        self.price = price_step(self.price, spent, self.mean_rollouts, self.price_lr)
         self.step += 1
-        self._log_p_BN = None
         return demand
 
     def _checked_counts(self, bin_counts: ArrayLike) -> np.ndarray:
@@ -197,48 +181,22 @@ class RolloutGDRO(Saved):
             raise ValueError(f"bin_counts must not be all zero, got {counts_B}; {remedy}")
         return counts_B
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._log_p_BN = None
-
 
 @register("rollout")
 @dataclass(eq=False)
 class RolloutMethod(Game):
     """Rollout-GDRO as a method."""
 
-    rollout: Any = None  # arguments of `RolloutGDRO`; its mean_rollouts is the controller's
+    rollout: Any = field(default_factory=dict)  # arguments of `RolloutGDRO`, but for those of the controller
     averaging: str = "rollout"  # see `Game`
 
-    presets: ClassVar = {
-        "paper": {
-            "rollout": {
-                "utility": "loss",
-                "selection": "argmax",
-                "joint": "bins",
-                "price_driver": "realized",
-                "debias": False,
-            },
-            "averaging": "prompt",
-        }
-    }
+    presets: ClassVar = {"paper": {"rollout": PRINTED, "averaging": "prompt"}}
     state: ClassVar[tuple[str, ...]] = ("rollout",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.rollout = check_options("rollout", {} if self.rollout is None else self.rollout, RolloutGDRO)
-        self.n_min, self.n_max = self.rollout.get("n_min"), self.rollout.get("n_max")
 
     def start(self, run: Run) -> None:
         super().start(run)
         given = {name: getattr(run, name) for name in ("num_bins", "n_min", "n_max", "mean_rollouts", "seed")}
-        for name in ("num_bins", "mean_rollouts"):
-            if self.rollout.get(name, given[name]) != given[name]:
-                raise ValueError(
-                    f"rollout[{name!r}] must be the controller's {given[name]}, got {self.rollout[name]}; "
-                    "leave it out"
-                )
-        self.rollout = RolloutGDRO(**given | self.rollout)
+        self.rollout = build("rollout", RolloutGDRO, self.rollout, **given)
         self._demand: float | None = None
 
     @property
@@ -247,16 +205,15 @@ class RolloutMethod(Game):
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
         """The rollouts of each prompt's bin; n̄ where a prompt has none."""
-        mean = budget / len(prompts)
+        mean, seen_P = budget / len(prompts), prompts.seen_P
         wanted_P = np.full(len(prompts), mean)
-        seen_P = prompts.seen_P
         if seen_P.any():
             counts_B = np.bincount(prompts.bins_P[seen_P], minlength=self.run.num_bins)
-            seen_budget = int(mean * int(counts_B.sum()) + 1e-9)
-            rollouts_B = self.rollout.allocate(counts_B, seen_budget, rng)
-            left_over = mean * counts_B.sum() - counts_B @ rollouts_B
+            seen_budget = mean * int(counts_B.sum())
+            rollouts_B = self.rollout.allocate(counts_B, int(seen_budget + 1e-9), rng)
             # what no choice of arms can spend goes to all in equal parts, rounded at random
-            wanted_P[seen_P] = rollouts_B[prompts.bins_P[seen_P]] + left_over / counts_B.sum()
+            left_over = (seen_budget - counts_B @ rollouts_B) / counts_B.sum()
+            wanted_P[seen_P] = rollouts_B[prompts.bins_P[seen_P]] + left_over
             prompts.memo |= {"rollouts_B": rollouts_B, "played_BN": self.rollout.played_BN}
         return wanted_P
 
@@ -270,11 +227,14 @@ class RolloutMethod(Game):
         else:  # the loss of an arm is that of prompts which played it; a first visit played none
             utility_P = np.where(batch.first_visit_P, np.nan, batch.losses_P)
         utility_B, _ = bin_means(batch.bins_P, utility_P, self.run.num_bins, self.counts(batch))
-        rollouts_B = batch.memo.get("rollouts_B", np.zeros(self.run.num_bins, np.int64))
-        played_B = np.where(counts_B > 0, rollouts_B, 0)
-        spent = len(batch.rewards_R) / len(batch)
-        self._demand = self.rollout.update(counts_B, played_B, utility_B, spent, batch.memo.get("played_BN"))
+        planned_B = np.zeros(self.run.num_bins, np.int64)  # without a plan for the bins no arm was played
+        if "rollouts_B" in batch.memo:
+            planned_B, self.rollout.played_BN = (
+                batch.memo["rollouts_B"] * (counts_B > 0),
+                batch.memo["played_BN"],
+            )
+        # plans spend n̄, exactly
+        self._demand = self.rollout.update(counts_B, planned_B, utility_B, spent=self.run.mean_rollouts)
 
     def report(self) -> dict[str, Any]:
-        game = self.rollout
-        return {"price": game.price, "demand": self._demand, "infeasible_steps": game.infeasible_steps}
+        return {"price": self.rollout.price, "demand": self._demand}
