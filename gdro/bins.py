@@ -123,7 +123,7 @@ class DifficultyBins(Saved):
         sound = (
             table.kind in (("integer", "string") if size else ("",))
             and np.array_equal(np.sort(table.rows_D), np.arange(size))
-            and (np.diff(table.keys_D) > 0).all()
+            and (table.keys_D[1:] > table.keys_D[:-1]).all()
             and ((self.bins_D >= UNSEEN) & (self.bins_D < self.num_bins)).all()
             and all(len(array) == size for array in (self.bins_D, *counts))
             and all((array >= 0).all() for array in counts)

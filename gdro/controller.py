@@ -181,9 +181,10 @@ class GDROController(Saved):
             wanted_P = self._held_to("allocate", self.method.allocate(prompts, total, rng), len(keys), 0)
             if not wanted_P.any():
                 raise ValueError(f"allocate of method {self.name!r} must be above 0 for some prompt")
-            first = self.method.rounds and (wanted_P % 1 == 0).all() and wanted_P.sum() <= total
-            if not first:  # of the rounds, of which `extend` spends the rest
-                wanted_P = exact_rollouts(wanted_P, total, self.run.n_min, self.run.n_max, rng)
+            bounds = self.run.n_min, self.run.n_max
+            fits = (wanted_P == np.clip(np.rint(wanted_P), *bounds)).all() and wanted_P.sum() <= total
+            if not (self.method.rounds and fits):  # a first round, after which `extend` spends the rest
+                wanted_P = exact_rollouts(wanted_P, total, *bounds, rng)
             rollouts_P[order_P] = wanted_P
         rollouts_P.flags.writeable = False
         plan = Plan(uids, rollouts_P, (self._owner, number), prompts, order_P)

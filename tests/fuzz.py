@@ -62,7 +62,6 @@ def settings_of(rng: np.random.Generator) -> dict:
         "bins": bins,
         "n_min": int(rng.integers(1, 4)),
         "n_max": int(rng.integers(2, 20)),
-        "unseen": ["neutral", 0, 1][rng.integers(3)],
         "success_threshold": float(rng.choice([0, 0.5])),
         "advantage_std": str(rng.choice(["population", "sample"])),
         "scale_rewards": str(rng.choice(["group", "batch", "none"])),

@@ -344,6 +344,13 @@ def test_groups_are_those_named_and_never_change():
     assert StaticGroups([1, 2], ["x", "y"], groups=["y", "x"]).assign([1, 2]).tolist() == [1, 0]
 
 
+def test_keys_further_apart_than_an_integer_can_say_resume():
+    running, restored = DifficultyBins(), DifficultyBins()
+    running.update([-(2**63), 2**63 - 1], [0, 4], [4, 4])
+    restored.load_state_dict(running.state_dict())
+    same_state(running.state_dict(), restored.state_dict())
+
+
 def test_groups_resume_with_pass_rates_of_more_bins_than_groups():
     running, restored = (StaticGroups([1, 2], ["a", "b"]) for _ in range(2))
     running.update([1, 2], [4, 0], [4, 4])

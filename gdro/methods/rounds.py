@@ -23,7 +23,8 @@ class Pilot(Method):
         self.pilot = check_int("pilot", pilot, 1)
 
     def start(self, run: Run) -> None:
-        check_int("pilot", self.pilot, 1, int(run.mean_rollouts), "it must leave some of mean_rollouts")
+        remedy = "it must reach n_min and leave some of mean_rollouts"
+        check_int("pilot", self.pilot, run.n_min, int(run.mean_rollouts), remedy)
         self.run = run
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
