@@ -310,7 +310,9 @@ class GDROController(Saved):
         return check_array(name, values, (size,), *bounds, whole=whole, remedy="fix the method")
 
     def _prompts(self, keys_P: np.ndarray, rows_P: np.ndarray) -> Prompts:
-        counts = dict(zip(("successes_P", "failures_P"), self.bins.beliefs.counts(rows_P), strict=True))
+        counts: dict[str, Any] = dict(
+            zip(("successes_P", "failures_P"), self.bins.beliefs.counts(rows_P), strict=True)
+        )
         return Prompts(keys_P=keys_P, rows_P=rows_P, bins_P=self.bins.of_rows(rows_P), **counts)
 
     def _rng(self, *stream: int) -> np.random.Generator:
