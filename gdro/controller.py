@@ -132,7 +132,7 @@ class GDROController(Saved):
         self._open: dict[
             tuple[str, int], np.ndarray
         ] = {}  # rollouts of the plans in flight, with what rounds added
-        self._pool: tuple[Uids, np.ndarray, np.ndarray] | None = None
+        self._pool: tuple | None = None  # of `draw`: uids as given, their order, keys and rows in it
 
     # Before generation
 
@@ -150,9 +150,10 @@ class GDROController(Saved):
             raise ValueError("uids must not be empty; give the uids of the whole data set")
         if self._pool is None or self._pool[0] is not uids:
             order_D = uids.keys.argsort(kind="stable").astype(np.int32)
-            self._pool = (uids, order_D, self.bins.rows(uids)[order_D].astype(np.int32))
-        _, order_D, rows_D = self._pool
-        pool = self._prompts(uids.keys[order_D], rows_D)
+            rows_D = self.bins.rows(uids)[order_D].astype(np.int32)
+            self._pool = (uids, order_D, uids.keys[order_D], rows_D)
+        _, order_D, keys_D, rows_D = self._pool
+        pool = self._prompts(keys_D, rows_D)
         drawn = self.method.draw(pool, size, self._rng(self.planned, DRAW))
         if drawn is None:
             return None
