@@ -94,7 +94,7 @@ def paper_figures(profile: Profile, runs: list[dict], scores: pd.DataFrame) -> d
     if prompt and rollout:
         drawn["fig6_lead_lag_wse"] = lead_lag_and_error(profile, runs, prompt, rollout)
     if rollout:
-        even = profile.train_of(rollout).mean_rollouts
+        even = profile.train_of(rollout).num_generations
         drawn |= rollout_figures(runs, rollout, profile.label(rollout), even)
     return drawn
 
@@ -126,7 +126,7 @@ def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -
     left.set(ylabel="weight (batch mean 1)", title="Weights, last fifth of training")
     _last_fifth(right, profile, "rollout", lambda name: series(runs, name, "rollouts"), colors)
     right.set(ylabel="rollouts per prompt", title="Rollouts, last fifth (dashed: GRPO)")
-    right.axhline(profile.train.mean_rollouts, color=METHODS["grpo"], linestyle="--", linewidth=1)
+    right.axhline(profile.train.num_generations, color=METHODS["grpo"], linestyle="--", linewidth=1)
     legend_below(figure)
     return figure
 
@@ -215,7 +215,7 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
     share_STB = np.where(np.isnan(sigma_STB), 0.0, share_STB)
     errors_ST = [
         metrics.weighted_standard_error(sigma_STB, share_STB, rollouts)
-        for rollouts in (series(runs, rollout, "rollouts"), profile.train_of(rollout).mean_rollouts)
+        for rollouts in (series(runs, rollout, "rollouts"), profile.train_of(rollout).num_generations)
     ]
     cut = 100 * (1 - errors_ST[0].mean() / errors_ST[1].mean())
     other = pd.read_csv(repository() / "data/paper/other.csv")

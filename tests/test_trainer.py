@@ -14,10 +14,9 @@ import tiny_run
 import torch
 from safetensors.torch import load_file
 from trl import GRPOConfig, GRPOTrainer
-from trl.trainer.utils import RepeatSampler
 
 from gdro.records import load_state, read_table
-from gdro.trainer import STATE_FILE, GDROConfig, GDROTrainer, ResumableSampler, whole_checkpoints
+from gdro.trainer import STATE_FILE, GDROConfig, GDROTrainer, whole_checkpoints
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -176,17 +175,6 @@ def test_a_checkpoint_without_our_state_is_not_whole(tmp_path):
     for step in (4, 8):
         (tmp_path / f"checkpoint-{step}" / STATE_FILE).touch()
     assert [folder.name for folder in whole_checkpoints(tmp_path)] == ["checkpoint-4", "checkpoint-8"]
-
-
-def test_an_epoch_has_the_same_order_in_a_fresh_process():
-    stock = RepeatSampler(list(range(20)), mini_repeat_count=1, batch_size=5, seed=7)
-    orders = [list(stock) for _ in range(3)]
-    for epoch in (2, 0, 1):
-        fresh = ResumableSampler(
-            list(range(20)), mini_repeat_count=1, batch_size=5, seed=7, epoch=lambda epoch=epoch: epoch
-        )
-        assert list(fresh) == orders[epoch]
-    assert orders[0] != orders[1] != orders[2]
 
 
 # Bad input, refused before compute

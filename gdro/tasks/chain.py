@@ -1,13 +1,11 @@
 """The embedded task: chains of one made-up operation, answered step by step.
 
-A prompt reads ``7*4*3?`` and its one correct answer ``7*4=8;8*3=4``. The signs mean nothing outside
-this file: each family of prompts owns one operator sign and one random table f(a, b) of digits, so
-that no fact learned on one family is of use to another, unless they share a table. Families differ
-in how often they are trained on, in size and in how well the base model was taught, which makes
-them what GDRO is about: skills that are rare and skills that are hard.
+A prompt reads ``7*4*3?`` and its one correct answer ``7*4=8;8*3=4``. Each family of prompts owns one
+operator sign and one random table f(a, b) of digits, so that no fact learned on one family is of use to
+another, unless they share a table. Families differ in how often they are trained on, in size and in how
+well the base was taught, which makes them what GDRO is about: skills that are rare and skills that are hard.
 
-Array names end in their axes: D digits of one family (0 … n_digits - 1), P prompts, O operands of
-a prompt, T steps of a chain (T = O - 1).
+Axes: D digits of one family (0 … n_digits - 1), P prompts, O operands of a prompt, T steps of a chain.
 """
 
 from __future__ import annotations
@@ -215,11 +213,6 @@ def teach(task: ChainTask, rng: np.random.Generator, n: int) -> tuple[list[str],
 
 def reward(completions: list[str], answer: list[str], **kwargs: Any) -> list[float]:
     """1.0 where a completion equals the one correct text, else 0.0; one of TRL's ``reward_funcs``."""
-    if len(completions) != len(answer):
-        raise ValueError(f"answer must have one entry per completion, got {len(answer)}, {len(completions)}")
-    for completion in completions:
-        if not isinstance(completion, str):
-            raise ValueError(f"completion must be the decoded text, got a {type(completion).__name__}")
     return [float(completion == correct) for completion, correct in zip(completions, answer, strict=True)]
 
 
@@ -235,10 +228,8 @@ def make_tokenizer(spec: ChainSpec) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel({token: place for place, token in enumerate(tokens)}))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
     backend.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token=PAD_TOKEN, eos_token=EOS_TOKEN, padding_side="left",
-        clean_up_tokenization_spaces=False,
-    )  # fmt: skip
+    ends = {"pad_token": PAD_TOKEN, "eos_token": EOS_TOKEN, "padding_side": "left"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=False, **ends)
 
 
 def _uid_offset(spec: ChainSpec, index: int) -> int:
