@@ -34,11 +34,9 @@ SAMPLE = """if True:
     import gdro.experiment  # which sets vLLM's environment, as in a job
     from gdro.evaluate import _by_vllm
     from transformers import AutoTokenizer
-    tokens = [
-        _by_vllm(folder, AutoTokenizer.from_pretrained(folder), **options)
-        for folder, *calls in json.load(sys.stdin) for options in calls
-    ]
-    open(sys.argv[1], "w").write(json.dumps(tokens))
+    job = json.load(sys.stdin)
+    tokens = _by_vllm(job["folder"], AutoTokenizer.from_pretrained(job["folder"]), **job["options"])
+    open(job["out"], "w").write(json.dumps(tokens))
 """
 
 
@@ -74,11 +72,18 @@ def load(folder):
 PROMPTS = ["a", "What is 2 + 2?", CHAT, "abc " * 20]
 
 
-def sample_with_vllm(out, folder, *calls):
-    """Tokens that the real vLLM samples from the model in a folder, of each call."""
-    job = json.dumps([[str(folder), *(call | {"gpu_memory_utilization": 0.1} for call in calls)]])
-    command, environment = [PYTHON, "-c", SAMPLE, str(out)], os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    run = subprocess.run(command, input=job, text=True, capture_output=True, env=environment, timeout=300)
+def sample_with_vllm(out, folder, **options):
+    """Tokens that the real vLLM samples from the model in a folder, in a process of its own."""
+    job = {"folder": str(folder), "out": str(out), "options": options | {"gpu_memory_utilization": 0.1}}
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    run = subprocess.run(
+        [PYTHON, "-c", SAMPLE],
+        input=json.dumps(job),
+        text=True,
+        capture_output=True,
+        env=environment,
+        timeout=300,
+    )
     assert run.returncode == 0, run.stderr[-3000:]
     return json.loads(out.read_text())
 
@@ -100,8 +105,8 @@ def test_greedy_completions_are_those_of_transformers(model_folder, tmp_path):
 
     options = {"samples": 1, "max_new_tokens": 16, "temperature": 1.0, "top_k": 1}
     theirs = sample(tmp_path / "model", tokenizer, **options)
-    call = options | {"ids": prompt_ids(tokenizer, PROMPTS)}
-    [ours] = sample_with_vllm(tmp_path / "out.json", tmp_path / "model", call)
+    ids = prompt_ids(tokenizer, PROMPTS)
+    ours = sample_with_vllm(tmp_path / "out.json", tmp_path / "model", ids=ids, **options)
     assert ours == theirs
     assert len({tuple(row) for row in theirs}) > 1
     assert len(theirs[1]) <= 6 < max(map(len, theirs))
@@ -121,8 +126,7 @@ def test_pass_rates_are_those_of_transformers(base, tmp_path):
     ids = prompt_ids(tokenizer, [row["prompt"] for row in rows])
     plain = {"ids": ids, "samples": 64, "max_new_tokens": 8, "temperature": 1.0}
     cut = plain | {"temperature": 1.3, "top_p": 0.8, "top_k": 3}
-    calls = [call | {"seed": 6} for call in (plain, cut, plain)]
-    found = sample_with_vllm(tmp_path / "out.json", base, *calls)
+    found = [sample_with_vllm(tmp_path / "out.json", base, seed=6, **call) for call in (plain, cut, plain)]
     assert found[0] == found[2]  # equal seeds
     for call, tokens in zip((plain, cut), found, strict=False):
         theirs = rates(evaluate._by_transformers(base, tokenizer, seed=5, **call))
