@@ -165,31 +165,27 @@ def _train_here(profile: Profile, variant: str, seed: int, folder: Path, source:
     from datasets import Dataset
     from transformers import PrinterCallback
 
-    from gdro import trainer as trl_side
+    from gdro.trainer import GDROTrainer, ProgressLines
 
     identity = _identity(profile, variant, seed, data)
     # the name says whose checkpoints these are: those of other settings or data are never resumed
     checkpoints, world = folder / f"checkpoints-{identity[:8]}", int(os.environ.get("WORLD_SIZE", "1"))
     args = training_arguments(profile, variant, seed, checkpoints, lengths, world)
     args._n_gpu = min(args.n_gpu, 1)  # as transformers does itself where one process has one GPU
-    trainer = trl_side.GDROTrainer(
+    trainer = GDROTrainer(
         loaded.model,
         data.reward,
         args=args,
         train_dataset=Dataset.from_list(data.rows),
         processing_class=loaded.tokenizer,
         peft_config=loaded.peft_config,
-        callbacks=[trl_side.ProgressLines(f"{variant}, seed {seed}")],
+        callbacks=[ProgressLines(f"{variant}, seed {seed}")],
     )
     trainer.remove_callback(PrinterCallback)  # prints numbers that the record has
     if len(set(gather_object([identity]))) > 1:
         remedy = "clean the data set once and give that copy (task.paths)"
         raise RuntimeError(f"the processes have dropped different rows of the training data; {remedy}")
-    whole = trl_side.whole_checkpoints(checkpoints)
-    if whole and whole[-1].name == f"checkpoint-{args.max_steps}":
-        trainer.load_whole(whole[-1])  # killed after the last step
-    else:
-        trainer.train(resume_from_checkpoint=str(whole[-1]) if whole else None)
+    trainer.train(resume_from_checkpoint=True)
     is_main, model = trainer.accelerator.is_main_process, folder / "model"
     if is_main:
         (folder / "training.json").unlink(missing_ok=True)

@@ -7,6 +7,8 @@ TRL's. With method "grpo" the controller only watches, and training is TRL's own
 Axes: P prompts of the generation batch, R its rollouts, over all processes, in TRL's order.
 """
 
+import hashlib
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object, set_seed
+from accelerate.utils import broadcast_object_list, gather_object, set_seed
 from transformers import TrainerCallback, TrainerState
 from trl import GRPOConfig, GRPOTrainer
 
@@ -26,9 +28,10 @@ from gdro.checks import check_choice, check_number, check_options
 from gdro.controller import PRESETS, GDROController, make_controller
 from gdro.methods import METHODS, Method
 from gdro.methods.base import group_advantages
-from gdro.records import load_state, save_state
+from gdro.records import load_state, replace_text, save_state
 
-STATE_FILE = "gdro_state.json"  # written last: a checkpoint that has it is whole
+STATE_FILE = "gdro_state.json"
+LEDGER = "gdro_ledger.json"  # written last: sizes and hashes of all other files
 
 
 @dataclass
@@ -96,21 +99,39 @@ class GDROTrainer(GRPOTrainer):
         _check_options(args, self.controller)
         self.record: list[dict] = []
         self.seconds = dict.fromkeys(("train", "generate", "score", "reward", "controller"), 0.0)
-        self._began: dict[str, float] = {}
         self._rewards_R: torch.Tensor | None = None
         set_seed(args.seed)  # TRL puts the PEFT adapter on before it seeds
         super().__init__(model, reward_funcs, args=args, train_dataset=train_dataset, **kwargs)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        with self._timed("train"):
-            return super().train(*args, **kwargs)
+    def train(self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any) -> Any:
+        """Train as TRL does; with True, from the last whole checkpoint, or from the start without one.
+
+        A checkpoint is compared with its ledger before anything of it is loaded. ValueError if a file is
+        broken: of the given checkpoint or, with True, of all that were completed.
+        """
+        self._clock = time.perf_counter()
+        chosen = [None]
+        if resume_from_checkpoint and self.accelerator.is_main_process:
+            chosen = [last_whole(self.args.output_dir, resume_from_checkpoint)]
+        [checkpoint] = broadcast_object_list(chosen)
+        if checkpoint is not None and _step_of(checkpoint) == self.args.max_steps:
+            self._load_from_checkpoint(str(checkpoint))  # killed after the last step
+            return self._load_own_state(checkpoint)
+        try:
+            return super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
+        finally:
+            self._tick()
+
+    def _tick(self):
+        now = time.perf_counter()
+        self.seconds["train"] += now - self._clock
+        self._clock = now
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
-        """Add to the seconds of a stage, also as it runs: a checkpoint within it has its part."""
-        self._began[stage] = time.perf_counter()
+        began = time.perf_counter()
         yield
-        self.seconds[stage] += time.perf_counter() - self._began.pop(stage)
+        self.seconds[stage] += time.perf_counter() - began
 
     # One generation batch
 
@@ -229,15 +250,19 @@ class GDROTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model, trial):
         super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
         micro_step = self.state.global_step * self.args.gradient_accumulation_steps
         within_a_batch = micro_step % _micro_steps(self.args)
         if self.args.should_save and not within_a_batch:  # a half-used batch could not be resumed
+            self._tick()
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-            seconds = self.seconds | {
-                "train": self.seconds["train"] + time.perf_counter() - self._began["train"]
+            state = {
+                "controller": self.controller.state_dict(),
+                "record": self.record,
+                "seconds": self.seconds,
             }
-            state = {"controller": self.controller.state_dict(), "record": self.record, "seconds": seconds}
             save_state(folder / STATE_FILE, state)
+            replace_text(folder / LEDGER, json.dumps({"name": folder.name, "files": _files_in(folder)}))
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -248,22 +273,65 @@ class GDROTrainer(GRPOTrainer):
             for _ in range(int((state.epoch or 0) + 1e-6) if self.shuffle_dataset else 0):
                 torch.randperm(self._sampler.num_samples, generator=self._sampler.generator)
 
-    def load_whole(self, checkpoint: str | Path) -> None:
-        """Model, controller and record as they were when `checkpoint` was saved, without training on."""
-        self._load_from_checkpoint(str(checkpoint))
-        self._load_own_state(checkpoint)
-
     def _load_own_state(self, checkpoint):
         state = load_state(Path(checkpoint) / STATE_FILE)
         self.controller.load_state_dict(state["controller"])
         self.record, self.seconds = state["record"], state["seconds"]
 
 
-def whole_checkpoints(output_dir: str | Path) -> list[Path]:
-    """Checkpoints in `output_dir` that can be resumed from, oldest first."""
-    folders = Path(output_dir).glob("checkpoint-*")
-    whole = [folder for folder in folders if (folder / STATE_FILE).is_file()]
-    return sorted(whole, key=lambda folder: int(folder.name.split("-")[1]))
+def last_whole(output_dir: str | Path, given: str | Path | bool = True) -> Path | None:
+    """The checkpoint to resume from: the given one, or the newest in `output_dir` with all files as written.
+
+    Says so where an older one is taken; None where no checkpoint was completed. ValueError with file, reason
+    and remedy if the given one is broken, or all that were completed are.
+    """
+    folders = [Path(given)] if not isinstance(given, bool) else Path(output_dir).glob("checkpoint-*")
+    faults = []
+    for folder in sorted(folders, key=_step_of, reverse=True):
+        if isinstance(given, bool) and not (folder / LEDGER).is_file():
+            continue  # killed while it was written
+        if (fault := _fault_of(folder)) is None:
+            if faults:
+                print(f"{'; '.join(faults)}. Resuming from {folder.name}, which is whole", flush=True)
+            return folder
+        faults.append(fault)
+    if faults:
+        raise ValueError(f"{'; '.join(faults)}. Put the files back, or delete {output_dir} to start anew")
+    return None
+
+
+def _step_of(folder: str | Path) -> int:
+    return int(Path(folder).name.split("-")[1])
+
+
+def _files_in(folder: Path) -> dict[str, list]:
+    """Size and SHA-256 of each file, by its path in the folder."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != LEDGER:
+            with path.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            found[str(path.relative_to(folder))] = [path.stat().st_size, digest]
+    return found
+
+
+def _fault_of(folder: Path) -> str | None:
+    """What is not as the ledger of a checkpoint says, if anything."""
+    try:
+        ledger = json.loads((folder / LEDGER).read_text())
+        name, written = ledger["name"], dict(ledger["files"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{folder / LEDGER} is broken ({error!r})"
+    if name != folder.name:
+        return f"{folder} holds the files of {name}"
+    found = _files_in(folder)
+    for file in written | found:
+        if written.get(file) != found.get(file):
+            was, now = (
+                f"{files[file][0]} bytes" if file in files else "nothing" for files in (written, found)
+            )
+            return f"{folder / file} is not as it was written ({was}, now {now})"
+    return None
 
 
 class ProgressLines(TrainerCallback):
