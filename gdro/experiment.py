@@ -43,7 +43,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gdro.lifetime import end_with_parent
 from gdro.models import import_unsloth, load_model, merged_model, tiny_base
-from gdro.profiles import BASE, Profile, load_profile, run_folder
+from gdro.profiles import BASE, Profile, load_profile, repository, run_folder
 from gdro.records import read_manifest, read_table, replace_text, write_manifest, write_table
 from gdro.tasks import Split, draw_chain, load_split
 
@@ -220,7 +220,7 @@ def _launch(profile: Profile, variant: str, seed: int, folder: Path, cache_dir: 
     replace_text(profile_file, profile.model_dump_json())  # JSON is YAML
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", launch.processes]
     if launch.config is not None:
-        launcher = ["accelerate.commands.launch", "--config_file", launch.config_path]
+        launcher = ["accelerate.commands.launch", "--config_file", repository() / launch.config]
         launcher += ["--num_processes", launch.processes]
     work = ["-m", "gdro.experiment", "work", profile_file, variant, seed, folder, "--cache-dir", cache_dir]
     # Jupyter shows what it prints; its processes end with it, and it ends if we are interrupted

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 KINDS = ("full", "lora", "unsloth-full", "unsloth-lora")
-DTYPES = ("float32", "bfloat16")
 # Plain LoRA adapts all linear layers by default; Unsloth has its own target modules.
 LORA_DEFAULTS: dict[str, Any] = {"r": 32, "lora_alpha": 64, "lora_dropout": 0.0}
 
@@ -50,25 +49,22 @@ def load_model(
     lora: Mapping[str, Any] | None = None,
     max_length: int = 4096,
 ) -> LoadedModel:
-    """Load a causal language model of any family, ready for GDROTrainer.
+    """Load a causal language model of any family, ready for GDROTrainer; it stops at `stop_tokens`.
 
     Seeds all global random states last, because TRL creates the adapter before it seeds: make the trainer
-    next, and equal seeds give bit-equal adapters. The model stops at :func:`stop_tokens`.
+    next, and equal seeds give bit-equal adapters.
 
     Args:
         source: folder or hub id.
         kind: one of ``KINDS``.
-        dtype: of the loaded weights, one of ``DTYPES``; None is float32, or bfloat16 through Unsloth. AdamW's
-            steps at 1e-6 are below bfloat16's resolution, and a bfloat16 base under LoRA drifts, since TRL
-            merges the adapter into it at every weight sync with vLLM. ``bf16=True`` in GDROConfig still
-            computes in bfloat16.
+        dtype: of the weights, "float32" (default) or "bfloat16" (default of Unsloth). AdamW's steps at 1e-6
+            are below bfloat16's resolution, and a bfloat16 base under LoRA drifts, since TRL merges the
+            adapter into it for vLLM. ``bf16=True`` in GDROConfig still computes in bfloat16.
         gradient_checkpointing: give GDROConfig the same value.
         lora: arguments of ``peft.LoraConfig`` (Unsloth's ``get_peft_model``) over ``LORA_DEFAULTS``.
         max_length: tokens of prompt and completion together; used by Unsloth only.
 
-    Raises:
-        ValueError: for an unknown kind or dtype, or lora options for a kind without LoRA.
-        ImportError: for a missing package, or if TRL was imported before Unsloth.
+    Raises ImportError if TRL was imported before Unsloth.
     """
     check_choice_of_model(kind, dtype, lora)
     check_int("seed", seed, 0)
@@ -115,7 +111,7 @@ def load_model(
 def check_choice_of_model(kind: str, dtype: str | None, lora: Mapping[str, Any] | None) -> None:
     """Raise ValueError for what :func:`load_model` cannot do, before anything is loaded."""
     check_choice("kind", kind, KINDS)
-    check_choice("dtype", dtype, (None, *DTYPES))
+    check_choice("dtype", dtype, (None, "float32", "bfloat16"))
     if lora is not None and not kind.endswith("lora"):
         raise ValueError(f"lora must be None for kind {kind!r}, got {dict(lora)}; use a LoRA kind")
 
@@ -184,31 +180,23 @@ def tiny_base(
     size: str = "tiny",
     steps: int = 800,
     batch_size: int = 96,
-    threads: int = 1,
     progress: bool = True,
 ) -> Path:
     """Train a small Qwen3 on a noisy teacher's text, or find it in the cache; return its folder.
 
     The same arguments give the same bits on one machine. PyTorch's global random state and thread count
-    are unchanged afterwards. The folder exists completely or not at all.
-
-    Args:
-        task: the embedded task; its evaluation prompts are held out.
-        seed: of the weights and of the teacher, at least 0.
-        cache_dir: one folder for each base, named by a hash of everything that the base depends on.
-        size: "tiny" or "mid".
-        batch_size: texts per step.
-        threads: CPU threads; they change the last bits.
+    are unchanged afterwards. The folder exists completely or not at all, in `cache_dir` under a hash of
+    everything that the base depends on; the task's evaluation prompts are held out.
     """
     check_choice("size", size, TINY_CONFIGS)
     check_int("seed", seed, 0)
-    for name, value in {"steps": steps, "batch_size": batch_size, "threads": threads}.items():
-        check_int(name, value, 1)
+    check_int("steps", steps, 1)
+    check_int("batch_size", batch_size, 1)
     import torch
     import transformers
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    settings = {"seed": seed, "steps": steps, "batch_size": batch_size, "threads": threads, "device": device}
+    settings = {"seed": seed, "steps": steps, "batch_size": batch_size, "threads": 1, "device": device}
     ingredients = settings | {
         "task": task.fingerprint(),
         "config": TINY_CONFIGS[size],
@@ -226,7 +214,7 @@ def tiny_base(
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as making:
         work = Path(making) / target.name
         tokenizer = chain.make_tokenizer(task.spec)
-        model = _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, threads, device, progress)
+        model = _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, device, progress)
         model.save_pretrained(work)
         tokenizer.save_pretrained(work)
         (work / "tiny_base.json").write_text(text + "\n", encoding="utf-8")
@@ -235,7 +223,7 @@ def tiny_base(
     return target
 
 
-def _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, threads, device, progress):
+def _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, device, progress):
     import torch
     import transformers
     from tqdm.auto import trange
@@ -246,7 +234,7 @@ def _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, threads, de
         vocab_size=len(tokenizer), bos_token_id=None, **TINY_CONFIGS[size], **ends
     )
     threads_before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)  # several would change the last bits
     try:
         with torch.random.fork_rng(devices=[]):
             # torch.manual_seed would also seed GPUs, whose state fork_rng does not restore.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gdro.controller import make_controller
 from gdro.models import check_choice_of_model
@@ -62,7 +62,6 @@ class BaseChoice(_Strict):
     seed: NotNegative = 0
     steps: Count = 800
     batch_size: Count = 96
-    threads: Count = 1
 
 
 class ModelChoice(_Strict):
@@ -140,17 +139,10 @@ class EvaluationChoice(_Strict):
 
 
 class LaunchChoice(_Strict):
-    """Processes to train on. config: a file of configs/accelerate/ by its name, or the path of one."""
+    """Processes to train on. config: path of an accelerate configuration, such as those in configs/."""
 
     processes: Count = 1
     config: str | None = None
-
-    @property
-    def config_path(self) -> Path:
-        """accelerate's configuration file, where config names one."""
-        if str(self.config).endswith((".yaml", ".yml")):
-            return Path(str(self.config))
-        return repository() / "configs" / "accelerate" / f"{self.config}.yaml"
 
 
 class Variant(_Strict):
@@ -169,10 +161,6 @@ class Variant(_Strict):
     baseline: str = "grpo"
 
 
-def _kind_of_task(value: Any) -> Any:
-    return value.get("kind", "chain") if isinstance(value, dict) else getattr(value, "kind", None)
-
-
 class Profile(_Strict):
     """Everything about a kind of run.
 
@@ -183,10 +171,7 @@ class Profile(_Strict):
     name: Name
     title: str = ""
     methods_from: str | None = None
-    task: Annotated[
-        Annotated[ChainChoice, Tag("chain")] | Annotated[MathChoice, Tag("math")],
-        Discriminator(_kind_of_task),
-    ] = ChainChoice()
+    task: ChainChoice | MathChoice = Field(ChainChoice(), discriminator="kind")
     base: BaseChoice = BaseChoice()
     model: ModelChoice = ModelChoice()
     train: TrainChoice = TrainChoice()
@@ -212,12 +197,11 @@ class Profile(_Strict):
             raise ValueError(f"variants need labels of their own, got {labels}")
         if RESERVED & set(self.variants):
             raise ValueError(f"variants may not be called any of {sorted(RESERVED)}")
-        if self.launch.config is not None and not self.launch.config_path.is_file():
-            raise ValueError(f"launch.config is {self.launch.config!r}: no {self.launch.config_path}")
+        for name, file in {"launch.config": self.launch.config, "methods_from": self.methods_from}.items():
+            if file is not None and not (repository() / file).is_file():
+                raise ValueError(f"{name} is {file!r}, which is no file")
         if self.methods_from is not None:
-            if not self._methods_file.is_file():
-                raise ValueError(f"methods_from is {self.methods_from!r}, which is no file")
-            runpy.run_path(str(self._methods_file))
+            runpy.run_path(str(repository() / self.methods_from))
         for name in self.variants:
             try:
                 self._check_variant(name)
@@ -235,7 +219,9 @@ class Profile(_Strict):
             raise ValueError(f"it must have the profile's {steps} steps, got {train.max_steps}")
         if train.max_steps % (train.updates_per_step * train.num_iterations):
             raise ValueError("max_steps must be a multiple of updates_per_step × num_iterations")
-        if model.kind.startswith("unsloth") and (train.use_vllm or self.launch.config not in (None, "ddp")):
+        if model.kind.startswith("unsloth") and (
+            train.use_vllm or Path(self.launch.config or "ddp").stem != "ddp"
+        ):
             raise ValueError("training through Unsloth needs use_vllm: false and launch.config ddp or none")
         if variant.groups not in (None, *(["family"] if self.task.kind == "chain" else [])):
             raise ValueError(f"groups={variant.groups!r}, but only task.kind 'chain' has groups, 'family'")
@@ -266,12 +252,9 @@ class Profile(_Strict):
             settings |= self._variant(variant).model_dump(include={"method", "preset", "options", "groups"})
             settings["train"] = self.train_of(variant).model_dump()
             if self.methods_from is not None:
-                settings["methods"] = hashlib.sha256(self._methods_file.read_bytes()).hexdigest()
+                methods = (repository() / self.methods_from).read_bytes()
+                settings["methods"] = hashlib.sha256(methods).hexdigest()
         return settings
-
-    @property
-    def _methods_file(self) -> Path:
-        return repository() / str(self.methods_from)
 
     def _variant(self, variant: str) -> Variant:
         if variant not in self.variants:

@@ -7,8 +7,6 @@ TRL's. With method "grpo" the controller only watches, and training is TRL's own
 Axes: P prompts of the generation batch, R its rollouts, over all processes, in TRL's order.
 """
 
-import hashlib
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,14 +22,14 @@ from trl import GRPOConfig, GRPOTrainer
 
 from gdro.beliefs import as_uids
 from gdro.bins import StaticGroups
+from gdro.checkpoints import last_whole, step_of, write_ledger
 from gdro.checks import check_choice, check_number, check_options
 from gdro.controller import PRESETS, GDROController, make_controller
 from gdro.methods import METHODS, Method
 from gdro.methods.base import group_advantages
-from gdro.records import load_state, replace_text, save_state
+from gdro.records import load_state, save_state
 
 STATE_FILE = "gdro_state.json"
-LEDGER = "gdro_ledger.json"  # written last: sizes and hashes of all other files
 
 
 @dataclass
@@ -110,11 +108,11 @@ class GDROTrainer(GRPOTrainer):
         broken: of the given checkpoint or, with True, of all that were completed.
         """
         self._clock = time.perf_counter()
-        chosen = [None]
+        chosen: list[Path | None] = [None]
         if resume_from_checkpoint and self.accelerator.is_main_process:
             chosen = [last_whole(self.args.output_dir, resume_from_checkpoint)]
         [checkpoint] = broadcast_object_list(chosen)
-        if checkpoint is not None and _step_of(checkpoint) == self.args.max_steps:
+        if checkpoint is not None and step_of(checkpoint) == self.args.max_steps:
             self._load_from_checkpoint(str(checkpoint))  # killed after the last step
             return self._load_own_state(checkpoint)
         try:
@@ -262,7 +260,7 @@ class GDROTrainer(GRPOTrainer):
                 "seconds": self.seconds,
             }
             save_state(folder / STATE_FILE, state)
-            replace_text(folder / LEDGER, json.dumps({"name": folder.name, "files": _files_in(folder)}))
+            write_ledger(folder)
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -277,61 +275,6 @@ class GDROTrainer(GRPOTrainer):
         state = load_state(Path(checkpoint) / STATE_FILE)
         self.controller.load_state_dict(state["controller"])
         self.record, self.seconds = state["record"], state["seconds"]
-
-
-def last_whole(output_dir: str | Path, given: str | Path | bool = True) -> Path | None:
-    """The checkpoint to resume from: the given one, or the newest in `output_dir` with all files as written.
-
-    Says so where an older one is taken; None where no checkpoint was completed. ValueError with file, reason
-    and remedy if the given one is broken, or all that were completed are.
-    """
-    folders = [Path(given)] if not isinstance(given, bool) else Path(output_dir).glob("checkpoint-*")
-    faults = []
-    for folder in sorted(folders, key=_step_of, reverse=True):
-        if isinstance(given, bool) and not (folder / LEDGER).is_file():
-            continue  # killed while it was written
-        if (fault := _fault_of(folder)) is None:
-            if faults:
-                print(f"{'; '.join(faults)}. Resuming from {folder.name}, which is whole", flush=True)
-            return folder
-        faults.append(fault)
-    if faults:
-        raise ValueError(f"{'; '.join(faults)}. Put the files back, or delete {output_dir} to start anew")
-    return None
-
-
-def _step_of(folder: str | Path) -> int:
-    return int(Path(folder).name.split("-")[1])
-
-
-def _files_in(folder: Path) -> dict[str, list]:
-    """Size and SHA-256 of each file, by its path in the folder."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != LEDGER:
-            with path.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            found[str(path.relative_to(folder))] = [path.stat().st_size, digest]
-    return found
-
-
-def _fault_of(folder: Path) -> str | None:
-    """What is not as the ledger of a checkpoint says, if anything."""
-    try:
-        ledger = json.loads((folder / LEDGER).read_text())
-        name, written = ledger["name"], dict(ledger["files"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{folder / LEDGER} is broken ({error!r})"
-    if name != folder.name:
-        return f"{folder} holds the files of {name}"
-    found = _files_in(folder)
-    for file in written | found:
-        if written.get(file) != found.get(file):
-            was, now = (
-                f"{files[file][0]} bytes" if file in files else "nothing" for files in (written, found)
-            )
-            return f"{folder / file} is not as it was written ({was}, now {now})"
-    return None
 
 
 class ProgressLines(TrainerCallback):

@@ -19,7 +19,7 @@ MODULES = {
 
 # imports run downward: a module imports those before it; a package stands for all that is in it
 CORE = """checks lifetime saved metrics beliefs bins theory budget arms methods plan controller
-    __init__ records toy""".split()  # noqa: SIM905
+    __init__ records checkpoints toy""".split()  # noqa: SIM905
 TRAINING = """tasks models qwen3 loop gradients trainer""".split()  # noqa: SIM905
 RUNS = """profiles evaluate experiment arena_report arena
     style paper_figures report notebooks lessons""".split()  # noqa: SIM905

@@ -16,8 +16,9 @@ import torch
 from safetensors.torch import load_file
 from trl import GRPOConfig, GRPOTrainer
 
+from gdro.checkpoints import LEDGER, last_whole
 from gdro.records import load_state, read_table
-from gdro.trainer import LEDGER, GDROConfig, GDROTrainer, last_whole
+from gdro.trainer import GDROConfig, GDROTrainer
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

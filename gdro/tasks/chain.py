@@ -74,11 +74,10 @@ class ChainSpec:
             check_int(field, getattr(self, field), least)
         check_number("accuracy_concentration", self.accuracy_concentration, 0, open_low=True)
         digits = {family.name: family.n_digits for family in self.families if family.table is None}
-        for family in self.families:
+        for family, count in zip(self.families, train_counts(self.families, self.n_train), strict=True):
             if family.table is not None and digits.get(family.table) != family.n_digits:
                 wanted = f"a family with a table of its own for {family.n_digits} digits"
                 raise ValueError(f"table of {family.name!r} must name {wanted}, got {family.table!r}")
-        for family, count in zip(self.families, train_counts(self.families, self.n_train), strict=True):
             have, want = family.n_digits**self.n_operands, count + self.n_eval_per_family
             if want > have:
                 raise ValueError(
@@ -184,8 +183,7 @@ def teach(task: ChainTask, rng: np.random.Generator, n: int) -> tuple[list[str],
 
     Families are drawn evenly, whatever their share; prompts evenly within the family, with repetition,
     never from the evaluation split. At each step the teacher states the fact with that fact's accuracy,
-    else another digit of the family, and continues from what it said. No completion ends in the
-    end-of-text token.
+    else another digit of the family, and continues from what it said.
     """
     check_int("n", n, 1)
     spec = task.spec
