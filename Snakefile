@@ -20,7 +20,7 @@ RUN = RUNS + "/{variant}/seed{seed}"
 BASE_MODEL = f"{RUNS}/base/model.txt"
 BASE_RUN = f"{RUNS}/base/seed{profile.seeds[0]}/manifest.json"
 EVALUATION_GPUS = min(profile.gpus, profile.evaluation.tensor_parallel_size)
-RUN_NOTEBOOK = "python -m gdro.notebooks --log-output"
+RUN_NOTEBOOK = "exec python -m gdro.notebooks --log-output"  # exec: it ends when snakemake does
 
 
 def settings(variant, evaluated):
@@ -61,7 +61,7 @@ rule base:
     log:
         RUNS + "/logs/base.log",
     shell:
-        "python -m gdro.experiment base {config[profile]:q} > {output:q} 2> {log:q}"
+        "exec python -m gdro.experiment base {config[profile]:q} > {output:q} 2> {log:q}"
 
 
 rule train:
@@ -99,5 +99,5 @@ rule evaluate:
     log:
         RUNS + "/logs/evaluate-{variant}-seed{seed}.log",
     shell:
-        "python -m gdro.experiment evaluate {config[profile]:q} {wildcards.variant:q} {wildcards.seed}"
+        "exec python -m gdro.experiment evaluate {config[profile]:q} {wildcards.variant:q} {wildcards.seed}"
         " {config[runs]:q}/{wildcards.variant:q}/seed{wildcards.seed} > {log:q} 2>&1"

@@ -1,122 +1,128 @@
-"""Evaluation: sample each held-out prompt several times and count the correct completions.
+"""Evaluation: sample each held-out prompt several times, by transformers or vLLM, and count what is correct.
 
-A row a prompt: uid, family, dataset, level and subject where it has them, successes, trials and tokens.
-Transformers samples from a model in memory, vLLM from one in a folder; see :mod:`gdro.vllm_sampling`.
+Both engines divide logits by the temperature, then apply top-k, then top-p. vLLM keeps the GPU's memory until
+its process ends, so use it in a process of its own, as the jobs of :mod:`gdro.experiment` are.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm.auto import trange
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from gdro.checks import check_int
-from gdro.vllm_sampling import prompt_ids, sample_with_vllm, stop_tokens
-
-GROUPS = ("dataset", "level", "subject")  # columns that are copied where a prompt has them
+from gdro.checks import check_array
+from gdro.models import stop_tokens
+from gdro.tasks import prompt_ids
 
 
-def evaluate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+def evaluate_model(
+    model: str | Path,
+    tokenizer: Any,
     rows: Sequence[Mapping[str, Any]],
     reward: Callable[..., Sequence[float]],
     *,
+    engine: str = "hf",
     samples: int,
-    seed: int = 0,
-    batch_size: int = 256,
-    progress: bool = True,
-    **sampling: Any,
+    **options: Any,
 ) -> list[dict[str, Any]]:
-    """Sample with a model in memory and count the correct completions, one row for each prompt.
+    """Return a row for each prompt: uid, family, dataset where it has one, successes, trials, tokens.
 
     Args:
+        model: folder or hub id of a whole model.
         rows: prompts with the columns prompt (a text or a chat), uid, and those that the reward reads.
         reward: as TRL calls it, (prompts=, completions=, **columns) → finite numbers; above 0 is correct. A
             column that a row lacks is None.
+        engine: "hf" or "vllm".
         samples: of each prompt.
-        batch_size: completions generated at once.
-        sampling: max_new_tokens, temperature, top_p, top_k as in
-            :func:`gdro.vllm_sampling.sample_with_vllm`.
+        options: max_new_tokens, temperature, top_p, top_k, seed; batch_size of "hf", tensor_parallel_size
+            and gpu_memory_utilization of "vllm", each of no effect on the other.
     """
-    prompts = _prompts(rows)
-    check_int("samples", samples, 1)
-    stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
-    config = GenerationConfig(
-        do_sample=True,
-        repetition_penalty=1.0,  # not the model's own, which vLLM does not apply
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=stops,
-        **{"top_p": 1.0, "top_k": 0} | sampling,
-    )
-    ids = [row for row in prompt_ids(tokenizer, prompts) for _ in range(samples)]
-    tokens: list[list[int]] = []
-    torch.manual_seed(seed)
-    model.eval()
-    for start in trange(0, len(ids), batch_size, desc="evaluate", disable=not progress):
-        batch = tokenizer.pad(
-            {"input_ids": ids[start : start + batch_size]}, padding_side="left", return_tensors="pt"
-        ).to(model.device)
-        with torch.no_grad():
-            output = model.generate(**batch, generation_config=config)
-        tokens += [_until(row, stops) for row in output[:, batch["input_ids"].shape[1] :].tolist()]
-    texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-    return _counted(rows, _by_prompt(texts, samples), _by_prompt(list(map(len, tokens)), samples), reward)
-
-
-def evaluate_with_vllm(
-    model: str | Path,
-    rows: Sequence[Mapping[str, Any]],
-    reward: Callable[..., Sequence[float]],
-    **options: Any,
-) -> list[dict[str, Any]]:
-    """As :func:`evaluate`, with vLLM; options are those of :func:`gdro.vllm_sampling.sample_with_vllm`."""
-    texts, lengths = sample_with_vllm(model, _prompts(rows), **options)
-    return _counted(rows, texts, lengths, reward)
-
-
-def _prompts(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-    if not rows:
-        raise ValueError("rows must hold at least one prompt, got none")
-    for number, row in enumerate(rows):
-        if missing := {"prompt", "uid"} - row.keys():
-            raise ValueError(f"row {number} must have a column {min(missing)!r}, got {sorted(row)}")
-    return [row["prompt"] for row in rows]
-
-
-def _until(tokens: list[int], stops: list[int]) -> list[int]:
-    """The tokens up to the first stop token; what follows is padding, which may be an ordinary token."""
-    ends = (place for place, token in enumerate(tokens) if token in stops)
-    return tokens[: next(ends, len(tokens)) + 1]
-
-
-def _by_prompt(flat: Sequence[Any], samples: int) -> list[Sequence[Any]]:
-    return [flat[start : start + samples] for start in range(0, len(flat), samples)]
-
-
-def _counted(rows, texts_PS, lengths_PS, reward) -> list[dict[str, Any]]:
-    """A row of counts for each prompt. The reward is called as TRL calls it: flat, with every column."""
-    samples = len(texts_PS[0])
-    flat = [row for row in rows for _ in range(samples)]
+    ids = prompt_ids(tokenizer, [row["prompt"] for row in rows])
+    tokens_R = {"hf": _by_transformers, "vllm": _by_vllm}[engine](model, tokenizer, ids, samples, **options)
+    rows_R = [row for row in rows for _ in range(samples)]
     completions = [
         text if isinstance(row["prompt"], str) else [{"role": "assistant", "content": text}]
-        for row, texts in zip(rows, texts_PS, strict=True)
-        for text in texts
+        for row, text in zip(rows_R, tokenizer.batch_decode(tokens_R, skip_special_tokens=True), strict=True)
     ]
     names = dict.fromkeys(name for row in rows for name in row if name != "prompt")
-    columns = {name: [row.get(name) for row in flat] for name in names}
-    scores = reward(prompts=[row["prompt"] for row in flat], completions=completions, **columns)
-    if len(scores) != len(flat):
-        raise ValueError(f"reward must return {len(flat)} numbers, a completion each, got {len(scores)}")
-    for row, score in zip(flat, scores, strict=True):
-        if score is None or not math.isfinite(score):
-            raise ValueError(f"reward must return finite numbers, got {score} for prompt {row['uid']!r}")
+    columns = {name: [row.get(name) for row in rows_R] for name in names}
+    scores_R = reward(prompts=[row["prompt"] for row in rows_R], completions=completions, **columns)
+    correct_PS = (check_array("the reward", scores_R) > 0).reshape(len(rows), samples)
     return [
-        {"uid": row["uid"], "family": row.get("family", "")}
-        | {name: row[name] for name in GROUPS if name in row}
-        | {"successes": sum(score > 0 for score in own), "trials": samples, "tokens": sum(lengths)}
-        for row, own, lengths in zip(rows, _by_prompt(scores, samples), lengths_PS, strict=True)
+        {name: row[name] for name in ("uid", "family", "dataset") if name in row}
+        | {"successes": int(correct_PS[place].sum()), "trials": samples}
+        | {"tokens": sum(map(len, tokens_R[place * samples : (place + 1) * samples]))}
+        for place, row in enumerate(rows)
     ]
+
+
+def _by_transformers(
+    folder: str | Path,
+    tokenizer: Any,
+    ids: list[list[int]],
+    samples: int,
+    *,
+    seed: int = 0,
+    batch_size: int = 256,
+    tensor_parallel_size: int = 1,
+    gpu_memory_utilization: float = 1.0,
+    **sampling: Any,
+) -> list[list[int]]:
+    """Tokens of `samples` completions of each prompt, up to the one that ends them."""
+    from tqdm.auto import trange
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    # in 16 bits on a GPU, as vLLM has it
+    device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
+    stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
+    # not the model's own repetition penalty, which vLLM does not apply
+    own = {"do_sample": True, "repetition_penalty": 1.0, "top_p": 1.0, "top_k": 0}
+    ends = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": stops}
+    config, ids_R = GenerationConfig(**own | ends | sampling), [row for row in ids for _ in range(samples)]
+    tokens_R: list[list[int]] = []
+    torch.manual_seed(seed)
+    for start in trange(0, len(ids_R), batch_size, desc="evaluate"):
+        texts = {"input_ids": ids_R[start : start + batch_size]}
+        batch = tokenizer.pad(texts, padding_side="left", return_tensors="pt").to(device)
+        output = model.generate(**batch, generation_config=config)
+        for row in output[:, batch["input_ids"].shape[1] :].tolist():
+            # what follows the end is padding, which may be an ordinary token
+            end = next((place for place, token in enumerate(row) if token in stops), len(row))
+            tokens_R.append(row[: end + 1])
+    return tokens_R
+
+
+def _by_vllm(
+    folder: str | Path,
+    tokenizer: Any,
+    ids: list[list[int]],
+    samples: int,
+    *,
+    max_new_tokens: int,
+    seed: int = 0,
+    batch_size: int = 0,
+    tensor_parallel_size: int = 1,
+    gpu_memory_utilization: float = 0.9,
+    **sampling: Any,
+) -> list[list[int]]:
+    """The same with vLLM, which makes batches itself."""
+    import vllm
+
+    on_cpu = vllm.platforms.current_platform.is_cpu()
+    if on_cpu:  # where compiling takes longer than it saves
+        torch.compiler.set_stance("force_eager")
+    engine = vllm.LLM(
+        str(folder),
+        seed=seed,
+        max_model_len=max(map(len, ids)) + max_new_tokens,
+        tensor_parallel_size=tensor_parallel_size,
+        gpu_memory_utilization=gpu_memory_utilization,
+        enforce_eager=on_cpu,
+        disable_log_stats=True,
+    )
+    stops = stop_tokens(tokenizer, None)  # vLLM adds those of the generation config
+    ends = {"max_tokens": max_new_tokens, "stop_token_ids": stops, "detokenize": False}
+    prompts = [{"prompt_token_ids": row} for row in ids]
+    outputs = engine.generate(prompts, vllm.SamplingParams(n=samples, **ends | sampling), use_tqdm=False)
+    return [list(completion.token_ids) for output in outputs for completion in output.outputs]

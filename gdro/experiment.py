@@ -27,47 +27,45 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 # read once, when huggingface_hub and vLLM are imported; FlashInfer's sampler would need a CUDA toolkit
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or equal seeds would not give equal samples
 
-import psutil
 import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from gdro.models import import_unsloth, merged_model, tiny_base
-from gdro.profiles import BASE, Profile, load_profile, run_folder
+from gdro.lifetime import end_with_parent
+from gdro.models import import_unsloth, load_model, merged_model, tiny_base
+from gdro.profiles import BASE, Profile, load_profile, repository, run_folder
 from gdro.records import read_manifest, read_table, replace_text, write_manifest, write_table
-from gdro.tasks import Task, draw_chain, make_task
+from gdro.tasks import Split, draw_chain, load_split
 
 CACHE = ".cache/bases"
+STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
 def base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool = False) -> str:
     """Return the profile's model: a folder or hub id, or the tiny base, trained if the cache lacks it."""
-    source, revision = profile.model.source, profile.model.revision
-    if source is not None and revision is not None and not Path(source).is_dir():
-        import huggingface_hub
-
-        # a folder, so that TRL's reference model and vLLM get the same revision
-        return huggingface_hub.snapshot_download(source, revision=revision)
-    if source is not None:
-        return source
+    if profile.model.source is not None:
+        return profile.model.source
     assert profile.task.kind == "chain"  # a profile of another task names its model
     choice = profile.base.model_dump()
     return str(tiny_base(draw_chain(profile.task), cache_dir=cache_dir, progress=progress, **choice))
 
 
-@contextmanager
-def _start(profile: Profile, variant: str, cache_dir: str | Path) -> Iterator[tuple[str, Any, Task]]:
-    """What training and evaluation start from: the base's folder or hub id, its tokenizer, the task."""
+def _start(
+    profile: Profile, variant: str, cache_dir: str | Path, *, held_out: bool = False
+) -> tuple[str, Any, Split]:
+    """What training and evaluation start from: the base's folder or hub id, its tokenizer, the data."""
     choice = profile.model_of(variant)
-    if choice.is_unsloth and variant != BASE:
+    if choice.kind.startswith("unsloth") and not held_out:
         import_unsloth()
     from transformers import AutoTokenizer
     from transformers.utils import logging
@@ -75,8 +73,7 @@ def _start(profile: Profile, variant: str, cache_dir: str | Path) -> Iterator[tu
     logging.disable_progress_bar()
     source = base(profile.model_copy(update={"model": choice}), cache_dir)
     tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
-    with closing(make_task(profile.task, tokenizer)) as task:
-        yield source, tokenizer, task
+    return source, tokenizer, load_split(profile.task, tokenizer, held_out=held_out)
 
 
 def train(
@@ -89,10 +86,11 @@ def train(
         RuntimeError: where launched processes fail, or the record is not that of the profile's budget.
     """
     folder, settings = Path(folder), profile.train_of(variant)
-    with _only_training_in(folder), _start(profile, variant, cache_dir) as (source, _, task):
-        if _training(folder).get("identity") != _identity(profile, variant, seed, task):
+    with _only_training_in(folder):
+        source, _, data = _start(profile, variant, cache_dir)
+        if _training(folder).get("identity") != _identity(profile, variant, seed, data):
             if profile.launch.processes == 1 and profile.launch.config is None:
-                _train_here(profile, variant, seed, folder, source, task)
+                _train_here(profile, variant, seed, folder, source, data)
             else:
                 _launch(profile, variant, seed, folder, cache_dir)
     record = read_table(folder / "record.jsonl")
@@ -105,25 +103,89 @@ def train(
     return record
 
 
-def _train_here(profile: Profile, variant: str, seed: int, folder: Path, source: str, task: Task) -> None:
+def training_arguments(
+    profile: Profile, variant: str, seed: int, folder: str | Path, lengths: tuple[int, int], world: int = 1
+) -> Any:
+    """Return a variant's GDROConfig, by TRL's own parser; ValueError for what it does not have or refuses.
+
+    lengths: the most tokens of prompt and of completion. world: the processes that train.
+    """
+    from transformers import HfArgumentParser
+
+    from gdro.trainer import GDROConfig
+
+    chosen, settings, on_gpu = profile.variants[variant], profile.train_of(variant), torch.cuda.is_available()
+    micro_batch, accumulated = settings.local_batch(world)
+    ours = {
+        "output_dir": str(folder),
+        "seed": seed,
+        "gradient_accumulation_steps": accumulated,
+        "steps_per_generation": accumulated * settings.updates_per_step,
+        "max_completion_length": lengths[1],
+        "gradient_checkpointing": profile.model_of(variant).gradient_checkpointing,
+        "gdro_method": chosen.method,
+        "gdro_preset": chosen.preset,
+        "gdro_options": chosen.options,
+        "group_column": chosen.groups,
+        "save_strategy": "steps",
+    }
+    defaults = {
+        "save_total_limit": 2,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": not on_gpu,
+        "bf16": on_gpu,
+        "ddp_backend": None if on_gpu or world == 1 else "gloo",
+        "ddp_find_unused_parameters": False,
+        "vllm_max_model_length": sum(lengths) if settings.use_vllm else None,
+    }
+    given = settings.model_dump(exclude={"prompts_per_step", "updates_per_step"})
+    given["per_device_train_batch_size"] = micro_batch
+    types = get_type_hints(GDROConfig)
+    try:
+        for name, value in given.items():
+            if name in ours:
+                raise ValueError(f"{name} follows from the rest of the profile; leave it out")
+            # TRL's parser checks no types: a text for a number would fail late, or not at all
+            TypeAdapter(types.get(name, Any), config=STRICT).validate_python(value)
+        return HfArgumentParser(GDROConfig).parse_dict(defaults | given | ours)[0]
+    except ValidationError as error:
+        why = error.errors()[0]["msg"]
+        raise ValueError(f"train of variant {variant!r}: {name} is {value!r}: {why}") from error
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"train of variant {variant!r}: {error}") from error
+
+
+def _train_here(profile: Profile, variant: str, seed: int, folder: Path, source: str, data: Split) -> None:
     """Train in this process, which may be one of several that a launcher started."""
+    lengths = data.max_prompt_tokens, data.max_completion_tokens
+    choice = profile.model_of(variant).model_dump(exclude={"source"})
+    loaded = load_model(source, seed=seed, max_length=sum(lengths), **choice)
     from accelerate.utils import gather_object
+    from datasets import Dataset
+    from transformers import PrinterCallback
 
-    from gdro.trainer import whole_checkpoints
-    from gdro.training import make_trainer
+    from gdro.trainer import GDROTrainer, ProgressLines
 
-    identity = _identity(profile, variant, seed, task)
+    identity = _identity(profile, variant, seed, data)
     # the name says whose checkpoints these are: those of other settings or data are never resumed
-    checkpoints = folder / f"checkpoints-{identity[:8]}"
-    trainer = make_trainer(profile, variant, seed, checkpoints, source, task)
+    checkpoints, world = folder / f"checkpoints-{identity[:8]}", int(os.environ.get("WORLD_SIZE", "1"))
+    args = training_arguments(profile, variant, seed, checkpoints, lengths, world)
+    args._n_gpu = min(args.n_gpu, 1)  # as transformers does itself where one process has one GPU
+    trainer = GDROTrainer(
+        loaded.model,
+        data.reward,
+        args=args,
+        train_dataset=Dataset.from_list(data.rows),
+        processing_class=loaded.tokenizer,
+        peft_config=loaded.peft_config,
+        callbacks=[ProgressLines(f"{variant}, seed {seed}")],
+    )
+    trainer.remove_callback(PrinterCallback)  # prints numbers that the record has
     if len(set(gather_object([identity]))) > 1:
         remedy = "clean the data set once and give that copy (task.paths)"
         raise RuntimeError(f"the processes have dropped different rows of the training data; {remedy}")
-    whole = whole_checkpoints(checkpoints)
-    if whole and whole[-1].name == f"checkpoint-{trainer.args.max_steps}":
-        trainer.load_whole(whole[-1])  # killed after the last step
-    else:
-        trainer.train(resume_from_checkpoint=str(whole[-1]) if whole else None)
+    trainer.train(resume_from_checkpoint=True)
     is_main, model = trainer.accelerator.is_main_process, folder / "model"
     if is_main:
         (folder / "training.json").unlink(missing_ok=True)
@@ -131,56 +193,46 @@ def _train_here(profile: Profile, variant: str, seed: int, folder: Path, source:
     trainer.accelerator.wait_for_everyone()
     trainer.save_model(str(model))  # all processes take part where weights are sharded
     memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
-    of_all = gather_object([(memory, task.report()["outcomes"].get("train", {}))])
-    if is_main:
-        write_table(folder / "record.jsonl", trainer.record)
-        memories, outcomes = zip(*of_all, strict=True)
-        report = {
-            "identity": identity,
-            "settings": profile.settings_of(variant, evaluated=False),
-            "steps": trainer.args.max_steps,
-            "rollouts": sum(row["rollouts_spent"] for row in trainer.record),
-            "tokens": sum(row["tokens"] for row in trainer.record),
-            "seconds": trainer.seconds,
-            "processes": trainer.accelerator.num_processes,
-            "peak_memory_gib": max(memories) or None,
-            "outcomes": {name: sum(counts[name] for counts in outcomes) for name in outcomes[0]},
-        }
-        report |= {part: task.report()[part] for part in ("rows", "dropped")}
-        replace_text(folder / "training.json", json.dumps(report | _machine()))
-        for leftover in folder.glob("checkpoints-*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+    memories, outcomes = zip(*gather_object([(memory, data.report()["outcomes"])]), strict=True)
+    if not is_main:
+        return
+    write_table(folder / "record.jsonl", trainer.record)
+    totals = {name: sum(counts[name] for counts in outcomes) for name in outcomes[0]}
+    report = {
+        "identity": identity,
+        "settings": profile.settings_of(variant, evaluated=False),
+        "steps": args.max_steps,
+        "rollouts": sum(row["rollouts_spent"] for row in trainer.record),
+        "tokens": sum(row["tokens"] for row in trainer.record),
+        "seconds": trainer.seconds,
+        "processes": trainer.accelerator.num_processes,
+        "peak_memory_gib": max(memories) or None,
+        "train_data": data.report() | {"outcomes": totals},
+    }
+    replace_text(folder / "training.json", json.dumps(report | _machine()))
+    for leftover in folder.glob("checkpoints-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _launch(profile: Profile, variant: str, seed: int, folder: Path, cache_dir: str | Path) -> None:
-    """Train on the processes that the profile asks for, and print what they print (also into a notebook)."""
-    launch, profile_file, last = profile.launch, folder / "profile.yaml", deque[str](maxlen=30)
+    """Train on the processes that the profile asks for."""
+    launch, profile_file = profile.launch, folder / "profile.yaml"
     replace_text(profile_file, profile.model_dump_json())  # JSON is YAML
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", launch.processes]
     if launch.config is not None:
-        launcher = ["accelerate.commands.launch", "--config_file", launch.config_path]
+        launcher = ["accelerate.commands.launch", "--config_file", repository() / launch.config]
         launcher += ["--num_processes", launch.processes]
     work = ["-m", "gdro.experiment", "work", profile_file, variant, seed, folder, "--cache-dir", cache_dir]
-    command = [sys.executable, "-m", *map(str, launcher + work)]
-    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                print(line, end="", flush=True)
-                last.append(line)
-        except BaseException:  # interrupted: launchers do not always end what they started
-            for member in [*psutil.Process(process.pid).children(recursive=True), process]:
-                with suppress(psutil.NoSuchProcess):
-                    member.kill()
-            raise
-    if process.returncode:
-        lines = "".join(last)
-        raise RuntimeError(f"the launched training failed with exit code {process.returncode}:\n{lines}")
+    # Jupyter shows what it prints; its processes end with it, and it ends if we are interrupted
+    run = subprocess.run([sys.executable, "-m", *map(str, launcher + work)], check=False)
+    if run.returncode:
+        raise RuntimeError(f"the launched training failed with exit code {run.returncode}; it says why above")
 
 
-def _identity(profile: Profile, variant: str, seed: int, task: Task) -> str:
+def _identity(profile: Profile, variant: str, seed: int, data: Split) -> str:
     """A hash of everything that the trained weights depend on."""
-    depends_on = [profile.settings_of(variant, evaluated=False), seed, list(task.train["uid"])]
+    uids = [row["uid"] for row in data.rows]
+    depends_on = [profile.settings_of(variant, evaluated=False), seed, uids]
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
 
 
@@ -206,48 +258,27 @@ def evaluate(
     profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
 ) -> list[dict[str, Any]]:
     """Evaluate the base, or what `train` left in `folder` (ValueError where that is not complete)."""
-    from gdro import evaluate as engines
+    from gdro.evaluate import evaluate_model
 
     folder, choice = Path(folder), profile.evaluation
     trained = {} if variant == BASE else _training(folder)
     if variant != BASE and trained.get("settings") != profile.settings_of(variant, evaluated=False):
         name = profile.name
         raise ValueError(f"{folder} holds no training with the settings of profile {name!r}; train first")
-    with _start(profile, variant, cache_dir) as started, tempfile.TemporaryDirectory() as merged:
-        source, tokenizer, task = started
-        model = source if variant == BASE else str(folder / "model")
+    source, tokenizer, data = _start(profile, variant, cache_dir, held_out=True)
+    began, model = time.perf_counter(), source if variant == BASE else str(folder / "model")
+    with tempfile.TemporaryDirectory() as merged:
         if variant != BASE and profile.model_of(variant).kind.endswith("lora"):
             model = str(merged_model(source, model, merged))
-        began, rows, reward = time.perf_counter(), task.held_out, task.held_out_reward
-        options = choice.model_dump(include={"samples", "temperature", "top_p", "top_k"})
-        options |= {"max_new_tokens": task.max_completion_tokens, "seed": seed}
-        if choice.engine == "vllm":
-            options |= choice.model_dump(include={"gpu_memory_utilization", "tensor_parallel_size"})
-            evaluation = engines.evaluate_with_vllm(model, rows, reward, **options)
-        else:
-            options["batch_size"] = choice.batch_size
-            evaluation = engines.evaluate(_loaded(model), tokenizer, rows, reward, **options)
-        seconds, report = time.perf_counter() - began, task.report()
+        options = choice.model_dump(exclude={"k"}) | {"max_new_tokens": data.max_completion_tokens}
+        evaluation = evaluate_model(model, tokenizer, data.rows, data.reward, seed=seed, **options)
     write_table(folder / "evaluation.jsonl", evaluation)
-    settings = profile.settings_of(variant)
+    settings, seconds = profile.settings_of(variant), {"evaluate": time.perf_counter() - began}
     whole = {"steps": 0, "rollouts": 0, "tokens": 0, "processes": 1, "peak_memory_gib": None} | _machine()
     whole |= trained | {"profile": profile.name, "variant": variant, "seed": seed, "settings": settings}
-    whole["seconds"] = trained.get("seconds", {}) | {"evaluate": seconds}
-    whole |= {part: trained.get(part, {}) | report[part] for part in ("rows", "dropped")}
-    whole["outcomes"] = report["outcomes"] | {"train": trained.get("outcomes", {})}
-    if not profile.keep_models and trained:
-        (folder / "training.json").unlink()  # without its model, a training is not complete
-        shutil.rmtree(folder / "model")
+    whole |= {"seconds": trained.get("seconds", {}) | seconds, "held_out_data": data.report()}
     write_manifest(folder / "manifest.json", whole)
     return evaluation
-
-
-def _loaded(model: str) -> Any:
-    """The model in this process; in 16 bits on a GPU, as vLLM has it."""
-    from transformers import AutoModelForCausalLM
-
-    device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
-    return AutoModelForCausalLM.from_pretrained(model, dtype=dtype).to(device)
 
 
 def _machine() -> dict[str, Any]:
@@ -272,6 +303,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--cache-dir", type=Path, default=CACHE)
     given = parser.parse_args(arguments)
+    end_with_parent()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that launched processes are ended too
     know_cpu_by_rank()
@@ -279,13 +311,12 @@ def main(arguments: list[str] | None = None) -> None:
     run = profile, given.variant, given.seed
     folder = given.folder or run_folder(f"runs/{profile.name}", given.variant, given.seed)
     if given.job == "base":
-        from gdro.training import check_training
-
-        check_training(profile)
+        for variant in profile.variants:
+            training_arguments(profile, variant, 0, "unused", (1, 1))
         print(base(profile, given.cache_dir, progress=True))
     elif given.job == "work":
-        with _start(profile, given.variant, given.cache_dir) as (source, _, task):
-            _train_here(*run, folder, source, task)
+        source, _, data = _start(profile, given.variant, given.cache_dir)
+        _train_here(*run, folder, source, data)
     else:
         (train if given.job == "train" else evaluate)(*run, folder, given.cache_dir)
 

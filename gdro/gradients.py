@@ -38,11 +38,10 @@ def load_tiny(steps: int, batch_size: int, per_family: int, cache_dir: str = ".c
     check_int("per_family", per_family, 1, SPEC.n_train // len(SKILLS), "that is how many a skill has")
     task = chain.make_task(SPEC, np.random.default_rng(0))
     folder = tiny_base(task, seed=0, cache_dir=cache_dir, steps=steps, batch_size=batch_size, progress=False)
-    by_skill = [[row for row in task.train if row["family"] == name] for name, *_ in SKILLS]
+    by_skill = [[row for row in task.train if row["family"] == name][:per_family] for name, *_ in SKILLS]
+    rows = [row for skill in by_skill for row in skill]
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
-    return Tiny(
-        model, AutoTokenizer.from_pretrained(folder), [row for rows in by_skill for row in rows[:per_family]]
-    )
+    return Tiny(model, AutoTokenizer.from_pretrained(folder), rows)
 
 
 def sample_groups(tiny: Tiny, rows: list[dict], size: int, seed: int) -> tuple[Tensor, int, np.ndarray]:

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,14 +21,12 @@ import numpy as np
 
 from gdro.checks import check_choice, check_int
 from gdro.tasks import chain
-from gdro.vllm_sampling import stop_tokens
 
 if TYPE_CHECKING:
     from peft import PeftConfig
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 KINDS = ("full", "lora", "unsloth-full", "unsloth-lora")
-DTYPES = ("float32", "bfloat16")
 # Plain LoRA adapts all linear layers by default; Unsloth has its own target modules.
 LORA_DEFAULTS: dict[str, Any] = {"r": 32, "lora_alpha": 64, "lora_dropout": 0.0}
 
@@ -51,36 +49,51 @@ def load_model(
     lora: Mapping[str, Any] | None = None,
     max_length: int = 4096,
 ) -> LoadedModel:
-    """Load a causal language model of any family, ready for GDROTrainer.
+    """Load a causal language model of any family, ready for GDROTrainer; it stops at `stop_tokens`.
 
     Seeds all global random states last, because TRL creates the adapter before it seeds: make the trainer
-    next, and equal seeds give bit-equal adapters. The model stops at :func:`gdro.vllm_sampling.stop_tokens`.
+    next, and equal seeds give bit-equal adapters.
 
     Args:
         source: folder or hub id.
         kind: one of ``KINDS``.
-        dtype: of the loaded weights, one of ``DTYPES``; None is float32, or bfloat16 through Unsloth. AdamW's
-            steps at 1e-6 are below bfloat16's resolution, and a bfloat16 base under LoRA drifts, since TRL
-            merges the adapter into it at every weight sync with vLLM. ``bf16=True`` in GDROConfig still
-            computes in bfloat16.
+        dtype: of the weights, "float32" (default) or "bfloat16" (default of Unsloth). AdamW's steps at 1e-6
+            are below bfloat16's resolution, and a bfloat16 base under LoRA drifts, since TRL merges the
+            adapter into it for vLLM. ``bf16=True`` in GDROConfig still computes in bfloat16.
         gradient_checkpointing: give GDROConfig the same value.
         lora: arguments of ``peft.LoraConfig`` (Unsloth's ``get_peft_model``) over ``LORA_DEFAULTS``.
         max_length: tokens of prompt and completion together; used by Unsloth only.
 
-    Raises:
-        ValueError: for an unknown kind or dtype, or options that the kind does not take.
-        ImportError: for a missing package, or if TRL was imported before Unsloth.
+    Raises ImportError if TRL was imported before Unsloth.
     """
     check_choice_of_model(kind, dtype, lora)
     check_int("seed", seed, 0)
-    check_int("max_length", max_length, 1)
     peft_config = None
     if kind.startswith("unsloth"):
-        model, tokenizer = _load_unsloth(source, kind, seed, dtype, gradient_checkpointing, lora, max_length)
+        unsloth = import_unsloth()
+        import torch
+
+        checkpointing = "unsloth" if gradient_checkpointing else False
+        shared = {"random_state": seed, "use_gradient_checkpointing": checkpointing}
+        model, tokenizer = unsloth.FastLanguageModel.from_pretrained(
+            model_name=str(source),
+            max_seq_length=max_length,
+            dtype=getattr(torch, dtype or "bfloat16"),
+            load_in_4bit=False,  # its default is QLoRA
+            full_finetuning=kind == "unsloth-full",
+            **shared,
+        )
+        if kind == "unsloth-lora":
+            options = shared | LORA_DEFAULTS | dict(lora or {})
+            model = unsloth.FastLanguageModel.get_peft_model(model, **options)
     else:
         import transformers
 
-        peft_config = _lora_config(lora) if kind == "lora" else None
+        if kind == "lora":
+            import peft
+
+            options = LORA_DEFAULTS | {"target_modules": "all-linear"} | dict(lora or {})
+            peft_config = peft.LoraConfig(task_type="CAUSAL_LM", **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
         model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "float32")
         if gradient_checkpointing:
@@ -95,32 +108,27 @@ def load_model(
     return LoadedModel(model, tokenizer, peft_config)
 
 
-def _load_unsloth(source, kind, seed, dtype, gradient_checkpointing, lora, max_length):
-    unsloth = import_unsloth()
-    import torch
-
-    checkpointing = "unsloth" if gradient_checkpointing else False
-    shared = {"random_state": seed, "use_gradient_checkpointing": checkpointing}
-    model, tokenizer = unsloth.FastLanguageModel.from_pretrained(
-        model_name=str(source),
-        max_seq_length=max_length,
-        dtype=getattr(torch, dtype or "bfloat16"),
-        load_in_4bit=False,  # its default is QLoRA
-        full_finetuning=kind == "unsloth-full",
-        **shared,
-    )
-    if kind == "unsloth-lora":
-        options = shared | LORA_DEFAULTS | dict(lora or {})
-        model = unsloth.FastLanguageModel.get_peft_model(model, **options)
-    return model, tokenizer
-
-
 def check_choice_of_model(kind: str, dtype: str | None, lora: Mapping[str, Any] | None) -> None:
     """Raise ValueError for what :func:`load_model` cannot do, before anything is loaded."""
     check_choice("kind", kind, KINDS)
-    check_choice("dtype", dtype, (None, *DTYPES))
+    check_choice("dtype", dtype, (None, "float32", "bfloat16"))
     if lora is not None and not kind.endswith("lora"):
         raise ValueError(f"lora must be None for kind {kind!r}, got {dict(lora)}; use a LoRA kind")
+
+
+def stop_tokens(tokenizer: Any, own: int | Sequence[int] | None) -> list[int]:
+    """Token ids that end a completion: the tokenizer's, the generation config's (``own``) and the chat's.
+
+    The last is the special token that closes an answer in the chat template: base models such as Qwen3's
+    name only the end of text, and would go on to invent the next turn.
+    """
+    ids = {tokenizer.eos_token_id, *(own if isinstance(own, list | tuple) else [own])}
+    if tokenizer.chat_template is not None:
+        chat = [{"role": "user", "content": "Question"}, {"role": "assistant", "content": "Answer"}]
+        text = tokenizer.apply_chat_template(chat, tokenize=False)
+        for token in tokenizer(text.rpartition("Answer")[2], add_special_tokens=False)["input_ids"][:1]:
+            ids |= {token} & {i for i, added in tokenizer.added_tokens_decoder.items() if added.special}
+    return sorted(ids - {None})
 
 
 def import_unsloth() -> Any:
@@ -130,9 +138,6 @@ def import_unsloth() -> Any:
         raise ImportError(f"trl was imported before unsloth, which now cannot replace its trainers; {remedy}")
     import unsloth
 
-    trainer, trl = sys.modules.get("gdro.trainer"), sys.modules.get("trl")
-    if trainer is not None and trl is not None and trainer.GRPOTrainer is not trl.GRPOTrainer:
-        raise ImportError(f"gdro.trainer was imported before unsloth replaced TRL's GRPOTrainer; {remedy}")
     return unsloth
 
 
@@ -145,16 +150,6 @@ def merged_model(source: str, adapter: str | Path, folder: str | Path) -> Path:
     peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(str(adapter)).save_pretrained(folder)
     return Path(folder)
-
-
-def _lora_config(lora: Mapping[str, Any] | None) -> PeftConfig:
-    import peft
-
-    options = LORA_DEFAULTS | {"target_modules": "all-linear"} | dict(lora or {})
-    try:
-        return peft.LoraConfig(task_type="CAUSAL_LM", **options)
-    except TypeError as error:
-        raise ValueError(f"lora must hold arguments of peft.LoraConfig, got {options}: {error}") from error
 
 
 # The tiny base: 0.6 million parameters for a laptop, 40 million ("mid") for a first try on a GPU
@@ -185,31 +180,23 @@ def tiny_base(
     size: str = "tiny",
     steps: int = 800,
     batch_size: int = 96,
-    threads: int = 1,
     progress: bool = True,
 ) -> Path:
     """Train a small Qwen3 on a noisy teacher's text, or find it in the cache; return its folder.
 
     The same arguments give the same bits on one machine. PyTorch's global random state and thread count
-    are unchanged afterwards. The folder exists completely or not at all.
-
-    Args:
-        task: the embedded task; its evaluation prompts are held out.
-        seed: of the weights and of the teacher, at least 0.
-        cache_dir: one folder for each base, named by a hash of everything that the base depends on.
-        size: "tiny" or "mid".
-        batch_size: texts per step.
-        threads: CPU threads; they change the last bits.
+    are unchanged afterwards. The folder exists completely or not at all, in `cache_dir` under a hash of
+    everything that the base depends on; the task's evaluation prompts are held out.
     """
     check_choice("size", size, TINY_CONFIGS)
     check_int("seed", seed, 0)
-    for name, value in {"steps": steps, "batch_size": batch_size, "threads": threads}.items():
-        check_int(name, value, 1)
+    check_int("steps", steps, 1)
+    check_int("batch_size", batch_size, 1)
     import torch
     import transformers
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    settings = {"seed": seed, "steps": steps, "batch_size": batch_size, "threads": threads, "device": device}
+    settings = {"seed": seed, "steps": steps, "batch_size": batch_size, "threads": 1, "device": device}
     ingredients = settings | {
         "task": task.fingerprint(),
         "config": TINY_CONFIGS[size],
@@ -222,26 +209,21 @@ def tiny_base(
     target = Path(cache_dir) / hashlib.sha256(text.encode()).hexdigest()[:16]
     if target.is_dir():
         return target
-
     target.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target: a move is atomic only within one file system.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as making:
         work = Path(making) / target.name
         tokenizer = chain.make_tokenizer(task.spec)
-        model = _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, threads, device, progress)
+        model = _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, device, progress)
         model.save_pretrained(work)
         tokenizer.save_pretrained(work)
         (work / "tiny_base.json").write_text(text + "\n", encoding="utf-8")
-        try:
+        if not target.is_dir():  # another process may have put the same base there meanwhile
             os.replace(work, target)
-        except OSError:
-            # Another process may have put the same base there meanwhile.
-            if not target.is_dir():
-                raise
     return target
 
 
-def _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, threads, device, progress):
+def _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, device, progress):
     import torch
     import transformers
     from tqdm.auto import trange
@@ -252,7 +234,7 @@ def _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, threads, de
         vocab_size=len(tokenizer), bos_token_id=None, **TINY_CONFIGS[size], **ends
     )
     threads_before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)  # several would change the last bits
     try:
         with torch.random.fork_rng(devices=[]):
             # torch.manual_seed would also seed GPUs, whose state fork_rng does not restore.

@@ -31,6 +31,7 @@ from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from papermill.exceptions import PapermillExecutionError
 
 from gdro.checks import check_int
+from gdro.lifetime import end_with_parent
 from gdro.records import read_manifest, replace_text
 
 OUTPUT_PATIENCE_S = 60  # for a cell's output on a busy machine; papermill's 4 s would be a failure
@@ -239,6 +240,7 @@ def main(notebook: str, output: str, pairs: tuple[tuple[str, str], ...], **optio
     logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of what is refused here or is fine
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
+    end_with_parent()
     try:
         run_notebook(notebook, output, texts=pairs, **options)
     except (ValueError, OSError, NotebookError) as error:

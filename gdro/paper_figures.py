@@ -127,7 +127,7 @@ def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -
     left.set(ylabel="weight (batch mean 1)", title="Weights, last fifth of training")
     _last_fifth(right, profile, "rollout", lambda name: series(runs, name, "rollouts"), colors)
     right.set(ylabel="rollouts per prompt", title="Rollouts, last fifth (dashed: GRPO)")
-    right.axhline(profile.train.mean_rollouts, color=METHODS["grpo"], linestyle="--", linewidth=1)
+    right.axhline(profile.train.num_generations, color=METHODS["grpo"], linestyle="--", linewidth=1)
     legend_below(figure)
     return figure
 
@@ -183,7 +183,7 @@ def game_figures(profile: Profile, runs: list[dict], variant: str, game: str) ->
         trends = _trends(*_distributions(prompts | chosen, f"{label}: the adversary's q"))
         names = "fig3_prompt_heatmaps", "fig4_adversary_trends", "fig5_bin_snapshots"
         return dict(zip(names, (_heatmaps(maps, crowd), trends, _snapshots(prompts, crowd)), strict=True))
-    even, budget_STB = profile.train_of(variant).mean_rollouts, shares(runs, variant, "rollouts")
+    even, budget_STB = profile.train_of(variant).num_generations, shares(runs, variant, "rollouts")
     rollouts_STB = smoothed(series(runs, variant, "rollouts"))
     maps["rollouts per prompt"] = rollouts_STB, float(even)
     spent = prompts | {"rollouts": (budget_STB, METHODS[game])}
@@ -209,7 +209,7 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
     share_STB = np.where(np.isnan(sigma_STB), 0.0, share_STB)
     errors_ST = [
         metrics.weighted_standard_error(sigma_STB, share_STB, rollouts)
-        for rollouts in (series(runs, rollout, "rollouts"), profile.train_of(rollout).mean_rollouts)
+        for rollouts in (series(runs, rollout, "rollouts"), profile.train_of(rollout).num_generations)
     ]
     cut = 100 * (1 - errors_ST[0].mean() / errors_ST[1].mean())
     other = pd.read_csv(repository() / "data/paper/other.csv")

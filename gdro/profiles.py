@@ -1,8 +1,8 @@
 """Profiles: one YAML file (profiles/*.yaml) describes a kind of run.
 
 Unknown and invalid fields are refused when the file is read; TRL's own training options only in the first job
-(`gdro.training.check_training`), because Unsloth must be imported before TRL. The variant "base" is the model
-before training.
+(`gdro.experiment.training_arguments`), because Unsloth must be imported before TRL. The variant "base" is the
+model before training.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gdro.controller import make_controller
 from gdro.models import check_choice_of_model
@@ -24,6 +24,7 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 Part = Annotated[float, Field(gt=0, le=1)]
 NotNegative = Annotated[int, Field(ge=0)]
+MathName = Literal["dapo", "math500", "aime2024", "aime2025", "amc", "minerva", "olympiad", "gpqa"]
 
 
 class _Strict(BaseModel):
@@ -38,53 +39,20 @@ class ChainChoice(_Strict):
     n_train: Count = 1000
     n_eval_per_family: Count = 40
 
-    @property
-    def groups(self) -> list[str]:
-        """Columns of the training data that can be static groups."""
-        return ["family"]
-
 
 class MathChoice(_Strict):
-    """Math data sets; see gdro.tasks.math for the names.
+    """Math data sets; see gdro.tasks.math.
 
-    paths: local copies, in the hub's schema. drop_bad_rows: leave unusable rows out and report them, as too
-    long training prompts always are. group_by: what scores are split by.
+    paths: local copies, in the hub's schema. signed: a wrong completion earns −1 in training.
     """
 
     kind: Literal["math"]
-    train: str = "dapo"
-    evaluate: list[str] = Field(["math500"], min_length=1)
-    paths: dict[str, str] = {}
-    style: Literal["chat", "text"] = "chat"
+    train: MathName = "dapo"
+    evaluate: list[MathName] = Field(["math500"], min_length=1)
+    paths: dict[MathName, str] = {}
     signed: bool = True
-    train_limit: Count | None = None
-    evaluate_limit: Count | None = None
-    drop_bad_rows: bool = False
-    group_by: Literal["dataset", "level", "subject"] = "dataset"
     max_prompt_tokens: Count = 1024
     max_completion_tokens: Count = 3072
-    verify_seconds: Positive = 5.0
-    verify_workers: Count | None = None
-
-    @model_validator(mode="after")
-    def _names_are_known(self) -> Self:
-        from gdro.tasks.math import MATH_SPECS, spec_of
-
-        spec, *_ = map(spec_of, (self.train, *self.evaluate, *self.paths))
-        known = [name for name, other in MATH_SPECS.items() if other.train_split is not None]
-        if self.train not in known:
-            raise ValueError(f"task.train is {self.train!r}, which is for evaluation; use one of {known}")
-        same_rows = spec.train_split == spec.split or Path(self.paths.get(self.train, "")).is_file()
-        if self.train in self.evaluate and same_rows:
-            raise ValueError(f"task.evaluate names {self.train!r}, whose rows are trained on; leave it out")
-        return self
-
-    @property
-    def groups(self) -> list[str]:
-        """Columns of the training data that can be static groups."""
-        from gdro.tasks.math import spec_of
-
-        return [name for name in ("level", "subject") if getattr(spec_of(self.train), name) is not None]
 
 
 class BaseChoice(_Strict):
@@ -94,7 +62,6 @@ class BaseChoice(_Strict):
     seed: NotNegative = 0
     steps: Count = 800
     batch_size: Count = 96
-    threads: Count = 1
 
 
 class ModelChoice(_Strict):
@@ -105,12 +72,6 @@ class ModelChoice(_Strict):
     dtype: Literal["float32", "bfloat16"] | None = None
     gradient_checkpointing: bool = False
     lora: dict[str, Any] | None = None
-    revision: str | None = None
-
-    @property
-    def is_unsloth(self) -> bool:
-        """Whether Unsloth loads the model."""
-        return self.kind.startswith("unsloth")
 
 
 class TrainChoice(_Strict):
@@ -138,11 +99,6 @@ class TrainChoice(_Strict):
     top_k: NotNegative = 0
     loss_type: Literal["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "sapo", "vespo"] = "dapo"
     use_vllm: bool = False
-
-    @property
-    def mean_rollouts(self) -> int:
-        """Rollouts of a prompt on average."""
-        return self.num_generations
 
     @property
     def generation_batches(self) -> int:
@@ -183,17 +139,10 @@ class EvaluationChoice(_Strict):
 
 
 class LaunchChoice(_Strict):
-    """Processes to train on. config: a file of configs/accelerate/ by its name, or the path of one."""
+    """Processes to train on. config: path of an accelerate configuration, such as those in configs/."""
 
     processes: Count = 1
     config: str | None = None
-
-    @property
-    def config_path(self) -> Path:
-        """accelerate's configuration file, where config names one."""
-        if str(self.config).endswith((".yaml", ".yml")):
-            return Path(str(self.config))
-        return repository() / "configs" / "accelerate" / f"{self.config}.yaml"
 
 
 class Variant(_Strict):
@@ -212,31 +161,23 @@ class Variant(_Strict):
     baseline: str = "grpo"
 
 
-def _kind_of_task(value: Any) -> Any:
-    return value.get("kind", "chain") if isinstance(value, dict) else getattr(value, "kind", None)
-
-
 class Profile(_Strict):
     """Everything about a kind of run.
 
     methods_from: a Python file that registers methods of your own. gpus: what a scheduler reserves for one
-    training. keep_models: False deletes a trained model once it is evaluated.
+    training.
     """
 
     name: Name
     title: str = ""
     methods_from: str | None = None
-    task: Annotated[
-        Annotated[ChainChoice, Tag("chain")] | Annotated[MathChoice, Tag("math")],
-        Discriminator(_kind_of_task),
-    ] = ChainChoice()
+    task: ChainChoice | MathChoice = Field(ChainChoice(), discriminator="kind")
     base: BaseChoice = BaseChoice()
     model: ModelChoice = ModelChoice()
     train: TrainChoice = TrainChoice()
     evaluation: EvaluationChoice = EvaluationChoice()
     launch: LaunchChoice = LaunchChoice()
     gpus: NotNegative = 0
-    keep_models: bool = True
     variants: dict[Name, Variant] = Field(min_length=1)
     seeds: list[NotNegative] = Field(min_length=1)
 
@@ -250,16 +191,17 @@ class Profile(_Strict):
             raise ValueError(f"seeds must differ, got {self.seeds}")
         if self.task.kind == "math" and self.model.source is None:
             raise ValueError("model.source must name a model for task.kind 'math': a folder or a hub id")
+        if self.task.kind == "math" and self.task.train in self.task.evaluate:
+            raise ValueError(f"task.evaluate names {self.task.train!r}, whose rows are trained on")
         if len(set(labels)) < len(labels):
             raise ValueError(f"variants need labels of their own, got {labels}")
         if RESERVED & set(self.variants):
             raise ValueError(f"variants may not be called any of {sorted(RESERVED)}")
-        if self.launch.config is not None and not self.launch.config_path.is_file():
-            raise ValueError(f"launch.config is {self.launch.config!r}: no {self.launch.config_path}")
+        for name, file in {"launch.config": self.launch.config, "methods_from": self.methods_from}.items():
+            if file is not None and not (repository() / file).is_file():
+                raise ValueError(f"{name} is {file!r}, which is no file")
         if self.methods_from is not None:
-            if not self._methods_file.is_file():
-                raise ValueError(f"methods_from is {self.methods_from!r}, which is no file")
-            runpy.run_path(str(self._methods_file))
+            runpy.run_path(str(repository() / self.methods_from))
         for name in self.variants:
             try:
                 self._check_variant(name)
@@ -277,11 +219,12 @@ class Profile(_Strict):
             raise ValueError(f"it must have the profile's {steps} steps, got {train.max_steps}")
         if train.max_steps % (train.updates_per_step * train.num_iterations):
             raise ValueError("max_steps must be a multiple of updates_per_step × num_iterations")
-        if model.is_unsloth and (train.use_vllm or self.launch.config not in (None, "ddp")):
+        if model.kind.startswith("unsloth") and (
+            train.use_vllm or Path(self.launch.config or "ddp").stem != "ddp"
+        ):
             raise ValueError("training through Unsloth needs use_vllm: false and launch.config ddp or none")
-        if variant.groups not in (None, *self.task.groups):
-            known = self.task.groups or "no such column"
-            raise ValueError(f"groups='{variant.groups}', but the training data have {known}")
+        if variant.groups not in (None, *(["family"] if self.task.kind == "chain" else [])):
+            raise ValueError(f"groups={variant.groups!r}, but only task.kind 'chain' has groups, 'family'")
         train.local_batch(self.launch.processes)
         make_controller(variant.method, variant.preset, variant.options, train.num_generations)
 
@@ -303,19 +246,15 @@ class Profile(_Strict):
         settings = self.model_dump(include={"task", "base", "evaluation"})
         if not evaluated:
             settings.pop("evaluation")
-            for field in ("evaluate", "evaluate_limit", "group_by"):
-                settings["task"].pop(field, None)
+            settings["task"].pop("evaluate", None)
         settings["model"] = self.model_of(variant).model_dump()
         if variant != BASE:
             settings |= self._variant(variant).model_dump(include={"method", "preset", "options", "groups"})
             settings["train"] = self.train_of(variant).model_dump()
             if self.methods_from is not None:
-                settings["methods"] = hashlib.sha256(self._methods_file.read_bytes()).hexdigest()
+                methods = (repository() / self.methods_from).read_bytes()
+                settings["methods"] = hashlib.sha256(methods).hexdigest()
         return settings
-
-    @property
-    def _methods_file(self) -> Path:
-        return repository() / str(self.methods_from)
 
     def _variant(self, variant: str) -> Variant:
         if variant not in self.variants:

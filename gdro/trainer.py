@@ -8,22 +8,66 @@ Axes: P prompts of the generation batch, R its rollouts, over all processes, in 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object, set_seed
-from trl import GRPOTrainer
-from trl.trainer.utils import RepeatSampler
+from accelerate.utils import broadcast_object_list, gather_object, set_seed
+from transformers import TrainerCallback, TrainerState
+from trl import GRPOConfig, GRPOTrainer
 
 from gdro.beliefs import as_uids
-from gdro.config import GDROConfig, check_cadence, check_dataset, controller_of, micro_steps
+from gdro.bins import StaticGroups
+from gdro.checkpoints import last_whole, step_of, write_ledger
+from gdro.checks import build, check_choice, check_number
+from gdro.controller import PRESETS, GDROController, make_controller
+from gdro.methods import METHODS, Method
 from gdro.methods.base import group_advantages
 from gdro.records import load_state, save_state
 
-STATE_FILE = "gdro_state.json"  # written last: a checkpoint that has it is whole
+STATE_FILE = "gdro_state.json"
+
+
+@dataclass
+class GDROConfig(GRPOConfig):
+    """GRPOConfig with the choices of GDRO.
+
+    Args:
+        gdro_method: a registered method: "grpo", "prompt", "rollout", "both", yours.
+        gdro_preset: "default", or "paper": every choice as in arXiv 2601.19280.
+        gdro_options: further arguments of `GDROController` and of the method, such as {"bins": {"k": 8},
+            "n_max": 8}. Rewards above "success_threshold" (default 0) count as correct: set it
+            where a wrong answer can earn something too, such as a bonus for format.
+        uid_column: column with one stable uid a prompt, integers or strings.
+        group_column: column whose values are the groups in place of difficulty bins.
+        advantage_std: "sample" divides squares by n − 1 as TRL does (default); "population" by n as (3) is
+            printed (default of preset "paper").
+        advantage_clip: bound on |A| before weighting, by default none; 5 in preset "paper" (inf: none).
+    """
+
+    gdro_method: str = "both"
+    gdro_preset: str = "default"
+    gdro_options: dict | None = None
+    uid_column: str = "uid"
+    group_column: str | None = None
+    advantage_std: str | None = None
+    advantage_clip: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("gdro_method", self.gdro_method, tuple(METHODS))
+        check_choice("gdro_preset", self.gdro_preset, tuple(PRESETS))
+        printed = self.gdro_preset == "paper"
+        self.advantage_std = self.advantage_std or ("population" if printed else "sample")
+        check_choice("advantage_std", self.advantage_std, ("sample", "population"))
+        if self.advantage_clip is None and printed:
+            self.advantage_clip = 5.0
+        if self.advantage_clip not in (None, float("inf")):
+            check_number("advantage_clip", self.advantage_clip, 0, open_low=True, remedy="None clips nothing")
 
 
 class GDROTrainer(GRPOTrainer):
@@ -46,60 +90,78 @@ class GDROTrainer(GRPOTrainer):
     def __init__(
         self, model: Any, reward_funcs: Any, args: GDROConfig, train_dataset: Any = None, **kwargs: Any
     ) -> None:
-        check_dataset(train_dataset, args)
-        self.controller = controller_of(args, train_dataset)
-        check_cadence(args, self.controller)
+        if not isinstance(args, GDROConfig):
+            raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}")
+        self._uids_D = _checked_uids(train_dataset, args)
+        self.controller = _controller_of(args, train_dataset)
+        _check_options(args, self.controller)
         self.record: list[dict] = []
         self.seconds = dict.fromkeys(("train", "generate", "score", "reward", "controller"), 0.0)
-        self._train_began = time.perf_counter()
         self._rewards_R: torch.Tensor | None = None
-        self._uids_D = as_uids(train_dataset[args.uid_column])
         set_seed(args.seed)  # TRL puts the PEFT adapter on before it seeds
         super().__init__(model, reward_funcs, args=args, train_dataset=train_dataset, **kwargs)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        self._train_began = time.perf_counter()
-        result = super().train(*args, **kwargs)
-        self.seconds = self._seconds_so_far()
-        return result
+    def train(self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any) -> Any:
+        """Train as TRL does; with True, from the last whole checkpoint, or from the start without one.
 
-    def _seconds_so_far(self):
-        return self.seconds | {"train": self.seconds["train"] + time.perf_counter() - self._train_began}
+        A checkpoint is compared with its ledger before anything of it is loaded. ValueError if a file is
+        broken: of the given checkpoint or, with True, of all that were completed.
+        """
+        self._clock = time.perf_counter()
+        chosen: list[Path | None] = [None]
+        if resume_from_checkpoint and self.accelerator.is_main_process:
+            chosen = [last_whole(self.args.output_dir, resume_from_checkpoint)]
+        [checkpoint] = broadcast_object_list(chosen)
+        if checkpoint is not None and step_of(checkpoint) == self.args.max_steps:
+            self._load_from_checkpoint(str(checkpoint))  # killed after the last step
+            return self._load_own_state(checkpoint)
+        try:
+            return super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
+        finally:
+            self._tick()
+
+    def _tick(self):
+        now = time.perf_counter()
+        self.seconds["train"] += now - self._clock
+        self._clock = now
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[stage] += time.perf_counter() - began
 
     # One generation batch
 
     def _generate_and_score_completions(self, inputs):
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
-        start = time.perf_counter()
-        prompts = gather_object(inputs)[:: self.num_generations]
-        if (drawn := self.controller.draw(self._uids_D, len(prompts))) is not None:
-            prompts = [self.train_dataset[int(i)] for i in drawn]
-        plan = self.controller.plan([row[self.args.uid_column] for row in prompts])
-        group_ids_R = np.repeat(np.arange(len(prompts)), plan.rollouts)
-        first = self.accelerator.process_index * len(inputs)  # TRL lays the processes end to end
-        mine = slice(first, first + len(inputs))
-        if self.controller.moves_rollouts or drawn is not None:
-            inputs = [dict(prompts[p]) for p in group_ids_R[mine]]
-
-        planned = time.perf_counter()
+        before = dict(self.seconds)
+        with self._timed("controller"):
+            prompts = gather_object(inputs)[:: self.num_generations]
+            if (drawn := self.controller.draw(self._uids_D, len(prompts))) is not None:
+                prompts = [self.train_dataset[int(i)] for i in drawn]
+            plan = self.controller.plan([row[self.args.uid_column] for row in prompts])
+            group_ids_R = np.repeat(np.arange(len(prompts)), plan.rollouts)
+            first = self.accelerator.process_index * len(inputs)  # TRL lays the processes end to end
+            mine = slice(first, first + len(inputs))
+            if self.controller.moves_rollouts or drawn is not None:
+                inputs = [dict(prompts[p]) for p in group_ids_R[mine]]
         seen_tokens = self.state.num_input_tokens_seen
-        others = self.seconds["generate"] + self.seconds["reward"]
-        output = super()._generate_and_score_completions(inputs)
-        generated = time.perf_counter()
-        assert self._rewards_R is not None  # set by _calculate_rewards, which TRL has just called
-        rewards_R = self._rewards_R.cpu().numpy()
-
-        losses_R = self._surrogate_losses(output, rewards_R, group_ids_R, len(prompts))
-        batch = self.controller.observe(plan, group_ids_R, rewards_R, losses=losses_R)
-        if self._own_advantages:
-            advantages_R = torch.as_tensor(batch.advantages).to(self._rewards_R)
-            output["advantages"] = advantages_R[mine]
-            self._correct_trl_logs(rewards_R, group_ids_R, advantages_R)
-        self._log_row(batch.row)
-        others = self.seconds["generate"] + self.seconds["reward"] - others
-        self.seconds["score"] += generated - planned - others
-        self.seconds["controller"] += time.perf_counter() - generated + planned - start
+        with self._timed("score"):
+            output = super()._generate_and_score_completions(inputs)
+        for stage in ("generate", "reward"):
+            self.seconds["score"] -= self.seconds[stage] - before[stage]
+        with self._timed("controller"):
+            assert self._rewards_R is not None  # set by _calculate_rewards, which TRL has just called
+            rewards_R = self._rewards_R.cpu().numpy()
+            losses_R = self._surrogate_losses(output, rewards_R, group_ids_R, len(prompts))
+            batch = self.controller.observe(plan, group_ids_R, rewards_R, losses=losses_R)
+            if self._own_advantages:
+                advantages_R = torch.as_tensor(batch.advantages).to(self._rewards_R)
+                output["advantages"] = advantages_R[mine]
+                self._correct_trl_logs(rewards_R, group_ids_R, advantages_R)
+            self._log_row(batch.row)
         spent = {"global_step": self.state.global_step, "rollouts_spent": len(rewards_R)}
         spent["tokens"] = int(self.state.num_input_tokens_seen - seen_tokens)
         self.record.append(batch.row | spent)
@@ -112,11 +174,8 @@ class GDROTrainer(GRPOTrainer):
         return self.controller.name != "grpo" or not as_trl
 
     def _generate(self, prompts):
-        start = time.perf_counter()
-        output = super()._generate(prompts)
-        if self.model.training:
-            self.seconds["generate"] += time.perf_counter() - start
-        return output
+        with self._timed("generate"):
+            return super()._generate(prompts)
 
     def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, **kwargs):
         # where every `num_generations` rows are one prompt, a vLLM server samples from each n-th row alone;
@@ -126,19 +185,17 @@ class GDROTrainer(GRPOTrainer):
         return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations, **kwargs)
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        start = time.perf_counter()
-        rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        with self._timed("reward"):
+            rewards_RF = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self.model.training:
-            self.seconds["reward"] += time.perf_counter() - start
-            for rewards_R, name in zip(rewards_per_func.T, self.reward_func_names, strict=True):
+            for rewards_R, name in zip(rewards_RF.T, self.reward_func_names, strict=True):
                 if bad := int((~torch.isfinite(rewards_R)).sum()):
                     raise ValueError(
                         f"reward function {name!r} gave None, NaN or infinity for {bad} of {len(rewards_R)} "
                         "completions; return a number for every completion"
                     )
-            weights = self.reward_weights.to(rewards_per_func.device)
-            self._rewards_R = (rewards_per_func * weights).sum(dim=1)
-        return rewards_per_func
+            self._rewards_R = (rewards_RF * self.reward_weights.to(rewards_RF.device)).sum(dim=1)
+        return rewards_RF
 
     def _surrogate_losses(self, output, rewards_R, group_ids_R, num_prompts):
         """ℓ_ij of (6) for all rollouts at the sampling policy (ρ = 1), (R,); None where it is −A_ij."""
@@ -186,29 +243,33 @@ class GDROTrainer(GRPOTrainer):
     # Checkpoints and resuming
 
     def _get_train_sampler(self, dataset=None):
-        sampler = super()._get_train_sampler(dataset)
-        names = ("data_source", "mini_repeat_count", "batch_size", "repeat_count", "shuffle", "seed")
-        same = {name: getattr(sampler, name) for name in names}
-        return ResumableSampler(**same, epoch=lambda: int((self.state.epoch or 0) + 1e-6))
+        self._sampler = super()._get_train_sampler(dataset)
+        return self._sampler
 
     def _save_checkpoint(self, model, trial):
         super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
         micro_step = self.state.global_step * self.args.gradient_accumulation_steps
-        within_a_batch = micro_step % micro_steps(self.args)
+        within_a_batch = micro_step % _micro_steps(self.args)
         if self.args.should_save and not within_a_batch:  # a half-used batch could not be resumed
+            self._tick()
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-            state = {"controller": self.controller.state_dict(), "record": self.record}
-            save_state(folder / STATE_FILE, state | {"seconds": self._seconds_so_far()})
+            state = {
+                "controller": self.controller.state_dict(),
+                "record": self.record,
+                "seconds": self.seconds,
+            }
+            save_state(folder / STATE_FILE, state)
+            write_ledger(folder)
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
             self._load_own_state(checkpoint)
-
-    def load_whole(self, checkpoint: str | Path) -> None:
-        """Model, controller and record as they were when `checkpoint` was saved, without training on."""
-        self._load_from_checkpoint(str(checkpoint))
-        self._load_own_state(checkpoint)
+            # TRL draws all epochs from one generator, which a resumed process starts again
+            state = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
+            for _ in range(int((state.epoch or 0) + 1e-6) if self.shuffle_dataset else 0):
+                torch.randperm(self._sampler.num_samples, generator=self._sampler.generator)
 
     def _load_own_state(self, checkpoint):
         state = load_state(Path(checkpoint) / STATE_FILE)
@@ -216,28 +277,87 @@ class GDROTrainer(GRPOTrainer):
         self.record, self.seconds = state["record"], state["seconds"]
 
 
-class ResumableSampler(RepeatSampler):
-    """TRL's RepeatSampler, whose epoch e has the same order in a process that starts at epoch e.
+class ProgressLines(TrainerCallback):
+    """A line every few seconds, legible in a log that several runs share: step, time left."""
 
-    TRL draws the epochs one after the other from one generator, which a resumed process starts again, and
-    `set_epoch` does not get through the layers that accelerate puts around a sampler. So this one asks:
-    `epoch` returns the number of the epoch that begins.
-    """
+    def __init__(self, name: str) -> None:
+        self.name = name
 
-    def __init__(self, *args: Any, epoch: Callable[[], int], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.epoch = epoch
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.began = self.spoke = time.perf_counter()
+        self.first_step = state.global_step
+        if state.is_world_process_zero:
+            print(f"{self.name}: {state.max_steps} steps, from step {self.first_step}", flush=True)
 
-    def __iter__(self):
-        if self.shuffle and self.seed is not None:
-            self.generator.manual_seed(self.seed)
-            for _ in range(self.epoch()):
-                torch.randperm(self.num_samples, generator=self.generator)
-        return super().__iter__()
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        now, step, last = time.perf_counter(), state.global_step, state.max_steps
+        if state.is_world_process_zero and (now - self.spoke >= 15 or step == last):
+            self.spoke = now
+            left = (now - self.began) / (step - self.first_step) * (last - step)
+            print(f"{self.name}: step {step}/{last}, {left:.0f} s left", flush=True)
 
 
-def whole_checkpoints(output_dir: str | Path) -> list[Path]:
-    """Checkpoints in `output_dir` that can be resumed from, oldest first."""
-    folders = Path(output_dir).glob("checkpoint-*")
-    whole = [folder for folder in folders if (folder / STATE_FILE).is_file()]
-    return sorted(whole, key=lambda folder: int(folder.name.split("-")[1]))
+# What is refused before any compute
+
+
+def _controller_of(args: GDROConfig, dataset: Any) -> GDROController:
+    options = dict(args.gdro_options or {})
+    if args.group_column is not None:
+        bins = options.get("bins", {})
+        labels = [None if label is None else str(label) for label in dataset[args.group_column]]
+        given = {"uids": dataset[args.uid_column], "labels": labels}
+        options["bins"] = build("gdro_options['bins'] with group_column", StaticGroups, bins, **given)
+    advantages = {name: getattr(args, name) for name in ("advantage_std", "advantage_clip", "scale_rewards")}
+    if args.advantage_clip == float("inf"):
+        advantages["advantage_clip"] = None
+    return make_controller(
+        args.gdro_method, args.gdro_preset, advantages | options, args.num_generations, args.seed
+    )
+
+
+def _checked_uids(dataset: Any, args: GDROConfig) -> Any:
+    """The uids of a data set; ValueError where it or they cannot be used."""
+    for option in ("uid_column", "group_column"):
+        column, known = getattr(args, option), dataset.column_names
+        if column is not None and column not in known:
+            remedy = "add one, for instance dataset.add_column('uid', list(range(len(dataset))))"
+            raise ValueError(f"train_dataset has no column {column!r} ({option}), only {known}; {remedy}")
+    values = dataset[args.uid_column]
+    uids = as_uids(values)
+    first, counts = np.unique(uids.keys, return_index=True, return_counts=True)[1:]
+    if (counts > 1).any():
+        twice = values[int(first[counts > 1].min())]
+        raise ValueError(f"column {args.uid_column!r} repeats {twice!r}; every prompt needs a uid of its own")
+    prompts = args.generation_batch_size // args.num_generations
+    if len(dataset) < prompts:  # TRL would train on none
+        raise ValueError(f"train_dataset has {len(dataset)} prompts, fewer than the {prompts} of one batch")
+    return uids
+
+
+def _check_options(args: GDROConfig, controller: GDROController) -> None:
+    """Refuse what cannot be resumed, grouped or generated."""
+    method, name, seed = controller.method, controller.name, (args.generation_kwargs or {}).get("seed")
+    period = _micro_steps(args)
+    saves = args.save_strategy == "steps" and args.save_steps >= 1
+    row_by_row = controller.moves_rollouts or args.vllm_mode == "colocate"
+    if args.n_gpu > 1:  # transformers would wrap the model in DataParallel, which multiplies the batch
+        why = "start it with `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one"
+        raise ValueError(f"this process sees {args.n_gpu} GPUs and would train on all of them as one; {why}")
+    if method.rounds or type(method).ready is not Method.ready:
+        raise ValueError(f"gdro_method={name!r} samples in rounds, and TRL once a step; run it in gdro.loop")
+    if args.multi_objective_aggregation != "sum_then_normalize" and name != "grpo":
+        why = f"{args.multi_objective_aggregation!r} normalizes in groups of equal size"
+        raise ValueError(f"multi_objective_aggregation {why}; use 'sum_then_normalize' with GDRO")
+    if args.use_vllm and row_by_row and seed is not None:
+        why = "which would make all rollouts of a prompt the same; leave it out"
+        raise ValueError(f"generation_kwargs has the seed {seed}, {why}")
+    if saves and (args.save_steps * args.gradient_accumulation_steps) % period:
+        raise ValueError(
+            f"save_steps={args.save_steps} would save within a generation batch; save_steps × gradient "
+            f"accumulation must be a multiple of {period} (steps_per_generation × num_iterations)"
+        )
+
+
+def _micro_steps(args: GDROConfig) -> int:
+    """Micro-steps that one generation batch is used for."""
+    return args.steps_per_generation * args.num_iterations

@@ -6,6 +6,7 @@ snakemake's own words go to runs/PROFILE/logs/snakemake.log, and each job's to a
 """
 
 import argparse
+import fcntl
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+from gdro.lifetime import end_with_parent
 from gdro.profiles import load_profile
 
 EVENT = re.compile(
@@ -94,10 +96,22 @@ def main() -> int:
     runs = given.runs or f"runs/{profile.name}"
     log = Path(runs) / "logs" / "snakemake.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "snakemake", "--cores", given.cores, "--rerun-incomplete", *further]
+    lock = (log.parent / ".lock").open("w")  # ends with this process, unlike snakemake's own
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"run_profile: another run writes to {runs}; wait for it, or end it", file=sys.stderr)
+        return 2
+    command = [sys.executable, "-m", "snakemake", "--cores", given.cores, "--rerun-incomplete", "--nolock"]
+    command += further
     command += ["--config", f"profile={given.profile}", f"runs={runs}"]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    options = {"stderr": subprocess.STDOUT, "start_new_session": True}
+    # should this process be killed, snakemake ends, and its jobs with it
+    options = {
+        "stderr": subprocess.STDOUT,
+        "start_new_session": True,
+        "preexec_fn": lambda: end_with_parent(signal.SIGKILL),
+    }
     with log.open("w") as stream:
         environment = {"TQDM_MININTERVAL": "5"} | os.environ
         process = subprocess.Popen(command, stdout=stream, env=environment, **options)

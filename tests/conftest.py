@@ -16,7 +16,7 @@ settings.load_profile("stable")
 
 SMALL_PROFILE = {
     "seeds": [0, 1],
-    "task": {"n_train": 60, "n_eval_per_family": 4},
+    "task": {"kind": "chain", "n_train": 60, "n_eval_per_family": 4},
     "base": {"steps": 60, "batch_size": 32},
     "train": {"max_steps": 6, "prompts_per_step": 8, "save_steps": 2},
     "evaluation": {"samples": 4, "k": 4},

@@ -19,7 +19,7 @@ CONFIGS = REPOSITORY / "configs" / "accelerate"
 NAMES = ("ddp", "fsdp2", "deepspeed-zero2", "deepspeed-zero3")
 PROFILE = SMALL_PROFILE | {
     "name": "sharded",
-    "task": {"n_train": 48, "n_eval_per_family": 2},
+    "task": {"kind": "chain", "n_train": 48, "n_eval_per_family": 2},
     "train": {
         "max_steps": 10,
         "prompts_per_step": 8,

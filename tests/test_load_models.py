@@ -6,21 +6,18 @@ import sys
 import types
 from pathlib import Path
 
+import peft
 import pytest
+import torch
+import transformers
+from datasets import Dataset
+from tiny_models import FAMILIES, save_tiny_model
+from tiny_run import arguments
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-peft = pytest.importorskip("peft")
-trl = pytest.importorskip("trl")
-pytest.importorskip("math_verify")
-
-from tiny_models import FAMILIES, save_tiny_model  # noqa: E402
-from tiny_run import arguments  # noqa: E402
-
-from gdro.models import load_model, merged_model  # noqa: E402
-from gdro.tasks.math import load_math  # noqa: E402
-from gdro.tasks.rewards import MathReward  # noqa: E402
-from gdro.trainer import GDROConfig, GDROTrainer  # noqa: E402
+from gdro.models import load_model, merged_model
+from gdro.tasks.math import load_math
+from gdro.tasks.rewards import MathReward
+from gdro.trainer import GDROConfig, GDROTrainer
 
 FIXTURES = Path(__file__).parent / "fixtures" / "math"
 
@@ -33,8 +30,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reward():
-    with MathReward(workers=1) as reward:
-        yield reward
+    return MathReward()
 
 
 def vowels(completions, **kwargs):
@@ -44,13 +40,13 @@ def vowels(completions, **kwargs):
 
 
 def make_trainer(loaded, reward, folder, *, style="text", **change):
-    data = load_math("dapo", FIXTURES / "dapo.jsonl", style=style, check_answers=False)
+    rows, _ = load_math("dapo", FIXTURES / "dapo.jsonl", style=style, check_answers=False)
     options = {"gdro_method": "both", "per_device_train_batch_size": 8, "max_steps": 2}
     return GDROTrainer(
         loaded.model,
         [reward, vowels],
         args=arguments(GDROConfig, folder, remove_unused_columns=False, **options | change),
-        train_dataset=data,
+        train_dataset=Dataset.from_list(rows),
         processing_class=loaded.tokenizer,
         peft_config=loaded.peft_config,
     )
@@ -154,9 +150,7 @@ def test_lora_options_reach_peft(folders):
         ({"dtype": "float16"}, "dtype must be one of .* got 'float16'"),
         ({"kind": "full", "lora": {}}, "lora must be None for kind 'full'"),
         ({"kind": "unsloth-full", "lora": {}}, "lora must be None for kind 'unsloth-full'"),
-        ({"kind": "lora", "lora": {"rank": 4}}, "arguments of peft.LoraConfig, got .*'rank': 4"),
         ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
-        ({"max_length": 0}, "max_length must be an integer of at least 1, got 0"),
     ],
 )
 def test_bad_arguments_are_refused(folders, change, message):
@@ -210,11 +204,6 @@ def test_unsloth_after_trl_is_an_error(folders, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)  # as if it were installed
     monkeypatch.delitem(sys.modules, "unsloth", raising=False)
     with pytest.raises(ImportError, match=r"trl was imported before unsloth.*restart"):
-        load_model(folders["Qwen3"], kind="unsloth-lora", seed=0)
-    # gdro.trainer was imported, then Unsloth, which replaced TRL's trainer
-    monkeypatch.setitem(sys.modules, "unsloth", fake_unsloth({}))
-    monkeypatch.setattr(trl, "GRPOTrainer", type("UnslothGRPOTrainer", (), {}))
-    with pytest.raises(ImportError, match=r"gdro\.trainer was imported before unsloth"):
         load_model(folders["Qwen3"], kind="unsloth-lora", seed=0)
 
 

@@ -1,28 +1,23 @@
 """The math data sets and their rewards: schemas, bad rows, verdicts, hostile answers, counts."""
 
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
+import datasets
 import psutil
 import pytest
+from tiny_models import byte_tokenizer
 
-datasets = pytest.importorskip("datasets")
-pytest.importorskip("math_verify")
-
-from gdro import vllm_sampling  # noqa: E402
-from gdro.profiles import MathChoice  # noqa: E402
-from gdro.tasks import make_task, rewards  # noqa: E402
-from gdro.tasks import math as tasks  # noqa: E402
-from gdro.tasks.rewards import (  # noqa: E402
-    MathReward,
-    chosen_letter,
-    completion_text,
-    last_boxed,
-)
+from gdro.profiles import MathChoice
+from gdro.tasks import load_split, rewards
+from gdro.tasks import math as tasks
+from gdro.tasks.rewards import MathReward, chosen_letter, last_boxed
 
 FIXTURES = Path(__file__).parent / "fixtures" / "math"
 HANGING = "9^{9^{9^{9}}}"  # sympy computes it in C code, until the memory is gone
@@ -42,12 +37,6 @@ def write_jsonl(path, rows):
     return path
 
 
-@pytest.fixture(scope="module")
-def reward():
-    with MathReward(workers=1, time_limit=60) as reward:  # the machine may be busy
-        yield reward
-
-
 # Reading
 
 ANSWERS = {
@@ -58,83 +47,58 @@ ANSWERS = {
     "amc": ["25", "11", "5.0"],
     "minerva": ["4", "\\sqrt{\\frac{k}{m}}", "\\frac{\\ln 2}{2}", "1.6 \\times 10^{-19}"],
     "olympiad": ["$3,-3$", "$729$", "$\\frac{12}{\\pi}$", "$2^{n-1}$"],
-    "gsm8k": ["134", "2400", "-3"],
-    "math": [
-        "2\\sqrt{3}",
-        "\\frac{1}{4}",
-        "\\begin{pmatrix}2\\\\6\\end{pmatrix}",
-        "120^\\circ",
-        "(x-3)(x+3)",
-    ],
 }
 
 
-def test_every_spec_has_a_fixture():
+@pytest.fixture(scope="module")
+def read():
+    """name → (rows, dropped) of each data set, every answer tried."""
+    return {name: tasks.load_math(name, fixture(name), style="text") for name in tasks.MATH_SPECS}
+
+
+def test_answers_are_found_and_every_one_of_them_parses(read):
     assert sorted(path.stem for path in FIXTURES.glob("*.jsonl")) == sorted(tasks.MATH_SPECS)
     assert sorted([*ANSWERS, "gpqa"]) == sorted(tasks.MATH_SPECS)
-
-
-@pytest.mark.parametrize("name", sorted(ANSWERS))
-def test_answers_are_found_and_every_one_of_them_parses(name):
-    data = tasks.load_math(name, fixture(name), style="text")
-    assert list(data["answer"]) == ANSWERS[name]
-    assert all(uid.startswith(f"{name}/") for uid in data["uid"])
-    assert len(set(data["uid"])) == len(data)
-    spec = tasks.MATH_SPECS[name]
-    problem = fixture_rows(name)[0][spec.problem]
-    assert data[0]["prompt"] == f"{problem}\n\n{tasks.MATH_REQUEST}"
-    assert ("level" in data.column_names) == (spec.level is not None)
-    assert ("subject" in data.column_names) == (spec.subject is not None)
-
-
-def test_the_answers_of_every_data_set_are_correct(reward):
     for name, answers in ANSWERS.items():
-        completions = [f"So it is $\\boxed{{{answer.strip('$')}}}$." for answer in answers]
-        assert reward(completions, answers) == [1.0] * len(answers), name
-        assert reward(["\\boxed{-123456}"] * len(answers), answers) == [0.0] * len(answers), name
+        rows, dropped = read[name]
+        assert [row["answer"] for row in rows] == answers
+        assert dropped == []
+        assert all(row["uid"].startswith(f"{name}/") and row["dataset"] == name for row in rows)
+        assert len({row["uid"] for row in rows}) == len(rows)
+        problem = fixture_rows(name)[0][tasks.MATH_SPECS[name].problem]
+        assert rows[0]["prompt"] == f"{problem}\n\n{tasks.MATH_REQUEST}"
 
 
-def test_levels_and_subjects_read_the_same_in_math_and_math500():
-    math, math500 = (
-        tasks.load_math(name, fixture(name), check_answers=False) for name in ("math", "math500")
-    )
-    assert list(math["level"]) == ["2", "1", "3", "2", "?"]
-    assert list(math500["level"]) == ["1", "3", "4", "2"]
-    assert math["subject"][1] == math500["subject"][3] == "Counting & Probability"
+def test_the_answers_of_every_data_set_are_correct():
+    reward, golds = MathReward(), [answer for answers in ANSWERS.values() for answer in answers]
+    completions = [f"So it is $\\boxed{{{answer.strip('$')}}}$." for answer in golds]
+    assert reward(completions, golds) == [1.0] * len(golds)
+    assert reward(["\\boxed{-123456}"] * len(golds), golds) == [0.0] * len(golds)
 
 
 def test_a_chat_is_one_user_message():
-    [message] = tasks.load_math("amc", fixture("amc"), check_answers=False)[0]["prompt"]
+    [message] = tasks.load_math("amc", fixture("amc"), check_answers=False)[0][0]["prompt"]
     assert message["role"] == "user"
     assert message["content"].endswith(f"\n\n{tasks.MATH_REQUEST}")
 
 
-def test_a_uid_names_the_problem_wherever_it_is(tmp_path):
-    rows = fixture_rows("gsm8k")
-    backward = write_jsonl(tmp_path / "backward.jsonl", rows[::-1])
-    ours = tasks.load_math("gsm8k", fixture("gsm8k"), check_answers=False)["uid"]
-    theirs = tasks.load_math("gsm8k", backward, check_answers=False)["uid"]
-    assert list(ours) == list(theirs)[::-1]
-    assert ours[0] == "gsm8k/4476058a97117203fcd91e9a"  # in every process, version and year
-    # a source without the column that names problems is hashed as well
-    rows = [{k: v for k, v in row.items() if k != "id"} for row in fixture_rows("amc")]
-    data = tasks.load_math("amc", write_jsonl(tmp_path / "amc.jsonl", rows), check_answers=False)
-    assert all(len(uid) == len("amc/") + 24 for uid in data["uid"])
+def test_a_uid_names_the_problem_wherever_it_is(tmp_path, read):
+    backward = write_jsonl(tmp_path / "backward.jsonl", fixture_rows("minerva")[::-1])
+    theirs, _ = tasks.load_math("minerva", backward, check_answers=False)
+    ours = [row["uid"] for row in read["minerva"][0]]
+    assert ours == [row["uid"] for row in theirs][::-1]
+    assert ours[0] == "minerva/6dfcf0bcb0c26b939e2bb38c"  # in every process, version and year
 
 
 def test_hub_and_saved_folders_stand_in_for_the_hub(tmp_path):
-    wanted = tasks.load_math("dapo", fixture("dapo"), check_answers=False).to_list()
+    wanted = tasks.load_math("dapo", fixture("dapo"), check_answers=False)
     raw = datasets.Dataset.from_list(fixture_rows("dapo"))
     raw.save_to_disk(tmp_path / "saved")
     (tmp_path / "hub").mkdir()
     raw.to_parquet(tmp_path / "hub" / "train-00000-of-00001.parquet")
     raw.select([0]).to_parquet(tmp_path / "hub" / "test-00000-of-00001.parquet")
-    for source in ("saved", "hub"):
-        assert tasks.load_math("dapo", tmp_path / source, check_answers=False).to_list() == wanted
-    other = tasks.load_math("dapo", tmp_path / "hub", split="test", check_answers=False)
-    assert other.to_list() == wanted[:1]
-    some = tasks.load_math("dapo", str(fixture("dapo")), limit=4, check_answers=False)
-    assert some.to_list() == wanted[:4]
+    for source in ("saved", "hub", "hub/train-00000-of-00001.parquet"):
+        assert tasks.load_math("dapo", tmp_path / source, check_answers=False) == wanted
 
 
 def test_the_hub_is_asked_by_the_spec(monkeypatch):
@@ -142,7 +106,7 @@ def test_the_hub_is_asked_by_the_spec(monkeypatch):
 
     def load_dataset(*args, **kwargs):
         asked.append((args, kwargs))
-        return datasets.Dataset.from_list(fixture_rows("dapo"))
+        return fixture_rows("dapo")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     tasks.load_math("dapo", check_answers=False)
@@ -152,19 +116,17 @@ def test_the_hub_is_asked_by_the_spec(monkeypatch):
 # Multiple choice
 
 
-def test_choices_are_shuffled_by_uid_alone(tmp_path):
-    data = tasks.load_math("gpqa", fixture("gpqa"), style="text")
-    rows = fixture_rows("gpqa")
-    for row, shown in zip(rows, data, strict=True):
-        assert f"{shown['answer']}) {row['Correct Answer'].strip()}\n" in shown["prompt"]
-        assert all(f") {row[f'Incorrect Answer {i}']}\n" in shown["prompt"] for i in (1, 2, 3))
-        assert shown["prompt"].endswith(tasks.CHOICE_REQUEST)
-    assert tasks.load_math("gpqa", fixture("gpqa"), style="text").to_list() == data.to_list()
+def test_choices_are_shuffled_by_uid_alone(tmp_path, read):
+    rows, (shown, _) = fixture_rows("gpqa"), read["gpqa"]
+    for row, seen in zip(rows, shown, strict=True):
+        assert f"{seen['answer']}) {row['Correct Answer'].strip()}\n" in seen["prompt"]
+        assert all(f") {row[f'Incorrect Answer {i}']}\n" in seen["prompt"] for i in (1, 2, 3))
+        assert seen["prompt"].endswith(tasks.CHOICE_REQUEST)
     last = write_jsonl(tmp_path / "last.jsonl", rows[-1:])
-    assert tasks.load_math("gpqa", last, style="text")[0] == data[len(rows) - 1]
-    many = [rows[0] | {"Record ID": f"r{number}"} for number in range(40)]
-    path = write_jsonl(tmp_path / "many.jsonl", many)
-    assert set(tasks.load_math("gpqa", path)["answer"]) == set("ABCD")
+    assert tasks.load_math("gpqa", last, style="text")[0][0] == shown[-1]
+    many = [rows[0] | {"Question": f"Question {number}?"} for number in range(40)]
+    shuffled, _ = tasks.load_math("gpqa", write_jsonl(tmp_path / "many.jsonl", many))
+    assert {row["answer"] for row in shuffled} == set("ABCD")
 
 
 def test_a_letter_is_read_or_not():
@@ -174,12 +136,12 @@ def test_a_letter_is_read_or_not():
         assert chosen_letter(box) is None, box
 
 
-def test_choices_are_scored_and_counted():
-    with MathReward(signed=True) as reward:
-        given = ["so \\boxed{B}", "\\boxed{C}", "It is B.", "\\boxed{Neon}"]
-        assert reward(given, ["B"] * 4) == [1.0, -1.0, -1.0, -1.0]
-        assert reward.counts == {"correct": 1, "wrong": 1, "no_box": 1, "unparsed": 1}
-        assert not reward._servers  # no process was needed
+def test_choices_are_scored_and_counted(monkeypatch):
+    monkeypatch.setattr(subprocess, "run", None)  # no process is needed
+    reward = MathReward(signed=True)
+    given = ["so \\boxed{B}", "\\boxed{C}", "It is B.", "\\boxed{Neon}"]
+    assert reward(given, ["B"] * 4) == [1.0, -1.0, -1.0, -1.0]
+    assert +reward.counts == {"correct": 1, "wrong": 1, "no_box": 1, "unparsed": 1}
 
 
 # Bad rows
@@ -194,106 +156,81 @@ def broken(name, row, **change):
 @pytest.mark.parametrize(
     ("name", "rows", "message"),
     [
-        ("amc", broken("amc", 1, question=" "), "row 1 .amc/1.: 'question' is ' ', not a problem"),
-        ("amc", broken("amc", 2, answer=""), "row 2 .amc/2.: 'answer' holds no answer: ''"),
-        ("amc", broken("amc", 2, answer=None), "'answer' is None, not an answer"),
-        ("amc", broken("amc", 2, answer=float("nan")), "'answer' holds no answer: nan"),
-        ("amc", broken("amc", 2, answer="-"), "math-verify cannot use its answer '-'"),
-        ("amc", broken("amc", 2, id=0), "row 2 .amc/0.: its uid repeats"),
-        ("amc", broken("amc", 2, id=None), "row 2 .no uid.: 'id' is empty"),
-        ("amc", [{"problem": "1+1?", "id": 1}], "it has no column 'question', only .'id', 'prob"),
-        ("amc", broken("amc", 2, answer=LONG), "math-verify cannot use its answer '999"),
+        ("amc", broken("amc", 1, question=" "), "amc, row 1: its problem is ''"),
+        ("amc", broken("amc", 2, answer=None), "row 2: .* its answer ''"),
+        ("amc", broken("amc", 2, answer=float("nan")), "its answer 'nan'"),
+        ("amc", broken("amc", 2, answer="-"), "amc/.*: math-verify cannot use its answer '-'"),
         ("amc", broken("amc", 2, answer="1e" + LONG), "math-verify cannot use its answer '1e999"),
-        ("math", broken("math", 0, solution="\\boxed{3"), "'solution' holds no answer"),
-        ("math", broken("math", 0, level=None), "level or subject is empty"),
-        ("gsm8k", broken("gsm8k", 0, answer="It is 3."), "'answer' holds no answer"),
-        ("gsm8k", fixture_rows("gsm8k") * 2, "3 bad rows in .*: row 3 .*its uid repeats"),
-        ("olympiad", broken("olympiad", 0, final_answer=None), "'final_answer' is None"),
-        ("olympiad", broken("olympiad", 0, final_answer=[]), "holds no answer"),
+        ("amc", fixture_rows("amc") + fixture_rows("amc")[:1], "amc, row 3: it repeats another"),
+        ("amc", [{"problem": "1+1?", "id": 1}], "it has no column 'answer', only .'id', 'prob"),
+        ("olympiad", broken("olympiad", 0, final_answer=[]), "its answer ''"),
         ("gpqa", broken("gpqa", 0, **{"Incorrect Answer 2": None}), "not all there and different"),
     ],
 )
-def test_bad_rows_are_named_or_left_out_and_handed_over(tmp_path, name, rows, message):
-    path = write_jsonl(tmp_path / "bad.jsonl", rows)
-    check = "math-verify" in message  # workers take seconds to start
-    with pytest.raises(ValueError, match=message):
-        tasks.load_math(name, path, check_answers=check)
-    # beside good rows they can be left out, but not without a list that says which they were
-    path = write_jsonl(path, fixture_rows(name) + rows)
-    dropped = []
-    data = tasks.load_math(name, path, check_answers=check, dropped=dropped)
-    assert len(data) == len(fixture_rows(name))
-    assert len(dropped) == len(rows)
-    assert all(reason.startswith("row ") for reason in dropped)
-
-
-def test_a_hanging_answer_key_is_a_bad_row(tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 2.0)
-    path = write_jsonl(tmp_path / "hang.jsonl", broken("amc", 0, answer=HANGING))
-    dropped = []
-    assert len(tasks.load_math("amc", path, dropped=dropped)) == 2
-    [reason] = dropped
-    assert reason.startswith("row 0 (amc/0): math-verify cannot use")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"name": "aime"}, "name must be one of .'aime2024', .* got 'aime'"),
-        ({"style": "html"}, "style must be one of .* got 'html'"),
-        ({"limit": 0}, "'amc' has 0 usable and 0 bad rows"),
-        ({"path": "nowhere"}, "path must be a .jsonl file or a folder, got nowhere"),
-        ({"path": __file__}, "path must be a .jsonl file or a folder, got .*py"),
-    ],
-)
-def test_bad_arguments_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        tasks.load_math(**({"name": "amc", "path": fixture("amc")} | change))
-
-
-def test_broken_files_are_named(tmp_path):
-    path = tmp_path / "broken.jsonl"
-    for text, message in [
-        ('{"id": 1}\n{"id"\n', "line 2 of .* is no JSON record"),
-        ("[1]\n", "line 1 of .* is no JSON record"),
-        ("\n", "'amc' has 0 usable"),
-    ]:
-        path.write_text(text)
-        with pytest.raises(ValueError, match=message):
-            tasks.load_math("amc", path)
-
-
-def test_a_task_reads_what_is_asked_for(monkeypatch, tmp_path):
-    """Training does not touch evaluation sets, which may be gated; scores keep their denominators."""
-    paths = {name: str(fixture(name)) for name in ("dapo", "math500", "amc")}
-    bad = write_jsonl(
-        tmp_path / "minerva.jsonl", [*fixture_rows("minerva"), {"question": "?", "answer": "-"}]
+def test_bad_rows_are_left_out_and_handed_over(monkeypatch, name, rows, message):
+    check = "math-verify" in message  # a process takes a second to start
+    monkeypatch.setattr(tasks, "_open_source", lambda *_: rows)
+    if len(rows) > 1:
+        kept, dropped = tasks.load_math(name, check_answers=check)
+        assert len(kept) == len(rows) - 1
+        assert re.search(message, "".join(dropped)), dropped
+    monkeypatch.setattr(
+        tasks, "_open_source", lambda *_: [row for row in rows if row not in fixture_rows(name)]
     )
-    choice = MathChoice(
-        kind="math", train="dapo", evaluate=["minerva", "gpqa"], paths=paths | {"minerva": str(bad)},
-        style="text", drop_bad_rows=True, max_prompt_tokens=200,
-    )  # fmt: skip
-    monkeypatch.setattr(vllm_sampling, "prompt_ids", lambda tokenizer, prompts: prompts)  # characters
-    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: 1 / 0)
-    task = make_task(choice, None)
-    assert task.rows == {}
-    assert max(map(len, task.train["prompt"])) == task.max_prompt_tokens <= 200
-    assert task.rows["train"] + len(task.dropped["train"]) == len(fixture_rows("dapo"))
-    with pytest.raises(ZeroDivisionError):
-        _ = task.held_out  # gpqa, from the hub
-    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: fixture_rows("gpqa"))
-    assert task.held_out is task.held_out
-    assert {row["family"] for row in task.held_out} == {"minerva", "gpqa"}
-    given = [f"\\boxed{{{row['answer']}}}" for row in task.held_out]
-    columns = {key: [row[key] for row in task.held_out] for key in ("answer", "dataset", "uid")}
-    assert task.held_out_reward(given, **columns) == [1.0] * len(given)
-    report = task.report()
-    assert report["rows"] == {"train": task.rows["train"], "minerva": 4, "gpqa": len(fixture_rows("gpqa"))}
-    assert len(report["dropped"]["minerva"]) == 1
-    assert report["outcomes"]["held_out"]["correct"] == len(given)
-    task.close()
-    with pytest.raises(ValueError, match=r"task\.paths must name files or folders, got 'nowhere' for 'amc'"):
-        make_task(MathChoice(kind="math", evaluate=["amc"], paths={"amc": "nowhere"}), None)
+    with pytest.raises(ValueError, match=f"{name!r} has no usable row"):
+        tasks.load_math(name, check_answers=check)
+
+
+def test_a_hanging_answer_key_is_a_bad_row(monkeypatch):
+    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(tasks, "_open_source", lambda *_: broken("amc", 0, answer=HANGING))
+    rows, [fault] = tasks.load_math("amc")
+    assert len(rows) == 2
+    assert "math-verify cannot use its answer '9^" in fault
+
+
+def test_what_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "bad.jsonl").write_text('{"id": 1}\n{"id"\n')
+    for source in ("nowhere", __file__):
+        with pytest.raises(ValueError, match=r"path must be a \.jsonl or .parquet file or a folder, got"):
+            tasks.load_math("amc", source)
+    with pytest.raises(ValueError, match=r"bad\.jsonl cannot be read: .*; fix it"):
+        tasks.load_math("amc", tmp_path / "bad.jsonl")
+    with pytest.raises(ValueError, match=r"name must be one of .'aime2024', .* got 'aime'"):
+        tasks.load_math("aime")
+
+
+def test_a_split_reads_what_is_asked_for(monkeypatch):
+    """Training does not touch evaluation sets, which may be gated; scores keep their denominators."""
+    paths = {name: str(fixture(name)) for name in ("dapo", "minerva")}
+    fields = {"kind": "math", "train": "dapo", "evaluate": ["minerva", "gpqa"], "paths": paths}
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = None
+    files = datasets.load_dataset
+    monkeypatch.setattr(
+        datasets,
+        "load_dataset",
+        lambda kind, *_, **given: files(kind, **given) if given.get("data_files") else 1 / 0,
+    )
+    train = load_split(MathChoice(**fields, max_prompt_tokens=140), tokenizer, held_out=False)
+    assert max(len(row["prompt"]) for row in train.rows) <= train.max_prompt_tokens <= 140
+    assert len(train.rows) + len(train.dropped) == len(fixture_rows("dapo"))
+    assert "a prompt of 1" in train.dropped[0]
+    assert train.reward.signed
+    with pytest.raises(ZeroDivisionError):  # gpqa, from the hub
+        load_split(MathChoice(**fields), tokenizer, held_out=True)
+    paths["gpqa"] = str(fixture("gpqa"))
+    held_out = load_split(MathChoice(**fields), tokenizer, held_out=True)
+    assert {row["family"] for row in held_out.rows} == {"minerva", "gpqa"}
+    given = [f"\\boxed{{{row['answer']}}}" for row in held_out.rows]
+    assert held_out.reward(given, [row["answer"] for row in held_out.rows]) == [1.0] * len(given)
+    report = held_out.report()
+    assert (report["rows"], report["dropped"]) == (len(given), [])
+    assert (report["outcomes"]["correct"], report["outcomes"]["timeout"]) == (len(given), 0)
+    with pytest.raises(ValueError, match=r"task\.max_prompt_tokens must be at least"):
+        load_split(MathChoice(**fields, max_prompt_tokens=1), tokenizer, held_out=False)
+    with pytest.raises(ValueError, match=r"task\.paths must name files or folders, got 'nowhere' for 'gpqa'"):
+        load_split(MathChoice(**fields | {"paths": {"gpqa": "nowhere"}}), tokenizer, held_out=False)
 
 
 # Rewards
@@ -327,19 +264,6 @@ def test_a_text_that_repeats_itself_is_read_in_one_pass():
     assert time.monotonic() - started < 2
 
 
-def test_completions_are_texts_or_chats():
-    say = {"role": "assistant", "content": "\\boxed{4}"}
-    assert completion_text("\\boxed{4}") == completion_text([say]) == "\\boxed{4}"
-    blocks = [{"type": "text", "text": "\\boxed"}, {"type": "text", "text": "{4}"}]
-    assert completion_text([say | {"content": blocks}]) == "\\boxed{4}"
-    tool = {"role": "tool", "content": "\\boxed{5}"}
-    assert completion_text([say, tool]) == "\\boxed{4}"
-    assert completion_text([{"role": "assistant", "content": None}]) == completion_text([]) == ""
-    for wrong in (None, 4, [4], b"4"):
-        with pytest.raises(ValueError, match="completion must be text or a list of messages, got a"):
-            completion_text(wrong)
-
-
 VERDICTS = {  # gold: what equals it, what does not
     "\\frac{1}{2}": (["0.5"], []),
     "034": (["34"], []),
@@ -365,31 +289,26 @@ VERDICTS = {  # gold: what equals it, what does not
 }
 
 
-@pytest.mark.parametrize("gold", VERDICTS)
-def test_verdicts(reward, gold):
-    equal, unequal = VERDICTS[gold]
-    given = [f"\\boxed{{{box}}}" for box in equal + unequal]
-    assert reward(given, [gold] * len(given)) == [1.0] * len(equal) + [0.0] * len(unequal)
+def test_verdicts():
+    cases = [(gold, box, True) for gold, (equal, _) in VERDICTS.items() for box in equal]
+    cases += [(gold, box, False) for gold, (_, unequal) in VERDICTS.items() for box in unequal]
+    values = MathReward()([f"\\boxed{{{box}}}" for _, box, _ in cases], [gold for gold, *_ in cases])
+    wrong = [case for case, value in zip(cases, values, strict=True) if value != case[2]]
+    assert wrong == []
 
 
-def test_values_and_counts_and_metrics():
-    logged = {}
-    with MathReward(signed=True, workers=2, time_limit=60) as reward:
-        given = ["\\boxed{4}", "\\boxed{5}", "4", "\\boxed{)(}", [{"content": "\\boxed{4}"}]]
-        values = reward(given, ["4"] * 5, uid=list("abcde"), log_metric=logged.__setitem__)
-        assert values == [1.0, -1.0, -1.0, -1.0, 1.0]
-        assert all(type(value) is float for value in values)
-        reward(["\\boxed{4}"], ["4"])
-        report = reward.report()
+def test_values_and_counts():
+    reward = MathReward(signed=True)
+    given = ["\\boxed{4}", "\\boxed{5}", "4", "\\boxed{)(}", [{"content": "\\boxed{4}"}]]
+    values = reward(given, ["4"] * 5, uid=list("abcde"))
+    assert values == [1.0, -1.0, -1.0, -1.0, 1.0]
+    assert all(type(value) is float for value in values)
     assert reward.__name__ == "math_reward"
-    assert reward.counts == {"correct": 3, "wrong": 1, "no_box": 1, "unparsed": 1}
-    assert (report["correct"], report["timeout"]) == (3, 0)
-    assert report["seconds"] > 0
-    assert logged["math_reward/no_box"] == logged["math_reward/unparsed"] == 0.2
-    assert logged["math_reward/timeout"] == 0
+    assert +reward.counts == {"correct": 2, "wrong": 1, "no_box": 1, "unparsed": 1}
 
 
-def test_a_bad_answer_key_is_an_error(reward):
+def test_a_bad_answer_key_is_an_error():
+    reward = MathReward()
     for bad in ("-", "1e" + LONG):
         with pytest.raises(ValueError, match=r"answer of completion 1 \(uid 'b'\) must be mathematics that"):
             reward(["\\boxed{4}"] * 2, ["4", bad], uid=["a", "b"])
@@ -403,82 +322,58 @@ def test_a_bad_answer_key_is_an_error(reward):
 # Hostile answers
 
 
-def test_numbers_too_long_to_read_are_wrong(reward):
-    given = [
-        f"\\boxed{{{box}}}" for box in ("1e" + LONG, LONG, f"10^{{{LONG}}}", LONG + "\\%", "7e" + "0" * 9999)
-    ]
-    assert reward(given, ["7"] * 5) == [0.0] * 5
+def test_numbers_too_long_to_read_are_wrong():
+    boxes = ("1e" + LONG, LONG, f"10^{{{LONG}}}", LONG + "\\%", "7e" + "0" * 9999)
+    assert MathReward()([f"\\boxed{{{box}}}" for box in boxes], ["7"] * 5) == [0.0] * 5
 
 
 def test_what_never_ends_is_killed_beside_the_rest():
-    with MathReward(time_limit=4) as reward:
-        assert reward(["\\boxed{4}"], ["4"]) == [1.0]  # the server is up
-        given = [HANGING, *(f"{n}!" for n in range(10**7, 10**7 + 7)), "4"]
-        started = time.monotonic()
-        assert reward([f"\\boxed{{{box}}}" for box in given], ["4"] * 9) == [0.0] * 8 + [1.0]
-        assert 4 <= time.monotonic() - started < 10  # they do not add up
-        assert reward.counts == {"correct": 2, "timeout": 8}
-        assert psutil.Process(reward._servers[0].pid).children() == []  # dead and reaped
+    reward = MathReward(time_limit=4)
+    given = [HANGING, *(f"{n}!" for n in range(10**7, 10**7 + 7)), "4"]
+    started = time.monotonic()
+    assert reward([f"\\boxed{{{box}}}" for box in given], ["4"] * 9) == [0.0] * 8 + [1.0]
+    assert 4 <= time.monotonic() - started < 12  # they do not add up
+    assert +reward.counts == {"correct": 1, "timeout": 8}
+    assert psutil.Process().children(recursive=True) == []
 
 
-def test_a_worker_that_dies_is_counted_and_a_server_that_dies_is_started_again():
-    pool = MathReward(time_limit=60, workers=1)
-    assert pool.verify([("\\boxed{4}", None)]) == ["gold"]
-    server, outcomes = psutil.Process(pool._servers[0].pid), []
-    asked = threading.Thread(
-        target=lambda: outcomes.extend(pool.verify([("\\boxed{4}", "\\boxed{10000000!}")]))
-    )
-    asked.start()
-    time.sleep(1)
-    [worker] = server.children()
-    worker.kill()
-    asked.join(30)
-    assert outcomes == ["crash"]
-    assert pool.verify([("\\boxed{4}", "\\boxed{4}")] * 2) == ["correct"] * 2
-    server.kill()
-    assert pool.verify([("\\boxed{4}", "\\boxed{4}")]) == ["correct"]
-    assert pool._servers[0].pid != server.pid
-    pool.close()
-    pool.close()
-    assert not pool._servers
+CODE = """if True:
+    import sys
+    from gdro.tasks.rewards import MathReward
+    print(MathReward(time_limit=15).verify([("\\\\boxed{4}", "\\\\boxed{10000000!}")]))
+"""
 
 
-KILL = "os.kill(os.getpid(), 9)"
+@pytest.mark.parametrize("victim", ["worker", "server", "program"])
+def test_what_is_killed_leaves_no_process(victim):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", CODE], **pipes) as program:
+        deadline, family = time.monotonic() + 60, []
+        while len(family) < 2:  # the server and a worker that is at it
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+            family = psutil.Process(program.pid).children(recursive=True)
+        time.sleep(1)
+        server, worker = family
+        os.kill({"worker": worker.pid, "server": server.pid, "program": program.pid}[victim], signal.SIGKILL)
+        printed, errors = program.communicate(timeout=90)
+    if victim == "worker":
+        assert "['crash']" in printed
+    elif victim == "server":
+        assert "RuntimeError: the verification failed" in errors
+    assert psutil.wait_procs(family, timeout=90)[1] == []
 
 
-# idle, and at work for many seconds
-@pytest.mark.parametrize(("ending", "answer"), [("sys.exit()", "4"), (KILL, "4"), (KILL, "10000000!")])
-def test_a_forgotten_reward_leaves_no_process_when_the_program_ends(ending, answer):
-    code = (
-        "import os, sys, psutil, threading, time\nfrom gdro.tasks.rewards import MathReward\n"
-        "reward = MathReward(workers=2)\nreward(['\\\\boxed{4}'], ['4'])\n"
-        f"given = ['\\\\boxed{{{answer}}}'], ['5']\n"
-        "threading.Thread(target=reward, args=given, daemon=True).start()\ntime.sleep(1)\n"
-        "print(*(p.pid for p in psutil.Process().children(recursive=True)), flush=True)\n"
-    )
-    run = subprocess.run([sys.executable, "-W", "error", "-c", code + ending], capture_output=True, text=True)
-    assert run.stderr == ""
-    left = [int(pid) for pid in run.stdout.split()]
-    assert len(left) == 1 + (answer != "4")
-    deadline = time.monotonic() + 20
-    while any(psutil.pid_exists(pid) for pid in left):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+def test_a_failed_verification_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(rewards, "SCRIPT", tmp_path / "nowhere.py")
+    with pytest.raises(RuntimeError, match="the verification failed"):
+        MathReward().verify([("4", "4")])
 
 
-def test_a_server_that_cannot_start_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(rewards, "SERVER", tmp_path / "nowhere.py")
-    with pytest.raises(RuntimeError, match="the verification server ended"):
-        MathReward(workers=1).verify([("4", "4")])
-
-
-@pytest.mark.parametrize("change", [{"time_limit": 0}, {"time_limit": float("inf")}, {"workers": 0}])
-def test_bad_limits_are_refused(change):
-    with pytest.raises(ValueError, match=f"{next(iter(change))} must be"):
-        MathReward(**change)
-
-
-def test_a_missing_math_verify_names_the_extra(monkeypatch):
+def test_what_cannot_be_made_is_refused(monkeypatch):
+    for limit in (0, float("inf")):
+        with pytest.raises(ValueError, match="time_limit must be"):
+            MathReward(time_limit=limit)
     monkeypatch.setattr(rewards.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'gdro\[math\]'"):
         MathReward()

@@ -1,5 +1,6 @@
 """The main job as people start it: snakemake, papermill and real notebooks on the smoke profile."""
 
+import fcntl
 import os
 import re
 import signal
@@ -137,20 +138,42 @@ def test_a_training_that_fails_is_named_and_leaves_no_record(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stopped_job_leaves_no_process(tmp_path):
+@pytest.mark.parametrize("victim", ["stopped", "console", "snakemake", "papermill"])
+def test_whoever_is_killed_takes_the_training_with_it_and_the_same_command_resumes(tmp_path, victim):
     train = {"max_steps": 2000, "prompts_per_step": 8, "save_steps": 500}
-    log = tmp_path / "runs" / "logs" / "train-rollout-seed0.log"
-    with start(SCRIPT, changed(tmp_path, train=train), "--runs", tmp_path / "runs") as process:
+    path, runs = changed(tmp_path, train=train), tmp_path / "runs"
+    log = runs / "logs" / "train-rollout-seed0.log"
+    with start(SCRIPT, path, "--runs", runs) as process:
         for _ in range(1200):
             if log.is_file() and "from step 0" in log.read_text():
                 break
             time.sleep(0.1)
         family = psutil.Process(process.pid).children(recursive=True)
         assert len(family) >= 3  # snakemake, papermill, the kernel
-        process.send_signal(signal.SIGTERM)
+        named = {"snakemake": "snakemake", "papermill": "gdro.notebooks"}.get(victim)
+        if victim == "stopped":
+            process.send_signal(signal.SIGTERM)
+        elif victim == "console":
+            process.kill()
+        else:
+            next(member for member in family if named in member.cmdline()).kill()
         printed, _ = process.communicate(timeout=120)
-    assert "the same command resumes" in printed
+    assert ("the same command resumes" in printed) == (victim == "stopped")
     assert psutil.wait_procs(family, timeout=30)[1] == []
+    if victim == "snakemake":  # no lock is left that would have to be removed by hand
+        changed(tmp_path, train=train | {"max_steps": 8, "save_steps": 4})
+        code, printed = run(SCRIPT, path, "--runs", runs, "--until", "train")
+        assert code == 0, printed
+        assert "train-rollout-seed0" in printed
+
+
+@pytest.mark.slow
+def test_two_runs_in_one_folder_are_refused(tmp_path):
+    (tmp_path / "logs").mkdir()
+    with (tmp_path / "logs" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, printed = run(SCRIPT, "smoke", "--runs", tmp_path)
+    assert (code, "another run writes to" in printed) == (2, True)
 
 
 @pytest.mark.parametrize(

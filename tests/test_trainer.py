@@ -1,6 +1,7 @@
 """GDROTrainer against TRL itself: equal where it should be, true groups, resumed runs, bad input."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,10 +15,10 @@ import tiny_run
 import torch
 from safetensors.torch import load_file
 from trl import GRPOConfig, GRPOTrainer
-from trl.trainer.utils import RepeatSampler
 
+from gdro.checkpoints import LEDGER, last_whole
 from gdro.records import load_state, read_table
-from gdro.trainer import STATE_FILE, GDROConfig, GDROTrainer, ResumableSampler, whole_checkpoints
+from gdro.trainer import GDROConfig, GDROTrainer
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -151,7 +152,7 @@ def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path):
     whole = start(tmp_path / "whole")
     cut = start(tmp_path / "cut")
     deadline = time.monotonic() + 300
-    while not (tmp_path / "cut" / "checkpoint-8" / STATE_FILE).exists():
+    while not (tmp_path / "cut" / "checkpoint-8" / LEDGER).exists():
         assert cut.poll() is None, cut.stderr.read().decode()
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -170,23 +171,83 @@ def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path):
     np.testing.assert_equal(states[0], states[1])
 
 
-def test_a_checkpoint_without_our_state_is_not_whole(tmp_path):
-    for step in (4, 12, 8):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-    for step in (4, 8):
-        (tmp_path / f"checkpoint-{step}" / STATE_FILE).touch()
-    assert [folder.name for folder in whole_checkpoints(tmp_path)] == ["checkpoint-4", "checkpoint-8"]
+def cut_short(folder, other, file):
+    (folder / file).write_bytes((folder / file).read_bytes()[:-1])
 
 
-def test_an_epoch_has_the_same_order_in_a_fresh_process():
-    stock = RepeatSampler(list(range(20)), mini_repeat_count=1, batch_size=5, seed=7)
-    orders = [list(stock) for _ in range(3)]
-    for epoch in (2, 0, 1):
-        fresh = ResumableSampler(
-            list(range(20)), mini_repeat_count=1, batch_size=5, seed=7, epoch=lambda epoch=epoch: epoch
-        )
-        assert list(fresh) == orders[epoch]
-    assert orders[0] != orders[1] != orders[2]
+def flip_a_bit(folder, other, file):
+    data = bytearray((folder / file).read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / file).write_bytes(data)
+
+
+def swap(folder, other, file):
+    held = (folder / file).read_bytes()
+    (folder / file).write_bytes((other / file).read_bytes())
+    (other / file).write_bytes(held)
+
+
+def delete(folder, other, file):
+    (folder / file).unlink()
+
+
+@pytest.fixture(scope="module")
+def checkpoints(base, tmp_path_factory):
+    """A run's folder with checkpoint-2 and checkpoint-4, of 6 steps."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    trained(GDROTrainer, GDROConfig, base, folder, steps=4, save_strategy="steps", save_steps=2)
+    return folder
+
+
+FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
+
+
+@pytest.mark.parametrize("file", [*FILES, "gdro_state.json", LEDGER])
+@pytest.mark.parametrize("damage", [cut_short, flip_a_bit, swap, delete])
+def test_a_broken_checkpoint_is_not_resumed_from(checkpoints, tmp_path, capsys, damage, file):
+    run = tmp_path / "run"
+    shutil.copytree(checkpoints, run)
+    older, newest = run / "checkpoint-2", run / "checkpoint-4"
+    assert last_whole(run) == newest
+    damage(newest, tmp_path if damage is delete else shutil.copytree(older, tmp_path / "copy"), file)
+    assert last_whole(run) == older
+    if (damage, file) != (delete, LEDGER):  # as a checkpoint that was not completed
+        assert f"{newest}" in (said := capsys.readouterr().out)
+        assert said.endswith("Resuming from checkpoint-2, which is whole\n")
+    with pytest.raises(
+        ValueError, match=r"gdro_ledger.json is broken|is not as it was written|holds the files"
+    ):
+        last_whole(run, newest)
+    (cut_short if damage is swap else damage)(older, newest, file)
+    if (damage, file) == (delete, LEDGER):
+        assert last_whole(run) is None
+    else:
+        with pytest.raises(
+            ValueError, match=r"checkpoint-4.*checkpoint-2.*Put the files back, or delete .*run"
+        ):
+            last_whole(run)
+
+
+def test_nothing_of_a_broken_checkpoint_is_loaded_and_the_older_one_is_resumed(
+    base, checkpoints, tmp_path, capsys
+):
+    run = tmp_path / "run"
+    shutil.copytree(checkpoints, run)
+    (run / "checkpoint-8").mkdir()  # killed while it was written
+    flip_a_bit(run / "checkpoint-4", None, "optimizer.pt")
+    args = tiny_run.arguments(GDROConfig, run, max_steps=4)
+    trainer = tiny_run.make_trainer(GDROTrainer, args, base)
+    before = [parameter.clone() for parameter in trainer.model.parameters()]
+    with pytest.raises(
+        ValueError, match=r"optimizer.pt is not as it was written \(\d+ bytes, now \d+ bytes\)"
+    ):
+        trainer.train(resume_from_checkpoint=str(run / "checkpoint-4"))
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
+    trainer.train(resume_from_checkpoint=True)
+    assert "Resuming from checkpoint-2" in capsys.readouterr().out
+    whole = load_file(checkpoints / "checkpoint-4" / "model.safetensors")
+    assert len(trainer.record) == 4
+    assert all(torch.equal(p, whole[n]) for n, p in trainer.model.named_parameters() if n in whole)
 
 
 # Bad input, refused before compute
@@ -258,7 +319,6 @@ def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, words):
         ),
         ({"advantage_clip": -1.0}, r"advantage_clip must be a number in \(0, inf\)"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, r"use 'sum_then_normalize'"),
-        ({"remove_unused_columns": True}, r"remove_unused_columns must be False"),
     ],
 )
 def test_settings_that_cannot_be_met(base, tmp_path, changes, message):

@@ -3,13 +3,10 @@
 Engines are few, since each takes seconds to start: the module's fixtures hold what several tests look at.
 """
 
-import importlib.util
 import json
 import os
 import socket
 import subprocess
-import sys
-import tempfile
 import time
 import urllib.request
 from contextlib import contextmanager, suppress
@@ -17,27 +14,30 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import transformers
+from tiny_models import byte_tokenizer, save_tiny_model
+from tiny_run import arguments, half_right, make_base, make_task, make_trainer
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("trl")
-
-from tiny_models import byte_tokenizer, save_tiny_model  # noqa: E402
-from tiny_run import arguments, half_right, make_base, make_task, make_trainer  # noqa: E402
-
-from gdro import vllm_sampling  # noqa: E402
-from gdro.evaluate import evaluate, evaluate_with_vllm  # noqa: E402
-from gdro.trainer import GDROConfig, GDROTrainer  # noqa: E402
-from gdro.vllm_sampling import prompt_ids, sample_with_vllm, stop_tokens  # noqa: E402
+from gdro import evaluate
+from gdro.evaluate import evaluate_model
+from gdro.models import stop_tokens
+from gdro.tasks import prompt_ids
+from gdro.trainer import GDROConfig, GDROTrainer
 
 REPOSITORY = Path(__file__).parents[1]
-OWN_PYTHON = REPOSITORY / ".venv-vllm" / "bin" / "python"
-PYTHON = os.environ.get("GDRO_VLLM_PYTHON") or (str(OWN_PYTHON) if OWN_PYTHON.is_file() else None)
-needs_vllm = pytest.mark.skipif(
-    PYTHON is None, reason="no interpreter with vLLM: make setup-engines, or set GDRO_VLLM_PYTHON"
-)
+PYTHON = str(REPOSITORY / ".venv-vllm" / "bin" / "python")
+needs_vllm = pytest.mark.skipif(not Path(PYTHON).exists(), reason="no vLLM: `make setup-engines` brings it")
 CHAT = [{"role": "user", "content": "Say something."}]
-BASICS = {"samples": 2, "max_new_tokens": 4, "temperature": 1.0}
+SAMPLE = """if True:
+    import json, sys
+    import gdro.experiment  # which sets vLLM's environment, as in a job
+    from gdro.evaluate import _by_vllm
+    from transformers import AutoTokenizer
+    job = json.load(sys.stdin)
+    tokens = _by_vllm(job["folder"], AutoTokenizer.from_pretrained(job["folder"]), **job["options"])
+    open(job["out"], "w").write(json.dumps(tokens))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -67,32 +67,30 @@ def load(folder):
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="float32"), tokenizer
 
 
-@pytest.fixture(scope="module", autouse=True)
-def python_with_vllm():
-    with pytest.MonkeyPatch.context() as patch:
-        if PYTHON is not None:
-            patch.setenv("GDRO_VLLM_PYTHON", PYTHON)
-        yield
-
-
 # Sampling
 
-ON_CPU = {"gpu_memory_utilization": 0.1, "dtype": "float32"}
-GREEDY = {"samples": 1, "max_new_tokens": 16, "temperature": 1.0, "top_k": 1}
 PROMPTS = ["a", "What is 2 + 2?", CHAT, "abc " * 20]
 
 
-def completions_of_transformers(model, tokenizer, **options):
-    """What `evaluate` samples, as the reward sees it, and its numbers of tokens."""
-    seen = {}
+def sample_with_vllm(out, folder, **options):
+    """Tokens that the real vLLM samples from the model in a folder, in a process of its own."""
+    job = {"folder": str(folder), "out": str(out), "options": options | {"gpu_memory_utilization": 0.1}}
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    run = subprocess.run(
+        [PYTHON, "-c", SAMPLE],
+        input=json.dumps(job),
+        text=True,
+        capture_output=True,
+        env=environment,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    return json.loads(out.read_text())
 
-    def keep(prompts, completions, uid):
-        seen["completions"] = completions
-        return [0.0] * len(uid)
 
-    rows = [{"prompt": prompt, "uid": number} for number, prompt in enumerate(PROMPTS)]
-    table = evaluate(model, tokenizer, rows, keep, progress=False, **options)
-    return seen["completions"], [row["tokens"] for row in table]
+def sample(folder, tokenizer, **options):
+    ids = prompt_ids(tokenizer, PROMPTS)
+    return evaluate._by_transformers(folder, tokenizer, ids, **options)
 
 
 @needs_vllm
@@ -105,112 +103,47 @@ def test_greedy_completions_are_those_of_transformers(model_folder, tmp_path):
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
 
-    theirs, tokens = completions_of_transformers(model, tokenizer, **GREEDY)
-    texts, lengths = sample_with_vllm(tmp_path / "model", PROMPTS, **GREEDY, **ON_CPU)
-    assert theirs[2] == [{"role": "assistant", "content": texts[2][0]}]
-    theirs[2] = texts[2][0]
-    assert [text for (text,) in texts] == theirs
-    assert [length for (length,) in lengths] == tokens
-    assert len(set(theirs)) > 1
-    assert tokens[1] <= 6 < max(tokens)
-
-
-def rates(table):
-    return np.array([row["successes"] / row["trials"] for row in table])
+    options = {"samples": 1, "max_new_tokens": 16, "temperature": 1.0, "top_k": 1}
+    theirs = sample(tmp_path / "model", tokenizer, **options)
+    ids = prompt_ids(tokenizer, PROMPTS)
+    ours = sample_with_vllm(tmp_path / "out.json", tmp_path / "model", ids=ids, **options)
+    assert ours == theirs
+    assert len({tuple(row) for row in theirs}) > 1
+    assert len(theirs[1]) <= 6 < max(map(len, theirs))
 
 
 @needs_vllm
-def test_pass_rates_are_those_of_transformers(base):
+def test_pass_rates_are_those_of_transformers(base, tmp_path):
     # The engines' seeds differ: on a CPU both use torch's random numbers in the same order, so that with
     # equal seeds they may sample the same.
-    rows = list(make_task().eval)
-    options = {"samples": 64, "max_new_tokens": 8, "temperature": 1.0}
-    own = options | ON_CPU | {"seed": 6}
-    model, tokenizer = load(base)
-    tables = {}
-    for name, cut in {"all": {}, "cut": {"temperature": 1.3, "top_p": 0.8, "top_k": 3}}.items():
-        theirs = evaluate(model, tokenizer, rows, half_right, seed=5, progress=False, **options | cut)
-        ours = tables[name] = evaluate_with_vllm(base, rows, half_right, **own | cut)
-        assert [row["uid"] for row in ours] == [row["uid"] for row in theirs]
-        assert {row["trials"] for row in ours} == {64}
-        gaps = rates(ours) - rates(theirs)
-        pooled = (rates(ours) + rates(theirs)) / 2
+    rows, (_, tokenizer) = list(make_task().eval), load(base)
+    answers = [row["answer"] for row in rows for _ in range(64)]
+
+    def rates(tokens):
+        texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return np.reshape(half_right(texts, answers), (len(rows), 64)).mean(axis=1)
+
+    ids = prompt_ids(tokenizer, [row["prompt"] for row in rows])
+    plain = {"ids": ids, "samples": 64, "max_new_tokens": 8, "temperature": 1.0}
+    cut = plain | {"temperature": 1.3, "top_p": 0.8, "top_k": 3}
+    found = [sample_with_vllm(tmp_path / "out.json", base, seed=6, **call) for call in (plain, cut, plain)]
+    assert found[0] == found[2]  # equal seeds
+    for call, tokens in zip((plain, cut), found, strict=False):
+        theirs = rates(evaluate._by_transformers(base, tokenizer, seed=5, **call))
+        gaps, pooled = rates(tokens) - theirs, (rates(tokens) + theirs) / 2
         errors = np.sqrt(2 * np.maximum(pooled * (1 - pooled), 1 / 64) / 64)
         # 4.5 standard errors for each of 30 prompts: exceeded with probability below 1 in 4,000;
         # leaving out top_p alone shifts the mean by 12 of them, leaving out top_k alone by 19
         assert np.abs(gaps / errors).max() < 4.5
         assert abs(gaps.mean()) < 4.5 * np.sqrt((errors**2).sum()) / len(gaps)
     # truncation changes the rates by more than the engines differ
-    between = rates(tables["cut"]).mean() - rates(tables["all"]).mean()
-    assert abs(between) > 3 * abs(gaps.mean())
-    assert evaluate_with_vllm(base, rows, half_right, **own) == tables["all"]  # equal seeds
+    assert abs(rates(found[1]).mean() - rates(found[0]).mean()) > 3 * abs(gaps.mean())
 
 
-# Sampling without an engine
-
-
-@pytest.mark.parametrize(
-    ("stub", "message"),
-    [
-        # FlashInfer's sampler would be compiled when the engine warms up, which takes the CUDA toolkit
-        ("import os; raise ValueError(os.environ['VLLM_USE_FLASHINFER_SAMPLER'])", "ValueError: 0\n"),
-        (
-            "print('EngineError: the cause'); raise RuntimeError('see above')",
-            r"failed with exit code 1: EngineError: the cause\n(.*\n)*.*above",
-        ),
-    ],
-)
-def test_vllm_gets_its_environment_and_a_failure_names_the_cause(tmp_path, monkeypatch, stub, message):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "stub").mkdir()
-    (tmp_path / "stub" / "vllm.py").write_text(stub)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "stub"))
-    monkeypatch.setenv("GDRO_VLLM_PYTHON", sys.executable)
-    with pytest.raises(RuntimeError, match=message):
-        sample_with_vllm("owner/name", ["a"], **BASICS)
-    assert [path.name for path in tmp_path.iterdir()] == ["stub"]
-
-
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="this interpreter has vLLM")
-def test_an_interpreter_without_vllm_is_named_with_the_remedy(model_folder, monkeypatch):
-    monkeypatch.delenv("GDRO_VLLM_PYTHON", raising=False)
-    with pytest.raises(RuntimeError, match=r"no vllm for .*gdro\[gpu\].*GDRO_VLLM_PYTHON"):
-        sample_with_vllm(model_folder, ["a"], **BASICS)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"samples": 0}, "samples must be an integer of at least 1, got 0"),
-        ({"temperature": 0.0}, r"temperature must be a number in \(0, inf\), got 0.0"),
-        ({"top_p": 0.0}, r"top_p must be a number in \(0, 1\], got 0.0"),
-        ({"top_k": -1}, "top_k must be an integer of at least 0"),
-        ({"prompts": ["a", ""]}, "prompts must be one or more"),
-    ],
-)
-def test_bad_arguments_are_refused_before_a_process_starts(model_folder, monkeypatch, change, message):
-    monkeypatch.setattr(vllm_sampling, "_run", lambda *_: pytest.fail("a process was started"))
-    with pytest.raises(ValueError, match=message):
-        sample_with_vllm(**{"model": model_folder, "prompts": ["a"], **BASICS} | change)
-
-
-def test_an_adapter_and_a_missing_interpreter_are_refused(model_folder, tmp_path, monkeypatch):
-    (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"model must be a folder with config.json.*merged_model"):
-        sample_with_vllm(tmp_path, ["a"], **BASICS)
-    monkeypatch.setenv("GDRO_VLLM_PYTHON", "/nowhere/python")
-    with pytest.raises(ValueError, match=r"GDRO_VLLM_PYTHON must be an interpreter .*got '/nowhere/python'"):
-        sample_with_vllm(model_folder, ["a"], **BASICS)
-
-
-def test_a_chat_needs_a_template():
+def test_a_chat_is_completed_up_to_its_answer():
     tokenizer = byte_tokenizer()
     (ids,) = prompt_ids(tokenizer, [CHAT])
     assert tokenizer.decode(ids) == "user: Say something.\nassistant: "
-    assert ids == tokenizer.apply_chat_template(CHAT, add_generation_prompt=True)["input_ids"]
-    tokenizer.chat_template = None
-    with pytest.raises(ValueError, match="texts for a tokenizer without chat template"):
-        prompt_ids(tokenizer, ["a", CHAT])
 
 
 def test_stop_tokens_are_those_of_tokenizer_generation_config_and_chat_template():
@@ -224,26 +157,20 @@ def test_stop_tokens_are_those_of_tokenizer_generation_config_and_chat_template(
     assert stop_tokens(tokenizer, end) == [end, tokenizer.convert_tokens_to_ids("<|im_end|>")]
 
 
-def test_the_module_starts_with_the_standard_library_alone():
-    code = f"import runpy, sys; runpy.run_path({vllm_sampling.__file__!r}, run_name='x')"
-    checks = "; assert not {'torch', 'numpy', 'transformers', 'gdro'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-P", "-c", code + checks], check=True)
-
-
 # Evaluation: what both engines share
 
 
 def evaluated(monkeypatch, rows, reward, texts):
-    """`evaluate_with_vllm` with completions that are given."""
-    lengths = [[len(text) for text in row] for row in texts]
-    monkeypatch.setattr("gdro.evaluate.sample_with_vllm", lambda *_, **__: (texts, lengths))
-    return evaluate_with_vllm("folder", rows, reward, samples=2, max_new_tokens=4, temperature=1.0)
+    """`evaluate_model` with completions that are given, in bytes."""
+    tokenizer = byte_tokenizer()
+    monkeypatch.setattr(evaluate, "_by_vllm", lambda *_: [tokenizer(text)["input_ids"] for text in texts])
+    return evaluate_model("folder", tokenizer, rows, reward, engine="vllm", samples=2)
 
 
 def test_counts_and_what_the_reward_receives(monkeypatch):
     rows = [
         {"prompt": "p", "uid": "a", "answer": "x", "level": 3, "dataset": "one"},
-        {"prompt": CHAT, "uid": "b", "answer": "y", "dataset": "two", "family": "f", "subject": "s"},
+        {"prompt": CHAT, "uid": "b", "answer": "y", "dataset": "two", "family": "f"},
     ]
     seen = {}
 
@@ -251,61 +178,31 @@ def test_counts_and_what_the_reward_receives(monkeypatch):
         seen.update(columns, prompts=prompts, completions=completions)
         return [1.0, 0.0, -1.0, 0.0]
 
-    counts = {
-        "uid": "a",
-        "family": "",
-        "dataset": "one",
-        "level": 3,
-        "successes": 1,
-        "trials": 2,
-        "tokens": 3,
-    }
-    others = {
-        "uid": "b",
-        "family": "f",
-        "dataset": "two",
-        "subject": "s",
-        "successes": 0,
-        "trials": 2,
-        "tokens": 2,
-    }
-    assert evaluated(monkeypatch, rows, reward, [["x", "yy"], ["x", "z"]]) == [counts, others]
+    assert evaluated(monkeypatch, rows, reward, ["x", "yy", "x", "z"]) == [
+        {"uid": "a", "dataset": "one", "successes": 1, "trials": 2, "tokens": 3},
+        {"uid": "b", "family": "f", "dataset": "two", "successes": 0, "trials": 2, "tokens": 2},
+    ]
     assert seen["uid"] == ["a", "a", "b", "b"]
     assert seen["answer"] == ["x", "x", "y", "y"]
     assert seen["level"] == [3, 3, None, None]
     assert seen["prompts"] == ["p", "p", CHAT, CHAT]
     assert seen["completions"][:2] == ["x", "yy"]
     assert seen["completions"][3] == [{"role": "assistant", "content": "z"}]
+    with pytest.raises(ValueError, match="the reward must be finite, got nan at position 0"):
+        evaluated(monkeypatch, rows, lambda **_: [None, 1.0, 1.0, 1.0], ["x"] * 4)
 
 
-@pytest.mark.parametrize(
-    ("rows", "scores", "message"),
-    [
-        ([{"prompt": "p", "uid": "a"}], [1.0], "reward must return 2 numbers, .* got 1"),
-        ([{"prompt": "p", "uid": "a"}], [1.0, None], "got None for prompt 'a'"),
-        ([{"prompt": "p", "uid": "a"}], [float("nan"), 1.0], "got nan for prompt 'a'"),
-        ([{"prompt": "p"}], [1.0, 1.0], "row 0 must have a column 'uid'"),
-        ([], [], "rows must hold at least one"),
-    ],
-)
-def test_bad_rows_and_rewards_are_refused(monkeypatch, rows, scores, message):
-    with pytest.raises(ValueError, match=message):
-        evaluated(monkeypatch, rows, lambda **_: scores, [["x", "y"]])
-
-
-def test_padding_that_is_also_the_end_is_not_counted(model_folder):
+def test_padding_that_is_also_the_end_is_not_counted(model_folder, tmp_path):
     model, tokenizer = load(model_folder)
-    rows = [{"prompt": prompt, "uid": prompt} for prompt in ("a", "What is 2 + 2?")]
-    tokens = {}
+    with torch.no_grad():
+        model.lm_head.weight[tokenizer.eos_token_id] = 0  # ends now and then
+    model.save_pretrained(tmp_path)
+    tokens = []
     for pad in ("<pad>", "<eos>"):
         tokenizer.pad_token = pad
-        with torch.no_grad():
-            model.lm_head.weight[tokenizer.eos_token_id] = 0  # ends now and then
-        options = {"samples": 40, "max_new_tokens": 30, "temperature": 5.0, "progress": False}
-        table = evaluate(model, tokenizer, rows, lambda completions, **_: [0.0] * len(completions), **options)
-        tokens[pad] = [row["tokens"] for row in table]
-    assert tokens["<pad>"] == tokens["<eos>"]
-    assert max(tokens["<pad>"]) < 40 * 30  # some ended
+        tokens.append(sample(tmp_path, tokenizer, samples=20, max_new_tokens=30, temperature=5.0))
+    assert tokens[0] == tokens[1]
+    assert min(map(len, tokens[0])) < 30  # some ended
 
 
 # Training through TRL

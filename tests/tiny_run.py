@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from gdro.models import tiny_base
 from gdro.records import save_state, write_table
 from gdro.tasks import chain
-from gdro.trainer import GDROConfig, GDROTrainer, whole_checkpoints
+from gdro.trainer import GDROConfig, GDROTrainer
 
 STEPS = 14
 PROMPTS = 48  # three and a half batches an epoch would drop some: 6 steps an epoch
@@ -71,8 +71,7 @@ def main(base, output):
     output = Path(output)
     args = arguments(GDROConfig, output, save_strategy="steps", save_steps=4, gdro_method="both")
     trainer = make_trainer(GDROTrainer, args, base)
-    whole = whole_checkpoints(output)
-    trainer.train(resume_from_checkpoint=str(whole[-1]) if whole else None)
+    trainer.train(resume_from_checkpoint=True)
     weights = {name: tensor.contiguous() for name, tensor in trainer.model.named_parameters()}
     save_file({name: tensor.detach() for name, tensor in weights.items()}, output / "weights.safetensors")
     save_state(output / "controller.safetensors", trainer.controller.state_dict())

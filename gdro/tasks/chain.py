@@ -1,13 +1,11 @@
 """The embedded task: chains of one made-up operation, answered step by step.
 
-A prompt reads ``7*4*3?`` and its one correct answer ``7*4=8;8*3=4``. The signs mean nothing outside
-this file: each family of prompts owns one operator sign and one random table f(a, b) of digits, so
-that no fact learned on one family is of use to another, unless they share a table. Families differ
-in how often they are trained on, in size and in how well the base model was taught, which makes
-them what GDRO is about: skills that are rare and skills that are hard.
+A prompt reads ``7*4*3?`` and its one correct answer ``7*4=8;8*3=4``. Each family of prompts owns one
+operator sign and one random table f(a, b) of digits, so that no fact learned on one family is of use to
+another, unless they share a table. Families differ in how often they are trained on, in size and in how
+well the base was taught, which makes them what GDRO is about: skills that are rare and skills that are hard.
 
-Array names end in their axes: D digits of one family (0 … n_digits - 1), P prompts, O operands of
-a prompt, T steps of a chain (T = O - 1).
+Axes: D digits of one family (0 … n_digits - 1), P prompts, O operands of a prompt, T steps of a chain.
 """
 
 from __future__ import annotations
@@ -76,11 +74,10 @@ class ChainSpec:
             check_int(field, getattr(self, field), least)
         check_number("accuracy_concentration", self.accuracy_concentration, 0, open_low=True)
         digits = {family.name: family.n_digits for family in self.families if family.table is None}
-        for family in self.families:
+        for family, count in zip(self.families, train_counts(self.families, self.n_train), strict=True):
             if family.table is not None and digits.get(family.table) != family.n_digits:
                 wanted = f"a family with a table of its own for {family.n_digits} digits"
                 raise ValueError(f"table of {family.name!r} must name {wanted}, got {family.table!r}")
-        for family, count in zip(self.families, train_counts(self.families, self.n_train), strict=True):
             have, want = family.n_digits**self.n_operands, count + self.n_eval_per_family
             if want > have:
                 raise ValueError(
@@ -186,8 +183,7 @@ def teach(task: ChainTask, rng: np.random.Generator, n: int) -> tuple[list[str],
 
     Families are drawn evenly, whatever their share; prompts evenly within the family, with repetition,
     never from the evaluation split. At each step the teacher states the fact with that fact's accuracy,
-    else another digit of the family, and continues from what it said. No completion ends in the
-    end-of-text token.
+    else another digit of the family, and continues from what it said.
     """
     check_int("n", n, 1)
     spec = task.spec
@@ -215,11 +211,6 @@ def teach(task: ChainTask, rng: np.random.Generator, n: int) -> tuple[list[str],
 
 def reward(completions: list[str], answer: list[str], **kwargs: Any) -> list[float]:
     """1.0 where a completion equals the one correct text, else 0.0; one of TRL's ``reward_funcs``."""
-    if len(completions) != len(answer):
-        raise ValueError(f"answer must have one entry per completion, got {len(answer)}, {len(completions)}")
-    for completion in completions:
-        if not isinstance(completion, str):
-            raise ValueError(f"completion must be the decoded text, got a {type(completion).__name__}")
     return [float(completion == correct) for completion, correct in zip(completions, answer, strict=True)]
 
 
@@ -235,10 +226,8 @@ def make_tokenizer(spec: ChainSpec) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel({token: place for place, token in enumerate(tokens)}))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
     backend.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token=PAD_TOKEN, eos_token=EOS_TOKEN, padding_side="left",
-        clean_up_tokenization_spaces=False,
-    )  # fmt: skip
+    ends = {"pad_token": PAD_TOKEN, "eos_token": EOS_TOKEN, "padding_side": "left"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=False, **ends)
 
 
 def _uid_offset(spec: ChainSpec, index: int) -> int:

@@ -1,42 +1,34 @@
 """The reward for answers in a box: mathematics by math-verify, multiple choice by its letter.
 
-It is a callable in the shape of TRL's ``reward_funcs``. Nothing is scored in silence: it keeps a
-count of its outcomes, and an answer key that cannot be parsed is an error.
+It is a callable in the shape of TRL's ``reward_funcs``. Nothing is scored in silence: it keeps a count of
+its outcomes, and an answer key that cannot be parsed is an error.
 """
 
-from __future__ import annotations
-
-import contextlib
 import importlib.util
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
-import weakref
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gdro.checks import check_int, check_number
+from gdro.checks import check_number
 
-SERVER = Path(__file__).with_name("verify.py")
+SCRIPT = Path(__file__).with_name("verify.py")
 LETTERS = "ABCDEFGHIJ"
 # how a completion can turn out; all but "correct" are wrong
 OUTCOMES = ("correct", "wrong", "no_box", "unparsed", "error", "timeout", "crash")
 # an escaped brace is a sign of a set and groups nothing
 BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
-CHOICE_KEY = re.compile("[A-J]")
 CHOICE = re.compile(r"\(?([A-J])\)?\s*(?:[.:)].*)?", re.DOTALL)
 SCIENTIFIC = re.compile(r"([+-]?\d+(?:\.\d+)?)[eE]([+-]?\d{1,4})")
 TEXT_COMMAND = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 PERCENT_SIGNS = ("\\%", "%", "\\text{percent}", "\\text{ percent}", "percent")
 
 
-class MathReward(contextlib.AbstractContextManager):
+class MathReward:
     """1 for a completion whose last ``\\boxed{…}`` equals the answer.
 
     An answer of one letter A–J is a choice and compared with the letter in the box; all others are compared
@@ -45,46 +37,39 @@ class MathReward(contextlib.AbstractContextManager):
     Args:
         signed: a wrong completion gets −1 instead of 0.
         time_limit: seconds of wall clock for one answer; one that takes longer is wrong.
-        workers: processes, by default 8: they share memory, and slow answers then overlap. They are
-            started when first needed, and end with this object or the program.
+
+    Attributes:
+        counts: completions by outcome, over all calls.
     """
 
     __name__ = "math_reward"  # TRL names its metrics after it
 
-    def __init__(self, *, signed: bool = False, time_limit: float = 5.0, workers: int | None = None):
-        check_int("workers", workers := 8 if workers is None else workers, 1)
-        check_number("time_limit", time_limit, 0, open_low=True)
+    def __init__(self, *, signed: bool = False, time_limit: float = 5.0) -> None:
+        self.time_limit = check_number("time_limit", time_limit, 0, open_low=True)
         if importlib.util.find_spec("math_verify") is None:
             raise ImportError("math-verify is not installed; pip install 'gdro[math]'")
         self.signed = signed
-        self.counts: Counter[str] = Counter()  # completions by outcome, over all calls
-        self.seconds = 0.0  # wall clock spent
-        # -P: that folder holds a math.py that must not stand in for Python's own
-        self._command = [sys.executable, "-P", "-W", "ignore", str(SERVER), str(workers), str(time_limit)]
-        self._servers: list[subprocess.Popen[str]] = []  # one, while it runs
-        weakref.finalize(self, _kill, self._servers)
+        self.counts = Counter(dict.fromkeys(OUTCOMES, 0))
 
     def __call__(self, completions: Sequence[Any], answer: Sequence[str], **kwargs: Any) -> list[float]:
         """Score R completions: 1.0 for a correct one, else 0.0, or −1.0 if ``signed``.
 
         Args:
-            completions: texts, or chats (lists of messages).
+            completions: texts, or chats (lists of messages), of which the last is read.
             answer: the data set's column; an empty or unparseable one is a ValueError.
-            **kwargs: TRL's other arguments; ``uid`` is used in messages, ``log_metric`` to report
-                the share of each outcome but correct and wrong.
+            **kwargs: TRL's other arguments; ``uid`` is used in messages.
         """
         if len(completions) != len(answer):
             got = f"{len(answer)}, {len(completions)}"
             raise ValueError(f"answer must have one entry per completion, got {got}")
-        started = time.monotonic()
         uids = kwargs.get("uid") or [None] * len(answer)
         outcomes, pairs = ["no_box"] * len(answer), {}
         where = "answer of completion {} (uid {!r}) must be {}, got {!r}"
         for row, (completion, gold) in enumerate(zip(completions, answer, strict=True)):
             if not isinstance(gold, str) or not gold.strip():
                 raise ValueError(where.format(row, uids[row], "a text", gold))
-            box = last_boxed(completion_text(completion))
-            if box is not None and CHOICE_KEY.fullmatch(gold):
+            box = last_boxed(completion if isinstance(completion, str) else completion[-1]["content"])
+            if box is not None and len(gold) == 1 and gold in LETTERS:
                 outcomes[row] = {gold: "correct", None: "unparsed"}.get(chosen_letter(box), "wrong")
             elif box is not None:
                 pairs[row] = boxed(gold), boxed(box if "%" in gold else percent_as_fraction(box))
@@ -93,18 +78,9 @@ class MathReward(contextlib.AbstractContextManager):
                 wanted = "mathematics that math-verify can parse (load_math finds such rows)"
                 raise ValueError(where.format(row, uids[row], wanted, answer[row]))
             outcomes[row] = outcome
-        self.seconds += time.monotonic() - started
-        now = Counter(outcomes)
-        self.counts.update(now)
-        if kwargs.get("log_metric") is not None and outcomes:
-            for name in OUTCOMES[2:]:
-                kwargs["log_metric"](f"{self.__name__}/{name}", now[name] / len(outcomes))
+        self.counts.update(outcomes)
         wrong = -1.0 if self.signed else 0.0
         return [1.0 if outcome == "correct" else wrong for outcome in outcomes]
-
-    def report(self) -> dict[str, float]:
-        """Completions by outcome so far, and the seconds spent."""
-        return {name: self.counts[name] for name in OUTCOMES} | {"seconds": self.seconds}
 
     def verify(self, pairs: Sequence[tuple[str, str | None]]) -> list[str]:
         """Outcome of each (gold, answer), texts for math-verify to parse; equal pairs are sent once.
@@ -115,54 +91,14 @@ class MathReward(contextlib.AbstractContextManager):
         if not pairs:
             return []
         distinct = list(dict.fromkeys(pairs))
-        # the system, short of memory, may have killed the server: once more
-        reply = self._ask(json.dumps(distinct)) or self._ask(json.dumps(distinct))
-        if not reply:
-            raise RuntimeError("the verification server ended; its message is on standard error above")
-        outcomes = dict(zip(distinct, json.loads(reply), strict=True))
+        # -P: that folder holds a math.py that must not stand in for Python's own
+        command = [sys.executable, "-P", "-W", "ignore", str(SCRIPT), str(self.time_limit)]
+        options: dict[str, Any] = {"input": json.dumps(distinct), "text": True, "start_new_session": True}
+        run = subprocess.run(command, stdout=subprocess.PIPE, check=False, **options)
+        if run.returncode:
+            raise RuntimeError("the verification failed; its message is on standard error above")
+        outcomes = dict(zip(distinct, json.loads(run.stdout), strict=True))
         return [outcomes[pair] for pair in pairs]
-
-    def _ask(self, request: str) -> str:
-        """The server's reply, empty if it ended."""
-        if not self._servers:
-            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            self._servers.append(subprocess.Popen(self._command, start_new_session=True, **pipes))
-        server, reply = self._servers[0], ""
-        try:
-            with contextlib.suppress(BrokenPipeError):
-                print(request, file=server.stdin, flush=True)
-                reply = server.stdout.readline()  # type: ignore[union-attr]
-            return reply
-        finally:
-            if not reply:  # it ended, or we are interrupted and must not read this reply later
-                self.close()
-
-    def close(self) -> None:
-        """End the processes; a later call starts others."""
-        _kill(self._servers)
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-
-def _kill(servers: list[subprocess.Popen[str]]) -> None:
-    while servers:
-        server = servers.pop()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)  # with its workers
-        with contextlib.suppress(BrokenPipeError):  # a request that it never read
-            server.communicate()  # closes the pipes and reaps
-
-
-def completion_text(completion: Any) -> str:
-    """The text of a completion: itself, or the content of a chat's last assistant message."""
-    if isinstance(completion, str):
-        return completion
-    if isinstance(completion, Sequence) and all(isinstance(part, dict) for part in completion):
-        turns = [part for part in completion if part.get("role", "assistant") == "assistant"]
-        content = (turns[-1].get("content") if turns else None) or ""  # None: a turn that only calls a tool
-        return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content)
-    raise ValueError(f"completion must be text or a list of messages, got a {type(completion).__name__}")
 
 
 def last_boxed(text: str) -> str | None:

@@ -1,13 +1,10 @@
-"""Verification of mathematical answers, contained in processes of its own.
+"""Verification of mathematical answers, in a process of its own: the other half of `gdro.tasks.rewards`.
 
-What math-verify does with a model's text can run forever or take all memory, also inside C code,
-where no Python code can end it. So this file, run as a script that needs nothing of gdro, is a
-server: it loads math-verify once and forks workers, which an alarm of the system ends when one
-answer takes too long. A request is a JSON line with pairs ``[gold, answer]``, the reply one with
-their outcomes. `gdro.tasks.rewards` is its client.
+What math-verify does with a model's text can run forever or take all memory, also inside C code, where no
+Python code can end it. So this file runs as a script, without gdro: it loads math-verify and forks workers,
+which an alarm of the system ends when one answer takes too long. Standard input has pairs ``[gold, answer]``
+as JSON, standard output their outcomes.
 """
-
-from __future__ import annotations
 
 import contextlib
 import itertools
@@ -20,7 +17,8 @@ import signal
 import sys
 from typing import Any
 
-MEMORY_BYTES = 2 * 2**30  # of one worker
+WORKERS = 8  # they share memory, and slow answers overlap
+MEMORY_BYTES = 2 * 2**30  # of one worker; a runaway computation becomes a MemoryError
 TINY, TINY_TOLERANCE = 1e-4, 0.01
 # by the number that a worker reports; nothing is reported yet at 0
 OUTCOMES = ("", "correct", "wrong", "unparsed", "error", "gold", "bad_gold", "timeout", "crash")
@@ -67,13 +65,13 @@ def _is_refuted(wanted: Any, given: Any) -> bool:
     return 0 < abs(wanted) < TINY and abs(wanted - given) > TINY_TOLERANCE * abs(wanted)
 
 
-def verify_all(pairs: list[list], workers: int, seconds: float) -> list[str]:
+def verify_all(pairs: list[list], seconds: float) -> list[str]:
     """Outcomes by forked workers. The first answer that one leaves without an outcome ended it."""
-    codes = mmap.mmap(-1, len(pairs))  # shared with the workers
+    codes = mmap.mmap(-1, max(1, len(pairs)))  # shared with the workers
     todo, running, parent = list(range(len(pairs))), dict[int, list[int]](), os.getppid()
     while todo or running:
-        while todo and len(running) < workers:
-            size = max(1, len(todo) // (2 * workers))
+        while todo and len(running) < WORKERS:
+            size = max(1, len(todo) // (2 * WORKERS))
             places, todo = todo[:size], todo[size:]
             if not (pid := os.fork()):
                 try:
@@ -88,25 +86,24 @@ def verify_all(pairs: list[list], workers: int, seconds: float) -> list[str]:
             killed_by_alarm = os.waitstatus_to_exitcode(status) == -signal.SIGALRM
             codes[rest[0]] = OUTCOMES.index("timeout" if killed_by_alarm else "crash")
             todo += rest[1:]
-        if os.getppid() != parent:  # nobody waits for the reply any more
+        if os.getppid() != parent:  # nobody waits for the outcomes any more
             os.killpg(0, signal.SIGKILL)
-    return [OUTCOMES[code] for code in codes[:]]
+    return [OUTCOMES[code] for code in codes[: len(pairs)]]
 
 
-def serve(workers: int, seconds: float) -> None:
-    """Answer requests until the input ends. No threads here, so that forks are safe."""
+def main() -> None:
+    """Read pairs, write outcomes. No threads here, so that forks are safe."""
+    pairs, seconds = json.load(sys.stdin), float(sys.argv[1])
+    reply = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # nothing else may write into the reply
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    # of each process; turns a runaway computation into a MemoryError
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # nothing else may write between the replies
     # the first use of a rule imports and builds it: what workers inherit, they need not
     for gold, answer in itertools.pairwise(WARM_UP):
         outcome(f"\\boxed{{{gold}}}", f"\\boxed{{{answer}}}")
-    for line in sys.stdin:
-        print(json.dumps(verify_all(json.loads(line), workers, seconds)), file=replies, flush=True)
+    json.dump(verify_all(pairs, seconds), reply)
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), float(sys.argv[2]))
+    main()
