@@ -20,7 +20,7 @@ MODULES = {
 # imports run downward: a module imports those before it; a package stands for all that is in it
 CORE = """checks lifetime saved metrics beliefs bins theory budget arms methods controller
     __init__ records checkpoints toy""".split()  # noqa: SIM905
-TRAINING = """tasks models qwen3 loop gradients trainer""".split()  # noqa: SIM905
+TRAINING = """tasks models qwen3 loop gradients savings trainer""".split()  # noqa: SIM905
 RUNS = """profiles evaluate experiment style arena_report arena
     paper_figures report notebooks lessons""".split()  # noqa: SIM905
 ORDER = [*CORE, *TRAINING, *RUNS]

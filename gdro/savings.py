@@ -1,0 +1,53 @@
+"""Work that a training step can leave out. Axes: R rollouts, T completion tokens, L prompt tokens."""
+
+from typing import Any
+
+import torch
+
+SUMS = ("dapo", "cispo", "vespo")  # losses that divide by the tokens of the whole generation batch
+
+
+def trimmed(inputs: dict[str, Any], keep: int, loss_type: str) -> tuple[dict[str, Any], float]:
+    """`inputs` of TRL's loss with `keep` of their rows, no wider than the longest prompt and completion left.
+
+    Rows with an advantage are kept first, then the shortest others.
+
+    Returns:
+        The smaller inputs, and the factor that turns TRL's loss on them into that on all rows, as far as it
+        depends on the weights.
+    """
+    masks_RT = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+    lengths_R = inputs["completion_mask"].sum(dim=1)
+    rows_R = torch.arange(len(lengths_R), device=lengths_R.device)
+    if keep < len(rows_R):
+        wanted_R = (inputs["advantages"] != 0) * (1 + lengths_R.max()) - lengths_R
+        rows_R = wanted_R.argsort(descending=True, stable=True)[:keep].sort().values
+    length, prompt = int(lengths_R[rows_R].max()), int(inputs["prompt_mask"][rows_R].sum(dim=1).max())
+    kept = {}
+    for name, value in inputs.items():
+        if torch.is_tensor(value) and value.dim():
+            value = value[rows_R]
+            if value.dim() == 2 and value.size(1) > 1:  # (R, 1) is one number a sequence
+                value = value[:, -prompt:] if name.startswith("prompt") else value[:, :length]
+        kept[name] = value
+    if loss_type in SUMS:
+        return kept, 1.0
+    if loss_type == "bnpo":
+        return kept, float(masks_RT[rows_R].sum() / masks_RT.sum().clamp(min=1))
+    return kept, len(rows_R) / len(lengths_R)
+
+
+class FetchedOnce(torch.utils.data.Dataset):
+    """A data set that keeps the last rows: TRL asks for a generation batch anew at each micro-step."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows, self.last, self.kept = rows, list[int](), list[Any]()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitems__(self, places: list[int]) -> list[Any]:
+        if places != self.last:
+            many = getattr(self.rows, "__getitems__", lambda places: [self.rows[place] for place in places])
+            self.last, self.kept = places, many(places)
+        return self.kept
