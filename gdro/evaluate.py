@@ -14,6 +14,10 @@ from gdro.checks import check_array
 from gdro.models import stop_tokens
 from gdro.tasks import prompt_ids
 
+DEFAULTS = {"top_p": 1.0, "top_k": 0, "seed": 0, "batch_size": 240}
+DEFAULTS |= {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 1}
+Tokens = list[list[int]]
+
 
 def evaluate_model(
     model: str | Path,
@@ -34,11 +38,12 @@ def evaluate_model(
             column that a row lacks is None.
         engine: "hf" or "vllm".
         samples: of each prompt.
-        options: max_new_tokens, temperature, top_p, top_k, seed; batch_size of "hf", tensor_parallel_size
-            and gpu_memory_utilization of "vllm", each of no effect on the other.
+        options: max_new_tokens, temperature, and over DEFAULTS what they name; batch_size is for "hf", the
+            last two for "vllm".
     """
+    options, generate = DEFAULTS | options, {"hf": _by_transformers, "vllm": _by_vllm}[engine]
     ids = prompt_ids(tokenizer, [row["prompt"] for row in rows])
-    tokens_R = {"hf": _by_transformers, "vllm": _by_vllm}[engine](model, tokenizer, ids, samples, **options)
+    tokens_R = generate(model, tokenizer, ids, samples, **options)
     rows_R = [row for row in rows for _ in range(samples)]
     completions = [
         text if isinstance(row["prompt"], str) else [{"role": "assistant", "content": text}]
@@ -59,15 +64,13 @@ def evaluate_model(
 def _by_transformers(
     folder: str | Path,
     tokenizer: Any,
-    ids: list[list[int]],
+    ids: Tokens,
     samples: int,
     *,
-    seed: int = 0,
-    batch_size: int = 256,
-    tensor_parallel_size: int = 1,
-    gpu_memory_utilization: float = 1.0,
-    **sampling: Any,
-) -> list[list[int]]:
+    seed: int,
+    batch_size: int,
+    **options: Any,
+) -> Tokens:
     """Tokens of `samples` completions of each prompt, up to the one that ends them."""
     from tqdm.auto import trange
     from transformers import AutoModelForCausalLM, GenerationConfig
@@ -77,10 +80,11 @@ def _by_transformers(
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
     stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
     # not the model's own repetition penalty, which vLLM does not apply
-    own = {"do_sample": True, "repetition_penalty": 1.0, "top_p": 1.0, "top_k": 0}
+    own = {"do_sample": True, "repetition_penalty": 1.0}
+    own |= {name: options[name] for name in ("max_new_tokens", "temperature", "top_p", "top_k")}
     ends = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": stops}
-    config, ids_R = GenerationConfig(**own | ends | sampling), [row for row in ids for _ in range(samples)]
-    tokens_R: list[list[int]] = []
+    config, ids_R = GenerationConfig(**own | ends), [row for row in ids for _ in range(samples)]
+    tokens_R: Tokens = []
     torch.manual_seed(seed)
     for start in trange(0, len(ids_R), batch_size, desc="evaluate"):
         texts = {"input_ids": ids_R[start : start + batch_size]}
@@ -93,19 +97,7 @@ def _by_transformers(
     return tokens_R
 
 
-def _by_vllm(
-    folder: str | Path,
-    tokenizer: Any,
-    ids: list[list[int]],
-    samples: int,
-    *,
-    max_new_tokens: int,
-    seed: int = 0,
-    batch_size: int = 0,
-    tensor_parallel_size: int = 1,
-    gpu_memory_utilization: float = 0.9,
-    **sampling: Any,
-) -> list[list[int]]:
+def _by_vllm(folder: str | Path, tokenizer: Any, ids: Tokens, samples: int, **options: Any) -> Tokens:
     """The same with vLLM, which makes batches itself."""
     import vllm
 
@@ -114,15 +106,14 @@ def _by_vllm(
         torch.compiler.set_stance("force_eager")
     engine = vllm.LLM(
         str(folder),
-        seed=seed,
-        max_model_len=max(map(len, ids)) + max_new_tokens,
-        tensor_parallel_size=tensor_parallel_size,
-        gpu_memory_utilization=gpu_memory_utilization,
+        max_model_len=max(map(len, ids)) + options["max_new_tokens"],
         enforce_eager=on_cpu,
         disable_log_stats=True,
+        **{name: options[name] for name in ("seed", "gpu_memory_utilization", "tensor_parallel_size")},
     )
     stops = stop_tokens(tokenizer, None)  # vLLM adds those of the generation config
-    ends = {"max_tokens": max_new_tokens, "stop_token_ids": stops, "detokenize": False}
+    ends = {"max_tokens": options["max_new_tokens"], "stop_token_ids": stops, "detokenize": False}
+    cut = {name: options[name] for name in ("temperature", "top_p", "top_k")}
     prompts = [{"prompt_token_ids": row} for row in ids]
-    outputs = engine.generate(prompts, vllm.SamplingParams(n=samples, **ends | sampling), use_tqdm=False)
+    outputs = engine.generate(prompts, vllm.SamplingParams(n=samples, **ends | cut), use_tqdm=False)
     return [list(completion.token_ids) for output in outputs for completion in output.outputs]

@@ -205,28 +205,25 @@ class GDROTrainer(GRPOTrainer):
             self._rewards_R = (rewards_RF * self.reward_weights.to(rewards_RF.device)).sum(dim=1)
         return rewards_RF
 
+    @torch.no_grad()
     def _surrogate_losses(self, output, rewards_R, group_ids_R, num_prompts):
         """ℓ_ij of (6) for all rollouts at the sampling policy (ρ = 1), (R,); None where it is −A_ij."""
         if not self.controller.needs_losses or self.beta == 0.0:
             return None
-        run = self.controller.run
-        options = (run.advantage_std, run.scale_rewards, run.advantage_clip)
-        kl_R = self.accelerator.gather(self._mean_kl(output)).cpu().numpy()
-        return self.beta * kl_R - group_advantages(rewards_R, group_ids_R, num_prompts, *options)
-
-    @torch.no_grad()
-    def _mean_kl(self, output):
-        """KL(π_θ ‖ π_ref) of each local rollout, averaged over its tokens, by TRL's estimator."""
-        logps = output.get("old_per_token_logps")
+        logps, mask = output.get("old_per_token_logps"), output["completion_mask"]
         if logps is None:
             ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
-            mask = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
+            whole = torch.cat([output["prompt_mask"], mask], dim=1)
             size = {"batch_size": self.args.per_device_train_batch_size}
-            tokens = output["completion_ids"].size(1)
-            logps, *_ = self._get_per_token_logps_and_entropies(self.model, ids, mask, tokens, **size)
-        gap = output["ref_per_token_logps"] - logps
-        mask = output["completion_mask"]
-        return ((gap.exp() - gap - 1) * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+            logps, *_ = self._get_per_token_logps_and_entropies(self.model, ids, whole, mask.size(1), **size)
+        gap = (
+            output["ref_per_token_logps"] - logps
+        )  # of KL(π_θ ‖ π_ref), TRL's estimator averaged over tokens
+        kl_R = ((gap.exp() - gap - 1) * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+        run = self.controller.run
+        rule = (run.advantage_std, run.scale_rewards, run.advantage_clip)
+        advantages_R = group_advantages(rewards_R, group_ids_R, num_prompts, *rule)
+        return self.beta * self.accelerator.gather(kl_R).cpu().numpy() - advantages_R
 
     def _compute_loss(self, model, inputs):
         if not (self.model.training and self.args.trim_batches):
@@ -252,9 +249,9 @@ class GDROTrainer(GRPOTrainer):
         mixed_P = np.bincount(group_ids_R, spread_R**2) > 1e-12
         self._metrics["train"]["frac_reward_zero_std"][-1] = float(1.0 - mixed_P[group_ids_R].mean())
         logged = self._logs["advantages"]
-        for _ in range(min(len(logged), len(advantages_R))):
-            logged.pop()
-        logged.extend(advantages_R.tolist())
+        kept = list(logged)[: -len(advantages_R)]
+        logged.clear()
+        logged.extend(kept + advantages_R.tolist())
 
     def _log_row(self, row):
         """Log every number of the row, lists by bin."""

@@ -32,10 +32,11 @@ CHAT = [{"role": "user", "content": "Say something."}]
 SAMPLE = """if True:
     import json, sys
     import gdro.experiment  # which sets vLLM's environment, as in a job
-    from gdro.evaluate import _by_vllm
+    from gdro.evaluate import DEFAULTS, _by_vllm
     from transformers import AutoTokenizer
     job = json.load(sys.stdin)
-    tokens = _by_vllm(job["folder"], AutoTokenizer.from_pretrained(job["folder"]), **job["options"])
+    tokenizer = AutoTokenizer.from_pretrained(job["folder"])
+    tokens = _by_vllm(job["folder"], tokenizer, **DEFAULTS | job["options"])
     open(job["out"], "w").write(json.dumps(tokens))
 """
 
@@ -90,7 +91,7 @@ def sample_with_vllm(out, folder, **options):
 
 def sample(folder, tokenizer, **options):
     ids = prompt_ids(tokenizer, PROMPTS)
-    return evaluate._by_transformers(folder, tokenizer, ids, **options)
+    return evaluate._by_transformers(folder, tokenizer, ids, **evaluate.DEFAULTS | options)
 
 
 @needs_vllm
@@ -129,7 +130,7 @@ def test_pass_rates_are_those_of_transformers(base, tmp_path):
     found = [sample_with_vllm(tmp_path / "out.json", base, seed=6, **call) for call in (plain, cut, plain)]
     assert found[0] == found[2]  # equal seeds
     for call, tokens in zip((plain, cut), found, strict=False):
-        theirs = rates(evaluate._by_transformers(base, tokenizer, seed=5, **call))
+        theirs = rates(evaluate._by_transformers(base, tokenizer, **evaluate.DEFAULTS | call | {"seed": 5}))
         gaps, pooled = rates(tokens) - theirs, (rates(tokens) + theirs) / 2
         errors = np.sqrt(2 * np.maximum(pooled * (1 - pooled), 1 / 64) / 64)
         # 4.5 standard errors for each of 30 prompts: exceeded with probability below 1 in 4,000;
@@ -163,7 +164,9 @@ def test_stop_tokens_are_those_of_tokenizer_generation_config_and_chat_template(
 def evaluated(monkeypatch, rows, reward, texts):
     """`evaluate_model` with completions that are given, in bytes."""
     tokenizer = byte_tokenizer()
-    monkeypatch.setattr(evaluate, "_by_vllm", lambda *_: [tokenizer(text)["input_ids"] for text in texts])
+    monkeypatch.setattr(
+        evaluate, "_by_vllm", lambda *_, **__: [tokenizer(text)["input_ids"] for text in texts]
+    )
     return evaluate_model("folder", tokenizer, rows, reward, engine="vllm", samples=2)
 
 
