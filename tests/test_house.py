@@ -22,7 +22,7 @@ CORE = """checks saved metrics beliefs bins theory budget arms methods controlle
     toy""".split()  # noqa: SIM905
 TRAINING = """tasks vllm_sampling models qwen3 config loop gradients trainer""".split()  # noqa: SIM905
 RUNS = """profiles evaluate training experiment style arena_report arena
-    paper_figures report notebooks lessons""".split()  # noqa: SIM905
+    paper_figures report notebooks exercises lessons""".split()  # noqa: SIM905
 ORDER = [*CORE, *TRAINING, *RUNS]
 TORCH = {"torch", "transformers", "trl", "accelerate", "datasets", "peft", "vllm", "unsloth"}
 
