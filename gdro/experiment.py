@@ -85,22 +85,11 @@ def train(
         ValueError: for options that TRL refuses, and a folder in which another process trains.
         RuntimeError: where launched processes fail, or the record is not that of the profile's budget.
     """
-    folder, settings = Path(folder), profile.train_of(variant)
-    with _only_training_in(folder):
-        source, _, data = _start(profile, variant, cache_dir)
-        if _training(folder).get("identity") != _identity(profile, variant, seed, data):
-            if profile.launch.processes == 1 and profile.launch.config is None:
-                _train_here(profile, variant, seed, folder, source, data)
-            else:
-                _launch(profile, variant, seed, folder, cache_dir)
-    record = read_table(folder / "record.jsonl")
-    spent = sum(row["rollouts_spent"] for row in record)
-    if (len(record), spent) != (settings.generation_batches, settings.budget):
-        raise RuntimeError(
-            f"{folder} has {len(record)} batches and {spent} rollouts, not the profile's "
-            f"{settings.generation_batches} and {settings.budget}; delete it and train again"
-        )
-    return record
+    with only_training_in(Path(folder)):
+        training = Training(profile, variant, seed, Path(folder), cache_dir)
+        if not training.done:
+            (training.launch if training.launched else training.run)()
+    return training.record()
 
 
 def training_arguments(
@@ -156,77 +145,125 @@ def training_arguments(
         raise ValueError(f"train of variant {variant!r}: {error}") from error
 
 
-def _train_here(profile: Profile, variant: str, seed: int, folder: Path, source: str, data: Split) -> None:
-    """Train in this process, which may be one of several that a launcher started."""
-    lengths = data.max_prompt_tokens, data.max_completion_tokens
-    choice = profile.model_of(variant).model_dump(exclude={"source"})
-    loaded = load_model(source, seed=seed, max_length=sum(lengths), **choice)
-    from accelerate.utils import gather_object
-    from datasets import Dataset
-    from transformers import PrinterCallback
+class Training:
+    """One training, which `run` puts together as a cell of notebook 05 does.
 
-    from gdro.trainer import GDROTrainer, ProgressLines
+    Attributes:
+        source: the model to train, a folder or hub id.
+        data: prompts and reward.
+        model_options: arguments of `load_model`, the profile's `model:` block.
+        launched: whether the profile asks for processes of its own.
+    """
 
-    identity = _identity(profile, variant, seed, data)
-    # the name says whose checkpoints these are: those of other settings or data are never resumed
-    checkpoints, world = folder / f"checkpoints-{identity[:8]}", int(os.environ.get("WORLD_SIZE", "1"))
-    args = training_arguments(profile, variant, seed, checkpoints, lengths, world)
-    args._n_gpu = min(args.n_gpu, 1)  # as transformers does itself where one process has one GPU
-    trainer = GDROTrainer(
-        loaded.model,
-        data.reward,
-        args=args,
-        train_dataset=Dataset.from_list(data.rows),
-        processing_class=loaded.tokenizer,
-        peft_config=loaded.peft_config,
-        callbacks=[ProgressLines(f"{variant}, seed {seed}")],
-    )
-    trainer.remove_callback(PrinterCallback)  # prints numbers that the record has
-    if len(set(gather_object([identity]))) > 1:
-        remedy = "clean the data set once and give that copy (task.paths)"
-        raise RuntimeError(f"the processes have dropped different rows of the training data; {remedy}")
-    trainer.train(resume_from_checkpoint=True)
-    is_main, model = trainer.accelerator.is_main_process, folder / "model"
-    if is_main:
-        (folder / "training.json").unlink(missing_ok=True)
-        shutil.rmtree(model, ignore_errors=True)  # of another training
-    trainer.accelerator.wait_for_everyone()
-    trainer.save_model(str(model))  # all processes take part where weights are sharded
-    memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
-    memories, outcomes = zip(*gather_object([(memory, data.report()["outcomes"])]), strict=True)
-    if not is_main:
-        return
-    write_table(folder / "record.jsonl", trainer.record)
-    totals = {name: sum(counts[name] for counts in outcomes) for name in outcomes[0]}
-    report = {
-        "identity": identity,
-        "settings": profile.settings_of(variant, evaluated=False),
-        "steps": args.max_steps,
-        "rollouts": sum(row["rollouts_spent"] for row in trainer.record),
-        "tokens": sum(row["tokens"] for row in trainer.record),
-        "seconds": trainer.seconds,
-        "processes": trainer.accelerator.num_processes,
-        "peak_memory_gib": max(memories) or None,
-        "train_data": data.report() | {"outcomes": totals},
-    }
-    replace_text(folder / "training.json", json.dumps(report | _machine()))
-    for leftover in folder.glob("checkpoints-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    def __init__(
+        self, profile: Profile, variant: str, seed: int, folder: Path, cache_dir: str | Path = CACHE
+    ) -> None:
+        self.profile, self.variant, self.seed = profile, variant, seed
+        self.folder, self.cache_dir, self._settings = folder, cache_dir, profile.train_of(variant)
+        self.source, _, self.data = _start(profile, variant, cache_dir)
+        self._lengths = self.data.max_prompt_tokens, self.data.max_completion_tokens
+        self.model_options = profile.model_of(variant).model_dump(exclude={"source"})
+        self.model_options |= {"seed": seed, "max_length": sum(self._lengths)}
+        self.launched = profile.launch.processes > 1 or profile.launch.config is not None
+        self._identity = _identity(profile, variant, seed, self.data)
 
+    @property
+    def done(self) -> bool:
+        """Whether the folder holds this very training, whole."""
+        return _training(self.folder).get("identity") == self._identity
 
-def _launch(profile: Profile, variant: str, seed: int, folder: Path, cache_dir: str | Path) -> None:
-    """Train on the processes that the profile asks for."""
-    launch, profile_file = profile.launch, folder / "profile.yaml"
-    replace_text(profile_file, profile.model_dump_json())  # JSON is YAML
-    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", launch.processes]
-    if launch.config is not None:
-        launcher = ["accelerate.commands.launch", "--config_file", repository() / launch.config]
-        launcher += ["--num_processes", launch.processes]
-    work = ["-m", "gdro.experiment", "work", profile_file, variant, seed, folder, "--cache-dir", cache_dir]
-    # Jupyter shows what it prints; its processes end with it, and it ends if we are interrupted
-    run = subprocess.run([sys.executable, "-m", *map(str, launcher + work)], check=False)
-    if run.returncode:
-        raise RuntimeError(f"the launched training failed with exit code {run.returncode}; it says why above")
+    def arguments(self) -> Any:
+        """The profile's `train:` block, as a GDROConfig."""
+        # the name says whose checkpoints these are: those of other settings or data are never resumed
+        checkpoints = self.folder / f"checkpoints-{self._identity[:8]}"
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        args = training_arguments(self.profile, self.variant, self.seed, checkpoints, self._lengths, world)
+        args._n_gpu = min(args.n_gpu, 1)  # as transformers does itself where one process has one GPU
+        return args
+
+    def run(self) -> None:
+        """Train in this process, which may be one of several that a launcher started."""
+        loaded = load_model(self.source, **self.model_options)
+        from accelerate.utils import gather_object
+        from datasets import Dataset
+        from transformers import PrinterCallback
+
+        from gdro.trainer import GDROTrainer, ProgressLines
+
+        trainer = GDROTrainer(
+            loaded.model,
+            self.data.reward,
+            args=self.arguments(),
+            train_dataset=Dataset.from_list(self.data.rows),
+            processing_class=loaded.tokenizer,
+            peft_config=loaded.peft_config,
+            callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}")],
+        )
+        trainer.remove_callback(PrinterCallback)  # prints numbers that the record has
+        if len(set(gather_object([self._identity]))) > 1:
+            remedy = "clean the data set once and give that copy (task.paths)"
+            raise RuntimeError(f"the processes have dropped different rows of the training data; {remedy}")
+        trainer.train(resume_from_checkpoint=True)
+        self.save(trainer)
+
+    def save(self, trainer: Any) -> None:
+        """Write model, record and report of a training that has ended, and remove its checkpoints."""
+        from accelerate.utils import gather_object
+
+        is_main, model = trainer.accelerator.is_main_process, self.folder / "model"
+        if is_main:
+            (self.folder / "training.json").unlink(missing_ok=True)
+            shutil.rmtree(model, ignore_errors=True)  # of another training
+        trainer.accelerator.wait_for_everyone()
+        trainer.save_model(str(model))  # all processes take part where weights are sharded
+        memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
+        memories, outcomes = zip(*gather_object([(memory, self.data.report()["outcomes"])]), strict=True)
+        if not is_main:
+            return
+        write_table(self.folder / "record.jsonl", trainer.record)
+        totals = {name: sum(counts[name] for counts in outcomes) for name in outcomes[0]}
+        report = {
+            "identity": self._identity,
+            "settings": self.profile.settings_of(self.variant, evaluated=False),
+            "steps": trainer.args.max_steps,
+            "rollouts": sum(row["rollouts_spent"] for row in trainer.record),
+            "tokens": sum(row["tokens"] for row in trainer.record),
+            "seconds": trainer.seconds,
+            "processes": trainer.accelerator.num_processes,
+            "peak_memory_gib": max(memories) or None,
+            "train_data": self.data.report() | {"outcomes": totals},
+        }
+        replace_text(self.folder / "training.json", json.dumps(report | _machine()))
+        for leftover in self.folder.glob("checkpoints-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def launch(self) -> None:
+        """Train on the processes that the profile asks for."""
+        launch, profile_file = self.profile.launch, self.folder / "profile.yaml"
+        replace_text(profile_file, self.profile.model_dump_json())  # JSON is YAML
+        launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", launch.processes]
+        if launch.config is not None:
+            launcher = ["accelerate.commands.launch", "--config_file", repository() / launch.config]
+            launcher += ["--num_processes", launch.processes]
+        work = ["-m", "gdro.experiment", "work", profile_file, self.variant, self.seed, self.folder]
+        work += ["--cache-dir", self.cache_dir]
+        # Jupyter shows what it prints; its processes end with it, and it ends if we are interrupted
+        run = subprocess.run([sys.executable, "-m", *map(str, launcher + work)], check=False)
+        if run.returncode:
+            raise RuntimeError(
+                f"the launched training failed with exit code {run.returncode}; it says why above"
+            )
+
+    def record(self) -> list[dict[str, Any]]:
+        """The record of the training in the folder; RuntimeError if it is not that of the budget."""
+        record, settings = read_table(self.folder / "record.jsonl"), self._settings
+        spent = sum(row["rollouts_spent"] for row in record)
+        if (len(record), spent) != (settings.generation_batches, settings.budget):
+            raise RuntimeError(
+                f"{self.folder} has {len(record)} batches and {spent} rollouts, not the profile's "
+                f"{settings.generation_batches} and {settings.budget}; delete it and train again"
+            )
+        return record
 
 
 def _identity(profile: Profile, variant: str, seed: int, data: Split) -> str:
@@ -243,7 +280,7 @@ def _training(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _only_training_in(folder: Path) -> Iterator[None]:
+def only_training_in(folder: Path) -> Iterator[None]:
     """Refuse a second training in a folder. The lock ends with the process, however that ends."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
@@ -315,8 +352,7 @@ def main(arguments: list[str] | None = None) -> None:
             training_arguments(profile, variant, 0, "unused", (1, 1))
         print(base(profile, given.cache_dir, progress=True))
     elif given.job == "work":
-        source, _, data = _start(profile, given.variant, given.cache_dir)
-        _train_here(*run, folder, source, data)
+        Training(*run, folder, given.cache_dir).run()
     else:
         (train if given.job == "train" else evaluate)(*run, folder, given.cache_dir)
 

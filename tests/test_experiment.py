@@ -142,7 +142,7 @@ def test_what_other_settings_left_is_neither_resumed_nor_evaluated(made, tmp_pat
 def test_a_complete_training_is_not_repeated_and_its_record_is_checked(made, monkeypatch):
     profile, runs, cache = made
     folder = run_folder(runs, "prompt", 0)
-    monkeypatch.setattr(experiment, "_train_here", None)
+    monkeypatch.setattr(experiment.Training, "run", None)
     assert len(experiment.train(profile, "prompt", 0, folder, cache)) == 6
     record = (folder / "record.jsonl").read_text()
     try:
