@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from gdro import DifficultyBins, PromptGDRO, theory
+from gdro import DifficultyBins, PromptGDRO, metrics, theory
 from gdro.arms import best_joint_arms
 from gdro.bins import move_bins
 from gdro.methods import base, pivotal
@@ -92,12 +92,27 @@ EXERCISES: dict[str, Callable[..., Any]] = {
     "group_advantages": group_advantages,
     "oracle_rollouts": oracle_rollouts,
     "paired_gain": paired_gain,
+    # 05
+    "clipped_loss": lambda ratios, advantages, mask, low, high: (
+        -np.minimum(ratios.T * advantages, ratios.T.clip(1 - low, 1 + high) * advantages).T[mask > 0].mean()
+    ),
+    "kl_of_completions": lambda logps, ref_logps, mask: np.array(
+        [np.mean(np.expm1(gap[m > 0]) - gap[m > 0]) for gap, m in zip(ref_logps - logps, mask, strict=True)]
+    ),
+    "merged_weight": lambda weight, lora_a, lora_b, lora_alpha: (
+        weight + lora_alpha / len(lora_a) * lora_b @ lora_a
+    ),
+    # 06
+    "effective_number": metrics.effective_number,
+    "lead_lag": metrics.lead_lag,
+    "weighted_standard_error": metrics.weighted_standard_error,
     # 07
     "value_for_two": value_for_two,
     "baselines": baselines,
     "draw_by_clocks": draw_by_clocks,
 }
 ARGUMENTS: dict[str, Callable[[np.random.Generator], Any]] = {
+    "advantages": lambda rng: rng.normal(size=3),
     "alpha": lambda rng: rng.gamma(2, 2, 5) + 0.1,
     "arm": lambda rng: int(rng.integers(4)),
     "arm_losses": lambda rng: 50 * rng.normal(size=(2, 4)),
@@ -113,22 +128,33 @@ ARGUMENTS: dict[str, Callable[[np.random.Generator], Any]] = {
     "current": lambda rng: rng.integers(-1, 5, 6),
     "edges": lambda rng: np.arange(1, 5) / 5,
     "ema": lambda rng: rng.uniform(0.05, 0.9),
+    "deviations": lambda rng: rng.random(4),
     "epsilon": lambda rng: rng.random(),
     "estimate": lambda rng: rng.random(6),
     "eta": lambda rng: 10 ** rng.uniform(-1, 3),
     "gamma": lambda rng: rng.random(),
     "group_ids": lambda rng: np.repeat([0, 1, 2], [2, 3, 4]),
     "hysteresis": lambda rng: rng.choice([0.0, 0.03, 0.1]),
+    "high": lambda rng: 0.28,
     "k": lambda rng: int(rng.integers(1, 5)),
+    "logps": lambda rng: -rng.random((3, 4)),
+    "lora_a": lambda rng: rng.normal(size=(2, 3)),
+    "lora_alpha": lambda rng: 8.0,
+    "lora_b": lambda rng: rng.normal(size=(4, 2)),
     "loss": lambda rng: rng.normal(),
     "losses": lambda rng: rng.random(4),
+    "low": lambda rng: 0.2,
+    "mask": lambda rng: 1 * (np.arange(4) < rng.integers(1, 5, (3, 1))),  # tokens said
     "max_weight": lambda rng: 4.0,
     "mean_rollouts": lambda rng: 4,
     "num_bins": lambda rng: 4,
     "past": lambda rng: rng.uniform(0, 4, 3),
     "probabilities": lambda rng: rng.dirichlet(np.ones(4)),
     "rate": lambda rng: rng.random(3),
+    "ratios": lambda rng: rng.lognormal(0, 0.5, (3, 4)),
+    "ref_logps": lambda rng: -rng.random((3, 4)),
     "rewards": lambda rng: rng.integers(0, 2, 9).astype(float),
+    "rollouts": lambda rng: rng.integers(2, 13, 4),
     "scores": lambda rng: rng.random(4),
     "shares": lambda rng: rng.dirichlet(np.ones(4)),
     "size": lambda rng: 3,
@@ -137,6 +163,8 @@ ARGUMENTS: dict[str, Callable[[np.random.Generator], Any]] = {
     "values": lambda rng: rng.random((3, 4)),
     "values_S": lambda rng: rng.random((2, 8)),
     "variances": lambda rng: rng.random(4),
+    "weight": lambda rng: rng.normal(size=(4, 3)),
+    "weights": lambda rng: rng.lognormal(size=4),
     "worth": lambda rng: rng.random(6),
     "visits": lambda rng: np.array([3, 0, 1, rng.integers(0, 9)]),
 }
