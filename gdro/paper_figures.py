@@ -228,10 +228,12 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
 def one_run(record: list[dict], title: str) -> Figure:
     """A single run: share of prompts by bin, weights and rollouts over the steps."""
     runs = [{"variant": "it", "seed": 0, "record": record}]
+    share_STB, rollouts_STB = series(runs, "it", "share"), series(runs, "it", "rollouts")
+    even = np.nansum(share_STB * rollouts_STB) / share_STB.sum()
     panels = {
         "share of prompts": (shares(runs, "it"), None),
         "weight (batch mean 1)": (smoothed(weights(runs, "it")), 1.0),
-        "rollouts per prompt": (smoothed(series(runs, "it", "rollouts")), None),
+        "rollouts per prompt": (smoothed(rollouts_STB), even),
     }
     # a method that has no weights, or moves no rollouts, has no such panel
     return _heatmaps({name: panel for name, panel in panels.items() if np.isfinite(panel[0]).any()}, title)
