@@ -112,7 +112,8 @@ def variant_colors(profile: Profile) -> dict[str, str]:
 
 def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -> Figure:
     """Figure 1: scores, gain over GRPO beside the paper's, weights and rollouts at the end of training."""
-    figure, ((top, gains), (left, right)) = plt.subplots(2, 2, figsize=(WIDTH, 5.0))
+    figure = plt.figure(figsize=(WIDTH, 5.0))
+    (top, gains), (left, right) = (part.subplots(1, 2) for part in figure.subfigures(2, 1))
     colors, names = variant_colors(profile), list(dict.fromkeys(scores["score"]))
     for i, variant in enumerate(colors):
         rows = scores[scores["variant"] == variant].set_index("score").reindex(names)
@@ -284,13 +285,15 @@ def _heatmaps(panels, title):
         if name == "share of prompts":
             mean_BT = np.where(mean_BT > 0, mean_BT, np.nan)
         look: dict[str, Any] = {"cmap": "viridis"}
+        ticks = None
         if center is not None:
             low, high = np.nanmin(mean_BT), np.nanmax(mean_BT)
             norm = TwoSlopeNorm(center, min(low, center - 0.1), max(high, center + 0.1))
             look = {"cmap": DIVERGING, "norm": norm}
+            ticks = np.interp(np.arange(5), [0, 2, 4], [norm.vmin, center, norm.vmax])
         look |= {"aspect": "auto", "origin": "lower", "interpolation": "nearest"}
         image = axis.imshow(mean_BT, extent=(0.5, steps + 0.5, -0.5, bins - 0.5), **look)
-        figure.colorbar(image, ax=axis, format="%.2f")
+        figure.colorbar(image, ax=axis, format="%.2f", ticks=ticks)
         axis.set(xlabel="step", ylabel="bin (0 hardest)", title=name, facecolor=EMPTY, yticks=range(bins))
         axis.grid(False)
     figure.suptitle(f"{title}; grey: no prompts")
