@@ -113,7 +113,8 @@ def variant_colors(profile: Profile) -> dict[str, str]:
 def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -> Figure:
     """Figure 1: scores, gain over GRPO beside the paper's, weights and rollouts at the end of training."""
     figure = plt.figure(figsize=(WIDTH, 5.0))
-    (top, gains), (left, right) = (part.subplots(1, 2) for part in figure.subfigures(2, 1))
+    parts: Any = figure.subfigures(2, 1)
+    (top, gains), (left, right) = (part.subplots(1, 2) for part in parts)
     colors, names = variant_colors(profile), list(dict.fromkeys(scores["score"]))
     for i, variant in enumerate(colors):
         rows = scores[scores["variant"] == variant].set_index("score").reindex(names)
