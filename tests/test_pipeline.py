@@ -130,7 +130,7 @@ def test_a_training_that_fails_is_named_and_leaves_no_record(tmp_path):
     code, printed = run(SCRIPT, changed(tmp_path, train=train), "--runs", tmp_path / "runs")
     assert code != 0
     assert "train-rollout-seed0 failed. The end of" in printed
-    assert "experiment.train(" in printed
+    assert "# GDROTrainer: a model" in printed  # the cell
     assert printed.endswith("Complete jobs are kept. Fix the cause and run the same command again.\n")
     assert (tmp_path / "runs" / "base" / "model.txt").exists()
     left = {path.name for path in (tmp_path / "runs" / "rollout" / "seed0").glob("*")}

@@ -4,11 +4,14 @@ import os
 import subprocess
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
 from conftest import SMALL_PROFILE
+from safetensors.torch import load_file
 from tiny_models import save_tiny_model
 
+from gdro import experiment
 from gdro.experiment import evaluate
 from gdro.notebooks import NotebookError, run_notebook
 from gdro.profiles import load_profile
@@ -60,6 +63,13 @@ def cache(tmp_path_factory):
 def models(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     return {family: save_tiny_model(family, root / family) for family in ("Llama", "Mistral")}
+
+
+def outputs_of(notebook):
+    """What the cells of a notebook have shown, by kind."""
+    outputs = [out for cell in nbformat.read(notebook, as_version=4).cells for out in cell.get("outputs", [])]
+    kinds = {kind for out in outputs for kind in out.get("data", {})}
+    return {kind: [out.data[kind] for out in outputs if kind in out.get("data", {})] for kind in kinds}
 
 
 def train(folder, cache, fields, variant="both"):
@@ -125,7 +135,21 @@ def test_training_does_not_touch_the_evaluation_sets(tmp_path, cache, models):
 def test_lora_on_the_embedded_task(tmp_path, cache):
     found, _, _ = train(tmp_path, cache, CHAIN | {"model": {"kind": "lora", "dtype": "float32"}})
     assert found["settings"]["model"]["kind"] == "lora"
+    shown = outputs_of(tmp_path / "out.ipynb")
+    assert len(shown["image/png"]) == 1  # one picture, drawn anew
+    assert "reward after" in "".join(shown["text/html"])
     assert (tmp_path / "both" / "seed0" / "model" / "adapter_config.json").is_file()
+
+
+def test_the_cell_trains_as_the_job_does(tmp_path, cache):
+    """The trainer that notebook 05 puts together leaves the bits of `experiment.train`."""
+    train(tmp_path, cache, CHAIN)
+    job = tmp_path / "job"
+    record = experiment.train(load_profile(tmp_path / "profile.yaml"), "both", 0, job, cache)
+    notebook = tmp_path / "both" / "seed0"
+    assert record == read_table(notebook / "record.jsonl")
+    ours, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (notebook, job))
+    assert all(ours[name].equal(theirs[name]) for name in ours | theirs)
 
 
 def test_a_launched_training_that_fails_ends_the_run(tmp_path, cache):
