@@ -56,7 +56,8 @@ def shares(runs: list[dict], variant: str, key: str = "") -> np.ndarray:
 def weights(runs: list[dict], variant: str) -> np.ndarray:
     """Weight of each bin over the mean weight of its batch, (S, T, B); NaN where the bin has no prompt."""
     share_STB, weight_STB = series(runs, variant, "share"), series(runs, variant, "weight")
-    mean_ST1 = _ratio(*((share_STB * part).sum(axis=2, keepdims=True) for part in (weight_STB, 1.0)))
+    parts = np.nan_to_num(weight_STB), 1.0
+    mean_ST1 = _ratio(*((share_STB * part).sum(axis=2, keepdims=True) for part in parts))
     return np.where(share_STB > 0, weight_STB, np.nan) / mean_ST1
 
 

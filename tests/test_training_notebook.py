@@ -137,7 +137,7 @@ def test_lora_on_the_embedded_task(tmp_path, cache):
     assert found["settings"]["model"]["kind"] == "lora"
     shown = outputs_of(tmp_path / "out.ipynb")
     assert len(shown["image/png"]) == 1  # one picture, drawn anew
-    assert "reward after" in "".join(shown["text/html"])
+    assert "right of 8" in "".join(shown["text/html"])
     assert (tmp_path / "both" / "seed0" / "model" / "adapter_config.json").is_file()
 
 
