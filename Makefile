@@ -2,6 +2,7 @@
 PYTHON ?= python3
 PROFILE ?= tiny
 CORES ?= 2
+NOTEBOOKS ?= $(wildcard notebooks/0[1-47]*.ipynb)
 BIN := .venv/bin
 READY := .venv/ready
 
@@ -11,17 +12,20 @@ export OPENBLAS_NUM_THREADS := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: run figures test lab setup setup-engines bench fuzz lint clean
+.PHONY: run figures notebooks docs test lab setup setup-engines bench fuzz lint clean
 
 run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (default tiny), in runs/
 	@python scripts/run_profile.py $(PROFILE) --cores $(CORES)
 	@cat runs/$(PROFILE)/results/table.md && echo "figures: runs/$(PROFILE)/figures/, records: runs/$(PROFILE)/"
 
-figures: run  ## figures/ anew: those of the tiny profile's runs and of notebooks 01 to 04 and 07
+figures: run notebooks  ## figures/ anew: those of the tiny profile's runs and of the teaching notebooks
 	cp runs/$(PROFILE)/figures/* figures/
-	for notebook in notebooks/0[1-47]*.ipynb; do \
-		python -m gdro.notebooks $$notebook runs/notebooks/$$(basename $$notebook) || exit 1; \
-	done
+
+notebooks: $(READY)  ## run NOTEBOOKS (default those that teach) and store them with their outputs
+	python scripts/store_notebooks.py $(NOTEBOOKS)
+
+docs: $(READY)  ## all notebooks as web pages, in build/docs
+	jupyter nbconvert --to html --output-dir build/docs notebooks/*.ipynb
 
 test: $(READY)  ## all tests
 	python -m pytest -n $(CORES) --dist loadfile

@@ -22,7 +22,7 @@ CORE = """checks lifetime saved metrics beliefs bins theory budget arms methods 
     __init__ records checkpoints toy""".split()  # noqa: SIM905
 TRAINING = """tasks models qwen3 loop gradients savings trainer""".split()  # noqa: SIM905
 RUNS = """profiles evaluate experiment style arena_report arena
-    paper_figures report notebooks lessons""".split()  # noqa: SIM905
+    paper_figures report notebooks exercises lessons""".split()  # noqa: SIM905
 ORDER = [*CORE, *TRAINING, *RUNS]
 TORCH = {"torch", "transformers", "trl", "accelerate", "datasets", "peft", "vllm", "unsloth"}
 

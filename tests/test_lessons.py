@@ -1,5 +1,8 @@
 """What the notebooks share: exercises, charts, sliders, and gradients of a tiny model."""
 
+import re
+from inspect import signature
+
 import ipywidgets as widgets
 import matplotlib.pyplot as plt
 import numpy as np
@@ -8,6 +11,7 @@ import torch
 
 from gdro import gradients, lessons
 from gdro.bins import move_bins
+from gdro.exercises import EXERCISES
 from gdro.style import COLORS, legend_below, save, use_style
 
 
@@ -23,19 +27,39 @@ def tiny(tmp_path_factory):
     return gradients.load_tiny(20, 16, 1, str(tmp_path_factory.mktemp("bases")))
 
 
-@pytest.mark.parametrize("exercise", lessons.EXERCISES)
-def test_exercises_tell_correct_answers_from_wrong_ones(exercise):
-    answer, hint = lessons.EXERCISES[exercise]
-    assert lessons.check(exercise, answer) == f"{exercise}: correct."
-    assert hint in lessons.check(exercise, 1.5 * np.asarray(answer) + 1e-3)
-    assert lessons.check(exercise, None) == f"{exercise}: no answer yet."
+@pytest.mark.parametrize("name", EXERCISES)
+def test_exercises_tell_right_answers_from_wrong_ones(name):
+    right = EXERCISES[name]
+    assert lessons.check(name, lambda *case: right(*case)) == f"{name}: correct in 20 cases."
+    assert lessons.check(name, lambda *case: None) == f"{name}: not written yet."
+
+    def wrong(*case):
+        answer = right(*case)
+        return (answer[0], answer[1] + 0.001) if isinstance(answer, tuple) else answer + 1
+
+    case = ", ".join(f"{argument} = .*" for argument in signature(right).parameters)
+    pattern = rf"{name}: not yet\. For {case} it should return \[.*\], and it returns \[.*\]\."
+    assert re.fullmatch(pattern, lessons.check(name, wrong))
+    assert "not yet" in lessons.check(name, lambda *case: 0)  # of another shape
+
+
+def test_a_case_says_what_differs_and_cannot_be_changed_by_the_answer():
+    def in_place(worth, size, epsilon, clocks):
+        clocks /= (1 - epsilon) * worth / worth.sum() + epsilon / len(worth)
+        return clocks.argsort()[:size]
+
+    assert lessons.check("draw_by_clocks", in_place).endswith("correct in 20 cases.")
+    said = lessons.check("arm_strategies", lambda arm_losses, eta, gamma: arm_losses)
+    assert re.search(r"gamma = 0\.\d+ it should return \[\[\[0\.", said)
+    with pytest.raises(ZeroDivisionError) as caught:
+        lessons.check("value_for_two", lambda alpha, beta: 1 / 0)
+    assert "value_for_two was called with alpha = [" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: lessons.check("99z", 1), "exercise must be one of .*'01a'.* got '99z'"),
-        (lambda: lessons.check("01a", "about a third"), "answer must be finite numbers"),
+        (lambda: lessons.check("99z", abs), "name must be one of .*'pass_at_k'.* got '99z'"),
         (lambda: gradients.load_tiny(1, 1, 17), r"per_family must be an integer in \[1, 16\], got 17"),
     ],
 )
@@ -79,8 +103,12 @@ def test_a_slider_redraws_and_a_refused_value_keeps_the_last_picture():
         return lessons.chart(lessons.Panel(f"n = {n}", "x", "y", {"a": [0, n]}))
 
     slider = widgets.IntSlider(1, min=-1, max=5)
-    *_, message, image = lessons.explore(picture, n=slider).children
+    explorer = lessons.explore(picture, n=slider)
+    *_, message, image = explorer.children
     first = image.value
+    data, metadata = explorer._repr_mimebundle_()
+    assert {"image/png", "application/vnd.jupyter.widget-view+json"} <= set(data)
+    assert metadata["image/png"]["width"] == 700
     slider.value = 3
     assert image.value != first
     shown = image.value

@@ -1,0 +1,143 @@
+"""Exercises of the notebooks: the right functions, and what hidden cases are made of.
+
+`gdro.lessons.check` compares. A function's arguments are drawn by their names; an exercise is added by a
+function in `EXERCISES` and a line in `ARGUMENTS` for each argument that is new.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.special import softmax
+
+from gdro import DifficultyBins, PromptGDRO, theory
+from gdro.arms import best_joint_arms
+from gdro.bins import move_bins
+from gdro.methods import base, pivotal
+from gdro.metrics import pass_at_k
+from gdro.toy.maps import paired_gain
+
+Array = np.ndarray
+
+
+def beta_pass_at_k(successes: Array, trials: Array, k: int) -> Array:
+    bins, uids = DifficultyBins(k=k), np.arange(len(trials))
+    bins.update(uids, successes, trials)
+    return bins.pass_at_k(uids)
+
+
+def debiased_scores(scores: Array, visits: Array, ema: float) -> Array:
+    fair = scores / np.where(visits > 0, 1 - (1 - ema) ** visits, np.nan)
+    return np.where(visits > 0, fair, np.nanmean(fair))
+
+
+def prompt_gdro(
+    batch_bins: Array, batch_losses: Array, num_bins: int, eta: float, ema: float, max_weight: float
+) -> Array:
+    game = PromptGDRO(num_bins, eta=eta, ema=ema, max_weight=max_weight)
+    for bins_P, losses_P in zip(batch_bins, batch_losses, strict=True):
+        game.update(bins_P, losses_P)
+    return game.weights()
+
+
+def joint_choice(values: Array, counts: Array, arms: Array, budget: int) -> Array:
+    return best_joint_arms(values, counts, arms, budget)[0]
+
+
+def arm_strategies(arm_losses: Array, eta: float, gamma: float) -> Array:
+    return (1 - gamma) * softmax(-eta * arm_losses, axis=1) + gamma / arm_losses.shape[1]
+
+
+def exp3p_losses(loss: float, arm: int, probabilities: Array, bonus: float) -> Array:
+    return ((np.arange(len(probabilities)) == arm) * loss - bonus) / probabilities
+
+
+def oracle_rollouts(variances: Array, arms: Array, budget: int) -> Array:
+    return best_joint_arms(-variances[:, None] / arms, np.ones(len(variances), int), arms, budget)[0]
+
+
+def group_advantages(rewards: Array, group_ids: Array) -> Array:
+    return base.group_advantages(rewards, group_ids, group_ids.max() + 1)
+
+
+def value_for_two(alpha: Array, beta: Array) -> Array:
+    return pivotal.pivotal_value(alpha, beta, 2)
+
+
+def baselines(rewards: Array, group_ids: Array, past: Array, rate: Array) -> Array:
+    known, size = np.bincount(group_ids, rewards) + past * rate, np.bincount(group_ids) + past
+    return (known[group_ids] - rewards) / (size[group_ids] - 1)
+
+
+def draw_by_clocks(worth: Array, size: int, epsilon: float, clocks: Array) -> Array:
+    probabilities = (1 - epsilon) * worth / worth.sum() + epsilon / len(worth)
+    return (clocks / probabilities).argsort()[:size]
+
+
+EXERCISES: dict[str, Callable[..., Any]] = {
+    # 01
+    "pass_at_k": pass_at_k,
+    "beta_pass_at_k": beta_pass_at_k,
+    "move_bins": move_bins,
+    # 02
+    "soft_worst_case": theory.soft_worst_case,
+    "debiased_scores": debiased_scores,
+    "prompt_gdro": prompt_gdro,
+    # 03
+    "square_root_law": theory.square_root_allocation,
+    "joint_choice": joint_choice,
+    "arm_strategies": arm_strategies,
+    "exp3p_losses": exp3p_losses,
+    # 04
+    "group_advantages": group_advantages,
+    "oracle_rollouts": oracle_rollouts,
+    "paired_gain": paired_gain,
+    # 07
+    "value_for_two": value_for_two,
+    "baselines": baselines,
+    "draw_by_clocks": draw_by_clocks,
+}
+ARGUMENTS: dict[str, Callable[[np.random.Generator], Any]] = {
+    "alpha": lambda rng: rng.gamma(2, 2, 5) + 0.1,
+    "arm": lambda rng: int(rng.integers(4)),
+    "arm_losses": lambda rng: 50 * rng.normal(size=(2, 4)),
+    "arms": lambda rng: np.arange(2, 6),
+    "baseline_S": lambda rng: rng.random(8),
+    "beta": lambda rng: rng.gamma(2, 2, 5) + 0.1,
+    "batch_bins": lambda rng: rng.integers(0, 3, (3, 4)),  # of four: one is never visited
+    "batch_losses": lambda rng: rng.random((3, 4)),
+    "bonus": lambda rng: 0.01,
+    "budget": lambda rng: int(8 * rng.integers(2, 6)),
+    "clocks": lambda rng: rng.standard_exponential(6),
+    "counts": lambda rng: rng.permutation([1, 2, 5]),
+    "current": lambda rng: rng.integers(-1, 5, 6),
+    "edges": lambda rng: np.arange(1, 5) / 5,
+    "ema": lambda rng: rng.uniform(0.05, 0.9),
+    "epsilon": lambda rng: rng.random(),
+    "estimate": lambda rng: rng.random(6),
+    "eta": lambda rng: 10 ** rng.uniform(-1, 3),
+    "gamma": lambda rng: rng.random(),
+    "group_ids": lambda rng: np.repeat([0, 1, 2], [2, 3, 4]),
+    "hysteresis": lambda rng: rng.choice([0.0, 0.03, 0.1]),
+    "k": lambda rng: int(rng.integers(1, 5)),
+    "loss": lambda rng: rng.normal(),
+    "losses": lambda rng: rng.random(4),
+    "max_weight": lambda rng: 4.0,
+    "mean_rollouts": lambda rng: 4,
+    "num_bins": lambda rng: 4,
+    "past": lambda rng: rng.uniform(0, 4, 3),
+    "probabilities": lambda rng: rng.dirichlet(np.ones(4)),
+    "rate": lambda rng: rng.random(3),
+    "rewards": lambda rng: rng.integers(0, 2, 9).astype(float),
+    "scores": lambda rng: rng.random(4),
+    "seeds": lambda rng: rng.integers(0, 64, 8),
+    "shares": lambda rng: rng.dirichlet(np.ones(4)),
+    "size": lambda rng: 3,
+    "successes": lambda rng: rng.integers(0, 5, 5),
+    "trials": lambda rng: rng.integers(4, 12, 5),
+    "values": lambda rng: rng.random((3, 4)),
+    "values_S": lambda rng: rng.random(8),
+    "variances": lambda rng: rng.random(4),
+    "worth": lambda rng: rng.random(6),
+    "visits": lambda rng: np.array([3, 0, 1, rng.integers(0, 9)]),
+}
