@@ -48,7 +48,7 @@ def chart(
 ) -> Figure:
     """Panels side by side with one legend below; a label has one colour in all of them, that of `colors`."""
     figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, height), squeeze=False)
-    color_of = dict(colors)
+    color_of, free = dict(colors), [color for color in PALETTE if color not in colors.values()]
     for axis, panel in zip(axes[0], panels, strict=True):
         for label, curve in panel.curves.items():
             style = panel.styles.get(label, "-")
@@ -56,7 +56,8 @@ def chart(
             x = curve[0] if isinstance(curve, tuple) else np.arange(len(y)) if panel.x is None else panel.x
             if black := style.startswith("k"):
                 style = style[1:] or "-"
-            color = "black" if black else color_of.setdefault(label, PALETTE[len(color_of) % len(PALETTE)])
+            new = free[(len(color_of) - len(colors)) % len(free)]
+            color = "black" if black else color_of.setdefault(label, new)
             half = panel.halves.get(label)
             if style == "bar":
                 axis.bar(x, y, color=color, label=label)
