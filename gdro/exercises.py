@@ -107,9 +107,9 @@ ARGUMENTS: dict[str, Callable[[np.random.Generator], Any]] = {
     "batch_bins": lambda rng: rng.integers(0, 3, (3, 4)),  # of four: one is never visited
     "batch_losses": lambda rng: rng.random((3, 4)),
     "bonus": lambda rng: 0.01,
-    "budget": lambda rng: int(8 * rng.integers(2, 6)),
+    "budget": lambda rng: int(rng.integers(9, 20)),
     "clocks": lambda rng: rng.standard_exponential(6),
-    "counts": lambda rng: rng.permutation([1, 2, 5]),
+    "counts": lambda rng: rng.permutation([1, 1, 2]),
     "current": lambda rng: rng.integers(-1, 5, 6),
     "edges": lambda rng: np.arange(1, 5) / 5,
     "ema": lambda rng: rng.uniform(0.05, 0.9),
