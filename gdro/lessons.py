@@ -78,15 +78,15 @@ def chart(
 
 def show(figure: Figure, figures_dir: str, name: str) -> None:
     """Save a figure as PNG and PDF, and show it."""
-    data, metadata = _picture(save(figure, figures_dir, name))
+    data, metadata = _picture(save(figure, figures_dir, name), figure.get_suptitle() or name)
     display(data, raw=True, metadata=metadata)
 
 
-def _picture(png: Any) -> tuple[dict[str, str], dict[str, Any]]:
-    """A PNG (path or stream) as notebooks store it: 64 colours, a third of the bytes."""
-    Image.open(png).convert("RGB").quantize(64).save(stream := BytesIO(), "png", optimize=True)
+def _picture(png: Any, alt: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """A PNG (path or stream) as notebooks store it: 256 colours, half of the bytes."""
+    Image.open(png).convert("RGB").quantize(256).save(stream := BytesIO(), "png", optimize=True)
     data = b64encode(stream.getvalue()).decode()
-    return {"image/png": data, "text/plain": "<Figure>"}, {"image/png": {"width": 100 * WIDTH}}
+    return {"image/png": data, "text/plain": "<Figure>"}, {"image/png": {"width": 100 * WIDTH, "alt": alt}}
 
 
 class Explorer(widgets.VBox):
@@ -105,7 +105,7 @@ def explore(picture: Callable[..., Figure], **controls: widgets.Widget) -> Explo
     whose messages can stall a notebook that runs without a front end. Where the picture refuses its
     arguments (ValueError), the reason is shown and the last good picture stays.
     """
-    image, message = widgets.Image(format="png"), widgets.HTML()
+    image, message = widgets.Image(format="png", width=100 * WIDTH), widgets.HTML()
 
     def redraw(_: Any = None) -> None:
         try:
@@ -114,7 +114,7 @@ def explore(picture: Callable[..., Figure], **controls: widgets.Widget) -> Explo
             message.value = f"<b>Refused:</b> {escape(str(error))}"
             return
         message.value = ""
-        figure.savefig(stream := BytesIO(), format="png", dpi=110)
+        figure.savefig(stream := BytesIO(), format="png", dpi=150)
         plt.close(figure)
         image.value = stream.getvalue()
 
@@ -123,7 +123,7 @@ def explore(picture: Callable[..., Figure], **controls: widgets.Widget) -> Explo
         control.observe(redraw, "value")
     redraw()
     explorer = Explorer([*controls.values(), message, image])
-    explorer.static = _picture(BytesIO(image.value))
+    explorer.static = _picture(BytesIO(image.value), "the first picture")
     return explorer
 
 
