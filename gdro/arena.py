@@ -41,6 +41,7 @@ from gdro.arena_report import report
 from gdro.beliefs import as_uids
 from gdro.checks import check_choice, check_int, check_number
 from gdro.controller import GDROController
+from gdro.lifetime import end_with_parent
 from gdro.methods import METHODS
 from gdro.metrics import pass_at_k
 from gdro.records import replace_text
@@ -281,6 +282,7 @@ def _start_worker(own):
     import torch
     import transformers
 
+    end_with_parent()
     torch.set_num_threads(1)
     transformers.logging.disable_progress_bar()
     if own:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -210,6 +212,9 @@ def tiny_base(
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in target.parent.glob(".making-*"):  # of a killed process
+        if time.time() - leftover.stat().st_mtime > 24 * 3600:
+            shutil.rmtree(leftover, ignore_errors=True)
     # Beside the target: a move is atomic only within one file system.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as making:
         work = Path(making) / target.name

@@ -276,6 +276,8 @@ def load_profile(name: str | Path) -> Profile:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(fields, dict):
         raise ValueError(f"{path} must hold fields such as `seeds: [0]`, got {type(fields).__name__}")
+    if isinstance(fields.get("task"), dict):
+        fields["task"] = {"kind": "chain"} | fields["task"]
     try:
         return Profile.model_validate({"name": path.stem, **fields})
     except ValidationError as error:

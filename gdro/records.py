@@ -8,7 +8,6 @@ import json
 import math
 import os
 import platform
-import secrets
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -26,11 +25,11 @@ def replace_text(path: str | Path, text: str) -> None:
     """Write `text` to `path` at once: a reader finds the old file or the new one, never a part."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the target, since os.replace is atomic only within one file system; not by tempfile, which would
-    # make a file that nobody else on a shared machine may read.
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    # Beside the target, since os.replace is atomic only within one file system; always of the same name, so
+    # that what a killed process leaves is replaced by the next.
+    partial = path.with_name(f".{path.name}.tmp")
     try:
-        with partial.open("x", encoding="utf-8", newline="") as stream:
+        with partial.open("w", encoding="utf-8", newline="") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())

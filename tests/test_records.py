@@ -125,3 +125,9 @@ def test_a_result_has_the_permissions_of_any_new_file(tmp_path):
     write_manifest(tmp_path / "m.json", {})
     assert (tmp_path / "m.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
     assert json.loads((tmp_path / "m.json").read_text())["gdro"] == __version__
+
+
+def test_what_a_killed_process_left_is_replaced(tmp_path):
+    (tmp_path / ".a.json.tmp").write_text("half a fi")
+    replace_text(tmp_path / "a.json", "whole")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
