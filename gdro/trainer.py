@@ -216,9 +216,8 @@ class GDROTrainer(GRPOTrainer):
             whole = torch.cat([output["prompt_mask"], mask], dim=1)
             size = {"batch_size": self.args.per_device_train_batch_size}
             logps, *_ = self._get_per_token_logps_and_entropies(self.model, ids, whole, mask.size(1), **size)
-        gap = (
-            output["ref_per_token_logps"] - logps
-        )  # of KL(π_θ ‖ π_ref), TRL's estimator averaged over tokens
+        gap = output["ref_per_token_logps"] - logps
+        # KL(π_θ ‖ π_ref) of each local rollout by TRL's estimator, averaged over its tokens
         kl_R = ((gap.exp() - gap - 1) * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
         run = self.controller.run
         rule = (run.advantage_std, run.scale_rewards, run.advantage_clip)

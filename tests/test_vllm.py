@@ -191,7 +191,7 @@ def test_counts_and_what_the_reward_receives(monkeypatch):
     assert seen["prompts"] == ["p", "p", CHAT, CHAT]
     assert seen["completions"][:2] == ["x", "yy"]
     assert seen["completions"][3] == [{"role": "assistant", "content": "z"}]
-    with pytest.raises(ValueError, match="the reward must be finite, got nan at position 0"):
+    with pytest.raises(ValueError, match="the reward must be finite numbers, got dtype object"):
         evaluated(monkeypatch, rows, lambda **_: [None, 1.0, 1.0, 1.0], ["x"] * 4)
 
 
@@ -282,5 +282,6 @@ def test_vllm_samples_every_row_of_unequal_groups_with_the_weights_of_the_step(m
     # mean of 1.5 from the second step on, with the output matrix alone left out of it one of 0.1
     assert len(training["mean_gaps"]) == 9
     assert max(training["mean_gaps"]) < 0.02
-    assert max(training["largest_gaps"]) < 0.4
+    # one token of thousands, not seeded in a server: twice the spacing of bfloat16 at a logit of 32 to 64
+    assert max(training["largest_gaps"]) < 1.0
     assert max(training["mean_gaps"]) > 0  # two engines, not one
