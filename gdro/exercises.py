@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.special import softmax
 
 from gdro import DifficultyBins, PromptGDRO, metrics, theory
-from gdro.arms import best_joint_arms
+from gdro.arms import arm_log_probabilities, best_joint_arms
+from gdro.arms import exp3p_losses as estimated_losses
 from gdro.bins import move_bins
 from gdro.methods import base, pivotal
+from gdro.methods.prompt_gdro import debiased
 from gdro.metrics import pass_at_k
 from gdro.toy.maps import paired_gain
 
@@ -27,8 +28,7 @@ def beta_pass_at_k(successes: Array, trials: Array, k: int) -> Array:
 
 
 def debiased_scores(scores: Array, visits: Array, ema: float) -> Array:
-    fair = scores / np.where(visits > 0, 1 - (1 - ema) ** visits, np.nan)
-    return np.where(visits > 0, fair, np.nanmean(fair))
+    return debiased(scores, visits, ema)
 
 
 def prompt_gdro(
@@ -45,11 +45,11 @@ def joint_choice(values: Array, counts: Array, arms: Array, budget: int) -> Arra
 
 
 def arm_strategies(arm_losses: Array, eta: float, gamma: float) -> Array:
-    return (1 - gamma) * softmax(-eta * arm_losses, axis=1) + gamma / arm_losses.shape[1]
+    return np.exp(arm_log_probabilities(arm_losses, eta, gamma))
 
 
 def exp3p_losses(loss: float, arm: int, probabilities: Array, bonus: float) -> Array:
-    return ((np.arange(len(probabilities)) == arm) * loss - bonus) / probabilities
+    return estimated_losses([loss], [arm], probabilities[None], bonus)[0]
 
 
 def oracle_rollouts(variances: Array, arms: Array, budget: int) -> Array:

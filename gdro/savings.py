@@ -16,7 +16,6 @@ def trimmed(inputs: dict[str, Any], keep: int, loss_type: str) -> tuple[dict[str
         The smaller inputs, and the factor that turns TRL's loss on them into that on all rows, as far as it
         depends on the weights.
     """
-    masks_RT = inputs["completion_mask"] * inputs.get("tool_mask", 1)
     lengths_R = inputs["completion_mask"].sum(dim=1)
     rows_R = torch.arange(len(lengths_R), device=lengths_R.device)
     if keep < len(rows_R):
@@ -33,6 +32,7 @@ def trimmed(inputs: dict[str, Any], keep: int, loss_type: str) -> tuple[dict[str
     if loss_type in SUMS:
         return kept, 1.0
     if loss_type == "bnpo":
+        masks_RT = inputs["completion_mask"] * inputs.get("tool_mask", 1)
         return kept, float(masks_RT[rows_R].sum() / masks_RT.sum().clamp(min=1))
     return kept, len(rows_R) / len(lengths_R)
 

@@ -148,7 +148,7 @@ class GDROTrainer(GRPOTrainer):
         with self._timed("controller"):
             prompts = gather_object(inputs)[:: self.num_generations]
             if (drawn := self.controller.draw(self._uids_D, len(prompts))) is not None:
-                prompts = [self.train_dataset[int(i)] for i in drawn]
+                prompts = self.train_dataset.__getitems__(drawn.tolist())  # in one read
             plan = self.controller.plan([row[self.args.uid_column] for row in prompts])
             group_ids_R = np.repeat(np.arange(len(prompts)), plan.rollouts)
             first = self.accelerator.process_index * len(inputs)  # TRL lays the processes end to end
