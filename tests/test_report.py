@@ -1,95 +1,92 @@
 """Tables and figures from records that a controller leaves on simulated prompts; bad folders refused."""
 
+import itertools
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 
 from gdro import GDROController, paper_figures, report
-from gdro.profiles import Profile, run_folder
+from gdro.profiles import BASE, Profile, run_folder
 from gdro.records import write_manifest, write_table
 from gdro.style import METHODS, save, use_style
 
-PROFILE = {
-    "name": "small",
-    "seeds": [0, 1],
-    "train": {"max_steps": 6, "prompts_per_step": 8, "num_generations": 4},
-    "evaluation": {"samples": 4, "k": 4},
-    "variants": {name: {"method": name, "label": name.title()} for name in ("grpo", "prompt", "rollout")},
-}
+PROFILE = Profile(
+    name="small",
+    seeds=[0, 1],
+    train={"max_steps": 6, "prompts_per_step": 8, "num_generations": 4},
+    evaluation={"samples": 4, "k": 4},
+    variants={name: {"method": name, "label": name.title()} for name in ("grpo", "prompt", "rollout")},
+)
 FAMILIES = np.repeat(["star", "plus"], 12)
 
 
 @pytest.fixture(scope="module")
-def profile():
-    return Profile(**PROFILE)
-
-
-@pytest.fixture(scope="module")
-def runs_dir(profile, tmp_path_factory):
+def runs_dir(tmp_path_factory):
     """Runs as `gdro.experiment` leaves them, of prompts that are answered correctly at fixed rates."""
     folder = tmp_path_factory.mktemp("runs")
     rng, rates = np.random.default_rng(0), np.linspace(0.05, 0.95, len(FAMILIES))
-    for variant in ("base", *profile.variants):
-        for seed in profile.seeds[:1] if variant == "base" else profile.seeds:
-            record = []
-            controller = GDROController(method=variant if variant != "base" else "grpo", mean_rollouts=4)
-            for step in range(0 if variant == "base" else 6):
-                uids = (np.arange(8) * 3 + step) % 24
-                plan = controller.plan(uids)
+    for variant, seed in [(BASE, 0), *itertools.product(PROFILE.variants, PROFILE.seeds)]:
+        record, where = [], run_folder(folder, variant, seed)
+        if variant != BASE:
+            controller = GDROController(method=variant, mean_rollouts=4)
+            for step in range(6):
+                plan = controller.plan((np.arange(8) * 3 + step) % 24)
                 group_ids = np.repeat(np.arange(8), plan.rollouts)
                 rewards = (rng.random(len(group_ids)) < rates[plan.uids][group_ids]).astype(float)
                 row = controller.observe(plan, group_ids, rewards).row
                 record.append(row | {"rollouts_spent": len(group_ids)})
-            where = run_folder(folder, variant, seed)
-            evaluation = [
-                {"uid": uid, "family": family, "trials": 4, "successes": int(rng.binomial(4, rates[uid]))}
-                for uid, family in enumerate(FAMILIES)
-            ]
-            write_table(where / "record.jsonl", record)
-            write_table(where / "evaluation.jsonl", evaluation[::-1])
-            seconds = {"train": 10.0, "generate": 4.0, "controller": 0.1, "evaluate": 1.0}
-            counts = {"rollouts": sum(row["rollouts_spent"] for row in record), "tokens": 7.0 * seed}
-            manifest = {"settings": profile.settings_of(variant), "seconds": seconds} | counts
-            write_manifest(where / "manifest.json", manifest)
+        evaluation = [
+            {"uid": uid, "family": family, "trials": 4, "successes": int(rng.binomial(4, rates[uid]))}
+            for uid, family in enumerate(FAMILIES)
+        ]
+        write_table(where / "record.jsonl", record)
+        write_table(where / "evaluation.jsonl", evaluation[::-1])
+        manifest = {"settings": PROFILE.settings_of(variant), "seconds": dict.fromkeys(report.STAGES, 1.0)}
+        counts = {"rollouts": sum(row["rollouts_spent"] for row in record), "tokens": 7.0 * seed}
+        write_manifest(where / "manifest.json", manifest | counts)
     return folder
 
 
 @pytest.fixture
-def runs(profile, runs_dir):
-    return report.read_runs(profile, runs_dir)
+def runs(runs_dir):
+    return report.read_runs(PROFILE, runs_dir)
 
 
-def test_every_method_spends_the_same_rollouts(profile, runs):
+def test_every_method_spends_the_same_rollouts(runs):
     assert len(runs) == 1 + 3 * 2
-    spending = report.spending_table(profile, runs)
+    spending = report.spending_table(PROFILE, runs)
     assert set(spending["rollouts"]) == {6 * 8 * 4}
     assert spending["tokens"].tolist() == [3.5] * 3  # the mean over seeds
     runs[1]["manifest"]["rollouts"] += 1
     with pytest.raises(ValueError, match="rollouts spent differ"):
-        report.spending_table(profile, runs)
+        report.spending_table(PROFILE, runs)
 
 
-def test_scores_are_those_of_the_counts(profile, runs):
-    scores = report.score_table(profile, runs, resamples=200).set_index(["variant", "score"])
-    rows = pd.DataFrame(
-        [row | {"variant": run["variant"], "seed": run["seed"]} for run in runs for row in run["evaluation"]]
-    )
-    own = rows[rows.variant == "rollout"]
-    assert scores.value["rollout", "mean@4"] == pytest.approx(own.successes.sum() / own.trials.sum())
-    assert scores.value["rollout", "pass@4"] == pytest.approx(
-        (own.successes > 0).mean()
-    )  # k = n: any of them
-    gain = scores.value["rollout", "mean@4"] - scores.value["grpo", "mean@4"]
-    assert scores.gain["rollout", "mean@4"] == pytest.approx(gain)
-    assert (scores.low <= scores.value).all()
-    assert (scores.value <= scores.high).all()
-    assert (scores.gain_low <= scores.gain)[scores.gain.notna()].all()
-    assert ("base", "worst-bin pass@1") not in scores.index  # its own samples chose the bins
+def test_scores_are_those_of_the_counts_and_printed(runs):
+    scores = report.score_table(PROFILE, runs, resamples=200)
+    families = report.family_table(PROFILE, runs, resamples=50)
+    of = scores.set_index(["variant", "score"])
+    own = pd.concat(pd.DataFrame(run["evaluation"]) for run in runs if run["variant"] == "rollout")
     worst = (own.successes / own.trials).groupby(own.family).mean()
-    assert scores.value["rollout", "worst-family pass@1"] == pytest.approx(worst.min())
-    families = report.family_table(profile, runs, resamples=50).set_index(["variant", "score"])
-    assert families.value["rollout", "star"] == pytest.approx(worst["star"])
+    wanted = {"mean@4": own.successes.sum() / own.trials.sum(), "worst-family pass@1": worst.min()}
+    wanted["pass@4"] = (own.successes > 0).mean()  # k = n: any of them
+    assert of.value["rollout"][list(wanted)].to_dict() == pytest.approx(wanted)
+    gain = of.value["rollout", "mean@4"] - of.value["grpo", "mean@4"]
+    assert of.gain["rollout", "mean@4"] == pytest.approx(gain)
+    assert ((of.low <= of.value) & (of.value <= of.high)).all()
+    assert (of.gain_low <= of.gain)[of.gain.notna()].all()
+    assert ("base", "worst-bin pass@1") not in of.index  # its own samples chose the bins
+    by_family = families.set_index(["variant", "score"]).value
+    assert by_family["rollout", "star"] == pytest.approx(worst["star"])
+
+    blocks = report.printed_tables(PROFILE, scores, families, report.spending_table(PROFILE, runs))
+    blocks = blocks.split("\n\n")
+    assert [block.count("\n") + 1 for block in blocks[1::2]] == [6, 4, 6, 5]  # two lines of head each
+    assert f"{of.value['prompt', 'mean@4']:.3f} (" in blocks[1]
+    assert "intervals that contain 0 are inconclusive" in blocks[2]
+    assert "192" in blocks[7]
 
 
 def test_small_bins_are_joined_to_the_next_easier_one(runs):
@@ -100,31 +97,14 @@ def test_small_bins_are_joined_to_the_next_easier_one(runs):
     assert len(names) > 1
 
 
-def test_printed_tables_have_every_method_and_score(profile, runs):
-    scores = report.score_table(profile, runs, resamples=50)
-    families = report.family_table(profile, runs, resamples=50)
-    text = report.printed_tables(profile, scores, families, report.spending_table(profile, runs))
-    blocks = text.split("\n\n")
-    assert [block.count("\n") + 1 for block in blocks[1::2]] == [6, 4, 6, 5]  # two lines of head each
-    value = scores.set_index(["variant", "score"]).value["prompt", "mean@4"]
-    assert f"{value:.3f} (" in blocks[1]
-    assert "intervals that contain 0 are inconclusive" in blocks[2]
-    assert "192" in blocks[7]
-
-
-def test_figures_are_drawn_from_records(profile, runs, tmp_path):
+def test_figures_are_drawn_from_records(runs, tmp_path):
     use_style()
-    drawn = paper_figures.paper_figures(profile, runs, report.score_table(profile, runs, resamples=50))
-    assert {name.split("_")[0] for name in drawn} == {"learning"} | {
-        f"fig{n}" for n in (1, 3, 4, 5, 6, 7, 8, 9)
-    }
-    empty = drawn["fig1_overview"].axes[2]  # the weights: bins without prompts have no bar
-    share = np.mean(
-        [row["share"] for run in runs if run["variant"] == "prompt" for row in run["record"][-1:]], 0
-    )
-    for bar, of_bin in zip(empty.patches, share, strict=True):
-        assert (of_bin == 0) == (not bar.get_height() > 0)
-        assert bar.get_facecolor()[:3] == pytest.approx(plt.matplotlib.colors.to_rgb(METHODS["prompt"]))
+    drawn = paper_figures.paper_figures(PROFILE, runs, report.score_table(PROFILE, runs, resamples=50))
+    assert {name.split("_")[0] for name in drawn} == {"learning", *(f"fig{n}" for n in (1, *range(3, 10)))}
+    bars = drawn["fig1_overview"].axes[2].patches  # the weights: bins without prompts have no bar
+    share = sum(np.array(run["record"][-1]["share"]) for run in runs if run["variant"] == "prompt")
+    assert [round(bar.get_center()[0]) for bar in bars] == np.flatnonzero(share).tolist()
+    assert {plt.matplotlib.colors.to_hex(bar.get_facecolor()) for bar in bars} == {METHODS["prompt"]}
     for name, figure in drawn.items():
         texts = [text for text in figure.findobj(plt.Text) if text.get_text()]
         assert min(text.get_fontsize() for text in texts) >= 7
@@ -135,9 +115,10 @@ def test_figures_are_drawn_from_records(profile, runs, tmp_path):
     plt.close("all")
 
 
-def test_smoothing_is_a_trailing_mean_that_skips_gaps():
-    values = np.array([[1.0, np.nan, 3.0, 5.0]])
-    np.testing.assert_allclose(paper_figures.smoothed(values, 2), [[1.0, 1.0, 3.0, 4.0]])
+def test_smoothing_is_a_trailing_mean_of_each_seed_that_skips_gaps():
+    steps = pd.MultiIndex.from_product([[0, 1], range(4)], names=["seed", "step"])
+    values = pd.Series([1, np.nan, 3, 5, 9, 9, 9, 9], steps)
+    assert paper_figures.smoothed(values, 2).tolist() == [1, 1, 3, 4, 9, 9, 9, 9]
 
 
 @pytest.mark.parametrize(
@@ -151,13 +132,13 @@ def test_smoothing_is_a_trailing_mean_that_skips_gaps():
         (lambda where: write_table(where / "record.jsonl", []), "has 0 rollouts of 192"),
     ],
 )
-def test_runs_that_are_not_the_profiles_are_refused(profile, runs_dir, damage, message):
+def test_runs_that_are_not_the_profiles_are_refused(runs_dir, damage, message):
     where = run_folder(runs_dir, "grpo", 0)
     kept = {file: file.read_bytes() for file in where.iterdir()}
     try:
         damage(where)
         with pytest.raises(ValueError, match=message):
-            report.read_runs(profile, runs_dir)
+            report.read_runs(PROFILE, runs_dir)
     finally:
         for file, content in kept.items():
             file.write_bytes(content)
