@@ -1,7 +1,7 @@
 """Exercises of the notebooks: the right functions, and what hidden cases are made of.
 
 `gdro.lessons.check` compares. A function's arguments are drawn by their names; an exercise is added by a
-function in `EXERCISES` and a line in `ARGUMENTS` for each argument that is new.
+function in `EXERCISES` and an entry in `ARGUMENTS` for each argument that is new.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,6 @@ from gdro.arms import exp3p_losses as estimated_losses
 from gdro.bins import move_bins
 from gdro.methods import base, pivotal
 from gdro.methods.prompt_gdro import debiased
-from gdro.metrics import pass_at_k
 from gdro.toy.maps import paired_gain
 
 Array = np.ndarray
@@ -27,10 +26,6 @@ def beta_pass_at_k(successes: Array, trials: Array, k: int) -> Array:
     return bins.pass_at_k(uids)
 
 
-def debiased_scores(scores: Array, visits: Array, ema: float) -> Array:
-    return debiased(scores, visits, ema)
-
-
 def prompt_gdro(
     batch_bins: Array, batch_losses: Array, num_bins: int, eta: float, ema: float, max_weight: float
 ) -> Array:
@@ -38,30 +33,6 @@ def prompt_gdro(
     for bins_P, losses_P in zip(batch_bins, batch_losses, strict=True):
         game.update(bins_P, losses_P)
     return game.weights()
-
-
-def joint_choice(values: Array, counts: Array, arms: Array, budget: int) -> Array:
-    return best_joint_arms(values, counts, arms, budget)[0]
-
-
-def arm_strategies(arm_losses: Array, eta: float, gamma: float) -> Array:
-    return np.exp(arm_log_probabilities(arm_losses, eta, gamma))
-
-
-def exp3p_losses(loss: float, arm: int, probabilities: Array, bonus: float) -> Array:
-    return estimated_losses([loss], [arm], probabilities[None], bonus)[0]
-
-
-def oracle_rollouts(variances: Array, arms: Array, budget: int) -> Array:
-    return best_joint_arms(-variances[:, None] / arms, np.ones(len(variances), int), arms, budget)[0]
-
-
-def group_advantages(rewards: Array, group_ids: Array) -> Array:
-    return base.group_advantages(rewards, group_ids, group_ids.max() + 1)
-
-
-def value_for_two(alpha: Array, beta: Array) -> Array:
-    return pivotal.pivotal_value(alpha, beta, 2)
 
 
 def baselines(rewards: Array, group_ids: Array, past: Array, rate: Array) -> Array:
@@ -76,21 +47,27 @@ def draw_by_clocks(worth: Array, size: int, epsilon: float, clocks: Array) -> Ar
 
 EXERCISES: dict[str, Callable[..., Any]] = {
     # 01
-    "pass_at_k": pass_at_k,
+    "pass_at_k": metrics.pass_at_k,
     "beta_pass_at_k": beta_pass_at_k,
     "move_bins": move_bins,
     # 02
     "soft_worst_case": theory.soft_worst_case,
-    "debiased_scores": debiased_scores,
+    "debiased_scores": lambda scores, visits, ema: debiased(scores, visits, ema),
     "prompt_gdro": prompt_gdro,
     # 03
     "square_root_law": theory.square_root_allocation,
-    "joint_choice": joint_choice,
-    "arm_strategies": arm_strategies,
-    "exp3p_losses": exp3p_losses,
+    "joint_choice": lambda values, counts, arms, budget: best_joint_arms(values, counts, arms, budget)[0],
+    "arm_strategies": lambda arm_losses, eta, gamma: np.exp(arm_log_probabilities(arm_losses, eta, gamma)),
+    "exp3p_losses": lambda loss, arm, probabilities, bonus: estimated_losses(
+        [loss], [arm], probabilities[None], bonus
+    )[0],
     # 04
-    "group_advantages": group_advantages,
-    "oracle_rollouts": oracle_rollouts,
+    "group_advantages": lambda rewards, group_ids: base.group_advantages(
+        rewards, group_ids, group_ids.max() + 1
+    ),
+    "oracle_rollouts": lambda variances, arms, budget: best_joint_arms(
+        -variances[:, None] / arms, np.ones(len(variances), int), arms, budget
+    )[0],
     "paired_gain": paired_gain,
     # 05
     "clipped_loss": lambda ratios, advantages, mask, low, high: (
@@ -107,64 +84,55 @@ EXERCISES: dict[str, Callable[..., Any]] = {
     "lead_lag": metrics.lead_lag,
     "weighted_standard_error": metrics.weighted_standard_error,
     # 07
-    "value_for_two": value_for_two,
+    "value_for_two": lambda alpha, beta: pivotal.pivotal_value(alpha, beta, 2),
     "baselines": baselines,
     "draw_by_clocks": draw_by_clocks,
 }
-ARGUMENTS: dict[str, Callable[[np.random.Generator], Any]] = {
-    "advantages": lambda rng: rng.normal(size=3),
-    "alpha": lambda rng: rng.gamma(2, 2, 5) + 0.1,
+ARGUMENTS: dict[str, Any] = {  # the value itself, or a function that draws it
+    "arms": np.arange(2, 6),
+    "bonus": 0.01,
+    "edges": np.arange(1, 5) / 5,
+    "group_ids": np.repeat([0, 1, 2], [2, 3, 4]),
+    "high": 0.28,
+    "lora_alpha": 8.0,
+    "low": 0.2,
+    "max_weight": 4.0,
+    "mean_rollouts": 4,
+    "num_bins": 4,
+    "size": 3,
     "arm": lambda rng: int(rng.integers(4)),
-    "arm_losses": lambda rng: 50 * rng.normal(size=(2, 4)),
-    "arms": lambda rng: np.arange(2, 6),
-    "baseline_S": lambda rng: rng.random((2, 8)),
-    "beta": lambda rng: rng.gamma(2, 2, 5) + 0.1,
-    "batch_bins": lambda rng: rng.integers(0, 3, (3, 4)),  # of four: one is never visited
-    "batch_losses": lambda rng: rng.random((3, 4)),
-    "bonus": lambda rng: 0.01,
     "budget": lambda rng: int(rng.integers(9, 20)),
+    "ema": lambda rng: rng.uniform(0.05, 0.9),
+    "eta": lambda rng: 10 ** rng.uniform(-1, 3),
+    "hysteresis": lambda rng: rng.choice([0.0, 0.03, 0.1]),
+    "k": lambda rng: int(rng.integers(1, 5)),
+    "loss": lambda rng: rng.normal(),
+    **dict.fromkeys(["epsilon", "gamma"], lambda rng: rng.random()),
+    "advantages": lambda rng: rng.normal(size=3),
     "clocks": lambda rng: rng.standard_exponential(6),
     "counts": lambda rng: rng.permutation([1, 1, 2]),
     "current": lambda rng: rng.integers(-1, 5, 6),
-    "edges": lambda rng: np.arange(1, 5) / 5,
-    "ema": lambda rng: rng.uniform(0.05, 0.9),
-    "deviations": lambda rng: rng.random(4),
-    "epsilon": lambda rng: rng.random(),
-    "estimate": lambda rng: rng.random(6),
-    "eta": lambda rng: 10 ** rng.uniform(-1, 3),
-    "gamma": lambda rng: rng.random(),
-    "group_ids": lambda rng: np.repeat([0, 1, 2], [2, 3, 4]),
-    "hysteresis": lambda rng: rng.choice([0.0, 0.03, 0.1]),
-    "high": lambda rng: 0.28,
-    "k": lambda rng: int(rng.integers(1, 5)),
-    "logps": lambda rng: -rng.random((3, 4)),
-    "lora_a": lambda rng: rng.normal(size=(2, 3)),
-    "lora_alpha": lambda rng: 8.0,
-    "lora_b": lambda rng: rng.normal(size=(4, 2)),
-    "loss": lambda rng: rng.normal(),
-    "losses": lambda rng: rng.random(4),
-    "low": lambda rng: 0.2,
-    "mask": lambda rng: 1 * (np.arange(4) < rng.integers(1, 5, (3, 1))),  # tokens said
-    "max_weight": lambda rng: 4.0,
-    "mean_rollouts": lambda rng: 4,
-    "num_bins": lambda rng: 4,
     "past": lambda rng: rng.uniform(0, 4, 3),
-    "probabilities": lambda rng: rng.dirichlet(np.ones(4)),
     "rate": lambda rng: rng.random(3),
-    "ratios": lambda rng: rng.lognormal(0, 0.5, (3, 4)),
-    "ref_logps": lambda rng: -rng.random((3, 4)),
     "rewards": lambda rng: rng.integers(0, 2, 9).astype(float),
     "rollouts": lambda rng: rng.integers(2, 13, 4),
-    "scores": lambda rng: rng.random(4),
-    "shares": lambda rng: rng.dirichlet(np.ones(4)),
-    "size": lambda rng: 3,
     "successes": lambda rng: rng.integers(0, 5, 5),
     "trials": lambda rng: rng.integers(4, 12, 5),
-    "values": lambda rng: rng.random((3, 4)),
-    "values_S": lambda rng: rng.random((2, 8)),
-    "variances": lambda rng: rng.random(4),
-    "weight": lambda rng: rng.normal(size=(4, 3)),
     "weights": lambda rng: rng.lognormal(size=4),
-    "worth": lambda rng: rng.random(6),
     "visits": lambda rng: np.array([3, 0, 1, rng.integers(0, 9)]),
+    **dict.fromkeys(["alpha", "beta"], lambda rng: rng.gamma(2, 2, 5) + 0.1),
+    **dict.fromkeys(["deviations", "losses", "scores", "variances"], lambda rng: rng.random(4)),
+    **dict.fromkeys(["estimate", "worth"], lambda rng: rng.random(6)),
+    **dict.fromkeys(["probabilities", "shares"], lambda rng: rng.dirichlet(np.ones(4))),
+    "arm_losses": lambda rng: 50 * rng.normal(size=(2, 4)),
+    "batch_bins": lambda rng: rng.integers(0, 3, (3, 4)),  # of four: one is never visited
+    "batch_losses": lambda rng: rng.random((3, 4)),
+    "lora_a": lambda rng: rng.normal(size=(2, 3)),
+    "lora_b": lambda rng: rng.normal(size=(4, 2)),
+    "mask": lambda rng: 1 * (np.arange(4) < rng.integers(1, 5, (3, 1))),  # tokens said
+    "ratios": lambda rng: rng.lognormal(0, 0.5, (3, 4)),
+    "values": lambda rng: rng.random((3, 4)),
+    "weight": lambda rng: rng.normal(size=(4, 3)),
+    **dict.fromkeys(["baseline_S", "values_S"], lambda rng: rng.random((2, 8))),
+    **dict.fromkeys(["logps", "ref_logps"], lambda rng: -rng.random((3, 4))),
 }

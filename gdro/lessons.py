@@ -132,7 +132,8 @@ def check(name: str, answer: Callable[..., Any], cases: int = 20) -> str:
     check_choice("name", name, EXERCISES)
     reference, rng = EXERCISES[name], np.random.default_rng(0)
     for _ in range(cases):
-        case = {key: ARGUMENTS[key](rng) for key in signature(reference).parameters}
+        drawn = {key: ARGUMENTS[key] for key in signature(reference).parameters}
+        case = {key: draw(rng) if callable(draw) else draw for key, draw in drawn.items()}
         shown = ", ".join(f"{key} = {np.round(value, 4).tolist()}" for key, value in case.items())
         try:
             given = answer(*deepcopy(list(case.values())))
@@ -142,9 +143,9 @@ def check(name: str, answer: Callable[..., Any], cases: int = 20) -> str:
         if given is None:
             return f"{name}: not written yet."
         wanted = reference(**case)
-        yours, right = (list(map(np.asarray, x if isinstance(x, tuple) else [x])) for x in (given, wanted))
-        pairs = list(zip(yours, right, strict=False))
-        if len(yours) != len(right) or not all(y.shape == r.shape and np.allclose(y, r) for y, r in pairs):
+        yours, right = ([*map(np.asarray, x if isinstance(x, tuple) else [x])] for x in (given, wanted))
+        same = [y.shape == r.shape and np.allclose(y, r) for y, r in zip(yours, right, strict=False)]
+        if len(yours) != len(right) or not all(same):
             yours, right = ([np.round(x, 4).tolist() for x in values] for values in (yours, right))
             return f"{name}: not yet. For {shown} it should return {right}, and it returns {yours}."
     return f"{name}: correct in {cases} cases."
