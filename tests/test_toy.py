@@ -11,7 +11,7 @@ from scipy.special import softmax
 from scipy.stats import ttest_1samp
 
 from gdro import METHODS as REGISTERED
-from gdro import Method, register
+from gdro import Method
 from gdro.arms import best_joint_arms
 from gdro.toy import METHODS, Game, World, maps, play
 from gdro.toy.engine import Table, answer_pulls, greedy_rollouts, sampled_answers
@@ -69,31 +69,27 @@ class Failures(Method):
         self.seen.append((batch.trials_P.sum(), batch.trials_P.min(), batch.trials_P.max()))
 
 
-def test_an_own_method_plays_beside_the_others():
+def test_an_own_method_plays_beside_the_others_by_object_and_by_name(monkeypatch):
     Failures.seen.clear()
     games = [Game(method=Failures()), Game(method="grpo")]
     results = play(games, [3, 4], [0, 6, 12])
-    assert {total for total, _, _ in Failures.seen} == {64}
-    assert min(low for _, low, _ in Failures.seen) >= 2
-    assert max(high for _, _, high in Failures.seen) <= 8
-    np.testing.assert_allclose(results.accuracy[0, :, 0], results.accuracy[1, :, 0])
-    assert np.abs(results.accuracy[0, :, 2] - results.accuracy[1, :, 2]).max() > 1e-3
-    np.testing.assert_array_equal(results.accuracy[1], play(games[1], [3, 4], [0, 6, 12]).accuracy[0])
-    try:
-        register("toy-failures")(Failures)
-        by_name = play(Game(method="toy-failures"), [3, 4], [0, 6, 12])
-    finally:
-        REGISTERED.pop("toy-failures", None)
-    np.testing.assert_array_equal(by_name.accuracy[0], results.accuracy[0])
+    total, least, most = np.transpose(Failures.seen)
+    assert set(total) == {64}
+    assert least.min() >= 2
+    assert most.max() <= 8
+    own, grpo = results.accuracy
+    np.testing.assert_allclose(own[:, 0], grpo[:, 0])
+    assert np.abs(own[:, 2] - grpo[:, 2]).max() > 1e-3
+    np.testing.assert_array_equal(grpo, play(games[1], [3, 4], [0, 6, 12]).accuracy[0])
+    monkeypatch.setitem(REGISTERED, "toy-failures", Failures)
+    by_name = play(Game(method="toy-failures"), [3, 4], [0, 6, 12])
+    np.testing.assert_array_equal(by_name.accuracy[0], own)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_game_does_not_depend_on_company_blocks_threads_or_checkpoints(method, monkeypatch):
-    games = [
-        Game(World(tail=0.0, spread=1.0), method),
-        Game(World(tail=1.5, spread=3.0), method, step_size=32.0),
-        Game(method="grpo", step_size=16.0),
-    ]
+    games = [Game(World(tail=0.0, spread=1.0), method), Game(method="grpo", step_size=16.0)]
+    games += [Game(World(tail=1.5, spread=3.0), method, step_size=32.0)]
     seeds = [4, 17, 20, 33, 1]
     monkeypatch.setattr("gdro.toy.COLUMNS", 4)
     together = play(games, seeds, [0, 5, 12], threads=2)
@@ -195,12 +191,6 @@ def test_answer_pulls_are_the_gradient_of_the_weighted_log_likelihood():
     np.testing.assert_allclose(square[0, 0], ((advantages / 5) ** 2).sum())
 
 
-@pytest.mark.parametrize("counts", [[4, 0, 0, 0], [0, 1, 3, 0]])
-def test_groups_all_correct_or_all_wrong_pull_nothing(counts):
-    pulls, square = answer_pulls(np.array(counts)[:, None, None], np.array([[4]]))
-    assert not pulls.any() and not square.any()  # noqa: PT018
-
-
 @pytest.mark.parametrize("tail", [0.0, 0.7, 2.0, 5.0])
 def test_skill_counts_follow_the_tail(tail):
     counts = np.bincount(World(tail=tail, prompts=100, skills=7).skill_D)
@@ -231,28 +221,30 @@ def test_paired_gain_is_students_interval_of_the_differences():
         maps.paired_gain([1.0], [0.0])
 
 
-def test_gain_map_compares_at_grpo_best_step_size_of_other_seeds():
-    worlds, steps, seeds, other = [World(), World(tail=0.0)], (4.0, 16.0), range(16), range(100, 116)
-    gains, chosen = maps.gain_map(worlds, ["resample"], steps, other, seeds, [5, 15])
-    best = maps.best_step_sizes(worlds, steps, other, [5, 15])
-    np.testing.assert_array_equal(chosen["pass_at_8"], np.array(steps)[best["pass_at_8"]])
-    y, c = 1, 1
-    games = [Game(worlds[y], m, step_size=chosen["pass_at_8"][y, c]) for m in ("grpo", "resample")]
-    grpo, resample = play(games, seeds, [15]).pass_at_8
-    np.testing.assert_allclose(gains["pass_at_8"].mean[0, y, c], (resample - grpo).mean(), atol=1e-12)
-    by_games = maps.gains_over_grpo(games[1:], seeds, 15)["pass_at_8"]
-    np.testing.assert_allclose(by_games.half[0], gains["pass_at_8"].half[0, y, c], atol=1e-12)
+@pytest.mark.parametrize(
+    ("own_best", "method", "step_sizes"), [(False, "resample", (4.0, 16.0)), (True, "prompt", (1.0, 16.0))]
+)
+def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, method, step_sizes):
+    worlds, seeds, other = [World(), World(tail=0.0)], range(16), range(100, 116)
+    gains, chosen = maps.gain_map(worlds, [method], step_sizes, other, seeds, [5, 15], own_best)
+    best = {
+        name: np.array(step_sizes)[
+            maps.best_step_sizes(worlds, step_sizes, other, [5, 15], name)["pass_at_8"]
+        ]
+        for name in ("grpo", method)
+    }
+    np.testing.assert_array_equal(chosen["pass_at_8"], best["grpo"])
+    own = best[method if own_best else "grpo"][1, 1]
+    games = [Game(worlds[1], step_size=best["grpo"][1, 1]), Game(worlds[1], method, step_size=own)]
+    found = maps.paired_gain(*play(games, seeds, [15]).pass_at_8.mean(axis=-1)[::-1, :, 0])
+    place = (0, 1, 1)
+    gain = gains["pass_at_8"]
+    np.testing.assert_allclose((gain.mean[place], gain.half[place]), found, atol=1e-12)
+    if not own_best:
+        by_games = maps.gains_over_grpo(games[1:], seeds, 15)["pass_at_8"]
+        np.testing.assert_allclose(np.ravel(by_games), found, atol=1e-12)
     with pytest.raises(ValueError, match="overlap"):
-        maps.gain_map(worlds, ["resample"], steps, seeds, seeds, [5])
-
-
-def test_with_own_best_step_sizes_every_method_has_its_own():
-    worlds, steps, seeds, other = [World()], (1.0, 16.0), range(16), range(100, 116)
-    gains, _ = maps.gain_map(worlds, ["prompt"], steps, other, seeds, [5], own_best=True)
-    best = [maps.best_step_sizes(worlds, steps, other, [5], m)["pass_at_8"][0, 0] for m in ("grpo", "prompt")]
-    games = [Game(method=m, step_size=steps[x]) for m, x in zip(("grpo", "prompt"), best, strict=True)]
-    grpo, prompt = play(games, seeds, [5]).pass_at_8
-    np.testing.assert_allclose(gains["pass_at_8"].mean, [[[(prompt - grpo).mean()]]], atol=1e-12)
+        maps.gain_map(worlds, [method], step_sizes, seeds, seeds, [5])
 
 
 # ---- bad input --------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ over them.
 from typing import cast
 
 import numpy as np
+from scipy.special import softmax
 
 from gdro.arms import arm_log_probabilities, best_joint_arms, price_step
 from gdro.beliefs import ESTIMATORS
@@ -112,7 +113,7 @@ class Table:
         self.skill_place_PG = self.skill_X.take(self.place_PG) * self.G + self.columns_G
         z_APG[0] += self.offset_X.take(self.place_PG)
         z_APG[0] += (self.to_skill * self.strength_KG).take(self.skill_place_PG)
-        return _softmax(z_APG)
+        return softmax(z_APG, axis=0)
 
     def _by_seed(self, values_XG):
         """The same array as (S, X, M)."""
@@ -235,7 +236,7 @@ class Table:
         """Accuracy and pass@8 on held-out prompts, mean by skill, (G, K), exact; and q, (G, B)."""
         z_AEG = self._logits(self.held_out_SXF).reshape(self.A, -1, self.G) * self.own
         z_AEG[0] += self.held_out_offset_EG + np.repeat(self.to_skill * self.strength_KG, HELD_OUT, axis=0)
-        p_KEG = _softmax(z_AEG)[0].reshape(self.K, HELD_OUT, self.G)
+        p_KEG = softmax(z_AEG, axis=0)[0].reshape(self.K, HELD_OUT, self.G)
         return p_KEG.mean(axis=1).T, (1 - (1 - p_KEG) ** 8).mean(axis=1).T, self._q()
 
 
@@ -286,11 +287,3 @@ def greedy_rollouts(variances_PG: np.ndarray, n_min: int, n_max: int, spare: int
     by_game_GX = gains_NPG.reshape(-1, variances_PG.shape[1]).T.copy()
     by_game_GX.sort(axis=1)
     return n_min + (gains_NPG >= by_game_GX[:, -spare]).sum(axis=0)
-
-
-def _softmax(z_AX):
-    """Along the first axis, in place."""
-    z_AX -= z_AX.max(axis=0)
-    np.exp(z_AX, out=z_AX)
-    z_AX /= z_AX.sum(axis=0)
-    return z_AX

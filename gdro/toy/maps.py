@@ -6,6 +6,7 @@ intervals of differences paired by seed cover a new world.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -72,10 +73,9 @@ def gain_map(
     choosing_seeds: Sequence[int],
     seeds: Sequence[int],
     checkpoints: Sequence[int],
-    measures: Sequence[str] = ("pass_at_8", "worst_skill"),
     own_best: bool = False,
 ) -> tuple[dict[str, Gain], dict[str, np.ndarray]]:
-    """Gain of each method over GRPO, both at GRPO's best step size for that measure and budget.
+    """Gain of each method over GRPO in pass@8 and the worst skill, both at GRPO's best step size for that.
 
     Args:
         choosing_seeds: on which the step size is chosen; they must not overlap with `seeds`.
@@ -88,16 +88,15 @@ def gain_map(
         raise ValueError(
             "choosing_seeds and seeds must not overlap; choose step sizes on seeds that are not judged on"
         )
-    names = ["grpo", *methods]
-    best = {"grpo": best_step_sizes(worlds, step_sizes, choosing_seeds, checkpoints)}
-    for name in methods:
-        arguments = (worlds, step_sizes, choosing_seeds, checkpoints, name)
-        best[name] = best_step_sizes(*arguments) if own_best else best["grpo"]
+    names, measures = ["grpo", *methods], ("pass_at_8", "worst_skill")
+    best = {
+        name: best_step_sizes(worlds, step_sizes, choosing_seeds, checkpoints, name)
+        for name in (names if own_best else ["grpo"])
+    }
     cells = [
         (measure, name, place, Game(worlds[place[0]], name, step_size=step_sizes[x]))
-        for measure in measures
-        for name in names
-        for place, x in np.ndenumerate(best[name][measure])
+        for measure, name in product(measures, names)
+        for place, x in np.ndenumerate(best.get(name, best["grpo"])[measure])
     ]
     games = {game: i for i, game in enumerate(dict.fromkeys(game for *_, game in cells))}
     results = play(games, seeds, checkpoints)  # each once, though several cells may want it
