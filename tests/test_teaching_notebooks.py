@@ -56,56 +56,55 @@ def path_of(name):
     return ROOT / "notebooks" / f"{name}.ipynb"
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_shipped_as_executed_and_normalized(name):
+@pytest.fixture(params=SMALL)
+def notebook(request):
+    return nbformat.read(path_of(request.param), as_version=4)
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_shipped_as_executed_and_normalized(notebook):
     """`make notebooks` wrote it: all cells in order, nothing that differs from run to run or machine."""
-    source = nbformat.read(path_of(name), as_version=4)
-    nbformat.validate(source)
-    cells = [cell for cell in source.cells if cell.cell_type == "code"]
+    nbformat.validate(notebook)
+    cells = code_cells(notebook)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     outputs = [output for cell in cells for output in cell.outputs]
     assert {output.output_type for output in outputs} <= {"stream", "display_data", "execute_result"}
     assert {output.get("name", "stdout") for output in outputs} == {"stdout"}  # no warnings
     kinds = {kind for output in outputs for kind in output.get("data", {})}
     assert kinds == {"text/plain", "text/html", "image/png"}  # no widget, which needs a kernel
-    assert set(source.metadata) == {"kernelspec", "language_info"}
-    assert source.metadata.kernelspec.name == "python3"
-    assert {key for cell in source.cells for key in cell.metadata} <= {"tags", "jupyter"}
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert {key for cell in notebook.cells for key in cell.metadata} <= {"tags", "jupyter"}
     text = json.dumps([output for output in outputs if "image/png" not in output.get("data", {})])
     assert not re.search(r"/(work|home|root|tmp|Users)/|0x[0-9a-f]{6}", text)
-    assert "perf_counter" not in json.dumps(source)  # no timings, which change
-    _, defaults = parameter_defaults(source, name)
+    assert "perf_counter" not in json.dumps(notebook)  # no timings, which change
+    _, defaults = parameter_defaults(notebook, "it")
     assert defaults["manifest"] == ""
     assert defaults["figures_dir"] == "figures"
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_every_slider_is_stored_with_its_picture_and_numbers_are_checked(name):
-    cells = [c for c in nbformat.read(path_of(name), as_version=4).cells if c.cell_type == "code"]
+def test_sliders_have_a_picture_numbers_are_checked_and_formulas_render(notebook):
+    cells = code_cells(notebook)
     sliders = [cell for cell in cells if "\nexplore(" in "\n" + cell.source]
     assert sliders
     assert all(any("image/png" in output.data for output in cell.outputs) for cell in sliders)
     assert sum("NBVAL_CHECK_OUTPUT" in cell.source for cell in cells) >= 4
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_exercises_have_stubs_solutions_and_hints(name):
-    cells = nbformat.read(path_of(name), as_version=4).cells
-    solutions = [cell for cell in cells if "solution" in cell.metadata.get("tags", [])]
-    asked = [re.findall(r'print\(check\("(\w+)"', cell.source) for cell in cells]
-    names = [exercise for found in asked for exercise in found]
-    assert len(names) >= 3
-    assert all(f'"{exercise}"' in solutions[0].source for exercise in names)
-    stored = [o.text for c in cells if c.cell_type == "code" for o in c.outputs if o.output_type == "stream"]
-    assert "".join(stored).count("not written yet") == len(names)
-    assert sum(cell.source.count("<summary>Hint") for cell in cells) >= 2
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_formulas_render_on_github(name):
-    words = [c.source for c in nbformat.read(path_of(name), as_version=4).cells if c.cell_type == "markdown"]
-    assert not any("^*" in text or "^\\*" in text for text in words)  # write ^{*}
+    words = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    assert not any("^*" in text or "^\\*" in text for text in words)  # write ^{*}: GitHub
     assert all(text.count("$$") % 2 == 0 for text in words)
+
+
+def test_exercises_have_stubs_solutions_and_hints(notebook):
+    solution = next(cell for cell in notebook.cells if "solution" in cell.metadata.get("tags", []))
+    names = re.findall(r'print\(check\("(\w+)"', "".join(cell.source for cell in notebook.cells))
+    assert len(names) >= 3
+    assert all(f'"{exercise}"' in solution.source for exercise in names)
+    stored = "".join(output.get("text", "") for cell in code_cells(notebook) for output in cell.outputs)
+    assert stored.count("not written yet") == len(names)
+    assert sum(cell.source.count("<summary>Hint") for cell in notebook.cells) >= 2
 
 
 def test_the_notebooks_are_small_together():
@@ -127,29 +126,24 @@ def test_runs_strictly_and_leaves_manifest_and_figures(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", SMALL)
-def test_nbval_finds_the_stored_numbers_again(name, tmp_path):
-    source = nbformat.read(path_of(name), as_version=4)
-    cell = source.cells[parameter_defaults(source, name)[0]]
+def test_nbval_finds_the_stored_numbers_again(notebook, tmp_path):
+    cell = notebook.cells[parameter_defaults(notebook, "it")[0]]
     cell.source = cell.source.replace('figures_dir = "figures"', f"figures_dir = {str(tmp_path)!r}")
-    copy = tmp_path / f"{name}.ipynb"
-    nbformat.write(source, copy)
+    copy = tmp_path / "copy.ipynb"
+    nbformat.write(notebook, copy)
     (tmp_path / "conftest.py").write_text(PATIENCE, encoding="utf-8")
+    options = "--nbval-lax --nbval-cell-timeout=300 --nbval-kernel-startup-timeout=300 -p no:cacheprovider -q"
     command = [
         sys.executable,
         "-m",
         "pytest",
-        "--nbval-lax",
-        "--nbval-cell-timeout=300",
-        "--nbval-kernel-startup-timeout=300",
-        "-q",
-        "-p",
-        "no:cacheprovider",
+        *options.split(),
+        "-c",
+        "/dev/null",
+        "--rootdir",
+        str(tmp_path),
     ]
-    done = subprocess.run(
-        [*command, "-c", "/dev/null", "--rootdir", str(tmp_path), str(copy)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = subprocess.run([*command, str(copy)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
 
 
@@ -157,13 +151,9 @@ def test_nbval_finds_the_stored_numbers_again(name, tmp_path):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("name", "parameters", "message"), BAD, ids=lambda value: str(value)[:40])
 def test_bad_parameters_are_refused_by_the_notebook(name, parameters, message, tmp_path):
-    quick = {key: value for key, value in SMALL[name].items() if key not in parameters}
-    with pytest.raises(NotebookError) as caught:
-        run_notebook(
-            path_of(name), tmp_path / "out.ipynb",
-            quick | parameters | {"figures_dir": str(tmp_path / "figures")}, cell_timeout=200,
-        )  # fmt: skip
-    assert message in str(caught.value)
+    given = SMALL[name] | parameters | {"figures_dir": str(tmp_path / "figures")}
+    with pytest.raises(NotebookError, match=re.escape(message)):
+        run_notebook(path_of(name), tmp_path / "out.ipynb", given, cell_timeout=200)
     assert not (tmp_path / "out.ipynb").exists()
 
 
