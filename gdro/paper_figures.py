@@ -280,7 +280,6 @@ def _heatmaps(panels, title):
     figure, axes = _panels(len(panels), 2.4, f"{title}; grey: no prompts")
     for axis, (name, (table, center)) in zip(axes, panels.items(), strict=True):
         mean = _of_seeds(table).T
-        bins, steps = mean.shape
         if name == "share of prompts":
             mean = mean.where(mean > 0)
         look: dict[str, Any] = {"cmap": "viridis"}
@@ -290,11 +289,10 @@ def _heatmaps(panels, title):
             norm = TwoSlopeNorm(center, min(low, center - 0.1), max(high, center + 0.1))
             look = {"cmap": DIVERGING, "norm": norm}
             ticks = np.interp(np.arange(5), [0, 2, 4], [norm.vmin, center, norm.vmax])
-        look |= {"aspect": "auto", "origin": "lower", "interpolation": "nearest"}
-        image = axis.imshow(mean, extent=(0.5, steps + 0.5, -0.5, bins - 0.5), **look)
-        figure.colorbar(image, ax=axis, format="%.2f", ticks=ticks)
-        axis.set(xlabel="step", ylabel="bin (0 hardest)", title=name, facecolor=EMPTY, yticks=range(bins))
         axis.grid(False)
+        image = axis.pcolormesh(mean.columns, mean.index, mean, rasterized=True, **look)
+        figure.colorbar(image, ax=axis, format="%.2f", ticks=ticks)
+        axis.set(xlabel="step", ylabel="bin (0 hardest)", title=name, facecolor=EMPTY, yticks=mean.index)
     return figure
 
 

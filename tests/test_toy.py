@@ -201,13 +201,6 @@ def test_skill_counts_follow_the_tail(tail):
     assert np.abs(counts - wanted).max() <= 1
 
 
-def test_resampling_draws_hard_bins_more_often():
-    games = [Game(World(tail=0.0, spread=3.0), method, step_size=8.0) for method in ("grpo", "resample")]
-    result = play(games, range(16), [60])
-    worst = result.accuracy.min(axis=-1)
-    assert worst[1].mean() > worst[0].mean() + 0.1
-
-
 # ---- the map ----------------------------------------------------------------------------------
 
 
@@ -255,17 +248,12 @@ def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, metho
     [
         (Game, {"eta": -1.0}, "eta .* -1.0; .* off"),
         (Game, {"n_min": 9}, "n_max .* at least 9, got 8"),
-        (Game, {"mean_rollouts": 20}, "mean_rollouts .* 20"),
         (Game, {"num_bins": 1}, "num_bins .* 1"),
-        (Game, {"k": 0}, "k must be .* 0"),
-        (Game, {"hysteresis": 1.0}, "hysteresis .* 1.0"),
-        (Game, {"estimator": "magic"}, "estimator .*beta.* 'magic'"),
         (Game, {"method": "ppo"}, "method .*grpo.* 'ppo'"),
         (Game, {"step_size": 0.0}, "step_size .* 0.0; try"),
         (Game, {"batch": 1000}, "batch .* 48.* 1000"),
         (Game, {"score": "sum"}, "score .* 'sum'"),
         (Game, {"grouping": "colour"}, "grouping .* 'colour'"),
-        (Game, {"ema": 0.0}, "ema .* 0.0"),
         (World, {"tail": -1.0}, "tail"),
         (World, {"spread": np.nan}, "spread"),
         (World, {"transfer": 1.2}, "transfer"),
