@@ -2,7 +2,7 @@
 
     VERL_USE_EXTERNAL_MODULES=examples.verl_trainer python -m verl.trainer.main_ppo \
         trainer.v1.trainer_mode=gdro algorithm.adv_estimator=gdro \
-        +gdro.method=pivotal +gdro.options.k=5 \
+        +gdro.method=pivotal +gdro.options.k=8 \
         actor_rollout_ref.rollout.n=4 ...
 
 from this repository's root, with gdro installed beside verl. `+gdro.options` are arguments of

@@ -124,9 +124,10 @@ def test_the_baseline_is_unbiased_whatever_the_past_says(rate):
     assert mean == pytest.approx(rate * (1 - rate))
 
 
-def test_half_solved_prompts_get_the_rollouts_of_a_run():
+@pytest.mark.parametrize(("k", "most"), [(2, 0.5), (16, 0.0)])
+def test_k_says_whose_prompts_get_the_rollouts_of_a_run(k, most):
     rates, rng = np.repeat([1.0, 0.5, 0.0], 40), np.random.default_rng(0)
-    controller, drawn_in_all = GDROController("pivotal", seed=0), []
+    controller, drawn_in_all = GDROController("pivotal", seed=0, k=k), []
     for _ in range(100):
         drawn = controller.draw(np.arange(120), 24)
         plan = controller.plan(drawn)
@@ -135,9 +136,11 @@ def test_half_solved_prompts_get_the_rollouts_of_a_run():
         batch = controller.observe(plan, group_ids, rewards.astype(float))
         assert np.mean(batch.weights) == pytest.approx(1)
         drawn_in_all.append(rates[drawn])
-    solved, half, never = [np.mean(np.array(drawn_in_all[50:]) == rate) for rate in (1.0, 0.5, 0.0)]
-    assert half > 0.6
-    assert half > never > solved > 0.02  # the even share still visits what is solved
+    shares = {rate: np.mean(np.array(drawn_in_all[50:]) == rate) for rate in (1.0, 0.5, 0.0)}
+    assert shares.pop(most) > 0.6
+    assert min(shares.values()) > 0.02  # the even share still visits what is solved
+    if k == 16:  # half-solved prompts have a pass@16 of almost 1
+        assert shares[0.5] > shares[1.0]
 
 
 @pytest.mark.parametrize(("name", "value"), [("k", 0), ("epsilon", 0.0), ("gamma", -1.0), ("pool", -1.0)])

@@ -48,7 +48,7 @@ class Pivotal(Method):
     Rewards count as correct or not, whatever their size.
     """
 
-    def __init__(self, k: int = 5, epsilon: float = 0.1, gamma: float = 0.0, pool: float = 4.0) -> None:
+    def __init__(self, k: int = 8, epsilon: float = 0.1, gamma: float = 0.0, pool: float = 4.0) -> None:
         self.k = check_int("k", k, 1)
         self.epsilon = check_number("epsilon", epsilon, 0, 1, open_low=True, remedy="1 draws evenly")
         self.gamma = check_number("gamma", gamma, 0, remedy="0 weighs all prompts equally")
