@@ -6,13 +6,15 @@ row. Axes: P prompts, D all rows.
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gdro.metrics import all_wrong_probability
 from gdro.saved import Saved
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, odd
 
 
 class Uids(NamedTuple):
@@ -23,6 +25,12 @@ class Uids(NamedTuple):
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def order(self) -> np.ndarray:
+        """Positions in the order of the keys, equal ones as given, (P,)."""
+        order_P = self.keys.argsort()  # four times as fast as a stable sort, which only equal keys need
+        sorted_P = self.keys[order_P]
+        return self.keys.argsort(kind="stable") if (sorted_P[1:] == sorted_P[:-1]).any() else order_P
 
 
 def as_uids(uids: ArrayLike | Sequence[str] | Uids) -> Uids:
@@ -61,14 +69,14 @@ def resized(array: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
 
 
 class UidTable(Saved):
-    """From uid to row in 12 bytes a prompt: sorted keys beside their rows, which never change."""
+    """From uid to row in 14 to 20 bytes a prompt: hashing with open addressing."""
 
-    state = ("kind", "keys_D", "rows_D")
+    state = ("kind", "keys_D")
 
     def __init__(self) -> None:
         self.kind = ""
-        self.keys_D = np.zeros(0, np.int64)
-        self.rows_D = np.zeros(0, np.int32)
+        self.keys_D = np.zeros(0, np.int64)  # by row
+        self.slots = np.full(2, -1, np.int32)  # a key's row is at its first slot or at the next that was free
 
     def __len__(self) -> int:
         return len(self.keys_D)
@@ -80,23 +88,51 @@ class UidTable(Saved):
                 f"uids are {uids.kind}s, but the prompts seen so far have {self.kind}s; "
                 "keep to one kind of uid in a run"
             )
-        if not len(self):
-            return np.full(len(uids), -1)
-        position = np.minimum(self.keys_D.searchsorted(uids.keys), len(self) - 1)
-        return np.where(self.keys_D[position] == uids.keys, self.rows_D[position], -1)
+        rows, keys, wanted = np.full(len(uids), -1), uids.keys, np.arange(len(uids))
+        slots = self._first_slots(keys)
+        while len(wanted) and len(self):
+            found = self.slots[slots]
+            hit = self.keys_D[found] == keys
+            rows[wanted[hit]] = found[hit]
+            goes_on = ~hit & (found >= 0)
+            wanted, keys, slots = wanted[goes_on], keys[goes_on], self._next(slots[goes_on])
+        return rows
 
     def add(self, uids: Uids) -> np.ndarray:
         """Rows (P,) of the uids, giving the next free rows to new ones in the order of their keys."""
         rows = self.find(uids)
         if (rows < 0).any():
             self.kind = uids.kind
-            new = np.unique(uids.keys[rows < 0])
-            position = np.searchsorted(self.keys_D, new)
-            new_rows = np.arange(len(self), len(self) + len(new))
-            self.keys_D = np.insert(self.keys_D, position, new)
-            self.rows_D = np.insert(self.rows_D, position, new_rows)
+            self._append(np.unique(uids.keys[rows < 0]))
             rows = self.find(uids)
         return rows
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        keys_D, self.keys_D = self.keys_D, self.keys_D[:0]
+        self.slots[:] = -1
+        self._append(keys_D)
+
+    def _append(self, keys: np.ndarray) -> None:
+        rows = np.arange(len(self), len(self) + len(keys), dtype=np.int32)
+        self.keys_D = np.append(self.keys_D, keys)
+        if 3 * len(self) > 2 * len(self.slots):  # full slots are slow to search
+            self.slots = np.full(1 << (3 * len(self) // 2).bit_length(), -1, np.int32)
+            rows = np.arange(len(self), dtype=np.int32)
+        slots = self._first_slots(self.keys_D[rows])
+        while len(rows):
+            free = self.slots[slots] < 0
+            self.slots[slots[free]] = rows[free]
+            goes_on = self.slots[slots] != rows  # taken, or taken by another of these
+            rows, slots = rows[goes_on], self._next(slots[goes_on])
+
+    def _first_slots(self, keys: np.ndarray) -> np.ndarray:
+        """Fibonacci hashing: the first bits of a product, which differ also where keys are counted up."""
+        bits = len(self.slots).bit_length() - 1
+        return ((keys.view(np.uint64) * GOLDEN) >> np.uint64(64 - bits)).astype(np.int64)
+
+    def _next(self, slots: np.ndarray) -> np.ndarray:
+        return (slots + 1) & (len(self.slots) - 1)
 
 
 class Rows(Saved):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gdro.beliefs import ESTIMATORS, FadingCounts, Rows, Uids, UidTable, as_uids, resized
-from gdro.checks import check_array, check_choice, check_int, check_number
+from gdro.checks import check_array, check_choice, check_int, check_number, option
 from gdro.metrics import checked_counts
 from gdro.saved import Saved
 
@@ -26,10 +26,11 @@ class DifficultyBins(Saved):
     """Online difficulty classifier: pass@k estimate (10), bins (11), symmetric hysteresis."""
 
     edges: Any = TENTHS  # increasing, inside (0, 1); bins [a_{b−1}, a_b), 1 in the last
-    k: int = 8  # of pass@k; unrelated to the number of rollouts
-    history: int = 50  # visits H that an estimate rests on
-    hysteresis: float = 0.03  # δ by which an estimate must have crossed every boundary it moves past
-    estimator: str = "beta"  # a name in `gdro.beliefs.ESTIMATORS`
+    k: int = option(8, check_int, 1)  # of pass@k; unrelated to the number of rollouts
+    history: int = option(50, check_int, 1)  # visits H that an estimate rests on
+    # δ by which an estimate must have crossed every boundary it moves past
+    hysteresis: float = option(0.03, check_number, 0, 1, open_high=True)
+    estimator: str = option("beta", check_choice, tuple(ESTIMATORS))
 
     state = ("table", "bins_D", "beliefs", "other")
 
@@ -40,10 +41,7 @@ class DifficultyBins(Saved):
                 f"edges must increase inside (0, 1), at least one, got {self.edges.tolist()}; "
                 "B bins have B − 1 edges: six bins have five"
             )
-        check_int("k", self.k, 1)
-        check_int("history", self.history, 1)
-        check_number("hysteresis", self.hysteresis, 0, 1, open_high=True, remedy="0 switches it off")
-        check_choice("estimator", self.estimator, tuple(ESTIMATORS))
+        super().__post_init__()
         # faded counts are kept whatever the estimator: methods read pass rates from them
         self.beliefs, own = FadingCounts(self.k, self.history), self.estimator == "beta"
         self.other: Any = Rows() if own else ESTIMATORS[self.estimator](self.k, self.history)
@@ -79,7 +77,7 @@ class DifficultyBins(Saved):
         """
         known = as_uids(uids)
         successes, trials = checked_counts(successes, trials, 1, (len(known),))
-        order = known.keys.argsort(kind="stable")  # what an estimator draws must not depend on batch order
+        order = known.order()  # what an estimator draws must not depend on batch order
         self.visit(self.rows(known)[order], successes[order], trials[order])
 
     def visit(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
@@ -122,8 +120,7 @@ class DifficultyBins(Saved):
         counts = [getattr(part, name) for part in parts for name in part.state if name.endswith("_D")]
         sound = (
             table.kind in (("integer", "string") if size else ("",))
-            and np.array_equal(np.sort(table.rows_D), np.arange(size))
-            and (table.keys_D[1:] > table.keys_D[:-1]).all()
+            and len(np.unique(table.keys_D)) == size
             and ((self.bins_D >= UNSEEN) & (self.bins_D < self.num_bins)).all()
             and all(len(array) == size for array in (self.bins_D, *counts))
             and all((array >= 0).all() for array in counts)

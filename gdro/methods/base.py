@@ -162,6 +162,7 @@ class Method(Saved):
 
     def start(self, run: Run) -> None:
         """Called once by the controller, before anything else."""
+        self.run = run
 
     @property
     def draws(self) -> bool:
