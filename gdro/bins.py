@@ -29,7 +29,7 @@ class DifficultyBins(Saved):
     k: int = option(8, check_int, 1)  # of pass@k; unrelated to the number of rollouts
     history: int = option(50, check_int, 1)  # visits H that an estimate rests on
     # δ by which an estimate must have crossed every boundary it moves past
-    hysteresis: float = option(0.03, check_number, 0, 1, open_high=True)
+    hysteresis: float = option(0.03, check_number, 0, 1, open_high=True, remedy="0 switches it off")
     estimator: str = option("beta", check_choice, tuple(ESTIMATORS))
 
     state = ("table", "bins_D", "beliefs", "other")

@@ -18,7 +18,7 @@ from gdro.methods.base import Batch, Method, register
 class FGRPO(Method):
     """Weights by the group's failure rate."""
 
-    gamma: float = option(0.5, check_number, 0)  # 0 is GRPO
+    gamma: float = option(0.5, check_number, 0, remedy="0 weighs all prompts equally, as GRPO")
 
     def weights(self, batch: Batch) -> np.ndarray:
         return (1 - batch.hits_P / batch.trials_P) ** self.gamma

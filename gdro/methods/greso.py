@@ -20,8 +20,9 @@ from gdro.methods.draws import highest
 class GRESO(Method):
     """Draws by skipping."""
 
-    explore: float = option(0.5, check_number, 0, 1)  # probability of keeping after one uninformative visit
-    floor: float = option(0.01, check_number, 0, 1, open_low=True)  # least probability of keeping a prompt
+    # probability of keeping a prompt after one uninformative visit, and the least of all
+    explore: float = option(0.5, check_number, 0, 1, remedy="it is a probability")
+    floor: float = option(0.01, check_number, 0, 1, open_low=True, remedy="0 would lose prompts for good")
 
     state = ("streak_D",)
 

@@ -19,7 +19,7 @@ from gdro.methods.draws import highest
 class MoPPS(Method):
     """Draws by one posterior sample a prompt."""
 
-    target: float = option(0.5, check_number, 0, 1)  # pass rate to train at
+    target: float = option(0.5, check_number, 0, 1, remedy="it is the pass rate to train at")
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         return highest(-np.abs(rng.beta(pool.alpha_P, pool.beta_P) - self.target), size, rng)

@@ -19,7 +19,8 @@ from gdro.methods.base import Batch, Method, register
 class NSR(Method):
     """Advantages by sign."""
 
-    positive: float = option(0.1, check_number, 0, 1)  # of a correct rollout; 1: REINFORCE with rewards ±1
+    # of a correct rollout
+    positive: float = option(0.1, check_number, 0, 1, remedy="1 is REINFORCE with rewards ±1")
 
     def advantages(self, batch: Batch) -> np.ndarray:
         return np.where(batch.correct_R, self.positive, -1.0)

@@ -25,7 +25,8 @@ class Oracle(Method):
     # set later as the attribute `rates` of the method
     rates: Rates | None = None
     k: int = option(5, check_int, 1)  # of pass@k; the draw favours pass rates about 1/k
-    epsilon: float = option(0.1, check_number, 0, 1, open_low=True)  # share of the draw that is even
+    # share of the draw that is even over the data
+    epsilon: float = option(0.1, check_number, 0, 1, open_low=True, remedy="1 draws evenly")
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         if self.rates is None:

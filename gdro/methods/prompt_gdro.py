@@ -80,15 +80,22 @@ def debiased(ema_scores: np.ndarray, visits: np.ndarray, ema: float, bin_axis: i
 class PromptGDRO(Saved):
     """Exponentiated-gradient adversary over the bins."""
 
-    num_bins: int = option(10, check_int, 1)
+    num_bins: int = option(10, check_int, 1, remedy="it is len(edges) + 1")
     eta: float = option(0.65, check_number, 0, remedy="0 switches the adversary off")  # step size η_q
-    gamma: float = option(0.01, check_number, 0, 1)  # uniform share γ
-    ema: float = option(0.12, check_number, 0, 1, open_low=True)  # β; 1 looks at the last batch alone
-    clip: float = option(5.0, check_number, 0, open_low=True, also=[np.inf])  # C of (14); inf for none
-    max_weight: float = option(15.0, check_number, 0, open_low=True, also=[np.inf])  # ω_max of (16)
+    gamma: float = option(0.01, check_number, 0, 1, remedy="it is the uniform share of (15)")
+    # β: weight of the newest batch
+    ema: float = option(0.12, check_number, 0, 1, open_low=True, remedy="1 looks at the last batch alone")
+    # C of (14)
+    clip: float = option(5.0, check_number, 0, open_low=True, also=[np.inf], remedy="inf switches it off")
+    # ω_max of (16)
+    max_weight: float = option(
+        15.0, check_number, 0, open_low=True, also=[np.inf], remedy="inf switches it off"
+    )
     # None keeps the intensive score of (13), so that equal losses give equal weights; a number divides it by
     # the bin's share of the batch, floored there, as printed
-    share_floor: float | None = option(None, check_number, 0, 1, open_low=True, also=[None])
+    share_floor: float | None = option(
+        None, check_number, 0, 1, open_low=True, also=[None], remedy="None does not divide by the share"
+    )
     # scores start from the data; False starts every bin at 0, as printed
     debias: bool = option(True, check_choice, (True, False))
 

@@ -43,14 +43,15 @@ class RolloutGDRO(Saved):
     play.
     """
 
-    num_bins: int = option(10, check_int, 1)
+    num_bins: int = option(10, check_int, 1, remedy="it is len(edges) + 1")
     n_min: int = option(2, check_int, 1)  # smallest arm
     n_max: int = 12  # largest arm
     mean_rollouts: float = 4  # n̄, the budget per prompt, in [n_min, n_max]
-    eta: float = option(0.65, check_number, 0)  # step size of the strategies
-    gamma: float = option(0.01, check_number, 0, 1)  # uniform share of the strategies
-    ema: float = option(0.4, check_number, 0, 1, open_low=True)  # weight of the newest arm loss
-    price_lr: float = option(0.05, check_number, 0)  # α_μ of (21)
+    eta: float = option(0.65, check_number, 0, remedy="0 switches the adversary off")  # step size
+    gamma: float = option(0.01, check_number, 0, 1, remedy="it is the uniform share of the strategies")
+    # weight of the newest arm loss
+    ema: float = option(0.4, check_number, 0, 1, open_low=True, remedy="1 looks at the last batch alone")
+    price_lr: float = option(0.05, check_number, 0, remedy="0 switches it off")  # α_μ of (21)
     utility: str = option("variance", check_choice, ("variance", "loss"))
     selection: str | None = option(None, check_choice, (None, "argmax", "sample"))
     # "prompts" counts a bin's log-probability once for each of its prompts, which makes argmax under
@@ -60,7 +61,8 @@ class RolloutGDRO(Saved):
     # "demand": what the strategies would spend before the budget is imposed; "realized": what was planned, as
     # printed: the budget is met every step, so that price never moves
     price_driver: str = option("demand", check_choice, ("demand", "realized"))
-    bonus: float = option(0.01, check_number, 0)  # optimism of EXP3.P for utility "loss"
+    # optimism of EXP3.P for utility "loss"
+    bonus: float = option(0.01, check_number, 0, remedy="0 switches it off")
     debias: bool = option(True, check_choice, (True, False))  # as in `PromptGDRO`
     seed: int = 0  # of what is drawn when `allocate` is given no generator
 

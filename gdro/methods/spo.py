@@ -23,7 +23,8 @@ class SPO(Method):
     """Draws by the tracked standard deviation; advantages against the tracked mean."""
 
     n_min = 1
-    epsilon: float = option(0.05, check_number, 0, open_low=True)  # of the draw; 0 would lose solved prompts
+    # weight of the draw that every prompt keeps
+    epsilon: float = option(0.05, check_number, 0, open_low=True, remedy="0 would lose solved prompts")
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         return in_proportion(np.log(np.sqrt(pool.rate_P * (1 - pool.rate_P)) + self.epsilon), size, rng)
