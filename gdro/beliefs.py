@@ -11,7 +11,6 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.metrics import all_wrong_probability
 from gdro.saved import Saved
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, odd
@@ -135,8 +134,19 @@ class UidTable(Saved):
         return (slots + 1) & (len(self.slots) - 1)
 
 
-class Rows(Saved):
-    """Arrays with one entry a row, those that `state` names with _D."""
+class FadingCounts(Saved):
+    """Beta posterior over a prompt's pass rate p, on counts that fade by 1 − 1/H at each visit.
+
+    pass@k is E[1 − (1−p)^k] = 1 − Π_{i<k} (β+i)/(α+β+i) with α, β = ½ + the faded successes and failures.
+    Its expectation does not depend on how many rollouts a visit had. Eight bytes a prompt.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("successes_D", "failures_D")
+    prior = 0.5  # Jeffreys: pass@k of a new prompt is broad, not extreme
+
+    def __init__(self, k: int, history: int) -> None:
+        self.k, self.keep = k, np.float32(1.0 - 1.0 / history)
+        self.successes_D, self.failures_D = np.zeros(0, np.float32), np.zeros(0, np.float32)
 
     def grow(self, capacity: int) -> None:
         """Make room for `capacity` rows."""
@@ -144,26 +154,8 @@ class Rows(Saved):
             if name.endswith("_D"):
                 setattr(self, name, resized(getattr(self, name), capacity))
 
-
-# An estimator records one visit to each of some distinct rows, of which `successes` of `trials` rollouts were
-# correct (`add`, (P,)), and estimates pass@k of rows, NaN where there is no data yet (`pass_at_k`, (P,)).
-
-
-class FadingCounts(Rows):
-    """Beta posterior over a prompt's pass rate p, on counts that fade by 1 − 1/H at each visit.
-
-    pass@k is E[1 − (1−p)^k] = 1 − Π_{i<k} (β+i)/(α+β+i) with α, β = ½ + the faded successes and failures.
-    Its expectation does not depend on how many rollouts a visit had. Eight bytes a prompt.
-    """
-
-    state = ("successes_D", "failures_D")
-    prior = 0.5  # Jeffreys: pass@k of a new prompt is broad, not extreme
-
-    def __init__(self, k: int, history: int) -> None:
-        self.k, self.keep = k, np.float32(1.0 - 1.0 / history)
-        self.successes_D, self.failures_D = np.zeros(0, np.float32), np.zeros(0, np.float32)
-
     def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
+        """Record a visit to each of some distinct rows, `successes` of `trials` rollouts correct, (P,)."""
         self.successes_D[rows] = self.keep * self.successes_D[rows] + successes
         self.failures_D[rows] = self.keep * self.failures_D[rows] + (trials - successes)
 
@@ -172,6 +164,7 @@ class FadingCounts(Rows):
         return self.successes_D[rows].astype(float), self.failures_D[rows].astype(float)
 
     def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
+        """Estimate of pass@k, (P,); NaN where there is no data yet."""
         successes, failures = self.counts(rows)
         beta, total = self.prior + failures, 2 * self.prior + successes + failures
         all_wrong = np.ones(len(beta))
@@ -180,65 +173,25 @@ class FadingCounts(Rows):
         return np.where(successes + failures > 0, 1.0 - all_wrong, np.nan)
 
 
-class Unbiased(Rows):
-    """1 − C(n−c, k)/C(n, k) on the counts of the last H visits, four bytes a visit; NaN below k rollouts."""
-
-    state = ("visits_D", "successes_D", "trials_D")
-
-    def __init__(self, k: int, history: int) -> None:
-        self.k, self.history, self.visits_D = k, history, np.zeros(0, np.uint32)
-        self.successes_D, self.trials_D = np.zeros((2, 0, history), np.uint16)
-
-    def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
-        oldest = self.visits_D[rows] % self.history
-        self.successes_D[rows, oldest], self.trials_D[rows, oldest] = successes, trials
-        self.visits_D[rows] += 1
-
-    def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
-        successes, trials = self.successes_D[rows].sum(axis=1), self.trials_D[rows].sum(axis=1)
-        enough = trials >= self.k
-        estimate = 1.0 - all_wrong_probability(successes, np.where(enough, trials, self.k), self.k)
-        return np.where(enough, estimate, np.nan)
-
-
-class AnyOfN(Rows):
-    """One outcome a visit, "any of the n allotted is correct", as released: it moves with the allocation.
-
-    Kept for notebook 01, which shows what that does.
-    """
-
-    state: ClassVar[tuple[str, ...]] = ("entries_D", "outcomes_D")
-
-    def __init__(self, k: int, history: int) -> None:
-        self.k, self.history = k, history
-        self.entries_D, self.outcomes_D = np.zeros(0, np.uint32), np.zeros((0, history), np.uint8)
-
-    def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
-        self.outcomes_D[rows, self.entries_D[rows] % self.history] = successes > 0
-        self.entries_D[rows] += 1
-
-    def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
-        entries = np.minimum(self.entries_D[rows], self.history).astype(float)
-        hits = self.outcomes_D[rows].sum(axis=1)
-        return np.divide(hits, entries, out=np.full(len(rows), np.nan), where=entries > 0)
-
-
-class AnyOfK(AnyOfN):
+class AnyOfK(FadingCounts):
     """(10) with a fixed k: rollouts queue up, and every k of them make one outcome c_t.
 
     A visit may end a block part of the way through its rollouts. These are exchangeable, so the number of
     successes before the cut is hypergeometric (drawn with seed `clock`): the expectation of an outcome
-    depends on k alone, never on n. Keeps the last H outcomes; NaN until the first block is full.
+    depends on k alone, never on n. Keeps the last H outcomes; NaN until the first block is full. The faded
+    counts are kept too: methods read pass rates from them.
     """
 
-    state = ("clock", *AnyOfN.state, "queued_D", "correct_D")
+    state = (*FadingCounts.state, "clock", "entries_D", "outcomes_D", "queued_D", "correct_D")
 
     def __init__(self, k: int, history: int) -> None:
         super().__init__(k, history)
-        self.clock = 0
+        self.history, self.clock = history, 0
+        self.entries_D, self.outcomes_D = np.zeros(0, np.uint32), np.zeros((0, history), np.uint8)
         self.queued_D, self.correct_D = np.zeros((2, 0), np.uint16)
 
     def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
+        super().add(rows, successes, trials)
         self.clock += 1
         rng = np.random.default_rng(self.clock)
         correct, left = successes.copy(), trials.copy()  # of this visit, not queued yet
@@ -249,13 +202,14 @@ class AnyOfK(AnyOfN):
             self.queued_D[rows] += take.astype(np.uint16)
             correct, left = correct - hits, left - take
             full = rows[self.queued_D[rows] == self.k]
-            super().add(full, self.correct_D[full], self.queued_D[full])
+            self.outcomes_D[full, self.entries_D[full] % self.history] = self.correct_D[full] > 0
+            self.entries_D[full] += 1
             self.queued_D[full] = self.correct_D[full] = 0
 
+    def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
+        entries = np.minimum(self.entries_D[rows], self.history).astype(float)
+        hits = self.outcomes_D[rows].sum(axis=1)
+        return np.divide(hits, entries, out=np.full(len(rows), np.nan), where=entries > 0)
 
-ESTIMATORS: dict[str, type] = {
-    "beta": FadingCounts,
-    "unbiased": Unbiased,
-    "any_of_k": AnyOfK,
-    "any_of_n": AnyOfN,
-}
+
+ESTIMATORS: dict[str, type[FadingCounts]] = {"beta": FadingCounts, "any_of_k": AnyOfK}

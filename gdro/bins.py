@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.beliefs import ESTIMATORS, FadingCounts, Rows, Uids, UidTable, as_uids, resized
+from gdro.beliefs import ESTIMATORS, Uids, UidTable, as_uids, resized
 from gdro.checks import check_array, check_choice, check_int, check_number, option
 from gdro.metrics import checked_counts
 from gdro.saved import Saved
@@ -32,7 +32,7 @@ class DifficultyBins(Saved):
     hysteresis: float = option(0.03, check_number, 0, 1, open_high=True, remedy="0 switches it off")
     estimator: str = option("beta", check_choice, tuple(ESTIMATORS))
 
-    state = ("table", "bins_D", "beliefs", "other")
+    state = ("table", "bins_D", "beliefs")
 
     def __post_init__(self) -> None:
         self.edges = check_array("edges", self.edges, (np.size(self.edges),), 0, 1)
@@ -42,10 +42,7 @@ class DifficultyBins(Saved):
                 "B bins have B − 1 edges: six bins have five"
             )
         super().__post_init__()
-        # faded counts are kept whatever the estimator: methods read pass rates from them
-        self.beliefs, own = FadingCounts(self.k, self.history), self.estimator == "beta"
-        self.other: Any = Rows() if own else ESTIMATORS[self.estimator](self.k, self.history)
-        self.record: Any = self.beliefs if own else self.other  # what `pass_at_k` reads
+        self.beliefs = ESTIMATORS[self.estimator](self.k, self.history)
         self.table = UidTable()
         self.bins_D: np.ndarray = np.zeros(0, np.int16)
 
@@ -66,8 +63,7 @@ class DifficultyBins(Saved):
         return rows
 
     def _resize(self, capacity: int) -> None:
-        for record in {self.beliefs, self.record}:
-            record.grow(capacity)
+        self.beliefs.grow(capacity)
         self.bins_D = resized(self.bins_D, capacity, UNSEEN)
 
     def update(self, uids: ArrayLike, successes: ArrayLike, trials: ArrayLike) -> None:
@@ -85,9 +81,8 @@ class DifficultyBins(Saved):
         if (rows[1:] == rows[:-1]).any():
             rows, inverse = np.unique(rows, return_inverse=True)
             successes, trials = (np.bincount(inverse, n).astype(np.int64) for n in (successes, trials))
-        for record in {self.beliefs, self.record}:
-            record.add(rows, successes, trials)
-        self.bins_D[rows] = self.moved(self.bins_D[rows], self.record.pass_at_k(rows))
+        self.beliefs.add(rows, successes, trials)
+        self.bins_D[rows] = self.moved(self.bins_D[rows], self.beliefs.pass_at_k(rows))
 
     def moved(self, bins: np.ndarray, estimate: np.ndarray) -> np.ndarray:
         """Bins (P,) after new estimates."""
@@ -97,7 +92,7 @@ class DifficultyBins(Saved):
         """Estimated pass@k, (P,); NaN for a prompt without an estimate."""
         rows = self.table.find(as_uids(uids))
         estimate = np.full(len(rows), np.nan)
-        estimate[rows >= 0] = self.record.pass_at_k(rows[rows >= 0])
+        estimate[rows >= 0] = self.beliefs.pass_at_k(rows[rows >= 0])
         return estimate
 
     def assign(self, uids: ArrayLike) -> np.ndarray:
@@ -116,8 +111,7 @@ class DifficultyBins(Saved):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         size, table = len(self.table), self.table
-        parts = {self.beliefs, self.record}
-        counts = [getattr(part, name) for part in parts for name in part.state if name.endswith("_D")]
+        counts = [getattr(self.beliefs, name) for name in self.beliefs.state if name.endswith("_D")]
         sound = (
             table.kind in (("integer", "string") if size else ("",))
             and len(np.unique(table.keys_D)) == size
