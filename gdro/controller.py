@@ -94,20 +94,13 @@ class GDROController(Saved):
         **options: Any,
     ) -> None:
         check_choice("preset", preset, tuple(PRESETS))
-        check_choice("advantage_std", advantage_std, ("population", "sample"))
-        check_choice("scale_rewards", scale_rewards, ("group", "batch", "none"))
-        if advantage_clip is not None:
-            check_number("advantage_clip", advantage_clip, 0, open_low=True, remedy="None clips nothing")
-        check_int("seed", seed, 0)
         self.success_threshold = check_number("success_threshold", success_threshold)
         self.method = make_method(method, preset, options)
         self.preset, self.name = preset, self.method.name or type(self.method).__name__
         wanted = {**PRESETS[preset], "history": self.method.history or PRESETS[preset]["history"]}
-        given: Any = {} if bins is None else bins
-        if not isinstance(given, DifficultyBins):
-            given = {**wanted, **given} if isinstance(given, Mapping) else given
-            given = build("bins", DifficultyBins, given)
-        self.bins: DifficultyBins = given
+        if bins is None or isinstance(bins, Mapping):
+            bins = {**wanted, **(bins or {})}
+        self.bins = bins if isinstance(bins, DifficultyBins) else build("bins", DifficultyBins, bins)
         self.num_bins = self.bins.num_bins
         check_number("mean_rollouts", mean_rollouts, 1)
         self.mean_rollouts = mean_rollouts
@@ -117,8 +110,8 @@ class GDROController(Saved):
         check_int("n_max", high, low, remedy="n_min is more")
         remedy = "no plan within n_min and n_max could meet it"
         check_number("mean_rollouts", mean_rollouts, low, high, remedy=remedy)
-        rule = (advantage_std, scale_rewards, advantage_clip)
-        self.run = Run(self.num_bins, mean_rollouts, low, high, seed, *rule)
+        rule = (seed, advantage_std, scale_rewards, advantage_clip)
+        self.run = Run(self.num_bins, mean_rollouts, low, high, *rule)
         self.method.start(self.run)
         self.draws = self.method.draws  # whether `draw` chooses the prompts
         self.moves_rollouts = self.method.moves_rollouts  # whether plans may be uneven
@@ -129,9 +122,8 @@ class GDROController(Saved):
 
     def _forget(self) -> None:
         self._owner = uuid4().hex  # so that a plan of another controller, or of before, is refused
-        self._open: dict[
-            tuple[str, int], np.ndarray
-        ] = {}  # rollouts of the plans in flight, with what rounds added
+        # rollouts of the plans in flight, with what rounds added
+        self._open: dict[tuple[str, int], np.ndarray] = {}
         self._pool: tuple | None = None  # of `draw`: uids as given, their order, keys and rows in it
 
     # Before generation
