@@ -180,8 +180,8 @@ class Twins:
     def restore(self) -> None:
         """The second twin from a saved state, which closes its plans: both start anew."""
         with tempfile.TemporaryDirectory() as folder:
-            save_state(Path(folder, "state.json"), self.pair[1].state_dict())
-            state = load_state(Path(folder, "state.json"))
+            save_state(Path(folder, "state.safetensors"), self.pair[1].state_dict())
+            state = load_state(Path(folder, "state.safetensors"))
         self.pair[1] = made(self.settings)
         self.pair[1].load_state_dict(state)
         assert state_of(self.pair[0]) == state_of(self.pair[1]), "the restored state differs"
