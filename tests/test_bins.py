@@ -101,11 +101,12 @@ def test_an_unknown_estimate_leaves_the_bin_alone():
 # Uids
 
 
-def test_arrivals_over_many_batches_keep_their_rows():
+@pytest.mark.parametrize("step", [1, 2**30, 2**53])  # uids that differ in their last or first bits alone
+def test_arrivals_over_many_batches_keep_their_rows(step):
     rng = np.random.default_rng(0)
     bins, seen = DifficultyBins(k=1, history=1), {}
     for _ in range(40):
-        uids = rng.choice(2000, 50, replace=False) - 1000
+        uids = step * (rng.choice(2000, 50, replace=False) - 1000)
         successes = rng.integers(0, 5, 50)
         bins.update(uids, successes, np.full(50, 4))
         seen |= dict(zip(uids.tolist(), ((successes + 0.5) / 5).tolist(), strict=True))
@@ -144,14 +145,8 @@ def test_nothing_at_all_is_no_error():
 def test_memory_is_tens_of_bytes_a_prompt():
     bins = DifficultyBins()
     bins.update(np.arange(100_000), np.zeros(100_000, int), np.ones(100_000, int))
-    held = (
-        bins.bins_D,
-        bins.table.keys_D,
-        bins.table.slots,
-        bins.beliefs.successes_D,
-        bins.beliefs.failures_D,
-    )
-    assert sum(array.nbytes for array in held) <= 32 * 100_000
+    held = [*vars(bins).values(), *vars(bins.table).values(), *vars(bins.beliefs).values()]
+    assert 22 <= sum(a.nbytes for a in held if isinstance(a, np.ndarray)) / 100_000 <= 32
 
 
 MIXED = [[1, "a"], ["a", 1], [True, False], [1, True], [1.0, 2.0], [None], [2**64], np.array([True, False])]
@@ -190,9 +185,8 @@ def same_state(left, right):
 
 
 @pytest.mark.parametrize("estimator", ALL)
-@pytest.mark.parametrize("through_file", [False, True])
 @pytest.mark.parametrize("kind", [int, str])
-def test_state_comes_back_bit_for_bit_and_continues_the_same(estimator, through_file, kind, tmp_path):
+def test_state_comes_back_bit_for_bit_and_continues_the_same(estimator, kind, tmp_path):
     def step(bins, seed):
         rng = np.random.default_rng(seed)
         uids = [kind(u) for u in rng.choice(300, 40, replace=False)]
@@ -202,11 +196,8 @@ def test_state_comes_back_bit_for_bit_and_continues_the_same(estimator, through_
     running, restored = (DifficultyBins(k=4, history=3, estimator=estimator) for _ in range(2))
     for seed in range(6):
         step(running, seed)
-    state = running.state_dict()
-    if through_file:
-        save_state(tmp_path / "state.safetensors", state)
-        state = load_state(tmp_path / "state.safetensors")
-    restored.load_state_dict(state)
+    save_state(tmp_path / "state.safetensors", running.state_dict())
+    restored.load_state_dict(load_state(tmp_path / "state.safetensors"))
     same_state(running.state_dict(), restored.state_dict())
     for seed in range(6, 12):
         step(running, seed)

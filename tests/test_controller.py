@@ -358,20 +358,16 @@ def drawing_controller(seed=0):
     return controller
 
 
-def drawn_many(controller, rounds=400, size=30):
-    found = []
-    for _ in range(rounds):
-        found.append(controller.draw(list(range(120)), size))
-        controller.plan([0])  # the next step
-    return np.concatenate(found)
-
-
 def test_draws_follow_the_bin_probabilities_and_leave_unseen_prompts_their_share():
     controller = drawing_controller()
     q = controller.method.prompt.probabilities()
     q[3] = 0  # bin 3 has no prompts
     expected = np.append(100 / 120 * q / q.sum(), 20 / 120)
-    drawn = drawn_many(controller)
+    drawn = []
+    for _ in range(400):
+        drawn.extend(controller.draw(np.arange(120), 30))
+        controller.plan([0])  # the next step
+    drawn = np.array(drawn)
     assert [(BIN_OF[drawn] == b).mean() for b in (0, 1, 2, 3, 4, -1)] == pytest.approx(expected, abs=0.015)
     for b in (0, -1):  # and evenly within a bin
         counts = np.bincount(drawn, minlength=120)[b == BIN_OF]
