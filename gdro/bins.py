@@ -59,7 +59,7 @@ class DifficultyBins(Saved):
         rows = self.table.add(as_uids(uids))
         capacity = len(self.bins_D)
         if len(self.table) > capacity:
-            self._resize(max(len(self.table), capacity + capacity // 2, 64))
+            self._resize(max(len(self.table), capacity + capacity // 8, 64))
         return rows
 
     def _resize(self, capacity: int) -> None:
