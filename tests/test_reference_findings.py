@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from test_controller import play
 
 import gdro
 from gdro import DifficultyBins, GDROController, PromptGDRO, RolloutGDRO
@@ -39,14 +40,6 @@ def seasoned(method="rollout", bins=SHARP, **settings):
     controller.bins.update(np.arange(8), [0] * 4 + [10] * 4, [10] * 8)
     controller.method.rollout.update([4, 4], [4, 4], [0.25, 0.01])
     return controller
-
-
-def play(controller, seed, uids, rates, losses=False):
-    rng, plan = np.random.default_rng(seed), controller.plan(uids)
-    group_ids = np.repeat(np.arange(len(uids)), plan.rollouts)
-    rewards = (rng.random(len(group_ids)) < np.asarray(rates)[group_ids]).astype(float)
-    given = rng.normal(size=len(rewards)) if losses else None
-    return controller.observe(plan, group_ids, rewards, losses=given)
 
 
 def test_01_rollouts_follow_the_uid_not_the_place_in_the_batch():
@@ -105,7 +98,7 @@ def test_03_arm_scores_and_price_are_updated_every_step(utility, monkeypatch):
         for step in range(5):
             game = controller.method.rollout
             scores, price = game.losses(), game.price
-            play(controller, step, np.arange(8), np.linspace(0.1, 0.9, 8), losses=True)
+            play(controller, step, np.arange(8), np.linspace(0.1, 0.9, 8))
             assert not np.array_equal(game.losses(), scores)
             assert game.price != price
 
@@ -120,7 +113,7 @@ def test_04_the_price_is_driven_by_the_demand():
     def check(driver):
         controller = seasoned(rollout={"price_driver": driver, "price_lr": 0.5})
         before = controller.method.rollout.price
-        row = play(controller, 0, np.arange(8), np.full(8, 0.5)).row
+        row = play(controller, 0, np.arange(8), np.full(8, 0.5))[1].row
         assert sum(row["rollouts"]) / 2 == 4  # the budget was met exactly
         assert row["demand"] != 4
         assert row["price"] == pytest.approx(before + 0.5 * (row["demand"] - 4))
@@ -362,12 +355,12 @@ def test_17_the_state_is_saved_and_restored_bit_for_bit(preset, tmp_path):
     rates = np.linspace(0.02, 0.98, 12)
 
     def go_on(controller):
-        return [play(controller, step, np.arange(12), rates, losses=True).row for step in range(5, 9)]
+        return [play(controller, step, np.arange(12), rates)[1].row for step in range(5, 9)]
 
     def check(carry):
         controller, resumed = GDROController(preset=preset), GDROController(preset=preset)
         for step in range(5):
-            play(controller, step, np.arange(12), rates, losses=True)
+            play(controller, step, np.arange(12), rates)
         carry(controller, resumed)
         assert go_on(controller) == go_on(resumed)
 
@@ -384,7 +377,7 @@ def test_18_every_rank_makes_the_same_plan_or_an_error():
     uids, rates = [f"p{i}" for i in range(12)], np.linspace(0.1, 0.9, 12)
     ranks = [GDROController(rollout={"utility": "loss"}) for _ in range(2)]
     for step in range(6):
-        batches = [play(rank, step, uids, rates, losses=True) for rank in ranks]
+        batches = [play(rank, step, uids, rates)[1] for rank in ranks]
         assert batches[0].row == batches[1].row
         assert batches[0].advantages.tobytes() == batches[1].advantages.tobytes()
         assert ranks[0].plan(uids).rollouts.tolist() == ranks[1].plan(uids).rollouts.tolist()
