@@ -2,7 +2,7 @@
 
     python benchmarks/controller.py
 
-plan + observe of method "both", draw of method "pivotal": the best milliseconds of several calls, the two in
+plan + observe of method "both", draw of method "pivotal": the best of several calls in milliseconds of processor time, the two in
 turn, and bytes held a prompt. The run stops if the plain version comes to other weights or another price.
 """
 
@@ -101,9 +101,9 @@ class Plain:
 
 
 def timed(call, *arguments):
-    start = time.perf_counter()
+    start = time.process_time()
     gave = call(*arguments)
-    return 1e3 * (time.perf_counter() - start), gave
+    return 1e3 * (time.process_time() - start), gave
 
 
 def bytes_held(owner):

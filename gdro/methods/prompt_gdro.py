@@ -208,13 +208,11 @@ class PromptMethod(Game):
             weights_P = weights_P * (omega_P / mean if self.weight_scale == "mean" else omega_P)
         return weights_P
 
-    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray | None:
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         """Prompts drawn with bin probabilities q, evenly within a bin, none twice until all of it were drawn.
 
         Prompts not seen yet keep their share of the pool; q divides the rest among bins with prompts.
         """
-        if self.action != "resample":
-            return None
         counts_B = np.bincount(pool.bins_P + 1, minlength=self.run.num_bins + 1)  # [0]: not seen yet
         share_B = counts_B / len(pool)
         q_B = np.where(counts_B[1:] > 0, self.prompt.probabilities(), 0.0)
