@@ -2,8 +2,8 @@
 
     python benchmarks/controller.py
 
-plan + observe of method "both", draw of method "pivotal": the best of several calls in milliseconds of processor
-time, the two in turn, and bytes held a prompt. The run stops if the plain version comes to other weights or
+plan + observe of method "both", draw of method "pivotal": the best milliseconds of processor time of several
+calls, the two in turn, and bytes held a prompt. The run stops if the plain version comes to other weights or
 another price.
 """
 
