@@ -6,13 +6,14 @@ row. Axes: P prompts, D all rows.
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.metrics import all_wrong_probability
 from gdro.saved import Saved
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, odd
 
 
 class Uids(NamedTuple):
@@ -23,6 +24,12 @@ class Uids(NamedTuple):
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def order(self) -> np.ndarray:
+        """Positions in the order of the keys, equal ones as given, (P,)."""
+        order_P = self.keys.argsort()  # four times as fast as a stable sort, which only equal keys need
+        sorted_P = self.keys[order_P]
+        return self.keys.argsort(kind="stable") if (sorted_P[1:] == sorted_P[:-1]).any() else order_P
 
 
 def as_uids(uids: ArrayLike | Sequence[str] | Uids) -> Uids:
@@ -61,14 +68,14 @@ def resized(array: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
 
 
 class UidTable(Saved):
-    """From uid to row in 12 bytes a prompt: sorted keys beside their rows, which never change."""
+    """From uid to row in 14 to 20 bytes a prompt: hashing with open addressing."""
 
-    state = ("kind", "keys_D", "rows_D")
+    state = ("kind", "keys_D")
 
     def __init__(self) -> None:
         self.kind = ""
-        self.keys_D = np.zeros(0, np.int64)
-        self.rows_D = np.zeros(0, np.int32)
+        self.keys_D = np.zeros(0, np.int64)  # by row
+        self.slots = np.full(2, -1, np.int32)  # a key's row is at its first slot or at the next that was free
 
     def __len__(self) -> int:
         return len(self.keys_D)
@@ -80,27 +87,66 @@ class UidTable(Saved):
                 f"uids are {uids.kind}s, but the prompts seen so far have {self.kind}s; "
                 "keep to one kind of uid in a run"
             )
-        if not len(self):
-            return np.full(len(uids), -1)
-        position = np.minimum(self.keys_D.searchsorted(uids.keys), len(self) - 1)
-        return np.where(self.keys_D[position] == uids.keys, self.rows_D[position], -1)
+        rows, keys, wanted = np.full(len(uids), -1), uids.keys, np.arange(len(uids))
+        slots = self._first_slots(keys)
+        while len(wanted) and len(self):
+            found = self.slots[slots]
+            hit = self.keys_D[found] == keys
+            rows[wanted[hit]] = found[hit]
+            goes_on = ~hit & (found >= 0)
+            wanted, keys, slots = wanted[goes_on], keys[goes_on], self._next(slots[goes_on])
+        return rows
 
     def add(self, uids: Uids) -> np.ndarray:
         """Rows (P,) of the uids, giving the next free rows to new ones in the order of their keys."""
         rows = self.find(uids)
         if (rows < 0).any():
             self.kind = uids.kind
-            new = np.unique(uids.keys[rows < 0])
-            position = np.searchsorted(self.keys_D, new)
-            new_rows = np.arange(len(self), len(self) + len(new))
-            self.keys_D = np.insert(self.keys_D, position, new)
-            self.rows_D = np.insert(self.rows_D, position, new_rows)
+            self._append(np.unique(uids.keys[rows < 0]))
             rows = self.find(uids)
         return rows
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        keys_D, self.keys_D = self.keys_D, self.keys_D[:0]
+        self.slots[:] = -1
+        self._append(keys_D)
 
-class Rows(Saved):
-    """Arrays with one entry a row, those that `state` names with _D."""
+    def _append(self, keys: np.ndarray) -> None:
+        rows = np.arange(len(self), len(self) + len(keys), dtype=np.int32)
+        self.keys_D = np.append(self.keys_D, keys)
+        if 3 * len(self) > 2 * len(self.slots):  # full slots are slow to search
+            self.slots = np.full(1 << (3 * len(self) // 2).bit_length(), -1, np.int32)
+            rows = np.arange(len(self), dtype=np.int32)
+        slots = self._first_slots(self.keys_D[rows])
+        while len(rows):
+            free = self.slots[slots] < 0
+            self.slots[slots[free]] = rows[free]
+            goes_on = self.slots[slots] != rows  # taken, or taken by another of these
+            rows, slots = rows[goes_on], self._next(slots[goes_on])
+
+    def _first_slots(self, keys: np.ndarray) -> np.ndarray:
+        """Fibonacci hashing: the first bits of a product, which differ also where keys are counted up."""
+        bits = len(self.slots).bit_length() - 1
+        return ((keys.view(np.uint64) * GOLDEN) >> np.uint64(64 - bits)).astype(np.int64)
+
+    def _next(self, slots: np.ndarray) -> np.ndarray:
+        return (slots + 1) & (len(self.slots) - 1)
+
+
+class FadingCounts(Saved):
+    """Beta posterior over a prompt's pass rate p, on counts that fade by 1 − 1/H at each visit.
+
+    pass@k is E[1 − (1−p)^k] = 1 − Π_{i<k} (β+i)/(α+β+i) with α, β = ½ + the faded successes and failures.
+    Its expectation does not depend on how many rollouts a visit had. Eight bytes a prompt.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("successes_D", "failures_D")
+    prior = 0.5  # Jeffreys: pass@k of a new prompt is broad, not extreme
+
+    def __init__(self, k: int, history: int) -> None:
+        self.k, self.keep = k, np.float32(1.0 - 1.0 / history)
+        self.successes_D, self.failures_D = np.zeros(0, np.float32), np.zeros(0, np.float32)
 
     def grow(self, capacity: int) -> None:
         """Make room for `capacity` rows."""
@@ -108,26 +154,8 @@ class Rows(Saved):
             if name.endswith("_D"):
                 setattr(self, name, resized(getattr(self, name), capacity))
 
-
-# An estimator records one visit to each of some distinct rows, of which `successes` of `trials` rollouts were
-# correct (`add`, (P,)), and estimates pass@k of rows, NaN where there is no data yet (`pass_at_k`, (P,)).
-
-
-class FadingCounts(Rows):
-    """Beta posterior over a prompt's pass rate p, on counts that fade by 1 − 1/H at each visit.
-
-    pass@k is E[1 − (1−p)^k] = 1 − Π_{i<k} (β+i)/(α+β+i) with α, β = ½ + the faded successes and failures.
-    Its expectation does not depend on how many rollouts a visit had. Eight bytes a prompt.
-    """
-
-    state = ("successes_D", "failures_D")
-    prior = 0.5  # Jeffreys: pass@k of a new prompt is broad, not extreme
-
-    def __init__(self, k: int, history: int) -> None:
-        self.k, self.keep = k, np.float32(1.0 - 1.0 / history)
-        self.successes_D, self.failures_D = np.zeros(0, np.float32), np.zeros(0, np.float32)
-
     def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
+        """Record a visit to each of some distinct rows, `successes` of `trials` rollouts correct, (P,)."""
         self.successes_D[rows] = self.keep * self.successes_D[rows] + successes
         self.failures_D[rows] = self.keep * self.failures_D[rows] + (trials - successes)
 
@@ -136,6 +164,7 @@ class FadingCounts(Rows):
         return self.successes_D[rows].astype(float), self.failures_D[rows].astype(float)
 
     def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
+        """Estimate of pass@k, (P,); NaN where there is no data yet."""
         successes, failures = self.counts(rows)
         beta, total = self.prior + failures, 2 * self.prior + successes + failures
         all_wrong = np.ones(len(beta))
@@ -144,65 +173,25 @@ class FadingCounts(Rows):
         return np.where(successes + failures > 0, 1.0 - all_wrong, np.nan)
 
 
-class Unbiased(Rows):
-    """1 − C(n−c, k)/C(n, k) on the counts of the last H visits, four bytes a visit; NaN below k rollouts."""
-
-    state = ("visits_D", "successes_D", "trials_D")
-
-    def __init__(self, k: int, history: int) -> None:
-        self.k, self.history, self.visits_D = k, history, np.zeros(0, np.uint32)
-        self.successes_D, self.trials_D = np.zeros((2, 0, history), np.uint16)
-
-    def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
-        oldest = self.visits_D[rows] % self.history
-        self.successes_D[rows, oldest], self.trials_D[rows, oldest] = successes, trials
-        self.visits_D[rows] += 1
-
-    def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
-        successes, trials = self.successes_D[rows].sum(axis=1), self.trials_D[rows].sum(axis=1)
-        enough = trials >= self.k
-        estimate = 1.0 - all_wrong_probability(successes, np.where(enough, trials, self.k), self.k)
-        return np.where(enough, estimate, np.nan)
-
-
-class AnyOfN(Rows):
-    """One outcome a visit, "any of the n allotted is correct", as released: it moves with the allocation.
-
-    Kept for notebook 01, which shows what that does.
-    """
-
-    state: ClassVar[tuple[str, ...]] = ("entries_D", "outcomes_D")
-
-    def __init__(self, k: int, history: int) -> None:
-        self.k, self.history = k, history
-        self.entries_D, self.outcomes_D = np.zeros(0, np.uint32), np.zeros((0, history), np.uint8)
-
-    def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
-        self.outcomes_D[rows, self.entries_D[rows] % self.history] = successes > 0
-        self.entries_D[rows] += 1
-
-    def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
-        entries = np.minimum(self.entries_D[rows], self.history).astype(float)
-        hits = self.outcomes_D[rows].sum(axis=1)
-        return np.divide(hits, entries, out=np.full(len(rows), np.nan), where=entries > 0)
-
-
-class AnyOfK(AnyOfN):
+class AnyOfK(FadingCounts):
     """(10) with a fixed k: rollouts queue up, and every k of them make one outcome c_t.
 
     A visit may end a block part of the way through its rollouts. These are exchangeable, so the number of
     successes before the cut is hypergeometric (drawn with seed `clock`): the expectation of an outcome
-    depends on k alone, never on n. Keeps the last H outcomes; NaN until the first block is full.
+    depends on k alone, never on n. Keeps the last H outcomes; NaN until the first block is full. The faded
+    counts are kept too: methods read pass rates from them.
     """
 
-    state = ("clock", *AnyOfN.state, "queued_D", "correct_D")
+    state = (*FadingCounts.state, "clock", "entries_D", "outcomes_D", "queued_D", "correct_D")
 
     def __init__(self, k: int, history: int) -> None:
         super().__init__(k, history)
-        self.clock = 0
+        self.history, self.clock = history, 0
+        self.entries_D, self.outcomes_D = np.zeros(0, np.uint32), np.zeros((0, history), np.uint8)
         self.queued_D, self.correct_D = np.zeros((2, 0), np.uint16)
 
     def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
+        super().add(rows, successes, trials)
         self.clock += 1
         rng = np.random.default_rng(self.clock)
         correct, left = successes.copy(), trials.copy()  # of this visit, not queued yet
@@ -213,13 +202,14 @@ class AnyOfK(AnyOfN):
             self.queued_D[rows] += take.astype(np.uint16)
             correct, left = correct - hits, left - take
             full = rows[self.queued_D[rows] == self.k]
-            super().add(full, self.correct_D[full], self.queued_D[full])
+            self.outcomes_D[full, self.entries_D[full] % self.history] = self.correct_D[full] > 0
+            self.entries_D[full] += 1
             self.queued_D[full] = self.correct_D[full] = 0
 
+    def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
+        entries = np.minimum(self.entries_D[rows], self.history).astype(float)
+        hits = self.outcomes_D[rows].sum(axis=1)
+        return np.divide(hits, entries, out=np.full(len(rows), np.nan), where=entries > 0)
 
-ESTIMATORS: dict[str, type] = {
-    "beta": FadingCounts,
-    "unbiased": Unbiased,
-    "any_of_k": AnyOfK,
-    "any_of_n": AnyOfN,
-}
+
+ESTIMATORS: dict[str, type[FadingCounts]] = {"beta": FadingCounts, "any_of_k": AnyOfK}

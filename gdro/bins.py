@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.beliefs import ESTIMATORS, FadingCounts, Rows, Uids, UidTable, as_uids, resized
-from gdro.checks import check_array, check_choice, check_int, check_number
+from gdro.beliefs import ESTIMATORS, Uids, UidTable, as_uids, resized
+from gdro.checks import check_array, check_choice, check_int, check_number, option
 from gdro.metrics import checked_counts
 from gdro.saved import Saved
 
@@ -26,12 +26,13 @@ class DifficultyBins(Saved):
     """Online difficulty classifier: pass@k estimate (10), bins (11), symmetric hysteresis."""
 
     edges: Any = TENTHS  # increasing, inside (0, 1); bins [a_{b−1}, a_b), 1 in the last
-    k: int = 8  # of pass@k; unrelated to the number of rollouts
-    history: int = 50  # visits H that an estimate rests on
-    hysteresis: float = 0.03  # δ by which an estimate must have crossed every boundary it moves past
-    estimator: str = "beta"  # a name in `gdro.beliefs.ESTIMATORS`
+    k: int = option(8, check_int, 1)  # of pass@k; unrelated to the number of rollouts
+    history: int = option(50, check_int, 1)  # visits H that an estimate rests on
+    # δ by which an estimate must have crossed every boundary it moves past
+    hysteresis: float = option(0.03, check_number, 0, 1, open_high=True, remedy="0 switches it off")
+    estimator: str = option("beta", check_choice, tuple(ESTIMATORS))
 
-    state = ("table", "bins_D", "beliefs", "other")
+    state = ("table", "bins_D", "beliefs")
 
     def __post_init__(self) -> None:
         self.edges = check_array("edges", self.edges, (np.size(self.edges),), 0, 1)
@@ -40,14 +41,8 @@ class DifficultyBins(Saved):
                 f"edges must increase inside (0, 1), at least one, got {self.edges.tolist()}; "
                 "B bins have B − 1 edges: six bins have five"
             )
-        check_int("k", self.k, 1)
-        check_int("history", self.history, 1)
-        check_number("hysteresis", self.hysteresis, 0, 1, open_high=True, remedy="0 switches it off")
-        check_choice("estimator", self.estimator, tuple(ESTIMATORS))
-        # faded counts are kept whatever the estimator: methods read pass rates from them
-        self.beliefs, own = FadingCounts(self.k, self.history), self.estimator == "beta"
-        self.other: Any = Rows() if own else ESTIMATORS[self.estimator](self.k, self.history)
-        self.record: Any = self.beliefs if own else self.other  # what `pass_at_k` reads
+        super().__post_init__()
+        self.beliefs = ESTIMATORS[self.estimator](self.k, self.history)
         self.table = UidTable()
         self.bins_D: np.ndarray = np.zeros(0, np.int16)
 
@@ -64,12 +59,11 @@ class DifficultyBins(Saved):
         rows = self.table.add(as_uids(uids))
         capacity = len(self.bins_D)
         if len(self.table) > capacity:
-            self._resize(max(len(self.table), capacity + capacity // 2, 64))
+            self._resize(max(len(self.table), capacity + capacity // 8, 64))
         return rows
 
     def _resize(self, capacity: int) -> None:
-        for record in {self.beliefs, self.record}:
-            record.grow(capacity)
+        self.beliefs.grow(capacity)
         self.bins_D = resized(self.bins_D, capacity, UNSEEN)
 
     def update(self, uids: ArrayLike, successes: ArrayLike, trials: ArrayLike) -> None:
@@ -79,7 +73,7 @@ class DifficultyBins(Saved):
         """
         known = as_uids(uids)
         successes, trials = checked_counts(successes, trials, 1, (len(known),))
-        order = known.keys.argsort(kind="stable")  # what an estimator draws must not depend on batch order
+        order = known.order()  # what an estimator draws must not depend on batch order
         self.visit(self.rows(known)[order], successes[order], trials[order])
 
     def visit(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
@@ -87,9 +81,8 @@ class DifficultyBins(Saved):
         if (rows[1:] == rows[:-1]).any():
             rows, inverse = np.unique(rows, return_inverse=True)
             successes, trials = (np.bincount(inverse, n).astype(np.int64) for n in (successes, trials))
-        for record in {self.beliefs, self.record}:
-            record.add(rows, successes, trials)
-        self.bins_D[rows] = self.moved(self.bins_D[rows], self.record.pass_at_k(rows))
+        self.beliefs.add(rows, successes, trials)
+        self.bins_D[rows] = self.moved(self.bins_D[rows], self.beliefs.pass_at_k(rows))
 
     def moved(self, bins: np.ndarray, estimate: np.ndarray) -> np.ndarray:
         """Bins (P,) after new estimates."""
@@ -99,7 +92,7 @@ class DifficultyBins(Saved):
         """Estimated pass@k, (P,); NaN for a prompt without an estimate."""
         rows = self.table.find(as_uids(uids))
         estimate = np.full(len(rows), np.nan)
-        estimate[rows >= 0] = self.record.pass_at_k(rows[rows >= 0])
+        estimate[rows >= 0] = self.beliefs.pass_at_k(rows[rows >= 0])
         return estimate
 
     def assign(self, uids: ArrayLike) -> np.ndarray:
@@ -118,12 +111,10 @@ class DifficultyBins(Saved):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         size, table = len(self.table), self.table
-        parts = {self.beliefs, self.record}
-        counts = [getattr(part, name) for part in parts for name in part.state if name.endswith("_D")]
+        counts = [getattr(self.beliefs, name) for name in self.beliefs.state if name.endswith("_D")]
         sound = (
             table.kind in (("integer", "string") if size else ("",))
-            and np.array_equal(np.sort(table.rows_D), np.arange(size))
-            and (table.keys_D[1:] > table.keys_D[:-1]).all()
+            and len(np.unique(table.keys_D)) == size
             and ((self.bins_D >= UNSEEN) & (self.bins_D < self.num_bins)).all()
             and all(len(array) == size for array in (self.bins_D, *counts))
             and all((array >= 0).all() for array in counts)

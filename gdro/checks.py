@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Collection
+from dataclasses import field, fields
 from typing import Any, NoReturn
 
 import numpy as np
@@ -78,16 +79,13 @@ def check_array(
     if shape is not None and array.shape != shape:
         _refuse(name, f"{wanted} of shape {shape}", f"shape {array.shape}", remedy)
     array = array.astype(np.int64 if whole else float, copy=False)
-    known = array[~np.isnan(array)] if nan else array
-    if known.size:
-        least, most = known.min(), known.max()  # a NaN makes both NaN, and every comparison false
-        good = low <= least and most <= high and -math.inf < least and most < math.inf
-        if not good or (open_low and least == low):
-            inside = np.isfinite(known) & (low <= known) & (known <= high)
-            bad = ~inside | (open_low & (known == low))
-            place = int(bad.ravel().argmax())
-            found = f"{known.ravel()[place]} at position {place} ({bad.sum()} of {array.size})"
-            _refuse(name, f"{wanted} in {_interval(low, high, open_low, False)}", found, remedy)
+    good = np.isfinite(array) & (array <= high) & ((array > low) if open_low else (array >= low))
+    if nan:
+        good |= np.isnan(array)
+    if not good.all():
+        place = int(good.ravel().argmin())
+        found = f"{array.ravel()[place]} at position {place} ({(~good).sum()} of {array.size})"
+        _refuse(name, f"{wanted} in {_interval(low, high, open_low, False)}", found, remedy)
     return array
 
 
@@ -97,6 +95,19 @@ def check_shares(name: str, values: ArrayLike) -> np.ndarray:
     if array.ndim == 0 or not np.allclose(array.sum(axis=-1), 1.0, atol=1e-6):
         _refuse(name, "≥ 0 and sum to one over the bins", array, "divide by the sum")
     return array
+
+
+def option(default: Any, check: Callable, *domain: Any, also: Collection = (), **rules: Any) -> Any:
+    """A dataclass field that `check(name, value, *domain, **rules)` checks; the values `also` pass too."""
+    return field(default=default, metadata={"check": check, "domain": domain, "also": also, "rules": rules})
+
+
+def check_options(owner: Any) -> None:
+    """Check the fields of a dataclass that are declared with `option`."""
+    for one in fields(owner):
+        value, how = getattr(owner, one.name), one.metadata
+        if how and value not in how["also"]:
+            how["check"](one.name, value, *how["domain"], **how["rules"])
 
 
 def build(name: str, kind: Callable, options: Any, **given: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gdro.checks import check_int, check_number
+from gdro.checks import check_int, check_number, check_options
 
 
 class Saved:
@@ -17,6 +17,10 @@ class Saved:
     """
 
     state: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        """Of a dataclass: its options must lie in their domains."""
+        check_options(self)
 
     def settings(self) -> dict[str, Any]:
         """Plain values: the constructor's arguments that are kept under their own names."""

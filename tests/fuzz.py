@@ -14,26 +14,27 @@ arena       an arena killed at a random moment and started again: the same score
 """
 
 import argparse
-import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from tqdm import tqdm
 
 from gdro import METHODS, GDROController
 from gdro.beliefs import ESTIMATORS
-from gdro.methods.rollout_gdro import RolloutGDRO
 from gdro.records import load_state, save_state
 
 ROOT = Path(__file__).parents[1]
@@ -44,40 +45,23 @@ POOL = 30  # prompts of a controller's data set
 
 def settings_of(rng: np.random.Generator) -> dict:
     """Random settings of a controller; some are impossible, and then refused."""
-    mean = rng.choice([1, 2, 2.5, 4, 7.75])
-    found = {
-        "method": str(rng.choice(sorted(METHODS))),
-        "mean_rollouts": float(mean),
-        "seed": int(rng.integers(99)),
-    }
-    bins = {"k": int(rng.integers(1, 10)), "history": int(rng.integers(1, 60))}
-    bins |= {
-        "estimator": str(rng.choice(sorted(ESTIMATORS))),
-        "hysteresis": float(rng.choice([0, 0.03, 0.3])),
-    }
+
+    def some(**choices: list) -> dict:
+        return {name: values[rng.integers(len(values))] for name, values in choices.items()}
+
+    found = some(method=sorted(METHODS), mean_rollouts=[1, 2, 2.5, 4, 7.75], seed=list(range(99)))
+    bins = some(k=list(range(1, 10)), history=list(range(1, 60)), estimator=sorted(ESTIMATORS))
     if rng.random() < 0.3:
         bins["edges"] = sorted(rng.random(rng.integers(1, 12)).tolist())
-    possible = {
-        "preset": str(rng.choice(["default", "paper"])),
-        "bins": bins,
-        "n_min": int(rng.integers(1, 4)),
-        "n_max": int(rng.integers(2, 20)),
-        "success_threshold": float(rng.choice([0, 0.5])),
-        "advantage_std": str(rng.choice(["population", "sample"])),
-        "scale_rewards": str(rng.choice(["group", "batch", "none"])),
-        "advantage_clip": float(rng.choice([0.5, 5])),
-    }
+    possible = {"bins": bins | some(hysteresis=[0, 0.03, 0.3])}
+    possible |= some(preset=["default", "paper"], n_min=[1, 2, 3], n_max=list(range(2, 20)))
+    possible |= some(success_threshold=[0, 0.5], advantage_std=["population", "sample"])
+    possible |= some(scale_rewards=["group", "batch", "none"], advantage_clip=[0.5, 5])
     if found["method"] in ("prompt", "both"):
-        possible["action"] = str(rng.choice(["reweight", "resample"]))
+        possible |= some(action=["reweight", "resample"])
     if found["method"] in ("rollout", "both"):
-        utility = str(rng.choice(["variance", "loss"]))
-        possible["rollout"] = {
-            "utility": utility,
-            "gamma": float(rng.choice([0, 0.01, 1])),
-            "eta": float(rng.choice([0, 0.65, 30])),
-        }
-        assert possible["rollout"].keys() <= RolloutGDRO.__dataclass_fields__.keys()
-    return found | {key: value for key, value in possible.items() if rng.random() < 0.4}
+        possible["rollout"] = some(utility=["variance", "loss"], gamma=[0, 0.01, 1], eta=[0, 0.65, 30])
+    return found | {name: value for name, value in possible.items() if rng.random() < 0.4}
 
 
 def made(settings: dict) -> GDROController:
@@ -91,6 +75,15 @@ def made(settings: dict) -> GDROController:
 def state_of(controller: GDROController) -> str:
     """The whole state as text."""
     return json.dumps(controller.state_dict(), default=lambda array: np.asarray(array).tolist())
+
+
+def refused(call: Callable, *arguments) -> None:
+    """Hold that the call raises a ValueError."""
+    try:
+        call(*arguments)
+    except ValueError:
+        return
+    raise AssertionError(f"accepted {arguments}")
 
 
 class Twins:
@@ -160,11 +153,7 @@ class Twins:
         shuffled = self.rng.permutation(groups).argsort(kind="stable").argsort(kind="stable")
         before = state_of(self.pair[0])
         for wrong in self.wrong_inputs(groups, rewards):
-            try:
-                self.pair[0].observe(plans[0], *wrong)
-            except ValueError:
-                continue
-            raise AssertionError(f"accepted {wrong}")
+            refused(self.pair[0].observe, plans[0], *wrong)
         assert state_of(self.pair[0]) == before, "a refused batch changed the state"
         first = self.pair[0].observe(plans[0], groups, rewards)
         second = self.pair[1].observe(plans[1], back[groups][shuffled], rewards[shuffled])
@@ -174,11 +163,7 @@ class Twins:
         assert np.array_equal(first.weights[order], second.weights), "order changed the weights"
         text = json.dumps(first.row, allow_nan=False)
         assert text == json.dumps(second.row), "order changed the record"
-        try:
-            self.pair[0].observe(plans[0], groups, rewards)
-        except ValueError:
-            return
-        raise AssertionError("a plan was observed twice")
+        refused(self.pair[0].observe, plans[0], groups, rewards)  # a second time
 
     def wrong_inputs(self, groups: np.ndarray, rewards: np.ndarray) -> list[tuple]:
         """Groups and rewards that cannot be."""
@@ -195,8 +180,8 @@ class Twins:
     def restore(self) -> None:
         """The second twin from a saved state, which closes its plans: both start anew."""
         with tempfile.TemporaryDirectory() as folder:
-            save_state(Path(folder, "state.json"), self.pair[1].state_dict())
-            state = load_state(Path(folder, "state.json"))
+            save_state(Path(folder, "state.safetensors"), self.pair[1].state_dict())
+            state = load_state(Path(folder, "state.safetensors"))
         self.pair[1] = made(self.settings)
         self.pair[1].load_state_dict(state)
         assert state_of(self.pair[0]) == state_of(self.pair[1]), "the restored state differs"
@@ -273,25 +258,27 @@ ARENA = (
 BASES = Path(tempfile.gettempdir()) / "gdro-fuzz-bases"
 
 
-def run(arguments: list[str], seconds: float | None = None) -> subprocess.CompletedProcess:
-    """Run a module of ours; after `seconds`, kill it and all that it started."""
+def run(arguments: str, seconds: float | None = None) -> tuple[int, str]:
+    """Run a module of ours; after `seconds`, kill it and all that it started. Returns code and errors."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", *arguments]
+    command, pipe = [sys.executable, "-m", *arguments.split()], subprocess.PIPE
     process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+        command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
     )
     try:
-        output = process.communicate(timeout=seconds)
+        _, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        output = process.communicate()
-    return subprocess.CompletedProcess(command, process.returncode, *output)
+        _, errors = process.communicate()
+    return process.returncode, errors
+
+
+def run_whole(arguments: str) -> float:
+    """Run it to the end, which must be well; how many seconds it took."""
+    began = time.monotonic()
+    code, errors = run(arguments)
+    assert code == 0, errors[-2000:]
+    return time.monotonic() - began
 
 
 def trained(folder: Path) -> tuple[str, bytes]:
@@ -303,17 +290,15 @@ def trained(folder: Path) -> tuple[str, bytes]:
 def undisturbed(variant: str) -> tuple[tuple[str, bytes], float]:
     """Record and weights of a training that nothing interrupts, and its seconds."""
     with tempfile.TemporaryDirectory() as place:
-        began = time.monotonic()
-        done = run(train_arguments(Path(place), variant))
-        assert done.returncode == 0, done.stderr
-        return trained(Path(place, "run")), time.monotonic() - began
+        seconds = run_whole(train_arguments(Path(place), variant))
+        return trained(Path(place, "run")), seconds
 
 
-def train_arguments(folder: Path, variant: str) -> list[str]:
+def train_arguments(folder: Path, variant: str) -> str:
     """The command of a training in `folder`."""
     profile, out = folder / "fuzz.yaml", folder / "run"
     profile.write_text(json.dumps(PROFILE))
-    return f"gdro.experiment train {profile} {variant} 0 {out} --cache-dir {BASES}".split()
+    return f"gdro.experiment train {profile} {variant} 0 {out} --cache-dir {BASES}"
 
 
 def damage(folder: Path, rng: np.random.Generator) -> str:
@@ -348,45 +333,39 @@ def training(seed: int) -> str:
         for _ in range(rng.integers(1, 4)):
             run(arguments, seconds=rng.uniform(0.3, 1.0) * seconds)
             story.append(damage(folder, rng) if rng.random() < 0.7 else "kill")
-        done = run(arguments)
-        if done.returncode:
-            last = done.stderr.strip().splitlines()[-1]
+        code, errors = run(arguments)
+        if code:
+            last = errors.strip().splitlines()[-1]
             assert last.startswith("ValueError"), f"{story}: {last}"
             assert "delete" in last, f"{story}: {last}"
             for checkpoints in folder.glob("run/checkpoints-*"):
-                subprocess.run(["rm", "-r", checkpoints], check=True)
-            done = run(arguments)
-        assert done.returncode == 0, f"{story}: {done.stderr[-2000:]}"
+                shutil.rmtree(checkpoints)
+            run_whole(arguments)
         assert trained(folder / "run") == wanted, f"{story}: other weights or another record"
     return "held"
 
 
+def scores(folder: str) -> list[str]:
+    """Rows of an arena's scores without the two columns of seconds."""
+    table = pd.read_csv(Path(folder, "out", "scores.csv"))
+    return table.drop(columns=["seconds", "controller_seconds"]).to_csv(index=False).splitlines()
+
+
 @cache
 def arena_scores() -> tuple[list[str], float]:
-    """Scores of an undisturbed arena without its seconds, and how long it took."""
+    """Scores of an undisturbed arena, and how long it took."""
     with tempfile.TemporaryDirectory() as place:
-        began = time.monotonic()
-        done = run(ARENA.format(place).split())
-        assert done.returncode == 0, done.stderr
-        return scores(Path(place)), time.monotonic() - began
-
-
-def scores(folder: Path) -> list[str]:
-    """Rows of an arena's scores without the two columns of seconds."""
-    import pandas as pd
-
-    table = pd.read_csv(folder / "out" / "scores.csv")
-    return table.drop(columns=["seconds", "controller_seconds"]).to_csv(index=False).splitlines()
+        seconds = run_whole(ARENA.format(place))
+        return scores(place), seconds
 
 
 def arena(seed: int) -> str:
     """Kill an arena at a random moment and start it again."""
     wanted, seconds = arena_scores()
     with tempfile.TemporaryDirectory() as place:
-        run(ARENA.format(place).split(), np.random.default_rng(seed).uniform(0, seconds))
-        done = run(ARENA.format(place).split())
-        assert done.returncode == 0, done.stderr
-        assert scores(Path(place)) == wanted
+        run(ARENA.format(place), np.random.default_rng(seed).uniform(0, seconds))
+        run_whole(ARENA.format(place))
+        assert scores(place) == wanted
     return "held"
 
 
@@ -400,12 +379,12 @@ KINDS: dict[str, tuple[Callable[[int], str], int]] = {
 }
 
 
-def attack(kind: str, seed: int) -> tuple[str, str]:
-    """Outcome of one attack, and what went wrong."""
+def attack(kind: str, seed: int) -> str:
+    """Outcome of one attack; for a failure the command that repeats it, and what went wrong."""
     try:
-        return KINDS[kind][0](seed), ""
+        return KINDS[kind][0](seed)
     except Exception:
-        return "failed", traceback.format_exc(limit=-3)
+        return f"python tests/fuzz.py {kind} --first {seed} --count 1\n{traceback.format_exc(limit=-3)}"
 
 
 def main() -> int:
@@ -416,22 +395,17 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="seed of the first attack")
     parser.add_argument("--count", type=int, help="attacks of each kind; by default those of `make fuzz`")
     parser.add_argument("--jobs", type=int, default=2)
-    given = parser.parse_args()
-    failures = 0
+    given, failures = parser.parse_args(), 0
     for kind in given.kinds:
-        count, outcomes = given.count or KINDS[kind][1], dict[str, int]()
-        seeds = range(given.first, given.first + count)
-        with ProcessPoolExecutor(given.jobs) as pool, tqdm(total=count, desc=kind, mininterval=5) as progress:
-            chunk = max(1, min(200, count // (4 * given.jobs)))
-            for seed, (outcome, why) in zip(
-                seeds, pool.map(attack, itertools.repeat(kind), seeds, chunksize=chunk), strict=False
-            ):
-                outcomes[outcome] = outcomes.get(outcome, 0) + 1
-                progress.update()
-                if why:
-                    progress.write(f"python tests/fuzz.py {kind} --first {seed} --count 1\n{why}")
-        print(f"{kind}: " + ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items())))
-        failures += outcomes.get("failed", 0)
+        count = given.count or KINDS[kind][1]
+        seeds, chunk = range(given.first, given.first + count), max(1, min(200, count // (4 * given.jobs)))
+        with ProcessPoolExecutor(given.jobs) as pool:
+            found = pool.map(partial(attack, kind), seeds, chunksize=chunk)
+            outcomes = Counter(tqdm(found, desc=kind, total=count, mininterval=5))
+        failed = [outcome for outcome in outcomes if "\n" in outcome]
+        counted = sorted(outcomes.items() - {(outcome, 1) for outcome in failed})
+        print(*failed, f"{kind}: " + ", ".join(f"{n} {outcome}" for outcome, n in counted), sep="\n")
+        failures += len(failed)
     return min(failures, 1)
 
 

@@ -1,7 +1,5 @@
 """Difficulty bins and every estimator, against references written in plain Python."""
 
-from math import comb
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -44,19 +42,6 @@ def test_beta_forgets_at_the_rate_of_its_history():
     assert visited("beta", easy_then_hard, history=500) > 0.9
 
 
-@pytest.mark.parametrize("history", [1, 2, 3])
-def test_unbiased_pools_the_last_visits(history):
-    visits, k = [(1, 4), (0, 6), (2, 9), (1, 5)], 5
-    for end in range(1, len(visits) + 1):
-        kept = visits[max(0, end - history) : end]
-        c, n = sum(s for s, _ in kept), sum(t for _, t in kept)
-        found = visited("unbiased", visits[:end], k, history)
-        if n < k:
-            assert np.isnan(found)
-        else:
-            assert found == pytest.approx(1 - comb(n - c, k) / comb(n, k))
-
-
 def test_any_of_k_reads_blocks_of_k_and_keeps_the_last_of_them():
     # ten rollouts with k = 4 are two blocks and two in the queue: all wrong, then all correct
     assert np.isnan(visited("any_of_k", [(0, 3)], k=4))
@@ -66,11 +51,6 @@ def test_any_of_k_reads_blocks_of_k_and_keeps_the_last_of_them():
     # 2 blocks of 0, 3 of 1: of the last three all are correct, of the last four three
     visits = [(0, 4)] * 2 + [(1, 4)] * 3
     assert [visited("any_of_k", visits, k=4, history=h) for h in (1, 3, 4)] == [1.0, 1.0, 0.75]
-
-
-def test_any_of_n_reads_one_outcome_a_visit():
-    assert visited("any_of_n", [(1, 2), (0, 12), (3, 4)]) == pytest.approx(2 / 3)
-    assert visited("any_of_n", [(1, 2), (0, 12)], history=1) == 0.0
 
 
 @pytest.mark.parametrize("estimator", ALL)
@@ -98,13 +78,6 @@ def move_by_hand(edges, current, value, margin):
     return current
 
 
-def test_edges_belong_to_the_bin_above():
-    bins = DifficultyBins(edges=(0.25, 0.5), k=1, history=4, estimator="unbiased", hysteresis=0)
-    bins.update([0, 1, 2, 3], [0, 1, 2, 4], [4, 4, 4, 4])
-    assert bins.assign([0, 1, 2, 3]).tolist() == [0, 1, 2, 2]
-    assert bins.assign([9]).tolist() == [UNSEEN]
-
-
 @given(
     st.lists(st.integers(1, 99), min_size=1, max_size=12, unique=True).map(sorted),
     st.integers(0, 20),
@@ -128,34 +101,22 @@ def test_an_unknown_estimate_leaves_the_bin_alone():
 # Uids
 
 
-@given(st.permutations(list(range(8))), st.sampled_from(ALL), st.sampled_from([int, str]))
-def test_order_of_the_batch_changes_nothing(order, estimator, kind):
-    uids = [kind(10 * i) for i in range(8)]
-    successes, trials = np.array([0, 1, 2, 3, 4, 0, 1, 5]), np.array([4, 4, 9, 4, 4, 2, 2, 6])
-    straight, shuffled = (DifficultyBins(k=2, estimator=estimator) for _ in range(2))
-    for _ in range(3):
-        straight.update(uids, successes, trials)
-        shuffled.update([uids[i] for i in order], successes[order], trials[order])
-    assert np.array_equal(straight.pass_at_k(uids), shuffled.pass_at_k(uids), equal_nan=True)
-    assert straight.assign(uids).tolist() == shuffled.assign(uids).tolist()
-    assert straight.assign([uids[i] for i in order]).tolist() == straight.assign(uids)[order].tolist()
-
-
-def test_arrivals_over_many_batches_keep_their_rows():
+@pytest.mark.parametrize("step", [1, 2**30, 2**53])  # uids that differ in their last or first bits alone
+def test_arrivals_over_many_batches_keep_their_rows(step):
     rng = np.random.default_rng(0)
-    bins, seen = DifficultyBins(k=1, history=1, estimator="unbiased"), {}
+    bins, seen = DifficultyBins(k=1, history=1), {}
     for _ in range(40):
-        uids = rng.choice(2000, 50, replace=False) - 1000
+        uids = step * (rng.choice(2000, 50, replace=False) - 1000)
         successes = rng.integers(0, 5, 50)
         bins.update(uids, successes, np.full(50, 4))
-        seen |= dict(zip(uids.tolist(), (successes / 4).tolist(), strict=True))
+        seen |= dict(zip(uids.tolist(), ((successes + 0.5) / 5).tolist(), strict=True))
     assert len(bins) == len(seen)
     assert bins.pass_at_k(list(seen)) == pytest.approx(list(seen.values()))
     assert np.isnan(bins.pass_at_k([5000])[0])
 
 
 def test_a_uid_given_twice_is_one_visit():
-    twice, once = (DifficultyBins(history=2, estimator="unbiased") for _ in range(2))
+    twice, once = (DifficultyBins(history=2) for _ in range(2))
     twice.update(["a", "b", "a"], [1, 0, 2], [4, 9, 5])
     once.update(["a", "b"], [3, 0], [9, 9])
     same_state(once.state_dict(), twice.state_dict())
@@ -183,15 +144,10 @@ def test_nothing_at_all_is_no_error():
 
 def test_memory_is_tens_of_bytes_a_prompt():
     bins = DifficultyBins()
-    bins.update(np.arange(100_000), np.zeros(100_000, int), np.ones(100_000, int))
-    held = (
-        bins.bins_D,
-        bins.table.keys_D,
-        bins.table.rows_D,
-        bins.beliefs.successes_D,
-        bins.beliefs.failures_D,
-    )
-    assert sum(array.nbytes for array in held) <= 32 * 100_000
+    for known in range(2000, 100_001, 2000):
+        bins.update(np.arange(known - 2000, known), np.zeros(2000, int), np.ones(2000, int))
+        held = [*vars(bins).values(), *vars(bins.table).values(), *vars(bins.beliefs).values()]
+        assert 24 <= sum(a.nbytes for a in held if isinstance(a, np.ndarray)) / known <= 32
 
 
 MIXED = [[1, "a"], ["a", 1], [True, False], [1, True], [1.0, 2.0], [None], [2**64], np.array([True, False])]
@@ -230,9 +186,8 @@ def same_state(left, right):
 
 
 @pytest.mark.parametrize("estimator", ALL)
-@pytest.mark.parametrize("through_file", [False, True])
 @pytest.mark.parametrize("kind", [int, str])
-def test_state_comes_back_bit_for_bit_and_continues_the_same(estimator, through_file, kind, tmp_path):
+def test_state_comes_back_bit_for_bit_and_continues_the_same(estimator, kind, tmp_path):
     def step(bins, seed):
         rng = np.random.default_rng(seed)
         uids = [kind(u) for u in rng.choice(300, 40, replace=False)]
@@ -242,11 +197,8 @@ def test_state_comes_back_bit_for_bit_and_continues_the_same(estimator, through_
     running, restored = (DifficultyBins(k=4, history=3, estimator=estimator) for _ in range(2))
     for seed in range(6):
         step(running, seed)
-    state = running.state_dict()
-    if through_file:
-        save_state(tmp_path / "state.safetensors", state)
-        state = load_state(tmp_path / "state.safetensors")
-    restored.load_state_dict(state)
+    save_state(tmp_path / "state.safetensors", running.state_dict())
+    restored.load_state_dict(load_state(tmp_path / "state.safetensors"))
     same_state(running.state_dict(), restored.state_dict())
     for seed in range(6, 12):
         step(running, seed)
@@ -267,14 +219,13 @@ def test_a_state_is_a_copy():
 DAMAGES = {
     "not a number": lambda s: s["beliefs"]["successes_D"].__setitem__(0, np.nan),
     "a negative count": lambda s: s["beliefs"]["failures_D"].__setitem__(0, -1),
-    "unsorted keys": lambda s: s["table"].update(keys_D=s["table"]["keys_D"][::-1].copy()),
-    "rows given twice": lambda s: s["table"]["rows_D"].__setitem__(0, 1),
+    "a key given twice": lambda s: s["table"]["keys_D"].__setitem__(0, 2),
     "a bin that is not there": lambda s: s["bins_D"].__setitem__(0, 99),
     "bins missing": lambda s: s.update(bins_D=s["bins_D"][:1]),
     "counts missing": lambda s: s["beliefs"].update(successes_D=s["beliefs"]["successes_D"][:1]),
     "another type": lambda s: s["table"].update(keys_D=s["table"]["keys_D"].astype(float)),
     "another kind of uid": lambda s: s["table"].update(kind="letter"),
-    "a negative clock": lambda s: s["other"].update(clock=-1),
+    "a negative clock": lambda s: s["beliefs"].update(clock=-1),
 }
 
 
@@ -289,21 +240,6 @@ def test_a_damaged_state_is_refused(damage):
 
 
 # Arguments
-
-
-BAD_SETTINGS = {
-    "k": [0, 2.0, True],
-    "history": [0],
-    "edges": [(), (0.5, 0.5), (0.7, 0.5), (0.0, 0.5), (0.5, 1.0), (0.5, np.nan), ((0.5,),)],
-    "hysteresis": [-0.1, 1],
-    "estimator": ["median"],
-}
-
-
-@pytest.mark.parametrize(("name", "value"), [(name, v) for name, vs in BAD_SETTINGS.items() for v in vs])
-def test_settings_outside_their_domain_are_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name} must "):
-        DifficultyBins(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -325,10 +261,9 @@ def test_counts_that_cannot_be_are_refused_and_nothing_is_learned(visit, words):
 
 
 def test_more_than_127_bins_keep_their_numbers():
-    edges = np.arange(1, 300) / 300  # many of the estimates lie on an edge
-    bins = DifficultyBins(edges=edges, k=1, history=1, estimator="unbiased", hysteresis=0)
+    bins = DifficultyBins(edges=np.arange(1, 300) / 300, k=1, history=1, hysteresis=0)
     bins.update(np.arange(101), np.arange(101), np.full(101, 100))
-    assert bins.assign(np.arange(101)).tolist() == [min(3 * s, 299) for s in range(101)]
+    assert bins.assign(np.arange(101)).tolist() == [int(300 * (s + 0.5) / 101) for s in range(101)]
 
 
 # Static groups
@@ -342,13 +277,6 @@ def test_groups_are_those_named_and_never_change():
         assert groups.assign([30, 20, 10, 99]).tolist() == [1, 1, 0, UNSEEN]
     assert groups.pass_at_k([20])[0] > groups.pass_at_k([10])[0]
     assert StaticGroups([1, 2], ["x", "y"], groups=["y", "x"]).assign([1, 2]).tolist() == [1, 0]
-
-
-def test_keys_further_apart_than_an_integer_can_say_resume():
-    running, restored = DifficultyBins(), DifficultyBins()
-    running.update([-(2**63), 2**63 - 1], [0, 4], [4, 4])
-    restored.load_state_dict(running.state_dict())
-    same_state(running.state_dict(), restored.state_dict())
 
 
 def test_groups_resume_with_pass_rates_of_more_bins_than_groups():

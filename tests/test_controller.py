@@ -13,7 +13,7 @@ from gdro import GDROController
 from gdro.methods.base import group_advantages
 
 EDGES = (0.2, 0.4, 0.6, 0.8)
-SHARP = {"k": 1, "history": 1, "estimator": "unbiased", "hysteresis": 0.0, "edges": EDGES}
+SHARP = {"k": 1, "history": 1, "hysteresis": 0.0, "edges": EDGES}
 GAMES = ["grpo", "prompt", "rollout", "both"]
 
 
@@ -80,21 +80,18 @@ def test_a_mean_that_rounds_badly_is_still_spent_exactly():
     assert GDROController(mean_rollouts=4.1).plan(list(range(30))).rollouts.sum() == 123
 
 
-def infeasible_plan(seed, order):
-    """Two bins of three prompts each: every choice of arms spends a multiple of three."""
-    controller = GDROController("rollout", 25 / 6, bins=SHARP, seed=seed)
-    give_record(controller, [0, 1, 2, 3, 4, 5], [0, 0, 0, 10, 10, 10])
-    plan = controller.plan(order)
-    return plan.rollouts
-
-
 def test_an_infeasible_budget_is_met_by_single_prompts_at_random():
-    order, seen = [3, 1, 5, 0, 4, 2], set()
+    """Two bins of three prompts each: every choice of arms spends a multiple of three."""
+    order, seen = np.array([3, 1, 5, 0, 4, 2]), set()
     for seed in range(8):
-        straight = infeasible_plan(seed, [0, 1, 2, 3, 4, 5])
-        assert straight.sum() == 25
-        assert straight[order].tolist() == infeasible_plan(seed, order).tolist()
-        seen.add(tuple(straight))
+        rollouts = []
+        for uids in (np.arange(6), order):
+            controller = GDROController("rollout", 25 / 6, bins=SHARP, seed=seed)
+            give_record(controller, np.arange(6), [0, 0, 0, 10, 10, 10])
+            rollouts.append(controller.plan(uids).rollouts)
+        assert rollouts[0].sum() == 25
+        assert rollouts[0][order].tolist() == rollouts[1].tolist()
+        seen.add(tuple(rollouts[0]))
     assert len(seen) > 1  # it moves with the seed
 
 
@@ -119,32 +116,23 @@ def test_plans_can_be_observed_in_any_order():
 
 @pytest.mark.parametrize("method", GAMES)
 def test_nothing_is_learned_from_what_is_missing(method):
-    """A plan of which prompts and rollouts are lost teaches what a plan for the rest alone would."""
-    lossy = GDROController(method, bins=SHARP)
-    give_record(lossy, np.arange(8), np.repeat([0, 10], 4))
-    plan = lossy.plan(np.arange(9))  # 8 has no record
+    controller = GDROController(method, bins=SHARP)
+    give_record(controller, np.arange(8), np.repeat([0, 10], 4))
+    plan = controller.plan(np.arange(9))  # 8 has no record
     group_ids, rewards = come_back(plan, 0, np.linspace(0, 1, 9))
-    kept = ~np.isin(group_ids, [2, 5]) & (np.arange(len(group_ids)) % 4 != 1)
-    before = lossy.bins.state_dict()["beliefs"]
-    batch = lossy.observe(plan, group_ids[kept], rewards[kept])
-    assert batch.weights[[2, 5]].tolist() == [1.0, 1.0]
+    missing = np.isin(np.arange(9), [2, 5])
+    kept = ~missing[group_ids] & (np.arange(len(group_ids)) % 4 != 1)
+    rows = controller.bins.rows(np.arange(9))
+    before = np.array(controller.bins.beliefs.counts(rows))
+    batch = controller.observe(plan, group_ids[kept], rewards[kept])
+    assert batch.weights[missing].tolist() == [1.0, 1.0]
     assert batch.advantages.shape == (kept.sum(),)
-    assert batch.row["share"] == pytest.approx(
-        np.bincount(batch_bins(lossy, group_ids[kept]), minlength=5) / 7
-    )
+    # three hard prompts came back, three easy ones and the new one, which counts where it has arrived
+    assert np.multiply(batch.row["share"], 7) == pytest.approx([3, 0, 0, 0, 4])
     assert batch.row["mean_reward"] == rewards[kept].mean()
-    after = lossy.bins.state_dict()["beliefs"]
-    rows = lossy.bins.rows(np.arange(9))
-    for name, hit in (("successes_D", rewards), ("failures_D", ~rewards)):
-        counted = np.bincount(group_ids[kept], hit[kept], 9)
-        keep = np.where(np.isin(np.arange(9), [2, 5]), 1.0, 1 - 1 / lossy.bins.history)
-        assert after[name][rows] == pytest.approx(keep * before[name][rows][:9] + counted)
-
-
-def batch_bins(controller, group_ids):
-    """Bins at the time of the plan, of the prompts with rollouts: 0–3 hard, 4–7 easy, 8 as it came out."""
-    present = np.unique(group_ids)
-    return [0 if u < 4 else 4 if u < 8 else int(controller.bins.assign([8])[0]) for u in present]
+    counted = [np.bincount(group_ids[kept], hit[kept], 9) for hit in (rewards, ~rewards)]
+    keep = np.where(missing, 1.0, 1 - 1 / controller.bins.history)
+    assert np.array(controller.bins.beliefs.counts(rows)) == pytest.approx(keep * before + counted)
 
 
 def test_a_prompt_seen_by_another_plan_meanwhile_is_not_counted_as_new_to_it():
@@ -179,17 +167,13 @@ def test_plans_that_cannot_be_observed_are_refused():
         ([], [], None, r"at least one, .*; a plan that brought nothing need not be observed"),
         ([[0, 1]], [[1, 0]], None, r"one per rollout"),
         ([0, 2], [1, 0], None, r"group_ids must be integers in \[0, 1\], got 2 at position 1 .*; give each"),
-        ([-1, 0], [1, 0], None, r"group_ids must be integers in"),
         ([0.0, 1.0], [1, 0], None, r"group_ids must be integers, got dtype float64"),
         ([0, 1], [1, np.nan], None, r"rewards must be finite .* got nan at position 1 \(1 of 2\)"),
-        ([0, 1], [1, None], None, r"rewards must be finite numbers, got dtype object"),
-        ([0, 1], [np.inf, 0], None, r"rewards must be finite .* got inf at position 0"),
         ([0, 1], ["right", "wrong"], None, r"rewards must be finite numbers"),
         ([0, 1], [[1], [1, 0]], None, r"rewards must be finite numbers that numpy can hold"),
         ([0, 1], Unreadable(), None, r"rewards must be .* numpy can hold: no bfloat16; convert them"),
         ([0] * 5, [1] * 5, None, r"at most the planned rollouts .*, got 5 for prompt 0, planned 4"),
         ([0, 1], [1, 0], [0.1], r"losses must be .* of shape \(2,\)"),
-        ([0, 1], [1, 0], [0.1, np.nan], r"losses must be finite .* got nan at position 1"),
     ],
 )
 def test_observations_that_cannot_be_are_refused_and_not_learned_from(group_ids, rewards, losses, words):
@@ -292,7 +276,7 @@ def test_the_printed_price_never_moves_even_with_prompts_not_seen_and_rollouts_l
 
 
 def test_all_unseen_leave_no_trace_in_the_games_until_they_have_an_estimate():
-    controller = GDROController(bins={"estimator": "unbiased", "k": 8})
+    controller = GDROController(bins={"estimator": "any_of_k", "k": 8})
     _, batch = play(controller, 0, [0, 1], [0.5, 0.5])  # four rollouts each, and k = 8 of them are needed
     assert batch.row["unseen"] == 2
     assert batch.row["share"] == [0.0] * 10
@@ -324,7 +308,8 @@ def test_advantages_by_hand_in_groups_of_any_size(std, scale, clip):
 
 @pytest.mark.parametrize("scale", ["mean", "none"])
 def test_weights_are_those_of_the_bins(scale):
-    controller = GDROController("prompt", bins=SHARP | {"k": 4, "history": 2}, weight_scale=scale)
+    blocks = {"k": 4, "history": 2, "estimator": "any_of_k"}
+    controller = GDROController("prompt", bins=SHARP | blocks, weight_scale=scale)
     give_record(controller, [0, 1], [0, 10])
     plan = controller.plan([1, 99, 0])  # two rollouts are too few for an estimate of 99
     weights = controller.observe(plan, [0, 0, 1, 1, 2, 2], [1, 1, 1, 0, 0, 0]).weights
@@ -373,20 +358,16 @@ def drawing_controller(seed=0):
     return controller
 
 
-def drawn_many(controller, rounds=400, size=30):
-    found = []
-    for _ in range(rounds):
-        found.append(controller.draw(list(range(120)), size))
-        controller.plan([0])  # the next step
-    return np.concatenate(found)
-
-
 def test_draws_follow_the_bin_probabilities_and_leave_unseen_prompts_their_share():
     controller = drawing_controller()
     q = controller.method.prompt.probabilities()
     q[3] = 0  # bin 3 has no prompts
     expected = np.append(100 / 120 * q / q.sum(), 20 / 120)
-    drawn = drawn_many(controller)
+    drawn = []
+    for _ in range(400):
+        drawn.extend(controller.draw(np.arange(120), 30))
+        controller.plan([0])  # the next step
+    drawn = np.array(drawn)
     assert [(BIN_OF[drawn] == b).mean() for b in (0, 1, 2, 3, 4, -1)] == pytest.approx(expected, abs=0.015)
     for b in (0, -1):  # and evenly within a bin
         counts = np.bincount(drawn, minlength=120)[b == BIN_OF]
@@ -402,14 +383,6 @@ def test_draws_do_not_depend_on_the_order_of_the_data_and_repeat_only_what_is_us
     for b in (0, 1, 2, 4, -1):
         times = np.bincount([u for u in drawn if BIN_OF[u] == b], minlength=120)[b == BIN_OF]
         assert times.max() - times.min() <= 1
-
-
-def test_draws_are_seeded_and_move_with_the_steps():
-    first, again, other = (drawing_controller(s).draw(list(range(120)), 40).tolist() for s in (0, 0, 1))
-    assert first == again != other
-    moved = drawing_controller(0)
-    moved.plan([0])
-    assert moved.draw(list(range(120)), 40).tolist() != first
 
 
 # State
@@ -444,20 +417,19 @@ def test_a_damaged_state_is_refused(damage):
 
 
 def test_the_presets_are_as_stated_and_can_be_overridden():
+    def has(owner, **values):
+        assert {name: getattr(owner, name) for name in values} == values
+
     ours, printed = GDROController(), GDROController(preset="paper", prompt={"eta": 2.0})
-    assert (ours.name, ours.num_bins, ours.mean_rollouts) == ("both", 10, 4)
-    assert (ours.run.n_min, ours.run.n_max, ours.bins.k, ours.bins.history) == (2, 12, 1, 20)
-    assert (printed.bins.k, printed.bins.history, printed.bins.estimator) == (8, 50, "any_of_k")
-    assert (ours.bins.hysteresis, printed.bins.hysteresis) == (0.03, 0.03)
-    assert (ours.needs_losses, printed.needs_losses) == (False, True)
-    method, prompt, rollout = printed.method, printed.method.prompt, printed.method.rollout
-    assert (method.signal, method.averaging, method.weight_scale) == ("surrogate", "prompt", "none")
-    assert (prompt.gamma, prompt.ema, prompt.max_weight, prompt.debias) == (0.01, 0.12, 15.0, False)
-    assert prompt.share_floor is not None
-    assert prompt.eta == 2.0
-    assert (rollout.n_min, rollout.n_max, rollout.eta, rollout.price_lr) == (2, 12, 0.65, 0.05)
-    assert (rollout.utility, rollout.selection, rollout.joint) == ("loss", "argmax", "bins")
-    assert (rollout.price_driver, rollout.ema) == ("realized", 0.4)
+    has(ours, name="both", num_bins=10, mean_rollouts=4, needs_losses=False)
+    has(ours.run, n_min=2, n_max=12)
+    has(ours.bins, k=1, history=20, hysteresis=0.03)
+    has(printed, needs_losses=True)
+    has(printed.bins, k=8, history=50, hysteresis=0.03, estimator="any_of_k")
+    has(printed.method, signal="surrogate", averaging="prompt", weight_scale="none")
+    has(printed.method.prompt, eta=2.0, gamma=0.01, ema=0.12, max_weight=15.0, debias=False, share_floor=0.05)
+    has(printed.method.rollout, n_min=2, n_max=12, eta=0.65, ema=0.4, price_lr=0.05)
+    has(printed.method.rollout, utility="loss", selection="argmax", joint="bins", price_driver="realized")
 
 
 @pytest.mark.parametrize(
@@ -468,19 +440,12 @@ def test_the_presets_are_as_stated_and_can_be_overridden():
         ({"action": False}, r"action must be one of .*got False"),
         ({"averaging": "token"}, r"averaging must be one of"),
         ({"weight_scale": "sum"}, r"weight_scale must be one of"),
-        ({"prompt": 5}, r"prompt must be arguments of PromptGDRO, got 5"),
         ({"prompt": {"etta": 1}}, r"prompt must be arguments of PromptGDRO, got \{'etta': 1\}"),
         ({"prompt": {"gamma": 1.5}}, r"gamma must be a number in \[0, 1\], got 1.5"),
-        (
-            {"rollout": {"n_max": 8}},
-            r"rollout must be arguments of RolloutGDRO, .*multiple values",
-        ),
+        ({"rollout": {"n_max": 8}}, r"rollout must be arguments of RolloutGDRO, .*multiple values"),
         ({"bins": 10}, r"bins must be arguments of DifficultyBins, got 10"),
-        ({"bins": {"edge": 0}}, r"bins must be arguments of DifficultyBins, got .*'edge'"),
         ({"mean_rollouts": 0.5}, r"mean_rollouts must be a number in \[1, inf\)"),
         ({"n_min": 5}, r"mean_rollouts must be a number in \[5, 12\], got 4; no plan"),
-        ({"mean_rollouts": "4"}, r"mean_rollouts must be a number"),
-        ({"n_min": 0}, r"n_min must be an integer of at least 1"),
         ({"n_max": 1}, r"n_max must be an integer of at least 2"),
         ({"success_threshold": np.nan}, r"success_threshold must be a number"),
         ({"advantage_std": "unbiased"}, r"advantage_std must be one of"),
@@ -501,10 +466,8 @@ def test_unknown_choices_are_refused(arguments, words):
         (lambda c: c.plan([1, 2, 3]), r"got 4.5 × 3; change mean_rollouts or the number of prompts"),
         (lambda c: c.plan([[1, 2]]), r"uids must be a flat sequence"),
         (lambda c: c.plan([0, "a"]), r"uids must be all integers"),
-        (lambda c: c.plan(None), r"uids must be a flat sequence"),
         (lambda c: c.draw([], 4), r"uids must not be empty"),
         (lambda c: c.draw([1], 0), r"size must be an integer of at least 1"),
-        (lambda c: c.draw([1], 1.5), r"size must be an integer"),
     ],
 )
 def test_plans_that_cannot_be_are_refused(call, words):

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gdro import METHODS, GDROController, Method, PromptGDRO, register
-from gdro.records import load_state, save_state
+from gdro import METHODS, DifficultyBins, GDROController, Method, PromptGDRO, RolloutGDRO, register
 
 EXAMPLE = Path(own_method.__file__)  # its method is registered, and so tested as the others are
 POOL, RATES = np.arange(100, 140), np.linspace(0, 1, 40)
@@ -70,24 +69,52 @@ def test_methods_keep_the_budget_and_depend_on_nothing_but_uids_and_seed(name, p
     assert most == 12 * mean  # with rounds too it can be spent
 
 
-RESUMED = [(name, {}) for name in sorted(METHODS)] + [
-    ("both", {"preset": "paper"}),
-    ("both", {"rollout": {"utility": "loss"}, "bins": {"estimator": "any_of_k", "k": 4}}),
-    ("both", {"prompt": {"clip": np.inf}, "mean_rollouts": 4.5}),
-    ("prompt", {"action": "resample"}),
-]
+OUTSIDE = {  # of each option, values that it cannot have
+    DifficultyBins: {
+        "k": [0, 2.0, True],
+        "history": [0],
+        "edges": [(), (0.5, 0.5), (0.7, 0.5), (0.0, 0.5), (0.5, 1.0), (0.5, np.nan), ((0.5,),)],
+        "hysteresis": [-0.1, 1],
+        "estimator": ["median"],
+    },
+    PromptGDRO: {
+        "num_bins": [0, 2.5],
+        "eta": [-1, np.nan],
+        "gamma": [1.01, -0.01],
+        "ema": [0, 1.5],
+        "clip": [0, np.nan],
+        "max_weight": [-1],
+        "share_floor": [0],
+        "debias": [1],
+    },
+    RolloutGDRO: {
+        "num_bins": [0],
+        "n_min": [0, True],
+        "n_max": [3.5, 1],
+        "mean_rollouts": [13, 1.5, np.nan],
+        "gamma": [1.01],
+        "eta": [np.inf],
+        "ema": [0],
+        "price_lr": [-1],
+        "bonus": [-0.1],
+        "utility": ["reward"],
+        "selection": ["greedy"],
+        "joint": ["batch"],
+        "price_driver": ["supply"],
+        "debias": [0],
+    },
+    METHODS["pilot_commit"]: {"pilot": [0], "low": [1.5], "high": [0.1]},
+    METHODS["spo"]: {"epsilon": [0.0]},
+}
 
 
-@pytest.mark.parametrize(("name", "settings"), RESUMED)
-@pytest.mark.parametrize("kind", [int, str])
-def test_a_method_resumes_from_a_saved_state_bit_for_bit(name, settings, kind, tmp_path):
-    running, restored = made(name, **settings), made(name, **settings)
-    for step in range(4):
-        play(running, step, kind=kind)
-    save_state(tmp_path / "state.safetensors", running.state_dict())
-    restored.load_state_dict(load_state(tmp_path / "state.safetensors"))
-    for step in range(4, 8):
-        assert play(running, step, kind=kind) == play(restored, step, kind=kind)
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [(kind, name, v) for kind, options in OUTSIDE.items() for name, vs in options.items() for v in vs],
+)
+def test_options_outside_their_domain_are_refused(kind, name, value):
+    with pytest.raises(ValueError, match=f"{name} must .*, got "):
+        kind(**{name: value})
 
 
 # Any method

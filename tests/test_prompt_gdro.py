@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gdro import PromptGDRO
-from gdro.methods.prompt_gdro import (
-    bin_means,
-)
+from gdro.methods.prompt_gdro import bin_means
 
 PRINTED = {"debias": False}
 
@@ -101,18 +99,6 @@ def test_probabilities_are_a_point_of_the_simplex(settings, played):
     assert (weights <= settings["max_weight"]).all()
 
 
-@given(
-    st.lists(arrays(np.int64, st.integers(1, 30), elements=st.integers(-1, 4)), min_size=1, max_size=5),
-    st.floats(-3, 3),
-)
-def test_equal_losses_give_equal_weights_whatever_the_shares(visits, loss):
-    prompt = PromptGDRO(5)
-    for bin_ids in visits:
-        prompt.update(bin_ids, np.full(len(bin_ids), loss))
-    assert prompt.weights() == pytest.approx(np.full(5, prompt.weights()[0]))
-    assert prompt.probabilities() == pytest.approx(np.full(5, 0.2))
-
-
 @given(settings_of_prompt, st.lists(batches(), max_size=4), st.permutations(range(5)))
 def test_numbering_of_the_bins_changes_nothing(settings, played, number):
     number = np.array(number)
@@ -145,34 +131,14 @@ def test_no_prompts_are_no_news():
 # Arguments
 
 
-BAD_SETTINGS = {
-    "num_bins": [0, 2.5],
-    "eta": [-1, np.nan],
-    "gamma": [1.01, -0.01],
-    "ema": [0, 1.5],
-    "clip": [0, np.nan],
-    "max_weight": [-1],
-    "share_floor": [0],
-    "debias": [1],
-}
-
-
-@pytest.mark.parametrize(("name", "value"), [(name, v) for name, vs in BAD_SETTINGS.items() for v in vs])
-def test_settings_outside_their_domain_are_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be .*, got {value!r}"):
-        PromptGDRO(**{name: value})
-
-
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
         (([0, 1], [0.5]), r"losses must be finite numbers of shape \(2,\), got .*; give one per prompt"),
         (([[0]], [[0.5]]), r"bin_ids must be .* of shape \(1,\)"),
         (([3], [0.5]), r"bin_ids must be integers in \[-1, 2\], got 3 .*; give"),
-        (([0.5], [0.5]), r"bin_ids must be integers"),
         (([0], [np.inf]), r"losses must be finite"),
         (([0], [0.5], [-1.0]), r"weights must be finite numbers in \[0, inf\)"),
-        (([0], [0.5], [np.nan]), r"weights must be finite"),
     ],
 )
 def test_batches_that_cannot_be_are_refused_and_not_learned_from(batch, words):

@@ -4,7 +4,9 @@ One test for each, in the order of the list. Each states what is correct as a ch
 and shows that the check bites: the released behaviour, in a few lines of its own, fails it.
 """
 
-import ast
+import json
+import subprocess
+import sys
 from collections import Counter
 from functools import partial
 from itertools import product
@@ -13,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from test_controller import play
 
 import gdro
 from gdro import DifficultyBins, GDROController, PromptGDRO, RolloutGDRO
@@ -21,7 +24,7 @@ from gdro.bins import UNSEEN, move_bins
 from gdro.methods.base import group_advantages
 from gdro.records import load_state, save_state
 
-SHARP = {"k": 1, "history": 1, "estimator": "unbiased", "hysteresis": 0.0, "edges": (0.5,)}
+SHARP = {"k": 1, "history": 1, "hysteresis": 0.0, "edges": (0.5,)}
 
 
 def fails(check, *arguments):
@@ -31,33 +34,25 @@ def fails(check, *arguments):
     return True
 
 
-def seasoned(method="rollout", **settings):
+def seasoned(method="rollout", bins=SHARP, **settings):
     """Two bins, 0–3 hard and noisy, 4–7 easy and without noise, and a variance to tell them apart."""
-    controller = GDROController(method, bins=SHARP, **settings)
+    controller = GDROController(method, bins=bins, **settings)
     controller.bins.update(np.arange(8), [0] * 4 + [10] * 4, [10] * 8)
     controller.method.rollout.update([4, 4], [4, 4], [0.25, 0.01])
     return controller
-
-
-def play(controller, seed, uids, rates, losses=False):
-    rng, plan = np.random.default_rng(seed), controller.plan(uids)
-    group_ids = np.repeat(np.arange(len(uids)), plan.rollouts)
-    rewards = (rng.random(len(group_ids)) < np.asarray(rates)[group_ids]).astype(float)
-    given = rng.normal(size=len(rewards)) if losses else None
-    return controller.observe(plan, group_ids, rewards, losses=given)
 
 
 def test_01_rollouts_follow_the_uid_not_the_place_in_the_batch():
     """A prompt's rollouts are decided by its own uid."""
 
     def check(plan):
-        hard_first, easy_first = plan([0, 1, 2, 3, 4, 5, 6, 7]), plan([7, 6, 5, 4, 3, 2, 1, 0])
+        hard_first, easy_first = plan(range(8)), plan(range(7, -1, -1))
         assert hard_first[0] > hard_first[7]
         assert easy_first.tolist() == hard_first[::-1].tolist()
 
     controller = seasoned()
+    previous_batch = controller.plan(range(8)).rollouts
     check(lambda uids: controller.plan(uids).rollouts)
-    previous_batch = controller.plan([0, 1, 2, 3, 4, 5, 6, 7]).rollouts
     assert fails(check, lambda uids: previous_batch)  # by position, from the last batch's bins
 
 
@@ -66,20 +61,14 @@ def test_02_advantages_are_taken_within_the_true_rollout_groups():
 
     def check(advantages):
         rewards = np.array([1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 2.0, 2.0, 2.0])
-        groups = np.array([0, 0, 1, 1, 1, 1, 2, 2, 2])
         by_hand = np.array([1, -1, *[0.25 / 0.1875**0.5] * 3, -0.75 / 0.1875**0.5, 0, 0, 0])
-        assert advantages(rewards, groups, 3) == pytest.approx(by_hand, abs=1e-3)
+        assert advantages(rewards, np.repeat([0, 1, 2], [2, 4, 3]), 3) == pytest.approx(by_hand, abs=1e-3)
 
     def every_nth_row_a_prompt(rewards, groups, num_prompts):
         rows = rewards.reshape(num_prompts, -1)
         return ((rows - rows.mean(1, keepdims=True)) / (rows.std(1, keepdims=True) + 1e-4)).ravel()
 
-    def observed(rewards, groups, num_prompts):
-        controller = GDROController("rollout")
-        return controller.observe(controller.plan(range(num_prompts)), groups, rewards).advantages
-
     check(group_advantages)
-    check(observed)
     assert fails(check, every_nth_row_a_prompt)
 
 
@@ -90,7 +79,7 @@ def test_02_successes_are_counted_within_the_true_rollout_groups():
         controller = GDROController("prompt", bins=SHARP)
         plan = controller.plan(["a", "b"])
         observe(controller, plan, np.array([0, 1, 1, 1, 0, 1]), np.array([1, 0, 0, 0, 1, 1]))
-        assert controller.bins.pass_at_k(["a", "b"]) == pytest.approx([1.0, 0.25])
+        assert controller.bins.pass_at_k(["a", "b"]) == pytest.approx([2.5 / 3, 1.5 / 5])
 
     def every_nth_row_a_prompt(controller, plan, group_ids, rewards):
         controller.observe(plan, np.repeat(np.arange(len(plan)), len(rewards) // len(plan)), rewards)
@@ -109,7 +98,7 @@ def test_03_arm_scores_and_price_are_updated_every_step(utility, monkeypatch):
         for step in range(5):
             game = controller.method.rollout
             scores, price = game.losses(), game.price
-            play(controller, step, np.arange(8), np.linspace(0.1, 0.9, 8), losses=True)
+            play(controller, step, np.arange(8), np.linspace(0.1, 0.9, 8))
             assert not np.array_equal(game.losses(), scores)
             assert game.price != price
 
@@ -124,7 +113,7 @@ def test_04_the_price_is_driven_by_the_demand():
     def check(driver):
         controller = seasoned(rollout={"price_driver": driver, "price_lr": 0.5})
         before = controller.method.rollout.price
-        row = play(controller, 0, np.arange(8), np.full(8, 0.5)).row
+        row = play(controller, 0, np.arange(8), np.full(8, 0.5))[1].row
         assert sum(row["rollouts"]) / 2 == 4  # the budget was met exactly
         assert row["demand"] != 4
         assert row["price"] == pytest.approx(before + 0.5 * (row["demand"] - 4))
@@ -138,45 +127,22 @@ def test_05_equal_scores_treat_the_bins_equally():
     """The choice is symmetric in the bins, and ties go to the most even split."""
 
     def check(chooser):
-        counts, arms = np.array([3, 3, 6]), np.arange(2, 13)
-        for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
-            rollouts, _ = chooser(np.zeros((3, 11)), counts[order], arms, 48)
+        for counts in ([3, 3, 6], [6, 3, 3], [3, 6, 3]):
+            rollouts, _ = chooser(np.zeros((3, 11)), np.array(counts), np.arange(2, 13), 48)
             assert rollouts.tolist() == [4, 4, 4]
-        values = np.array([[0.0, 1.0], [0.0, 1.0], [0.0, 0.0]])
-        by_order = {
-            tuple(
-                sorted(
-                    zip(counts[o], values[o, 1], chooser(values[o], counts[o], arms[:2], 27)[0], strict=True)
-                )
-            )
-            for o in ([0, 1, 2], [2, 1, 0], [1, 0, 2])
-        }
-        assert len(by_order) == 1
 
-    def first_best_found(values, counts, arms, budget):
-        best, chosen = -np.inf, None
-        for choice in product(range(values.shape[1]), repeat=len(counts)):
-            value = sum(values[b, n] for b, n in enumerate(choice))
-            if counts @ arms[list(choice)] == budget and value > best:
-                best, chosen = value, arms[list(choice)]
-        return chosen, 0
+    def first_found(values, counts, arms, budget):
+        return next(np.array(c) for c in product(arms, repeat=len(counts)) if counts @ c == budget), 0
 
     check(best_joint_arms)
-    assert fails(check, first_best_found)
+    assert fails(check, first_found)
 
     def first_to_get_more(allocate):
         """Two equal bins, three rollouts for two prompts: neither always wins."""
         assert len({int(allocate(step)[0]) for step in range(30)}) == 2
 
-    def ours(step):
-        rollout = RolloutGDRO(2, n_min=1, n_max=2, mean_rollouts=1.5, seed=step)
-        return rollout.allocate([1, 1])
-
-    first_to_get_more(ours)
-    assert fails(
-        first_to_get_more,
-        lambda _: first_best_found(np.zeros((2, 2)), np.ones(2, int), np.array([1, 2]), 3)[0],
-    )
+    first_to_get_more(lambda seed: RolloutGDRO(2, 1, 2, 1.5, seed=seed).allocate([1, 1]))
+    assert fails(first_to_get_more, lambda seed: first_found(None, np.ones(2), [1, 2], 3)[0])
 
 
 def test_06_an_arm_with_a_higher_loss_becomes_less_likely():
@@ -188,16 +154,12 @@ def test_06_an_arm_with_a_higher_loss_becomes_less_likely():
 
     check(arm_log_probabilities)
     assert fails(check, lambda losses, eta, gamma: arm_log_probabilities(-losses, eta, gamma))
-
-    rollout = RolloutGDRO(1, n_min=1, n_max=3, mean_rollouts=2, utility="loss", price_lr=0.0, ema=1.0)
+    rollout = RolloutGDRO(1, 1, 3, 2, utility="loss", price_lr=0.0)
     rollout.update([4], rollout.allocate([4]), [5.0])
-    assert rollout.losses()[0, 1] > rollout.losses()[0, 0]
-    assert rollout.probabilities()[0].argmin() == 1
-    # of two bins the noisier one buys more under the proxy (28)
-    noisy = RolloutGDRO(2)
-    noisy.update([4, 4], [4, 4], [0.25, 0.01])
-    rollouts = noisy.allocate([4, 4])
-    assert rollouts[0] > rollouts[1]
+    assert rollout.probabilities()[0].argmin() == 1  # the arm that was played
+    rollout = RolloutGDRO(2)
+    rollout.update([4, 4], [4, 4], [0.25, 0.01])
+    assert np.diff(rollout.allocate([4, 4])) < 0  # the noisier bin buys more under the proxy (28)
 
 
 def test_07_the_bandit_samples_and_divides_by_the_probability():
@@ -211,74 +173,48 @@ def test_07_the_bandit_samples_and_divides_by_the_probability():
             rollout.update([4, 4], rollouts, [1.0 * rollouts[0], -1.0 * rollouts[0]])
         assert played == {2, 3, 4, 5, 6}
 
-    assert RolloutGDRO(utility="loss").selection == "sample"
     explores(None)
     assert fails(explores, "argmax")
 
     def unbiased(estimate):
-        rng, log_p, true = (
-            np.random.default_rng(0),
-            np.log([[0.2, 0.8], [0.5, 0.5]]),
-            np.array([[1.0, 3.0], [2, 4]]),
-        )
-        total = 0.0
+        rng, log_p = np.random.default_rng(0), np.log([[0.2, 0.8], [0.5, 0.5]])
+        true, total = np.array([[1.0, 3.0], [2.0, 4.0]]), 0.0
         for _ in range(1500):
             arms, _, probabilities = sample_joint_arms(log_p, [2, 2], np.array([1, 2]), 6, rng)
-            total = total + estimate(true[[0, 1], arms - 1], arms - 1, probabilities)
+            total = total + estimate(true[[0, 1], arms - 1], arms - 1, probabilities, 0.0)
         assert total / 1500 == pytest.approx(true, abs=0.25)
 
-    def unweighted(losses, arms, probabilities):
-        return exp3p_losses(losses, arms, np.ones_like(probabilities), 0.0)
-
-    unbiased(partial(exp3p_losses, bonus=0.0))
-    assert fails(unbiased, unweighted)
+    unbiased(exp3p_losses)
+    assert fails(unbiased, lambda losses, arms, p, bonus: exp3p_losses(losses, arms, np.ones_like(p), bonus))
 
 
 def test_08_equal_losses_give_equal_weights_whatever_the_shares():
     """The score is intensive: a rare bin does not win by being rare."""
-    bin_ids = np.repeat([0, 1, 2], [977, 20, 4])
 
-    def check(probabilities):
-        assert probabilities(bin_ids, np.ones(1001)) == pytest.approx([1 / 3] * 3)
-
-    def ours(bin_ids, losses):
-        prompt = PromptGDRO(3)
+    def check(**settings):
+        prompt = PromptGDRO(3, **settings)
         for _ in range(10):
-            prompt.update(bin_ids, losses)
-        return prompt.probabilities()
+            prompt.update(np.repeat([0, 1, 2], [977, 20, 4]), np.ones(1001))
+        assert prompt.probabilities() == pytest.approx([1 / 3] * 3)
 
-    def divided_by_the_share(bin_ids, losses):
-        share = np.bincount(bin_ids) / len(bin_ids)
-        omega = np.exp(0.65 * 0.12 * 0.1 * np.bincount(bin_ids, losses) / np.bincount(bin_ids) / share)
-        return omega / omega.sum()
-
-    check(ours)
-    assert fails(check, divided_by_the_share)
-    assert divided_by_the_share(bin_ids, np.ones(1001))[2] > 0.6
+    check()
+    assert fails(lambda: check(share_floor=1e-9))  # divided by the share
 
 
 def test_09_clip_exploration_and_cap_are_as_printed():
     """(14) clips the score, (15) gives every one of the B bins γ/B, (16) caps the factor."""
-    scores = {0: 9.0, 1: -9.0}  # two of four bins are in the batch
 
-    def check(weights_and_probabilities):
-        weights, q = weights_and_probabilities()
+    def check(**settings):
+        prompt = PromptGDRO(4, eta=2.0, ema=1.0, debias=False, **settings)
+        prompt.update([0, 1], [9.0, -9.0])  # two of four bins are in the batch
         omega = np.exp(2.0 * np.array([1.0, -1.0, 0.0, 0.0]))
-        assert weights == pytest.approx(np.minimum(omega, 3.0))
-        assert q == pytest.approx(0.8 * omega / omega.sum() + 0.2 / 4)
+        assert prompt.weights() == pytest.approx(np.minimum(omega, 3.0))
+        assert prompt.probabilities() == pytest.approx(0.8 * omega / omega.sum() + 0.2 / 4)
 
-    def ours():
-        prompt = PromptGDRO(4, eta=2.0, gamma=0.2, ema=1.0, clip=1.0, max_weight=3.0, debias=False)
-        prompt.update(list(scores), list(scores.values()))
-        return prompt.weights(), prompt.probabilities()
-
-    def released():
-        omega = np.exp(2.0 * np.array([scores[b] for b in (0, 1)]))
-        q = 0.8 * omega / omega.sum() + 0.2 / 2
-        return np.append(omega, [1.0, 1.0]), np.append(q, [0.0, 0.0])
-
-    check(ours)
-    assert fails(check, released)
+    printed = {"gamma": 0.2, "clip": 1.0, "max_weight": 3.0}
+    check(**printed)
+    for without in ({"gamma": 0.0}, {"clip": np.inf}, {"max_weight": np.inf}):
+        assert fails(partial(check, **printed | without))
 
 
 def test_10_one_step_moves_every_average_once(monkeypatch):
@@ -305,30 +241,33 @@ def test_10_one_step_moves_every_average_once(monkeypatch):
 
 
 def test_11_difficulty_does_not_depend_on_the_rollouts_allotted():
-    """The default estimator gives prompts of one success rate the same pass@k for n = 2 and n = 12."""
+    """The estimators give prompts of one success rate the same pass@k for n = 2 and n = 12."""
 
-    def check(estimator):
+    def check(pass_at_8):
         found = []
         for n in (2, 12):
-            rng, bins = np.random.default_rng(0), DifficultyBins(estimator=estimator)
-            for _ in range(96 // n):
-                bins.update(np.arange(500), rng.binomial(n, 0.1, 500), np.full(500, n))
-            found.append(bins.pass_at_k(np.arange(500)).mean())
+            hits_VP = np.random.default_rng(0).binomial(n, 0.1, (96 // n, 500))
+            found.append(pass_at_8(hits_VP, n).mean())
         assert found == pytest.approx([1 - 0.9**8] * 2, abs=0.04)
 
-    check(DifficultyBins().estimator)
-    check(GDROController(preset="paper").bins.estimator)
-    check("unbiased")
-    assert fails(check, "any_of_n")
+    def ours(estimator, hits_VP, n):
+        bins = DifficultyBins(estimator=estimator)
+        for hits_P in hits_VP:
+            bins.update(np.arange(500), hits_P, np.full(500, n))
+        return bins.pass_at_k(np.arange(500))
+
+    check(partial(ours, DifficultyBins().estimator))
+    check(partial(ours, GDROController(preset="paper").bins.estimator))
+    assert fails(check, lambda hits_VP, n: (hits_VP > 0).mean(axis=0))  # any of the n allotted
 
 
 def test_12_an_unseen_prompt_is_a_state_of_its_own(monkeypatch):
     """It is in no bin, gets n̄ rollouts and the mean weight."""
 
     def check():
-        # 13 rollouts make an estimate, so that the new prompts are still without one afterwards
-        controller = seasoned("both", weight_scale="none")
-        controller.bins.record.k = 13
+        # ten rollouts make an outcome, so that the new prompts are still without one afterwards
+        blocks = SHARP | {"estimator": "any_of_k", "k": 10}
+        controller = seasoned("both", blocks, weight_scale="none")
         controller.method.prompt.update([0, 1], [1.0, 0.0])
         uids = [0, 1, 2, 3, 4, 5, 6, 7, 98, 99]
         assert controller.bins.assign([99]).tolist() == [UNSEEN]
@@ -368,18 +307,14 @@ def test_14_hysteresis_lets_prompts_down_as_well_as_up():
 def test_15_edges_say_what_they_say():
     """Six bins are six, and each holds what lies between its edges."""
 
-    def check(make):
-        bins = make(np.arange(1, 6) / 6)
+    def check(*more):
+        bins = DifficultyBins(**SHARP | {"edges": (*np.arange(1, 6) / 6, *more)})
         assert bins.num_bins == 6
         bins.update(np.arange(61), np.arange(61), np.full(61, 60))
-        assigned = bins.assign(np.arange(61))
-        assert Counter(assigned.tolist()) == {0: 10, 1: 10, 2: 10, 3: 10, 4: 10, 5: 11}
+        assert np.bincount(bins.assign(np.arange(61))).tolist() == [10, 10, 10, 11, 10, 10]  # (s + ½)/61
 
-    def one_more(edges):
-        return DifficultyBins(**SHARP | {"edges": (*edges, 0.99)})
-
-    check(lambda edges: DifficultyBins(**SHARP | {"edges": edges}))
-    assert fails(check, one_more)
+    check()
+    assert fails(check, 0.99)
 
 
 # named one by one: what a text may raise in the worker that checks answers (its outcome is counted); a
@@ -387,43 +322,31 @@ def test_15_edges_say_what_they_say():
 COUNTED = {"verify.py": 2, "notebooks.py": 2}
 
 
-def swallowed(source):
-    """Lines on which an error could vanish without a word."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ExceptHandler):
-            caught = [node.type] if not isinstance(node.type, ast.Tuple) else node.type.elts
-            names = {getattr(kind, "id", getattr(kind, "attr", None)) for kind in caught}
-            silent = all(isinstance(line, ast.Pass) for line in node.body)
-            raises = any(isinstance(line, ast.Raise) for line in node.body[-1:])
-            if silent or (names & {None, "Exception", "BaseException"} and not raises):
-                found.append(node.lineno)
-        if (
-            isinstance(node, ast.Call)
-            and getattr(node.func, "attr", getattr(node.func, "id", "")) == "suppress"
-        ):
-            found.append(node.lineno)
-    return found
+def swallowed(folder):
+    """At how many places of each file an error could vanish without a word."""
+    typed = "lint.flake8-bandit.check-typed-exception=true"
+    rules = ["--isolated", "--ignore-noqa", "--select=BLE001,E722,S110,S112", f"--config={typed}"]
+    ruff = [sys.executable, "-m", "ruff", "check", "--output-format=json", *rules, folder]
+    found = json.loads(subprocess.run(ruff, capture_output=True, text=True).stdout)
+    counts = Counter(Path(one["filename"]).name for one in found)
+    for file in Path(folder).rglob("*.py"):
+        counts[file.name] += file.read_text("utf-8").count("suppress(")
+    return {name: count for name, count in counts.items() if count}
 
 
-def test_16_no_error_is_swallowed():
+def test_16_no_error_is_swallowed(tmp_path):
     """Errors are raised, with the reason: no handler of everything, none that does nothing."""
-
-    def check(source):
-        assert swallowed(source) == []
-
-    files = sorted(Path(gdro.__file__).parent.rglob("*.py"))
-    assert len(files) > 10
-    found = {file.name: len(lines) for file in files if (lines := swallowed(file.read_text("utf-8")))}
-    assert found == COUNTED
-    for released in (
+    assert swallowed(Path(gdro.__file__).parent) == COUNTED
+    released = (
         "try:\n    x()\nexcept Exception:\n    y = 0",
         "try:\n    x()\nexcept:\n    y = 0",
         "try:\n    x()\nexcept (KeyError, Exception) as e:\n    log(e)",
         "try:\n    x()\nexcept KeyError:\n    pass",
         "with contextlib.suppress(KeyError):\n    x()",
-    ):
-        assert fails(check, released)
+    )
+    for number, source in enumerate(released):
+        (tmp_path / f"{number}.py").write_text(source)
+    assert len(swallowed(tmp_path)) == len(released)
 
 
 @pytest.mark.parametrize("preset", ["default", "paper"])
@@ -432,12 +355,12 @@ def test_17_the_state_is_saved_and_restored_bit_for_bit(preset, tmp_path):
     rates = np.linspace(0.02, 0.98, 12)
 
     def go_on(controller):
-        return [play(controller, step, np.arange(12), rates, losses=True).row for step in range(5, 9)]
+        return [play(controller, step, np.arange(12), rates)[1].row for step in range(5, 9)]
 
     def check(carry):
         controller, resumed = GDROController(preset=preset), GDROController(preset=preset)
         for step in range(5):
-            play(controller, step, np.arange(12), rates, losses=True)
+            play(controller, step, np.arange(12), rates)
         carry(controller, resumed)
         assert go_on(controller) == go_on(resumed)
 
@@ -454,7 +377,7 @@ def test_18_every_rank_makes_the_same_plan_or_an_error():
     uids, rates = [f"p{i}" for i in range(12)], np.linspace(0.1, 0.9, 12)
     ranks = [GDROController(rollout={"utility": "loss"}) for _ in range(2)]
     for step in range(6):
-        batches = [play(rank, step, uids, rates, losses=True) for rank in ranks]
+        batches = [play(rank, step, uids, rates)[1] for rank in ranks]
         assert batches[0].row == batches[1].row
         assert batches[0].advantages.tobytes() == batches[1].advantages.tobytes()
         assert ranks[0].plan(uids).rollouts.tolist() == ranks[1].plan(uids).rollouts.tolist()
@@ -513,9 +436,3 @@ def test_19_the_printed_surrogate_holds_the_kl_term():
     check(surrogate(0.1))
     assert fails(check, -advantages)
     assert surrogate(0.0) is None  # the controller then takes −A itself
-
-    # it reaches the adversary only if asked for by name
-    for signal, expected in (("surrogate", 0.3), ("failure_rate", 1.0), ("spread", 0.0)):
-        controller = GDROController("prompt", bins=SHARP, signal=signal, prompt={"ema": 1.0})
-        controller.observe(controller.plan([0]), [0, 0], [0, 0], losses=[0.2, 0.4])
-        assert controller.method.prompt.scores()[0] == pytest.approx(expected)

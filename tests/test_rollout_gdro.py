@@ -4,17 +4,12 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gdro import RolloutGDRO, theory
-from gdro.arms import (
-    arm_log_probabilities,
-    best_joint_arms,
-    exp3p_losses,
-)
-from gdro.budget import as_whole
+from gdro.arms import arm_log_probabilities, best_joint_arms, exp3p_losses
 
 # The equations
 
@@ -183,47 +178,6 @@ def test_the_printed_bandit_stays_finite_without_exploration(settings, bonus):
     assert np.isfinite(rollout.price)
 
 
-DAMAGES = {
-    "ema_BN": [np.full((10, 11), np.inf), np.zeros((11, 11)), np.zeros((10, 11), np.float32)],
-    "visits_BN": [np.full((10, 11), -1)],
-    "price": [float("nan")],
-    "step": [-1, 1.5],
-}
-
-
-@pytest.mark.parametrize(("name", "value"), [(name, v) for name, vs in DAMAGES.items() for v in vs])
-def test_a_damaged_state_is_refused(name, value):
-    with pytest.raises(ValueError, match=f"the saved {name} of RolloutGDRO must be"):
-        RolloutGDRO().load_state_dict(RolloutGDRO().state_dict() | {name: value})
-
-
-# Arguments
-
-
-BAD_SETTINGS = {
-    "num_bins": [0],
-    "n_min": [0, True],
-    "n_max": [3.5, 1],
-    "mean_rollouts": [13, 1.5, np.nan],
-    "gamma": [1.01],
-    "eta": [np.inf],
-    "ema": [0],
-    "price_lr": [-1],
-    "bonus": [-0.1],
-    "utility": ["reward"],
-    "selection": ["greedy"],
-    "joint": ["batch"],
-    "price_driver": ["supply"],
-    "debias": [0],
-}
-
-
-@pytest.mark.parametrize(("name", "value"), [(name, v) for name, vs in BAD_SETTINGS.items() for v in vs])
-def test_settings_outside_their_domain_are_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be .*, got {value!r}"):
-        RolloutGDRO(**{name: value})
-
-
 GOOD, OTHERS = [1, 1, 1], [4, 4, 4]
 
 
@@ -232,17 +186,13 @@ GOOD, OTHERS = [1, 1, 1], [4, 4, 4]
     [
         ("allocate", ([1, 1],), r"bin_counts must be integers of shape \(3,\), got shape \(2,\); count"),
         ("allocate", ([0, 0, 0],), r"bin_counts must not be all zero"),
-        ("allocate", ([1, -1, 1],), r"bin_counts must be"),
         ("allocate", ([0.5, 1, 1],), r"bin_counts must be integers"),
         ("allocate", (GOOD, 5), r"budget must be a whole number .* got 5; change mean_rollouts"),
         ("allocate", (GOOD, 37), r"budget must be"),
-        ("allocate", (GOOD, 10.5), r"budget must be"),
         ("update", (GOOD, [4, 4], GOOD), r"rollouts must be .* of shape \(3,\)"),
         ("update", (GOOD, OTHERS, [1]), r"observed must be .* of shape \(3,\)"),
-        ("update", (GOOD, OTHERS, [np.inf, 1, 1]), r"observed must be finite"),
         ("update", (GOOD, OTHERS, [-0.1, 1, 1]), r"observed must be finite numbers in \[0, inf\), got -0.1"),
         ("update", (GOOD, [4, 4, 13], GOOD), r"rollouts must be integers in \[0, 12\], got 13"),
-        ("update", (GOOD, [4, 4, 3.5], GOOD), r"rollouts must be integers"),
         ("update", (GOOD, OTHERS, GOOD, np.nan), r"spent must be a number"),
     ],
 )
@@ -252,13 +202,3 @@ def test_batches_that_cannot_be_are_refused(name, arguments, words):
         getattr(rollout, name)(*arguments)
     assert rollout.price == 0
     assert not rollout.visits_BN.any()
-
-
-@given(st.integers(1, 60), st.integers(1, 400))
-def test_a_mean_with_a_decimal_is_whole_where_it_should_be(tenths, prompts):
-    assume(tenths * prompts % 10 == 0)
-    assert as_whole(tenths / 10 * prompts) == tenths * prompts // 10
-
-
-def test_what_is_not_whole_is_not_rounded():
-    assert [as_whole(x) for x in (4.5, 3.001, 7, 7.0)] == [None, None, 7, 7]

@@ -23,8 +23,6 @@ OPTIONS = [
     {"world": MIXED},
     {"grouping": "skill"},
     {"num_bins": 10, "k": 2, "hysteresis": 0.1, "n_min": 1, "n_max": 12, "mean_rollouts": 3},
-    {"estimator": "unbiased"},
-    {"estimator": "any_of_n"},
     {"eta": 3.0, "ema": 1.0, "rollout_eta": 30.0, "price_lr": 0.0},
 ]
 

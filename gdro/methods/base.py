@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from gdro.beliefs import FadingCounts, resized
-from gdro.checks import build, check_choice
+from gdro.checks import build, check_choice, check_int, check_number, check_options, option
 from gdro.saved import Saved
 
 EPSILON = 1e-4  # of (3), as in TRL
@@ -33,10 +33,15 @@ class Run:
     mean_rollouts: float
     n_min: int
     n_max: int
-    seed: int
-    advantage_std: str = "population"
-    scale_rewards: str = "group"
-    advantage_clip: float | None = None
+    seed: int = option(0, check_int, 0)
+    advantage_std: str = option("population", check_choice, ("population", "sample"))
+    scale_rewards: str = option("group", check_choice, ("group", "batch", "none"))
+    advantage_clip: float | None = option(
+        None, check_number, 0, open_low=True, also=[None], remedy="None clips nothing"
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -162,6 +167,7 @@ class Method(Saved):
 
     def start(self, run: Run) -> None:
         """Called once by the controller, before anything else."""
+        self.run = run
 
     @property
     def draws(self) -> bool:

@@ -9,26 +9,26 @@ Left out: cutting a surplus of groups (it is trained on), asymmetric clipping, t
 mean over kept tokens alone: where a trainer divides by all tokens, a step is smaller by the discarded share.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from gdro.checks import check_int
-from gdro.methods.base import Batch, Method, register
+from gdro.checks import check_int, option
+from gdro.methods.base import Batch, Method, Run, register
 
 
 @register("dapo")
+@dataclass(eq=False)
 class DAPO(Method):
-    """Steps only on enough groups that teach.
+    """Steps only on enough groups that teach."""
 
-    Args:
-        groups: groups with both outcomes that a step needs; by default the prompts of a batch.
-        max_batches: batches after which the step is taken with whatever came.
-    """
+    # groups with both outcomes that a step needs; by default the prompts of a batch
+    groups: int | None = option(None, check_int, 1, also=[None])
+    max_batches: int = option(10, check_int, 1)  # after which the step is taken with whatever came
 
     state = ("collected", "batches")
 
-    def __init__(self, groups: int | None = None, max_batches: int = 10) -> None:
-        self.groups = None if groups is None else check_int("groups", groups, 1)
-        self.max_batches = check_int("max_batches", max_batches, 1)
+    def start(self, run: Run) -> None:
         self.collected = self.batches = 0  # since the last optimizer step
 
     def ready(self, batch: Batch) -> bool:

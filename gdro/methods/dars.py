@@ -10,26 +10,21 @@ n_max rollouts where a = 0, none where a ≥ ½. Here the Δ are scaled to what 
 where the paper adds them on top. Left out: large batches in full-batch epochs (its "breadth").
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from gdro.checks import check_choice
+from gdro.checks import check_choice, option
 from gdro.methods.base import Batch, register
 from gdro.methods.rounds import Pilot
 
 
 @register("dars")
+@dataclass(eq=False)
 class DARS(Pilot):
-    """Rollouts in two rounds.
+    """Rollouts in two rounds."""
 
-    Args:
-        pilot: rollouts of each prompt in the first round.
-        schedule: "equal" or "hardness", as above.
-    """
-
-    def __init__(self, pilot: int = 2, schedule: str = "equal") -> None:
-        super().__init__(pilot)
-        check_choice("schedule", schedule, ("equal", "hardness"))
-        self.schedule = schedule
+    schedule: str = option("equal", check_choice, ("equal", "hardness"))
 
     def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
         accuracy_P = batch.hits_P / batch.trials_P

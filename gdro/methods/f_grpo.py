@@ -5,22 +5,20 @@ answers and sharpen what is common; the weight takes from the prompts where that
 but the other objectives (DAPO, CISPO) that the paper puts the weight on.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from gdro.checks import check_number
+from gdro.checks import check_number, option
 from gdro.methods.base import Batch, Method, register
 
 
 @register("f_grpo")
+@dataclass(eq=False)
 class FGRPO(Method):
-    """Weights by the group's failure rate.
+    """Weights by the group's failure rate."""
 
-    Args:
-        gamma: γ ≥ 0; 0 is GRPO.
-    """
-
-    def __init__(self, gamma: float = 0.5) -> None:
-        self.gamma = check_number("gamma", gamma, 0, remedy="0 weighs all prompts equally")
+    gamma: float = option(0.5, check_number, 0, remedy="0 weighs all prompts equally, as GRPO")
 
     def weights(self, batch: Batch) -> np.ndarray:
         return (1 - batch.hits_P / batch.trials_P) ** self.gamma

@@ -5,41 +5,40 @@ allow, chosen at random within a family.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gdro.beliefs import as_uids
-from gdro.methods.base import Method, Prompts, register
+from gdro.beliefs import Uids, UidTable, as_uids
+from gdro.methods.base import Method, Prompts, Run, register
 from gdro.methods.draws import highest
 
 
 @register("family_even")
+@dataclass(eq=False)
 class FamilyEven(Method):
-    """Draws families evenly.
+    """Draws families evenly."""
 
-    Args:
-        groups: from uid to family; by default the bins are the families, which `StaticGroups` names.
-    """
+    # from uid to family; by default the bins are the families, which `StaticGroups` names
+    groups: Mapping[Any, Any] | None = None
 
-    def __init__(self, groups: Mapping[Any, Any] | None = None) -> None:
-        self.keys_D: np.ndarray | None = None
-        if groups is not None:
-            keys_D = as_uids(list(groups)).keys
-            names = sorted(set(groups.values()), key=str)
-            family_D = np.array([names.index(family) for family in groups.values()])
-            self.keys_D, self.family_D = np.sort(keys_D), family_D[keys_D.argsort()]
+    def start(self, run: Run) -> None:
+        if self.groups is not None:
+            known, names = as_uids(list(self.groups)), sorted(set(self.groups.values()), key=str)
+            self.table, self.family_D = UidTable(), np.empty(len(known), int)
+            self.family_D[self.table.add(known)] = [names.index(name) for name in self.groups.values()]
 
     def families(self, pool: Prompts) -> np.ndarray:
         """Number of each prompt's family, (D,)."""
-        if self.keys_D is None:
+        if self.groups is None:
             return pool.bins_P  # −1, not seen yet, is a family too
-        position_D = np.minimum(self.keys_D.searchsorted(pool.keys_P), len(self.keys_D) - 1)
-        if (self.keys_D[position_D] != pool.keys_P).any():
+        rows_D = self.table.find(Uids(pool.keys_P, self.table.kind))
+        if (rows_D < 0).any():
             raise ValueError(
                 "groups must name a family for every uid of the data set, got fewer; add the rest"
             )
-        return self.family_D[position_D]
+        return self.family_D[rows_D]
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         _, family_D = np.unique(self.families(pool), return_inverse=True)

@@ -6,27 +6,27 @@ the batch is full. Left out: separate rates for too easy and too hard prompts th
 the discarding of uninformative groups after generation (see `dapo`), and adaptive batch sizes.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from gdro.checks import check_number
-from gdro.methods.base import Batch, Method, Prompts, register
+from gdro.checks import check_number, option
+from gdro.methods.base import Batch, Method, Prompts, Run, register
 from gdro.methods.draws import highest
 
 
 @register("greso")
+@dataclass(eq=False)
 class GRESO(Method):
-    """Draws by skipping.
+    """Draws by skipping."""
 
-    Args:
-        explore: probability of keeping a prompt after one uninformative visit.
-        floor: least probability of keeping a prompt.
-    """
+    # probability of keeping a prompt after one uninformative visit, and the least of all
+    explore: float = option(0.5, check_number, 0, 1, remedy="it is a probability")
+    floor: float = option(0.01, check_number, 0, 1, open_low=True, remedy="0 would lose prompts for good")
 
     state = ("streak_D",)
 
-    def __init__(self, explore: float = 0.5, floor: float = 0.01) -> None:
-        self.explore = check_number("explore", explore, 0, 1, remedy="it is a probability")
-        self.floor = check_number("floor", floor, 0, 1, open_low=True, remedy="0 would lose prompts for good")
+    def start(self, run: Run) -> None:
         self.streak_D = np.zeros(0, np.uint8)  # by row
 
     def kept(self, prompts: Prompts) -> np.ndarray:

@@ -8,7 +8,7 @@ never or always solved (a posterior mean is neither 0 nor 1), and dividing the p
 
 import numpy as np
 
-from gdro.methods.base import Method, Prompts, Run, register
+from gdro.methods.base import Method, Prompts, register
 from gdro.methods.draws import highest
 
 
@@ -30,9 +30,6 @@ def best_rollouts(gains_PN: np.ndarray, low: int, budget: int, rng: np.random.Ge
 @register("knapsack")
 class Knapsack(Method):
     """Rollouts by marginal value; no options."""
-
-    def start(self, run: Run) -> None:
-        self.run = run
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
         p_PN, n_N = prompts.rate_P[:, None], np.arange(self.run.n_min, self.run.n_max)

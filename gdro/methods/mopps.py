@@ -5,23 +5,21 @@
 pilot run, and the paper's own rate of forgetting (`bins={"history": …}` sets it).
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from gdro.checks import check_number
+from gdro.checks import check_number, option
 from gdro.methods.base import Method, Prompts, register
 from gdro.methods.draws import highest
 
 
 @register("mopps")
+@dataclass(eq=False)
 class MoPPS(Method):
-    """Draws by one posterior sample a prompt.
+    """Draws by one posterior sample a prompt."""
 
-    Args:
-        target: pass rate to train at.
-    """
-
-    def __init__(self, target: float = 0.5) -> None:
-        self.target = check_number("target", target, 0, 1, remedy="it is a pass rate")
+    target: float = option(0.5, check_number, 0, 1, remedy="it is the pass rate to train at")
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         return highest(-np.abs(rng.beta(pool.alpha_P, pool.beta_P) - self.target), size, rng)

@@ -6,22 +6,21 @@ negative-sample reinforcement. Nothing of the rule is left out. Note that a grou
 down all that was sampled and nothing up.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from gdro.checks import check_number
+from gdro.checks import check_number, option
 from gdro.methods.base import Batch, Method, register
 
 
 @register("nsr")
+@dataclass(eq=False)
 class NSR(Method):
-    """Advantages by sign.
+    """Advantages by sign."""
 
-    Args:
-        positive: advantage of a correct rollout, in [0, 1].
-    """
-
-    def __init__(self, positive: float = 0.1) -> None:
-        self.positive = check_number("positive", positive, 0, 1, remedy="1 is REINFORCE with rewards ±1")
+    # of a correct rollout
+    positive: float = option(0.1, check_number, 0, 1, remedy="1 is REINFORCE with rewards ±1")
 
     def advantages(self, batch: Batch) -> np.ndarray:
         return np.where(batch.correct_R, self.positive, -1.0)

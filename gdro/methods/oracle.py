@@ -5,10 +5,11 @@ and advantages are GRPO's, so that the draw alone is compared.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from gdro.checks import check_array, check_int, check_number
+from gdro.checks import check_array, check_int, check_number, option
 from gdro.methods.base import Method, Prompts, register
 from gdro.methods.draws import in_proportion
 
@@ -16,28 +17,24 @@ Rates = Callable[[np.ndarray], np.ndarray]
 
 
 @register("oracle")
+@dataclass(eq=False)
 class Oracle(Method):
-    """Draws by true pass rates.
+    """Draws by true pass rates."""
 
-    Args:
-        rates: from keys (D,) as `gdro.beliefs.as_uids` makes them to the pass rates (D,) of the moment; may
-            also be set later as the attribute `rates` of the method.
-        k: of pass@k; the draw favours pass rates about 1/k.
-        epsilon: share of the draw that is even over the data.
-    """
-
-    def __init__(self, rates: Rates | None = None, k: int = 5, epsilon: float = 0.1) -> None:
-        self.rates, self.k = rates, check_int("k", k, 1)
-        self.epsilon = check_number("epsilon", epsilon, 0, 1, open_low=True, remedy="1 draws evenly")
+    # from keys (D,) as `gdro.beliefs.as_uids` makes them to the pass rates (D,) of the moment; may also be
+    # set later as the attribute `rates` of the method
+    rates: Rates | None = None
+    k: int = option(5, check_int, 1)  # of pass@k; the draw favours pass rates about 1/k
+    # share of the draw that is even over the data
+    epsilon: float = option(0.1, check_number, 0, 1, open_low=True, remedy="1 draws evenly")
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         if self.rates is None:
             raise ValueError(
                 "rates must be a function of the prompts' keys, got None; set method.rates first"
             )
-        p_D = check_array("rates", self.rates(pool.keys_P))
-        if p_D.shape != pool.keys_P.shape or ((p_D < 0) | (p_D > 1)).any():
-            raise ValueError(f"rates must give a pass rate in [0, 1] for each of {len(pool)} keys, got {p_D}")
+        remedy = "they are the pass rates of the keys"
+        p_D = check_array("rates", self.rates(pool.keys_P), pool.keys_P.shape, 0, 1, remedy=remedy)
         value_D = p_D * (1 - p_D) ** (self.k - 1)
         share_D = value_D / max(value_D.sum(), 1e-300)
         return in_proportion(np.log((1 - self.epsilon) * share_D + self.epsilon / len(pool)), size, rng)

@@ -6,26 +6,27 @@ for a later visit. Without any in the range the rest is not spent. Left out: the
 full. With 0/1 rewards, groups left at the pilot teach only if their outcomes differ.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from gdro.checks import check_number
+from gdro.checks import check_number, option
 from gdro.methods.base import Batch, register
 from gdro.methods.rounds import Pilot
 
 
 @register("pilot_commit")
+@dataclass(eq=False)
 class PilotCommit(Pilot):
-    """Rollouts in two rounds.
+    """Rollouts in two rounds; the pilot is 16 of 64 in the paper."""
 
-    Args:
-        pilot: rollouts of each prompt in the first round; 16 of 64 in the paper.
-        low, high: pass rates in the pilot between which a prompt is worth more rollouts.
-    """
+    # pass rates in the pilot between which a prompt is worth more rollouts
+    low: float = option(0.125, check_number, 0, 1)
+    high: float = 0.75
 
-    def __init__(self, pilot: int = 2, low: float = 0.125, high: float = 0.75) -> None:
-        super().__init__(pilot)
-        self.low = check_number("low", low, 0, 1)
-        self.high = check_number("high", high, low, 1, remedy="it must not be below low")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("high", self.high, self.low, 1, remedy="it must not be below low")
 
     def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
         rate_P = batch.hits_P / batch.trials_P

@@ -13,26 +13,22 @@ A_ij is n times this, since losses are means over rollouts where the estimator i
 a group is smaller. Left out: continuous rewards (correct or not here) and annealing k during the run.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from gdro.checks import check_choice, check_int
+from gdro.checks import check_choice, check_int, option
 from gdro.methods.base import Batch, Method, register
 from gdro.metrics import all_wrong_probability
 
 
 @register("pkpo")
+@dataclass(eq=False)
 class PKPO(Method):
-    """Advantages for pass@k.
+    """Advantages for pass@k."""
 
-    Args:
-        k: of pass@k.
-        baseline: "loo_minus_one", or "none" for the bare transform.
-    """
-
-    def __init__(self, k: int = 2, baseline: str = "loo_minus_one") -> None:
-        self.k = check_int("k", k, 1)
-        check_choice("baseline", baseline, ("loo_minus_one", "none"))
-        self.baseline = baseline
+    k: int = option(2, check_int, 1)
+    baseline: str = option("loo_minus_one", check_choice, ("loo_minus_one", "none"))  # "none": the transform
 
     def advantages(self, batch: Batch) -> np.ndarray:
         n_R, c_R = (counts_P[batch.group_ids_R] for counts_P in (batch.trials_P, batch.hits_P))

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.checks import build, check_array, check_choice, check_int, check_number
+from gdro.checks import build, check_array, check_choice, check_int, check_number, option
 from gdro.methods.base import Batch, Method, Prompts, Run, register
 from gdro.methods.draws import highest
 from gdro.saved import Saved
@@ -76,40 +76,33 @@ def debiased(ema_scores: np.ndarray, visits: np.ndarray, ema: float, bin_axis: i
     return np.where(visited, scores, mean)
 
 
-def check_adversary(game: Any) -> None:
-    """The domains that both adversaries share."""
-    check_int("num_bins", game.num_bins, 1, remedy="it is len(edges) + 1")
-    check_number("eta", game.eta, 0, remedy="0 switches the adversary off")
-    check_number("gamma", game.gamma, 0, 1, remedy="it is the uniform share of (15)")
-    check_number("ema", game.ema, 0, 1, open_low=True, remedy="1 looks at the last batch alone")
-    check_choice("debias", game.debias, (True, False))
-
-
 @dataclass(eq=False)
 class PromptGDRO(Saved):
     """Exponentiated-gradient adversary over the bins."""
 
-    num_bins: int = 10
-    eta: float = 0.65  # step size η_q ≥ 0
-    gamma: float = 0.01  # uniform share γ in [0, 1]
-    ema: float = 0.12  # β in (0, 1]; 1 looks at the last batch alone
-    clip: float = 5.0  # C > 0 of (14); float("inf") switches it off
-    max_weight: float = 15.0  # ω_max > 0 of (16); float("inf") switches it off
-    # None keeps the intensive score of (13), so that equal losses give equal weights; a number in (0, 1]
-    # divides it by the bin's share of the batch, floored there, as printed
-    share_floor: float | None = None
-    debias: bool = True  # scores start from the data; False starts every bin at 0, as printed
+    num_bins: int = option(10, check_int, 1, remedy="it is len(edges) + 1")
+    eta: float = option(0.65, check_number, 0, remedy="0 switches the adversary off")  # step size η_q
+    gamma: float = option(0.01, check_number, 0, 1, remedy="it is the uniform share of (15)")
+    # β: weight of the newest batch
+    ema: float = option(0.12, check_number, 0, 1, open_low=True, remedy="1 looks at the last batch alone")
+    # C of (14)
+    clip: float = option(5.0, check_number, 0, open_low=True, also=[np.inf], remedy="inf switches it off")
+    # ω_max of (16)
+    max_weight: float = option(
+        15.0, check_number, 0, open_low=True, also=[np.inf], remedy="inf switches it off"
+    )
+    # None keeps the intensive score of (13), so that equal losses give equal weights; a number divides it by
+    # the bin's share of the batch, floored there, as printed
+    share_floor: float | None = option(
+        None, check_number, 0, 1, open_low=True, also=[None], remedy="None does not divide by the share"
+    )
+    # scores start from the data; False starts every bin at 0, as printed
+    debias: bool = option(True, check_choice, (True, False))
 
     state = ("ema_B", "visits_B")
 
     def __post_init__(self) -> None:
-        check_adversary(self)
-        for name, value in (("clip", self.clip), ("max_weight", self.max_weight)):
-            if value != np.inf:
-                check_number(name, value, 0, open_low=True, remedy="float('inf') switches it off")
-        if self.share_floor is not None:
-            remedy = "None does not divide by the share"
-            check_number("share_floor", self.share_floor, 0, 1, open_low=True, remedy=remedy)
+        super().__post_init__()
         self.ema_B, self.visits_B = np.zeros(self.num_bins), np.zeros(self.num_bins, np.uint32)
 
     def update(self, bin_ids: ArrayLike, losses: ArrayLike, weights: ArrayLike | None = None) -> None:
@@ -148,19 +141,14 @@ class PromptGDRO(Saved):
         return self.eta * np.clip(self.scores(), -self.clip, self.clip)
 
 
+@dataclass(eq=False)
 class Game(Method):
     """What the two games share: which rollouts count."""
 
     # of (17) and of the gradient: "rollout" lets each rollout count the same, as TRL's loss does; "prompt"
     # each prompt however many rollouts it got, as printed, so that moving rollouts changes the noise of a
     # prompt's gradient and not its size
-    averaging: str
-
-    def __post_init__(self) -> None:
-        check_choice("averaging", self.averaging, ("rollout", "prompt"))
-
-    def start(self, run: Run) -> None:
-        self.run = run
+    averaging: str = option("rollout", check_choice, ("rollout", "prompt"))
 
     def counts(self, batch: Batch) -> np.ndarray | None:
         """How much each prompt counts in the mean of its bin, (P,); None for equally."""
@@ -178,10 +166,11 @@ class PromptMethod(Game):
     """Prompt-GDRO as a method."""
 
     prompt: Any = field(default_factory=dict)  # arguments of `PromptGDRO`
-    signal: str = "failure_rate"  # a name in `SIGNALS`
-    action: str = "reweight"  # scales advantages, (16); "resample" draws the prompts with bin probabilities q
-    averaging: str = "rollout"  # see `Game`
-    weight_scale: str = "mean"  # divides weights by their batch mean; "none" leaves them, as printed
+    signal: str = option("failure_rate", check_choice, tuple(SIGNALS))
+    # "reweight" scales advantages, (16); "resample" draws the prompts with bin probabilities q
+    action: str = option("reweight", check_choice, ("reweight", "resample"))
+    # "mean" divides weights by their batch mean; "none" leaves them, as printed
+    weight_scale: str = option("mean", check_choice, ("mean", "none"))
 
     presets: ClassVar = {
         "paper": {
@@ -192,12 +181,6 @@ class PromptMethod(Game):
         }
     }
     state: ClassVar[tuple[str, ...]] = ("prompt",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("signal", self.signal, tuple(SIGNALS))
-        check_choice("action", self.action, ("reweight", "resample"))
-        check_choice("weight_scale", self.weight_scale, ("mean", "none"))
 
     def start(self, run: Run) -> None:
         super().start(run)
@@ -225,13 +208,11 @@ class PromptMethod(Game):
             weights_P = weights_P * (omega_P / mean if self.weight_scale == "mean" else omega_P)
         return weights_P
 
-    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray | None:
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         """Prompts drawn with bin probabilities q, evenly within a bin, none twice until all of it were drawn.
 
         Prompts not seen yet keep their share of the pool; q divides the rest among bins with prompts.
         """
-        if self.action != "resample":
-            return None
         counts_B = np.bincount(pool.bins_P + 1, minlength=self.run.num_bins + 1)  # [0]: not seen yet
         share_B = counts_B / len(pool)
         q_B = np.where(counts_B[1:] > 0, self.prompt.probabilities(), 0.0)

@@ -14,11 +14,7 @@ from gdro.methods.rounds import Pilot
 
 @register("reinforce_ada")
 class ReinforceAda(Pilot):
-    """Rollouts in rounds.
-
-    Args:
-        pilot: rollouts of a prompt in each round.
-    """
+    """Rollouts in rounds of `pilot` a prompt."""
 
     def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
         same_P = (batch.hits_P == 0) | (batch.hits_P == batch.trials_P)

@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 
 from gdro.arms import arm_log_probabilities, best_joint_arms, exp3p_losses, price_step, sample_joint_arms
 from gdro.budget import as_whole
-from gdro.checks import build, check_array, check_choice, check_int, check_number
+from gdro.checks import build, check_array, check_choice, check_int, check_number, option
 from gdro.methods.base import Batch, Prompts, Run, register
-from gdro.methods.prompt_gdro import Game, bin_means, check_adversary, debiased, ema_scores
+from gdro.methods.prompt_gdro import Game, bin_means, debiased, ema_scores
 from gdro.saved import Saved
 
 PRINTED = {
@@ -43,41 +43,36 @@ class RolloutGDRO(Saved):
     play.
     """
 
-    num_bins: int = 10
-    n_min: int = 2  # smallest arm
+    num_bins: int = option(10, check_int, 1, remedy="it is len(edges) + 1")
+    n_min: int = option(2, check_int, 1)  # smallest arm
     n_max: int = 12  # largest arm
     mean_rollouts: float = 4  # n̄, the budget per prompt, in [n_min, n_max]
-    eta: float = 0.65  # step size of the strategies
-    gamma: float = 0.01  # uniform share of the strategies
-    ema: float = 0.4  # weight of the newest arm loss
-    price_lr: float = 0.05  # α_μ of (21)
-    utility: str = "variance"
-    selection: str | None = None
+    eta: float = option(0.65, check_number, 0, remedy="0 switches the adversary off")  # step size
+    gamma: float = option(0.01, check_number, 0, 1, remedy="it is the uniform share of the strategies")
+    # weight of the newest arm loss
+    ema: float = option(0.4, check_number, 0, 1, open_low=True, remedy="1 looks at the last batch alone")
+    price_lr: float = option(0.05, check_number, 0, remedy="0 switches it off")  # α_μ of (21)
+    utility: str = option("variance", check_choice, ("variance", "loss"))
+    selection: str | None = option(None, check_choice, (None, "argmax", "sample"))
     # "prompts" counts a bin's log-probability once for each of its prompts, which makes argmax under
     # "variance" the minimizer of (28), that is (30), but for the floor that gamma puts under improbable
     # arms; "bins" once for each bin, as printed
-    joint: str = "prompts"
+    joint: str = option("prompts", check_choice, ("prompts", "bins"))
     # "demand": what the strategies would spend before the budget is imposed; "realized": what was planned, as
     # printed: the budget is met every step, so that price never moves
-    price_driver: str = "demand"
-    bonus: float = 0.01  # optimism of EXP3.P for utility "loss"
-    debias: bool = True  # as in `PromptGDRO`
+    price_driver: str = option("demand", check_choice, ("demand", "realized"))
+    # optimism of EXP3.P for utility "loss"
+    bonus: float = option(0.01, check_number, 0, remedy="0 switches it off")
+    debias: bool = option(True, check_choice, (True, False))  # as in `PromptGDRO`
     seed: int = 0  # of what is drawn when `allocate` is given no generator
 
     state = ("price", "step", "ema_BN", "visits_BN", "played_BN")
 
     def __post_init__(self) -> None:
-        check_adversary(self)
-        check_int("n_min", self.n_min, 1)
+        super().__post_init__()
         check_int("n_max", self.n_max, self.n_min, remedy="it must not be below n_min")
         remedy = "no allocation could meet that budget"
         check_number("mean_rollouts", self.mean_rollouts, self.n_min, self.n_max, remedy=remedy)
-        check_number("price_lr", self.price_lr, 0, remedy="0 switches it off")
-        check_number("bonus", self.bonus, 0, remedy="0 switches it off")
-        check_choice("utility", self.utility, ("variance", "loss"))
-        check_choice("selection", self.selection, (None, "argmax", "sample"))
-        check_choice("joint", self.joint, ("prompts", "bins"))
-        check_choice("price_driver", self.price_driver, ("demand", "realized"))
         self.selection = self.selection or ("argmax" if self.utility == "variance" else "sample")
         self.arms = np.arange(self.n_min, self.n_max + 1)
         self.price, self.step = 0.0, 0
@@ -188,7 +183,6 @@ class RolloutMethod(Game):
     """Rollout-GDRO as a method."""
 
     rollout: Any = field(default_factory=dict)  # arguments of `RolloutGDRO`, but for those of the controller
-    averaging: str = "rollout"  # see `Game`
 
     presets: ClassVar = {"paper": {"rollout": PRINTED, "averaging": "prompt"}}
     state: ClassVar[tuple[str, ...]] = ("rollout",)

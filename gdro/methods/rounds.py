@@ -1,31 +1,30 @@
 """What methods share that look at a pilot before they spend the rest of a step. P prompts."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from gdro.budget import exact_rollouts
-from gdro.checks import check_int
+from gdro.checks import check_int, option
 from gdro.methods.base import Batch, Method, Prompts, Run
 
 
+@dataclass(eq=False)
 class Pilot(Method):
     """The same few rollouts for every prompt first; `extend` divides what is left of the step's budget.
 
     Pilots count in the budget, and so does all that is spent on a prompt that turns out to be of no use. What
     `extend` does not ask for is not spent.
-
-    Args:
-        pilot: rollouts of each prompt in the first round.
     """
 
-    rounds = True
+    pilot: int = option(2, check_int, 1)  # rollouts of each prompt in the first round
 
-    def __init__(self, pilot: int = 2) -> None:
-        self.pilot = check_int("pilot", pilot, 1)
+    rounds = True
 
     def start(self, run: Run) -> None:
         remedy = "it must reach n_min and leave some of mean_rollouts"
         check_int("pilot", self.pilot, run.n_min, int(run.mean_rollouts), remedy)
-        self.run = run
+        super().start(run)
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
         return np.full(len(prompts), self.pilot)

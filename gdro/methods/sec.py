@@ -7,28 +7,25 @@ bin are a category of their own. Left out: separate bandits for several kinds of
 out of prompts, as none is drawn twice in a batch; the others then fill it.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from gdro.checks import check_number
+from gdro.checks import check_number, option
 from gdro.methods.base import Batch, Method, Prompts, Run, register
 from gdro.methods.draws import in_proportion
 from gdro.methods.prompt_gdro import bin_means, ema_scores
 
 
 @register("sec")
+@dataclass(eq=False)
 class SEC(Method):
-    """Draws bins by their mean absolute advantage. N arms: no bin yet, then the bins.
+    """Draws bins by their mean absolute advantage. N arms: no bin yet, then the bins."""
 
-    Args:
-        step: of the moving average, in (0, 1].
-        temperature: of the softmax; Q lies in about [0, 1].
-    """
+    step: float = option(0.5, check_number, 0, 1, open_low=True)  # of the moving average
+    temperature: float = option(0.2, check_number, 0, open_low=True)  # of the softmax; Q is in about [0, 1]
 
     state = ("values_N",)
-
-    def __init__(self, step: float = 0.5, temperature: float = 0.2) -> None:
-        self.step = check_number("step", step, 0, 1, open_low=True)
-        self.temperature = check_number("temperature", temperature, 0, open_low=True)
 
     def start(self, run: Run) -> None:
         self.values_N = np.zeros(run.num_bins + 1)

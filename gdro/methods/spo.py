@@ -8,27 +8,23 @@ Left out: forgetting by the KL since a prompt's last visit (counts fade by 1 −
 lies within the paper's limits) and values from rollouts of the initial policy: a new prompt has v̂ = ½.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from gdro.checks import check_number
+from gdro.checks import check_number, option
 from gdro.methods.base import EPSILON, Batch, Method, Prompts, register
 from gdro.methods.draws import in_proportion
 
 
 @register("spo")
+@dataclass(eq=False)
 class SPO(Method):
-    """Draws by the tracked standard deviation; advantages against the tracked mean.
-
-    Args:
-        epsilon: weight of the draw that every prompt keeps.
-    """
+    """Draws by the tracked standard deviation; advantages against the tracked mean."""
 
     n_min = 1
-
-    def __init__(self, epsilon: float = 0.05) -> None:
-        self.epsilon = check_number(
-            "epsilon", epsilon, 0, open_low=True, remedy="0 would lose solved prompts"
-        )
+    # weight of the draw that every prompt keeps
+    epsilon: float = option(0.05, check_number, 0, open_low=True, remedy="0 would lose solved prompts")
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         return in_proportion(np.log(np.sqrt(pool.rate_P * (1 - pool.rate_P)) + self.epsilon), size, rng)

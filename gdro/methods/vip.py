@@ -9,7 +9,7 @@ under RLOO.
 
 import numpy as np
 
-from gdro.methods.base import Method, Prompts, Run, register
+from gdro.methods.base import Method, Prompts, register
 from gdro.methods.knapsack import best_rollouts
 
 
@@ -18,9 +18,6 @@ class VIP(Method):
     """Rollouts by predicted variance; no options."""
 
     n_min = 3
-
-    def start(self, run: Run) -> None:
-        self.run = run
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
         n_N = np.arange(self.run.n_min, self.run.n_max)
