@@ -15,7 +15,7 @@ import pytest
 from tiny_models import byte_tokenizer
 
 from gdro.profiles import MathChoice
-from gdro.tasks import load_split, rewards
+from gdro.tasks import load_split
 from gdro.tasks import math as tasks
 from gdro.tasks.rewards import MathReward, chosen_letter, last_boxed
 
@@ -189,13 +189,10 @@ def test_a_hanging_answer_key_is_a_bad_row(monkeypatch):
     assert "math-verify cannot use its answer '9^" in fault
 
 
-def test_what_cannot_be_read_is_refused(tmp_path):
-    (tmp_path / "bad.jsonl").write_text('{"id": 1}\n{"id"\n')
+def test_what_cannot_be_read_is_refused():
     for source in ("nowhere", __file__):
         with pytest.raises(ValueError, match=r"path must be a \.jsonl or .parquet file or a folder, got"):
             tasks.load_math("amc", source)
-    with pytest.raises(ValueError, match=r"bad\.jsonl cannot be read: .*; fix it"):
-        tasks.load_math("amc", tmp_path / "bad.jsonl")
     with pytest.raises(ValueError, match=r"name must be one of .'aime2024', .* got 'aime'"):
         tasks.load_math("aime")
 
@@ -300,7 +297,7 @@ def test_verdicts():
 def test_values_and_counts():
     reward = MathReward(signed=True)
     given = ["\\boxed{4}", "\\boxed{5}", "4", "\\boxed{)(}", [{"content": "\\boxed{4}"}]]
-    values = reward(given, ["4"] * 5, uid=list("abcde"))
+    values = reward(given, ["4"] * 5)
     assert values == [1.0, -1.0, -1.0, -1.0, 1.0]
     assert all(type(value) is float for value in values)
     assert reward.__name__ == "math_reward"
@@ -310,12 +307,12 @@ def test_values_and_counts():
 def test_a_bad_answer_key_is_an_error():
     reward = MathReward()
     for bad in ("-", "1e" + LONG):
-        with pytest.raises(ValueError, match=r"answer of completion 1 \(uid 'b'\) must be mathematics that"):
-            reward(["\\boxed{4}"] * 2, ["4", bad], uid=["a", "b"])
+        with pytest.raises(ValueError, match="answer must be mathematics that math-verify can parse, got '"):
+            reward(["\\boxed{4}"] * 2, ["4", bad])
     for empty in ("", " ", None):
-        with pytest.raises(ValueError, match=r"answer of completion 0 \(uid None\) must be a text, got"):
+        with pytest.raises(ValueError, match="answer must be a text, got"):
             reward(["\\boxed{4}"], [empty])
-    with pytest.raises(ValueError, match="answer must have one entry per completion, got 1, 2"):
+    with pytest.raises(ValueError, match="zip"):
         reward(["\\boxed{4}"] * 2, ["4"])
 
 
@@ -364,16 +361,7 @@ def test_what_is_killed_leaves_no_process(victim):
     assert psutil.wait_procs(family, timeout=90)[1] == []
 
 
-def test_a_failed_verification_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(rewards, "SCRIPT", tmp_path / "nowhere.py")
-    with pytest.raises(RuntimeError, match="the verification failed"):
-        MathReward().verify([("4", "4")])
-
-
-def test_what_cannot_be_made_is_refused(monkeypatch):
-    for limit in (0, float("inf")):
-        with pytest.raises(ValueError, match="time_limit must be"):
-            MathReward(time_limit=limit)
-    monkeypatch.setattr(rewards.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'gdro\[math\]'"):
-        MathReward()
+@pytest.mark.parametrize("limit", [0, float("inf")])
+def test_a_time_limit_is_needed(limit):
+    with pytest.raises(ValueError, match="time_limit must be"):
+        MathReward(time_limit=limit)
