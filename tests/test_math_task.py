@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import datasets
 import psutil
@@ -69,13 +70,6 @@ def test_answers_are_found_and_every_one_of_them_parses(read):
         assert rows[0]["prompt"] == f"{problem}\n\n{tasks.MATH_REQUEST}"
 
 
-def test_the_answers_of_every_data_set_are_correct():
-    reward, golds = MathReward(), [answer for answers in ANSWERS.values() for answer in answers]
-    completions = [f"So it is $\\boxed{{{answer.strip('$')}}}$." for answer in golds]
-    assert reward(completions, golds) == [1.0] * len(golds)
-    assert reward(["\\boxed{-123456}"] * len(golds), golds) == [0.0] * len(golds)
-
-
 def test_a_chat_is_one_user_message():
     [message] = tasks.load_math("amc", fixture("amc"), check_answers=False)[0][0]["prompt"]
     assert message["role"] == "user"
@@ -102,15 +96,9 @@ def test_hub_and_saved_folders_stand_in_for_the_hub(tmp_path):
 
 
 def test_the_hub_is_asked_by_the_spec(monkeypatch):
-    asked = []
-
-    def load_dataset(*args, **kwargs):
-        asked.append((args, kwargs))
-        return fixture_rows("dapo")
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets, "load_dataset", hub := Mock(return_value=fixture_rows("dapo")))
     tasks.load_math("dapo", check_answers=False)
-    assert asked == [(("open-r1/DAPO-Math-17k-Processed", "en"), {"split": "train"})]
+    hub.assert_called_once_with("open-r1/DAPO-Math-17k-Processed", "en", split="train")
 
 
 # Multiple choice
@@ -161,6 +149,7 @@ def broken(name, row, **change):
         ("amc", broken("amc", 2, answer=float("nan")), "its answer 'nan'"),
         ("amc", broken("amc", 2, answer="-"), "amc/.*: math-verify cannot use its answer '-'"),
         ("amc", broken("amc", 2, answer="1e" + LONG), "math-verify cannot use its answer '1e999"),
+        ("amc", broken("amc", 0, answer=HANGING), r"math-verify cannot use its answer '9\^"),
         ("amc", fixture_rows("amc") + fixture_rows("amc")[:1], "amc, row 3: it repeats another"),
         ("amc", [{"problem": "1+1?", "id": 1}], "it has no column 'answer', only .'id', 'prob"),
         ("olympiad", broken("olympiad", 0, final_answer=[]), "its answer ''"),
@@ -169,24 +158,16 @@ def broken(name, row, **change):
 )
 def test_bad_rows_are_left_out_and_handed_over(monkeypatch, name, rows, message):
     check = "math-verify" in message  # a process takes a second to start
-    monkeypatch.setattr(tasks, "_open_source", lambda *_: rows)
-    if len(rows) > 1:
-        kept, dropped = tasks.load_math(name, check_answers=check)
-        assert len(kept) == len(rows) - 1
-        assert re.search(message, "".join(dropped)), dropped
-    monkeypatch.setattr(
-        tasks, "_open_source", lambda *_: [row for row in rows if row not in fixture_rows(name)]
-    )
+    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 2.0)
+    source, good = [], fixture_rows(name)
+    monkeypatch.setattr(tasks, "_open_source", lambda *_: source)
+    source[:] = [*rows, good[0] | {tasks.MATH_SPECS[name].problem: "One that is good."}]
+    kept, dropped = tasks.load_math(name, check_answers=check)
+    assert (len(kept), len(dropped)) == (len(rows), 1)
+    assert re.search(message, dropped[0])
+    source[:] = [row for row in rows if row not in good]
     with pytest.raises(ValueError, match=f"{name!r} has no usable row"):
         tasks.load_math(name, check_answers=check)
-
-
-def test_a_hanging_answer_key_is_a_bad_row(monkeypatch):
-    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 2.0)
-    monkeypatch.setattr(tasks, "_open_source", lambda *_: broken("amc", 0, answer=HANGING))
-    rows, [fault] = tasks.load_math("amc")
-    assert len(rows) == 2
-    assert "math-verify cannot use its answer '9^" in fault
 
 
 def test_what_cannot_be_read_is_refused():
@@ -204,11 +185,8 @@ def test_a_split_reads_what_is_asked_for(monkeypatch):
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = None
     files = datasets.load_dataset
-    monkeypatch.setattr(
-        datasets,
-        "load_dataset",
-        lambda kind, *_, **given: files(kind, **given) if given.get("data_files") else 1 / 0,
-    )
+    no_hub = lambda kind, *_, **given: files(kind, **given) if "data_files" in given else 1 / 0  # noqa: E731
+    monkeypatch.setattr(datasets, "load_dataset", no_hub)
     train = load_split(MathChoice(**fields, max_prompt_tokens=140), tokenizer, held_out=False)
     assert max(len(row["prompt"]) for row in train.rows) <= train.max_prompt_tokens <= 140
     assert len(train.rows) + len(train.dropped) == len(fixture_rows("dapo"))
@@ -280,6 +258,7 @@ VERDICTS = {  # gold: what equals it, what does not
     "7\\%": (["7"], []),
     # some of which math-verify itself takes for equal
     "7": (["3+4=7"], ["8=7", "8=7=7", "7\\%", "x = 7 \\text{ percent}"]),
+    "8": ([], ["1e" + LONG, LONG, f"10^{{{LONG}}}", LONG + "\\%", "8e" + "0" * 9999]),  # too long to read
     "1.6 \\times 10^{-19}": (["1.602 \\times 10^{-19}"], ["1.7 \\times 10^{-19}"]),
     "0.00000016": ([], ["0.00000021"]),
     "x < 10^{-9}": (["x < 10^{-9}"], []),
@@ -289,6 +268,8 @@ VERDICTS = {  # gold: what equals it, what does not
 def test_verdicts():
     cases = [(gold, box, True) for gold, (equal, _) in VERDICTS.items() for box in equal]
     cases += [(gold, box, False) for gold, (_, unequal) in VERDICTS.items() for box in unequal]
+    golds = [answer for answers in ANSWERS.values() for answer in answers]  # as the data sets have them
+    cases += [(gold, gold.strip("$"), True) for gold in golds] + [(gold, "-123456", False) for gold in golds]
     values = MathReward()([f"\\boxed{{{box}}}" for _, box, _ in cases], [gold for gold, *_ in cases])
     wrong = [case for case, value in zip(cases, values, strict=True) if value != case[2]]
     assert wrong == []
@@ -317,11 +298,6 @@ def test_a_bad_answer_key_is_an_error():
 
 
 # Hostile answers
-
-
-def test_numbers_too_long_to_read_are_wrong():
-    boxes = ("1e" + LONG, LONG, f"10^{{{LONG}}}", LONG + "\\%", "7e" + "0" * 9999)
-    assert MathReward()([f"\\boxed{{{box}}}" for box in boxes], ["7"] * 5) == [0.0] * 5
 
 
 def test_what_never_ends_is_killed_beside_the_rest():

@@ -1,13 +1,12 @@
 """What the trainer leaves out changes no gradient; the rest is measured in benchmarks/savings.py."""
 
 import pytest
-import tiny_run
 import torch
-from test_trainer import pytestmark  # noqa: F401 (one thread, TRL's own warnings)
+from test_trainer import pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
 from trl import GRPOTrainer
 
 from gdro.savings import FetchedOnce, trimmed
-from gdro.trainer import GDROConfig, GDROTrainer
+from gdro.trainer import GDROTrainer
 
 
 @pytest.mark.slow
@@ -27,15 +26,8 @@ def test_the_gradient_is_that_of_the_whole_batch(base, tmp_path, monkeypatch, lo
         return ours(self, model, inputs)
 
     monkeypatch.setattr(GDROTrainer, "_compute_loss", both)
-    accumulated = {
-        "per_device_train_batch_size": micro_batch,
-        "gradient_accumulation_steps": 32 // micro_batch,
-    }
-    args = tiny_run.arguments(
-        GDROConfig, tmp_path, max_steps=2, gdro_method="rollout", loss_type=loss_type, **accumulated
-    )
-    trainer = tiny_run.make_trainer(GDROTrainer, args, base)
-    trainer.train()
+    size = {"per_device_train_batch_size": micro_batch, "gradient_accumulation_steps": 32 // micro_batch}
+    trained(base, tmp_path, max_steps=2, gdro_method="rollout", loss_type=loss_type, **size)
     assert len(compared) == 2 * 32 // micro_batch
     assert max(compared) > 0.1
 
@@ -51,8 +43,7 @@ def test_rows_stay_where_more_than_advantages_teach(base, tmp_path, monkeypatch,
         return scored(self, model, inputs)
 
     monkeypatch.setattr(GRPOTrainer, "_compute_loss", counted)
-    args = tiny_run.arguments(GDROConfig, tmp_path, max_steps=2, gdro_method="rollout", **changes)
-    tiny_run.make_trainer(GDROTrainer, args, base).train()
+    trained(base, tmp_path, max_steps=2, gdro_method="rollout", **changes)
     assert rows == [32, 32]
 
 

@@ -258,17 +258,9 @@ def test_several_gpus_in_one_process_are_refused(base, tmp_path, monkeypatch):
     ("change", "changes", "words"),
     [
         (lambda rows: [row.pop("uid") for row in rows], {}, r"no column 'uid'.*add one"),
-        (
-            lambda rows: rows[7].update(uid=rows[3]["uid"]),
-            {},
-            r"repeats .* every prompt needs a uid of its own",
-        ),
+        (lambda rows: rows[7].update(uid=rows[3]["uid"]), {}, r"repeats .* needs a uid of its own"),
         (lambda rows: rows.__delitem__(slice(5, None)), {}, r"train_dataset has 5 prompts, fewer than the 8"),
-        (
-            lambda rows: rows[1].update(family=None),
-            {"group_column": "family"},
-            r"labels must be of one kind",
-        ),
+        (lambda rows: rows[1].update(family=None), {"group_column": "family"}, "labels must be of one kind"),
     ],
 )
 def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, words):
@@ -286,16 +278,10 @@ def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, words):
         ({"gdro_options": {"promt": {}}}, r"options of method 'both' .*promt"),
         ({"gdro_options": {"prompt": {"etta": 1}}}, r"prompt must be arguments of PromptGDRO, got .*etta"),
         ({"gdro_options": {"n_min": 5}}, r"mean_rollouts must be a number in \[5, 12\]"),
-        (
-            {"group_column": "family", "gdro_options": {"bins": {"edges": [0.5]}}},
-            r"arguments of StaticGroups",
-        ),
+        ({"group_column": "family", "gdro_options": {"bins": {"edges": [0.5]}}}, r"of StaticGroups"),
         ({"gdro_options": {"mean_rollouts": 6}}, r"gdro_options must be .*'mean_rollouts'"),
         ({"per_device_train_batch_size": 30}, r"divisible by num_generations"),
-        (
-            {"save_strategy": "steps", "save_steps": 3, "num_iterations": 2},
-            r"save_steps=3 .* must be a multiple",
-        ),
+        ({"save_strategy": "steps", "save_steps": 3, "num_iterations": 2}, r"save_steps=3 .* a multiple"),
         ({"advantage_clip": -1.0}, r"advantage_clip must be a number in \(0, inf\)"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, r"use 'sum_then_normalize'"),
     ],
