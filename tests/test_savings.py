@@ -1,4 +1,4 @@
-"""What the trainer leaves out changes no gradient; the rest is measured in benchmarks/savings.py."""
+"""What the trainer leaves out changes no gradient; how much it saves, benchmarks/loop.py measures."""
 
 import pytest
 import torch
