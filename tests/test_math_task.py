@@ -278,10 +278,7 @@ def test_verdicts():
 def test_values_and_counts():
     reward = MathReward(signed=True)
     given = ["\\boxed{4}", "\\boxed{5}", "4", "\\boxed{)(}", [{"content": "\\boxed{4}"}]]
-    values = reward(given, ["4"] * 5)
-    assert values == [1.0, -1.0, -1.0, -1.0, 1.0]
-    assert all(type(value) is float for value in values)
-    assert reward.__name__ == "math_reward"
+    assert reward(given, ["4"] * 5) == [1.0, -1.0, -1.0, -1.0, 1.0]
     assert +reward.counts == {"correct": 2, "wrong": 1, "no_box": 1, "unparsed": 1}
 
 
