@@ -18,7 +18,8 @@ from gdro.tasks.math import load_math
 from gdro.tasks.rewards import MathReward
 from gdro.trainer import GDROConfig, GDROTrainer
 
-FIXTURES = Path(__file__).parent / "fixtures" / "math"
+DAPO = Path(__file__).parent / "fixtures" / "math" / "dapo.jsonl"
+REWARD = MathReward()
 
 
 @pytest.fixture(scope="module")
@@ -27,23 +28,18 @@ def folders(tmp_path_factory):
     return {family: save_tiny_model(family, root / family) for family in FAMILIES}
 
 
-@pytest.fixture(scope="module")
-def reward():
-    return MathReward()
-
-
 def vowels(completions, **kwargs):
     """A reward that random models earn unevenly, so that there is something to learn."""
     texts = [text if isinstance(text, str) else text[0]["content"] for text in completions]
     return [sum(text.count(vowel) for vowel in "aeiou") / 4 for text in texts]
 
 
-def make_trainer(loaded, reward, folder, *, style="text", **change):
-    rows, _ = load_math("dapo", FIXTURES / "dapo.jsonl", style=style, check_answers=False)
+def make_trainer(loaded, folder, *, style="text", **change):
+    rows, _ = load_math("dapo", DAPO, style=style, check_answers=False)
     options = {"gdro_method": "both", "per_device_train_batch_size": 8, "max_steps": 2}
     return GDROTrainer(
         loaded.model,
-        [reward, vowels],
+        [REWARD, vowels],
         args=arguments(GDROConfig, folder, remove_unused_columns=False, **options | change),
         train_dataset=Dataset.from_list(rows),
         processing_class=loaded.tokenizer,
@@ -58,12 +54,12 @@ def trainable(model):
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_trains_two_steps(folders, reward, tmp_path, family, kind):
+def test_every_family_trains_two_steps(folders, tmp_path, family, kind):
     # chats and checkpointing too, in one of the runs
     options = {"gradient_checkpointing": True} if (family, kind) == ("Qwen3", "lora") else {}
     loaded = load_model(folders[family], kind=kind, seed=3, dtype="float32", **options)
     assert type(loaded.model).__name__ == f"{family}ForCausalLM"
-    trainer = make_trainer(loaded, reward, tmp_path, style="chat" if options else "text", **options)
+    trainer = make_trainer(loaded, tmp_path, style="chat" if options else "text", **options)
     before = trainable(trainer.model)
     assert all(("lora_" in name) == (kind == "lora") for name in before)
     trainer.train()
@@ -73,15 +69,15 @@ def test_every_family_trains_two_steps(folders, reward, tmp_path, family, kind):
     assert all(torch.isfinite(weight).all() for weight in after.values())
     assert [row["rollouts_spent"] for row in trainer.record] == [8, 8]
     assert trainer.state.log_history[-1]["step"] == 2
-    assert reward.counts.total() >= 16
+    assert REWARD.counts.total() >= 16
 
 
-def test_equal_seeds_give_adapters_of_equal_bits(folders, reward, tmp_path):
+def test_equal_seeds_give_adapters_of_equal_bits(folders, tmp_path):
     def adapter(seed, tag):
         torch.rand(7)  # whatever random numbers were drawn before
         loaded = load_model(folders["Llama"], kind="lora", seed=seed)
         torch.rand(7)  # … also between the model and its trainer, which seeds before it makes the adapter
-        return trainable(make_trainer(loaded, reward, tmp_path / tag, seed=seed).model)
+        return trainable(make_trainer(loaded, tmp_path / tag, seed=seed).model)
 
     first, again, other = adapter(3, "a"), adapter(3, "b"), adapter(4, "c")
     assert first.keys() == again.keys()
@@ -92,11 +88,11 @@ def test_equal_seeds_give_adapters_of_equal_bits(folders, reward, tmp_path):
     assert all(not torch.equal(first[name], other[name]) for name in drawn)
 
 
-def test_a_trained_adapter_is_saved_and_merged(folders, reward, tmp_path):
+def test_a_trained_adapter_is_saved_and_merged(folders, tmp_path):
     options = {"r": 4, "target_modules": ["q_proj"]}
     loaded = load_model(folders["Mistral"], kind="lora", seed=3, dtype="float32", lora=options)
     assert loaded.tokenizer.padding_side == "left"
-    trainer = make_trainer(loaded, reward, tmp_path / "run")
+    trainer = make_trainer(loaded, tmp_path / "run")
     trainer.train()
     trainer.save_model(str(tmp_path / "adapter"))
     merged = merged_model(folders["Mistral"], tmp_path / "adapter", tmp_path / "merged")
@@ -114,12 +110,12 @@ def test_a_trained_adapter_is_saved_and_merged(folders, reward, tmp_path):
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_dtypes(folders, reward, tmp_path, kind, dtype):
+def test_dtypes(folders, tmp_path, kind, dtype):
     loaded = load_model(folders["Qwen3"], kind=kind, dtype=dtype, seed=0)
     wanted = torch.bfloat16 if dtype else torch.float32
     assert {weight.dtype for weight in loaded.model.parameters()} == {wanted}
     if kind == "lora":
-        adapters = trainable(make_trainer(loaded, reward, tmp_path).model).values()
+        adapters = trainable(make_trainer(loaded, tmp_path).model).values()
         assert {weight.dtype for weight in adapters} == {torch.float32}
 
 

@@ -86,9 +86,7 @@ class MathReward:
         # -P: that folder holds a math.py that must not stand in for Python's own
         command = [sys.executable, "-P", "-W", "ignore", str(SCRIPT), str(self.time_limit)]
         options: dict[str, Any] = {"input": json.dumps(distinct), "text": True, "start_new_session": True}
-        run = subprocess.run(command, stdout=subprocess.PIPE, check=False, **options)
-        if run.returncode:
-            raise RuntimeError("the verification failed; its message is on standard error above")
+        run = subprocess.run(command, stdout=subprocess.PIPE, check=True, **options)
         outcomes = dict(zip(distinct, json.loads(run.stdout), strict=True))
         return [outcomes[pair] for pair in pairs]
 
