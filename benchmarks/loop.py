@@ -86,14 +86,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--base-steps", type=int, default=800, help="of training the base model")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     transformers_logging.disable_progress_bar()
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     task = chain.make_task(chain.DEFAULT_SPEC, np.random.default_rng(0))
-    base = tiny_base(task, seed=0, steps=options.base_steps, cache_dir=".cache/bases")
+    base = tiny_base(task, seed=0, cache_dir=".cache/bases")
     kinds: dict[str, dict] = {
         "TRL's GRPOTrainer": {},
         "GDROTrainer, savings off": {"gdro_method": "rollout", "trim_batches": False},

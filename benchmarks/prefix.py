@@ -11,24 +11,23 @@ each with vLLM's prefix cache on and off, in an engine of its own. Completions a
 so that prefilling is what costs. Printed: wall seconds of the fastest repeat, the prompt tokens that were
 asked for and those computed, the part found in the cache, and seconds over those of the first line.
 
-Runs with the interpreter that GDRO_VLLM_PYTHON names, else with .venv-vllm, else with this one; without
-vLLM it says so and ends.
+Where this interpreter has no vLLM, it runs with the one that GDRO_VLLM_PYTHON names, else with that of
+.venv-vllm; without vLLM it says so and ends.
 """
 
 import argparse
 import importlib.util
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[1]
+VLLM_PYTHON = os.environ.get("GDRO_VLLM_PYTHON", Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python")
 VOCABULARY = 512
 ROLLOUTS = (2, 2, 2, 2, 2, 3, 4, 4, 4, 5, 5, 6, 7, 8, 12, 12)  # mean 5; prompts beyond take them again
-ARRANGEMENTS = ("by prompt", "by row")
 
 
 def save_model(folder):
@@ -53,7 +52,7 @@ def save_model(folder):
 
 
 def measure(folder, options, caching):
-    """Figures of both arrangements in one engine."""
+    """Seconds, tokens asked for and tokens found in the cache of both arrangements, in one engine."""
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "WARNING"}
     import numpy as np
     import torch
@@ -64,7 +63,7 @@ def measure(folder, options, caching):
     if on_cpu:
         torch.compiler.set_stance("force_eager")
     llm = LLM(
-        model=str(folder),
+        model=folder,
         skip_tokenizer_init=True,
         enable_prefix_caching=caching,
         block_size=options.block,
@@ -76,55 +75,31 @@ def measure(folder, options, caching):
     rng = np.random.default_rng(0)
     prompts = rng.integers(0, VOCABULARY, (options.prompts, options.prompt_tokens)).tolist()
     rollouts = [ROLLOUTS[p % len(ROLLOUTS)] for p in range(options.prompts)]
+    by_row = [prompt for prompt, n in zip(prompts, rollouts, strict=True) for _ in range(n)]
 
-    def ask(arrangement):
-        if arrangement == "by prompt":
-            requests, counts = prompts, rollouts
-        else:
-            requests = [prompt for prompt, n in zip(prompts, rollouts, strict=True) for _ in range(n)]
-            counts = [1] * len(requests)
+    def ask(requests, counts):
         settings = [SamplingParams(n=n, max_tokens=options.new_tokens, detokenize=False) for n in counts]
-        return llm.generate([{"prompt_token_ids": ids} for ids in requests], settings, use_tqdm=False)
+        outputs = llm.generate([{"prompt_token_ids": ids} for ids in requests], settings, use_tqdm=False)
+        if (completions := sum(len(output.outputs) for output in outputs)) != sum(rollouts):
+            raise RuntimeError(f"vLLM gave {completions} completions, not {sum(rollouts)}")
 
     def hits():
         found = {metric.name: getattr(metric, "value", None) for metric in llm.get_metrics()}
         return int(found["vllm:prefix_cache_hits"])  # tokens
 
-    ask("by row")  # the first time anything is sampled, buffers are made
+    arrangements = {"by prompt": (prompts, rollouts), "by row": (by_row, [1] * len(by_row))}
+    ask(*arrangements["by row"])  # the first time anything is sampled, buffers are made
     figures = {}
-    for arrangement in ARRANGEMENTS:
+    for name, arrangement in arrangements.items():
         seconds = []
         for _ in range(options.repeats):
             llm.reset_prefix_cache()  # as TRL does when the weights have changed
             before, start = hits(), time.perf_counter()
-            outputs = ask(arrangement)
+            ask(*arrangement)
             seconds.append(time.perf_counter() - start)
             found = hits() - before
-            completions = sum(len(output.outputs) for output in outputs)
-            if completions != sum(rollouts):
-                raise RuntimeError(f"{arrangement} gave {completions} completions, not {sum(rollouts)}")
-        figures[arrangement] = {
-            "seconds": min(seconds),
-            "asked": options.prompt_tokens * sum(rollouts),
-            "hits": found,
-        }
+        figures[name] = min(seconds), options.prompt_tokens * len(by_row), found
     return figures
-
-
-def interpreter():
-    """The interpreter to run with; None if none has vLLM."""
-    named = os.environ.get("GDRO_VLLM_PYTHON")
-    own = REPOSITORY / ".venv-vllm" / "bin" / "python"
-    if named or own.is_file():
-        return named or str(own)
-    return sys.executable if importlib.util.find_spec("vllm") else None
-
-
-def measured(python, folder, caching):
-    """The figures of one engine, from a process of its own."""
-    command = [python, __file__, *sys.argv[1:], "--engine", "cached" if caching else "uncached", "--model"]
-    run = subprocess.run([*command, folder], text=True, stdout=subprocess.PIPE, check=True)
-    return json.loads(run.stdout.splitlines()[-1])
 
 
 def main():
@@ -135,37 +110,32 @@ def main():
     parser.add_argument("--block", type=int, default=32, help="tokens of a block of the cache")
     parser.add_argument("--memory", type=float, default=0.1, help="part of the memory that vLLM takes")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--engine", choices=["make", "cached", "uncached"], help=argparse.SUPPRESS)
-    parser.add_argument("--model", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.engine == "make":
-        return save_model(options.model)
-    if options.engine:
-        figures = measure(options.model, options, options.engine == "cached")
-        print(json.dumps(figures), flush=True)
-        return None
-
-    python = interpreter()
-    if python is None:
+    if importlib.util.find_spec("vllm") is None:
+        if Path(VLLM_PYTHON).is_file():
+            os.execv(VLLM_PYTHON, [str(VLLM_PYTHON), *sys.argv])
         print("vLLM is not here, nothing to measure: make setup-engines, or set GDRO_VLLM_PYTHON")
-        return None
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([python, __file__, "--engine", "make", "--model", folder], check=True)
-        engines = {caching: measured(python, folder, caching) for caching in (True, False)}
+        return
     print(
         f"{options.prompts} prompts of {options.prompt_tokens} tokens, {options.new_tokens} new ones a "
         f"rollout, blocks of {options.block}"
     )
     print(f"{'requests':12}{'cache':>7}{'seconds':>10}{'asked':>9}{'computed':>10}{'found':>8}{'time':>8}")
-    first = engines[True]["by prompt"]["seconds"]
-    for caching, figures in engines.items():
-        for arrangement, row in figures.items():
-            asked, hits = row["asked"], row["hits"]
-            print(
-                f"{arrangement:12}{'on' if caching else 'off':>7}{row['seconds']:10.2f}{asked:9}"
-                f"{asked - hits:10}{hits / asked:8.1%}{row['seconds'] / first:7.2f}×"
-            )
-    return None
+    first = None
+
+    def alone(task, *given):  # in a process of its own, whose end frees the memory
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            return pool.submit(task, *given).result()
+
+    with tempfile.TemporaryDirectory() as folder:
+        alone(save_model, folder)
+        for caching in (True, False):
+            for name, (seconds, asked, hits) in alone(measure, folder, options, caching).items():
+                first = first or seconds
+                print(
+                    f"{name:12}{'on' if caching else 'off':>7}{seconds:10.2f}{asked:9}"
+                    f"{asked - hits:10}{hits / asked:8.1%}{seconds / first:7.2f}×"
+                )
 
 
 if __name__ == "__main__":

@@ -11,10 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -62,7 +60,7 @@ def load_model(
         dtype: of the weights, "float32" (default) or "bfloat16" (default of Unsloth). AdamW's steps at 1e-6
             are below bfloat16's resolution, and a bfloat16 base under LoRA drifts, since TRL merges the
             adapter into it for vLLM. ``bf16=True`` in GDROConfig still computes in bfloat16.
-        gradient_checkpointing: give GDROConfig the same value.
+        gradient_checkpointing: used by Unsloth only; give GDROConfig the same value.
         lora: arguments of ``peft.LoraConfig`` (Unsloth's ``get_peft_model``) over ``LORA_DEFAULTS``.
         max_length: tokens of prompt and completion together; used by Unsloth only.
 
@@ -98,8 +96,6 @@ def load_model(
             peft_config = peft.LoraConfig(task_type="CAUSAL_LM", **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
         model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "float32")
-        if gradient_checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
     from transformers import set_seed
 
     tokenizer.padding_side = "left"  # as generation needs
@@ -212,9 +208,6 @@ def tiny_base(
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in target.parent.glob(".making-*"):  # of a killed process
-        if time.time() - leftover.stat().st_mtime > 24 * 3600:
-            shutil.rmtree(leftover, ignore_errors=True)
     # Beside the target: a move is atomic only within one file system.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as making:
         work = Path(making) / target.name
@@ -235,9 +228,8 @@ def _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, device, pro
 
     rng = np.random.default_rng(seed)
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    config = transformers.Qwen3Config(
-        vocab_size=len(tokenizer), bos_token_id=None, **TINY_CONFIGS[size], **ends
-    )
+    ends |= {"bos_token_id": None, "vocab_size": len(tokenizer)}
+    config = transformers.Qwen3Config(**TINY_CONFIGS[size], **ends)
     threads_before = torch.get_num_threads()
     torch.set_num_threads(1)  # several would change the last bits
     try:

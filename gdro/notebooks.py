@@ -14,7 +14,6 @@ the notebook is `<output stem>.failed.ipynb`. After a SIGKILL there may be a man
 
 import ast
 import contextlib
-import difflib
 import json
 import logging
 import signal
@@ -28,7 +27,6 @@ import nbformat
 import papermill
 import pydantic
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
-from papermill.exceptions import PapermillExecutionError
 
 from gdro.checks import check_int
 from gdro.lifetime import end_with_parent
@@ -53,7 +51,6 @@ def run_notebook(
     texts: Sequence[tuple[str, str]] = (),
     manifest: str | Path | None = None,
     cell_timeout: int | None = None,
-    cwd: str | Path | None = None,
     log_output: bool = False,
 ) -> nbformat.NotebookNode:
     """Run `notebook` with papermill and write the executed notebook to `output`.
@@ -63,7 +60,6 @@ def run_notebook(
         texts: more of them, from a command line: Python literals or, for a default that is text, the text.
         manifest: where the notebook's last cell writes its manifest; None if it writes none.
         cell_timeout: whole seconds that one cell may take; None for no limit.
-        cwd: the kernel's working directory, by default ours.
         log_output: print what the cells print.
 
     Raises:
@@ -71,9 +67,8 @@ def run_notebook(
         NotebookError: the run failed. In either case `output` and `manifest` are not there.
     """
     notebook, output = Path(notebook), Path(output)
-    manifest = None if manifest is None else Path(manifest)
     failed = output.with_suffix(".failed.ipynb")
-    paths = [notebook, output, failed, *([manifest] if manifest else [])]
+    paths = [notebook, output, failed, *([Path(manifest)] if manifest else [])]
     if len({path.resolve() for path in paths}) < len(paths) or output.suffix != ".ipynb":
         names = ", ".join(map(str, paths))
         raise ValueError(f"notebook, output (.ipynb), failed copy and manifest must differ, got {names}")
@@ -93,38 +88,51 @@ def run_notebook(
     values = conform_parameters({**(parameters or {}), **read}, defaults, notebook.name)
     output.parent.mkdir(parents=True, exist_ok=True)
 
-    run = _Run()
+    where = ""
+
+    def started(cell: nbformat.NotebookNode, cell_index: int) -> None:
+        nonlocal where
+        where = f", cell `{_first_line(cell.source, 60)}`"
+
     try:
         executed = papermill.execute_notebook(
-            notebook, failed, values, language="python", cwd=cwd, progress_bar=False,
+            notebook, failed, values, language="python", progress_bar=False,
             stdout_file=sys.stdout if log_output else None,
             execution_timeout=cell_timeout, iopub_timeout=OUTPUT_PATIENCE_S,
-            on_cell_execute=run.started, on_cell_executed=run.replied,
+            on_cell_execute=started, on_cell_executed=_check_reply,
             extra_arguments=["--log-level=CRITICAL"],  # not what the kernel says when it is shut down
         )  # fmt: skip
         for cell in executed.cells:
             if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
-                run.source = cell.source
+                started(cell, 0)
                 raise NotebookError("not executed; use no skip-execution tag")
-        run.source = ""  # all have ended: what fails from here on is no cell's doing
-        if manifest is not None:
+        where = ""  # all have ended: what fails from here on is no cell's doing
+        if manifest:
             read_manifest(manifest)
         executed.metadata.papermill["output_path"] = str(output)
         replace_text(output, nbformat.writes(executed))
     except BaseException as error:
-        if manifest is not None:
-            manifest.unlink(missing_ok=True)
-        message = f"{notebook.name}{run.why(error)}"
-        with contextlib.suppress(Exception):  # there is no copy yet, or half a copy
-            saved = nbformat.read(failed, as_version=4)
-            saved.cells.insert(0, nbformat.v4.new_markdown_cell(f"**This run failed.** {message}"))
-            saved.cells[0].metadata["tags"] = ["papermill-error-cell-tag"]  # papermill strips it in a new run
-            nbformat.write(saved, failed)
-        if isinstance(error, Exception):
-            raise NotebookError(message) from error
-        raise
+        if manifest:
+            Path(manifest).unlink(missing_ok=True)
+        if not isinstance(error, Exception):  # interrupted
+            raise
+        why = REASONS.get(type(error)) or _first_line(error, 300)
+        raise NotebookError(f"{notebook.name}{where}: {why}") from error
     failed.unlink()
     return executed
+
+
+def _check_reply(cell: nbformat.NotebookNode, cell_index: int, execute_reply: dict[str, Any]) -> None:
+    """Refuse, as nbclient's hook, a cell that failed or ended the kernel, whatever its tags say."""
+    reply = execute_reply["content"]
+    # papermill takes SystemExit(0) for success; exit() and quit() are no error at all, only a
+    # request in the reply's payload, and the next cells would run
+    asked = any(item.get("source") == "ask_exit" for item in reply.get("payload", []))
+    if asked or reply.get("ename") == "SystemExit":
+        raise NotebookError("the cell called exit(), quit() or sys.exit(); raise an error, or use an if")
+    if reply["status"] == "error":
+        why = f"{reply['ename']}: {_first_line(reply['evalue'], 200)}"
+        raise NotebookError(f"{why}; the failed copy has the traceback")
 
 
 def parameter_defaults(source: nbformat.NotebookNode, name: str = "notebook") -> tuple[int, dict[str, Any]]:
@@ -139,11 +147,11 @@ def parameter_defaults(source: nbformat.NotebookNode, name: str = "notebook") ->
     try:
         statements: list[Any] = ast.parse(source.cells[places[0]].source).body
         for statement in statements:
-            [target] = getattr(statement, "targets", None) or [statement.target]
+            [target] = statement.targets
             if target.id in defaults:
                 raise ValueError(f"{target.id!r} is set twice")
             defaults[target.id] = ast.literal_eval(statement.value)
-    except (SyntaxError, AttributeError, TypeError, ValueError) as error:
+    except (SyntaxError, AttributeError, ValueError) as error:
         raise ValueError(f"{name}: parameters must be lines `name = literal`, got {error}") from error
     return places[0], defaults
 
@@ -158,9 +166,7 @@ def conform_parameters(
     fitted = {}
     for key, value in given.items():
         if key not in defaults:
-            near = difflib.get_close_matches(key, defaults, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValueError(f"{name} has no parameter {key!r}; {hint}it has: {', '.join(defaults)}")
+            raise ValueError(f"{name} has no parameter {key!r}; it has: {', '.join(defaults)}")
         try:  # through JSON, since papermill writes what is not plain as a string
             kind = pydantic.TypeAdapter(_kind(defaults[key]))
             fitted[key] = kind.validate_json(json.dumps(value), strict=True)
@@ -173,8 +179,8 @@ def conform_parameters(
 
 
 def _kind(default: Any) -> Any:
-    if isinstance(default, list | tuple):
-        return list[_kind(default[0] if len({type(item) for item in default}) == 1 else None)]  # type: ignore[misc]
+    if isinstance(default, list):
+        return list[_kind(default[0] if default else None)]  # type: ignore[misc]
     return pydantic.JsonValue if default is None else type(default)
 
 
@@ -183,36 +189,6 @@ def _parse(text: str, default: Any) -> Any:
         with contextlib.suppress(ValueError, SyntaxError):
             return ast.literal_eval(text)
     return text
-
-
-class _Run:
-    """Knows by nbclient's hooks which cell runs, and says why one failed."""
-
-    def __init__(self) -> None:
-        self.source, self.reply = "", dict[str, Any]()
-
-    def started(self, cell: nbformat.NotebookNode, cell_index: int) -> None:
-        self.source = cell.source
-
-    def replied(self, cell: nbformat.NotebookNode, cell_index: int, execute_reply: dict[str, Any]) -> None:
-        self.reply = execute_reply["content"]
-        # papermill takes SystemExit(0) for success; exit() and quit() are no error at all, only a
-        # request in the reply's payload, and the next cells would run
-        asked = any(item.get("source") == "ask_exit" for item in self.reply.get("payload", []))
-        if asked or self.reply.get("ename") == "SystemExit":
-            raise NotebookError("the cell called exit(), quit() or sys.exit(); raise an error, or use an if")
-
-    def why(self, error: BaseException) -> str:
-        """Cell and cause of a failure."""
-        why = _first_line(error, 300) if isinstance(error, Exception) else "interrupted; run it again"
-        for kind, words in REASONS.items():
-            why = words if isinstance(error, kind) else why
-        if isinstance(error, PapermillExecutionError):
-            self.source = error.source  # with a raises-exception tag, an earlier cell than the last
-            # of some errors, such as an unknown magic, only the reply says what they are
-            said = {"ename": error.ename, "evalue": error.evalue} if error.evalue else self.reply
-            why = f"{said['ename']}: {_first_line(said['evalue'], 300)}; the failed copy has the traceback"
-        return (f", cell `{_first_line(self.source, 60)}`: " if self.source else ": ") + why
 
 
 def _first_line(text: object, longest: int) -> str:
@@ -226,7 +202,6 @@ def _first_line(text: object, longest: int) -> str:
 @click.option("-p", "--parameter", "pairs", nargs=2, multiple=True, metavar="NAME VALUE")
 @click.option("--manifest", help="The JSON file that the notebook's last cell writes.")
 @click.option("--timeout", "cell_timeout", type=int, metavar="SECONDS", help="Limit for each cell.")
-@click.option("--cwd", help="The kernel's working directory.")
 @click.option("--log-output", is_flag=True, help="Print what the cells print.")
 def main(notebook: str, output: str, pairs: tuple[tuple[str, str], ...], **options: Any) -> None:
     """Run NOTEBOOK with papermill and write it to OUTPUT, or fail and say why.

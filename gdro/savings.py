@@ -48,6 +48,5 @@ class FetchedOnce(torch.utils.data.Dataset):
 
     def __getitems__(self, places: list[int]) -> list[Any]:
         if places != self.last:
-            many = getattr(self.rows, "__getitems__", lambda places: [self.rows[place] for place in places])
-            self.last, self.kept = places, many(places)
+            self.last, self.kept = places, self.rows.__getitems__(places)
         return self.kept

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -83,9 +84,9 @@ def test_a_spec_from_plain_values_and_a_shared_table():
     assert [row["uid"] for row in shared.train] == [row["uid"] for row in own.train]
     assert shared.fingerprint() != own.fingerprint()
     for change in ({"n_tran": 3}, {"families": [families[0] | {"sign": "*"}]}, {"families": None}):
-        with pytest.raises(ValueError, match="world must hold the fields of ChainSpec and Family"):
+        with pytest.raises(ValueError, match=f"error for ChainSpec\n{next(iter(change))}"):
             chain.ChainSpec.from_dict(world | change)
-    with pytest.raises(ValueError, match="world must hold the fields of ChainSpec and Family: 'families'"):
+    with pytest.raises(ValueError, match="families\n  Field required"):
         chain.ChainSpec.from_dict({})
     for wrong in ("caret", "nowhere", "Star"):
         families[1]["table"] = wrong
@@ -159,20 +160,17 @@ def test_tokenizer_round_trip_and_reload(task, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"operator": "7"}, "operator must be one sign, no digit and none of .=;, got '7'"),
-        ({"operator": "**"}, r"operator must be .* got '\*\*'"),
-        ({"operator": "="}, "operator must be .* got '='"),
-        ({"operator": None}, "operator must be .* got None"),
-        ({"n_digits": 11}, r"n_digits must be an integer in \[2, 10\], got 11"),
-        ({"n_digits": "5"}, "n_digits must be .* got '5'"),
-        ({"share": 0.0}, r"share must be a number in \(0, 1\], got 0.0"),
-        ({"teacher_accuracy": 1.0}, r"teacher_accuracy must be a number in \(0, 1\), got 1.0"),
+        *({"operator": sign} for sign in ("7", "**", "=", None)),
+        *({"n_digits": number} for number in (11, 1, "5")),
+        {"share": 0.0},
+        {"teacher_accuracy": 1.0},
     ],
 )
-def test_bad_families_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_families_are_refused(change):
+    [(name, value)] = change.items()
+    with pytest.raises(ValueError, match=f"for Family\n{name}\n.*input_value={re.escape(repr(value))}"):
         dataclasses.replace(SMALL.families[0], **change)
 
 
@@ -185,19 +183,14 @@ SAME_SIGN = (SMALL.families[0], dataclasses.replace(SMALL.families[1], operator=
         ({"families": ()}, "families must have shares that sum to 1, got 0"),
         ({"families": SMALL.families[:1]}, "families must have shares that sum to 1, got 0.8; scale"),
         ({"families": SAME_SIGN}, "families must differ in their operators, got"),
-        ({"n_operands": 1}, "n_operands must be an integer of at least 2, got 1"),
         ({"n_train": 1}, "n_train 1 leaves no prompt for family 'caret'; raise it"),
-        ({"n_train": 0}, "n_train must be an integer of at least 1, got 0"),
         ({"n_train": 400}, "n_train 400 .* ask for 330 distinct prompts of family 'star', .* 216; lower"),
-        ({"n_eval_per_family": 0}, "n_eval_per_family must be an integer of at least 1, got 0"),
-        ({"accuracy_concentration": 0}, "accuracy_concentration must be .* got 0"),
+        ({"n_operands": 1}, "n_operands\n"),
+        ({"n_train": 0}, "n_train\n"),
+        ({"n_eval_per_family": 0}, "n_eval_per_family\n"),
+        ({"accuracy_concentration": 0}, "accuracy_concentration\n"),
     ],
 )
 def test_bad_specs_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(SMALL, **change)
-
-
-def test_bad_calls_are_refused(task):
-    with pytest.raises(ValueError, match="n must be an integer of at least 1, got 0"):
-        chain.teach(task, np.random.default_rng(0), 0)

@@ -55,11 +55,13 @@ class LastPrompts(Method):
         return np.arange(len(pool))[-size:]
 
 
-def run(model, tokenizer, method="grpo", steps=3, **changes):
+ROWS = tiny_run.make_task().train
+
+
+def run(model, tokenizer, method="grpo", reward=tiny_run.half_right, **changes):
     controller = GDROController(method, mean_rollouts=4)
-    arguments = {"prompts": 8, "learning_rate": 1e-3, "max_new_tokens": 12, "seed": 0}
-    rows, reward = tiny_run.make_task().train, changes.pop("reward", tiny_run.half_right)
-    return loop.train(model, tokenizer, rows, reward, controller, steps=steps, **(arguments | changes))
+    arguments = {"prompts": 8, "learning_rate": 1e-3, "max_new_tokens": 12, "seed": 0, "steps": 3}
+    return loop.train(model, tokenizer, ROWS, reward, controller, **(arguments | changes))
 
 
 def weights(model):
@@ -67,14 +69,12 @@ def weights(model):
 
 
 def test_the_forward_pass_is_transformers_with_and_without_a_cache(model, tokenizer):
-    ids = loop.prompt_ids(model, tokenizer, tiny_run.make_task().train[:7])
+    ids = loop.prompt_ids(model, tokenizer, ROWS[:7])
     with torch.no_grad():
         expected = model(input_ids=ids).logits
         torch.testing.assert_close(forward(model, ids), expected)
         cache = []
-        pieces = [
-            forward(model, piece, cache) for piece in (ids[:, :3], ids[:, 3:4], ids[:, 4:5], ids[:, 5:])
-        ]
+        pieces = [forward(model, piece, cache) for piece in ids.split([3, 1, 1, ids.shape[1] - 5], dim=1)]
     torch.testing.assert_close(torch.cat(pieces, dim=1), expected)
     assert cache[0][0].shape[2] == ids.shape[1]
 
@@ -82,28 +82,22 @@ def test_the_forward_pass_is_transformers_with_and_without_a_cache(model, tokeni
 def test_samples_follow_the_model_and_stop_at_the_end(model, tokenizer):
     # at a tenth of its logits the model has many next tokens, the one that ends a text among them
     model.lm_head.weight.data *= 0.1
-    ids = loop.prompt_ids(model, tokenizer, tiny_run.make_task().train[:2])
+    ids = loop.prompt_ids(model, tokenizer, ROWS[:2])
     repeats, vocabulary, eos = 20_000, model.config.vocab_size, tokenizer.eos_token_id
     generator = torch.Generator().manual_seed(0)
     texts = loop.sample(model, ids.repeat_interleave(repeats, dim=0), 2, generator).view(2, repeats, 2)
     with torch.no_grad():
         for prompt, pairs in zip(ids, texts, strict=True):
             first = model(input_ids=prompt[None]).logits[0, -1].softmax(-1)
-            continued = torch.stack(
-                [torch.cat([prompt, torch.tensor([token])]) for token in range(vocabulary)]
-            )
+            continued = torch.cat([prompt.expand(vocabulary, -1), torch.arange(vocabulary)[:, None]], dim=1)
             second = model(input_ids=continued).logits[:, -1].softmax(-1)
             second[eos] = torch.eye(vocabulary)[eos]  # an ended text is filled up
             expected = first[:, None] * second
             counts = torch.bincount(pairs[:, 0] * vocabulary + pairs[:, 1], minlength=vocabulary**2)
-            found = counts.view(vocabulary, vocabulary) / repeats
-            errors = (found - expected).abs() / (expected * (1 - expected) / repeats).sqrt().clamp(min=1e-12)
-            assert errors[expected > 1e-4].max() < 5
-            assert (
-                counts.view(vocabulary, vocabulary)[eos].sum()
-                == counts.view(vocabulary, vocabulary)[eos, eos]
-                > 0
-            )
+            counts = counts.view(vocabulary, vocabulary)
+            deviation = (expected * (1 - expected) / repeats).sqrt().clamp(min=1e-12)
+            assert ((counts / repeats - expected).abs() / deviation)[expected > 1e-4].max() < 5
+            assert counts[eos].sum() == counts[eos, eos] > 0
 
 
 def test_the_gradient_is_the_trainers(base, tokenizer, tmp_path):
@@ -133,13 +127,12 @@ def test_the_gradient_is_the_trainers(base, tokenizer, tmp_path):
     assert tokens == batch["completion_mask"].sum()
     for name, parameter in model.named_parameters():
         expected = seen["gradient"][name]
-        torch.testing.assert_close(
-            parameter.grad, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max())
-        )
+        slack = {"rtol": 1e-4, "atol": 1e-5 * float(expected.abs().max())}
+        torch.testing.assert_close(parameter.grad, expected, **slack)
 
 
 def test_equal_texts_count_as_often_as_they_occur(model, tokenizer):
-    prompts = loop.prompt_ids(model, tokenizer, tiny_run.make_task().train[:1]).expand(3, -1)
+    prompts = loop.prompt_ids(model, tokenizer, ROWS[:1]).expand(3, -1)
     texts = loop.sample(model, prompts, 12, torch.Generator().manual_seed(0))
     assert not torch.equal(texts[0], texts[1])
     gradients = []
@@ -168,19 +161,14 @@ def test_a_batch_without_signal_changes_nothing(model, tokenizer):
     assert torch.equal(weights(model), before)
 
 
-@pytest.mark.parametrize(("method", "spent"), [(Rounds(), 32), (EverySecond(), 32), ("both", 32)])
-def test_what_a_method_asks_for_is_spent(model, tokenizer, method, spent):
-    record = run(model, tokenizer, method, steps=2)
-    assert [row["rollouts_spent"] for row in record] == [spent, spent]
+@pytest.mark.parametrize("method", [Rounds(), "both"])
+def test_what_a_method_asks_for_is_spent(model, tokenizer, method):
+    assert [row["rollouts_spent"] for row in run(model, tokenizer, method, steps=2)] == [32, 32]
 
 
 def test_a_method_that_waits_adds_batches_to_one_optimizer_step(model, tokenizer):
     before, after_each = weights(model), []
-    controller = GDROController(EverySecond(), mean_rollouts=4)
-    arguments = {"prompts": 8, "learning_rate": 1e-3, "max_new_tokens": 12, "seed": 0, "steps": 2}
-    rows = tiny_run.make_task().train
-    note = lambda step, row: after_each.append(weights(model))  # noqa: E731
-    loop.train(model, tokenizer, rows, tiny_run.half_right, controller, **arguments, on_step=note)
+    run(model, tokenizer, EverySecond(), steps=2, on_step=lambda *_: after_each.append(weights(model)))
     assert torch.equal(after_each[0], before)
     assert not torch.equal(after_each[1], before)
 
@@ -198,8 +186,8 @@ def test_a_method_may_draw_the_prompts(model, tokenizer):
 
 def test_evaluation_counts_correct_samples(model, tokenizer):
     rows = tiny_run.make_task().eval
-    counts = loop.evaluate(model, tokenizer, rows, tiny_run.half_right, 16, 12, seed=0)
-    again = loop.evaluate(model, tokenizer, rows, tiny_run.half_right, 16, 12, seed=0)
+    given = model, tokenizer, rows, tiny_run.half_right, 16, 12
+    counts, again = (loop.evaluate(*given, seed=0) for _ in range(2))
     assert counts.shape == (len(rows),)
     assert 0 <= counts.min() < counts.max() <= 16
     np.testing.assert_array_equal(counts, again)

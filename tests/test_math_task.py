@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import datasets
 import psutil
@@ -15,7 +16,7 @@ import pytest
 from tiny_models import byte_tokenizer
 
 from gdro.profiles import MathChoice
-from gdro.tasks import load_split, rewards
+from gdro.tasks import load_split
 from gdro.tasks import math as tasks
 from gdro.tasks.rewards import MathReward, chosen_letter, last_boxed
 
@@ -69,13 +70,6 @@ def test_answers_are_found_and_every_one_of_them_parses(read):
         assert rows[0]["prompt"] == f"{problem}\n\n{tasks.MATH_REQUEST}"
 
 
-def test_the_answers_of_every_data_set_are_correct():
-    reward, golds = MathReward(), [answer for answers in ANSWERS.values() for answer in answers]
-    completions = [f"So it is $\\boxed{{{answer.strip('$')}}}$." for answer in golds]
-    assert reward(completions, golds) == [1.0] * len(golds)
-    assert reward(["\\boxed{-123456}"] * len(golds), golds) == [0.0] * len(golds)
-
-
 def test_a_chat_is_one_user_message():
     [message] = tasks.load_math("amc", fixture("amc"), check_answers=False)[0][0]["prompt"]
     assert message["role"] == "user"
@@ -102,15 +96,9 @@ def test_hub_and_saved_folders_stand_in_for_the_hub(tmp_path):
 
 
 def test_the_hub_is_asked_by_the_spec(monkeypatch):
-    asked = []
-
-    def load_dataset(*args, **kwargs):
-        asked.append((args, kwargs))
-        return fixture_rows("dapo")
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets, "load_dataset", hub := Mock(return_value=fixture_rows("dapo")))
     tasks.load_math("dapo", check_answers=False)
-    assert asked == [(("open-r1/DAPO-Math-17k-Processed", "en"), {"split": "train"})]
+    hub.assert_called_once_with("open-r1/DAPO-Math-17k-Processed", "en", split="train")
 
 
 # Multiple choice
@@ -161,6 +149,7 @@ def broken(name, row, **change):
         ("amc", broken("amc", 2, answer=float("nan")), "its answer 'nan'"),
         ("amc", broken("amc", 2, answer="-"), "amc/.*: math-verify cannot use its answer '-'"),
         ("amc", broken("amc", 2, answer="1e" + LONG), "math-verify cannot use its answer '1e999"),
+        ("amc", broken("amc", 0, answer=HANGING), r"math-verify cannot use its answer '9\^"),
         ("amc", fixture_rows("amc") + fixture_rows("amc")[:1], "amc, row 3: it repeats another"),
         ("amc", [{"problem": "1+1?", "id": 1}], "it has no column 'answer', only .'id', 'prob"),
         ("olympiad", broken("olympiad", 0, final_answer=[]), "its answer ''"),
@@ -169,33 +158,22 @@ def broken(name, row, **change):
 )
 def test_bad_rows_are_left_out_and_handed_over(monkeypatch, name, rows, message):
     check = "math-verify" in message  # a process takes a second to start
-    monkeypatch.setattr(tasks, "_open_source", lambda *_: rows)
-    if len(rows) > 1:
-        kept, dropped = tasks.load_math(name, check_answers=check)
-        assert len(kept) == len(rows) - 1
-        assert re.search(message, "".join(dropped)), dropped
-    monkeypatch.setattr(
-        tasks, "_open_source", lambda *_: [row for row in rows if row not in fixture_rows(name)]
-    )
+    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 2.0)
+    source, good = [], fixture_rows(name)
+    monkeypatch.setattr(tasks, "_open_source", lambda *_: source)
+    source[:] = [*rows, good[0] | {tasks.MATH_SPECS[name].problem: "One that is good."}]
+    kept, dropped = tasks.load_math(name, check_answers=check)
+    assert (len(kept), len(dropped)) == (len(rows), 1)
+    assert re.search(message, dropped[0])
+    source[:] = [row for row in rows if row not in good]
     with pytest.raises(ValueError, match=f"{name!r} has no usable row"):
         tasks.load_math(name, check_answers=check)
 
 
-def test_a_hanging_answer_key_is_a_bad_row(monkeypatch):
-    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 2.0)
-    monkeypatch.setattr(tasks, "_open_source", lambda *_: broken("amc", 0, answer=HANGING))
-    rows, [fault] = tasks.load_math("amc")
-    assert len(rows) == 2
-    assert "math-verify cannot use its answer '9^" in fault
-
-
-def test_what_cannot_be_read_is_refused(tmp_path):
-    (tmp_path / "bad.jsonl").write_text('{"id": 1}\n{"id"\n')
+def test_what_cannot_be_read_is_refused():
     for source in ("nowhere", __file__):
         with pytest.raises(ValueError, match=r"path must be a \.jsonl or .parquet file or a folder, got"):
             tasks.load_math("amc", source)
-    with pytest.raises(ValueError, match=r"bad\.jsonl cannot be read: .*; fix it"):
-        tasks.load_math("amc", tmp_path / "bad.jsonl")
     with pytest.raises(ValueError, match=r"name must be one of .'aime2024', .* got 'aime'"):
         tasks.load_math("aime")
 
@@ -207,11 +185,8 @@ def test_a_split_reads_what_is_asked_for(monkeypatch):
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = None
     files = datasets.load_dataset
-    monkeypatch.setattr(
-        datasets,
-        "load_dataset",
-        lambda kind, *_, **given: files(kind, **given) if given.get("data_files") else 1 / 0,
-    )
+    no_hub = lambda kind, *_, **given: files(kind, **given) if "data_files" in given else 1 / 0  # noqa: E731
+    monkeypatch.setattr(datasets, "load_dataset", no_hub)
     train = load_split(MathChoice(**fields, max_prompt_tokens=140), tokenizer, held_out=False)
     assert max(len(row["prompt"]) for row in train.rows) <= train.max_prompt_tokens <= 140
     assert len(train.rows) + len(train.dropped) == len(fixture_rows("dapo"))
@@ -283,6 +258,7 @@ VERDICTS = {  # gold: what equals it, what does not
     "7\\%": (["7"], []),
     # some of which math-verify itself takes for equal
     "7": (["3+4=7"], ["8=7", "8=7=7", "7\\%", "x = 7 \\text{ percent}"]),
+    "8": ([], ["1e" + LONG, LONG, f"10^{{{LONG}}}", LONG + "\\%", "8e" + "0" * 9999]),  # too long to read
     "1.6 \\times 10^{-19}": (["1.602 \\times 10^{-19}"], ["1.7 \\times 10^{-19}"]),
     "0.00000016": ([], ["0.00000021"]),
     "x < 10^{-9}": (["x < 10^{-9}"], []),
@@ -292,6 +268,8 @@ VERDICTS = {  # gold: what equals it, what does not
 def test_verdicts():
     cases = [(gold, box, True) for gold, (equal, _) in VERDICTS.items() for box in equal]
     cases += [(gold, box, False) for gold, (_, unequal) in VERDICTS.items() for box in unequal]
+    golds = [answer for answers in ANSWERS.values() for answer in answers]  # as the data sets have them
+    cases += [(gold, gold.strip("$"), True) for gold in golds] + [(gold, "-123456", False) for gold in golds]
     values = MathReward()([f"\\boxed{{{box}}}" for _, box, _ in cases], [gold for gold, *_ in cases])
     wrong = [case for case, value in zip(cases, values, strict=True) if value != case[2]]
     assert wrong == []
@@ -300,31 +278,23 @@ def test_verdicts():
 def test_values_and_counts():
     reward = MathReward(signed=True)
     given = ["\\boxed{4}", "\\boxed{5}", "4", "\\boxed{)(}", [{"content": "\\boxed{4}"}]]
-    values = reward(given, ["4"] * 5, uid=list("abcde"))
-    assert values == [1.0, -1.0, -1.0, -1.0, 1.0]
-    assert all(type(value) is float for value in values)
-    assert reward.__name__ == "math_reward"
+    assert reward(given, ["4"] * 5) == [1.0, -1.0, -1.0, -1.0, 1.0]
     assert +reward.counts == {"correct": 2, "wrong": 1, "no_box": 1, "unparsed": 1}
 
 
 def test_a_bad_answer_key_is_an_error():
     reward = MathReward()
     for bad in ("-", "1e" + LONG):
-        with pytest.raises(ValueError, match=r"answer of completion 1 \(uid 'b'\) must be mathematics that"):
-            reward(["\\boxed{4}"] * 2, ["4", bad], uid=["a", "b"])
+        with pytest.raises(ValueError, match="answer must be mathematics that math-verify can parse, got '"):
+            reward(["\\boxed{4}"] * 2, ["4", bad])
     for empty in ("", " ", None):
-        with pytest.raises(ValueError, match=r"answer of completion 0 \(uid None\) must be a text, got"):
+        with pytest.raises(ValueError, match="answer must be a text, got"):
             reward(["\\boxed{4}"], [empty])
-    with pytest.raises(ValueError, match="answer must have one entry per completion, got 1, 2"):
+    with pytest.raises(ValueError, match="zip"):
         reward(["\\boxed{4}"] * 2, ["4"])
 
 
 # Hostile answers
-
-
-def test_numbers_too_long_to_read_are_wrong():
-    boxes = ("1e" + LONG, LONG, f"10^{{{LONG}}}", LONG + "\\%", "7e" + "0" * 9999)
-    assert MathReward()([f"\\boxed{{{box}}}" for box in boxes], ["7"] * 5) == [0.0] * 5
 
 
 def test_what_never_ends_is_killed_beside_the_rest():
@@ -360,20 +330,11 @@ def test_what_is_killed_leaves_no_process(victim):
     if victim == "worker":
         assert "['crash']" in printed
     elif victim == "server":
-        assert "RuntimeError: the verification failed" in errors
+        assert "died with <Signals.SIGKILL" in errors
     assert psutil.wait_procs(family, timeout=90)[1] == []
 
 
-def test_a_failed_verification_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(rewards, "SCRIPT", tmp_path / "nowhere.py")
-    with pytest.raises(RuntimeError, match="the verification failed"):
-        MathReward().verify([("4", "4")])
-
-
-def test_what_cannot_be_made_is_refused(monkeypatch):
-    for limit in (0, float("inf")):
-        with pytest.raises(ValueError, match="time_limit must be"):
-            MathReward(time_limit=limit)
-    monkeypatch.setattr(rewards.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'gdro\[math\]'"):
-        MathReward()
+@pytest.mark.parametrize("limit", [0, float("inf")])
+def test_a_time_limit_is_needed(limit):
+    with pytest.raises(ValueError, match="time_limit must be"):
+        MathReward(time_limit=limit)

@@ -1,18 +1,12 @@
-"""What the trainer leaves out changes no gradient; the rest is measured in benchmarks/savings.py."""
+"""What the trainer leaves out changes no gradient; how much it saves, benchmarks/loop.py measures."""
 
 import pytest
-import tiny_run
 import torch
-from test_trainer import pytestmark  # noqa: F401 (one thread, TRL's own warnings)
+from test_trainer import pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
 from trl import GRPOTrainer
 
 from gdro.savings import FetchedOnce, trimmed
-from gdro.trainer import GDROConfig, GDROTrainer
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return tiny_run.make_base(tmp_path_factory.mktemp("bases"))
+from gdro.trainer import GDROTrainer
 
 
 @pytest.mark.slow
@@ -32,15 +26,8 @@ def test_the_gradient_is_that_of_the_whole_batch(base, tmp_path, monkeypatch, lo
         return ours(self, model, inputs)
 
     monkeypatch.setattr(GDROTrainer, "_compute_loss", both)
-    accumulated = {
-        "per_device_train_batch_size": micro_batch,
-        "gradient_accumulation_steps": 32 // micro_batch,
-    }
-    args = tiny_run.arguments(
-        GDROConfig, tmp_path, max_steps=2, gdro_method="rollout", loss_type=loss_type, **accumulated
-    )
-    trainer = tiny_run.make_trainer(GDROTrainer, args, base)
-    trainer.train()
+    size = {"per_device_train_batch_size": micro_batch, "gradient_accumulation_steps": 32 // micro_batch}
+    trained(base, tmp_path, max_steps=2, gdro_method="rollout", loss_type=loss_type, **size)
     assert len(compared) == 2 * 32 // micro_batch
     assert max(compared) > 0.1
 
@@ -56,8 +43,7 @@ def test_rows_stay_where_more_than_advantages_teach(base, tmp_path, monkeypatch,
         return scored(self, model, inputs)
 
     monkeypatch.setattr(GRPOTrainer, "_compute_loss", counted)
-    args = tiny_run.arguments(GDROConfig, tmp_path, max_steps=2, gdro_method="rollout", **changes)
-    tiny_run.make_trainer(GDROTrainer, args, base).train()
+    trained(base, tmp_path, max_steps=2, gdro_method="rollout", **changes)
     assert rows == [32, 32]
 
 
@@ -89,12 +75,12 @@ def test_a_batch_is_fetched_once():
     fetched = []
 
     class Rows(list):
-        def __getitem__(self, place):
-            fetched.append(place)
-            return super().__getitem__(place)
+        def __getitems__(self, places):
+            fetched.append(places)
+            return [self[place] for place in places]
 
     rows = FetchedOnce(Rows("abcdef"))
     assert [rows.__getitems__([0, 0, 3]) for _ in range(4)] == [["a", "a", "d"]] * 4
     assert rows.__getitems__([1, 2]) == ["b", "c"]
-    assert fetched == [0, 0, 3, 1, 2]
+    assert fetched == [[0, 0, 3], [1, 2]]
     assert len(rows) == 6

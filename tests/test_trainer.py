@@ -31,9 +31,13 @@ pytestmark = [
 ]
 
 
-def trained(trainer_class, config_class, base, tmp_path, *, steps=5, rows=None, **changes):
-    args = tiny_run.arguments(config_class, tmp_path, max_steps=steps, **changes)
-    trainer = tiny_run.make_trainer(trainer_class, args, base, rows)
+def make(base, folder, rows=None, reward=tiny_run.half_right, **changes):
+    args = tiny_run.arguments(GDROConfig, folder, **changes)
+    return tiny_run.make_trainer(GDROTrainer, args, base, rows, reward)
+
+
+def trained(base, folder, **changes):
+    trainer = make(base, folder, **{"max_steps": 5} | changes)
     trainer.train()
     return trainer
 
@@ -56,11 +60,13 @@ def same_weights(one, other):
 @pytest.mark.parametrize("changes", [{}, {"beta": 0.02, "num_iterations": 2}])
 def test_grpo_is_stock_trl_bit_for_bit(base, tmp_path, changes):
     # eight steps: past the end of the first epoch, so the order of the prompts is TRL's too
-    stock = trained(GRPOTrainer, GRPOConfig, base, tmp_path / "a", steps=8, **changes)
-    ours = trained(GDROTrainer, GDROConfig, base, tmp_path / "b", steps=8, gdro_method="grpo", **changes)
+    args = tiny_run.arguments(GRPOConfig, tmp_path / "a", max_steps=8, **changes)
+    stock = tiny_run.make_trainer(GRPOTrainer, args, base)
+    stock.train()
+    ours = trained(base, tmp_path / "b", max_steps=8, gdro_method="grpo", **changes)
     assert own_logs(stock) == own_logs(ours)
     assert same_weights(stock, ours)
-    assert not same_weights(stock, tiny_run.make_trainer(GRPOTrainer, stock.args, base))  # it did train
+    assert not same_weights(stock, tiny_run.make_trainer(GRPOTrainer, args, base))  # it did train
 
 
 @pytest.mark.slow
@@ -78,7 +84,7 @@ def test_advantages_and_logs_are_those_of_the_true_groups(base, tmp_path, monkey
         return output
 
     monkeypatch.setattr(GDROTrainer, "_generate_and_score_completions", spy)
-    trainer = trained(GDROTrainer, GDROConfig, base, tmp_path, steps=14, gdro_method="rollout")
+    trainer = trained(base, tmp_path, max_steps=14, gdro_method="rollout")
     assert [row["rollouts_spent"] for row in trainer.record] == [32] * 14
     planned = [n for row in trainer.record for n in row["rollouts"] if n is not None]
     assert min(planned) < 4 < max(planned)
@@ -103,8 +109,8 @@ def test_advantages_and_logs_are_those_of_the_true_groups(base, tmp_path, monkey
 @pytest.mark.slow
 def test_clip_and_population_deviation_reach_grpo_too(base, tmp_path):
     choices = {"advantage_clip": 0.5, "advantage_std": "population"}
-    plain = trained(GDROTrainer, GDROConfig, base, tmp_path / "a", gdro_method="grpo")
-    clipped = trained(GDROTrainer, GDROConfig, base, tmp_path / "b", gdro_method="grpo", **choices)
+    plain = trained(base, tmp_path / "a", gdro_method="grpo")
+    clipped = trained(base, tmp_path / "b", gdro_method="grpo", **choices)
     assert max(map(abs, clipped._logs["advantages"])) == pytest.approx(0.5)
     assert max(map(abs, plain._logs["advantages"])) > 0.6
     assert not same_weights(plain, clipped)
@@ -114,7 +120,6 @@ def test_clip_and_population_deviation_reach_grpo_too(base, tmp_path):
 @pytest.mark.parametrize(
     ("method", "preset", "options"),
     [
-        ("prompt", "default", {}),
         ("prompt", "default", {"action": "resample"}),
         ("prompt", "default", {"signal": "spread"}),
         ("both", "default", {"bins": {"edges": [0.5]}, "rollout": {"utility": "loss"}}),
@@ -124,10 +129,8 @@ def test_clip_and_population_deviation_reach_grpo_too(base, tmp_path):
     ],
 )
 def test_every_choice_trains(base, tmp_path, method, preset, options):
-    trainer = trained(
-        GDROTrainer, GDROConfig, base, tmp_path, beta=0.01,
-        gdro_method=method, gdro_preset=preset, gdro_options=options,
-    )  # fmt: skip
+    choices = {"gdro_method": method, "gdro_preset": preset, "gdro_options": options}
+    trainer = trained(base, tmp_path, beta=0.01, **choices)
     assert len(trainer.record) == 5
     assert all(row["rollouts_spent"] == 32 for row in trainer.record)
     assert trainer.controller.name == method
@@ -136,8 +139,8 @@ def test_every_choice_trains(base, tmp_path, method, preset, options):
 @pytest.mark.slow
 def test_printed_surrogate_on_policy_is_the_kl_alone(base, tmp_path):
     choices = {"gdro_method": "prompt", "gdro_options": {"signal": "surrogate"}}
-    with_kl = trained(GDROTrainer, GDROConfig, base, tmp_path / "a", beta=0.5, **choices)
-    without = trained(GDROTrainer, GDROConfig, base, tmp_path / "b", **choices)
+    with_kl = trained(base, tmp_path / "a", beta=0.5, **choices)
+    without = trained(base, tmp_path / "b", **choices)
     assert np.abs(without.controller.method.prompt.scores()).max() < 1e-6
     assert with_kl.controller.method.prompt.scores().max() > 1e-4
 
@@ -171,76 +174,56 @@ def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path):
     np.testing.assert_equal(states[0], states[1])
 
 
-def cut_short(folder, other, file):
-    (folder / file).write_bytes((folder / file).read_bytes()[:-1])
-
-
-def flip_a_bit(folder, other, file):
-    data = bytearray((folder / file).read_bytes())
-    data[len(data) // 2] ^= 1
-    (folder / file).write_bytes(data)
-
-
-def swap(folder, other, file):
-    held = (folder / file).read_bytes()
-    (folder / file).write_bytes((other / file).read_bytes())
-    (other / file).write_bytes(held)
-
-
-def delete(folder, other, file):
-    (folder / file).unlink()
-
-
 @pytest.fixture(scope="module")
 def checkpoints(base, tmp_path_factory):
     """A run's folder with checkpoint-2 and checkpoint-4, of 6 steps."""
     folder = tmp_path_factory.mktemp("checkpoints")
-    trained(GDROTrainer, GDROConfig, base, folder, steps=4, save_strategy="steps", save_steps=2)
+    trained(base, folder, max_steps=4, save_strategy="steps", save_steps=2)
     return folder
+
+
+def damage(path, how, other=None):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    if how == "delete":
+        path.unlink()
+    else:
+        path.write_bytes({"flip a bit": data, "cut": data[:-1], "swap": other and other.read_bytes()}[how])
 
 
 FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 
 
 @pytest.mark.parametrize("file", [*FILES, "gdro_state.json", LEDGER])
-@pytest.mark.parametrize("damage", [cut_short, flip_a_bit, swap, delete])
-def test_a_broken_checkpoint_is_not_resumed_from(checkpoints, tmp_path, capsys, damage, file):
-    run = tmp_path / "run"
-    shutil.copytree(checkpoints, run)
+@pytest.mark.parametrize("how", ["cut", "flip a bit", "swap", "delete"])
+def test_a_broken_checkpoint_is_not_resumed_from(checkpoints, tmp_path, capsys, how, file):
+    run = shutil.copytree(checkpoints, tmp_path / "run")
     older, newest = run / "checkpoint-2", run / "checkpoint-4"
     assert last_whole(run) == newest
-    damage(newest, tmp_path if damage is delete else shutil.copytree(older, tmp_path / "copy"), file)
+    damage(newest / file, how, older / file)
     assert last_whole(run) == older
-    if (damage, file) != (delete, LEDGER):  # as a checkpoint that was not completed
-        assert f"{newest}" in (said := capsys.readouterr().out)
-        assert said.endswith("Resuming from checkpoint-2, which is whole\n")
-    with pytest.raises(
-        ValueError, match=r"gdro_ledger.json is broken|is not as it was written|holds the files"
-    ):
+    unfinished = (how, file) == ("delete", LEDGER)  # as a checkpoint that was not completed
+    assert unfinished or f"{newest}" in (said := capsys.readouterr().out)
+    assert unfinished or said.endswith("Resuming from checkpoint-2, which is whole\n")
+    with pytest.raises(ValueError, match=r"ledger.json is broken|is not as it was written|holds the files"):
         last_whole(run, newest)
-    (cut_short if damage is swap else damage)(older, newest, file)
-    if (damage, file) == (delete, LEDGER):
+    damage(older / file, "cut" if how == "swap" else how)
+    if unfinished:
         assert last_whole(run) is None
     else:
-        with pytest.raises(
-            ValueError, match=r"checkpoint-4.*checkpoint-2.*Put the files back, or delete .*run"
-        ):
+        with pytest.raises(ValueError, match=r"-4.*-2.*Put the files back, or delete .*run"):
             last_whole(run)
 
 
 def test_nothing_of_a_broken_checkpoint_is_loaded_and_the_older_one_is_resumed(
     base, checkpoints, tmp_path, capsys
 ):
-    run = tmp_path / "run"
-    shutil.copytree(checkpoints, run)
+    run = shutil.copytree(checkpoints, tmp_path / "run")
     (run / "checkpoint-8").mkdir()  # killed while it was written
-    flip_a_bit(run / "checkpoint-4", None, "optimizer.pt")
-    args = tiny_run.arguments(GDROConfig, run, max_steps=4)
-    trainer = tiny_run.make_trainer(GDROTrainer, args, base)
+    damage(run / "checkpoint-4" / "optimizer.pt", "flip a bit")
+    trainer = make(base, run, max_steps=4)
     before = [parameter.clone() for parameter in trainer.model.parameters()]
-    with pytest.raises(
-        ValueError, match=r"optimizer.pt is not as it was written \(\d+ bytes, now \d+ bytes\)"
-    ):
+    with pytest.raises(ValueError, match=r"optimizer.pt is not as it was written"):
         trainer.train(resume_from_checkpoint=str(run / "checkpoint-4"))
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
     trainer.train(resume_from_checkpoint=True)
@@ -251,10 +234,6 @@ def test_nothing_of_a_broken_checkpoint_is_loaded_and_the_older_one_is_resumed(
 
 
 # Bad input, refused before compute
-
-
-def make(base, tmp_path, rows=None, **changes):
-    return tiny_run.make_trainer(GDROTrainer, tiny_run.arguments(GDROConfig, tmp_path, **changes), base, rows)
 
 
 def test_a_column_of_the_data_set_can_be_the_groups(base, tmp_path):
@@ -279,17 +258,9 @@ def test_several_gpus_in_one_process_are_refused(base, tmp_path, monkeypatch):
     ("change", "changes", "words"),
     [
         (lambda rows: [row.pop("uid") for row in rows], {}, r"no column 'uid'.*add one"),
-        (
-            lambda rows: rows[7].update(uid=rows[3]["uid"]),
-            {},
-            r"repeats .* every prompt needs a uid of its own",
-        ),
+        (lambda rows: rows[7].update(uid=rows[3]["uid"]), {}, r"repeats .* needs a uid of its own"),
         (lambda rows: rows.__delitem__(slice(5, None)), {}, r"train_dataset has 5 prompts, fewer than the 8"),
-        (
-            lambda rows: rows[1].update(family=None),
-            {"group_column": "family"},
-            r"labels must be of one kind",
-        ),
+        (lambda rows: rows[1].update(family=None), {"group_column": "family"}, "labels must be of one kind"),
     ],
 )
 def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, words):
@@ -302,21 +273,15 @@ def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, words):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gdro_method": "promt"}, r"gdro_method must be one of .*'promt'"),
-        ({"gdro_preset": "printed"}, r"gdro_preset must be one of"),
+        ({"gdro_method": "promt"}, r"method must be one of .*'promt'"),
+        ({"gdro_preset": "printed"}, r"preset must be one of"),
         ({"gdro_options": {"promt": {}}}, r"options of method 'both' .*promt"),
         ({"gdro_options": {"prompt": {"etta": 1}}}, r"prompt must be arguments of PromptGDRO, got .*etta"),
         ({"gdro_options": {"n_min": 5}}, r"mean_rollouts must be a number in \[5, 12\]"),
-        (
-            {"group_column": "family", "gdro_options": {"bins": {"edges": [0.5]}}},
-            r"arguments of StaticGroups",
-        ),
+        ({"group_column": "family", "gdro_options": {"bins": {"edges": [0.5]}}}, r"of StaticGroups"),
         ({"gdro_options": {"mean_rollouts": 6}}, r"gdro_options must be .*'mean_rollouts'"),
         ({"per_device_train_batch_size": 30}, r"divisible by num_generations"),
-        (
-            {"save_strategy": "steps", "save_steps": 3, "num_iterations": 2},
-            r"save_steps=3 .* must be a multiple",
-        ),
+        ({"save_strategy": "steps", "save_steps": 3, "num_iterations": 2}, r"save_steps=3 .* a multiple"),
         ({"advantage_clip": -1.0}, r"advantage_clip must be a number in \(0, inf\)"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, r"use 'sum_then_normalize'"),
     ],
@@ -332,8 +297,7 @@ def test_rewards_that_are_no_numbers(base, tmp_path, bad, method):
     def broken_reward(completions, **kwargs):
         return [1.0] * (len(completions) - 1) + [bad]
 
-    args = tiny_run.arguments(GDROConfig, tmp_path, gdro_method=method)
-    trainer = tiny_run.make_trainer(GDROTrainer, args, base, reward=broken_reward)
+    trainer = make(base, tmp_path, reward=broken_reward, gdro_method=method)
     before = [parameter.clone() for parameter in trainer.model.parameters()]
     with pytest.raises(ValueError, match=r"'broken_reward' gave None, NaN or infinity for 1 of 32"):
         trainer.train()

@@ -10,17 +10,16 @@ Axes: D digits of one family (0 … n_digits - 1), P prompts, O operands of a pr
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-
-from gdro.checks import check_int, check_number
+from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -28,29 +27,24 @@ if TYPE_CHECKING:
 DIGITS = "0123456789"
 PAD_TOKEN = "<pad>"
 EOS_TOKEN = "<eos>"
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+Count = Annotated[int, Field(ge=1)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Family:
     """One skill: an operator with a table; a ValueError names a value outside its range."""
 
     name: str
-    operator: str  # one character, no digit, no space, none of ?=;
-    n_digits: int  # operands and results lie in 0 … n_digits - 1; the table has n_digits² facts
-    share: float  # of the training prompts, in (0, 1]
-    teacher_accuracy: float  # mean probability that the teacher states a fact correctly, in (0, 1)
+    operator: Annotated[str, Field(pattern=r"^[^\d\s?=;]$")]
+    n_digits: Annotated[int, Field(ge=2, le=len(DIGITS))]  # digits 0 … n_digits - 1; n_digits² facts
+    share: Annotated[float, Field(gt=0, le=1)]  # of the training prompts
+    # mean probability that the teacher states a fact correctly; at 0 sampling could not find it
+    teacher_accuracy: Annotated[float, Field(gt=0, lt=1)]
     table: str | None = None  # another family's name, to share its table; None for one of its own
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.operator, str) or not re.fullmatch(r"[^\d\s?=;]", self.operator):
-            raise ValueError(f"operator must be one sign, no digit and none of ?=;, got {self.operator!r}")
-        check_int("n_digits", self.n_digits, 2, len(DIGITS))
-        check_number("share", self.share, 0, 1, open_low=True)
-        # a fact that is never stated correctly could not be found by sampling
-        check_number("teacher_accuracy", self.teacher_accuracy, 0, 1, open_low=True, open_high=True)
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class ChainSpec:
     """What the task is, before anything is drawn.
 
@@ -59,10 +53,10 @@ class ChainSpec:
     """
 
     families: tuple[Family, ...]  # their shares sum to 1, their names and operators differ
-    n_operands: int = 3  # of a prompt; a chain has n_operands - 1 steps
-    n_train: int = 1000  # distinct training prompts, over all families
-    n_eval_per_family: int = 40  # distinct prompts, none of them trained on
-    accuracy_concentration: float = 12.0
+    n_operands: Annotated[int, Field(ge=2)] = 3  # of a prompt; a chain has n_operands - 1 steps
+    n_train: Count = 1000  # distinct training prompts, over all families
+    n_eval_per_family: Count = 40  # distinct prompts, none of them trained on
+    accuracy_concentration: Annotated[float, Field(gt=0)] = 12.0
 
     def __post_init__(self) -> None:
         for field in ("name", "operator"):
@@ -70,9 +64,6 @@ class ChainSpec:
                 raise ValueError(f"families must differ in their {field}s, got {values}")
         if abs((total := sum(family.share for family in self.families)) - 1) > 1e-9:
             raise ValueError(f"families must have shares that sum to 1, got {total:g}; scale them")
-        for field, least in {"n_operands": 2, "n_train": 1, "n_eval_per_family": 1}.items():
-            check_int(field, getattr(self, field), least)
-        check_number("accuracy_concentration", self.accuracy_concentration, 0, open_low=True)
         digits = {family.name: family.n_digits for family in self.families if family.table is None}
         for family, count in zip(self.families, train_counts(self.families, self.n_train), strict=True):
             if family.table is not None and digits.get(family.table) != family.n_digits:
@@ -88,11 +79,8 @@ class ChainSpec:
     @classmethod
     def from_dict(cls, world: Mapping[str, Any]) -> ChainSpec:
         """Make a spec from plain values, as read from YAML; a ``name`` of the whole is allowed."""
-        try:
-            families = tuple(Family(**family) for family in world["families"])
-            return cls(**{key: world[key] for key in world if key != "name"} | {"families": families})
-        except (KeyError, TypeError) as error:  # missing and unknown keys
-            raise ValueError(f"world must hold the fields of ChainSpec and Family: {error}") from error
+        fields = {key: value for key, value in world.items() if key != "name"}
+        return TypeAdapter(cls).validate_json(json.dumps(fields))
 
     @property
     def max_completion_tokens(self) -> int:
@@ -100,7 +88,7 @@ class ChainSpec:
         return 6 * (self.n_operands - 1)  # a step is "a*b=c" and a ";" or the end-of-text token
 
 
-@dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class ChainTask:
     """A drawn task: the tables, what the teacher knows of them, and the two splits.
 
@@ -117,9 +105,9 @@ class ChainTask:
     def fingerprint(self) -> str:
         """SHA-256, in hex, of all that the teacher depends on: not of the training split."""
         # a table of None is left out, as before there were shared tables: cached bases stay valid
-        families = [{k: v for k, v in vars(family).items() if v is not None} for family in self.spec.families]
+        families = [dataclasses.asdict(family) for family in self.spec.families]
         content = {
-            "families": families,
+            "families": [{k: v for k, v in family.items() if v is not None} for family in families],
             "n_operands": self.spec.n_operands,
             "tables": [table_DD.tolist() for table_DD in self.tables],
             "accuracies": [accuracy_DD.tolist() for accuracy_DD in self.accuracies],
@@ -185,7 +173,6 @@ def teach(task: ChainTask, rng: np.random.Generator, n: int) -> tuple[list[str],
     never from the evaluation split. At each step the teacher states the fact with that fact's accuracy,
     else another digit of the family, and continues from what it said.
     """
-    check_int("n", n, 1)
     spec = task.spec
     eval_uids = np.array([row["uid"] for row in task.eval])
     family_P = rng.integers(len(spec.families), size=n)

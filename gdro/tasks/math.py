@@ -84,7 +84,7 @@ def load_math(
     if check_answers and not spec.wrong_answers:
         pairs = [(boxed(row["answer"]), None) for row in rows.values()]
         outcomes = MathReward(time_limit=ANSWER_SECONDS).verify(pairs)
-        for uid in [uid for uid, outcome in zip(rows, outcomes, strict=True) if outcome != "gold"]:
+        for uid in [uid for uid, outcome in zip(rows, outcomes, strict=True) if outcome != "correct"]:
             dropped.append(f"{uid}: math-verify cannot use its answer {rows.pop(uid)['answer']!r}")
     if not rows:
         where = path or spec.hub_id
@@ -106,10 +106,7 @@ def _open_source(spec: MathSpec, path: str | Path | None) -> Iterable[Mapping]:
         return datasets.load_dataset(str(path), config, split=spec.split)
     if not path.is_file() or path.suffix not in kinds:
         raise ValueError(f"path must be a .jsonl or .parquet file or a folder, got {path}")
-    try:
-        return datasets.load_dataset(kinds[path.suffix], data_files=str(path), split="train")
-    except datasets.exceptions.DatasetGenerationError as error:
-        raise ValueError(f"{path} cannot be read: {error.__cause__}; fix it") from error
+    return datasets.load_dataset(kinds[path.suffix], data_files=str(path), split="train")
 
 
 def _read_row(name: str, raw: Mapping) -> dict[str, Any]:
@@ -134,5 +131,6 @@ def _read_row(name: str, raw: Mapping) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    parts = value if isinstance(value, list) else [value]
-    return ", ".join("" if part is None else str(part).strip() for part in parts)
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    return "" if value is None else str(value).strip()

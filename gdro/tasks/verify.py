@@ -21,7 +21,7 @@ WORKERS = 8  # they share memory, and slow answers overlap
 MEMORY_BYTES = 2 * 2**30  # of one worker; a runaway computation becomes a MemoryError
 TINY, TINY_TOLERANCE = 1e-4, 0.01
 # by the number that a worker reports; nothing is reported yet at 0
-OUTCOMES = ("", "correct", "wrong", "unparsed", "error", "gold", "bad_gold", "timeout", "crash")
+OUTCOMES = ("", "correct", "wrong", "unparsed", "error", "bad_gold", "timeout", "crash")
 WARM_UP = ("\\frac{x}{2}", "0.5 x", "2\\sqrt{3}", "\\sqrt{12}", "(x-1)(x+1)", "x^2", "[2,3)", "\\{2,3\\}")
 
 
@@ -36,7 +36,7 @@ def outcome(gold: str, answer: str | None) -> str:
         return "bad_gold"
     if answer is None:
         outcome(gold, "\\boxed{7}")  # should no comparison with it ever end, that comes to light here
-        return "gold" if outcome(gold, gold) == "correct" else "bad_gold"
+        answer = gold
     answers, failed = parse(answer, parsing_timeout=None), False
     # pair by pair: math-verify's own loop takes a failed comparison for an unequal one in silence
     for wanted, given in itertools.product(golds, answers):
