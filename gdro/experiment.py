@@ -117,6 +117,7 @@ def training_arguments(
         "gdro_options": chosen.options,
         "group_column": chosen.groups,
         "save_strategy": "steps",
+        "load_best_model_at_end": False,  # what is evaluated in the end is the last
     }
     defaults = {
         "save_total_limit": 2,
@@ -128,7 +129,7 @@ def training_arguments(
         "ddp_find_unused_parameters": False,
         "vllm_max_model_length": sum(lengths) if settings.use_vllm else None,
     }
-    given = settings.model_dump(exclude={"prompts_per_step", "updates_per_step"})
+    given = settings.model_dump(exclude={"prompts_per_step", "updates_per_step", "eval_prompts"})
     given["per_device_train_batch_size"] = micro_batch
     types = get_type_hints(GDROConfig)
     try:
@@ -160,8 +161,13 @@ class Training:
     ) -> None:
         self.profile, self.variant, self.seed = profile, variant, seed
         self.folder, self.cache_dir, self._settings = folder, cache_dir, profile.train_of(variant)
-        self.source, _, self.data = _start(profile, variant, cache_dir)
-        self._lengths = self.data.max_prompt_tokens, self.data.max_completion_tokens
+        self.source, tokenizer, self.data = _start(profile, variant, cache_dir)
+        self._lengths, self._eval_rows = (self.data.max_prompt_tokens, self.data.max_completion_tokens), []
+        if self._settings.eval_strategy != "no":
+            held_out = load_split(profile.task, tokenizer, held_out=True)
+            self._lengths = max(self._lengths[0], held_out.max_prompt_tokens), self._lengths[1]
+            rows, number = held_out.rows, min(self._settings.eval_prompts, len(held_out.rows))
+            self._eval_rows = [rows[place * len(rows) // number] for place in range(number)]
         self.model_options = profile.model_of(variant).model_dump(exclude={"source"})
         self.model_options |= {"seed": seed, "max_length": sum(self._lengths)}
         self.launched = profile.launch.processes > 1 or profile.launch.config is not None
@@ -171,6 +177,13 @@ class Training:
     def done(self) -> bool:
         """Whether the folder holds this very training, whole."""
         return _training(self.folder).get("identity") == self._identity
+
+    @property
+    def eval_dataset(self) -> Any:
+        """Held-out prompts, evenly from all of them, where train.eval_strategy asks for them."""
+        from datasets import Dataset
+
+        return Dataset.from_list(self._eval_rows) if self._eval_rows else None
 
     def arguments(self) -> Any:
         """The profile's `train:` block, as a GDROConfig."""
@@ -195,6 +208,7 @@ class Training:
             self.data.reward,
             args=self.arguments(),
             train_dataset=Dataset.from_list(self.data.rows),
+            eval_dataset=self.eval_dataset,
             processing_class=loaded.tokenizer,
             peft_config=loaded.peft_config,
             callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}")],
@@ -231,6 +245,11 @@ class Training:
             "seconds": trainer.seconds,
             "processes": trainer.accelerator.num_processes,
             "peak_memory_gib": max(memories) or None,
+            "evaluations": [
+                {"step": row["step"], "reward": row["eval_reward"], "seconds": row["eval_runtime"]}
+                for row in trainer.state.log_history
+                if "eval_reward" in row
+            ],
             "train_data": self.data.report() | {"outcomes": totals},
         }
         replace_text(self.folder / "training.json", json.dumps(report | _machine()))

@@ -77,8 +77,9 @@ class ModelChoice(_Strict):
 class TrainChoice(_Strict):
     """GDROConfig's fields; those named here have another default or a narrower domain than TRL's.
 
-    Our own two: prompts_per_step, the prompts of one generation batch, and updates_per_step, the optimizer
-    steps that share it. per_device_train_batch_size: None for all of a process's share.
+    Our own three: prompts_per_step, the prompts of one generation batch; updates_per_step, the optimizer
+    steps that share it; eval_prompts, the held-out prompts that TRL evaluates on where eval_strategy asks it
+    to. per_device_train_batch_size: None for all of a process's share.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -99,6 +100,8 @@ class TrainChoice(_Strict):
     top_k: NotNegative = 0
     loss_type: Literal["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "sapo", "vespo"] = "dapo"
     use_vllm: bool = False
+    eval_strategy: Literal["no", "steps", "epoch"] = "no"
+    eval_prompts: Count = 128
 
     @property
     def generation_batches(self) -> int:
@@ -246,7 +249,8 @@ class Profile(_Strict):
         settings = self.model_dump(include={"task", "base", "evaluation"})
         if not evaluated:
             settings.pop("evaluation")
-            settings["task"].pop("evaluate", None)
+            if variant == BASE or self.train_of(variant).eval_strategy == "no":
+                settings["task"].pop("evaluate", None)
         settings["model"] = self.model_of(variant).model_dump()
         if variant != BASE:
             settings |= self._variant(variant).model_dump(include={"method", "preset", "options", "groups"})

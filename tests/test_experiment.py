@@ -162,6 +162,34 @@ def test_several_updates_share_a_generation_batch(made, tmp_path):
     assert profile.train.budget == 3 * 8 * 4
 
 
+@pytest.mark.slow
+def test_evaluations_while_training_reach_the_report_and_not_the_controller(made, tmp_path, monkeypatch):
+    evaluated = {"eval_strategy": "steps", "eval_steps": 2, "eval_prompts": 8}
+    profile = profile_of(tmp_path, train=SMALL_PROFILE["train"] | evaluated)
+    trainers, run = [], (profile, "both", 0, tmp_path / "run", made[2])
+
+    def stop(training, trainer):
+        trainers.append(trainer)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment.Training, "save", stop)
+        with pytest.raises(KeyboardInterrupt):
+            experiment.train(*run)
+    [trainer] = trainers
+    held_out = trainer.eval_dataset["uid"]
+    known = trainer.controller.bins.table.state_dict()["keys_D"]
+    assert (len(held_out), len(known)) == (8, 6 * 8)
+    assert set(known.tolist()) <= set(trainer.train_dataset["uid"]) - set(held_out)
+    assert len(set(trainer.eval_dataset["family"])) == 6  # of all that is held out
+    assert len(experiment.train(*run)) == 6  # with nothing left to train
+    rows = read_manifest(tmp_path / "run" / "training.json")["evaluations"]
+    logged = [row for row in trainer.state.log_history if "eval_reward" in row]
+    assert [(row["step"], row["reward"]) for row in rows] == [
+        (s, logged[s // 2 - 1]["eval_reward"]) for s in (2, 4, 6)
+    ]
+
+
 def test_two_trainings_in_one_folder_are_refused(tmp_path):
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -291,6 +319,7 @@ def test_yaml_that_could_mean_something_else_is_refused(tmp_path, text, message)
         ({"max_grad_norm": float("inf")}, "max_grad_norm is inf: Input should be a finite number"),
         ({"num_completions_to_print": 1.5}, "num_completions_to_print is 1.5"),
         ({"use_liger_kernel": "yes"}, "use_liger_kernel is 'yes'"),
+        ({"load_best_model_at_end": True}, "load_best_model_at_end follows from the rest"),
         ({"seed": 3}, "seed follows from the rest of the profile"),
         ({"advantage_std": "smaple"}, "advantage_std must be one of"),
         ({"lr_scheduler_type": "constnat"}, "constnat"),
