@@ -4,13 +4,17 @@ Both engines divide logits by the temperature, then apply top-k, then top-p. vLL
 its process ends, so use it in a process of its own, as the jobs of :mod:`gdro.experiment` are.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gdro.checks import check_array
+from gdro.lifetime import end_with_parent
 from gdro.models import stop_tokens
 from gdro.tasks import prompt_ids
 
@@ -27,6 +31,7 @@ def evaluate_model(
     *,
     engine: str = "hf",
     samples: int,
+    data_parallel_size: int = 1,
     **options: Any,
 ) -> list[dict[str, Any]]:
     """Return a row for each prompt: uid, family, dataset where it has one, successes, trials, tokens.
@@ -38,12 +43,17 @@ def evaluate_model(
             column that a row lacks is None.
         engine: "hf" or "vllm".
         samples: of each prompt.
+        data_parallel_size: processes that share the prompts, each with `tensor_parallel_size` GPUs. More than
+            one need a main module that can be imported.
         options: max_new_tokens, temperature, and over DEFAULTS what they name; batch_size is for "hf", the
             last two for "vllm".
     """
     options, generate = DEFAULTS | options, {"hf": _by_transformers, "vllm": _by_vllm}[engine]
     ids = prompt_ids(tokenizer, [row["prompt"] for row in rows])
-    tokens_R = generate(model, tokenizer, ids, samples, **options)
+    if data_parallel_size == 1:
+        tokens_R = generate(model, tokenizer, ids, samples, **options)
+    else:
+        tokens_R = _by_processes(generate, data_parallel_size, model, tokenizer, ids, samples, **options)
     rows_R = [row for row in rows for _ in range(samples)]
     completions = [
         text if isinstance(row["prompt"], str) else [{"role": "assistant", "content": text}]
@@ -59,6 +69,50 @@ def evaluate_model(
         | {"tokens": sum(map(len, tokens_R[place * samples : (place + 1) * samples]))}
         for place, row in enumerate(rows)
     ]
+
+
+def _by_processes(
+    generate: Callable[..., Tokens],
+    processes: int,
+    folder: str | Path,
+    tokenizer: Any,
+    ids: Tokens,
+    samples: int,
+    **options: Any,
+) -> Tokens:
+    """The same by `generate` in n processes, each with every n-th prompt, and GPUs and a seed of its own."""
+    processes, each = min(processes, len(ids)), options["tensor_parallel_size"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+    devices = visible.split(",")
+    if torch.cuda.is_available() and len(devices) < processes * each:
+        needed = f"evaluation.data_parallel_size={processes} × tensor_parallel_size={each}"
+        raise ValueError(
+            f"{needed} are more GPUs than the {len(devices)} that are visible; lower one of them"
+        )
+    tokens_PS: list[Tokens] = [[] for _ in ids]
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        jobs = [
+            pool.submit(
+                _in_a_process,
+                ",".join(devices[rank * each : (rank + 1) * each]),
+                generate,
+                (folder, tokenizer, ids[rank::processes], samples),
+                options | {"seed": options["seed"] * processes + rank},
+            )
+            for rank in range(processes)
+        ]
+        for rank, job in enumerate(jobs):
+            tokens_PS[rank::processes] = job.result()
+    return [tokens for tokens_S in tokens_PS for tokens in tokens_S]
+
+
+def _in_a_process(
+    devices: str, generate: Callable[..., Tokens], arguments: tuple, options: dict
+) -> list[Tokens]:
+    end_with_parent()
+    os.environ["CUDA_VISIBLE_DEVICES"] = devices  # before CUDA starts
+    tokens_R, samples = generate(*arguments, **options), arguments[-1]
+    return [tokens_R[start : start + samples] for start in range(0, len(tokens_R), samples)]
 
 
 def _by_transformers(

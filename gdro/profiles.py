@@ -128,7 +128,10 @@ class TrainChoice(_Strict):
 
 
 class EvaluationChoice(_Strict):
-    """Samples of each held-out prompt. batch_size is for engine "hf", the last two for "vllm"."""
+    """Samples of each held-out prompt; batch_size is for engine "hf".
+
+    data_parallel_size: processes that share the prompts; with "vllm", each has tensor_parallel_size GPUs.
+    """
 
     engine: Literal["hf", "vllm"] = "hf"
     samples: Count = 8
@@ -139,6 +142,12 @@ class EvaluationChoice(_Strict):
     batch_size: Count = 240
     gpu_memory_utilization: Part = 0.9
     tensor_parallel_size: Count = 1
+    data_parallel_size: Count = 1
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that an evaluation takes."""
+        return self.data_parallel_size * self.tensor_parallel_size
 
 
 class LaunchChoice(_Strict):
@@ -190,6 +199,8 @@ class Profile(_Strict):
         labels = [self.label(variant) for variant in self.variants]
         if self.evaluation.samples < self.evaluation.k:
             raise ValueError("evaluation.k needs as many evaluation.samples")
+        if 0 < self.gpus < self.evaluation.gpus:
+            raise ValueError(f"evaluation takes {self.evaluation.gpus} GPUs, and gpus is {self.gpus}")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must differ, got {self.seeds}")
         if self.task.kind == "math" and self.model.source is None:

@@ -160,11 +160,12 @@ def test_a_launched_training_that_fails_ends_the_run(tmp_path, cache):
 
 
 @needs_vllm
-@pytest.mark.parametrize("kind", ["full", "lora"])
-def test_evaluation_by_vllm(tmp_path, cache, kind):
+@pytest.mark.parametrize(("kind", "processes"), [("full", 2), ("lora", 1)])
+def test_evaluation_by_vllm(tmp_path, cache, kind, processes):
     evaluation = {"engine": "vllm", "samples": 4, "k": 4, "temperature": 0.6, "top_p": 0.8, "top_k": 20}
+    evaluation["data_parallel_size"] = processes
     evaluation["gpu_memory_utilization"] = 0.2  # on a CPU: of the machine's memory
     fields = CHAIN | {"evaluation": evaluation, "model": {"kind": kind, "dtype": "float32"}}
     _, _, rows = train(tmp_path, cache, fields)
-    assert len(rows) == 6 * 4
+    assert len({row["uid"] for row in rows}) == len(rows) == 6 * 4
     assert all(0 < row["tokens"] <= 4 * 12 for row in rows)

@@ -195,6 +195,23 @@ def test_counts_and_what_the_reward_receives(monkeypatch):
         evaluated(monkeypatch, rows, lambda **_: [None, 1.0, 1.0, 1.0], ["x"] * 4)
 
 
+def test_processes_share_the_prompts(model_folder):
+    """Each prompt is sampled once, and its completions are its own, whichever process had it."""
+    _, tokenizer = load(model_folder)
+    rows = [{"prompt": prompt, "uid": uid} for uid, prompt in enumerate([*PROMPTS, "b c"])]
+    seen = []
+
+    def reward(prompts, completions, **_):
+        seen.append((prompts, completions))
+        return [0.0] * len(prompts)
+
+    greedy = {"samples": 2, "max_new_tokens": 8, "temperature": 1.0, "top_k": 1}
+    for processes in (1, 2):
+        evaluate_model(model_folder, tokenizer, rows, reward, data_parallel_size=processes, **greedy)
+    assert seen[0] == seen[1]
+    assert len(set(map(str, seen[0][1]))) > 2
+
+
 def test_padding_that_is_also_the_end_is_not_counted(model_folder, tmp_path):
     model, tokenizer = load(model_folder)
     with torch.no_grad():
