@@ -74,6 +74,7 @@ rule train:
         settings=lambda run: settings(run.variant, evaluated=False),
     resources:
         gpu=profile.gpus,
+        runtime=round(60 * profile.hours),
         nodes=1,
         cpus_per_gpu=8 if profile.gpus else 0,
     log:

@@ -81,15 +81,18 @@ def train(
 ) -> list[dict[str, Any]]:
     """Train one variant with one seed, or find it trained, and return its record.
 
+    Of several machines (`launch`), each is to call it, and all but the first return nothing.
+
     Raises:
         ValueError: for options that TRL refuses, and a folder in which another process trains.
         RuntimeError: where launched processes fail, or the record is not that of the profile's budget.
     """
-    with only_training_in(Path(folder)):
+    machine = profile.launch.machine
+    with only_training_in(Path(folder), machine):
         training = Training(profile, variant, seed, Path(folder), cache_dir)
         if not training.done:
             (training.launch if training.launched else training.run)()
-    return training.record()
+    return training.record() if machine == 0 else []
 
 
 def training_arguments(
@@ -170,6 +173,7 @@ class Training:
             self._eval_rows = [rows[place * len(rows) // number] for place in range(number)]
         self.model_options = profile.model_of(variant).model_dump(exclude={"source"})
         self.model_options |= {"seed": seed, "max_length": sum(self._lengths)}
+        self._profile_file = folder / f"profile{profile.launch.machine or ''}.yaml"
         self.launched = profile.launch.processes > 1 or profile.launch.config is not None
         self._identity = _identity(profile, variant, seed, self.data)
 
@@ -256,18 +260,23 @@ class Training:
         for leftover in self.folder.glob("checkpoints-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
-    def launch(self) -> None:
-        """Train on the processes that the profile asks for."""
-        launch, profile_file = self.profile.launch, self.folder / "profile.yaml"
-        replace_text(profile_file, self.profile.model_dump_json())  # JSON is YAML
+    def command(self) -> list[str]:
+        """What `launch` runs."""
+        launch = self.profile.launch
         launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", launch.processes]
         if launch.config is not None:
             launcher = ["accelerate.commands.launch", "--config_file", repository() / launch.config]
             launcher += ["--num_processes", launch.processes]
-        work = ["-m", "gdro.experiment", "work", profile_file, self.variant, self.seed, self.folder]
+            launcher += [f"--{name}={value}" for name, value in launch.options.items()]
+        work = ["-m", "gdro.experiment", "work", self._profile_file, self.variant, self.seed, self.folder]
         work += ["--cache-dir", self.cache_dir]
+        return [sys.executable, "-m", *map(str, launcher + work)]
+
+    def launch(self) -> None:
+        """Train on the processes that the profile asks for, or this machine's part of them."""
+        replace_text(self._profile_file, self.profile.model_dump_json())  # JSON is YAML
         # Jupyter shows what it prints; its processes end with it, and it ends if we are interrupted
-        run = subprocess.run([sys.executable, "-m", *map(str, launcher + work)], check=False)
+        run = subprocess.run(self.command(), check=False)
         if run.returncode:
             raise RuntimeError(
                 f"the launched training failed with exit code {run.returncode}; it says why above"
@@ -299,10 +308,10 @@ def _training(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def only_training_in(folder: Path) -> Iterator[None]:
-    """Refuse a second training in a folder. The lock ends with the process, however that ends."""
+def only_training_in(folder: Path, machine: int = 0) -> Iterator[None]:
+    """Refuse a machine's second training in a folder. The lock ends with the process, however that ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    with (folder / f".lock{machine or ''}").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -7,6 +7,7 @@ model before training.
 
 import hashlib
 import json
+import os
 import runpy
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -151,10 +152,25 @@ class EvaluationChoice(_Strict):
 
 
 class LaunchChoice(_Strict):
-    """Processes to train on. config: path of an accelerate configuration, such as those in configs/."""
+    """Processes to train on, of all machines. config: path of an accelerate configuration, as in configs/.
+
+    Further fields are options of `accelerate launch`, such as num_machines and machine_rank.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     processes: Count = 1
     config: str | None = None
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The further fields; a $NAME in one is a variable of the machine's environment."""
+        return {name: os.path.expandvars(str(value)) for name, value in (self.model_extra or {}).items()}
+
+    @property
+    def machine(self) -> int:
+        """Which of the machines this is."""
+        return int(self.options.get("machine_rank", 0))
 
 
 class Variant(_Strict):
@@ -176,8 +192,8 @@ class Variant(_Strict):
 class Profile(_Strict):
     """Everything about a kind of run.
 
-    methods_from: a Python file that registers methods of your own. gpus: what a scheduler reserves for one
-    training.
+    methods_from: a Python file that registers methods of your own. gpus, hours: what a scheduler reserves for
+    one training.
     """
 
     name: Name
@@ -190,6 +206,7 @@ class Profile(_Strict):
     evaluation: EvaluationChoice = EvaluationChoice()
     launch: LaunchChoice = LaunchChoice()
     gpus: NotNegative = 0
+    hours: Positive = 1.0
     variants: dict[Name, Variant] = Field(min_length=1)
     seeds: list[NotNegative] = Field(min_length=1)
 
@@ -207,6 +224,8 @@ class Profile(_Strict):
             raise ValueError("model.source must name a model for task.kind 'math': a folder or a hub id")
         if self.task.kind == "math" and self.task.train in self.task.evaluate:
             raise ValueError(f"task.evaluate names {self.task.train!r}, whose rows are trained on")
+        if self.launch.options and self.launch.config is None:
+            raise ValueError(f"launch.config must be given with {sorted(self.launch.options)}")
         if len(set(labels)) < len(labels):
             raise ValueError(f"variants need labels of their own, got {labels}")
         if RESERVED & set(self.variants):
