@@ -1,6 +1,7 @@
 """Profiles and the jobs of a run: what is refused, what a run depends on, what a killed one leaves."""
 
 import fcntl
+import re
 
 import pytest
 import yaml
@@ -14,6 +15,8 @@ from gdro.records import read_manifest, read_table
 pytestmark = pytest.mark.filterwarnings(
     "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
 )
+PROFILES = repository() / "profiles"
+GPU_BOX = (repository() / "docs" / "gpu-box.md").read_text()
 MATH = {"task": {"kind": "math"}, "model": {"source": "some/model"}}
 DIES = """
 import os
@@ -340,6 +343,26 @@ def test_training_options_reach_trl():
     assert (args.loss_type, args.advantage_clip) == ("grpo", 5.0)
     assert args.accelerator_config.gradient_accumulation_kwargs == {"sync_each_batch": True}
     assert args.gradient_accumulation_steps * args.per_device_train_batch_size == 256 * 4
+
+
+@pytest.mark.parametrize("block", re.findall("```yaml\n(.*?)```", GPU_BOX, re.DOTALL))
+def test_what_the_guide_to_the_gpu_box_says_of_profiles_is_valid(tmp_path, block):
+    fields, changes = (yaml.safe_load(text) for text in ((PROFILES / "gpu-8b.yaml").read_text(), block))
+    for name, change in changes.items():
+        fields[name] = fields.get(name, {}) | change if isinstance(change, dict) else change
+    (tmp_path / "guide.yaml").write_text(yaml.safe_dump(fields))
+    profile = load_profile(tmp_path / "guide.yaml")
+    args = experiment.training_arguments(profile, "prompt", 0, "unused", (1024, 3072))
+    assert all(getattr(args, name) == value for name, value in changes.get("train", {}).items())
+
+
+def test_the_guides_vllm_server_is_trls():
+    from transformers import HfArgumentParser
+    from trl.scripts.vllm_serve import ScriptArguments
+
+    [options] = re.findall(r"trl vllm-serve (--.*)", GPU_BOX)
+    [server] = HfArgumentParser(ScriptArguments).parse_args_into_dataclasses(options.split())
+    assert (server.data_parallel_size, server.max_model_len) == (8, 4096)
 
 
 def test_unknown_profile_and_variant():

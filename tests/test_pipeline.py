@@ -202,9 +202,10 @@ def test_a_failed_job_is_found_in_snakemakes_log():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("profile", "gpus"), [("smoke", {"0"}), ("gpu-smoke", {"1"}), ("gpu-8b", {"1", "8"})]
+    ("profile", "gpus", "minutes"),
+    [("smoke", {"0"}, "60"), ("gpu-smoke", {"1"}, "60"), ("gpu-8b", {"1", "8"}, "4320")],
 )
-def test_the_graph_can_be_handed_to_a_cluster(tmp_path, profile, gpus):
+def test_the_graph_can_be_handed_to_a_cluster(tmp_path, profile, gpus, minutes):
     pytest.importorskip("snakemake_executor_plugin_slurm", reason="the executor plugin is not installed")
     code, printed = run(
         "-m", "snakemake", "--cores", "2", "--dry-run", "--executor", "slurm", "--jobs", "4",
@@ -214,5 +215,7 @@ def test_the_graph_can_be_handed_to_a_cluster(tmp_path, profile, gpus):
     assert {"rule base", "rule train", "rule evaluate"} <= set(
         re.findall(r"rule (?:base|train|evaluate)", printed)
     )
-    assert set(re.findall(r"\bgpu=(\d+)", printed)) == gpus  # the evaluation takes one
+    assert set(re.findall(r"\bgpu=(\d+)", printed)) == gpus  # the base takes one
     assert "nodes=1" in printed
+    # of base, training and evaluation; of a training it is the profile's `hours`
+    assert set(re.findall(r"runtime=(\d+)", printed)) == {"30", minutes, "240"}
