@@ -325,7 +325,7 @@ def evaluate(
     """Evaluate the base, or what `train` left in `folder` (ValueError where that is not complete)."""
     from gdro.evaluate import evaluate_model
 
-    folder, choice = Path(folder), profile.evaluation
+    folder = Path(folder)
     trained = {} if variant == BASE else _training(folder)
     if variant != BASE and trained.get("settings") != profile.settings_of(variant, evaluated=False):
         name = profile.name
@@ -335,8 +335,8 @@ def evaluate(
     with tempfile.TemporaryDirectory() as merged:
         if variant != BASE and profile.model_of(variant).kind.endswith("lora"):
             model = str(merged_model(source, model, merged))
-        options = choice.model_dump(exclude={"k"}) | {"max_new_tokens": data.max_completion_tokens}
-        evaluation = evaluate_model(model, tokenizer, data.rows, data.reward, seed=seed, **options)
+        given = profile.evaluation, model, tokenizer, data.rows, data.reward, data.max_completion_tokens
+        evaluation = evaluate_model(*given, seed)
     write_table(folder / "evaluation.jsonl", evaluation)
     settings, seconds = profile.settings_of(variant), {"evaluate": time.perf_counter() - began}
     whole = {"steps": 0, "rollouts": 0, "tokens": 0, "processes": 1, "peak_memory_gib": None} | _machine()
