@@ -20,8 +20,6 @@ from gdro.models import stop_tokens
 from gdro.profiles import EvaluationChoice
 from gdro.tasks import prompt_ids
 
-Tokens = list[list[int]]
-
 
 def evaluate_model(
     choice: EvaluationChoice,
@@ -79,15 +77,8 @@ def _part(processes, generate, choice, model, tokenizer, ids, max_new_tokens, se
     return generate(choice, model, tokenizer, ids[rank::processes], max_new_tokens, own_seed)
 
 
-def _by_transformers(
-    choice: EvaluationChoice,
-    folder: str | Path,
-    tokenizer: Any,
-    ids: Tokens,
-    max_new_tokens: int,
-    seed: int,
-) -> list[Tokens]:
-    """Tokens of the samples of each prompt, up to the one that ends them."""
+def _by_transformers(choice, folder, tokenizer, ids, max_new_tokens, seed):
+    """Tokens of the samples of each prompt, up to the one that ends them: a list for each of the `ids`."""
     from tqdm.auto import trange
     from transformers import AutoModelForCausalLM, GenerationConfig
 
@@ -100,7 +91,7 @@ def _by_transformers(
     own |= choice.model_dump(include={"temperature", "top_p", "top_k"}) | {"max_new_tokens": max_new_tokens}
     ends = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": stops}
     config, ids_R = GenerationConfig(**own | ends), [row for row in ids for _ in range(choice.samples)]
-    tokens_R: Tokens = []
+    tokens_R = []
     torch.manual_seed(seed)
     for start in trange(0, len(ids_R), choice.batch_size, desc="evaluate"):
         texts = {"input_ids": ids_R[start : start + choice.batch_size]}
@@ -114,14 +105,7 @@ def _by_transformers(
     return [tokens_R[place : place + choice.samples] for place in places]
 
 
-def _by_vllm(
-    choice: EvaluationChoice,
-    folder: str | Path,
-    tokenizer: Any,
-    ids: Tokens,
-    max_new_tokens: int,
-    seed: int,
-) -> list[Tokens]:
+def _by_vllm(choice, folder, tokenizer, ids, max_new_tokens, seed):
     """The same with vLLM, which makes batches itself."""
     import vllm
 

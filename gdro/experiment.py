@@ -155,6 +155,7 @@ class Training:
     Attributes:
         source: the model to train, a folder or hub id.
         data: prompts and reward.
+        eval_dataset: held-out prompts, where train.eval_strategy asks for them.
         model_options: arguments of `load_model`, the profile's `model:` block.
         launched: whether the profile asks for processes of its own.
     """
@@ -165,12 +166,15 @@ class Training:
         self.profile, self.variant, self.seed = profile, variant, seed
         self.folder, self.cache_dir, self._settings = folder, cache_dir, profile.train_of(variant)
         self.source, tokenizer, self.data = _start(profile, variant, cache_dir)
-        self._lengths, self._eval_rows = (self.data.max_prompt_tokens, self.data.max_completion_tokens), []
+        longest, self.eval_dataset = self.data.max_prompt_tokens, None
         if self._settings.eval_strategy != "no":
+            from datasets import Dataset
+
             held_out = load_split(profile.task, tokenizer, held_out=True)
-            self._lengths = max(self._lengths[0], held_out.max_prompt_tokens), self._lengths[1]
-            rows, number = held_out.rows, min(self._settings.eval_prompts, len(held_out.rows))
-            self._eval_rows = [rows[place * len(rows) // number] for place in range(number)]
+            every = -(-len(held_out.rows) // self._settings.eval_prompts)  # evenly from all of them
+            self.eval_dataset = Dataset.from_list(held_out.rows[::every])
+            longest = max(longest, held_out.max_prompt_tokens)
+        self._lengths = longest, self.data.max_completion_tokens
         self.model_options = profile.model_of(variant).model_dump(exclude={"source"})
         self.model_options |= {"seed": seed, "max_length": sum(self._lengths)}
         self._profile_file = folder / f"profile{profile.launch.machine or ''}.yaml"
@@ -181,13 +185,6 @@ class Training:
     def done(self) -> bool:
         """Whether the folder holds this very training, whole."""
         return _training(self.folder).get("identity") == self._identity
-
-    @property
-    def eval_dataset(self) -> Any:
-        """Held-out prompts, evenly from all of them, where train.eval_strategy asks for them."""
-        from datasets import Dataset
-
-        return Dataset.from_list(self._eval_rows) if self._eval_rows else None
 
     def arguments(self) -> Any:
         """The profile's `train:` block, as a GDROConfig."""

