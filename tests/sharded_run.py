@@ -77,11 +77,6 @@ def as_if_gpus(self):
     self.device, self.distributed_type = torch.device("cpu"), DistributedType.MULTI_GPU
 
 
-if os.environ.get("ACCELERATE_USE_FSDP") == "true":
-    PartialState.set_device = as_if_gpus
-gdro.trainer.GDROTrainer = SharedSampling
-
-
 def compare_savings(base, folder):
     import tiny_run
     from torch.distributed.tensor import DTensor
@@ -115,6 +110,9 @@ def correct(completions, answer, **kwargs):
 
 
 if __name__ == "__main__":
+    if os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        PartialState.set_device = as_if_gpus
+    gdro.trainer.GDROTrainer = SharedSampling
     options = [option for option in sys.argv[1:] if option.startswith("--die=")]
     SharedSampling.die_at = options[0].removeprefix("--die=") if options else None
     if sys.argv[1] == "savings":
