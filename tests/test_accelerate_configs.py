@@ -76,9 +76,9 @@ def test_what_a_sharded_run_must_not_lack():
 def launch(base, tmp_path, monkeypatch):
     """Train by a shipped configuration, as `Training.launch` does, on as many machines as it says."""
 
-    def launched(name, folder, processes=2, machines=1, die=""):
+    def launched(name, folder, machines=1, die=""):
         options = {
-            "processes": processes,
+            "processes": 2,
             "config": f"configs/accelerate/{name}.yaml",
             "mixed_precision": "no",
         }
@@ -114,12 +114,19 @@ def launch(base, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_two_machines_and_two_shards_train_as_one_process_does(base, tmp_path, launch):
-    runs = {"one": ("ddp", 1, 1), "two": ("ddp", 2, 2), "sharded": ("fsdp2", 2, 1)}
-    folders = [tmp_path / name for name in runs]
-    for folder, (name, processes, machines) in zip(folders, runs.values(), strict=True):
-        launch(name, folder, processes, machines)
-        assert read_manifest(folder / "training.json")["processes"] == processes
+@pytest.mark.usefixtures("one_thread")
+def test_two_machines_and_two_shards_train_as_one_process_does(base, tmp_path, launch, monkeypatch):
+    import sharded_run
+
+    folders = [tmp_path / name for name in ("one", "two", "sharded")]
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(PROFILE | {"model": {"source": str(base)}}))
+    with monkeypatch.context() as patch:
+        patch.setattr("gdro.trainer.GDROTrainer", sharded_run.SharedSampling)
+        experiment.train(load_profile(tmp_path / "one.yaml"), "both", 0, folders[0])
+    launch("ddp", folders[1], machines=2)
+    launch("fsdp2", folders[2])
+    processes = [read_manifest(folder / "training.json")["processes"] for folder in folders]
+    assert processes == [1, 2, 2]
     records = [read_table(folder / "record.jsonl") for folder in folders]
     assert records[0] == records[1] == records[2]
     states = [file.read_text() for folder in folders for file in folder.glob("controller*")]
