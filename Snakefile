@@ -19,7 +19,6 @@ RUNS = config.setdefault("runs", f"runs/{profile.name}")
 RUN = RUNS + "/{variant}/seed{seed}"
 BASE_MODEL = f"{RUNS}/base/model.txt"
 BASE_RUN = f"{RUNS}/base/seed{profile.seeds[0]}/manifest.json"
-EVALUATION_GPUS = min(profile.gpus, profile.evaluation.tensor_parallel_size)
 RUN_NOTEBOOK = "exec python -m gdro.notebooks --log-output"  # exec: it ends when snakemake does
 
 
@@ -75,6 +74,7 @@ rule train:
         settings=lambda run: settings(run.variant, evaluated=False),
     resources:
         gpu=profile.gpus,
+        runtime=round(60 * profile.hours),
         nodes=1,
         cpus_per_gpu=8 if profile.gpus else 0,
     log:
@@ -93,7 +93,7 @@ rule evaluate:
     params:
         settings=lambda run: settings(run.variant, evaluated=True),
     resources:
-        gpu=EVALUATION_GPUS,
+        gpu=min(profile.gpus, profile.evaluation.gpus),
         nodes=1,
         cpus_per_gpu=8 if profile.gpus else 0,
     log:

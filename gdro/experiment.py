@@ -81,15 +81,18 @@ def train(
 ) -> list[dict[str, Any]]:
     """Train one variant with one seed, or find it trained, and return its record.
 
+    Of several machines (`launch`), each is to call it, and all but the first return nothing.
+
     Raises:
         ValueError: for options that TRL refuses, and a folder in which another process trains.
         RuntimeError: where launched processes fail, or the record is not that of the profile's budget.
     """
-    with only_training_in(Path(folder)):
+    machine = profile.launch.machine
+    with only_training_in(Path(folder), machine):
         training = Training(profile, variant, seed, Path(folder), cache_dir)
         if not training.done:
             (training.launch if training.launched else training.run)()
-    return training.record()
+    return training.record() if machine == 0 else []
 
 
 def training_arguments(
@@ -117,6 +120,7 @@ def training_arguments(
         "gdro_options": chosen.options,
         "group_column": chosen.groups,
         "save_strategy": "steps",
+        "load_best_model_at_end": False,  # what is evaluated in the end is the last
     }
     defaults = {
         "save_total_limit": 2,
@@ -128,7 +132,7 @@ def training_arguments(
         "ddp_find_unused_parameters": False,
         "vllm_max_model_length": sum(lengths) if settings.use_vllm else None,
     }
-    given = settings.model_dump(exclude={"prompts_per_step", "updates_per_step"})
+    given = settings.model_dump(exclude={"prompts_per_step", "updates_per_step", "eval_prompts"})
     given["per_device_train_batch_size"] = micro_batch
     types = get_type_hints(GDROConfig)
     try:
@@ -151,6 +155,7 @@ class Training:
     Attributes:
         source: the model to train, a folder or hub id.
         data: prompts and reward.
+        eval_dataset: held-out prompts, where train.eval_strategy asks for them.
         model_options: arguments of `load_model`, the profile's `model:` block.
         launched: whether the profile asks for processes of its own.
     """
@@ -160,10 +165,19 @@ class Training:
     ) -> None:
         self.profile, self.variant, self.seed = profile, variant, seed
         self.folder, self.cache_dir, self._settings = folder, cache_dir, profile.train_of(variant)
-        self.source, _, self.data = _start(profile, variant, cache_dir)
-        self._lengths = self.data.max_prompt_tokens, self.data.max_completion_tokens
+        self.source, tokenizer, self.data = _start(profile, variant, cache_dir)
+        longest, self.eval_dataset = self.data.max_prompt_tokens, None
+        if self._settings.eval_strategy != "no":
+            from datasets import Dataset
+
+            held_out = load_split(profile.task, tokenizer, held_out=True)
+            every = -(-len(held_out.rows) // self._settings.eval_prompts)  # evenly from all of them
+            self.eval_dataset = Dataset.from_list(held_out.rows[::every])
+            longest = max(longest, held_out.max_prompt_tokens)
+        self._lengths = longest, self.data.max_completion_tokens
         self.model_options = profile.model_of(variant).model_dump(exclude={"source"})
         self.model_options |= {"seed": seed, "max_length": sum(self._lengths)}
+        self._profile_file = folder / f"profile{profile.launch.machine or ''}.yaml"
         self.launched = profile.launch.processes > 1 or profile.launch.config is not None
         self._identity = _identity(profile, variant, seed, self.data)
 
@@ -195,6 +209,7 @@ class Training:
             self.data.reward,
             args=self.arguments(),
             train_dataset=Dataset.from_list(self.data.rows),
+            eval_dataset=self.eval_dataset,
             processing_class=loaded.tokenizer,
             peft_config=loaded.peft_config,
             callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}")],
@@ -231,24 +246,34 @@ class Training:
             "seconds": trainer.seconds,
             "processes": trainer.accelerator.num_processes,
             "peak_memory_gib": max(memories) or None,
+            "evaluations": [
+                {"step": row["step"], "reward": row["eval_reward"], "seconds": row["eval_runtime"]}
+                for row in trainer.state.log_history
+                if "eval_reward" in row
+            ],
             "train_data": self.data.report() | {"outcomes": totals},
         }
         replace_text(self.folder / "training.json", json.dumps(report | _machine()))
         for leftover in self.folder.glob("checkpoints-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
-    def launch(self) -> None:
-        """Train on the processes that the profile asks for."""
-        launch, profile_file = self.profile.launch, self.folder / "profile.yaml"
-        replace_text(profile_file, self.profile.model_dump_json())  # JSON is YAML
+    def command(self) -> list[str]:
+        """What `launch` runs."""
+        launch = self.profile.launch
         launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", launch.processes]
         if launch.config is not None:
             launcher = ["accelerate.commands.launch", "--config_file", repository() / launch.config]
             launcher += ["--num_processes", launch.processes]
-        work = ["-m", "gdro.experiment", "work", profile_file, self.variant, self.seed, self.folder]
+            launcher += [f"--{name}={value}" for name, value in launch.options.items()]
+        work = ["-m", "gdro.experiment", "work", self._profile_file, self.variant, self.seed, self.folder]
         work += ["--cache-dir", self.cache_dir]
+        return [sys.executable, "-m", *map(str, launcher + work)]
+
+    def launch(self) -> None:
+        """Train on the processes that the profile asks for, or this machine's part of them."""
+        replace_text(self._profile_file, self.profile.model_dump_json())  # JSON is YAML
         # Jupyter shows what it prints; its processes end with it, and it ends if we are interrupted
-        run = subprocess.run([sys.executable, "-m", *map(str, launcher + work)], check=False)
+        run = subprocess.run(self.command(), check=False)
         if run.returncode:
             raise RuntimeError(
                 f"the launched training failed with exit code {run.returncode}; it says why above"
@@ -280,10 +305,10 @@ def _training(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def only_training_in(folder: Path) -> Iterator[None]:
-    """Refuse a second training in a folder. The lock ends with the process, however that ends."""
+def only_training_in(folder: Path, machine: int = 0) -> Iterator[None]:
+    """Refuse a machine's second training in a folder. The lock ends with the process, however that ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    with (folder / f".lock{machine or ''}").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -297,7 +322,7 @@ def evaluate(
     """Evaluate the base, or what `train` left in `folder` (ValueError where that is not complete)."""
     from gdro.evaluate import evaluate_model
 
-    folder, choice = Path(folder), profile.evaluation
+    folder = Path(folder)
     trained = {} if variant == BASE else _training(folder)
     if variant != BASE and trained.get("settings") != profile.settings_of(variant, evaluated=False):
         name = profile.name
@@ -307,8 +332,8 @@ def evaluate(
     with tempfile.TemporaryDirectory() as merged:
         if variant != BASE and profile.model_of(variant).kind.endswith("lora"):
             model = str(merged_model(source, model, merged))
-        options = choice.model_dump(exclude={"k"}) | {"max_new_tokens": data.max_completion_tokens}
-        evaluation = evaluate_model(model, tokenizer, data.rows, data.reward, seed=seed, **options)
+        given = profile.evaluation, model, tokenizer, data.rows, data.reward, data.max_completion_tokens
+        evaluation = evaluate_model(*given, seed)
     write_table(folder / "evaluation.jsonl", evaluation)
     settings, seconds = profile.settings_of(variant), {"evaluate": time.perf_counter() - began}
     whole = {"steps": 0, "rollouts": 0, "tokens": 0, "processes": 1, "peak_memory_gib": None} | _machine()

@@ -7,6 +7,7 @@ model before training.
 
 import hashlib
 import json
+import os
 import runpy
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -77,8 +78,9 @@ class ModelChoice(_Strict):
 class TrainChoice(_Strict):
     """GDROConfig's fields; those named here have another default or a narrower domain than TRL's.
 
-    Our own two: prompts_per_step, the prompts of one generation batch, and updates_per_step, the optimizer
-    steps that share it. per_device_train_batch_size: None for all of a process's share.
+    Our own three: prompts_per_step, the prompts of one generation batch; updates_per_step, the optimizer
+    steps that share it; eval_prompts, at most how many held-out prompts TRL evaluates on where eval_strategy
+    asks it to. per_device_train_batch_size: None for all of a process's share.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -99,6 +101,8 @@ class TrainChoice(_Strict):
     top_k: NotNegative = 0
     loss_type: Literal["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "sapo", "vespo"] = "dapo"
     use_vllm: bool = False
+    eval_strategy: Literal["no", "steps", "epoch"] = "no"
+    eval_prompts: Count = 128
 
     @property
     def generation_batches(self) -> int:
@@ -125,7 +129,10 @@ class TrainChoice(_Strict):
 
 
 class EvaluationChoice(_Strict):
-    """Samples of each held-out prompt. batch_size is for engine "hf", the last two for "vllm"."""
+    """Samples of each held-out prompt; batch_size is for engine "hf".
+
+    data_parallel_size: processes that share the prompts; with "vllm", each has tensor_parallel_size GPUs.
+    """
 
     engine: Literal["hf", "vllm"] = "hf"
     samples: Count = 8
@@ -136,13 +143,34 @@ class EvaluationChoice(_Strict):
     batch_size: Count = 240
     gpu_memory_utilization: Part = 0.9
     tensor_parallel_size: Count = 1
+    data_parallel_size: Count = 1
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that an evaluation takes."""
+        return self.data_parallel_size * self.tensor_parallel_size
 
 
 class LaunchChoice(_Strict):
-    """Processes to train on. config: path of an accelerate configuration, such as those in configs/."""
+    """Processes to train on, of all machines. config: path of an accelerate configuration, as in configs/.
+
+    Further fields are options of `accelerate launch`, such as num_machines and machine_rank.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     processes: Count = 1
     config: str | None = None
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The further fields; a $NAME in one is a variable of the machine's environment."""
+        return {name: os.path.expandvars(str(value)) for name, value in (self.model_extra or {}).items()}
+
+    @property
+    def machine(self) -> int:
+        """Which of the machines this is."""
+        return int(self.options.get("machine_rank", 0))
 
 
 class Variant(_Strict):
@@ -164,8 +192,8 @@ class Variant(_Strict):
 class Profile(_Strict):
     """Everything about a kind of run.
 
-    methods_from: a Python file that registers methods of your own. gpus: what a scheduler reserves for one
-    training.
+    methods_from: a Python file that registers methods of your own. gpus, hours: what a scheduler reserves for
+    one training.
     """
 
     name: Name
@@ -178,6 +206,7 @@ class Profile(_Strict):
     evaluation: EvaluationChoice = EvaluationChoice()
     launch: LaunchChoice = LaunchChoice()
     gpus: NotNegative = 0
+    hours: Positive = 1.0
     variants: dict[Name, Variant] = Field(min_length=1)
     seeds: list[NotNegative] = Field(min_length=1)
 
@@ -187,12 +216,16 @@ class Profile(_Strict):
         labels = [self.label(variant) for variant in self.variants]
         if self.evaluation.samples < self.evaluation.k:
             raise ValueError("evaluation.k needs as many evaluation.samples")
+        if 0 < self.gpus < self.evaluation.gpus:
+            raise ValueError(f"evaluation takes {self.evaluation.gpus} GPUs, and gpus is {self.gpus}")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must differ, got {self.seeds}")
         if self.task.kind == "math" and self.model.source is None:
             raise ValueError("model.source must name a model for task.kind 'math': a folder or a hub id")
         if self.task.kind == "math" and self.task.train in self.task.evaluate:
             raise ValueError(f"task.evaluate names {self.task.train!r}, whose rows are trained on")
+        if self.launch.options and self.launch.config is None:
+            raise ValueError(f"launch.config must be given with {sorted(self.launch.options)}")
         if len(set(labels)) < len(labels):
             raise ValueError(f"variants need labels of their own, got {labels}")
         if RESERVED & set(self.variants):
@@ -246,7 +279,8 @@ class Profile(_Strict):
         settings = self.model_dump(include={"task", "base", "evaluation"})
         if not evaluated:
             settings.pop("evaluation")
-            settings["task"].pop("evaluate", None)
+            if variant == BASE or self.train_of(variant).eval_strategy == "no":
+                settings["task"].pop("evaluate", None)
         settings["model"] = self.model_of(variant).model_dump()
         if variant != BASE:
             settings |= self._variant(variant).model_dump(include={"method", "preset", "options", "groups"})

@@ -18,6 +18,8 @@ from gdro.records import read_manifest, read_table
 
 FEWEST_IN_A_BIN = 10  # a bin with fewer held-out prompts is not called the worst
 STAGES = ("train", "generate", "controller", "evaluate")
+# mean rewards of the evaluations while training; the higher of many noisy numbers is too high
+PEAK, LAST = "peak (chosen on the evaluated rows)", "last evaluation"
 
 
 def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
@@ -126,6 +128,8 @@ def _worst_parts(values_SP, groups_P):
 def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
     """Rollouts and tokens of training, and seconds by stage, one row per variant (mean over seeds).
 
+    Where all were evaluated while they trained, also the mean reward of the best and the last evaluation.
+
     Raises:
         ValueError: if two variants spent different numbers of rollouts.
     """
@@ -133,6 +137,7 @@ def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
         {"variant": run["variant"], "label": profile.label(run["variant"])}
         | {key: run["manifest"][key] for key in ("rollouts", "tokens")}
         | {f"{stage} s": run["manifest"]["seconds"][stage] for stage in STAGES}
+        | _peak_and_last(run["manifest"])
         for run in runs
         if run["variant"] != BASE
     ]
@@ -143,6 +148,11 @@ def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
     return table
 
 
+def _peak_and_last(manifest):
+    rewards = [row["reward"] for row in manifest.get("evaluations", [])]
+    return {PEAK: max(rewards), LAST: rewards[-1]} if rewards else {}
+
+
 def printed_tables(
     profile: Profile, scores: pd.DataFrame, families: pd.DataFrame, spending: pd.DataFrame
 ) -> str:
@@ -150,6 +160,8 @@ def printed_tables(
     spent = spending.drop(columns="variant").rename(columns={"label": "method"})
     grpo = spending.set_index("variant")["tokens"].get("grpo", np.nan)
     spent["tokens to GRPO %"] = 100 * (spent["tokens"] / grpo - 1)
+    checkpoints = spent.filter(["method", PEAK, LAST]) if PEAK in spent else pd.DataFrame()
+    spent = spent.drop(columns=[PEAK, LAST], errors="ignore")
     spent["controller %"] = 100 * spent.pop("controller s") / spent["train s"]
     formats = ("", ",.0f", ",.0f", ".0f", ".0f", ".0f", "+.2f", ".2f")
     gain_title = "Difference to GRPO, paired by seed and prompt; intervals that contain 0 are inconclusive"
@@ -158,6 +170,9 @@ def printed_tables(
         "Scores on held-out prompts": _intervals(scores, *value, form="{:.3f}"),
         gain_title: _intervals(scores, "gain", "gain_low", "gain_high", form="{:+.3f}"),
         f"mean@{profile.evaluation.samples} by family": _intervals(families, *value, form="{:.3f}"),
+        "Mean reward of the evaluations while training; the table of scores is of the last checkpoint": (
+            checkpoints.to_markdown(index=False, floatfmt=".3f") if len(checkpoints) else ""
+        ),
         "What was spent, mean over seeds; generate and controller are parts of train": spent.to_markdown(
             index=False, floatfmt=formats, missingval="–"
         ),

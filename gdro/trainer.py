@@ -121,6 +121,7 @@ class GDROTrainer(GRPOTrainer):
         [checkpoint] = broadcast_object_list(chosen)
         if checkpoint is not None and step_of(checkpoint) == self.args.max_steps:
             self._load_from_checkpoint(str(checkpoint))  # killed after the last step
+            self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
             return self._load_own_state(checkpoint)
         try:
             return super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
@@ -136,7 +137,8 @@ class GDROTrainer(GRPOTrainer):
     def _timed(self, stage: str) -> Iterator[None]:
         began = time.perf_counter()
         yield
-        self.seconds[stage] += time.perf_counter() - began
+        if self.model.training:
+            self.seconds[stage] += time.perf_counter() - began
 
     # One generation batch
 

@@ -1,6 +1,7 @@
 """Profiles and the jobs of a run: what is refused, what a run depends on, what a killed one leaves."""
 
 import fcntl
+import re
 
 import pytest
 import yaml
@@ -14,6 +15,8 @@ from gdro.records import read_manifest, read_table
 pytestmark = pytest.mark.filterwarnings(
     "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
 )
+PROFILES = repository() / "profiles"
+GPU_BOX = (repository() / "docs" / "gpu-box.md").read_text()
 MATH = {"task": {"kind": "math"}, "model": {"source": "some/model"}}
 DIES = """
 import os
@@ -162,6 +165,34 @@ def test_several_updates_share_a_generation_batch(made, tmp_path):
     assert profile.train.budget == 3 * 8 * 4
 
 
+@pytest.mark.slow
+def test_evaluations_while_training_reach_the_report_and_not_the_controller(made, tmp_path, monkeypatch):
+    evaluated = {"eval_strategy": "steps", "eval_steps": 2, "eval_prompts": 8}
+    profile = profile_of(tmp_path, train=SMALL_PROFILE["train"] | evaluated)
+    trainers, run = [], (profile, "both", 0, tmp_path / "run", made[2])
+
+    def stop(training, trainer):
+        trainers.append(trainer)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment.Training, "save", stop)
+        with pytest.raises(KeyboardInterrupt):
+            experiment.train(*run)
+    [trainer] = trainers
+    held_out = trainer.eval_dataset["uid"]
+    known = trainer.controller.bins.table.state_dict()["keys_D"]
+    assert (len(held_out), len(known)) == (8, 6 * 8)
+    assert set(known.tolist()) <= set(trainer.train_dataset["uid"]) - set(held_out)
+    assert len(set(trainer.eval_dataset["family"])) == 6  # of all that is held out
+    assert len(experiment.train(*run)) == 6  # with nothing left to train
+    rows = read_manifest(tmp_path / "run" / "training.json")["evaluations"]
+    logged = [row for row in trainer.state.log_history if "eval_reward" in row]
+    assert [(row["step"], row["reward"]) for row in rows] == [
+        (s, logged[s // 2 - 1]["eval_reward"]) for s in (2, 4, 6)
+    ]
+
+
 def test_two_trainings_in_one_folder_are_refused(tmp_path):
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -246,6 +277,7 @@ def test_shipped_profiles_are_valid():
         ({"seeds": [-1]}, "greater than or equal to 0"),
         ({"evaluation": {"samples": 4, "k": 8}}, "as many evaluation.samples"),
         ({"launch": {"processes": 2, "config": "fsdp3"}}, "launch.config is 'fsdp3', which is no file"),
+        ({"gpus": 1, "evaluation": {"data_parallel_size": 2}}, "evaluation takes 2 GPUs, and gpus is 1"),
         ({"launch": {"processes": 3}}, "32 completions cannot be split among 3 processes"),
         ({"methods_from": "absent.py"}, "methods_from is 'absent.py'"),
         ({"model": {"lora": {"r": 8}}}, "lora"),
@@ -291,6 +323,7 @@ def test_yaml_that_could_mean_something_else_is_refused(tmp_path, text, message)
         ({"max_grad_norm": float("inf")}, "max_grad_norm is inf: Input should be a finite number"),
         ({"num_completions_to_print": 1.5}, "num_completions_to_print is 1.5"),
         ({"use_liger_kernel": "yes"}, "use_liger_kernel is 'yes'"),
+        ({"load_best_model_at_end": True}, "load_best_model_at_end follows from the rest"),
         ({"seed": 3}, "seed follows from the rest of the profile"),
         ({"advantage_std": "smaple"}, "advantage_std must be one of"),
         ({"lr_scheduler_type": "constnat"}, "constnat"),
@@ -310,6 +343,26 @@ def test_training_options_reach_trl():
     assert (args.loss_type, args.advantage_clip) == ("grpo", 5.0)
     assert args.accelerator_config.gradient_accumulation_kwargs == {"sync_each_batch": True}
     assert args.gradient_accumulation_steps * args.per_device_train_batch_size == 256 * 4
+
+
+@pytest.mark.parametrize("block", re.findall("```yaml\n(.*?)```", GPU_BOX, re.DOTALL))
+def test_what_the_guide_to_the_gpu_box_says_of_profiles_is_valid(tmp_path, block):
+    fields, changes = (yaml.safe_load(text) for text in ((PROFILES / "gpu-8b.yaml").read_text(), block))
+    for name, change in changes.items():
+        fields[name] = fields.get(name, {}) | change if isinstance(change, dict) else change
+    (tmp_path / "guide.yaml").write_text(yaml.safe_dump(fields))
+    profile = load_profile(tmp_path / "guide.yaml")
+    args = experiment.training_arguments(profile, "prompt", 0, "unused", (1024, 3072))
+    assert all(getattr(args, name) == value for name, value in changes.get("train", {}).items())
+
+
+def test_the_guides_vllm_server_is_trls():
+    from transformers import HfArgumentParser
+    from trl.scripts.vllm_serve import ScriptArguments
+
+    [options] = re.findall(r"trl vllm-serve (--.*)", GPU_BOX)
+    [server] = HfArgumentParser(ScriptArguments).parse_args_into_dataclasses(options.split())
+    assert (server.data_parallel_size, server.max_model_len) == (8, 4096)
 
 
 def test_unknown_profile_and_variant():

@@ -37,6 +37,13 @@ def run(*arguments):
     return process.returncode, printed
 
 
+def arguments_of(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has just ended
+        return []
+
+
 def changed(folder, **fields):
     """The smoke profile with one variant alone, at a path of its own."""
     profile = yaml.safe_load((REPOSITORY / "profiles" / "smoke.yaml").read_text())
@@ -145,18 +152,22 @@ def test_whoever_is_killed_takes_the_training_with_it_and_the_same_command_resum
     log = runs / "logs" / "train-rollout-seed0.log"
     with start(SCRIPT, path, "--runs", runs) as process:
         for _ in range(1200):
-            if log.is_file() and "from step 0" in log.read_text():
+            family = psutil.Process(process.pid).children(recursive=True)  # snakemake, papermill, the kernel
+            if victim == "papermill":
+                trains = log.is_file() and "from step 0" in log.read_text()
+            else:
+                trains = any("ipykernel_launcher" in arguments_of(member) for member in family)
+            if trains:
                 break
             time.sleep(0.1)
-        family = psutil.Process(process.pid).children(recursive=True)
-        assert len(family) >= 3  # snakemake, papermill, the kernel
+        assert len(family) >= 3
         named = {"snakemake": "snakemake", "papermill": "gdro.notebooks"}.get(victim)
         if victim == "stopped":
             process.send_signal(signal.SIGTERM)
         elif victim == "console":
             process.kill()
         else:
-            next(member for member in family if named in member.cmdline()).kill()
+            next(member for member in family if named in arguments_of(member)).kill()
         printed, _ = process.communicate(timeout=120)
     assert ("the same command resumes" in printed) == (victim == "stopped")
     assert psutil.wait_procs(family, timeout=30)[1] == []
@@ -202,9 +213,10 @@ def test_a_failed_job_is_found_in_snakemakes_log():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("profile", "gpus"), [("smoke", {"0"}), ("gpu-smoke", {"1"}), ("gpu-8b", {"1", "8"})]
+    ("profile", "gpus", "minutes"),
+    [("smoke", {"0"}, "60"), ("gpu-smoke", {"1"}, "60"), ("gpu-8b", {"1", "8"}, "4320")],
 )
-def test_the_graph_can_be_handed_to_a_cluster(tmp_path, profile, gpus):
+def test_the_graph_can_be_handed_to_a_cluster(tmp_path, profile, gpus, minutes):
     pytest.importorskip("snakemake_executor_plugin_slurm", reason="the executor plugin is not installed")
     code, printed = run(
         "-m", "snakemake", "--cores", "2", "--dry-run", "--executor", "slurm", "--jobs", "4",
@@ -214,5 +226,7 @@ def test_the_graph_can_be_handed_to_a_cluster(tmp_path, profile, gpus):
     assert {"rule base", "rule train", "rule evaluate"} <= set(
         re.findall(r"rule (?:base|train|evaluate)", printed)
     )
-    assert set(re.findall(r"\bgpu=(\d+)", printed)) == gpus  # the evaluation takes one
+    assert set(re.findall(r"\bgpu=(\d+)", printed)) == gpus  # the base takes one
     assert "nodes=1" in printed
+    # of base, training and evaluation; of a training it is the profile's `hours`
+    assert set(re.findall(r"runtime=(\d+)", printed)) == {"30", minutes, "240"}

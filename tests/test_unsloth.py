@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import tiny_run
 import torch
 from safetensors.torch import load_file
 
@@ -18,44 +17,37 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
 ]
 
-SIGNATURES = """
-from gdro.models import import_unsloth
-import_unsloth()
-import inspect
-from unsloth import FastLanguageModel
-calls = {
-    FastLanguageModel.from_pretrained: ["model_name", "max_seq_length", "dtype", "load_in_4bit",
-        "full_finetuning", "use_gradient_checkpointing", "random_state"],
-    FastLanguageModel.get_peft_model: ["r", "lora_alpha", "lora_dropout", "random_state",
-        "use_gradient_checkpointing"],
-}
-for call, arguments in calls.items():
-    assert set(arguments) <= set(inspect.signature(call).parameters), call
-"""
-
-
-def in_unsloth(folder, *arguments):
-    """Run Unsloth's Python in `folder`, into which Unsloth writes the trainer it has made."""
-    paths = os.pathsep.join(map(str, [REPOSITORY, REPOSITORY / "tests"]))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "UNSLOTH_ALLOW_CPU": "1"}
-    result = subprocess.run(
-        [PYTHON, *map(str, arguments)],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr[-3000:]
+ARGUMENTS = {  # that `load_model` gives
+    "from_pretrained": ["model_name", "max_seq_length", "dtype", "load_in_4bit", "full_finetuning",
+        "use_gradient_checkpointing", "random_state"],
+    "get_peft_model": ["r", "lora_alpha", "lora_dropout", "random_state", "use_gradient_checkpointing"],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def folder(base, tmp_path_factory):
+    """What unsloth_run.py leaves; Unsloth writes the trainer it has made into it."""
+    folder = tmp_path_factory.mktemp("unsloth")
+    paths = os.pathsep.join(map(str, [REPOSITORY, REPOSITORY / "tests"]))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "UNSLOTH_ALLOW_CPU": "1"}
+    result = subprocess.run(
+        [str(PYTHON), str(REPOSITORY / "tests" / "unsloth_run.py"), str(base), str(folder)],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(folder):
     """method → (report, weights) of a small training on Unsloth's trainer."""
-    base = tiny_run.make_base(tmp_path_factory.mktemp("base"))
-    found = {}
-    for method in ("stock", "grpo", "both"):
-        folder = tmp_path_factory.mktemp(method)
-        in_unsloth(folder, REPOSITORY / "tests" / "unsloth_run.py", method, base, folder)
-        report = json.loads((folder / "report.json").read_text())
-        found[method] = report, load_file(folder / "weights.safetensors")
-    return found
+    return {
+        method: (
+            json.loads((folder / method / "report.json").read_text()),
+            load_file(folder / method / "weights.safetensors"),
+        )
+        for method in ("stock", "grpo", "both")
+    }
 
 
 def test_it_is_built_on_unsloths_trainer(runs):
@@ -79,5 +71,6 @@ def test_both_games_move_rollouts_and_weights(runs):
     assert any(not torch.equal(weights[name], plain_weights[name]) for name in weights)
 
 
-def test_unsloth_takes_what_load_model_gives_it(tmp_path):
-    in_unsloth(tmp_path, "-c", SIGNATURES)
+@pytest.mark.parametrize("call", ARGUMENTS)
+def test_unsloth_takes_what_load_model_gives_it(folder, call):
+    assert set(ARGUMENTS[call]) <= set(json.loads((folder / "signatures.json").read_text())[call])

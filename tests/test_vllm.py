@@ -22,6 +22,7 @@ from tiny_run import arguments, half_right, make_base, make_task, make_trainer
 from gdro import evaluate
 from gdro.evaluate import evaluate_model
 from gdro.models import stop_tokens
+from gdro.profiles import EvaluationChoice
 from gdro.tasks import prompt_ids
 from gdro.trainer import GDROConfig, GDROTrainer
 
@@ -32,11 +33,13 @@ CHAT = [{"role": "user", "content": "Say something."}]
 SAMPLE = """if True:
     import json, sys
     import gdro.experiment  # which sets vLLM's environment, as in a job
-    from gdro.evaluate import DEFAULTS, _by_vllm
+    from gdro.evaluate import _by_vllm
+    from gdro.profiles import EvaluationChoice
     from transformers import AutoTokenizer
     job = json.load(sys.stdin)
     tokenizer = AutoTokenizer.from_pretrained(job["folder"])
-    tokens = _by_vllm(job["folder"], tokenizer, **DEFAULTS | job["options"])
+    choice = EvaluationChoice(**job["choice"])
+    tokens = _by_vllm(choice, job["folder"], tokenizer, job["ids"], job["most"], job["seed"])
     open(job["out"], "w").write(json.dumps(tokens))
 """
 
@@ -73,9 +76,10 @@ def load(folder):
 PROMPTS = ["a", "What is 2 + 2?", CHAT, "abc " * 20]
 
 
-def sample_with_vllm(out, folder, **options):
-    """Tokens that the real vLLM samples from the model in a folder, in a process of its own."""
-    job = {"folder": str(folder), "out": str(out), "options": options | {"gpu_memory_utilization": 0.1}}
+def sample_with_vllm(out, folder, ids, most, seed=0, **choice):
+    """What the real vLLM samples for each prompt from the model in a folder, in a process of its own."""
+    job = {"folder": str(folder), "out": str(out), "ids": ids, "most": most, "seed": seed}
+    job["choice"] = choice | {"gpu_memory_utilization": 0.1}
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     run = subprocess.run(
         [PYTHON, "-c", SAMPLE],
@@ -89,9 +93,8 @@ def sample_with_vllm(out, folder, **options):
     return json.loads(out.read_text())
 
 
-def sample(folder, tokenizer, **options):
-    ids = prompt_ids(tokenizer, PROMPTS)
-    return evaluate._by_transformers(folder, tokenizer, ids, **evaluate.DEFAULTS | options)
+def sample(folder, tokenizer, ids, most, seed=0, **choice):
+    return evaluate._by_transformers(EvaluationChoice(**choice), folder, tokenizer, ids, most, seed)
 
 
 @needs_vllm
@@ -104,13 +107,12 @@ def test_greedy_completions_are_those_of_transformers(model_folder, tmp_path):
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
 
-    options = {"samples": 1, "max_new_tokens": 16, "temperature": 1.0, "top_k": 1}
-    theirs = sample(tmp_path / "model", tokenizer, **options)
-    ids = prompt_ids(tokenizer, PROMPTS)
-    ours = sample_with_vllm(tmp_path / "out.json", tmp_path / "model", ids=ids, **options)
+    greedy = {"ids": prompt_ids(tokenizer, PROMPTS), "most": 16, "samples": 1, "top_k": 1}
+    theirs = sample(tmp_path / "model", tokenizer, **greedy)
+    ours = sample_with_vllm(tmp_path / "out.json", tmp_path / "model", **greedy)
     assert ours == theirs
-    assert len({tuple(row) for row in theirs}) > 1
-    assert len(theirs[1]) <= 6 < max(map(len, theirs))
+    assert len({tuple(row) for [row] in theirs}) > 1
+    assert len(theirs[1][0]) <= 6 < max(len(row) for [row] in theirs)
 
 
 @needs_vllm
@@ -121,16 +123,16 @@ def test_pass_rates_are_those_of_transformers(base, tmp_path):
     answers = [row["answer"] for row in rows for _ in range(64)]
 
     def rates(tokens):
-        texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        texts = tokenizer.batch_decode([row for rows in tokens for row in rows], skip_special_tokens=True)
         return np.reshape(half_right(texts, answers), (len(rows), 64)).mean(axis=1)
 
     ids = prompt_ids(tokenizer, [row["prompt"] for row in rows])
-    plain = {"ids": ids, "samples": 64, "max_new_tokens": 8, "temperature": 1.0}
+    plain = {"ids": ids, "samples": 64, "most": 8}
     cut = plain | {"temperature": 1.3, "top_p": 0.8, "top_k": 3}
     found = [sample_with_vllm(tmp_path / "out.json", base, seed=6, **call) for call in (plain, cut, plain)]
     assert found[0] == found[2]  # equal seeds
     for call, tokens in zip((plain, cut), found, strict=False):
-        theirs = rates(evaluate._by_transformers(base, tokenizer, **evaluate.DEFAULTS | call | {"seed": 5}))
+        theirs = rates(sample(base, tokenizer, **call, seed=5))
         gaps, pooled = rates(tokens) - theirs, (rates(tokens) + theirs) / 2
         errors = np.sqrt(2 * np.maximum(pooled * (1 - pooled), 1 / 64) / 64)
         # 4.5 standard errors for each of 30 prompts: exceeded with probability below 1 in 4,000;
@@ -165,9 +167,14 @@ def evaluated(monkeypatch, rows, reward, texts):
     """`evaluate_model` with completions that are given, in bytes."""
     tokenizer = byte_tokenizer()
     monkeypatch.setattr(
-        evaluate, "_by_vllm", lambda *_, **__: [tokenizer(text)["input_ids"] for text in texts]
+        evaluate,
+        "_by_vllm",
+        lambda *_: [
+            [tokenizer(text)["input_ids"] for text in pair]
+            for pair in zip(texts[::2], texts[1::2], strict=True)
+        ],
     )
-    return evaluate_model("folder", tokenizer, rows, reward, engine="vllm", samples=2)
+    return evaluate_model(EvaluationChoice(engine="vllm", samples=2), "folder", tokenizer, rows, reward, 8)
 
 
 def test_counts_and_what_the_reward_receives(monkeypatch):
@@ -195,6 +202,23 @@ def test_counts_and_what_the_reward_receives(monkeypatch):
         evaluated(monkeypatch, rows, lambda **_: [None, 1.0, 1.0, 1.0], ["x"] * 4)
 
 
+def test_processes_share_the_prompts(model_folder):
+    """Each prompt is sampled once, and its completions are its own, whichever process had it."""
+    _, tokenizer = load(model_folder)
+    rows = [{"prompt": prompt, "uid": uid} for uid, prompt in enumerate([*PROMPTS, "b c"])]
+    seen = []
+
+    def reward(prompts, completions, **_):
+        seen.append((prompts, completions))
+        return [0.0] * len(prompts)
+
+    for processes in (1, 2):
+        greedy = EvaluationChoice(samples=2, top_k=1, data_parallel_size=processes)
+        evaluate_model(greedy, model_folder, tokenizer, rows, reward, 8)
+    assert seen[0] == seen[1]
+    assert len(set(map(str, seen[0][1]))) > 2
+
+
 def test_padding_that_is_also_the_end_is_not_counted(model_folder, tmp_path):
     model, tokenizer = load(model_folder)
     with torch.no_grad():
@@ -203,7 +227,9 @@ def test_padding_that_is_also_the_end_is_not_counted(model_folder, tmp_path):
     tokens = []
     for pad in ("<pad>", "<eos>"):
         tokenizer.pad_token = pad
-        tokens.append(sample(tmp_path, tokenizer, samples=20, max_new_tokens=30, temperature=5.0))
+        ids = prompt_ids(tokenizer, PROMPTS)
+        sampled = sample(tmp_path, tokenizer, ids, 30, samples=20, temperature=5.0)
+        tokens.append([row for rows in sampled for row in rows])
     assert tokens[0] == tokens[1]
     assert min(map(len, tokens[0])) < 30  # some ended
 
