@@ -339,13 +339,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         draws = range(first, first + check_int("draws", given.draws, 1))
         if given.methods_from:
             runpy.run_path(given.methods_from)
-        rates = {}  # of each method
+        rates: dict[str, list[float]] = {}  # of each method
         for spelled in given.methods.split(","):
             method, _, own = spelled.partition("@")
             make_controller(method, settings.rollouts, 0)  # a misspelled one is refused before any training
-            rates[method] = [float(rate) for rate in (own or given.learning_rates).split(",")]
-            for rate in rates[method]:
-                check_number("learning_rates", rate, 0, open_low=True)
+            for rate in (own or given.learning_rates).split(","):
+                check_number("learning_rates", float(rate), 0, open_low=True)
+                rates.setdefault(method, []).append(float(rate))  # a method may be spelled at several rates
         worlds = [read_world(world) for world in given.world.split(",")]
         every = itertools.product(worlds, rates, draws)
         runs = [Run(*world, method, rate, draw) for world, method, draw in every for rate in rates[method]]

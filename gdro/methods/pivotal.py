@@ -10,8 +10,14 @@ Beta(α, β) with τ = α + β, is
 
     c = α · Π_{j<k−1} (β + j) / Π_{j<k} (τ + j).
 
+A large k seeks what is hardly ever solved. That pays where little of it is left, and wastes rollouts where
+most of the data is beyond reach. So k follows the run, as the shadow price of (21) follows the spending: it
+rises while more than a share s of the rollout groups hold a success, and falls while fewer do.
+
 Axes: P prompts, R rollouts, D prompts of the data set.
 """
+
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +25,7 @@ from gdro.checks import check_int, check_number
 from gdro.methods.base import Batch, Method, Prompts, register
 from gdro.methods.draws import in_proportion
 
+START, LEAST, MOST, STEP = 5.0, 2.0, 16.0, 0.1  # of k where it follows the run
 FLOOR = 0.01  # under the variance of an outcome, so that a sure prompt's surprise stays bounded
 
 
@@ -36,7 +43,8 @@ class Pivotal(Method):
     """Draw by pivotal value, and read a prompt's past as its baseline.
 
     Args:
-        k: of pass@k; the draw favours pass rates about 1/k.
+        k: of pass@k; the draw favours pass rates about 1/k. None starts at 5 and follows the run, k ← k
+            exp(0.1 (share of groups with a success − s)), between 2 and 16.
         epsilon: share of the draw that is even over the data.
         gamma: weight (1 − q)^γ, q the prompt's pass rate with this visit, over its mean in the batch.
         pool: most earlier rollouts m that count in a prompt's baseline; 0 leaves the advantages of (3). With
@@ -44,20 +52,39 @@ class Pivotal(Method):
             A_ij = (r_ij − b_ij)/√(q_i (1 − q_i) + 0.01). Groups in which all are correct then teach too.
             Those without a success do not, at the price of a bias: with nothing to push up, pushing down all
             that was sampled loses skills.
+        success: s, the share of groups that should hold a success; no effect where k is given.
 
     Rewards count as correct or not, whatever their size.
     """
 
-    def __init__(self, k: int = 8, epsilon: float = 0.1, gamma: float = 0.0, pool: float = 4.0) -> None:
-        self.k = check_int("k", k, 1)
+    state = ("strength",)
+
+    def __init__(
+        self,
+        k: int | None = None,
+        epsilon: float = 0.1,
+        gamma: float = 0.0,
+        pool: float = 4.0,
+        success: float = 0.55,
+    ) -> None:
+        self.k = k if k is None else check_int("k", k, 1, remedy="None lets it follow the run")
+        self.success = check_number("success", success, 0, 1, remedy="it is a share of the groups")
         self.epsilon = check_number("epsilon", epsilon, 0, 1, open_low=True, remedy="1 draws evenly")
         self.gamma = check_number("gamma", gamma, 0, remedy="0 weighs all prompts equally")
         self.pool = check_number("pool", pool, 0, remedy="0 leaves the advantages of (3)")
+        self.strength = START  # k before it is rounded, where it follows the run
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        value_D = pivotal_value(pool.alpha_P, pool.beta_P, self.k)
+        value_D = pivotal_value(pool.alpha_P, pool.beta_P, self.k or round(self.strength))
         probabilities_D = (1 - self.epsilon) * value_D / value_D.sum() + self.epsilon / len(pool)
         return in_proportion(np.log(probabilities_D), size, rng)
+
+    def update(self, batch: Batch) -> None:
+        share = np.mean(batch.hits_P > 0)
+        self.strength = float(np.clip(self.strength * np.exp(STEP * (share - self.success)), LEAST, MOST))
+
+    def report(self) -> dict[str, Any]:
+        return {"k": self.k or round(self.strength)}
 
     def weights(self, batch: Batch) -> np.ndarray:
         if self.gamma == 0:
