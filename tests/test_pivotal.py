@@ -139,11 +139,29 @@ def test_k_says_whose_prompts_get_the_rollouts_of_a_run(k, most):
     shares = {rate: np.mean(np.array(drawn_in_all[50:]) == rate) for rate in (1.0, 0.5, 0.0)}
     assert shares.pop(most) > 0.6
     assert min(shares.values()) > 0.02  # the even share still visits what is solved
-    if k == 16:  # half-solved prompts have a pass@16 of almost 1
-        assert shares[0.5] > shares[1.0]
 
 
-@pytest.mark.parametrize(("name", "value"), [("k", 0), ("epsilon", 0.0), ("gamma", -1.0), ("pool", -1.0)])
+def test_k_follows_the_share_of_groups_with_a_success():
+    method, full, empty = make_method("pivotal", "default", {"success": 0.5}), [1, 0], [0, 0]
+    method.update(batch_of(full, full, full, empty))  # three quarters hold one
+    assert method.strength == pytest.approx(5 * np.exp(0.1 / 4))
+    resumed = make_method("pivotal", "default", {"success": 0.5})
+    resumed.load_state_dict(method.state_dict())
+    resumed.update(batch_of(empty, empty))
+    assert resumed.strength == pytest.approx(5 * np.exp(0.1 / 4 - 0.1 / 2))
+    for groups, bound in (([full], 16), ([empty], 2)):
+        for _ in range(60):
+            method.update(batch_of(*groups))
+        assert method.report() == {"k": bound}
+
+
+def test_a_given_k_stays():
+    method = make_method("pivotal", "default", {"k": 3})
+    method.update(batch_of([1, 1]))
+    assert method.report() == {"k": 3}
+
+
+@pytest.mark.parametrize(("name", "value"), [("k", 0), ("epsilon", 0.0), ("gamma", -1.0), ("pool", -1.0), ("success", 2.0)])
 def test_options_outside_their_domain_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name} must be"):
         make_method("pivotal", "default", {name: value})
