@@ -24,7 +24,7 @@ SMALL = {
         "base_steps": 60, "base_batch": 32, "prompts_per_family": 1, "pool_size": 24, "drawn_groups": 300,
     },
     "04_toy_games": {
-        "seeds": 16, "choosing_seeds": 16, "ablation_seeds": 16, "checkpoints": [5, 10],
+        "seeds": 16, "choosing_seeds": 16, "ablation_seeds": 16, "beyond_seeds": 4, "checkpoints": [5, 10],
         "step_sizes": [8.0, 32.0], "tails": [0.0, 1.5], "spreads": [0.0, 3.0],
     },
     "07_beyond_bins": {"family_prompts": 10, "steps": 30, "games": 3, "visits": 10},

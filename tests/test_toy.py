@@ -69,16 +69,18 @@ class Failures(Method):
 
 def test_an_own_method_plays_beside_the_others_by_object_and_by_name(monkeypatch):
     Failures.seen.clear()
-    games = [Game(method=Failures()), Game(method="grpo")]
-    results = play(games, [3, 4], [0, 6, 12])
+    own_method = Game(method=Failures())
+    results = play([own_method, Game(), own_method], [3, 4], [0, 6, 12])
+    assert len(Failures.seen) == 2 * 12  # equal games are played once
+    np.testing.assert_array_equal(results.accuracy[0], results.accuracy[2])
     total, least, most = np.transpose(Failures.seen)
     assert set(total) == {64}
     assert least.min() >= 2
     assert most.max() <= 8
-    own, grpo = results.accuracy
+    own, grpo, _ = results.accuracy
     np.testing.assert_allclose(own[:, 0], grpo[:, 0])
     assert np.abs(own[:, 2] - grpo[:, 2]).max() > 1e-3
-    np.testing.assert_array_equal(grpo, play(games[1], [3, 4], [0, 6, 12]).accuracy[0])
+    np.testing.assert_array_equal(grpo, play(Game(), [3, 4], [0, 6, 12]).accuracy[0])
     monkeypatch.setitem(REGISTERED, "toy-failures", Failures)
     by_name = play(Game(method="toy-failures"), [3, 4], [0, 6, 12])
     np.testing.assert_array_equal(by_name.accuracy[0], own)

@@ -39,7 +39,7 @@ COLUMNS = 1024  # games in one block of arrays: enough to hide numpy's overhead,
 def play(
     games: Game | Iterable[Game], seeds: Iterable[int], checkpoints: Iterable[int], threads: int | None = None
 ) -> Results:
-    """Play every game with every seed and measure at the given steps.
+    """Play every game with every seed, equal games once, and measure at the given steps.
 
     Args:
         games: they may differ in anything but the number of skills. Those that differ only in `step_size` or
@@ -59,6 +59,8 @@ def play(
         raise ValueError(f"checkpoints must be increasing steps ≥ 0, got {checkpoints}; sort them")
     if len({game.world.skills for game in games}) > 1:
         raise ValueError("games must have worlds with one number of skills; play others in another call")
+    number = {game: i for i, game in enumerate(dict.fromkeys(games))}
+    place_G, games = [number[game] for game in games], list(number)
     shape, skills = (len(games), len(seeds), len(checkpoints)), games[0].world.skills
     widths = (skills, skills, max(skills, *(game.num_bins for game in games)))
     measured = [np.full((*shape, width), np.nan) for width in widths]
@@ -79,7 +81,8 @@ def play(
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         list(pool.map(play_block, _blocks(games, seeds)))
     counts_GK = np.array([np.bincount(game.world.skill_D) for game in games])
-    return Results._make([*measured, counts_GK / counts_GK.sum(axis=1, keepdims=True)])
+    shares_GK = counts_GK / counts_GK.sum(axis=1, keepdims=True)
+    return Results._make(values[place_G] for values in (*measured, shares_GK))
 
 
 def _blocks(games, seeds):

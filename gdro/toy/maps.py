@@ -98,10 +98,9 @@ def gain_map(
         for measure, name in product(measures, names)
         for place, x in np.ndenumerate(best.get(name, best["grpo"])[measure])
     ]
-    games = {game: i for i, game in enumerate(dict.fromkeys(game for *_, game in cells))}
-    results = play(games, seeds, checkpoints)  # each once, though several cells may want it
+    results = play([game for *_, game in cells], seeds, checkpoints)
     values = {measure: MEASURES[measure][1](results) for measure in measures}
     shape = (len(measures), len(names), len(worlds), len(checkpoints), len(seeds))
-    picked = [values[measure][games[game], :, c] for measure, _, (_, c), game in cells]
+    picked = [values[measure][i, :, c] for i, (measure, _, (_, c), _) in enumerate(cells)]
     gains = {m: paired_gain(v[1:], v[:1]) for m, v in zip(measures, np.reshape(picked, shape), strict=True)}
     return gains, {measure: np.asarray(step_sizes)[best["grpo"][measure]] for measure in measures}

@@ -1,9 +1,10 @@
 """One toy game as a loop around a `GDROController`: what an own method plays, to be read beside the engine.
 
-Axes: as in `gdro.toy`.
+Axes: as in `gdro.toy`, R rollouts.
 """
 
 import numpy as np
+from scipy.special import softmax
 
 from gdro.beliefs import as_uids
 from gdro.toy.games import HELD_OUT, Game, draw_directions, draw_numbers, draw_offsets
@@ -24,7 +25,7 @@ class PlainGame:
         self.memory_F, self.strength_K = np.zeros(world.capacity), np.zeros(world.skills)
         self.rng, self.uids = np.random.default_rng((seed, 2)), as_uids(np.arange(world.prompts))
         self.steps_played = 0
-        self.kept: list = []  # (prompt, answers and advantages of its rollouts) until the next gradient step
+        self.kept: list = []  # prompts, answers and advantages of rollouts until the next gradient step
 
     def step(self) -> None:
         """Draw a batch, plan, sample, observe, learn."""
@@ -38,51 +39,45 @@ class PlainGame:
             batch = self.epoch[place * game.batch : (place + 1) * game.batch]
 
         plan = controller.plan(batch)
-        ladders = [self.policy(self.directions_ADF[:, d], self.offset_D[d], self.skill_D[d]) for d in batch]
+        p_AD = self.policy(self.directions_ADF, self.offset_D, self.skill_D)
+        below_RPA = rollouts_RP[..., None] >= p_AD.cumsum(axis=0)[:-1, batch].T
+        answers_PR = below_RPA.sum(axis=-1).T  # as many as any plan may ask for
         rollouts = plan.rollouts * 0
         further: np.ndarray | None = plan.rollouts
         while further is not None:  # a method with rounds sees the rewards and may ask for more
             rollouts = rollouts + further
-            answers = [
-                np.searchsorted(p.cumsum()[:-1], rollouts_RP[:n, i], side="right")
-                for i, (p, n) in enumerate(zip(ladders, rollouts, strict=True))
-            ]
-            group_ids_R, rewards_R = np.repeat(np.arange(len(batch)), rollouts), np.concatenate(answers) == 0
-            further = controller.extend(plan, group_ids_R, rewards_R)
+            group_ids_R = np.repeat(np.arange(len(batch)), rollouts)
+            answers_R = answers_PR[np.arange(answers_PR.shape[1]) < rollouts[:, None]]
+            further = controller.extend(plan, group_ids_R, answers_R == 0)
 
-        observed = controller.observe(plan, group_ids_R, rewards_R, losses=1.0 - rewards_R)
-        advantages = np.split(observed.advantages, rollouts.cumsum()[:-1])
-        self.kept += zip(batch.tolist(), answers, advantages, strict=True)
+        observed = controller.observe(plan, group_ids_R, answers_R == 0, losses=1.0 * (answers_R != 0))
+        self.kept.append((batch[group_ids_R], answers_R, observed.advantages))
         if observed.ready:
-            self.learn(words_F)
+            self.learn(p_AD, words_F)
             self.kept = []
         self.steps_played += 1
 
-    def policy(self, directions_AF: np.ndarray, offset: float, skill: int | np.integer) -> np.ndarray:
-        """Probabilities of the answers, (A,)."""
-        z_A = np.sqrt(1 - self.world.transfer) * (directions_AF @ self.memory_F)
-        z_A[0] += offset + np.sqrt(self.world.transfer) * self.strength_K[skill]
-        odds_A = np.exp(z_A - z_A.max())
-        return odds_A / odds_A.sum()
+    def policy(self, directions_AXF: np.ndarray, offset_X: np.ndarray, skill_X: np.ndarray) -> np.ndarray:
+        """Probabilities of the answers to prompts X, (A, X)."""
+        z_AX = np.sqrt(1 - self.world.transfer) * (directions_AXF @ self.memory_F)
+        z_AX[0] += offset_X + np.sqrt(self.world.transfer) * self.strength_K[skill_X]
+        return softmax(z_AX, axis=0)
 
-    def learn(self, words_F: np.ndarray) -> None:
+    def learn(self, p_AD: np.ndarray, words_F: np.ndarray) -> None:
         """One gradient step on the mean over rollouts of A_j log π(answer_j)."""
         world, game = self.world, self.game
-        step_F, gained_K, variance = np.zeros(world.capacity), np.zeros(world.skills), 0.0
-        for d, answers, advantages in self.kept:
-            pulls = game.step_size * advantages / (game.batch * game.mean_rollouts)
-            if not pulls.any():
-                continue
-            p_A = self.policy(self.directions_ADF[:, d], self.offset_D[d], self.skill_D[d])
-            pull_A = np.bincount(answers, pulls, world.answers) - pulls.sum() * p_A
-            step_F += np.sqrt(1 - world.transfer) * (pull_A @ self.directions_ADF[:, d])
-            gained_K[self.skill_D[d]] += np.sqrt(world.transfer) * pull_A[0]
-            variance += pulls @ pulls  # of the answers' own words
-        self.memory_F += step_F + world.noise * np.sqrt(variance / world.capacity) * words_F
-        self.strength_K += gained_K
+        prompts_R, answers_R, advantages_R = map(np.concatenate, zip(*self.kept, strict=True))
+        pulls_R = game.step_size * advantages_R / (game.batch * game.mean_rollouts)
+        pull_AD = np.zeros(p_AD.shape)
+        np.add.at(pull_AD, (answers_R, prompts_R), pulls_R)
+        pull_AD -= pull_AD.sum(axis=0) * p_AD
+        self.memory_F += np.sqrt(1 - world.transfer) * np.einsum("ad,adf->f", pull_AD, self.directions_ADF)
+        # of the answers' own words
+        self.memory_F += world.noise * np.sqrt(pulls_R @ pulls_R / world.capacity) * words_F
+        self.strength_K += np.sqrt(world.transfer) * np.bincount(self.skill_D, pull_AD[0])
 
     def measure(self) -> tuple[np.ndarray, ...]:
         """As `Table.measure`, without q."""
-        prompts = zip(self.held_out_AEF.swapaxes(0, 1), self.held_out_offset_E, self.skill_E, strict=True)
-        p_KE = np.array([self.policy(*prompt)[0] for prompt in prompts]).reshape(-1, HELD_OUT)
+        p_E = self.policy(self.held_out_AEF, self.held_out_offset_E, self.skill_E)[0]
+        p_KE = p_E.reshape(-1, HELD_OUT)
         return p_KE.mean(axis=1)[None], (1 - (1 - p_KE) ** 8).mean(axis=1)[None], np.full((1, 1), np.nan)
