@@ -349,7 +349,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         worlds = [read_world(world) for world in given.world.split(",")]
         every = itertools.product(worlds, rates, draws)
         runs = [Run(*world, method, rate, draw) for world, method, draw in every for rate in rates[method]]
-        play_all(runs, settings, given.out, given.bases, given.jobs, given.methods_from)
+        play_all(list(dict.fromkeys(runs)), settings, given.out, given.bases, given.jobs, given.methods_from)
     print(report(given.out))
 
 

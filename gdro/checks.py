@@ -103,11 +103,12 @@ def option(default: Any, check: Callable, *domain: Any, also: Collection = (), *
 
 
 def check_options(owner: Any) -> None:
-    """Check the fields of a dataclass that are declared with `option`."""
+    """Check the fields of a dataclass that are declared with `option`; numbers become plain ones."""
     for one in fields(owner):
         value, how = getattr(owner, one.name), one.metadata
-        if how and value not in how["also"]:
-            how["check"](one.name, value, *how["domain"], **how["rules"])
+        if how and not any(value is other for other in how["also"]):
+            checked = how["check"](one.name, value, *how["domain"], **how["rules"])
+            setattr(owner, one.name, value if checked is None else checked)
 
 
 def build(name: str, kind: Callable, options: Any, **given: Any) -> Any:

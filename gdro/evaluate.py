@@ -42,6 +42,11 @@ def evaluate_model(
     generate = {"hf": _by_transformers, "vllm": _by_vllm}[choice.engine]
     ids = prompt_ids(tokenizer, [row["prompt"] for row in rows])
     processes = min(choice.data_parallel_size, len(rows))
+    if 0 < (devices := torch.cuda.device_count()) < choice.gpus and processes > 1:
+        raise ValueError(
+            f"data_parallel_size × tensor_parallel_size must be at most the {devices} visible GPUs, "
+            f"got {choice.gpus}; lower one of them"
+        )
     if processes == 1:
         tokens_PS = generate(choice, model, tokenizer, ids, max_new_tokens, seed)
     else:
@@ -71,7 +76,7 @@ def _part(processes, generate, choice, model, tokenizer, ids, max_new_tokens, se
     """What the process `rank` does: every n-th prompt, with GPUs and a seed of its own."""
     end_with_parent()
     size, visible = choice.tensor_parallel_size, os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = visible.split(",") if visible else list(map(str, range((rank + 1) * size)))
+    devices = list(map(str, range((rank + 1) * size))) if visible is None else visible.split(",")
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices[rank * size :][:size])  # before CUDA starts
     own_seed = seed * processes + rank
     return generate(choice, model, tokenizer, ids[rank::processes], max_new_tokens, own_seed)

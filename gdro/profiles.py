@@ -170,7 +170,10 @@ class LaunchChoice(_Strict):
     @property
     def machine(self) -> int:
         """Which of the machines this is."""
-        return int(self.options.get("machine_rank", 0))
+        rank = self.options.get("machine_rank", "0")
+        if not rank.isdigit():
+            raise ValueError(f"launch.machine_rank must be an integer, got {rank!r}; set that variable")
+        return int(rank)
 
 
 class Variant(_Strict):
@@ -217,7 +220,10 @@ class Profile(_Strict):
         if self.evaluation.samples < self.evaluation.k:
             raise ValueError("evaluation.k needs as many evaluation.samples")
         if 0 < self.gpus < self.evaluation.gpus:
-            raise ValueError(f"evaluation takes {self.evaluation.gpus} GPUs, and gpus is {self.gpus}")
+            raise ValueError(
+                f"evaluation.data_parallel_size × tensor_parallel_size must be at most gpus, {self.gpus}, "
+                f"got {self.evaluation.gpus}; change one of them"
+            )
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must differ, got {self.seeds}")
         if self.task.kind == "math" and self.model.source is None:
@@ -226,6 +232,10 @@ class Profile(_Strict):
             raise ValueError(f"task.evaluate names {self.task.train!r}, whose rows are trained on")
         if self.launch.options and self.launch.config is None:
             raise ValueError(f"launch.config must be given with {sorted(self.launch.options)}")
+        if taken := {"config_file", "num_processes"} & set(self.launch.options):
+            raise ValueError(f"launch may not have {sorted(taken)}; give config and processes")
+        if ("num_machines" in self.launch.options) != ("machine_rank" in self.launch.options):
+            raise ValueError("launch.num_machines and launch.machine_rank must be given together")
         if len(set(labels)) < len(labels):
             raise ValueError(f"variants need labels of their own, got {labels}")
         if RESERVED & set(self.variants):

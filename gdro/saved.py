@@ -42,6 +42,11 @@ class Saved:
                     f"{ {name: (theirs.get(name), mine.get(name)) for name in names} }; "
                     "resume with the settings of the run that saved it"
                 )
+            if unknown := set(state) - {"settings", *self.state}:
+                raise ValueError(
+                    f"the saved {what} is of another version: it has {sorted(unknown)} too; "
+                    "resume with the version that saved it"
+                )
             for name in self.state:
                 self._load(name, getattr(self, name), state[name])
         except (KeyError, TypeError, AttributeError) as error:

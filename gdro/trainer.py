@@ -25,8 +25,8 @@ from gdro.beliefs import as_uids
 from gdro.bins import StaticGroups
 from gdro.checkpoints import last_whole, step_of, write_ledger
 from gdro.checks import build, check_choice
-from gdro.controller import GDROController, make_controller
-from gdro.methods import Method
+from gdro.controller import PRESETS, GDROController, make_controller
+from gdro.methods import METHODS, Method
 from gdro.methods.base import group_advantages
 from gdro.records import load_state, save_state
 from gdro.savings import FetchedOnce, trimmed
@@ -66,6 +66,8 @@ class GDROConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choice("gdro_method", self.gdro_method, tuple(METHODS))
+        check_choice("gdro_preset", self.gdro_preset, tuple(PRESETS))
         printed = self.gdro_preset == "paper"
         self.advantage_std = self.advantage_std or ("population" if printed else "sample")
         check_choice("advantage_std", self.advantage_std, ("sample", "population"))

@@ -10,7 +10,7 @@ Beta(α, β) with τ = α + β, is
 
     c = α · Π_{j<k−1} (β + j) / Π_{j<k} (τ + j).
 
-A large k seeks what is hardly ever solved. That pays where little of it is left, and wastes rollouts where
+A large k seeks what is hardly ever solved. That pays where little of it is left, and can waste rollouts where
 most of the data is beyond reach. So k follows the run, as the shadow price of (21) follows the spending: it
 rises while more than a share s of the rollout groups hold a success, and falls while fewer do.
 
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from gdro.checks import check_int, check_number
-from gdro.methods.base import Batch, Method, Prompts, register
+from gdro.methods.base import Batch, Method, Prompts, Run, register
 from gdro.methods.draws import in_proportion
 
 START, LEAST, MOST, STEP = 5.0, 2.0, 16.0, 0.1  # of k where it follows the run
@@ -58,6 +58,7 @@ class Pivotal(Method):
     """
 
     state = ("strength",)
+    strength = START  # k before it is rounded, where it follows the run
 
     def __init__(
         self,
@@ -72,19 +73,26 @@ class Pivotal(Method):
         self.epsilon = check_number("epsilon", epsilon, 0, 1, open_low=True, remedy="1 draws evenly")
         self.gamma = check_number("gamma", gamma, 0, remedy="0 weighs all prompts equally")
         self.pool = check_number("pool", pool, 0, remedy="0 leaves the advantages of (3)")
-        self.strength = START  # k before it is rounded, where it follows the run
+
+    def start(self, run: Run) -> None:
+        super().start(run)
+        self.strength = START
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        value_D = pivotal_value(pool.alpha_P, pool.beta_P, self.k or round(self.strength))
+        value_D = pivotal_value(pool.alpha_P, pool.beta_P, self.k or round(self._clipped(self.strength)))
         probabilities_D = (1 - self.epsilon) * value_D / value_D.sum() + self.epsilon / len(pool)
         return in_proportion(np.log(probabilities_D), size, rng)
 
     def update(self, batch: Batch) -> None:
         share = np.mean(batch.hits_P > 0)
-        self.strength = float(np.clip(self.strength * np.exp(STEP * (share - self.success)), LEAST, MOST))
+        self.strength = self._clipped(self.strength * np.exp(STEP * (share - self.success)))
 
     def report(self) -> dict[str, Any]:
         return {"k": self.k or round(self.strength)}
+
+    @staticmethod
+    def _clipped(strength: float) -> float:
+        return float(min(max(strength, LEAST), MOST))
 
     def weights(self, batch: Batch) -> np.ndarray:
         if self.gamma == 0:

@@ -4,6 +4,7 @@ It is a callable in the shape of TRL's ``reward_funcs``. Nothing is scored in si
 its outcomes, and an answer key that cannot be parsed is an error.
 """
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -44,6 +45,8 @@ class MathReward:
     __name__ = "math_reward"  # TRL names its metrics after it
 
     def __init__(self, *, signed: bool = False, time_limit: float = 5.0) -> None:
+        if importlib.util.find_spec("math_verify") is None:
+            raise ImportError("math-verify is not installed; pip install 'gdro[math]'")
         self.time_limit = check_number("time_limit", time_limit, 0, open_low=True)
         self.signed = signed
         self.counts = Counter(dict.fromkeys(OUTCOMES, 0))
@@ -54,12 +57,15 @@ class MathReward:
         Args:
             completions: texts, or chats (lists of messages), of which the last is read.
             answer: the data set's column; an empty or unparseable one is a ValueError.
-            **kwargs: TRL's other arguments, not used.
+            **kwargs: TRL's other arguments; ``uid`` is used in messages.
         """
+        uids = kwargs.get("uid") or [None] * len(answer)
         outcomes, pairs = ["no_box"] * len(answer), {}
         for row, (completion, gold) in enumerate(zip(completions, answer, strict=True)):
             if not isinstance(gold, str) or not gold.strip():
-                raise ValueError(f"answer must be a text, got {gold!r}; leave such rows out")
+                raise ValueError(
+                    f"answer (uid {uids[row]!r}) must be a text, got {gold!r}; leave out the row"
+                )
             box = last_boxed(completion if isinstance(completion, str) else completion[-1]["content"])
             if box is not None and len(gold) == 1 and gold in LETTERS:
                 outcomes[row] = {gold: "correct", None: "unparsed"}.get(chosen_letter(box), "wrong")
@@ -68,7 +74,8 @@ class MathReward:
         for row, outcome in zip(pairs, self.verify(list(pairs.values())), strict=True):
             if outcome == "bad_gold":
                 wanted = "mathematics that math-verify can parse"
-                raise ValueError(f"answer must be {wanted}, got {answer[row]!r}; load_math drops such rows")
+                got = f"{answer[row]!r}; load_math drops such rows"
+                raise ValueError(f"answer (uid {uids[row]!r}) must be {wanted}, got {got}")
             outcomes[row] = outcome
         self.counts.update(outcomes)
         wrong = -1.0 if self.signed else 0.0
