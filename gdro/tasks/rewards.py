@@ -64,7 +64,7 @@ class MathReward:
         for row, (completion, gold) in enumerate(zip(completions, answer, strict=True)):
             if not isinstance(gold, str) or not gold.strip():
                 raise ValueError(
-                    f"answer (uid {uids[row]!r}) must be a text, got {gold!r}; leave out the row"
+                    f"answer must be a text, got {gold!r} (uid {uids[row]!r}); leave such rows out"
                 )
             box = last_boxed(completion if isinstance(completion, str) else completion[-1]["content"])
             if box is not None and len(gold) == 1 and gold in LETTERS:
@@ -74,8 +74,8 @@ class MathReward:
         for row, outcome in zip(pairs, self.verify(list(pairs.values())), strict=True):
             if outcome == "bad_gold":
                 wanted = "mathematics that math-verify can parse"
-                got = f"{answer[row]!r}; load_math drops such rows"
-                raise ValueError(f"answer (uid {uids[row]!r}) must be {wanted}, got {got}")
+                got = f"{answer[row]!r} (uid {uids[row]!r}); load_math drops such rows"
+                raise ValueError(f"answer must be {wanted}, got {got}")
             outcomes[row] = outcome
         self.counts.update(outcomes)
         wrong = -1.0 if self.signed else 0.0
