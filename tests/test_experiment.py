@@ -277,7 +277,7 @@ def test_shipped_profiles_are_valid():
         ({"seeds": [-1]}, "greater than or equal to 0"),
         ({"evaluation": {"samples": 4, "k": 8}}, "as many evaluation.samples"),
         ({"launch": {"processes": 2, "config": "fsdp3"}}, "launch.config is 'fsdp3', which is no file"),
-        ({"gpus": 1, "evaluation": {"data_parallel_size": 2}}, "evaluation takes 2 GPUs, and gpus is 1"),
+        ({"gpus": 1, "evaluation": {"data_parallel_size": 2}}, "must be at most gpus, 1, got 2"),
         ({"launch": {"processes": 3}}, "32 completions cannot be split among 3 processes"),
         ({"methods_from": "absent.py"}, "methods_from is 'absent.py'"),
         ({"model": {"lora": {"r": 8}}}, "lora"),
