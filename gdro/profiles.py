@@ -234,8 +234,8 @@ class Profile(_Strict):
             raise ValueError(f"launch.config must be given with {sorted(self.launch.options)}")
         if taken := {"config_file", "num_processes"} & set(self.launch.options):
             raise ValueError(f"launch may not have {sorted(taken)}; give config and processes")
-        if ("num_machines" in self.launch.options) != ("machine_rank" in self.launch.options):
-            raise ValueError("launch.num_machines and launch.machine_rank must be given together")
+        if "num_machines" in self.launch.options and "machine_rank" not in self.launch.options:
+            raise ValueError("launch.machine_rank must be given with num_machines; each machine has its own")
         if len(set(labels)) < len(labels):
             raise ValueError(f"variants need labels of their own, got {labels}")
         if RESERVED & set(self.variants):
