@@ -339,17 +339,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         draws = range(first, first + check_int("draws", given.draws, 1))
         if given.methods_from:
             runpy.run_path(given.methods_from)
-        rates: dict[str, list[float]] = {}  # of each method
+        arms: dict[tuple[str, float], None] = {}  # methods, which may be spelled at several rates, each once
         for spelled in given.methods.split(","):
             method, _, own = spelled.partition("@")
             make_controller(method, settings.rollouts, 0)  # a misspelled one is refused before any training
             for rate in (own or given.learning_rates).split(","):
-                check_number("learning_rates", float(rate), 0, open_low=True)
-                rates.setdefault(method, []).append(float(rate))  # a method may be spelled at several rates
+                arms[method, check_number("learning_rates", float(rate), 0, open_low=True)] = None
         worlds = [read_world(world) for world in given.world.split(",")]
-        every = itertools.product(worlds, rates, draws)
-        runs = [Run(*world, method, rate, draw) for world, method, draw in every for rate in rates[method]]
-        play_all(list(dict.fromkeys(runs)), settings, given.out, given.bases, given.jobs, given.methods_from)
+        runs = [Run(*world, *arm, draw) for world, arm, draw in itertools.product(worlds, arms, draws)]
+        play_all(runs, settings, given.out, given.bases, given.jobs, given.methods_from)
     print(report(given.out))
 
 

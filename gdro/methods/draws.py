@@ -24,6 +24,14 @@ def highest(scores_D: np.ndarray, size: int, rng: np.random.Generator, *, ties: 
     return np.concatenate(taken)
 
 
+def mostly_in_proportion(
+    values_D: np.ndarray, epsilon: float, size: int, rng: np.random.Generator
+) -> np.ndarray:
+    """`in_proportion` to values ≥ 0, but for a share epsilon of the draw that is even, (size,)."""
+    share_D = (1 - epsilon) * values_D / max(values_D.sum(), 1e-300)
+    return in_proportion(np.log(share_D + epsilon / len(values_D)), size, rng)
+
+
 def in_proportion(log_weights_D: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
     """Distinct positions, drawn one after the other in proportion to exp(log_weights), (size,).
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gdro.checks import check_array, check_int, check_number, option
 from gdro.methods.base import Method, Prompts, register
-from gdro.methods.draws import in_proportion
+from gdro.methods.draws import mostly_in_proportion
 
 Rates = Callable[[np.ndarray], np.ndarray]
 
@@ -35,6 +35,4 @@ class Oracle(Method):
             )
         remedy = "they are the pass rates of the keys"
         p_D = check_array("rates", self.rates(pool.keys_P), pool.keys_P.shape, 0, 1, remedy=remedy)
-        value_D = p_D * (1 - p_D) ** (self.k - 1)
-        share_D = value_D / max(value_D.sum(), 1e-300)
-        return in_proportion(np.log((1 - self.epsilon) * share_D + self.epsilon / len(pool)), size, rng)
+        return mostly_in_proportion(p_D * (1 - p_D) ** (self.k - 1), self.epsilon, size, rng)

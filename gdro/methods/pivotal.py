@@ -17,13 +17,14 @@ rises while more than a share s of the rollout groups hold a success, and falls 
 Axes: P prompts, R rollouts, D prompts of the data set.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gdro.checks import check_int, check_number
+from gdro.checks import check_int, check_number, option
 from gdro.methods.base import Batch, Method, Prompts, Run, register
-from gdro.methods.draws import in_proportion
+from gdro.methods.draws import mostly_in_proportion
 
 START, LEAST, MOST, STEP = 5.0, 2.0, 16.0, 0.1  # of k where it follows the run
 FLOOR = 0.01  # under the variance of an outcome, so that a sure prompt's surprise stays bounded
@@ -38,61 +39,56 @@ def pivotal_value(alpha: np.ndarray, beta: np.ndarray, k: int) -> np.ndarray:
     return value
 
 
+def _bounded(strength: float) -> float:
+    return float(min(max(strength, LEAST), MOST))
+
+
 @register("pivotal")
+@dataclass(eq=False)
 class Pivotal(Method):
     """Draw by pivotal value, and read a prompt's past as its baseline.
-
-    Args:
-        k: of pass@k; the draw favours pass rates about 1/k. None starts at 5 and follows the run, k ← k
-            exp(0.1 (share of groups with a success − s)), between 2 and 16.
-        epsilon: share of the draw that is even over the data.
-        gamma: weight (1 − q)^γ, q the prompt's pass rate with this visit, over its mean in the batch.
-        pool: most earlier rollouts m that count in a prompt's baseline; 0 leaves the advantages of (3). With
-            them, b_ij = (K_i − r_ij + m p̂_i)/(n_i − 1 + m) leaves rollout j out, so that it is unbiased, and
-            A_ij = (r_ij − b_ij)/√(q_i (1 − q_i) + 0.01). Groups in which all are correct then teach too.
-            Those without a success do not, at the price of a bias: with nothing to push up, pushing down all
-            that was sampled loses skills.
-        success: s, the share of groups that should hold a success; no effect where k is given.
 
     Rewards count as correct or not, whatever their size.
     """
 
-    state = ("strength",)
-    strength = START  # k before it is rounded, where it follows the run
+    # of pass@k; the draw favours pass rates about 1/k. None starts at 5 and follows the run between 2 and 16,
+    # k ← k exp(0.1 (share of groups with a success − s))
+    k: int | None = option(None, check_int, 1, also=[None], remedy="None lets it follow the run")
+    # share of the draw that is even over the data
+    epsilon: float = option(0.1, check_number, 0, 1, open_low=True, remedy="1 draws evenly")
+    # weight (1 − q)^γ, q the prompt's pass rate with this visit, over its mean in the batch
+    gamma: float = option(0.0, check_number, 0, remedy="0 weighs all prompts equally")
+    # most earlier rollouts m that count in a prompt's baseline; 0 leaves the advantages of (3). With them,
+    # b_ij = (K_i − r_ij + m p̂_i)/(n_i − 1 + m) leaves rollout j out, so that it is unbiased, and
+    # A_ij = (r_ij − b_ij)/√(q_i (1 − q_i) + 0.01). Groups in which all are correct then teach too. Those
+    # without a success do not, at the price of a bias: with nothing to push up, pushing down all that was
+    # sampled loses skills
+    pool: float = option(4.0, check_number, 0, remedy="0 leaves the advantages of (3)")
+    # s, the share of groups that should hold a success; no effect where k is given
+    success: float = option(0.55, check_number, 0, 1, remedy="it is a share of the groups")
 
-    def __init__(
-        self,
-        k: int | None = None,
-        epsilon: float = 0.1,
-        gamma: float = 0.0,
-        pool: float = 4.0,
-        success: float = 0.55,
-    ) -> None:
-        self.k = k if k is None else check_int("k", k, 1, remedy="None lets it follow the run")
-        self.success = check_number("success", success, 0, 1, remedy="it is a share of the groups")
-        self.epsilon = check_number("epsilon", epsilon, 0, 1, open_low=True, remedy="1 draws evenly")
-        self.gamma = check_number("gamma", gamma, 0, remedy="0 weighs all prompts equally")
-        self.pool = check_number("pool", pool, 0, remedy="0 leaves the advantages of (3)")
+    state = ("strength",)
+    strength = START  # k before it is bounded and rounded, where it follows the run
 
     def start(self, run: Run) -> None:
         super().start(run)
         self.strength = START
 
+    @property
+    def k_now(self) -> int:
+        """k of the next draw."""
+        return self.k or round(_bounded(self.strength))
+
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        value_D = pivotal_value(pool.alpha_P, pool.beta_P, self.k or round(self._clipped(self.strength)))
-        probabilities_D = (1 - self.epsilon) * value_D / value_D.sum() + self.epsilon / len(pool)
-        return in_proportion(np.log(probabilities_D), size, rng)
+        value_D = pivotal_value(pool.alpha_P, pool.beta_P, self.k_now)
+        return mostly_in_proportion(value_D, self.epsilon, size, rng)
 
     def update(self, batch: Batch) -> None:
         share = np.mean(batch.hits_P > 0)
-        self.strength = self._clipped(self.strength * np.exp(STEP * (share - self.success)))
+        self.strength = _bounded(self.strength * np.exp(STEP * (share - self.success)))
 
     def report(self) -> dict[str, Any]:
-        return {"k": self.k or round(self.strength)}
-
-    @staticmethod
-    def _clipped(strength: float) -> float:
-        return float(min(max(strength, LEAST), MOST))
+        return {"k": self.k_now}
 
     def weights(self, batch: Batch) -> np.ndarray:
         if self.gamma == 0:
