@@ -97,9 +97,8 @@ class GDROController(Saved):
         self.success_threshold = check_number("success_threshold", success_threshold)
         self.method = make_method(method, preset, options)
         self.preset, self.name = preset, self.method.name or type(self.method).__name__
-        wanted = {**PRESETS[preset], "history": self.method.history or PRESETS[preset]["history"]}
         if bins is None or isinstance(bins, Mapping):
-            bins = {**wanted, **(bins or {})}
+            bins = {**PRESETS[preset], **(bins or {})}
         self.bins = bins if isinstance(bins, DifficultyBins) else build("bins", DifficultyBins, bins)
         self.num_bins = self.bins.num_bins
         check_number("mean_rollouts", mean_rollouts, 1)

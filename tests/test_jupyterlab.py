@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import nbformat
@@ -42,6 +42,7 @@ FLAGS = [
 ]  # fmt: skip
 PICTURE = ".jupyter-widgets img"
 ERROR = '[data-mime-type="application/vnd.jupyter.error"]'
+PROMPT, DIALOG, STATUS = ".jp-InputPrompt", ".jp-Dialog", "#jp-main-statusbar"
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,9 @@ def server(tmp_path_factory):
         values = defaults | small
         values |= {"figures_dir": str(folder / "figures"), "manifest": str(folder / f"{name}.json")}
         source.cells[place].source = "\n".join(f"{key} = {value!r}" for key, value in values.items())
+        for cell in source.cells:
+            if cell.cell_type == "code":
+                cell.update(execution_count=None, outputs=[])
         nbformat.write(source, folder / f"{name}.ipynb")
     for path, choice in (
         # every cell in the page at once, also those outside the window
@@ -108,14 +112,19 @@ def test_opens_runs_and_a_slider_moves_its_figure(name, server, browser):
     browser.execute_script("document.querySelectorAll('.jp-Dialog .jp-mod-reject').forEach(b => b.click())")
     ready = ".jp-NotebookPanel [data-status='idle']"
     wait_for(lambda: browser.find_elements("css selector", ready), 90, "the kernel does not become ready")
-    browser.execute_script("window.jupyterapp.commands.execute('notebook:run-all-cells')")
 
-    def errors():
-        return [found.text for found in browser.find_elements("css selector", ERROR)]
+    def texts(selector):
+        return [found.get_property("textContent") for found in browser.find_elements("css selector", selector)]
 
+    for _ in range(3):  # the command does nothing while JupyterLab has not made the notebook the current one
+        browser.execute_script("window.jupyterapp.commands.execute('notebook:run-all-cells')")
+        with suppress(AssertionError):
+            wait_for(lambda: set("".join(texts(PROMPT))) & set("*123456789"), 20, "no cell starts")
+            break
     ended = (folder / f"{name}.json").is_file  # the last cell's work
-    wait_for(lambda: ended() or errors(), 300, "the notebook does not run to its end")
-    assert not errors()
+    with state_on_failure(lambda: {selector: texts(selector) for selector in (PROMPT, DIALOG, STATUS)}):
+        wait_for(lambda: ended() or texts(ERROR), 300, "the notebook does not run to its end")
+    assert not texts(ERROR)
     picture = find_in_notebook(browser, PICTURE)
     before = picture.get_attribute("src")
     handle = find_in_notebook(browser, ".jupyter-widgets .noUi-handle")
@@ -133,6 +142,14 @@ def find_in_notebook(browser, selector):
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
     time.sleep(0.5)
     return found
+
+
+@contextmanager
+def state_on_failure(state):
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {state()}") from None
 
 
 def answers(address):

@@ -161,7 +161,6 @@ class Method(Saved):
 
     name: ClassVar[str] = ""
     n_min: int | None = None  # bound on a prompt's rollouts in place of the controller's
-    history: int | None = None  # visits H of the prompts' fading counts in place of the bins' own
     rounds: bool = False  # whether `allocate` may leave budget for `extend`
     presets: ClassVar[dict[str, dict[str, Any]]] = {}  # options by the name of a preset
 
