@@ -10,7 +10,7 @@ with options of GDROController and of the method; `prompt:prompt.eta=3` reaches 
 
 DIR holds a file for each finished run, so that the same command resumes, and, from those alone,
 
-    scores.csv    a row each world, method, learning rate, draw and checkpoint
+    scores.csv    one row per world, method, learning rate, draw and checkpoint
     table.csv, table.md, differences.png, frontier.png, rollouts.png    from scores.csv alone
 
 The scores are of held-out prompts, 8 samples each at 20, 40, 60 and 80% of the steps, 32 at the end:

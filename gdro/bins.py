@@ -1,4 +1,4 @@
-"""Difficulty bins: who is hard (section 3.1 of the paper).
+"""Difficulty bins: which prompts are hard (section 3.1 of the paper).
 
 Axes: P prompts, B bins, D all rows. Bin 0 is the hardest (lowest pass@k), bin B−1 the easiest, −1 not seen
 yet.
@@ -23,7 +23,10 @@ TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 @dataclass(eq=False)
 class DifficultyBins(Saved):
-    """Online difficulty classifier: pass@k estimate (10), bins (11), symmetric hysteresis."""
+    """Online difficulty classifier: pass@k estimate (10), bins (11), symmetric hysteresis.
+
+    k = 8 and history = 50 are the paper's; `GDROController` makes its own bins with k = 1 and history = 20.
+    """
 
     edges: Any = TENTHS  # increasing, inside (0, 1); bins [a_{b−1}, a_b), 1 in the last
     k: int = option(8, check_int, 1)  # of pass@k; unrelated to the number of rollouts

@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 
 
 def as_whole(value: float) -> int | None:
-    """The integer that `value` is but for rounding (4.1 × 30 comes out below 123), None if it is none."""
+    """`value` as an int if it is whole up to rounding error (4.1 × 30 comes out below 123), else None."""
     nearest = round(value)
     return nearest if abs(value - nearest) <= 1e-9 * max(abs(value), 1.0) else None
 

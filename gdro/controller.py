@@ -66,7 +66,8 @@ class GDROController(Saved):
     Args:
         method: a registered name ("grpo", "prompt", "rollout", "both", …) or a `Method`.
         mean_rollouts: n̄, rollouts per prompt over a batch; mean_rollouts × prompts must be whole.
-        preset: "default", or "paper" for every choice as printed. Other arguments override it.
+        preset: "default", or "paper" for every choice as printed but the advantage_clip of 5, which
+            `GDROConfig` sets. Other arguments override it.
         bins: a `DifficultyBins` (or `StaticGroups`), or arguments of `DifficultyBins`.
         n_min, n_max: bounds on a prompt's rollouts; by default 2 (or n̄ if that is less) and max(12, 3 n̄).
         success_threshold: a rollout is correct if its reward is greater (0 suits 0/1 and ±1 rewards).

@@ -6,10 +6,10 @@
 
 A run is one variant with one seed, in a folder of its own (default: runs/PROFILE/VARIANT/seedSEED):
 
-    record.jsonl       a row each generation batch: what the controller saw and decided, rollouts, tokens
+    record.jsonl       one row per generation batch: what the controller saw and decided, rollouts, tokens
     model/             the trained model, or the adapter
     training.json      settings, totals, seconds; the last that training writes
-    evaluation.jsonl   a row each held-out prompt: successes, trials
+    evaluation.jsonl   one row per held-out prompt: successes, trials
     manifest.json      training.json, the same of the evaluation, versions; written last of all
 
 A killed training resumes from its last whole checkpoint. Heavy packages are imported where they are used:

@@ -2,7 +2,7 @@
 
 What :mod:`gdro.trainer` does inside TRL, in the open, for the Qwen3 models made by this package, on a
 CPU or a GPU, at temperature 1. Two savings change neither the gradient nor the distribution of samples:
-rollouts that have said the same so far share one row of the KV cache (:func:`sample`), and equal
+rollouts with the same prefix so far share one row of the KV cache (:func:`sample`), and equal
 rollouts enter the loss once, those of advantage 0 not at all (:func:`policy_gradient`).
 
 Axes: D prompts of the data set, P prompts of a batch, R rollouts, N distinct texts, T tokens, V
@@ -126,7 +126,7 @@ def text_logps(model: Model, text_NT: Tensor, start: int) -> Tensor:
 def sample(model: Model, prompt_RT: Tensor, max_new_tokens: int, generator: torch.Generator) -> Tensor:
     """A completion of each prompt, (R, T), filled up with the token that ends it.
 
-    Rollouts that have said the same so far have the same distribution of the next token: one row is
+    Rollouts with the same prefix so far have the same distribution of the next token: one row is
     computed for all of them, and it branches where they part.
     """
     eos_id = model.config.eos_token_id

@@ -39,12 +39,14 @@ class GDROConfig(GRPOConfig):
     """GRPOConfig with the choices of GDRO.
 
     Args:
-        gdro_method: a registered method: "grpo", "prompt", "rollout", "both", yours.
-        gdro_preset: "default", or "paper": every choice as in arXiv 2601.19280.
+        gdro_method: name of a registered method: "grpo", "prompt", "rollout", "both", "pivotal", … or your
+            own (docs/methods.md).
+        gdro_preset: "default", or "paper": every choice of the controller as in arXiv 2601.19280. β, the
+            loss and its clip are TRL's `beta`, `loss_type` and `epsilon_high`.
         gdro_options: further arguments of `GDROController` and of the method, such as {"bins": {"k": 8},
             "n_max": 8}. Rewards above "success_threshold" (default 0) count as correct: set it
             where a wrong answer can earn something too, such as a bonus for format.
-        uid_column: column with one stable uid a prompt, integers or strings.
+        uid_column: column with one stable uid per prompt, integers or strings.
         group_column: column whose values are the groups in place of difficulty bins.
         advantage_std: "sample" divides squares by n − 1 as TRL does (default); "population" by n as (3) is
             printed (default of preset "paper").

@@ -114,7 +114,7 @@ def test_opens_runs_and_a_slider_moves_its_figure(name, server, browser):
     wait_for(lambda: browser.find_elements("css selector", ready), 90, "the kernel does not become ready")
 
     def texts(selector):
-        return [found.get_property("textContent") for found in browser.find_elements("css selector", selector)]
+        return [node.get_property("textContent") for node in browser.find_elements("css selector", selector)]
 
     for _ in range(3):  # the command does nothing while JupyterLab has not made the notebook the current one
         browser.execute_script("window.jupyterapp.commands.execute('notebook:run-all-cells')")

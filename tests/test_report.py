@@ -1,8 +1,11 @@
 """Tables and figures from records that a controller leaves on simulated prompts; bad folders refused."""
 
 import itertools
+import re
+from pathlib import Path
 
 import matplotlib.pyplot as plt
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +15,7 @@ from gdro.profiles import BASE, Profile, run_folder
 from gdro.records import write_manifest, write_table
 from gdro.style import METHODS, save, use_style
 
+ROOT = Path(__file__).parents[1]
 PROFILE = Profile(
     name="small",
     seeds=[0, 1],
@@ -156,3 +160,17 @@ def test_runs_that_are_not_the_profiles_are_refused(runs_dir, damage, message):
     finally:
         for file, content in kept.items():
             file.write_bytes(content)
+
+
+def test_notebook_06_and_the_documents_quote_the_measured_runs():
+    def squeezed(text):
+        return re.sub(" +", " ", text)
+
+    scores = (ROOT / "data/measured/tiny/table.md").read_text("utf-8").split("\n\nmean@8 by family")[0]
+    cells = nbformat.read(ROOT / "notebooks/06_results.ipynb", as_version=4).cells
+    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+    assert sum(scores in output.get("text/markdown", "") for output in outputs) == 1
+    quoted = squeezed((ROOT / "docs/results.md").read_text("utf-8"))
+    rows = [line for line in squeezed(scores).splitlines() if re.match(r"\|.* to ", line)]
+    assert len(rows) == 8
+    assert [row for row in rows if row not in quoted] == []

@@ -1,4 +1,4 @@
-"""F-GRPO (arXiv 2602.06717): a focal weight on a prompt's advantages, so that the obvious is learned less.
+"""F-GRPO (arXiv 2602.06717): a focal weight on a prompt's advantages, so that solved prompts count less.
 
 Advantages (3) times (1 − p̂_i)^γ, p̂_i the share of the group that is correct. Small groups miss rare correct
 answers and sharpen what is common; the weight takes from the prompts where that happens. Left out: nothing

@@ -1,4 +1,4 @@
-"""LILO (arXiv 2502.12272): train on the prompts of highest learnability p̂ (1 − p̂). VCRL (2509.19803) is kin.
+"""LILO (arXiv 2502.12272): train on the prompts of highest learnability p̂ (1 − p̂). Like VCRL (2509.19803).
 
 The `size` prompts with the largest p̂_i (1 − p̂_i), ties at random. Left out: the rollouts spent on candidate
 prompts to measure p̂ before each step. Here it is the posterior mean, which is ½ for a prompt without data:

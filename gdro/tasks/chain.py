@@ -204,7 +204,7 @@ def reward(completions: list[str], answer: list[str], **kwargs: Any) -> list[flo
 def make_tokenizer(spec: ChainSpec) -> PreTrainedTokenizerFast:
     """Build the task's tokenizer: one token per character, no merges, padding on the left.
 
-    Foreign characters are an exception: a token for them would let a wrong data set train in silence.
+    Foreign characters raise an exception: a token for them would silently accept a wrong data set.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

@@ -6,8 +6,8 @@ A prompt has a few possible answers, one of them correct, and the policy is a so
 
 The strength of a skill carries over to prompts never trained on (`transfer` c is the part of a lesson that
 does); θ is a memory of `capacity` numbers in which prompts interfere, because the random directions ε
-overlap. Every sampled answer also has words of its own: its advantage moves θ in a random direction of
-length `noise`, which averages out over many rollouts and makes a large step and a small n costly. Skills
+overlap. Every sampled answer also adds gradient noise: its advantage moves θ in a random direction of
+norm `noise`, which averages out over many rollouts and makes a large step and a small n costly. Skills
 differ in how often they come (`tail`) and how hard they start (`spread`).
 
 `play` plays the methods in `METHODS` as arrays, thousands of games at once on the pure functions of

@@ -41,7 +41,7 @@ class World:
     rare: str = "hard"  # whether rare skills are the "hard" ones, the "easy" ones, or "mixed" (at random)
     transfer: float = 0.3  # part of a lesson that carries over to the skill; the rest is the prompt's own
     capacity: int = 64  # size of the memory; a small one makes prompts interfere
-    noise: float = 2.0  # length of the random direction in which a sampled answer's own words pull
+    noise: float = 2.0  # norm of the random direction in which a sampled answer also moves the memory
     answers: int = 4  # one is correct
 
     def __post_init__(self) -> None:
