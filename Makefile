@@ -28,7 +28,7 @@ docs: $(READY)  ## all notebooks as web pages, in build/docs
 	jupyter nbconvert --to html --output-dir build/docs notebooks/*.ipynb
 
 test: $(READY)  ## all tests
-	python -m pytest -n $(CORES) --dist loadfile
+	python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
 lab: $(READY)  ## JupyterLab on the notebooks
 	jupyter lab notebooks

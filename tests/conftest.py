@@ -14,6 +14,12 @@ settings.register_profile(
 )
 settings.load_profile("stable")
 
+# first, so that no worker is left with one of them at the end
+LONGEST = [
+    "test_pipeline", "test_teaching_notebooks", "test_vllm", "test_training_notebook",
+    "test_accelerate_configs", "test_experiment", "test_jupyterlab", "test_math_task", "test_measure", "test_trainer",
+]  # fmt: skip
+
 SMALL_PROFILE = {
     "seeds": [0, 1],
     "task": {"kind": "chain", "n_train": 60, "n_eval_per_family": 4},
@@ -27,6 +33,11 @@ SMALL_PROFILE = {
         "both": {"method": "both"},
     },
 }
+
+
+def pytest_collection_modifyitems(items):
+    names = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: names.get(item.path.stem, len(names)))
 
 
 @pytest.fixture(scope="module")

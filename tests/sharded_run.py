@@ -2,7 +2,7 @@
 
     accelerate launch --config_file configs/accelerate/fsdp2.yaml … tests/sharded_run.py [--die=…] work …
 
---die=5 ends the last process in step 5, --die=save each before the trained model is written.
+--die=5 ends the last process in step 5.
 
     … tests/sharded_run.py savings BASE_DIR OUTPUT_DIR
 
@@ -39,11 +39,6 @@ class SharedSampling(gdro.trainer.GDROTrainer):
         file = Path(self.args.output_dir).parent / f"controller{self.accelerator.process_index}.json"
         save_state(file, self.controller.state_dict())
         return result
-
-    def save_model(self, *args, **kwargs):
-        if self.die_at == "save" and "checkpoint" not in str(args):
-            os._exit(9)
-        super().save_model(*args, **kwargs)
 
     def compute_loss(self, model, inputs, **kwargs):
         states = [module._get_fsdp_state() for module in model.modules() if isinstance(module, FSDPModule)]

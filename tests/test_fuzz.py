@@ -14,8 +14,3 @@ def test_random_sequences_of_a_controllers_operations(first):
 @pytest.mark.slow
 def test_hostile_answers():
     assert {fuzz.answers(seed) for seed in range(12)} == {"held", "gold refused"}
-
-
-@pytest.mark.slow
-def test_a_training_killed_and_damaged():
-    assert fuzz.training(0) == "held"

@@ -1,4 +1,4 @@
-"""JupyterLab for real: each teaching notebook opens in headless Chromium, runs, a slider moves its figure.
+"""JupyterLab for real: two notebooks open in headless Chromium, run to the end, a slider moves its figure.
 
 Needs the Debian packages chromium and chromium-driver and the Python package selenium; without them
 the tests are skipped and say so.
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from test_teaching_notebooks import SMALL
+from test_teaching_notebooks import IN_JUPYTERLAB, SMALL, check_figures
 
 from gdro.notebooks import parameter_defaults
 
@@ -49,10 +49,10 @@ PROMPT, DIALOG, STATUS = ".jp-InputPrompt", ".jp-Dialog", "#jp-main-statusbar"
 def server(tmp_path_factory):
     """A JupyterLab on small copies of the notebooks; yields its address, token and folder."""
     folder = tmp_path_factory.mktemp("lab")
-    for name, small in SMALL.items():
+    for name in IN_JUPYTERLAB:
         source = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
         place, defaults = parameter_defaults(source, name)
-        values = defaults | small
+        values = defaults | SMALL[name]
         values |= {"figures_dir": str(folder / "figures"), "manifest": str(folder / f"{name}.json")}
         source.cells[place].source = "\n".join(f"{key} = {value!r}" for key, value in values.items())
         for cell in source.cells:
@@ -103,7 +103,7 @@ def browser(tmp_path):
     driver.quit()
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", IN_JUPYTERLAB)
 def test_opens_runs_and_a_slider_moves_its_figure(name, server, browser):
     address, token, folder = server
     browser.get(f"{address}/lab/tree/{name}.ipynb?token={token}&reset")
@@ -125,6 +125,7 @@ def test_opens_runs_and_a_slider_moves_its_figure(name, server, browser):
     with state_on_failure(lambda: {selector: texts(selector) for selector in (PROMPT, DIALOG, STATUS)}):
         wait_for(lambda: ended() or texts(ERROR), 300, "the notebook does not run to its end")
     assert not texts(ERROR)
+    check_figures(folder / f"{name}.json")
     picture = find_in_notebook(browser, PICTURE)
     before = picture.get_attribute("src")
     handle = find_in_notebook(browser, ".jupyter-widgets .noUi-handle")

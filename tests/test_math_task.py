@@ -310,7 +310,7 @@ def test_what_never_ends_is_killed_beside_the_rest():
 CODE = """if True:
     import sys
     from gdro.tasks.rewards import MathReward
-    print(MathReward(time_limit=15).verify([("\\\\boxed{4}", "\\\\boxed{10000000!}")]))
+    print(MathReward(time_limit=5).verify([("\\\\boxed{4}", "\\\\boxed{10000000!}")]))
 """
 
 

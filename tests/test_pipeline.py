@@ -14,7 +14,6 @@ import pytest
 import yaml
 from run_profile import jobs_of, progress_of
 
-from gdro.profiles import load_profile
 from gdro.records import read_manifest
 
 REPOSITORY = Path(__file__).parent.parent
@@ -45,45 +44,49 @@ def arguments_of(process):
 
 
 def changed(folder, **fields):
-    """The smoke profile with one variant alone, at a path of its own."""
+    """The smoke profile with other fields and one variant alone, at a path of its own."""
     profile = yaml.safe_load((REPOSITORY / "profiles" / "smoke.yaml").read_text())
     path = folder / "changed.yaml"
     path.write_text(yaml.safe_dump(profile | {"variants": {"rollout": {"method": "rollout"}}} | fields))
     return path
 
 
+TWO = {"grpo": {"method": "grpo", "label": "GRPO"}, "both": {"method": "both", "label": "Both"}}
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    runs = tmp_path_factory.mktemp("pipeline") / "runs"
+    folder = tmp_path_factory.mktemp("pipeline")
+    profile = changed(folder, variants=TWO)
     status = subprocess.check_output(["git", "status", "--porcelain"], cwd=REPOSITORY)
-    code, printed = run(SCRIPT, "smoke", "--runs", runs)
+    code, printed = run(SCRIPT, profile, "--runs", folder / "runs")
     assert code == 0, printed
     assert subprocess.check_output(["git", "status", "--porcelain"], cwd=REPOSITORY) == status
-    return runs, printed
+    return profile, folder / "runs", printed
 
 
 @pytest.mark.slow
 def test_the_main_job_leaves_table_figures_and_records(finished):
-    runs, _ = finished
+    _, runs, _ = finished
     manifest = read_manifest(runs / "results" / "manifest.json")
-    for label in ("base", "GRPO", "Prompt-GDRO", "Rollout-GDRO"):
+    for label in ("base", "GRPO", "Both"):
         assert f"| {label} |" in re.sub(" +", " ", manifest["table"])
     names = {Path(path).name.split("_")[0] for path in manifest["figures"]}
     assert {f"fig{n}" for n in (1, 3, 4, 5, 6, 7, 8, 9)} <= names
     for path in manifest["figures"]:
         assert (REPOSITORY / path).stat().st_size > 5_000
         assert (REPOSITORY / path).is_relative_to(runs / "figures")
-    for variant in load_profile("smoke").variants:
+    for variant in TWO:
         assert read_manifest(runs / variant / "seed0" / "manifest.json")["rollouts"] == 8 * 8 * 4
 
 
 @pytest.mark.slow
 def test_the_console_has_a_line_a_job(finished):
-    runs, printed = finished
+    _, runs, printed = finished
     jobs = ["base", "results"]
-    jobs += [f"train-{name}-seed0" for name in ("grpo", "prompt", "rollout", "pivotal")]
-    jobs += [f"evaluate-{name}-seed0" for name in ("base", "grpo", "prompt", "rollout", "pivotal")]
-    ended = re.findall(r"^(\S+) +done in \d+ s \(\d+ of 11 jobs\)$", printed, re.MULTILINE)
+    jobs += [f"train-{name}-seed0" for name in ("grpo", "both")]
+    jobs += [f"evaluate-{name}-seed0" for name in ("base", "grpo", "both")]
+    ended = re.findall(r"^(\S+) +done in \d+ s \(\d+ of 7 jobs\)$", printed, re.MULTILINE)
     assert sorted(ended) == sorted(jobs)
     other = [
         line for line in printed.splitlines()[1:] if not re.match(r"\S+ +(done|start|finish|\d+/\d+)", line)
@@ -94,28 +97,20 @@ def test_the_console_has_a_line_a_job(finished):
 
 @pytest.mark.slow
 def test_only_what_is_missing_is_run_again(finished, tmp_path):
-    runs, _ = finished
-    (runs / "prompt" / "seed0" / "manifest.json").unlink()
+    path, runs, _ = finished
+    (runs / "both" / "seed0" / "manifest.json").unlink()
     (runs / "results" / "manifest.json").unlink()
     options = ["-m", "snakemake", "--cores", "2", "--dry-run", "--config", f"runs={runs}"]
-    code, planned = run(*options, "profile=smoke")
-    assert code == 0, planned
-    assert set(re.findall(r"rule (\w+):", planned)) == {"evaluate", "results"}
-    assert "variant=prompt" in planned
-    assert "variant=grpo" not in planned
     # a renamed label and title repeat no run; another number of samples repeats evaluations alone
-    smoke = yaml.safe_load((REPOSITORY / "profiles" / "smoke.yaml").read_text())
-    smoke["title"], smoke["variants"]["grpo"]["label"] = "Renamed", "Renamed"
-    for fields, rules in (
-        ({}, {"evaluate", "results"}),
-        ({"evaluation": {"samples": 8, "k": 4}}, {"evaluate"}),
-    ):
-        path = tmp_path / "smoke.yaml"
-        path.write_text(yaml.safe_dump(smoke | fields))
-        code, planned = run(*options, f"profile={path}")
+    given = yaml.safe_load(path.read_text())
+    renamed = {"title": "Renamed", "variants": TWO | {"grpo": {"method": "grpo", "label": "Renamed"}}}
+    for fields in ({}, renamed, renamed | {"evaluation": {"samples": 8, "k": 4}}):
+        (tmp_path / path.name).write_text(yaml.safe_dump(given | fields))
+        code, planned = run(*options, f"profile={tmp_path / path.name}")
         assert code == 0, planned
-        assert set(re.findall(r"rule (\w+):", planned)) == rules | {"results"}
-        assert ("variant=grpo" in planned) == bool(fields)
+        assert set(re.findall(r"rule (\w+):", planned)) == {"evaluate", "results"}
+        assert "variant=both" in planned
+        assert ("variant=grpo" in planned) == ("evaluation" in fields)
 
 
 @pytest.mark.slow

@@ -29,16 +29,12 @@ SMALL = {
     },
     "07_beyond_bins": {"family_prompts": 10, "steps": 30, "games": 3, "visits": 10},
 }  # fmt: skip
+IN_JUPYTERLAB = ("01_difficulty_binning", "07_beyond_bins")  # run small there, the others by papermill
 BAD = [
-    ("01_difficulty_binning", {"k": 0}, "k must be"),
     ("01_difficulty_binning", {"hysteresis": 1.5}, "hysteresis must be a number in"),
-    ("01_difficulty_binning", {"num_bins": 0}, "num_bins must be"),
     ("02_prompt_gdro", {"gamma": 1.5}, "gamma must be a number in [0, 1], got 1.5; it is the uniform share"),
-    ("03_rollout_gdro", {"n_min": 9, "n_max": 3}, "n_max must be an integer of at least 9, got 3"),
     ("03_rollout_gdro", {"mean_rollouts": 40}, "mean_rollouts must be a number in [2, 12], got 40"),
     ("04_toy_games", {"seeds": 0}, "nothing to play"),
-    ("04_toy_games", {"tails": [-1.0]}, "tail must be"),
-    ("07_beyond_bins", {"k": 0}, "k must be"),
     ("07_beyond_bins", {"epsilon": 0.0}, "epsilon must be"),
 ]
 
@@ -113,15 +109,19 @@ def test_the_notebooks_are_small_together():
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", sorted(set(SMALL) - set(IN_JUPYTERLAB)))
 def test_runs_strictly_and_leaves_manifest_and_figures(name, tmp_path):
     manifest = tmp_path / "manifest.json"
     parameters = SMALL[name] | {"manifest": str(manifest), "figures_dir": str(tmp_path / "figures")}
     run_notebook(path_of(name), tmp_path / "out.ipynb", parameters, manifest=manifest, cell_timeout=300)
-    for figure in read_manifest(manifest)["figures"]:
-        content = Path(figure).read_bytes()
-        assert content.startswith(b"\x89PNG")
-        assert len(content) > 5000
+    check_figures(manifest)
+
+
+def check_figures(manifest):
+    """The manifest names at least one figure, and each is a picture."""
+    figures = [Path(figure).read_bytes() for figure in read_manifest(manifest)["figures"]]
+    assert figures
+    assert all(content.startswith(b"\x89PNG") and len(content) > 5000 for content in figures)
 
 
 @pytest.mark.slow

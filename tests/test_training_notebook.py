@@ -150,12 +150,11 @@ def test_the_cell_trains_as_the_job_does(tmp_path, cache):
 
 
 @needs_vllm
-@pytest.mark.parametrize(("kind", "processes"), [("full", 2), ("lora", 1)])
-def test_evaluation_by_vllm(tmp_path, cache, kind, processes):
+def test_evaluation_of_an_adapter_by_two_vllm_processes(tmp_path, cache):
     evaluation = {"engine": "vllm", "samples": 4, "k": 4, "temperature": 0.6, "top_p": 0.8, "top_k": 20}
-    evaluation["data_parallel_size"] = processes
+    evaluation["data_parallel_size"] = 2
     evaluation["gpu_memory_utilization"] = 0.2  # on a CPU: of the machine's memory
-    fields = CHAIN | {"evaluation": evaluation, "model": {"kind": kind, "dtype": "float32"}}
+    fields = CHAIN | {"evaluation": evaluation, "model": {"kind": "lora", "dtype": "float32"}}
     _, _, rows = train(tmp_path, cache, fields)
     assert len({row["uid"] for row in rows}) == len(rows) == 6 * 4
     assert all(0 < row["tokens"] <= 4 * 12 for row in rows)
