@@ -141,7 +141,7 @@ def _gains(axis, scores, colors):
     axis.invert_yaxis()
     axis.axvline(0, color="black", linewidth=0.8)
     found = ", ".join(gains.index[gains["gain_low"] > 0])
-    title = f"{found} above GRPO" if found else "Ours: no gain is shown"
+    title = f"pass@k: {found} above GRPO" if found else "pass@k: no gain of ours is decided"
     axis.set(xlabel="gain in pass@k over GRPO, %", title=title)
 
 
