@@ -39,7 +39,7 @@ from tqdm.auto import tqdm
 
 from gdro.arena_report import report
 from gdro.beliefs import as_uids
-from gdro.checks import check_choice, check_int, check_number
+from gdro.checks import build, check_choice, check_int, check_number
 from gdro.controller import GDROController
 from gdro.lifetime import end_with_parent
 from gdro.methods import METHODS
@@ -87,7 +87,7 @@ def read_world(name: str) -> tuple[str, chain.ChainSpec]:
     if not path.is_file():
         shipped = sorted(file.stem for file in WORLDS.glob("*.yaml"))
         raise ValueError(f"world must be one of {shipped} or a YAML file, got {name!r}")
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     return content.get("name", path.stem), chain.ChainSpec.from_dict(content)
 
 
@@ -105,11 +105,14 @@ def make_controller(
         place = options
         for part in outer:
             place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise ValueError(f"method must set an option once, got {method!r}; leave out {part}=…")
         try:
             place[key] = json.loads(text)
         except json.JSONDecodeError:
             place[key] = text
-    return GDROController(method=name, mean_rollouts=mean_rollouts, seed=seed, **options)
+    given = {"method": name, "mean_rollouts": mean_rollouts, "seed": seed}
+    return build(f"options of {name!r}", GDROController, options, **given)
 
 
 def draw_base(
@@ -267,6 +270,8 @@ def play_all(
 def _check_settings(runs, settings, out):
     """Refuse a folder whose runs have other settings or other worlds of the same names."""
     file, worlds = out / "settings.json", {run.world: dataclasses.asdict(run.spec) for run in runs}
+    if any(dataclasses.asdict(run.spec) != worlds[run.world] for run in runs):
+        raise ValueError(f"worlds must have names of their own, got {list(worlds)}; set `name:` in the file")
     now = json.loads(json.dumps({"settings": dataclasses.asdict(settings), "worlds": worlds}))
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
@@ -345,7 +350,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             make_controller(method, settings.rollouts, 0)  # a misspelled one is refused before any training
             for rate in (own or given.learning_rates).split(","):
                 arms[method, check_number("learning_rates", float(rate), 0, open_low=True)] = None
-        worlds = [read_world(world) for world in given.world.split(",")]
+        worlds = [read_world(world) for world in dict.fromkeys(given.world.split(","))]
         runs = [Run(*world, *arm, draw) for world, arm, draw in itertools.product(worlds, arms, draws)]
         play_all(runs, settings, given.out, given.bases, given.jobs, given.methods_from)
     print(report(given.out))

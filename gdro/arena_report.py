@@ -14,11 +14,17 @@ BASELINE = "grpo"
 
 
 def at_best_rate(scores: pd.DataFrame) -> pd.DataFrame:
-    """The rows of each method at its best learning rate in that world, by mean@8 + pass@8 at the end."""
-    ends = scores[scores.step == scores.step.max()]
-    value = (ends.mean_at_8 + ends.pass_at_8).groupby([ends.world, ends.method, ends.learning_rate]).mean()
-    best = value.reset_index().sort_values(0).groupby(["world", "method"]).learning_rate.last()
-    return scores.merge(best.reset_index())
+    """The rows of each method at its best learning rate in that world, by mean@8 + pass@8 at the end.
+
+    Rates are compared on the draws that all of them have played, if there are any.
+    """
+    ends = scores[scores.step == scores.step.max()].set_index(["world", "method", "draw", "learning_rate"])
+    best = {}
+    for key, value in (ends.mean_at_8 + ends.pass_at_8).unstack().groupby(["world", "method"]):
+        value = value.dropna(axis=1, how="all")
+        best[key] = (value if value.dropna().empty else value.dropna()).mean().idxmax()
+    keys = zip(scores.world, scores.method, scores.learning_rate, strict=True)
+    return scores[[best[world, method] == rate for world, method, rate in keys]]
 
 
 def compare(scores: pd.DataFrame) -> pd.DataFrame:
@@ -54,25 +60,23 @@ def compare(scores: pd.DataFrame) -> pd.DataFrame:
 def rollouts_to_reach(scores: pd.DataFrame) -> pd.DataFrame:
     """Part of GRPO's rollouts after which a method's means hold GRPO's best mean@8 and pass@8 together.
 
-    GRPO's best are those at the end, each at the learning rate that is best for it. Linear between
-    checkpoints, so 0.2 means "by the first"; NaN where the two are not reached together.
+    Means are over the draws that both have played, GRPO at all its rates. GRPO's best are those at the end,
+    each at the learning rate that is best for it. Linear between checkpoints, so 0.2 means "by the first";
+    NaN where the two are not reached together.
     """
-    keys, pair = ["world", "method", "learning_rate", "step"], ["mean_at_8", "pass_at_8"]
-    all_rates = scores.groupby(keys)[pair].mean().reset_index()
-    grpo = all_rates[(all_rates.method == BASELINE) & (all_rates.step == all_rates.step.max())]
-    targets = grpo.groupby("world")[pair].max()
-    budgets = scores[scores.method == BASELINE].groupby("world").rollouts.max()
-    curves = at_best_rate(scores).groupby(["world", "method", "step"])[["rollouts", *pair]].mean()
-    rows = []
-    for (world, method), curve in curves.groupby(["world", "method"]):
-        if world not in targets.index:
+    pair, rows = ["mean_at_8", "pass_at_8"], []
+    for (world, method), runs in at_best_rate(scores).groupby(["world", "method"]):
+        grpo = scores[(scores.world == world) & (scores.method == BASELINE)]
+        shared = set(runs.draw).intersection(*(of.draw for _, of in grpo.groupby("learning_rate")))
+        runs, grpo = runs[runs.draw.isin(shared)], grpo[grpo.draw.isin(shared)]
+        if grpo.empty:
             continue
+        targets = grpo[grpo.step == grpo.step.max()].groupby("learning_rate")[pair].mean().max()
+        curve = runs.groupby("step")[["rollouts", *pair]].mean()
         rollouts = np.linspace(curve.rollouts.iloc[0], curve.rollouts.iloc[-1], 1001)
-        reached = [
-            np.interp(rollouts, curve.rollouts, curve[name]) >= targets.loc[world, name] for name in pair
-        ]
+        reached = [np.interp(rollouts, curve.rollouts, curve[name]) >= targets[name] for name in pair]
         first = np.flatnonzero(np.all(reached, axis=0))
-        part = rollouts[first[0]] / budgets[world] if len(first) else np.nan
+        part = rollouts[first[0]] / grpo.rollouts.max() if len(first) else np.nan
         rows.append({"world": world, "method": method, "part": part})
     return pd.DataFrame(rows, columns=["world", "method", "part"])
 
@@ -80,6 +84,8 @@ def rollouts_to_reach(scores: pd.DataFrame) -> pd.DataFrame:
 def report(out: Path) -> str:
     """Write table.csv, table.md and the figures from scores.csv; returns the table as text."""
     scores = pd.read_csv(out / "scores.csv")
+    if scores.empty:
+        raise ValueError(f"{out / 'scores.csv'} has no rows; play something with --methods")
     table, reach = compare(scores), rollouts_to_reach(scores)
     replace_text(out / "table.csv", table.to_csv(index=False, float_format="%.6g"))
     shown = table.assign(cell=table.apply(_cell, axis=1), metric=table.metric.map(METRICS))

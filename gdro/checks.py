@@ -106,7 +106,9 @@ def check_options(owner: Any) -> None:
     """Check the fields of a dataclass that are declared with `option`; numbers become plain ones."""
     for one in fields(owner):
         value, how = getattr(owner, one.name), one.metadata
-        if how and not any(value is other for other in how["also"]):
+        if how and not any(
+            value is other or (isinstance(value, float) and value == other) for other in how["also"]
+        ):
             checked = how["check"](one.name, value, *how["domain"], **how["rules"])
             setattr(owner, one.name, value if checked is None else checked)
 

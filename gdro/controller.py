@@ -101,7 +101,6 @@ class GDROController(Saved):
         if bins is None or isinstance(bins, Mapping):
             bins = {**PRESETS[preset], **(bins or {})}
         self.bins = bins if isinstance(bins, DifficultyBins) else build("bins", DifficultyBins, bins)
-        self.num_bins = self.bins.num_bins
         check_number("mean_rollouts", mean_rollouts, 1)
         self.mean_rollouts = mean_rollouts
         lows = (n_min, self.method.n_min, min(2, int(mean_rollouts)))  # the first that is given
@@ -111,7 +110,7 @@ class GDROController(Saved):
         remedy = "no plan within n_min and n_max could meet it"
         check_number("mean_rollouts", mean_rollouts, low, high, remedy=remedy)
         rule = (seed, advantage_std, scale_rewards, advantage_clip)
-        self.run = Run(self.num_bins, mean_rollouts, low, high, *rule)
+        self.run = Run(self.bins.num_bins, mean_rollouts, low, high, *rule)
         self.method.start(self.run)
         self.draws = self.method.draws  # whether `draw` chooses the prompts
         self.moves_rollouts = self.method.moves_rollouts  # whether plans may be uneven
@@ -321,8 +320,13 @@ class GDROController(Saved):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of `state_dict`; ValueError for other settings or a damaged state. Closes all plans."""
-        super().load_state_dict(state)
-        check_int("the saved number of plans", self.planned, self.step)
+        before = self.state_dict()
+        try:
+            super().load_state_dict(state)
+            check_int("the saved number of plans", self.planned, self.step)
+        except ValueError:
+            super().load_state_dict(before)  # not half of each
+            raise
         self._forget()
 
 

@@ -135,15 +135,18 @@ def check(name: str, answer: Callable[..., Any], cases: int = 20) -> str:
         drawn = {key: ARGUMENTS[key] for key in signature(reference).parameters}
         case = {key: draw(rng) if callable(draw) else draw for key, draw in drawn.items()}
         shown = ", ".join(f"{key} = {np.round(value, 4).tolist()}" for key, value in case.items())
+        wanted = reference(**case)
         try:
             given = answer(*deepcopy(list(case.values())))
+            if given is None:
+                return f"{name}: not written yet."
+            yours, right = (
+                [np.asarray(part, float) for part in (x if isinstance(x, tuple) else [x])]
+                for x in (given, wanted)
+            )
         except Exception as error:
             error.add_note(f"{name} was called with {shown}")
             raise
-        if given is None:
-            return f"{name}: not written yet."
-        wanted = reference(**case)
-        yours, right = ([*map(np.asarray, x if isinstance(x, tuple) else [x])] for x in (given, wanted))
         same = [y.shape == r.shape and np.allclose(y, r) for y, r in zip(yours, right, strict=False)]
         if len(yours) != len(right) or not all(same):
             yours, right = ([np.round(x, 4).tolist() for x in values] for values in (yours, right))

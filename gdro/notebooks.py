@@ -169,7 +169,7 @@ def conform_parameters(
             raise ValueError(f"{name} has no parameter {key!r}; it has: {', '.join(defaults)}")
         try:  # through JSON, since papermill writes what is not plain as a string
             kind = pydantic.TypeAdapter(_kind(defaults[key]))
-            fitted[key] = kind.validate_json(json.dumps(value), strict=True)
+            fitted[key] = json.loads(json.dumps(kind.validate_json(json.dumps(value), strict=True)))
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{name}: parameter {key!r} must be plain and of the type of its default {defaults[key]!r}, "

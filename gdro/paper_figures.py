@@ -129,9 +129,9 @@ def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -
 
 
 def _gains(axis, scores, colors):
-    """Relative gain in pass@k over GRPO: ours with intervals, the paper's in grey."""
-    gains = scores.set_index("label").reindex(columns=["gain", "gain_low", "gain_high"]).dropna()
-    gains *= 100 / scores.set_index("variant")["value"].get("grpo", np.nan)
+    """Relative gain in pass@k over each variant's GRPO: ours with intervals, the paper's in grey."""
+    gains = scores.set_index("label").reindex(columns=["value", "gain", "gain_low", "gain_high"]).dropna()
+    gains = 100 * gains.div(gains["value"] - gains["gain"], axis=0)
     error = [gains["gain"] - gains["gain_low"], gains["gain_high"] - gains["gain"]]
     look = {"color": [colors[label] for label in gains.index], "error_kw": {"lw": 0.8}}
     axis.barh(gains.index + ", ours", gains["gain"], xerr=error, **look)
@@ -301,7 +301,7 @@ def _snapshots(kinds, colors, title):
     figure, axes = _panels(SNAPSHOTS, 2.3, title, sharey=True)
     means = pd.concat({label: _of_seeds(table).stack() for label, table in kinds.items()}, axis=1)
     for part, axis in enumerate(axes, start=1):
-        step = means.index.levels[0].max() * part // SNAPSHOTS
+        step = max(means.index.levels[0].max() * part // SNAPSHOTS, 1)
         _bars(axis, means.loc[step], colors)
         # on a linear scale one crowded bin hides the others
         axis.set_yscale("function", functions=(np.sqrt, np.square))

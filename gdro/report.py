@@ -59,7 +59,7 @@ def prompt_groups(runs: list[dict], k: int) -> dict[str, np.ndarray]:
     """Groupings of the held-out prompts, (P,) each: skill family, and bin of the base model's pass@k.
 
     The bins hold the same prompts for every method. One with fewer than `FEWEST_IN_A_BIN` prompts is joined
-    to the next easier one.
+    to the next easier one, the easiest to the one before it.
     """
     table = pd.DataFrame(runs_of(runs, BASE)[0]["evaluation"])
     bins = DifficultyBins(k=k)
@@ -68,6 +68,9 @@ def prompt_groups(runs: list[dict], k: int) -> dict[str, np.ndarray]:
     for bin_id in range(bins.num_bins - 1):
         if (bins_P == bin_id).sum() < FEWEST_IN_A_BIN:
             bins_P[bins_P == bin_id] = bin_id + 1
+    names, counts = np.unique(bins_P, return_counts=True)
+    if counts[-1] < FEWEST_IN_A_BIN and len(names) > 1:
+        bins_P[bins_P == names[-1]] = names[-2]
     return {"family": table.family.to_numpy(str), "bin": bins_P}
 
 
@@ -120,9 +123,14 @@ def _estimates(profile, runs, kinds, resamples):
 
 
 def _worst_parts(values_SP, groups_P):
-    """What each prompt adds to the score of the worst group, (S, P): their mean is that group's mean."""
+    """The worst group's score, spread over all prompts, (S, P): the mean of a row is that group's mean.
+
+    Deviations from that mean alone carry the weight P/members, so that a bootstrap over prompts does not add
+    the noise of how many members it draws.
+    """
     members_P = groups_P == metrics.worst_group(values_SP.mean(axis=0), groups_P)[0]
-    return values_SP * members_P * (len(groups_P) / members_P.sum())
+    mean_S1 = values_SP[:, members_P].mean(axis=1, keepdims=True)
+    return mean_S1 + (values_SP - mean_S1) * members_P * (len(groups_P) / members_P.sum())
 
 
 def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
@@ -165,6 +173,8 @@ def printed_tables(
     spent["controller %"] = 100 * spent.pop("controller s") / spent["train s"]
     formats = ("", ",.0f", ",.0f", ".0f", ".0f", ".0f", "+.2f", ".2f")
     gain_title = "Difference to GRPO, paired by seed and prompt; intervals that contain 0 are inconclusive"
+    if any(variant.baseline != "grpo" for variant in profile.variants.values()):
+        gain_title = gain_title.replace("GRPO", "the variant's own GRPO")
     value = "value", "low", "high"
     tables = {
         "Scores on held-out prompts": _intervals(scores, *value, form="{:.3f}"),

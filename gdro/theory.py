@@ -26,6 +26,7 @@ def soft_worst_case(losses: ArrayLike, eta: float) -> tuple[np.ndarray, np.ndarr
 
 def soft_worst_case_bounds(losses: ArrayLike, eta: float) -> tuple[np.ndarray, np.ndarray]:
     """max L ≤ R_η ≤ max L + log(B)/η, (25), as (lower, upper)."""
+    check_number("eta", eta, 0, open_low=True, remedy="at ∞ both are max(losses)")
     worst = check_array("losses", losses).max(axis=-1)
     return worst, worst + np.log(np.shape(losses)[-1]) / eta
 
@@ -45,6 +46,7 @@ def duality_gap_bound(regret_theta: ArrayLike, regret_q: ArrayLike, horizon: Arr
 def hedge_regret_bound(num_arms: int, horizon: ArrayLike, loss_range: float = 1.0) -> np.ndarray:
     """Regret of exponential weights at the best fixed step size, full information: range · √(T log N / 2)."""
     check_int("num_arms", num_arms, 1)
+    check_number("loss_range", loss_range, 0, remedy="it is largest less smallest")
     return loss_range * np.sqrt(_positive("horizon", horizon, STEPS) * np.log(num_arms) / 2)
 
 
@@ -57,6 +59,7 @@ def exp3p_regret_bound(
     """
     check_int("num_arms", num_arms, 1)
     check_number("delta", delta, 0, 1, open_low=True, open_high=True)
+    check_number("loss_range", loss_range, 0, remedy="it is largest less smallest")
     horizon = _positive("horizon", horizon, STEPS)
     return loss_range * 5.15 * np.sqrt(horizon * num_arms * np.log(num_arms / delta))
 

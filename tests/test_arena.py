@@ -54,8 +54,13 @@ def test_a_world_that_cannot_be_read_is_refused(tmp_path, text, match):
 def test_a_method_is_spelled_with_its_options():
     controller = arena.make_controller("prompt:preset=paper:bins.k=5", 4, seed=3)
     assert (controller.name, controller.preset, controller.bins.k) == ("prompt", "paper", 5)
-    with pytest.raises(ValueError, match="speed"):
-        arena.make_controller("grpo:speed=9", 4, seed=0)
+    for spelled, words in (
+        ("grpo:speed=9", "speed"),
+        ("grpo:seed=1", "options of 'grpo' must be"),
+        ("prompt:prompt=1:prompt.eta=3", "set an option once"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            arena.make_controller(spelled, 4, seed=0)
 
 
 def test_scores_by_hand():
@@ -157,6 +162,8 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
     for run, settings in ((changed, arena.Settings()), (one, arena.Settings(rollouts=2))):
         with pytest.raises(ValueError, match="same settings and worlds"):
             arena._check_settings([run], settings, tmp_path)
+    with pytest.raises(ValueError, match="worlds must have names of their own"):
+        arena._check_settings([one, changed], arena.Settings(), tmp_path / "new")
 
 
 def contest(finals, steps=(50, 100)):
@@ -222,6 +229,16 @@ def test_rollouts_to_reach_grpos_best():
     assert reach["grpo"] == pytest.approx(1, abs=1e-3)
     assert reach["new"] == pytest.approx(0.8, abs=1e-3)
     assert np.isnan(reach["poor"])
+
+
+def test_draws_that_not_all_have_played_decide_nothing():
+    """At 2e-4 GRPO has played the two easy draws alone, where 1e-4 is better; "same" has two draws."""
+    base = [0.1, 0.1, 0.5, 0.5]
+    scores = contest({("grpo", 1e-4): base, ("grpo", 2e-4): np.array(base) - 0.05, ("same", 1e-4): base})
+    few = (scores.learning_rate == 2e-4) | (scores.method == "same")
+    scores = scores[~few | (scores.draw > 1)]
+    assert set(arena_report.at_best_rate(scores).learning_rate) == {1e-4}
+    assert arena_report.rollouts_to_reach(scores).part.tolist() == pytest.approx([1, 1], abs=1e-3)
 
 
 @pytest.mark.parametrize("finals", [{("grpo", 1e-4): [0.4]}, {("new", 1e-4): [0.4, 0.5]}])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdro import GDROController
+from gdro import METHODS, GDROController
 from gdro.methods.base import group_advantages
 
 EDGES = (0.2, 0.4, 0.6, 0.8)
@@ -408,12 +408,20 @@ def test_state_of_other_settings_is_refused(saved, words):
     [{"step": -1}, {"step": 1.5}, {"planned": 1}, {"bins": {}}, {"method": None}, {"settings": None}, None],
 )
 def test_a_damaged_state_is_refused(damage):
-    state = trained(steps=2).state_dict()
+    state, controller = trained(steps=2).state_dict(), GDROController()
     with pytest.raises(ValueError, match=r"must be|damaged"):
-        GDROController().load_state_dict(damage and state | damage)
+        controller.load_state_dict(damage and state | damage)
+    assert len(controller.bins.table) == controller.step == 0  # nothing of it was loaded
 
 
 # Construction
+
+
+def test_a_game_serves_one_controller():
+    method = METHODS["both"]()
+    GDROController(method)
+    with pytest.raises(ValueError, match="'both' serves another controller; make a new one"):
+        GDROController(method)
 
 
 def test_the_presets_are_as_stated_and_can_be_overridden():
@@ -421,8 +429,8 @@ def test_the_presets_are_as_stated_and_can_be_overridden():
         assert {name: getattr(owner, name) for name in values} == values
 
     ours, printed = GDROController(), GDROController(preset="paper", prompt={"eta": 2.0})
-    has(ours, name="both", num_bins=10, mean_rollouts=4, needs_losses=False)
-    has(ours.run, n_min=2, n_max=12)
+    has(ours, name="both", mean_rollouts=4, needs_losses=False)
+    has(ours.run, num_bins=10, n_min=2, n_max=12)
     has(ours.bins, k=1, history=20, hysteresis=0.03)
     has(printed, needs_losses=True)
     has(printed.bins, k=8, history=50, hysteresis=0.03, estimator="any_of_k")
@@ -444,6 +452,10 @@ def test_the_presets_are_as_stated_and_can_be_overridden():
         ({"prompt": {"gamma": 1.5}}, r"gamma must be a number in \[0, 1\], got 1.5"),
         ({"rollout": {"n_max": 8}}, r"rollout must be arguments of RolloutGDRO, .*multiple values"),
         ({"bins": 10}, r"bins must be arguments of DifficultyBins, got 10"),
+        (
+            {"mean_rollouts": 1.5},
+            r"n_min must be an integer of at least 2, got 1; a single rollout shows no var",
+        ),
         ({"mean_rollouts": 0.5}, r"mean_rollouts must be a number in \[1, inf\)"),
         ({"n_min": 5}, r"mean_rollouts must be a number in \[5, 12\], got 4; no plan"),
         ({"n_max": 1}, r"n_max must be an integer of at least 2"),

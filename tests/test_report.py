@@ -101,6 +101,16 @@ def test_small_bins_are_joined_to_the_next_easier_one(runs):
     assert len(names) > 1
 
 
+def test_a_small_easiest_bin_is_joined_and_a_worst_group_without_spread_has_no_interval(runs):
+    for row in runs[0]["evaluation"]:
+        row["successes"] = 2
+    runs[0]["evaluation"][3]["successes"] = row["trials"]
+    assert len(np.unique(report.prompt_groups(runs, k=4)["bin"])) == 1
+    groups_P = np.array(["a", "a", "b", "b", "b"])
+    parts = report._worst_parts(np.array([[0.5, 0.5, 0.9, 0.7, 1], [0.3, 0.3, 0.9, 0.7, 1]]), groups_P)
+    np.testing.assert_allclose(parts, [[0.5] * 5, [0.3] * 5])
+
+
 def test_the_best_evaluation_while_training_is_named_for_what_it_is(runs):
     for place, run in enumerate(runs[1:]):
         rewards = (0.1, 0.3 + place % 2 / 10, 0.2)

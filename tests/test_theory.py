@@ -147,6 +147,8 @@ def test_staircase_takes_the_smaller_arm_on_a_tie():
         (theory.soft_worst_case, ([0.1], 0), r"eta must be a number in \(0, inf\), got 0"),
         (theory.soft_worst_case, ([0.1], np.inf), r"max\(losses\)"),
         (theory.soft_worst_case, ([0.1, np.nan], 1), "losses must be finite .* got nan at position 1"),
+        (theory.soft_worst_case_bounds, ([0.1], -1), "eta must be a number"),
+        (theory.hedge_regret_bound, (3, 10, -1), "loss_range must be"),
         (theory.duality_gap_bound, (1, 1, 0), r"horizon must be .* in \(0, inf\), got 0.*; give"),
         (theory.hedge_regret_bound, (0, 10), "num_arms must be"),
         (theory.exp3p_regret_bound, (3, 10, 0), "delta must be"),

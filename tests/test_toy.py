@@ -22,7 +22,7 @@ OPTIONS = [
     {},
     {"world": MIXED},
     {"grouping": "skill"},
-    {"num_bins": 10, "k": 2, "hysteresis": 0.1, "n_min": 1, "n_max": 12, "mean_rollouts": 3},
+    {"num_bins": 10, "k": 2, "hysteresis": 0.1, "n_max": 12, "mean_rollouts": 5},
     {"eta": 3.0, "ema": 1.0, "rollout_eta": 30.0, "price_lr": 0.0},
 ]
 
@@ -265,7 +265,9 @@ def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, metho
         (lambda: play([Game()], [], [1]), "nothing to play"),
         (lambda: play([Game()], [0], []), "nothing to play"),
         (lambda: play([Game()], [0], [5, 2]), "checkpoints"),
+        (lambda: play([Game()], [0], [0.5]), "checkpoint .* 0.5"),
         (lambda: play([Game()], [-1], [1]), "seed"),
+        (lambda: Game(method=type("Own", (Failures,), {"__hash__": None})()), "eq=False"),
         (lambda: play([Game(), Game(World(skills=3))], [0], [1]), "skills"),
         (lambda: PlainGame(Game(method="oracle"), 0), "another method than 'oracle' and score 'ema'"),
         (lambda: PlainGame(Game(score="cumulative"), 0), "another method than 'oracle' and score 'ema'"),

@@ -40,6 +40,7 @@ class GRESO(Method):
 
     def update(self, batch: Batch) -> None:
         self.streak_D = self.at_least(self.streak_D, batch.rows_P)
-        uninformative_P = (batch.hits_P == 0) | (batch.hits_P == batch.trials_P)
-        longer_P = np.minimum(self.streak_D[batch.rows_P].astype(np.int64) + 1, 255)
-        self.streak_D[batch.rows_P] = np.where(uninformative_P, longer_P, 0)
+        rows, place_P = np.unique(batch.rows_P, return_inverse=True)  # a prompt that came twice is one visit
+        hits, trials = (np.bincount(place_P, counts_P) for counts_P in (batch.hits_P, batch.trials_P))
+        longer = np.minimum(self.streak_D[rows].astype(np.int64) + 1, 255)
+        self.streak_D[rows] = np.where((hits == 0) | (hits == trials), longer, 0)

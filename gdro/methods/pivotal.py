@@ -91,8 +91,6 @@ class Pivotal(Method):
         return {"k": self.k_now}
 
     def weights(self, batch: Batch) -> np.ndarray:
-        if self.gamma == 0:
-            return np.ones(len(batch))
         weights_P = (1 - self._pooled_rates(batch)) ** self.gamma
         mean = weights_P.mean()
         return weights_P / mean if mean > 0 else np.ones(len(batch))

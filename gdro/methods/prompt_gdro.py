@@ -150,6 +150,11 @@ class Game(Method):
     # prompt's gradient and not its size
     averaging: str = option("rollout", check_choice, ("rollout", "prompt"))
 
+    def start(self, run: Run) -> None:
+        if hasattr(self, "run"):
+            raise ValueError(f"method {self.name!r} serves another controller; make a new one for each")
+        super().start(run)
+
     def counts(self, batch: Batch) -> np.ndarray | None:
         """How much each prompt counts in the mean of its bin, (P,); None for equally."""
         return batch.trials_P if self.averaging == "rollout" else None
@@ -185,6 +190,9 @@ class PromptMethod(Game):
     def start(self, run: Run) -> None:
         super().start(run)
         self.prompt = build("prompt", PromptGDRO, self.prompt, num_bins=run.num_bins)
+        if self.signal == "spread":
+            remedy = "a single rollout shows no spread"
+            check_number("mean_rollouts", run.mean_rollouts, 1, open_low=True, remedy=remedy)
 
     @property
     def draws(self) -> bool:

@@ -191,6 +191,8 @@ class RolloutMethod(Game):
         super().start(run)
         given = {name: getattr(run, name) for name in ("num_bins", "n_min", "n_max", "mean_rollouts", "seed")}
         self.rollout = build("rollout", RolloutGDRO, self.rollout, **given)
+        if self.rollout.utility == "variance":  # a bin that played arm 1 would never be seen again
+            check_int("n_min", run.n_min, 2, remedy="a single rollout shows no variance")
         self._demand: float | None = None
 
     @property

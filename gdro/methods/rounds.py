@@ -1,5 +1,6 @@
 """What methods share that look at a pilot before they spend the rest of a step. P prompts."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ class Pilot(Method):
 
     def start(self, run: Run) -> None:
         remedy = "it must reach n_min and leave some of mean_rollouts"
-        check_int("pilot", self.pilot, run.n_min, int(run.mean_rollouts), remedy)
+        check_int("pilot", self.pilot, run.n_min, math.ceil(run.mean_rollouts) - 1, remedy)
         super().start(run)
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:

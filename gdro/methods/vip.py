@@ -20,7 +20,8 @@ class VIP(Method):
     n_min = 3
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
-        n_N = np.arange(self.run.n_min, self.run.n_max)
+        low = max(self.run.n_min, self.n_min)
+        n_N = np.arange(low, self.run.n_max)
         saving_N = (n_N - 1) / n_N**2 - n_N / (n_N + 1) ** 2
         spread_P = 4 * prompts.rate_P * (1 - prompts.rate_P)
-        return best_rollouts(spread_P[:, None] * saving_N, self.run.n_min, budget, rng)
+        return best_rollouts(spread_P[:, None] * saving_N, low, budget, rng)

@@ -49,13 +49,14 @@ def play(
         threads: by default one for each processor; results do not depend on it.
     """
     games = [games] if isinstance(games, Game) else list(games)
-    seeds, checkpoints = [check_int("seed", seed, 0) for seed in seeds], list(checkpoints)
+    seeds = [check_int("seed", seed, 0) for seed in seeds]
+    checkpoints = [check_int("checkpoint", step, 0) for step in checkpoints]
     if not games or not seeds or not checkpoints:
         raise ValueError(
             f"nothing to play: {len(games)} games, {len(seeds)} seeds, {len(checkpoints)} checkpoints; "
             "give at least one of each"
         )
-    if sorted(set(checkpoints)) != checkpoints or checkpoints[0] < 0:
+    if sorted(set(checkpoints)) != checkpoints:
         raise ValueError(f"checkpoints must be increasing steps ≥ 0, got {checkpoints}; sort them")
     if len({game.world.skills for game in games}) > 1:
         raise ValueError("games must have worlds with one number of skills; play others in another call")

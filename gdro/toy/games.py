@@ -92,6 +92,8 @@ class Game:
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
             check_choice("method", self.method, tuple(METHODS | REGISTERED))
+        elif type(self.method).__hash__ is None:
+            raise ValueError("method must be hashable; declare its class with @dataclass(eq=False)")
         check_choice("grouping", self.grouping, ("difficulty", "skill"))
         check_choice("score", self.score, ("ema", "cumulative"))
         check_number("step_size", self.step_size, 0, open_low=True, remedy="try 4 to 32")

@@ -67,7 +67,7 @@ class PlainGame:
         """One gradient step on the mean over rollouts of A_j log π(answer_j)."""
         world, game = self.world, self.game
         prompts_R, answers_R, advantages_R = map(np.concatenate, zip(*self.kept, strict=True))
-        pulls_R = game.step_size * advantages_R / (game.batch * game.mean_rollouts)
+        pulls_R = game.step_size * advantages_R / len(advantages_R)
         pull_AD = np.zeros(p_AD.shape)
         np.add.at(pull_AD, (answers_R, prompts_R), pulls_R)
         pull_AD -= pull_AD.sum(axis=0) * p_AD
