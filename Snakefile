@@ -56,7 +56,7 @@ rule base:
     params:
         settings=settings(BASE, evaluated=False),
     resources:
-        gpu=min(profile.gpus, 1),
+        gpu=min(profile.gpus, 1) if profile.model.source is None else 0,  # else it prints a name
     log:
         RUNS + "/logs/base.log",
     shell:

@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -41,6 +41,7 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or equal seeds w
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from gdro.controller import make_controller
 from gdro.lifetime import end_with_parent
 from gdro.models import import_unsloth, load_model, merged_model, tiny_base
 from gdro.profiles import BASE, Profile, load_profile, repository, run_folder
@@ -73,6 +74,7 @@ def _start(
     logging.disable_progress_bar()
     source = base(profile.model_copy(update={"model": choice}), cache_dir)
     tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # as TRL does; Llama has none
     return source, tokenizer, load_split(profile.task, tokenizer, held_out=held_out)
 
 
@@ -104,7 +106,7 @@ def training_arguments(
     """
     from transformers import HfArgumentParser
 
-    from gdro.trainer import GDROConfig
+    from gdro.trainer import GDROConfig, check_options
 
     chosen, settings, on_gpu = profile.variants[variant], profile.train_of(variant), torch.cuda.is_available()
     micro_batch, accumulated = settings.local_batch(world)
@@ -141,7 +143,11 @@ def training_arguments(
                 raise ValueError(f"{name} follows from the rest of the profile; leave it out")
             # TRL's parser checks no types: a text for a number would fail late, or not at all
             TypeAdapter(types.get(name, Any), config=STRICT).validate_python(value)
-        return HfArgumentParser(GDROConfig).parse_dict(defaults | given | ours)[0]
+        args = HfArgumentParser(GDROConfig).parse_dict(defaults | given | ours)[0]
+        args._n_gpu = min(args.n_gpu, 1)  # as transformers does itself where one process has one GPU
+        rule = (chosen.method, chosen.preset, chosen.options, args.num_generations)
+        check_options(args, make_controller(*rule))
+        return args
     except ValidationError as error:
         why = error.errors()[0]["msg"]
         raise ValueError(f"train of variant {variant!r}: {name} is {value!r}: {why}") from error
@@ -154,6 +160,7 @@ class Training:
 
     Attributes:
         source: the model to train, a folder or hub id.
+        tokenizer: the model's.
         data: prompts and reward.
         eval_dataset: held-out prompts, where train.eval_strategy asks for them.
         model_options: arguments of `load_model`, the profile's `model:` block.
@@ -165,12 +172,12 @@ class Training:
     ) -> None:
         self.profile, self.variant, self.seed = profile, variant, seed
         self.folder, self.cache_dir, self._settings = folder, cache_dir, profile.train_of(variant)
-        self.source, tokenizer, self.data = _start(profile, variant, cache_dir)
+        self.source, self.tokenizer, self.data = _start(profile, variant, cache_dir)
         longest, self.eval_dataset = self.data.max_prompt_tokens, None
         if self._settings.eval_strategy != "no":
             from datasets import Dataset
 
-            held_out = load_split(profile.task, tokenizer, held_out=True)
+            held_out = load_split(profile.task, self.tokenizer, held_out=True)
             every = -(-len(held_out.rows) // self._settings.eval_prompts)  # evenly from all of them
             self.eval_dataset = Dataset.from_list(held_out.rows[::every])
             longest = max(longest, held_out.max_prompt_tokens)
@@ -190,10 +197,11 @@ class Training:
         """The profile's `train:` block, as a GDROConfig."""
         # the name says whose checkpoints these are: those of other settings or data are never resumed
         checkpoints = self.folder / f"checkpoints-{self._identity[:8]}"
+        others = {found.parent for found in self.folder.glob("checkpoints-*/checkpoint-*")} - {checkpoints}
+        for other in sorted(others):
+            print(f"{other} is of other settings or data and is not resumed from", flush=True)
         world = int(os.environ.get("WORLD_SIZE", "1"))
-        args = training_arguments(self.profile, self.variant, self.seed, checkpoints, self._lengths, world)
-        args._n_gpu = min(args.n_gpu, 1)  # as transformers does itself where one process has one GPU
-        return args
+        return training_arguments(self.profile, self.variant, self.seed, checkpoints, self._lengths, world)
 
     def run(self) -> None:
         """Train in this process, which may be one of several that a launcher started."""
@@ -254,8 +262,12 @@ class Training:
             "train_data": self.data.report() | {"outcomes": totals},
         }
         replace_text(self.folder / "training.json", json.dumps(report | _machine()))
-        for leftover in self.folder.glob("checkpoints-*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+        for checkpoints in self.folder.glob("checkpoints-*"):
+            for leftover in checkpoints.glob("checkpoint-*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+            (checkpoints / "README.md").unlink(missing_ok=True)  # TRL's card of a model
+            with suppress(OSError):  # TRL's logs and completions beside them stay
+                checkpoints.rmdir()
 
     def command(self) -> list[str]:
         """What `launch` runs."""
@@ -264,6 +276,8 @@ class Training:
         if launch.config is not None:
             launcher = ["accelerate.commands.launch", "--config_file", repository() / launch.config]
             launcher += ["--num_processes", launch.processes]
+            if unset := [f"{name}: {value}" for name, value in launch.options.items() if "$" in value]:
+                raise ValueError(f"launch has variables that are not set: {unset}; set them on each machine")
             launcher += [f"--{name}={value}" for name, value in launch.options.items()]
         work = ["-m", "gdro.experiment", "work", self._profile_file, self.variant, self.seed, self.folder]
         work += ["--cache-dir", self.cache_dir]

@@ -233,7 +233,7 @@ def one_run(record: list[dict], title: str) -> Figure:
     panels = {
         "share of prompts": (shares(runs, "it"), None),
         "weight (batch mean 1)": (smoothed(weights(runs, "it")), 1.0),
-        "rollouts per prompt": (smoothed(rollouts), np.nansum(share * rollouts) / np.sum(share)),
+        "rollouts per prompt": (smoothed(rollouts), np.nansum(share * rollouts) / np.nansum(share)),
     }
     # a method that has no weights, or moves no rollouts, has no such panel
     panels = {name: (table, at) for name, (table, at) in panels.items() if table.notna().any(axis=None)}

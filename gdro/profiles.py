@@ -224,6 +224,10 @@ class Profile(_Strict):
                 f"evaluation.data_parallel_size × tensor_parallel_size must be at most gpus, {self.gpus}, "
                 f"got {self.evaluation.gpus}; change one of them"
             )
+        if 0 < self.gpus < self.launch.processes and "num_machines" not in self.launch.options:
+            raise ValueError(
+                f"launch.processes must be at most gpus, {self.gpus}, got {self.launch.processes}; change one"
+            )
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must differ, got {self.seeds}")
         if self.task.kind == "math" and self.model.source is None:

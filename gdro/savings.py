@@ -21,7 +21,7 @@ def trimmed(inputs: dict[str, Any], keep: int, loss_type: str) -> tuple[dict[str
     if keep < len(rows_R):
         wanted_R = (inputs["advantages"] != 0) * (1 + lengths_R.max()) - lengths_R
         rows_R = wanted_R.argsort(descending=True, stable=True)[:keep].sort().values
-    length, prompt = int(lengths_R[rows_R].max()), int(inputs["prompt_mask"][rows_R].sum(dim=1).max())
+    length, prompt = max(int(lengths_R[rows_R].max()), 1), int(inputs["prompt_mask"][rows_R].sum(dim=1).max())
     kept = {}
     for name, value in inputs.items():
         if torch.is_tensor(value) and value.dim():
@@ -37,6 +37,14 @@ def trimmed(inputs: dict[str, Any], keep: int, loss_type: str) -> tuple[dict[str
     return kept, len(rows_R) / len(lengths_R)
 
 
+class Rows(list):
+    """Rows without tensors, which accelerate would else copy one by one at each micro-step."""
+
+    def to(self, *_: Any, **__: Any) -> "Rows":
+        """Themselves: they belong to no device."""
+        return self
+
+
 class FetchedOnce(torch.utils.data.Dataset):
     """A data set that keeps the last rows: TRL asks for a generation batch anew at each micro-step."""
 
@@ -48,5 +56,5 @@ class FetchedOnce(torch.utils.data.Dataset):
 
     def __getitems__(self, places: list[int]) -> list[Any]:
         if places != self.last:
-            self.last, self.kept = places, self.rows.__getitems__(places)
+            self.last, self.kept = places, Rows(self.rows.__getitems__(places))
         return self.kept

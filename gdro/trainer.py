@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list, gather_object, set_seed
@@ -53,7 +54,7 @@ class GDROConfig(GRPOConfig):
         trim_batches: leave rollouts whose advantage is 0 out of forward and backward (where beta is 0), and
             cut micro-batches to their longest texts: the same gradient, to rounding, for less work. TRL's
             logs of entropy and clipping are then those of the rollouts left. Default: on, except for method
-            "grpo", which stays TRL's bit for bit.
+            "grpo", which stays TRL's bit for bit. Unsloth's own loss does not take part, nor do images.
         advantage_clip: bound on |A| before weighting, by default none; 5 in preset "paper" (inf: none).
     """
 
@@ -103,7 +104,7 @@ class GDROTrainer(GRPOTrainer):
             raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}")
         self._uids_D = _checked_uids(train_dataset, args)
         self.controller = _controller_of(args, train_dataset)
-        _check_options(args, self.controller)
+        check_options(args, self.controller)
         as_trl = args.advantage_std == "sample" and args.advantage_clip is None
         self._own_advantages = self.controller.name != "grpo" or not as_trl  # else TRL's, bit for bit
         self.record: list[dict] = []
@@ -111,6 +112,9 @@ class GDROTrainer(GRPOTrainer):
         self._rewards_R: torch.Tensor | None = None
         set_seed(args.seed)  # TRL puts the PEFT adapter on before it seeds
         super().__init__(model, reward_funcs, args=args, train_dataset=train_dataset, **kwargs)
+        if self.use_vllm:  # it reads the model's files, which do not have the stops that `load_model` adds
+            own = self.vllm_generation.generation_kwargs
+            self.vllm_generation.generation_kwargs = {"stop_token_ids": self.eos_token_ids} | own
 
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any) -> Any:
         """Train as TRL does; with True, from the last whole checkpoint, or from the start without one.
@@ -213,6 +217,9 @@ class GDROTrainer(GRPOTrainer):
             size = {"batch_size": self.args.per_device_train_batch_size}
             logps, *_ = self._get_per_token_logps_and_entropies(self.model, ids, whole, mask.size(1), **size)
         gap = output["ref_per_token_logps"] - logps
+        # Unsloth's rows begin with the end of the longest prompts
+        start_R = (gap.size(1) - mask.size(1) - (output["prompt_mask"] == 0).sum(dim=1)).clamp(min=0)
+        gap = gap.gather(1, start_R[:, None] + torch.arange(mask.size(1), device=mask.device))
         # KL(π_θ ‖ π_ref) of each local rollout by TRL's estimator, averaged over its tokens
         kl_R = ((gap.exp() - gap - 1) * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
         run = self.controller.run
@@ -221,7 +228,7 @@ class GDROTrainer(GRPOTrainer):
         return self.beta * self.accelerator.gather(kl_R).cpu().numpy() - advantages_R
 
     def _compute_loss(self, model, inputs):
-        if not (self.model.training and self.args.trim_batches):
+        if not (self.model.training and self.args.trim_batches) or "num_images" in inputs:
             return super()._compute_loss(model, inputs)
         keep = len(inputs["advantages"])
         others_teach = self._entropy_bonus_enabled or self.aux_loss_enabled or self.top_entropy_quantile < 1
@@ -261,8 +268,7 @@ class GDROTrainer(GRPOTrainer):
     def _save_checkpoint(self, model, trial):
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
-        micro_step = self.state.global_step * self.args.gradient_accumulation_steps
-        within_a_batch = micro_step % _micro_steps(self.args)
+        within_a_batch = self._step % _micro_steps(self.args)
         if self.args.should_save and not within_a_batch:  # a half-used batch could not be resumed
             self._tick()
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
@@ -329,6 +335,8 @@ def _controller_of(args: GDROConfig, dataset: Any) -> GDROController:
 
 def _checked_uids(dataset: Any, args: GDROConfig) -> Any:
     """The uids of a data set; ValueError where it or they cannot be used."""
+    if not isinstance(dataset, datasets.Dataset):
+        raise ValueError(f"train_dataset must be a datasets.Dataset, got {type(dataset).__name__}")
     for option in ("uid_column", "group_column"):
         column, known = getattr(args, option), dataset.column_names
         if column is not None and column not in known:
@@ -344,8 +352,8 @@ def _checked_uids(dataset: Any, args: GDROConfig) -> Any:
     return uids
 
 
-def _check_options(args: GDROConfig, controller: GDROController) -> None:
-    """Refuse what cannot be resumed, grouped or generated."""
+def check_options(args: GDROConfig, controller: GDROController) -> None:
+    """Refuse (ValueError) what cannot be resumed, grouped or generated."""
     method, name, seed = controller.method, controller.name, (args.generation_kwargs or {}).get("seed")
     period = _micro_steps(args)
     saves = args.save_strategy == "steps" and args.save_steps >= 1

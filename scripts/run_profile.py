@@ -103,7 +103,7 @@ def main() -> int:
         print(f"run_profile: another run writes to {runs}; wait for it, or end it", file=sys.stderr)
         return 2
     command = [sys.executable, "-m", "snakemake", "--cores", given.cores, "--rerun-incomplete", "--nolock"]
-    command += further
+    command += ["--resources", f"gpu={profile.gpus}", *further]
     command += ["--config", f"profile={given.profile}", f"runs={runs}"]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # should this process be killed, snakemake ends, and its jobs with it

@@ -127,14 +127,17 @@ def test_launched_processes_that_die_resume(made, tmp_path, capfd):
 
 
 @pytest.mark.slow
-def test_what_other_settings_left_is_neither_resumed_nor_evaluated(made, tmp_path):
+def test_what_other_settings_left_is_neither_resumed_nor_evaluated(made, tmp_path, capfd):
     profile, runs, cache = made
     lora = profile.model_copy(update={"model": ModelChoice(kind="lora", dtype="float32")})
     experiment.train(lora, "grpo", 0, tmp_path, cache)
     assert (tmp_path / "model" / "adapter_config.json").is_file()
     with pytest.raises(ValueError, match="train first"):
         experiment.evaluate(profile, "grpo", 0, tmp_path, cache)
+    (tmp_path / "checkpoints-other" / "checkpoint-4").mkdir(parents=True)
     experiment.train(profile, "grpo", 0, tmp_path, cache)
+    assert "checkpoints-other is of other settings or data" in capfd.readouterr().out
+    assert not list(tmp_path.glob("checkpoints-*"))
     assert not (tmp_path / "model" / "adapter_config.json").exists()
     assert_same(tmp_path, run_folder(runs, "grpo", 0))
 
@@ -275,6 +278,7 @@ def test_shipped_profiles_are_valid():
         ({"seeds": [-1]}, "greater than or equal to 0"),
         ({"evaluation": {"samples": 4, "k": 8}}, "as many evaluation.samples"),
         ({"launch": {"processes": 2, "config": "fsdp3"}}, "launch.config is 'fsdp3', which is no file"),
+        ({"gpus": 1, "launch": {"processes": 2}}, "launch.processes must be at most gpus, 1, got 2"),
         ({"gpus": 1, "evaluation": {"data_parallel_size": 2}}, "must be at most gpus, 1, got 2"),
         ({"launch": {"processes": 3}}, "32 completions cannot be split among 3 processes"),
         ({"methods_from": "absent.py"}, "methods_from is 'absent.py'"),
@@ -325,6 +329,7 @@ def test_yaml_that_could_mean_something_else_is_refused(tmp_path, text, message)
         ({"seed": 3}, "seed follows from the rest of the profile"),
         ({"advantage_std": "smaple"}, "advantage_std must be one of"),
         ({"lr_scheduler_type": "constnat"}, "constnat"),
+        ({"prompts_per_step": 8, "updates_per_step": 2, "save_steps": 3}, "within a generation batch"),
     ],
 )
 def test_training_options_are_trls_own_and_of_their_types(train, message):

@@ -176,11 +176,18 @@ def test_notebook_06_and_the_documents_quote_the_measured_runs():
     def squeezed(text):
         return re.sub(" +", " ", text)
 
-    scores = (ROOT / "data/measured/tiny/table.md").read_text("utf-8").split("\n\nmean@8 by family")[0]
+    def measured(profile):
+        text = (ROOT / "data/measured" / profile / "table.md").read_text("utf-8")
+        return text.split("\n\nmean@8 by family")[0]
+
+    scores = measured("tiny")
     cells = nbformat.read(ROOT / "notebooks/06_results.ipynb", as_version=4).cells
     outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
     assert sum(scores in output.get("text/markdown", "") for output in outputs) == 1
     quoted = squeezed((ROOT / "docs/results.md").read_text("utf-8"))
     rows = [line for line in squeezed(scores).splitlines() if re.match(r"\|.* to ", line)]
     assert len(rows) == 8
+    # of pivotal's table, all but the base and the last column
+    rows += re.findall(r"\| (?:GRPO|Pivotal) \|(?: [0-9].*? \|){3}", squeezed(measured("pivotal")))
+    assert len(rows) == 10
     assert [row for row in rows if row not in quoted] == []

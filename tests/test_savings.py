@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from accelerate.utils import send_to_device
 from test_trainer import pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
 from trl import GRPOTrainer
 
@@ -66,6 +67,8 @@ def test_what_is_kept():
     two, factor = trimmed(inputs, 2, "bnpo")  # the row that teaches, and the shortest other
     assert two["advantages"].tolist() == [1.0, 0.0]
     assert factor == pytest.approx(4 / 8)
+    masked = inputs | {"completion_mask": torch.zeros(3, 4, dtype=torch.int64)}  # all rows truncated, by TRL
+    assert trimmed(masked, 3, "grpo")[0]["completion_ids"].shape == (3, 1)
     every, factor = trimmed(inputs, 3, "grpo")
     assert every["completion_ids"].tolist() == columns.tolist()
     assert factor == 1
@@ -82,5 +85,6 @@ def test_a_batch_is_fetched_once():
     rows = FetchedOnce(Rows("abcdef"))
     assert [rows.__getitems__([0, 0, 3]) for _ in range(4)] == [["a", "a", "d"]] * 4
     assert rows.__getitems__([1, 2]) == ["b", "c"]
+    assert send_to_device(rows.kept, "meta") is rows.kept  # accelerate copies lists row by row
     assert fetched == [[0, 0, 3], [1, 2]]
     assert len(rows) == 6

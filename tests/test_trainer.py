@@ -270,6 +270,11 @@ def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, words):
         make(base, tmp_path, rows, **changes)
 
 
+def test_a_data_set_is_needed(tmp_path):
+    with pytest.raises(ValueError, match=r"train_dataset must be a datasets.Dataset, got NoneType"):
+        GDROTrainer(None, None, tiny_run.arguments(GDROConfig, tmp_path))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -10,6 +10,7 @@ import yaml
 from conftest import SMALL_PROFILE
 from safetensors.torch import load_file
 from tiny_models import save_tiny_model
+from transformers import AutoTokenizer
 
 from gdro import experiment
 from gdro.notebooks import run_notebook
@@ -62,7 +63,11 @@ def cache():
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
-    return {family: save_tiny_model(family, root / family) for family in ("Llama", "Mistral")}
+    folders = {family: save_tiny_model(family, root / family) for family in ("Llama", "Mistral")}
+    tokenizer = AutoTokenizer.from_pretrained(folders["Llama"])
+    tokenizer.pad_token = None  # as Llama's own has none
+    tokenizer.save_pretrained(folders["Llama"])
+    return folders
 
 
 def outputs_of(notebook):

@@ -94,6 +94,7 @@ def main(mode, base, report, url=None):
     steps = [row for row in trainer.state.log_history if "reward" in row]
     found = {
         "calls": calls,
+        "stops": trainer.vllm_generation.generation_kwargs["stop_token_ids"],
         "spent": [row["rollouts_spent"] for row in trainer.record],
         "mean_gaps": [row["sampling/sampling_logp_difference/mean"] for row in steps],
         "largest_gaps": [row["sampling/sampling_logp_difference/max"] for row in steps],
