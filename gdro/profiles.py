@@ -311,7 +311,22 @@ class Profile(_Strict):
 
 
 def load_profile(name: str | Path) -> Profile:
-    """Read profiles/<name>.yaml, or the .yaml file at a path. ValueError for whatever is wrong with it."""
+    """Read profiles/<name>.yaml, or the .yaml file at a path. ValueError for whatever is wrong with it.
+
+    `like: other` takes what it does not say from another profile, field by field, `variants` as a whole.
+    """
+    path, fields = _read(name)
+    if isinstance(fields.get("task"), dict):
+        fields["task"] = {"kind": "chain"} | fields["task"]
+    try:
+        return Profile.model_validate({"name": path.stem, **fields})
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+        raise ValueError(f"{path}: {'; '.join(faults)}") from error
+
+
+def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict[str, Any]]:
+    """The path of a profile, and its fields laid over those of the profile that it is `like`."""
     path, profiles = Path(name), repository() / "profiles"
     if path.suffix not in (".yaml", ".yml"):
         path = profiles / f"{name}.yaml"
@@ -324,13 +339,15 @@ def load_profile(name: str | Path) -> Profile:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(fields, dict):
         raise ValueError(f"{path} must hold fields such as `seeds: [0]`, got {type(fields).__name__}")
-    if isinstance(fields.get("task"), dict):
-        fields["task"] = {"kind": "chain"} | fields["task"]
-    try:
-        return Profile.model_validate({"name": path.stem, **fields})
-    except ValidationError as error:
-        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
-        raise ValueError(f"{path}: {'; '.join(faults)}") from error
+    if path in children:
+        raise ValueError(f"{path} is like itself; name another profile")
+    if (other := fields.pop("like", None)) is not None:
+        _, taken = _read(str(other), (*children, path))
+        for block, changes in fields.items():  # the fields of a block one by one, but variants as a whole
+            inner = block != "variants" and isinstance(changes, dict) and isinstance(taken.get(block), dict)
+            taken[block] = taken[block] | changes if inner else changes
+        fields = taken
+    return path, fields
 
 
 def repository() -> Path:

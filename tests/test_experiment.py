@@ -317,6 +317,19 @@ def test_yaml_that_could_mean_something_else_is_refused(tmp_path, text, message)
         load_profile(path)
 
 
+def test_a_profile_may_be_like_another(tmp_path):
+    """Its blocks are laid over the other's field by field; variants replace the other's as a whole."""
+    path = tmp_path / "own.yaml"
+    path.write_text("like: gpu-8b\nseeds: [5]\ntrain: {beta: 0}\nvariants: {grpo: {method: grpo}}\n")
+    own, other = load_profile(path), load_profile("gpu-8b")
+    assert (own.name, own.seeds, list(own.variants)) == ("own", [5], ["grpo"])
+    assert own.train.model_dump() == other.train.model_dump() | {"beta": 0}
+    assert (own.model, own.launch, own.task) == (other.model, other.launch, other.task)
+    path.write_text(f"like: {path}\n")
+    with pytest.raises(ValueError, match="is like itself"):
+        load_profile(path)
+
+
 @pytest.mark.parametrize(
     ("train", "message"),
     [
