@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gdro import arena, arena_report, loop
+from gdro import METHODS, arena, arena_report, loop
 from gdro.beliefs import as_uids
 from gdro.tasks import chain
 
@@ -61,6 +61,13 @@ def test_a_method_is_spelled_with_its_options():
     ):
         with pytest.raises(ValueError, match=words):
             arena.make_controller(spelled, 4, seed=0)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_oracles_know_reaches_no_other_method(name):
+    known = {"groups": {"a": "star"}, "rates": lambda keys: np.ones(len(keys))}
+    settings = arena.make_controller(name, 4, seed=0, known=known).method.settings()
+    assert name in ("oracle", "family_even") or not set(known) & set(settings)
 
 
 def test_scores_by_hand():
