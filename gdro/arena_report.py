@@ -148,7 +148,7 @@ def _draw_figures(scores, table, reach, out):
         for method in methods:
             rows = means[(means.world == world) & (means.method == method)]
             axis.plot(rows.mean_at_8, rows.pass_at_8, "o-", color=colors[method])
-            if len(rows):  # beside its end on the right: 25 colours cannot be told apart in a legend
+            if len(rows):  # a name beside its end: a legend of 25 colours cannot be read
                 end = rows.loc[rows.mean_at_8.idxmax()]
                 place = {"xytext": (4, 2), "textcoords": "offset points", "fontsize": 7}
                 axis.annotate(method, (end.mean_at_8, end.pass_at_8), color=colors[method], **place)

@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -266,7 +266,7 @@ class Training:
             for leftover in checkpoints.glob("checkpoint-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             (checkpoints / "README.md").unlink(missing_ok=True)  # TRL's card of a model
-            with suppress(OSError):  # TRL's logs and completions beside them stay
+            if not any(checkpoints.iterdir()):  # TRL's logs and completions stay
                 checkpoints.rmdir()
 
     def command(self) -> list[str]:

@@ -414,6 +414,7 @@ def test_19_the_printed_surrogate_holds_the_kl_term():
         "old_per_token_logps": logps,
         "ref_per_token_logps": reference,
         "completion_mask": torch.tensor([[1, 1, 0], [1, 1, 1]]),
+        "prompt_mask": torch.tensor([[0, 1], [1, 1]]),
     }
     rewards, one_prompt = np.array([1.0, 0.0]), np.array([0, 0])
     advantages = group_advantages(rewards, one_prompt, 1)  # 1 and −1, but for ε
@@ -436,3 +437,9 @@ def test_19_the_printed_surrogate_holds_the_kl_term():
     check(surrogate(0.1))
     assert fails(check, -advantages)
     assert surrogate(0.0) is None  # the controller then takes −A itself
+    # under Unsloth a row begins with the end of the longest prompt: one column more, here before or after
+    for name in ("old_per_token_logps", "ref_per_token_logps"):
+        first, second = output[name]
+        junk = torch.tensor([7.0])
+        output[name] = torch.stack([torch.cat([first, junk]), torch.cat([junk, second])])
+    check(surrogate(0.1))
