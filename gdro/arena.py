@@ -20,7 +20,6 @@ mean over families of unbiased pass@8, and training_mix_mean weighs the families
 
 import argparse
 import dataclasses
-import inspect
 import itertools
 import json
 import multiprocessing
@@ -51,6 +50,7 @@ WORLDS = Path(__file__).parent / "worlds"
 CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}  # samples a held-out prompt, by part of the steps
 COLUMNS = ["world", "method", "learning_rate", "draw", "step", "rollouts", "tokens", "mean_at_8", "pass_at_8"]
 COLUMNS += ["worst_family", "training_mix_mean", "seconds", "controller_seconds"]  # of scores.csv
+ORACLES = {"family_even": "groups", "oracle": "rates"}  # the option in which each gets what `_oracle` knows
 BASE_WORK = 8  # what making a base costs, in runs: for the time left
 
 
@@ -97,8 +97,7 @@ def make_controller(
     """The controller of a method as spelled on the command line; `known` holds options for oracles."""
     name, *pairs = method.split(":")
     check_choice("method", name, tuple(METHODS))
-    taken = inspect.signature(METHODS[name]).parameters
-    options: dict[str, Any] = {key: value for key, value in (known or {}).items() if key in taken}
+    options: dict[str, Any] = {ORACLES[name]: known[ORACLES[name]]} if known and name in ORACLES else {}
     for pair in pairs:
         key, _, text = pair.partition("=")
         *outer, key = key.split(".")

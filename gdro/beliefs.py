@@ -60,6 +60,17 @@ def as_uids(uids: ArrayLike | Sequence[str] | Uids) -> Uids:
     )
 
 
+def merged_visits(
+    rows: np.ndarray, successes: np.ndarray, trials: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Visits of distinct rows: one that comes twice, side by side, is one visit with the counts added."""
+    if not (rows[1:] == rows[:-1]).any():
+        return rows, successes, trials
+    rows, place_P = np.unique(rows, return_inverse=True)
+    successes, trials = (np.bincount(place_P, n).astype(np.int64) for n in (successes, trials))
+    return rows, successes, trials
+
+
 def resized(array: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
     """A copy with `size` rows."""
     new = np.full((size, *array.shape[1:]), fill, array.dtype)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.beliefs import ESTIMATORS, Uids, UidTable, as_uids, resized
+from gdro.beliefs import ESTIMATORS, Uids, UidTable, as_uids, merged_visits, resized
 from gdro.checks import check_array, check_choice, check_int, check_number, option
 from gdro.metrics import checked_counts
 from gdro.saved import Saved
@@ -81,9 +81,7 @@ class DifficultyBins(Saved):
 
     def visit(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
         """`update` by rows in the order of their keys, unchecked."""
-        if (rows[1:] == rows[:-1]).any():
-            rows, inverse = np.unique(rows, return_inverse=True)
-            successes, trials = (np.bincount(inverse, n).astype(np.int64) for n in (successes, trials))
+        rows, successes, trials = merged_visits(rows, successes, trials)
         self.beliefs.add(rows, successes, trials)
         self.bins_D[rows] = self.moved(self.bins_D[rows], self.beliefs.pass_at_k(rows))
 

@@ -41,7 +41,6 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or equal seeds w
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from gdro.controller import make_controller
 from gdro.lifetime import end_with_parent
 from gdro.models import import_unsloth, load_model, merged_model, tiny_base
 from gdro.profiles import BASE, Profile, load_profile, repository, run_folder
@@ -145,8 +144,7 @@ def training_arguments(
             TypeAdapter(types.get(name, Any), config=STRICT).validate_python(value)
         args = HfArgumentParser(GDROConfig).parse_dict(defaults | given | ours)[0]
         args._n_gpu = min(args.n_gpu, 1)  # as transformers does itself where one process has one GPU
-        rule = (chosen.method, chosen.preset, chosen.options, args.num_generations)
-        check_options(args, make_controller(*rule))
+        check_options(args, profile.controller_of(variant))
         return args
     except ValidationError as error:
         why = error.errors()[0]["msg"]
@@ -198,7 +196,7 @@ class Training:
         # the name says whose checkpoints these are: those of other settings or data are never resumed
         checkpoints = self.folder / f"checkpoints-{self._identity[:8]}"
         others = {found.parent for found in self.folder.glob("checkpoints-*/checkpoint-*")} - {checkpoints}
-        for other in sorted(others):
+        for other in sorted(others) if os.environ.get("RANK", "0") == "0" else ():
             print(f"{other} is of other settings or data and is not resumed from", flush=True)
         world = int(os.environ.get("WORLD_SIZE", "1"))
         return training_arguments(self.profile, self.variant, self.seed, checkpoints, self._lengths, world)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from gdro.controller import make_controller
+from gdro.controller import GDROController, make_controller
 from gdro.models import check_choice_of_model
 
 BASE = "base"
@@ -273,7 +273,7 @@ class Profile(_Strict):
         if variant.groups not in (None, *(["family"] if self.task.kind == "chain" else [])):
             raise ValueError(f"groups={variant.groups!r}, but only task.kind 'chain' has groups, 'family'")
         train.local_batch(self.launch.processes)
-        make_controller(variant.method, variant.preset, variant.options, train.num_generations)
+        self.controller_of(name)
 
     def label(self, variant: str) -> str:
         """What tables and legends call a variant."""
@@ -287,6 +287,11 @@ class Profile(_Strict):
         """The model settings of a variant; of the base, those of the profile."""
         changes = {} if variant == BASE else self._variant(variant).model
         return ModelChoice(**(self.model.model_dump() | changes))
+
+    def controller_of(self, variant: str) -> GDROController:
+        """A controller with the method and budget of a variant."""
+        chosen, mean_rollouts = self._variant(variant), self.train_of(variant).num_generations
+        return make_controller(chosen.method, chosen.preset, chosen.options, mean_rollouts)
 
     def settings_of(self, variant: str, *, evaluated: bool = True) -> dict[str, Any]:
         """What a run depends on besides its seed: no labels, and unless `evaluated`, no evaluation."""

@@ -172,9 +172,11 @@ def printed_tables(
     spent = spent.drop(columns=[PEAK, LAST], errors="ignore")
     spent["controller %"] = 100 * spent.pop("controller s") / spent["train s"]
     formats = ("", ",.0f", ",.0f", ".0f", ".0f", ".0f", "+.2f", ".2f")
-    gain_title = "Difference to GRPO, paired by seed and prompt; intervals that contain 0 are inconclusive"
-    if any(variant.baseline != "grpo" for variant in profile.variants.values()):
-        gain_title = gain_title.replace("GRPO", "the variant's own GRPO")
+    all_grpo = all(variant.baseline == "grpo" for variant in profile.variants.values())
+    baseline = "GRPO" if all_grpo else "the variant's own GRPO"
+    gain_title = (
+        f"Difference to {baseline}, paired by seed and prompt; intervals that contain 0 are inconclusive"
+    )
     value = "value", "low", "high"
     tables = {
         "Scores on held-out prompts": _intervals(scores, *value, form="{:.3f}"),

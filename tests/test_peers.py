@@ -271,7 +271,7 @@ def test_dapo_waits_for_groups_with_both_outcomes():
     assert not method.ready(batch_of(dull, dull, both))
     assert method.ready(batch_of(both, dull, both))  # 1 + 1 + 2 of 3
     assert not method.ready(batch_of(both, both, dull))  # counted from 0 again
-    patient = method_of("dapo", mixed=1, max_batches=3)
+    patient = method_of("dapo", groups=1, max_batches=3)
     assert [patient.ready(batch_of(dull)) for _ in range(4)] == [False, False, True, False]
     assert patient.ready(batch_of(both, dull))
 

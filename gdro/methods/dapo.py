@@ -1,7 +1,7 @@
 """DAPO's dynamic sampling (arXiv 2503.14476): a step waits until enough groups with both outcomes came back.
 
 Groups in which all rollouts are correct or all wrong have advantages of 0 and teach nothing. Batches are
-generated until `mixed` others were collected, then one optimizer step is taken on all of them: a step is
+generated until `groups` others were collected, then one optimizer step is taken on all of them: a step is
 what one or more batches brought, and its cost is all rollouts made for it, discarded groups too. Compare runs
 by rollouts, never by steps.
 
@@ -23,7 +23,7 @@ class DAPO(Method):
     """Steps only on enough groups that teach."""
 
     # groups with both outcomes that a step needs; by default the prompts of a batch
-    mixed: int | None = option(None, check_int, 1, also=[None])
+    groups: int | None = option(None, check_int, 1, also=[None])
     max_batches: int = option(10, check_int, 1)  # after which the step is taken with whatever came
 
     state = ("collected", "batches")
@@ -34,7 +34,7 @@ class DAPO(Method):
     def ready(self, batch: Batch) -> bool:
         self.collected += int(np.count_nonzero((batch.hits_P > 0) & (batch.hits_P < batch.trials_P)))
         self.batches += 1
-        needed = len(batch) if self.mixed is None else self.mixed
+        needed = len(batch) if self.groups is None else self.groups
         if self.collected < needed and self.batches < self.max_batches:
             return False
         self.collected = self.batches = 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gdro.beliefs import merged_visits
 from gdro.checks import check_number, option
 from gdro.methods.base import Batch, Method, Prompts, Run, register
 from gdro.methods.draws import highest
@@ -40,7 +41,6 @@ class GRESO(Method):
 
     def update(self, batch: Batch) -> None:
         self.streak_D = self.at_least(self.streak_D, batch.rows_P)
-        rows, place_P = np.unique(batch.rows_P, return_inverse=True)  # a prompt that came twice is one visit
-        hits, trials = (np.bincount(place_P, counts_P) for counts_P in (batch.hits_P, batch.trials_P))
+        rows, hits, trials = merged_visits(batch.rows_P, batch.hits_P, batch.trials_P)
         longer = np.minimum(self.streak_D[rows].astype(np.int64) + 1, 255)
         self.streak_D[rows] = np.where((hits == 0) | (hits == trials), longer, 0)
