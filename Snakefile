@@ -12,14 +12,14 @@ commands. Each job is a process of its own, whose end frees the GPU.
 
 import json
 
-from gdro.profiles import BASE, load_profile
+from gdro.study.profiles import BASE, load_profile
 
 profile = load_profile(config.setdefault("profile", "tiny"))
 RUNS = config.setdefault("runs", f"runs/{profile.name}")
 RUN = RUNS + "/{variant}/seed{seed}"
 BASE_MODEL = f"{RUNS}/base/model.txt"
 BASE_RUN = f"{RUNS}/base/seed{profile.seeds[0]}/manifest.json"
-RUN_NOTEBOOK = "exec python -m gdro.notebooks --log-output"  # exec: it ends when snakemake does
+RUN_NOTEBOOK = "exec python -m gdro.study.notebooks --log-output"  # exec: it ends when snakemake does
 
 
 def settings(variant, evaluated):
@@ -60,7 +60,7 @@ rule base:
     log:
         RUNS + "/logs/base.log",
     shell:
-        "exec python -m gdro.experiment base {config[profile]:q} > {output:q} 2> {log:q}"
+        "exec python -m gdro.study.experiment base {config[profile]:q} > {output:q} 2> {log:q}"
 
 
 rule train:
@@ -99,5 +99,5 @@ rule evaluate:
     log:
         RUNS + "/logs/evaluate-{variant}-seed{seed}.log",
     shell:
-        "exec python -m gdro.experiment evaluate {config[profile]:q} {wildcards.variant:q} {wildcards.seed}"
+        "exec python -m gdro.study.experiment evaluate {config[profile]:q} {wildcards.variant:q} {wildcards.seed}"
         " {config[runs]:q}/{wildcards.variant:q}/seed{wildcards.seed} > {log:q} 2>&1"

@@ -21,9 +21,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 from gdro import GDROController
 from gdro.loop import train
-from gdro.models import tiny_base
 from gdro.tasks import chain
 from gdro.trainer import GDROConfig, GDROTrainer
+from gdro.training.models import tiny_base
 
 PROMPTS, ROLLOUTS, LEARNING_RATE = 32, 4, 2e-4
 

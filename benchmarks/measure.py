@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gdro.profiles import BASE, load_profile, run_folder
-from gdro.records import read_manifest, read_table, write_manifest
+from gdro.study.profiles import BASE, load_profile, run_folder
+from gdro.study.records import read_manifest, read_table, write_manifest
 
 COPIED = ("device", "processes", "threads", "steps", "rollouts", "tokens", "peak_memory_gib", "seconds")
 STAGES = ("generate", "score", "reward", "controller")  # of `train`; the rest is loss and optimizer

@@ -22,8 +22,8 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
 
 from gdro import GDROController, Method
-from gdro.beliefs import as_uids
-from gdro.records import load_state, save_state
+from gdro.core.beliefs import as_uids
+from gdro.training.files import load_state, save_state
 
 
 @register_trainer("gdro")

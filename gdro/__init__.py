@@ -5,9 +5,9 @@ Difficulty bins and methods that decide which prompts are trained on, with how m
 `gdro.trainer` brings it to TRL.
 """
 
-from gdro import metrics, theory
-from gdro.bins import DifficultyBins, StaticGroups
 from gdro.controller import GDROController, Plan
+from gdro.core import metrics, theory
+from gdro.core.bins import DifficultyBins, StaticGroups
 from gdro.methods import METHODS, Method, register
 from gdro.methods.prompt_gdro import PromptGDRO
 from gdro.methods.rollout_gdro import RolloutGDRO

@@ -18,13 +18,13 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.beliefs import Uids, as_uids
-from gdro.bins import DifficultyBins
-from gdro.budget import as_whole, exact_rollouts
-from gdro.checks import build, check_array, check_choice, check_int, check_number
+from gdro.core.beliefs import Uids, as_uids
+from gdro.core.bins import DifficultyBins
+from gdro.core.budget import as_whole, exact_rollouts
+from gdro.core.checks import build, check_array, check_choice, check_int, check_number
+from gdro.core.saved import Saved
 from gdro.methods import Batch, Method, Prompts, Run
 from gdro.methods.base import make_method
-from gdro.saved import Saved
 
 PRESETS: dict[str, dict[str, Any]] = {
     # on pass@8 a prompt solved half the time (.996) shares a bin with one always solved; not on pass@1

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gdro.beliefs import as_uids
-from gdro.checks import check_int
 from gdro.controller import GDROController
-from gdro.qwen3 import Cache, Model, forward
+from gdro.core.beliefs import as_uids
+from gdro.core.checks import check_int
+from gdro.training.qwen3 import Cache, Model, forward
 
 Rows = Sequence[Mapping[str, Any]]  # with the columns prompt, uid and those that the reward asks for
 Reward = Callable[..., Sequence[float]]  # as TRL takes it: (prompts=…, completions=…, **columns)

@@ -22,15 +22,15 @@ from accelerate.utils import broadcast_object_list, gather_object, set_seed
 from transformers import TrainerCallback, TrainerState
 from trl import GRPOConfig, GRPOTrainer
 
-from gdro.beliefs import as_uids
-from gdro.bins import StaticGroups
-from gdro.checkpoints import last_whole, step_of, write_ledger
-from gdro.checks import build, check_choice
 from gdro.controller import PRESETS, GDROController, make_controller
+from gdro.core.beliefs import as_uids
+from gdro.core.bins import StaticGroups
+from gdro.core.checks import build, check_choice
 from gdro.methods import METHODS, Method
 from gdro.methods.base import group_advantages
-from gdro.records import load_state, save_state
-from gdro.savings import FetchedOnce, trimmed
+from gdro.training.checkpoints import last_whole, step_of, write_ledger
+from gdro.training.files import load_state, save_state
+from gdro.training.savings import FetchedOnce, trimmed
 
 STATE_FILE = "gdro_state.json"
 

@@ -15,8 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-from gdro.lifetime import end_with_parent
-from gdro.profiles import load_profile
+from gdro.study.profiles import load_profile
+from gdro.training.lifetime import end_with_parent
 
 EVENT = re.compile(
     r"^    log: (\S+)|^    jobid: (\d+)|^Finished jobid: (\d+)|^(Error in rule) |^total +(\d+)", re.MULTILINE

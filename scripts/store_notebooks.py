@@ -11,7 +11,7 @@ from pathlib import Path
 
 import nbformat
 
-from gdro.notebooks import run_notebook
+from gdro.study.notebooks import run_notebook
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 

@@ -64,8 +64,8 @@ def made(tmp_path_factory):
     """Every run of a small profile, really trained and evaluated: (profile, runs folder, cache of bases)."""
     import torch
 
-    from gdro import experiment
-    from gdro.profiles import load_profile, run_folder
+    from gdro.study import experiment
+    from gdro.study.profiles import load_profile, run_folder
 
     folder = tmp_path_factory.mktemp("experiment")
     (folder / "small.yaml").write_text(yaml.safe_dump(SMALL_PROFILE))

@@ -34,8 +34,8 @@ import pandas as pd
 from tqdm import tqdm
 
 from gdro import METHODS, GDROController
-from gdro.beliefs import ESTIMATORS
-from gdro.records import load_state, save_state
+from gdro.core.beliefs import ESTIMATORS
+from gdro.training.files import load_state, save_state
 
 ROOT = Path(__file__).parents[1]
 POOL = 30  # prompts of a controller's data set
@@ -252,8 +252,8 @@ PROFILE = {
     "variants": {"both": {"method": "both"}, "pivotal": {"method": "pivotal"}},
 }
 ARENA = (
-    "gdro.arena --methods grpo,pivotal --learning-rates 1e-4 --draws 1 --steps 5 --prompts 8 --base-steps 20 "
-    "--base-batch 32 --out {0}/out --bases {0}/bases"
+    "gdro.study.arena --methods grpo,pivotal --learning-rates 1e-4 --draws 1 --steps 5 --prompts 8 "
+    "--base-steps 20 --base-batch 32 --out {0}/out --bases {0}/bases"
 )
 BASES = Path(tempfile.gettempdir()) / "gdro-fuzz-bases"
 
@@ -298,7 +298,7 @@ def train_arguments(folder: Path, variant: str) -> str:
     """The command of a training in `folder`."""
     profile, out = folder / "fuzz.yaml", folder / "run"
     profile.write_text(json.dumps(PROFILE))
-    return f"gdro.experiment train {profile} {variant} 0 {out} --cache-dir {BASES}"
+    return f"gdro.study.experiment train {profile} {variant} 0 {out} --cache-dir {BASES}"
 
 
 def damage(folder: Path, rng: np.random.Generator) -> str:

@@ -1,4 +1,4 @@
-"""`python -m gdro.experiment` with sampling that does not depend on how many processes share a batch.
+"""`python -m gdro.study.experiment` with sampling that does not depend on how many processes share a batch.
 
     accelerate launch --config_file configs/accelerate/fsdp2.yaml … tests/sharded_run.py [--die=…] work …
 
@@ -24,8 +24,8 @@ from accelerate.utils import DistributedType
 from torch.distributed.fsdp import FSDPModule
 
 import gdro.trainer
-from gdro.experiment import main
-from gdro.records import save_state
+from gdro.study.experiment import main
+from gdro.training.files import save_state
 
 
 class SharedSampling(gdro.trainer.GDROTrainer):

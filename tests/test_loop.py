@@ -7,8 +7,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from gdro import GDROController, Method, loop
-from gdro.qwen3 import forward
 from gdro.trainer import GDROConfig, GDROTrainer
+from gdro.training.qwen3 import forward
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -16,9 +16,10 @@ import torch
 from safetensors.torch import load_file
 from trl import GRPOConfig, GRPOTrainer
 
-from gdro.checkpoints import LEDGER, last_whole
-from gdro.records import load_state, read_table
+from gdro.study.records import read_table
 from gdro.trainer import GDROConfig, GDROTrainer
+from gdro.training.checkpoints import LEDGER, last_whole
+from gdro.training.files import load_state
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -14,7 +14,7 @@ import sys
 os.environ["UNSLOTH_ALLOW_CPU"] = "1"
 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling its loss takes minutes on a CPU
 
-from gdro.models import import_unsloth
+from gdro.training.models import import_unsloth
 
 import_unsloth()
 # without a GPU, unsloth leaves TRL alone unless asked

@@ -18,9 +18,9 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from gdro.beliefs import FadingCounts, resized
-from gdro.checks import build, check_choice, check_int, check_number, check_options, option
-from gdro.saved import Saved
+from gdro.core.beliefs import FadingCounts, resized
+from gdro.core.checks import build, check_choice, check_int, check_number, check_options, option
+from gdro.core.saved import Saved
 
 EPSILON = 1e-4  # of (3), as in TRL
 
@@ -156,7 +156,7 @@ def group_advantages(
 class Method(Saved):
     """A rule for using rollouts. Every function has a neutral default, which together are GRPO.
 
-    Name in `state` the attributes that a checkpoint must hold, see `gdro.saved.Saved`.
+    Name in `state` the attributes that a checkpoint must hold, see `gdro.core.saved.Saved`.
     """
 
     name: ClassVar[str] = ""

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from gdro.checks import check_int, check_number, option
+from gdro.core.checks import check_int, check_number, option
 from gdro.methods.base import Batch, Method, Prompts, Run, register
 from gdro.methods.draws import mostly_in_proportion
 

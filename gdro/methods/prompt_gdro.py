@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.checks import build, check_array, check_choice, check_int, check_number, option
+from gdro.core.checks import build, check_array, check_choice, check_int, check_number, option
+from gdro.core.saved import Saved
 from gdro.methods.base import Batch, Method, Prompts, Run, register
 from gdro.methods.draws import highest
-from gdro.saved import Saved
 
 LARGEST_LOG_WEIGHT = 600.0  # sums of such weights over a batch, and their inverses, stay finite
 

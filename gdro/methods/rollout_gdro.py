@@ -2,7 +2,7 @@
 
 `RolloutGDRO` holds the arm scores and the price of one run, `RolloutMethod` plays it as a method. **Where a
 rollout count is decided: `RolloutGDRO.allocate`.** The pure functions, (20)–(21) and the exact joint choice
-of arms, are in `gdro.arms`. Axes: B bins, N arms (the rollout counts n_min … n_max), P prompts.
+of arms, are in `gdro.methods.arms`. Axes: B bins, N arms (the rollout counts n_min … n_max), P prompts.
 """
 
 from dataclasses import dataclass, field
@@ -11,12 +11,18 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.arms import arm_log_probabilities, best_joint_arms, exp3p_losses, price_step, sample_joint_arms
-from gdro.budget import as_whole
-from gdro.checks import build, check_array, check_choice, check_int, check_number, option
+from gdro.core.budget import as_whole
+from gdro.core.checks import build, check_array, check_choice, check_int, check_number, option
+from gdro.core.saved import Saved
+from gdro.methods.arms import (
+    arm_log_probabilities,
+    best_joint_arms,
+    exp3p_losses,
+    price_step,
+    sample_joint_arms,
+)
 from gdro.methods.base import Batch, Prompts, Run, register
 from gdro.methods.prompt_gdro import Game, bin_means, debiased, ema_scores
-from gdro.saved import Saved
 
 PRINTED = {
     "utility": "loss",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from gdro.profiles import ChainChoice, MathChoice
+    from gdro.study.profiles import ChainChoice, MathChoice
     from gdro.tasks.chain import ChainTask
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gdro.checks import check_choice
+from gdro.core.checks import check_choice
 from gdro.tasks.rewards import LETTERS, MathReward, boxed
 
 REQUEST = "Please reason step by step, and put {} within \\boxed{{}}."

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gdro.checks import check_number
+from gdro.core.checks import check_number
 
 SCRIPT = Path(__file__).with_name("verify.py")
 LETTERS = "ABCDEFGHIJ"

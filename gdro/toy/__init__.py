@@ -11,7 +11,7 @@ norm `noise`, which averages out over many rollouts and makes a large step and a
 differ in how often they come (`tail`) and how hard they start (`spread`).
 
 `play` plays the methods in `METHODS` as arrays, thousands of games at once on the pure functions of
-`gdro.arms` and `gdro.methods`, and any other `gdro.Method` one game at a time with a `GDROController`.
+`gdro.methods.arms` and `gdro.methods`, and any other `gdro.Method` one at a time with a `GDROController`.
 All games of one seed see the same random numbers whatever their method, so differences are paired.
 
 Axes: M games, S seeds, G columns (every game with every seed; in results G is games), C checkpoints,
@@ -26,7 +26,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gdro.checks import check_int
+from gdro.core.checks import check_int
 from gdro.toy.engine import Table
 from gdro.toy.games import METHODS, Game, Results, World
 from gdro.toy.plain import PlainGame

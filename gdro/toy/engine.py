@@ -10,9 +10,9 @@ from typing import cast
 import numpy as np
 from scipy.special import softmax
 
-from gdro.arms import arm_log_probabilities, best_joint_arms, price_step
-from gdro.beliefs import ESTIMATORS
-from gdro.bins import move_bins
+from gdro.core.beliefs import ESTIMATORS
+from gdro.core.bins import move_bins
+from gdro.methods.arms import arm_log_probabilities, best_joint_arms, price_step
 from gdro.methods.base import EPSILON
 from gdro.methods.both import Both
 from gdro.methods.prompt_gdro import bin_means, debiased, ema_scores, exponential_weights, mixed_probabilities

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdro.bins import DifficultyBins, StaticGroups
-from gdro.checks import check_choice, check_int, check_number
 from gdro.controller import GDROController
+from gdro.core.bins import DifficultyBins, StaticGroups
+from gdro.core.checks import check_choice, check_int, check_number
 from gdro.methods import METHODS as REGISTERED
 from gdro.methods import Method
 

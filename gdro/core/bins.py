@@ -1,0 +1,186 @@
+"""Difficulty bins: which prompts are hard (section 3.1 of the paper).
+
+Axes: P prompts, B bins, D all rows. Bin 0 is the hardest (lowest pass@k), bin B−1 the easiest, −1 not seen
+yet.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gdro.core.beliefs import ESTIMATORS, Uids, UidTable, as_uids, merged_visits, resized
+from gdro.core.checks import check_array, check_choice, check_int, check_number, option
+from gdro.core.metrics import checked_counts
+from gdro.core.saved import Saved
+
+UNSEEN = -1
+ROUNDING = 1e-12  # 1 − 0.9 is a little less than 0.1
+TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+@dataclass(eq=False)
+class DifficultyBins(Saved):
+    """Online difficulty classifier: pass@k estimate (10), bins (11), symmetric hysteresis.
+
+    k = 8 and history = 50 are the paper's; `GDROController` makes its own bins with k = 1 and history = 20.
+    """
+
+    edges: Any = TENTHS  # increasing, inside (0, 1); bins [a_{b−1}, a_b), 1 in the last
+    k: int = option(8, check_int, 1)  # of pass@k; unrelated to the number of rollouts
+    history: int = option(50, check_int, 1)  # visits H that an estimate rests on
+    # δ by which an estimate must have crossed every boundary it moves past
+    hysteresis: float = option(0.03, check_number, 0, 1, open_high=True, remedy="0 switches it off")
+    estimator: str = option("beta", check_choice, tuple(ESTIMATORS))
+
+    state = ("table", "bins_D", "beliefs")
+
+    def __post_init__(self) -> None:
+        self.edges = check_array("edges", self.edges, (np.size(self.edges),), 0, 1)
+        if not self.edges.size or not (np.diff(self.edges, prepend=0.0, append=1.0) > 0).all():
+            raise ValueError(
+                f"edges must increase inside (0, 1), at least one, got {self.edges.tolist()}; "
+                "B bins have B − 1 edges: six bins have five"
+            )
+        super().__post_init__()
+        self.beliefs = ESTIMATORS[self.estimator](self.k, self.history)
+        self.table = UidTable()
+        self.bins_D: np.ndarray = np.zeros(0, np.int16)
+
+    @property
+    def num_bins(self) -> int:
+        return len(self.edges) + 1
+
+    def __len__(self) -> int:
+        """Number of prompts seen so far."""
+        return int((self.beliefs.successes_D + self.beliefs.failures_D > 0).sum())
+
+    def rows(self, uids: ArrayLike | Uids) -> np.ndarray:
+        """Row of each prompt, (P,): an index that never changes, given on first mention."""
+        rows = self.table.add(as_uids(uids))
+        capacity = len(self.bins_D)
+        if len(self.table) > capacity:
+            self._resize(max(len(self.table), capacity + capacity // 8, 64))
+        return rows
+
+    def _resize(self, capacity: int) -> None:
+        self.beliefs.grow(capacity)
+        self.bins_D = resized(self.bins_D, capacity, UNSEEN)
+
+    def update(self, uids: ArrayLike, successes: ArrayLike, trials: ArrayLike) -> None:
+        """Record one visit a prompt, `successes` of `trials` ≥ 1 rollouts correct, and move bins, (P,) each.
+
+        A uid given twice is one visit with the counts added.
+        """
+        known = as_uids(uids)
+        successes, trials = checked_counts(successes, trials, 1, (len(known),))
+        order = known.order()  # what an estimator draws must not depend on batch order
+        self.visit(self.rows(known)[order], successes[order], trials[order])
+
+    def visit(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
+        """`update` by rows in the order of their keys, unchecked."""
+        rows, successes, trials = merged_visits(rows, successes, trials)
+        self.beliefs.add(rows, successes, trials)
+        self.bins_D[rows] = self.moved(self.bins_D[rows], self.beliefs.pass_at_k(rows))
+
+    def moved(self, bins: np.ndarray, estimate: np.ndarray) -> np.ndarray:
+        """Bins (P,) after new estimates."""
+        return move_bins(bins, estimate, self.edges, self.hysteresis)
+
+    def pass_at_k(self, uids: ArrayLike) -> np.ndarray:
+        """Estimated pass@k, (P,); NaN for a prompt without an estimate."""
+        rows = self.table.find(as_uids(uids))
+        estimate = np.full(len(rows), np.nan)
+        estimate[rows >= 0] = self.beliefs.pass_at_k(rows[rows >= 0])
+        return estimate
+
+    def assign(self, uids: ArrayLike) -> np.ndarray:
+        """Bin of each prompt, (P,); −1 for a prompt without an estimate."""
+        rows = self.table.find(as_uids(uids))
+        return np.append(self.bins_D, UNSEEN)[rows]  # of what is not known there may be no row at all
+
+    def of_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Bin of each row, (P,); −1 for a prompt without an estimate."""
+        return self.bins_D[rows].astype(np.int64)
+
+    def state_dict(self) -> dict[str, Any]:
+        self._resize(len(self.table))  # no spare capacity in a checkpoint
+        return super().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        size, table = len(self.table), self.table
+        counts = [getattr(self.beliefs, name) for name in self.beliefs.state if name.endswith("_D")]
+        sound = (
+            table.kind in (("integer", "string") if size else ("",))
+            and len(np.unique(table.keys_D)) == size
+            and ((self.bins_D >= UNSEEN) & (self.bins_D < self.num_bins)).all()
+            and all(len(array) == size for array in (self.bins_D, *counts))
+            and all((array >= 0).all() for array in counts)
+        )
+        if not sound:
+            raise ValueError("the saved uids, bins or counts do not fit together; use a whole checkpoint")
+
+
+class StaticGroups(DifficultyBins):
+    """Groups that the data set names, such as levels or subjects, in place of difficulty bins.
+
+    A prompt's group never changes; its pass@k record is kept all the same, for the figures.
+
+    Args:
+        uids, labels: (D,) one stable uid a prompt, and the name of its group, str or int.
+        groups: the names in the order of their bins, hardest first where there is such an order; sorted by
+            default.
+    """
+
+    def __init__(
+        self,
+        uids: ArrayLike,
+        labels: Sequence[Any],
+        groups: Sequence[Any] | None = None,
+        k: int = 8,
+        history: int = 50,
+        estimator: str = "beta",
+    ) -> None:
+        super().__init__(k=k, history=history, estimator=estimator)
+        known, labels = as_uids(uids), list(labels)
+        of_a_kind = any(labels and all(isinstance(label, kind) for label in labels) for kind in (str, int))
+        if not of_a_kind or len(known) != len(labels):
+            what = f"of one kind, str or int, and one per uid ({len(known)})"
+            raise ValueError(f"labels must be {what}, got {len(labels)}: {labels[:4]}; convert them")
+        self.groups = list(dict.fromkeys(groups)) if groups is not None else sorted(set(labels))
+        if unknown := sorted(set(labels) - set(self.groups)):
+            raise ValueError(f"labels must be among the groups {self.groups}, got {unknown}; add them")
+        order_D = np.argsort(known.keys)
+        # kept under these names as settings that a saved state must agree on
+        self.uids = known.keys[order_D]
+        self.labels = np.array([self.groups.index(label) for label in labels])[order_D]
+        if (np.diff(self.uids) == 0).any():
+            raise ValueError("uids must differ, got one twice; every prompt needs a uid of its own")
+        rows_D = self.rows(known)[order_D]
+        self.bins_D[rows_D] = self.labels
+
+    @property
+    def num_bins(self) -> int:
+        return len(self.groups)
+
+    def moved(self, bins: np.ndarray, estimate: np.ndarray) -> np.ndarray:
+        return bins
+
+
+def move_bins(current: np.ndarray, estimate: np.ndarray, edges: np.ndarray, hysteresis: float) -> np.ndarray:
+    """Bins after new estimates of pass@k, (11) with the margin δ, upward and downward; any shape.
+
+    A bin is left only as far as the estimate lies beyond its boundary by `hysteresis`; NaN leaves it as it
+    is. `edges` (B−1,) increase.
+    """
+    value = estimate + ROUNDING  # on an edge, also when rounded: in the bin above
+    # past a boundary only by the margin: up as far as value − δ reaches, down as value + δ
+    lowest = np.searchsorted(edges, value - hysteresis, side="right")
+    highest = np.searchsorted(edges, value + max(hysteresis - 2 * ROUNDING, 0.0), side="right")
+    moved = np.minimum(np.maximum(current, lowest), highest)
+    if (fresh := current == UNSEEN).any():
+        moved = np.where(fresh, np.searchsorted(edges, value, side="right"), moved)
+    return np.where(np.isnan(estimate), current, moved)

@@ -1,0 +1,117 @@
+"""Closed forms of section 4 and appendix B: soft worst case, square-root law, staircase, regret.
+
+Pure functions of arrays. Axes: B bins, N arms, D parameters; "..." is anything in front (seeds, settings).
+Bins are the last axis unless a docstring says otherwise. Shares q̂ are fractions of the batch and sum to one
+over the bins; rollouts are counts per prompt.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import logsumexp, softmax
+
+from gdro.core.checks import check_array, check_int, check_number, check_shares
+
+STEPS = "give the number of steps played"
+
+
+def soft_worst_case(losses: ArrayLike, eta: float) -> tuple[np.ndarray, np.ndarray]:
+    """Entropy-regularized worst case over the bins, (...), and the q that attains it, (..., B), (22)–(24).
+
+    max_q {Σ q_b L_b + H(q)/η} = (1/η) log Σ exp(η L_b), attained by q = softmax(η L).
+    """
+    check_number("eta", eta, 0, open_low=True, remedy="at ∞ it is max(losses)")
+    scaled = eta * check_array("losses", losses)
+    return logsumexp(scaled, axis=-1) / eta, softmax(scaled, axis=-1)
+
+
+def soft_worst_case_bounds(losses: ArrayLike, eta: float) -> tuple[np.ndarray, np.ndarray]:
+    """max L ≤ R_η ≤ max L + log(B)/η, (25), as (lower, upper)."""
+    check_number("eta", eta, 0, open_low=True, remedy="at ∞ both are max(losses)")
+    worst = check_array("losses", losses).max(axis=-1)
+    return worst, worst + np.log(np.shape(losses)[-1]) / eta
+
+
+def mixture_gradient(losses: ArrayLike, gradients: ArrayLike, eta: float) -> np.ndarray:
+    """Gradient of the soft worst case, (..., D): gradients (..., B, D) mixed by softmax(η L), (26)."""
+    _, q = soft_worst_case(losses, eta)
+    return np.einsum("...b,...bd->...d", q, check_array("gradients", gradients))
+
+
+def duality_gap_bound(regret_theta: ArrayLike, regret_q: ArrayLike, horizon: ArrayLike) -> np.ndarray:
+    """Bound on the duality gap of the time-averaged play, (27), of a game convex in θ and linear in q."""
+    regrets = check_array("regret_theta", regret_theta) + check_array("regret_q", regret_q)
+    return regrets / _positive("horizon", horizon, STEPS)
+
+
+def hedge_regret_bound(num_arms: int, horizon: ArrayLike, loss_range: float = 1.0) -> np.ndarray:
+    """Regret of exponential weights at the best fixed step size, full information: range · √(T log N / 2)."""
+    check_int("num_arms", num_arms, 1)
+    check_number("loss_range", loss_range, 0, remedy="it is largest less smallest")
+    return loss_range * np.sqrt(_positive("horizon", horizon, STEPS) * np.log(num_arms) / 2)
+
+
+def exp3p_regret_bound(
+    num_arms: int, horizon: ArrayLike, delta: float = 0.05, loss_range: float = 1.0
+) -> np.ndarray:
+    """Regret of EXP3.P under bandit feedback, with probability 1 − δ: range · 5.15 √(T N log(N/δ)).
+
+    Bubeck and Cesa-Bianchi 2012, theorem 3.3.
+    """
+    check_int("num_arms", num_arms, 1)
+    check_number("delta", delta, 0, 1, open_low=True, open_high=True)
+    check_number("loss_range", loss_range, 0, remedy="it is largest less smallest")
+    horizon = _positive("horizon", horizon, STEPS)
+    return loss_range * 5.15 * np.sqrt(horizon * num_arms * np.log(num_arms / delta))
+
+
+def variance_proxy(variances: ArrayLike, shares: ArrayLike, rollouts: ArrayLike) -> np.ndarray:
+    """VarProxy(n) = Σ_b q̂_b v_b / n_b, (28). (..., B) → (...)."""
+    rollouts = _positive("rollouts", rollouts, "every bin needs at least one")
+    return np.sum(check_shares("shares", shares) * _variances(variances) / rollouts, axis=-1)
+
+
+def square_root_allocation(variances: ArrayLike, shares: ArrayLike, mean_rollouts: float) -> np.ndarray:
+    """Minimizer of the variance proxy at Σ_b q̂_b n_b = n̄, n_b* = n̄ √v_b / Σ_j q̂_j √v_j, (30), (..., B).
+
+    A ValueError also if no bin with a share has any variance: then every allocation is optimal.
+    """
+    return demand_at_price(variances, shadow_price(variances, shares, mean_rollouts)[..., None])
+
+
+def shadow_price(variances: ArrayLike, shares: ArrayLike, mean_rollouts: float) -> np.ndarray:
+    """The price at which the demand (31) meets the budget: μ* = (Σ_j q̂_j √v_j / n̄)², variance per rollout."""
+    mean_root_v = np.sum(check_shares("shares", shares) * np.sqrt(_variances(variances)), axis=-1)
+    if not (mean_root_v > 0).all():
+        raise ValueError(
+            f"variances must be positive in some bin that has a share, got {variances!r}; "
+            "with no variance anywhere every allocation is optimal"
+        )
+    return (mean_root_v / _positive("mean_rollouts", mean_rollouts, "it is n̄ of (19)")) ** 2
+
+
+def demand_at_price(variances: ArrayLike, price: ArrayLike) -> np.ndarray:
+    """Rollouts a bin buys at price μ, n_b(μ) = √(v_b/μ), (31). Real-valued, (..., B)."""
+    return np.sqrt(_variances(variances) / _positive("price", price, "at price 0 demand has no bound"))
+
+
+def staircase(variances: ArrayLike, price: ArrayLike, arms: ArrayLike) -> np.ndarray:
+    """Demand when only the arms can be bought: argmin_n v_b/n + μ n, the smaller n on a tie, (..., B).
+
+    Args:
+        price: ≥ 0, a number or (...) against the variances (..., B).
+        arms: (N,), increasing.
+    """
+    arms_N = check_array("arms", arms, (np.size(arms),), 0, open_low=True)
+    if not arms_N.size or (np.diff(arms_N) <= 0).any():
+        raise ValueError(f"arms must be positive and increasing, got {arms_N}; give for example range(2, 13)")
+    price = check_array("price", price, low=0, remedy="it is what a rollout costs")
+    cost = _variances(variances)[..., None] / arms_N + price[..., None, None] * arms_N
+    return np.asarray(arms)[cost.argmin(axis=-1)]
+
+
+def _positive(name: str, values: ArrayLike, remedy: str) -> np.ndarray:
+    return check_array(name, values, low=0, open_low=True, remedy=remedy)
+
+
+def _variances(variances: ArrayLike) -> np.ndarray:
+    return check_array("variances", variances, low=0, remedy="a variance is a mean of squares")

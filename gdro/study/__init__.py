@@ -1,0 +1,1 @@
+"""Runs described, made, evaluated, compared and drawn: profiles, experiment, arena, report, notebooks."""

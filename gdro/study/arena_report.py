@@ -1,0 +1,172 @@
+"""The arena's scores.csv in; table.csv, table.md and figures out."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from gdro.training.files import replace_text
+
+METRICS = {"mean_at_8": "mean@8", "pass_at_8": "pass@8", "worst_family": "worst family"}
+BASELINE = "grpo"
+
+
+def at_best_rate(scores: pd.DataFrame) -> pd.DataFrame:
+    """The rows of each method at its best learning rate in that world, by mean@8 + pass@8 at the end.
+
+    Rates are compared on the draws that all of them have played, if there are any.
+    """
+    ends = scores[scores.step == scores.step.max()].set_index(["world", "method", "draw", "learning_rate"])
+    best = {}
+    for key, value in (ends.mean_at_8 + ends.pass_at_8).unstack().groupby(["world", "method"]):
+        value = value.dropna(axis=1, how="all")
+        best[key] = (value if value.dropna().empty else value.dropna()).mean().idxmax()
+    keys = zip(scores.world, scores.method, scores.learning_rate, strict=True)
+    return scores[[best[world, method] == rate for world, method, rate in keys]]
+
+
+def compare(scores: pd.DataFrame) -> pd.DataFrame:
+    """Final scores, and differences to GRPO in pairs by draw: a row a world, method and metric.
+
+    low, high: 95% interval of the mean difference, Student's t over draws. p_holm: of its being 0, with
+    Holm's correction over the metrics of a method in a world. Where draws are fewer than two, NaN.
+    """
+    best = at_best_rate(scores)
+    ends = best[best.step == best.step.max()].set_index("draw")
+    rows = []
+    for (world, method), end in ends.groupby(["world", "method"]):
+        grpo = ends[(ends.world == world) & (ends.method == BASELINE)]
+        pairs = end.index.intersection(grpo.index)  # draws that both have played
+        several = len(pairs) > 1 and method != BASELINE
+        tests = {}
+        for metric in METRICS:
+            difference = end.loc[pairs, metric] - grpo.loc[pairs, metric]
+            test = stats.ttest_1samp(difference, 0.0) if several and difference.std() > 0 else None
+            low, high = test.confidence_interval() if test else (np.nan, np.nan)
+            tests[metric] = test.pvalue if test else np.nan
+            row = {"world": world, "method": method, "learning_rate": end.learning_rate.iloc[0]}
+            row |= {"draws": len(end), "tokens": end.tokens.mean(), "pairs": len(pairs), "metric": metric}
+            row |= {"score": end[metric].mean(), "difference": difference.mean(), "low": low, "high": high}
+            rows.append(row | {"relative": difference.mean() / (grpo.loc[pairs, metric].mean() or np.nan)})
+        holm = pd.Series(tests).sort_values()
+        holm = (holm * np.arange(len(holm), 0, -1)).cummax().clip(upper=1)
+        for row in rows[-len(METRICS) :]:
+            row["p_holm"] = holm[row["metric"]]
+    return pd.DataFrame(rows)
+
+
+def rollouts_to_reach(scores: pd.DataFrame) -> pd.DataFrame:
+    """Part of GRPO's rollouts after which a method's means hold GRPO's best mean@8 and pass@8 together.
+
+    Means are over the draws that both have played, GRPO at all its rates. GRPO's best are those at the end,
+    each at the learning rate that is best for it. Linear between checkpoints, so 0.2 means "by the first";
+    NaN where the two are not reached together.
+    """
+    pair, rows = ["mean_at_8", "pass_at_8"], []
+    for (world, method), runs in at_best_rate(scores).groupby(["world", "method"]):
+        grpo = scores[(scores.world == world) & (scores.method == BASELINE)]
+        shared = set(runs.draw).intersection(*(of.draw for _, of in grpo.groupby("learning_rate")))
+        runs, grpo = runs[runs.draw.isin(shared)], grpo[grpo.draw.isin(shared)]
+        if grpo.empty:
+            continue
+        targets = grpo[grpo.step == grpo.step.max()].groupby("learning_rate")[pair].mean().max()
+        curve = runs.groupby("step")[["rollouts", *pair]].mean()
+        rollouts = np.linspace(curve.rollouts.iloc[0], curve.rollouts.iloc[-1], 1001)
+        reached = [np.interp(rollouts, curve.rollouts, curve[name]) >= targets[name] for name in pair]
+        first = np.flatnonzero(np.all(reached, axis=0))
+        part = rollouts[first[0]] / grpo.rollouts.max() if len(first) else np.nan
+        rows.append({"world": world, "method": method, "part": part})
+    return pd.DataFrame(rows, columns=["world", "method", "part"])
+
+
+def report(out: Path) -> str:
+    """Write table.csv, table.md and the figures from scores.csv; returns the table as text."""
+    scores = pd.read_csv(out / "scores.csv")
+    if scores.empty:
+        raise ValueError(f"{out / 'scores.csv'} has no rows; play something with --methods")
+    table, reach = compare(scores), rollouts_to_reach(scores)
+    replace_text(out / "table.csv", table.to_csv(index=False, float_format="%.6g"))
+    shown = table.assign(cell=table.apply(_cell, axis=1), metric=table.metric.map(METRICS))
+    keys = ["world", "method", "learning_rate", "draws", "tokens"]
+    wide = shown.pivot(index=keys, columns="metric", values="cell")[list(METRICS.values())].reset_index()
+    wide = wide.merge(reach.rename(columns={"part": "rollouts to reach GRPO's best"}), how="left")
+    text = wide.to_markdown(index=False, floatfmt=("", "", "g", "d", ".0f", "", "", "", ".2f"))
+    text += (
+        "\n\nIn brackets: difference to GRPO in pairs by draw, 95% interval (Student's t), p with Holm's "
+        "correction over the three metrics. Intervals that contain 0 are inconclusive.\n"
+    )
+    replace_text(out / "table.md", text)
+    _draw_figures(scores, table, reach, out)
+    return text
+
+
+def _cell(row):
+    if row.method == BASELINE:
+        return f"{row.score:.3f}"
+    return f"{row.score:.3f} ({row.difference:+.3f}: {row.low:+.3f} … {row.high:+.3f}; p {row.p_holm:.3f})"
+
+
+def _draw_figures(scores, table, reach, out):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from gdro.study.style import COLORS, METHODS, WIDTH, save, use_style
+
+    use_style()
+    worlds, methods = sorted(table.world.unique()), list(dict.fromkeys(table.method))
+    gains = table[table.metric == "mean_at_8"].groupby("method").difference.mean()
+    others = gains.drop(BASELINE, errors="ignore").sort_values(ascending=False).index
+    colors = {method: METHODS.get(method.split(":")[0], COLORS[5]) for method in methods}
+
+    def panels(rows, columns, height, **options):
+        return plt.subplots(rows, columns, figsize=(WIDTH, height), squeeze=False, **options)
+
+    figure, axes = panels(len(worlds), len(METRICS), len(worlds) * (0.7 + 0.16 * len(others)), sharey=True)
+    for (world, metric), axis in zip(itertools.product(worlds, METRICS), axes.flat, strict=True):
+        rows = table[(table.world == world) & (table.metric == metric)].set_index("method").reindex(others)
+        for method, row in rows.iterrows():
+            half = np.nan_to_num((row.high - row.low) / 2)
+            axis.errorbar(row.difference, method, xerr=half, fmt="o", color=colors[method], capsize=2)
+        axis.axvline(0, color="black", linewidth=0.8)
+        sure = f"{(rows.low > 0).sum()} above, {(rows.high < 0).sum()} below"
+        axis.set(title=f"{METRICS[metric]}: {sure}", xlabel="difference to GRPO")
+        axis.locator_params(axis="x", nbins=4)
+    for world, axis in zip(worlds, axes[:, 0], strict=True):
+        axis.set_ylabel(world)
+    axes[0, 0].invert_yaxis()  # shared by all
+    save(figure, out, "differences")
+
+    height = 1.6 + 0.1 * len(methods)
+    figure, axes = panels(1, len(worlds), height + 0.8)
+    ends = scores[scores.step == scores.step.max()]
+    means = ends.groupby(["world", "method", "learning_rate"])[list(METRICS)].mean().reset_index()
+    for axis, world in zip(axes[0], worlds, strict=True):
+        for method in methods:
+            rows = means[(means.world == world) & (means.method == method)]
+            axis.plot(rows.mean_at_8, rows.pass_at_8, "o-", color=colors[method])
+            if len(rows):  # a name beside its end: a legend of 25 colours cannot be read
+                end = rows.loc[rows.mean_at_8.idxmax()]
+                place = {"xytext": (4, 2), "textcoords": "offset points", "fontsize": 7}
+                axis.annotate(method, (end.mean_at_8, end.pass_at_8), color=colors[method], **place)
+        axis.set(title=world, xlabel="mean@8", ylabel="pass@8")
+        axis.margins(x=0.12)
+    figure.suptitle("Scores at the end, one point per learning rate")
+    save(figure, out, "frontier")
+
+    figure, axes = panels(1, len(worlds), height, sharey=True)
+    for axis, world in zip(axes[0], worlds, strict=True):
+        part = reach[reach.world == world].set_index("method").part.reindex(methods)
+        axis.barh(methods, part.fillna(0.0), color=list(colors.values()))
+        for method in part.index[part.isna()]:
+            axis.text(0.01, method, "not reached", va="center", fontsize=7)
+        axis.axvline(1, color="black", linewidth=0.8)
+        axis.set(title=world, xlabel="part of GRPO's rollouts", xlim=(0, 1.05))
+    axes[0, 0].invert_yaxis()
+    fewest = reach.loc[reach.part.idxmin()] if reach.part.notna().any() else None
+    finding = "" if fewest is None else f": {fewest.method} after {100 * fewest.part:.0f}%"
+    figure.suptitle(f"Rollouts to reach GRPO's best mean@8 and pass@8 together{finding}")
+    save(figure, out, "rollouts")

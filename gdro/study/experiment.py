@@ -1,0 +1,407 @@
+"""The jobs of a profile, each a process of its own, whose end frees the GPU:
+
+    python -m gdro.study.experiment base PROFILE                            # check the profile, make the base
+    python -m gdro.study.experiment train PROFILE VARIANT SEED [FOLDER]     # what notebook 05 does
+    python -m gdro.study.experiment evaluate PROFILE VARIANT SEED [FOLDER]  # also of the variant "base"
+
+A run is one variant with one seed, in a folder of its own (default: runs/PROFILE/VARIANT/seedSEED):
+
+    record.jsonl       one row per generation batch: what the controller saw and decided, rollouts, tokens
+    model/             the trained model, or the adapter
+    training.json      settings, totals, seconds; the last that training writes
+    evaluation.jsonl   one row per held-out prompt: successes, trials
+    manifest.json      training.json, the same of the evaluation, versions; written last of all
+
+A killed training resumes from its last whole checkpoint. Heavy packages are imported where they are used:
+Unsloth must come before TRL and transformers.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_type_hints
+
+# read once, when huggingface_hub and vLLM are imported; FlashInfer's sampler would need a CUDA toolkit
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or equal seeds would not give equal samples
+
+import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from gdro.study.profiles import BASE, Profile, load_profile, repository, run_folder
+from gdro.study.records import read_manifest, read_table, write_manifest, write_table
+from gdro.tasks import Split, draw_chain, load_split
+from gdro.training.files import replace_text
+from gdro.training.lifetime import end_with_parent
+from gdro.training.models import import_unsloth, load_model, merged_model, tiny_base
+
+CACHE = ".cache/bases"
+STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+
+
+def base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool = False) -> str:
+    """Return the profile's model: a folder or hub id, or the tiny base, trained if the cache lacks it."""
+    if profile.model.source is not None:
+        return profile.model.source
+    assert profile.task.kind == "chain"  # a profile of another task names its model
+    choice = profile.base.model_dump()
+    return str(tiny_base(draw_chain(profile.task), cache_dir=cache_dir, progress=progress, **choice))
+
+
+def _start(
+    profile: Profile, variant: str, cache_dir: str | Path, *, held_out: bool = False
+) -> tuple[str, Any, Split]:
+    """What training and evaluation start from: the base's folder or hub id, its tokenizer, the data."""
+    choice = profile.model_of(variant)
+    if choice.kind.startswith("unsloth") and not held_out:
+        import_unsloth()
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    source = base(profile.model_copy(update={"model": choice}), cache_dir)
+    tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # as TRL does; Llama has none
+    return source, tokenizer, load_split(profile.task, tokenizer, held_out=held_out)
+
+
+def train(
+    profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
+) -> list[dict[str, Any]]:
+    """Train one variant with one seed, or find it trained, and return its record.
+
+    Of several machines (`launch`), each is to call it, and all but the first return nothing.
+
+    Raises:
+        ValueError: for options that TRL refuses, and a folder in which another process trains.
+        RuntimeError: where launched processes fail, or the record is not that of the profile's budget.
+    """
+    machine = profile.launch.machine
+    with only_training_in(Path(folder), machine):
+        training = Training(profile, variant, seed, Path(folder), cache_dir)
+        if not training.done:
+            (training.launch if training.launched else training.run)()
+    return training.record() if machine == 0 else []
+
+
+def training_arguments(
+    profile: Profile, variant: str, seed: int, folder: str | Path, lengths: tuple[int, int], world: int = 1
+) -> Any:
+    """Return a variant's GDROConfig, by TRL's own parser; ValueError for what it does not have or refuses.
+
+    lengths: the most tokens of prompt and of completion. world: the processes that train.
+    """
+    from transformers import HfArgumentParser
+
+    from gdro.trainer import GDROConfig, check_options
+
+    chosen, settings, on_gpu = profile.variants[variant], profile.train_of(variant), torch.cuda.is_available()
+    micro_batch, accumulated = settings.local_batch(world)
+    ours = {
+        "output_dir": str(folder),
+        "seed": seed,
+        "gradient_accumulation_steps": accumulated,
+        "steps_per_generation": accumulated * settings.updates_per_step,
+        "max_completion_length": lengths[1],
+        "gradient_checkpointing": profile.model_of(variant).gradient_checkpointing,
+        "gdro_method": chosen.method,
+        "gdro_preset": chosen.preset,
+        "gdro_options": chosen.options,
+        "group_column": chosen.groups,
+        "save_strategy": "steps",
+        "load_best_model_at_end": False,  # what is evaluated in the end is the last
+    }
+    defaults = {
+        "save_total_limit": 2,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": not on_gpu,
+        "bf16": on_gpu,
+        "ddp_backend": None if on_gpu or world == 1 else "gloo",
+        "ddp_find_unused_parameters": False,
+        "vllm_max_model_length": sum(lengths) if settings.use_vllm else None,
+    }
+    given = settings.model_dump(exclude={"prompts_per_step", "updates_per_step", "eval_prompts"})
+    given["per_device_train_batch_size"] = micro_batch
+    types = get_type_hints(GDROConfig)
+    try:
+        for name, value in given.items():
+            if name in ours:
+                raise ValueError(f"{name} follows from the rest of the profile; leave it out")
+            # TRL's parser checks no types: a text for a number would fail late, or not at all
+            TypeAdapter(types.get(name, Any), config=STRICT).validate_python(value)
+        args = HfArgumentParser(GDROConfig).parse_dict(defaults | given | ours)[0]
+        args._n_gpu = min(args.n_gpu, 1)  # as transformers does itself where one process has one GPU
+        check_options(args, profile.controller_of(variant))
+        return args
+    except ValidationError as error:
+        why = error.errors()[0]["msg"]
+        raise ValueError(f"train of variant {variant!r}: {name} is {value!r}: {why}") from error
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"train of variant {variant!r}: {error}") from error
+
+
+class Training:
+    """One training, which `run` puts together as a cell of notebook 05 does.
+
+    Attributes:
+        source: the model to train, a folder or hub id.
+        tokenizer: the model's.
+        data: prompts and reward.
+        eval_dataset: held-out prompts, where train.eval_strategy asks for them.
+        model_options: arguments of `load_model`, the profile's `model:` block.
+        launched: whether the profile asks for processes of its own.
+    """
+
+    def __init__(
+        self, profile: Profile, variant: str, seed: int, folder: Path, cache_dir: str | Path = CACHE
+    ) -> None:
+        self.profile, self.variant, self.seed = profile, variant, seed
+        self.folder, self.cache_dir, self._settings = folder, cache_dir, profile.train_of(variant)
+        self.source, self.tokenizer, self.data = _start(profile, variant, cache_dir)
+        longest, self.eval_dataset = self.data.max_prompt_tokens, None
+        if self._settings.eval_strategy != "no":
+            from datasets import Dataset
+
+            held_out = load_split(profile.task, self.tokenizer, held_out=True)
+            every = -(-len(held_out.rows) // self._settings.eval_prompts)  # evenly from all of them
+            self.eval_dataset = Dataset.from_list(held_out.rows[::every])
+            longest = max(longest, held_out.max_prompt_tokens)
+        self._lengths = longest, self.data.max_completion_tokens
+        self.model_options = profile.model_of(variant).model_dump(exclude={"source"})
+        self.model_options |= {"seed": seed, "max_length": sum(self._lengths)}
+        self._profile_file = folder / f"profile{profile.launch.machine or ''}.yaml"
+        self.launched = profile.launch.processes > 1 or profile.launch.config is not None
+        self._identity = _identity(profile, variant, seed, self.data)
+
+    @property
+    def done(self) -> bool:
+        """Whether the folder holds this very training, whole."""
+        return _training(self.folder).get("identity") == self._identity
+
+    def arguments(self) -> Any:
+        """The profile's `train:` block, as a GDROConfig."""
+        # the name says whose checkpoints these are: those of other settings or data are never resumed
+        checkpoints = self.folder / f"checkpoints-{self._identity[:8]}"
+        others = {found.parent for found in self.folder.glob("checkpoints-*/checkpoint-*")} - {checkpoints}
+        for other in sorted(others) if os.environ.get("RANK", "0") == "0" else ():
+            print(f"{other} is of other settings or data and is not resumed from", flush=True)
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        return training_arguments(self.profile, self.variant, self.seed, checkpoints, self._lengths, world)
+
+    def run(self) -> None:
+        """Train in this process, which may be one of several that a launcher started."""
+        loaded = load_model(self.source, **self.model_options)
+        from accelerate.utils import gather_object
+        from datasets import Dataset
+        from transformers import PrinterCallback
+
+        from gdro.trainer import GDROTrainer, ProgressLines
+
+        trainer = GDROTrainer(
+            loaded.model,
+            self.data.reward,
+            args=self.arguments(),
+            train_dataset=Dataset.from_list(self.data.rows),
+            eval_dataset=self.eval_dataset,
+            processing_class=loaded.tokenizer,
+            peft_config=loaded.peft_config,
+            callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}")],
+        )
+        trainer.remove_callback(PrinterCallback)  # prints numbers that the record has
+        if len(set(gather_object([self._identity]))) > 1:
+            remedy = "clean the data set once and give that copy (task.paths)"
+            raise RuntimeError(f"the processes have dropped different rows of the training data; {remedy}")
+        trainer.train(resume_from_checkpoint=True)
+        self.save(trainer)
+
+    def save(self, trainer: Any) -> None:
+        """Write model, record and report of a training that has ended, and remove its checkpoints."""
+        from accelerate.utils import gather_object
+
+        is_main, model = trainer.accelerator.is_main_process, self.folder / "model"
+        if is_main:
+            (self.folder / "training.json").unlink(missing_ok=True)
+            shutil.rmtree(model, ignore_errors=True)  # of another training
+        trainer.accelerator.wait_for_everyone()
+        trainer.save_model(str(model))  # all processes take part where weights are sharded
+        memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
+        memories, outcomes = zip(*gather_object([(memory, self.data.report()["outcomes"])]), strict=True)
+        if not is_main:
+            return
+        write_table(self.folder / "record.jsonl", trainer.record)
+        totals = {name: sum(counts[name] for counts in outcomes) for name in outcomes[0]}
+        report = {
+            "identity": self._identity,
+            "settings": self.profile.settings_of(self.variant, evaluated=False),
+            "steps": trainer.args.max_steps,
+            "rollouts": sum(row["rollouts_spent"] for row in trainer.record),
+            "tokens": sum(row["tokens"] for row in trainer.record),
+            "seconds": trainer.seconds,
+            "processes": trainer.accelerator.num_processes,
+            "peak_memory_gib": max(memories) or None,
+            "evaluations": [
+                {"step": row["step"], "reward": row["eval_reward"], "seconds": row["eval_runtime"]}
+                for row in trainer.state.log_history
+                if "eval_reward" in row
+            ],
+            "train_data": self.data.report() | {"outcomes": totals},
+        }
+        replace_text(self.folder / "training.json", json.dumps(report | _machine()))
+        for checkpoints in self.folder.glob("checkpoints-*"):
+            for leftover in checkpoints.glob("checkpoint-*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+            (checkpoints / "README.md").unlink(missing_ok=True)  # TRL's card of a model
+            if not any(checkpoints.iterdir()):  # TRL's logs and completions stay
+                checkpoints.rmdir()
+
+    def command(self) -> list[str]:
+        """What `launch` runs."""
+        launch = self.profile.launch
+        launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", launch.processes]
+        if launch.config is not None:
+            launcher = ["accelerate.commands.launch", "--config_file", repository() / launch.config]
+            launcher += ["--num_processes", launch.processes]
+            if unset := [f"{name}: {value}" for name, value in launch.options.items() if "$" in value]:
+                raise ValueError(f"launch has variables that are not set: {unset}; set them on each machine")
+            launcher += [f"--{name}={value}" for name, value in launch.options.items()]
+        work = [
+            "-m",
+            "gdro.study.experiment",
+            "work",
+            self._profile_file,
+            self.variant,
+            self.seed,
+            self.folder,
+        ]
+        work += ["--cache-dir", self.cache_dir]
+        return [sys.executable, "-m", *map(str, launcher + work)]
+
+    def launch(self) -> None:
+        """Train on the processes that the profile asks for, or this machine's part of them."""
+        replace_text(self._profile_file, self.profile.model_dump_json())  # JSON is YAML
+        # Jupyter shows what it prints; its processes end with it, and it ends if we are interrupted
+        run = subprocess.run(self.command(), check=False)
+        if run.returncode:
+            raise RuntimeError(
+                f"the launched training failed with exit code {run.returncode}; it says why above"
+            )
+
+    def record(self) -> list[dict[str, Any]]:
+        """The record of the training in the folder; RuntimeError if it is not that of the budget."""
+        record, settings = read_table(self.folder / "record.jsonl"), self._settings
+        spent = sum(row["rollouts_spent"] for row in record)
+        if (len(record), spent) != (settings.generation_batches, settings.budget):
+            raise RuntimeError(
+                f"{self.folder} has {len(record)} batches and {spent} rollouts, not the profile's "
+                f"{settings.generation_batches} and {settings.budget}; delete it and train again"
+            )
+        return record
+
+
+def _identity(profile: Profile, variant: str, seed: int, data: Split) -> str:
+    """A hash of everything that the trained weights depend on."""
+    uids = [row["uid"] for row in data.rows]
+    depends_on = [profile.settings_of(variant, evaluated=False), seed, uids]
+    return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+
+
+def _training(folder: Path) -> dict[str, Any]:
+    """training.json, or nothing where the training has not ended."""
+    path = folder / "training.json"
+    return read_manifest(path) if path.is_file() else {}
+
+
+@contextmanager
+def only_training_in(folder: Path, machine: int = 0) -> Iterator[None]:
+    """Refuse a machine's second training in a folder. The lock ends with the process, however that ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f".lock{machine or ''}").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(f"another process trains in {folder}; wait for it, or end it") from error
+        yield
+
+
+def evaluate(
+    profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
+) -> list[dict[str, Any]]:
+    """Evaluate the base, or what `train` left in `folder` (ValueError where that is not complete)."""
+    from gdro.study.evaluate import evaluate_model
+
+    folder = Path(folder)
+    trained = {} if variant == BASE else _training(folder)
+    if variant != BASE and trained.get("settings") != profile.settings_of(variant, evaluated=False):
+        name = profile.name
+        raise ValueError(f"{folder} holds no training with the settings of profile {name!r}; train first")
+    source, tokenizer, data = _start(profile, variant, cache_dir, held_out=True)
+    began, model = time.perf_counter(), source if variant == BASE else str(folder / "model")
+    with tempfile.TemporaryDirectory() as merged:
+        if variant != BASE and profile.model_of(variant).kind.endswith("lora"):
+            model = str(merged_model(source, model, merged))
+        given = profile.evaluation, model, tokenizer, data.rows, data.reward, data.max_completion_tokens
+        evaluation = evaluate_model(*given, seed)
+    write_table(folder / "evaluation.jsonl", evaluation)
+    settings, seconds = profile.settings_of(variant), {"evaluate": time.perf_counter() - began}
+    whole = {"steps": 0, "rollouts": 0, "tokens": 0, "processes": 1, "peak_memory_gib": None} | _machine()
+    whole |= trained | {"profile": profile.name, "variant": variant, "seed": seed, "settings": settings}
+    whole |= {"seconds": trained.get("seconds", {}) | seconds, "held_out_data": data.report()}
+    write_manifest(folder / "manifest.json", whole)
+    return evaluation
+
+
+def _machine() -> dict[str, Any]:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return {"device": device, "threads": torch.get_num_threads()}
+
+
+def know_cpu_by_rank() -> None:
+    """Let torch.load restore to "cpu:1": transformers sends a second process's optimizer there."""
+    torch.serialization.register_package(
+        1, lambda storage: None, lambda storage, place: storage if place.startswith("cpu") else None
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Do one job; "work" is training in one of the processes that a launcher started."""
+    parser = argparse.ArgumentParser(prog="python -m gdro.study.experiment")
+    parser.add_argument("job", choices=("base", "train", "work", "evaluate"))
+    parser.add_argument("profile")
+    parser.add_argument("variant", nargs="?", default=BASE)
+    parser.add_argument("seed", nargs="?", type=int, default=0)
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--cache-dir", type=Path, default=CACHE)
+    given = parser.parse_args(arguments)
+    end_with_parent()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that launched processes are ended too
+    know_cpu_by_rank()
+    profile = load_profile(given.profile)
+    run = profile, given.variant, given.seed
+    folder = given.folder or run_folder(f"runs/{profile.name}", given.variant, given.seed)
+    if given.job == "base":
+        for variant in profile.variants:
+            training_arguments(profile, variant, 0, "unused", (1, 1))
+        print(base(profile, given.cache_dir, progress=True))
+    elif given.job == "work":
+        Training(*run, folder, given.cache_dir).run()
+    else:
+        (train if given.job == "train" else evaluate)(*run, folder, given.cache_dir)
+
+
+if __name__ == "__main__":
+    main()

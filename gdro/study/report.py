@@ -1,0 +1,201 @@
+"""Runs in; the table of results out: scores with intervals, what was spent, differences to GRPO.
+
+All numbers come from the runs' records. Axes: S seeds, P held-out prompts.
+"""
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gdro.core import metrics
+from gdro.core.bins import DifficultyBins
+from gdro.study.figures import runs_of
+from gdro.study.profiles import BASE, Profile, run_folder
+from gdro.study.records import read_manifest, read_table
+
+FEWEST_IN_A_BIN = 10  # a bin with fewer held-out prompts is not called the worst
+STAGES = ("train", "generate", "controller", "evaluate")
+# mean rewards of the evaluations while training; the higher of many noisy numbers is too high
+PEAK, LAST = "peak (chosen on the evaluated rows)", "last evaluation"
+
+
+def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
+    """All runs of a profile, the base first: variant, seed, manifest, record, evaluation.
+
+    Raises:
+        ValueError: if one is missing or was made with other settings.
+    """
+    runs = []
+    for variant, seed in [(BASE, profile.seeds[0]), *product(profile.variants, profile.seeds)]:
+        folder = run_folder(runs_dir, variant, seed)
+        run: dict[str, Any] = {"variant": variant, "seed": seed}
+        run["manifest"] = read_manifest(folder / "manifest.json")
+        run["record"] = [] if variant == BASE else read_table(folder / "record.jsonl")
+        run["evaluation"] = sorted(read_table(folder / "evaluation.jsonl"), key=lambda row: row["uid"])
+        spent = sum(row["rollouts_spent"] for row in run["record"])
+        wanted = 0 if variant == BASE else profile.train_of(variant).budget
+        if run["manifest"].get("settings") != profile.settings_of(variant) or spent != wanted:
+            raise ValueError(
+                f"the run in {folder} was made with other settings than profile {profile.name!r} has now, "
+                f"or is not whole (it has {spent} rollouts of {wanted}); delete the folder and run it again"
+            )
+        runs.append(run)
+    return runs
+
+
+def prompt_scores(runs: list[dict], variant: str, k: int) -> dict[str, np.ndarray]:
+    """mean@n and pass@k of every prompt: {"mean": (S, P), "pass": (S, P)}, prompts ordered by uid."""
+    rows = [run["evaluation"] for run in runs_of(runs, variant)]
+    hits_SP, trials_SP = (
+        np.array([[row[key] for row in of_run] for of_run in rows]) for key in ("successes", "trials")
+    )
+    return {"mean": metrics.mean_at_k(hits_SP, trials_SP), "pass": metrics.pass_at_k(hits_SP, trials_SP, k)}
+
+
+def prompt_groups(runs: list[dict], k: int) -> dict[str, np.ndarray]:
+    """Groupings of the held-out prompts, (P,) each: skill family, and bin of the base model's pass@k.
+
+    The bins hold the same prompts for every method. One with fewer than `FEWEST_IN_A_BIN` prompts is joined
+    to the next easier one, the easiest to the one before it.
+    """
+    table = pd.DataFrame(runs_of(runs, BASE)[0]["evaluation"])
+    bins = DifficultyBins(k=k)
+    bins.update(table.uid.tolist(), table.successes.tolist(), table.trials.tolist())
+    bins_P = bins.assign(table.uid.tolist())
+    for bin_id in range(bins.num_bins - 1):
+        if (bins_P == bin_id).sum() < FEWEST_IN_A_BIN:
+            bins_P[bins_P == bin_id] = bin_id + 1
+    names, counts = np.unique(bins_P, return_counts=True)
+    if counts[-1] < FEWEST_IN_A_BIN and len(names) > 1:
+        bins_P[bins_P == names[-1]] = names[-2]
+    return {"family": table.family.to_numpy(str), "bin": bins_P}
+
+
+def score_table(profile: Profile, runs: list[dict], resamples: int = 2000) -> pd.DataFrame:
+    """One row per variant and score: value, gain over the variant's baseline, each with a 95% interval.
+
+    Scores: mean@n, pass@k, worst-family pass@1, worst-bin pass@1 (not for the base, whose samples chose the
+    bins). Gains are paired by seed and prompt, NaN where there is no baseline. Intervals are bootstrapped
+    over seeds and prompts from a fixed seed, with the worst group of a method taken as found.
+    """
+    groups = prompt_groups(runs, profile.evaluation.k)
+    kinds = {
+        f"mean@{profile.evaluation.samples}": lambda values: values["mean"],
+        f"pass@{profile.evaluation.k}": lambda values: values["pass"],
+        "worst-family pass@1": lambda values: _worst_parts(values["mean"], groups["family"]),
+        "worst-bin pass@1": lambda values: _worst_parts(values["mean"], groups["bin"]),
+    }
+    table = _estimates(profile, runs, kinds, resamples)
+    return table[(table["variant"] != BASE) | ~table["score"].str.startswith("worst-bin")]
+
+
+def family_table(profile: Profile, runs: list[dict], resamples: int = 2000) -> pd.DataFrame:
+    """The same with mean@n of each family (a skill, a data set, a level) as the scores."""
+    family_P = prompt_groups(runs, profile.evaluation.k)["family"]
+    kinds = {str(f): lambda values, f=f: values["mean"][:, family_P == f] for f in dict.fromkeys(family_P)}
+    return _estimates(profile, runs, kinds, resamples)
+
+
+def _estimates(profile, runs, kinds, resamples):
+    """Rows of a score table. kinds: {score: function of `prompt_scores`, (S, P), whose mean is the score}."""
+
+    def interval(values_SP):
+        return metrics.bootstrap_interval(values_SP, np.random.default_rng(0), resamples=resamples)
+
+    scores = {v: prompt_scores(runs, v, profile.evaluation.k) for v in [BASE, *profile.variants]}
+    rows = []
+    for variant, values in scores.items():
+        baseline = None if variant == BASE else profile.variants[variant].baseline
+        for name, kind in kinds.items():
+            # the widening for few seeds may not carry a score out of [0, 1]
+            low, high = np.clip(interval(kind(values)), 0, 1).tolist()
+            row = {"variant": variant, "label": profile.label(variant), "score": name}
+            row |= {"value": float(kind(values).mean()), "low": low, "high": high}
+            if baseline in profile.variants and baseline != variant:
+                gain_SP = kind(values) - kind(scores[baseline])
+                low, high = interval(gain_SP)
+                row |= {"gain": float(gain_SP.mean()), "gain_low": low, "gain_high": high}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _worst_parts(values_SP, groups_P):
+    """The worst group's score, spread over all prompts, (S, P): the mean of a row is that group's mean.
+
+    Deviations from that mean alone carry the weight P/members, so that a bootstrap over prompts does not add
+    the noise of how many members it draws.
+    """
+    members_P = groups_P == metrics.worst_group(values_SP.mean(axis=0), groups_P)[0]
+    mean_S1 = values_SP[:, members_P].mean(axis=1, keepdims=True)
+    return mean_S1 + (values_SP - mean_S1) * members_P * (len(groups_P) / members_P.sum())
+
+
+def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
+    """Rollouts and tokens of training, and seconds by stage, one row per variant (mean over seeds).
+
+    Where all were evaluated while they trained, also the mean reward of the best and the last evaluation.
+
+    Raises:
+        ValueError: if two variants spent different numbers of rollouts.
+    """
+    rows = [
+        {"variant": run["variant"], "label": profile.label(run["variant"])}
+        | {key: run["manifest"][key] for key in ("rollouts", "tokens")}
+        | {f"{stage} s": run["manifest"]["seconds"][stage] for stage in STAGES}
+        | _peak_and_last(run["manifest"])
+        for run in runs
+        if run["variant"] != BASE
+    ]
+    table = pd.DataFrame(rows).groupby(["variant", "label"], sort=False).mean().reset_index()
+    if table["rollouts"].nunique() > 1:
+        spent = table.set_index("variant")["rollouts"].to_dict()
+        raise ValueError(f"rollouts spent differ, so scores cannot be compared: {spent}")
+    return table
+
+
+def _peak_and_last(manifest):
+    rewards = [row["reward"] for row in manifest.get("evaluations", [])]
+    return {PEAK: max(rewards), LAST: rewards[-1]} if rewards else {}
+
+
+def printed_tables(
+    profile: Profile, scores: pd.DataFrame, families: pd.DataFrame, spending: pd.DataFrame
+) -> str:
+    """The results as Markdown: scores, differences to GRPO, families, what was spent; intervals are 95%."""
+    spent = spending.drop(columns="variant").rename(columns={"label": "method"})
+    grpo = spending.set_index("variant")["tokens"].get("grpo", np.nan)
+    spent["tokens to GRPO %"] = 100 * (spent["tokens"] / grpo - 1)
+    checkpoints = spent.filter(["method", PEAK, LAST]) if PEAK in spent else pd.DataFrame()
+    spent = spent.drop(columns=[PEAK, LAST], errors="ignore")
+    spent["controller %"] = 100 * spent.pop("controller s") / spent["train s"]
+    formats = ("", ",.0f", ",.0f", ".0f", ".0f", ".0f", "+.2f", ".2f")
+    all_grpo = all(variant.baseline == "grpo" for variant in profile.variants.values())
+    baseline = "GRPO" if all_grpo else "the variant's own GRPO"
+    gain_title = (
+        f"Difference to {baseline}, paired by seed and prompt; intervals that contain 0 are inconclusive"
+    )
+    value = "value", "low", "high"
+    tables = {
+        "Scores on held-out prompts": _intervals(scores, *value, form="{:.3f}"),
+        gain_title: _intervals(scores, "gain", "gain_low", "gain_high", form="{:+.3f}"),
+        f"mean@{profile.evaluation.samples} by family": _intervals(families, *value, form="{:.3f}"),
+        "Mean reward of the evaluations while training; the table of scores is of the last checkpoint": (
+            checkpoints.to_markdown(index=False, floatfmt=".3f") if len(checkpoints) else ""
+        ),
+        "What was spent, mean over seeds; generate and controller are parts of train": spent.to_markdown(
+            index=False, floatfmt=formats, missingval="–"
+        ),
+    }
+    return "\n\n".join(f"{title}\n\n{table}" for title, table in tables.items() if table)
+
+
+def _intervals(table, *columns, form):
+    """Methods × scores, each cell "value (low to high)", as Markdown; "" where there is no value."""
+    table = table.reindex(columns=["label", "score", *columns]).dropna()
+    cells = [f"{form} ({form} to {form})".format(*row) for row in table[[*columns]].to_numpy()]
+    wide = table.assign(cell=cells).pivot(index="label", columns="score", values="cell")
+    wide = wide.reindex(index=table["label"].unique(), columns=table["score"].unique()).fillna("–")
+    return wide.rename_axis(index="method", columns=None).to_markdown(disable_numparse=True) if cells else ""

@@ -1,0 +1,1 @@
+"""What the notebooks share: charts and sliders, exercises, gradients by enumeration."""

@@ -1,0 +1,1 @@
+"""What trainer and loop are built on: models, savings, checkpoints, files, processes."""

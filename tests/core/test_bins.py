@@ -1,0 +1,305 @@
+"""Difficulty bins and every estimator, against references written in plain Python."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import beta
+
+from gdro import DifficultyBins, StaticGroups
+from gdro.core.beliefs import ESTIMATORS, as_uids
+from gdro.core.bins import UNSEEN, move_bins
+from gdro.training.files import load_state, save_state
+
+ALL = sorted(ESTIMATORS)
+
+
+def visited(estimator, visits, k=8, history=50):
+    """Estimate for one prompt after visits given as (successes, trials)."""
+    bins = DifficultyBins(k=k, history=history, estimator=estimator)
+    for successes, trials in visits:
+        bins.update([7], [successes], [trials])
+    return bins.pass_at_k([7])[0]
+
+
+# Estimators
+
+
+@pytest.mark.parametrize("visits", [[(0, 4)], [(1, 4), (3, 4)], [(2, 2), (0, 12), (5, 9)]])
+def test_beta_is_the_posterior_mean_by_quadrature(visits):
+    history, k, correct, wrong = 5, 8, 0.0, 0.0
+    for s, n in visits:
+        correct, wrong = 0.8 * correct + s, 0.8 * wrong + n - s
+    density = beta(0.5 + correct, 0.5 + wrong)
+    expected = quad(lambda p: (1 - (1 - p) ** k) * density.pdf(p), 0, 1)[0]
+    assert visited("beta", visits, k, history) == pytest.approx(expected, abs=1e-6)
+
+
+def test_beta_forgets_at_the_rate_of_its_history():
+    easy_then_hard = [(4, 4)] * 50 + [(0, 4)] * 50
+    assert visited("beta", easy_then_hard, history=5) < 0.2
+    assert visited("beta", easy_then_hard, history=500) > 0.9
+
+
+def test_any_of_k_reads_blocks_of_k_and_keeps_the_last_of_them():
+    # ten rollouts with k = 4 are two blocks and two in the queue: all wrong, then all correct
+    assert np.isnan(visited("any_of_k", [(0, 3)], k=4))
+    assert visited("any_of_k", [(0, 3), (0, 1)], k=4) == 0.0
+    assert visited("any_of_k", [(0, 10), (2, 2)], k=4) == pytest.approx(1 / 3)
+    assert visited("any_of_k", [(0, 40)], k=4) == 0.0
+    # 2 blocks of 0, 3 of 1: of the last three all are correct, of the last four three
+    visits = [(0, 4)] * 2 + [(1, 4)] * 3
+    assert [visited("any_of_k", visits, k=4, history=h) for h in (1, 3, 4)] == [1.0, 1.0, 0.75]
+
+
+@pytest.mark.parametrize("estimator", ALL)
+def test_estimates_are_probabilities_and_rise_with_success(estimator):
+    estimates = [visited(estimator, [(s, 8)] * 6) for s in range(9)]
+    assert all(0 <= e <= 1 for e in estimates)
+    assert estimates == sorted(estimates)
+
+
+# Bins and hysteresis
+
+
+def bin_by_hand(edges, value):
+    return sum(value >= edge for edge in edges)
+
+
+def move_by_hand(edges, current, value, margin):
+    """One boundary at a time: past it only if the estimate is beyond it by the margin."""
+    if current == UNSEEN:
+        return bin_by_hand(edges, value)
+    while current < len(edges) and value - edges[current] >= margin - 1e-12:
+        current += 1
+    while current > 0 and edges[current - 1] - value > margin - 1e-12 and value < edges[current - 1]:
+        current -= 1
+    return current
+
+
+@given(
+    st.lists(st.integers(1, 99), min_size=1, max_size=12, unique=True).map(sorted),
+    st.integers(0, 20),
+    st.lists(st.integers(0, 100), min_size=1, max_size=12),
+)
+def test_moves_are_those_worked_out_boundary_by_boundary(edges, margin, path):
+    edges, current = np.array(edges) / 100, UNSEEN
+    for value in path:
+        moved = int(move_bins(np.array([current]), np.array([value / 100]), edges, margin / 100)[0])
+        assert moved == move_by_hand(edges, current, value / 100, margin / 100)
+        current = moved
+
+
+def test_an_unknown_estimate_leaves_the_bin_alone():
+    assert move_bins(np.array([3, UNSEEN]), np.array([np.nan, np.nan]), np.array([0.5]), 0.1).tolist() == [
+        3,
+        UNSEEN,
+    ]
+
+
+# Uids
+
+
+@pytest.mark.parametrize("step", [1, 2**30, 2**53])  # uids that differ in their last or first bits alone
+def test_arrivals_over_many_batches_keep_their_rows(step):
+    rng = np.random.default_rng(0)
+    bins, seen = DifficultyBins(k=1, history=1), {}
+    for _ in range(40):
+        uids = step * (rng.choice(2000, 50, replace=False) - 1000)
+        successes = rng.integers(0, 5, 50)
+        bins.update(uids, successes, np.full(50, 4))
+        seen |= dict(zip(uids.tolist(), ((successes + 0.5) / 5).tolist(), strict=True))
+    assert len(bins) == len(seen)
+    assert bins.pass_at_k(list(seen)) == pytest.approx(list(seen.values()))
+    assert np.isnan(bins.pass_at_k([5000])[0])
+
+
+def test_a_uid_given_twice_is_one_visit():
+    twice, once = (DifficultyBins(history=2) for _ in range(2))
+    twice.update(["a", "b", "a"], [1, 0, 2], [4, 9, 5])
+    once.update(["a", "b"], [3, 0], [9, 9])
+    same_state(once.state_dict(), twice.state_dict())
+
+
+def test_kinds_of_uids():
+    for uids in ([1, -(2**63), 2**63 - 1], np.array([1, 2], np.uint16), np.arange(3)):
+        assert as_uids(uids).keys.tolist() == list(uids)
+    names = ["a", "b", "ü"]
+    keys = as_uids(names).keys.tolist()
+    assert len(set(keys)) == 3
+    for same in (np.array(names), np.array(names, object), tuple(names)):
+        assert as_uids(same).keys.tolist() == keys
+    assert as_uids(as_uids(names)).kind == "string"
+    assert len(as_uids([]).keys) == 0
+
+
+def test_nothing_at_all_is_no_error():
+    bins = DifficultyBins()
+    bins.update([], [], [])
+    assert len(bins) == 0
+    assert bins.assign([]).shape == bins.pass_at_k([]).shape == (0,)
+    assert bins.assign([3]).tolist() == [UNSEEN]
+
+
+def test_memory_is_tens_of_bytes_a_prompt():
+    bins = DifficultyBins()
+    for known in range(2000, 100_001, 2000):
+        bins.update(np.arange(known - 2000, known), np.zeros(2000, int), np.ones(2000, int))
+        held = [*vars(bins).values(), *vars(bins.table).values(), *vars(bins.beliefs).values()]
+        assert 24 <= sum(a.nbytes for a in held if isinstance(a, np.ndarray)) / known <= 32
+
+
+MIXED = [[1, "a"], ["a", 1], [True, False], [1, True], [1.0, 2.0], [None], [2**64], np.array([True, False])]
+
+
+@pytest.mark.parametrize("uids", MIXED)
+def test_uids_of_no_or_mixed_kind_are_refused(uids):
+    with pytest.raises(ValueError, match=r"uids must be all integers .* or all strings, got .*; give every"):
+        DifficultyBins().assign(uids)
+
+
+def test_integers_after_strings_are_refused():
+    bins = DifficultyBins()
+    bins.update(["a"], [1], [2])
+    for call in (lambda: bins.update([1], [1], [2]), lambda: bins.assign([1]), lambda: bins.pass_at_k([1])):
+        with pytest.raises(
+            ValueError, match=r"uids are integers, but the prompts .* strings; keep to one kind"
+        ):
+            call()
+
+
+# State
+
+
+def same_state(left, right):
+    """Bit for bit, in value and in type."""
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        if isinstance(value, dict):
+            same_state(value, right[name])
+        elif isinstance(value, np.ndarray):
+            assert value.dtype == right[name].dtype
+            assert value.tobytes() == right[name].tobytes()
+        else:
+            assert value == right[name]
+
+
+@pytest.mark.parametrize("estimator", ALL)
+@pytest.mark.parametrize("kind", [int, str])
+def test_state_comes_back_bit_for_bit_and_continues_the_same(estimator, kind, tmp_path):
+    def step(bins, seed):
+        rng = np.random.default_rng(seed)
+        uids = [kind(u) for u in rng.choice(300, 40, replace=False)]
+        trials = rng.integers(1, 9, 40)
+        bins.update(uids, rng.binomial(trials, 0.3), trials)
+
+    running, restored = (DifficultyBins(k=4, history=3, estimator=estimator) for _ in range(2))
+    for seed in range(6):
+        step(running, seed)
+    save_state(tmp_path / "state.safetensors", running.state_dict())
+    restored.load_state_dict(load_state(tmp_path / "state.safetensors"))
+    same_state(running.state_dict(), restored.state_dict())
+    for seed in range(6, 12):
+        step(running, seed)
+        step(restored, seed)
+    same_state(running.state_dict(), restored.state_dict())
+
+
+def test_a_state_is_a_copy():
+    bins = DifficultyBins()
+    bins.update([1, 2], [0, 4], [4, 4])
+    state = bins.state_dict()
+    other = DifficultyBins()
+    other.load_state_dict(state)
+    other.update([1, 3], [4, 4], [4, 4])
+    same_state(state, bins.state_dict())
+
+
+DAMAGES = {
+    "not a number": lambda s: s["beliefs"]["successes_D"].__setitem__(0, np.nan),
+    "a negative count": lambda s: s["beliefs"]["failures_D"].__setitem__(0, -1),
+    "a key given twice": lambda s: s["table"]["keys_D"].__setitem__(0, 2),
+    "a bin that is not there": lambda s: s["bins_D"].__setitem__(0, 99),
+    "bins missing": lambda s: s.update(bins_D=s["bins_D"][:1]),
+    "counts missing": lambda s: s["beliefs"].update(successes_D=s["beliefs"]["successes_D"][:1]),
+    "another type": lambda s: s["table"].update(keys_D=s["table"]["keys_D"].astype(float)),
+    "another kind of uid": lambda s: s["table"].update(kind="letter"),
+    "a negative clock": lambda s: s["beliefs"].update(clock=-1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_state_is_refused(damage):
+    bins = DifficultyBins(estimator="any_of_k")
+    bins.update([1, 2, 3], [0, 1, 4], [4, 4, 4])
+    state = bins.state_dict()
+    DAMAGES[damage](state)
+    with pytest.raises(ValueError, match="saved"):
+        DifficultyBins(estimator="any_of_k").load_state_dict(state)
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("visit", "words"),
+    [
+        (([1], [3], [2]), "successes must lie between 0 and trials, got \\[3\\]"),
+        (([1], [-1], [2]), "successes must be"),
+        (([1], [0], [0]), r"trials must be integers in \[1, inf\), got 0"),
+        (([1], [0.5], [2]), "successes must be integers, got dtype float64"),
+        (([1, 2], [0], [1]), r"trials must be integers of shape \(2,\), got shape \(1,\)"),
+        (([1], [0, 1], [1]), "successes must be integers of shape"),
+    ],
+)
+def test_counts_that_cannot_be_are_refused_and_nothing_is_learned(visit, words):
+    bins = DifficultyBins()
+    with pytest.raises(ValueError, match=words):
+        bins.update(*visit)
+    assert len(bins) == 0
+
+
+def test_more_than_127_bins_keep_their_numbers():
+    bins = DifficultyBins(edges=np.arange(1, 300) / 300, k=1, history=1, hysteresis=0)
+    bins.update(np.arange(101), np.arange(101), np.full(101, 100))
+    assert bins.assign(np.arange(101)).tolist() == [int(300 * (s + 0.5) / 101) for s in range(101)]
+
+
+# Static groups
+
+
+def test_groups_are_those_named_and_never_change():
+    groups = StaticGroups([30, 10, 20], ["b", "a", "b"])
+    assert (groups.groups, groups.num_bins) == (["a", "b"], 2)
+    for _ in range(3):
+        groups.update([10, 20], [0, 4], [4, 4])
+        assert groups.assign([30, 20, 10, 99]).tolist() == [1, 1, 0, UNSEEN]
+    assert groups.pass_at_k([20])[0] > groups.pass_at_k([10])[0]
+    assert StaticGroups([1, 2], ["x", "y"], groups=["y", "x"]).assign([1, 2]).tolist() == [1, 0]
+
+
+def test_groups_resume_with_pass_rates_of_more_bins_than_groups():
+    running, restored = (StaticGroups([1, 2], ["a", "b"]) for _ in range(2))
+    running.update([1, 2], [4, 0], [4, 4])
+    restored.load_state_dict(running.state_dict())
+    same_state(running.state_dict(), restored.state_dict())
+    with pytest.raises(ValueError, match="other settings"):
+        StaticGroups([1, 2], ["b", "a"]).load_state_dict(running.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (([], []), "labels must be .* one per uid"),
+        (([1, 2], ["a"]), r"labels must be .* one per uid \(2\), got 1"),
+        (([1, 2], ["a", None]), r"labels must be of one kind, .*, got 2: \['a', None\]"),
+        (([1, 2], ["a", 1]), "labels must be"),
+        (([1, 2], [["a"], ["b"]]), "labels must be"),
+        (([1, 1], ["a", "b"]), "uids must differ, got one twice"),
+        (([1, 2], ["a", "b"], ["a"]), r"labels must be among the groups \['a'\], got \['b'\]"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        StaticGroups(*arguments)

@@ -1,0 +1,112 @@
+"""The joint choice of arms against enumeration, for one problem and for many at once."""
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdro.methods.arms import best_joint_arms, sample_joint_arms
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def random_problems(seed, problems=5, bins=4):
+    """Values with ties, counts (some 0), arms and budgets between the least and the most they can spend."""
+    rng = np.random.default_rng(seed)
+    arms = np.arange(2, 2 + rng.integers(1, 5))
+    counts = rng.integers(0, 4, (problems, bins))
+    counts[:, 0] += 1
+    values = rng.normal(size=(problems, bins, len(arms))).round(int(rng.integers(0, 3)))
+    budget = rng.integers(counts.sum(axis=1) * arms[0], counts.sum(axis=1) * arms[-1] + 1)
+    return values, counts, arms, budget
+
+
+def choices(values, counts, arms, budget):
+    """Every choice of arms that spends the most the budget allows: (arm indices, their values)."""
+    every = np.array(list(product(range(len(arms)), repeat=len(counts))))
+    spent = arms[every] @ counts
+    every = every[spent == spent[spent <= budget].max()]
+    return every, values[np.arange(len(counts)), every].sum(axis=1)
+
+
+@given(seeds)
+@settings(max_examples=60, deadline=None)
+def test_best_arms_are_those_of_enumeration_ties_to_the_most_even(seed):
+    values, counts, arms, budget = random_problems(seed)
+    rollouts, left_over = best_joint_arms(values, counts, arms, budget)
+    for s, (own_values, own_counts) in enumerate(zip(values, counts, strict=True)):
+        present = own_counts > 0
+        every, sums = choices(own_values[present], own_counts[present], arms, budget[s])
+        # evenness is measured against the mean to a quarter rollout
+        mean = np.rint(4 * (budget[s] / own_counts.sum() - arms[0])) / 4
+        even = ((every - mean) ** 2) @ own_counts[present]
+        best = np.isclose(sums, sums.max(), atol=1e-6)
+        mine = rollouts[s, present] - arms[0]
+        assert (rollouts[s, ~present] == 0).all()
+        assert rollouts[s] @ own_counts + left_over[s] == budget[s]
+        assert ((every == mine).all(axis=1) & best).any()
+        assert ((mine - mean) ** 2) @ own_counts[present] == even[best].min()
+        alone, left_alone = best_joint_arms(own_values, own_counts, arms, int(budget[s]))
+        np.testing.assert_array_equal(alone, rollouts[s])
+        assert left_alone == left_over[s]
+
+
+@given(seeds)
+@settings(max_examples=30, deadline=None)
+def test_sampled_probabilities_are_those_of_enumeration(seed):
+    (values,), (counts,), arms, (budget,) = random_problems(seed, problems=1)
+    rollouts, left_over, p = sample_joint_arms(values, counts, arms, budget, np.random.default_rng(seed))
+    present = counts > 0
+    every, sums = choices(values[present], counts[present], arms, budget)
+    weights = np.exp(sums) / np.exp(sums).sum()
+    wanted = [np.bincount(column, weights, len(arms)) for column in every.T]
+    np.testing.assert_allclose(p[present], wanted, atol=1e-10)
+    assert rollouts @ counts + left_over == budget
+
+
+def test_draws_follow_the_probabilities():
+    log_p, counts, arms = np.log([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3]]), np.array([2, 1]), np.arange(2, 5)
+    rng, found, draws = np.random.default_rng(0), np.zeros((2, 3)), 4000
+    for _ in range(draws):
+        rollouts, left_over, probabilities = sample_joint_arms(log_p, counts, arms, 9, rng)
+        assert (left_over, rollouts @ counts) == (0, 9)
+        found[[0, 1], rollouts - 2] += 1 / draws
+    np.testing.assert_allclose(found, probabilities, atol=0.03)
+
+
+@pytest.mark.parametrize("steepness", [100.0, 5000.0])
+@pytest.mark.parametrize("counts", [[3, 4, 5], [12, 0, 0], [1, 1, 10]])
+def test_probabilities_that_underflow_are_still_sampled_exactly(steepness, counts):
+    """Every bin is sure of its largest arm, which the budget rules out for most; e^-5000 is 0."""
+    log_p = np.broadcast_to(-steepness * (7 - np.arange(2, 8)), (3, 6))
+    rng, counts = np.random.default_rng(4), np.array(counts)
+    rollouts, left_over, p = sample_joint_arms(log_p, counts, np.arange(2, 8), 48, rng)
+    assert (rollouts @ counts, left_over) == (48, 0)
+    np.testing.assert_allclose(p[counts > 0].sum(axis=-1), 1.0)
+
+
+def test_what_no_choice_spends_is_left_over():
+    """Five prompts in one bin and one rollout too many; beside a problem that meets its budget."""
+    counts, arms, log_p = np.array([[5, 0], [4, 1]]), np.arange(2, 6), np.log(np.full((2, 2, 4), 0.25))
+    rollouts, left_over = best_joint_arms(log_p, counts, arms, 16)
+    np.testing.assert_array_equal(left_over, [1, 0])
+    np.testing.assert_array_equal((rollouts * counts).sum(axis=1), [15, 16])
+    rollouts, left_over, _ = sample_joint_arms(log_p[0], counts[0], arms, 16, np.random.default_rng(0))
+    assert (rollouts @ counts[0], left_over) == (15, 1)
+    with pytest.raises(ValueError, match="smallest arm 2 for each of 5 prompts, got 9"):
+        best_joint_arms(log_p, counts, arms, np.array([9, 16]))
+
+
+@given(seeds, st.permutations(range(4)))
+def test_the_numbering_of_bins_does_not_matter(seed, order):
+    (values,), (counts,), arms, (budget,) = random_problems(seed, problems=1)
+
+    def bins_with_arms(order):
+        rollouts, _ = best_joint_arms(values[order], counts[order], arms, int(budget))
+        rows = zip(values[order].tolist(), counts[order].tolist(), rollouts.tolist(), strict=True)
+        return Counter((tuple(v), c, n) for v, c, n in rows if c)  # equal bins: as a multiset
+
+    assert bins_with_arms(order) == bins_with_arms([0, 1, 2, 3])

@@ -1,0 +1,148 @@
+"""The data adversary: equations (12)–(16) by hand, and what must hold for any input."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from gdro import PromptGDRO
+from gdro.methods.prompt_gdro import bin_means
+
+PRINTED = {"debias": False}
+
+
+@st.composite
+def batches(draw, num_bins=5):
+    size = draw(st.integers(1, 20))
+    bin_ids = draw(arrays(np.int64, size, elements=st.integers(-1, num_bins - 1)))
+    return bin_ids, draw(arrays(float, size, elements=st.floats(-10, 10)))
+
+
+# The equations
+
+
+def test_bin_means_by_hand():
+    means, counts = bin_means([0, 2, 2, -1, 0, 3], [1.0, 2.0, 4.0, 99.0, np.nan, np.nan], 4)
+    assert np.array_equal(means, [1.0, np.nan, 3.0, np.nan], equal_nan=True)
+    assert counts.tolist() == [1, 0, 2, 0]
+    means, counts = bin_means([0, 0, 1], [1.0, 4.0, 7.0], 2, [1, 2, 5])
+    assert means.tolist() == [3.0, 7.0]
+    assert counts.tolist() == [2, 1]
+
+
+def test_scores_weights_and_probabilities_by_hand():
+    prompt = PromptGDRO(3, eta=2.0, gamma=0.1, ema=0.25, clip=1.0, max_weight=5.0, **PRINTED)
+    prompt.update([0, 0, 1], [2.0, 4.0, 1.0])
+    # (12): .25·3, .25·1, untouched
+    assert prompt.scores() == pytest.approx([0.75, 0.25, 0.0])
+    prompt.update([0], [8.0])
+    # .75·.75 + .25·8 = 2.5625, clipped to 1 by (14): ω = e², e^.5, 1; e² = 7.39 capped at 5 by (16)
+    assert prompt.scores() == pytest.approx([2.5625, 0.25, 0.0])
+    omega = np.exp([2.0, 0.5, 0.0])
+    assert prompt.weights() == pytest.approx([5.0, np.exp(0.5), 1.0])
+    # (15) is of ω, not of what the cap leaves of it
+    assert prompt.probabilities() == pytest.approx(0.9 * omega / omega.sum() + 0.1 / 3)
+
+
+def test_probabilities_without_exploration_maximize_the_regularized_game():
+    from gdro.core.theory import soft_worst_case
+
+    prompt = PromptGDRO(4, eta=3.0, gamma=0.0, ema=1.0, clip=np.inf, max_weight=np.inf)
+    losses = np.array([0.1, 0.9, 0.4, 0.3])
+    prompt.update(np.arange(4), losses)
+    assert prompt.probabilities() == pytest.approx(soft_worst_case(losses, 3.0)[1])
+
+
+def test_division_by_the_share_has_a_floor():
+    prompt = PromptGDRO(3, ema=1.0, share_floor=0.2, **PRINTED)
+    prompt.update([0] * 5 + [1] * 4 + [2], np.ones(10))
+    assert prompt.scores() == pytest.approx([1 / 0.5, 1 / 0.4, 1 / 0.2])
+
+
+def test_debiased_scores_are_weighted_means_of_what_was_seen():
+    prompt, losses = PromptGDRO(2, ema=0.3), [0.9, 0.1, 0.4]
+    for loss in losses:
+        prompt.update([0], [loss])
+    weights = 0.7 ** np.arange(2, -1, -1)
+    expected = (weights * losses).sum() / weights.sum()
+    # the bin never seen stands at the mean of the others
+    assert prompt.scores() == pytest.approx([expected, expected])
+    assert PromptGDRO(3).scores().tolist() == [0.0, 0.0, 0.0]
+
+
+# What must hold for any input
+
+settings_of_prompt = st.fixed_dictionaries(
+    {
+        "eta": st.floats(0, 3),
+        "gamma": st.floats(0, 1),
+        "ema": st.floats(0.01, 1),
+        "clip": st.floats(0.1, 10),
+        "max_weight": st.floats(0.5, 50),
+        "share_floor": st.none() | st.floats(0.01, 1),
+        "debias": st.booleans(),
+    }
+)
+
+
+@given(settings_of_prompt, st.lists(batches(), max_size=4))
+def test_probabilities_are_a_point_of_the_simplex(settings, played):
+    prompt = PromptGDRO(5, **settings)
+    for batch in played:
+        prompt.update(*batch)
+    q = prompt.probabilities()
+    assert q.sum() == pytest.approx(1)
+    assert (q >= settings["gamma"] / 5 - 1e-12).all()
+    weights = prompt.weights()
+    assert (weights > 0).all()
+    assert (weights <= settings["max_weight"]).all()
+
+
+@given(settings_of_prompt, st.lists(batches(), max_size=4), st.permutations(range(5)))
+def test_numbering_of_the_bins_changes_nothing(settings, played, number):
+    number = np.array(number)
+    straight, other = PromptGDRO(5, **settings), PromptGDRO(5, **settings)
+    for bin_ids, losses in played:
+        straight.update(bin_ids, losses)
+        other.update(np.where(bin_ids >= 0, number[bin_ids], -1), losses)
+    assert other.weights()[number] == pytest.approx(straight.weights())
+    assert other.probabilities()[number] == pytest.approx(straight.probabilities())
+
+
+@pytest.mark.parametrize("eta", [1000.0, 1e6])
+@pytest.mark.parametrize("loss", [1.0, -1.0, 300.0])
+def test_large_steps_without_clip_or_cap_stay_finite(eta, loss):
+    prompt = PromptGDRO(3, eta=eta, clip=np.inf, max_weight=np.inf)
+    prompt.update([0, 1, 2], [loss, loss / 2, 0.0])
+    assert np.isfinite(prompt.weights()).all()
+    assert (prompt.weights() > 0).all()
+    assert prompt.probabilities().sum() == pytest.approx(1)
+    assert prompt.probabilities().argmax() == (0 if loss > 0 else 2)
+
+
+def test_no_prompts_are_no_news():
+    prompt = PromptGDRO(3, share_floor=0.1)
+    prompt.update([], [])
+    prompt.update([-1, -1], [1.0, 2.0])
+    assert prompt.probabilities() == pytest.approx([1 / 3] * 3)
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        (([0, 1], [0.5]), r"losses must be finite numbers of shape \(2,\), got .*; give one per prompt"),
+        (([[0]], [[0.5]]), r"bin_ids must be .* of shape \(1,\)"),
+        (([3], [0.5]), r"bin_ids must be integers in \[-1, 2\], got 3 .*; give"),
+        (([0], [np.inf]), r"losses must be finite"),
+        (([0], [0.5], [-1.0]), r"weights must be finite numbers in \[0, inf\)"),
+    ],
+)
+def test_batches_that_cannot_be_are_refused_and_not_learned_from(batch, words):
+    prompt = PromptGDRO(3)
+    with pytest.raises(ValueError, match=words):
+        prompt.update(*batch)
+    assert not prompt.visits_B.any()

@@ -1,0 +1,204 @@
+"""The compute adversary: equations by hand, the exact budget, the price at work."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from gdro import RolloutGDRO, theory
+from gdro.methods.arms import arm_log_probabilities, best_joint_arms, exp3p_losses
+
+# The equations
+
+
+def test_arm_probabilities_by_hand():
+    log_p = arm_log_probabilities(np.array([[0.0, np.log(3.0)]]), eta=1.0, gamma=0.1)
+    assert np.exp(log_p) == pytest.approx(np.array([[0.9 * 0.75 + 0.05, 0.9 * 0.25 + 0.05]]))
+
+
+@given(arrays(float, (3, 4), elements=st.floats(-1e4, 1e4)), st.floats(0, 5), st.floats(0, 1))
+def test_arm_probabilities_are_points_of_the_simplex(losses, eta, gamma):
+    log_p = arm_log_probabilities(losses, eta, gamma)
+    assert np.exp(log_p).sum(axis=1) == pytest.approx(np.ones(3))
+    assert np.isfinite(log_p).all()
+    assert (np.exp(log_p) >= gamma / 4 - 1e-12).all()
+
+
+def test_exp3p_losses_by_hand():
+    probabilities = np.array([[0.5, 0.25, 0.25], [0.2, 0.8, 0.0], [1 / 3, 1 / 3, 1 / 3]])
+    losses = exp3p_losses([0.6, -0.4, np.nan], [1, 1, 0], probabilities, bonus=0.1)
+    expected = [[-0.2, 2.0, -0.4], [-0.5, -0.625, np.nan], [np.nan] * 3]
+    assert losses == pytest.approx(np.array(expected), nan_ok=True)
+
+
+def test_arm_losses_carry_the_price():
+    rollout = RolloutGDRO(2, utility="loss", n_min=1, n_max=3, mean_rollouts=2)
+    rollout.price = 0.5
+    assert rollout.losses() == pytest.approx(np.array([[0.5, 1.0, 1.5]] * 2))
+
+
+def test_variance_utility_is_the_proxy_relative_to_the_average_bin():
+    rollout = RolloutGDRO(2, n_min=2, n_max=4, mean_rollouts=3)
+    rollout.update([1, 1], [3, 3], [0.3, 0.1])
+    rollout.price = 0.0
+    arms = np.array([2, 3, 4])
+    assert rollout.losses() == pytest.approx(np.array([0.3 / 0.2 * 9 / arms, 0.1 / 0.2 * 9 / arms]))
+
+
+# The joint choice of arms
+
+
+def test_a_large_problem_is_exact():
+    """Concave values: taking the best next rollout each time is optimal, bin by bin of one prompt."""
+    rng, arms = np.random.default_rng(3), np.arange(2, 13)
+    variances = rng.random(200)
+    rollouts, left_over = best_joint_arms(-variances[:, None] / arms, np.ones(200, int), arms, 800)
+    greedy = np.full(200, 2)
+    for _ in range(400):
+        gains = np.where(greedy < 12, variances / greedy - variances / (greedy + 1), -1)
+        greedy[gains.argmax()] += 1
+    assert left_over == 0
+    assert (variances / rollouts).sum() == pytest.approx((variances / greedy).sum(), abs=1e-7)
+
+
+# The object
+
+counts_of_bins = arrays(np.int64, 5, elements=st.integers(0, 20)).filter(lambda c: c.sum() > 0)
+choices_of_rollout = st.fixed_dictionaries(
+    {
+        "utility": st.sampled_from(["variance", "loss"]),
+        "selection": st.sampled_from([None, "argmax", "sample"]),
+        "joint": st.sampled_from(["prompts", "bins"]),
+        "price_driver": st.sampled_from(["demand", "realized"]),
+        "gamma": st.sampled_from([0.0, 0.01, 1.0]),
+    }
+)
+
+
+@given(choices_of_rollout, st.lists(counts_of_bins, min_size=1, max_size=4), st.integers(0, 99))
+def test_budget_is_exact_and_arms_keep_their_bounds(choices, steps, seed):
+    rollout, rng = RolloutGDRO(5, seed=seed, **choices), np.random.default_rng(seed)
+    for counts in steps:
+        rollouts = rollout.allocate(counts)
+        present = counts > 0
+        assert (rollouts[~present] == 0).all()
+        assert (rollouts[present] >= 2).all()
+        assert (rollouts[present] <= 12).all()
+        # 4 for all is always open, so the budget of whole n̄ is always met
+        assert counts @ rollouts == 4 * counts.sum()
+        rollout.update(counts, rollouts, np.where(present, rng.random(5), np.nan))
+        assert np.isfinite(rollout.price)
+
+
+@given(counts_of_bins, st.floats(2, 12))
+def test_any_budget_is_met_or_all_that_can_be_spent_is(counts, mean):
+    rollout = RolloutGDRO(5)
+    rollout.update(counts, np.where(counts > 0, 4, 0), [0.25, 0.1, 0.2, 0.05, 0.01])
+    budget = int(np.clip(round(mean * counts.sum()), 2 * counts.sum(), 12 * counts.sum()))
+    reachable = {0}
+    for count in counts[counts > 0].tolist():
+        reachable = {spent + count * n for spent in reachable for n in range(2, 13)}
+    left = budget - max(spent for spent in reachable if spent <= budget)
+    assert budget - counts @ rollout.allocate(counts, budget) == left
+
+
+def test_argmax_settles_on_the_minimizer_of_the_variance_proxy():
+    variances, counts = np.array([0.25, 0.16, 0.04, 0.01]), np.array([8, 8, 8, 8])
+    rollout = RolloutGDRO(4, n_min=1, n_max=12, gamma=0.0)
+    for _ in range(25):
+        rollouts = rollout.allocate(counts)
+        rollout.update(counts, rollouts, variances)
+    law = theory.square_root_allocation(variances, counts / 32, 4.0)
+    assert (np.abs(rollouts - law) <= 1).all()
+    feasible = (n for n in product(range(1, 13), repeat=4) if sum(n) == 16)
+    best = min(feasible, key=lambda n: float(theory.variance_proxy(variances, counts / 32, n)))
+    assert rollouts.tolist() == list(best)
+
+
+def play(rollout, counts, variances, steps):
+    prices, demands = [], []
+    for _ in range(steps):
+        rollouts = rollout.allocate(counts)
+        demands.append(rollout.update(counts, rollouts, variances))
+        prices.append(rollout.price)
+    return np.array(prices), np.array(demands)
+
+
+def test_the_price_moves_until_demand_is_the_budget():
+    counts, variances = np.array([10, 40, 30, 20]), np.array([0.25, 0.1, 0.2, 0.01])
+    prices, demands = play(RolloutGDRO(4), counts, variances, 400)
+    assert prices[0] > 0
+    assert np.ptp(prices[:60]) > 0.2
+    assert demands[0] == pytest.approx(7.0)  # before anything is known: the mean arm
+    assert demands[-1] == pytest.approx(4.0, abs=0.01)
+    assert np.ptp(prices[-50:]) < 0.01
+
+
+def test_the_price_settles_near_the_shadow_price():
+    """Sharp strategies buy what (31) says, so the price ends at μ* of theory, in the same relative units."""
+    counts, variances = np.array([16, 16]), np.array([0.2, 0.05])
+    rollout = RolloutGDRO(2, eta=40.0, gamma=0.0, price_lr=0.005, n_min=1, n_max=16)
+    prices, _ = play(rollout, counts, variances, 1500)
+    scale = 4.0**2 / variances.mean()
+    assert prices[-1] == pytest.approx(theory.shadow_price(variances * scale, counts / 32, 4.0), rel=0.1)
+
+
+def test_sampling_bandit_finds_the_arm_of_least_loss():
+    """One bin alone has no choice under the budget; two bins of one size trade with each other."""
+    counts = np.array([8, 8])
+    rollout = RolloutGDRO(
+        2, n_min=2, n_max=6, utility="loss", ema=0.05, eta=1.0, gamma=0.1, price_lr=0.0, bonus=0.0
+    )
+    spent = []
+    for _ in range(500):
+        rollouts = rollout.allocate(counts)
+        spent.append(rollouts)
+        rollout.update(counts, rollouts, [-1.0 * rollouts[0], 1.0 * rollouts[1]])  # bin 0 gains, bin 1 loses
+    assert np.mean(spent[250:], axis=0)[0] > 5
+    assert len({tuple(n) for n in spent}) == 5  # every way to spend the budget has been tried
+
+
+@pytest.mark.parametrize(
+    "settings", [{"gamma": 0.0, "eta": 5.0, "ema": 1.0}, {"gamma": 0.0}, {"gamma": 0.01}]
+)
+@pytest.mark.parametrize("bonus", [0.0, 0.01, 10.0])
+def test_the_printed_bandit_stays_finite_without_exploration(settings, bonus):
+    """An arm that is never played has its optimism divided by a vanishing probability."""
+    rollout = RolloutGDRO(4, bonus=bonus, utility="loss", selection="argmax", **settings)
+    rng, counts = np.random.default_rng(0), np.array([4, 4, 4, 4])
+    for _ in range(100):
+        rollouts = rollout.allocate(counts)
+        assert counts @ rollouts == 64
+        rollout.update(counts, rollouts, rng.normal(size=4))
+    assert np.isfinite(rollout.losses()).all()
+    assert np.isfinite(rollout.probabilities()).all()
+    assert np.isfinite(rollout.price)
+
+
+GOOD, OTHERS = [1, 1, 1], [4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("allocate", ([1, 1],), r"bin_counts must be integers of shape \(3,\), got shape \(2,\); count"),
+        ("allocate", ([0, 0, 0],), r"bin_counts must not be all zero"),
+        ("allocate", ([0.5, 1, 1],), r"bin_counts must be integers"),
+        ("allocate", (GOOD, 5), r"budget must be a whole number .* got 5; change mean_rollouts"),
+        ("allocate", (GOOD, 37), r"budget must be"),
+        ("update", (GOOD, [4, 4], GOOD), r"rollouts must be .* of shape \(3,\)"),
+        ("update", (GOOD, OTHERS, [1]), r"observed must be .* of shape \(3,\)"),
+        ("update", (GOOD, OTHERS, [-0.1, 1, 1]), r"observed must be finite numbers in \[0, inf\), got -0.1"),
+        ("update", (GOOD, [4, 4, 13], GOOD), r"rollouts must be integers in \[0, 12\], got 13"),
+        ("update", (GOOD, OTHERS, GOOD, np.nan), r"spent must be a number"),
+    ],
+)
+def test_batches_that_cannot_be_are_refused(name, arguments, words):
+    rollout = RolloutGDRO(3)
+    with pytest.raises(ValueError, match=words):
+        getattr(rollout, name)(*arguments)
+    assert rollout.price == 0
+    assert not rollout.visits_BN.any()

@@ -1,0 +1,193 @@
+"""The shipped accelerate configurations: read by accelerate itself, and tried on CPU processes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from conftest import SMALL_PROFILE
+from safetensors.torch import load_file
+
+from gdro.study import experiment
+from gdro.study.profiles import load_profile
+from gdro.study.records import read_manifest, read_table
+
+REPOSITORY = Path(__file__).parents[2]
+CONFIGS = REPOSITORY / "configs" / "accelerate"
+NAMES = ("ddp", "fsdp2", "fsdp2-hybrid")
+PROFILE = SMALL_PROFILE | {
+    "name": "sharded",
+    "task": {"kind": "chain", "n_train": 48, "n_eval_per_family": 2},
+    "train": {
+        "max_steps": 10,
+        "prompts_per_step": 8,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 1e-3,
+        "beta": 0.01,
+        "save_steps": 2,
+        # as the shipped profiles that shard; whole gradients would be kept on each GPU otherwise
+        "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
+    },
+    "variants": {"both": {"method": "both"}},
+    "seeds": [0],
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_accelerate_reads_the_configuration(name):
+    config_args = pytest.importorskip("accelerate.commands.config.config_args")
+    config = config_args.load_config_from_file(str(CONFIGS / f"{name}.yaml"))  # refuses unknown keys
+    assert config.mixed_precision == "bf16"
+    assert (config.num_machines, config.machine_rank) == (2 if name == "fsdp2-hybrid" else 1, 0)
+    assert str(config.distributed_type.value) == ("MULTI_GPU" if name == "ddp" else "FSDP")
+
+
+def test_all_that_is_shipped_is_checked():
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_its_own_options_are_options_of_the_launcher(name):
+    """Accelerate passes unknown ones over in silence."""
+    launch = pytest.importorskip("accelerate.commands.launch")
+    known = vars(launch.launch_command_parser().parse_args(["script.py"]))
+    config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+    options = config["fsdp_config"] | config.get("parallelism_config", {})
+    assert set(options) <= set(known)
+
+
+def test_what_a_sharded_run_must_not_lack():
+    fsdp = yaml.safe_load((CONFIGS / "fsdp2.yaml").read_text())["fsdp_config"]
+    assert yaml.safe_load((CONFIGS / "fsdp2-hybrid.yaml").read_text())["fsdp_config"] == fsdp
+    assert fsdp["fsdp_state_dict_type"] == "FULL_STATE_DICT"
+    assert fsdp["fsdp_cpu_ram_efficient_loading"] is False
+
+
+@pytest.fixture
+def launch(base, tmp_path, monkeypatch):
+    """Train by a shipped configuration, as `Training.launch` does, on as many machines as it says."""
+
+    def launched(name, folder, machines=1, die=""):
+        options = {
+            "processes": 2,
+            "config": f"configs/accelerate/{name}.yaml",
+            "mixed_precision": "no",
+        }
+        if machines > 1:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                options["main_process_port"] = probe.getsockname()[1]
+            options |= {"num_machines": machines, "machine_rank": "$MACHINE", "main_process_ip": "127.0.0.1"}
+        file, started = tmp_path / "sharded.yaml", []
+        file.write_text(yaml.safe_dump(PROFILE | {"launch": options, "model": {"source": str(base)}}))
+
+        def start(command, check):
+            place = command.index("gdro.study.experiment")
+            script = [str(REPOSITORY / "tests" / "sharded_run.py"), *([f"--die={die}"] if die else [])]
+            command = [*command[: place - 1], *script, *command[place + 1 :]]
+            pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+            started.append(subprocess.Popen(command, cwd=REPOSITORY, **pipes))
+            return SimpleNamespace(returncode=0)
+
+        monkeypatch.setattr(experiment.subprocess, "run", start)
+        for machine in range(machines):
+            monkeypatch.setenv("MACHINE", str(machine))
+            folder.mkdir(exist_ok=True)
+            experiment.Training(load_profile(file), "both", 0, folder).launch()
+        for process in started:
+            _, errors = process.communicate(timeout=300)
+            assert (process.returncode == 0) == (not die), errors[-3000:]
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    return launched
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.usefixtures("one_thread")
+def test_two_machines_and_two_shards_train_as_one_process_does(base, tmp_path, launch, monkeypatch):
+    import sharded_run
+
+    folders = [tmp_path / name for name in ("one", "two", "sharded")]
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(PROFILE | {"model": {"source": str(base)}}))
+    with monkeypatch.context() as patch:
+        patch.setattr("gdro.trainer.GDROTrainer", sharded_run.SharedSampling)
+        experiment.train(load_profile(tmp_path / "one.yaml"), "both", 0, folders[0])
+    launch("ddp", folders[1], machines=2)
+    launch("fsdp2", folders[2])
+    processes = [read_manifest(folder / "training.json")["processes"] for folder in folders]
+    assert processes == [1, 2, 2]
+    records = [read_table(folder / "record.jsonl") for folder in folders]
+    assert records[0] == records[1] == records[2]
+    states = [file.read_text() for folder in folders for file in folder.glob("controller*")]
+    assert len(states) == 5
+    assert len(set(states)) == 1
+    planned = [n for row in records[0] for n in row["rollouts"] if n is not None]
+    assert min(planned) < 4 < max(planned)
+
+    # gradients are summed in another order, so the models agree to rounding
+    start, one, *others = (
+        load_file(f / "model.safetensors") for f in (base, *(f / "model" for f in folders))
+    )
+    for name, weight in one.items():
+        moved = (weight - start[name]).abs().max()
+        assert moved > 0
+        assert all((weight - other[name]).abs().max() < 0.02 * moved for other in others), name
+    assert all(set(other) - set(one) <= {"lm_head.weight"} for other in others)  # tied, written once more
+
+    # stopped as one process dies in step 5, then resumed
+    launch("fsdp2", tmp_path / "stopped", die="5")
+    assert not (tmp_path / "stopped" / "training.json").exists()
+    launch("fsdp2", tmp_path / "stopped")
+    for name, weight in load_file(tmp_path / "stopped" / "model" / "model.safetensors").items():
+        assert weight.equal(others[1][name]), name
+
+
+@pytest.mark.slow
+def test_two_shards_leave_out_what_teaches_nothing_and_keep_no_whole_gradients(base, tmp_path):
+    """On two processes: the savings change no weight, and `sync_each_batch` is what a sharded run needs."""
+    command = ["accelerate.commands.launch", "--config_file", CONFIGS / "fsdp2.yaml", "--num_processes=2"]
+    command += ["--mixed_precision=no", REPOSITORY / "tests" / "sharded_run.py", "savings", base, tmp_path]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    result = subprocess.run(
+        [sys.executable, "-m", *map(str, command)],
+        cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    for rank in range(2):
+        report = json.loads((tmp_path / f"savings{rank}.json").read_text())
+        assert report["difference"] < 1e-3 * report["moved"]
+        assert min(report["rows"]["on"]) < 8 == min(report["rows"]["off"])
+        assert max(report["whole_gradients"]["on"]) == 0 < max(report["whole_gradients"]["off"])
+
+
+def test_options_of_several_machines_reach_the_launcher(base, tmp_path, monkeypatch):
+    """The hybrid configuration on two machines, as accelerate reads the command line."""
+    launcher = pytest.importorskip("accelerate.commands.launch")
+    given = {"processes": 16, "config": "configs/accelerate/fsdp2-hybrid.yaml"}
+    given |= {"machine_rank": "$SLURM_NODEID", "main_process_ip": "$HEAD"}
+    train = PROFILE["train"] | {"prompts_per_step": 32}
+    fields = {"train": train, "launch": given, "model": {"source": str(base)}}
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump(PROFILE | fields))
+    monkeypatch.setenv("SLURM_NODEID", "1")
+    monkeypatch.delenv("HEAD", raising=False)
+    training = experiment.Training(load_profile(tmp_path / "two.yaml"), "both", 0, tmp_path)
+    with pytest.raises(ValueError, match=r"not set: .*main_process_ip: \$HEAD"):
+        training.command()
+    monkeypatch.setenv("HEAD", "node7")
+    command = training.command()
+    work = ["-m", "gdro.study.experiment", "work", tmp_path / "profile1.yaml", "both", 0, tmp_path]
+    assert command[-9:-2] == list(map(str, work))
+    parsed = launcher.launch_command_parser().parse_args(command[3:])
+    args, *_ = launcher._validate_launch_command(parsed)
+    assert (args.num_machines, args.machine_rank, args.main_process_ip) == (2, 1, "node7")
+    environment = launcher.prepare_multi_gpu_env(args)
+    assert (args.main_process_port, environment["FSDP_VERSION"]) == (29500, "2")
+    assert environment["PARALLELISM_CONFIG_DP_REPLICATE_SIZE"] == "2"
+    assert environment["PARALLELISM_CONFIG_DP_SHARD_SIZE"] == "8"

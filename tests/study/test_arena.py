@@ -1,0 +1,261 @@
+"""The arena: worlds, spelled methods, a small contest that resumes, and tables worked out by hand."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gdro import METHODS, loop
+from gdro.core.beliefs import as_uids
+from gdro.study import arena, arena_report
+from gdro.tasks import chain
+
+SHIPPED = sorted(file.stem for file in arena.WORLDS.glob("*.yaml"))
+OWN = """
+from gdro import Method, register
+@register("first-prompts")
+class FirstPrompts(Method):
+    def draw(self, pool, size, rng):
+        return rng.permutation(len(pool))[:size]
+"""
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_worlds_are_specifications_of_their_name(name):
+    assert arena.read_world(name)[0] == name
+
+
+def test_rare_hard_is_the_embedded_default():
+    assert arena.read_world("rare-hard")[1] == chain.DEFAULT_SPEC
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (None, "world must be one of"),
+        ("name: a\nfamilies: []\nn_trian: 9\n", "n_trian"),
+        ("name: a\n", "families"),
+    ],
+)
+def test_a_world_that_cannot_be_read_is_refused(tmp_path, text, match):
+    file = tmp_path / "own.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ValueError, match=match):
+        arena.read_world(str(file))
+
+
+def test_a_method_is_spelled_with_its_options():
+    controller = arena.make_controller("prompt:preset=paper:bins.k=5", 4, seed=3)
+    assert (controller.name, controller.preset, controller.bins.k) == ("prompt", "paper", 5)
+    for spelled, words in (
+        ("grpo:speed=9", "speed"),
+        ("grpo:seed=1", "options of 'grpo' must be"),
+        ("prompt:prompt=1:prompt.eta=3", "set an option once"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            arena.make_controller(spelled, 4, seed=0)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_oracles_know_reaches_no_other_method(name):
+    known = {"groups": {"a": "star"}, "rates": lambda keys: np.ones(len(keys))}
+    method = arena.make_controller(name, 4, seed=0, known=known).method
+    has = [getattr(method, key, None) is value for key, value in known.items()]
+    assert any(has) == (name in ("oracle", "family_even"))
+
+
+def test_scores_by_hand():
+    families = (chain.Family("a", "*", 5, 0.75, 0.5), chain.Family("b", "+", 5, 0.25, 0.5))
+    task = chain.make_task(chain.ChainSpec(families, 3, 40, 2), np.random.default_rng(0))
+    found = arena.scores(task, np.array([16, 8, 0, 1]), 16)
+    assert found["families"] == {"a": 0.75, "b": 1 / 32}
+    assert found["worst_family"] == 1 / 32
+    assert found["mean_at_8"] == pytest.approx((0.75 + 1 / 32) / 2)
+    assert found["training_mix_mean"] == pytest.approx(0.75 * 0.75 + 0.25 / 32)
+    # pass@8: 1, 1 − C(8, 8)/C(16, 8), 0, ½
+    assert found["pass_at_8"] == pytest.approx(((1 + 1 - 1 / 12870) / 2 + 0.25) / 2)
+
+
+def test_an_oracle_knows_families_and_pass_rates(tmp_path):
+    spec = chain.ChainSpec(
+        (chain.Family("a", "*", 5, 0.9, 0.9), chain.Family("b", "+", 5, 0.1, 0.9)), 2, 20, 2
+    )
+    settings = arena.Settings(base_steps=60, base_batch=32)
+    task, base = arena.draw_base(spec, 0, settings, tmp_path)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
+    known = arena._oracle(task, model, tokenizer)
+    uids = [row["uid"] for row in task.train]
+    rates = known["rates"](as_uids(uids).keys)
+    counts = loop.evaluate(model, tokenizer, task.train, chain.reward, 2000, 6, seed=0)
+    assert rates.max() > 0.05
+    np.testing.assert_allclose(counts / 2000, rates, atol=5 * (0.25 / 2000) ** 0.5)
+    controller = arena.make_controller("family_even", 4, 0, known)
+    families = [task.train[d]["family"] for d in controller.draw(uids, 4)]
+    assert sorted(families) == ["a", "a", "b", "b"]
+
+
+def command(out, *changes):
+    arguments = [
+        "--out",
+        str(out),
+        "--world",
+        str(out.parent / "own.yaml"),
+        "--bases",
+        str(out.parent / "bases"),
+    ]
+    sizes = {"draws": 2, "steps": 5, "prompts": 4, "base-steps": 8, "base-batch": 16}
+    arguments += [f"--{name}={value}" for name, value in sizes.items()]
+    arguments += ["--methods-from", str(out.parent / "own.py"), *changes]
+    environment = os.environ | {"PYTHONPATH": str(Path(arena.__file__).parents[2])}
+    return subprocess.run(
+        [sys.executable, "-m", "gdro.study.arena", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_a_contest_from_the_command_line_resumes(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "own.yaml").write_text(
+        'name: own\nn_train: 40\nn_eval_per_family: 3\nfamilies:\n  - {name: a, operator: "*", n_digits: 5, '
+        "share: 1, teacher_accuracy: 0.5}\n"
+    )
+    out = tmp_path / "out"
+    first = command(out, "--jobs=2", "--methods", "grpo,first-prompts@1e-3", "--learning-rates", "1e-4")
+    assert first.returncode == 0, first.stderr
+    assert "mean@8" in first.stdout
+    assert "left" in first.stderr
+
+    scores = pd.read_csv(out / "scores.csv")
+    assert list(scores.columns) == arena.COLUMNS
+    assert len(scores) == 2 * 2 * 5
+    assert set(zip(scores.method, scores.learning_rate, strict=True)) == {
+        ("grpo", 1e-4),
+        ("first-prompts", 1e-3),
+    }
+    assert scores.groupby(["method", "draw"]).step.apply(list).tolist() == 4 * [[1, 2, 3, 4, 5]]
+    assert (scores.rollouts == 16 * scores.step).all()
+    for name in ("table.csv", "table.md", "differences.png", "frontier.png", "rollouts.png"):
+        assert (out / name).stat().st_size > 0
+
+    # one run is lost: it alone is played again, to the same scores
+    lost = out / "runs" / "own" / "grpo_lr0.0001_draw1.json"
+    kept = {file: file.stat().st_mtime_ns for file in out.glob("runs/*/*.json") if file != lost}
+    before = json.loads(lost.read_text())
+    lost.unlink()
+    again = command(out, "--jobs=1", "--methods", "grpo,first-prompts@1e-3", "--learning-rates", "1e-4")
+    assert again.returncode == 0, again.stderr
+    assert {file: file.stat().st_mtime_ns for file in kept} == kept
+    timeless = [{key: row[key] for key in row if "seconds" not in key} for row in before]
+    assert timeless == [
+        {key: row[key] for key in row if "seconds" not in key} for row in json.loads(lost.read_text())
+    ]
+
+
+def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
+    family = chain.Family("a", "*", 5, 1.0, 0.5)
+    specs = [chain.ChainSpec((family,), 3, n_train, 3) for n_train in (40, 50)]
+    one, changed, other = (
+        arena.Run(name, spec, "grpo", 1e-4, 0)
+        for name, spec in (("a", specs[0]), ("a", specs[1]), ("b", specs[1]))
+    )
+    for run in (one, other, one):
+        arena._check_settings([run], arena.Settings(), tmp_path)
+    for run, settings in ((changed, arena.Settings()), (one, arena.Settings(rollouts=2))):
+        with pytest.raises(ValueError, match="same settings and worlds"):
+            arena._check_settings([run], settings, tmp_path)
+    with pytest.raises(ValueError, match="worlds must have names of their own"):
+        arena._check_settings([one, changed], arena.Settings(), tmp_path / "new")
+
+
+def contest(finals, steps=(50, 100)):
+    """Scores of one world: each method climbs to its final mean@8 of a draw; pass@8 is ½ higher."""
+    rows = [
+        {
+            "world": "w",
+            "method": method,
+            "learning_rate": rate,
+            "draw": draw,
+            "step": step,
+            "rollouts": 10 * step,
+        }
+        | {"tokens": 5 * step, "mean_at_8": final * step / 100, "pass_at_8": 0.5 + final * step / 100}
+        | {"worst_family": final / 2, "training_mix_mean": final}
+        for (method, rate), finals_of_draws in finals.items()
+        for draw, final in enumerate(finals_of_draws)
+        for step in steps
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_differences_are_paired_by_draw_at_each_methods_best_rate():
+    good, base = np.array([0.30, 0.42, 0.37, 0.5]), np.array([0.2, 0.35, 0.33, 0.4])
+    scores = contest(
+        {("grpo", 1e-4): base, ("grpo", 2e-4): base - 0.1, ("new", 2e-4): good, ("new", 1e-4): base}
+    )
+    table = arena_report.compare(scores).set_index(["method", "metric"])
+    new = table.loc[("new", "mean_at_8")]
+    expected = stats.ttest_rel(good, base)
+    assert (new.learning_rate, table.loc[("grpo", "mean_at_8")].learning_rate) == (2e-4, 1e-4)
+    assert new.difference == pytest.approx((good - base).mean())
+    assert new.relative == pytest.approx((good - base).mean() / base.mean())
+    np.testing.assert_allclose([new.low, new.high], expected.confidence_interval())
+    # three equal p values: Holm makes each three times as large
+    np.testing.assert_allclose(table.loc["new"].p_holm, 3 * expected.pvalue)
+    assert np.isnan(table.loc[("grpo", "mean_at_8")].p_holm)
+
+
+def test_holm_orders_the_metrics():
+    rng = np.random.default_rng(0)
+    base = rng.random(6)
+    scores = contest({("grpo", 1e-4): base, ("new", 1e-4): base + 0.1})
+    shifts = {"mean_at_8": 0.2, "pass_at_8": 0.05, "worst_family": 0.01}
+    new = scores.method == "new"
+    for metric, shift in shifts.items():
+        scores.loc[new, metric] = (
+            scores.loc[~new, metric].to_numpy() + shift + 0.02 * rng.standard_normal(new.sum())
+        )
+    table = arena_report.compare(scores)
+    ends = scores[scores.step == 100]
+    by_hand = sorted(
+        stats.ttest_rel(ends[ends.method == "new"][metric], ends[ends.method == "grpo"][metric]).pvalue
+        for metric in shifts
+    )
+    by_hand = [3 * by_hand[0], max(3 * by_hand[0], 2 * by_hand[1]), max(2 * by_hand[1], by_hand[2])]
+    np.testing.assert_allclose(sorted(table[table.method == "new"].p_holm), np.minimum(by_hand, 1))
+
+
+def test_rollouts_to_reach_grpos_best():
+    scores = contest({("grpo", 1e-4): [0.4, 0.4], ("new", 1e-4): [0.5, 0.5], ("poor", 1e-4): [0.3, 0.3]})
+    reach = arena_report.rollouts_to_reach(scores).set_index("method").part
+    assert reach["grpo"] == pytest.approx(1, abs=1e-3)
+    assert reach["new"] == pytest.approx(0.8, abs=1e-3)
+    assert np.isnan(reach["poor"])
+
+
+def test_draws_that_not_all_have_played_decide_nothing():
+    """At 2e-4 GRPO has played the two easy draws alone, where 1e-4 is better; "same" has two draws."""
+    base = [0.1, 0.1, 0.5, 0.5]
+    scores = contest({("grpo", 1e-4): base, ("grpo", 2e-4): np.array(base) - 0.05, ("same", 1e-4): base})
+    few = (scores.learning_rate == 2e-4) | (scores.method == "same")
+    scores = scores[~few | (scores.draw > 1)]
+    assert set(arena_report.at_best_rate(scores).learning_rate) == {1e-4}
+    assert arena_report.rollouts_to_reach(scores).part.tolist() == pytest.approx([1, 1], abs=1e-3)
+
+
+@pytest.mark.parametrize("finals", [{("grpo", 1e-4): [0.4]}, {("new", 1e-4): [0.4, 0.5]}])
+def test_one_draw_or_no_baseline_has_no_interval_but_a_table(tmp_path, finals):
+    contest(finals).to_csv(tmp_path / "scores.csv", index=False)
+    text = arena_report.report(tmp_path)
+    assert next(iter(finals))[0] in text
+    assert pd.read_csv(tmp_path / "table.csv").low.isna().all()

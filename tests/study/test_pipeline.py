@@ -1,0 +1,228 @@
+"""The main job as people start it: snakemake, papermill and real notebooks on the smoke profile."""
+
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from run_profile import jobs_of, progress_of
+
+from gdro.study.records import read_manifest
+
+REPOSITORY = Path(__file__).parents[2]
+SCRIPT = REPOSITORY / "scripts" / "run_profile.py"
+ENVIRONMENT = os.environ | {
+    "OMP_NUM_THREADS": "1",
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+}
+
+
+def start(*arguments):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([sys.executable, *map(str, arguments)], cwd=REPOSITORY, env=ENVIRONMENT, **pipes)
+
+
+def run(*arguments):
+    """Exit code and console of `python …`."""
+    with start(*arguments) as process:
+        printed, _ = process.communicate(timeout=900)
+    return process.returncode, printed
+
+
+def arguments_of(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has just ended
+        return []
+
+
+def changed(folder, **fields):
+    """The smoke profile with other fields and one variant alone, at a path of its own."""
+    profile = yaml.safe_load((REPOSITORY / "profiles" / "smoke.yaml").read_text())
+    path = folder / "changed.yaml"
+    path.write_text(yaml.safe_dump(profile | {"variants": {"rollout": {"method": "rollout"}}} | fields))
+    return path
+
+
+TWO = {"grpo": {"method": "grpo", "label": "GRPO"}, "both": {"method": "both", "label": "Both"}}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pipeline")
+    profile = changed(folder, variants=TWO)
+    status = subprocess.check_output(["git", "status", "--porcelain"], cwd=REPOSITORY)
+    code, printed = run(SCRIPT, profile, "--runs", folder / "runs")
+    assert code == 0, printed
+    assert subprocess.check_output(["git", "status", "--porcelain"], cwd=REPOSITORY) == status
+    return profile, folder / "runs", printed
+
+
+@pytest.mark.slow
+def test_the_main_job_leaves_table_figures_and_records(finished):
+    _, runs, _ = finished
+    manifest = read_manifest(runs / "results" / "manifest.json")
+    for label in ("base", "GRPO", "Both"):
+        assert f"| {label} |" in re.sub(" +", " ", manifest["table"])
+    names = {Path(path).name.split("_")[0] for path in manifest["figures"]}
+    assert {f"fig{n}" for n in (1, 3, 4, 5, 6, 7, 8, 9)} <= names
+    for path in manifest["figures"]:
+        assert (REPOSITORY / path).stat().st_size > 5_000
+        assert (REPOSITORY / path).is_relative_to(runs / "figures")
+    for variant in TWO:
+        assert read_manifest(runs / variant / "seed0" / "manifest.json")["rollouts"] == 8 * 8 * 4
+
+
+@pytest.mark.slow
+def test_the_console_has_a_line_a_job(finished):
+    _, runs, printed = finished
+    jobs = ["base", "results"]
+    jobs += [f"train-{name}-seed0" for name in ("grpo", "both")]
+    jobs += [f"evaluate-{name}-seed0" for name in ("base", "grpo", "both")]
+    ended = re.findall(r"^(\S+) +done in \d+ s \(\d+ of 7 jobs\)$", printed, re.MULTILINE)
+    assert sorted(ended) == sorted(jobs)
+    other = [
+        line for line in printed.splitlines()[1:] if not re.match(r"\S+ +(done|start|finish|\d+/\d+)", line)
+    ]
+    assert other == []
+    assert "step 8/8" in (runs / "logs" / "train-grpo-seed0.log").read_text()
+
+
+@pytest.mark.slow
+def test_only_what_is_missing_is_run_again(finished, tmp_path):
+    path, runs, _ = finished
+    (runs / "both" / "seed0" / "manifest.json").unlink()
+    (runs / "results" / "manifest.json").unlink()
+    options = ["-m", "snakemake", "--cores", "2", "--dry-run", "--config", f"runs={runs}"]
+    # a renamed label and title repeat no run; another number of samples repeats evaluations alone
+    given = yaml.safe_load(path.read_text())
+    renamed = {"title": "Renamed", "variants": TWO | {"grpo": {"method": "grpo", "label": "Renamed"}}}
+    for fields in ({}, renamed, renamed | {"evaluation": {"samples": 8, "k": 4}}):
+        (tmp_path / path.name).write_text(yaml.safe_dump(given | fields))
+        code, planned = run(*options, f"profile={tmp_path / path.name}")
+        assert code == 0, planned
+        assert set(re.findall(r"rule (\w+):", planned)) == {"evaluate", "results"}
+        assert "variant=both" in planned
+        assert ("variant=grpo" in planned) == ("evaluation" in fields)
+
+
+@pytest.mark.slow
+def test_an_infeasible_budget_is_refused_before_anything_starts(tmp_path):
+    variants = {"rollout": {"method": "rollout", "options": {"n_min": 9}}}
+    code, printed = run(SCRIPT, changed(tmp_path, variants=variants), "--runs", tmp_path / "runs")
+    assert code == 2
+    assert "run_profile: " in printed
+    assert "n_min" in printed
+    assert not (tmp_path / "runs").exists()
+    code, printed = run(SCRIPT, "tniy")
+    assert (code, "got 'tniy'" in printed) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_training_that_fails_is_named_and_leaves_no_record(tmp_path):
+    # steps so long that the weights are no numbers after the first
+    train = {"max_steps": 8, "prompts_per_step": 8, "save_steps": 4, "learning_rate": 1.0e39}
+    code, printed = run(SCRIPT, changed(tmp_path, train=train), "--runs", tmp_path / "runs")
+    assert code != 0
+    assert "train-rollout-seed0 failed. The end of" in printed
+    assert "# GDROTrainer: a model" in printed  # the cell
+    assert printed.endswith("Complete jobs are kept. Fix the cause and run the same command again.\n")
+    assert (tmp_path / "runs" / "base" / "model.txt").exists()
+    left = {path.name for path in (tmp_path / "runs" / "rollout" / "seed0").glob("*")}
+    assert not left & {"record.jsonl", "training.json", "notebook.json", "manifest.json"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["stopped", "console", "snakemake", "papermill"])
+def test_whoever_is_killed_takes_the_training_with_it_and_the_same_command_resumes(tmp_path, victim):
+    train = {"max_steps": 2000, "prompts_per_step": 8, "save_steps": 500}
+    path, runs = changed(tmp_path, train=train), tmp_path / "runs"
+    log = runs / "logs" / "train-rollout-seed0.log"
+    with start(SCRIPT, path, "--runs", runs) as process:
+        for _ in range(1200):
+            family = psutil.Process(process.pid).children(recursive=True)  # snakemake, papermill, the kernel
+            if victim == "papermill":
+                trains = log.is_file() and "from step 0" in log.read_text()
+            else:
+                trains = any("ipykernel_launcher" in arguments_of(member) for member in family)
+            if trains:
+                break
+            time.sleep(0.1)
+        assert len(family) >= 3
+        named = {"snakemake": "snakemake", "papermill": "gdro.study.notebooks"}.get(victim)
+        if victim == "stopped":
+            process.send_signal(signal.SIGTERM)
+        elif victim == "console":
+            process.kill()
+        else:
+            next(member for member in family if named in arguments_of(member)).kill()
+        printed, _ = process.communicate(timeout=120)
+    assert ("the same command resumes" in printed) == (victim == "stopped")
+    assert psutil.wait_procs(family, timeout=30)[1] == []
+    if victim == "snakemake":  # no lock is left that would have to be removed by hand
+        changed(tmp_path, train=train | {"max_steps": 8, "save_steps": 4})
+        code, printed = run(SCRIPT, path, "--runs", runs, "--until", "train")
+        assert code == 0, printed
+        assert "train-rollout-seed0" in printed
+
+
+@pytest.mark.slow
+def test_two_runs_in_one_folder_are_refused(tmp_path):
+    (tmp_path / "logs").mkdir()
+    with (tmp_path / "logs" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, printed = run(SCRIPT, "smoke", "--runs", tmp_path)
+    assert (code, "another run writes to" in printed) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", "starting"),
+        ("a, seed 0: step 75/150, 40 s left\n", "75/150, 40 s left"),
+        (
+            "base: 1%| | 1/800 [00:00<?, ?it/s]\rbase: 45%|█ | 360/800 [01:20<01:38, 4.5it/s]",
+            "360/800, 01:38 left",
+        ),
+        ("a, seed 0: step 150/150, 0 s left\n", "finishing"),
+    ],
+)
+def test_progress_is_what_the_log_says_last(tmp_path, text, shown):
+    (tmp_path / "job.log").write_text(text)
+    assert progress_of(tmp_path / "job.log") == shown
+
+
+def test_a_failed_job_is_found_in_snakemakes_log():
+    text = "total   2\n\nlocalrule train:\n    log: logs/a.log\n    jobid: 4\n"
+    assert jobs_of(text) == (2, [Path("logs/a.log")], [], [])
+    text += "Error in rule train:\n    jobid: 4\n    log: logs/a.log (check log)\n"
+    assert jobs_of(text) == (2, [], [], [Path("logs/a.log")])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("profile", "gpus", "minutes"),
+    [("smoke", {"0"}, "60"), ("gpu-smoke", {"1"}, "60"), ("gpu-8b", {"0", "8"}, "4320")],
+)
+def test_the_graph_can_be_handed_to_a_cluster(tmp_path, profile, gpus, minutes):
+    pytest.importorskip("snakemake_executor_plugin_slurm", reason="the executor plugin is not installed")
+    code, printed = run(
+        "-m", "snakemake", "--cores", "2", "--dry-run", "--executor", "slurm", "--jobs", "4",
+        "--workflow-profile", "configs/slurm", "--config", f"profile={profile}", f"runs={tmp_path / 'runs'}",
+    )  # fmt: skip
+    assert code == 0, printed
+    assert {"rule base", "rule train", "rule evaluate"} <= set(
+        re.findall(r"rule (?:base|train|evaluate)", printed)
+    )
+    # the base takes one where the profile makes it, none where it names a model
+    assert set(re.findall(r"\bgpu=(\d+)", printed)) == gpus
+    assert "nodes=1" in printed
+    # of base, training and evaluation; of a training it is the profile's `hours`
+    assert set(re.findall(r"runtime=(\d+)", printed)) == {"30", minutes, "240"}

@@ -1,0 +1,194 @@
+"""Tables and figures from records that a controller leaves on simulated prompts; bad folders refused."""
+
+import itertools
+import re
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+
+from gdro import GDROController
+from gdro.study import figures, report
+from gdro.study.profiles import BASE, Profile, run_folder
+from gdro.study.records import write_manifest, write_table
+from gdro.study.style import METHODS, save, use_style
+
+ROOT = Path(__file__).parents[2]
+PROFILE = Profile(
+    name="small",
+    seeds=[0, 1],
+    train={"max_steps": 6, "prompts_per_step": 8, "num_generations": 4},
+    evaluation={"samples": 4, "k": 4},
+    variants={name: {"method": name, "label": name.title()} for name in ("grpo", "prompt", "rollout")},
+)
+FAMILIES = np.repeat(["star", "plus"], 12)
+
+
+@pytest.fixture(scope="module")
+def runs_dir(tmp_path_factory):
+    """Runs as `gdro.study.experiment` leaves them, of prompts that are answered correctly at fixed rates."""
+    folder = tmp_path_factory.mktemp("runs")
+    rng, rates = np.random.default_rng(0), np.linspace(0.05, 0.95, len(FAMILIES))
+    for variant, seed in [(BASE, 0), *itertools.product(PROFILE.variants, PROFILE.seeds)]:
+        record, where = [], run_folder(folder, variant, seed)
+        if variant != BASE:
+            controller = GDROController(method=variant, mean_rollouts=4)
+            for step in range(6):
+                plan = controller.plan((np.arange(8) * 3 + step) % 24)
+                group_ids = np.repeat(np.arange(8), plan.rollouts)
+                rewards = (rng.random(len(group_ids)) < rates[plan.uids][group_ids]).astype(float)
+                row = controller.observe(plan, group_ids, rewards).row
+                record.append(row | {"rollouts_spent": len(group_ids)})
+        evaluation = [
+            {"uid": uid, "family": family, "trials": 4, "successes": int(rng.binomial(4, rates[uid]))}
+            for uid, family in enumerate(FAMILIES)
+        ]
+        write_table(where / "record.jsonl", record)
+        write_table(where / "evaluation.jsonl", evaluation[::-1])
+        manifest = {"settings": PROFILE.settings_of(variant), "seconds": dict.fromkeys(report.STAGES, 1.0)}
+        counts = {"rollouts": sum(row["rollouts_spent"] for row in record), "tokens": 7.0 * seed}
+        write_manifest(where / "manifest.json", manifest | counts)
+    return folder
+
+
+@pytest.fixture
+def runs(runs_dir):
+    return report.read_runs(PROFILE, runs_dir)
+
+
+def test_every_method_spends_the_same_rollouts(runs):
+    assert len(runs) == 1 + 3 * 2
+    spending = report.spending_table(PROFILE, runs)
+    assert set(spending["rollouts"]) == {6 * 8 * 4}
+    assert spending["tokens"].tolist() == [3.5] * 3  # the mean over seeds
+    runs[1]["manifest"]["rollouts"] += 1
+    with pytest.raises(ValueError, match="rollouts spent differ"):
+        report.spending_table(PROFILE, runs)
+
+
+def test_scores_are_those_of_the_counts_and_printed(runs):
+    scores = report.score_table(PROFILE, runs, resamples=200)
+    families = report.family_table(PROFILE, runs, resamples=50)
+    of = scores.set_index(["variant", "score"])
+    own = pd.concat(pd.DataFrame(run["evaluation"]) for run in runs if run["variant"] == "rollout")
+    worst = (own.successes / own.trials).groupby(own.family).mean()
+    wanted = {"mean@4": own.successes.sum() / own.trials.sum(), "worst-family pass@1": worst.min()}
+    wanted["pass@4"] = (own.successes > 0).mean()  # k = n: any of them
+    assert of.value["rollout"][list(wanted)].to_dict() == pytest.approx(wanted)
+    gain = of.value["rollout", "mean@4"] - of.value["grpo", "mean@4"]
+    assert of.gain["rollout", "mean@4"] == pytest.approx(gain)
+    assert ((of.low <= of.value) & (of.value <= of.high)).all()
+    assert (of.gain_low <= of.gain)[of.gain.notna()].all()
+    assert ("base", "worst-bin pass@1") not in of.index  # its own samples chose the bins
+    by_family = families.set_index(["variant", "score"]).value
+    assert by_family["rollout", "star"] == pytest.approx(worst["star"])
+
+    blocks = report.printed_tables(PROFILE, scores, families, report.spending_table(PROFILE, runs))
+    blocks = blocks.split("\n\n")
+    assert [block.count("\n") + 1 for block in blocks[1::2]] == [6, 4, 6, 5]  # two lines of head each
+    assert f"{of.value['prompt', 'mean@4']:.3f} (" in blocks[1]
+    assert "intervals that contain 0 are inconclusive" in blocks[2]
+    assert "192" in blocks[7]
+
+
+def test_small_bins_are_joined_to_the_next_easier_one(runs):
+    groups = report.prompt_groups(runs, k=4)
+    assert groups["family"].tolist() == FAMILIES.tolist()
+    names, counts = np.unique(groups["bin"], return_counts=True)
+    assert (counts[:-1] >= report.FEWEST_IN_A_BIN).all()
+    assert len(names) > 1
+
+
+def test_a_small_easiest_bin_is_joined_and_a_worst_group_without_spread_has_no_interval(runs):
+    for row in runs[0]["evaluation"]:
+        row["successes"] = 2
+    runs[0]["evaluation"][3]["successes"] = row["trials"]
+    assert len(np.unique(report.prompt_groups(runs, k=4)["bin"])) == 1
+    groups_P = np.array(["a", "a", "b", "b", "b"])
+    parts = report._worst_parts(np.array([[0.5, 0.5, 0.9, 0.7, 1], [0.3, 0.3, 0.9, 0.7, 1]]), groups_P)
+    np.testing.assert_allclose(parts, [[0.5] * 5, [0.3] * 5])
+
+
+def test_the_best_evaluation_while_training_is_named_for_what_it_is(runs):
+    for place, run in enumerate(runs[1:]):
+        rewards = (0.1, 0.3 + place % 2 / 10, 0.2)
+        run["manifest"]["evaluations"] = [{"step": s, "reward": reward} for s, reward in enumerate(rewards)]
+    spending = report.spending_table(PROFILE, runs)
+    assert spending["peak (chosen on the evaluated rows)"].tolist() == pytest.approx([0.35] * 3)
+    assert spending["last evaluation"].tolist() == pytest.approx([0.2] * 3)
+    tables = [report.score_table(PROFILE, runs, 50), report.family_table(PROFILE, runs, 50)]
+    blocks = report.printed_tables(PROFILE, *tables, spending).split("\n\n")
+    assert "the table of scores is of the last checkpoint" in blocks[6]
+    assert " 0.350 |" in blocks[7]
+    assert "peak" not in blocks[9]
+
+
+def test_figures_are_drawn_from_records(runs, tmp_path):
+    use_style()
+    drawn = figures.paper_figures(PROFILE, runs, report.score_table(PROFILE, runs, resamples=50))
+    assert {name.split("_")[0] for name in drawn} == {"learning", *(f"fig{n}" for n in (1, *range(3, 10)))}
+    bars = drawn["fig1_overview"].axes[2].patches  # the weights: bins without prompts have no bar
+    share = sum(np.array(run["record"][-1]["share"]) for run in runs if run["variant"] == "prompt")
+    assert [round(bar.get_center()[0]) for bar in bars] == np.flatnonzero(share).tolist()
+    assert {plt.matplotlib.colors.to_hex(bar.get_facecolor()) for bar in bars} == {METHODS["prompt"]}
+    for name, figure in drawn.items():
+        texts = [text for text in figure.findobj(plt.Text) if text.get_text()]
+        assert min(text.get_fontsize() for text in texts) >= 7
+        assert figure.get_figwidth() == 7
+        assert save(figure, tmp_path, name).stat().st_size > 5_000
+        assert (tmp_path / f"{name}.pdf").exists()
+    assert figures.one_run(runs[-1]["record"], "one").axes
+    plt.close("all")
+
+
+def test_smoothing_is_a_trailing_mean_of_each_seed_that_skips_gaps():
+    steps = pd.MultiIndex.from_product([[0, 1], range(4)], names=["seed", "step"])
+    values = pd.Series([1, np.nan, 3, 5, 9, 9, 9, 9], steps)
+    assert figures.smoothed(values, 2).tolist() == [1, 1, 3, 4, 9, 9, 9, 9]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda where: write_manifest(where / "manifest.json", {"settings": {}}),
+            "other settings than profile",
+        ),
+        (lambda where: (where / "manifest.json").unlink(), "no manifest"),
+        (lambda where: write_table(where / "record.jsonl", []), "has 0 rollouts of 192"),
+    ],
+)
+def test_runs_that_are_not_the_profiles_are_refused(runs_dir, damage, message):
+    where = run_folder(runs_dir, "grpo", 0)
+    kept = {file: file.read_bytes() for file in where.iterdir()}
+    try:
+        damage(where)
+        with pytest.raises(ValueError, match=message):
+            report.read_runs(PROFILE, runs_dir)
+    finally:
+        for file, content in kept.items():
+            file.write_bytes(content)
+
+
+def test_notebook_06_and_the_documents_quote_the_measured_runs():
+    def squeezed(text):
+        return re.sub(" +", " ", text)
+
+    def measured(profile):
+        text = (ROOT / "data/measured" / profile / "table.md").read_text("utf-8")
+        return text.split("\n\nmean@8 by family")[0]
+
+    scores = measured("tiny")
+    cells = nbformat.read(ROOT / "notebooks/06_results.ipynb", as_version=4).cells
+    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+    assert sum(scores in output.get("text/markdown", "") for output in outputs) == 1
+    quoted = squeezed((ROOT / "docs/results.md").read_text("utf-8"))
+    rows = [line for line in squeezed(scores).splitlines() if re.match(r"\|.* to ", line)]
+    assert len(rows) == 8
+    # of pivotal's table, all but the base and the last column
+    rows += re.findall(r"\| (?:GRPO|Pivotal) \|(?: [0-9].*? \|){3}", squeezed(measured("pivotal")))
+    assert len(rows) == 10
+    assert [row for row in rows if row not in quoted] == []

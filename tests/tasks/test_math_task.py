@@ -1,0 +1,340 @@
+"""The math data sets and their rewards: schemas, bad rows, verdicts, hostile answers, counts."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from unittest.mock import Mock
+
+import datasets
+import psutil
+import pytest
+from tiny_models import byte_tokenizer
+
+from gdro.study.profiles import MathChoice
+from gdro.tasks import load_split
+from gdro.tasks import math as tasks
+from gdro.tasks.rewards import MathReward, chosen_letter, last_boxed
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "math"
+HANGING = "9^{9^{9^{9}}}"  # sympy computes it in C code, until the memory is gone
+LONG = "9" * 5000  # more digits than Python turns into an integer
+
+
+def fixture(name):
+    return FIXTURES / f"{name}.jsonl"
+
+
+def fixture_rows(name):
+    return [json.loads(line) for line in fixture(name).read_text(encoding="utf-8").splitlines()]
+
+
+def write_jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+# Reading
+
+ANSWERS = {
+    "dapo": ["19", "8", "4", "8", "15", "7"],
+    "math500": ["\\frac{3}{4}", "[2,3)", "2i", "120"],
+    "aime2024": ["019", "401", "032"],
+    "aime2025": ["36", "36", "36"],
+    "amc": ["25", "11", "5.0"],
+    "minerva": ["4", "\\sqrt{\\frac{k}{m}}", "\\frac{\\ln 2}{2}", "1.6 \\times 10^{-19}"],
+    "olympiad": ["$3,-3$", "$729$", "$\\frac{12}{\\pi}$", "$2^{n-1}$"],
+}
+
+
+@pytest.fixture(scope="module")
+def read():
+    """name → (rows, dropped) of each data set, every answer tried."""
+    return {name: tasks.load_math(name, fixture(name), style="text") for name in tasks.MATH_SPECS}
+
+
+def test_answers_are_found_and_every_one_of_them_parses(read):
+    assert sorted(path.stem for path in FIXTURES.glob("*.jsonl")) == sorted(tasks.MATH_SPECS)
+    assert sorted([*ANSWERS, "gpqa"]) == sorted(tasks.MATH_SPECS)
+    for name, answers in ANSWERS.items():
+        rows, dropped = read[name]
+        assert [row["answer"] for row in rows] == answers
+        assert dropped == []
+        assert all(row["uid"].startswith(f"{name}/") and row["dataset"] == name for row in rows)
+        assert len({row["uid"] for row in rows}) == len(rows)
+        problem = fixture_rows(name)[0][tasks.MATH_SPECS[name].problem]
+        assert rows[0]["prompt"] == f"{problem}\n\n{tasks.MATH_REQUEST}"
+
+
+def test_a_chat_is_one_user_message():
+    [message] = tasks.load_math("amc", fixture("amc"), check_answers=False)[0][0]["prompt"]
+    assert message["role"] == "user"
+    assert message["content"].endswith(f"\n\n{tasks.MATH_REQUEST}")
+
+
+def test_a_uid_names_the_problem_wherever_it_is(tmp_path, read):
+    backward = write_jsonl(tmp_path / "backward.jsonl", fixture_rows("minerva")[::-1])
+    theirs, _ = tasks.load_math("minerva", backward, check_answers=False)
+    ours = [row["uid"] for row in read["minerva"][0]]
+    assert ours == [row["uid"] for row in theirs][::-1]
+    assert ours[0] == "minerva/6dfcf0bcb0c26b939e2bb38c"  # in every process, version and year
+
+
+def test_hub_and_saved_folders_stand_in_for_the_hub(tmp_path):
+    wanted = tasks.load_math("dapo", fixture("dapo"), check_answers=False)
+    raw = datasets.Dataset.from_list(fixture_rows("dapo"))
+    raw.save_to_disk(tmp_path / "saved")
+    (tmp_path / "hub").mkdir()
+    raw.to_parquet(tmp_path / "hub" / "train-00000-of-00001.parquet")
+    raw.select([0]).to_parquet(tmp_path / "hub" / "test-00000-of-00001.parquet")
+    for source in ("saved", "hub", "hub/train-00000-of-00001.parquet"):
+        assert tasks.load_math("dapo", tmp_path / source, check_answers=False) == wanted
+
+
+def test_the_hub_is_asked_by_the_spec(monkeypatch):
+    monkeypatch.setattr(datasets, "load_dataset", hub := Mock(return_value=fixture_rows("dapo")))
+    tasks.load_math("dapo", check_answers=False)
+    hub.assert_called_once_with("open-r1/DAPO-Math-17k-Processed", "en", split="train")
+
+
+# Multiple choice
+
+
+def test_choices_are_shuffled_by_uid_alone(tmp_path, read):
+    rows, (shown, _) = fixture_rows("gpqa"), read["gpqa"]
+    for row, seen in zip(rows, shown, strict=True):
+        assert f"{seen['answer']}) {row['Correct Answer'].strip()}\n" in seen["prompt"]
+        assert all(f") {row[f'Incorrect Answer {i}']}\n" in seen["prompt"] for i in (1, 2, 3))
+        assert seen["prompt"].endswith(tasks.CHOICE_REQUEST)
+    last = write_jsonl(tmp_path / "last.jsonl", rows[-1:])
+    assert tasks.load_math("gpqa", last, style="text")[0][0] == shown[-1]
+    many = [rows[0] | {"Question": f"Question {number}?"} for number in range(40)]
+    shuffled, _ = tasks.load_math("gpqa", write_jsonl(tmp_path / "many.jsonl", many))
+    assert {row["answer"] for row in shuffled} == set("ABCD")
+
+
+def test_a_letter_is_read_or_not():
+    for box in ("B", "(B)", "\\text{B}", "\\textbf{(B)}", "$B$", "B.", "B) Neon"):
+        assert chosen_letter(box) == "B", box
+    for box in ("Bananas", "A or B", "b", "", "3"):
+        assert chosen_letter(box) is None, box
+
+
+def test_choices_are_scored_and_counted(monkeypatch):
+    monkeypatch.setattr(subprocess, "run", None)  # no process is needed
+    reward = MathReward(signed=True)
+    given = ["so \\boxed{B}", "\\boxed{C}", "It is B.", "\\boxed{Neon}"]
+    assert reward(given, ["B"] * 4) == [1.0, -1.0, -1.0, -1.0]
+    assert +reward.counts == {"correct": 1, "wrong": 1, "no_box": 1, "unparsed": 1}
+
+
+# Bad rows
+
+
+def broken(name, row, **change):
+    rows = fixture_rows(name)
+    rows[row] |= change
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "message"),
+    [
+        ("amc", broken("amc", 1, question=" "), "amc, row 1: its problem is ''"),
+        ("amc", broken("amc", 2, answer=None), "row 2: .* its answer ''"),
+        ("amc", broken("amc", 2, answer=float("nan")), "its answer 'nan'"),
+        ("amc", broken("amc", 2, answer="-"), "amc/.*: math-verify cannot use its answer '-'"),
+        ("amc", broken("amc", 2, answer="1e" + LONG), "math-verify cannot use its answer '1e999"),
+        ("amc", broken("amc", 0, answer=HANGING), r"math-verify cannot use its answer '9\^"),
+        ("amc", fixture_rows("amc") + fixture_rows("amc")[:1], "amc, row 3: it repeats another"),
+        ("amc", [{"problem": "1+1?", "id": 1}], "it has no column 'answer', only .'id', 'prob"),
+        ("olympiad", broken("olympiad", 0, final_answer=[]), "its answer ''"),
+        ("gpqa", broken("gpqa", 0, **{"Incorrect Answer 2": None}), "not all there and different"),
+    ],
+)
+def test_bad_rows_are_left_out_and_handed_over(monkeypatch, name, rows, message):
+    check = "math-verify" in message  # a process takes a second to start
+    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 2.0)
+    source, good = [], fixture_rows(name)
+    monkeypatch.setattr(tasks, "_open_source", lambda *_: source)
+    source[:] = [*rows, good[0] | {tasks.MATH_SPECS[name].problem: "One that is good."}]
+    kept, dropped = tasks.load_math(name, check_answers=check)
+    assert (len(kept), len(dropped)) == (len(rows), 1)
+    assert re.search(message, dropped[0])
+    source[:] = [row for row in rows if row not in good]
+    with pytest.raises(ValueError, match=f"{name!r} has no usable row"):
+        tasks.load_math(name, check_answers=check)
+
+
+def test_what_cannot_be_read_is_refused():
+    for source in ("nowhere", __file__):
+        with pytest.raises(ValueError, match=r"path must be a \.jsonl or .parquet file or a folder, got"):
+            tasks.load_math("amc", source)
+    with pytest.raises(ValueError, match=r"name must be one of .'aime2024', .* got 'aime'"):
+        tasks.load_math("aime")
+
+
+def test_a_split_reads_what_is_asked_for(monkeypatch):
+    """Training does not touch evaluation sets, which may be gated; scores keep their denominators."""
+    paths = {name: str(fixture(name)) for name in ("dapo", "minerva")}
+    fields = {"kind": "math", "train": "dapo", "evaluate": ["minerva", "gpqa"], "paths": paths}
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = None
+    files = datasets.load_dataset
+    no_hub = lambda kind, *_, **given: files(kind, **given) if "data_files" in given else 1 / 0  # noqa: E731
+    monkeypatch.setattr(datasets, "load_dataset", no_hub)
+    train = load_split(MathChoice(**fields, max_prompt_tokens=140), tokenizer, held_out=False)
+    assert max(len(row["prompt"]) for row in train.rows) <= train.max_prompt_tokens <= 140
+    assert len(train.rows) + len(train.dropped) == len(fixture_rows("dapo"))
+    assert "a prompt of 1" in train.dropped[0]
+    assert train.reward.signed
+    with pytest.raises(ZeroDivisionError):  # gpqa, from the hub
+        load_split(MathChoice(**fields), tokenizer, held_out=True)
+    paths["gpqa"] = str(fixture("gpqa"))
+    held_out = load_split(MathChoice(**fields), tokenizer, held_out=True)
+    assert {row["family"] for row in held_out.rows} == {"minerva", "gpqa"}
+    given = [f"\\boxed{{{row['answer']}}}" for row in held_out.rows]
+    assert held_out.reward(given, [row["answer"] for row in held_out.rows]) == [1.0] * len(given)
+    report = held_out.report()
+    assert (report["rows"], report["dropped"]) == (len(given), [])
+    assert (report["outcomes"]["correct"], report["outcomes"]["timeout"]) == (len(given), 0)
+    with pytest.raises(ValueError, match=r"task\.max_prompt_tokens must be at least"):
+        load_split(MathChoice(**fields, max_prompt_tokens=1), tokenizer, held_out=False)
+    with pytest.raises(ValueError, match=r"task\.paths must name files or folders, got 'nowhere' for 'gpqa'"):
+        load_split(MathChoice(**fields | {"paths": {"gpqa": "nowhere"}}), tokenizer, held_out=False)
+
+
+# Rewards
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("\\boxed{1} and \\boxed{2}", "2"),
+        ("\\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
+        ("\\boxed{\\{1,2\\}}", "\\{1,2\\}"),
+        ("\\boxed {3}.", "3"),
+        ("\\fbox{3}", "3"),
+        ("\\boxed{\\boxed{3}}", "3"),
+        ("{ \\boxed{3}", "3"),
+        ("\\boxed{3} but \\boxed{4", "3"),
+        ("\\boxed{3} in \\boxed{}", "3"),
+        ("3", None),
+        ("\\boxed{}", None),
+        ("\\boxed{3", None),
+        ("\\\\boxed{3}", None),
+    ],
+)
+def test_the_last_whole_box_counts(text, content):
+    assert last_boxed(text) == content
+
+
+def test_a_text_that_repeats_itself_is_read_in_one_pass():
+    started = time.monotonic()
+    assert last_boxed("\\boxed{" * 50_000) is None
+    assert time.monotonic() - started < 2
+
+
+VERDICTS = {  # gold: what equals it, what does not
+    "\\frac{1}{2}": (["0.5"], []),
+    "034": (["34"], []),
+    "2\\sqrt{3}": (["\\sqrt{12}"], []),
+    "(x-3)(x+3)": (["x^2-9"], []),
+    "$3,-3$": (["-3, 3"], []),
+    "120^\\circ": (["120"], []),
+    "\\boxed{7}": (["7"], []),
+    "x=5": (["5", "x=5"], ["6"]),
+    "[2,3)": ([], ["(2,3)"]),
+    "1.414": ([], ["\\sqrt{2}"]),
+    "0.333333": (["1/3"], []),
+    "4.5e33": (["4.5 \\times 10^{33}", "4.5E+33"], ["4.6e33"]),
+    "-1./3": (["-1/3"], []),
+    "np.arcsin(10/13)": (["\\arcsin(10/13)"], []),
+    "0.07": (["7\\%"], []),
+    "7\\%": (["7"], []),
+    # some of which math-verify itself takes for equal
+    "7": (["3+4=7"], ["8=7", "8=7=7", "7\\%", "x = 7 \\text{ percent}"]),
+    "8": ([], ["1e" + LONG, LONG, f"10^{{{LONG}}}", LONG + "\\%", "8e" + "0" * 9999]),  # too long to read
+    "1.6 \\times 10^{-19}": (["1.602 \\times 10^{-19}"], ["1.7 \\times 10^{-19}"]),
+    "0.00000016": ([], ["0.00000021"]),
+    "x < 10^{-9}": (["x < 10^{-9}"], []),
+}
+
+
+def test_verdicts():
+    cases = [(gold, box, True) for gold, (equal, _) in VERDICTS.items() for box in equal]
+    cases += [(gold, box, False) for gold, (_, unequal) in VERDICTS.items() for box in unequal]
+    golds = [answer for answers in ANSWERS.values() for answer in answers]  # as the data sets have them
+    cases += [(gold, gold.strip("$"), True) for gold in golds] + [(gold, "-123456", False) for gold in golds]
+    values = MathReward()([f"\\boxed{{{box}}}" for _, box, _ in cases], [gold for gold, *_ in cases])
+    wrong = [case for case, value in zip(cases, values, strict=True) if value != case[2]]
+    assert wrong == []
+
+
+def test_values_and_counts():
+    reward = MathReward(signed=True)
+    given = ["\\boxed{4}", "\\boxed{5}", "4", "\\boxed{)(}", [{"content": "\\boxed{4}"}]]
+    assert reward(given, ["4"] * 5) == [1.0, -1.0, -1.0, -1.0, 1.0]
+    assert +reward.counts == {"correct": 2, "wrong": 1, "no_box": 1, "unparsed": 1}
+
+
+def test_a_bad_answer_key_is_an_error():
+    reward = MathReward()
+    for bad in ("-", "1e" + LONG):
+        with pytest.raises(ValueError, match="answer must be mathematics that math-verify can parse, got '"):
+            reward(["\\boxed{4}"] * 2, ["4", bad])
+    for empty in ("", " ", None):
+        with pytest.raises(ValueError, match="answer must be a text, got"):
+            reward(["\\boxed{4}"], [empty])
+    with pytest.raises(ValueError, match="zip"):
+        reward(["\\boxed{4}"] * 2, ["4"])
+
+
+# Hostile answers
+
+
+def test_what_never_ends_is_killed_beside_the_rest():
+    reward = MathReward(time_limit=4)
+    given = [HANGING, *(f"{n}!" for n in range(10**7, 10**7 + 7)), "4"]
+    started = time.monotonic()
+    assert reward([f"\\boxed{{{box}}}" for box in given], ["4"] * 9) == [0.0] * 8 + [1.0]
+    assert 4 <= time.monotonic() - started < 12  # they do not add up
+    assert +reward.counts == {"correct": 1, "timeout": 8}
+    assert psutil.Process().children(recursive=True) == []
+
+
+CODE = """if True:
+    import sys
+    from gdro.tasks.rewards import MathReward
+    print(MathReward(time_limit=5).verify([("\\\\boxed{4}", "\\\\boxed{10000000!}")]))
+"""
+
+
+@pytest.mark.parametrize("victim", ["worker", "server", "program"])
+def test_what_is_killed_leaves_no_process(victim):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", CODE], **pipes) as program:
+        deadline, family = time.monotonic() + 60, []
+        while len(family) < 2:  # the server and a worker that is at it
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+            family = psutil.Process(program.pid).children(recursive=True)
+        time.sleep(1)
+        server, worker = family
+        os.kill({"worker": worker.pid, "server": server.pid, "program": program.pid}[victim], signal.SIGKILL)
+        printed, errors = program.communicate(timeout=90)
+    if victim == "worker":
+        assert "['crash']" in printed
+    elif victim == "server":
+        assert "died with <Signals.SIGKILL" in errors
+    assert psutil.wait_procs(family, timeout=90)[1] == []
+
+
+@pytest.mark.parametrize("limit", [0, float("inf")])
+def test_a_time_limit_is_needed(limit):
+    with pytest.raises(ValueError, match="time_limit must be"):
+        MathReward(time_limit=limit)

@@ -1,0 +1,167 @@
+"""Notebooks 01 to 04 and 07: stored outputs, strict papermill, nbval, bad parameters refused."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from gdro.study.notebooks import NotebookError, parameter_defaults, run_notebook
+from gdro.study.records import read_manifest
+
+ROOT = Path(__file__).parents[2]
+# what the default run takes seconds for, taken smaller; notebook 04 also in size
+SMALL = {
+    "01_difficulty_binning": {"num_prompts": 60, "num_visits": 90, "replicates": 5},
+    "02_prompt_gdro": {
+        "base_steps": 60, "base_batch": 32, "prompts_per_family": 3, "toy_seeds": 16, "toy_steps": 30,
+        "regret_seeds": 20, "horizons": [50, 500],
+    },
+    "03_rollout_gdro": {
+        "base_steps": 60, "base_batch": 32, "prompts_per_family": 1, "pool_size": 24, "drawn_groups": 300,
+    },
+    "04_toy_games": {
+        "seeds": 16, "choosing_seeds": 16, "ablation_seeds": 16, "beyond_seeds": 4, "checkpoints": [5, 10],
+        "step_sizes": [8.0, 32.0], "tails": [0.0, 1.5], "spreads": [0.0, 3.0],
+    },
+    "07_beyond_bins": {"family_prompts": 10, "steps": 30, "games": 3, "visits": 10},
+}  # fmt: skip
+IN_JUPYTERLAB = ("01_difficulty_binning", "07_beyond_bins")  # run small there, the others by papermill
+BAD = [
+    ("01_difficulty_binning", {"hysteresis": 1.5}, "hysteresis must be a number in"),
+    ("02_prompt_gdro", {"gamma": 1.5}, "gamma must be a number in [0, 1], got 1.5; it is the uniform share"),
+    ("03_rollout_gdro", {"mean_rollouts": 40}, "mean_rollouts must be a number in [2, 12], got 40"),
+    ("04_toy_games", {"seeds": 0}, "nothing to play"),
+    ("07_beyond_bins", {"epsilon": 0.0}, "epsilon must be"),
+]
+
+
+# nbval waits 5 s, fixed, for a cell's last message after the cell is done; a busy machine may take longer
+# (https://github.com/computationalmodelling/nbval/issues/231)
+PATIENCE = """
+def pytest_collection_modifyitems(items):
+    for cell in items:
+        cell.output_timeout = 120
+"""
+
+
+def path_of(name):
+    return ROOT / "notebooks" / f"{name}.ipynb"
+
+
+@pytest.fixture(params=SMALL)
+def notebook(request):
+    return nbformat.read(path_of(request.param), as_version=4)
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_shipped_as_executed_and_normalized(notebook):
+    """`make notebooks` wrote it: all cells in order, nothing that differs from run to run or machine."""
+    nbformat.validate(notebook)
+    cells = code_cells(notebook)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert {output.output_type for output in outputs} <= {"stream", "display_data", "execute_result"}
+    assert {output.get("name", "stdout") for output in outputs} == {"stdout"}  # no warnings
+    kinds = {kind for output in outputs for kind in output.get("data", {})}
+    assert kinds == {"text/plain", "text/html", "image/png"}  # no widget, which needs a kernel
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert {key for cell in notebook.cells for key in cell.metadata} <= {"tags", "jupyter"}
+    text = json.dumps([output for output in outputs if "image/png" not in output.get("data", {})])
+    assert not re.search(r"/(work|home|root|tmp|Users)/|0x[0-9a-f]{6}", text)
+    assert "perf_counter" not in json.dumps(notebook)  # no timings, which change
+    _, defaults = parameter_defaults(notebook, "it")
+    assert defaults["manifest"] == ""
+    assert defaults["figures_dir"] == "figures"
+
+
+def test_sliders_have_a_picture_numbers_are_checked_and_formulas_render(notebook):
+    cells = code_cells(notebook)
+    sliders = [cell for cell in cells if "\nexplore(" in "\n" + cell.source]
+    assert sliders
+    assert all(any("image/png" in output.data for output in cell.outputs) for cell in sliders)
+    assert sum("NBVAL_CHECK_OUTPUT" in cell.source for cell in cells) >= 4
+    words = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    assert not any("^*" in text or "^\\*" in text for text in words)  # write ^{*}: GitHub
+    assert all(text.count("$$") % 2 == 0 for text in words)
+
+
+def test_exercises_have_stubs_solutions_and_hints(notebook):
+    solution = next(cell for cell in notebook.cells if "solution" in cell.metadata.get("tags", []))
+    names = re.findall(r'print\(check\("(\w+)"', "".join(cell.source for cell in notebook.cells))
+    assert len(names) >= 3
+    assert all(f'"{exercise}"' in solution.source for exercise in names)
+    stored = "".join(output.get("text", "") for cell in code_cells(notebook) for output in cell.outputs)
+    assert stored.count("not written yet") == len(names)
+    assert sum(cell.source.count("<summary>Hint") for cell in notebook.cells) >= 2
+
+
+def test_the_notebooks_are_small_together():
+    assert sum(path.stat().st_size for path in (ROOT / "notebooks").glob("*.ipynb")) < 5_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", sorted(set(SMALL) - set(IN_JUPYTERLAB)))
+def test_runs_strictly_and_leaves_manifest_and_figures(name, tmp_path):
+    manifest = tmp_path / "manifest.json"
+    parameters = SMALL[name] | {"manifest": str(manifest), "figures_dir": str(tmp_path / "figures")}
+    run_notebook(path_of(name), tmp_path / "out.ipynb", parameters, manifest=manifest, cell_timeout=300)
+    check_figures(manifest)
+
+
+def check_figures(manifest):
+    """The manifest names at least one figure, and each is a picture."""
+    figures = [Path(figure).read_bytes() for figure in read_manifest(manifest)["figures"]]
+    assert figures
+    assert all(content.startswith(b"\x89PNG") and len(content) > 5000 for content in figures)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nbval_finds_the_stored_numbers_again(notebook, tmp_path):
+    cell = notebook.cells[parameter_defaults(notebook, "it")[0]]
+    cell.source = cell.source.replace('figures_dir = "figures"', f"figures_dir = {str(tmp_path)!r}")
+    copy = tmp_path / "copy.ipynb"
+    nbformat.write(notebook, copy)
+    (tmp_path / "conftest.py").write_text(PATIENCE, encoding="utf-8")
+    options = "--nbval-lax --nbval-cell-timeout=300 --nbval-kernel-startup-timeout=300 -p no:cacheprovider -q"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *options.split(),
+        "-c",
+        "/dev/null",
+        "--rootdir",
+        str(tmp_path),
+    ]
+    done = subprocess.run([*command, str(copy)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("name", "parameters", "message"), BAD, ids=lambda value: str(value)[:40])
+def test_bad_parameters_are_refused_by_the_notebook(name, parameters, message, tmp_path):
+    given = SMALL[name] | parameters | {"figures_dir": str(tmp_path / "figures")}
+    with pytest.raises(NotebookError, match=re.escape(message)):
+        run_notebook(path_of(name), tmp_path / "out.ipynb", given, cell_timeout=200)
+    assert not (tmp_path / "out.ipynb").exists()
+
+
+def test_no_notebook_defines_a_function_twice_used():
+    """What two notebooks need lives in the package: no function name is defined in two of them."""
+    names = []
+    for name in SMALL:
+        cells = json.loads(path_of(name).read_text(encoding="utf-8"))["cells"]
+        lines = [line for cell in cells if cell["cell_type"] == "code" for line in cell["source"]]
+        names += {line.split("(")[0] for line in lines if line.startswith(("def ", "class "))}
+    assert len(names) == len(set(names))

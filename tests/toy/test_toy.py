@@ -1,0 +1,278 @@
+"""The toy engine against the plain loop around a controller, and against closed forms."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import softmax
+from scipy.stats import ttest_1samp
+
+from gdro import METHODS as REGISTERED
+from gdro import Method
+from gdro.methods.arms import best_joint_arms
+from gdro.toy import METHODS, Game, World, maps, play
+from gdro.toy.engine import Table, answer_pulls, greedy_rollouts, sampled_answers
+from gdro.toy.plain import PlainGame
+
+MIXED = World(rare="mixed", tail=1.5, transfer=0.5)
+OPTIONS = [
+    {},
+    {"world": MIXED},
+    {"grouping": "skill"},
+    {"num_bins": 10, "k": 2, "hysteresis": 0.1, "n_max": 12, "mean_rollouts": 5},
+    {"eta": 3.0, "ema": 1.0, "rollout_eta": 30.0, "price_lr": 0.0},
+]
+
+
+def plain_result(game, seed, steps):
+    plain = PlainGame(game, seed)
+    for _ in range(steps):
+        plain.step()
+    return np.array(plain.measure()[:2])[:, 0]
+
+
+@pytest.mark.parametrize("method", ["grpo", "prompt", "rollout", "both"])
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "default")
+def test_one_seed_equals_the_plain_loop(method, options):
+    game = Game(method=method, **options)
+    # seed 3: no two bins are equal in everything; the controller puts those in random order
+    plain = plain_result(game, 3, 25)
+    for companions in ([], [replace(game, step_size=x) for x in (2.0, 30.0)]):
+        result = play([*companions, game], [3], [25])
+        found = [result.accuracy[-1, 0, 0], result.pass_at_8[-1, 0, 0]]
+        np.testing.assert_allclose(found, plain, atol=1e-11)
+
+
+def test_with_other_random_numbers_the_plain_loop_has_the_same_law():
+    """Resampling draws prompts, the controller with a generator of its own: paired over seeds."""
+    game, seeds = Game(method="resample", step_size=4.0), range(48)
+    engine = play(game, seeds, [12]).pass_at_8[0, :, 0].mean(axis=-1)
+    gap = engine - [plain_result(game, seed, 12)[1].mean() for seed in seeds]
+    assert abs(gap.mean()) < 4 * gap.std(ddof=1) / np.sqrt(len(seeds))
+    assert gap.std() < 0.05
+
+
+class Failures(Method):
+    """Rollouts in proportion to the failure rate."""
+
+    seen: ClassVar[list] = []
+
+    def allocate(self, prompts, budget, rng):
+        return 1.1 - prompts.rate_P
+
+    def update(self, batch):
+        self.seen.append((batch.trials_P.sum(), batch.trials_P.min(), batch.trials_P.max()))
+
+
+def test_an_own_method_plays_beside_the_others_by_object_and_by_name(monkeypatch):
+    Failures.seen.clear()
+    own_method = Game(method=Failures())
+    results = play([own_method, Game(), own_method], [3, 4], [0, 6, 12])
+    assert len(Failures.seen) == 2 * 12  # equal games are played once
+    np.testing.assert_array_equal(results.accuracy[0], results.accuracy[2])
+    total, least, most = np.transpose(Failures.seen)
+    assert set(total) == {64}
+    assert least.min() >= 2
+    assert most.max() <= 8
+    own, grpo, _ = results.accuracy
+    np.testing.assert_allclose(own[:, 0], grpo[:, 0])
+    assert np.abs(own[:, 2] - grpo[:, 2]).max() > 1e-3
+    np.testing.assert_array_equal(grpo, play(Game(), [3, 4], [0, 6, 12]).accuracy[0])
+    monkeypatch.setitem(REGISTERED, "toy-failures", Failures)
+    by_name = play(Game(method="toy-failures"), [3, 4], [0, 6, 12])
+    np.testing.assert_array_equal(by_name.accuracy[0], own)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_game_does_not_depend_on_company_blocks_threads_or_checkpoints(method, monkeypatch):
+    games = [Game(World(tail=0.0, spread=1.0), method), Game(method="grpo", step_size=16.0)]
+    games += [Game(World(tail=1.5, spread=3.0), method, step_size=32.0)]
+    seeds = [4, 17, 20, 33, 1]
+    monkeypatch.setattr("gdro.toy.COLUMNS", 4)
+    together = play(games, seeds, [0, 5, 12], threads=2)
+    monkeypatch.undo()
+    for g, game in enumerate(games):
+        for s, seed in enumerate(seeds):
+            alone = play(game, [seed], [12], threads=1)
+            for mine, other in zip(alone[:2], together[:2], strict=True):
+                np.testing.assert_allclose(mine[0, 0, 0], other[g, s, 2], atol=1e-11)
+
+
+def test_games_of_a_seed_see_the_same_random_numbers():
+    begin = play([Game(method=method) for method in METHODS], [5], [0])
+    changed = play([Game(), Game(num_bins=10), Game(n_max=12), Game(rollout_eta=2.0)], [3], [10])
+    assert np.ptp(begin.accuracy, axis=0).max() == 0
+    assert np.ptp(changed.accuracy, axis=0).max() == 0
+
+
+def test_before_training_accuracy_is_the_softmax_of_the_offsets():
+    logits = -0.5 + 1.5 * np.linspace(1, -1, 6)
+    wanted = np.exp(logits) / (np.exp(logits) + 3)
+    result = play(Game(World(jitter=0.0, spread=1.5, tail=0.0)), [0], [0])
+    np.testing.assert_allclose(result.accuracy[0, 0, 0], wanted)
+    np.testing.assert_allclose(result.pass_at_8[0, 0, 0], 1 - (1 - wanted) ** 8)
+
+
+@pytest.mark.parametrize("method", ["rollout", "both", "oracle"])
+def test_rollouts_are_matched_in_every_step_and_game(method):
+    """Σ n = n̄ P, read from inside."""
+    table = Table([Game(MIXED, method)] * 2, [16, 1, 2, 18, 19])
+    plan, seen = table._plan, []
+    table._plan = lambda *a: seen.append(plan(*a)) or seen[-1]
+    for _ in range(20):
+        table.step()
+    for n_PG in seen:
+        assert (n_PG.sum(axis=0) == 64).all()
+        assert n_PG.min() >= 2
+        assert n_PG.max() <= 8
+
+
+def test_a_cumulative_score_adds_up_the_losses_of_all_prompts_in_a_bin():
+    game = Game(method="prompt", score="cumulative", eta=0.05, grouping="skill", clip=50.0)
+    table, wanted = Table([game], [3]), np.zeros(6)
+    observe = table._observe
+
+    def counting(correct_PG, n_PG):
+        np.add.at(wanted, table.bins_PG[:, 0], (1 - correct_PG[:, 0] / n_PG[:, 0]) * 6 / 16)
+        observe(correct_PG, n_PG)
+
+    table._observe = counting
+    for _ in range(10):
+        table.step()
+    np.testing.assert_allclose(table.measure()[2][0], 0.99 * softmax(0.05 * wanted) + 0.01 / 6)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_greedy_rollouts_are_as_good_as_the_exact_programme(seed):
+    rng = np.random.default_rng(seed)
+    variances_P, arms = rng.random(7) * (rng.random(7) > 0.3), np.arange(1, 7)
+    greedy = greedy_rollouts(variances_P[:, None], 1, 6, 14)[:, 0]
+    assert greedy.sum() == 21
+    assert greedy.max() <= 6
+    exact, left_over = best_joint_arms(-variances_P[:, None] / arms, np.ones(7, int), arms, 21)
+    assert left_over == 0
+    assert (variances_P / greedy).sum() <= (variances_P / exact).sum() + 1e-7
+
+
+@pytest.mark.parametrize(("spare", "wanted"), [(0, [2, 2, 2]), (4, [4, 3, 3]), (9, [5, 5, 5])])
+def test_greedy_rollouts_without_variance_are_even_and_the_first_prompts_come_first(spare, wanted):
+    np.testing.assert_array_equal(greedy_rollouts(np.zeros((3, 1)), 2, 5, spare)[:, 0], wanted)
+
+
+# ---- the learner against independent computation ----------------------------------------------
+
+
+def test_sampled_answers_have_the_probabilities_asked_for():
+    rng = np.random.default_rng(0)
+    p_A = np.array([0.1, 0.5, 0.15, 0.25])
+    n_PG = rng.integers(1, 6, (4, 3000))
+    p_APG = np.broadcast_to(p_A[:, None, None], (4, 4, 3000))
+    counts = sampled_answers(p_APG, n_PG, rng.random((3000, 5, 4)), 1)
+    np.testing.assert_array_equal(counts.sum(axis=0), n_PG)
+    np.testing.assert_allclose(counts.sum(axis=(1, 2)) / n_PG.sum(), p_A, atol=0.01)
+
+
+def test_answer_pulls_are_the_gradient_of_the_weighted_log_likelihood():
+    logits, answers = np.array([0.3, -0.2, 0.5, 0.0]), np.array([0, 2, 0, 3, 3])
+    rewards = (answers == 0).astype(float)
+    advantages = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+
+    def objective(z):
+        return (advantages * (z - np.log(np.exp(z).sum()))[answers]).mean()
+
+    numeric = [(objective(logits + 1e-6 * e) - objective(logits - 1e-6 * e)) / 2e-6 for e in np.eye(4)]
+    counts = np.bincount(answers, minlength=4)[:, None, None]
+    pulls, square = answer_pulls(counts, np.array([[5]]))
+    np.testing.assert_allclose(pulls[:, 0, 0], numeric, atol=1e-8)
+    np.testing.assert_allclose(square[0, 0], ((advantages / 5) ** 2).sum())
+
+
+@pytest.mark.parametrize("tail", [0.0, 0.7, 2.0, 5.0])
+def test_skill_counts_follow_the_tail(tail):
+    counts = np.bincount(World(tail=tail, prompts=100, skills=7).skill_D)
+    assert counts.sum() == 100
+    assert counts.min() >= 1
+    assert (np.diff(counts) <= 0).all()
+    wanted = 1 + 93 * np.arange(1, 8.0) ** -tail / (np.arange(1, 8.0) ** -tail).sum()
+    assert np.abs(counts - wanted).max() <= 1
+
+
+# ---- the map ----------------------------------------------------------------------------------
+
+
+def test_paired_gain_is_students_interval_of_the_differences():
+    values, baseline = np.random.default_rng(0).normal(size=(2, 3, 20))
+    gain = maps.paired_gain(values, baseline)
+    low, high = ttest_1samp(values - baseline, 0.0, axis=1).confidence_interval(0.95)
+    np.testing.assert_allclose([gain.mean - gain.half, gain.mean + gain.half], [low, high])
+    np.testing.assert_array_equal(gain.verdict(), (low > 0).astype(int) - (high < 0))
+    with pytest.raises(ValueError, match="at least two seeds"):
+        maps.paired_gain([1.0], [0.0])
+
+
+@pytest.mark.parametrize(
+    ("own_best", "method", "step_sizes"), [(False, "resample", (4.0, 16.0)), (True, "prompt", (1.0, 16.0))]
+)
+def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, method, step_sizes):
+    worlds, seeds, other = [World(), World(tail=0.0)], range(16), range(100, 116)
+    gains, chosen = maps.gain_map(worlds, [method], step_sizes, other, seeds, [5, 15], own_best)
+    best = {
+        name: np.array(step_sizes)[
+            maps.best_step_sizes(worlds, step_sizes, other, [5, 15], name)["pass_at_8"]
+        ]
+        for name in ("grpo", method)
+    }
+    np.testing.assert_array_equal(chosen["pass_at_8"], best["grpo"])
+    own = best[method if own_best else "grpo"][1, 1]
+    games = [Game(worlds[1], step_size=best["grpo"][1, 1]), Game(worlds[1], method, step_size=own)]
+    found = maps.paired_gain(*play(games, seeds, [15]).pass_at_8.mean(axis=-1)[::-1, :, 0])
+    place = (0, 1, 1)
+    gain = gains["pass_at_8"]
+    np.testing.assert_allclose((gain.mean[place], gain.half[place]), found, atol=1e-12)
+    if not own_best:
+        by_games = maps.gains_over_grpo(games[1:], seeds, 15)["pass_at_8"]
+        np.testing.assert_allclose(np.ravel(by_games), found, atol=1e-12)
+    with pytest.raises(ValueError, match="overlap"):
+        maps.gain_map(worlds, [method], step_sizes, seeds, seeds, [5])
+
+
+# ---- bad input --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Game(eta=-1.0), "eta .* -1.0; .* off"),
+        (lambda: Game(n_min=9), "n_max .* at least 9, got 8"),
+        (lambda: Game(num_bins=1), "num_bins .* 1"),
+        (lambda: Game(method="ppo"), "method .*grpo.* 'ppo'"),
+        (lambda: Game(step_size=0.0), "step_size .* 0.0; try"),
+        (lambda: Game(batch=1000), "batch .* 48.* 1000"),
+        (lambda: Game(score="sum"), "score .* 'sum'"),
+        (lambda: Game(grouping="colour"), "grouping .* 'colour'"),
+        (lambda: World(tail=-1.0), "tail"),
+        (lambda: World(spread=np.nan), "spread"),
+        (lambda: World(transfer=1.2), "transfer"),
+        (lambda: World(skills=0), "skills"),
+        (lambda: World(prompts=3), "prompts"),
+        (lambda: World(rare="sometimes"), "rare"),
+        (lambda: World(answers=1), "answers"),
+        (lambda: play([], [0], [1]), "nothing to play"),
+        (lambda: play([Game()], [], [1]), "nothing to play"),
+        (lambda: play([Game()], [0], []), "nothing to play"),
+        (lambda: play([Game()], [0], [5, 2]), "checkpoints"),
+        (lambda: play([Game()], [0], [0.5]), "checkpoint .* 0.5"),
+        (lambda: play([Game()], [-1], [1]), "seed"),
+        (lambda: Game(method=type("Own", (Failures,), {"__hash__": None})()), "eq=False"),
+        (lambda: play([Game(), Game(World(skills=3))], [0], [1]), "skills"),
+        (lambda: PlainGame(Game(method="oracle"), 0), "another method than 'oracle' and score 'ema'"),
+        (lambda: PlainGame(Game(score="cumulative"), 0), "another method than 'oracle' and score 'ema'"),
+    ],
+)
+def test_bad_input_is_refused_with_name_value_and_remedy(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

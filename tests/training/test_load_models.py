@@ -1,0 +1,185 @@
+"""Loading: three families, full and LoRA, trained by GDROTrainer; seeds, dtypes, extras, Unsloth."""
+
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import peft
+import pytest
+import torch
+import transformers
+from datasets import Dataset
+from tiny_models import FAMILIES, save_tiny_model
+from tiny_run import arguments
+
+from gdro.tasks.math import load_math
+from gdro.tasks.rewards import MathReward
+from gdro.trainer import GDROConfig, GDROTrainer
+from gdro.training.models import load_model, merged_model
+
+DAPO = Path(__file__).parents[1] / "fixtures" / "math" / "dapo.jsonl"
+REWARD = MathReward()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    return {family: save_tiny_model(family, root / family) for family in FAMILIES}
+
+
+def vowels(completions, **kwargs):
+    """A reward that random models earn unevenly, so that there is something to learn."""
+    texts = [text if isinstance(text, str) else text[0]["content"] for text in completions]
+    return [sum(text.count(vowel) for vowel in "aeiou") / 4 for text in texts]
+
+
+def make_trainer(loaded, folder, *, style="text", **change):
+    rows, _ = load_math("dapo", DAPO, style=style, check_answers=False)
+    options = {"gdro_method": "both", "per_device_train_batch_size": 8, "max_steps": 2}
+    return GDROTrainer(
+        loaded.model,
+        [REWARD, vowels],
+        args=arguments(GDROConfig, folder, remove_unused_columns=False, **options | change),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=loaded.tokenizer,
+        peft_config=loaded.peft_config,
+    )
+
+
+def trainable(model):
+    named = model.named_parameters()
+    return {name: weight.detach().clone() for name, weight in named if weight.requires_grad}
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_trains_two_steps(folders, tmp_path, family, kind):
+    # chats and checkpointing too, in one of the runs
+    options = {"gradient_checkpointing": True} if (family, kind) == ("Qwen3", "lora") else {}
+    loaded = load_model(folders[family], kind=kind, seed=3, dtype="float32", **options)
+    assert type(loaded.model).__name__ == f"{family}ForCausalLM"
+    trainer = make_trainer(loaded, tmp_path, style="chat" if options else "text", **options)
+    before = trainable(trainer.model)
+    assert all(("lora_" in name) == (kind == "lora") for name in before)
+    trainer.train()
+    assert loaded.model.is_gradient_checkpointing == bool(options)
+    after = trainable(trainer.model)
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    assert all(torch.isfinite(weight).all() for weight in after.values())
+    assert [row["rollouts_spent"] for row in trainer.record] == [8, 8]
+    assert trainer.state.log_history[-1]["step"] == 2
+    assert REWARD.counts.total() >= 16
+
+
+def test_equal_seeds_give_adapters_of_equal_bits(folders, tmp_path):
+    def adapter(seed, tag):
+        torch.rand(7)  # whatever random numbers were drawn before
+        loaded = load_model(folders["Llama"], kind="lora", seed=seed)
+        torch.rand(7)  # … also between the model and its trainer, which seeds before it makes the adapter
+        return trainable(make_trainer(loaded, tmp_path / tag, seed=seed).model)
+
+    first, again, other = adapter(3, "a"), adapter(3, "b"), adapter(4, "c")
+    assert first.keys() == again.keys()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    # B starts at 0 in every adapter, A does not
+    drawn = [name for name in first if "lora_A" in name]
+    assert drawn
+    assert all(not torch.equal(first[name], other[name]) for name in drawn)
+
+
+def test_a_trained_adapter_is_saved_and_merged(folders, tmp_path):
+    options = {"r": 4, "target_modules": ["q_proj"]}
+    loaded = load_model(folders["Mistral"], kind="lora", seed=3, dtype="float32", lora=options)
+    assert loaded.tokenizer.padding_side == "left"
+    trainer = make_trainer(loaded, tmp_path / "run")
+    trainer.train()
+    trainer.save_model(str(tmp_path / "adapter"))
+    merged = merged_model(folders["Mistral"], tmp_path / "adapter", tmp_path / "merged")
+    assert transformers.AutoTokenizer.from_pretrained(merged).chat_template is not None
+    ids = torch.arange(2, 12)[None]
+    with torch.no_grad():
+        pair = (folders["Mistral"], merged)
+        plain, adapted = (load_model(folder, seed=0).model(ids).logits for folder in pair)
+        ours = trainer.model.eval()(ids).logits
+    torch.testing.assert_close(adapted, ours)
+    assert not torch.allclose(adapted, plain)
+    saved = peft.PeftConfig.from_pretrained(tmp_path / "adapter")
+    assert (saved.r, saved.lora_alpha, saved.target_modules) == (4, 64, {"q_proj"})
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_dtypes(folders, tmp_path, kind, dtype):
+    loaded = load_model(folders["Qwen3"], kind=kind, dtype=dtype, seed=0)
+    wanted = torch.bfloat16 if dtype else torch.float32
+    assert {weight.dtype for weight in loaded.model.parameters()} == {wanted}
+    if kind == "lora":
+        adapters = trainable(make_trainer(loaded, tmp_path).model).values()
+        assert {weight.dtype for weight in adapters} == {torch.float32}
+
+
+def test_a_chat_models_end_of_turn_ends_training_completions_too(tmp_path):
+    folder = save_tiny_model("Qwen3", tmp_path / "base")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    tokenizer.chat_template = tokenizer.chat_template.replace("\n", "<|im_end|>\n")
+    tokenizer.save_pretrained(folder)
+    ends = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")]
+    model = load_model(folder, seed=0).model
+    assert model.generation_config.eos_token_id == ends  # TRL reads it from there
+    model.save_pretrained(tmp_path / "trained")  # and vLLM from the folder
+    assert transformers.GenerationConfig.from_pretrained(tmp_path / "trained").eos_token_id == ends
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "qlora"}, "kind must be one of .* got 'qlora'"),
+        ({"dtype": "float16"}, "dtype must be one of .* got 'float16'"),
+        ({"kind": "full", "lora": {}}, "lora must be None for kind 'full'"),
+        ({"kind": "unsloth-full", "lora": {}}, "lora must be None for kind 'unsloth-full'"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+    ],
+)
+def test_bad_arguments_are_refused(folders, change, message):
+    with pytest.raises(ValueError, match=message):
+        load_model(**{"source": folders["Qwen3"], "seed": 0} | change)
+
+
+# Unsloth
+
+
+@pytest.mark.parametrize("kind", ["unsloth-full", "unsloth-lora"])
+def test_unsloth_is_called_as_the_kind_says(folders, monkeypatch, kind):
+    unsloth, (model, tokenizer, _) = MagicMock(), load_model(folders["Qwen3"], seed=0)
+    unsloth.FastLanguageModel.from_pretrained.return_value = model, tokenizer
+    unsloth.FastLanguageModel.get_peft_model.return_value = model
+    monkeypatch.setitem(sys.modules, "unsloth", unsloth)
+    lora = {"lora": {"r": 8}} if kind == "unsloth-lora" else {}
+    options = {"gradient_checkpointing": True, "max_length": 77} | lora
+    assert load_model(folders["Qwen3"], kind=kind, seed=5, **options).peft_config is None
+    assert unsloth.FastLanguageModel.from_pretrained.call_args.kwargs == {
+        "model_name": str(folders["Qwen3"]),
+        "max_seq_length": 77,
+        "dtype": torch.bfloat16,
+        "load_in_4bit": False,
+        "full_finetuning": kind == "unsloth-full",
+        "use_gradient_checkpointing": "unsloth",
+        "random_state": 5,
+    }
+    if kind == "unsloth-lora":
+        wanted = {"random_state": 5, "use_gradient_checkpointing": "unsloth"}
+        wanted |= {"r": 8, "lora_alpha": 64, "lora_dropout": 0.0}
+        unsloth.FastLanguageModel.get_peft_model.assert_called_once_with(model, **wanted)
+
+
+def test_unsloth_after_trl_is_an_error(folders, monkeypatch):
+    monkeypatch.delitem(sys.modules, "unsloth", raising=False)
+    with pytest.raises(ImportError, match=r"trl was imported before unsloth.*restart"):
+        load_model(folders["Qwen3"], kind="unsloth-lora", seed=0)
+
+
+def test_loading_alone_imports_neither_trl_nor_transformers():
+    code = "import sys, gdro.training.models; assert not {'trl', 'transformers', 'torch'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,90 @@
+"""What the trainer leaves out changes no gradient; how much it saves, benchmarks/loop.py measures."""
+
+import pytest
+import torch
+from accelerate.utils import send_to_device
+from test_trainer import pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
+from trl import GRPOTrainer
+
+from gdro.trainer import GDROTrainer
+from gdro.training.savings import FetchedOnce, trimmed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo", "dr_grpo", "cispo", "luspo", "sapo", "vespo"])
+@pytest.mark.parametrize("micro_batch", [32, 8])
+def test_the_gradient_is_that_of_the_whole_batch(base, tmp_path, monkeypatch, loss_type, micro_batch):
+    compared = []
+    ours = GDROTrainer._compute_loss
+
+    def both(self, model, inputs):
+        weights = list(model.parameters())
+        whole = GRPOTrainer._compute_loss(self, model, inputs)
+        loss = ours(self, model, inputs)
+        for a, b in zip(torch.autograd.grad(whole, weights), torch.autograd.grad(loss, weights), strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-7)
+        compared.append(float((inputs["advantages"] == 0).float().mean()))
+        return ours(self, model, inputs)
+
+    monkeypatch.setattr(GDROTrainer, "_compute_loss", both)
+    size = {"per_device_train_batch_size": micro_batch, "gradient_accumulation_steps": 32 // micro_batch}
+    trained(base, tmp_path, max_steps=2, gdro_method="rollout", loss_type=loss_type, **size)
+    assert len(compared) == 2 * 32 // micro_batch
+    assert max(compared) > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{"beta": 0.02}, {"top_entropy_quantile": 0.5}, {"trim_batches": False}])
+def test_rows_stay_where_more_than_advantages_teach(base, tmp_path, monkeypatch, changes):
+    rows = []
+    scored = GRPOTrainer._compute_loss
+
+    def counted(self, model, inputs):
+        rows.append(len(inputs["advantages"]))
+        return scored(self, model, inputs)
+
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", counted)
+    trained(base, tmp_path, max_steps=2, gdro_method="rollout", **changes)
+    assert rows == [32, 32]
+
+
+def test_what_is_kept():
+    columns = torch.arange(12).reshape(3, 4)
+    inputs = {
+        "advantages": torch.tensor([0.0, 1.0, 0.0]),
+        "prompt_ids": columns,
+        "prompt_mask": torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1]]),
+        "completion_ids": columns,
+        "completion_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]]),
+        "importance_sampling_ratio": torch.ones(3, 1),
+        "num_items_in_batch": torch.tensor(8),
+    }
+    one, factor = trimmed(inputs, 1, "grpo")
+    assert one["prompt_ids"].tolist() == [[6, 7]]
+    assert one["completion_ids"].tolist() == [[4, 5, 6]]
+    assert (one["importance_sampling_ratio"].shape, one["num_items_in_batch"]) == ((1, 1), 8)
+    assert factor == pytest.approx(1 / 3)
+    two, factor = trimmed(inputs, 2, "bnpo")  # the row that teaches, and the shortest other
+    assert two["advantages"].tolist() == [1.0, 0.0]
+    assert factor == pytest.approx(4 / 8)
+    masked = inputs | {"completion_mask": torch.zeros(3, 4, dtype=torch.int64)}  # all rows truncated, by TRL
+    assert trimmed(masked, 3, "grpo")[0]["completion_ids"].shape == (3, 1)
+    every, factor = trimmed(inputs, 3, "grpo")
+    assert every["completion_ids"].tolist() == columns.tolist()
+    assert factor == 1
+
+
+def test_a_batch_is_fetched_once():
+    fetched = []
+
+    class Rows(list):
+        def __getitems__(self, places):
+            fetched.append(places)
+            return [self[place] for place in places]
+
+    rows = FetchedOnce(Rows("abcdef"))
+    assert [rows.__getitems__([0, 0, 3]) for _ in range(4)] == [["a", "a", "d"]] * 4
+    assert rows.__getitems__([1, 2]) == ["b", "c"]
+    assert send_to_device(rows.kept, "meta") is rows.kept  # accelerate copies lists row by row
+    assert fetched == [[0, 0, 3], [1, 2]]
+    assert len(rows) == 6
