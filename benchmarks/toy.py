@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from gdro.toy import METHODS, Game, World, play
+from gdro.toy import ARRAY_METHODS, Game, World, play
 from gdro.toy.plain import PlainGame
 
 WORLDS_PLAYED = [World(tail=t, spread=s) for t in (0.0, 0.5, 1.0, 1.5) for s in (0.0, 1.0, 2.0, 3.0)]
@@ -36,7 +36,7 @@ def main():
     options = parser.parse_args()
     print(f"{'method':26}{'engine µs':>12}{'plain µs':>12}{'ratio':>8}")
     total = np.zeros(2)
-    for method, label in METHODS.items():
+    for method, label in ARRAY_METHODS.items():
         if method == "oracle":  # which no controller plays
             continue
         games, seeds = [Game(world, method) for world in WORLDS_PLAYED], range(options.seeds)

@@ -104,7 +104,7 @@ class GDROTrainer(GRPOTrainer):
             raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}")
         self._uids_D = _checked_uids(train_dataset, args)
         self.controller = _controller_of(args, train_dataset)
-        check_options(args, self.controller)
+        check_training(args, self.controller)
         as_trl = args.advantage_std == "sample" and args.advantage_clip is None
         self._own_advantages = self.controller.name != "grpo" or not as_trl  # else TRL's, bit for bit
         self.record: list[dict] = []
@@ -352,7 +352,7 @@ def _checked_uids(dataset: Any, args: GDROConfig) -> Any:
     return uids
 
 
-def check_options(args: GDROConfig, controller: GDROController) -> None:
+def check_training(args: GDROConfig, controller: GDROController) -> None:
     """Refuse (ValueError) what cannot be resumed, grouped or generated."""
     method, name, seed = controller.method, controller.name, (args.generation_kwargs or {}).get("seed")
     period = _micro_steps(args)

@@ -75,7 +75,7 @@ def made(tmp_path_factory):
         for seed in [0] if variant == "base" else profile.seeds:
             run = profile, variant, seed, run_folder(folder / "runs", variant, seed), folder / "bases"
             if variant != "base":
-                experiment.train(*run)
-            experiment.evaluate(*run)
+                experiment.train_variant(*run)
+            experiment.evaluate_variant(*run)
     torch.set_num_threads(threads)
     return profile, folder / "runs", folder / "bases"

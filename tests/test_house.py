@@ -1,9 +1,11 @@
 """Rules of the house, held by the source itself: who imports whom, size, types, words."""
 
 import ast
+import collections
 import importlib
 import inspect
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,19 +19,6 @@ MODULES = {
     for file in FILES
 }
 
-# imports run downward: a module imports those before it; a package stands for all that is in it
-CORE = """checks lifetime saved metrics beliefs bins theory budget arms methods controller
-    __init__ records checkpoints toy""".split()  # noqa: SIM905
-TRAINING = """tasks models qwen3 loop gradients savings trainer""".split()  # noqa: SIM905
-RUNS = """profiles evaluate experiment style arena_report arena
-    paper_figures report notebooks exercises lessons""".split()  # noqa: SIM905
-ORDER = [*CORE, *TRAINING, *RUNS]
-TORCH = {"torch", "transformers", "trl", "accelerate", "datasets", "peft", "vllm", "unsloth"}
-
-# not converted to today's rules yet: take a module out of here once it is
-UNCONVERTED = {"tasks"}
-CONVERTED = sorted(MODULES.keys() - UNCONVERTED)
-
 FORBIDDEN = re.compile(
     r"\b(mend|mends|mended|amid|by lot|hangs? on|luck|lucky|booked|book|told|alike|goes on from|taken up"
     r"|stands at the door|nothing can be said|by chance|of chance|chances?)\b",
@@ -37,38 +26,29 @@ FORBIDDEN = re.compile(
 )
 
 
-def imports_of(file):
-    """Modules that a file imports, wherever in it: full names."""
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file.name}: relative import"
-            if node.module == "gdro":  # the members of the package that are modules, or the package itself
-                yield from (f"gdro.{alias.name}" if alias.name in MODULES else "gdro" for alias in node.names)
-            else:
-                yield node.module
+def test_imports_run_downward():
+    """The contracts of pyproject.toml, by import-linter."""
+    run = subprocess.run(["lint-imports", "--no-cache"], cwd=ROOT.parent, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
 
 
-def place(module):
-    """Place in ORDER of a module of the package, by its first name."""
-    first = module.removeprefix("gdro").removeprefix(".").split(".")[0] or "__init__"
-    assert first in ORDER, f"gdro.{first} has no place in ORDER: add it"
-    return ORDER.index(first)
+def public_names(file):
+    """Functions, classes and constants at the top of a file."""
+    for node in ast.parse(file.read_text("utf-8")).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        names = [getattr(node, "name", None), *(getattr(target, "id", None) for target in targets)]
+        yield from (name for name in names if name and not name.startswith("_") and name != "main")
 
 
-@pytest.mark.parametrize("name", CONVERTED)
-def test_imports_run_downward_and_the_core_knows_no_torch(name):
-    mine = place(name)
-    for imported in imports_of(MODULES[name]):
-        if imported.split(".")[0] == "gdro":
-            inside = imported.split(".")[1:2] == [ORDER[mine]]
-            assert inside or place(imported) < mine, f"{name} imports {imported}, which is not below it"
-        elif mine < len(CORE):
-            assert imported.split(".")[0] not in TORCH, f"{name} imports {imported}"
+def test_a_name_has_one_meaning():
+    places = collections.defaultdict(set)
+    for module, file in MODULES.items():
+        for name in public_names(file):
+            places[name].add(module)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-@pytest.mark.parametrize("name", CONVERTED)
+@pytest.mark.parametrize("name", MODULES)
 def test_files_are_short_and_in_plain_english(name):
     lines = MODULES[name].read_text("utf-8").splitlines()
     assert len(lines) <= 400
@@ -89,7 +69,7 @@ def public_functions(module):
                     yield f"{name}.{method_name}", function
 
 
-@pytest.mark.parametrize("name", CONVERTED)
+@pytest.mark.parametrize("name", MODULES)
 def test_public_functions_are_typed(name):
     module = importlib.import_module("gdro" if name == "__init__" else f"gdro.{name}")
     untyped = []
@@ -105,5 +85,3 @@ def test_public_functions_are_typed(name):
 def test_the_rules_bite():
     assert FORBIDDEN.search("the chance that it was booked")
     assert not FORBIDDEN.search("the probability that it was counted, unlike before")
-    assert place("gdro") > place("gdro.methods.base") > place("checks")
-    assert place("methods.grpo") < place("trainer")

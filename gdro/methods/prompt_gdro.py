@@ -142,7 +142,7 @@ class PromptGDRO(Saved):
 
 
 @dataclass(eq=False)
-class Game(Method):
+class BinGame(Method):
     """What the two games share: which rollouts count."""
 
     # of (17) and of the gradient: "rollout" lets each rollout count the same, as TRL's loss does; "prompt"
@@ -167,7 +167,7 @@ class Game(Method):
 
 @register("prompt")
 @dataclass(eq=False)
-class PromptMethod(Game):
+class PromptMethod(BinGame):
     """Prompt-GDRO as a method."""
 
     prompt: Any = field(default_factory=dict)  # arguments of `PromptGDRO`

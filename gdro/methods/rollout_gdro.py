@@ -22,7 +22,7 @@ from gdro.methods.arms import (
     sample_joint_arms,
 )
 from gdro.methods.base import Batch, Prompts, Run, register
-from gdro.methods.prompt_gdro import Game, bin_means, debiased, ema_scores
+from gdro.methods.prompt_gdro import BinGame, bin_means, debiased, ema_scores
 
 PRINTED = {
     "utility": "loss",
@@ -185,7 +185,7 @@ class RolloutGDRO(Saved):
 
 @register("rollout")
 @dataclass(eq=False)
-class RolloutMethod(Game):
+class RolloutMethod(BinGame):
     """Rollout-GDRO as a method."""
 
     rollout: Any = field(default_factory=dict)  # arguments of `RolloutGDRO`, but for those of the controller

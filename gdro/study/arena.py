@@ -3,8 +3,8 @@
     python -m gdro.study.arena --world rare-hard --methods grpo,pivotal --draws 8 --out DIR
 
 A world is a specification of the embedded task: a name in gdro/study/worlds, or a YAML file. A draw is a
-fresh task (tables, teacher, splits), a fresh base and a fresh training seed, all from the draw's number, so all
-methods meet the same draws and are compared in pairs. A method is spelled NAME or NAME:OPTION=VALUE:…,
+fresh task (tables, teacher, splits), a fresh base and a fresh training seed, all from the draw's number, so
+all methods meet the same draws and are compared in pairs. A method is spelled NAME or NAME:OPTION=VALUE:…,
 with options of GDROController and of the method; `prompt:prompt.eta=3` reaches into a dictionary, and
 `pivotal@2e-4` is trained at that learning rate alone, in place of those of --learning-rates.
 
@@ -48,8 +48,18 @@ from gdro.training.lifetime import end_with_parent
 
 WORLDS = Path(__file__).parent / "worlds"
 CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}  # samples a held-out prompt, by part of the steps
-COLUMNS = ["world", "method", "learning_rate", "draw", "step", "rollouts", "tokens", "mean_at_8", "pass_at_8"]
-COLUMNS += ["worst_family", "training_mix_mean", "seconds", "controller_seconds"]  # of scores.csv
+SCORE_COLUMNS = [
+    "world",
+    "method",
+    "learning_rate",
+    "draw",
+    "step",
+    "rollouts",
+    "tokens",
+    "mean_at_8",
+    "pass_at_8",
+]
+SCORE_COLUMNS += ["worst_family", "training_mix_mean", "seconds", "controller_seconds"]  # of scores.csv
 ORACLES = {"family_even": "groups", "oracle": "rates"}  # the option in which each gets what `_oracle` knows
 BASE_WORK = 8  # what making a base costs, in runs: for the time left
 
@@ -66,7 +76,7 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class ArenaRun:
     """One training."""
 
     world: str
@@ -91,7 +101,7 @@ def read_world(name: str) -> tuple[str, chain.ChainSpec]:
     return content.get("name", path.stem), chain.ChainSpec.from_dict(content)
 
 
-def make_controller(
+def arena_controller(
     method: str, mean_rollouts: int, seed: int, known: Mapping[str, Any] | None = None
 ) -> GDROController:
     """The controller of a method as spelled on the command line; `known` holds options for oracles."""
@@ -144,7 +154,7 @@ def scores(task: chain.ChainTask, successes_P: np.ndarray, samples: int) -> dict
     }
 
 
-def play(run: Run, settings: Settings, cache: Path) -> list[dict[str, Any]]:
+def train_and_score(run: ArenaRun, settings: Settings, cache: Path) -> list[dict[str, Any]]:
     """Train one run; a row of scores each checkpoint."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -165,7 +175,7 @@ def play(run: Run, settings: Settings, cache: Path) -> list[dict[str, Any]]:
     spent = dict.fromkeys(names, 0.0)
     rows = []
 
-    controller = make_controller(run.method, settings.rollouts, run.draw, _oracle(task, model, tokenizer))
+    controller = arena_controller(run.method, settings.rollouts, run.draw, _oracle(task, model, tokenizer))
 
     def on_step(step: int, row: dict) -> None:
         for name, key in names.items():
@@ -220,7 +230,7 @@ def _oracle(task, model, tokenizer, every=5):
 
 
 def play_all(
-    runs: Sequence[Run], settings: Settings, out: Path, cache: Path, jobs: int, own: str | None
+    runs: Sequence[ArenaRun], settings: Settings, out: Path, cache: Path, jobs: int, own: str | None
 ) -> None:
     """Play what is not there yet, `jobs` runs at once, and write scores.csv; RuntimeError if a run failed."""
     _check_settings(runs, settings, out)
@@ -244,7 +254,7 @@ def play_all(
                 )
                 progress.update(BASE_WORK)
             # draw by draw, so that every state of the folder holds whole pairs
-            futures: dict[Future, Run] = {
+            futures: dict[Future, ArenaRun] = {
                 pool.submit(_play_and_write, run, settings, out, cache): run
                 for run in sorted(missing, key=lambda run: run.draw)
             }
@@ -260,7 +270,7 @@ def play_all(
             pool.shutdown(cancel_futures=True)  # an error or Ctrl-C starts nothing more
     files = sorted((out / "runs").glob("*/*.json"))
     rows = [row for file in files for row in json.loads(file.read_text(encoding="utf-8"))]
-    table = pd.DataFrame(rows, columns=COLUMNS)
+    table = pd.DataFrame(rows, columns=SCORE_COLUMNS)
     replace_text(out / "scores.csv", table.to_csv(index=False, float_format="%.6g"))
     if failed:
         raise RuntimeError(f"{len(failed)} of {len(missing)} runs failed:\n" + "\n".join(failed))
@@ -298,7 +308,7 @@ def _make_base(run, settings, cache):
 
 
 def _play_and_write(run, settings, out, cache):
-    rows = play(run, settings, cache)
+    rows = train_and_score(run, settings, cache)
     run.file(out).parent.mkdir(parents=True, exist_ok=True)
     replace_text(run.file(out), json.dumps(rows))
 
@@ -348,11 +358,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arms: dict[tuple[str, float], None] = {}  # methods, which may be spelled at several rates, each once
         for spelled in given.methods.split(","):
             method, _, own = spelled.partition("@")
-            make_controller(method, settings.rollouts, 0)  # a misspelled one is refused before any training
+            arena_controller(method, settings.rollouts, 0)  # a misspelled one is refused before any training
             for rate in (own or given.learning_rates).split(","):
                 arms[method, check_number("learning_rates", float(rate), 0, open_low=True)] = None
         worlds = [read_world(world) for world in dict.fromkeys(given.world.split(","))]
-        runs = [Run(*world, *arm, draw) for world, arm, draw in itertools.product(worlds, arms, draws)]
+        runs = [ArenaRun(*world, *arm, draw) for world, arm, draw in itertools.product(worlds, arms, draws)]
         play_all(runs, settings, given.out, given.bases, given.jobs, given.methods_from)
     print(report(given.out))
 

@@ -16,7 +16,7 @@ import torch
 
 from gdro.core.checks import check_array
 from gdro.study.profiles import EvaluationChoice
-from gdro.tasks import prompt_ids
+from gdro.tasks import prompt_token_ids
 from gdro.training.lifetime import end_with_parent
 from gdro.training.models import stop_tokens
 
@@ -40,7 +40,7 @@ def evaluate_model(
             column that a row lacks is None.
     """
     generate = {"hf": _by_transformers, "vllm": _by_vllm}[choice.engine]
-    ids = prompt_ids(tokenizer, [row["prompt"] for row in rows])
+    ids = prompt_token_ids(tokenizer, [row["prompt"] for row in rows])
     processes = min(choice.data_parallel_size, len(rows))
     if 0 < (devices := torch.cuda.device_count()) < choice.gpus and processes > 1:
         raise ValueError(

@@ -78,7 +78,7 @@ def _start(
     return source, tokenizer, load_split(profile.task, tokenizer, held_out=held_out)
 
 
-def train(
+def train_variant(
     profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
 ) -> list[dict[str, Any]]:
     """Train one variant with one seed, or find it trained, and return its record.
@@ -106,7 +106,7 @@ def training_arguments(
     """
     from transformers import HfArgumentParser
 
-    from gdro.trainer import GDROConfig, check_options
+    from gdro.trainer import GDROConfig, check_training
 
     chosen, settings, on_gpu = profile.variants[variant], profile.train_of(variant), torch.cuda.is_available()
     micro_batch, accumulated = settings.local_batch(world)
@@ -145,7 +145,7 @@ def training_arguments(
             TypeAdapter(types.get(name, Any), config=STRICT).validate_python(value)
         args = HfArgumentParser(GDROConfig).parse_dict(defaults | given | ours)[0]
         args._n_gpu = min(args.n_gpu, 1)  # as transformers does itself where one process has one GPU
-        check_options(args, profile.controller_of(variant))
+        check_training(args, profile.controller_of(variant))
         return args
     except ValidationError as error:
         why = error.errors()[0]["msg"]
@@ -337,7 +337,7 @@ def only_training_in(folder: Path, machine: int = 0) -> Iterator[None]:
         yield
 
 
-def evaluate(
+def evaluate_variant(
     profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
 ) -> list[dict[str, Any]]:
     """Evaluate the base, or what `train` left in `folder` (ValueError where that is not complete)."""
@@ -400,7 +400,7 @@ def main(arguments: list[str] | None = None) -> None:
     elif given.job == "work":
         Training(*run, folder, given.cache_dir).run()
     else:
-        (train if given.job == "train" else evaluate)(*run, folder, given.cache_dir)
+        (train_variant if given.job == "train" else evaluate_variant)(*run, folder, given.cache_dir)
 
 
 if __name__ == "__main__":

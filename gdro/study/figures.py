@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from gdro.core import metrics
 from gdro.study.profiles import BASE, Profile, repository
-from gdro.study.style import COLORS, DATA, DIVERGING, EMPTY, METHODS, REPORTED, WIDTH, legend_below
+from gdro.study.style import COLORS, DATA, DIVERGING, EMPTY, METHOD_COLORS, REPORTED, WIDTH, legend_below
 
 SMOOTH = 15  # steps of the trailing mean
 SNAPSHOTS = 4  # steps shown in figures 5 and 9
@@ -95,10 +95,10 @@ def _variants(profile, game):
 
 def label_colors(profile: Profile) -> dict[str, str]:
     """A colour for each variant's label: its method's, paler for the method's second and further variants."""
-    colors = {profile.label(BASE): METHODS[BASE]}
+    colors = {profile.label(BASE): METHOD_COLORS[BASE]}
     for method in dict.fromkeys(variant.method for variant in profile.variants.values()):
         own = [profile.label(name) for name, variant in profile.variants.items() if variant.method == method]
-        shades = sns.blend_palette([METHODS.get(method, COLORS[5]), "white"], len(own) + 1).as_hex()
+        shades = sns.blend_palette([METHOD_COLORS.get(method, COLORS[5]), "white"], len(own) + 1).as_hex()
         colors |= dict(zip(own, shades, strict=False))
     return colors
 
@@ -123,7 +123,7 @@ def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -
     rollouts = {profile.label(name): series(runs, name, "rollouts") for name in _variants(profile, "rollout")}
     _last_fifth(right, rollouts, colors)
     right.set(ylabel="rollouts per prompt", title="Rollouts, last fifth (dashed: GRPO)")
-    right.axhline(profile.train.num_generations, color=METHODS["grpo"], linestyle="--", linewidth=1)
+    right.axhline(profile.train.num_generations, color=METHOD_COLORS["grpo"], linestyle="--", linewidth=1)
     legend_below(figure)
     return figure
 
@@ -170,9 +170,9 @@ def game_figures(profile: Profile, runs: list[dict], variant: str, game: str) ->
     label, share = profile.label(variant), shares(runs, variant)
     colors = {
         "prompts": DATA,
-        "adversary q": METHODS[game],
-        "rollouts": METHODS[game],
-        "_price": METHODS[game],
+        "adversary q": METHOD_COLORS[game],
+        "rollouts": METHOD_COLORS[game],
+        "_price": METHOD_COLORS[game],
     }
     maps: dict[str, tuple] = {"share of prompts": (share, None)}
     if game == "prompt":
@@ -215,7 +215,7 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
     )
     leads = pd.DataFrame({profile.label(prompt): lead, "equal weights": even})
     errors = pd.DataFrame({profile.label(rollout): error, "uniform, same budget": uniform})
-    colors = [METHODS["prompt"], DATA, METHODS["rollout"], METHODS["grpo"]]
+    colors = [METHOD_COLORS["prompt"], DATA, METHOD_COLORS["rollout"], METHOD_COLORS["grpo"]]
     cut = 100 * (1 - error.mean() / uniform.mean())
     other = pd.read_csv(repository() / "data/paper/other.csv")
     paper = other.loc[other["quantity"].str.startswith("WSE"), "value"]
@@ -267,7 +267,10 @@ def _trends(panels, colors, title):
     figure, axes = _panels(len(panels), 2.4, title)
     for axis, (name, (ylabel, table)) in zip(axes, panels.items(), strict=True):
         for label in table:
-            look = {"color": colors[label], "linestyle": "--" if colors[label] == METHODS["grpo"] else "-"}
+            look = {
+                "color": colors[label],
+                "linestyle": "--" if colors[label] == METHOD_COLORS["grpo"] else "-",
+            }
             look |= {"errorbar": ("pi", 100), "err_kws": {"linewidth": 0}, "legend": False, "ax": axis}
             sns.lineplot(table.reset_index(), x="step", y=label, label=label, **look)
         axis.set(xlabel="step", ylabel=ylabel, title=name)

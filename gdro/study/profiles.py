@@ -13,50 +13,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from gdro.controller import GDROController, make_controller
+from gdro.tasks.settings import ChainChoice, Count, MathChoice, NotNegative, Strict
 from gdro.training.models import check_choice_of_model
 
 BASE = "base"
 RESERVED = {BASE, "results", "figures", "logs"}  # folders of a profile's runs
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$")]  # becomes a folder, reaches a shell
-Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 Part = Annotated[float, Field(gt=0, le=1)]
-NotNegative = Annotated[int, Field(ge=0)]
-MathName = Literal["dapo", "math500", "aime2024", "aime2025", "amc", "minerva", "olympiad", "gpqa"]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class ChainChoice(_Strict):
-    """The embedded task; see gdro.tasks.chain."""
-
-    kind: Literal["chain"] = "chain"
-    seed: NotNegative = 0
-    n_train: Count = 1000
-    n_eval_per_family: Count = 40
-
-
-class MathChoice(_Strict):
-    """Math data sets; see gdro.tasks.math.
-
-    paths: local copies, in the hub's schema. signed: a wrong completion earns −1 in training.
-    """
-
-    kind: Literal["math"]
-    train: MathName = "dapo"
-    evaluate: list[MathName] = Field(["math500"], min_length=1)
-    paths: dict[MathName, str] = {}
-    signed: bool = True
-    max_prompt_tokens: Count = 1024
-    max_completion_tokens: Count = 3072
-
-
-class BaseChoice(_Strict):
+class BaseChoice(Strict):
     """How `tiny_base` makes the model where model.source is not given."""
 
     size: Literal["tiny", "mid"] = "tiny"
@@ -65,7 +35,7 @@ class BaseChoice(_Strict):
     batch_size: Count = 96
 
 
-class ModelChoice(_Strict):
+class ModelChoice(Strict):
     """What is trained: arguments of `load_model`. Without a source, the tiny base made here."""
 
     source: str | None = None
@@ -75,7 +45,7 @@ class ModelChoice(_Strict):
     lora: dict[str, Any] | None = None
 
 
-class TrainChoice(_Strict):
+class TrainChoice(Strict):
     """GDROConfig's fields; those named here have another default or a narrower domain than TRL's.
 
     Our own three: prompts_per_step, the prompts of one generation batch; updates_per_step, the optimizer
@@ -128,7 +98,7 @@ class TrainChoice(_Strict):
         return micro_batch, completions // (micro_batch * passes)
 
 
-class EvaluationChoice(_Strict):
+class EvaluationChoice(Strict):
     """Samples of each held-out prompt; batch_size is for engine "hf".
 
     data_parallel_size: processes that share the prompts; with "vllm", each has tensor_parallel_size GPUs.
@@ -151,7 +121,7 @@ class EvaluationChoice(_Strict):
         return self.data_parallel_size * self.tensor_parallel_size
 
 
-class LaunchChoice(_Strict):
+class LaunchChoice(Strict):
     """Processes to train on, of all machines. config: path of an accelerate configuration, as in configs/.
 
     Further fields are options of `accelerate launch`, such as num_machines and machine_rank.
@@ -176,7 +146,7 @@ class LaunchChoice(_Strict):
         return int(rank)
 
 
-class Variant(_Strict):
+class Variant(Strict):
     """One way to train: a registered method with its options, and changes to `train` and `model`.
 
     groups: a column of static groups in place of difficulty bins. baseline: what tables compare with.
@@ -184,15 +154,15 @@ class Variant(_Strict):
 
     method: str
     preset: str = "default"
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field({})
     groups: str | None = None
-    train: dict[str, Any] = {}
-    model: dict[str, Any] = {}
+    train: dict[str, Any] = Field({})
+    model: dict[str, Any] = Field({})
     label: str = ""
     baseline: str = "grpo"
 
 
-class Profile(_Strict):
+class Profile(Strict):
     """Everything about a kind of run.
 
     methods_from: a Python file that registers methods of your own. gpus, hours: what a scheduler reserves for

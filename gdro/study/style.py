@@ -8,14 +8,14 @@ import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from gdro.methods import METHODS as REGISTERED
+from gdro.methods import METHODS
 
 WIDTH = 7.0  # inches in print, where no text is smaller than 7 points
 COLORS = sns.color_palette("colorblind").as_hex()
 DIVERGING = "BrBG"  # more than GRPO: green, less: brown; no red
 DATA, REPORTED, EMPTY = "#333333", "#8c8c8c", "#e8e8e8"  # prompts; the paper's numbers; empty bins
 # one colour per method, in every figure; peers, which have labels beside them, by hue
-METHODS = dict(zip(REGISTERED, sns.husl_palette(len(REGISTERED), s=0.7, l=0.5).as_hex(), strict=True)) | {
+METHOD_COLORS = dict(zip(METHODS, sns.husl_palette(len(METHODS), s=0.7, l=0.5).as_hex(), strict=True)) | {
     "base": "#b0b0b0",
     "grpo": COLORS[0],
     "prompt": COLORS[1],

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from gdro.study.profiles import ChainChoice, MathChoice
     from gdro.tasks.chain import ChainTask
+    from gdro.tasks.settings import ChainChoice, MathChoice
 
 
 @dataclass
@@ -44,7 +44,7 @@ def load_split(choice: ChainChoice | MathChoice, tokenizer: Any, *, held_out: bo
 
         task = draw_chain(choice)
         rows = list(task.eval if held_out else task.train)
-        longest = max(map(len, prompt_ids(tokenizer, [row["prompt"] for row in rows])))
+        longest = max(map(len, prompt_token_ids(tokenizer, [row["prompt"] for row in rows])))
         return Split(rows, reward, longest, task.spec.max_completion_tokens)
     return _math_split(choice, tokenizer, held_out)
 
@@ -58,7 +58,7 @@ def draw_chain(choice: ChainChoice) -> ChainTask:
     return chain.make_task(spec, np.random.default_rng(choice.seed))
 
 
-def prompt_ids(tokenizer: Any, prompts: Sequence[str | Sequence[dict]]) -> list[list[int]]:
+def prompt_token_ids(tokenizer: Any, prompts: Sequence[str | Sequence[dict]]) -> list[list[int]]:
     """Token ids of each prompt, a text or a chat, of which the template is completed up to the answer."""
     to_answer = {"add_generation_prompt": True, "return_dict": False}
     return [
@@ -81,7 +81,7 @@ def _math_split(choice: MathChoice, tokenizer: Any, held_out: bool) -> Split:
         good, bad = load_math(name, choice.paths.get(name), style=style)
         rows += [row | {"family": name} for row in good]
         dropped += bad
-    lengths = [len(ids) for ids in prompt_ids(tokenizer, [row["prompt"] for row in rows])]
+    lengths = [len(ids) for ids in prompt_token_ids(tokenizer, [row["prompt"] for row in rows])]
     most = max(lengths) if held_out else choice.max_prompt_tokens
     if min(lengths) > most:
         raise ValueError(f"task.max_prompt_tokens must be at least {min(lengths)} tokens, got {most}")

@@ -18,8 +18,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass
+
+from gdro.tasks.settings import Count, Strict
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -27,11 +29,9 @@ if TYPE_CHECKING:
 DIGITS = "0123456789"
 PAD_TOKEN = "<pad>"
 EOS_TOKEN = "<eos>"
-STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-Count = Annotated[int, Field(ge=1)]
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(config=Strict.model_config)
 class Family:
     """One skill: an operator with a table; a ValueError names a value outside its range."""
 
@@ -44,7 +44,7 @@ class Family:
     table: str | None = None  # another family's name, to share its table; None for one of its own
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(config=Strict.model_config)
 class ChainSpec:
     """What the task is, before anything is drawn.
 

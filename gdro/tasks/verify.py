@@ -21,7 +21,7 @@ WORKERS = 8  # they share memory, and slow answers overlap
 MEMORY_BYTES = 2 * 2**30  # of one worker; a runaway computation becomes a MemoryError
 TINY, TINY_TOLERANCE = 1e-4, 0.01
 # by the number that a worker reports; nothing is reported yet at 0
-OUTCOMES = ("", "correct", "wrong", "unparsed", "error", "bad_gold", "timeout", "crash")
+VERDICTS = ("", "correct", "wrong", "unparsed", "error", "bad_gold", "timeout", "crash")
 WARM_UP = ("\\frac{x}{2}", "0.5 x", "2\\sqrt{3}", "\\sqrt{12}", "(x-1)(x+1)", "x^2", "[2,3)", "\\{2,3\\}")
 
 
@@ -77,18 +77,18 @@ def verify_all(pairs: list[list], seconds: float) -> list[str]:
                 try:
                     for place in places:
                         signal.setitimer(signal.ITIMER_REAL, seconds)  # ends the process, whatever it does
-                        codes[place] = OUTCOMES.index(outcome(*pairs[place]))
+                        codes[place] = VERDICTS.index(outcome(*pairs[place]))
                 finally:
                     os._exit(0)
             running[pid] = places
         pid, status = os.wait()
         if rest := [place for place in running.pop(pid) if not codes[place]]:
             killed_by_alarm = os.waitstatus_to_exitcode(status) == -signal.SIGALRM
-            codes[rest[0]] = OUTCOMES.index("timeout" if killed_by_alarm else "crash")
+            codes[rest[0]] = VERDICTS.index("timeout" if killed_by_alarm else "crash")
             todo += rest[1:]
         if os.getppid() != parent:  # nobody waits for the outcomes any more
             os.killpg(0, signal.SIGKILL)
-    return [OUTCOMES[code] for code in codes[: len(pairs)]]
+    return [VERDICTS[code] for code in codes[: len(pairs)]]
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Exercises of the notebooks: the right functions, and what hidden cases are made of.
 
-`gdro.teaching.lessons.check` compares. A function's arguments are drawn by their names; an exercise is added by
-a function in `EXERCISES` and an entry in `ARGUMENTS` for each argument that is new.
+`gdro.teaching.lessons.check` compares. A function's arguments are drawn by their names; an exercise is
+added by a function in `EXERCISES` and an entry in `ARGUMENTS` for each argument that is new.
 """
 
 from collections.abc import Callable

@@ -10,7 +10,7 @@ overlap. Every sampled answer also adds gradient noise: its advantage moves θ i
 norm `noise`, which averages out over many rollouts and makes a large step and a small n costly. Skills
 differ in how often they come (`tail`) and how hard they start (`spread`).
 
-`play` plays the methods in `METHODS` as arrays, thousands of games at once on the pure functions of
+`play` plays the methods in `ARRAY_METHODS` as arrays, thousands of games at once on the pure functions of
 `gdro.methods.arms` and `gdro.methods`, and any other `gdro.Method` one at a time with a `GDROController`.
 All games of one seed see the same random numbers whatever their method, so differences are paired.
 
@@ -28,12 +28,14 @@ import numpy as np
 
 from gdro.core.checks import check_int
 from gdro.toy.engine import Table
-from gdro.toy.games import METHODS, Game, Results, World
+from gdro.toy.games import ARRAY_METHODS, Game, Results, World
 from gdro.toy.plain import PlainGame
 
-__all__ = ["METHODS", "Game", "Results", "World", "play"]
+__all__ = ["ARRAY_METHODS", "Game", "Results", "World", "play"]
 
-COLUMNS = 1024  # games in one block of arrays: enough to hide numpy's overhead, few enough for the cache
+GAMES_PER_BLOCK = (
+    1024  # games in one block of arrays: enough to hide numpy's overhead, few enough for the cache
+)
 
 
 def play(
@@ -43,7 +45,7 @@ def play(
 
     Args:
         games: they may differ in anything but the number of skills. Those that differ only in `step_size` or
-            the numbers of their worlds are fastest; methods that are not in `METHODS` are slow.
+            the numbers of their worlds are fastest; methods that are not in `ARRAY_METHODS` are slow.
         seeds: integers ≥ 0.
         checkpoints: increasing steps ≥ 0, the last is the length of the games.
         threads: by default one for each processor; results do not depend on it.
@@ -69,7 +71,7 @@ def play(
     def play_block(block: tuple[list[int], list[int]]) -> None:
         members, own = block
         of_block = [games[g] for g in members], [seeds[s] for s in own]
-        as_arrays = of_block[0][0].method in METHODS
+        as_arrays = of_block[0][0].method in ARRAY_METHODS
         table = Table(*of_block) if as_arrays else PlainGame(of_block[0][0], of_block[1][0])
         for c, checkpoint in enumerate(checkpoints):
             while table.steps_played < checkpoint:
@@ -90,11 +92,11 @@ def _blocks(games, seeds):
     """(positions of games, positions of seeds) to play together."""
     similar: dict[Game, list[int]] = {}
     for g, game in enumerate(games):
-        if game.method not in METHODS:
+        if game.method not in ARRAY_METHODS:
             yield from (([g], [s]) for s in range(len(seeds)))
             continue
         world = replace(game.world, tail=0, spread=0, mean_logit=0, jitter=0, rare="hard")
         similar.setdefault(replace(game, step_size=1, world=world), []).append(g)
     for members in similar.values():
-        parts = min(-(-len(members) * len(seeds) // COLUMNS), len(seeds))
+        parts = min(-(-len(members) * len(seeds) // GAMES_PER_BLOCK), len(seeds))
         yield from ((members, own.tolist()) for own in np.array_split(np.arange(len(seeds)), parts))

@@ -13,10 +13,9 @@ import numpy as np
 from gdro.controller import GDROController
 from gdro.core.bins import DifficultyBins, StaticGroups
 from gdro.core.checks import check_choice, check_int, check_number
-from gdro.methods import METHODS as REGISTERED
-from gdro.methods import Method
+from gdro.methods import METHODS, Method
 
-METHODS = {
+ARRAY_METHODS = {
     "grpo": "GRPO",
     "prompt": "Prompt-GDRO, reweight",
     "resample": "Prompt-GDRO, resample",
@@ -69,7 +68,7 @@ class Game:
     """A world and a way to train in it; from n_min on as in the controller, the bins and the two games."""
 
     world: World = field(default_factory=World)
-    method: str | Method = "grpo"  # in `METHODS`, registered, or a `Method` (each game plays a copy of it)
+    method: str | Method = "grpo"  # in `ARRAY_METHODS`, registered, or a `Method` (each game copies it)
     step_size: float = 8.0
     batch: int = 16  # prompts a step, at most the world's
     mean_rollouts: int = 4
@@ -91,7 +90,7 @@ class Game:
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
-            check_choice("method", self.method, tuple(METHODS | REGISTERED))
+            check_choice("method", self.method, tuple(ARRAY_METHODS | METHODS))
         elif type(self.method).__hash__ is None:
             raise ValueError("method must be hashable; declare its class with @dataclass(eq=False)")
         check_choice("grouping", self.grouping, ("difficulty", "skill"))

@@ -37,10 +37,10 @@ def trimmed(inputs: dict[str, Any], keep: int, loss_type: str) -> tuple[dict[str
     return kept, len(rows_R) / len(lengths_R)
 
 
-class Rows(list):
+class HostRows(list):
     """Rows without tensors, which accelerate would else copy one by one at each micro-step."""
 
-    def to(self, *_: Any, **__: Any) -> "Rows":
+    def to(self, *_: Any, **__: Any) -> "HostRows":
         """Themselves: they belong to no device."""
         return self
 
@@ -56,5 +56,5 @@ class FetchedOnce(torch.utils.data.Dataset):
 
     def __getitems__(self, places: list[int]) -> list[Any]:
         if places != self.last:
-            self.last, self.kept = places, Rows(self.rows.__getitems__(places))
+            self.last, self.kept = places, HostRows(self.rows.__getitems__(places))
         return self.kept

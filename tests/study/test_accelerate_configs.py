@@ -118,7 +118,7 @@ def test_two_machines_and_two_shards_train_as_one_process_does(base, tmp_path, l
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(PROFILE | {"model": {"source": str(base)}}))
     with monkeypatch.context() as patch:
         patch.setattr("gdro.trainer.GDROTrainer", sharded_run.SharedSampling)
-        experiment.train(load_profile(tmp_path / "one.yaml"), "both", 0, folders[0])
+        experiment.train_variant(load_profile(tmp_path / "one.yaml"), "both", 0, folders[0])
     launch("ddp", folders[1], machines=2)
     launch("fsdp2", folders[2])
     processes = [read_manifest(folder / "training.json")["processes"] for folder in folders]

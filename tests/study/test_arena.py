@@ -53,7 +53,7 @@ def test_a_world_that_cannot_be_read_is_refused(tmp_path, text, match):
 
 
 def test_a_method_is_spelled_with_its_options():
-    controller = arena.make_controller("prompt:preset=paper:bins.k=5", 4, seed=3)
+    controller = arena.arena_controller("prompt:preset=paper:bins.k=5", 4, seed=3)
     assert (controller.name, controller.preset, controller.bins.k) == ("prompt", "paper", 5)
     for spelled, words in (
         ("grpo:speed=9", "speed"),
@@ -61,13 +61,13 @@ def test_a_method_is_spelled_with_its_options():
         ("prompt:prompt=1:prompt.eta=3", "set an option once"),
     ):
         with pytest.raises(ValueError, match=words):
-            arena.make_controller(spelled, 4, seed=0)
+            arena.arena_controller(spelled, 4, seed=0)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_oracles_know_reaches_no_other_method(name):
     known = {"groups": {"a": "star"}, "rates": lambda keys: np.ones(len(keys))}
-    method = arena.make_controller(name, 4, seed=0, known=known).method
+    method = arena.arena_controller(name, 4, seed=0, known=known).method
     has = [getattr(method, key, None) is value for key, value in known.items()]
     assert any(has) == (name in ("oracle", "family_even"))
 
@@ -97,7 +97,7 @@ def test_an_oracle_knows_families_and_pass_rates(tmp_path):
     counts = loop.evaluate(model, tokenizer, task.train, chain.reward, 2000, 6, seed=0)
     assert rates.max() > 0.05
     np.testing.assert_allclose(counts / 2000, rates, atol=5 * (0.25 / 2000) ** 0.5)
-    controller = arena.make_controller("family_even", 4, 0, known)
+    controller = arena.arena_controller("family_even", 4, 0, known)
     families = [task.train[d]["family"] for d in controller.draw(uids, 4)]
     assert sorted(families) == ["a", "a", "b", "b"]
 
@@ -137,7 +137,7 @@ def test_a_contest_from_the_command_line_resumes(tmp_path):
     assert "left" in first.stderr
 
     scores = pd.read_csv(out / "scores.csv")
-    assert list(scores.columns) == arena.COLUMNS
+    assert list(scores.columns) == arena.SCORE_COLUMNS
     assert len(scores) == 2 * 2 * 5
     assert set(zip(scores.method, scores.learning_rate, strict=True)) == {
         ("grpo", 1e-4),
@@ -166,7 +166,7 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
     family = chain.Family("a", "*", 5, 1.0, 0.5)
     specs = [chain.ChainSpec((family,), 3, n_train, 3) for n_train in (40, 50)]
     one, changed, other = (
-        arena.Run(name, spec, "grpo", 1e-4, 0)
+        arena.ArenaRun(name, spec, "grpo", 1e-4, 0)
         for name, spec in (("a", specs[0]), ("a", specs[1]), ("b", specs[1]))
     )
     for run in (one, other, one):

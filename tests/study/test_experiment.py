@@ -96,11 +96,11 @@ def test_a_stopped_training_resumes_to_the_same_weights(made, tmp_path, monkeypa
         else:
             patch.setattr(experiment, "replace_text", stop)
         with pytest.raises(KeyboardInterrupt):
-            experiment.train(profile, "rollout", 1, folder, cache)
+            experiment.train_variant(profile, "rollout", 1, folder, cache)
     with pytest.raises(ValueError, match="no training with the settings of profile 'small'; train first"):
-        experiment.evaluate(profile, "rollout", 1, folder, cache)
-    experiment.train(profile, "rollout", 1, folder, cache)
-    experiment.evaluate(profile, "rollout", 1, folder, cache)
+        experiment.evaluate_variant(profile, "rollout", 1, folder, cache)
+    experiment.train_variant(profile, "rollout", 1, folder, cache)
+    experiment.evaluate_variant(profile, "rollout", 1, folder, cache)
     assert_same(folder, run_folder(runs, "rollout", 1))
     whole = run_folder(runs, "rollout", 1) / "evaluation.jsonl"
     assert read_table(folder / "evaluation.jsonl") == read_table(whole)
@@ -119,9 +119,9 @@ def test_launched_processes_that_die_resume(made, tmp_path, capfd):
     )
     flag.touch()
     with pytest.raises(RuntimeError, match="the launched training failed"):
-        experiment.train(profile, "dies", 0, tmp_path / "died", made[2])
+        experiment.train_variant(profile, "dies", 0, tmp_path / "died", made[2])
     assert not (tmp_path / "died" / "record.jsonl").exists()
-    assert len(experiment.train(profile, "dies", 0, tmp_path / "died", made[2])) == 6
+    assert len(experiment.train_variant(profile, "dies", 0, tmp_path / "died", made[2])) == 6
     assert "dies, seed 0: 6 steps, from step 4" in capfd.readouterr().out
     assert read_manifest(tmp_path / "died" / "training.json")["processes"] == 2
 
@@ -130,12 +130,12 @@ def test_launched_processes_that_die_resume(made, tmp_path, capfd):
 def test_what_other_settings_left_is_neither_resumed_nor_evaluated(made, tmp_path, capfd):
     profile, runs, cache = made
     lora = profile.model_copy(update={"model": ModelChoice(kind="lora", dtype="float32")})
-    experiment.train(lora, "grpo", 0, tmp_path, cache)
+    experiment.train_variant(lora, "grpo", 0, tmp_path, cache)
     assert (tmp_path / "model" / "adapter_config.json").is_file()
     with pytest.raises(ValueError, match="train first"):
-        experiment.evaluate(profile, "grpo", 0, tmp_path, cache)
+        experiment.evaluate_variant(profile, "grpo", 0, tmp_path, cache)
     (tmp_path / "checkpoints-other" / "checkpoint-4").mkdir(parents=True)
-    experiment.train(profile, "grpo", 0, tmp_path, cache)
+    experiment.train_variant(profile, "grpo", 0, tmp_path, cache)
     assert "checkpoints-other is of other settings or data" in capfd.readouterr().out
     assert not list(tmp_path.glob("checkpoints-*"))
     assert not (tmp_path / "model" / "adapter_config.json").exists()
@@ -147,12 +147,12 @@ def test_a_complete_training_is_not_repeated_and_its_record_is_checked(made, mon
     profile, runs, cache = made
     folder = run_folder(runs, "prompt", 0)
     monkeypatch.setattr(experiment.Training, "run", None)
-    assert len(experiment.train(profile, "prompt", 0, folder, cache)) == 6
+    assert len(experiment.train_variant(profile, "prompt", 0, folder, cache)) == 6
     record = (folder / "record.jsonl").read_text()
     try:
         (folder / "record.jsonl").write_text("".join(record.splitlines(keepends=True)[:-1]))
         with pytest.raises(RuntimeError, match="has 5 batches and 160 rollouts, not the profile's 6 and 192"):
-            experiment.train(profile, "prompt", 0, folder, cache)
+            experiment.train_variant(profile, "prompt", 0, folder, cache)
     finally:
         (folder / "record.jsonl").write_text(record)
 
@@ -161,7 +161,7 @@ def test_a_complete_training_is_not_repeated_and_its_record_is_checked(made, mon
 def test_several_updates_share_a_generation_batch(made, tmp_path):
     train = SMALL_PROFILE["train"] | {"updates_per_step": 2, "max_grad_norm": 0.5, "logging_steps": 1}
     profile = profile_of(tmp_path, train=train)
-    record = experiment.train(profile, "both", 0, tmp_path / "run", made[2])
+    record = experiment.train_variant(profile, "both", 0, tmp_path / "run", made[2])
     assert len(record) == 3
     assert profile.train.budget == 3 * 8 * 4
 
@@ -179,14 +179,14 @@ def test_evaluations_while_training_reach_the_report_and_not_the_controller(made
     with monkeypatch.context() as patch:
         patch.setattr(experiment.Training, "save", stop)
         with pytest.raises(KeyboardInterrupt):
-            experiment.train(*run)
+            experiment.train_variant(*run)
     [trainer] = trainers
     held_out = trainer.eval_dataset["uid"]
     known = trainer.controller.bins.table.state_dict()["keys_D"]
     assert (len(held_out), len(known)) == (8, 6 * 8)
     assert set(known.tolist()) <= set(trainer.train_dataset["uid"]) - set(held_out)
     assert len(set(trainer.eval_dataset["family"])) == 6  # of all that is held out
-    assert len(experiment.train(*run)) == 6  # with nothing left to train
+    assert len(experiment.train_variant(*run)) == 6  # with nothing left to train
     rows = read_manifest(tmp_path / "run" / "training.json")["evaluations"]
     logged = [row for row in trainer.state.log_history if "eval_reward" in row]
     assert [(row["step"], row["reward"]) for row in rows] == [
@@ -198,12 +198,12 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path):
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ValueError, match="another process trains in"):
-            experiment.train(load_profile("tiny"), "grpo", 0, tmp_path)
+            experiment.train_variant(load_profile("tiny"), "grpo", 0, tmp_path)
 
 
 def test_the_base_is_not_trained(tmp_path):
     with pytest.raises(ValueError, match="variant must be one of"):
-        experiment.train(load_profile("tiny"), "base", 0, tmp_path)
+        experiment.train_variant(load_profile("tiny"), "base", 0, tmp_path)
 
 
 # ---- what a run depends on ----

@@ -14,7 +14,7 @@ from gdro import GDROController
 from gdro.study import figures, report
 from gdro.study.profiles import BASE, Profile, run_folder
 from gdro.study.records import write_manifest, write_table
-from gdro.study.style import METHODS, save, use_style
+from gdro.study.style import METHOD_COLORS, save, use_style
 
 ROOT = Path(__file__).parents[2]
 PROFILE = Profile(
@@ -133,7 +133,7 @@ def test_figures_are_drawn_from_records(runs, tmp_path):
     bars = drawn["fig1_overview"].axes[2].patches  # the weights: bins without prompts have no bar
     share = sum(np.array(run["record"][-1]["share"]) for run in runs if run["variant"] == "prompt")
     assert [round(bar.get_center()[0]) for bar in bars] == np.flatnonzero(share).tolist()
-    assert {plt.matplotlib.colors.to_hex(bar.get_facecolor()) for bar in bars} == {METHODS["prompt"]}
+    assert {plt.matplotlib.colors.to_hex(bar.get_facecolor()) for bar in bars} == {METHOD_COLORS["prompt"]}
     for name, figure in drawn.items():
         texts = [text for text in figure.findobj(plt.Text) if text.get_text()]
         assert min(text.get_fontsize() for text in texts) >= 7

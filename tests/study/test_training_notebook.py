@@ -88,7 +88,7 @@ def in_notebook(profile, cache, folder):
 
 def in_job(profile, cache, folder):
     """The same in this process."""
-    experiment.train(profile, "both", 0, folder / "both" / "seed0", cache)
+    experiment.train_variant(profile, "both", 0, folder / "both" / "seed0", cache)
 
 
 def train(folder, cache, fields, how=in_job):
@@ -102,7 +102,7 @@ def train(folder, cache, fields, how=in_job):
         environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
         subprocess.run([*command, "--cache-dir", cache], check=True, env=environment, timeout=300)
     else:
-        experiment.evaluate(profile, "both", 0, run, cache)
+        experiment.evaluate_variant(profile, "both", 0, run, cache)
     evaluation = read_table(run / "evaluation.jsonl")
     found, record = read_manifest(run / "manifest.json"), read_table(run / "record.jsonl")
     assert len(record) == profile.train.max_steps
@@ -140,7 +140,7 @@ def test_training_does_not_touch_the_evaluation_sets(tmp_path, cache, models):
 
 
 def test_the_cell_trains_as_the_job_does(tmp_path, cache):
-    """The trainer that notebook 05 puts together leaves the bits of `experiment.train`, of an adapter."""
+    """The trainer that notebook 05 puts together leaves the bits of `train_variant`, of an adapter."""
     fields = CHAIN | {"model": {"kind": "lora", "dtype": "float32"}}
     found, record, _ = train(tmp_path, cache, fields, in_notebook)
     assert found["settings"]["model"]["kind"] == "lora"
@@ -148,7 +148,7 @@ def test_the_cell_trains_as_the_job_does(tmp_path, cache):
     assert len(shown["image/png"]) == 1  # one picture, drawn anew
     assert "right of 8" in "".join(shown["text/html"])
     job = tmp_path / "job"
-    assert experiment.train(load_profile(tmp_path / "profile.yaml"), "both", 0, job, cache) == record
+    assert experiment.train_variant(load_profile(tmp_path / "profile.yaml"), "both", 0, job, cache) == record
     folders = tmp_path / "both" / "seed0", job
     ours, theirs = (load_file(folder / "model" / "adapter_model.safetensors") for folder in folders)
     assert all(ours[name].equal(theirs[name]) for name in ours | theirs)

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 from scipy.stats import ttest_1samp
 
-from gdro import METHODS as REGISTERED
-from gdro import Method
+from gdro import METHODS, Method
 from gdro.methods.arms import best_joint_arms
-from gdro.toy import METHODS, Game, World, maps, play
+from gdro.toy import ARRAY_METHODS, Game, World, maps, play
 from gdro.toy.engine import Table, answer_pulls, greedy_rollouts, sampled_answers
 from gdro.toy.plain import PlainGame
 
@@ -81,17 +80,17 @@ def test_an_own_method_plays_beside_the_others_by_object_and_by_name(monkeypatch
     np.testing.assert_allclose(own[:, 0], grpo[:, 0])
     assert np.abs(own[:, 2] - grpo[:, 2]).max() > 1e-3
     np.testing.assert_array_equal(grpo, play(Game(), [3, 4], [0, 6, 12]).accuracy[0])
-    monkeypatch.setitem(REGISTERED, "toy-failures", Failures)
+    monkeypatch.setitem(METHODS, "toy-failures", Failures)
     by_name = play(Game(method="toy-failures"), [3, 4], [0, 6, 12])
     np.testing.assert_array_equal(by_name.accuracy[0], own)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ARRAY_METHODS)
 def test_a_game_does_not_depend_on_company_blocks_threads_or_checkpoints(method, monkeypatch):
     games = [Game(World(tail=0.0, spread=1.0), method), Game(method="grpo", step_size=16.0)]
     games += [Game(World(tail=1.5, spread=3.0), method, step_size=32.0)]
     seeds = [4, 17, 20, 33, 1]
-    monkeypatch.setattr("gdro.toy.COLUMNS", 4)
+    monkeypatch.setattr("gdro.toy.GAMES_PER_BLOCK", 4)
     together = play(games, seeds, [0, 5, 12], threads=2)
     monkeypatch.undo()
     for g, game in enumerate(games):
@@ -102,7 +101,7 @@ def test_a_game_does_not_depend_on_company_blocks_threads_or_checkpoints(method,
 
 
 def test_games_of_a_seed_see_the_same_random_numbers():
-    begin = play([Game(method=method) for method in METHODS], [5], [0])
+    begin = play([Game(method=method) for method in ARRAY_METHODS], [5], [0])
     changed = play([Game(), Game(num_bins=10), Game(n_max=12), Game(rollout_eta=2.0)], [3], [10])
     assert np.ptp(begin.accuracy, axis=0).max() == 0
     assert np.ptp(changed.accuracy, axis=0).max() == 0

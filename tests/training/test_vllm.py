@@ -22,7 +22,7 @@ from tiny_run import arguments, half_right, make_base, make_task, make_trainer
 from gdro.study import evaluate
 from gdro.study.evaluate import evaluate_model
 from gdro.study.profiles import EvaluationChoice
-from gdro.tasks import prompt_ids
+from gdro.tasks import prompt_token_ids
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.training.models import stop_tokens
 
@@ -107,7 +107,7 @@ def test_greedy_completions_are_those_of_transformers(model_folder, tmp_path):
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
 
-    greedy = {"ids": prompt_ids(tokenizer, PROMPTS), "most": 16, "samples": 1, "top_k": 1}
+    greedy = {"ids": prompt_token_ids(tokenizer, PROMPTS), "most": 16, "samples": 1, "top_k": 1}
     theirs = sample(tmp_path / "model", tokenizer, **greedy)
     ours = sample_with_vllm(tmp_path / "out.json", tmp_path / "model", **greedy)
     assert ours == theirs
@@ -126,7 +126,7 @@ def test_pass_rates_are_those_of_transformers(base, tmp_path):
         texts = tokenizer.batch_decode([row for rows in tokens for row in rows], skip_special_tokens=True)
         return np.reshape(half_right(texts, answers), (len(rows), 64)).mean(axis=1)
 
-    ids = prompt_ids(tokenizer, [row["prompt"] for row in rows])
+    ids = prompt_token_ids(tokenizer, [row["prompt"] for row in rows])
     plain = {"ids": ids, "samples": 64, "most": 8}
     cut = plain | {"temperature": 1.3, "top_p": 0.8, "top_k": 3}
     found = [sample_with_vllm(tmp_path / "out.json", base, seed=6, **call) for call in (plain, cut, plain)]
@@ -145,7 +145,7 @@ def test_pass_rates_are_those_of_transformers(base, tmp_path):
 
 def test_a_chat_is_completed_up_to_its_answer():
     tokenizer = byte_tokenizer()
-    (ids,) = prompt_ids(tokenizer, [CHAT])
+    (ids,) = prompt_token_ids(tokenizer, [CHAT])
     assert tokenizer.decode(ids) == "user: Say something.\nassistant: "
 
 
@@ -227,7 +227,7 @@ def test_padding_that_is_also_the_end_is_not_counted(model_folder, tmp_path):
     tokens = []
     for pad in ("<pad>", "<eos>"):
         tokenizer.pad_token = pad
-        ids = prompt_ids(tokenizer, PROMPTS)
+        ids = prompt_token_ids(tokenizer, PROMPTS)
         sampled = sample(tmp_path, tokenizer, ids, 30, samples=20, temperature=5.0)
         tokens.append([row for rows in sampled for row in rows])
     assert tokens[0] == tokens[1]
