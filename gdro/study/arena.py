@@ -60,7 +60,8 @@ SCORE_COLUMNS = [
     "pass_at_8",
 ]
 SCORE_COLUMNS += ["worst_family", "training_mix_mean", "seconds", "controller_seconds"]  # of scores.csv
-ORACLES = {"family_even": "groups", "oracle": "rates"}  # the option in which each gets what `_oracle` knows
+# the options in which methods that are or hold an oracle get what `_oracle` knows
+ORACLES = {"family_even": ("groups",), "oracle": ("rates",), "composed": ("groups", "rates")}
 BASE_WORK = 8  # what making a base costs, in runs: for the time left
 
 
@@ -107,7 +108,7 @@ def arena_controller(
     """The controller of a method as spelled on the command line; `known` holds options for oracles."""
     name, *pairs = method.split(":")
     check_choice("method", name, tuple(METHODS))
-    options: dict[str, Any] = {ORACLES[name]: known[ORACLES[name]]} if known and name in ORACLES else {}
+    options: dict[str, Any] = {key: known[key] for key in ORACLES.get(name, ())} if known else {}
     for pair in pairs:
         key, _, text = pair.partition("=")
         *outer, key = key.split(".")
