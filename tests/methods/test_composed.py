@@ -5,7 +5,7 @@ import pytest
 
 from gdro import GDROController
 from gdro.methods.base import make_method
-from gdro.study.arena import arena_controller
+from gdro.study.arena import Settings, arena_controller, batch_shape
 
 UIDS, RATES = np.arange(60), np.linspace(0, 1, 60)
 
@@ -36,7 +36,7 @@ def played(controller, steps=5):
         ("grpo", "composed"),
         ("mopps", "composed:draw=mopps"),
         ("vip", "composed:rollouts=vip"),
-        ("dars", "composed:rollouts=dars"),
+        ("dars", "composed:rollouts=dars:advantages=dars"),
         ("f_grpo:gamma=2", "composed:weights.f_grpo.gamma=2"),
         ("pkpo:k=4", "composed:advantages.pkpo.k=4"),
         ("pivotal", "composed:draw=pivotal:advantages=pivotal"),
@@ -69,6 +69,45 @@ def test_an_oracle_that_draws_gets_what_it_must_know():
         controller = arena_controller(spelled, 4, 0, known)
         assert getattr(controller.method.draw_part, option) is known[option]
         played(controller)
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        *("pivotal:pool=0", "pivotal:epsilon=1", "pivotal:k=8", "pkpo:k=4"),
+        "composed:draw=pivotal:advantages.pooled.mute=false",
+        *("composed:draw=family_even:advantages=pooled", "composed:draw.oracle.k=16:advantages=pooled"),
+        "composed:draw=pivotal:rollouts=dars:advantages=dars",
+        "composed:draw.power.a=1:draw.power.b=1:advantages=pooled",
+        "composed:draw.power.a=0:draw.power.b=4:advantages=pooled",
+        "composed:draw=pivotal:advantages=dr_grpo",
+        "composed:draw.pivotal.k=3:advantages.pkpo.k=4",
+    ],
+)
+def test_the_parts_of_the_evidence_are_spelled(spelled):
+    known = {"groups": dict.fromkeys(UIDS.tolist(), "a"), "rates": lambda keys: RATES[keys]}
+    assert len(played(arena_controller(spelled, 4, 0, known), 2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("spelled", "alone", "prompts", "mean"),
+    [
+        ("grpo", "grpo", 32, 4),
+        ("spo:prompts=128", "spo", 128, 1),
+        ("dars:prompts=48:schedule=hardness", "dars:schedule=hardness", 48, 128 / 48),
+        ("composed:draw=pivotal:prompts=16", "composed:draw=pivotal", 16, 8),
+    ],
+)
+def test_a_step_spends_the_same_on_other_numbers_of_prompts(spelled, alone, prompts, mean):
+    assert batch_shape(spelled, Settings()) == (alone, prompts, mean)
+    controller = arena_controller(alone, mean, 0)
+    assert controller.plan(np.arange(prompts)).rollouts.sum() <= 128
+
+
+@pytest.mark.parametrize("prompts", ["0", "129", "4.5", "many"])
+def test_prompts_of_a_step_must_share_its_rollouts(prompts):
+    with pytest.raises(ValueError, match=r"prompts must be an integer in \[1, 128\], got .*'grpo:prompts="):
+        batch_shape(f"grpo:prompts={prompts}", Settings())
 
 
 @pytest.mark.parametrize(
