@@ -75,6 +75,13 @@ def test_the_best_by_a_score_are_drawn(name, options, drawn):
     assert set(method_of(name, **options).draw(pool, 2, np.random.default_rng(0))) == drawn
 
 
+def test_mopps_looks_at_some_candidates_for_each_prompt():
+    pool, rng = prompts_of([0.5, 0.1, 0.1, 0.1]), np.random.default_rng(0)
+    first = [0 in method_of("mopps", candidates=2).draw(pool, 1, rng) for _ in range(4000)]
+    assert np.mean(first) == pytest.approx(0.5, abs=0.025)  # among two of four
+    assert set(method_of("mopps", candidates=1).draw(pool, 4, rng)) == {0, 1, 2, 3}
+
+
 @pytest.mark.parametrize("name", ["mopps", "vade"])
 def test_thompson_sampling_explores_what_is_uncertain(name):
     pool = prompts_of([0.7, 0.5, 0.5, 0.5])  # the first for sure, the others without data
