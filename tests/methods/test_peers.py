@@ -111,8 +111,7 @@ def test_prompts_are_drawn_in_proportion(name, options, rates, weight):
 
 
 def test_power_draws_are_posterior_means():
-    pool = prompts_of([0.5] * 3)
-    pool.successes_P[:], pool.failures_P[:] = [1.0, 0.0, 2.5], [2.0, 7.0, 0.0]
+    pool = batch_of([0], [0], [0], successes=np.array([1.0, 0.0, 2.5]), failures=np.array([2.0, 7.0, 0.0]))
     for k in (2, 5, 16):
         expected = pivotal_value(pool.alpha_P, pool.beta_P, k)
         assert method_of("power", a=1, b=k - 1).values(pool) == pytest.approx(expected)
