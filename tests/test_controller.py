@@ -223,7 +223,7 @@ def test_signals_and_averages_by_hand(signal, averaging, expected):
     give_record(controller, [0, 1], [0, 0])
     rollouts = [0, 0, 0, 0, 1, 1], [1, 1, 0, 1, 0, 0]
     controller.observe(controller.plan([0, 1]), *rollouts, losses=[1, 2, 3, 4, 10, 10])
-    assert controller.method.prompt.scores()[0] == pytest.approx(expected)
+    assert controller.method.prompt_gdro.scores()[0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("signal", "needed"), [("failure_rate", False), ("surrogate", True)])
@@ -231,7 +231,7 @@ def test_losses_are_minus_the_advantages_by_default(signal, needed):
     controller = GDROController("prompt", bins=SHARP, prompt={"ema": 1.0}, signal=signal)
     assert controller.needs_losses is needed
     controller.observe(controller.plan([0]), [0] * 4, [1, 1, 0, 1])
-    assert controller.method.prompt.scores()[0] == pytest.approx(0.0 if needed else 0.25)
+    assert controller.method.prompt_gdro.scores()[0] == pytest.approx(0.0 if needed else 0.25)
 
 
 def test_rewards_of_plus_and_minus_one_serve_as_well():
@@ -239,7 +239,7 @@ def test_rewards_of_plus_and_minus_one_serve_as_well():
     for given_rewards, threshold in ((rewards, 0.0), (2 * rewards - 1, 0.0), (rewards + 5, 5.5)):
         controller = GDROController("prompt", success_threshold=threshold)
         controller.observe(controller.plan([0, 1]), [0, 0, 0, 1, 1, 1], given_rewards)
-        seen.append(controller.method.prompt.weights().tolist())
+        seen.append(controller.method.prompt_gdro.weights().tolist())
     assert seen[0] == seen[1] == seen[2]
 
 
@@ -247,7 +247,7 @@ def test_arm_losses_come_from_prompts_that_played_the_arm():
     """A first visit gets n̄ whatever arm its bin plays, so its loss says nothing of that arm."""
     rollout = {"utility": "loss", "ema": 1.0, "bonus": 0.0, "price_lr": 0.0}
     controller = GDROController("rollout", bins=SHARP, rollout=rollout)
-    game = controller.method.rollout
+    game = controller.method.rollout_gdro
     play(controller, 0, [0, 1, 2, 3], [0.5] * 4)
     assert not game.visits_BN.any()
 
@@ -272,7 +272,7 @@ def test_the_printed_price_never_moves_even_with_prompts_not_seen_and_rollouts_l
     controller = trained(steps=10, batch=14, method="rollout", mean_rollouts=mean, rollout=rollout)
     plan = controller.plan(np.arange(14))
     controller.observe(plan, [0, 0, 1], [1, 0, 1])
-    assert (controller.method.rollout.price == 0.0) == (driver == "realized")
+    assert (controller.method.rollout_gdro.price == 0.0) == (driver == "realized")
 
 
 def test_all_unseen_leave_no_trace_in_the_games_until_they_have_an_estimate():
@@ -280,7 +280,7 @@ def test_all_unseen_leave_no_trace_in_the_games_until_they_have_an_estimate():
     _, batch = play(controller, 0, [0, 1], [0.5, 0.5])  # four rollouts each, and k = 8 of them are needed
     assert batch.row["unseen"] == 2
     assert batch.row["share"] == [0.0] * 10
-    assert not controller.method.prompt.visits_B.any()
+    assert not controller.method.prompt_gdro.visits_B.any()
 
 
 # Advantages and weights
@@ -313,7 +313,7 @@ def test_weights_are_those_of_the_bins(scale):
     give_record(controller, [0, 1], [0, 10])
     plan = controller.plan([1, 99, 0])  # two rollouts are too few for an estimate of 99
     weights = controller.observe(plan, [0, 0, 1, 1, 2, 2], [1, 1, 1, 0, 0, 0]).weights
-    omega = controller.method.prompt.weights()
+    omega = controller.method.prompt_gdro.weights()
     mean = (omega[0] + omega[4]) / 2
     assert omega[0] > omega[4]
     assert weights == pytest.approx(np.array([omega[4], mean, omega[0]]) / (mean if scale == "mean" else 1))
@@ -354,13 +354,13 @@ def drawing_controller(seed=0):
     """Bins of 10, 20, 30 and 40 prompts and 20 not seen, with q far from the shares."""
     controller = GDROController("prompt", bins=SHARP, action="resample", seed=seed)
     give_record(controller, list(range(100)), [0] * 10 + [3] * 20 + [5] * 30 + [10] * 40)
-    controller.method.prompt.update([0, 1, 2, 4], [2.0, 1.0, 0.5, 0.0])
+    controller.method.prompt_gdro.update([0, 1, 2, 4], [2.0, 1.0, 0.5, 0.0])
     return controller
 
 
 def test_draws_follow_the_bin_probabilities_and_leave_unseen_prompts_their_share():
     controller = drawing_controller()
-    q = controller.method.prompt.probabilities()
+    q = controller.method.prompt_gdro.probabilities()
     q[3] = 0  # bin 3 has no prompts
     expected = np.append(100 / 120 * q / q.sum(), 20 / 120)
     drawn = []
@@ -435,9 +435,9 @@ def test_the_presets_are_as_stated_and_can_be_overridden():
     has(printed, needs_losses=True)
     has(printed.bins, k=8, history=50, hysteresis=0.03, estimator="any_of_k")
     has(printed.method, signal="surrogate", averaging="prompt", weight_scale="none")
-    has(printed.method.prompt, eta=2.0, gamma=0.01, ema=0.12, max_weight=15.0, debias=False, share_floor=0.05)
-    has(printed.method.rollout, n_min=2, n_max=12, eta=0.65, ema=0.4, price_lr=0.05)
-    has(printed.method.rollout, utility="loss", selection="argmax", joint="bins", price_driver="realized")
+    has(printed.method.prompt_gdro, eta=2.0, gamma=0.01, ema=0.12, max_weight=15.0, debias=False, share_floor=0.05)
+    has(printed.method.rollout_gdro, n_min=2, n_max=12, eta=0.65, ema=0.4, price_lr=0.05)
+    has(printed.method.rollout_gdro, utility="loss", selection="argmax", joint="bins", price_driver="realized")
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def seasoned(method="rollout", bins=SHARP, **settings):
     """Two bins, 0–3 hard and noisy, 4–7 easy and without noise, and a variance to tell them apart."""
     controller = GDROController(method, bins=bins, **settings)
     controller.bins.update(np.arange(8), [0] * 4 + [10] * 4, [10] * 8)
-    controller.method.rollout.update([4, 4], [4, 4], [0.25, 0.01])
+    controller.method.rollout_gdro.update([4, 4], [4, 4], [0.25, 0.01])
     return controller
 
 
@@ -96,7 +96,7 @@ def test_03_arm_scores_and_price_are_updated_every_step(utility, monkeypatch):
         controller = GDROController("rollout", bins=SHARP, rollout={"utility": utility})
         controller.bins.update(np.arange(8), [0] * 4 + [10] * 4, [10] * 8)
         for step in range(5):
-            game = controller.method.rollout
+            game = controller.method.rollout_gdro
             scores, price = game.losses(), game.price
             play(controller, step, np.arange(8), np.linspace(0.1, 0.9, 8))
             assert not np.array_equal(game.losses(), scores)
@@ -112,7 +112,7 @@ def test_04_the_price_is_driven_by_the_demand():
 
     def check(driver):
         controller = seasoned(rollout={"price_driver": driver, "price_lr": 0.5})
-        before = controller.method.rollout.price
+        before = controller.method.rollout_gdro.price
         row = play(controller, 0, np.arange(8), np.full(8, 0.5))[1].row
         assert sum(row["rollouts"]) / 2 == 4  # the budget was met exactly
         assert row["demand"] != 4
@@ -225,9 +225,9 @@ def test_10_one_step_moves_every_average_once(monkeypatch):
         controller = GDROController("both", bins=SHARP, prompt={"debias": False, "ema": 0.12})
         controller.bins.update(uids, [0] * 4 + [10] * 4, [10] * 8)
         play(controller, 0, uids, np.zeros(8))
-        assert controller.method.prompt.scores() == pytest.approx([0.12, 0.12])
-        assert controller.method.prompt.visits_B.tolist() == [1, 1]
-        assert (controller.method.rollout.visits_BN == 1).all()
+        assert controller.method.prompt_gdro.scores() == pytest.approx([0.12, 0.12])
+        assert controller.method.prompt_gdro.visits_B.tolist() == [1, 1]
+        assert (controller.method.rollout_gdro.visits_BN == 1).all()
 
     check()
     once = PromptGDRO.update
@@ -268,7 +268,7 @@ def test_12_an_unseen_prompt_is_a_state_of_its_own(monkeypatch):
         # ten rollouts make an outcome, so that the new prompts are still without one afterwards
         blocks = SHARP | {"estimator": "any_of_k", "k": 10}
         controller = seasoned("both", blocks, weight_scale="none")
-        controller.method.prompt.update([0, 1], [1.0, 0.0])
+        controller.method.prompt_gdro.update([0, 1], [1.0, 0.0])
         uids = [0, 1, 2, 3, 4, 5, 6, 7, 98, 99]
         assert controller.bins.assign([99]).tolist() == [UNSEEN]
         plan = controller.plan(uids)

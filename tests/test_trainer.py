@@ -142,8 +142,8 @@ def test_printed_surrogate_on_policy_is_the_kl_alone(base, tmp_path):
     choices = {"gdro_method": "prompt", "gdro_options": {"signal": "surrogate"}}
     with_kl = trained(base, tmp_path / "a", beta=0.5, **choices)
     without = trained(base, tmp_path / "b", **choices)
-    assert np.abs(without.controller.method.prompt.scores()).max() < 1e-6
-    assert with_kl.controller.method.prompt.scores().max() > 1e-4
+    assert np.abs(without.controller.method.prompt_gdro.scores()).max() < 1e-6
+    assert with_kl.controller.method.prompt_gdro.scores().max() > 1e-4
 
 
 @pytest.mark.slow
