@@ -168,16 +168,18 @@ class GDROController(Saved):
         check_int("size", size, 1)
         if not len(uids):
             raise ValueError("uids must not be empty; give the uids of the whole data set")
-        with self._lock, self._all_or_nothing():
+        with self._lock:
             if self._pool is None or self._pool[0] is not uids:
                 order_D = uids.order().astype(np.int32)
                 rows_D = self.bins.rows(uids)[order_D].astype(np.int32)
                 self._pool = (uids, order_D, uids.keys[order_D], rows_D)
             _, order_D, keys_D, rows_D = self._pool
-            drawn = self.method.draw(self._prompts(keys_D, rows_D), size, self._rng(self.planned, DRAW))
-            if drawn is None:
-                return None
-            return order_D[self._held_to("draw", drawn, size, 0, len(uids) - 1, whole=True)].astype(np.int64)
+            with self._all_or_nothing():
+                drawn = self.method.draw(self._prompts(keys_D, rows_D), size, self._rng(self.planned, DRAW))
+                if drawn is None:
+                    return None
+                places = self._held_to("draw", drawn, size, 0, len(uids) - 1, whole=True)
+            return order_D[places].astype(np.int64)
 
     def plan(self, uids: ArrayLike | Uids) -> Plan:
         """Rollouts for each prompt of a batch; they sum to mean_rollouts × P, exactly.
@@ -295,10 +297,12 @@ class GDROController(Saved):
             self.step += 1
             return Observed(weights_P, weighted_R, row, bool(ready))
 
-    def _returned(self, plan: Plan, *rollouts: ArrayLike | None) -> tuple[Batch, Returned]:
+    def _returned(
+        self, plan: Plan, group_ids: ArrayLike, rewards: ArrayLike, losses: ArrayLike | None = None
+    ) -> tuple[Batch, Returned]:
         """What came back for a plan, as a batch before any bin moves, and how it was sorted."""
         planned_P, known = self._planned(plan), plan.prompts
-        back = sorted_returns(plan.order_P, planned_P, *rollouts)
+        back = sorted_returns(plan.order_P, planned_P, group_ids, rewards, losses)
         correct_R = back.rewards_R > self.success_threshold
         # rows and bins are those of when it was planned; counts are of now, after other plans' visits
         rows_K, bins_K = known.rows_P[back.present_K], known.bins_P[back.present_K]
@@ -335,8 +339,9 @@ class GDROController(Saved):
     # The method's answers
 
     def _all_or_nothing(self, batch: Batch | None = None) -> AbstractContextManager[None]:
-        """Restores the method, and the bins and memo of a batch's prompts, if the block raises an error."""
-        undos = [self.method.undo()]
+        """Restores the method, the known uids, and a batch's bins and memo, if the block raises an error."""
+        table = vars(self.bins.table)  # of which `add` replaces the arrays, and changes none
+        undos = [self.method.undo(), partial(table.update, dict(table))]
         if batch is not None:
             undos.append(self.bins.undo(batch.rows_P))
             undos += [batch.memo.clear, partial(batch.memo.update, dict(batch.memo))]

@@ -257,7 +257,7 @@ def test_11_difficulty_does_not_depend_on_the_rollouts_allotted():
         return bins.pass_at_k(np.arange(500))
 
     check(partial(ours, DifficultyBins().estimator))
-    check(partial(ours, GDROController(preset="paper").bins.estimator))
+    check(partial(ours, GDROController("both", preset="paper").bins.estimator))
     assert fails(check, lambda hits_VP, n: (hits_VP > 0).mean(axis=0))  # any of the n allotted
 
 
@@ -358,7 +358,7 @@ def test_17_the_state_is_saved_and_restored_bit_for_bit(preset, tmp_path):
         return [play(controller, step, np.arange(12), rates)[1].row for step in range(5, 9)]
 
     def check(carry):
-        controller, resumed = GDROController(preset=preset), GDROController(preset=preset)
+        controller, resumed = (GDROController("both", preset=preset) for _ in range(2))
         for step in range(5):
             play(controller, step, np.arange(12), rates)
         carry(controller, resumed)
@@ -375,7 +375,7 @@ def test_17_the_state_is_saved_and_restored_bit_for_bit(preset, tmp_path):
 def test_18_every_rank_makes_the_same_plan_or_an_error():
     """Controllers fed the same data agree in everything; one fed a part of it refuses."""
     uids, rates = [f"p{i}" for i in range(12)], np.linspace(0.1, 0.9, 12)
-    ranks = [GDROController(rollout={"utility": "loss"}) for _ in range(2)]
+    ranks = [GDROController("rollout", rollout={"utility": "loss"}) for _ in range(2)]
     for step in range(6):
         batches = [play(rank, step, uids, rates)[1] for rank in ranks]
         assert batches[0].row == batches[1].row

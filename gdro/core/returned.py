@@ -39,13 +39,9 @@ def sorted_returns(
     rewards: ArrayLike,
     losses: ArrayLike | None = None,
 ) -> Returned:
-    """Rollouts as a trainer gives them, in the order of their prompts' keys; ValueError if they do not fit.
+    """Rollouts as a trainer gives them, (R,) each, in the order of their prompts' keys.
 
-    Args:
-        order_P: positions of the plan's prompts by key.
-        planned_P: rollouts that each prompt may bring, by position.
-        group_ids: (R,) position of each rollout's prompt.
-        rewards, losses: (R,).
+    ValueError if they do not fit the plan: `planned_P` rollouts at most of each prompt, by position.
     """
     remedy = "scale them, and leave out what is not finite"
     rewards_R = check_array("rewards", rewards, low=-LARGEST, high=LARGEST, remedy=remedy)
@@ -57,7 +53,7 @@ def sorted_returns(
         )
     where = "give each rollout the position of its prompt in plan.uids"
     group_ids_R = check_array("group_ids", group_ids, size, 0, prompts - 1, whole=True, remedy=where)
-    losses_R = losses
+    losses_R = None
     if losses is not None:
         losses_R = check_array("losses", losses, size, -LARGEST, LARGEST, remedy=remedy)
     trials_P = np.bincount(group_ids_R, minlength=prompts)
