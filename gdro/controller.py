@@ -11,7 +11,6 @@ method raises an error, changes nothing. All calls can come from several threads
 Axes: P prompts of a plan, K those of them that came back, R rollouts, B bins, D prompts of the data set.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -33,6 +32,7 @@ from gdro.core.returned import Returned, sorted_returns
 from gdro.core.saved import Saved, all_or_nothing
 from gdro.methods import Batch, Method, Prompts, Run
 from gdro.methods.base import make_method, read_only
+from gdro.methods.record import row_of
 
 PRESETS: dict[str, dict[str, Any]] = {
     # on pass@8 a prompt solved half the time (.996) shares a bin with one always solved; not on pass@1
@@ -40,7 +40,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"k": 8, "history": 50, "estimator": "any_of_k"},
 }
 PLAN, DRAW, EXTEND = range(3)  # random streams of one step
-ASKED = {"weight", "probability", "price", "demand"}  # entries of a row that a method's report may replace
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +113,7 @@ class GDROController(Saved):
         check_choice("preset", preset, tuple(PRESETS))
         self.success_threshold = check_number("success_threshold", success_threshold)
         self.method = make_method(method, preset, options)
-        self.preset, self.name = preset, self.method.name or type(self.method).__name__
+        self.preset, self.name = preset, self.method.label
         if bins is None or isinstance(bins, Mapping):
             bins = {**PRESETS[preset], **(bins or {})}
         self.bins = bins if isinstance(bins, DifficultyBins) else build("bins", DifficultyBins, bins)
@@ -279,8 +278,7 @@ class GDROController(Saved):
                 weights_K = self._held_to("weights", self.method.weights(batch), len(batch), 0, LARGEST)
                 answer, size = self.method.advantages(batch), len(batch.rewards_R)
                 advantages_R = self._held_to("advantages", answer, size, -LARGEST, LARGEST)
-                row = {"step": self.step} | row_of(batch, weights_K)
-                row |= self._report(row)
+                row = row_of(self.method, self.step, batch, weights_K)
                 ready = self.method.ready(batch)
                 if not isinstance(ready, bool | np.bool_):
                     wanted = "must be True or False"
@@ -306,14 +304,9 @@ class GDROController(Saved):
         correct_R = back.rewards_R > self.success_threshold
         # rows and bins are those of when it was planned; counts are of now, after other plans' visits
         rows_K, bins_K = known.rows_P[back.present_K], known.bins_P[back.present_K]
-        successes_K, failures_K = self.bins.beliefs.counts(rows_K)
+        now = vars(self._prompts(known.keys_P[back.present_K], rows_K))
         batch = Batch(
-            keys_P=known.keys_P[back.present_K],
-            rows_P=rows_K,
-            bins_P=bins_K,
-            successes_P=successes_K,
-            failures_P=failures_K,
-            memo=known.memo,
+            **now | {"bins_P": bins_K, "memo": known.memo},
             rollouts_P=planned_P[back.position_K],
             trials_P=back.trials_K,
             hits_P=np.bincount(back.group_ids_R[correct_R], minlength=len(rows_K)),
@@ -352,20 +345,6 @@ class GDROController(Saved):
         name = f"{what} of method {self.name!r}"
         return check_array(name, values, (size,), *bounds, whole=whole, remedy="fix the method")
 
-    def _report(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The method's own entries of a row, checked."""
-        report = self.method.report()
-        try:
-            json.dumps(report, allow_nan=False)
-            if not report.keys() & row.keys() <= ASKED:
-                raise ValueError(f"{sorted(report.keys() & row.keys() - ASKED)} are the controller's")
-        except (TypeError, ValueError, AttributeError) as error:
-            raise ValueError(
-                f"report of method {self.name!r} must be a dictionary of finite JSON values under names of "
-                f"its own or {sorted(ASKED)}, got {report!r} ({error}); fix the method"
-            ) from error
-        return report
-
     def _prompts(self, keys_P: np.ndarray, rows_P: np.ndarray) -> Prompts:
         successes_P, failures_P = self.bins.beliefs.counts(rows_P)
         return Prompts(
@@ -395,35 +374,6 @@ class GDROController(Saved):
 
     def check_loaded(self) -> None:
         check_int("the saved number of plans", self.planned, self.step, remedy="use a whole checkpoint")
-
-
-def row_of(batch: Batch, weights_P: np.ndarray) -> dict[str, Any]:
-    """The entries that a record's row has for any method.
-
-    Plain values; lists have one value for each bin, None where no prompt of the batch was in it.
-    """
-    size, bins = batch.run.num_bins + 1, batch.bins_P + 1  # [0]: without a bin
-    counts_B = np.bincount(bins, minlength=size)[1:].tolist()
-
-    def by_bin(values_P: np.ndarray, sizes_B: list) -> list[float | None]:
-        sums_B = np.bincount(bins, values_P, size)[1:].tolist()
-        return [s / n if n else None for s, n in zip(sums_B, sizes_B, strict=True)]
-
-    known_P = batch.trials_P > 1  # a single rollout has no variance
-    known_B = np.bincount(bins, known_P, size)[1:].tolist()
-    variance_B = by_bin(np.where(known_P, batch.variance_P, 0.0), known_B)
-    return {
-        "unseen": int((batch.bins_P < 0).sum()),
-        "share": [n / len(batch) for n in counts_B],
-        "weight": by_bin(weights_P, counts_B),
-        "probability": None,
-        "rollouts": by_bin(batch.trials_P, counts_B),
-        "success": by_bin(batch.hits_P / batch.trials_P, counts_B),
-        "deviation": [None if v is None else math.sqrt(v) for v in variance_B],
-        "price": None,
-        "demand": None,
-        "mean_reward": float(batch.rewards_R.mean()),
-    }
 
 
 def make_controller(

@@ -187,6 +187,11 @@ class Method(Saved):
     rounds: bool = False  # whether `allocate` may leave budget for `extend`
     presets: ClassVar[dict[str, dict[str, Any]]] = {}  # options by the name of a preset
 
+    @property
+    def label(self) -> str:
+        """The registered name, or that of the class."""
+        return self.name or type(self).__name__
+
     def start(self, run: Run) -> None:
         """Called once by the controller, before anything else; makes the state."""
         self.run = run
@@ -273,8 +278,7 @@ def make_method(method: str | Method, preset: str, options: Mapping[str, Any]) -
     """A method from its name, or the object itself; options override those of the preset."""
     if isinstance(method, Method):
         if hasattr(method, "run"):
-            name = method.name or type(method).__name__
-            raise ValueError(f"method {name!r} serves another controller; make a new one for each")
+            raise ValueError(f"method {method.label!r} serves another controller; make a new one for each")
         if options:
             raise ValueError(f"options must be given to the method's own constructor, got {sorted(options)}")
         return method

@@ -376,8 +376,8 @@ def test_what_a_hook_is_given_is_whole_and_read_only():
         with pytest.raises(AttributeError):
             one.bins_P = np.zeros(4)
     first, second = given[2:4], given[6:8]
-    assert [one.bins_after_P.tolist() for one in first] == [[-1] * 4, [9] * 4]  # in `extend` no bin has moved
-    assert [one.bins_P.tolist() for one in first + second] == [[-1] * 4, [9] * 4, [9] * 4, [9] * 4]
+    assert [one.bins_after_P.tolist() for one in first] == [[-1] * 4, [8] * 4]  # in `extend` no bin has moved
+    assert [one.bins_P.tolist() for one in first + second] == [[-1] * 4, [8] * 4, [8] * 4, [8] * 4]
     assert [one.first_visit_P.all() for one in first + second] == [True, True, False, False]
 
 
