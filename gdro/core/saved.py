@@ -78,12 +78,13 @@ class Saved:
             raise ValueError(f"{what} must be a finite {wanted}, got {theirs!r}; use a whole checkpoint")
         return setattr(self, name, theirs)
 
-    def kinds(self) -> dict[str, str | None]:
+    def kinds(self) -> dict[str, Any]:
         """What each attribute in `state` is, in words; ValueError if a checkpoint could not hold one."""
-        kinds = {
-            name: kind_of(getattr(self, name, None), name in self.by_prompt)
-            for name in dict.fromkeys((*self.state, *self.by_prompt))
-        }
+        kinds: dict[str, Any] = {}
+        for name in (*self.state, *self.by_prompt):
+            value, growing = getattr(self, name, None), name in self.by_prompt
+            nested = isinstance(value, Saved) and not growing
+            kinds[name] = value.kinds() if nested else kind_of(value, growing)
         if wrong := [name for name, kind in kinds.items() if kind is None or name not in self.state]:
             raise ValueError(
                 f"{type(self).__name__}.{wrong[0]} must be an array of numbers, a count, a number, a bool or "
