@@ -46,7 +46,8 @@ from gdro.study.records import read_manifest, read_table, write_manifest, write_
 from gdro.tasks import Split, draw_chain, load_split
 from gdro.training.files import replace_text
 from gdro.training.lifetime import end_with_parent
-from gdro.training.models import import_unsloth, load_model, merged_model, tiny_base
+from gdro.training.models import load_model, merged_model, tiny_base
+from gdro.training.unsloth import import_unsloth
 
 CACHE = ".cache/bases"
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -67,7 +68,7 @@ def _start(
     """What training and evaluation start from: the base's folder or hub id, its tokenizer, the data."""
     choice = profile.model_of(variant)
     if choice.kind.startswith("unsloth") and not held_out:
-        import_unsloth()
+        import_unsloth(choice.standby)
     from transformers import AutoTokenizer
     from transformers.utils import logging
 
