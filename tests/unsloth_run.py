@@ -2,10 +2,10 @@
 
 python tests/unsloth_run.py BASE_DIR OUTPUT_DIR     # writes OUTPUT_DIR/report.json and weights
 
-It needs unsloth and no GPU. Real are Unsloth's patches of TRL (the trainer class that it writes and installs, its
-VLLMGeneration), its way to advantages, loss and step, and PEFT. Unsloth's own model classes need a GPU: the model
-is transformers', with the two switches that the trainer asks of a model. `StandInEngine` is no vLLM: it samples
-with transformers, from the shared base and the adapter that it is handed.
+It needs unsloth and no GPU. Real are Unsloth's patches of TRL (the trainer class that it writes and
+installs, its VLLMGeneration), its way to advantages, loss and step, and PEFT. Unsloth's own model classes
+need a GPU: the model is transformers', with the two switches that the trainer asks of a model.
+`StandInEngine` is no vLLM: it samples by transformers, from the shared base and the adapter it is handed.
 """
 
 import os
@@ -14,7 +14,7 @@ import sys
 os.environ["UNSLOTH_ALLOW_CPU"] = "1"
 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling its loss takes minutes on a CPU
 
-from gdro.training.unsloth import OnUnsloth, import_unsloth
+from gdro.training.unsloth import import_unsloth, rows_with_signal
 
 import_unsloth()
 # without a GPU, unsloth leaves TRL alone unless asked
@@ -29,7 +29,6 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import peft
 import tiny_run
 import torch
@@ -46,8 +45,11 @@ BINS = {"bins": {"k": 1}}  # bins on pass@1 tell this poor model's prompts apart
 
 def make(trainer_class, base, output, **changes):
     shared = {"max_steps": 9, "learning_rate": 2e-4, "lr_scheduler_type": "constant", "gdro_options": BINS}
-    trainer = tiny_run.make_trainer(trainer_class, tiny_run.arguments(GDROConfig, output, **shared | changes), base)
+    trainer = tiny_run.make_trainer(
+        trainer_class, tiny_run.arguments(GDROConfig, output, **shared | changes), base
+    )
     add_switches(trainer.model)
+    trainer._autocast_dtype = None  # its losses in float32, so that small differences can be seen
     return trainer
 
 
@@ -77,63 +79,44 @@ def three_trainings(base, folder):
     return reports
 
 
+class Watched(GDROTrainer):
+    """Keeps the inputs of each loss."""
+
+    seen: tuple = ()
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        kept = {name: value.clone() if torch.is_tensor(value) else value for name, value in inputs.items()}
+        self.seen = (*self.seen, kept)
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+
 def gradients_of_every_loss(base, folder):
     """loss → how far the gradient on rows with a signal is from that on all; and what a factor does to it."""
 
-    def gradient(trainer, inputs, factor=1.0):
+    def gradient(inputs, trim, factor=1.0):
+        trainer.args.trim_batches = trim
         trainer.model.zero_grad()
         (factor * trainer.compute_loss(trainer.model, dict(inputs))).backward()
-        return torch.cat([weight.grad.flatten() for weight in trainer.model.parameters() if weight.grad is not None])
+        grads = [weight.grad for weight in trainer.model.parameters() if weight.grad is not None]
+        return torch.cat([grad.flatten() for grad in grads])
 
-    differences = {}
+    found = {}
     for loss in LOSSES:
         options = {"loss_type": loss, "max_steps": 2, "per_device_train_batch_size": 16}
         options |= {"gradient_accumulation_steps": 2, "gdro_method": "both", "num_iterations": 2}
-        trainer = make(GDROTrainer, base, folder / f"loss-{loss}", **options)
-        seen, rows, compute = [], [], OnUnsloth.__mro__[0].compute_loss
-
-        class Seen(Exception):
-            pass
-
-        def keep(self, model, inputs, *args, **kwargs):
-            seen.append({k: v.clone() if torch.is_tensor(v) else v for k, v in inputs.items()})
-            if len(seen) == 3:  # of the second use of a generation batch, whose ratios are not one
-                raise Seen
-            return compute(self, model, inputs, *args, **kwargs)
-
-        OnUnsloth.compute_loss = keep
-        try:
-            trainer.train()
-        except Seen:
-            pass
-        finally:
-            OnUnsloth.compute_loss = compute
-        inputs = seen[-1]
-        inputs["advantages"][::3] = 0  # of prompts of one outcome
-        trainer.current_gradient_accumulation_steps = 2
-        own = type(trainer).__mro__[2].compute_loss
-
-        def count(self, model, inputs, *args, **kwargs):
-            rows.append(len(inputs["advantages"]))
-            return own(self, model, inputs, *args, **kwargs)
-
-        type(trainer).__mro__[2].compute_loss = count
-        found = {}
-        for trim in (False, True):
-            trainer.args.trim_batches = trim
-            found[trim] = gradient(trainer, inputs)
-        scaled = gradient(trainer, inputs, factor=0.5)
-        nothing = gradient(trainer, inputs | {"advantages": torch.zeros(16)})
-        type(trainer).__mro__[2].compute_loss = own
-        whole = found[False].norm()
-        differences[loss] = {
-            "difference": float((found[True] - found[False]).norm() / whole),
-            "ratio_moved": float((inputs.get("old_per_token_logps") is not None)),
-            "rows": rows,
-            "of_a_halved_loss": float((scaled - found[True]).norm() / whole),
-            "without_a_signal": float(nothing.norm()),
+        trainer = make(Watched, base, folder / f"loss-{loss}", **options)
+        trainer.train()
+        inputs = trainer.seen[0]  # the weights have moved since: no ratio is one
+        inputs["advantages"][::3] = 0
+        whole, trimmed = gradient(inputs, trim=False), gradient(inputs, trim=True)
+        nothing = inputs | {"advantages": torch.zeros(16)}
+        found[loss] = {
+            "difference": float((trimmed - whole).norm() / whole.norm()),
+            "rows": [len(rows_with_signal(i, loss)["advantages"]) for i in (inputs, nothing)],
+            "of_a_halved_loss": float((gradient(inputs, True, factor=0.5) - trimmed).norm()),
+            "without_a_signal": float(gradient(nothing, trim=True).norm()),
         }
-    return differences
+    return found
 
 
 def resumed(base, folder):
@@ -141,10 +124,8 @@ def resumed(base, folder):
     options = {"gdro_method": "both", "max_steps": 6, "save_strategy": "steps", "save_steps": 3}
     whole = make(GDROTrainer, base, folder / "whole", **options)
     whole.train()
-    for number in (3,):  # the first checkpoint alone, as a killed training leaves it
-        target = folder / "stopped" / f"checkpoint-{number}"
-        target.parent.mkdir()
-        (folder / "whole" / f"checkpoint-{number}").rename(target)
+    (folder / "stopped").mkdir()  # with the first checkpoint alone, as a killed training leaves it
+    (folder / "whole" / "checkpoint-3").rename(folder / "stopped" / "checkpoint-3")
     second = make(GDROTrainer, base, folder / "stopped", **options)
     second.train(resume_from_checkpoint=True)
     pairs = zip(weights_of(whole).values(), weights_of(second).values(), strict=True)
@@ -153,7 +134,7 @@ def resumed(base, folder):
 
 
 class StandInEngine:
-    """A stand-in for Unsloth's vLLM engine: samples by transformers from the base and the adapter it is given."""
+    """A stand-in for Unsloth's vLLM engine: samples by transformers from the base and the given adapter."""
 
     shared_weights = True
     config = SimpleNamespace(model_config=SimpleNamespace(enable_sleep_mode=False))
@@ -161,6 +142,7 @@ class StandInEngine:
 
     def __init__(self, model, tokenizer):
         self.model, self.end, self.calls = model, tokenizer.eos_token_id, []
+        self.pad = tokenizer.pad_token_id
 
     def generate(self, prompts, sampling_params, use_tqdm, lora_request=None):
         ids_R = [row["prompt_token_ids"] for row in prompts]
@@ -174,15 +156,17 @@ class StandInEngine:
             for _ in range(sampling_params["max_tokens"]):
                 call = {"input_ids": ids_RT}
                 logits = torch.func.functional_call(self.model, adapter or zeros, (), call).logits[:, -1]
-                chosen = torch.multinomial(logits.softmax(-1), 1)
+                probabilities = logits.softmax(-1)
+                probabilities[:, self.pad] = 0  # which Unsloth would take for the end of a row
+                chosen = torch.multinomial(probabilities, 1)
                 logps_RT = torch.cat([logps_RT, logits.log_softmax(-1).gather(1, chosen)], 1)
                 ids_RT = torch.cat([ids_RT, chosen], 1)
         outputs = []
         for ids, row, logps in zip(ids_R, ids_RT.tolist(), logps_RT.tolist(), strict=True):
             tokens = row[len(ids) :]
             tokens = tokens[: tokens.index(self.end) + 1] if self.end in tokens else tokens
-            said = [{t: SimpleNamespace(logprob=p, rank=1)} for t, p in zip(tokens, logps, strict=False)]
-            sample = SimpleNamespace(token_ids=tokens, logprobs=said)
+            chosen = [{t: SimpleNamespace(logprob=p, rank=1)} for t, p in zip(tokens, logps, strict=False)]
+            sample = SimpleNamespace(token_ids=tokens, logprobs=chosen)
             outputs.append(SimpleNamespace(prompt_token_ids=ids, outputs=[sample]))
         return outputs
 
@@ -212,14 +196,22 @@ def with_engine(base, folder, method="both", **changes):
 
     def load_lora(name, load_tensors=False):
         assert load_tensors
-        found = {name: weight.detach().clone() for name, weight in model.named_parameters() if "lora_" in name}
+        found = {
+            name: weight.detach().clone() for name, weight in model.named_parameters() if "lora_" in name
+        }
         return SimpleNamespace(tensors=found)
 
     model.load_lora = load_lora
     rows = tiny_run.Dataset.from_list(list(tiny_run.make_task().train))
-    return lambda: GDROTrainer(
-        model, tiny_run.half_right, args=args, train_dataset=rows, processing_class=tokenizer
-    )
+
+    def start():
+        trainer = GDROTrainer(
+            model, tiny_run.half_right, args=args, train_dataset=rows, processing_class=tokenizer
+        )
+        trainer._autocast_dtype = None
+        return trainer
+
+    return start
 
 
 def through_the_engine(base, folder):
@@ -258,15 +250,14 @@ def through_the_engine(base, folder):
     return {
         "is_the_engine": generation.llm is engine,
         "adapter_of_the_step": handed,
-        "adapter_moved": max(float((now[n] - start[n]).abs().max()) for n in now if "lora_" in n),
-        "base_moved": max(float((now[n] - start[n]).abs().max()) for n in now if "lora_" not in n),
+        "adapter_moved": max(float((now[n].detach() - start[n]).abs().max()) for n in now if "lora_" in n),
+        "base_moved": max(float((now[n].detach() - start[n]).abs().max()) for n in now if "lora_" not in n),
         "gaps": [row[gap] for row in steps],
         "gap_without_adapter": [row[gap] for row in lost.state.log_history if gap in row],
         "ratios": [row["sampling/importance_sampling_ratio/mean"] for row in steps],
         "n": sorted({call["n"] for call in engine.calls}),
         "prompts": [call["prompts"] for call in engine.calls],
         "spent": [row["rollouts_spent"] for row in trainer.record],
-        "rollouts": [row["rollouts"] for row in trainer.record],
         "merged": float((ours - theirs).abs().max()),
         "saved": sorted(path.name for path in (folder / "adapter").glob("adapter*")),
     }
@@ -298,8 +289,7 @@ def refusals(base, folder):
         os.environ["UNSLOTH_GRPO_LOSS_AGGREGATION"] = "prompt"
         return lambda: os.environ.pop("UNSLOTH_GRPO_LOSS_AGGREGATION")
 
-
-    found = {
+    return {
         "no load_lora": refused(lambda model: delattr(model, "load_lora")),
         "no wrapper": refused(no_wrapper),
         "not shared": refused(lambda model: setattr(model.vllm_engine, "shared_weights", False)),
@@ -308,7 +298,6 @@ def refusals(base, folder):
         "sampling": refused(lambda model: None, vllm_sampling_params=SimpleNamespace(min_p=0.1)),
         "sleep": refused(lambda model: None, vllm_enable_sleep_mode=True),
     }
-    return found
 
 
 def main(base, folder):

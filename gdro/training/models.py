@@ -78,14 +78,21 @@ def load_model(
 
     Raises ImportError if TRL was imported before Unsloth, and RuntimeError if the engine is missing.
     """
-    engine = {"fast_inference": fast_inference, "quantization": quantization, "standby": standby}
+    engine: dict[str, Any] = {
+        "fast_inference": fast_inference,
+        "quantization": quantization,
+        "standby": standby,
+    }
     engine["gpu_memory_utilization"] = gpu_memory_utilization
     check_choice_of_model(kind, dtype, lora, attn_implementation, **engine)
     check_int("seed", seed, 0)
     peft_config = None
     if kind.startswith("unsloth"):
         options = LORA_DEFAULTS | dict(lora or {})
-        own = {"gradient_checkpointing": gradient_checkpointing, "max_length": max_length} | engine
+        own: dict[str, Any] = {
+            "gradient_checkpointing": gradient_checkpointing,
+            "max_length": max_length,
+        } | engine
         model, tokenizer = load_with_unsloth(source, kind, seed=seed, dtype=dtype, lora=options, **own)
     else:
         import transformers
@@ -96,7 +103,7 @@ def load_model(
             options = LORA_DEFAULTS | {"target_modules": "all-linear"} | dict(lora or {})
             peft_config = peft.LoraConfig(task_type="CAUSAL_LM", **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-        how = {"dtype": dtype or "float32", "attn_implementation": attn_implementation}
+        how: dict[str, Any] = {"dtype": dtype or "float32", "attn_implementation": attn_implementation}
         model = transformers.AutoModelForCausalLM.from_pretrained(source, **how)
     from transformers import set_seed
 

@@ -243,8 +243,8 @@ def _check_parts(trainer: Any, model: Any) -> None:
         }
     if missing := [part for part, is_there in found.items() if not is_there]:
         raise RuntimeError(
-            f"Unsloth's trainer lacks: {'; '.join(missing)}. Without it, completions or losses would be wrong "
-            "in silence. Install the versions of requirements/gpu-unsloth.txt"
+            f"Unsloth's trainer lacks: {'; '.join(missing)}. Without it, completions or losses would be "
+            "wrong in silence. Install the versions of requirements/gpu-unsloth.txt"
         )
     pad, ends = trainer.processing_class.pad_token_id, trainer.eos_token_ids
     if pad in ends:

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.filterwarnings(
 PROFILES = repository() / "profiles"
 GPU_BOX = (repository() / "docs" / "gpu-box.md").read_text()
 MATH = {"task": {"kind": "math"}, "model": {"source": "some/model"}}
+ENGINE, VLLM = {"kind": "unsloth-lora", "fast_inference": True}, {"use_vllm": True, "max_steps": 6}
 DIES = """
 import os
 from pathlib import Path
@@ -283,7 +284,15 @@ def test_shipped_profiles_are_valid():
         ({"launch": {"processes": 3}}, "32 completions cannot be split among 3 processes"),
         ({"methods_from": "absent.py"}, "methods_from is 'absent.py'"),
         ({"model": {"lora": {"r": 8}}}, "lora"),
-        ({"model": {"kind": "unsloth-lora"}, "train": {"use_vllm": True, "max_steps": 6}}, "use_vllm: false"),
+        (
+            {"model": {"kind": "unsloth-lora"}, "train": {"use_vllm": True, "max_steps": 6}},
+            "both use_vllm and",
+        ),
+        (
+            {"model": ENGINE, "train": VLLM, "launch": {"processes": 2}},
+            "fast_inference needs launch.processes 1",
+        ),
+        ({"model": {"fast_inference": True}}, "fast_inference needs kind 'unsloth-lora', got 'full'"),
         (MATH | {"task": {"kind": "math", "evaluate": ["dapo"]}}, "'dapo', whose rows are trained on"),
         (MATH | {"task": {"kind": "math", "evaluate": ["math5000"]}}, "task.math.evaluate.0"),
         (MATH | {"variants": {"a": {"method": "both", "groups": "level"}}}, "groups='level'"),
