@@ -13,6 +13,7 @@ import sys
 
 os.environ["UNSLOTH_ALLOW_CPU"] = "1"
 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling its loss takes minutes on a CPU
+os.environ["UNSLOTH_MIXED_PRECISION"] = "bfloat16"  # in its words: compute in the weights' own precision
 
 from gdro.training.unsloth import import_unsloth, rows_with_signal
 
@@ -36,6 +37,7 @@ import trl
 from safetensors.torch import save_file
 from trl.generation import vllm_generation
 
+import gdro.training.unsloth
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.training.models import merged_model
 
@@ -49,7 +51,6 @@ def make(trainer_class, base, output, **changes):
         trainer_class, tiny_run.arguments(GDROConfig, output, **shared | changes), base
     )
     add_switches(trainer.model)
-    trainer._autocast_dtype = None  # its losses in float32, so that small differences can be seen
     return trainer
 
 
@@ -95,12 +96,19 @@ def gradients_of_every_loss(base, folder):
 
     def gradient(inputs, trim, factor=1.0):
         trainer.args.trim_batches = trim
+        trainer.model.train()  # as it no longer is after a training
         trainer.model.zero_grad()
         (factor * trainer.compute_loss(trainer.model, dict(inputs))).backward()
         grads = [weight.grad for weight in trainer.model.parameters() if weight.grad is not None]
         return torch.cat([grad.flatten() for grad in grads])
 
-    found = {}
+    def counted(inputs, loss_type):
+        kept = rows_with_signal(inputs, loss_type)
+        rows.append(len(kept["advantages"]))
+        return kept
+
+    gdro.training.unsloth.rows_with_signal = counted
+    found, rows = {}, []
     for loss in LOSSES:
         options = {"loss_type": loss, "max_steps": 2, "per_device_train_batch_size": 16}
         options |= {"gradient_accumulation_steps": 2, "gdro_method": "both", "num_iterations": 2}
@@ -108,14 +116,15 @@ def gradients_of_every_loss(base, folder):
         trainer.train()
         inputs = trainer.seen[0]  # the weights have moved since: no ratio is one
         inputs["advantages"][::3] = 0
+        rows, nothing = [], inputs | {"advantages": torch.zeros(16)}
         whole, trimmed = gradient(inputs, trim=False), gradient(inputs, trim=True)
-        nothing = inputs | {"advantages": torch.zeros(16)}
         found[loss] = {
             "difference": float((trimmed - whole).norm() / whole.norm()),
-            "rows": [len(rows_with_signal(i, loss)["advantages"]) for i in (inputs, nothing)],
             "of_a_halved_loss": float((gradient(inputs, True, factor=0.5) - trimmed).norm()),
             "without_a_signal": float(gradient(nothing, trim=True).norm()),
+            "rows": list(rows),  # of the three losses on rows with a signal
         }
+    gdro.training.unsloth.rows_with_signal = rows_with_signal
     return found
 
 
@@ -203,15 +212,9 @@ def with_engine(base, folder, method="both", **changes):
 
     model.load_lora = load_lora
     rows = tiny_run.Dataset.from_list(list(tiny_run.make_task().train))
-
-    def start():
-        trainer = GDROTrainer(
-            model, tiny_run.half_right, args=args, train_dataset=rows, processing_class=tokenizer
-        )
-        trainer._autocast_dtype = None
-        return trainer
-
-    return start
+    return lambda: GDROTrainer(
+        model, tiny_run.half_right, args=args, train_dataset=rows, processing_class=tokenizer
+    )
 
 
 def through_the_engine(base, folder):

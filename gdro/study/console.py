@@ -125,7 +125,7 @@ def run_profile(name: str, cores: int, runs: str | None, further: Sequence[str] 
             # should this process be killed, snakemake ends, and its jobs with it
             preexec_fn=lambda: end_with_parent(signal.SIGKILL),
         )
-    print(f"profile {name}: logs in {logs}/", flush=True)
+    print(f"profile {name}: {profile.cost}; logs in {logs}/", flush=True)
     try:
         show_progress(events, process)
     except KeyboardInterrupt:

@@ -251,6 +251,16 @@ class Profile(Strict):
         train.local_batch(self.launch.processes)
         self.controller_of(name)
 
+    @property
+    def cost(self) -> str:
+        """How many trainings a profile has, and the GPU-hours they take at most, in words."""
+        runs = len(self.variants) * len(self.seeds)
+        text = f"{runs} trainings ({len(self.variants)} variants, {len(self.seeds)} seeds)"
+        if self.gpus:
+            hours = f"{runs} × {self.gpus} GPUs × {self.hours:g} hours"
+            text += f": up to {runs * self.gpus * self.hours:,.0f} GPU-hours, {hours}"
+        return text
+
     def label(self, variant: str) -> str:
         """What tables and legends call a variant."""
         return "base" if variant == BASE else self.variants[variant].label or variant
