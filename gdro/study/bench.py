@@ -62,8 +62,8 @@ class Bench:
     ) -> Profile:
         """A profile of one variant, "check"."""
         base = {"size": "mid"} if self.devices else {"size": "tiny", "steps": 150}
-        shape = {"prompts_per_step": 64, "num_generations": 8} if self.devices else {"prompts_per_step": 16}
-        every = shape | {"max_steps": 3, "learning_rate": 1e-3, "trim_batches": True}
+        shape = {"prompts_per_step": 64, "num_generations": 8} if self.devices else {"prompts_per_step": 24}
+        every: dict[str, Any] = shape | {"max_steps": 3, "learning_rate": 1e-3, "trim_batches": True}
         every |= {"vllm_gpu_memory_utilization": 0.1, "vllm_importance_sampling_mode": "token_truncate"}
         every |= train
         fields = {
@@ -72,7 +72,9 @@ class Bench:
             "base": base,
             "model": {"source": self.source} | (model or {}),
         }
-        fields |= {"task": {"kind": "chain", "n_train": 200, "n_eval_per_family": 6}}
+        # two batches an epoch: from the third batch on, the difficulty of every prompt is known
+        prompts = {"n_train": 2 * every["prompts_per_step"], "n_eval_per_family": 6}
+        fields |= {"task": {"kind": "chain"} | prompts}
         fields |= {"train": {"save_steps": every["max_steps"]} | every}
         variant = {"method": method, "options": options or {}}
         return Profile.model_validate(fields | {"variants": {"check": variant}})

@@ -196,10 +196,11 @@ def evaluation(bench: Bench) -> Iterator[CheckResult]:
     rates, rows = [], data.rows[:30]
     for seed, name in enumerate(("hf", "vllm")):
         options = {"engine": name, "samples": 64, "gpu_memory_utilization": 0.3 if bench.devices else 0.1}
-        choice = EvaluationChoice(**options, data_parallel_size=max(bench.devices, 1) if seed else 1)
+        options["data_parallel_size"] = max(bench.devices, 1) if name == "vllm" else 1
+        choice = EvaluationChoice.model_validate(options)
         found = evaluate_model(choice, source, tokenizer, rows, data.reward, data.max_completion_tokens, seed)
         rates.append(np.array([row["successes"] / row["trials"] for row in found]))
-    pooled = sum(rates) / 2
+    pooled = (rates[0] + rates[1]) / 2
     errors = np.sqrt(2 * np.maximum(pooled * (1 - pooled), 1 / 64) / 64)
     worst = float(np.abs((rates[0] - rates[1]) / errors).max())
     measured = f"{worst:.1f} standard errors, {len(rows)} prompts × 64, mean rates {rates[0].mean():.3f}"
@@ -207,7 +208,7 @@ def evaluation(bench: Bench) -> Iterator[CheckResult]:
 
 
 def unsloth_lora(bench: Bench) -> Iterator[CheckResult]:
-    """(a), (b), (c), (e), (h): the engine has the adapter of the step; its parts are asserted at each start."""
+    """(a), (b), (c), (e), (h): the engine has the adapter of the step; each start asserts its parts."""
     bench.needs("unsloth", "vllm", gpu=True)
     yield from engine(bench, UNSLOTH, 0.03, 5.0, learning_rate=5e-3)
 

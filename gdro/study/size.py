@@ -10,6 +10,7 @@ from pathlib import Path
 from gdro.study.bench import CheckResult, verdict
 from gdro.study.profiles import Profile
 from gdro.study.records import read_manifest
+from gdro.tasks.settings import MathChoice
 
 BATCHES = 3
 
@@ -55,9 +56,11 @@ def shortened(profile: Profile, variant: str, source: str | None, folder: Path) 
         "seeds": [0],
         "train": fields["train"] | own["train"],
     }
-    if source is not None:
+    if source is not None and profile.task.kind == "math":
         fields["model"]["source"] = source
-        fields["task"]["paths"] = {profile.task.train: str(long_prompts(profile, folder / "prompts.jsonl"))}
+        fields["task"]["paths"] = {
+            profile.task.train: str(long_prompts(profile.task, folder / "prompts.jsonl"))
+        }
     return Profile.model_validate(fields), train.prompts_per_step / prompts
 
 
@@ -74,9 +77,9 @@ def random_model(source: str, folder: Path) -> str:
     return str(folder)
 
 
-def long_prompts(profile: Profile, file: Path) -> Path:
+def long_prompts(task: MathChoice, file: Path) -> Path:
     """Problems whose prompts are nearly as long as the profile allows."""
-    length = profile.task.max_prompt_tokens  # about two tokens a term
+    length = task.max_prompt_tokens  # about two tokens a term
     rows = [{"prompt": f"{i} " + "+ 1 " * int(0.4 * length), "solution": str(i)} for i in range(2000)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file

@@ -227,7 +227,7 @@ def _check_settings(model: Any, args: Any) -> None:
 def _check_parts(trainer: Any, model: Any) -> None:
     """Raise RuntimeError unless all of Unsloth that a training relies on is in place."""
     engine, own = getattr(model, "vllm_engine", None), type(trainer).__mro__
-    unsloths = next(kind for kind in own if kind.__name__ == "UnslothGRPOTrainer")
+    unsloths: Any = next(kind for kind in own if kind.__name__ == "UnslothGRPOTrainer")
     called = unsloths.compute_loss.__code__.co_names
     found = {"its loss, grpo_accumulated_loss": "grpo_accumulated_loss" in called}
     if engine is not None:
