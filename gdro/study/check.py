@@ -101,12 +101,12 @@ def resuming(bench: Bench, model: dict | None = None) -> Iterator[CheckResult]:
 
     def start(folder: Path) -> subprocess.Popen:
         command = [sys.executable, "-m", "gdro", "train", str(file), "check", "--folder", str(folder)]
-        return subprocess.Popen([*command, "--cache-dir", bench.cache_dir], start_new_session=True)
+        return subprocess.Popen([*command, "--cache-dir", bench.cache_dir])
 
     codes, killed = [start(folders[0]).wait()], start(folders[1])
     while killed.poll() is None and not list(folders[1].glob("*/checkpoint-2/gdro_ledger.json")):
         time.sleep(0.01)
-    os.killpg(killed.pid, signal.SIGKILL)
+    killed.kill()  # does nothing where it has ended by itself
     codes += [killed.wait(), start(folders[1]).wait()]
     if codes != [0, -signal.SIGKILL, 0]:
         raise RuntimeError(f"the trainings ended with {codes}, not with 0, -9 (killed), 0")
@@ -320,6 +320,7 @@ def _in_a_process(name: str, profile: str | None, cache_dir: str) -> list[CheckR
                 why = f"exit code {process.wait(SECONDS_A_CHECK)}"
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
                 why = f"took more than {SECONDS_A_CHECK:.0f} seconds"
         if answer.is_file():
             return [CheckResult(**fields) for fields in json.loads(answer.read_text())]

@@ -89,8 +89,8 @@ def check_installed(profile: Profile) -> None:
     is_sharded = "fsdp" in Path(profile.launch.config or "").stem
     if vllm and is_sharded and Version(version("trl")) < Version("1.16"):
         raise ValueError(
-            f"profile {profile.name!r} shards its weights, and then TRL before 1.16 does not bring tied ones to "
-            f"vLLM; this is {version('trl')}: install requirements/gpu.txt"
+            f"profile {profile.name!r} shards its weights, and TRL before 1.16 does not bring tied ones to "
+            f"vLLM then; this is {version('trl')}: install requirements/gpu.txt"
         )
 
 
