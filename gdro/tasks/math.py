@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdro.core.checks import check_choice
-from gdro.tasks.rewards import LETTERS, MathReward, boxed
+from gdro.tasks.rewards import LETTERS, MathReward
 
 REQUEST = "Please reason step by step, and put {} within \\boxed{{}}."
 MATH_REQUEST = REQUEST.format("your final answer")
@@ -82,7 +82,7 @@ def load_math(
             row["prompt"] = [{"role": "user", "content": row["prompt"]}]
         rows[row["uid"]] = row
     if check_answers and not spec.wrong_answers:
-        pairs = [(boxed(row["answer"]), None) for row in rows.values()]
+        pairs = [(row["answer"], None) for row in rows.values()]
         outcomes = MathReward(time_limit=ANSWER_SECONDS).verify(pairs)
         for uid in [uid for uid, outcome in zip(rows, outcomes, strict=True) if outcome != "correct"]:
             dropped.append(f"{uid}: math-verify cannot use its answer {rows.pop(uid)['answer']!r}")
