@@ -75,7 +75,7 @@ SIGNS = {
 BACK = {"π": r"\pi ", "·": r"\cdot ", "√": r"\sqrt", "∞": r"\infty ", "°": r"^{\circ}", "ℝ": r"\mathbb{R}"}
 SPACE = re.compile(r"(?<!\\)\\[,;: ]|~|\\q?quad|\\hspace\{[^{}]*\}|\s+")
 DROPPED = re.compile(
-    r"(?<!\\)\\!|\\(?:displaystyle|textstyle|limits|[lL]arge|LARGE|[hH]uge|(?:left|right)(?![a-zA-Z])\.?|[bB]igg?[lr]?(?![a-zA-Z]))"
+    r"(?<!\\)\\!|\\(?:displaystyle|textstyle|limits|[lL]arge|LARGE|[hH]uge|boxed|fbox|(?:left|right)(?![a-zA-Z])\.?|[bB]igg?[lr]?(?![a-zA-Z]))"
     r"|(?<!\\)\$|(?<!\\)\\[()\[\]]|&(?==)"
 )
 FONT = re.compile(r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|bf)\s*\{([^{}]*)\}")
@@ -91,7 +91,7 @@ ALIASES = {
     **{"gram": "g", "kilogram": "kg", "liter": "l", "litre": "l", "second": "s", "sec": "s", "minute": "min"},
     **{"h": "hour", "mph": "mi/hour", "kph": "km/hour", "yard": "yd", "pound": "lb", "cubic": "cube"},
 }
-SHORT = {"cm", "km", "mm", "kg", "ft", "mi", "mph", "usd", "eur", "or", "and", "sec", "min", "not", "per", "deg"}
+SHORT = {"cm", "km", "mm", "kg", "ft", "mi", "mph", "usd", "eur", "or", "and", "sec", "min", "not", "per", "deg", "no"}
 SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 # words that make another answer of a number
 NO_UNITS = set("not no half dozen squared cubed factorial to mod plus minus times if when unless for but".split())
@@ -237,7 +237,7 @@ def _read_chain(text: str, sides: list[str], relations: str) -> Answer:
 def _read_single(text: str) -> Answer:
     """A number, with or without a unit, a text, or algebra."""
     if words := re.fullmatch(r"(?:[ -]?\\text\{[A-Za-z]+\})+", text):
-        letters = "".join(re.findall(r"\{([A-Za-z]+)\}", words[0]))
+        letters = "".join(re.findall(r"\{(?!(?:an?|the)\})([A-Za-z]+)\}", words[0]))
         return Answer("text", letters.lower(), letters.lower()) if len(letters) > 1 else _read_single(letters)
     if based := BASED.fullmatch(text):
         return Answer("based", (based[1].lstrip("0"), based[2]), f"{based[1]}_{based[2]}")

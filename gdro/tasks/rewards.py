@@ -23,6 +23,7 @@ LETTERS = "ABCDEFGHIJ"
 OUTCOMES = ("correct", "wrong", "no_box", "unparsed", "error", "timeout", "crash")
 # an escaped brace is a sign of a set and groups nothing
 BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
+NESTED = re.compile(r"^(?:\\(?:boxed|fbox)\s*\{)+([^{}]*)\}+$")
 CHOICE = re.compile(r"\(?([A-J])\)?\s*(?:\)|[.:)](?!\s*\(?[A-J]\b)[^A-J]*|\s[^A-J]*)?", re.DOTALL)
 TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf)\s*\{([^{}]*)\}")
 
@@ -144,18 +145,17 @@ def last_boxed(text: str) -> str | None:
     """Content of the last whole ``\\boxed{…}`` that is not empty, braces balanced; None without one."""
     # one pass, as a text that repeats itself can open thousands of boxes and close none
     open_braces: list[int | None] = []  # where a box's content starts; None for any other brace
-    last_start, content = -1, None
+    content = None
     for match in BRACES.finditer(text):
         if match[0] == "}" and open_braces:
             start = open_braces.pop()
             inside = "" if start is None else text[start : match.start()].strip()
-            if start is not None and start > last_start and inside:
-                last_start, content = start, inside
+            content = inside or content  # a box around others closes last, and counts
         elif match["box"]:
             open_braces.append(match.end())
         elif match[0] == "{":
             open_braces.append(None)
-    return content
+    return NESTED.sub(r"\1", content) if content else None
 
 
 def chosen_letter(box: str) -> str | None:
