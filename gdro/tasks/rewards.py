@@ -88,7 +88,7 @@ class MathReward:
         It is one of `OUTCOMES` or "bad_gold", and "unparsed" where the answer is no mathematics. With None
         for an answer the gold itself is tried, and "correct" if it can be used.
         """
-        bare = [tuple(text and (last_boxed(text) or text).strip() for text in pair) for pair in pairs]
+        bare = [(last_boxed(gold) or gold, answer) for gold, answer in pairs]
         found = {pair: _at_once(*pair) for pair in bare}
         if algebra := [pair for pair, outcome in found.items() if outcome is None]:
             # -P: that folder holds a math.py that must not stand in for Python's own
@@ -96,7 +96,7 @@ class MathReward:
             options: dict[str, Any] = {"input": json.dumps(algebra), "text": True, "start_new_session": True}
             run = subprocess.run(command, stdout=subprocess.PIPE, check=True, **options)
             found |= zip(algebra, json.loads(run.stdout), strict=True)
-        return [found[pair] for pair in bare]
+        return [found[pair] or "error" for pair in bare]
 
 
 class _Algebra(Exception):
@@ -113,7 +113,7 @@ def _at_once(gold: str, answer: str | None) -> str | None:
         wanted = answers.read(gold)
     except answers.Unreadable:
         return "bad_gold"
-    if not answers.in_digits(wanted):
+    if wanted.algebra():
         return None
     try:
         given = wanted if answer is None else answers.read(answer)

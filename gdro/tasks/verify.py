@@ -1,8 +1,9 @@
 """Algebra in answers, in processes of its own: the other half of `gdro.tasks.rewards`.
 
 What sympy does with a model's text can run forever or take all memory, also inside C code, where no Python
-code can end it. So this file runs as a script, without gdro: it forks workers, and pebble kills one whose
-answer takes too long. Standard input has pairs ``[gold, answer]`` as JSON, standard output their outcomes.
+code can end it. So this file runs as a script, without gdro: it forks workers, which an alarm of the system
+ends when one answer takes too long. Standard input has pairs ``[gold, answer]`` as JSON, standard output
+their outcomes.
 """
 
 import json
@@ -18,25 +19,45 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parent))  # last, as it holds a math.py
+answers = import_module("answers")
+
 WORKERS = 8  # they share memory, and slow answers overlap
 MEMORY_BYTES = 2 * 2**30  # of one worker; a runaway computation becomes a MemoryError
-QUICK_SECONDS = 0.2  # of processor time, as all here: a verdict must not depend on how busy a machine is
-SLOW_ANSWERS = 4  # may take their whole time; more of them share it
+# processor time, as that of all limits here: a verdict must not depend on how busy a machine is
+QUICK_SECONDS = 0.2
+SLOW_ANSWERS = 2  # may take their whole time; more of them share it
 # by the number that a worker reports; nothing is reported yet at 0
 VERDICTS = ("", "correct", "wrong", "unparsed", "error", "bad_gold", "timeout", "crash")
+TIMEOUT, CRASH = VERDICTS.index("timeout"), VERDICTS.index("crash")
 DIGITS, NEARLY = 30, 1e-20  # two values that agree so closely are equal
-# of all variables, at which two expressions are compared
-POINTS = ((1.37, 2.61, 0.83, 3.19), (0.29, 0.71, 5.87, 1.13), (-1.61, -0.43, 2.23, -3.7), (7.9, -5.3, -0.91, 4.1))
-WARM_UP = ("\\frac{x}{2}", "0.5x", "2\\sqrt{3}", "\\sqrt{12}", "(x-1)(x+1)", "x^2-1", "2\\pi", "\\sin 2x", "2^{n}")
+# values of the variables at the points where two expressions are compared
+POINTS = (
+    (1.37, 2.61, 0.83, 3.19),
+    (0.29, 0.71, 5.87, 1.13),
+    (-1.61, -0.43, 2.23, -3.7),
+    (7.9, -5.3, -0.91, 4.1),
+)
+WARM_UP = (
+    "\\frac{x}{2}",
+    "0.5x",
+    "\\sqrt{12}",
+    "(x-1)(x+1)",
+    "x^2-1",
+    "2\\pi",
+    "\\sin 2x",
+    "2^{n}",
+    "(1,\\pi]",
+)
 
 
 @lru_cache(maxsize=64)
 def expression(latex: str) -> Any:
-    """What sympy makes of an answer's algebra; decimals are exact fractions."""
+    """What sympy makes of an answer's algebra, with decimals as exact fractions."""
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
     from sympy import Float, I, Rational, Symbol
 
-    for sign, command in import_module("answers").BACK.items():
+    for sign, command in answers.BACK.items():
         latex = latex.replace(sign, command)
     config = ConversionConfig(lowercase_symbols=False)
     parsed = latex2sympy(latex, convert_degrees=True, conversion_config=config)
@@ -45,101 +66,76 @@ def expression(latex: str) -> Any:
 
 
 def values(*expressions: Any) -> list[list[Any]]:
-    """Of each expression its value at each point; those points are left out at which the first is not real."""
+    """Values of the expressions at each point, without the points at which the first is not real."""
     symbols = sorted(set().union(*(one.free_symbols for one in expressions)), key=str)
-    points: list[list[Any]] = []
-    for point in POINTS if symbols else [()]:
-        numbers = [point[place % 4] + place // 4 for place in range(len(symbols))]
-        at = dict(zip(symbols, numbers, strict=True))
-        points.append([one.evalf(DIGITS, subs=at) for one in expressions])
-    points = [point for point in points if all(value.is_number and value.is_finite for value in point)]
-    return [point for point in points if point[0].is_real] or points
+    found: list[list[Any]] = []
+    for point in POINTS if symbols else POINTS[:1]:
+        at = {symbol: point[place % 4] + place // 4 for place, symbol in enumerate(symbols)}
+        found.append([one.evalf(DIGITS, subs=at) for one in expressions])
+    found = [point for point in found if all(value.is_number and value.is_finite for value in point)]
+    return [point for point in found if point[0].is_real] or found
 
 
-def near(one: Any, other: Any, error: float = 0) -> bool:
+def near(one: Any, other: Any, error: float = 0.0) -> bool:
+    """Whether two values differ by a relative error at most, and by what rounding explains."""
     return abs(one - other) <= max(error, NEARLY) * max(abs(one), abs(other)) + 1e-100
 
 
-def equal(gold: Any, given: Any, error: float = 0) -> bool:
-    """Whether two expressions, or the relations (left, sign, right), are equal: by their values at points."""
-    if isinstance(gold, tuple):
-        if gold[1].translate(FLIP) != given[1].translate(FLIP):
-            return False
-        sides = [(left, right) if sign in "=<≤" else (right, left) for left, sign, right in (gold, given)]
-        differences = [expression(left) - expression(right) for left, right in sides]
-        ratios = [one / other for one, other in values(*differences) if other != 0]
-        positive = gold[1] == "=" or all(ratio > 0 for ratio in ratios)
-        return bool(ratios) and positive and all(near(ratio, ratios[0]) for ratio in ratios)
-    wanted, got = (expression(str(one)) for one in (gold, given))
-    if wanted == got:
-        return True
-    found = values(wanted, got)
-    return bool(found) and all(near(one, other, error) for one, other in found)
+def equal(gold: Any, given: Any, error: float = 0.0) -> bool:
+    """Whether two texts have the same value wherever it is tried, as algebra that is not equal never has.
 
-
-FLIP = str.maketrans(">≥", "<≤")
+    Two relations (left, sign, right) are equal if the differences of their sides are in one ratio.
+    """
+    if not isinstance(gold, tuple):
+        wanted, got = expression(str(gold)), expression(str(given))
+        found = [] if wanted == got else values(wanted, got)
+        return wanted == got or (bool(found) and all(near(one, other, error) for one, other in found))
+    less = [(right, left) if sign in ">≥" else (left, right) for left, sign, right in (gold, given)]
+    differences = [expression(left) - expression(right) for left, right in less]
+    ratios = [one / other for one, other in values(*differences) if other != 0]
+    same_signs = len({sign.translate({ord(">"): "<", ord("≥"): "≤"}) for _, sign, _ in (gold, given)}) == 1
+    positive = gold[1] == "=" or all(ratio > 0 for ratio in ratios)
+    return bool(ratios) and same_signs and positive and all(near(ratio, ratios[0]) for ratio in ratios)
 
 
 def outcome(gold: str, answer: str | None) -> str:
     """Verify one answer, in a worker; see `MathReward.verify`."""
-    answers = import_module("answers")
     try:
         wanted = answers.read(gold)
-        check(wanted)
+        for latex in wanted.algebra():
+            values(expression(latex))  # should that never end, it comes to light here
     except Exception:  # whatever sympy raises on such a text
         return "bad_gold"
-    if answer is None:
-        return "correct"
     try:
-        given = answers.read(answer)
+        given = wanted if answer is None else answers.read(answer)
+        return "correct" if answers.same(wanted, given, equal) else "wrong"
     except answers.Unreadable:
         return "unparsed"
-    try:
-        return "correct" if answers.same(wanted, given, equal) else "wrong"
     except Exception:
-        return "unparsed" if unreadable(given) else "error"
-
-
-def check(answer: Any) -> None:
-    """Raise what sympy raises on the algebra in an answer, or never end where its value cannot be had."""
-    if answer.kind == "algebra":
-        values(expression(answer.value))
-    elif answer.kind == "chain":
-        for side in answer.value[0]:
-            check(side)
-    elif isinstance(answer.value, tuple):
-        for part in answer.value:
-            for item in part if answer.kind == "matrix" else [part]:
-                if answer.kind != "based":
-                    check(item)
-
-
-def unreadable(answer: Any) -> bool:
-    try:
-        check(answer)
-    except Exception:
-        return True
-    return False
+        return "error"
 
 
 def verify_all(pairs: list[list], seconds: float) -> list[str]:
-    """Outcomes by forked workers.
+    """Outcomes of all pairs, an answer taking so many seconds of processor time at most.
 
-    Every answer first has a short time, so that slow answers take nothing from the others. Those that need
-    longer then share the time of `SLOW_ANSWERS`, each at most `seconds`; what is not done is a "timeout".
+    Each first has a short time, so that slow answers take nothing from the others. Those that need longer
+    then share the time of `SLOW_ANSWERS`. So a batch of nothing but slow answers ends soon, too.
     """
     codes = mmap.mmap(-1, max(1, len(pairs)))  # shared with the workers
-    slow = range(len(pairs))
-    for share in (QUICK_SECONDS, SLOW_ANSWERS * seconds):
-        limit = min(seconds, share if share == QUICK_SECONDS else share / max(1, len(slow)))
-        if limit >= QUICK_SECONDS or share == QUICK_SECONDS:
-            run_workers(pairs, slow, limit, codes)
-        slow = [place for place in slow if codes[place] == VERDICTS.index("timeout")]
+    run_workers(pairs, range(len(pairs)), min(QUICK_SECONDS, seconds), codes)
+    slow = [place for place in range(len(pairs)) if codes[place] == TIMEOUT]
+    share = min(seconds, SLOW_ANSWERS * seconds / max(1, len(slow)))
+    if share > QUICK_SECONDS:
+        run_workers(pairs, slow, share, codes)
     return [VERDICTS[code] for code in codes[: len(pairs)]]
 
 
 def run_workers(pairs: list[list], places: Sequence[int], seconds: float, codes: mmap.mmap) -> None:
-    """Put the outcome at each place into `codes`. The first answer that a worker leaves without ended it."""
+    """Fork workers that put the outcome at each place into `codes`.
+
+    A worker takes some of the places in turn. The system ends it when an answer takes too long, whatever it
+    does at that time; the first place without an outcome is what ended it, and other workers take the rest.
+    """
     todo, running = list(places), dict[int, list[int]]()
     for place in places:
         codes[place] = 0
@@ -150,32 +146,31 @@ def run_workers(pairs: list[list], places: Sequence[int], seconds: float, codes:
             if not (pid := os.fork()):
                 try:
                     for place in mine:
-                        signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process, whatever it does
+                        signal.setitimer(signal.ITIMER_PROF, seconds)
                         codes[place] = VERDICTS.index(outcome(*pairs[place]))
                 finally:
                     os._exit(0)
             running[pid] = mine
         pid, status = os.wait()
         if rest := [place for place in running.pop(pid) if not codes[place]]:
-            killed_by_alarm = os.waitstatus_to_exitcode(status) == -signal.SIGPROF
-            codes[rest[0]] = VERDICTS.index("timeout" if killed_by_alarm else "crash")
+            codes[rest[0]] = TIMEOUT if os.waitstatus_to_exitcode(status) == -signal.SIGPROF else CRASH
             todo += rest[1:]
 
 
 def main() -> None:
-    """Read pairs, write outcomes."""
+    """Read pairs, write outcomes. No threads here, so that forks are safe."""
     parent = os.getppid()
     pairs, seconds = json.load(sys.stdin), float(sys.argv[1])
-    sys.path.append(str(Path(__file__).parent))  # last, as it holds a math.py
     reply = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nothing else may write into the reply
     logging.disable(logging.CRITICAL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    signal.signal(signal.SIGALRM, lambda *_: os.getppid() == parent or os.killpg(0, signal.SIGKILL))
-    signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)  # no process outlives the one that waits for the outcomes
+    # look every half second whether somebody still waits for the outcomes; if not, end the workers too
+    signal.signal(signal.SIGALRM, lambda *_: None if os.getppid() == parent else os.killpg(0, signal.SIGKILL))
+    signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
     # the first use of a rule imports and builds it: what workers inherit, they need not
-    for gold in WARM_UP:
-        outcome(gold, WARM_UP[0])
+    for text in WARM_UP:
+        outcome(text, WARM_UP[0])
     json.dump(verify_all(pairs, seconds), reply)
     signal.setitimer(signal.ITIMER_REAL, 0)
 
