@@ -29,7 +29,7 @@ class Unreadable(ValueError):
 class Answer(NamedTuple):
     """An answer as read.
 
-    kind: "number", "based" (digits in a base), "text", "algebra", "list", "set", "matrix", "row", "chain"
+    kind: "number", "based" (digits in a base), "text", "algebra", "list", "set", "matrix", "row", ":" (a ratio), "chain"
         (sides joined by relations), or the two brackets of a tuple or interval, such as "[)".
     value: a Fraction, a text, LaTeX, or a tuple of answers.
     text: the whole answer in one spelling; equal texts are equal answers.
@@ -79,6 +79,7 @@ SIGNS = {
     ";": r"\\(?:lor|vee)(?![a-zA-Z])",
     r"\prime": "'",
     r"\frac": r"\\[dtc]frac",
+    r"\binom": r"\\[dt]binom",
     " ": r"(?<!\\)\\[,;: ]|~|\\q?quad(?![a-zA-Z])|\s+",
 }
 BACK = {"π": r"\pi ", "·": r"\cdot ", "√": r"\sqrt", "∞": r"\infty ", "°": r"^{\circ}", "ℝ": r"\mathbb{R}"}
@@ -98,12 +99,12 @@ FUNCTION = re.compile("(?:arc)?(?:sin|cos|tan|cot|sec|csc)|(?:sin|cos|tan)h|ln|l
 
 def spell(latex: str) -> str:
     """One spelling for texts that differ in typesetting alone; words end up in ``\\text{…}``."""
-    text = DROPPED.sub("", latex)
+    text = DROPPED.sub("", re.sub(r",\\!\s*", "{,}", latex))
     for sign, spellings in SIGNS.items():
         text = re.sub(spellings, sign.replace("\\", r"\\"), text)
     text = WORDS.sub(lambda words: re.sub("([A-Za-z]+)", r"\\text{\1}", words[1]), FONT.sub(r"\1", text))
     text = re.sub(
-        r"\\?\$\s*(-?[\d.,{}]+)", r"\1\\text{usd}", re.sub(r"€\s*([\d.,]+)", r"\1\\text{eur}", text)
+        r"\\?\$\s*(-?[\d.,{}]*\d)", r"\1\\text{usd}", re.sub(r"€\s*([\d.,]*\d)", r"\1\\text{eur}", text)
     )
     only_words = re.fullmatch(r"[A-Za-z ]*[A-Za-z]{3}[A-Za-z ]*", text.strip(" ."))
 
@@ -183,6 +184,8 @@ def _read(text: str) -> Answer:
     sides, relations = _split(text, RELATIONS)
     if relations:
         return _read_chain(text, sides, relations)
+    if ":" in text and len(ratio := _split(text, ":")[0]) > 1:
+        return Answer(":", tuple(map(_read, ratio)), text)
     if text[0] in OPEN and text[-1] in CLOSE and _is_balanced(text[1:-1]):
         items, brackets = [part for part in _split(text[1:-1], ",;")[0] if part], text[0] + text[-1]
         if len(items) == 1 and brackets in ("()", "[]", "{}"):

@@ -24,7 +24,8 @@ OUTCOMES = ("correct", "wrong", "no_box", "unparsed", "error", "timeout", "crash
 # an escaped brace is a sign of a set and groups nothing
 BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
 NESTED = re.compile(r"^(?:\\(?:boxed|fbox)\s*\{)+([^{}]*)\}+$")
-CHOICE = re.compile(r"\(?([A-J])\)?\s*(?:\)|[.:)](?!\s*\(?[A-J]\b)[^A-J]*|\s[^A-J]*)?", re.DOTALL)
+# a letter and perhaps what it stands for, but not a second letter
+CHOICE = re.compile(r"\(?([A-J])(?:[.:)]+(?!\W*(?:and|or)?\W*[A-J]\b(?!\s+[a-z])).*)?", re.DOTALL)
 TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf)\s*\{([^{}]*)\}")
 
 
@@ -36,8 +37,8 @@ class MathReward:
 
     Args:
         signed: a wrong completion gets −1 instead of 0.
-        time_limit: seconds of wall clock for one answer; one that takes longer is wrong. A batch takes no
-            longer than that and 0.05 s for each of its answers; whatever algebra is not done then is wrong.
+        time_limit: seconds of processor time for the algebra of one answer; one that takes longer is wrong.
+            Of a batch, 0.2 s are for each answer, and twice the limit for all that need more together.
 
     Attributes:
         counts: completions by outcome, over all calls.
@@ -46,9 +47,10 @@ class MathReward:
     __name__ = "math_reward"  # TRL names its metrics after it
 
     def __init__(self, *, signed: bool = False, time_limit: float = 5.0) -> None:
-        if missing := [name for name in ("math_verify",) if importlib.util.find_spec(name) is None]:
-            raise ImportError(f"{missing[0]} is not installed; pip install 'gdro[math]'")
-        self.time_limit = check_number("time_limit", time_limit, 0, open_low=True)
+        if importlib.util.find_spec("latex2sympy2_extended") is None:
+            raise ImportError("latex2sympy2_extended is not installed; pip install 'gdro[math]'")
+        remedy = "the default suits most data sets"
+        self.time_limit = check_number("time_limit", time_limit, 0, open_low=True, remedy=remedy)
         self.signed = signed
         self.counts = Counter(dict.fromkeys(OUTCOMES, 0))
 
@@ -61,6 +63,9 @@ class MathReward:
             **kwargs: TRL's other arguments; ``uid`` is used in messages.
         """
         uids = kwargs.get("uid") or [None] * len(answer)
+        if len(answer) != len(completions):
+            wanted = f"have an entry for each of the {len(completions)} completions"
+            raise ValueError(f"answer must {wanted}, got {len(answer)}; pass the data set's column")
         outcomes, pairs = ["no_box"] * len(answer), {}
         for row, (completion, gold) in enumerate(zip(completions, answer, strict=True)):
             if not isinstance(gold, str) or not gold.strip():
@@ -74,16 +79,18 @@ class MathReward:
                 pairs[row] = gold, box
         for row, outcome in zip(pairs, self.verify(list(pairs.values())), strict=True):
             if outcome == "bad_gold":
-                wanted = "mathematics that math-verify can parse"
-                got = f"{answer[row]!r} (uid {uids[row]!r}); load_math drops such rows"
-                raise ValueError(f"answer must be {wanted}, got {got}")
+                got = f"{answer[row]!r} (uid {uids[row]!r})"
+                raise ValueError(
+                    f"answer must be mathematics that sympy can read, got {got}; "
+                    "leave such rows out, as load_math does"
+                )
             outcomes[row] = outcome
         self.counts.update(outcomes)
         wrong = -1.0 if self.signed else 0.0
         return [1.0 if outcome == "correct" else wrong for outcome in outcomes]
 
     def verify(self, pairs: Sequence[tuple[str, str | None]]) -> list[str]:
-        """Outcome of each (gold, answer) in LaTeX, boxed or not; equal pairs are verified once.
+        """Outcome of each (gold, answer) in LaTeX; equal pairs are verified once.
 
         It is one of `OUTCOMES` or "bad_gold", and "unparsed" where the answer is no mathematics. With None
         for an answer the gold itself is tried, and "correct" if it can be used.
@@ -94,7 +101,12 @@ class MathReward:
             # -P: that folder holds a math.py that must not stand in for Python's own
             command = [sys.executable, "-P", "-W", "ignore", str(SCRIPT), str(self.time_limit)]
             options: dict[str, Any] = {"input": json.dumps(algebra), "text": True, "start_new_session": True}
-            run = subprocess.run(command, stdout=subprocess.PIPE, check=True, **options)
+            try:
+                run = subprocess.run(command, stdout=subprocess.PIPE, check=True, **options)
+            except subprocess.CalledProcessError as error:
+                raise RuntimeError(
+                    "verification was ended from outside; free memory and try again"
+                ) from error
             found |= zip(algebra, json.loads(run.stdout), strict=True)
         return [found[pair] or "error" for pair in bare]
 
@@ -145,17 +157,15 @@ def last_boxed(text: str) -> str | None:
     """Content of the last whole ``\\boxed{…}`` that is not empty, braces balanced; None without one."""
     # one pass, as a text that repeats itself can open thousands of boxes and close none
     open_braces: list[int | None] = []  # where a box's content starts; None for any other brace
-    content = None
+    found = slice(0)
     for match in BRACES.finditer(text):
-        if match[0] == "}" and open_braces:
-            start = open_braces.pop()
-            inside = "" if start is None else text[start : match.start()].strip()
-            content = inside or content  # a box around others closes last, and counts
-        elif match["box"]:
-            open_braces.append(match.end())
-        elif match[0] == "{":
-            open_braces.append(None)
-    return NESTED.sub(r"\1", content) if content else None
+        if match["box"] or match[0] == "{":
+            open_braces.append(match.end() if match["box"] else None)
+        elif match[0] == "}" and open_braces and (start := open_braces.pop()) is not None:
+            inside = slice(start, match.start())
+            if inside.stop - start > answers.LONGEST or text[inside].strip():
+                found = inside  # a box around others closes last, and counts
+    return NESTED.sub(r"\1", text[found].strip()) or None
 
 
 def chosen_letter(box: str) -> str | None:

@@ -31,13 +31,8 @@ SLOW_ANSWERS = 2  # may take their whole time; more of them share it
 VERDICTS = ("", "correct", "wrong", "unparsed", "error", "bad_gold", "timeout", "crash")
 TIMEOUT, CRASH = VERDICTS.index("timeout"), VERDICTS.index("crash")
 DIGITS, NEARLY = 30, 1e-20  # two values that agree so closely are equal
-# values of the variables at the points where two expressions are compared
-POINTS = (
-    (1.37, 2.61, 0.83, 3.19),
-    (0.29, 0.71, 5.87, 1.13),
-    (-1.61, -0.43, 2.23, -3.7),
-    (7.9, -5.3, -0.91, 4.1),
-)
+# hundredths: values of the variables at the points where two expressions are compared
+POINTS = ((137, 261, 83, 319), (29, 71, 587, 113), (-161, -43, 223, -370), (790, -530, -91, 410))
 WARM_UP = (
     "\\frac{x}{2}",
     "0.5x",
@@ -67,11 +62,13 @@ def expression(latex: str) -> Any:
 
 def values(*expressions: Any) -> list[list[Any]]:
     """Values of the expressions at each point, without the points at which the first is not real."""
+    from sympy import Rational
+
     symbols = sorted(set().union(*(one.free_symbols for one in expressions)), key=str)
     found: list[list[Any]] = []
     for point in POINTS if symbols else POINTS[:1]:
-        at = {symbol: point[place % 4] + place // 4 for place, symbol in enumerate(symbols)}
-        found.append([one.evalf(DIGITS, subs=at) for one in expressions])
+        at = {symbol: Rational(point[place % 4] + place, 100) for place, symbol in enumerate(symbols)}
+        found.append([one.subs(at).evalf(DIGITS) for one in expressions])
     found = [point for point in found if all(value.is_number and value.is_finite for value in point)]
     return [point for point in found if point[0].is_real] or found
 
