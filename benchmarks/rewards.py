@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from gdro.tasks.rewards import MathReward
+from gdro.tasks.rewards import MathReward, last_boxed
 
 TABLE = Path(__file__).parents[1] / "tests" / "fixtures" / "answers.csv"
 SECONDS = 10  # for another's verdict; longer counts as wrong
@@ -55,7 +55,10 @@ def graders_of_verl(wheel: Path) -> dict[str, Grader]:
     )
     return {
         "verl math_reward": lambda gold, text: math_reward.compute_score(text, gold) == 1.0,
-        "verl math_dapo": lambda gold, text: bool(math_dapo.compute_score(text, gold)["acc"]),
+        # DAPO's completions end in "Answer: …"
+        "verl math_dapo": lambda gold, text: bool(
+            math_dapo.compute_score(f"Answer: {last_boxed(text)}", gold)["acc"]
+        ),
         "verl prime_math": lambda gold, text: bool(prime_math.compute_score(text, gold)[0]),
     }
 

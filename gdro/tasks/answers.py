@@ -29,8 +29,8 @@ class Unreadable(ValueError):
 class Answer(NamedTuple):
     """An answer as read.
 
-    kind: "number", "based" (digits in a base), "text", "algebra", "list", "set", "matrix", "row", ":" (a ratio), "chain"
-        (sides joined by relations), or the two brackets of a tuple or interval, such as "[)".
+    kind: "number", "based" (digits in a base), "text", "algebra", "list", "set", "matrix", "row", ":" (a
+        ratio), "chain" (sides joined by relations), or the two brackets of a tuple or interval, such as "[)".
     value: a Fraction, a text, LaTeX, or a tuple of answers.
     text: the whole answer in one spelling; equal texts are equal answers.
     unit: of a number. name: what it is the value of, as the x of x = 3. relations: of a chain, such as "=≈".

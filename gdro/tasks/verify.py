@@ -6,6 +6,7 @@ ends when one answer takes too long. Standard input has pairs ``[gold, answer]``
 their outcomes.
 """
 
+import ctypes
 import json
 import logging
 import mmap
@@ -141,6 +142,7 @@ def run_workers(pairs: list[list], places: Sequence[int], seconds: float, codes:
             size = max(1, len(todo) // (2 * WORKERS))
             mine, todo = todo[:size], todo[size:]
             if not (pid := os.fork()):
+                follow_parent()
                 try:
                     for place in mine:
                         signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -154,22 +156,24 @@ def run_workers(pairs: list[list], places: Sequence[int], seconds: float, codes:
             todo += rest[1:]
 
 
+def follow_parent() -> None:
+    """Have Linux kill this process when its parent has died, so that no computation outlives a program."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def main() -> None:
     """Read pairs, write outcomes. No threads here, so that forks are safe."""
-    parent = os.getppid()
+    follow_parent()  # the program that waits for the outcomes
     pairs, seconds = json.load(sys.stdin), float(sys.argv[1])
     reply = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nothing else may write into the reply
     logging.disable(logging.CRITICAL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    # look every half second whether somebody still waits for the outcomes; if not, end the workers too
-    signal.signal(signal.SIGALRM, lambda *_: None if os.getppid() == parent else os.killpg(0, signal.SIGKILL))
-    signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
     # the first use of a rule imports and builds it: what workers inherit, they need not
     for text in WARM_UP:
         outcome(text, WARM_UP[0])
     json.dump(verify_all(pairs, seconds), reply)
-    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 if __name__ == "__main__":
