@@ -15,8 +15,8 @@ def check(name: str, answer: Callable[..., Any], cases: int = 20) -> str:
     """Compare an exercise's function with the package's on hidden cases, the last of them edge cases.
 
     Returns:
-        "NAME: correct in 20 cases.", or the first case that fails with its arguments, the shapes or the largest
-        difference, and a hint at the cause. What the function raises is raised, with the case as a note.
+        "NAME: correct in 20 cases.", or the first case that fails with its arguments, the shapes or the
+        largest difference, and a hint at the cause. What the function raises is raised, with the case as a note.
     """
     check_choice("name", name, EXERCISES)
     reference, rng = EXERCISES[name], np.random.default_rng(0)
@@ -85,12 +85,12 @@ def _diagnosis(yours: np.ndarray, right: np.ndarray) -> str:
     gaps, used = yours - right, np.abs(right) > 1e-9
     if yours.size > 1 and np.allclose(gaps, gaps.flat[0]):
         return f"Every number is off by the same constant, {gaps.flat[0]:+.4g}."
+    if np.allclose(yours, right, rtol=1e-2, atol=1e-3):
+        return "It is nearly correct: look for an ε, a rounding, or a loop that stops early."
     if used.sum() > 1 and np.allclose(yours[~used], 0):
         ratios = yours[used] / right[used]
         if np.allclose(ratios, ratios[0]):
             return f"Every number is {ratios[0]:.4g} times what it should be."
     if yours.size > 1 and np.allclose(np.sort(yours, None), np.sort(right, None)):
         return "The numbers are the correct ones, in another order."
-    if np.allclose(yours, right, rtol=1e-2, atol=1e-3):
-        return "It is nearly correct: look for an ε, a rounding, or a loop that stops early."
     return ""

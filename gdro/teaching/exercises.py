@@ -1,7 +1,7 @@
 """Exercises of the notebooks: the right functions, and what hidden cases are made of.
 
-`gdro.teaching.checker.check` compares. A function's arguments are drawn by their names; an exercise is added by
-a function in `EXERCISES` and an entry in `ARGUMENTS` for each argument that is new. `EDGES` has, by exercise,
+`gdro.teaching.checker.check` compares. A function's arguments are drawn by their names; an exercise is added
+by a function in `EXERCISES` and an entry in `ARGUMENTS` for each argument that is new. `EDGES` has, by exercise,
 what changes in its edge cases, under the words that describe them.
 """
 
@@ -201,7 +201,7 @@ EDGES: dict[str, dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
         "a bin is never seen": lambda case: {"step_counts": np.tile([0, 3, 2, 1], (3, 1))},
     },
     "group_advantages": {
-        "some groups have equal rewards": lambda case: {"rewards": np.array([1.0, 1, 0, 0, 0, 0, 1, 1, 1])},
+        "some groups have equal rewards": lambda case: {"rewards": 1.0 * (case["group_ids"] == 1)},
     },
     "baselines": {"a prompt has no past": lambda case: {"past": np.array([0.0, 2, 4])}},
     "draw_by_clocks": {"ε is 1: an even draw": lambda case: {"epsilon": 1.0}},

@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from gdro.core.checks import check_choice
-from gdro.study.style import EMPTY, LABEL_COLORS, METHOD_COLORS, OTHERS, WIDTH, legend_below, save
-from gdro.teaching.checker import check as check  # notebooks import it from here
+from gdro.study.style import LABEL_COLORS, METHOD_COLORS, OTHERS, WIDTH, legend_below, save
+from gdro.teaching.checker import check as check  # for the notebooks
 
 MEASURED = Path(__file__).parents[2] / "data" / "measured"  # results that the repository ships
 NONE: Mapping[str, str] = {}
@@ -78,7 +78,7 @@ def chart(
             elif half is not None and style in {"o", "s", "x"}:
                 axis.errorbar(x, y, half, fmt=style, color=color, capsize=2, label=label)
             else:
-                axis.plot(x, y, style, color=color, label=label)
+                axis.plot(x, y, style, color=color, label=label, alpha=0.6 if style == "o" else 1)
                 if half is not None:
                     axis.fill_between(x, y - half, y + half, color=color, alpha=0.2, linewidth=0)
         for label, (which, place) in panel.lines.items():
@@ -142,7 +142,7 @@ def explore(picture: Callable[..., Figure], **controls: widgets.Widget) -> Explo
 
 
 def roadmap(*parts: str) -> Figure:
-    """One step of GDRO as a drawing, from prompts to gradient, with the parts that a notebook is about filled.
+    """One step of GDRO as a drawing, from prompts to gradient; what a notebook is about is filled.
 
     Args:
         parts: of "bins", "prompt", "rollout", "plan", "gradient"; all of them by default.
@@ -164,7 +164,11 @@ def roadmap(*parts: str) -> Figure:
     axis.text(0, 0.5, "prompts\nof the batch", ha="center", va="center")
     for name, (x, y, title, words, color) in PARTS.items():
         filled = not parts or name in parts
-        look = {"facecolor": color if filled else "white", "edgecolor": color, "linewidth": 1.2}
+        look: dict[str, Any] = {
+            "facecolor": color if filled else "white",
+            "edgecolor": color,
+            "linewidth": 1.2,
+        }
         axis.add_patch(plt.Rectangle((x - 0.08, y - 0.17), 0.16, 0.34, **look))
         ink = "#555555" if not filled else "white" if color == STEP_COLOR else "black"
         axis.text(x, y + 0.09, title, ha="center", va="center", weight="bold", color=ink)

@@ -50,7 +50,7 @@ def test_a_chart_has_one_colour_per_label_and_its_legend_below_the_panels(tmp_pa
 
 
 def test_one_colour_is_one_thing_and_no_method_shares_it():
-    panel = lessons.Panel("", "x", "y", dict.fromkeys(["new", "Hedge", "Prompt-GDRO", "pivotal"], [0, 1]))
+    panel = lessons.Panel("", "x", "y", dict.fromkeys(["new", "Hedge", "Prompt-GDRO", "pivotal"], (0, 1)))
     new, hedge, prompt, pivotal = (line.get_color() for line in lessons.chart(panel).axes[0].lines)
     assert (hedge, prompt, pivotal) == (OTHERS[0], METHOD_COLORS["prompt"], METHOD_COLORS["pivotal"])
     assert new == OTHERS[0]  # what has no entry takes the next of the others
