@@ -15,8 +15,8 @@ def check(name: str, answer: Callable[..., Any], cases: int = 20) -> str:
     """Compare an exercise's function with the package's on hidden cases, the last of them edge cases.
 
     Returns:
-        "NAME: correct in 20 cases.", or the first case that fails with its arguments, the shapes or the
-        largest difference, and a hint at the cause. What the function raises is raised, with the case as a note.
+        "NAME: correct in 20 cases.", or the first case that fails: its arguments, the shapes or the largest
+        difference, and a hint at the cause. What the function raises is raised, with the case as a note.
     """
     check_choice("name", name, EXERCISES)
     reference, rng = EXERCISES[name], np.random.default_rng(0)

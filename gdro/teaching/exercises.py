@@ -1,8 +1,8 @@
 """Exercises of the notebooks: the right functions, and what hidden cases are made of.
 
 `gdro.teaching.checker.check` compares. A function's arguments are drawn by their names; an exercise is added
-by a function in `EXERCISES` and an entry in `ARGUMENTS` for each argument that is new. `EDGES` has, by exercise,
-what changes in its edge cases, under the words that describe them.
+by a function in `EXERCISES` and an entry in `ARGUMENTS` for each argument that is new. `EDGES` has, by
+exercise, what changes in its edge cases, under the words that describe them.
 """
 
 from collections.abc import Callable
@@ -205,5 +205,7 @@ EDGES: dict[str, dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     },
     "baselines": {"a prompt has no past": lambda case: {"past": np.array([0.0, 2, 4])}},
     "draw_by_clocks": {"ε is 1: an even draw": lambda case: {"epsilon": 1.0}},
-    "effective_number": {"a probability is 0": lambda case: {"probabilities": np.array([0.5, 0, 0.25, 0.25])}},
+    "effective_number": {
+        "a probability is 0": lambda case: {"probabilities": np.array([0.5, 0, 0.25, 0.25])},
+    },
 }  # fmt: skip

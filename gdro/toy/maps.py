@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import t as student
@@ -109,21 +109,29 @@ def gain_map(
 
 
 def recorded_gain_map(
-    record: Path, worlds: Sequence[World], methods: Sequence[str], *settings: Any, own_best: bool = False
+    record: Path,
+    worlds: Sequence[World],
+    methods: Sequence[str],
+    step_sizes: Sequence[float],
+    choosing_seeds: Sequence[int],
+    seeds: Sequence[int],
+    checkpoints: Sequence[int],
+    own_best: bool = False,
 ) -> tuple[dict[str, Gain], dict[str, np.ndarray]]:
     """`gain_map`, read from a record where it was made with the same arguments, and played where it was not.
 
     Without the file it is played and written: delete it to make it anew.
     """
-    given = json.loads(json.dumps([[asdict(world) for world in worlds], list(methods), *settings, own_best]))
+    chosen = (step_sizes, choosing_seeds, seeds, checkpoints, own_best)
+    given = json.loads(json.dumps([[asdict(world) for world in worlds], list(methods), *chosen]))
     if record.exists():
         kept = json.loads(record.read_text(encoding="utf-8"))
         if kept["settings"] == given:
             gains = {measure: Gain(*map(np.array, of)) for measure, of in kept["gains"].items()}
             return gains, {measure: np.array(of) for measure, of in kept["step_sizes"].items()}
-    gains, step_sizes = gain_map(worlds, methods, *settings, own_best=own_best)
+    gains, best = gain_map(worlds, methods, *chosen)
     if not record.exists():
         played = {"settings": given, "gains": {m: [part.tolist() for part in of] for m, of in gains.items()}}
-        played["step_sizes"] = {measure: of.tolist() for measure, of in step_sizes.items()}
+        played["step_sizes"] = {measure: of.tolist() for measure, of in best.items()}
         record.write_text(json.dumps(played) + "\n", encoding="utf-8")
-    return gains, step_sizes
+    return gains, best

@@ -15,3 +15,8 @@ def lead_lag(weights, shares):
 
 def weighted_standard_error(deviations, shares, rollouts):
     return (shares * deviations / np.sqrt(rollouts)).sum()
+
+
+def least_error_rollouts(deviations, shares, mean_rollouts):
+    """Exercise 4: n ∝ σ^(2/3) minimizes (33); (30), n ∝ σ, minimizes (28)."""
+    return mean_rollouts * deviations ** (2 / 3) / (shares @ deviations ** (2 / 3))
