@@ -1,10 +1,7 @@
-"""The jobs of a profile, each a process of its own, whose end frees the GPU:
+"""The jobs of a profile: make its base, train a variant with a seed, evaluate what was trained.
 
-    python -m gdro.study.experiment base PROFILE                            # check the profile, make the base
-    python -m gdro.study.experiment train PROFILE VARIANT SEED [FOLDER]     # what notebook 05 does
-    python -m gdro.study.experiment evaluate PROFILE VARIANT SEED [FOLDER]  # also of the variant "base"
-
-A run is one variant with one seed, in a folder of its own (default: runs/PROFILE/VARIANT/seedSEED):
+Each is a process of its own (`gdro base`, `gdro train`, `gdro evaluate`), whose end frees the GPU. A run is
+one variant with one seed, in a folder of its own (default: runs/PROFILE/VARIANT/seedSEED):
 
     record.jsonl       one row per generation batch: what the controller saw and decided, rollouts, tokens
     model/             the trained model, or the adapter
@@ -16,8 +13,6 @@ A killed training resumes from its last whole checkpoint. Heavy packages are imp
 Unsloth must come before TRL and transformers.
 """
 
-import argparse
-import fcntl
 import hashlib
 import json
 import os
@@ -27,8 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -41,18 +35,20 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or equal seeds w
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from gdro.study.profiles import BASE, Profile, load_profile, repository, run_folder
+from gdro.study.profiles import BASE, Profile, repository
 from gdro.study.records import read_manifest, read_table, write_manifest, write_table
 from gdro.tasks import Split, draw_chain, load_split
+from gdro.training.checkpoints import difference, file_hash, files_in
 from gdro.training.files import replace_text
-from gdro.training.lifetime import end_with_parent
+from gdro.training.lifetime import only_process_in
 from gdro.training.models import import_unsloth, load_model, merged_model, tiny_base
+from gdro.training.resumable import check_resumable
 
 CACHE = ".cache/bases"
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
-def base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool = False) -> str:
+def make_base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool = False) -> str:
     """Return the profile's model: a folder or hub id, or the tiny base, trained if the cache lacks it."""
     if profile.model.source is not None:
         return profile.model.source
@@ -72,7 +68,7 @@ def _start(
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    source = base(profile.model_copy(update={"model": choice}), cache_dir)
+    source = make_base(profile.model_copy(update={"model": choice}), cache_dir)
     tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # as TRL does; Llama has none
     return source, tokenizer, load_split(profile.task, tokenizer, held_out=held_out)
@@ -90,7 +86,7 @@ def train_variant(
         RuntimeError: where launched processes fail, or the record is not that of the profile's budget.
     """
     machine = profile.launch.machine
-    with only_training_in(Path(folder), machine):
+    with only_process_in(Path(folder), f".lock{machine or ''}"):
         training = Training(profile, variant, seed, Path(folder), cache_dir)
         if not training.done:
             (training.launch if training.launched else training.run)()
@@ -142,7 +138,9 @@ def training_arguments(
             if name in ours:
                 raise ValueError(f"{name} follows from the rest of the profile; leave it out")
             # TRL's parser checks no types: a text for a number would fail late, or not at all
-            TypeAdapter(types.get(name, Any), config=STRICT).validate_python(value)
+            if name in types:
+                TypeAdapter(types[name], config=STRICT).validate_python(value)
+            check_resumable(name, value)
         args = HfArgumentParser(GDROConfig).parse_dict(defaults | given | ours)[0]
         args._n_gpu = min(args.n_gpu, 1)  # as transformers does itself where one process has one GPU
         check_training(args, profile.controller_of(variant))
@@ -189,8 +187,12 @@ class Training:
 
     @property
     def done(self) -> bool:
-        """Whether the folder holds this very training, whole."""
-        return _training(self.folder).get("identity") == self._identity
+        """Whether the folder holds this very training; ValueError if a file of it was altered afterwards."""
+        training = _training(self.folder)
+        if training.get("identity") != self._identity:
+            return False
+        _check_files(self.folder, training)
+        return True
 
     def arguments(self) -> Any:
         """The profile's `train:` block, as a GDROConfig."""
@@ -202,10 +204,9 @@ class Training:
         world = int(os.environ.get("WORLD_SIZE", "1"))
         return training_arguments(self.profile, self.variant, self.seed, checkpoints, self._lengths, world)
 
-    def run(self) -> None:
-        """Train in this process, which may be one of several that a launcher started."""
-        loaded = load_model(self.source, **self.model_options)
-        from accelerate.utils import gather_object
+    def make_trainer(self, callbacks: Sequence[Any] = ()) -> Any:
+        """The GDROTrainer of this training: model, reward, arguments, data. Loads the model."""
+        loaded = load_model(self.source, **self.model_options)  # Unsloth, if asked for, comes before TRL
         from datasets import Dataset
         from transformers import PrinterCallback
 
@@ -219,9 +220,17 @@ class Training:
             eval_dataset=self.eval_dataset,
             processing_class=loaded.tokenizer,
             peft_config=loaded.peft_config,
-            callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}")],
+            callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}"), *callbacks],
         )
         trainer.remove_callback(PrinterCallback)  # prints numbers that the record has
+        trainer.run_identity = self._identity
+        return trainer
+
+    def run(self, callbacks: Sequence[Any] = ()) -> None:
+        """Train in this process, which may be one of several that a launcher started, and save."""
+        trainer = self.make_trainer(callbacks)
+        from accelerate.utils import gather_object
+
         if len(set(gather_object([self._identity]))) > 1:
             remedy = "clean the data set once and give that copy (task.paths)"
             raise RuntimeError(f"the processes have dropped different rows of the training data; {remedy}")
@@ -259,6 +268,7 @@ class Training:
                 if "eval_reward" in row
             ],
             "train_data": self.data.report() | {"outcomes": totals},
+            "files": {"model": files_in(model), "record": file_hash(self.folder / "record.jsonl")},
         }
         replace_text(self.folder / "training.json", json.dumps(report | _machine()))
         for checkpoints in self.folder.glob("checkpoints-*"):
@@ -278,16 +288,8 @@ class Training:
             if unset := [f"{name}: {value}" for name, value in launch.options.items() if "$" in value]:
                 raise ValueError(f"launch has variables that are not set: {unset}; set them on each machine")
             launcher += [f"--{name}={value}" for name, value in launch.options.items()]
-        work = [
-            "-m",
-            "gdro.study.experiment",
-            "work",
-            self._profile_file,
-            self.variant,
-            self.seed,
-            self.folder,
-        ]
-        work += ["--cache-dir", self.cache_dir]
+        work = ["-m", "gdro", "work", self._profile_file, self.variant, "--seed", self.seed]
+        work += ["--folder", self.folder, "--cache-dir", self.cache_dir]
         return [sys.executable, "-m", *map(str, launcher + work)]
 
     def launch(self) -> None:
@@ -325,16 +327,14 @@ def _training(folder: Path) -> dict[str, Any]:
     return read_manifest(path) if path.is_file() else {}
 
 
-@contextmanager
-def only_training_in(folder: Path, machine: int = 0) -> Iterator[None]:
-    """Refuse a machine's second training in a folder. The lock ends with the process, however that ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f".lock{machine or ''}").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(f"another process trains in {folder}; wait for it, or end it") from error
-        yield
+def _check_files(folder: Path, training: Mapping[str, Any]) -> None:
+    """Refuse (ValueError) a model or a record that is not as the training left it."""
+    model, record = training["files"]["model"], training["files"]["record"]
+    fault = difference(folder / "model", model)
+    if fault is None and file_hash(folder / "record.jsonl") != record:
+        fault = f"{folder / 'record.jsonl'} is not as it was written"
+    if fault is not None:
+        raise ValueError(f"{fault}; put it back, or delete {folder} to train again")
 
 
 def evaluate_variant(
@@ -348,6 +348,8 @@ def evaluate_variant(
     if variant != BASE and trained.get("settings") != profile.settings_of(variant, evaluated=False):
         name = profile.name
         raise ValueError(f"{folder} holds no training with the settings of profile {name!r}; train first")
+    if trained:
+        _check_files(folder, trained)
     source, tokenizer, data = _start(profile, variant, cache_dir, held_out=True)
     began, model = time.perf_counter(), source if variant == BASE else str(folder / "model")
     with tempfile.TemporaryDirectory() as merged:
@@ -360,6 +362,7 @@ def evaluate_variant(
     whole = {"steps": 0, "rollouts": 0, "tokens": 0, "processes": 1, "peak_memory_gib": None} | _machine()
     whole |= trained | {"profile": profile.name, "variant": variant, "seed": seed, "settings": settings}
     whole |= {"seconds": trained.get("seconds", {}) | seconds, "held_out_data": data.report()}
+    whole["files"] = trained.get("files", {}) | {"evaluation": file_hash(folder / "evaluation.jsonl")}
     write_manifest(folder / "manifest.json", whole)
     return evaluation
 
@@ -369,39 +372,11 @@ def _machine() -> dict[str, Any]:
     return {"device": device, "threads": torch.get_num_threads()}
 
 
-def know_cpu_by_rank() -> None:
-    """Let torch.load restore to "cpu:1": transformers sends a second process's optimizer there."""
+def start_job() -> None:
+    """What a process that trains or evaluates needs first: few threads, an end on SIGTERM."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that launched processes are ended too
+    # so that torch.load restores to "cpu:1", where transformers sends a second process's optimizer
     torch.serialization.register_package(
         1, lambda storage: None, lambda storage, place: storage if place.startswith("cpu") else None
     )
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Do one job; "work" is training in one of the processes that a launcher started."""
-    parser = argparse.ArgumentParser(prog="python -m gdro.study.experiment")
-    parser.add_argument("job", choices=("base", "train", "work", "evaluate"))
-    parser.add_argument("profile")
-    parser.add_argument("variant", nargs="?", default=BASE)
-    parser.add_argument("seed", nargs="?", type=int, default=0)
-    parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--cache-dir", type=Path, default=CACHE)
-    given = parser.parse_args(arguments)
-    end_with_parent()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that launched processes are ended too
-    know_cpu_by_rank()
-    profile = load_profile(given.profile)
-    run = profile, given.variant, given.seed
-    folder = given.folder or run_folder(f"runs/{profile.name}", given.variant, given.seed)
-    if given.job == "base":
-        for variant in profile.variants:
-            training_arguments(profile, variant, 0, "unused", (1, 1))
-        print(base(profile, given.cache_dir, progress=True))
-    elif given.job == "work":
-        Training(*run, folder, given.cache_dir).run()
-    else:
-        (train_variant if given.job == "train" else evaluate_variant)(*run, folder, given.cache_dir)
-
-
-if __name__ == "__main__":
-    main()
