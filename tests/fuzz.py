@@ -36,7 +36,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from gdro import METHODS, GDROController
+from gdro import METHODS, GDROController, Plan
 from gdro.core.beliefs import ESTIMATORS
 from gdro.training.files import load_state, save_state
 
@@ -157,6 +157,7 @@ class Twins:
         before = state_of(self.pair[0])
         for wrong in self.wrong_inputs(groups, rewards):
             refused(self.pair[0].observe, plans[0], *wrong)
+        self.fail_half_way(plans[0], groups, rewards)
         assert state_of(self.pair[0]) == before, "a refused batch changed the state"
         first = self.pair[0].observe(plans[0], groups, rewards)
         second = self.pair[1].observe(plans[1], back[groups][shuffled], rewards[shuffled])
@@ -167,6 +168,14 @@ class Twins:
         text = json.dumps(first.row, allow_nan=False)
         assert text == json.dumps(second.row), "order changed the record"
         refused(self.pair[0].observe, plans[0], groups, rewards)  # a second time
+
+    def fail_half_way(self, plan: Plan, groups: np.ndarray, rewards: np.ndarray) -> None:
+        """One of the method's functions answers nonsense, after all has moved that an observation moves."""
+        method, hook = self.pair[0].method, str(self.rng.choice(["weights", "advantages", "ready", "report"]))
+        good = getattr(method, hook)
+        setattr(method, hook, lambda *given: (good(*given), np.nan))
+        refused(self.pair[0].observe, plan, groups, rewards)
+        delattr(method, hook)
 
     def wrong_inputs(self, groups: np.ndarray, rewards: np.ndarray) -> list[tuple]:
         """Groups and rewards that cannot be."""
