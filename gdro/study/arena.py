@@ -2,9 +2,9 @@
 
     python -m gdro.study.arena --world rare-hard --methods grpo,pivotal --draws 8 --out DIR
 
-A world is a specification of the embedded task: a name in gdro/study/worlds, or a YAML file. A draw is a
-fresh task (tables, teacher, splits), a fresh base and a fresh training seed, all from the draw's number, so
-all methods meet the same draws and are compared in pairs. A method is spelled NAME or NAME:OPTION=VALUE:…,
+A world is a task with its base: a name in gdro/tasks/worlds, or a YAML file. A draw is a fresh task, a fresh
+base and a fresh training seed, all from the draw's number, so all methods meet the same draws and are
+compared in pairs. A method is spelled NAME or NAME:OPTION=VALUE:…,
 with options of GDROController and of the method; `prompt:prompt.eta=3` reaches into a dictionary, and
 `pivotal@2e-4` is trained at that learning rate alone, in place of those of --learning-rates.
 
@@ -20,6 +20,7 @@ mean over families of unbiased pass@8, and training_mix_mean weighs the families
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 import multiprocessing
@@ -29,11 +30,10 @@ import runpy
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
-import yaml
 from tqdm.auto import tqdm
 
 from gdro.controller import GDROController
@@ -42,11 +42,11 @@ from gdro.core.checks import build, check_choice, check_int, check_number
 from gdro.core.metrics import pass_at_k
 from gdro.methods import METHODS
 from gdro.study.arena_report import report
-from gdro.tasks import chain
+from gdro.tasks.protocol import Task
+from gdro.tasks.world import BaseSettings, World, read_world
 from gdro.training.files import replace_text
 from gdro.training.lifetime import end_with_parent
 
-WORLDS = Path(__file__).parent / "worlds"
 CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}  # samples a held-out prompt, by part of the steps
 SCORE_COLUMNS = [
     "world",
@@ -59,8 +59,10 @@ SCORE_COLUMNS = [
     "mean_at_8",
     "pass_at_8",
 ]
-SCORE_COLUMNS += ["worst_family", "training_mix_mean", "seconds", "controller_seconds"]  # of scores.csv
+SCORE_COLUMNS += ["worst_family", "training_mix_mean", "training_mix_pass_at_8"]
+SCORE_COLUMNS += ["seconds", "controller_seconds"]  # of scores.csv
 ORACLES = {"family_even": "groups", "oracle": "rates"}  # the option in which each gets what `_oracle` knows
+COUNTS = ("steps", "prompts", "rollouts")  # of Settings
 BASE_WORK = 8  # what making a base costs, in runs: for the time left
 
 
@@ -71,16 +73,14 @@ class Settings:
     steps: int = 150
     prompts: int = 32
     rollouts: int = 4
-    base_steps: int = 800
-    base_batch: int = 96
+    size: str | None = None  # of the base; None: the world's
 
 
 @dataclasses.dataclass(frozen=True)
 class ArenaRun:
     """One training."""
 
-    world: str
-    spec: chain.ChainSpec
+    world: World
     method: str
     learning_rate: float
     draw: int
@@ -88,17 +88,7 @@ class ArenaRun:
     def file(self, out: Path) -> Path:
         """Where its scores are written."""
         slug = re.sub(r"[^\w.=-]", "_", self.method)
-        return out / "runs" / self.world / f"{slug}_lr{self.learning_rate:g}_draw{self.draw}.json"
-
-
-def read_world(name: str) -> tuple[str, chain.ChainSpec]:
-    """Name and specification of a shipped world or of a YAML file; ValueError for neither."""
-    path = Path(name) if name.endswith((".yaml", ".yml")) else WORLDS / f"{name}.yaml"
-    if not path.is_file():
-        shipped = sorted(file.stem for file in WORLDS.glob("*.yaml"))
-        raise ValueError(f"world must be one of {shipped} or a YAML file, got {name!r}")
-    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    return content.get("name", path.stem), chain.ChainSpec.from_dict(content)
+        return out / "runs" / self.world.name / f"{slug}_lr{self.learning_rate!r}_draw{self.draw}.json"
 
 
 def arena_controller(
@@ -124,33 +114,42 @@ def arena_controller(
     return build(f"options of {name!r}", GDROController, options, **given)
 
 
-def draw_base(
-    spec: chain.ChainSpec, draw: int, settings: Settings, cache: Path
-) -> tuple[chain.ChainTask, Path]:
+@functools.lru_cache(4)
+def _drawn(world: str, draw: int) -> Task:
+    """The task of a draw of a world in JSON; kept, as a worker plays many runs of a draw in a row."""
+    return World.model_validate_json(world).spec.draw(draw)
+
+
+def draw_base(world: World, draw: int, settings: Settings, cache: Path) -> tuple[Task, Path]:
     """The task of a draw and the folder of its base, which is trained if the cache does not have it."""
     from gdro.training.models import tiny_base
 
-    task = chain.make_task(spec, np.random.default_rng(draw))
-    steps, batch_size = settings.base_steps, settings.base_batch
+    task, base = _drawn(world.model_dump_json(), draw), world.base
     return task, tiny_base(
-        task, seed=draw, cache_dir=cache, steps=steps, batch_size=batch_size, progress=False
+        task,
+        seed=draw,
+        cache_dir=cache,
+        size=settings.size or base.size,
+        steps=base.steps,
+        batch_size=base.batch,
+        learning_rate=base.learning_rate,
+        progress=False,
     )
 
 
-def scores(task: chain.ChainTask, successes_P: np.ndarray, samples: int) -> dict[str, Any]:
+def scores(task: Task, successes_P: np.ndarray, samples: int) -> dict[str, Any]:
     """Scores of a checkpoint from the correct samples of each held-out prompt."""
     names = [row["family"] for row in task.eval]
-    prompts = pd.DataFrame(
-        {"accuracy": successes_P / samples, "solved": pass_at_k(successes_P, np.full(len(names), samples), 8)}
-    )
-    families = prompts.groupby(names).mean()
-    shares = pd.Series({family.name: family.share for family in task.spec.families})
+    solved_P = pass_at_k(successes_P, np.full(len(names), samples), 8)
+    prompts = pd.DataFrame({"mean_at_8": successes_P / samples, "pass_at_8": solved_P})
+    families, shares = prompts.groupby(names).mean(), pd.Series(task.shares)
     return {
-        "mean_at_8": families.accuracy.mean(),
-        "pass_at_8": families.solved.mean(),
-        "worst_family": families.accuracy.min(),
-        "training_mix_mean": (families.accuracy * shares).sum(),
-        "families": families.accuracy.to_dict(),
+        "mean_at_8": families.mean_at_8.mean(),
+        "pass_at_8": families.pass_at_8.mean(),
+        "worst_family": families.mean_at_8.min(),
+        "training_mix_mean": (families.mean_at_8 * shares).sum(),
+        "training_mix_pass_at_8": (families.pass_at_8 * shares).sum(),
+        "families": families.assign(share=shares).to_dict("index"),
     }
 
 
@@ -160,12 +159,12 @@ def train_and_score(run: ArenaRun, settings: Settings, cache: Path) -> list[dict
 
     from gdro import loop
 
-    task, base = draw_base(run.spec, run.draw, settings, cache)
+    task, base = draw_base(run.world, run.draw, settings, cache)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
     due = {round(part * settings.steps): samples for part, samples in CHECKPOINTS.items()}
-    length = run.spec.max_completion_tokens
+    length = task.max_completion_tokens
     identity = {
-        "world": run.world,
+        "world": run.world.name,
         "method": run.method,
         "learning_rate": run.learning_rate,
         "draw": run.draw,
@@ -182,7 +181,7 @@ def train_and_score(run: ArenaRun, settings: Settings, cache: Path) -> list[dict
             spent[name] += row[key]
         if step in due:
             successes_P = loop.evaluate(
-                model, tokenizer, task.eval, chain.reward, due[step], length, seed=step
+                model, tokenizer, task.eval, task.reward, due[step], length, seed=step
             )
             rows.append(identity | {"step": step} | spent | scores(task, successes_P, due[step]))
 
@@ -190,13 +189,14 @@ def train_and_score(run: ArenaRun, settings: Settings, cache: Path) -> list[dict
         model,
         tokenizer,
         task.train,
-        chain.reward,
+        task.reward,
         controller,
         steps=settings.steps,
         prompts=settings.prompts,
         learning_rate=run.learning_rate,
         max_new_tokens=length,
         seed=run.draw,
+        stream=run.world.spec.n_train == 0,
         on_step=on_step,
     )
     return rows
@@ -205,24 +205,30 @@ def train_and_score(run: ArenaRun, settings: Settings, cache: Path) -> list[dict
 def _oracle(task, model, tokenizer, every=5):
     """What no method could know: `groups` names the families, `rates` gives the model's own pass rates.
 
-    A prompt has one correct text, so its pass rate is that text's probability; brought up to date every
-    few calls, since it costs more than a step.
+    A prompt's pass rate is the probability of its correct texts; brought up to date every few calls, since
+    it costs more than a step.
     """
     import torch
 
     from gdro.loop import text_logps
 
-    texts = [row["prompt"] + row["answer"] + tokenizer.eos_token for row in task.train]
-    ids_DT = torch.tensor(tokenizer(texts)["input_ids"], device=model.device)
-    start, sorted_D = len(task.train[0]["prompt"]), as_uids([row["uid"] for row in task.train]).keys.argsort()
+    texts, prompt_of_N, start = [], [], len(task.train[0]["prompt"])
+    for d, row in enumerate(task.train):
+        for text in task.correct_texts(row):
+            ends = tokenizer.eos_token * (task.max_completion_tokens - len(text))
+            texts.append(row["prompt"] + text + ends)
+            prompt_of_N.append(d)
+    sorted_D = as_uids([row["uid"] for row in task.train]).keys.argsort()
     keys_D = as_uids([row["uid"] for row in task.train]).keys[sorted_D]
-    state: dict[str, Any] = {"calls": 0, "rates_D": np.zeros(len(texts))}
+    state: dict[str, Any] = {"calls": 0}
 
     def rates(wanted):
         if state["calls"] % every == 0:
+            state["ids_NT"] = state.get("ids_NT", torch.tensor(tokenizer(texts)["input_ids"]))
             with torch.no_grad():
-                logps_D = text_logps(model, ids_DT, start)
-            state["rates_D"] = logps_D.exp().cpu().double().numpy()[sorted_D].clip(0, 1)
+                logps_N = text_logps(model, state["ids_NT"].to(model.device), start)
+            rates_D = np.bincount(prompt_of_N, logps_N.exp().cpu().double().numpy())
+            state["rates_D"] = rates_D[sorted_D].clip(0, 1)
         state["calls"] += 1
         return state["rates_D"][keys_D.searchsorted(wanted)]
 
@@ -235,7 +241,7 @@ def play_all(
     """Play what is not there yet, `jobs` runs at once, and write scores.csv; RuntimeError if a run failed."""
     _check_settings(runs, settings, out)
     missing = [run for run in runs if not run.file(out).exists()]
-    draws = {(run.world, run.draw): run for run in missing}
+    draws = {(run.world.name, run.draw): run for run in missing}
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers inherit it
     failed = []
     with (
@@ -250,7 +256,7 @@ def play_all(
             for future in as_completed(bases):
                 future.result()
                 progress.set_description_str(
-                    f"base of {bases[future].world} draw {bases[future].draw}", False
+                    f"base of {bases[future].world.name} draw {bases[future].draw}", False
                 )
                 progress.update(BASE_WORK)
             # draw by draw, so that every state of the folder holds whole pairs
@@ -261,7 +267,7 @@ def play_all(
             for future in as_completed(futures):
                 run = futures[future]
                 progress.set_description_str(
-                    f"{run.world} {run.method} {run.learning_rate:g} draw {run.draw}", False
+                    f"{run.world.name} {run.method} {run.learning_rate:g} draw {run.draw}", False
                 )
                 progress.update()
                 if future.exception():
@@ -278,10 +284,11 @@ def play_all(
 
 def _check_settings(runs, settings, out):
     """Refuse a folder whose runs have other settings or other worlds of the same names."""
-    file, worlds = out / "settings.json", {run.world: dataclasses.asdict(run.spec) for run in runs}
-    if any(dataclasses.asdict(run.spec) != worlds[run.world] for run in runs):
+    file, worlds = out / "settings.json", {run.world.name: run.world for run in runs}
+    if any(run.world != worlds[run.world.name] for run in runs):
         raise ValueError(f"worlds must have names of their own, got {list(worlds)}; set `name:` in the file")
-    now = json.loads(json.dumps({"settings": dataclasses.asdict(settings), "worlds": worlds}))
+    specs = {name: world.model_dump(mode="json") for name, world in worlds.items()}
+    now = {"settings": dataclasses.asdict(settings), "worlds": specs}
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
         same = all(before["worlds"].get(name, spec) == spec for name, spec in now["worlds"].items())
@@ -304,7 +311,7 @@ def _start_worker(own):
 
 
 def _make_base(run, settings, cache):
-    draw_base(run.spec, run.draw, settings, cache)
+    draw_base(run.world, run.draw, settings, cache)
 
 
 def _play_and_write(run, settings, out, cache):
@@ -338,8 +345,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="number of the first draw: fresh draws are those never looked at",
     )
     add("--learning-rates", default="1e-4,2e-4")
-    for field in dataclasses.fields(Settings):
-        add(f"--{field.name.replace('_', '-')}", type=int, default=field.default)
+    for field in COUNTS:
+        add(f"--{field}", type=int, default=getattr(Settings, field))
+    add("--size", choices=get_args(BaseSettings.model_fields["size"].annotation), help="of all bases")
     add("--jobs", type=int, default=os.cpu_count(), help="runs at once, one thread each")
     add("--bases", type=Path, default=Path(".cache/bases"), help="where bases are kept")
     given = parser.parse_args(arguments)
@@ -347,10 +355,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = Settings(
             **{field.name: getattr(given, field.name) for field in dataclasses.fields(Settings)}
         )
-        for field in dataclasses.fields(Settings):
-            check_int(
-                field.name, getattr(settings, field.name), len(CHECKPOINTS) if field.name == "steps" else 1
-            )
+        for field in COUNTS:
+            check_int(field, getattr(settings, field), len(CHECKPOINTS) if field == "steps" else 1)
         first = check_int("first_draw", given.first_draw, 0)
         draws = range(first, first + check_int("draws", given.draws, 1))
         if given.methods_from:
@@ -362,7 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for rate in (own or given.learning_rates).split(","):
                 arms[method, check_number("learning_rates", float(rate), 0, open_low=True)] = None
         worlds = [read_world(world) for world in dict.fromkeys(given.world.split(","))]
-        runs = [ArenaRun(*world, *arm, draw) for world, arm, draw in itertools.product(worlds, arms, draws)]
+        runs = [ArenaRun(world, *arm, draw) for world, arm, draw in itertools.product(worlds, arms, draws)]
         play_all(runs, settings, given.out, given.bases, given.jobs, given.methods_from)
     print(report(given.out))
 

@@ -1,9 +1,14 @@
-"""What a profile may say about its task; `Strict` is the base of everything read from a YAML file."""
+"""How YAML files are read; `Strict`, the base of what is in them; what a profile may say about its task."""
 
-from typing import Annotated, Literal
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$")]  # becomes a folder, reaches a shell
+Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 MathName = Literal["dapo", "math500", "aime2024", "aime2025", "amc", "minerva", "olympiad", "gpqa"]
@@ -37,3 +42,36 @@ class MathChoice(Strict):
     signed: bool = True
     max_prompt_tokens: Count = 1024
     max_completion_tokens: Count = 3072
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Fields of a YAML file; ValueError for one that cannot be read, has a key twice or holds no fields."""
+    try:
+        fields = yaml.load(path.read_text(encoding="utf-8"), _PlainYaml)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"{path} must hold fields such as `seeds: [0]`, got {type(fields).__name__}")
+    return fields
+
+
+class _PlainYaml(yaml.BaseLoader):
+    """YAML whose plain values are JSON's or texts (010, 1:30, yes, .inf); no key twice, no aliases."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not allowed; write the value out")
+        return super().compose_node(parent, index)
+
+    def construct_scalar(self, node: Any) -> Any:
+        try:
+            return node.value if node.style else json.loads(node.value, parse_constant=str)
+        except ValueError:
+            return node.value
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for place, key in enumerate(keys):
+            if key in keys[:place]:
+                raise yaml.YAMLError(f"{key!r} is given twice, {node.start_mark}")
+        return super().construct_mapping(node, deep)

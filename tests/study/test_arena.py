@@ -16,8 +16,8 @@ from gdro import METHODS, loop
 from gdro.core.beliefs import as_uids
 from gdro.study import arena, arena_report
 from gdro.tasks import chain
+from gdro.tasks.world import BaseSettings, World
 
-SHIPPED = sorted(file.stem for file in arena.WORLDS.glob("*.yaml"))
 OWN = """
 from gdro import Method, register
 @register("first-prompts")
@@ -25,31 +25,6 @@ class FirstPrompts(Method):
     def draw(self, pool, size, rng):
         return rng.permutation(len(pool))[:size]
 """
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_worlds_are_specifications_of_their_name(name):
-    assert arena.read_world(name)[0] == name
-
-
-def test_rare_hard_is_the_embedded_default():
-    assert arena.read_world("rare-hard")[1] == chain.DEFAULT_SPEC
-
-
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        (None, "world must be one of"),
-        ("name: a\nfamilies: []\nn_trian: 9\n", "n_trian"),
-        ("name: a\n", "families"),
-    ],
-)
-def test_a_world_that_cannot_be_read_is_refused(tmp_path, text, match):
-    file = tmp_path / "own.yaml"
-    if text is not None:
-        file.write_text(text)
-    with pytest.raises(ValueError, match=match):
-        arena.read_world(str(file))
 
 
 def test_a_method_is_spelled_with_its_options():
@@ -76,7 +51,12 @@ def test_scores_by_hand():
     families = (chain.Family("a", "*", 5, 0.75, 0.5), chain.Family("b", "+", 5, 0.25, 0.5))
     task = chain.make_task(chain.ChainSpec(families, 3, 40, 2), np.random.default_rng(0))
     found = arena.scores(task, np.array([16, 8, 0, 1]), 16)
-    assert found["families"] == {"a": 0.75, "b": 1 / 32}
+    assert found["families"]["a"] == {
+        "mean_at_8": 0.75,
+        "pass_at_8": pytest.approx(1 - 0.5 / 12870),
+        "share": 0.75,
+    }
+    assert found["families"]["b"] == {"mean_at_8": 1 / 32, "pass_at_8": 0.25, "share": 0.25}
     assert found["worst_family"] == 1 / 32
     assert found["mean_at_8"] == pytest.approx((0.75 + 1 / 32) / 2)
     assert found["training_mix_mean"] == pytest.approx(0.75 * 0.75 + 0.25 / 32)
@@ -88,8 +68,8 @@ def test_an_oracle_knows_families_and_pass_rates(tmp_path):
     spec = chain.ChainSpec(
         (chain.Family("a", "*", 5, 0.9, 0.9), chain.Family("b", "+", 5, 0.1, 0.9)), 2, 20, 2
     )
-    settings = arena.Settings(base_steps=60, base_batch=32)
-    task, base = arena.draw_base(spec, 0, settings, tmp_path)
+    world = World(name="w", spec=spec, base=BaseSettings(steps=60, batch=32))
+    task, base = arena.draw_base(world, 0, arena.Settings(), tmp_path)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
     known = arena._oracle(task, model, tokenizer)
     uids = [row["uid"] for row in task.train]
@@ -111,7 +91,7 @@ def command(out, *changes):
         "--bases",
         str(out.parent / "bases"),
     ]
-    sizes = {"draws": 2, "steps": 5, "prompts": 4, "base-steps": 8, "base-batch": 16}
+    sizes = {"draws": 2, "steps": 5, "prompts": 4}
     arguments += [f"--{name}={value}" for name, value in sizes.items()]
     arguments += ["--methods-from", str(out.parent / "own.py"), *changes]
     environment = os.environ | {"PYTHONPATH": str(Path(arena.__file__).parents[2])}
@@ -128,7 +108,7 @@ def test_a_contest_from_the_command_line_resumes(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "own.yaml").write_text(
         'name: own\nn_train: 40\nn_eval_per_family: 3\nfamilies:\n  - {name: a, operator: "*", n_digits: 5, '
-        "share: 1, teacher_accuracy: 0.5}\n"
+        "share: 1, teacher_accuracy: 0.5}\nbase: {steps: 8, batch: 16}\n"
     )
     out = tmp_path / "out"
     first = command(out, "--jobs=2", "--methods", "grpo,first-prompts@1e-3", "--learning-rates", "1e-4")
@@ -166,7 +146,7 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
     family = chain.Family("a", "*", 5, 1.0, 0.5)
     specs = [chain.ChainSpec((family,), 3, n_train, 3) for n_train in (40, 50)]
     one, changed, other = (
-        arena.ArenaRun(name, spec, "grpo", 1e-4, 0)
+        arena.ArenaRun(World(name=name, spec=spec), "grpo", 1e-4, 0)
         for name, spec in (("a", specs[0]), ("a", specs[1]), ("b", specs[1]))
     )
     for run in (one, other, one):
