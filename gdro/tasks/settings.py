@@ -1,11 +1,10 @@
 """How YAML files are read; `Strict`, the base of what is in them; what a profile may say about its task."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
+from ruamel.yaml import YAML, YAMLError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$")]  # becomes a folder, reaches a shell
 Positive = Annotated[float, Field(gt=0)]
@@ -44,34 +43,12 @@ class MathChoice(Strict):
     max_completion_tokens: Count = 3072
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Fields of a YAML file; ValueError for one that cannot be read, has a key twice or holds no fields."""
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """Return the fields of a YAML 1.2 file; ValueError if it is broken, repeats a key or holds no fields."""
     try:
-        fields = yaml.load(path.read_text(encoding="utf-8"), _PlainYaml)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        fields = YAML(typ="safe", pure=True).load(Path(path).read_text(encoding="utf-8"))
+    except (YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(fields, dict):
         raise ValueError(f"{path} must hold fields such as `seeds: [0]`, got {type(fields).__name__}")
     return fields
-
-
-class _PlainYaml(yaml.BaseLoader):
-    """YAML whose plain values are JSON's or texts (010, 1:30, yes, .inf); no key twice, no aliases."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not allowed; write the value out")
-        return super().compose_node(parent, index)
-
-    def construct_scalar(self, node: Any) -> Any:
-        try:
-            return node.value if node.style else json.loads(node.value, parse_constant=str)
-        except ValueError:
-            return node.value
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for place, key in enumerate(keys):
-            if key in keys[:place]:
-                raise yaml.YAMLError(f"{key!r} is given twice, {node.start_mark}")
-        return super().construct_mapping(node, deep)
