@@ -129,11 +129,8 @@ def draw_base(world: World, draw: int, settings: Settings, cache: Path) -> tuple
         task,
         seed=draw,
         cache_dir=cache,
-        size=settings.size or base.size,
-        steps=base.steps,
-        batch_size=base.batch,
-        learning_rate=base.learning_rate,
         progress=False,
+        **base.options() | ({"size": settings.size} if settings.size else {}),
     )
 
 

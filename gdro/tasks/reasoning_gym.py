@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.metadata
+import importlib.util
 import itertools
 import json
 import re
@@ -49,7 +50,10 @@ def is_palindrome_of(given: str, answer: str) -> bool:
     return given == given[::-1] and sorted(given) == sorted(answer)
 
 
-_ONE_ANSWER = "spell_backward spiral_matrix rotate_matrix string_insertion chain_sum gcd lcm count_bits"
+_ONE_ANSWER = (
+    "base_conversion caesar_cipher chain_sum gcd lcm leg_counting letter_counting products rotate_matrix "
+    "simple_equations spell_backward spiral_matrix string_insertion"
+)
 JUDGES: dict[str, Callable[[str, str], bool]] = dict.fromkeys(_ONE_ANSWER.split(), is_same)
 JUDGES["palindrome_generation"] = is_palindrome_of
 
@@ -75,17 +79,15 @@ class GymFamily:
 class GymSpec:
     """What a world is, before anything is drawn.
 
-    Short prompts are stripped and padded on the left to ``prompt_length`` characters; answers have at most
-    ``answer_length`` with the end-of-text token. Both are None where the original questions are asked.
+    Short prompts are stripped and padded on the left to ``prompt_length`` characters, one token each; it is
+    None where the original questions are asked.
     """
 
     families: tuple[GymFamily, ...]
-    n_train: NotNegative = (
-        4000  # distinct training prompts; 0: a stream, of which no prompt is trained on twice
-    )
+    max_completion_tokens: Annotated[int, Field(ge=2)]  # the end-of-text token included
+    n_train: NotNegative = 4000  # distinct training prompts; 0: a stream, of which none is trained on twice
     n_eval_per_family: Count = 40
     prompt_length: Count | None = None
-    answer_length: Annotated[int, Field(ge=2)] | None = None
     permute_shares: bool = False  # each draw gives the shares to other families
 
     def __post_init__(self) -> None:
@@ -95,12 +97,9 @@ class GymSpec:
         given = [family.share for family in self.families if family.share is not None]
         if given and (len(given) < len(names) or abs(sum(given) - 1) > 1e-9):
             raise ValueError(f"families must have shares that sum to 1, or none, got {given}; scale them")
-        short = {family.prompt is not None for family in self.families}
-        if short != {self.prompt_length is not None} or short != {self.answer_length is not None}:
-            raise ValueError(
-                "prompt_length and answer_length must be given if all families have a prompt, and left out "
-                f"if none has, got {self.prompt_length} and {self.answer_length}"
-            )
+        if {family.prompt is None for family in self.families} != {self.prompt_length is None}:
+            wanted = "given if all families have a prompt, and left out if none has"
+            raise ValueError(f"prompt_length must be {wanted}, got {self.prompt_length}")
 
     def draw(self, seed: int, style: str = "text") -> GymTask:
         """Draw the task with a seed; ``style`` of original questions is "text" or "chat"."""
@@ -137,12 +136,8 @@ class GymTask:
 
     @property
     def max_completion_tokens(self) -> int:
-        """Tokens of the longest answer allowed, its end-of-text token included."""
-        if self.spec.answer_length is None:
-            raise ValueError(
-                "answer_length must be given in the world: answers to its questions have no bound"
-            )
-        return self.spec.answer_length
+        """Tokens that a completion may have."""
+        return self.spec.max_completion_tokens
 
     @cached_property
     def lessons(self) -> tuple[tuple[TaskRow, ...], ...]:
@@ -193,7 +188,7 @@ class GymTask:
         """SHA-256, in hex, of all that the lessons depend on."""
         content = {
             "families": [dataclasses.asdict(family) for family in self.spec.families],
-            "lengths": [self.spec.prompt_length, self.spec.answer_length, TRIES, LESSONS],
+            "numbers": [self.spec.prompt_length, self.spec.max_completion_tokens, TRIES, LESSONS],
             "seed": self.seed,
             "taken": sorted(row["uid"] for row in (*self.eval, *self.train)),
             "reasoning-gym": importlib.metadata.version("reasoning-gym"),
@@ -219,6 +214,8 @@ class _Formatter(string.Formatter):
 
 def _puzzles(spec: GymSpec, place: int, seed: int, style: str, tries: int) -> Iterable[TaskRow]:
     """Rows of a family with distinct prompts, in order, from its first ``tries`` puzzles."""
+    if importlib.util.find_spec("reasoning_gym") is None:
+        raise ImportError("reasoning-gym is not installed; pip install 'gdro[gym]'")
     import reasoning_gym
 
     family, own_seed = spec.families[place], (seed * len(spec.families) + place) * SEED_SPACING
@@ -232,12 +229,13 @@ def _puzzles(spec: GymSpec, place: int, seed: int, style: str, tries: int) -> It
         question, answer = puzzle["question"], puzzle["answer"]
         if family.prompt is not None:
             question = _Formatter().format(family.prompt, **puzzle["metadata"]).strip()
-            if len(question) > spec.prompt_length or len(answer) >= spec.answer_length:
+            lengths = spec.prompt_length or 0, spec.max_completion_tokens
+            if len(question) > lengths[0] or len(answer) >= lengths[1]:
                 raise ValueError(
-                    f"prompt_length and answer_length must hold {question!r} and, with one token more, "
-                    f"{answer!r} of family {family.name!r}, got {spec.prompt_length} and {spec.answer_length}"
+                    f"prompt_length and max_completion_tokens must hold {question!r} and, with one token "
+                    f"more, {answer!r} of family {family.name!r}, got {lengths[0]} and {lengths[1]}"
                 )
-            question = question.rjust(spec.prompt_length)
+            question = question.rjust(lengths[0])
         if question in seen:
             continue
         seen.add(question)

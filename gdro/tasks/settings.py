@@ -28,6 +28,14 @@ class ChainChoice(Strict):
     n_eval_per_family: Count = 40
 
 
+class GymChoice(Strict):
+    """A world of reasoning-gym, its name or file; see gdro.tasks.reasoning_gym."""
+
+    kind: Literal["reasoning_gym"]
+    world: str = "gym-strings"
+    seed: NotNegative = 0
+
+
 class MathChoice(Strict):
     """Math data sets; see gdro.tasks.math.
 

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -22,6 +22,11 @@ class BaseSettings(Strict):
     steps: Count = 800
     batch: Count = 96
     learning_rate: Positive | None = None
+
+    def options(self) -> dict[str, Any]:
+        """As arguments of `tiny_base`."""
+        options = self.model_dump()
+        return options | {"batch_size": options.pop("batch")}
 
 
 class World(Strict):
