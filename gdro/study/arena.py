@@ -11,6 +11,7 @@ with options of GDROController and of the method; `prompt:prompt.eta=3` reaches 
 DIR holds a file for each finished run, so that the same command resumes, and, from those alone,
 
     scores.csv    one row per world, method, learning rate, draw and checkpoint
+    families.csv  at the end, one row more per family, with its share of training
     table.csv, table.md, differences.png, frontier.png, rollouts.png    from scores.csv alone
 
 The scores are of held-out prompts, 8 samples each at 20, 40, 60 and 80% of the steps, 32 at the end:
@@ -43,24 +44,15 @@ from gdro.core.metrics import pass_at_k
 from gdro.methods import METHODS
 from gdro.study.arena_report import report
 from gdro.tasks.protocol import Task
+from gdro.tasks.reasoning_gym import STREAM_SIZE
 from gdro.tasks.world import BaseSettings, World, read_world
 from gdro.training.files import replace_text
 from gdro.training.lifetime import end_with_parent
 
 CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}  # samples a held-out prompt, by part of the steps
-SCORE_COLUMNS = [
-    "world",
-    "method",
-    "learning_rate",
-    "draw",
-    "step",
-    "rollouts",
-    "tokens",
-    "mean_at_8",
-    "pass_at_8",
-]
-SCORE_COLUMNS += ["worst_family", "training_mix_mean", "training_mix_pass_at_8"]
-SCORE_COLUMNS += ["seconds", "controller_seconds"]  # of scores.csv
+_COLUMNS = "world method learning_rate draw step rollouts tokens mean_at_8 pass_at_8 worst_family "
+_COLUMNS += "training_mix_mean training_mix_pass_at_8 seconds controller_seconds"
+SCORE_COLUMNS = _COLUMNS.split()  # of scores.csv
 ORACLES = {"family_even": "groups", "oracle": "rates"}  # the option in which each gets what `_oracle` knows
 COUNTS = ("steps", "prompts", "rollouts")  # of Settings
 BASE_WORK = 8  # what making a base costs, in runs: for the time left
@@ -160,14 +152,9 @@ def train_and_score(run: ArenaRun, settings: Settings, cache: Path) -> list[dict
     model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
     due = {round(part * settings.steps): samples for part, samples in CHECKPOINTS.items()}
     length = task.max_completion_tokens
-    identity = {
-        "world": run.world.name,
-        "method": run.method,
-        "learning_rate": run.learning_rate,
-        "draw": run.draw,
-    }
-    names = {"rollouts": "rollouts_spent", "tokens": "tokens", "seconds": "seconds"}
-    names["controller_seconds"] = "controller_seconds"
+    identity = {"world": run.world.name, "method": run.method, "learning_rate": run.learning_rate}
+    names = {name: name for name in ("tokens", "seconds", "controller_seconds")}
+    names["rollouts"] = "rollouts_spent"
     spent = dict.fromkeys(names, 0.0)
     rows = []
 
@@ -177,10 +164,11 @@ def train_and_score(run: ArenaRun, settings: Settings, cache: Path) -> list[dict
         for name, key in names.items():
             spent[name] += row[key]
         if step in due:
-            successes_P = loop.evaluate(
-                model, tokenizer, task.eval, task.reward, due[step], length, seed=step
+            of = task.eval, task.reward, due[step], length
+            successes_P = loop.evaluate(model, tokenizer, *of, seed=step)
+            rows.append(
+                identity | {"draw": run.draw, "step": step} | spent | scores(task, successes_P, due[step])
             )
-            rows.append(identity | {"step": step} | spent | scores(task, successes_P, due[step]))
 
     loop.train(
         model,
@@ -237,6 +225,9 @@ def play_all(
 ) -> None:
     """Play what is not there yet, `jobs` runs at once, and write scores.csv; RuntimeError if a run failed."""
     _check_settings(runs, settings, out)
+    if len({run.file(out) for run in runs}) < len(runs):
+        raise ValueError("methods must differ in letters, digits, '.', '=' or '-': their files are named so")
+    _read_runs(out)  # a broken file is found before anything is played
     missing = [run for run in runs if not run.file(out).exists()]
     draws = {(run.world.name, run.draw): run for run in missing}
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers inherit it
@@ -252,9 +243,8 @@ def play_all(
             bases = {pool.submit(_make_base, run, settings, cache): run for run in draws.values()}
             for future in as_completed(bases):
                 future.result()
-                progress.set_description_str(
-                    f"base of {bases[future].world.name} draw {bases[future].draw}", False
-                )
+                run = bases[future]
+                progress.set_description_str(f"base of {run.world.name} draw {run.draw}", False)
                 progress.update(BASE_WORK)
             # draw by draw, so that every state of the folder holds whole pairs
             futures: dict[Future, ArenaRun] = {
@@ -263,20 +253,50 @@ def play_all(
             }
             for future in as_completed(futures):
                 run = futures[future]
-                progress.set_description_str(
-                    f"{run.world.name} {run.method} {run.learning_rate:g} draw {run.draw}", False
-                )
+                progress.set_description_str(run.file(out).stem, False)
                 progress.update()
                 if future.exception():
                     failed.append(f"{run.file(out).stem}: {future.exception()}")
         finally:
             pool.shutdown(cancel_futures=True)  # an error or Ctrl-C starts nothing more
-    files = sorted((out / "runs").glob("*/*.json"))
-    rows = [row for file in files for row in json.loads(file.read_text(encoding="utf-8"))]
-    table = pd.DataFrame(rows, columns=SCORE_COLUMNS)
-    replace_text(out / "scores.csv", table.to_csv(index=False, float_format="%.6g"))
+    _write_scores(out)
     if failed:
         raise RuntimeError(f"{len(failed)} of {len(missing)} runs failed:\n" + "\n".join(failed))
+
+
+def _read_runs(out):
+    """The rows of all runs; a ValueError names a file that is not whole."""
+    rows = []
+    for file in sorted((out / "runs").glob("*/*.json")):
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            whole = len(found) == len(CHECKPOINTS) and all(
+                {*SCORE_COLUMNS, "families"} <= {*row} for row in found
+            )
+        except (ValueError, TypeError):
+            whole = False
+        if not whole:
+            wanted = f"{len(CHECKPOINTS)} rows of scores"
+            raise ValueError(f"{file} must hold {wanted}; delete it, and it is played again")
+        rows += found
+    return rows
+
+
+def _write_scores(out):
+    rows = _read_runs(out)
+    names = ["world", "method", "learning_rate", "draw", "step"]
+    last = max((row["step"] for row in rows), default=0)
+    families = [
+        {name: row[name] for name in names} | {"family": family} | of
+        for row in rows
+        if row["step"] == last
+        for family, of in row["families"].items()
+    ]
+    tables = {"scores": pd.DataFrame(rows, columns=SCORE_COLUMNS), "families": pd.DataFrame(families)}
+    for name, table in tables.items():
+        if len(table):  # a rate keeps all its digits
+            table["learning_rate"] = table.learning_rate.map(repr)
+        replace_text(out / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
 
 
 def _check_settings(runs, settings, out):
@@ -325,22 +345,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add(
-        "--out",
-        type=Path,
-        required=True,
-        help="folder of scores; without --methods only its tables are made anew",
-    )
+    help_out = "folder of scores; without --methods only its tables are made anew"
+    add("--out", type=Path, required=True, help=help_out)
     add("--world", default="rare-hard", help="names or YAML files, separated by commas")
     add("--methods", help="separated by commas")
     add("--methods-from", help="a Python file that registers own methods")
     add("--draws", type=int, default=8)
-    add(
-        "--first-draw",
-        type=int,
-        default=0,
-        help="number of the first draw: fresh draws are those never looked at",
-    )
+    help_first = "number of the first draw: fresh draws are those never looked at"
+    add("--first-draw", type=int, default=0, help=help_first)
     add("--learning-rates", default="1e-4,2e-4")
     for field in COUNTS:
         add(f"--{field}", type=int, default=getattr(Settings, field))
@@ -365,6 +377,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for rate in (own or given.learning_rates).split(","):
                 arms[method, check_number("learning_rates", float(rate), 0, open_low=True)] = None
         worlds = [read_world(world) for world in dict.fromkeys(given.world.split(","))]
+        for world in worlds:
+            if world.spec.n_train == 0:
+                most, remedy = STREAM_SIZE // settings.prompts, "a stream holds no prompt twice"
+                check_int("steps", settings.steps, 1, most, remedy)
         runs = [ArenaRun(world, *arm, draw) for world, arm, draw in itertools.product(worlds, arms, draws)]
         play_all(runs, settings, given.out, given.bases, given.jobs, given.methods_from)
     print(report(given.out))

@@ -125,6 +125,9 @@ def test_a_contest_from_the_command_line_resumes(tmp_path):
     }
     assert scores.groupby(["method", "draw"]).step.apply(list).tolist() == 4 * [[1, 2, 3, 4, 5]]
     assert (scores.rollouts == 16 * scores.step).all()
+    families = pd.read_csv(out / "families.csv")
+    assert len(families) == 4
+    assert set(families.share) == {1.0}
     for name in ("table.csv", "table.md", "differences.png", "frontier.png", "rollouts.png"):
         assert (out / name).stat().st_size > 0
 
@@ -156,6 +159,33 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
             arena._check_settings([run], settings, tmp_path)
     with pytest.raises(ValueError, match="worlds must have names of their own"):
         arena._check_settings([one, changed], arena.Settings(), tmp_path / "new")
+
+
+@pytest.mark.parametrize("text", ["", "[", "[]", "{}", "7", '[{"world": "w"}]'])
+def test_a_broken_file_of_a_run_is_named(tmp_path, text):
+    file = tmp_path / "runs" / "w" / "grpo_lr0.0001_draw0.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    run = arena.ArenaRun(arena.read_world("even"), "grpo", 1e-4, 0)
+    with pytest.raises(ValueError, match=r"grpo_lr0.0001_draw0.json must hold 5 rows.* delete it"):
+        arena.play_all([run], arena.Settings(), tmp_path, tmp_path, 1, None)
+
+
+def test_rates_that_agree_to_six_digits_are_two(tmp_path):
+    rates, steps = (1e-4, 1.00000001e-4), (30, 60, 90, 120, 150)
+    whole = contest({("grpo", rate): [0.4] for rate in rates}, steps).assign(families=[{}] * 10)
+    whole = whole.assign(training_mix_pass_at_8=0.5, seconds=1.0, controller_seconds=0.1)
+    runs = [arena.ArenaRun(arena.read_world("even"), "grpo", rate, 0) for rate in rates]
+    assert runs[0].file(tmp_path).name == "grpo_lr0.0001_draw0.json"
+    for run in runs:
+        run.file(tmp_path).parent.mkdir(parents=True, exist_ok=True)
+        rows = whole[whole.learning_rate == run.learning_rate]
+        run.file(tmp_path).write_text(rows.to_json(orient="records", double_precision=15))
+    arena.play_all(runs, arena.Settings(), tmp_path, tmp_path, 1, None)
+    assert set(pd.read_csv(tmp_path / "scores.csv").learning_rate) == set(rates)
+    alike = [arena.ArenaRun(runs[0].world, method, 1e-4, 0) for method in ("prompt:a", "prompt_a")]
+    with pytest.raises(ValueError, match="methods must differ"):
+        arena.play_all(alike, arena.Settings(), tmp_path, tmp_path, 1, None)
 
 
 def contest(finals, steps=(50, 100)):
@@ -190,29 +220,37 @@ def test_differences_are_paired_by_draw_at_each_methods_best_rate():
     assert new.difference == pytest.approx((good - base).mean())
     assert new.relative == pytest.approx((good - base).mean() / base.mean())
     np.testing.assert_allclose([new.low, new.high], expected.confidence_interval())
-    # three equal p values: Holm makes each three times as large
-    np.testing.assert_allclose(table.loc["new"].p_holm, 3 * expected.pvalue)
+    # four equal p values: Holm makes each four times as large
+    np.testing.assert_allclose(table.loc["new"].p_holm, 4 * expected.pvalue)
     assert np.isnan(table.loc[("grpo", "mean_at_8")].p_holm)
 
 
-def test_holm_orders_the_metrics():
+def test_holm_corrects_for_all_that_was_looked_at():
+    """Two methods, one of them at two rates, four metrics: twelve comparisons, of which eight are returned."""
     rng = np.random.default_rng(0)
     base = rng.random(6)
-    scores = contest({("grpo", 1e-4): base, ("new", 1e-4): base + 0.1})
-    shifts = {"mean_at_8": 0.2, "pass_at_8": 0.05, "worst_family": 0.01}
-    new = scores.method == "new"
-    for metric, shift in shifts.items():
-        scores.loc[new, metric] = (
-            scores.loc[~new, metric].to_numpy() + shift + 0.02 * rng.standard_normal(new.sum())
-        )
-    table = arena_report.compare(scores)
+    arms = {("grpo", 1e-4): base, ("new", 1e-4): base, ("new", 2e-4): base, ("other", 1e-4): base}
+    scores = contest(arms)
+    for metric in arena_report.METRICS:
+        noise = rng.normal(0.01, 0.02, len(scores)) * (scores.method != "grpo")
+        scores[metric] += noise - 0.1 * (scores.learning_rate == 2e-4)
+    table = arena_report.compare(scores).set_index(["method", "metric"])
     ends = scores[scores.step == 100]
-    by_hand = sorted(
-        stats.ttest_rel(ends[ends.method == "new"][metric], ends[ends.method == "grpo"][metric]).pvalue
-        for metric in shifts
-    )
-    by_hand = [3 * by_hand[0], max(3 * by_hand[0], 2 * by_hand[1]), max(2 * by_hand[1], by_hand[2])]
-    np.testing.assert_allclose(sorted(table[table.method == "new"].p_holm), np.minimum(by_hand, 1))
+    grpo = ends[ends.method == "grpo"]
+    p = {
+        (*arm, metric): stats.ttest_rel(end[metric], grpo[metric]).pvalue
+        for arm, end in ends[ends.method != "grpo"].groupby(["method", "learning_rate"])
+        for metric in arena_report.METRICS
+    }
+    corrected, largest = {}, 0.0
+    for place, key in enumerate(sorted(p, key=p.get)):
+        largest = max(largest, (len(p) - place) * p[key])
+        corrected[key] = min(largest, 1)
+    assert len(p) == 12
+    assert len(table) == 12  # GRPO's own four among them
+    for method in ("new", "other"):
+        for metric in arena_report.METRICS:
+            assert table.loc[(method, metric)].p_holm == pytest.approx(corrected[method, 1e-4, metric])
 
 
 def test_rollouts_to_reach_grpos_best():
