@@ -197,23 +197,26 @@ def _oracle(task, model, tokenizer, every=5):
 
     from gdro.loop import text_logps
 
-    texts, prompt_of_N, start = [], [], len(task.train[0]["prompt"])
-    for d, row in enumerate(task.train):
-        for text in task.correct_texts(row):
-            ends = tokenizer.eos_token * (task.max_completion_tokens - len(text))
-            texts.append(row["prompt"] + text + ends)
-            prompt_of_N.append(d)
-    sorted_D = as_uids([row["uid"] for row in task.train]).keys.argsort()
-    keys_D = as_uids([row["uid"] for row in task.train]).keys[sorted_D]
+    uids = as_uids([row["uid"] for row in task.train]).keys
+    order_D = uids.argsort()
+    keys_D = uids[order_D]
     state: dict[str, Any] = {"calls": 0}
 
+    def prepare():  # once, and only if asked: several texts may be correct
+        pairs = [(d, text) for d, row in enumerate(task.train) for text in task.correct_texts(row)]
+        ends = [tokenizer.eos_token * (task.max_completion_tokens - len(text)) for _, text in pairs]
+        texts = [task.train[d]["prompt"] + text + end for (d, text), end in zip(pairs, ends, strict=True)]
+        ids_NT = torch.tensor(tokenizer(texts)["input_ids"], device=model.device)
+        state.update(ids_NT=ids_NT, prompt_of_N=[d for d, _ in pairs])
+
     def rates(wanted):
+        if state["calls"] == 0:
+            prepare()
         if state["calls"] % every == 0:
-            state["ids_NT"] = state.get("ids_NT", torch.tensor(tokenizer(texts)["input_ids"]))
             with torch.no_grad():
-                logps_N = text_logps(model, state["ids_NT"].to(model.device), start)
-            rates_D = np.bincount(prompt_of_N, logps_N.exp().cpu().double().numpy())
-            state["rates_D"] = rates_D[sorted_D].clip(0, 1)
+                logps_N = text_logps(model, state["ids_NT"], len(task.train[0]["prompt"]))
+            rates_D = np.bincount(state["prompt_of_N"], logps_N.exp().cpu().double().numpy())
+            state["rates_D"] = rates_D[order_D].clip(0, 1)
         state["calls"] += 1
         return state["rates_D"][keys_D.searchsorted(wanted)]
 

@@ -97,8 +97,8 @@ def report(out: Path) -> str:
     text = wide.to_markdown(index=False, floatfmt=("", "", "g", "d", ".0f", *4 * [""], ".2f"))
     text += (
         "\n\nThe training mix is mean@8 with the families weighed as in training. In brackets: difference to "
-        "GRPO in pairs by draw, 95% interval (Student's t), p with Holm's correction over all comparisons: every "
-        "world, method, learning rate and metric. Intervals that contain 0 are inconclusive.\n"
+        "GRPO in pairs by draw, 95% interval (Student's t), p with Holm's correction over all comparisons: "
+        "every world, method, learning rate and metric. Intervals that contain 0 are inconclusive.\n"
     )
     replace_text(out / "table.md", text)
     _draw_figures(scores, table, reach, out)

@@ -226,7 +226,7 @@ def test_differences_are_paired_by_draw_at_each_methods_best_rate():
 
 
 def test_holm_corrects_for_all_that_was_looked_at():
-    """Two methods, one of them at two rates, four metrics: twelve comparisons, of which eight are returned."""
+    """Two methods, one of them at two rates, four metrics: twelve comparisons; eight are returned."""
     rng = np.random.default_rng(0)
     base = rng.random(6)
     arms = {("grpo", 1e-4): base, ("new", 1e-4): base, ("new", 2e-4): base, ("other", 1e-4): base}

@@ -1,5 +1,6 @@
 """Worlds are read strictly; whatever their task, prompts, lessons and rewards keep to the protocol."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,14 +8,17 @@ import sys
 import numpy as np
 import pytest
 
-from gdro.tasks import chain
+from gdro.study import experiment
+from gdro.study.profiles import load_profile
+from gdro.tasks import chain, load_split
 from gdro.tasks.world import WORLDS, read_world
 
 SHIPPED = sorted(file.stem for file in WORLDS.glob("*.yaml"))
 FAMILY = (
     "families: [{name: a, operator: '*', n_digits: 10, share: 1, teacher_accuracy: 0.5}]\nn_operands: 4\n"
 )
-GYM = "task: reasoning_gym\nfamilies: [{name: a, task: gcd, prompt: 'g{numbers:,}'%s}]\n"
+GYM = "task: reasoning_gym\nmax_completion_tokens: 9\n"
+GYM += "families: [{name: a, task: gcd, prompt: 'g{numbers:,}'%s}]\n"
 
 
 def test_rare_hard_is_the_embedded_default():
@@ -36,7 +40,7 @@ def test_rare_hard_is_the_embedded_default():
         (f"{FAMILY}base: {{learning_rate: 0}}\n", "base: learning_rate: Input should be greater than 0"),
         (f"{FAMILY}task: chess\n", "task of .* must be"),
         ((GYM % "").replace("gcd", "n_queens"), "task of 'a' must be one of"),
-        (GYM % "", "prompt_length and answer_length must be given"),
+        (GYM % "", "prompt_length must be given if all families have a prompt"),
         (GYM % ", share: 0.5", "shares that sum to 1"),
     ],
 )
@@ -66,22 +70,24 @@ def test_every_task_keeps_to_the_protocol(drawn):
         assert abs(counts[0] - share * len(task.train)) < 1
         assert counts[1] == world.spec.n_eval_per_family
 
-    prompts, lessons = task.teach(np.random.default_rng(0), 2000)
-    assert not set(prompts) & held_out
-    assert len({len(prompt) for prompt in [*prompts, *train]}) == 1
-    tokenizer = task.tokenizer()
-    ids = tokenizer([a + b for a, b in zip(prompts, lessons, strict=True)])["input_ids"]
-    assert list(map(len, ids)) == [len(a) + len(b) for a, b in zip(prompts, lessons, strict=True)]
-    assert max(map(len, lessons)) < task.max_completion_tokens
+    asks_freely = world.name == "gym-text"  # whose base is a model that reads
+    if not asks_freely:
+        prompts, lessons = task.teach(np.random.default_rng(0), 2000)
+        assert not set(prompts) & held_out
+        assert len({len(prompt) for prompt in [*prompts, *train]}) == 1
+        texts = [prompt + lesson for prompt, lesson in zip(prompts, lessons, strict=True)]
+        assert list(map(len, task.tokenizer()(texts)["input_ids"])) == list(map(len, texts))
+        assert max(map(len, lessons)) < task.max_completion_tokens
 
     columns = {name: [row[name] for row in rows] for name in ("answer", "uid", "family")}
-    assert set(task.reward([row["answer"] for row in rows], **columns)) == {1.0}
-    for wrong in ("", "7", "{} {}", "{}\n"):
-        given = [wrong.format(row["answer"], row["answer"]) for row in rows]
-        right = [text in task.correct_texts(row) for text, row in zip(given, rows, strict=True)]
-        assert task.reward(given, **columns) == list(map(float, right))
-        assert not any(right) or wrong == "7"  # which is a sum or a greatest common divisor
-    assert all(row["answer"] in task.correct_texts(row) for row in rows[:400])
+    for wrong in (None, "", "7", "{} {}", "{}\n"):
+        texts = [row["answer"] if wrong is None else wrong.format(*2 * [row["answer"]]) for row in rows]
+        given = [f"<answer>{text}</answer>" for text in texts] if asks_freely else texts
+        right = [text in task.correct_texts(row) for text, row in zip(texts, rows, strict=True)]
+        if not (asks_freely and wrong == "{}\n"):  # an answer in tags is stripped
+            assert task.reward(given, **columns) == list(map(float, right))
+        assert all(right) == (wrong is None)
+        assert wrong in (None, "7") or not any(right)  # 7 may be a sum
 
 
 def test_gym_tasks_are_the_same_in_every_process():
@@ -102,3 +108,77 @@ def test_palindromes_of_the_same_letters_are_all_correct():
     assert len(texts) == 2
     given = [*texts, row["answer"] + "a", row["answer"][:-1] + "?"]
     assert task.reward(given, [row["answer"]] * 4, ["palin"] * 4) == [1, 1, 0, 0]
+
+
+class Words:
+    """A tokenizer as far as a split needs one: a token is a word."""
+
+    def __init__(self, chat_template):
+        self.chat_template = chat_template
+
+    def __call__(self, prompts):
+        return {"input_ids": prompts.split() if isinstance(prompts, str) else [p.split() for p in prompts]}
+
+    def apply_chat_template(self, chat, **options):
+        return " ".join(message["content"] for message in chat).split()
+
+
+@pytest.mark.parametrize("chat_template", [None, "a template"])
+def test_the_gpu_profile_asks_original_questions_and_reads_answer_tags(chat_template):
+    profile = load_profile("gpu-gym")
+    split = load_split(profile.task, Words(chat_template), held_out=True)
+    assert len(split.rows) == 30 * 20
+    assert split.max_completion_tokens == 1024
+    row = split.rows[0]
+    assert row["uid"].startswith("chain_sum/chain_sum-1/0/")
+    asked = row["prompt"] if chat_template is None else row["prompt"][1]["content"]
+    assert "State the final answer" in asked
+    assert isinstance(row["prompt"], str) == (chat_template is None)
+    answer = row["answer"]
+    for text, reward in (
+        (f"I think.\n<answer> {answer}\n</answer>", 1.0),
+        (f"<answer>7</answer> no: <answer>{answer}</answer>.", 1.0),
+        (f"<answer>{answer}</answer> or <answer>7 7</answer>", 0.0),
+        (f"<answer>{answer}", 0.0),
+        (f"<answer>{answer} {answer}</answer>", 0.0),
+        (answer, 0.0),
+        ("", 0.0),
+    ):
+        completion = text if chat_template is None else [{"role": "assistant", "content": text}]
+        assert split.reward([completion], [answer], [row["family"]], uid=[row["uid"]]) == [reward]
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        (
+            {"task": {"kind": "reasoning_gym", "world": "rare-hard"}},
+            "task.world must name a world of reasoning-gym",
+        ),
+        ({"task": {"kind": "reasoning_gym", "world": "gym-stream"}}, "no stream"),
+        ({"task": {"kind": "reasoning_gym", "world": "gym-text"}}, "model.source must name a model"),
+        ({"base": {"steps": 9}}, "base may give no more than the seed"),
+    ],
+)
+def test_a_profile_of_a_world_that_does_not_fit_is_refused(tmp_path, changes, match):
+    (tmp_path / "own.yaml").write_text(json.dumps({"like": "gym"} | changes))
+    with pytest.raises(ValueError, match=match):
+        load_profile(tmp_path / "own.yaml")
+
+
+@pytest.mark.slow
+def test_a_profile_of_a_world_trains_and_evaluates_in_trl(tmp_path):
+    world = (WORLDS / "gym-strings.yaml").read_text().replace("steps: 400, batch: 96", "steps: 2, batch: 16")
+    (tmp_path / "small.yaml").write_text(world.replace("n_train: 4000", "n_train: 100"))
+    train = {"max_steps": 2, "prompts_per_step": 4, "save_steps": 2}
+    task = {"kind": "reasoning_gym", "world": str(tmp_path / "small.yaml")}
+    fields = {"like": "gym", "task": task, "train": train, "evaluation": {"samples": 2, "k": 2}}
+    (tmp_path / "own.yaml").write_text(json.dumps(fields))
+    profile = load_profile(tmp_path / "own.yaml")
+    run = (profile, "pivotal", 0, tmp_path / "run", tmp_path / "bases")
+    record = experiment.train_variant(*run)
+    assert [row["rollouts_spent"] for row in record] == [16, 16]
+    rows = experiment.evaluate_variant(*run)
+    assert {row["family"] for row in rows} == {
+        family.name for family in read_world("gym-strings").spec.families
+    }
