@@ -7,6 +7,8 @@ base and a fresh training seed, all from the draw's number, so all methods meet 
 compared in pairs. A method is spelled NAME or NAME:OPTION=VALUE:…,
 with options of GDROController and of the method; `prompt:prompt.eta=3` reaches into a dictionary, and
 `pivotal@2e-4` is trained at that learning rate alone, in place of those of --learning-rates.
+`grpo:prompts=64` spends the same rollouts a step on 64 prompts. A method out of parts of others is spelled
+composed:draw=pivotal:advantages.pkpo.k=4, see gdro.methods.composed.
 
 DIR holds a file for each finished run, so that the same command resumes, and, from those alone,
 
@@ -42,18 +44,15 @@ from gdro.core.beliefs import as_uids
 from gdro.core.checks import build, check_choice, check_int, check_number
 from gdro.core.metrics import pass_at_k
 from gdro.methods import METHODS
-from gdro.study.arena_report import report
+from gdro.study.arena_report import CHECKPOINTS, read_runs, report, write_scores
 from gdro.tasks.protocol import Task
 from gdro.tasks.reasoning_gym import STREAM_SIZE
 from gdro.tasks.world import BaseSettings, World, read_world
 from gdro.training.files import replace_text
 from gdro.training.lifetime import end_with_parent
 
-CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}  # samples a held-out prompt, by part of the steps
-_COLUMNS = "world method learning_rate draw step rollouts tokens mean_at_8 pass_at_8 worst_family "
-_COLUMNS += "training_mix_mean training_mix_pass_at_8 seconds controller_seconds"
-SCORE_COLUMNS = _COLUMNS.split()  # of scores.csv
-ORACLES = {"family_even": "groups", "oracle": "rates"}  # the option in which each gets what `_oracle` knows
+# the options in which methods that are or hold an oracle get what `_oracle` knows
+ORACLES = {"family_even": ("groups",), "oracle": ("rates",), "composed": ("groups", "rates")}
 COUNTS = ("steps", "prompts", "rollouts")  # of Settings
 BASE_WORK = 8  # what making a base costs, in runs: for the time left
 
@@ -84,12 +83,12 @@ class ArenaRun:
 
 
 def arena_controller(
-    method: str, mean_rollouts: int, seed: int, known: Mapping[str, Any] | None = None
+    method: str, mean_rollouts: float, seed: int, known: Mapping[str, Any] | None = None
 ) -> GDROController:
     """The controller of a method as spelled on the command line; `known` holds options for oracles."""
     name, *pairs = method.split(":")
     check_choice("method", name, tuple(METHODS))
-    options: dict[str, Any] = {ORACLES[name]: known[ORACLES[name]]} if known and name in ORACLES else {}
+    options: dict[str, Any] = {key: known[key] for key in ORACLES.get(name, ())} if known else {}
     for pair in pairs:
         key, _, text = pair.partition("=")
         *outer, key = key.split(".")
@@ -104,6 +103,20 @@ def arena_controller(
             place[key] = text
     given = {"method": name, "mean_rollouts": mean_rollouts, "seed": seed}
     return build(f"options of {name!r}", GDROController, options, **given)
+
+
+def batch_shape(method: str, settings: Settings) -> tuple[str, int, float]:
+    """A method's spelling without `prompts=`, its prompts a step, and its mean rollouts a prompt."""
+    total, prompts, kept = settings.prompts * settings.rollouts, settings.prompts, []
+    for pair in method.split(":"):
+        key, _, text = pair.partition("=")
+        if key == "prompts":
+            remedy = f"a step of {method!r} has {total} rollouts, at least one a prompt"
+            prompts = check_int("prompts", int(text) if text.isdigit() else text, 1, total, remedy)
+        else:
+            kept.append(pair)
+    mean = total / prompts
+    return ":".join(kept), prompts, int(mean) if mean == int(mean) else mean
 
 
 @functools.lru_cache(4)
@@ -158,7 +171,8 @@ def train_and_score(run: ArenaRun, settings: Settings, cache: Path) -> list[dict
     spent = dict.fromkeys(names, 0.0)
     rows = []
 
-    controller = arena_controller(run.method, settings.rollouts, run.draw, _oracle(task, model, tokenizer))
+    spelled, prompts, mean_rollouts = batch_shape(run.method, settings)
+    controller = arena_controller(spelled, mean_rollouts, run.draw, _oracle(task, model, tokenizer))
 
     def on_step(step: int, row: dict) -> None:
         for name, key in names.items():
@@ -177,7 +191,7 @@ def train_and_score(run: ArenaRun, settings: Settings, cache: Path) -> list[dict
         task.reward,
         controller,
         steps=settings.steps,
-        prompts=settings.prompts,
+        prompts=prompts,
         learning_rate=run.learning_rate,
         max_new_tokens=length,
         seed=run.draw,
@@ -230,7 +244,7 @@ def play_all(
     _check_settings(runs, settings, out)
     if len({run.file(out) for run in runs}) < len(runs):
         raise ValueError("methods must differ in letters, digits, '.', '=' or '-': their files are named so")
-    _read_runs(out)  # a broken file is found before anything is played
+    read_runs(out)  # a broken file is found before anything is played
     missing = [run for run in runs if not run.file(out).exists()]
     draws = {(run.world.name, run.draw): run for run in missing}
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers inherit it
@@ -262,44 +276,9 @@ def play_all(
                     failed.append(f"{run.file(out).stem}: {future.exception()}")
         finally:
             pool.shutdown(cancel_futures=True)  # an error or Ctrl-C starts nothing more
-    _write_scores(out)
+    write_scores(out)
     if failed:
         raise RuntimeError(f"{len(failed)} of {len(missing)} runs failed:\n" + "\n".join(failed))
-
-
-def _read_runs(out):
-    """The rows of all runs; a ValueError names a file that is not whole."""
-    rows = []
-    for file in sorted((out / "runs").glob("*/*.json")):
-        try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-            whole = len(found) == len(CHECKPOINTS) and all(
-                {*SCORE_COLUMNS, "families"} <= {*row} for row in found
-            )
-        except (ValueError, TypeError):
-            whole = False
-        if not whole:
-            wanted = f"{len(CHECKPOINTS)} rows of scores"
-            raise ValueError(f"{file} must hold {wanted}; delete it, and it is played again")
-        rows += found
-    return rows
-
-
-def _write_scores(out):
-    rows = _read_runs(out)
-    names = ["world", "method", "learning_rate", "draw", "step"]
-    last = max((row["step"] for row in rows), default=0)
-    families = [
-        {name: row[name] for name in names} | {"family": family} | of
-        for row in rows
-        if row["step"] == last
-        for family, of in row["families"].items()
-    ]
-    tables = {"scores": pd.DataFrame(rows, columns=SCORE_COLUMNS), "families": pd.DataFrame(families)}
-    for name, table in tables.items():
-        if len(table):  # a rate keeps all its digits
-            table["learning_rate"] = table.learning_rate.map(repr)
-        replace_text(out / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
 
 
 def _check_settings(runs, settings, out):
@@ -376,13 +355,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arms: dict[tuple[str, float], None] = {}  # methods, which may be spelled at several rates, each once
         for spelled in given.methods.split(","):
             method, _, own = spelled.partition("@")
-            arena_controller(method, settings.rollouts, 0)  # a misspelled one is refused before any training
+            spelled_alone, _, mean = batch_shape(method, settings)
+            arena_controller(spelled_alone, mean, 0)  # a misspelled one is refused before any training
             for rate in (own or given.learning_rates).split(","):
                 arms[method, check_number("learning_rates", float(rate), 0, open_low=True)] = None
         worlds = [read_world(world) for world in dict.fromkeys(given.world.split(","))]
         for world in worlds:
             if world.spec.n_train == 0:
-                most, remedy = STREAM_SIZE // settings.prompts, "a stream holds no prompt twice"
+                largest = max(batch_shape(method, settings)[1] for method, _ in arms)
+                most, remedy = STREAM_SIZE // largest, "a stream holds no prompt twice"
                 check_int("steps", settings.steps, 1, most, remedy)
         runs = [ArenaRun(world, *arm, draw) for world, arm, draw in itertools.product(worlds, arms, draws)]
         play_all(runs, settings, given.out, given.bases, given.jobs, given.methods_from)

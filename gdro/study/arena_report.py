@@ -1,7 +1,9 @@
-"""The arena's scores.csv in; table.csv, table.md and figures out."""
+"""The arena's files: runs in, scores.csv and families.csv out; scores.csv in, tables and figures out."""
 
 import itertools
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,9 +11,49 @@ from scipy import stats
 
 from gdro.training.files import replace_text
 
+CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}  # samples a held-out prompt, by part of the steps
+_COLUMNS = "world method learning_rate draw step rollouts tokens mean_at_8 pass_at_8 worst_family "
+_COLUMNS += "training_mix_mean training_mix_pass_at_8 seconds controller_seconds"
+SCORE_COLUMNS = _COLUMNS.split()  # of scores.csv
 METRICS = {"mean_at_8": "mean@8", "pass_at_8": "pass@8", "worst_family": "worst family"}
 METRICS |= {"training_mix_mean": "training mix"}
 BASELINE = "grpo"
+
+
+def read_runs(out: Path) -> list[dict[str, Any]]:
+    """The rows of all runs; a ValueError names a file that is not whole."""
+    rows = []
+    for file in sorted((out / "runs").glob("*/*.json")):
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            whole = len(found) == len(CHECKPOINTS) and all(
+                {*SCORE_COLUMNS, "families"} <= {*row} for row in found
+            )
+        except (ValueError, TypeError):
+            whole = False
+        if not whole:
+            wanted = f"{len(CHECKPOINTS)} rows of scores"
+            raise ValueError(f"{file} must hold {wanted}; delete it, and it is played again")
+        rows += found
+    return rows
+
+
+def write_scores(out: Path) -> None:
+    """Write scores.csv and families.csv from the files of the runs."""
+    rows = read_runs(out)
+    names = ["world", "method", "learning_rate", "draw", "step"]
+    last = max((row["step"] for row in rows), default=0)
+    families = [
+        {name: row[name] for name in names} | {"family": family} | of
+        for row in rows
+        if row["step"] == last
+        for family, of in row["families"].items()
+    ]
+    tables = {"scores": pd.DataFrame(rows, columns=SCORE_COLUMNS), "families": pd.DataFrame(families)}
+    for name, table in tables.items():
+        if len(table):  # a rate keeps all its digits
+            table["learning_rate"] = table.learning_rate.map(repr)
+        replace_text(out / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
 
 
 def at_best_rate(scores: pd.DataFrame) -> pd.DataFrame:

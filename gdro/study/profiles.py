@@ -189,7 +189,7 @@ class Profile(Strict):
     gpus: NotNegative = 0
     hours: Positive = 1.0
     variants: dict[Name, Variant] = Field(min_length=1)
-    seeds: list[NotNegative] = Field(min_length=1)
+    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(min_length=1)  # as numpy and torch take them
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -211,7 +211,7 @@ class Profile(Strict):
         if self.task.kind == "math" and self.model.source is None:
             raise ValueError("model.source must name a model for task.kind 'math': a folder or a hub id")
         if self.task.kind == "reasoning_gym":
-            self._check_world()
+            self._check_world(self.task)
         if self.task.kind == "math" and self.task.train in self.task.evaluate:
             raise ValueError(f"task.evaluate names {self.task.train!r}, whose rows are trained on")
         if self.launch.options and self.launch.config is None:
@@ -228,7 +228,7 @@ class Profile(Strict):
             if file is not None and not (repository() / file).is_file():
                 raise ValueError(f"{name} is {file!r}, which is no file")
         if self.methods_from is not None:
-            runpy.run_path(str(repository() / self.methods_from))
+            register_from(repository() / self.methods_from)
         for name in self.variants:
             try:
                 self._check_variant(name)
@@ -236,8 +236,8 @@ class Profile(Strict):
                 raise ValueError(f"variant {name!r}: {error}") from error
         return self
 
-    def _check_world(self) -> None:
-        world = read_world(self.task.world)
+    def _check_world(self, task: GymChoice) -> None:
+        world = read_world(task.world)
         if not isinstance(world.spec, GymSpec) or world.spec.n_train == 0:
             wanted = "a world of reasoning-gym and no stream, which the arena alone plays"
             raise ValueError(f"task.world must name {wanted}, got {world.name!r}")
@@ -346,6 +346,14 @@ def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict
             taken[block] = taken[block] | changes if inner else changes
         fields = taken
     return path, fields
+
+
+def register_from(file: str | Path) -> None:
+    """Run a Python file that registers methods; ValueError if it calls exit."""
+    try:
+        runpy.run_path(str(file))
+    except SystemExit as error:
+        raise ValueError(f"{file} calls exit({error.code}); let it register methods and end") from error
 
 
 def repository() -> Path:

@@ -75,8 +75,8 @@ class ChainSpec:
                     f"distinct prompts of family {family.name!r}, which has {have}; lower one of them"
                 )
 
-    def draw(self, seed: int) -> ChainTask:
-        """Draw the task with a seed."""
+    def draw(self, seed: int, style: str = "text") -> ChainTask:
+        """Draw the task with a seed; a prompt is text in either style."""
         return make_task(self, np.random.default_rng(seed))
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -42,8 +42,9 @@ class Task(Protocol):
     def teach(self, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
         """Draw ``n`` prompts and completions for a base to learn from, none of them held out."""
 
-    def reward(self, completions: Sequence[Any], answer: Sequence[str], **columns: Any) -> list[float]:
-        """1.0 for each correct completion, else 0.0; one of TRL's ``reward_funcs``."""
+    @property
+    def reward(self) -> Callable[..., list[float]]:
+        """1.0 for each correct completion, else 0.0; a method, and one of TRL's ``reward_funcs``."""
 
     def correct_texts(self, row: Mapping[str, Any]) -> Sequence[str]:
         """Every completion of a row that is rewarded."""

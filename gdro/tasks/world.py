@@ -54,7 +54,7 @@ def read_world(name: str | Path) -> World:
     spec_type = SPECS[fields.pop("task")]
     own = {key: fields.pop(key) for key in ("name", "base") if key in fields}
     try:
-        spec = TypeAdapter(spec_type).validate_json(json.dumps(fields))
+        spec: ChainSpec | GymSpec = TypeAdapter(spec_type).validate_json(json.dumps(fields))
         return World.model_validate(own | {"spec": spec})
     except ValidationError as error:
         faults = [": ".join([*map(str, fault["loc"]), fault["msg"]]) for fault in error.errors()]

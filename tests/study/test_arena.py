@@ -117,7 +117,7 @@ def test_a_contest_from_the_command_line_resumes(tmp_path):
     assert "left" in first.stderr
 
     scores = pd.read_csv(out / "scores.csv")
-    assert list(scores.columns) == arena.SCORE_COLUMNS
+    assert list(scores.columns) == arena_report.SCORE_COLUMNS
     assert len(scores) == 2 * 2 * 5
     assert set(zip(scores.method, scores.learning_rate, strict=True)) == {
         ("grpo", 1e-4),

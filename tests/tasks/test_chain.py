@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gdro.tasks import chain
+from gdro.tasks.protocol import EOS_TOKEN, PAD_TOKEN
 from gdro.tasks.world import read_world
 
 SMALL = chain.ChainSpec(
@@ -146,14 +147,14 @@ def test_tokenizer_round_trip_and_reload(task, tmp_path):
     loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for tokenizer in (made, loaded):
         assert tokenizer.padding_side == "left"
-        assert (tokenizer.pad_token, tokenizer.eos_token) == (chain.PAD_TOKEN, chain.EOS_TOKEN)
+        assert (tokenizer.pad_token, tokenizer.eos_token) == (PAD_TOKEN, EOS_TOKEN)
         for row in task.eval:
             text = row["prompt"] + row["answer"]
-            ids = tokenizer(text + chain.EOS_TOKEN)["input_ids"]
+            ids = tokenizer(text + EOS_TOKEN)["input_ids"]
             assert len(ids) == len(text) + 1
             assert ids[-1] == tokenizer.eos_token_id
             assert tokenizer.decode(ids, skip_special_tokens=True) == text
-            n_answer = len(tokenizer(row["answer"] + chain.EOS_TOKEN)["input_ids"])
+            n_answer = len(tokenizer(row["answer"] + EOS_TOKEN)["input_ids"])
             assert n_answer == task.spec.max_completion_tokens
         with pytest.raises(Exception, match="UNK"):
             tokenizer("x")
