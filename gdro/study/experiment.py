@@ -40,7 +40,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gdro.study.profiles import BASE, Profile, repository
 from gdro.study.records import read_manifest, read_table, write_manifest, write_table
-from gdro.tasks import Split, draw_chain, load_split
+from gdro.tasks import Split, draw_task, load_split
+from gdro.tasks.world import read_world
 from gdro.training.checkpoints import difference, file_hash, files_in
 from gdro.training.files import replace_text
 from gdro.training.lifetime import only_process_in
@@ -56,9 +57,11 @@ def make_base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool
     """Return the profile's model: a folder or hub id, or the tiny base, trained if the cache lacks it."""
     if profile.model.source is not None:
         return profile.model.source
-    assert profile.task.kind == "chain"  # a profile of another task names its model
+    assert profile.task.kind != "math"  # its profiles name their model
     choice = profile.base.model_dump()
-    return str(tiny_base(draw_chain(profile.task), cache_dir=cache_dir, progress=progress, **choice))
+    if profile.task.kind == "reasoning_gym":
+        choice |= read_world(profile.task.world).base.options()
+    return str(tiny_base(draw_task(profile.task), cache_dir=cache_dir, progress=progress, **choice))
 
 
 def _start(
