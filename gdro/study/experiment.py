@@ -84,8 +84,10 @@ def _start(
 def check_installed(profile: Profile) -> None:
     """Refuse (ValueError) a profile whose packages are not installed here, or are too old for it."""
     kinds = [profile.model_of(variant).kind for variant in profile.variants]
-    vllm = any(profile.train_of(variant).use_vllm for variant in profile.variants)
+    trainings = [profile.train_of(variant) for variant in profile.variants]
+    vllm = any(train.use_vllm for train in trainings)
     needed = {"unsloth": any(kind.startswith("unsloth") for kind in kinds), "vllm": vllm}
+    needed["liger_kernel"] = any((train.model_extra or {}).get("use_liger_kernel") for train in trainings)
     if missing := [name for name, is_needed in needed.items() if is_needed and find_spec(name) is None]:
         why = f"{', '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed"
         raise ValueError(f"profile {profile.name!r} needs {why}: docs/gpu-box.md, 1, says how")

@@ -448,7 +448,9 @@ def test_what_the_guide_to_the_gpu_box_says_of_profiles_is_valid(tmp_path, block
 
 def test_packages_that_a_profile_needs_are_asked_for_first(monkeypatch):
     monkeypatch.setattr(experiment, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"'gpu-1\.7b' needs unsloth, vllm, which are not installed"):
+    with pytest.raises(
+        ValueError, match=r"'gpu-1\.7b' needs unsloth, vllm, liger_kernel, which are not installed"
+    ):
         experiment.check_installed(load_profile("gpu-1.7b"))
     with pytest.raises(ValueError, match="'gpu-8b' needs vllm, which is not installed"):
         experiment.check_installed(load_profile("gpu-8b"))
