@@ -252,7 +252,7 @@ PROFILE = {
     "variants": {"both": {"method": "both"}, "pivotal": {"method": "pivotal"}},
 }
 ARENA = (
-    "gdro.study.arena --methods grpo,pivotal --learning-rates 1e-4 --draws 1 --steps 5 --prompts 8 "
+    "gdro arena --methods grpo,pivotal --learning-rates 1e-4 --draws 1 --steps 5 --prompts 8 "
     "--base-steps 20 --base-batch 32 --out {0}/out --bases {0}/bases"
 )
 BASES = Path(tempfile.gettempdir()) / "gdro-fuzz-bases"
@@ -298,7 +298,7 @@ def train_arguments(folder: Path, variant: str) -> str:
     """The command of a training in `folder`."""
     profile, out = folder / "fuzz.yaml", folder / "run"
     profile.write_text(json.dumps(PROFILE))
-    return f"gdro.study.experiment train {profile} {variant} 0 {out} --cache-dir {BASES}"
+    return f"gdro train {profile} {variant} --folder {out} --cache-dir {BASES}"
 
 
 def damage(folder: Path, rng: np.random.Generator) -> str:
