@@ -204,7 +204,8 @@ class Training:
         from datasets import Dataset
         from transformers import PrinterCallback
 
-        from gdro.trainer import GDROTrainer, ProgressLines
+        from gdro.trainer import GDROTrainer
+        from gdro.training.progress import ProgressLines
 
         trainer = GDROTrainer(
             loaded.model,

@@ -1,7 +1,7 @@
 """What `gdro.trainer` overrides or reads of TRL and transformers without their documentation promising it.
 
-All such names are here, each with the arguments that our calls pass on, and are checked when `gdro.trainer` is
-imported: another TRL then says so at once, and not in the middle of a run.
+All such names are here, each with the arguments that our calls pass on. They are checked when `gdro.trainer`
+is imported, so that a TRL without them is refused at once, and not in the middle of a run.
 """
 
 import inspect
@@ -9,11 +9,11 @@ from typing import Any
 
 SUPPORTED = ">=1.14.2,<1.17,!=1.15.0"  # as in pyproject.toml
 
-# methods of GRPOTrainer: arguments by position, arguments by name
-METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+# methods of GRPOTrainer: what our calls give by position, and by name
+CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     # TRL's
     "_generate_and_score_completions": (("inputs",), ()),
-    "_generate": (("prompts",), ()),  # returns GENERATED
+    "_generate": (("prompts",), ()),  # returns what `generated` makes
     "_generate_single_turn": (("prompt_ids", "images", "multimodal_fields", "num_generations"), ()),
     "_calculate_rewards": (("inputs", "prompts", "completions", "completion_ids_list"), ()),
     "_get_per_token_logps_and_entropies": (
@@ -41,21 +41,25 @@ ATTRIBUTES = (
 )
 
 
-def generated(prompt_ids: list, completion_ids: list, tool_mask: Any, completions: list, logprobs: Any) -> tuple:
+def generated(
+    prompt_ids: list, completion_ids: list, tool_mask: Any, completions: list, logprobs: Any
+) -> tuple:
     """What `_generate` returns, for text without tools."""
     return prompt_ids, completion_ids, tool_mask, completions, logprobs, {}, None, []
 
 
-def check_methods(trainer_class: type) -> None:
+def check_calls(trainer_class: type) -> None:
     """ImportError where a GRPOTrainer lacks a method, or has it with other arguments."""
-    for name, (positional, named) in METHODS.items():
+    for name, (positional, named) in CALLS.items():
         method = getattr(trainer_class, name, None)
         if method is None:
             raise ImportError(f"GRPOTrainer has no {name}: {_remedy()}")
         try:
             inspect.signature(method).bind(None, *positional, **dict.fromkeys(named))
         except TypeError as error:
-            raise ImportError(f"GRPOTrainer.{name}{inspect.signature(method)}: {error}; {_remedy()}") from None
+            raise ImportError(
+                f"GRPOTrainer.{name}{inspect.signature(method)}: {error}; {_remedy()}"
+            ) from None
     if not hasattr(trainer_class, "_tag_names"):
         raise ImportError(f"GRPOTrainer has no _tag_names: {_remedy()}")
 
