@@ -10,7 +10,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import t as student
+from scipy import stats
 
 from gdro.toy import Game, Results, World, play
 
@@ -41,8 +41,7 @@ def paired_gain(values_S: np.ndarray, baseline_S: np.ndarray) -> Gain:
     seeds = gain_S.shape[-1]
     if seeds < 2:
         raise ValueError(f"values_S must have at least two seeds for an interval, got {seeds}; play more")
-    half = student.ppf(0.975, seeds - 1) * gain_S.std(axis=-1, ddof=1) / np.sqrt(seeds)
-    return Gain(gain_S.mean(axis=-1), half)
+    return Gain(gain_S.mean(axis=-1), stats.t.ppf(0.975, seeds - 1) * stats.sem(gain_S, axis=-1))
 
 
 def gains_over_grpo(games: Sequence[Game], seeds: Sequence[int], checkpoint: int) -> dict[str, Gain]:
