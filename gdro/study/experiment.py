@@ -313,8 +313,8 @@ class Training:
         spent = sum(row["rollouts_spent"] for row in record)
         if spent != wanted:  # the profile's budget, but for methods that sample in rounds
             raise RuntimeError(
-                f"{self.folder} has {spent} rollouts in its record and {wanted} in training.json; delete it and "
-                "train again"
+                f"{self.folder} has {spent} rollouts in its record and {wanted} in training.json; "
+                "delete it and train again"
             )
         return record
 
