@@ -4,6 +4,7 @@ Each is a process of its own (`gdro base`, `gdro train`, `gdro evaluate`), whose
 one variant with one seed, in a folder of its own (default: runs/PROFILE/VARIANT/seedSEED):
 
     record.jsonl       one row per generation batch: what the controller saw and decided, rollouts, tokens
+    log_history.jsonl  what TRL logged: loss, KL, entropy, lengths, importance ratios
     model/             the trained model, or the adapter
     training.json      settings, totals, seconds; the last that training writes
     evaluation.jsonl   one row per held-out prompt: successes, trials
@@ -15,6 +16,7 @@ Unsloth must come before TRL and transformers.
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -148,6 +150,7 @@ def training_arguments(
     defaults = {
         "save_total_limit": 2,
         "report_to": "none",
+        "trim_batches": True,  # the same savings for every method, so that their seconds compare
         "disable_tqdm": True,
         "use_cpu": not on_gpu,
         "bf16": on_gpu,
@@ -235,7 +238,8 @@ class Training:
         from datasets import Dataset
         from transformers import PrinterCallback
 
-        from gdro.trainer import GDROTrainer, ProgressLines
+        from gdro.trainer import GDROTrainer
+        from gdro.training.progress import ProgressLines
 
         trainer = GDROTrainer(
             loaded.model,
@@ -277,6 +281,7 @@ class Training:
         if not is_main:
             return
         write_table(self.folder / "record.jsonl", trainer.record)
+        write_table(self.folder / "log_history.jsonl", map(_finite, trainer.state.log_history))
         totals = {name: sum(counts[name] for counts in outcomes) for name in outcomes[0]}
         report = {
             "identity": self._identity,
@@ -328,13 +333,13 @@ class Training:
             )
 
     def record(self) -> list[dict[str, Any]]:
-        """The record of the training in the folder; RuntimeError if it is not that of the budget."""
-        record, settings = read_table(self.folder / "record.jsonl"), self._settings
+        """The record of the training in the folder; RuntimeError if it is not whole."""
+        record, wanted = read_table(self.folder / "record.jsonl"), _training(self.folder).get("rollouts")
         spent = sum(row["rollouts_spent"] for row in record)
-        if (len(record), spent) != (settings.generation_batches, settings.budget):
+        if spent != wanted:  # the profile's budget, but for methods that sample in rounds
             raise RuntimeError(
-                f"{self.folder} has {len(record)} batches and {spent} rollouts, not the profile's "
-                f"{settings.generation_batches} and {settings.budget}; delete it and train again"
+                f"{self.folder} has {spent} rollouts in its record and {wanted} in training.json; "
+                "delete it and train again"
             )
         return record
 
@@ -390,6 +395,14 @@ def evaluate_variant(
     whole["files"] = trained.get("files", {}) | {"evaluation": file_hash(folder / "evaluation.jsonl")}
     write_manifest(folder / "manifest.json", whole)
     return evaluation
+
+
+def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of TRL's log, None where a number of it is not finite."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.items()
+    }
 
 
 def _machine() -> dict[str, Any]:

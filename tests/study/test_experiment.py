@@ -83,7 +83,8 @@ def test_every_method_spends_the_same_rollouts(made):
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["while it trains", "before the model", "before the report"])
 def test_a_stopped_training_resumes_to_the_same_weights(made, tmp_path, monkeypatch, moment):
-    from gdro.trainer import GDROTrainer, ProgressLines
+    from gdro.trainer import GDROTrainer
+    from gdro.training.progress import ProgressLines
 
     profile, runs, cache = made
 
