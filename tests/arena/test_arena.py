@@ -97,7 +97,7 @@ def command(out, *changes):
     arguments += ["--methods-from", str(out.parent / "own.py"), *changes]
     environment = os.environ | {"PYTHONPATH": str(Path(arena.__file__).parents[2])}
     return subprocess.run(
-        [sys.executable, "-m", "gdro.arena.play", *arguments],
+        [sys.executable, "-m", "gdro", "arena", *arguments],
         env=environment,
         capture_output=True,
         text=True,
