@@ -44,10 +44,10 @@ from gdro.core.beliefs import as_uids
 from gdro.core.checks import build, check_choice, check_int, check_number
 from gdro.core.metrics import pass_at_k
 from gdro.methods import METHODS
-from gdro.study.arena_report import CHECKPOINTS, read_runs, report, write_scores
+from gdro.study.arena_report import CHECKPOINTS, arena_rows, report, write_scores
 from gdro.tasks.protocol import Task
 from gdro.tasks.reasoning_gym import STREAM_SIZE
-from gdro.tasks.world import BaseSettings, World, read_world
+from gdro.tasks.world import BaseSettings, TaskWorld, read_world
 from gdro.training.files import replace_text
 from gdro.training.lifetime import end_with_parent
 
@@ -71,7 +71,7 @@ class Settings:
 class ArenaRun:
     """One training."""
 
-    world: World
+    world: TaskWorld
     method: str
     learning_rate: float
     draw: int
@@ -122,10 +122,10 @@ def batch_shape(method: str, settings: Settings) -> tuple[str, int, float]:
 @functools.lru_cache(4)
 def _drawn(world: str, draw: int) -> Task:
     """The task of a draw of a world in JSON; kept, as a worker plays many runs of a draw in a row."""
-    return World.model_validate_json(world).spec.draw(draw)
+    return TaskWorld.model_validate_json(world).spec.draw(draw)
 
 
-def draw_base(world: World, draw: int, settings: Settings, cache: Path) -> tuple[Task, Path]:
+def draw_base(world: TaskWorld, draw: int, settings: Settings, cache: Path) -> tuple[Task, Path]:
     """The task of a draw and the folder of its base, which is trained if the cache does not have it."""
     from gdro.training.models import tiny_base
 
@@ -244,7 +244,7 @@ def play_all(
     _check_settings(runs, settings, out)
     if len({run.file(out) for run in runs}) < len(runs):
         raise ValueError("methods must differ in letters, digits, '.', '=' or '-': their files are named so")
-    read_runs(out)  # a broken file is found before anything is played
+    arena_rows(out)  # a broken file is found before anything is played
     missing = [run for run in runs if not run.file(out).exists()]
     draws = {(run.world.name, run.draw): run for run in missing}
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers inherit it
