@@ -4,6 +4,7 @@ Each is a process of its own (`gdro base`, `gdro train`, `gdro evaluate`), whose
 one variant with one seed, in a folder of its own (default: runs/PROFILE/VARIANT/seedSEED):
 
     record.jsonl       one row per generation batch: what the controller saw and decided, rollouts, tokens
+    log_history.jsonl  what TRL logged: loss, KL, entropy, lengths, importance ratios
     model/             the trained model, or the adapter
     training.json      settings, totals, seconds; the last that training writes
     evaluation.jsonl   one row per held-out prompt: successes, trials
@@ -15,6 +16,7 @@ Unsloth must come before TRL and transformers.
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -23,6 +25,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -33,6 +37,7 @@ os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or equal seeds would not give equal samples
 
 import torch
+from packaging.version import Version
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gdro.study.profiles import BASE, Profile, repository
@@ -42,8 +47,9 @@ from gdro.tasks.world import read_world
 from gdro.training.checkpoints import difference, file_hash, files_in
 from gdro.training.files import replace_text
 from gdro.training.lifetime import only_process_in
-from gdro.training.models import import_unsloth, load_model, merged_model, tiny_base
+from gdro.training.models import load_model, merged_model, tiny_base
 from gdro.training.resumable import check_resumable
+from gdro.training.unsloth import import_unsloth
 
 CACHE = ".cache/bases"
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -66,7 +72,7 @@ def _start(
     """What training and evaluation start from: the base's folder or hub id, its tokenizer, the data."""
     choice = profile.model_of(variant)
     if choice.kind.startswith("unsloth") and not held_out:
-        import_unsloth()
+        import_unsloth(choice.standby)
     from transformers import AutoTokenizer
     from transformers.utils import logging
 
@@ -75,6 +81,24 @@ def _start(
     tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # as TRL does; Llama has none
     return source, tokenizer, load_split(profile.task, tokenizer, held_out=held_out)
+
+
+def check_installed(profile: Profile) -> None:
+    """Refuse (ValueError) a profile whose packages are not installed here, or are too old for it."""
+    kinds = [profile.model_of(variant).kind for variant in profile.variants]
+    trainings = [profile.train_of(variant) for variant in profile.variants]
+    vllm = any(train.use_vllm for train in trainings)
+    needed = {"unsloth": any(kind.startswith("unsloth") for kind in kinds), "vllm": vllm}
+    needed["liger_kernel"] = any((train.model_extra or {}).get("use_liger_kernel") for train in trainings)
+    if missing := [name for name, is_needed in needed.items() if is_needed and find_spec(name) is None]:
+        why = f"{', '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed"
+        raise ValueError(f"profile {profile.name!r} needs {why}: docs/gpu-box.md, 1, says how")
+    is_sharded = "fsdp" in Path(profile.launch.config or "").stem
+    if vllm and is_sharded and Version(version("trl")) < Version("1.16"):
+        raise ValueError(
+            f"profile {profile.name!r} shards its weights, and TRL before 1.16 does not bring tied ones to "
+            f"vLLM then; this is {version('trl')}: install requirements/gpu.txt"
+        )
 
 
 def train_variant(
@@ -126,6 +150,7 @@ def training_arguments(
     defaults = {
         "save_total_limit": 2,
         "report_to": "none",
+        "trim_batches": True,  # the same savings for every method, so that their seconds compare
         "disable_tqdm": True,
         "use_cpu": not on_gpu,
         "bf16": on_gpu,
@@ -213,7 +238,8 @@ class Training:
         from datasets import Dataset
         from transformers import PrinterCallback
 
-        from gdro.trainer import GDROTrainer, ProgressLines
+        from gdro.trainer import GDROTrainer
+        from gdro.training.progress import ProgressLines
 
         trainer = GDROTrainer(
             loaded.model,
@@ -255,6 +281,7 @@ class Training:
         if not is_main:
             return
         write_table(self.folder / "record.jsonl", trainer.record)
+        write_table(self.folder / "log_history.jsonl", map(_finite, trainer.state.log_history))
         totals = {name: sum(counts[name] for counts in outcomes) for name in outcomes[0]}
         report = {
             "identity": self._identity,
@@ -306,13 +333,13 @@ class Training:
             )
 
     def record(self) -> list[dict[str, Any]]:
-        """The record of the training in the folder; RuntimeError if it is not that of the budget."""
-        record, settings = read_table(self.folder / "record.jsonl"), self._settings
+        """The record of the training in the folder; RuntimeError if it is not whole."""
+        record, wanted = read_table(self.folder / "record.jsonl"), _training(self.folder).get("rollouts")
         spent = sum(row["rollouts_spent"] for row in record)
-        if (len(record), spent) != (settings.generation_batches, settings.budget):
+        if spent != wanted:  # the profile's budget, but for methods that sample in rounds
             raise RuntimeError(
-                f"{self.folder} has {len(record)} batches and {spent} rollouts, not the profile's "
-                f"{settings.generation_batches} and {settings.budget}; delete it and train again"
+                f"{self.folder} has {spent} rollouts in its record and {wanted} in training.json; "
+                "delete it and train again"
             )
         return record
 
@@ -368,6 +395,14 @@ def evaluate_variant(
     whole["files"] = trained.get("files", {}) | {"evaluation": file_hash(folder / "evaluation.jsonl")}
     write_manifest(folder / "manifest.json", whole)
     return evaluation
+
+
+def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of TRL's log, None where a number of it is not finite."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.items()
+    }
 
 
 def _machine() -> dict[str, Any]:
