@@ -37,7 +37,7 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from gdro.arena.tables import CHECKPOINTS, read_run_files, write_scores
+from gdro.arena.tables import CHECKPOINTS, arena_rows, write_scores
 from gdro.controller import GDROController
 from gdro.core.beliefs import as_uids
 from gdro.core.checks import build, check_choice, check_int, check_number
@@ -242,7 +242,7 @@ def play_all(
     _check_settings(runs, settings, out)
     if len({run.file(out) for run in runs}) < len(runs):
         raise ValueError("methods must differ in letters, digits, '.', '=' or '-': their files are named so")
-    read_run_files(out)  # a broken file is found before anything is played
+    arena_rows(out)  # a broken file is found before anything is played
     missing = [run for run in runs if not run.file(out).exists()]
     draws = {(run.world.name, run.draw): run for run in missing}
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers inherit it

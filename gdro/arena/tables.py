@@ -20,7 +20,7 @@ METRICS |= {"training_mix_mean": "training mix"}
 BASELINE = "grpo"
 
 
-def read_run_files(out: Path) -> list[dict[str, Any]]:
+def arena_rows(out: Path) -> list[dict[str, Any]]:
     """The rows of all runs; a ValueError names a file that is not whole."""
     rows = []
     for file in sorted((out / "runs").glob("*/*.json")):
@@ -40,7 +40,7 @@ def read_run_files(out: Path) -> list[dict[str, Any]]:
 
 def write_scores(out: Path) -> None:
     """Write scores.csv and families.csv from the files of the runs."""
-    rows = read_run_files(out)
+    rows = arena_rows(out)
     names = ["world", "method", "learning_rate", "draw", "step"]
     last = max((row["step"] for row in rows), default=0)
     families = [
