@@ -31,6 +31,7 @@ from gdro.methods.base import group_advantages
 from gdro.training.checkpoints import last_whole, step_of, write_ledger
 from gdro.training.files import load_state, save_state
 from gdro.training.savings import FetchedOnce, trimmed
+from gdro.training.unsloth import OnUnsloth
 
 STATE_FILE = "gdro_state.json"
 
@@ -41,7 +42,7 @@ class GDROConfig(GRPOConfig):
 
     Args:
         gdro_method: name of a registered method: "grpo", "prompt", "rollout", "both", "pivotal", … or your
-            own (docs/methods.md).
+            own (docs/methods.md). It must be named: no method is better than the others everywhere.
         gdro_preset: "default", or "paper": every choice of the controller as in arXiv 2601.19280. β, the
             loss and its clip are TRL's `beta`, `loss_type` and `epsilon_high`.
         gdro_options: further arguments of `GDROController` and of the method, such as {"bins": {"k": 8},
@@ -54,11 +55,11 @@ class GDROConfig(GRPOConfig):
         trim_batches: leave rollouts whose advantage is 0 out of forward and backward (where beta is 0), and
             cut micro-batches to their longest texts: the same gradient, to rounding, for less work. TRL's
             logs of entropy and clipping are then those of the rollouts left. Default: on, except for method
-            "grpo", which stays TRL's bit for bit. Unsloth's own loss does not take part, nor do images.
+            "grpo", which stays TRL's bit for bit. With Unsloth only rows are left out; images have no part.
         advantage_clip: bound on |A| before weighting, by default none; 5 in preset "paper" (inf: none).
     """
 
-    gdro_method: str = "both"
+    gdro_method: str = ""
     gdro_preset: str = "default"
     gdro_options: dict | None = None
     uid_column: str = "uid"
@@ -69,6 +70,8 @@ class GDROConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.gdro_method:
+            raise ValueError(f"gdro_method must be named, got ''; choose one of {sorted(METHODS)}")
         check_choice("gdro_method", self.gdro_method, tuple(METHODS))
         check_choice("gdro_preset", self.gdro_preset, tuple(PRESETS))
         printed = self.gdro_preset == "paper"
@@ -80,7 +83,7 @@ class GDROConfig(GRPOConfig):
             self.advantage_clip = 5.0
 
 
-class GDROTrainer(GRPOTrainer):
+class GDROTrainer(OnUnsloth, GRPOTrainer):
     """GRPOTrainer whose prompts, rollouts and advantages come from a GDROController.
 
     Takes the arguments of GRPOTrainer, with a GDROConfig; refuses (ValueError), before the model is touched,
