@@ -42,8 +42,24 @@ myst_heading_anchors = 3
 # API reference: what needs torch is documented without it
 autosummary_generate = True
 autodoc_default_options = {"members": True, "show-inheritance": True, "member-order": "bysource"}
-autodoc_mock_imports = """accelerate datasets huggingface_hub pandas peft psutil pydantic ruamel safetensors
-tokenizers torch tqdm transformers trl unsloth vllm""".split()
+autodoc_mock_imports = [
+    "accelerate",
+    "datasets",
+    "huggingface_hub",
+    "pandas",
+    "peft",
+    "psutil",
+    "pydantic",
+    "ruamel",
+    "safetensors",
+    "tokenizers",
+    "torch",
+    "tqdm",
+    "transformers",
+    "trl",
+    "unsloth",
+    "vllm",
+]
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
@@ -78,7 +94,9 @@ def as_rst(app, what, name, obj, options, lines):
 def _in_section(text):
     """Whether the indented lines that follow belong to a section such as Args."""
     heads = [line for line in text if line.strip() and not line.startswith(" ")]
-    return bool(heads) and bool(re.fullmatch(r"(Args|Returns|Raises|Yields|Attributes|Note|Example)s?:", heads[-1]))
+    return bool(heads) and bool(
+        re.fullmatch(r"(Args|Returns|Raises|Yields|Attributes|Note|Example)s?:", heads[-1])
+    )
 
 
 def _escaped(line):
