@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from gdro.study.notebooks import NotebookError, run_notebook
-from gdro.study.records import read_manifest
+from gdro.training.records import read_manifest
 
 ROOT = Path(__file__).parents[2]
 # what the default run takes seconds for, taken smaller; notebook 04 also in size
