@@ -13,8 +13,9 @@ from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import METHODS, loop
+from gdro.arena import play as arena
+from gdro.arena import tables as arena_report
 from gdro.core.beliefs import as_uids
-from gdro.study import arena, arena_report
 from gdro.tasks import chain
 from gdro.tasks.world import BaseSettings, TaskWorld
 
@@ -96,7 +97,7 @@ def command(out, *changes):
     arguments += ["--methods-from", str(out.parent / "own.py"), *changes]
     environment = os.environ | {"PYTHONPATH": str(Path(arena.__file__).parents[2])}
     return subprocess.run(
-        [sys.executable, "-m", "gdro.study.arena", *arguments],
+        [sys.executable, "-m", "gdro", "arena", *arguments],
         env=environment,
         capture_output=True,
         text=True,

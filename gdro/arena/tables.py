@@ -159,7 +159,7 @@ def _draw_figures(scores, table, reach, out):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from gdro.study.style import METHOD_COLORS, PEER, WIDTH, save, use_style
+    from gdro.results.style import METHOD_COLORS, PEER, WIDTH, save, use_style
 
     use_style()
     worlds, methods = sorted(table.world.unique()), list(dict.fromkeys(table.method))
