@@ -23,11 +23,11 @@ from transformers import TrainerCallback, TrainerState
 from trl import GRPOConfig, GRPOTrainer
 
 from gdro.controller import PRESETS, GDROController, make_controller
-from gdro.core.beliefs import as_uids
-from gdro.core.bins import StaticGroups
+from gdro.core.advantages import group_advantages
 from gdro.core.checks import build, check_choice
+from gdro.core.groups import StaticGroups
+from gdro.core.uids import as_uids
 from gdro.methods import METHODS, Method
-from gdro.methods.base import group_advantages
 from gdro.training.checkpoints import last_whole, step_of, write_ledger
 from gdro.training.files import load_state, save_state
 from gdro.training.savings import FetchedOnce, trimmed

@@ -39,9 +39,9 @@ import yaml
 from tqdm.auto import tqdm
 
 from gdro.controller import GDROController
-from gdro.core.beliefs import as_uids
 from gdro.core.checks import build, check_choice, check_int, check_number
 from gdro.core.metrics import pass_at_k
+from gdro.core.uids import as_uids
 from gdro.methods import METHODS
 from gdro.study.arena_report import report
 from gdro.tasks import chain

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gdro import GDROController
-from gdro.methods.base import make_method
+from gdro.methods.setup import make_method
 from gdro.study.arena import Settings, arena_controller, batch_shape
 
 UIDS, RATES = np.arange(60), np.linspace(0, 1, 60)

@@ -8,8 +8,9 @@ import pytest
 from scipy.special import gamma
 
 from gdro import GDROController, StaticGroups
-from gdro.methods.base import Batch, Run, make_method
+from gdro.methods.base import Batch, Run
 from gdro.methods.pivotal import pivotal_value
+from gdro.methods.setup import make_method
 
 DRAWS = ("mopps", "vade", "dots", "cures", "lilo", "greso", "sec", "spo", "oracle", "family_even", "power")
 ROUNDS = ("dars", "pilot_commit", "reinforce_ada")

@@ -13,7 +13,7 @@ from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import METHODS, loop
-from gdro.core.beliefs import as_uids
+from gdro.core.uids import as_uids
 from gdro.study import arena, arena_report
 from gdro.tasks import chain
 
