@@ -1,6 +1,6 @@
 """A small real training that several tests share, and that the kill test runs as a process.
 
-python tests/tiny_run.py BASE_DIR OUTPUT_DIR
+python tests/tiny_run.py BASE_DIR OUTPUT_DIR METHOD
 """
 
 import sys
@@ -12,11 +12,11 @@ from datasets import Dataset
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gdro.study.records import write_table
 from gdro.tasks import chain
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.training.files import save_state
 from gdro.training.models import tiny_base
+from gdro.training.records import write_table
 
 STEPS = 14
 PROMPTS = 48  # three and a half batches an epoch would drop some: 6 steps an epoch
@@ -69,10 +69,10 @@ def make_trainer(trainer_class, args, base, rows=None, reward=half_right):
     )
 
 
-def main(base, output):
+def main(base, output, method):
     torch.set_num_threads(1)
     output = Path(output)
-    args = arguments(GDROConfig, output, save_strategy="steps", save_steps=4)
+    args = arguments(GDROConfig, output, save_strategy="steps", save_steps=4, gdro_method=method)
     trainer = make_trainer(GDROTrainer, args, base)
     trainer.train(resume_from_checkpoint=True)
     weights = {name: tensor.contiguous() for name, tensor in trainer.model.named_parameters()}

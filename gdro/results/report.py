@@ -12,12 +12,12 @@ import pandas as pd
 
 from gdro.core import metrics
 from gdro.core.bins import DifficultyBins
-from gdro.study.figures import paper_figures, runs_of
+from gdro.results.figures import paper_figures, runs_of
+from gdro.results.style import save, use_style
 from gdro.study.profiles import BASE, Profile, run_folder
-from gdro.study.records import read_manifest, read_table
-from gdro.study.style import save, use_style
 from gdro.training.checkpoints import file_hash
 from gdro.training.files import replace_text
+from gdro.training.records import read_manifest, read_table
 
 FEWEST_IN_A_BIN = 10  # a bin with fewer held-out prompts is not called the worst
 STAGES = ("train", "generate", "controller", "evaluate")
@@ -43,7 +43,8 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
             if kind in files and file_hash(folder / name) != files[kind]:
                 raise ValueError(f"{folder / name} is not as it was written; put it back, or run it again")
         spent = sum(row["rollouts_spent"] for row in run["record"])
-        wanted = 0 if variant == BASE else profile.train_of(variant).budget
+        # the profile's budget, but for methods that sample in rounds
+        wanted = run["manifest"].get("rollouts", 0)
         if run["manifest"].get("settings") != profile.settings_of(variant) or spent != wanted:
             raise ValueError(
                 f"the run in {folder} was made with other settings than profile {profile.name!r} has now, "
