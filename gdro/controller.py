@@ -309,15 +309,3 @@ class GDROController(Shared):
     def check_loaded(self) -> None:
         check_int("the saved number of plans", self.planned, self.step, remedy="use a whole checkpoint")
         self._close_plans()
-
-
-def make_controller(
-    method: str,
-    preset: str = "default",
-    options: Mapping | None = None,
-    num_generations: int = 4,
-    seed: int = 0,
-) -> GDROController:
-    """A controller from a configuration's plain values; n̄ is TRL's `num_generations`."""
-    given = {"method": method, "preset": preset, "mean_rollouts": num_generations}
-    return build("gdro_options", GDROController, {"seed": seed} | dict(options or {}), **given)

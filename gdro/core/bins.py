@@ -120,17 +120,12 @@ class DifficultyBins(Saved):
         return super().state_dict()
 
     def check_loaded(self) -> None:
-        table, size = self.table, len(self.table)
         counts = [getattr(self.beliefs, name) for name in self.beliefs.by_prompt]
-        sound = (
-            table.kind in (("integer", "string") if size else ("",))
-            and (table.keys_D[1:] > table.keys_D[:-1]).all()
-            and np.array_equal(np.sort(table.rows_D), np.arange(size))
-            and ((self.bins_D >= UNSEEN) & (self.bins_D < self.num_bins)).all()
-            and all(len(array) == size for array in (self.bins_D, *counts))
-            and all((array >= 0).all() for array in counts)
-        )
-        if not sound:
+        sizes = {len(array) for array in (self.table.keys_D, self.table.rows_D, self.bins_D, *counts)}
+        in_range = ((self.bins_D >= UNSEEN) & (self.bins_D < self.num_bins)).all()
+        if not (
+            self.table.is_sound() and len(sizes) == 1 and in_range and all((n >= 0).all() for n in counts)
+        ):
             raise ValueError("the saved uids, bins or counts do not fit together; use a whole checkpoint")
 
 

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from gdro.controller import GDROController, make_controller
+from gdro.controller import GDROController
+from gdro.core.checks import build
 from gdro.methods import register_from
 from gdro.tasks.reasoning_gym import GymSpec
 from gdro.tasks.settings import (
@@ -300,7 +301,8 @@ class Profile(Strict):
     def controller_of(self, variant: str) -> GDROController:
         """A controller with the method and budget of a variant."""
         chosen, mean_rollouts = self._variant(variant), self.train_of(variant).num_generations
-        return make_controller(chosen.method, chosen.preset, chosen.options, mean_rollouts)
+        given = {"method": chosen.method, "preset": chosen.preset, "mean_rollouts": mean_rollouts}
+        return build("gdro_options", GDROController, {"seed": 0} | chosen.options, **given)
 
     def settings_of(self, variant: str, *, evaluated: bool = True) -> dict[str, Any]:
         """What a run depends on besides its seed: no labels, and unless `evaluated`, no evaluation."""

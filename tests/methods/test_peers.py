@@ -266,7 +266,7 @@ def test_a_round_that_cannot_serve_all_spends_what_is_left():
 @pytest.mark.parametrize("name", ROUNDS)
 def test_the_pilot_must_fit_the_budget(name):
     for settings in ({"pilot": 4}, {"pilot": 2, "n_min": 3}):
-        with pytest.raises(ValueError, match="pilot must be"):
+        with pytest.raises(ValueError, match=r"\(pilot=…\) must be"):
             GDROController(name, mean_rollouts=4, **settings)
 
 

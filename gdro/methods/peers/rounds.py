@@ -38,7 +38,9 @@ class Pilot(Method):
 
     def start(self, run: Run) -> None:
         remedy = "it must reach n_min and leave some of mean_rollouts"
-        check_int("pilot", self.pilot, run.n_min, math.ceil(run.mean_rollouts) - 1, remedy)
+        check_int(
+            f"{type(self).__name__}(pilot=…)", self.pilot, run.n_min, math.ceil(run.mean_rollouts) - 1, remedy
+        )
         super().start(run)
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
