@@ -317,7 +317,7 @@ def _play_and_write(run, settings, out, cache):
     replace_text(run.file(out), json.dumps(rows))
 
 
-def play(
+def play_arena(
     worlds: Sequence[str],
     methods: Sequence[str],
     draws: range,

@@ -1,7 +1,7 @@
 """Profiles: one YAML file (profiles/*.yaml) describes a kind of run.
 
 Unknown and invalid fields are refused when the file is read; TRL's own training options only in the first job
-(`gdro.study.experiment.training_arguments`), because Unsloth must be imported before TRL. The variant "base"
+(`gdro.study.arguments`), because Unsloth must be imported before TRL. The variant "base"
 is the model before training.
 """
 
