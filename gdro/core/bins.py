@@ -123,9 +123,8 @@ class DifficultyBins(Saved):
         counts = [getattr(self.beliefs, name) for name in self.beliefs.by_prompt]
         sizes = {len(array) for array in (self.table.keys_D, self.table.rows_D, self.bins_D, *counts)}
         in_range = ((self.bins_D >= UNSEEN) & (self.bins_D < self.num_bins)).all()
-        if not (
-            self.table.is_sound() and len(sizes) == 1 and in_range and all((n >= 0).all() for n in counts)
-        ):
+        in_range &= all((count >= 0).all() for count in counts)
+        if not (self.table.is_sound() and len(sizes) == 1 and in_range):
             raise ValueError("the saved uids, bins or counts do not fit together; use a whole checkpoint")
 
 

@@ -69,11 +69,9 @@ class UidTable(Saved):
 
     def is_sound(self) -> bool:
         """Whether keys, rows and their kind can belong together."""
-        kinds = ("integer", "string") if len(self) else ("",)
+        is_kind = self.kind in (("integer", "string") if len(self) else ("",))
         increasing = (self.keys_D[1:] > self.keys_D[:-1]).all()
-        return (
-            self.kind in kinds and increasing and np.array_equal(np.sort(self.rows_D), np.arange(len(self)))
-        )
+        return is_kind and increasing and np.array_equal(np.sort(self.rows_D), np.arange(len(self)))
 
     def find(self, uids: Uids) -> np.ndarray:
         """Rows (P,), −1 where a uid is unknown; ValueError for uids of another kind than those known."""
