@@ -37,7 +37,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from gdro import METHODS, GDROController, Plan
-from gdro.core.beliefs import ESTIMATORS
+from gdro.core.bins import ESTIMATORS
 from gdro.training.files import load_state, save_state
 
 ROOT = Path(__file__).parents[1]
