@@ -1,6 +1,6 @@
 """The README's picture, from data/measured alone: where the rollouts go, and what that gains.
 
-    python -m gdro.results.greeting    # figures/greeting.png and .pdf
+    python -m gdro.arena.greeting    # figures/greeting.png and .pdf
 
 Left: shares of the rollouts by pass rate over training, from greeting/rollouts.csv, which
 scripts/record_rollouts.py makes. The rest: differences to GRPO in pairs by draw, from arena/*/scores.csv.
