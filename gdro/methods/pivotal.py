@@ -12,9 +12,9 @@ wrong one gets 0. Their mean step is 2 (1 − p) ∇p. A group without a success
 reach cost rollouts, but cannot push a skill down.
 
 **What both ascend.** No importance weights undo the draw. So, but for the normalization of c and the even
-share of the draw, the mean step is in proportion to Σ p (1 − p)^k ∇p, the gradient of P(at least two successes
-in k + 2 tries). That is not pass@k: it asks for a success that can be repeated, and looks away from prompts
-that are solved once in a hundred tries.
+share of the draw, the mean step is in proportion to Σ p (1 − p)^k ∇p, the gradient of P(at least two
+successes in k + 2 tries). That is not pass@k: it asks for a success that can be repeated, and looks away from
+prompts that are solved once in a hundred tries.
 
 **k follows progress.** A large k seeks hard prompts. That pays where hard prompts are being learned, and
 wastes rollouts where they are not, for instance where a rare success is a lucky guess. How many groups hold a
@@ -23,8 +23,8 @@ seen before whose posterior mean p̂ is below ½, with h hits in n rollouts,
 
     progress r = Σ (h − n p̂) / Σ n p̂,    k = 3 + 6 r, held to 3 … 12,
 
-in sums over about the last ten batches. r is near 0 where nothing is learned, and 1 where hard prompts succeed
-twice as often as before. It needs no labels and no held-out data.
+in sums over about the last ten batches. r is near 0 where nothing is learned, and 1 where hard prompts
+succeed twice as often as before. It needs no labels and no held-out data.
 
 Axes: P prompts, R rollouts, D prompts of the data set.
 """

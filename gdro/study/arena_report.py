@@ -10,6 +10,7 @@ from scipy import stats
 from gdro.training.files import replace_text
 
 METRICS = {"mean_at_8": "mean@8", "pass_at_8": "pass@8", "worst_family": "worst family"}
+METRICS |= {"training_mix_mean": "training mix"}  # a gain in mean@8 without one here is redistribution
 BASELINE = "grpo"
 
 
@@ -31,7 +32,7 @@ def compare(scores: pd.DataFrame) -> pd.DataFrame:
     """Final scores, and differences to GRPO in pairs by draw: a row a world, method and metric.
 
     low, high: 95% interval of the mean difference, Student's t over draws. p_holm: of its being 0, with
-    Holm's correction over the metrics of a method in a world. Where draws are fewer than two, NaN.
+    Holm's correction over the whole table. Where draws are fewer than two, NaN.
     """
     best = at_best_rate(scores)
     ends = best[best.step == best.step.max()].set_index("draw")
@@ -40,21 +41,20 @@ def compare(scores: pd.DataFrame) -> pd.DataFrame:
         grpo = ends[(ends.world == world) & (ends.method == BASELINE)]
         pairs = end.index.intersection(grpo.index)  # draws that both have played
         several = len(pairs) > 1 and method != BASELINE
-        tests = {}
         for metric in METRICS:
             difference = end.loc[pairs, metric] - grpo.loc[pairs, metric]
             test = stats.ttest_1samp(difference, 0.0) if several and difference.std() > 0 else None
             low, high = test.confidence_interval() if test else (np.nan, np.nan)
-            tests[metric] = test.pvalue if test else np.nan
             row = {"world": world, "method": method, "learning_rate": end.learning_rate.iloc[0]}
-            row |= {"draws": len(end), "tokens": end.tokens.mean(), "pairs": len(pairs), "metric": metric}
-            row |= {"score": end[metric].mean(), "difference": difference.mean(), "low": low, "high": high}
+            row |= {"draws": len(end), "rollouts": end.rollouts.mean(), "tokens": end.tokens.mean()}
+            row |= {"pairs": len(pairs), "metric": metric, "score": end[metric].mean()}
+            row |= {"difference": difference.mean(), "low": low, "high": high}
+            row["p"] = test.pvalue if test else np.nan
             rows.append(row | {"relative": difference.mean() / (grpo.loc[pairs, metric].mean() or np.nan)})
-        holm = pd.Series(tests).sort_values()
-        holm = (holm * np.arange(len(holm), 0, -1)).cummax().clip(upper=1)
-        for row in rows[-len(METRICS) :]:
-            row["p_holm"] = holm[row["metric"]]
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    smallest_first = table.p.dropna().sort_values()
+    table["p_holm"] = (smallest_first * np.arange(len(smallest_first), 0, -1)).cummax().clip(upper=1)
+    return table
 
 
 def rollouts_to_reach(scores: pd.DataFrame) -> pd.DataFrame:
@@ -62,7 +62,7 @@ def rollouts_to_reach(scores: pd.DataFrame) -> pd.DataFrame:
 
     Means are over the draws that both have played, GRPO at all its rates. GRPO's best are those at the end,
     each at the learning rate that is best for it. Linear between checkpoints, so 0.2 means "by the first";
-    NaN where the two are not reached together.
+    NaN where the two are not held to the end.
     """
     pair, rows = ["mean_at_8", "pass_at_8"], []
     for (world, method), runs in at_best_rate(scores).groupby(["world", "method"]):
@@ -75,8 +75,8 @@ def rollouts_to_reach(scores: pd.DataFrame) -> pd.DataFrame:
         curve = runs.groupby("step")[["rollouts", *pair]].mean()
         rollouts = np.linspace(curve.rollouts.iloc[0], curve.rollouts.iloc[-1], 1001)
         reached = [np.interp(rollouts, curve.rollouts, curve[name]) >= targets[name] for name in pair]
-        first = np.flatnonzero(np.all(reached, axis=0))
-        part = rollouts[first[0]] / grpo.rollouts.max() if len(first) else np.nan
+        held = np.logical_and.accumulate(np.all(reached, axis=0)[::-1])[::-1]
+        part = rollouts[held.argmax()] / grpo.rollouts.max() if held.any() else np.nan
         rows.append({"world": world, "method": method, "part": part})
     return pd.DataFrame(rows, columns=["world", "method", "part"])
 
@@ -89,13 +89,13 @@ def report(out: Path) -> str:
     table, reach = compare(scores), rollouts_to_reach(scores)
     replace_text(out / "table.csv", table.to_csv(index=False, float_format="%.6g"))
     shown = table.assign(cell=table.apply(_cell, axis=1), metric=table.metric.map(METRICS))
-    keys = ["world", "method", "learning_rate", "draws", "tokens"]
+    keys = ["world", "method", "learning_rate", "draws", "rollouts", "tokens"]
     wide = shown.pivot(index=keys, columns="metric", values="cell")[list(METRICS.values())].reset_index()
     wide = wide.merge(reach.rename(columns={"part": "rollouts to reach GRPO's best"}), how="left")
-    text = wide.to_markdown(index=False, floatfmt=("", "", "g", "d", ".0f", "", "", "", ".2f"))
+    text = wide.to_markdown(index=False, floatfmt=("", "", "g", "d", ".0f", ".0f", "", "", "", "", ".2f"))
     text += (
         "\n\nIn brackets: difference to GRPO in pairs by draw, 95% interval (Student's t), p with Holm's "
-        "correction over the three metrics. Intervals that contain 0 are inconclusive.\n"
+        "correction over the table. Intervals that contain 0 are inconclusive.\n"
     )
     replace_text(out / "table.md", text)
     _draw_figures(scores, table, reach, out)

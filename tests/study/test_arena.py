@@ -210,37 +210,36 @@ def test_differences_are_paired_by_draw_at_each_methods_best_rate():
     assert new.difference == pytest.approx((good - base).mean())
     assert new.relative == pytest.approx((good - base).mean() / base.mean())
     np.testing.assert_allclose([new.low, new.high], expected.confidence_interval())
-    # three equal p values: Holm makes each three times as large
-    np.testing.assert_allclose(table.loc["new"].p_holm, 3 * expected.pvalue)
+    # four equal p values: Holm makes each four times as large
+    np.testing.assert_allclose(table.loc["new"].p_holm, 4 * expected.pvalue)
     assert np.isnan(table.loc[("grpo", "mean_at_8")].p_holm)
 
 
-def test_holm_orders_the_metrics():
+def test_holm_corrects_for_all_that_the_table_holds():
     rng = np.random.default_rng(0)
     base = rng.random(6)
-    scores = contest({("grpo", 1e-4): base, ("new", 1e-4): base + 0.1})
-    shifts = {"mean_at_8": 0.2, "pass_at_8": 0.05, "worst_family": 0.01}
-    new = scores.method == "new"
-    for metric, shift in shifts.items():
-        scores.loc[new, metric] = (
-            scores.loc[~new, metric].to_numpy() + shift + 0.02 * rng.standard_normal(new.sum())
-        )
+    scores = contest({(name, 1e-4): base for name in ("grpo", "new", "other")})
+    ends, raw = scores.step == 100, []
+    for method, shift in (("new", 0.2), ("other", 0.01)):
+        for metric in arena_report.METRICS:
+            gains = shift + 0.02 * rng.standard_normal(6)
+            at, grpo = ends & (scores.method == method), ends & (scores.method == "grpo")
+            scores.loc[at, metric] = scores.loc[grpo, metric].to_numpy() + gains
+            raw.append(stats.ttest_1samp(gains, 0.0).pvalue)
     table = arena_report.compare(scores)
-    ends = scores[scores.step == 100]
-    by_hand = sorted(
-        stats.ttest_rel(ends[ends.method == "new"][metric], ends[ends.method == "grpo"][metric]).pvalue
-        for metric in shifts
-    )
-    by_hand = [3 * by_hand[0], max(3 * by_hand[0], 2 * by_hand[1]), max(2 * by_hand[1], by_hand[2])]
-    np.testing.assert_allclose(sorted(table[table.method == "new"].p_holm), np.minimum(by_hand, 1))
+    by_hand = [1 if p > 1 else p for p in np.maximum.accumulate(np.sort(raw) * np.arange(8, 0, -1))]
+    np.testing.assert_allclose(sorted(table.p_holm.dropna()), by_hand)
 
 
 def test_rollouts_to_reach_grpos_best():
-    scores = contest({("grpo", 1e-4): [0.4, 0.4], ("new", 1e-4): [0.5, 0.5], ("poor", 1e-4): [0.3, 0.3]})
+    finals = {"grpo": [0.4, 0.4], "new": [0.5, 0.5], "poor": [0.3, 0.3], "lost": [0.5, 0.5]}
+    scores = contest({(name, 1e-4): ends for name, ends in finals.items()})
+    scores.loc[(scores.method == "lost") & (scores.step == 50), "mean_at_8"] = 0.5
+    scores.loc[(scores.method == "lost") & (scores.step == 100), "mean_at_8"] = 0.39
     reach = arena_report.rollouts_to_reach(scores).set_index("method").part
     assert reach["grpo"] == pytest.approx(1, abs=1e-3)
     assert reach["new"] == pytest.approx(0.8, abs=1e-3)
-    assert np.isnan(reach["poor"])
+    assert reach[["poor", "lost"]].isna().all()
 
 
 def test_draws_that_not_all_have_played_decide_nothing():
