@@ -15,8 +15,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 .PHONY: run figures notebooks docs test lab setup setup-engines bench fuzz lint clean
 
 run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (default tiny), in runs/
-	@python scripts/run_profile.py $(PROFILE) --cores $(CORES)
-	@cat runs/$(PROFILE)/results/table.md && echo "figures: runs/$(PROFILE)/figures/, records: runs/$(PROFILE)/"
+	@gdro run $(PROFILE) --cores $(CORES)
 
 figures: run notebooks  ## figures/ anew: those of the tiny profile's runs and of the teaching notebooks
 	cp runs/$(PROFILE)/figures/* figures/

@@ -3,7 +3,7 @@
     snakemake --cores 2 --config profile=tiny
     snakemake --cores 16 --resources gpu=1 --config profile=gpu-1.7b    # one run at a time on one GPU
 
-`make run` shows the same with a quiet console (scripts/run_profile.py). On a cluster the graph goes through snakemake's own
+`gdro run` shows the same with a quiet console. On a cluster the graph goes through snakemake's own
 executors (--executor slurm, kubernetes); `gpu` is what its slurm executor reserves.
 
 Training goes through notebook 05, so that every run leaves its curves; base and evaluation are plain
@@ -19,7 +19,7 @@ RUNS = config.setdefault("runs", f"runs/{profile.name}")
 RUN = RUNS + "/{variant}/seed{seed}"
 BASE_MODEL = f"{RUNS}/base/model.txt"
 BASE_RUN = f"{RUNS}/base/seed{profile.seeds[0]}/manifest.json"
-RUN_NOTEBOOK = "exec python -m gdro.study.notebooks --log-output"  # exec: it ends when snakemake does
+RUN_NOTEBOOK = "exec gdro notebook --log-output"  # exec: it ends when snakemake does
 
 
 def settings(variant, evaluated):
@@ -60,7 +60,7 @@ rule base:
     log:
         RUNS + "/logs/base.log",
     shell:
-        "exec python -m gdro.study.experiment base {config[profile]:q} > {output:q} 2> {log:q}"
+        "exec gdro base {config[profile]:q} > {output:q} 2> {log:q}"
 
 
 rule train:
@@ -99,5 +99,5 @@ rule evaluate:
     log:
         RUNS + "/logs/evaluate-{variant}-seed{seed}.log",
     shell:
-        "exec python -m gdro.study.experiment evaluate {config[profile]:q} {wildcards.variant:q} {wildcards.seed}"
-        " {config[runs]:q}/{wildcards.variant:q}/seed{wildcards.seed} > {log:q} 2>&1"
+        "exec gdro evaluate {config[profile]:q} {wildcards.variant:q} --seed {wildcards.seed}"
+        " --folder {config[runs]:q}/{wildcards.variant:q}/seed{wildcards.seed} > {log:q} 2>&1"

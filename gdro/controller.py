@@ -5,13 +5,18 @@
     batch = controller.observe(plan, group_ids, rewards)   # batch.advantages multiply the policy gradient
 
 The controller guarantees what no method may break: the exact budget, the bounds on rollouts, finite numbers,
-determinism, independence of batch order. Axes: P prompts as given, K those of them with rollouts in the order
-of their keys, R rollouts, B bins, D prompts of the data set.
+determinism, and results that do not depend on the order of the batch. A call that is refused, or in which a
+method raises an error, changes nothing. All calls can come from several threads.
+
+Axes: P prompts of a plan, K those of them that came back, R rollouts, B bins, D prompts of the data set.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import RLock
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -22,9 +27,12 @@ from gdro.core.beliefs import Uids, as_uids
 from gdro.core.bins import DifficultyBins
 from gdro.core.budget import as_whole, exact_rollouts
 from gdro.core.checks import build, check_array, check_choice, check_int, check_number
-from gdro.core.saved import Saved
+from gdro.core.limits import LARGEST, MOST_ROLLOUTS
+from gdro.core.returned import Returned, sorted_returns
+from gdro.core.saved import Saved, all_or_nothing
 from gdro.methods import Batch, Method, Prompts, Run
-from gdro.methods.base import make_method
+from gdro.methods.base import make_method, read_only
+from gdro.methods.record import row_of
 
 PRESETS: dict[str, dict[str, Any]] = {
     # on pass@8 a prompt solved half the time (.996) shares a bin with one always solved; not on pass@1
@@ -38,7 +46,7 @@ PLAN, DRAW, EXTEND = range(3)  # random streams of one step
 class Plan:
     """Rollouts of each prompt of a batch: a value, of which several can be in flight."""
 
-    uids: Any  # as given to `GDROController.plan`
+    uids: ArrayLike | Uids  # as given to `GDROController.plan`
     rollouts: np.ndarray  # (P,) integers
     key: tuple[str, int] = field(repr=False)  # its controller and its number there, the same in a copy
     prompts: Prompts = field(repr=False)  # in the order of their keys
@@ -64,7 +72,8 @@ class GDROController(Saved):
     """Difficulty bins and a method, driven by uids.
 
     Args:
-        method: a registered name ("grpo", "prompt", "rollout", "both", …) or a `Method`.
+        method: a registered name ("grpo", "prompt", "rollout", "both", "pivotal", …) or a `Method`. There is
+            no default, because no method is better than the others everywhere.
         mean_rollouts: n̄, rollouts per prompt over a batch; mean_rollouts × prompts must be whole.
         preset: "default", or "paper" for every choice as printed but the advantage_clip of 5, which
             `GDROConfig` sets. Other arguments override it.
@@ -72,15 +81,22 @@ class GDROController(Saved):
         n_min, n_max: bounds on a prompt's rollouts; by default 2 (or n̄ if that is less) and max(12, 3 n̄).
         success_threshold: a rollout is correct if its reward is greater (0 suits 0/1 and ±1 rewards).
         advantage_std, scale_rewards, advantage_clip: see `gdro.methods.base.group_advantages`.
-        seed: of everything random.
+        seed: an integer ≥ 0, of everything random.
         **options: arguments of the method.
+
+    Attributes:
+        method, bins, run: the `Method`, the `DifficultyBins` and the sizes that the arguments came to.
+        step: batches observed so far.
+
+    Raises:
+        ValueError: for an unknown method or preset, and for arguments outside their domain.
     """
 
     state = ("step", "planned", "bins", "method")
 
     def __init__(
         self,
-        method: str | Method = "both",
+        method: str | Method,
         mean_rollouts: float = 4,
         *,
         preset: str = "default",
@@ -97,7 +113,7 @@ class GDROController(Saved):
         check_choice("preset", preset, tuple(PRESETS))
         self.success_threshold = check_number("success_threshold", success_threshold)
         self.method = make_method(method, preset, options)
-        self.preset, self.name = preset, self.method.name or type(self.method).__name__
+        self.preset, self.name = preset, self.method.label
         if bins is None or isinstance(bins, Mapping):
             bins = {**PRESETS[preset], **(bins or {})}
         self.bins = bins if isinstance(bins, DifficultyBins) else build("bins", DifficultyBins, bins)
@@ -105,33 +121,45 @@ class GDROController(Saved):
         self.mean_rollouts = mean_rollouts
         lows = (n_min, self.method.n_min, min(2, int(mean_rollouts)))  # the first that is given
         low = check_int("n_min", next(n for n in lows if n is not None), 1)
-        high = max(12, math.ceil(3 * mean_rollouts)) if n_max is None else n_max
-        check_int("n_max", high, low, remedy="n_min is more")
+        high = min(max(12, math.ceil(3 * mean_rollouts)), MOST_ROLLOUTS) if n_max is None else n_max
+        check_int("n_max", high, low, MOST_ROLLOUTS, remedy="it must not be below n_min")
         remedy = "no plan within n_min and n_max could meet it"
         check_number("mean_rollouts", mean_rollouts, low, high, remedy=remedy)
         rule = (seed, advantage_std, scale_rewards, advantage_clip)
         self.run = Run(self.bins.num_bins, mean_rollouts, low, high, *rule)
+        self.method.run = self.run
         self.method.start(self.run)
+        self._kinds = self.method.kinds()  # as which its state must stay, so that a checkpoint can be loaded
         self.draws = self.method.draws  # whether `draw` chooses the prompts
         self.moves_rollouts = self.method.moves_rollouts  # whether plans may be uneven
         self.needs_losses = self.method.needs_losses  # whether `observe` should be given the losses (6)
         self.step = 0  # batches observed
         self.planned = 0  # plans made: seeds each plan's random numbers
+        self._lock = RLock()
         self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}  # no copy has the lock
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=RLock())
 
     def _forget(self) -> None:
         self._owner = uuid4().hex  # so that a plan of another controller, or of before, is refused
         # rollouts of the plans in flight, with what rounds added
         self._open: dict[tuple[str, int], np.ndarray] = {}
-        self._pool: tuple | None = None  # of `draw`: uids as given, their order, keys and rows in it
+        # of `draw`: uids as given, their order, keys and rows in it
+        self._pool: tuple[Uids, np.ndarray, np.ndarray, np.ndarray] | None = None
 
     # Before generation
 
     def draw(self, uids: ArrayLike | Uids, size: int) -> np.ndarray | None:
-        """Positions in `uids` of the next batch's prompts, (size,); None where the trainer's order stands.
+        """Positions in `uids` of the next batch's prompts, (size,); None to keep the trainer's own order.
 
-        `uids` are all prompts of the data set, (D,). Give the same `as_uids(…)` object each time: its order
-        and rows are then kept.
+        Args:
+            uids: (D,), all prompts of the data set. Give the same `as_uids(…)` object each time: its order
+                and rows are then kept.
+            size: prompts wanted, at least 1.
         """
         if not self.draws:
             return None
@@ -139,22 +167,28 @@ class GDROController(Saved):
         check_int("size", size, 1)
         if not len(uids):
             raise ValueError("uids must not be empty; give the uids of the whole data set")
-        if self._pool is None or self._pool[0] is not uids:
-            order_D = uids.order().astype(np.int32)
-            rows_D = self.bins.rows(uids)[order_D].astype(np.int32)
-            self._pool = (uids, order_D, uids.keys[order_D], rows_D)
-        _, order_D, keys_D, rows_D = self._pool
-        pool = self._prompts(keys_D, rows_D)
-        drawn = self.method.draw(pool, size, self._rng(self.planned, DRAW))
-        if drawn is None:
-            return None
-        return order_D[self._held_to("draw", drawn, size, 0, len(uids) - 1, whole=True)].astype(np.int64)
+        with self._lock:
+            if self._pool is None or self._pool[0] is not uids:
+                order_D = uids.order().astype(np.int32)
+                rows_D = self.bins.rows(uids)[order_D].astype(np.int32)
+                self._pool = (uids, order_D, uids.keys[order_D], rows_D)
+            _, order_D, keys_D, rows_D = self._pool
+            with self._all_or_nothing():
+                drawn = self.method.draw(self._prompts(keys_D, rows_D), size, self._rng(self.planned, DRAW))
+                if drawn is None:
+                    return None
+                places = self._held_to("draw", drawn, size, 0, len(uids) - 1, whole=True)
+            return order_D[places].astype(np.int64)
 
     def plan(self, uids: ArrayLike | Uids) -> Plan:
         """Rollouts for each prompt of a batch; they sum to mean_rollouts × P, exactly.
 
-        The method says how they are divided; what does not fit the budget or the bounds is scaled, then
+        The method says how they are divided. What does not fit the budget or the bounds is scaled, then
         rounded to whole rollouts, ties at random. A method with rounds may plan fewer: see `extend`.
+
+        Args:
+            uids: (P,), of the batch, all integers or all strings. A uid that comes twice is one prompt, with
+                rollouts for each of its places.
         """
         known = as_uids(uids)
         total = as_whole(self.mean_rollouts * len(known))
@@ -164,48 +198,54 @@ class GDROController(Saved):
                 f"{len(known)}; change mean_rollouts or the number of prompts"
             )
         order_P = known.order()
-        sorted_keys = Uids(known.keys[order_P], known.kind)
-        prompts = self._prompts(sorted_keys.keys, self.bins.rows(sorted_keys))
-        number, self.planned = self.planned, self.planned + 1
-        rollouts_P = np.full(len(known), total // len(known))
-        if self.moves_rollouts or total % len(known):
-            rng = self._rng(number, PLAN)
-            wanted_P = self._held_to("allocate", self.method.allocate(prompts, total, rng), len(known), 0)
-            if not wanted_P.any():
-                raise ValueError(f"allocate of method {self.name!r} must be above 0 for some prompt")
-            bounds = self.run.n_min, self.run.n_max
-            fits = (wanted_P == np.clip(np.rint(wanted_P), *bounds)).all() and wanted_P.sum() <= total
-            if not (self.method.rounds and fits):  # a first round, after which `extend` spends the rest
-                wanted_P = exact_rollouts(wanted_P, total, *bounds, rng)
-            rollouts_P[order_P] = wanted_P
-        rollouts_P.flags.writeable = False
-        plan = Plan(uids, rollouts_P, (self._owner, number), prompts, order_P)
-        self._open[plan.key] = rollouts_P
-        return plan
+        sorted_uids = Uids(known.keys[order_P], known.kind)
+        with self._lock, self._all_or_nothing():
+            prompts = self._prompts(sorted_uids.keys, self.bins.rows(sorted_uids))
+            rollouts_P = np.full(len(known), total // len(known))
+            if self.moves_rollouts or total % len(known):
+                rng = self._rng(self.planned, PLAN)
+                wanted_P = self._held_to("allocate", self.method.allocate(prompts, total, rng), len(known), 0)
+                if not wanted_P.any():
+                    raise ValueError(
+                        f"allocate of method {self.name!r} must be above 0 for some prompt, got zeros; "
+                        "fix the method"
+                    )
+                bounds = self.run.n_min, self.run.n_max
+                fits = (wanted_P == np.clip(np.rint(wanted_P), *bounds)).all() and wanted_P.sum() <= total
+                if not (self.method.rounds and fits):  # a first round, after which `extend` spends the rest
+                    wanted_P = exact_rollouts(wanted_P, total, *bounds, rng)
+                rollouts_P[order_P] = wanted_P
+            plan = Plan(uids, read_only(rollouts_P), (self._owner, self.planned), prompts, order_P)
+            self.planned += 1
+            self._open[plan.key] = rollouts_P
+            return plan
 
     def extend(self, plan: Plan, group_ids: ArrayLike, rewards: ArrayLike) -> np.ndarray | None:
         """Further rollouts for the prompts of a plan, (P,); None when its step is done.
 
         For methods with rounds. `group_ids` and `rewards` are all that came back so far, as for `observe`.
         """
-        planned_P = self._planned(plan)
-        spent = int(planned_P.sum())
-        left = round(self.mean_rollouts * len(plan)) - spent
-        if not self.method.rounds or left <= 0:
-            return None
-        batch, position_K, _ = self._returned(plan, group_ids, rewards)
-        further = self.method.extend(batch, left, self._rng(plan.key[1], EXTEND, spent))
-        if further is None:
-            return None
-        further_P = np.zeros(len(plan), np.int64)
-        further_P[position_K] = self._held_to("extend", further, len(batch), 0, left, whole=True)
-        if not 0 < further_P.sum() <= left or (planned_P + further_P).max() > self.run.n_max:
-            limits = f"1 to {left} rollouts in all and {self.run.n_max} for a prompt with those it has"
-            raise ValueError(
-                f"extend of method {self.name!r} must be {limits}, got {further}; fix the method"
-            )
-        self._open[plan.key] = planned_P + further_P
-        return further_P
+        with self._lock:
+            planned_P = self._planned(plan)
+            spent = int(planned_P.sum())
+            left = round(self.mean_rollouts * len(plan)) - spent
+            if not self.method.rounds or left <= 0:
+                return None
+            batch, back = self._returned(plan, group_ids, rewards)
+            with self._all_or_nothing(batch):
+                further = self.method.extend(batch, left, self._rng(plan.key[1], EXTEND, spent))
+                if further is None:
+                    return None
+                further_P = np.zeros(len(plan), np.int64)
+                further_P[back.position_K] = self._held_to("extend", further, len(batch), 0, left, whole=True)
+                if not 0 < further_P.sum() <= left or (planned_P + further_P).max() > self.run.n_max:
+                    wanted = (
+                        f"1 to {left} rollouts in all, and {self.run.n_max} for a prompt with those it has"
+                    )
+                    name = f"extend of method {self.name!r}"
+                    raise ValueError(f"{name} must be {wanted}, got {further}; fix the method")
+            self._open[plan.key] = planned_P + further_P
+            return further_P
 
     # After generation
 
@@ -214,79 +254,71 @@ class GDROController(Saved):
     ) -> Observed:
         """Learn from what came back: bins move, then the method. Closes the plan.
 
+        After an error nothing has moved, and the plan can be observed again with the right data.
+
         Args:
             plan: of this controller, in flight. Plans may be observed in any order.
             group_ids: (R,) position in `plan.uids` of the prompt each rollout belongs to. Prompts and
                 rollouts may be missing; nothing is learned from what is.
-            rewards: (R,).
+            rewards: (R,), finite.
             losses: (R,) surrogate losses ℓ_ij of (6); by default −A_ij, which is (6) on-policy at β = 0.
-        """
-        batch, position_K, order_R = self._returned(plan, group_ids, rewards, losses)
-        del self._open[plan.key]
-        self.bins.visit(batch.rows_P, batch.hits_P, batch.trials_P)
-        batch.bins_after_P, batch.first_visit_P = self.bins.of_rows(batch.rows_P), batch.bins_P < 0
-        batch.bins_P = np.where(batch.first_visit_P, batch.bins_after_P, batch.bins_P)
-        self.method.update(batch)
 
-        weights = self._held_to("weights", self.method.weights(batch), len(batch), 0)
-        advantages_R = self._held_to("advantages", self.method.advantages(batch), len(order_R))
-        weighted_R = np.empty(len(order_R))
-        weighted_R[order_R] = advantages_R * weights[batch.group_ids_R]
-        weights_P = np.ones(len(plan))
-        weights_P[position_K] = weights
-        row = {"step": self.step} | row_of(batch, weights) | self.method.report()
-        self.step += 1
-        return Observed(weights_P, weighted_R, row, bool(self.method.ready(batch)))
+        Raises:
+            ValueError: for a plan of another controller or one already observed, for data that do not fit the
+                plan, and for answers of the method that are not finite or have another shape.
+        """
+        with self._lock:
+            batch, back = self._returned(plan, group_ids, rewards, losses)
+            with self._all_or_nothing(batch):
+                self.bins.visit(batch.rows_P, batch.hits_P, batch.trials_P)
+                after_P = self.bins.of_rows(batch.rows_P)
+                at_visit_P = np.where(batch.first_visit_P, after_P, batch.bins_P)
+                batch = replace(batch, bins_P=at_visit_P, bins_after_P=after_P)
+                self.method.update(batch)
+                weights_K = self._held_to("weights", self.method.weights(batch), len(batch), 0, LARGEST)
+                answer, size = self.method.advantages(batch), len(batch.rewards_R)
+                advantages_R = self._held_to("advantages", answer, size, -LARGEST, LARGEST)
+                row = row_of(self.method, self.step, batch, weights_K)
+                ready = self.method.ready(batch)
+                if not isinstance(ready, bool | np.bool_):
+                    wanted = "must be True or False"
+                    raise ValueError(f"ready of method {self.name!r} {wanted}, got {ready!r}; fix the method")
+                if (kinds := self.method.kinds()) != self._kinds:
+                    raise ValueError(
+                        f"the state of method {self.name!r} must stay as `start` made it, {self._kinds}, "
+                        f"got {kinds}; start with the type, dtype and shape that it will have"
+                    )
+            weighted_R, weights_P = np.empty(size), np.ones(len(plan))
+            weighted_R[back.order_R] = advantages_R * weights_K[batch.group_ids_R]
+            weights_P[back.position_K] = weights_K
+            del self._open[plan.key]
+            self.step += 1
+            return Observed(weights_P, weighted_R, row, bool(ready))
 
     def _returned(
         self, plan: Plan, group_ids: ArrayLike, rewards: ArrayLike, losses: ArrayLike | None = None
-    ) -> tuple[Batch, np.ndarray, np.ndarray]:
-        """What came back, sorted by uid key, so that nothing later depends on the order of the batch.
-
-        Returns:
-            The batch; the position in the plan of each of its prompts (K,); and the place among the given
-            rollouts of each of its rollouts (R,).
-        """
+    ) -> tuple[Batch, Returned]:
+        """What came back for a plan, as a batch before any bin moves, and how it was sorted."""
         planned_P, known = self._planned(plan), plan.prompts
-        rewards_R = check_array("rewards", rewards)
-        size, remedy = rewards_R.shape, "give each rollout the position of its prompt in plan.uids"
-        if len(size) != 1 or not rewards_R.size:
-            raise ValueError(
-                f"rewards must be one per rollout, at least one, got shape {size}; a plan that brought "
-                "nothing need not be observed"
-            )
-        group_ids_R = check_array("group_ids", group_ids, size, 0, len(plan) - 1, whole=True, remedy=remedy)
-        losses_R = None if losses is None else check_array("losses", losses, size)
-        trials_P = np.bincount(group_ids_R, minlength=len(plan))
-        if (trials_P > planned_P).any():
-            p = int((trials_P > planned_P).argmax())
-            raise ValueError(
-                f"group_ids must hold at most the planned rollouts of each prompt, got {trials_P[p]} for "
-                f"prompt {p}, planned {planned_P[p]}; observe each rollout once, with its own plan"
-            )
-        present_K = np.flatnonzero(trials_P[plan.order_P])
-        position_K = plan.order_P[present_K]
-        place_P = np.zeros(len(plan), np.int64)
-        place_P[position_K] = np.arange(len(position_K))
-        group_ids_R = place_P[group_ids_R]
-        # a stable sort of 16-bit integers is the fastest there is
-        order_R = group_ids_R.astype(np.min_scalar_type(len(plan))).argsort(kind="stable")
-        group_ids_R, rewards_R = group_ids_R[order_R], rewards_R[order_R]
-        correct_R = rewards_R > self.success_threshold
+        back = sorted_returns(plan.order_P, planned_P, group_ids, rewards, losses)
+        correct_R = back.rewards_R > self.success_threshold
+        # rows and bins are those of when it was planned; counts are of now, after other plans' visits
+        rows_K, bins_K = known.rows_P[back.present_K], known.bins_P[back.present_K]
+        now = vars(self._prompts(known.keys_P[back.present_K], rows_K))
         batch = Batch(
-            # counts as they are now: another plan may have been observed since this one was made
-            **vars(self._prompts(known.keys_P[present_K], known.rows_P[present_K])),
-            rollouts_P=planned_P[position_K],
-            trials_P=trials_P[position_K],
-            hits_P=np.bincount(group_ids_R[correct_R], minlength=len(position_K)),
-            group_ids_R=group_ids_R,
-            rewards_R=rewards_R,
+            **now | {"bins_P": bins_K, "memo": known.memo},
+            rollouts_P=planned_P[back.position_K],
+            trials_P=back.trials_K,
+            hits_P=np.bincount(back.group_ids_R[correct_R], minlength=len(rows_K)),
+            bins_after_P=bins_K,
+            first_visit_P=bins_K < 0,
+            group_ids_R=back.group_ids_R,
+            rewards_R=back.rewards_R,
             correct_R=correct_R,
-            given_losses_R=None if losses_R is None else losses_R[order_R],
+            given_losses_R=back.losses_R,
             run=self.run,
         )
-        batch.memo, batch.bins_P = known.memo, known.bins_P[present_K]
-        return batch, position_K, order_R
+        return batch, back
 
     def _planned(self, plan: Plan) -> np.ndarray:
         """Rollouts that each prompt of a plan may bring, (P,)."""
@@ -296,6 +328,17 @@ class GDROController(Saved):
                 f"got {plan}; make a new one for each batch"
             )
         return self._open[plan.key]
+
+    # The method's answers
+
+    def _all_or_nothing(self, batch: Batch | None = None) -> AbstractContextManager[None]:
+        """Restores the method, the known uids, and a batch's bins and memo, if the block raises an error."""
+        table = vars(self.bins.table)  # of which `add` replaces the arrays, and changes none
+        undos = [self.method.undo(), partial(table.update, dict(table))]
+        if batch is not None:
+            undos.append(self.bins.undo(batch.rows_P))
+            undos += [batch.memo.clear, partial(batch.memo.update, dict(batch.memo))]
+        return all_or_nothing(*undos)
 
     def _held_to(self, what: str, values: Any, size: int, *bounds: float, whole: bool = False) -> np.ndarray:
         """An answer of the method, checked."""
@@ -318,42 +361,19 @@ class GDROController(Saved):
     def settings(self) -> dict[str, Any]:
         return vars(self.run) | {"method": self.name, "success_threshold": self.success_threshold}
 
+    def state_dict(self) -> dict[str, Any]:
+        """Nested dictionary of plain values and copies of arrays, without the plans in flight."""
+        with self._lock:
+            return super().state_dict()
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of `state_dict`; ValueError for other settings or a damaged state. Closes all plans."""
-        before = self.state_dict()
-        try:
+        with self._lock:
             super().load_state_dict(state)
-            check_int("the saved number of plans", self.planned, self.step)
-        except ValueError:
-            super().load_state_dict(before)  # not half of each
-            raise
-        self._forget()
+            self._forget()
 
-
-def row_of(batch: Batch, weights_P: np.ndarray) -> dict[str, Any]:
-    """What a record says of any method: plain values, lists by bin with None where a bin has no prompts."""
-    size, bins = batch.run.num_bins + 1, batch.bins_P + 1  # [0]: without a bin
-    counts_B = np.bincount(bins, minlength=size)[1:].tolist()
-
-    def by_bin(values_P: np.ndarray, sizes_B: list) -> list[float | None]:
-        sums_B = np.bincount(bins, values_P, size)[1:].tolist()
-        return [s / n if n else None for s, n in zip(sums_B, sizes_B, strict=True)]
-
-    known_P = batch.trials_P > 1  # a single rollout has no variance
-    known_B = np.bincount(bins, known_P, size)[1:].tolist()
-    variance_B = by_bin(np.where(known_P, batch.variance_P, 0.0), known_B)
-    return {
-        "unseen": int((batch.bins_P < 0).sum()),
-        "share": [n / len(batch) for n in counts_B],
-        "weight": by_bin(weights_P, counts_B),
-        "probability": None,
-        "rollouts": by_bin(batch.trials_P, counts_B),
-        "success": by_bin(batch.hits_P / batch.trials_P, counts_B),
-        "deviation": [None if v is None else math.sqrt(v) for v in variance_B],
-        "price": None,
-        "demand": None,
-        "mean_reward": float(batch.rewards_R.mean()),
-    }
+    def check_loaded(self) -> None:
+        check_int("the saved number of plans", self.planned, self.step, remedy="use a whole checkpoint")
 
 
 def make_controller(

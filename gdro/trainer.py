@@ -41,7 +41,7 @@ class GDROConfig(GRPOConfig):
 
     Args:
         gdro_method: name of a registered method: "grpo", "prompt", "rollout", "both", "pivotal", … or your
-            own (docs/methods.md).
+            own (docs/methods.md). It must be named: no method is better than the others everywhere.
         gdro_preset: "default", or "paper": every choice of the controller as in arXiv 2601.19280. β, the
             loss and its clip are TRL's `beta`, `loss_type` and `epsilon_high`.
         gdro_options: further arguments of `GDROController` and of the method, such as {"bins": {"k": 8},
@@ -58,7 +58,7 @@ class GDROConfig(GRPOConfig):
         advantage_clip: bound on |A| before weighting, by default none; 5 in preset "paper" (inf: none).
     """
 
-    gdro_method: str = "both"
+    gdro_method: str = ""
     gdro_preset: str = "default"
     gdro_options: dict | None = None
     uid_column: str = "uid"
@@ -69,6 +69,8 @@ class GDROConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.gdro_method:
+            raise ValueError(f"gdro_method must be named, got ''; choose one of {sorted(METHODS)}")
         check_choice("gdro_method", self.gdro_method, tuple(METHODS))
         check_choice("gdro_preset", self.gdro_preset, tuple(PRESETS))
         printed = self.gdro_preset == "paper"

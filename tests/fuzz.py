@@ -33,7 +33,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from gdro import METHODS, GDROController
+from gdro import METHODS, GDROController, Plan
 from gdro.core.beliefs import ESTIMATORS
 from gdro.training.files import load_state, save_state
 
@@ -154,6 +154,7 @@ class Twins:
         before = state_of(self.pair[0])
         for wrong in self.wrong_inputs(groups, rewards):
             refused(self.pair[0].observe, plans[0], *wrong)
+        self.fail_half_way(plans[0], groups, rewards)
         assert state_of(self.pair[0]) == before, "a refused batch changed the state"
         first = self.pair[0].observe(plans[0], groups, rewards)
         second = self.pair[1].observe(plans[1], back[groups][shuffled], rewards[shuffled])
@@ -164,6 +165,14 @@ class Twins:
         text = json.dumps(first.row, allow_nan=False)
         assert text == json.dumps(second.row), "order changed the record"
         refused(self.pair[0].observe, plans[0], groups, rewards)  # a second time
+
+    def fail_half_way(self, plan: Plan, groups: np.ndarray, rewards: np.ndarray) -> None:
+        """One of the method's functions answers nonsense, after all has moved that an observation moves."""
+        method, hook = self.pair[0].method, str(self.rng.choice(["weights", "advantages", "ready", "report"]))
+        good = getattr(method, hook)
+        setattr(method, hook, lambda *given: (good(*given), np.nan))
+        refused(self.pair[0].observe, plan, groups, rewards)
+        delattr(method, hook)
 
     def wrong_inputs(self, groups: np.ndarray, rewards: np.ndarray) -> list[tuple]:
         """Groups and rewards that cannot be."""
@@ -252,7 +261,7 @@ PROFILE = {
     "variants": {"both": {"method": "both"}, "pivotal": {"method": "pivotal"}},
 }
 ARENA = (
-    "gdro.study.arena --methods grpo,pivotal --learning-rates 1e-4 --draws 1 --steps 5 --prompts 8 "
+    "gdro arena --methods grpo,pivotal --learning-rates 1e-4 --draws 1 --steps 5 --prompts 8 "
     "--base-steps 20 --base-batch 32 --out {0}/out --bases {0}/bases"
 )
 BASES = Path(tempfile.gettempdir()) / "gdro-fuzz-bases"
@@ -298,7 +307,7 @@ def train_arguments(folder: Path, variant: str) -> str:
     """The command of a training in `folder`."""
     profile, out = folder / "fuzz.yaml", folder / "run"
     profile.write_text(json.dumps(PROFILE))
-    return f"gdro.study.experiment train {profile} {variant} 0 {out} --cache-dir {BASES}"
+    return f"gdro train {profile} {variant} --folder {out} --cache-dir {BASES}"
 
 
 def damage(folder: Path, rng: np.random.Generator) -> str:

@@ -1,4 +1,4 @@
-"""`python -m gdro.study.experiment` with sampling that does not depend on how many processes share a batch.
+"""`gdro work` with sampling that does not depend on how many processes share a batch.
 
     accelerate launch --config_file configs/accelerate/fsdp2.yaml … tests/sharded_run.py [--die=…] work …
 
@@ -24,7 +24,7 @@ from accelerate.utils import DistributedType
 from torch.distributed.fsdp import FSDPModule
 
 import gdro.trainer
-from gdro.study.experiment import main
+from gdro.cli import main
 from gdro.training.files import save_state
 
 
@@ -113,4 +113,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "savings":
         compare_savings(*sys.argv[2:])
     else:
-        main([argument for argument in sys.argv[1:] if argument not in options])
+        main(args=[argument for argument in sys.argv[1:] if argument not in options])

@@ -42,8 +42,8 @@ def give_record(controller, uids, successes, trials=10):
     controller.bins.update(uids, np.asarray(successes), np.full(len(successes), trials))
 
 
-def trained(steps=6, prompts=40, batch=16, kind=int, **arguments):
-    controller, rng = GDROController(**arguments), np.random.default_rng(0)
+def trained(steps=6, prompts=40, batch=16, kind=int, method="both", **arguments):
+    controller, rng = GDROController(method, **arguments), np.random.default_rng(0)
     rates = np.linspace(0.02, 0.98, prompts)
     for step in range(steps):
         chosen = rng.choice(prompts, batch, replace=False)
@@ -55,7 +55,7 @@ def trained(steps=6, prompts=40, batch=16, kind=int, **arguments):
 
 
 def test_a_plan_is_a_value_and_survives_a_copy():
-    controller = GDROController()
+    controller = GDROController("both")
     plan = controller.plan(["a", "b"])
     assert plan.uids == ["a", "b"]
     assert np.asarray(plan) is plan.rollouts
@@ -77,7 +77,7 @@ def test_one_seen_prompt_among_many_does_not_pay_for_the_fraction():
 
 def test_a_mean_that_rounds_badly_is_still_spent_exactly():
     # 4.1 × 30 is 122.99999999999999 in floating point
-    assert GDROController(mean_rollouts=4.1).plan(list(range(30))).rollouts.sum() == 123
+    assert GDROController("both", 4.1).plan(list(range(30))).rollouts.sum() == 123
 
 
 def test_an_infeasible_budget_is_met_by_single_prompts_at_random():
@@ -99,7 +99,7 @@ def test_an_infeasible_budget_is_met_by_single_prompts_at_random():
 
 
 def test_plans_can_be_observed_in_any_order():
-    one, two = GDROController(), GDROController()
+    one, two = GDROController("both"), GDROController("both")
     for controller in (one, two):
         give_record(controller, np.arange(30), np.repeat([0, 5, 10], 10))
     batches = [np.arange(10), np.arange(10, 20), np.arange(20, 30)]
@@ -136,7 +136,7 @@ def test_nothing_is_learned_from_what_is_missing(method):
 
 
 def test_a_prompt_seen_by_another_plan_meanwhile_is_not_counted_as_new_to_it():
-    controller = GDROController()
+    controller = GDROController("both")
     first, second = controller.plan([1, 2]), controller.plan([1, 3])
     controller.observe(first, *come_back(first, 0, [1.0, 0.0]))
     seen = {}
@@ -147,7 +147,7 @@ def test_a_prompt_seen_by_another_plan_meanwhile_is_not_counted_as_new_to_it():
 
 
 def test_plans_that_cannot_be_observed_are_refused():
-    controller, other = GDROController(), GDROController()
+    controller, other = GDROController("both"), GDROController("both")
     state, early = controller.state_dict(), controller.plan([0, 1])
     rollouts = np.repeat([0, 1], 4), np.ones(8)
     controller.load_state_dict(state)
@@ -173,11 +173,17 @@ def test_plans_that_cannot_be_observed_are_refused():
         ([0, 1], [[1], [1, 0]], None, r"rewards must be finite numbers that numpy can hold"),
         ([0, 1], Unreadable(), None, r"rewards must be .* numpy can hold: no bfloat16; convert them"),
         ([0] * 5, [1] * 5, None, r"at most the planned rollouts .*, got 5 for prompt 0, planned 4"),
+        (
+            [0, 1],
+            [1e160, 0],
+            None,
+            r"rewards must be .* in \[-1e\+100, 1e\+100\], got 1e\+160 .*; scale them",
+        ),
         ([0, 1], [1, 0], [0.1], r"losses must be .* of shape \(2,\)"),
     ],
 )
 def test_observations_that_cannot_be_are_refused_and_not_learned_from(group_ids, rewards, losses, words):
-    controller = GDROController()
+    controller = GDROController("both")
     plan = controller.plan([0, 1])
     with pytest.raises(ValueError, match=words):
         controller.observe(plan, group_ids, rewards, losses=losses)
@@ -223,7 +229,7 @@ def test_signals_and_averages_by_hand(signal, averaging, expected):
     give_record(controller, [0, 1], [0, 0])
     rollouts = [0, 0, 0, 0, 1, 1], [1, 1, 0, 1, 0, 0]
     controller.observe(controller.plan([0, 1]), *rollouts, losses=[1, 2, 3, 4, 10, 10])
-    assert controller.method.prompt.scores()[0] == pytest.approx(expected)
+    assert controller.method.prompt_gdro.scores()[0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("signal", "needed"), [("failure_rate", False), ("surrogate", True)])
@@ -231,7 +237,7 @@ def test_losses_are_minus_the_advantages_by_default(signal, needed):
     controller = GDROController("prompt", bins=SHARP, prompt={"ema": 1.0}, signal=signal)
     assert controller.needs_losses is needed
     controller.observe(controller.plan([0]), [0] * 4, [1, 1, 0, 1])
-    assert controller.method.prompt.scores()[0] == pytest.approx(0.0 if needed else 0.25)
+    assert controller.method.prompt_gdro.scores()[0] == pytest.approx(0.0 if needed else 0.25)
 
 
 def test_rewards_of_plus_and_minus_one_serve_as_well():
@@ -239,7 +245,7 @@ def test_rewards_of_plus_and_minus_one_serve_as_well():
     for given_rewards, threshold in ((rewards, 0.0), (2 * rewards - 1, 0.0), (rewards + 5, 5.5)):
         controller = GDROController("prompt", success_threshold=threshold)
         controller.observe(controller.plan([0, 1]), [0, 0, 0, 1, 1, 1], given_rewards)
-        seen.append(controller.method.prompt.weights().tolist())
+        seen.append(controller.method.prompt_gdro.weights().tolist())
     assert seen[0] == seen[1] == seen[2]
 
 
@@ -247,7 +253,7 @@ def test_arm_losses_come_from_prompts_that_played_the_arm():
     """A first visit gets n̄ whatever arm its bin plays, so its loss says nothing of that arm."""
     rollout = {"utility": "loss", "ema": 1.0, "bonus": 0.0, "price_lr": 0.0}
     controller = GDROController("rollout", bins=SHARP, rollout=rollout)
-    game = controller.method.rollout
+    game = controller.method.rollout_gdro
     play(controller, 0, [0, 1, 2, 3], [0.5] * 4)
     assert not game.visits_BN.any()
 
@@ -272,15 +278,15 @@ def test_the_printed_price_never_moves_even_with_prompts_not_seen_and_rollouts_l
     controller = trained(steps=10, batch=14, method="rollout", mean_rollouts=mean, rollout=rollout)
     plan = controller.plan(np.arange(14))
     controller.observe(plan, [0, 0, 1], [1, 0, 1])
-    assert (controller.method.rollout.price == 0.0) == (driver == "realized")
+    assert (controller.method.rollout_gdro.price == 0.0) == (driver == "realized")
 
 
 def test_all_unseen_leave_no_trace_in_the_games_until_they_have_an_estimate():
-    controller = GDROController(bins={"estimator": "any_of_k", "k": 8})
+    controller = GDROController("both", bins={"estimator": "any_of_k", "k": 8})
     _, batch = play(controller, 0, [0, 1], [0.5, 0.5])  # four rollouts each, and k = 8 of them are needed
     assert batch.row["unseen"] == 2
     assert batch.row["share"] == [0.0] * 10
-    assert not controller.method.prompt.visits_B.any()
+    assert not controller.method.prompt_gdro.visits_B.any()
 
 
 # Advantages and weights
@@ -313,7 +319,7 @@ def test_weights_are_those_of_the_bins(scale):
     give_record(controller, [0, 1], [0, 10])
     plan = controller.plan([1, 99, 0])  # two rollouts are too few for an estimate of 99
     weights = controller.observe(plan, [0, 0, 1, 1, 2, 2], [1, 1, 1, 0, 0, 0]).weights
-    omega = controller.method.prompt.weights()
+    omega = controller.method.prompt_gdro.weights()
     mean = (omega[0] + omega[4]) / 2
     assert omega[0] > omega[4]
     assert weights == pytest.approx(np.array([omega[4], mean, omega[0]]) / (mean if scale == "mean" else 1))
@@ -330,7 +336,7 @@ def test_averaging_by_prompt_makes_a_prompt_with_many_rollouts_count_as_one(aver
 
 def test_the_default_games_are_alive():
     """Solved, solvable and out of reach in equal parts: rollouts go to the middle, weights differ."""
-    controller, rng = GDROController(), np.random.default_rng(0)
+    controller, rng = GDROController("both"), np.random.default_rng(0)
     rates, rollouts, weights = np.repeat([1.0, 0.5, 0.0], 30), np.zeros(90), np.zeros(90)
     for step in range(20):
         chosen = rng.choice(90, 30, replace=False)
@@ -354,13 +360,13 @@ def drawing_controller(seed=0):
     """Bins of 10, 20, 30 and 40 prompts and 20 not seen, with q far from the shares."""
     controller = GDROController("prompt", bins=SHARP, action="resample", seed=seed)
     give_record(controller, list(range(100)), [0] * 10 + [3] * 20 + [5] * 30 + [10] * 40)
-    controller.method.prompt.update([0, 1, 2, 4], [2.0, 1.0, 0.5, 0.0])
+    controller.method.prompt_gdro.update([0, 1, 2, 4], [2.0, 1.0, 0.5, 0.0])
     return controller
 
 
 def test_draws_follow_the_bin_probabilities_and_leave_unseen_prompts_their_share():
     controller = drawing_controller()
-    q = controller.method.prompt.probabilities()
+    q = controller.method.prompt_gdro.probabilities()
     q[3] = 0  # bin 3 has no prompts
     expected = np.append(100 / 120 * q / q.sum(), 20 / 120)
     drawn = []
@@ -400,15 +406,24 @@ def test_draws_do_not_depend_on_the_order_of_the_data_and_repeat_only_what_is_us
 )
 def test_state_of_other_settings_is_refused(saved, words):
     with pytest.raises(ValueError, match=words):
-        GDROController().load_state_dict(GDROController(**saved).state_dict())
+        GDROController("both").load_state_dict(GDROController(**{"method": "both"} | saved).state_dict())
 
 
 @pytest.mark.parametrize(
     "damage",
-    [{"step": -1}, {"step": 1.5}, {"planned": 1}, {"bins": {}}, {"method": None}, {"settings": None}, None],
+    [
+        {"step": -1},
+        {"step": 1.5},
+        {"step": True},
+        {"planned": 1},
+        {"bins": {}},
+        {"method": None},
+        {"settings": None},
+        None,
+    ],
 )
 def test_a_damaged_state_is_refused(damage):
-    state, controller = trained(steps=2).state_dict(), GDROController()
+    state, controller = trained(steps=2).state_dict(), GDROController("both")
     with pytest.raises(ValueError, match=r"must be|damaged"):
         controller.load_state_dict(damage and state | damage)
     assert len(controller.bins.table) == controller.step == 0  # nothing of it was loaded
@@ -428,28 +443,41 @@ def test_the_presets_are_as_stated_and_can_be_overridden():
     def has(owner, **values):
         assert {name: getattr(owner, name) for name in values} == values
 
-    ours, printed = GDROController(), GDROController(preset="paper", prompt={"eta": 2.0})
+    ours, printed = GDROController("both"), GDROController("both", preset="paper", prompt={"eta": 2.0})
     has(ours, name="both", mean_rollouts=4, needs_losses=False)
     has(ours.run, num_bins=10, n_min=2, n_max=12)
     has(ours.bins, k=1, history=20, hysteresis=0.03)
     has(printed, needs_losses=True)
     has(printed.bins, k=8, history=50, hysteresis=0.03, estimator="any_of_k")
     has(printed.method, signal="surrogate", averaging="prompt", weight_scale="none")
-    has(printed.method.prompt, eta=2.0, gamma=0.01, ema=0.12, max_weight=15.0, debias=False, share_floor=0.05)
-    has(printed.method.rollout, n_min=2, n_max=12, eta=0.65, ema=0.4, price_lr=0.05)
-    has(printed.method.rollout, utility="loss", selection="argmax", joint="bins", price_driver="realized")
+    has(
+        printed.method.prompt_gdro,
+        eta=2.0,
+        gamma=0.01,
+        ema=0.12,
+        max_weight=15.0,
+        debias=False,
+        share_floor=0.05,
+    )
+    has(printed.method.rollout_gdro, n_min=2, n_max=12, eta=0.65, ema=0.4, price_lr=0.05)
+    has(
+        printed.method.rollout_gdro, utility="loss", selection="argmax", joint="bins", price_driver="realized"
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"preset": "papers"}, r"preset must be one of .*got 'papers'"),
-        ({"signal": ""}, r"signal must be one of .*got ''"),
-        ({"action": False}, r"action must be one of .*got False"),
-        ({"averaging": "token"}, r"averaging must be one of"),
-        ({"weight_scale": "sum"}, r"weight_scale must be one of"),
+        ({"signal": ""}, r"Both\(signal=…\) must be one of .*got ''"),
+        ({"action": False}, r"Both\(action=…\) must be one of .*got False"),
+        ({"averaging": "token"}, r"Both\(averaging=…\) must be one of"),
+        ({"weight_scale": "sum"}, r"Both\(weight_scale=…\) must be one of"),
         ({"prompt": {"etta": 1}}, r"prompt must be arguments of PromptGDRO, got \{'etta': 1\}"),
-        ({"prompt": {"gamma": 1.5}}, r"gamma must be a number in \[0, 1\], got 1.5"),
+        (
+            {"prompt": {"gamma": 1.5}},
+            r"PromptGDRO\(gamma=…\) must be a number in \[0, 1\], got 1.5; it is",
+        ),
         ({"rollout": {"n_max": 8}}, r"rollout must be arguments of RolloutGDRO, .*multiple values"),
         ({"bins": 10}, r"bins must be arguments of DifficultyBins, got 10"),
         (
@@ -458,17 +486,22 @@ def test_the_presets_are_as_stated_and_can_be_overridden():
         ),
         ({"mean_rollouts": 0.5}, r"mean_rollouts must be a number in \[1, inf\)"),
         ({"n_min": 5}, r"mean_rollouts must be a number in \[5, 12\], got 4; no plan"),
-        ({"n_max": 1}, r"n_max must be an integer of at least 2"),
+        ({"n_max": 1}, r"n_max must be an integer in \[2, 4096\], got 1; it must not be below n_min"),
+        ({"n_max": 10**10}, r"n_max must be an integer in \[2, 4096\]"),
+        ({"mean_rollouts": 1e300}, r"mean_rollouts must be a number in \[2, 4096\]"),
         ({"success_threshold": np.nan}, r"success_threshold must be a number"),
-        ({"advantage_std": "unbiased"}, r"advantage_std must be one of"),
-        ({"scale_rewards": True}, r"scale_rewards must be one of"),
-        ({"advantage_clip": np.inf}, r"advantage_clip must be a number in \(0, inf\), got inf; None"),
-        ({"seed": -1}, r"seed must be an integer of at least 0, got -1"),
+        ({"advantage_std": "unbiased"}, r"GDROController\(advantage_std=…\) must be one of"),
+        ({"scale_rewards": True}, r"GDROController\(scale_rewards=…\) must be one of"),
+        (
+            {"advantage_clip": np.inf},
+            r"GDROController\(advantage_clip=…\) must be a number in \(0, 1e\+100\], got inf; None",
+        ),
+        ({"seed": -1}, r"GDROController\(seed=…\) must be an integer of at least 0, got -1"),
     ],
 )
 def test_unknown_choices_are_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
-        GDROController(**arguments)
+        GDROController(**{"method": "both"} | arguments)
 
 
 @pytest.mark.parametrize(
@@ -484,12 +517,12 @@ def test_unknown_choices_are_refused(arguments, words):
 )
 def test_plans_that_cannot_be_are_refused(call, words):
     with pytest.raises(ValueError, match=words):
-        call(GDROController(mean_rollouts=4.5, action="resample"))
+        call(GDROController("both", 4.5, action="resample"))
 
 
 def test_the_core_needs_numpy_and_scipy_alone():
     code = (
-        "import sys; from gdro import *; c = GDROController(); c.observe(c.plan([1]), [0, 0], [1, 0]);"
+        "import sys; from gdro import *; c = GDROController('both'); c.observe(c.plan([1]), [0, 0], [1, 0]);"
         "print(*sorted({name.split('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

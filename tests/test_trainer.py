@@ -142,8 +142,8 @@ def test_printed_surrogate_on_policy_is_the_kl_alone(base, tmp_path):
     choices = {"gdro_method": "prompt", "gdro_options": {"signal": "surrogate"}}
     with_kl = trained(base, tmp_path / "a", beta=0.5, **choices)
     without = trained(base, tmp_path / "b", **choices)
-    assert np.abs(without.controller.method.prompt.scores()).max() < 1e-6
-    assert with_kl.controller.method.prompt.scores().max() > 1e-4
+    assert np.abs(without.controller.method.prompt_gdro.scores()).max() < 1e-6
+    assert with_kl.controller.method.prompt_gdro.scores().max() > 1e-4
 
 
 @pytest.mark.slow
@@ -279,6 +279,7 @@ def test_a_data_set_is_needed(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"gdro_method": ""}, r"gdro_method must be named, got ''; choose one of \['both', "),
         ({"gdro_method": "promt"}, r"method must be one of .*'promt'"),
         ({"gdro_preset": "printed"}, r"preset must be one of"),
         ({"gdro_options": {"promt": {}}}, r"options of method 'both' .*promt"),
@@ -288,7 +289,7 @@ def test_a_data_set_is_needed(tmp_path):
         ({"gdro_options": {"mean_rollouts": 6}}, r"gdro_options must be .*'mean_rollouts'"),
         ({"per_device_train_batch_size": 30}, r"divisible by num_generations"),
         ({"save_strategy": "steps", "save_steps": 3, "num_iterations": 2}, r"save_steps=3 .* a multiple"),
-        ({"advantage_clip": -1.0}, r"advantage_clip must be a number in \(0, inf\)"),
+        ({"advantage_clip": -1.0}, r"advantage_clip=…\) must be a number in \(0, 1e\+100\]"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, r"use 'sum_then_normalize'"),
     ],
 )

@@ -49,6 +49,8 @@ def arguments(config_class, output_dir, **changes):
         "logging_steps": 1,
         "save_strategy": "no",
     }
+    if config_class is GDROConfig:
+        settings["gdro_method"] = "both"
     return config_class(**(settings | changes))
 
 
@@ -70,7 +72,7 @@ def make_trainer(trainer_class, args, base, rows=None, reward=half_right):
 def main(base, output):
     torch.set_num_threads(1)
     output = Path(output)
-    args = arguments(GDROConfig, output, save_strategy="steps", save_steps=4, gdro_method="both")
+    args = arguments(GDROConfig, output, save_strategy="steps", save_steps=4)
     trainer = make_trainer(GDROTrainer, args, base)
     trainer.train(resume_from_checkpoint=True)
     weights = {name: tensor.contiguous() for name, tensor in trainer.model.named_parameters()}

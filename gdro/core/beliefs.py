@@ -1,19 +1,17 @@
 """What is known of each prompt: counts of correct and wrong rollouts by uid, and estimates of pass@k.
 
-State is keyed by uid, not by batch position. A uid table maps uids to rows; an estimator holds one entry a
-row. Axes: P prompts, D all rows.
+What is known belongs to a uid, not to a place in a batch. A `UidTable` gives each uid a row that never
+changes, and an estimator holds one entry for each row. Axes: P prompts, D prompts seen so far.
 """
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gdro.core.saved import Saved
-
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, odd
 
 
 class Uids(NamedTuple):
@@ -63,7 +61,7 @@ def as_uids(uids: ArrayLike | Sequence[str] | Uids) -> Uids:
 def merged_visits(
     rows: np.ndarray, successes: np.ndarray, trials: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Visits of distinct rows: one that comes twice, side by side, is one visit with the counts added."""
+    """Visits of distinct rows: a row that comes twice, side by side, is one visit with the counts added."""
     if not (rows[1:] == rows[:-1]).any():
         return rows, successes, trials
     rows, place_P = np.unique(rows, return_inverse=True)
@@ -79,14 +77,14 @@ def resized(array: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
 
 
 class UidTable(Saved):
-    """From uid to row in 14 to 20 bytes a prompt: hashing with open addressing."""
+    """From uid to row: the known keys in increasing order, each with its row. 12 bytes a prompt."""
 
-    state = ("kind", "keys_D")
+    state = ("kind", "keys_D", "rows_D")
+    by_prompt = ("keys_D", "rows_D")
 
     def __init__(self) -> None:
         self.kind = ""
-        self.keys_D = np.zeros(0, np.int64)  # by row
-        self.slots = np.full(2, -1, np.int32)  # a key's row is at its first slot or at the next that was free
+        self.keys_D, self.rows_D = np.zeros(0, np.int64), np.zeros(0, np.int32)
 
     def __len__(self) -> int:
         return len(self.keys_D)
@@ -98,51 +96,21 @@ class UidTable(Saved):
                 f"uids are {uids.kind}s, but the prompts seen so far have {self.kind}s; "
                 "keep to one kind of uid in a run"
             )
-        rows, keys, wanted = np.full(len(uids), -1), uids.keys, np.arange(len(uids))
-        slots = self._first_slots(keys)
-        while len(wanted) and len(self):
-            found = self.slots[slots]
-            hit = self.keys_D[found] == keys
-            rows[wanted[hit]] = found[hit]
-            goes_on = ~hit & (found >= 0)
-            wanted, keys, slots = wanted[goes_on], keys[goes_on], self._next(slots[goes_on])
-        return rows
+        if not len(self):
+            return np.full(len(uids), -1)
+        place_P = np.minimum(self.keys_D.searchsorted(uids.keys), len(self) - 1)
+        return np.where(self.keys_D[place_P] == uids.keys, self.rows_D[place_P].astype(np.int64), -1)
 
     def add(self, uids: Uids) -> np.ndarray:
         """Rows (P,) of the uids, giving the next free rows to new ones in the order of their keys."""
-        rows = self.find(uids)
-        if (rows < 0).any():
-            self.kind = uids.kind
-            self._append(np.unique(uids.keys[rows < 0]))
-            rows = self.find(uids)
-        return rows
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        keys_D, self.keys_D = self.keys_D, self.keys_D[:0]
-        self.slots[:] = -1
-        self._append(keys_D)
-
-    def _append(self, keys: np.ndarray) -> None:
-        rows = np.arange(len(self), len(self) + len(keys), dtype=np.int32)
-        self.keys_D = np.append(self.keys_D, keys)
-        if 3 * len(self) > 2 * len(self.slots):  # full slots are slow to search
-            self.slots = np.full(1 << (3 * len(self) // 2).bit_length(), -1, np.int32)
-            rows = np.arange(len(self), dtype=np.int32)
-        slots = self._first_slots(self.keys_D[rows])
-        while len(rows):
-            free = self.slots[slots] < 0
-            self.slots[slots[free]] = rows[free]
-            goes_on = self.slots[slots] != rows  # taken, or taken by another of these
-            rows, slots = rows[goes_on], self._next(slots[goes_on])
-
-    def _first_slots(self, keys: np.ndarray) -> np.ndarray:
-        """Fibonacci hashing: the first bits of a product, which differ also where keys are counted up."""
-        bits = len(self.slots).bit_length() - 1
-        return ((keys.view(np.uint64) * GOLDEN) >> np.uint64(64 - bits)).astype(np.int64)
-
-    def _next(self, slots: np.ndarray) -> np.ndarray:
-        return (slots + 1) & (len(self.slots) - 1)
+        rows_P = self.find(uids)
+        if (new_P := rows_P < 0).any():
+            keys = np.unique(uids.keys[new_P])
+            place, size = self.keys_D.searchsorted(keys), len(self)
+            self.kind, self.keys_D = uids.kind, np.insert(self.keys_D, place, keys)
+            self.rows_D = np.insert(self.rows_D, place, np.arange(size, size + len(keys)))
+            rows_P = self.find(uids)
+        return rows_P
 
 
 class FadingCounts(Saved):
@@ -153,6 +121,7 @@ class FadingCounts(Saved):
     """
 
     state: ClassVar[tuple[str, ...]] = ("successes_D", "failures_D")
+    by_prompt: ClassVar[tuple[str, ...]] = state
     prior = 0.5  # Jeffreys: pass@k of a new prompt is broad, not extreme
 
     def __init__(self, k: int, history: int) -> None:
@@ -161,9 +130,8 @@ class FadingCounts(Saved):
 
     def grow(self, capacity: int) -> None:
         """Make room for `capacity` rows."""
-        for name in self.state:
-            if name.endswith("_D"):
-                setattr(self, name, resized(getattr(self, name), capacity))
+        for name in self.by_prompt:
+            setattr(self, name, resized(getattr(self, name), capacity))
 
     def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
         """Record a visit to each of some distinct rows, `successes` of `trials` rollouts correct, (P,)."""
@@ -193,7 +161,8 @@ class AnyOfK(FadingCounts):
     counts are kept too: methods read pass rates from them.
     """
 
-    state = (*FadingCounts.state, "clock", "entries_D", "outcomes_D", "queued_D", "correct_D")
+    by_prompt = (*FadingCounts.by_prompt, "entries_D", "outcomes_D", "queued_D", "correct_D")
+    state = (*by_prompt, "clock")
 
     def __init__(self, k: int, history: int) -> None:
         super().__init__(k, history)

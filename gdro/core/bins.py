@@ -1,7 +1,7 @@
 """Difficulty bins: which prompts are hard (section 3.1 of the paper).
 
-Axes: P prompts, B bins, D all rows. Bin 0 is the hardest (lowest pass@k), bin B−1 the easiest, −1 not seen
-yet.
+Bin 0 is the hardest (lowest pass@k), bin B − 1 the easiest; −1 means that a prompt has no estimate yet.
+Axes: P prompts, B bins, D prompts seen so far.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from gdro.core.beliefs import ESTIMATORS, Uids, UidTable, as_uids, merged_visits, resized
 from gdro.core.checks import check_array, check_choice, check_int, check_number, option
+from gdro.core.limits import LONGEST_HISTORY, MOST_BINS, MOST_K
 from gdro.core.metrics import checked_counts
 from gdro.core.saved import Saved
 
@@ -26,24 +27,30 @@ class DifficultyBins(Saved):
     """Online difficulty classifier: pass@k estimate (10), bins (11), symmetric hysteresis.
 
     k = 8 and history = 50 are the paper's; `GDROController` makes its own bins with k = 1 and history = 20.
+
+    Attributes:
+        table: from uid to row.
+        bins_D: bin of each row, with spare capacity.
+        beliefs: the counts of each row, and the estimate of pass@k from them.
     """
 
-    edges: Any = TENTHS  # increasing, inside (0, 1); bins [a_{b−1}, a_b), 1 in the last
-    k: int = option(8, check_int, 1)  # of pass@k; unrelated to the number of rollouts
-    history: int = option(50, check_int, 1)  # visits H that an estimate rests on
+    edges: Any = TENTHS  # array-like (B − 1,), increasing inside (0, 1); bins [a_{b−1}, a_b), 1 in the last
+    k: int = option(8, check_int, 1, MOST_K)  # of pass@k; unrelated to the number of rollouts
+    history: int = option(50, check_int, 1, LONGEST_HISTORY)  # visits H that an estimate rests on
     # δ by which an estimate must have crossed every boundary it moves past
     hysteresis: float = option(0.03, check_number, 0, 1, open_high=True, remedy="0 switches it off")
     estimator: str = option("beta", check_choice, tuple(ESTIMATORS))
 
     state = ("table", "bins_D", "beliefs")
+    by_prompt = ("bins_D",)
 
     def __post_init__(self) -> None:
-        self.edges = check_array("edges", self.edges, (np.size(self.edges),), 0, 1)
-        if not self.edges.size or not (np.diff(self.edges, prepend=0.0, append=1.0) > 0).all():
-            raise ValueError(
-                f"edges must increase inside (0, 1), at least one, got {self.edges.tolist()}; "
-                "B bins have B − 1 edges: six bins have five"
-            )
+        name, remedy = f"{type(self).__name__}(edges=…)", "B bins have B − 1 edges: six bins have five"
+        self.edges = check_array(name, self.edges, (np.size(self.edges),), 0, 1, remedy=remedy)
+        increasing = (np.diff(self.edges, prepend=0.0, append=1.0) > 0).all()
+        if not (0 < self.edges.size < MOST_BINS and increasing):
+            wanted = f"1 to {MOST_BINS - 1} numbers that increase inside (0, 1)"
+            raise ValueError(f"{name} must be {wanted}, got {self.edges.tolist()}; {remedy}")
         super().__post_init__()
         self.beliefs = ESTIMATORS[self.estimator](self.k, self.history)
         self.table = UidTable()
@@ -54,11 +61,11 @@ class DifficultyBins(Saved):
         return len(self.edges) + 1
 
     def __len__(self) -> int:
-        """Number of prompts seen so far."""
+        """Number of prompts with at least one visit."""
         return int((self.beliefs.successes_D + self.beliefs.failures_D > 0).sum())
 
     def rows(self, uids: ArrayLike | Uids) -> np.ndarray:
-        """Row of each prompt, (P,): an index that never changes, given on first mention."""
+        """Row of each prompt, (P,): an index that never changes. A new uid gets the next one."""
         rows = self.table.add(as_uids(uids))
         capacity = len(self.bins_D)
         if len(self.table) > capacity:
@@ -99,7 +106,7 @@ class DifficultyBins(Saved):
     def assign(self, uids: ArrayLike) -> np.ndarray:
         """Bin of each prompt, (P,); −1 for a prompt without an estimate."""
         rows = self.table.find(as_uids(uids))
-        return np.append(self.bins_D, UNSEEN)[rows]  # of what is not known there may be no row at all
+        return np.append(self.bins_D, UNSEEN)[rows]  # row −1, an unknown uid, is the one that is appended
 
     def of_rows(self, rows: np.ndarray) -> np.ndarray:
         """Bin of each row, (P,); −1 for a prompt without an estimate."""
@@ -109,13 +116,13 @@ class DifficultyBins(Saved):
         self._resize(len(self.table))  # no spare capacity in a checkpoint
         return super().state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        size, table = len(self.table), self.table
-        counts = [getattr(self.beliefs, name) for name in self.beliefs.state if name.endswith("_D")]
+    def check_loaded(self) -> None:
+        table, size = self.table, len(self.table)
+        counts = [getattr(self.beliefs, name) for name in self.beliefs.by_prompt]
         sound = (
             table.kind in (("integer", "string") if size else ("",))
-            and len(np.unique(table.keys_D)) == size
+            and (table.keys_D[1:] > table.keys_D[:-1]).all()
+            and np.array_equal(np.sort(table.rows_D), np.arange(size))
             and ((self.bins_D >= UNSEEN) & (self.bins_D < self.num_bins)).all()
             and all(len(array) == size for array in (self.bins_D, *counts))
             and all((array >= 0).all() for array in counts)

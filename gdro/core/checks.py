@@ -1,4 +1,8 @@
-"""Checks of input at the public boundary: each raises a ValueError with name, value and remedy."""
+"""Checks of input at the public boundary: each raises a ValueError with name, value and remedy.
+
+Options of a dataclass are declared with `option` and checked by `check_options`; everything else is checked
+where it comes in, by the function for its type.
+"""
 
 import inspect
 import math
@@ -10,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 
-def _refuse(name: str, wanted: str, value: Any, remedy: str = "") -> NoReturn:
-    raise ValueError(f"{name} must be {wanted}, got {value}" + (f"; {remedy}" if remedy else ""))
+def _refuse(name: str, wanted: str, value: Any, remedy: str) -> NoReturn:
+    raise ValueError(f"{name} must be {wanted}, got {value}; {remedy}")
 
 
 def _interval(low: float, high: float, open_low: bool, open_high: bool) -> str:
@@ -23,7 +27,7 @@ def check_choice(name: str, value: Any, choices: Collection) -> None:
     """Refuse a value that is not one of the named choices."""
     # `True == 1`, so a bool is only a choice where a bool is listed
     if not any(value == choice and type(value) is type(choice) for choice in choices):
-        _refuse(name, f"one of {list(choices)}", repr(value))
+        _refuse(name, f"one of {list(choices)}", repr(value), "choose one of these")
 
 
 def check_int(name: str, value: Any, low: int, high: int | None = None, remedy: str = "") -> int:
@@ -31,7 +35,7 @@ def check_int(name: str, value: Any, low: int, high: int | None = None, remedy: 
     is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_int or value < low or (high is not None and value > high):
         wanted = f"an integer of at least {low}" if high is None else f"an integer in [{low}, {high}]"
-        _refuse(name, wanted, repr(value), remedy)
+        _refuse(name, wanted, repr(value), remedy or "change it to one")
     return int(value)
 
 
@@ -49,7 +53,8 @@ def check_number(
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     inside = number and math.isfinite(value) and low <= value <= high
     if not inside or (open_low and value == low) or (open_high and value == high):
-        _refuse(name, f"a number in {_interval(low, high, open_low, open_high)}", repr(value), remedy)
+        wanted = f"a number in {_interval(low, high, open_low, open_high)}"
+        _refuse(name, wanted, repr(value), remedy or "change it to one")
     return float(value)
 
 
@@ -75,9 +80,9 @@ def check_array(
     except (TypeError, ValueError, RuntimeError) as error:  # a ragged list, a tensor in bfloat16
         raise ValueError(f"{name} must be {wanted} that numpy can hold: {error}; convert them") from error
     if array.size and array.dtype.kind not in ("iu" if whole else "iufb"):
-        _refuse(name, wanted, f"dtype {array.dtype}", remedy)
+        _refuse(name, wanted, f"dtype {array.dtype}", remedy or "convert them")
     if shape is not None and array.shape != shape:
-        _refuse(name, f"{wanted} of shape {shape}", f"shape {array.shape}", remedy)
+        _refuse(name, f"{wanted} of shape {shape}", f"shape {array.shape}", remedy or "give one per entry")
     array = array.astype(np.int64 if whole else float, copy=False)
     good = np.isfinite(array) & (array <= high) & ((array > low) if open_low else (array >= low))
     if nan:
@@ -85,7 +90,8 @@ def check_array(
     if not good.all():
         place = int(good.ravel().argmin())
         found = f"{array.ravel()[place]} at position {place} ({(~good).sum()} of {array.size})"
-        _refuse(name, f"{wanted} in {_interval(low, high, open_low, False)}", found, remedy)
+        interval = _interval(low, high, open_low, False)
+        _refuse(name, f"{wanted} in {interval}", found, remedy or "correct it or leave it out")
     return array
 
 
@@ -102,15 +108,19 @@ def option(default: Any, check: Callable, *domain: Any, also: Collection = (), *
     return field(default=default, metadata={"check": check, "domain": domain, "also": also, "rules": rules})
 
 
-def check_options(owner: Any) -> None:
-    """Check the fields of a dataclass that are declared with `option`; numbers become plain ones."""
-    for one in fields(owner):
-        value, how = getattr(owner, one.name), one.metadata
+def check_options(options: Any, owner: str = "") -> None:
+    """Check the fields of a dataclass that are declared with `option`; numbers become plain ones.
+
+    A refusal names the owner, by default the class: "PromptGDRO(eta=…) must be …".
+    """
+    for one in fields(options):
+        value, how = getattr(options, one.name), one.metadata
         if how and not any(
             value is other or (isinstance(value, float) and value == other) for other in how["also"]
         ):
-            checked = how["check"](one.name, value, *how["domain"], **how["rules"])
-            setattr(owner, one.name, value if checked is None else checked)
+            name = f"{owner or type(options).__name__}({one.name}=…)"
+            checked = how["check"](name, value, *how["domain"], **how["rules"])
+            object.__setattr__(options, one.name, value if checked is None else checked)  # frozen ones too
 
 
 def build(name: str, kind: Callable, options: Any, **given: Any) -> Any:

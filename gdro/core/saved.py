@@ -1,22 +1,29 @@
-"""What a checkpoint holds of an object, and the checks of what comes back from one."""
+"""What a checkpoint holds of an object, and the way back from a step that failed half-way."""
 
 import inspect
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from gdro.core.checks import check_int, check_number, check_options
+from gdro.core.checks import check_options
 
 
 class Saved:
-    """Settings that a saved state must agree on, and the attributes that `state` names.
+    """An object with settings, which a saved state must agree on, and a state, which travels in checkpoints.
 
-    Such an attribute is an array, a count (an integer ≥ 0), a float, a string or another `Saved`. The first
-    axis of an array whose name ends in _D, as many as prompts were seen, may have any length.
+    Attributes:
+        state: names of the attributes that a checkpoint holds. Each is an array of numbers, a count
+            (an integer ≥ 0), a number, a bool, a string or another `Saved`, and keeps its type, dtype and
+            shape during the run.
+        by_prompt: those among them that are arrays with one row per prompt seen. Their first axis grows.
     """
 
     state: ClassVar[tuple[str, ...]] = ()
+    by_prompt: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         """Of a dataclass: its options must lie in their domains."""
@@ -28,52 +35,111 @@ class Saved:
         return {"class": type(self).__name__} | {name: _plain(value) for name, value in given.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Nested dictionary of plain values and copies of arrays."""
-        return {"settings": self.settings()} | {name: _copied(getattr(self, name)) for name in self.state}
+        """Nested dictionary of plain values and copies of arrays; ValueError where one is not finite."""
+        saved = {"settings": self.settings()}
+        for name in self.state:
+            value = getattr(self, name)
+            if not _finite(value):
+                remedy = "keep NaN and infinities out of the state"
+                raise ValueError(f"{type(self).__name__}.{name} must be finite, got {value}; {remedy}")
+            saved[name] = value.state_dict() if isinstance(value, Saved) else _copied(value)
+        return saved
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of `state_dict`; ValueError for other settings or a damaged state."""
-        what = type(self).__name__
+        """Inverse of `state_dict`; for other settings or a damaged state a ValueError, and nothing loaded."""
+        what = f"the saved {type(self).__name__}"
         try:
-            mine, theirs = self.settings(), state["settings"]
-            if names := [name for name in mine | theirs if mine.get(name) != theirs.get(name)]:
-                raise ValueError(
-                    f"the saved {what} has other settings (saved, wanted): "
-                    f"{ {name: (theirs.get(name), mine.get(name)) for name in names} }; "
-                    "resume with the settings of the run that saved it"
-                )
-            if unknown := set(state) - {"settings", *self.state}:
-                raise ValueError(
-                    f"the saved {what} is of another version: it has {sorted(unknown)} too; "
-                    "resume with the version that saved it"
-                )
-            for name in self.state:
-                self._load(name, getattr(self, name), state[name])
+            with all_or_nothing(self.undo()):
+                mine, theirs = self.settings(), state["settings"]
+                if names := [name for name in mine | theirs if mine.get(name) != theirs.get(name)]:
+                    raise ValueError(
+                        f"{what} has other settings (saved, wanted): "
+                        f"{ {name: (theirs.get(name), mine.get(name)) for name in names} }; "
+                        "resume with the settings of the run that saved it"
+                    )
+                if unknown := set(state) - {"settings", *self.state}:
+                    remedy = "resume with the version that saved it"
+                    raise ValueError(f"{what} is of another version: it has {sorted(unknown)} too; {remedy}")
+                for name in self.state:
+                    self._load(name, getattr(self, name), state[name])
+                self.check_loaded()
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"the saved {what} is damaged ({error!r}); use a whole checkpoint") from error
+            raise ValueError(f"{what} is damaged ({error!r}); use a whole checkpoint") from error
+
+    def check_loaded(self) -> None:
+        """Called when everything is loaded: raises a ValueError where the parts do not fit together."""
 
     def _load(self, name: str, mine: Any, theirs: Any) -> None:
-        what, free = f"the saved {name} of {type(self).__name__}", int(name.endswith("_D"))
         if isinstance(mine, Saved):
             return mine.load_state_dict(theirs)
-        if isinstance(mine, np.ndarray):
-            theirs = np.array(theirs)
-            same = theirs.dtype == mine.dtype and theirs.ndim == mine.ndim
-            sound = same and theirs.shape[free:] == mine.shape[free:] and np.isfinite(theirs).all()
-            if not sound:
-                wanted = f"finite {mine.dtype} of shape {mine.shape}"
-                raise ValueError(f"{what} must be {wanted}, got {theirs}; use a whole checkpoint")
-        elif isinstance(mine, float):
-            check_number(what, theirs)
-        elif isinstance(mine, int):
-            check_int(what, theirs, 0)
-        setattr(self, name, theirs)
+        theirs, growing = np.array(theirs) if isinstance(mine, np.ndarray) else theirs, name in self.by_prompt
+        if kind_of(theirs, growing) != (wanted := kind_of(mine, growing)) or not _finite(theirs):
+            what = f"the saved {name} of {type(self).__name__}"
+            raise ValueError(f"{what} must be a finite {wanted}, got {theirs!r}; use a whole checkpoint")
+        return setattr(self, name, theirs)
+
+    def kinds(self) -> dict[str, str | None]:
+        """What each attribute in `state` is, in words; ValueError if a checkpoint could not hold one."""
+        kinds = {
+            name: kind_of(getattr(self, name, None), name in self.by_prompt)
+            for name in dict.fromkeys((*self.state, *self.by_prompt))
+        }
+        if wrong := [name for name, kind in kinds.items() if kind is None or name not in self.state]:
+            raise ValueError(
+                f"{type(self).__name__}.{wrong[0]} must be an array of numbers, a count, a number, a bool or "
+                f"a string, got {getattr(self, wrong[0], None)!r}; set it in `start` and name it in `state`; "
+                "only arrays go into `by_prompt`"
+            )
+        return kinds
+
+    def undo(self, rows: np.ndarray | None = None) -> Callable[[], None]:
+        """A function that puts the state back as it is now; of arrays by prompt only `rows`, if given."""
+        undos: list[Callable] = []
+        for name in self.state:
+            value = getattr(self, name)
+            if isinstance(value, Saved):
+                undos.append(value.undo(rows))
+            elif rows is not None and name in self.by_prompt:
+                undos.append(partial(value.__setitem__, rows, value[rows]))
+            else:
+                undos.append(partial(setattr, self, name, _copied(value)))
+
+        def undo_all() -> None:
+            for undo in undos:
+                undo()
+
+        return undo_all
+
+
+@contextmanager
+def all_or_nothing(*undos: Callable[[], None]) -> Iterator[None]:
+    """Undo what the block has done if it does not come to its end."""
+    try:
+        yield
+    except BaseException:
+        for undo in undos:
+            undo()
+        raise
+
+
+def kind_of(value: Any, growing: bool = False) -> str | None:
+    """A value of a state in words, such as "float64 array of shape (10,)"; None if a state cannot hold it."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.ndim >= growing:
+        return f"{value.dtype} array of shape {('any', *value.shape[1:]) if growing else value.shape}"
+    if growing:
         return None
+    if isinstance(value, Saved | bool | str):
+        return type(value).__name__
+    if isinstance(value, float | np.floating):
+        return "number"
+    return "count" if isinstance(value, int | np.integer) and value >= 0 else None
+
+
+def _finite(value: Any) -> bool:
+    return not isinstance(value, np.ndarray | float) or bool(np.isfinite(value).all())
 
 
 def _copied(value: Any) -> Any:
-    if isinstance(value, Saved):
-        return value.state_dict()
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

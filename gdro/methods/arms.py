@@ -1,14 +1,21 @@
 """The arms of Rollout-GDRO (section 3.3): strategies, estimated losses, the price, the joint choice.
 
-Axes: S problems, B bins, N arms (consecutive rollout counts), W rollouts spent beyond the smallest arm. What
-the toy games use takes axes in front (seeds, settings) and solves all problems at once.
+An arm is a number of rollouts. Each bin has a strategy over the arms, but the bins cannot play on their own:
+with c_b prompts in bin b, their arms must spend the budget, Σ_b c_b n_b = budget, exactly. So the arms are
+chosen jointly, by dynamic programming over the bins and what they have spent so far: `best_joint_arms` finds
+the choice of the largest sum of values, `sample_joint_arms` draws one from the product of the strategies,
+given that the budget is met. Spending is counted beyond the smallest arm for every prompt.
+
+Axes: S problems, solved at once (the toy games' seeds and settings; a controller has one), B bins, N arms
+(consecutive rollout counts), W rollouts spent beyond the smallest arm.
 """
 
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+Number = TypeVar("Number", float, np.ndarray)
 UNREACHABLE = -(2**62)  # below any sum of keys, and far enough from overflow to add one
 LEAST_LOG_PROBABILITY = -600.0  # of a whole choice of arms: no product of the bins' own underflows
 LEAST_PROBABILITY = 1e-9  # an importance weight is at most its inverse, so that no score overflows
@@ -41,7 +48,7 @@ def exp3p_losses(
     return np.where(np.isnan(played_B1) | ~(probabilities_BN > 0), np.nan, estimate_BN)
 
 
-def price_step(price: Any, spent: Any, mean_rollouts: float, price_lr: float) -> Any:
+def price_step(price: Number, spent: Number, mean_rollouts: float, price_lr: float) -> Number:
     """μ ← μ + α_μ (n̂ − n̄), (21)."""
     return price + price_lr * (spent - mean_rollouts)
 
@@ -76,11 +83,7 @@ def best_joint_arms(
     counts_BS = counts_BS[order_BS, columns_S]
     keys_BNS = _tie_broken_keys(values_BNS[order_BS, :, columns_S].swapaxes(1, 2), counts_BS, spare_S)
     rollouts_BS = np.empty_like(counts_BS)
-    if len(columns_S) == 1:
-        chosen_B, left = _best_choice(keys_BNS[..., 0], counts_BS[:, 0].tolist(), int(spare_S[0]))
-        chosen_BS, left_S = chosen_B[:, None], np.array([left])
-    else:
-        chosen_BS, left_S = _best_choices(keys_BNS, counts_BS, spare_S)
+    chosen_BS, left_S = _best_choices(keys_BNS, counts_BS, spare_S)
     rollouts_BS[order_BS, columns_S] = arms_N[chosen_BS] * (counts_BS > 0)
     return (rollouts_BS[:, 0], int(left_S[0])) if counts_B.ndim == 1 else (rollouts_BS.T, left_S)
 
@@ -101,9 +104,10 @@ def _spare(counts_BS: np.ndarray, arms_N: np.ndarray, budget_S: np.ndarray) -> n
 def _tie_broken_keys(values_BNS: np.ndarray, counts_BS: np.ndarray, spare_S: np.ndarray) -> np.ndarray:
     """Integers whose sums order choices by value and, where that ties, by evenness. (B, N, S).
 
-    In integers a sum is exact in any order, so a tie is an equality and not a matter of rounding.
-    Evenness takes the low bits (mean to a quarter rollout), the value all that remain of 60: with
-    256 prompts a grid of about 1e-9.
+    In floating point two choices of equal value differ by rounding, so that a tie would be decided by the
+    order of the bins. In integers a sum is exact in any order. Evenness (the mean to a quarter rollout) takes
+    the low bits, as many as its largest sum needs; the value takes what remains of 60, so that a sum of keys
+    fits into 64 and stays above `UNREACHABLE`. With 256 prompts values are told apart down to about 1e-9.
     """
     prompts_S = counts_BS.sum(axis=0)
     quarters_S = np.rint(4 * spare_S / np.maximum(prompts_S, 1)).astype(np.int64)
@@ -116,56 +120,37 @@ def _tie_broken_keys(values_BNS: np.ndarray, counts_BS: np.ndarray, spare_S: np.
     return (keys_BNS << low_bits_S) - counts_BS[:, None] * uneven_NS
 
 
-def _best_choice(keys_BN: np.ndarray, counts: list[int], spare: int) -> tuple[np.ndarray, int]:
-    """Arms of the largest sum of keys, (B,), and what they leave over, for one problem.
-
-    `_best_choices` does the same for many, and would take far longer for one: the controller waits for it.
-    """
-    num_arms, word = keys_BN.shape[1], np.dtype(np.int64).itemsize
-    pad, reach = counts[-1] * (num_arms - 1), 0
-    table = np.full(pad + spare + 1, UNREACHABLE)  # [pad + w]: key of the best arms that spend w
-    table[pad] = 0
-    tables = [table]
-    for keys_N, count in zip(keys_BN, counts, strict=True):
-        reach = min(spare, reach + count * (num_arms - 1))
-        fits = min(num_arms, spare // count + 1) if count else 1
-        # a view whose row n reads the table n · count places back
-        view_NW = np.ndarray((fits, reach + 1), np.int64, table, pad * word, (-count * word, word))
-        table = table.copy()
-        np.maximum.reduce(view_NW + keys_N[:fits, None], out=table[pad : pad + reach + 1])
-        tables.append(table)
-    spent = int(np.flatnonzero(table[pad:] > UNREACHABLE // 2)[-1])
-    left_over, chosen_B = spare - spent, np.empty(len(counts), np.int64)
-    for b in reversed(range(len(counts))):
-        back_N = pad + spent - counts[b] * np.arange(num_arms)
-        chosen_B[b] = (tables[b][back_N] + keys_BN[b]).argmax()
-        spent -= counts[b] * int(chosen_B[b])
-    return chosen_B, left_over
-
-
 def _best_choices(
     keys_BNS: np.ndarray, counts_BS: np.ndarray, spare_S: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Arms of the largest sum of keys, (B, S), and what they leave over, (S,)."""
-    columns_S, size = np.arange(len(spare_S)), int(spare_S.max()) + 1
-    pad = min(int(counts_BS.max()) * (keys_BNS.shape[1] - 1), size)
-    tables = [np.full((pad + size, len(columns_S)), UNREACHABLE)]
-    tables[0][pad] = 0
-    rows_W1 = np.arange(pad, pad + size)[:, None]
+    """Arms of the largest sum of keys, (B, S), and what they leave over, (S,).
+
+    A bin's table holds, in row 1 + w, the largest sum of keys with which the bins up to it spend w. Row 0
+    stands for everything below 0 and is unreachable. The next table is the maximum, over the bin's arms, of
+    the table n · count rows back plus the key of arm n; it is filled in blocks of rows that fit into the
+    processor's cache. The choice is then read off the tables from the last bin to the first.
+    """
+    columns_S, steps_N1 = np.arange(len(spare_S)), np.arange(keys_BNS.shape[1])[:, None]
+    table_WS = np.full((int(spare_S.max()) + 2, len(spare_S)), UNREACHABLE)
+    table_WS[1] = 0
+    tables = [table_WS]
+    place_WS, block = np.arange(table_WS.size).reshape(table_WS.shape), max(1, 1024 // len(spare_S))
     for keys_NS, counts_S in zip(keys_BNS, counts_BS, strict=True):
-        table, best_WS = tables[-1], np.full((size, len(columns_S)), UNREACHABLE)
-        place_WS = rows_W1 * len(columns_S) + columns_S
-        for n, keys_S in enumerate(keys_NS):
-            back_WS = place_WS - np.minimum(n * counts_S, pad) * len(columns_S)
-            np.maximum(best_WS, table.take(back_WS) + keys_S, out=best_WS)
-        tables.append(np.concatenate([table[:pad], best_WS]))
+        before_WS, table_WS = table_WS, np.empty_like(table_WS)
+        back_N1S = (steps_N1 * counts_S * len(spare_S))[:, None]
+        for start in range(0, len(table_WS), block):
+            rows = slice(start, start + block)
+            sums_NWS = before_WS.take(place_WS[rows] - back_N1S, mode="clip")
+            sums_NWS += keys_NS[:, None]
+            sums_NWS.max(axis=0, out=table_WS[rows])
+        table_WS[0] = UNREACHABLE
+        tables.append(table_WS)
     spent_S = spare_S
-    while not (reached_S := tables[-1][pad + spent_S, columns_S] > UNREACHABLE // 2).all():
+    while not (reached_S := table_WS[1 + spent_S, columns_S] > UNREACHABLE // 2).all():
         spent_S = np.where(reached_S, spent_S, spent_S - 1)
     left_S, chosen_BS = spare_S - spent_S, np.empty_like(counts_BS)
-    steps_N1 = np.arange(keys_BNS.shape[1])[:, None]
     for b in reversed(range(len(counts_BS))):
-        back_NS = np.maximum(pad + spent_S - steps_N1 * counts_BS[b], 0)
+        back_NS = np.maximum(1 + spent_S - steps_N1 * counts_BS[b], 0)
         chosen_BS[b] = (tables[b][back_NS, columns_S] + keys_BNS[b]).argmax(axis=0)
         spent_S = spent_S - counts_BS[b] * chosen_BS[b]
     return chosen_BS, left_S
@@ -195,9 +180,8 @@ def sample_joint_arms(
     for p_N, back_NW in zip(p_BN, back_BNW, strict=True):
         before.append(np.append(p_N @ before[-1][back_NW], 0.0))
     most = spent = int(np.flatnonzero(before[-1] > 0)[-1])
-    after_W = (
-        np.arange(spare + 2) == most
-    )  # up to a factor, probability that the bins after b bring w up to it
+    # up to a factor, the probability that the bins after b bring w up to it
+    after_W = np.arange(spare + 2) == most
     chosen_B, given_BN = np.empty(len(counts_B), np.int64), np.empty_like(p_BN)
     for b in reversed(range(len(counts_B))):
         ladder_N = (p_BN[b] * before[b][back_BNW[b, :, spent]]).cumsum()

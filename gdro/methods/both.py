@@ -1,6 +1,6 @@
-"""Both adversaries at once: Prompt-GDRO weighs or draws the prompts, Rollout-GDRO allots their rollouts.
+"""Both adversaries at once: Prompt-GDRO weights or draws the prompts, Rollout-GDRO divides the rollouts.
 
-The paper evaluates each alone and names the two together as open.
+The paper evaluates each alone and leaves the combination open.
 """
 
 from dataclasses import dataclass
@@ -17,4 +17,4 @@ class Both(PromptMethod, RolloutMethod):
     """Takes the arguments of `PromptMethod` and of `RolloutMethod`; each game calls the next (super)."""
 
     presets: ClassVar = {"paper": PromptMethod.presets["paper"] | RolloutMethod.presets["paper"]}
-    state = ("prompt", "rollout")
+    state = ("prompt_gdro", "rollout_gdro")

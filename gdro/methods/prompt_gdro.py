@@ -1,10 +1,10 @@
 """The data adversary (section 3.2): mean losses of the bins in; weights, or a draw of prompts, out.
 
-The pure functions are (12)–(15); B bins are their last axis and anything may stand in front (seeds,
-settings). `PromptGDRO` holds the scores of one run, `PromptMethod` plays it as a method. P prompts.
+The pure functions are (12)–(15); bins are their last axis, behind any others (seeds, settings). `PromptGDRO`
+holds the scores of one run, `PromptMethod` plays it as a method. Axes: P prompts, B bins.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gdro.core.checks import build, check_array, check_choice, check_int, check_number, option
+from gdro.core.limits import LARGEST, LARGEST_ETA, MOST_BINS
 from gdro.core.saved import Saved
 from gdro.methods.base import Batch, Method, Prompts, Run, register
 from gdro.methods.draws import highest
 
-LARGEST_LOG_WEIGHT = 600.0  # sums of such weights over a batch, and their inverses, stay finite
+LARGEST_LOG_WEIGHT = 200.0  # such weights, their inverses and sums of them stay below `LARGEST`
 
 SIGNALS: dict[str, Callable[[Batch], np.ndarray]] = {  # the loss of a prompt that Prompt-GDRO sees, (P,)
     # 1 − share of its rollouts that are correct (footnote 3, up to an affine map)
@@ -80,8 +81,9 @@ def debiased(ema_scores: np.ndarray, visits: np.ndarray, ema: float, bin_axis: i
 class PromptGDRO(Saved):
     """Exponentiated-gradient adversary over the bins."""
 
-    num_bins: int = option(10, check_int, 1, remedy="it is len(edges) + 1")
-    eta: float = option(0.65, check_number, 0, remedy="0 switches the adversary off")  # step size η_q
+    num_bins: int = option(10, check_int, 1, MOST_BINS, remedy="it is len(edges) + 1")
+    # step size η_q
+    eta: float = option(0.65, check_number, 0, LARGEST_ETA, remedy="0 switches the adversary off")
     gamma: float = option(0.01, check_number, 0, 1, remedy="it is the uniform share of (15)")
     # β: weight of the newest batch
     ema: float = option(0.12, check_number, 0, 1, open_low=True, remedy="1 looks at the last batch alone")
@@ -112,7 +114,7 @@ class PromptGDRO(Saved):
         """
         size, remedy = (np.size(bin_ids),), "give one per prompt"
         bin_ids_P = check_array("bin_ids", bin_ids, size, -1, self.num_bins - 1, whole=True, remedy=remedy)
-        losses_P = check_array("losses", losses, size, nan=True, remedy=remedy)
+        losses_P = check_array("losses", losses, size, -(LARGEST**2), LARGEST**2, nan=True, remedy=remedy)
         if weights is not None:
             weights = check_array("weights", weights, size, 0, remedy=remedy)
         means_B, counts_B = bin_means(bin_ids_P, losses_P, self.num_bins, weights)
@@ -150,11 +152,6 @@ class BinGame(Method):
     # prompt's gradient and not its size
     averaging: str = option("rollout", check_choice, ("rollout", "prompt"))
 
-    def start(self, run: Run) -> None:
-        if hasattr(self, "run"):
-            raise ValueError(f"method {self.name!r} serves another controller; make a new one for each")
-        super().start(run)
-
     def counts(self, batch: Batch) -> np.ndarray | None:
         """How much each prompt counts in the mean of its bin, (P,); None for equally."""
         return batch.trials_P if self.averaging == "rollout" else None
@@ -168,9 +165,9 @@ class BinGame(Method):
 @register("prompt")
 @dataclass(eq=False)
 class PromptMethod(BinGame):
-    """Prompt-GDRO as a method."""
+    """Prompt-GDRO as a method. Its scores are in `prompt_gdro` once the controller has started it."""
 
-    prompt: Any = field(default_factory=dict)  # arguments of `PromptGDRO`
+    prompt: Mapping[str, Any] = field(default_factory=dict)  # arguments of `PromptGDRO`
     signal: str = option("failure_rate", check_choice, tuple(SIGNALS))
     # "reweight" scales advantages, (16); "resample" draws the prompts with bin probabilities q
     action: str = option("reweight", check_choice, ("reweight", "resample"))
@@ -185,11 +182,11 @@ class PromptMethod(BinGame):
             "weight_scale": "none",
         }
     }
-    state: ClassVar[tuple[str, ...]] = ("prompt",)
+    state: ClassVar[tuple[str, ...]] = ("prompt_gdro",)
 
     def start(self, run: Run) -> None:
         super().start(run)
-        self.prompt = build("prompt", PromptGDRO, self.prompt, num_bins=run.num_bins)
+        self.prompt_gdro: PromptGDRO = build("prompt", PromptGDRO, self.prompt, num_bins=run.num_bins)
         if self.signal == "spread":
             remedy = "a single rollout shows no spread"
             check_number("mean_rollouts", run.mean_rollouts, 1, open_low=True, remedy=remedy)
@@ -204,13 +201,13 @@ class PromptMethod(BinGame):
 
     def update(self, batch: Batch) -> None:
         super().update(batch)
-        self.prompt.update(batch.bins_P, SIGNALS[self.signal](batch), self.counts(batch))
+        self.prompt_gdro.update(batch.bins_P, SIGNALS[self.signal](batch), self.counts(batch))
 
     def weights(self, batch: Batch) -> np.ndarray:
         """min(ω_b, ω_max) of each prompt's bin after the batch; the mean weight where it has no bin."""
         weights_P, seen_P = super().weights(batch), batch.bins_after_P >= 0
         if self.action == "reweight" and seen_P.any():
-            omega_P = self.prompt.weights()[batch.bins_after_P]
+            omega_P = self.prompt_gdro.weights()[batch.bins_after_P]
             mean = omega_P[seen_P].mean()
             omega_P[~seen_P] = mean
             weights_P = weights_P * (omega_P / mean if self.weight_scale == "mean" else omega_P)
@@ -223,7 +220,7 @@ class PromptMethod(BinGame):
         """
         counts_B = np.bincount(pool.bins_P + 1, minlength=self.run.num_bins + 1)  # [0]: not seen yet
         share_B = counts_B / len(pool)
-        q_B = np.where(counts_B[1:] > 0, self.prompt.probabilities(), 0.0)
+        q_B = np.where(counts_B[1:] > 0, self.prompt_gdro.probabilities(), 0.0)
         if q_B.any():
             share_B[1:] = share_B[1:].sum() * q_B / q_B.sum()
         quota_B = rng.multinomial(size, share_B / share_B.sum())
@@ -234,5 +231,5 @@ class PromptMethod(BinGame):
         return rng.permutation(np.concatenate(drawn))
 
     def report(self) -> dict[str, Any]:
-        own = {"weight": self.prompt.weights().tolist(), "probability": self.prompt.probabilities().tolist()}
-        return super().report() | own
+        weights_B, q_B = self.prompt_gdro.weights(), self.prompt_gdro.probabilities()
+        return super().report() | {"weight": weights_B.tolist(), "probability": q_B.tolist()}

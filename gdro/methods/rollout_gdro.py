@@ -5,6 +5,7 @@ rollout count is decided: `RolloutGDRO.allocate`.** The pure functions, (20)–(
 of arms, are in `gdro.methods.arms`. Axes: B bins, N arms (the rollout counts n_min … n_max), P prompts.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from gdro.core.budget import as_whole
 from gdro.core.checks import build, check_array, check_choice, check_int, check_number, option
+from gdro.core.limits import LARGEST_ETA, MOST_BINS, MOST_ROLLOUTS
 from gdro.core.saved import Saved
 from gdro.methods.arms import (
     arm_log_probabilities,
@@ -49,15 +51,16 @@ class RolloutGDRO(Saved):
     play.
     """
 
-    num_bins: int = option(10, check_int, 1, remedy="it is len(edges) + 1")
+    num_bins: int = option(10, check_int, 1, MOST_BINS, remedy="it is len(edges) + 1")
     n_min: int = option(2, check_int, 1)  # smallest arm
-    n_max: int = 12  # largest arm
+    n_max: int = option(12, check_int, 1, MOST_ROLLOUTS)  # largest arm
     mean_rollouts: float = 4  # n̄, the budget per prompt, in [n_min, n_max]
-    eta: float = option(0.65, check_number, 0, remedy="0 switches the adversary off")  # step size
+    # step size
+    eta: float = option(0.65, check_number, 0, LARGEST_ETA, remedy="0 switches the adversary off")
     gamma: float = option(0.01, check_number, 0, 1, remedy="it is the uniform share of the strategies")
     # weight of the newest arm loss
     ema: float = option(0.4, check_number, 0, 1, open_low=True, remedy="1 looks at the last batch alone")
-    price_lr: float = option(0.05, check_number, 0, remedy="0 switches it off")  # α_μ of (21)
+    price_lr: float = option(0.05, check_number, 0, LARGEST_ETA, remedy="0 switches it off")  # α_μ of (21)
     utility: str = option("variance", check_choice, ("variance", "loss"))
     selection: str | None = option(None, check_choice, (None, "argmax", "sample"))
     # "prompts" counts a bin's log-probability once for each of its prompts, which makes argmax under
@@ -68,7 +71,7 @@ class RolloutGDRO(Saved):
     # printed: the budget is met every step, so that price never moves
     price_driver: str = option("demand", check_choice, ("demand", "realized"))
     # optimism of EXP3.P for utility "loss"
-    bonus: float = option(0.01, check_number, 0, remedy="0 switches it off")
+    bonus: float = option(0.01, check_number, 0, LARGEST_ETA, remedy="0 switches it off")
     debias: bool = option(True, check_choice, (True, False))  # as in `PromptGDRO`
     seed: int = 0  # of what is drawn when `allocate` is given no generator
 
@@ -76,9 +79,9 @@ class RolloutGDRO(Saved):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_int("n_max", self.n_max, self.n_min, remedy="it must not be below n_min")
-        remedy = "no allocation could meet that budget"
-        check_number("mean_rollouts", self.mean_rollouts, self.n_min, self.n_max, remedy=remedy)
+        check_int("RolloutGDRO(n_max=…)", self.n_max, self.n_min, remedy="it must not be below n_min")
+        name, remedy = "RolloutGDRO(mean_rollouts=…)", "no allocation could meet that budget"
+        check_number(name, self.mean_rollouts, self.n_min, self.n_max, remedy=remedy)
         self.selection = self.selection or ("argmax" if self.utility == "variance" else "sample")
         self.arms = np.arange(self.n_min, self.n_max + 1)
         self.price, self.step = 0.0, 0
@@ -186,24 +189,25 @@ class RolloutGDRO(Saved):
 @register("rollout")
 @dataclass(eq=False)
 class RolloutMethod(BinGame):
-    """Rollout-GDRO as a method."""
+    """Rollout-GDRO as a method. Its scores are in `rollout_gdro` once the controller has started it."""
 
-    rollout: Any = field(default_factory=dict)  # arguments of `RolloutGDRO`, but for those of the controller
+    # arguments of `RolloutGDRO`, but for those that the controller has
+    rollout: Mapping[str, Any] = field(default_factory=dict)
 
     presets: ClassVar = {"paper": {"rollout": PRINTED, "averaging": "prompt"}}
-    state: ClassVar[tuple[str, ...]] = ("rollout",)
+    state: ClassVar[tuple[str, ...]] = ("rollout_gdro",)
 
     def start(self, run: Run) -> None:
         super().start(run)
         given = {name: getattr(run, name) for name in ("num_bins", "n_min", "n_max", "mean_rollouts", "seed")}
-        self.rollout = build("rollout", RolloutGDRO, self.rollout, **given)
-        if self.rollout.utility == "variance":  # a bin that played arm 1 would never be seen again
+        self.rollout_gdro: RolloutGDRO = build("rollout", RolloutGDRO, self.rollout, **given)
+        if self.rollout_gdro.utility == "variance":  # a bin that played arm 1 would never be seen again
             check_int("n_min", run.n_min, 2, remedy="a single rollout shows no variance")
         self._demand: float | None = None
 
     @property
     def needs_losses(self) -> bool:
-        return self.rollout.utility == "loss"
+        return self.rollout_gdro.utility == "loss"
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
         """The rollouts of each prompt's bin; n̄ where a prompt has none."""
@@ -212,11 +216,11 @@ class RolloutMethod(BinGame):
         if seen_P.any():
             counts_B = np.bincount(prompts.bins_P[seen_P], minlength=self.run.num_bins)
             seen_budget = mean * int(counts_B.sum())
-            rollouts_B = self.rollout.allocate(counts_B, int(seen_budget + 1e-9), rng)
+            rollouts_B = self.rollout_gdro.allocate(counts_B, int(seen_budget + 1e-9), rng)
             # what no choice of arms can spend goes to all in equal parts, rounded at random
             left_over = (seen_budget - counts_B @ rollouts_B) / counts_B.sum()
             wanted_P[seen_P] = rollouts_B[prompts.bins_P[seen_P]] + left_over
-            prompts.memo |= {"rollouts_B": rollouts_B, "played_BN": self.rollout.played_BN}
+            prompts.memo.update(rollouts_B=rollouts_B, played_BN=self.rollout_gdro.played_BN)
         return wanted_P
 
     def update(self, batch: Batch) -> None:
@@ -224,19 +228,19 @@ class RolloutMethod(BinGame):
         counts_B = np.bincount(batch.bins_P[batch.seen_P], minlength=self.run.num_bins)
         if not counts_B.any():
             return
-        if self.rollout.utility == "variance":
+        if self.rollout_gdro.utility == "variance":
             utility_P = batch.variance_P
         else:  # the loss of an arm is that of prompts which played it; a first visit played none
             utility_P = np.where(batch.first_visit_P, np.nan, batch.losses_P)
         utility_B, _ = bin_means(batch.bins_P, utility_P, self.run.num_bins, self.counts(batch))
         planned_B = np.zeros(self.run.num_bins, np.int64)  # without a plan for the bins no arm was played
         if "rollouts_B" in batch.memo:
-            planned_B, self.rollout.played_BN = (
+            planned_B, self.rollout_gdro.played_BN = (
                 batch.memo["rollouts_B"] * (counts_B > 0),
                 batch.memo["played_BN"],
             )
         # plans spend n̄, exactly
-        self._demand = self.rollout.update(counts_B, planned_B, utility_B, spent=self.run.mean_rollouts)
+        self._demand = self.rollout_gdro.update(counts_B, planned_B, utility_B, spent=self.run.mean_rollouts)
 
     def report(self) -> dict[str, Any]:
-        return {"price": self.rollout.price, "demand": self._demand}
+        return {"price": self.rollout_gdro.price, "demand": self._demand}

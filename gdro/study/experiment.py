@@ -1,10 +1,7 @@
-"""The jobs of a profile, each a process of its own, whose end frees the GPU:
+"""The jobs of a profile: make its base, train a variant with a seed, evaluate what was trained.
 
-    python -m gdro.study.experiment base PROFILE                            # check the profile, make the base
-    python -m gdro.study.experiment train PROFILE VARIANT SEED [FOLDER]     # what notebook 05 does
-    python -m gdro.study.experiment evaluate PROFILE VARIANT SEED [FOLDER]  # also of the variant "base"
-
-A run is one variant with one seed, in a folder of its own (default: runs/PROFILE/VARIANT/seedSEED):
+Each is a process of its own (`gdro base`, `gdro train`, `gdro evaluate`), whose end frees the GPU. A run is
+one variant with one seed, in a folder of its own (default: runs/PROFILE/VARIANT/seedSEED):
 
     record.jsonl       one row per generation batch: what the controller saw and decided, rollouts, tokens
     model/             the trained model, or the adapter
@@ -16,7 +13,6 @@ A killed training resumes from its last whole checkpoint. Heavy packages are imp
 Unsloth must come before TRL and transformers.
 """
 
-import argparse
 import fcntl
 import hashlib
 import json
@@ -27,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -41,7 +37,7 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or equal seeds w
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from gdro.study.profiles import BASE, Profile, load_profile, repository, run_folder
+from gdro.study.profiles import BASE, Profile, repository
 from gdro.study.records import read_manifest, read_table, write_manifest, write_table
 from gdro.tasks import Split, draw_chain, load_split
 from gdro.training.files import replace_text
@@ -52,7 +48,7 @@ CACHE = ".cache/bases"
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
-def base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool = False) -> str:
+def make_base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool = False) -> str:
     """Return the profile's model: a folder or hub id, or the tiny base, trained if the cache lacks it."""
     if profile.model.source is not None:
         return profile.model.source
@@ -72,7 +68,7 @@ def _start(
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    source = base(profile.model_copy(update={"model": choice}), cache_dir)
+    source = make_base(profile.model_copy(update={"model": choice}), cache_dir)
     tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # as TRL does; Llama has none
     return source, tokenizer, load_split(profile.task, tokenizer, held_out=held_out)
@@ -202,10 +198,9 @@ class Training:
         world = int(os.environ.get("WORLD_SIZE", "1"))
         return training_arguments(self.profile, self.variant, self.seed, checkpoints, self._lengths, world)
 
-    def run(self) -> None:
-        """Train in this process, which may be one of several that a launcher started."""
-        loaded = load_model(self.source, **self.model_options)
-        from accelerate.utils import gather_object
+    def make_trainer(self, callbacks: Sequence[Any] = ()) -> Any:
+        """The GDROTrainer of this training: model, reward, arguments, data. Loads the model."""
+        loaded = load_model(self.source, **self.model_options)  # Unsloth, if asked for, comes before TRL
         from datasets import Dataset
         from transformers import PrinterCallback
 
@@ -219,9 +214,16 @@ class Training:
             eval_dataset=self.eval_dataset,
             processing_class=loaded.tokenizer,
             peft_config=loaded.peft_config,
-            callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}")],
+            callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}"), *callbacks],
         )
         trainer.remove_callback(PrinterCallback)  # prints numbers that the record has
+        return trainer
+
+    def run(self, callbacks: Sequence[Any] = ()) -> None:
+        """Train in this process, which may be one of several that a launcher started, and save."""
+        trainer = self.make_trainer(callbacks)
+        from accelerate.utils import gather_object
+
         if len(set(gather_object([self._identity]))) > 1:
             remedy = "clean the data set once and give that copy (task.paths)"
             raise RuntimeError(f"the processes have dropped different rows of the training data; {remedy}")
@@ -369,39 +371,12 @@ def _machine() -> dict[str, Any]:
     return {"device": device, "threads": torch.get_num_threads()}
 
 
-def know_cpu_by_rank() -> None:
-    """Let torch.load restore to "cpu:1": transformers sends a second process's optimizer there."""
-    torch.serialization.register_package(
-        1, lambda storage: None, lambda storage, place: storage if place.startswith("cpu") else None
-    )
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Do one job; "work" is training in one of the processes that a launcher started."""
-    parser = argparse.ArgumentParser(prog="python -m gdro.study.experiment")
-    parser.add_argument("job", choices=("base", "train", "work", "evaluate"))
-    parser.add_argument("profile")
-    parser.add_argument("variant", nargs="?", default=BASE)
-    parser.add_argument("seed", nargs="?", type=int, default=0)
-    parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--cache-dir", type=Path, default=CACHE)
-    given = parser.parse_args(arguments)
+def start_job() -> None:
+    """What a process that trains or evaluates needs first: few threads, an end with its parent."""
     end_with_parent()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that launched processes are ended too
-    know_cpu_by_rank()
-    profile = load_profile(given.profile)
-    run = profile, given.variant, given.seed
-    folder = given.folder or run_folder(f"runs/{profile.name}", given.variant, given.seed)
-    if given.job == "base":
-        for variant in profile.variants:
-            training_arguments(profile, variant, 0, "unused", (1, 1))
-        print(base(profile, given.cache_dir, progress=True))
-    elif given.job == "work":
-        Training(*run, folder, given.cache_dir).run()
-    else:
-        (train_variant if given.job == "train" else evaluate_variant)(*run, folder, given.cache_dir)
-
-
-if __name__ == "__main__":
-    main()
+    # so that torch.load restores to "cpu:1", where transformers sends a second process's optimizer
+    torch.serialization.register_package(
+        1, lambda storage: None, lambda storage, place: storage if place.startswith("cpu") else None
+    )

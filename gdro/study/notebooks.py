@@ -1,37 +1,29 @@
-"""Strict papermill: a notebook has run whole, or the command fails and says why.
+"""Strict papermill: a notebook has run whole, or the run fails and says why.
 
-    python -m gdro.study.notebooks notebooks/02_prompt_gdro.ipynb runs/02.ipynb \\
-        -p steps 100 -p learning_rate 1e-5 --manifest runs/02.json
+papermill 2.7.0 by itself returns success for a misspelt parameter, `sys.exit(0)` and `exit()`. Here each of
+these is an error: `ValueError` if the run was refused before any cell ran, `NotebookError` if it failed.
 
-papermill 2.7.0 by itself returns success for a misspelt parameter, a missing `parameters` cell,
-`sys.exit(0)` and `exit()`. Here each of these is an error and a non-zero exit: 1 if the run failed
-(`NotebookError`), 2 if it was refused before any cell ran (`ValueError`).
-
-OUTPUT and the manifest, the JSON file that a notebook's last cell writes (`gdro.study.records`), are
-removed before the run and are there after it only if it was whole. While it runs and if it fails,
-the notebook is `<output stem>.failed.ipynb`. After a SIGKILL there may be a manifest, but no OUTPUT.
+The output and the manifest, the JSON file that a notebook's last cell writes (`gdro.study.records`), are
+removed before the run and are there after it only if it was whole. While it runs and if it fails, the
+notebook is `<output stem>.failed.ipynb`. As in Jupyter, a failing `!command` or thread
+does not fail its cell.
 """
 
 import ast
 import contextlib
 import json
-import logging
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
 import nbformat
 import papermill
-import pydantic
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
 from gdro.core.checks import check_int
 from gdro.study.records import read_manifest
 from gdro.training.files import replace_text
-from gdro.training.lifetime import end_with_parent
 
 OUTPUT_PATIENCE_S = 60  # for a cell's output on a busy machine; papermill's 4 s would be a failure
 REASONS: dict[type, str] = {
@@ -77,16 +69,7 @@ def run_notebook(
         stale.unlink(missing_ok=True)
     if cell_timeout is not None:
         check_int("cell_timeout", cell_timeout, 1, remedy="give whole seconds")
-    try:
-        source = nbformat.read(notebook, as_version=4)
-        nbformat.validate(source)  # read only logs what is invalid
-    except Exception as error:  # nbformat raises what it stumbles over, up to RecursionError
-        raise ValueError(f"{notebook} cannot be read as a notebook ({_first_line(error, 200)})") from error
-    _, defaults = parameter_defaults(source, notebook.name)
-    read = {key: _parse(text, defaults.get(key)) for key, text in texts}
-    if len(read) < len(texts):
-        raise ValueError(f"parameters must be given once, got {[key for key, _ in texts]}")
-    values = conform_parameters({**(parameters or {}), **read}, defaults, notebook.name)
+    values = fit_parameters(notebook, parameters or {}, texts)
     output.parent.mkdir(parents=True, exist_ok=True)
 
     where = ""
@@ -136,93 +119,52 @@ def _check_reply(cell: nbformat.NotebookNode, cell_index: int, execute_reply: di
         raise NotebookError(f"{why}; the failed copy has the traceback")
 
 
-def parameter_defaults(source: nbformat.NotebookNode, name: str = "notebook") -> tuple[int, dict[str, Any]]:
-    """Index of the one `parameters` cell, and its names with their literals."""
-    tags = [cell.metadata.get("tags", []) for cell in source.cells]
-    places = [place for place, found in enumerate(tags) if "parameters" in found]
-    if len(places) != 1 or source.cells[places[0]].cell_type != "code":
-        raise ValueError(f"{name}: one code cell must be tagged 'parameters', got cells {places}")
-    if any("injected-parameters" in found for found in tags):
-        raise ValueError(f"{name} holds the parameters of an earlier run; do not run an output")
-    defaults: dict[str, Any] = {}
-    try:
-        statements: list[Any] = ast.parse(source.cells[places[0]].source).body
-        for statement in statements:
-            [target] = statement.targets
-            if target.id in defaults:
-                raise ValueError(f"{target.id!r} is set twice")
-            defaults[target.id] = ast.literal_eval(statement.value)
-    except (SyntaxError, AttributeError, ValueError) as error:
-        raise ValueError(f"{name}: parameters must be lines `name = literal`, got {error}") from error
-    return places[0], defaults
-
-
-def conform_parameters(
-    given: Mapping[str, Any], defaults: Mapping[str, Any], name: str = "notebook"
+def fit_parameters(
+    notebook: Path, given: Mapping[str, Any], texts: Sequence[tuple[str, str]] = ()
 ) -> dict[str, Any]:
-    """`given` as the notebook will see it: known names, plain values, each of its default's type.
+    """`given` and `texts` as the notebook will see them: known names, plain values of the default's type.
 
-    An int for a float becomes one; a default of None takes any plain value.
+    An int for a float is taken; a default of None takes any plain value. ValueError for anything else.
     """
+    try:
+        source = nbformat.read(notebook, as_version=4)
+        nbformat.validate(source)  # reading alone only logs what is invalid
+        # not papermill.inspect_notebook, which drops a line whose comment holds a "="
+        tagged = [cell.source for cell in source.cells if "parameters" in cell.metadata.get("tags", [])]
+        statements: list[Any] = ast.parse("\n".join(tagged)).body
+        defaults = {line.targets[0].id: ast.literal_eval(line.value) for line in statements}
+    except Exception as error:  # nbformat raises what it stumbles over, up to RecursionError
+        why = _first_line(error, 200)
+        wanted = "as a notebook whose `parameters` cell has lines `name = literal`"
+        raise ValueError(f"{notebook} cannot be read {wanted} ({why})") from error
+    names = [*given, *(name for name, _ in texts)]
+    if len(set(names)) < len(names):
+        raise ValueError(f"parameters must be given once, got {names}; leave one out")
     fitted = {}
-    for key, value in given.items():
-        if key not in defaults:
-            raise ValueError(f"{name} has no parameter {key!r}; it has: {', '.join(defaults)}")
-        try:  # through JSON, since papermill writes what is not plain as a string
-            kind = pydantic.TypeAdapter(_kind(defaults[key]))
-            fitted[key] = json.loads(json.dumps(kind.validate_json(json.dumps(value), strict=True)))
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"{name}: parameter {key!r} must be plain and of the type of its default {defaults[key]!r}, "
-                f"got {value!r} ({type(value).__name__})"
-            ) from error
+    for name, value in [*given.items(), *texts]:
+        if name not in defaults:
+            raise ValueError(f"{notebook.name} has no parameter {name!r}; it has: {', '.join(defaults)}")
+        default = defaults[name]
+        if name not in given and not isinstance(default, str):
+            with contextlib.suppress(ValueError, SyntaxError):
+                value = ast.literal_eval(value)
+        try:
+            plain = json.loads(json.dumps(value, allow_nan=False))  # papermill writes others as strings
+        except (TypeError, ValueError):
+            plain = None
+        is_whole = type(default) is float and type(plain) is int
+        if (
+            not (is_whole or default is None or type(plain) is type(default))
+            or plain != value
+            or (plain is None) != (value is None)
+        ):
+            wanted = f"must be plain and of the type of its default {default!r}"
+            got = f"{value!r} ({type(value).__name__})"
+            raise ValueError(f"{notebook.name}: parameter {name!r} {wanted}, got {got}")
+        fitted[name] = float(plain) if is_whole else plain
     return fitted
-
-
-def _kind(default: Any) -> Any:
-    if isinstance(default, list):
-        return list[_kind(default[0] if default else None)]  # type: ignore[misc]
-    return pydantic.JsonValue if default is None else type(default)
-
-
-def _parse(text: str, default: Any) -> Any:
-    if not isinstance(default, str):
-        with contextlib.suppress(ValueError, SyntaxError):
-            return ast.literal_eval(text)
-    return text
 
 
 def _first_line(text: object, longest: int) -> str:
     line = str(text).strip().split("\n")[0]
     return line if len(line) <= longest else line[: longest - 1] + "…"
-
-
-@click.command()
-@click.argument("notebook")
-@click.argument("output")
-@click.option("-p", "--parameter", "pairs", nargs=2, multiple=True, metavar="NAME VALUE")
-@click.option("--manifest", help="The JSON file that the notebook's last cell writes.")
-@click.option("--timeout", "cell_timeout", type=int, metavar="SECONDS", help="Limit for each cell.")
-@click.option("--log-output", is_flag=True, help="Print what the cells print.")
-def main(notebook: str, output: str, pairs: tuple[tuple[str, str], ...], **options: Any) -> None:
-    """Run NOTEBOOK with papermill and write it to OUTPUT, or fail and say why.
-
-    A parameter's VALUE is a Python literal or, for a parameter that is text, the text.
-    """
-
-    def stop(signum: int, frame: object) -> None:
-        raise SystemExit(128 + signum)  # so that kernel and manifest are cleaned up
-
-    logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of what is refused here or is fine
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, stop)
-    end_with_parent()
-    try:
-        run_notebook(notebook, output, texts=pairs, **options)
-    except (ValueError, OSError, NotebookError) as error:
-        click.echo(f"gdro.study.notebooks: {error}", err=True)
-        sys.exit(1 if isinstance(error, NotebookError) else 2)
-
-
-if __name__ == "__main__":
-    main()

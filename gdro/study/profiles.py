@@ -6,17 +6,16 @@ is the model before training.
 """
 
 import hashlib
-import json
 import os
 import runpy
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from gdro.controller import GDROController, make_controller
 from gdro.tasks.settings import ChainChoice, Count, MathChoice, NotNegative, Strict
+from gdro.training.files import read_yaml
 from gdro.training.models import check_choice_of_model
 
 BASE = "base"
@@ -308,12 +307,7 @@ def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict
     if not path.is_file():
         known = sorted(file.stem for file in profiles.glob("*.yaml"))
         raise ValueError(f"profile must be one of {known} or the path of a .yaml file, got {str(name)!r}")
-    try:
-        fields = yaml.load(path.read_text(encoding="utf-8"), _PlainYaml)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    if not isinstance(fields, dict):
-        raise ValueError(f"{path} must hold fields such as `seeds: [0]`, got {type(fields).__name__}")
+    fields = read_yaml(path)
     if path in children:
         raise ValueError(f"{path} is like itself; name another profile")
     if (other := fields.pop("like", None)) is not None:
@@ -336,25 +330,3 @@ def repository() -> Path:
 def run_folder(runs_dir: str | Path, variant: str, seed: int) -> Path:
     """Where a run's records are."""
     return Path(runs_dir) / variant / f"seed{seed}"
-
-
-class _PlainYaml(yaml.BaseLoader):
-    """YAML whose plain values are JSON's or texts (010, 1:30, yes, .inf); no key twice, no aliases."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not allowed; write the value out")
-        return super().compose_node(parent, index)
-
-    def construct_scalar(self, node: Any) -> Any:
-        try:
-            return node.value if node.style else json.loads(node.value, parse_constant=str)
-        except ValueError:
-            return node.value
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for place, key in enumerate(keys):
-            if key in keys[:place]:
-                raise yaml.YAMLError(f"{key!r} is given twice, {node.start_mark}")
-        return super().construct_mapping(node, deep)

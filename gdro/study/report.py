@@ -12,9 +12,11 @@ import pandas as pd
 
 from gdro.core import metrics
 from gdro.core.bins import DifficultyBins
-from gdro.study.figures import runs_of
+from gdro.study.figures import paper_figures, runs_of
 from gdro.study.profiles import BASE, Profile, run_folder
 from gdro.study.records import read_manifest, read_table
+from gdro.study.style import save, use_style
+from gdro.training.files import replace_text
 
 FEWEST_IN_A_BIN = 10  # a bin with fewer held-out prompts is not called the worst
 STAGES = ("train", "generate", "controller", "evaluate")
@@ -199,3 +201,19 @@ def _intervals(table, *columns, form):
     wide = table.assign(cell=cells).pivot(index="label", columns="score", values="cell")
     wide = wide.reindex(index=table["label"].unique(), columns=table["score"].unique()).fillna("–")
     return wide.rename_axis(index="method", columns=None).to_markdown(disable_numparse=True) if cells else ""
+
+
+def write_report(profile: Profile, runs_dir: str | Path) -> str:
+    """Write results/table.md and figures/ of a profile from the records of its runs; return table and paths.
+
+    Raises:
+        ValueError: if a run is missing or was made with other settings.
+    """
+    runs_dir, runs = Path(runs_dir), read_runs(profile, runs_dir)
+    use_style()
+    scores = score_table(profile, runs)
+    table = printed_tables(profile, scores, family_table(profile, runs), spending_table(profile, runs))
+    replace_text(runs_dir / "results" / "table.md", table + "\n")
+    for name, figure in paper_figures(profile, runs, scores).items():
+        save(figure, runs_dir / "figures", name)
+    return f"{table}\n\ntable: {runs_dir / 'results' / 'table.md'}, figures: {runs_dir / 'figures'}/"

@@ -45,7 +45,11 @@ class Table:
 
         # the controllers: settings, bins, and the scores (12) of the bins by game, with their visits
         method = cast(Both, self.game.controller("both").method)
-        self.prompt, self.rollout, by_skill = method.prompt, method.rollout, self.game.grouping == "skill"
+        self.prompt, self.rollout, by_skill = (
+            method.prompt_gdro,
+            method.rollout_gdro,
+            self.game.grouping == "skill",
+        )
         self.B, self.edges = self.prompt.num_bins, np.arange(1, self.game.num_bins) / self.game.num_bins
         self.record = ESTIMATORS[self.game.estimator](self.game.k, 50)
         self.record.grow(self.D * self.G)

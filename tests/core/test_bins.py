@@ -147,7 +147,7 @@ def test_memory_is_tens_of_bytes_a_prompt():
     for known in range(2000, 100_001, 2000):
         bins.update(np.arange(known - 2000, known), np.zeros(2000, int), np.ones(2000, int))
         held = [*vars(bins).values(), *vars(bins.table).values(), *vars(bins.beliefs).values()]
-        assert 24 <= sum(a.nbytes for a in held if isinstance(a, np.ndarray)) / known <= 32
+        assert 20 <= sum(a.nbytes for a in held if isinstance(a, np.ndarray)) / known <= 26
 
 
 MIXED = [[1, "a"], ["a", 1], [True, False], [1, True], [1.0, 2.0], [None], [2**64], np.array([True, False])]
@@ -225,6 +225,8 @@ DAMAGES = {
     "counts missing": lambda s: s["beliefs"].update(successes_D=s["beliefs"]["successes_D"][:1]),
     "another type": lambda s: s["table"].update(keys_D=s["table"]["keys_D"].astype(float)),
     "another kind of uid": lambda s: s["table"].update(kind="letter"),
+    "a kind that is no word": lambda s: s["table"].update(kind=-1),
+    "a row given twice": lambda s: s["table"]["rows_D"].__setitem__(0, 1),
     "a negative clock": lambda s: s["beliefs"].update(clock=-1),
 }
 
@@ -235,8 +237,12 @@ def test_a_damaged_state_is_refused(damage):
     bins.update([1, 2, 3], [0, 1, 4], [4, 4, 4])
     state = bins.state_dict()
     DAMAGES[damage](state)
+    other = DifficultyBins(estimator="any_of_k")
+    other.update([7], [1], [2])
+    before = other.state_dict()
     with pytest.raises(ValueError, match="saved"):
-        DifficultyBins(estimator="any_of_k").load_state_dict(state)
+        other.load_state_dict(state)
+    same_state(other.state_dict(), before)
 
 
 # Arguments

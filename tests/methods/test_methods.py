@@ -1,7 +1,12 @@
 """The seam: what the controller guarantees for every registered method and for any other."""
 
+import copy
+import json
+import re
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +16,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gdro import METHODS, DifficultyBins, GDROController, Method, PromptGDRO, RolloutGDRO, register
+from gdro.core.beliefs import as_uids
 
+DOCS = Path(__file__).parents[2] / "docs/methods.md"
 EXAMPLE = Path(own_method.__file__)  # its method is registered, and so tested as the others are
 POOL, RATES = np.arange(100, 140), np.linspace(0, 1, 40)
 
@@ -69,17 +76,115 @@ def test_methods_keep_the_budget_and_depend_on_nothing_but_uids_and_seed(name, p
     assert most == 12 * mean  # with rounds too it can be spent
 
 
+def state_of(controller):
+    """The whole state as text."""
+    return json.dumps(controller.state_dict(), default=lambda array: [str(array.dtype), array.tolist()])
+
+
+class Stop(Exception):
+    """What a hook raises."""
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_refused_call_changes_nothing_and_can_be_repeated(name):
+    """Every hook in turn does its work and then raises, or answers what cannot be."""
+    controller = made(name, bins={"estimator": "any_of_k", "k": 3})
+    for step in range(3):
+        play(controller, step)
+
+    def all_wrong(hook, call):
+        method, good = controller.method, getattr(controller.method, hook)
+        for wrong in (
+            Stop,
+            None,
+            float("nan"),
+            {"step": 0},
+            {"price": np.inf},
+            [np.nan] * 12,
+            np.ones((2, 2)),
+        ):
+            if (wrong is None and hook in ("update", "extend", "draw")) or (
+                hook == "update" and wrong is not Stop
+            ):
+                continue
+
+            def bad(*given, wrong=wrong):
+                good(*given)
+                for memo in (one.memo for one in given if hasattr(one, "memo")):
+                    memo["spoiled"] = True
+                if wrong is Stop:
+                    raise Stop
+                return wrong
+
+            setattr(method, hook, bad)
+            before = state_of(controller)
+            with pytest.raises((Stop, ValueError)):
+                call()
+            delattr(method, hook)
+            assert state_of(controller) == before
+
+    untouched = copy.deepcopy(controller)
+    if controller.draws:
+        all_wrong("draw", lambda: controller.draw(POOL, 12))
+        assert controller.draw(POOL, 12).tolist() == untouched.draw(POOL, 12).tolist()
+    if controller.moves_rollouts:
+        all_wrong("allocate", lambda: controller.plan(POOL[:12]))
+    plan, expected = controller.plan(POOL[:12]), untouched.plan(POOL[:12])
+    assert plan.rollouts.tolist() == expected.rollouts.tolist()
+    back = np.repeat(np.arange(12), plan.rollouts), np.arange(plan.rollouts.sum()) % 3 == 0
+    if controller.method.rounds:
+        all_wrong("extend", lambda: controller.extend(plan, *back))
+        assert np.array_equal(controller.extend(plan, *back), untouched.extend(expected, *back))
+    for hook in ("update", "weights", "advantages", "report", "ready"):
+        all_wrong(hook, lambda: controller.observe(plan, *back))
+    assert "spoiled" not in plan.prompts.memo
+    ours, theirs = controller.observe(plan, *back), untouched.observe(expected, *back)
+    assert (ours.weights.tolist(), ours.advantages.tolist()) == (
+        theirs.weights.tolist(),
+        theirs.advantages.tolist(),
+    )
+    assert (ours.row, ours.ready, state_of(controller)) == (theirs.row, theirs.ready, state_of(untouched))
+
+
+@pytest.mark.parametrize("name", ["grpo", "both", "greso", "dapo", "reinforce_ada"])
+def test_eight_threads_may_share_a_controller(name):
+    """Prompts of 300 steps from eight threads: what is known of each is what one thread would know."""
+    threads, steps, prompts = 8, 30, 6
+    shared, alone = made(name), made(name)
+
+    def step(controller, thread, step):
+        controller.draw(POOL, 4)
+        uids = 1000 * thread + (np.arange(prompts) + step) % 17
+        plan = controller.plan(uids)
+        group_ids = np.repeat(np.arange(prompts), 2)  # the least that each has
+        controller.extend(plan, group_ids, uids[group_ids] % 2)
+        controller.state_dict()
+        return controller.observe(plan, group_ids, uids[group_ids] % 2).row
+
+    with ThreadPoolExecutor(threads) as pool:
+        rows = list(pool.map(lambda t: [step(shared, t, s) for s in range(steps)], range(threads)))
+    for thread in range(threads):
+        for number in range(steps):
+            step(alone, thread, number)
+    assert sorted(row["step"] for own in rows for row in own) == list(range(threads * steps))
+    assert (shared.step, shared.planned) == (alone.step, alone.planned)
+    uids = np.concatenate([1000 * thread + np.arange(17) for thread in range(threads)])
+    counts = [one.bins.beliefs.counts(one.bins.table.find(as_uids(uids))) for one in (shared, alone)]
+    np.testing.assert_array_equal(*counts)
+    made(name).load_state_dict(shared.state_dict())  # which refuses a table with a key given twice
+
+
 OUTSIDE = {  # of each option, values that it cannot have
     DifficultyBins: {
-        "k": [0, 2.0, True],
-        "history": [0],
+        "k": [0, 2.0, True, 10**10],
+        "history": [0, 10**10],
         "edges": [(), (0.5, 0.5), (0.7, 0.5), (0.0, 0.5), (0.5, 1.0), (0.5, np.nan), ((0.5,),)],
         "hysteresis": [-0.1, 1],
         "estimator": ["median"],
     },
     PromptGDRO: {
         "num_bins": [0, 2.5],
-        "eta": [-1, np.nan],
+        "eta": [-1, np.nan, 1e308],
         "gamma": [1.01, -0.01],
         "ema": [0, 1.5],
         "clip": [0, np.nan],
@@ -90,12 +195,12 @@ OUTSIDE = {  # of each option, values that it cannot have
     RolloutGDRO: {
         "num_bins": [0],
         "n_min": [0, True],
-        "n_max": [3.5, 1],
+        "n_max": [3.5, 1, 10**10],
         "mean_rollouts": [13, 1.5, np.nan],
         "gamma": [1.01],
-        "eta": [np.inf],
+        "eta": [np.inf, 1e308],
         "ema": [0],
-        "price_lr": [-1],
+        "price_lr": [-1, 1e308],
         "bonus": [-0.1],
         "utility": ["reward"],
         "selection": ["greedy"],
@@ -113,7 +218,7 @@ OUTSIDE = {  # of each option, values that it cannot have
     [(kind, name, v) for kind, options in OUTSIDE.items() for name, vs in options.items() for v in vs],
 )
 def test_options_outside_their_domain_are_refused(kind, name, value):
-    with pytest.raises(ValueError, match=f"{name} must .*, got "):
+    with pytest.raises(ValueError, match=rf"^{kind.__name__}\({name}=…\) must .*, got .*; "):
         kind(**{name: value})
 
 
@@ -166,8 +271,36 @@ NONSENSE = {
         *([np.nan] * 4, [np.inf, *FEW], [-1.0, *FEW], [0.0] * 4, FEW, [1.0] * 5, [FEW] * 4),
         *(["a"] * 4, None, 4.0, [[1], [1, 2]], [1j] * 4),
     ],
-    "weights": [[np.nan] * 4, [np.inf, *FEW], [-1.0, *FEW], FEW, [FEW] * 4, ["a"] * 4, None, 1.0],
-    "advantages": [[np.nan] * 16, [np.inf] * 16, [1.0] * 4, [[1.0] * 4] * 4, "advantages", None],
+    "weights": [
+        [1e200] * 4,
+        [np.nan] * 4,
+        [np.inf, *FEW],
+        [-1.0, *FEW],
+        FEW,
+        [FEW] * 4,
+        ["a"] * 4,
+        None,
+        1.0,
+    ],
+    "advantages": [
+        [-1e200] * 16,
+        [np.nan] * 16,
+        [np.inf] * 16,
+        [1.0] * 4,
+        [[1.0] * 4] * 4,
+        "advantages",
+        None,
+    ],
+    "report": [
+        None,
+        [1.0],
+        {"price": np.nan},
+        {"own": np.inf},
+        {"step": 3},
+        {"share": []},
+        {"own": np.ones(2)},
+    ],
+    "ready": [None, "yes", 2, np.ones(2)],
     "draw": [[0, 1, 2], [0, 1, 2, 40], [-1, 0, 1, 2], [0.0, 1.0, 2.0, 3.0], [True] * 4, "abcd", 3],
 }
 
@@ -211,6 +344,43 @@ def test_rounds_spend_what_the_first_left():
     assert controller.observe(plan, *everything).weights.tolist() == [1.0] * 4
 
 
+def test_what_a_hook_is_given_is_whole_and_read_only():
+    given = []
+
+    class Looks(Method):
+        rounds = True
+
+        def draw(self, pool, *_):
+            given.append(pool)
+
+        def allocate(self, prompts, *_):
+            given.append(prompts)
+            return np.full(len(prompts), 2)
+
+        extend = update = draw
+
+    controller = GDROController(Looks())
+    for _ in range(2):
+        controller.draw(POOL, 4)
+        plan = controller.plan(POOL[:4])
+        back = np.repeat(np.arange(4), plan.rollouts), np.ones(8)
+        assert controller.extend(plan, *back) is None
+        controller.observe(plan, *back, losses=np.ones(8))
+    kinds = [type(one).__name__ for one in given]
+    assert kinds == ["Prompts", "Prompts", "Batch", "Batch"] * 2
+    for one in given:
+        names = [name for name in dir(one) if name.endswith(("_P", "_R"))]
+        arrays = {name: a for name in names if (a := getattr(one, name)) is not None}  # losses in `extend`
+        assert all(array.shape in ((len(one),), (8,)) for array in arrays.values()), arrays
+        assert not any(array.flags.writeable for array in arrays.values())
+        with pytest.raises(AttributeError):
+            one.bins_P = np.zeros(4)
+    first, second = given[2:4], given[6:8]
+    assert [one.bins_after_P.tolist() for one in first] == [[-1] * 4, [8] * 4]  # in `extend` no bin has moved
+    assert [one.bins_P.tolist() for one in first + second] == [[-1] * 4, [8] * 4, [8] * 4, [8] * 4]
+    assert [one.first_visit_P.all() for one in first + second] == [True, True, False, False]
+
+
 def test_a_method_may_leave_the_order_to_the_trainer():
     assert GDROController(Answers(draw=None)).draw(POOL, 4) is None
 
@@ -237,13 +407,118 @@ def test_names_are_taken_once_and_go_to_methods_alone():
             {"method": "grpo", "floor": 1},
             r"options of method 'grpo' must be arguments of GRPO, got \{'floor': 1\}",
         ),
-        ({"method": "nsr", "positive": -1}, r"positive must be"),
+        ({"method": "nsr", "positive": -1}, r"NSR\(positive=…\) must be"),
         ({"method": Answers(), "floor": 1}, r"options must be given to the method's own constructor"),
     ],
 )
 def test_unknown_methods_and_options_are_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         GDROController(**arguments)
+
+
+KEPT = {"scores": np.zeros(2), "seen": np.zeros(0, int), "batches": 0, "price": 0.0, "word": "", "on": False}
+
+
+class Keeps(Method):
+    """Keeps a state, into which `update` puts something else."""
+
+    state, by_prompt = tuple(KEPT), ("seen",)
+
+    def __init__(self, start=(), later=()):
+        self.given, self.later = {**KEPT, **dict(start)}, dict(later)
+
+    def start(self, run):
+        vars(self).update(copy.deepcopy(self.given))
+
+    def update(self, batch):
+        self.seen = self.at_least(self.seen, batch.rows_P)
+        self.seen[batch.rows_P] += 1
+        vars(self).update(self.later)
+
+
+def test_states_of_every_kind_come_back():
+    changed = {
+        "scores": np.array([1.0, 2.0]),
+        "batches": 3,
+        "price": np.float64(0.5),
+        "word": "a",
+        "on": True,
+    }
+    running, resumed = GDROController(Keeps(later=changed)), GDROController(Keeps())
+    plan = running.plan([5, 6, 7])
+    running.observe(plan, [0, 2], [1, 0])
+    resumed.load_state_dict(running.state_dict())
+    assert state_of(resumed) == state_of(running)
+    assert resumed.method.seen[:3].tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("scores", [0.0, 1.0]), ("scores", None), ("scores", np.array(["a"])), ("seen", 0), ("batches", -1)],
+)
+def test_a_state_that_no_checkpoint_can_hold_is_refused_before_the_first_step(name, value):
+    with pytest.raises(ValueError, match=rf"Keeps.{name} must be an array of numbers, .*; set it in `start`"):
+        GDROController(Keeps(start={name: value}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("scores", np.zeros(3)),
+        ("scores", np.zeros(2, int)),
+        ("batches", 0.5),
+        ("price", 1),
+        ("seen", np.zeros(9)),
+    ],
+)
+def test_a_state_that_becomes_another_is_refused_in_the_step_that_changes_it(name, value):
+    controller = GDROController(Keeps(later={name: value}))
+    plan, before = controller.plan([5, 6]), state_of(controller)
+    with pytest.raises(ValueError, match=r"must stay as `start` made it|Keeps.batches must be .* got -1"):
+        controller.observe(plan, [0, 1], [1, 0])
+    assert state_of(controller) == before
+
+
+def test_a_state_that_is_not_finite_is_not_saved():
+    controller = GDROController(Keeps(later={"price": np.nan}))
+    controller.observe(controller.plan([5]), [0], [1])
+    with pytest.raises(ValueError, match=r"Keeps.price must be finite, got nan; keep NaN"):
+        controller.state_dict()
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from pathlib import Path
+from gdro.training.files import load_state, save_state
+exec(sys.argv[1])
+controller, state, kill = GDROController("surprise"), Path(sys.argv[2]), int(sys.argv[3])
+if state.exists():
+    controller.load_state_dict(load_state(state))
+pool = np.arange(40)
+while controller.step < 8:
+    drawn = controller.draw(pool, 8)
+    plan = controller.plan(pool[drawn])
+    group_ids = np.repeat(np.arange(8), plan.rollouts)
+    rewards = np.random.default_rng(controller.step).random(len(group_ids)) < drawn[group_ids] / 40
+    batch = controller.observe(plan, group_ids, rewards)
+    print(controller.step, drawn.tolist(), batch.advantages.tolist(), flush=True)
+    save_state(state, controller.state_dict())
+    if controller.step == kill:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_method_written_from_the_docs_alone_is_killed_and_resumes_bit_for_bit(tmp_path):
+    code = "\n".join(re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL))
+
+    def run(state, kill):
+        command = [sys.executable, "-c", KILLED, code, tmp_path / state, str(kill)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == (-signal.SIGKILL if kill else 0), done.stderr
+        return done.stdout
+
+    assert run("killed", 3) + run("killed", 6) + run("killed", 0) == run("straight", 0)
 
 
 def test_the_example_gives_rollouts_by_failure_rate():

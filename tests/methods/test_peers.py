@@ -1,5 +1,6 @@
 """The methods of others: one case by hand for each, and what all of them must keep."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -37,10 +38,13 @@ def batch_of(*groups, rates=None, bins=None, successes=0.0, failures=0.0):
     if rates is not None:
         successes, failures = np.asarray(rates) * CERTAIN - 0.5, (1 - np.asarray(rates)) * CERTAIN - 0.5
     rewards = np.concatenate([np.asarray(g, float) for g in groups])
-    batch = Batch(
+    bins = rows * 0 if bins is None else np.asarray(bins)
+    return Batch(
         keys_P=rows,
         rows_P=rows,
-        bins_P=rows * 0 if bins is None else np.asarray(bins),
+        bins_P=bins,
+        bins_after_P=bins,
+        first_visit_P=bins < 0,
         successes_P=np.broadcast_to(successes, rows.shape).copy(),
         failures_P=np.broadcast_to(failures, rows.shape).copy(),
         rollouts_P=trials,
@@ -52,8 +56,6 @@ def batch_of(*groups, rates=None, bins=None, successes=0.0, failures=0.0):
         given_losses_R=None,
         run=run_of(),
     )
-    batch.bins_after_P, batch.first_visit_P = batch.bins_P, batch.bins_P < 0
-    return batch
 
 
 # Draws
@@ -76,7 +78,8 @@ def test_the_best_by_a_score_are_drawn(name, options, drawn):
 @pytest.mark.parametrize("name", ["mopps", "vade"])
 def test_thompson_sampling_explores_what_is_uncertain(name):
     pool = prompts_of([0.7, 0.5, 0.5, 0.5])  # the first for sure, the others without data
-    pool.successes_P[1:] = pool.failures_P[1:] = 0.0
+    counts = {name: getattr(pool, name) * [1, 0, 0, 0] for name in ("successes_P", "failures_P")}
+    pool = replace(pool, **counts)
     method, rng = method_of(name), np.random.default_rng(0)
     assert {int(method.draw(pool, 1, rng)[0]) for _ in range(200)} == {0, 1, 2, 3}
 
@@ -114,8 +117,7 @@ def test_greso_skips_the_more_the_longer_nothing_was_learned():
     assert method.streak_D[:4].tolist() == [0, 1, 4, 3]
     assert method.kept(pool) == pytest.approx([1, 0.5, 0.2, 0.2])
     method.update(batch_of([1, 0], [0, 0]))
-    twice = batch_of([0, 0], [1, 0])
-    twice.rows_P = np.array([1, 1])
+    twice = replace(batch_of([0, 0], [1, 0]), rows_P=np.array([1, 1]))
     method.update(twice)  # one visit
     assert method.streak_D[:4].tolist() == [0, 0, 4, 3]
     method.update(batch_of([1, 0], [0, 0]))

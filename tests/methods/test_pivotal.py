@@ -145,5 +145,5 @@ def test_a_given_k_stays():
 
 @pytest.mark.parametrize(("name", "value"), [("k", 0), ("epsilon", 0.0), ("epsilon", 2.0)])
 def test_options_outside_their_domain_are_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be"):
+    with pytest.raises(ValueError, match=rf"\({name}=…\) must be"):
         make_method("pivotal", "default", {name: value})

@@ -87,7 +87,7 @@ def launch(base, tmp_path, monkeypatch):
         file.write_text(yaml.safe_dump(PROFILE | {"launch": options, "model": {"source": str(base)}}))
 
         def start(command, check):
-            place = command.index("gdro.study.experiment")
+            place = command.index("gdro")
             script = [str(REPOSITORY / "tests" / "sharded_run.py"), *([f"--die={die}"] if die else [])]
             command = [*command[: place - 1], *script, *command[place + 1 :]]
             pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
@@ -182,8 +182,8 @@ def test_options_of_several_machines_reach_the_launcher(base, tmp_path, monkeypa
         training.command()
     monkeypatch.setenv("HEAD", "node7")
     command = training.command()
-    work = ["-m", "gdro.study.experiment", "work", tmp_path / "profile1.yaml", "both", 0, tmp_path]
-    assert command[-9:-2] == list(map(str, work))
+    work = ["-m", "gdro", "work", tmp_path / "profile1.yaml", "both", "--seed", 0, "--folder", tmp_path]
+    assert command[-11:-2] == list(map(str, work))
     parsed = launcher.launch_command_parser().parse_args(command[3:])
     args, *_ = launcher._validate_launch_command(parsed)
     assert (args.num_machines, args.machine_rank, args.main_process_ip) == (2, 1, "node7")

@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from run_profile import jobs_of, progress_of
 
+from gdro.study.console import progress_of, read_jobs
 from gdro.study.records import read_manifest
 
 REPOSITORY = Path(__file__).parents[2]
-SCRIPT = REPOSITORY / "scripts" / "run_profile.py"
+RUN = "-m", "gdro", "run"
 ENVIRONMENT = os.environ | {
     "OMP_NUM_THREADS": "1",
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -59,7 +59,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pipeline")
     profile = changed(folder, variants=TWO)
     status = subprocess.check_output(["git", "status", "--porcelain"], cwd=REPOSITORY)
-    code, printed = run(SCRIPT, profile, "--runs", folder / "runs")
+    code, printed = run(*RUN, profile, "--runs", folder / "runs")
     assert code == 0, printed
     assert subprocess.check_output(["git", "status", "--porcelain"], cwd=REPOSITORY) == status
     return profile, folder / "runs", printed
@@ -116,12 +116,12 @@ def test_only_what_is_missing_is_run_again(finished, tmp_path):
 @pytest.mark.slow
 def test_an_infeasible_budget_is_refused_before_anything_starts(tmp_path):
     variants = {"rollout": {"method": "rollout", "options": {"n_min": 9}}}
-    code, printed = run(SCRIPT, changed(tmp_path, variants=variants), "--runs", tmp_path / "runs")
+    code, printed = run(*RUN, changed(tmp_path, variants=variants), "--runs", tmp_path / "runs")
     assert code == 2
-    assert "run_profile: " in printed
+    assert "gdro run: " in printed
     assert "n_min" in printed
     assert not (tmp_path / "runs").exists()
-    code, printed = run(SCRIPT, "tniy")
+    code, printed = run(*RUN, "tniy")
     assert (code, "got 'tniy'" in printed) == (2, True)
 
 
@@ -129,7 +129,7 @@ def test_an_infeasible_budget_is_refused_before_anything_starts(tmp_path):
 def test_a_training_that_fails_is_named_and_leaves_no_record(tmp_path):
     # steps so long that the weights are no numbers after the first
     train = {"max_steps": 8, "prompts_per_step": 8, "save_steps": 4, "learning_rate": 1.0e39}
-    code, printed = run(SCRIPT, changed(tmp_path, train=train), "--runs", tmp_path / "runs")
+    code, printed = run(*RUN, changed(tmp_path, train=train), "--runs", tmp_path / "runs")
     assert code != 0
     assert "train-rollout-seed0 failed. The end of" in printed
     assert "# GDROTrainer: a model" in printed  # the cell
@@ -145,7 +145,7 @@ def test_whoever_is_killed_takes_the_training_with_it_and_the_same_command_resum
     train = {"max_steps": 2000, "prompts_per_step": 8, "save_steps": 500}
     path, runs = changed(tmp_path, train=train), tmp_path / "runs"
     log = runs / "logs" / "train-rollout-seed0.log"
-    with start(SCRIPT, path, "--runs", runs) as process:
+    with start(*RUN, path, "--runs", runs) as process:
         for _ in range(1200):
             family = psutil.Process(process.pid).children(recursive=True)  # snakemake, papermill, the kernel
             if victim == "papermill":
@@ -156,7 +156,7 @@ def test_whoever_is_killed_takes_the_training_with_it_and_the_same_command_resum
                 break
             time.sleep(0.1)
         assert len(family) >= 3
-        named = {"snakemake": "snakemake", "papermill": "gdro.study.notebooks"}.get(victim)
+        named = {"snakemake": "snakemake", "papermill": "notebook"}.get(victim)
         if victim == "stopped":
             process.send_signal(signal.SIGTERM)
         elif victim == "console":
@@ -168,7 +168,7 @@ def test_whoever_is_killed_takes_the_training_with_it_and_the_same_command_resum
     assert psutil.wait_procs(family, timeout=30)[1] == []
     if victim == "snakemake":  # no lock is left that would have to be removed by hand
         changed(tmp_path, train=train | {"max_steps": 8, "save_steps": 4})
-        code, printed = run(SCRIPT, path, "--runs", runs, "--until", "train")
+        code, printed = run(*RUN, path, "--runs", runs, "--until", "train")
         assert code == 0, printed
         assert "train-rollout-seed0" in printed
 
@@ -178,8 +178,8 @@ def test_two_runs_in_one_folder_are_refused(tmp_path):
     (tmp_path / "logs").mkdir()
     with (tmp_path / "logs" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        code, printed = run(SCRIPT, "smoke", "--runs", tmp_path)
-    assert (code, "another run writes to" in printed) == (2, True)
+        code, printed = run(*RUN, "smoke", "--runs", tmp_path)
+    assert (code, "another process runs the jobs of" in printed) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -199,11 +199,18 @@ def test_progress_is_what_the_log_says_last(tmp_path, text, shown):
     assert progress_of(tmp_path / "job.log") == shown
 
 
-def test_a_failed_job_is_found_in_snakemakes_log():
-    text = "total   2\n\nlocalrule train:\n    log: logs/a.log\n    jobid: 4\n"
-    assert jobs_of(text) == (2, [Path("logs/a.log")], [], [])
-    text += "Error in rule train:\n    jobid: 4\n    log: logs/a.log (check log)\n"
-    assert jobs_of(text) == (2, [], [], [Path("logs/a.log")])
+def test_the_events_say_what_runs_ended_and_failed(tmp_path):
+    events, log = tmp_path / "events.jsonl", Path("a.log")
+    assert read_jobs(events) == (0, [], [], [])
+    text = '{"total": 2}\n{"started": 4, "log": ["a.log"]}\n'
+    for further, jobs in [
+        ("", (2, [log], [], [])),
+        ('{"finished": 4}', (2, [log], [], [])),  # half written: no line yet
+        ('{"finished": 4}\n', (2, [], [log], [])),
+        ('{"failed": 4}\n', (2, [], [], [log])),
+    ]:
+        events.write_text(text + further)
+        assert read_jobs(events) == jobs
 
 
 @pytest.mark.slow

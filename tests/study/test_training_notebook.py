@@ -98,7 +98,7 @@ def train(folder, cache, fields, how=in_job):
     profile = load_profile(path)
     how(profile, cache, folder)
     if profile.evaluation.engine == "vllm":
-        command = [VLLM_PYTHON, "-m", "gdro.study.experiment", "evaluate", path, "both", "0", run]
+        command = [VLLM_PYTHON, "-m", "gdro", "evaluate", path, "both", "--folder", run]
         environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
         subprocess.run([*command, "--cache-dir", cache], check=True, env=environment, timeout=300)
     else:

@@ -31,11 +31,15 @@ SMALL = {
 }  # fmt: skip
 IN_JUPYTERLAB = ("01_difficulty_binning", "07_beyond_bins")  # run small there, the others by papermill
 BAD = [
-    ("01_difficulty_binning", {"hysteresis": 1.5}, "hysteresis must be a number in"),
-    ("02_prompt_gdro", {"gamma": 1.5}, "gamma must be a number in [0, 1], got 1.5; it is the uniform share"),
-    ("03_rollout_gdro", {"mean_rollouts": 40}, "mean_rollouts must be a number in [2, 12], got 40"),
+    ("01_difficulty_binning", {"hysteresis": 1.5}, "DifficultyBins(hysteresis=…) must be a number in"),
+    ("02_prompt_gdro", {"gamma": 1.5}, "PromptGDRO(gamma=…) must be a number in [0, 1], got 1.5; it is the"),
+    (
+        "03_rollout_gdro",
+        {"mean_rollouts": 40},
+        "(mean_rollouts=…) must be a number in [2, 12], got 40",
+    ),
     ("04_toy_games", {"seeds": 0}, "nothing to play"),
-    ("07_beyond_bins", {"epsilon": 0.0}, "epsilon must be"),
+    ("07_beyond_bins", {"epsilon": 0.0}, "Pivotal(epsilon=…) must be"),
 ]
 
 

@@ -25,7 +25,7 @@ class GRESO(Method):
     explore: float = option(0.5, check_number, 0, 1, remedy="it is a probability")
     floor: float = option(0.01, check_number, 0, 1, open_low=True, remedy="0 would lose prompts for good")
 
-    state = ("streak_D",)
+    state = by_prompt = ("streak_D",)
 
     def start(self, run: Run) -> None:
         self.streak_D = np.zeros(0, np.uint8)  # by row

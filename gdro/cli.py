@@ -1,0 +1,197 @@
+"""The command `gdro`: what people run, each subcommand with an example in its --help.
+
+A subcommand imports what it needs when it is called: `gdro --help` is quick, and Unsloth comes before TRL. It
+exits with 2 if it refuses what it was given, before any compute, and with 1 if what it started failed.
+"""
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class _Refusing(click.Group):
+    """Prints a ValueError, OSError or RuntimeError of a subcommand as one message in place of a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.Abort):  # click's own, which are RuntimeErrors too
+            raise
+        except (ValueError, OSError) as error:
+            click.echo(f"gdro {ctx.invoked_subcommand}: {error}", err=True)
+            sys.exit(2)
+        except RuntimeError as error:
+            if type(error).__module__.startswith("torch"):  # a traceback says more, as of memory
+                raise
+            click.echo(f"gdro {ctx.invoked_subcommand}: {error}", err=True)
+            sys.exit(1)
+
+
+@click.group(cls=_Refusing, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="gdro")
+def main() -> None:
+    """Group distributionally robust GRPO: train, evaluate, compare."""
+
+
+VARIANT = click.argument("variant")
+PROFILE = click.argument("profile")
+SEED = click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
+FOLDER = click.option(
+    "--folder", type=click.Path(path_type=Path), help="Of the run.  [default: runs/PROFILE/VARIANT/seedSEED]"
+)
+CACHE_DIR = click.option(
+    "--cache-dir", default=".cache/bases", show_default=True, help="Where tiny bases are kept."
+)
+
+
+@main.command("run", context_settings={"ignore_unknown_options": True})
+@PROFILE
+@click.option("--cores", default=2, show_default=True, type=click.IntRange(1), help="Jobs at once.")
+@click.option("--runs", help="Folder of the runs.  [default: runs/PROFILE]")
+@click.argument("snakemake_options", nargs=-1, type=click.UNPROCESSED)
+def run_command(profile: str, cores: int, runs: str | None, snakemake_options: tuple[str, ...]) -> None:
+    """Train, evaluate and compare all variants of PROFILE; print the table, draw the figures.
+
+    What is complete is kept, what was stopped is resumed. Further options are snakemake's.
+
+    Example: gdro run tiny --cores 2
+    """
+    from gdro.study.console import run_profile
+
+    sys.exit(run_profile(profile, cores, runs, snakemake_options))
+
+
+@main.command("base")
+@PROFILE
+@CACHE_DIR
+def base_command(profile: str, cache_dir: str) -> None:
+    """Check PROFILE, make the model that it starts from, and print its path.
+
+    Example: gdro base tiny
+    """
+    from gdro.study import experiment
+    from gdro.study.profiles import load_profile
+
+    experiment.start_job()
+    chosen = load_profile(profile)
+    for variant in chosen.variants:
+        experiment.training_arguments(chosen, variant, 0, "unused", (1, 1))
+    click.echo(experiment.make_base(chosen, cache_dir, progress=True))
+
+
+def _run_of(profile: str, variant: str, seed: int, folder: Path | None, cache_dir: str) -> tuple:
+    from gdro.study.profiles import load_profile, run_folder
+
+    chosen = load_profile(profile)
+    folder = folder or run_folder(f"runs/{chosen.name}", variant, seed)
+    return chosen, variant, seed, folder, Path(cache_dir)
+
+
+@main.command("train")
+@PROFILE
+@VARIANT
+@SEED
+@FOLDER
+@CACHE_DIR
+def train_command(**given: Any) -> None:
+    """Train one VARIANT of PROFILE with one seed, or resume it. Notebook 05 does the same and draws it.
+
+    Example: gdro train tiny pivotal --seed 1
+    """
+    from gdro.study import experiment
+
+    experiment.start_job()
+    run = _run_of(**given)
+    record = experiment.train_variant(*run)
+    click.echo(f"{len(record)} batches; model and record: {run[3]}/")
+
+
+@main.command("evaluate")
+@PROFILE
+@VARIANT
+@SEED
+@FOLDER
+@CACHE_DIR
+def evaluate_command(**given: Any) -> None:
+    """Evaluate what `gdro train` left, or the variant "base", the model before training.
+
+    Example: gdro evaluate tiny pivotal --seed 1
+    """
+    from gdro.study import experiment
+
+    experiment.start_job()
+    run = _run_of(**given)
+    rows = experiment.evaluate_variant(*run)
+    accuracy = sum(row["successes"] / row["trials"] for row in rows) / len(rows)
+    click.echo(f"accuracy {accuracy:.3f} over {len(rows)} prompts: {run[3] / 'evaluation.jsonl'}")
+
+
+@main.command("work", hidden=True)
+@PROFILE
+@VARIANT
+@SEED
+@FOLDER
+@CACHE_DIR
+def work_command(**given: Any) -> None:
+    """Train in one of the processes that a launcher started."""
+    from gdro.study import experiment
+
+    experiment.start_job()
+    experiment.Training(*_run_of(**given)).run()
+
+
+@main.command("notebook")
+@click.argument("notebook")
+@click.argument("output")
+@click.option("-p", "--parameter", "texts", nargs=2, multiple=True, metavar="NAME VALUE")
+@click.option("--manifest", help="The JSON file that the notebook's last cell writes.")
+@click.option("--timeout", "cell_timeout", type=int, metavar="SECONDS", help="Limit for each cell.")
+@click.option("--log-output", is_flag=True, help="Print what the cells print.")
+def notebook_command(notebook: str, output: str, **options: Any) -> None:
+    """Run NOTEBOOK with papermill and write it to OUTPUT, or fail and say why.
+
+    Unlike plain papermill it refuses misspelt parameters, and fails where a cell calls exit() or the kernel
+    dies. A parameter's VALUE is a Python literal or, for a parameter that is text, the text.
+
+    Example: gdro notebook notebooks/05_grpo_training.ipynb out.ipynb -p profile tiny -p method pivotal
+    """
+    import logging
+
+    from gdro.study.notebooks import run_notebook
+    from gdro.training.lifetime import end_with_parent
+
+    logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of what is refused here or is fine
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that kernel and manifest are cleaned up
+        signal.signal(number, lambda signum, frame: sys.exit(128 + signum))
+    end_with_parent()
+    run_notebook(notebook, output, **options)
+
+
+@main.command("report")
+@PROFILE
+@click.option("--runs", help="Folder of the runs.  [default: runs/PROFILE]")
+def report_command(profile: str, runs: str | None) -> None:
+    """Make table and figures of PROFILE anew from the records of its runs alone.
+
+    Example: gdro report tiny
+    """
+    from gdro.study.profiles import load_profile
+    from gdro.study.report import write_report
+
+    chosen = load_profile(profile)
+    click.echo(write_report(chosen, runs or f"runs/{chosen.name}"))
+
+
+@main.command("arena", context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def arena_command(options: tuple[str, ...]) -> None:
+    """Compare methods over fresh draws of task, base and seed, at matched rollouts.
+
+    Example: gdro arena --world rare-hard --methods grpo,pivotal --draws 8 --out runs/arena
+    """
+    from gdro.study import arena
+
+    arena.main(list(options))
