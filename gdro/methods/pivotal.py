@@ -39,12 +39,8 @@ from gdro.methods.base import Batch, Method, Prompts, Run, register
 from gdro.methods.draws import mostly_in_proportion
 
 LEAST, MOST, SLOPE = 3, 12, 6.0  # of k where it follows progress
-HARD = 0.5  # prompts with a posterior mean below it say whether there is progress
 KEPT = 0.9  # part of the sums that a batch leaves to the next
-PRIOR, PRIOR_HITS = (
-    1 / 3,
-    5.0,
-)  # progress before there is evidence (k = 5), and the expected hits it counts for
+START, EVIDENCE = 1 / 3, 5.0  # progress before any is measured (k = 5), and the hits that this counts for
 
 
 def pivotal_value(alpha: np.ndarray, beta: np.ndarray, k: int) -> np.ndarray:
@@ -79,7 +75,7 @@ class Pivotal(Method):
     @property
     def progress(self) -> float:
         """r: how much more often hard prompts succeed than their past says, 0 for no more often."""
-        return (self.gained + PRIOR * PRIOR_HITS) / (self.expected + PRIOR_HITS)
+        return (self.gained + START * EVIDENCE) / (self.expected + EVIDENCE)
 
     @property
     def k_now(self) -> int:
@@ -95,10 +91,8 @@ class Pivotal(Method):
         return np.where(batch.correct_R, 2 * wrong_P[batch.group_ids_R], 0.0)
 
     def update(self, batch: Batch) -> None:
-        visited_P = batch.successes_P + batch.failures_P > 0
-        hard_P = visited_P & (batch.rate_P < HARD)
-        expected = float((batch.trials_P * batch.rate_P)[hard_P].sum())
-        self.gained = KEPT * self.gained + float(batch.hits_P[hard_P].sum()) - expected
+        hits, expected = batch.hard_hits()
+        self.gained = KEPT * self.gained + hits - expected
         self.expected = KEPT * self.expected + expected
 
     def report(self) -> dict[str, Any]:

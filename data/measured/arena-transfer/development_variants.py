@@ -1,23 +1,24 @@
 """Throw-away variants of pivotal for the development draws."""
+
 from dataclasses import dataclass
-import os
+
 import numpy as np
-from gdro.core.checks import option, check_number, check_choice, check_int
+
 from gdro.methods.base import Method, register
 from gdro.methods.draws import mostly_in_proportion
-from gdro.methods.pivotal import pivotal_value
 from gdro.methods.peers.pkpo import PKPO
+from gdro.methods.pivotal import pivotal_value
 
 
 @register("lab")
 @dataclass(eq=False)
 class Lab(Method):
     k: float | None = None
-    rule: str = "kg"      # success | kg | direct | ks | fixed(k given)
-    adv: str = "pkpo"     # pkpo | pooled | group
+    rule: str = "kg"  # success | kg | direct | ks | fixed(k given)
+    adv: str = "pkpo"  # pkpo | pooled | group
     pk: int = 2
-    iw: float = 0.0       # exponent of 1/(q(1-q)+.02)
-    neg: float = 0.0      # fraction of the centred negative part added behind pkpo
+    iw: float = 0.0  # exponent of 1/(q(1-q)+.02)
+    neg: float = 0.0  # fraction of the centred negative part added behind pkpo
     epsilon: float = 0.1
     scale: float = 1.0
     r0: float = 0.8
@@ -34,7 +35,6 @@ class Lab(Method):
     def start(self, run):
         super().start(run)
         self.strength, self.gain, self.base = 5.0, 0.0, 0.0
-        self.trace = []
         self.pkpo = PKPO(k=self.pk)
 
     @property
@@ -46,11 +46,13 @@ class Lab(Method):
         if self.k:
             return int(self.k)
         if self.rule == "direct":
-            return int(round(min(max(self.low + self.slope * self.r, self.low), self.high)))
-        return int(round(self.strength))
+            return round(min(max(self.low + self.slope * self.r, self.low), self.high))
+        return round(self.strength)
 
     def draw(self, pool, size, rng):
-        return mostly_in_proportion(pivotal_value(pool.alpha_P, pool.beta_P, self.k_now), self.epsilon, size, rng)
+        return mostly_in_proportion(
+            pivotal_value(pool.alpha_P, pool.beta_P, self.k_now), self.epsilon, size, rng
+        )
 
     def update(self, batch):
         seen = (batch.successes_P + batch.failures_P > 0) & (batch.rate_P < 0.5)
@@ -68,10 +70,6 @@ class Lab(Method):
         else:
             step, low, high = 0, 1, 100
         self.strength = float(np.clip(self.strength * np.exp(step), low, high))
-        self.trace.append((round(r, 3), self.k_now, round(float(share), 3)))
-        if os.environ.get("LAB_TRACE") and len(self.trace) % 30 == 0:
-            with open(os.environ["LAB_TRACE"], "a") as f:
-                f.write(f"{self.rule},{self.adv},{self.iw},{len(self.trace)},{self.trace[-1]}\n")
 
     def _past(self, batch):
         return np.minimum(self.pool, batch.successes_P + batch.failures_P)
