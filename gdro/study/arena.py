@@ -7,6 +7,8 @@ fresh task (tables, teacher, splits), a fresh base and a fresh training seed, al
 all methods meet the same draws and are compared in pairs. A method is spelled NAME or NAME:OPTION=VALUE:…,
 with options of GDROController and of the method; `prompt:prompt.eta=3` reaches into a dictionary, and
 `pivotal@2e-4` is trained at that learning rate alone, in place of those of --learning-rates.
+`grpo:prompts=64` spends the same rollouts a step on 64 prompts. A method out of parts of others is spelled
+composed:draw=pivotal:advantages.pkpo.k=4, see gdro.methods.composed.
 
 DIR holds a file for each finished run, so that the same command resumes, and, from those alone,
 
@@ -60,7 +62,8 @@ SCORE_COLUMNS = [
     "pass_at_8",
 ]
 SCORE_COLUMNS += ["worst_family", "training_mix_mean", "seconds", "controller_seconds"]  # of scores.csv
-ORACLES = {"family_even": "groups", "oracle": "rates"}  # the option in which each gets what `_oracle` knows
+# the options in which methods that are or hold an oracle get what `_oracle` knows
+ORACLES = {"family_even": ("groups",), "oracle": ("rates",), "composed": ("groups", "rates")}
 BASE_WORK = 8  # what making a base costs, in runs: for the time left
 
 
@@ -102,12 +105,12 @@ def read_world(name: str) -> tuple[str, chain.ChainSpec]:
 
 
 def arena_controller(
-    method: str, mean_rollouts: int, seed: int, known: Mapping[str, Any] | None = None
+    method: str, mean_rollouts: float, seed: int, known: Mapping[str, Any] | None = None
 ) -> GDROController:
     """The controller of a method as spelled on the command line; `known` holds options for oracles."""
     name, *pairs = method.split(":")
     check_choice("method", name, tuple(METHODS))
-    options: dict[str, Any] = {ORACLES[name]: known[ORACLES[name]]} if known and name in ORACLES else {}
+    options: dict[str, Any] = {key: known[key] for key in ORACLES.get(name, ())} if known else {}
     for pair in pairs:
         key, _, text = pair.partition("=")
         *outer, key = key.split(".")
@@ -122,6 +125,20 @@ def arena_controller(
             place[key] = text
     given = {"method": name, "mean_rollouts": mean_rollouts, "seed": seed}
     return build(f"options of {name!r}", GDROController, options, **given)
+
+
+def batch_shape(method: str, settings: Settings) -> tuple[str, int, float]:
+    """A method's spelling without `prompts=`, its prompts a step, and its mean rollouts a prompt."""
+    total, prompts, kept = settings.prompts * settings.rollouts, settings.prompts, []
+    for pair in method.split(":"):
+        key, _, text = pair.partition("=")
+        if key == "prompts":
+            remedy = f"a step of {method!r} has {total} rollouts, at least one a prompt"
+            prompts = check_int("prompts", int(text) if text.isdigit() else text, 1, total, remedy)
+        else:
+            kept.append(pair)
+    mean = total / prompts
+    return ":".join(kept), prompts, int(mean) if mean == int(mean) else mean
 
 
 def draw_base(
@@ -175,7 +192,8 @@ def train_and_score(run: ArenaRun, settings: Settings, cache: Path) -> list[dict
     spent = dict.fromkeys(names, 0.0)
     rows = []
 
-    controller = arena_controller(run.method, settings.rollouts, run.draw, _oracle(task, model, tokenizer))
+    spelled, prompts, mean_rollouts = batch_shape(run.method, settings)
+    controller = arena_controller(spelled, mean_rollouts, run.draw, _oracle(task, model, tokenizer))
 
     def on_step(step: int, row: dict) -> None:
         for name, key in names.items():
@@ -193,7 +211,7 @@ def train_and_score(run: ArenaRun, settings: Settings, cache: Path) -> list[dict
         chain.reward,
         controller,
         steps=settings.steps,
-        prompts=settings.prompts,
+        prompts=prompts,
         learning_rate=run.learning_rate,
         max_new_tokens=length,
         seed=run.draw,
@@ -358,7 +376,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arms: dict[tuple[str, float], None] = {}  # methods, which may be spelled at several rates, each once
         for spelled in given.methods.split(","):
             method, _, own = spelled.partition("@")
-            arena_controller(method, settings.rollouts, 0)  # a misspelled one is refused before any training
+            spelled_alone, _, mean = batch_shape(method, settings)
+            arena_controller(spelled_alone, mean, 0)  # a misspelled one is refused before any training
             for rate in (own or given.learning_rates).split(","):
                 arms[method, check_number("learning_rates", float(rate), 0, open_low=True)] = None
         worlds = [read_world(world) for world in dict.fromkeys(given.world.split(","))]

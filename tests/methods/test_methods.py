@@ -210,6 +210,16 @@ OUTSIDE = {  # of each option, values that it cannot have
     },
     METHODS["pilot_commit"]: {"pilot": [0], "low": [1.5], "high": [0.1]},
     METHODS["spo"]: {"epsilon": [0.0]},
+    METHODS["mopps"]: {"target": [1.5], "candidates": [0]},
+    METHODS["dars"]: {"schedule": ["even"]},
+    METHODS["reinforce_ada"]: {"keep": [1], "exit": ["all"]},
+    METHODS["coba"]: {"kappa": [9.5], "tau": [0.0], "window": [0]},
+    METHODS["dbb"]: {"discount": [0.0, 1.5]},
+    METHODS["bbg"]: {"k": [0], "threshold": [-1]},
+    METHODS["passk_training"]: {"k": [0]},
+    METHODS["mc_grpo"]: {"rescale": [1]},
+    METHODS["power"]: {"a": [-1], "b": [np.nan], "epsilon": [0]},
+    METHODS["pooled"]: {"past": [-1], "mute": [0]},
 }
 
 

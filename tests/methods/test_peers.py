@@ -1,15 +1,17 @@
 """The methods of others: one case by hand for each, and what all of them must keep."""
 
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
+from scipy.special import gamma
 
 from gdro import GDROController, StaticGroups
 from gdro.methods.base import Batch, Run, make_method
+from gdro.methods.pivotal import pivotal_value
 
-DRAWS = ("mopps", "vade", "dots", "cures", "lilo", "greso", "sec", "spo", "oracle", "family_even")
+DRAWS = ("mopps", "vade", "dots", "cures", "lilo", "greso", "sec", "spo", "oracle", "family_even", "power")
 ROUNDS = ("dars", "pilot_commit", "reinforce_ada")
 RATES = np.array([1.0, 0.5, 0.0, 0.05])  # of the toy population, by uid modulo 4
 PILOT = {"pilot": 4, "mean_rollouts": 5}
@@ -75,6 +77,13 @@ def test_the_best_by_a_score_are_drawn(name, options, drawn):
     assert set(method_of(name, **options).draw(pool, 2, np.random.default_rng(0))) == drawn
 
 
+def test_mopps_looks_at_some_candidates_for_each_prompt():
+    pool, rng = prompts_of([0.5, 0.1, 0.1, 0.1]), np.random.default_rng(0)
+    first = [0 in method_of("mopps", candidates=2).draw(pool, 1, rng) for _ in range(4000)]
+    assert np.mean(first) == pytest.approx(0.5, abs=0.025)  # among two of four
+    assert set(method_of("mopps", candidates=1).draw(pool, 4, rng)) == {0, 1, 2, 3}
+
+
 @pytest.mark.parametrize("name", ["mopps", "vade"])
 def test_thompson_sampling_explores_what_is_uncertain(name):
     pool = prompts_of([0.7, 0.5, 0.5, 0.5])  # the first for sure, the others without data
@@ -92,6 +101,7 @@ def test_thompson_sampling_explores_what_is_uncertain(name):
         ("dots", {"temperature": 0.5, "target": 0.3}, [0.5, 0.9], np.exp(0.4 / 0.5)),
         ("cures", {"temperature": 0.1}, [0.5, 0.1], np.exp((0.5 - 0.3) / 0.1)),
         ("spo", {"epsilon": 0.1}, [0.5, 0.1], 0.6 / 0.4),
+        ("power", {"a": 0, "b": 3, "epsilon": 0.2}, [0.5, 0.75], (0.8 * 8 / 9 + 0.1) / (0.8 / 9 + 0.1)),
         ("oracle", {"k": 3, "epsilon": 0.2}, [0.5, 0.75], (0.8 * 8 / 11 + 0.1) / (0.8 * 3 / 11 + 0.1)),
     ],
 )
@@ -101,6 +111,15 @@ def test_prompts_are_drawn_in_proportion(name, options, rates, weight):
         method.rates = lambda keys: np.array(rates)[keys]
     first = np.mean([method.draw(prompts_of(rates), 1, rng)[0] == 0 for _ in range(4000)])
     assert first == pytest.approx(weight / (weight + 1), abs=0.025)
+
+
+def test_power_draws_are_posterior_means():
+    pool = batch_of([0], [0], [0], successes=np.array([1.0, 0.0, 2.5]), failures=np.array([2.0, 7.0, 0.0]))
+    for k in (2, 5, 16):
+        expected = pivotal_value(pool.alpha_P, pool.beta_P, k)
+        assert method_of("power", a=1, b=k - 1).values(pool) == pytest.approx(expected)
+    # Beta(1.5, 2.5): E[(1 − p)²] = 2.5 · 3.5/(4 · 5)
+    assert method_of("power", a=0, b=2).values(pool)[0] == pytest.approx(0.4375)
 
 
 @pytest.mark.parametrize("rates", [None, lambda keys: keys + 2.0, lambda keys: np.array([0.5])])
@@ -156,40 +175,80 @@ def test_families_are_drawn_evenly_whatever_their_sizes(named):
 # Rollouts
 
 
+def preference(p, alpha, beta):
+    return gamma(alpha + beta) / gamma(alpha) / gamma(beta) * p ** (alpha - 1) * (1 - p) ** (beta - 1)
+
+
 @pytest.mark.parametrize(
-    ("name", "rates", "rollouts"),
+    ("name", "low", "value"),  # of n rollouts at pass rate p, the larger the better
     [
-        # gain of rollout n + 1: (pⁿ(1 − p) + (1 − p)ⁿ p) p (1 − p)²; from n = 2: p = ½ .031 .016 .008 .004,
-        # p = ¼ .026 .017 .012 .0086 .0063, p = .9 .0008: of six rollouts ½ takes 2, ¼ takes 4
-        ("knapsack", [0.5, 0.25, 0.9], [4, 6, 2]),
-        # savings from n = 3: 5/144 = .0347, .0275, .0211, .0164, .0131 times 4p(1 − p) = 1, .36, .04
-        ("vip", [0.5, 0.1, 0.01], [6, 3, 3]),
+        ("knapsack", 2, lambda n, p: (1 - p**n - (1 - p) ** n) * p * (1 - p) ** 2),
+        ("vip", 3, lambda n, p: -4 * p * (1 - p) * (n - 1) / n**2),
+        # at the start F̃ = 1 and α = 9.5
+        ("coba", 2, lambda n, p: (1 - np.exp(-n * p * (1 - p))) * preference(p, 9.5, 1.5)),
     ],
 )
-def test_rollouts_go_where_the_next_one_is_worth_most(name, rates, rollouts):
-    method = method_of(name, n_min=2)  # VIP's own least is 3
-    assert method.allocate(prompts_of(rates), 12, np.random.default_rng(0)).tolist() == rollouts
+@pytest.mark.parametrize("rates", [[0.5, 0.25, 0.9], [0.6, 0.05, 0.3]])
+def test_rollouts_are_the_best_of_all_divisions(name, low, value, rates):
+    method, budget = method_of(name, n_min=2), 15
+    method.share_D = np.array(rates)
+    got = method.allocate(prompts_of(rates), budget, np.random.default_rng(0))
+    assert (got.sum(), got.min() >= low) == (budget, True)
+    divisions = [n for n in product(range(low, 13), repeat=3) if sum(n) == budget]
+    worth = [sum(map(value, n, rates)) for n in (*divisions, got.tolist())]
+    assert worth[-1] == pytest.approx(max(worth))
+
+
+@pytest.mark.parametrize(
+    ("shares", "most", "budget", "rollouts"),
+    [
+        # ½ is expected to need log(.1)/log(.5) = 3.3 beyond its 2: 24 − 3 for the unsolved, at most 10 each
+        ([0, 0, 1, 0.5], 12, 32, [12, 12, 2, 6]),
+        ([0, 1, 0.5], 30, 24, [2 + 18 - 3, 2, 5]),
+        ([1, 0.5], 30, 12, [2 + 5, 5]),  # nothing unsolved: the solved get it
+        ([0, 0, 1], 30, 12, [5, 5, 2]),  # nothing in between
+        ([1, 1], 30, 12, [6, 6]),
+        ([0.5, None], 30, 10, [5, 5]),  # n̄ for a prompt not seen, and what is left
+    ],
+)
+def test_knapsack_falls_back_to_the_unsolved(shares, most, budget, rollouts):
+    method = method_of("knapsack", n_min=2, n_max=most)
+    method.share_D = np.array([share or 0 for share in shares], float)
+    prompts = prompts_of([0.5] * len(shares), bins=[-1 if share is None else 0 for share in shares])
+    assert method.allocate(prompts, budget, np.random.default_rng(0)).tolist() == rollouts
+    method.update(batch_of([1, 0, 0, 0]))
+    assert method.share_D[0] == 0.25
+
+
+def test_coba_prefers_harder_prompts_as_failures_fall():
+    method = method_of("coba", window=2)
+    assert method.alpha == 9.5
+    method.update(batch_of([1, 0, 0, 0], [1, 1]))  # F̄ = .375, F̃ = 1/(1 + e^1.25) = .2227
+    assert method.alpha == pytest.approx(1.5 + 8 * 0.222700139)
+    method.update(batch_of([0, 0]))  # F̄ = .6875 = F̃
+    assert method.alpha == pytest.approx(7.0)
+    method.update(batch_of([0, 0]))  # the first is forgotten
+    assert method.alpha == 9.5
 
 
 @pytest.mark.parametrize(
     ("name", "options", "groups", "left", "further"),
     [
-        # a = ¼: 4 (4/3 − 1) = 4/3; a = 0 wants all room, 8; none above ½. In proportion: 1.14 and 6.86 of 8
-        ("dars", PILOT, ([1, 0, 0, 0], [0] * 4, [1, 1, 0, 0], [1] * 4), 8, [1, 7, 0, 0]),
-        # hardness: a = ¼ wants 4 (2 − 1) = 4 beside 8
-        (
-            "dars",
-            PILOT | {"schedule": "hardness"},
-            ([1, 0, 0, 0], [0] * 4, [1, 1, 0, 0], [1] * 4),
-            9,
-            [3, 6, 0, 0],
-        ),
-        ("dars", {}, ([1, 0], [1, 1]), 4, None),
+        # a = ¼: ⌈4 (4/3 − 1)⌉ = 2; a = 0 all room, 8; none from ½ on. In proportion: 1.6 and 6.4 of 8
+        ("dars", PILOT, ([1, 0, 0, 0], [0] * 4, [1, 1, 0, 0], [1] * 4), 8, [2, 6, 0, 0]),
+        # hardness: a = ¼ asks for 4 (2 − 1) = 4 beside 8
+        ("dars", PILOT | {"schedule": "hardness"}, ([1, 0, 0, 0], [0] * 4, [1] * 4), 9, [3, 6, 0]),
+        # what is asked for, then the rest evenly
+        ("dars", PILOT, ([1, 0, 0, 0], [1] * 4, [1, 1, 0, 0]), 5, [3, 1, 1]),
+        ("dars", {}, ([1, 0], [1, 1]), 4, [2, 2]),
         ("pilot_commit", PILOT, ([1, 0, 0, 0], [0] * 4, [1, 1, 1, 0], [1] * 4), 8, [4, 0, 4, 0]),
         ("pilot_commit", PILOT, ([0] * 4, [1, 1, 0, 0]), 20, [0, 8]),  # no more than n_max in all
-        ("reinforce_ada", {}, ([1, 0], [0, 0], [1, 1], [0, 0, 0, 0, 1]), 9, [0, 2, 2, 0]),
+        ("reinforce_ada", {}, ([1, 0, 1, 0], [0, 0], [1, 1, 0], [0, 0, 0, 0, 1]), 9, [0, 2, 2, 2]),
+        ("reinforce_ada", {"keep": 2}, ([1, 0], [0, 0], [1, 1], [0, 0, 1]), 9, [0, 2, 2, 0]),
+        ("reinforce_ada", {"keep": 3}, ([1, 0, 0], [1, 1, 0]), 9, [0, 2]),  # one correct, two wrong
+        ("reinforce_ada", {"exit": "positive"}, ([1] * 2, [0] * 2), 9, [0, 2]),
         ("reinforce_ada", {}, ([1] * 11, [0] * 12), 9, [1, 0]),
-        ("reinforce_ada", {}, ([1, 0], [0, 1]), 4, None),
+        ("reinforce_ada", {"keep": 2}, ([1, 0], [0, 1]), 4, None),
     ],
 )
 def test_what_a_round_adds(name, options, groups, left, further):
@@ -217,6 +276,14 @@ def test_the_pilot_must_fit_the_budget(name):
     ("name", "options", "expected"),
     [
         ("dr_grpo", {}, [3 / 4, -1 / 4, -1 / 4, -1 / 4, 1 / 2, -1 / 2, 0, 0]),
+        ("dars", {}, [3 / 4, -1 / 4, -1 / 4, -1 / 4, 1 / 2, -1 / 2, 0, 0]),
+        ("reinforce_ada", {}, [3 / 4, -1 / 4, -1 / 4, -1 / 4, 1 / 2, -1 / 2, 0, 0]),
+        ("reinforce_ada", {"keep": 2}, [3 / 4, -1 / 4, 0, 0, 1 / 2, -1 / 2, 0, 0]),
+        # lower medians 0, MAD 0
+        ("mc_grpo", {}, [1000, 0, 0, 0, 1000, 0, 0, 0]),
+        ("mc_grpo", {"rescale": True}, [4000, 0, 0, 0, 2000, 0, 0, 0]),
+        # ρ = ½: ½/½ and (½ − 2/3)/½; in the group of two ρ = 1
+        ("passk_training", {}, [1, -1 / 3, -1 / 3, -1 / 3, 0, 0, 0, 0]),
         ("rloo", {}, [1, -1 / 3, -1 / 3, -1 / 3, 1, -1, 0, 0]),
         ("maxrl", {}, [3, -1, -1, -1, 1, -1, 0, 0]),
         ("nsr", {}, [0.1, -1, -1, -1, 0.1, -1, -1, -1]),
@@ -255,6 +322,53 @@ def test_the_expected_gradient_over_all_groups(name, options, gradient):
     assert total == pytest.approx(gradient)
 
 
+def test_what_is_trained_on_by_hand():
+    groups = ([1, 1, 1, 0, 1, 0], [1, 1, 1, 0])  # two of each sign; three and one, as there is but one
+    advantages = method_of("reinforce_ada").advantages(batch_of(*groups))
+    expected = [1 / 3, 1 / 3, 0, -2 / 3, 0, -2 / 3, 1 / 4, 1 / 4, 1 / 4, -3 / 4]
+    assert advantages == pytest.approx(expected)
+    # median 3, deviations 0 2 6 1 1
+    expected = np.array([0, -2, 6, 1, -1]) / 1.001
+    assert method_of("mc_grpo").advantages(batch_of([3, 1, 9, 4, 2])) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("group", [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1] * 5, [0] * 5])
+def test_pass_at_k_training_is_grpo_on_all_subsets(group):
+    subsets = list(combinations(range(5), 3))
+    rewards = np.array([max(group[j] for j in subset) for subset in subsets])
+    normalized = (rewards - rewards.mean()) / (rewards.std() or 1.0)
+    expected = [np.mean([a for a, s in zip(normalized, subsets, strict=True) if j in s]) for j in range(5)]
+    advantages = method_of("passk_training", k=3).advantages(batch_of(group))
+    assert advantages == pytest.approx(expected, rel=1e-9)
+
+
+def test_dbb_remembers_and_forgets():
+    method, batch = method_of("dbb", discount=0.5), batch_of([1, 0, 0, 0])
+    method.update(batch)  # α = 1.5, β = 3.5: p̂ = .3
+    sigma = np.sqrt(0.21)
+    assert method.advantages(batch) == pytest.approx(np.array([0.7, -0.3, -0.3, -0.3]) / sigma)
+    batch = batch_of([0, 0], [1, 1])
+    method.update(batch)  # α = .75, β = 3.75: p̂ = 1/6; a new prompt: α = 2.5, β = .5
+    expected = [-1 / 6 / np.sqrt(5 / 36)] * 2 + [1 / 6 / np.sqrt(5 / 36)] * 2
+    assert method.advantages(batch) == pytest.approx(expected)
+
+
+def test_pooled_counts_the_past():
+    batch = batch_of([1, 0], [0, 0], [1], successes=np.array([2, 2, 0]), failures=np.array([2, 2, 0]))
+    # p̂ = ½, m = 4: b = 2/5 and 3/5, q = ½; b = 2/5, q = 1/3; no past
+    first, second = 0.6 / np.sqrt(0.26), 0.4 / np.sqrt(2 / 9 + 0.01)
+    assert method_of("pooled").advantages(batch) == pytest.approx([first, -first, 0, 0, 0])
+    unmuted = method_of("pooled", mute=False).advantages(batch)
+    assert unmuted == pytest.approx([first, -first, -second, -second, 0])
+
+
+def test_bbg_weighs_by_what_pass_at_k_can_gain():
+    # u = 16 · 5/20, 16 · 4·5/(19·20), 16 · 3·4·5/(18·19·20), then .017 and .001, below .01 · 5
+    batch = batch_of([0] * 4, [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1] * 4)
+    assert method_of("bbg").weights(batch) == pytest.approx([19 / 4, 1, 3 / 18, 0, 0])
+    assert method_of("bbg", k=1).weights(batch) == pytest.approx([1] * 5)
+
+
 def test_f_grpo_weighs_by_failures():
     weights = method_of("f_grpo", gamma=2.0).weights(batch_of([1, 0, 0, 0], [1, 1], [0, 0]))
     assert weights == pytest.approx([9 / 16, 0, 1])
@@ -263,19 +377,25 @@ def test_f_grpo_weighs_by_failures():
 def test_spo_compares_single_rollouts_with_the_tracked_rate():
     batch = batch_of([1], [0], [1], rates=[0.5, 0.5, 0.8])
     surprise = np.array([0.5, -0.5, 0.2])
-    expected = (surprise - 0.2 / 3) / np.std(surprise)
+    expected = (surprise - 0.2 / 3) / np.std(surprise, ddof=1)
     assert method_of("spo").advantages(batch) == pytest.approx(expected, rel=1e-3)
 
 
 def test_dapo_waits_for_groups_with_both_outcomes():
-    method, dull, both = method_of("dapo"), [1, 1], [1, 0]
-    assert not method.ready(batch_of(both, dull, dull))
-    assert not method.ready(batch_of(dull, dull, both))
-    assert method.ready(batch_of(both, dull, both))  # 1 + 1 + 2 of 3
-    assert not method.ready(batch_of(both, both, dull))  # counted from 0 again
+    def steps(method, *groups):
+        method.update(batch_of(*groups))
+        return method.ready(batch_of(*groups))
+
+    method, dull, both = method_of("dapo"), [1, 1, 1], [1, 0]
+    assert not steps(method, both, dull, dull)
+    assert method.report() == {"discarded": 6}
+    assert not steps(method, dull, dull, both)
+    assert steps(method, both, dull, both)  # 1 + 1 + 2 of 3
+    assert method.report() == {"discarded": 3}
+    assert not steps(method, both, both, dull)  # counted from 0 again
     patient = method_of("dapo", groups=1, max_batches=3)
-    assert [patient.ready(batch_of(dull)) for _ in range(4)] == [False, False, True, False]
-    assert patient.ready(batch_of(both, dull))
+    assert [steps(patient, dull) for _ in range(4)] == [False, False, True, False]
+    assert steps(patient, both)
 
 
 # All of them

@@ -10,6 +10,20 @@ from gdro.core.checks import check_int, option
 from gdro.methods.base import Batch, Method, Prompts, Run
 
 
+def spread_evenly(
+    rollouts_P: np.ndarray, left: int, most_P: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """The rollouts with `left` more, spread as evenly as whole numbers and the upper bounds allow, (P,)."""
+    rollouts_P = rollouts_P.copy()
+    while left and (open_P := np.flatnonzero(rollouts_P < most_P)).size:
+        each, one_more = divmod(left, len(open_P))
+        more = each + (rng.permutation(len(open_P)) < one_more)
+        more = np.minimum(more, (most_P - rollouts_P)[open_P])
+        rollouts_P[open_P] += more
+        left -= int(more.sum())
+    return rollouts_P
+
+
 @dataclass(eq=False)
 class Pilot(Method):
     """The same few rollouts for every prompt first; `extend` divides what is left of the step's budget.

@@ -1,0 +1,138 @@
+"""Methods out of parts: each part is that of the method it names."""
+
+import numpy as np
+import pytest
+
+from gdro import GDROController
+from gdro.methods.base import make_method
+from gdro.study.arena import Settings, arena_controller, batch_shape
+
+UIDS, RATES = np.arange(60), np.linspace(0, 1, 60)
+
+
+def played(controller, steps=5):
+    """What a controller draws, plans and answers in some steps on prompts of known pass rates."""
+    told = []
+    for step in range(steps):
+        drawn = controller.draw(UIDS, 12)
+        uids = UIDS[np.arange(12) + step if drawn is None else drawn]
+        plan = controller.plan(uids)
+        groups = np.repeat(np.arange(12), plan.rollouts)
+        rewards = np.random.default_rng(step).random(len(groups)) < RATES[uids][groups]
+        while (further := controller.extend(plan, groups, rewards)) is not None:
+            groups = np.concatenate([groups, np.repeat(np.arange(12), further)])
+            more = (
+                np.random.default_rng(99 + step).random(further.sum()) < RATES[uids][groups[len(rewards) :]]
+            )
+            rewards = np.concatenate([rewards, more])
+        batch = controller.observe(plan, groups, rewards.astype(float))
+        told.append((uids.tolist(), groups.tolist(), batch.advantages.tolist(), batch.weights.tolist()))
+    return told
+
+
+@pytest.mark.parametrize(
+    ("whole", "parts"),
+    [
+        ("grpo", "composed"),
+        ("mopps", "composed:draw=mopps"),
+        ("vip", "composed:rollouts=vip"),
+        ("dars", "composed:rollouts=dars:advantages=dars"),
+        ("f_grpo:gamma=2", "composed:weights.f_grpo.gamma=2"),
+        ("pkpo:k=4", "composed:advantages.pkpo.k=4"),
+        ("pivotal", "composed:draw=pivotal:advantages=pivotal"),
+        ("pivotal:epsilon=1", "composed:draw.pivotal.epsilon=1:advantages=pivotal"),
+        ("prompt:prompt.eta=3", "composed:weights.prompt.prompt.eta=3"),
+    ],
+)
+def test_the_parts_of_a_method_make_that_method(whole, parts):
+    both = [arena_controller(method, 4, seed=1) for method in (whole, parts)]
+    told = [played(controller) for controller in both]
+    assert told[0] == told[1]
+    again = arena_controller(parts, 4, seed=1)
+    again.load_state_dict(both[1].state_dict())
+    assert played(again) == played(both[1]) == played(both[0])
+
+
+def test_parts_of_several_methods_answer_side_by_side():
+    spelled = "composed:draw.pivotal.k=3:rollouts=knapsack:advantages.pkpo.k=4:weights=f_grpo"
+    method = arena_controller(spelled, 4, seed=0).method
+    assert [part.name for part in method.parts] == ["pivotal", "knapsack", "pkpo", "f_grpo"]
+    assert (method.draws, method.moves_rollouts, method.rounds) == (True, True, False)
+    assert (method.draw_part.k, method.advantages_part.k, method.report()["k"]) == (3, 4, 3)
+
+
+def test_an_oracle_that_draws_gets_what_it_must_know():
+    known = {"groups": dict.fromkeys(UIDS.tolist(), "a"), "rates": lambda keys: RATES[keys]}
+    for draw, option in (("oracle.k=8", "rates"), ("family_even", "groups")):
+        spelled = f"composed:draw{'.' if '.' in draw else '='}{draw}:advantages=pivotal"
+        controller = arena_controller(spelled, 4, 0, known)
+        assert getattr(controller.method.draw_part, option) is known[option]
+        played(controller)
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        *("composed:draw=pivotal", "pivotal:epsilon=1", "pivotal:k=8", "pkpo:k=4"),
+        "composed:draw=pivotal:advantages.pooled.mute=false",
+        *("composed:draw=family_even:advantages=pooled", "composed:draw.oracle.k=16:advantages=pooled"),
+        "composed:draw=pivotal:rollouts=dars:advantages=dars",
+        "composed:draw.power.a=1:draw.power.b=1:advantages=pooled",
+        "composed:draw.power.a=0:draw.power.b=4:advantages=pooled",
+        "composed:draw=pivotal:advantages=dr_grpo",
+        "composed:draw.pivotal.k=3:advantages.pkpo.k=4",
+    ],
+)
+def test_the_parts_of_the_evidence_are_spelled(spelled):
+    known = {"groups": dict.fromkeys(UIDS.tolist(), "a"), "rates": lambda keys: RATES[keys]}
+    assert len(played(arena_controller(spelled, 4, 0, known), 2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("spelled", "alone", "prompts", "mean"),
+    [
+        ("grpo", "grpo", 32, 4),
+        ("spo:prompts=128", "spo", 128, 1),
+        ("dars:prompts=48:schedule=hardness", "dars:schedule=hardness", 48, 128 / 48),
+        ("composed:draw=pivotal:prompts=16", "composed:draw=pivotal", 16, 8),
+    ],
+)
+def test_a_step_spends_the_same_on_other_numbers_of_prompts(spelled, alone, prompts, mean):
+    assert batch_shape(spelled, Settings()) == (alone, prompts, mean)
+    controller = arena_controller(alone, mean, 0)
+    assert controller.plan(np.arange(prompts)).rollouts.sum() <= 128
+
+
+@pytest.mark.parametrize("prompts", ["0", "129", "4.5", "many"])
+def test_prompts_of_a_step_must_share_its_rollouts(prompts):
+    with pytest.raises(ValueError, match=r"prompts must be an integer in \[1, 128\], got .*'grpo:prompts="):
+        batch_shape(f"grpo:prompts={prompts}", Settings())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"draw": "pkpo"}, r"Composed\(draw=…\) must name a method with draw of its own, got 'pkpo'; name"),
+        (
+            {"weights": "dars"},
+            r"Composed\(weights=…\) must name a method with weights of its own, got 'dars'",
+        ),
+        ({"advantages": "dapo"}, r"Composed\(advantages=…\) must .*, got 'dapo'; "),
+        ({"draw": {"pivotal": {}, "mopps": {}}}, r"Composed\(draw=…\) must be a method's name or .*name one"),
+        ({"draw": {"pivotal": 3}}, r"Composed\(draw=…\) must be .*, got \{'pivotal': 3\}"),
+        ({"draw": "ppo"}, r"method must be one of .*, got 'ppo'"),
+        ({"draw": {"pivotal": {"epsilon": 0}}}, r"epsilon.* must be .*, got 0"),
+    ],
+)
+def test_a_part_that_is_none_is_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        GDROController("composed", **options)
+
+
+def test_equal_parts_are_one_object():
+    one = make_method(
+        "composed", "default", {"draw": {"pivotal": {"k": 3}}, "advantages": {"pivotal": {"k": 3}}}
+    )
+    assert one.draw_part is one.advantages_part is one.weights_part
+    two = make_method("composed", "default", {"draw": {"pivotal": {"k": 3}}, "advantages": "pivotal"})
+    assert two.draw_part is not two.advantages_part
