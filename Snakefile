@@ -19,7 +19,7 @@ RUNS = config.setdefault("runs", f"runs/{profile.name}")
 RUN = RUNS + "/{variant}/seed{seed}"
 BASE_MODEL = f"{RUNS}/base/model.txt"
 BASE_RUN = f"{RUNS}/base/seed{profile.seeds[0]}/manifest.json"
-RUN_NOTEBOOK = "exec gdro notebook --log-output"  # exec: it ends when snakemake does
+RUN_NOTEBOOK = "GDRO_PARENT=$PPID exec gdro notebook --log-output"  # so that it ends when snakemake does
 
 
 def settings(variant, evaluated):
@@ -60,7 +60,7 @@ rule base:
     log:
         RUNS + "/logs/base.log",
     shell:
-        "exec gdro base {config[profile]:q} > {output:q} 2> {log:q}"
+        "GDRO_PARENT=$PPID exec gdro base {config[profile]:q} > {output:q} 2> {log:q}"
 
 
 rule train:
@@ -99,5 +99,5 @@ rule evaluate:
     log:
         RUNS + "/logs/evaluate-{variant}-seed{seed}.log",
     shell:
-        "exec gdro evaluate {config[profile]:q} {wildcards.variant:q} --seed {wildcards.seed}"
+        "GDRO_PARENT=$PPID exec gdro evaluate {config[profile]:q} {wildcards.variant:q} --seed {wildcards.seed}"
         " --folder {config[runs]:q}/{wildcards.variant:q}/seed{wildcards.seed} > {log:q} 2>&1"

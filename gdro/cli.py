@@ -72,14 +72,24 @@ def base_command(profile: str, cache_dir: str) -> None:
 
     Example: gdro base tiny
     """
+    _start_job()
     from gdro.study import experiment
     from gdro.study.profiles import load_profile
 
-    experiment.start_job()
     chosen = load_profile(profile)
     for variant in chosen.variants:
         experiment.training_arguments(chosen, variant, 0, "unused", (1, 1))
     click.echo(experiment.make_base(chosen, cache_dir, progress=True))
+
+
+def _start_job() -> None:
+    """First of all, since importing takes seconds: a job whose parent has died ends."""
+    from gdro.training.lifetime import end_with_parent
+
+    end_with_parent()
+    from gdro.study import experiment
+
+    experiment.start_job()
 
 
 def _run_of(profile: str, variant: str, seed: int, folder: Path | None, cache_dir: str) -> tuple:
@@ -101,9 +111,9 @@ def train_command(**given: Any) -> None:
 
     Example: gdro train tiny pivotal --seed 1
     """
+    _start_job()
     from gdro.study import experiment
 
-    experiment.start_job()
     run = _run_of(**given)
     record = experiment.train_variant(*run)
     click.echo(f"{len(record)} batches; model and record: {run[3]}/")
@@ -120,9 +130,9 @@ def evaluate_command(**given: Any) -> None:
 
     Example: gdro evaluate tiny pivotal --seed 1
     """
+    _start_job()
     from gdro.study import experiment
 
-    experiment.start_job()
     run = _run_of(**given)
     rows = experiment.evaluate_variant(*run)
     accuracy = sum(row["successes"] / row["trials"] for row in rows) / len(rows)
@@ -137,9 +147,9 @@ def evaluate_command(**given: Any) -> None:
 @CACHE_DIR
 def work_command(**given: Any) -> None:
     """Train in one of the processes that a launcher started."""
+    _start_job()
     from gdro.study import experiment
 
-    experiment.start_job()
     experiment.Training(*_run_of(**given)).run()
 
 
@@ -158,15 +168,16 @@ def notebook_command(notebook: str, output: str, **options: Any) -> None:
 
     Example: gdro notebook notebooks/05_grpo_training.ipynb out.ipynb -p profile tiny -p method pivotal
     """
+    from gdro.training.lifetime import end_with_parent
+
+    end_with_parent()
     import logging
 
     from gdro.study.notebooks import run_notebook
-    from gdro.training.lifetime import end_with_parent
 
     logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of what is refused here or is fine
     for number in (signal.SIGTERM, signal.SIGHUP):  # so that kernel and manifest are cleaned up
         signal.signal(number, lambda signum, frame: sys.exit(128 + signum))
-    end_with_parent()
     run_notebook(notebook, output, **options)
 
 

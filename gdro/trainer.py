@@ -96,6 +96,7 @@ class GDROTrainer(GRPOTrainer):
     """
 
     args: GDROConfig
+    run_identity = ""  # where set, checkpoints of another run are refused
     _logs: dict[str, Any]
     _tag_names = ["trl", "grpo", "gdro"]  # noqa: RUF012 (TRL's own attribute)
 
@@ -127,7 +128,7 @@ class GDROTrainer(GRPOTrainer):
         self._clock = time.perf_counter()
         chosen: list[Path | None] = [None]
         if resume_from_checkpoint and self.accelerator.is_main_process:
-            chosen = [last_whole(self.args.output_dir, resume_from_checkpoint)]
+            chosen = [last_whole(self.args.output_dir, resume_from_checkpoint, self.run_identity)]
         [checkpoint] = broadcast_object_list(chosen)
         if checkpoint is not None and step_of(checkpoint) == self.args.max_steps:
             self._load_from_checkpoint(str(checkpoint))  # killed after the last step
@@ -280,7 +281,7 @@ class GDROTrainer(GRPOTrainer):
                 "seconds": self.seconds,
             }
             save_state(folder / STATE_FILE, state)
-            write_ledger(folder)
+            write_ledger(folder, self.run_identity)
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)

@@ -4,7 +4,6 @@ The Snakefile says what the jobs are and snakemake runs them; what it prints goe
 folder of the runs, and what a job prints to a log beside it.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -16,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gdro.study.profiles import load_profile, repository
-from gdro.training.lifetime import end_with_parent
+from gdro.study.profiles import Profile, load_profile, repository
+from gdro.training.lifetime import end_with_parent, only_process_in
 
 # "step 8/150, 40 s left" of a training, "8/150 [00:02<00:40" of tqdm
 PROGRESS = re.compile(r"(\d+)/(\d+)(?:, (\d+ s) left| \[[\d:]+<([\d:]+))")
@@ -82,7 +81,7 @@ def show_progress(events: Path, process: subprocess.Popen) -> None:
         time.sleep(0.5)
 
 
-def run_profile(name: str, cores: int, runs: str | None, further: Sequence[str] = ()) -> int:
+def run_profile(name: str, cores: int, runs: str | None = None, further: Sequence[str] = ()) -> int:
     """Run the jobs of a profile that are missing, print the table and where the figures are.
 
     Args:
@@ -99,14 +98,13 @@ def run_profile(name: str, cores: int, runs: str | None, further: Sequence[str] 
     """
     profile = load_profile(name)
     runs = runs or f"runs/{profile.name}"
+    with only_process_in(Path(runs) / "logs"):  # the lock ends with this process, unlike snakemake's own
+        return _run_jobs(profile, name, cores, runs, further)
+
+
+def _run_jobs(profile: Profile, name: str, cores: int, runs: str, further: Sequence[str]) -> int:
     logs = Path(runs) / "logs"
     events, log = logs / "events.jsonl", logs / "snakemake.log"
-    logs.mkdir(parents=True, exist_ok=True)
-    lock = (logs / ".lock").open("w")  # ends with this process, unlike snakemake's own
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ValueError(f"another process runs the jobs of {runs}; wait for it, or end it") from error
     events.unlink(missing_ok=True)
     command = [sys.executable, "-m", "snakemake", "--cores", str(cores), "--rerun-incomplete", "--nolock"]
     command += ["--logger", "gdro", "--logger-gdro-events", str(events)]

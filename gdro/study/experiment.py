@@ -13,7 +13,6 @@ A killed training resumes from its last whole checkpoint. Heavy packages are imp
 Unsloth must come before TRL and transformers.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -23,8 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -40,9 +38,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from gdro.study.profiles import BASE, Profile, repository
 from gdro.study.records import read_manifest, read_table, write_manifest, write_table
 from gdro.tasks import Split, draw_chain, load_split
+from gdro.training.checkpoints import difference, file_hash, files_in
 from gdro.training.files import replace_text
-from gdro.training.lifetime import end_with_parent
+from gdro.training.lifetime import only_process_in
 from gdro.training.models import import_unsloth, load_model, merged_model, tiny_base
+from gdro.training.resumable import check_resumable
 
 CACHE = ".cache/bases"
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -86,7 +86,7 @@ def train_variant(
         RuntimeError: where launched processes fail, or the record is not that of the profile's budget.
     """
     machine = profile.launch.machine
-    with only_training_in(Path(folder), machine):
+    with only_process_in(Path(folder), f".lock{machine or ''}"):
         training = Training(profile, variant, seed, Path(folder), cache_dir)
         if not training.done:
             (training.launch if training.launched else training.run)()
@@ -138,7 +138,9 @@ def training_arguments(
             if name in ours:
                 raise ValueError(f"{name} follows from the rest of the profile; leave it out")
             # TRL's parser checks no types: a text for a number would fail late, or not at all
-            TypeAdapter(types.get(name, Any), config=STRICT).validate_python(value)
+            if name in types:
+                TypeAdapter(types[name], config=STRICT).validate_python(value)
+            check_resumable(name, value)
         args = HfArgumentParser(GDROConfig).parse_dict(defaults | given | ours)[0]
         args._n_gpu = min(args.n_gpu, 1)  # as transformers does itself where one process has one GPU
         check_training(args, profile.controller_of(variant))
@@ -185,8 +187,12 @@ class Training:
 
     @property
     def done(self) -> bool:
-        """Whether the folder holds this very training, whole."""
-        return _training(self.folder).get("identity") == self._identity
+        """Whether the folder holds this very training; ValueError if a file of it was altered afterwards."""
+        training = _training(self.folder)
+        if training.get("identity") != self._identity:
+            return False
+        _check_files(self.folder, training)
+        return True
 
     def arguments(self) -> Any:
         """The profile's `train:` block, as a GDROConfig."""
@@ -217,6 +223,7 @@ class Training:
             callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}"), *callbacks],
         )
         trainer.remove_callback(PrinterCallback)  # prints numbers that the record has
+        trainer.run_identity = self._identity
         return trainer
 
     def run(self, callbacks: Sequence[Any] = ()) -> None:
@@ -261,6 +268,7 @@ class Training:
                 if "eval_reward" in row
             ],
             "train_data": self.data.report() | {"outcomes": totals},
+            "files": {"model": files_in(model), "record": file_hash(self.folder / "record.jsonl")},
         }
         replace_text(self.folder / "training.json", json.dumps(report | _machine()))
         for checkpoints in self.folder.glob("checkpoints-*"):
@@ -280,16 +288,8 @@ class Training:
             if unset := [f"{name}: {value}" for name, value in launch.options.items() if "$" in value]:
                 raise ValueError(f"launch has variables that are not set: {unset}; set them on each machine")
             launcher += [f"--{name}={value}" for name, value in launch.options.items()]
-        work = [
-            "-m",
-            "gdro.study.experiment",
-            "work",
-            self._profile_file,
-            self.variant,
-            self.seed,
-            self.folder,
-        ]
-        work += ["--cache-dir", self.cache_dir]
+        work = ["-m", "gdro", "work", self._profile_file, self.variant, "--seed", self.seed]
+        work += ["--folder", self.folder, "--cache-dir", self.cache_dir]
         return [sys.executable, "-m", *map(str, launcher + work)]
 
     def launch(self) -> None:
@@ -327,16 +327,14 @@ def _training(folder: Path) -> dict[str, Any]:
     return read_manifest(path) if path.is_file() else {}
 
 
-@contextmanager
-def only_training_in(folder: Path, machine: int = 0) -> Iterator[None]:
-    """Refuse a machine's second training in a folder. The lock ends with the process, however that ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f".lock{machine or ''}").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(f"another process trains in {folder}; wait for it, or end it") from error
-        yield
+def _check_files(folder: Path, training: Mapping[str, Any]) -> None:
+    """Refuse (ValueError) a model or a record that is not as the training left it."""
+    model, record = training["files"]["model"], training["files"]["record"]
+    fault = difference(folder / "model", model)
+    if fault is None and file_hash(folder / "record.jsonl") != record:
+        fault = f"{folder / 'record.jsonl'} is not as it was written"
+    if fault is not None:
+        raise ValueError(f"{fault}; put it back, or delete {folder} to train again")
 
 
 def evaluate_variant(
@@ -350,6 +348,8 @@ def evaluate_variant(
     if variant != BASE and trained.get("settings") != profile.settings_of(variant, evaluated=False):
         name = profile.name
         raise ValueError(f"{folder} holds no training with the settings of profile {name!r}; train first")
+    if trained:
+        _check_files(folder, trained)
     source, tokenizer, data = _start(profile, variant, cache_dir, held_out=True)
     began, model = time.perf_counter(), source if variant == BASE else str(folder / "model")
     with tempfile.TemporaryDirectory() as merged:
@@ -362,6 +362,7 @@ def evaluate_variant(
     whole = {"steps": 0, "rollouts": 0, "tokens": 0, "processes": 1, "peak_memory_gib": None} | _machine()
     whole |= trained | {"profile": profile.name, "variant": variant, "seed": seed, "settings": settings}
     whole |= {"seconds": trained.get("seconds", {}) | seconds, "held_out_data": data.report()}
+    whole["files"] = trained.get("files", {}) | {"evaluation": file_hash(folder / "evaluation.jsonl")}
     write_manifest(folder / "manifest.json", whole)
     return evaluation
 
@@ -372,8 +373,7 @@ def _machine() -> dict[str, Any]:
 
 
 def start_job() -> None:
-    """What a process that trains or evaluates needs first: few threads, an end with its parent."""
-    end_with_parent()
+    """What a process that trains or evaluates needs first: few threads, an end on SIGTERM."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that launched processes are ended too
     # so that torch.load restores to "cpu:1", where transformers sends a second process's optimizer

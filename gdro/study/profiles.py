@@ -20,7 +20,7 @@ from gdro.training.models import check_choice_of_model
 
 BASE = "base"
 RESERVED = {BASE, "results", "figures", "logs"}  # folders of a profile's runs
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$")]  # becomes a folder, reaches a shell
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]  # becomes a folder, reaches a shell
 Positive = Annotated[float, Field(gt=0)]
 Part = Annotated[float, Field(gt=0, le=1)]
 
@@ -180,7 +180,7 @@ class Profile(Strict):
     gpus: NotNegative = 0
     hours: Positive = 1.0
     variants: dict[Name, Variant] = Field(min_length=1)
-    seeds: list[NotNegative] = Field(min_length=1)
+    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(min_length=1)  # as numpy and torch take them
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -217,7 +217,7 @@ class Profile(Strict):
             if file is not None and not (repository() / file).is_file():
                 raise ValueError(f"{name} is {file!r}, which is no file")
         if self.methods_from is not None:
-            runpy.run_path(str(repository() / self.methods_from))
+            register_from(repository() / self.methods_from)
         for name in self.variants:
             try:
                 self._check_variant(name)
@@ -317,6 +317,14 @@ def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict
             taken[block] = taken[block] | changes if inner else changes
         fields = taken
     return path, fields
+
+
+def register_from(file: str | Path) -> None:
+    """Run a Python file that registers methods; ValueError if it calls exit."""
+    try:
+        runpy.run_path(str(file))
+    except SystemExit as error:
+        raise ValueError(f"{file} calls exit({error.code}); let it register methods and end") from error
 
 
 def repository() -> Path:

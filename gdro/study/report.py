@@ -16,6 +16,7 @@ from gdro.study.figures import paper_figures, runs_of
 from gdro.study.profiles import BASE, Profile, run_folder
 from gdro.study.records import read_manifest, read_table
 from gdro.study.style import save, use_style
+from gdro.training.checkpoints import file_hash
 from gdro.training.files import replace_text
 
 FEWEST_IN_A_BIN = 10  # a bin with fewer held-out prompts is not called the worst
@@ -37,6 +38,10 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
         run["manifest"] = read_manifest(folder / "manifest.json")
         run["record"] = [] if variant == BASE else read_table(folder / "record.jsonl")
         run["evaluation"] = sorted(read_table(folder / "evaluation.jsonl"), key=lambda row: row["uid"])
+        files = run["manifest"].get("files", {})
+        for name, kind in {"record.jsonl": "record", "evaluation.jsonl": "evaluation"}.items():
+            if kind in files and file_hash(folder / name) != files[kind]:
+                raise ValueError(f"{folder / name} is not as it was written; put it back, or run it again")
         spent = sum(row["rollouts_spent"] for row in run["record"])
         wanted = 0 if variant == BASE else profile.train_of(variant).budget
         if run["manifest"].get("settings") != profile.settings_of(variant) or spent != wanted:

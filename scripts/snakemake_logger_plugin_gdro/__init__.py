@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, field
 from logging import LogRecord
 from pathlib import Path
+from typing import Optional
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
@@ -14,7 +15,7 @@ from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 class LogHandlerSettings(LogHandlerSettingsBase):
     """The option --logger-gdro-events of snakemake."""
 
-    events: Path | None = field(default=None, metadata={"help": "File to write to", "required": True})
+    events: Optional[Path] = field(default=None, metadata={"help": "File to write to", "required": True})  # noqa: UP045 -- snakemake calls the type
 
 
 class LogHandler(LogHandlerBase):

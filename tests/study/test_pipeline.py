@@ -177,9 +177,9 @@ def test_whoever_is_killed_takes_the_training_with_it_and_the_same_command_resum
 def test_two_runs_in_one_folder_are_refused(tmp_path):
     (tmp_path / "logs").mkdir()
     with (tmp_path / "logs" / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.lockf(lock, fcntl.LOCK_EX)
         code, printed = run(*RUN, "smoke", "--runs", tmp_path)
-    assert (code, "another process runs the jobs of" in printed) == (2, True)
+    assert (code, "another process works in" in printed) == (2, True)
 
 
 @pytest.mark.parametrize(
