@@ -17,9 +17,9 @@ successes in k + 2 tries). That is not pass@k: it asks for a success that can be
 prompts that are solved once in a hundred tries.
 
 **k follows progress.** A large k seeks hard prompts. That pays where hard prompts are being learned, and
-wastes rollouts where they are not, for instance where a rare success is a lucky guess. How many groups hold a
-success cannot tell the two apart. Whether hard prompts do better than their own past says can. Over prompts
-seen before whose posterior mean p̂ is below ½, with h hits in n rollouts,
+wastes rollouts where they are not, for instance where a rare success is a guess among few answers. How many
+groups hold a success does not separate the two. Whether hard prompts do better than their own past says does.
+Over prompts seen before whose posterior mean p̂ is below ½, with h hits in n rollouts,
 
     progress r = Σ (h − n p̂) / Σ n p̂,    k = 3 + 6 r, held to 3 … 12,
 

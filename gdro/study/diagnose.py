@@ -61,6 +61,6 @@ def diagnosis(record: Record, rollouts: int, k: int = 5) -> str:
     ]
     for name, rows in (("first", record[:quarter]), ("last", record[-quarter:])):
         tried, correct = (sum(row[f"first_{what}"] for row in rows) for what in ("rollouts", "correct"))
-        told = f"{correct / tried:.2f} of {tried} rollouts" if tried else "none"
-        lines.append(f"Success on first visits in the {name} quarter: {told}.")
+        share = f"{correct / tried:.2f} of {tried} rollouts" if tried else "none"
+        lines.append(f"Success on first visits in the {name} quarter: {share}.")
     return "\n\n".join(lines) + "\n"

@@ -124,7 +124,7 @@ def test_k_follows_how_much_more_often_hard_prompts_succeed_than_before():
 
 
 @pytest.mark.parametrize(("gain", "low", "high"), [(0.0, 3, 4), (0.15, 7, 12)])
-def test_k_stays_low_where_hard_prompts_succeed_by_chance_and_rises_where_they_learn(gain, low, high):
+def test_k_stays_low_where_hard_prompts_are_guessed_and_rises_where_they_are_learned(gain, low, high):
     rates, rng = np.full(60, 0.1), np.random.default_rng(0)
     controller, ks = GDROController("pivotal", seed=0), []
     for _ in range(24):

@@ -33,11 +33,11 @@ def test_rates_progress_and_signal_by_hand():
     wanted = [np.dot([0.375, 0.625], both), value @ both / value.sum()]
     assert diagnose.signal_shares(rates, 2, 3) == pytest.approx(wanted)
     text = diagnose.diagnosis(RECORD, 2)
-    assert all(told in text for told in ("1.50 times", "0.25 of 8", "0.75 of 4"))
+    assert all(part in text for part in ("1.50 times", "0.25 of 8", "0.75 of 4"))
 
 
 @pytest.mark.parametrize(("gain", "low", "high"), [(0.0, -0.5, 0.1), (0.1, 0.5, 3.0)])
-def test_progress_tells_learning_from_luck(gain, low, high):
+def test_progress_separates_learning_from_guessing(gain, low, high):
     rates, rng, record = np.full(64, 0.1), np.random.default_rng(0), []
     controller = GDROController("grpo", seed=0)
     for step in range(24):
