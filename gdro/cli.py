@@ -77,6 +77,7 @@ def base_command(profile: str, cache_dir: str) -> None:
     from gdro.study.profiles import load_profile
 
     chosen = load_profile(profile)
+    experiment.check_installed(chosen)
     for variant in chosen.variants:
         experiment.training_arguments(chosen, variant, 0, "unused", (1, 1))
     click.echo(experiment.make_base(chosen, cache_dir, progress=True))

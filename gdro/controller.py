@@ -12,7 +12,7 @@ Axes: P prompts of a plan, K those of them that came back, R rollouts, B bins, D
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -286,7 +286,8 @@ class GDROController(Saved):
                 if (kinds := self.method.kinds()) != self._kinds:
                     raise ValueError(
                         f"the state of method {self.name!r} must stay as `start` made it, {self._kinds}, "
-                        f"got {kinds}; start with the type, dtype and shape that it will have"
+                        f"got {kinds}; start with the type, dtype and shape that it will have, and name "
+                        "arrays with a row for each prompt in `by_prompt`"
                     )
             weighted_R, weights_P = np.empty(size), np.ones(len(plan))
             weighted_R[back.order_R] = advantages_R * weights_K[batch.group_ids_R]
@@ -334,7 +335,7 @@ class GDROController(Saved):
     def _all_or_nothing(self, batch: Batch | None = None) -> AbstractContextManager[None]:
         """Restores the method, the known uids, and a batch's bins and memo, if the block raises an error."""
         table = vars(self.bins.table)  # of which `add` replaces the arrays, and changes none
-        undos = [self.method.undo(), partial(table.update, dict(table))]
+        undos: list[Callable] = [self.method.undo(), partial(table.update, dict(table))]
         if batch is not None:
             undos.append(self.bins.undo(batch.rows_P))
             undos += [batch.memo.clear, partial(batch.memo.update, dict(batch.memo))]

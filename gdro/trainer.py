@@ -31,6 +31,7 @@ from gdro.methods.base import group_advantages
 from gdro.training.checkpoints import last_whole, step_of, write_ledger
 from gdro.training.files import load_state, save_state
 from gdro.training.savings import FetchedOnce, trimmed
+from gdro.training.unsloth import OnUnsloth
 
 STATE_FILE = "gdro_state.json"
 
@@ -54,7 +55,7 @@ class GDROConfig(GRPOConfig):
         trim_batches: leave rollouts whose advantage is 0 out of forward and backward (where beta is 0), and
             cut micro-batches to their longest texts: the same gradient, to rounding, for less work. TRL's
             logs of entropy and clipping are then those of the rollouts left. Default: on, except for method
-            "grpo", which stays TRL's bit for bit. Unsloth's own loss does not take part, nor do images.
+            "grpo", which stays TRL's bit for bit. With Unsloth only rows are left out; images have no part.
         advantage_clip: bound on |A| before weighting, by default none; 5 in preset "paper" (inf: none).
     """
 
@@ -82,7 +83,7 @@ class GDROConfig(GRPOConfig):
             self.advantage_clip = 5.0
 
 
-class GDROTrainer(GRPOTrainer):
+class GDROTrainer(OnUnsloth, GRPOTrainer):
     """GRPOTrainer whose prompts, rollouts and advantages come from a GDROController.
 
     Takes the arguments of GRPOTrainer, with a GDROConfig; refuses (ValueError), before the model is touched,

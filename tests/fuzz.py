@@ -8,6 +8,8 @@ controller  plan, observe, draw and extend in random order, with random settings
             budget and the bounds, finite numbers, no dependence on batch order, a restored run bit-equal, bad
             input refused by a ValueError that changes nothing.
 answers     hostile completions and gold answers for the math reward: 0 or 1, no exception.
+verdicts    right answers spelled otherwise (spaces, a full stop, sizes, a set in another order, an equal
+            fraction) stay right; with one digit changed they are wrong. 200 cases each.
 training    a training killed with SIGKILL at random moments, its checkpoints then damaged at random, and
             resumed: the same weights and record as undisturbed.
 arena       an arena killed at a random moment and started again: the same scores.
@@ -16,6 +18,7 @@ arena       an arena killed at a random moment and started again: the same score
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -251,6 +254,58 @@ def answers(seed: int) -> str:
     return "held"
 
 
+def shapes(rng: np.random.Generator) -> tuple[str, str]:
+    """A random answer key, and another spelling of it by the rules of its shape."""
+    a, b, c, k = (int(n) for n in rng.choice(np.arange(2, 98), 4, replace=False))
+    found = {
+        "number": (f"{a}{b}", f"{a}{b}.0"),
+        "thousands": (f"{a}{b + 900}", f"{a},{b + 900}"),
+        "fraction": (rf"\frac{{{a}}}{{{b}}}", rf"\frac{{{k * a}}}{{{k * b}}}"),
+        "set": (rf"\{{{a}, {b}, {c}\}}", rf"\{{{c}, {a}, {b}\}}"),
+        "list": (f"{a}, -{b}", f"-{b}, {a}"),
+        "interval": (f"[{a}, {a + b})", rf"{a} \le x < {a + b}"),
+        "pair": (f"({a}, -{b})", f"( {a},-{b} )"),
+        "surd": (rf"{a}+{b}\sqrt{{{c}}}", rf"\sqrt{{{c}}}\cdot {b}+{a}"),
+        "line": (f"y={a}x+{b}", f"{a}x - y + {b} = 0"),
+        "product": (f"(x-{a})(x+{b})", f"x^2+{b}x-{a}x-{a * b}"),
+        "money": (rf"\${a}.{b + 2:02}", rf"{a}.{b + 2:02} \text{{ dollars}}"),
+    }
+    return found[str(rng.choice(list(found)))]
+
+
+def decorate(rng: np.random.Generator, text: str) -> str:
+    """The same answer, typeset otherwise."""
+    for change in rng.permutation(6)[: rng.integers(1, 4)]:
+        if change == 0:
+            text = f"  {text} "
+        elif change == 1:
+            text = text.rstrip(". ") + "."
+        elif change == 2:
+            text = rf"\displaystyle {text}"
+        elif change == 3 and "left" not in text:
+            text = re.sub(r"(\\\{|[(\[])", r"\\left\1", re.sub(r"(\\\}|[)\]])", r"\\right\1", text))
+        elif change == 4:
+            text = text.replace(r"\frac", r"\dfrac").replace(", ", r",\;")
+        elif change == 5 and "$" not in text:
+            text = f"${text}$"
+    return text
+
+
+def verdicts(seed: int) -> str:
+    """Spellings of a right answer stay right, and one digit changed makes it wrong."""
+    rng, cases = np.random.default_rng(seed), []
+    for _ in range(100):
+        gold, other = shapes(rng)
+        right = decorate(rng, gold if rng.random() < 0.5 else other)
+        place = rng.choice([match.start() for match in re.finditer(r"\d", gold)])
+        wrong = gold[:place] + str((int(gold[place]) + rng.integers(1, 10)) % 10) + gold[place + 1 :]
+        cases += [(gold, right, 1.0), (gold, decorate(rng, wrong), 0.0)]
+    rewards = math_reward()([rf"\boxed{{{answer}}}" for _, answer, _ in cases], [gold for gold, *_ in cases])
+    missed = [case for case, reward in zip(cases, rewards, strict=True) if reward != case[2]]
+    assert not missed, missed
+    return "held"
+
+
 # ---- training and arena -----------------------------------------------------------------------
 
 PROFILE = {
@@ -383,6 +438,7 @@ def arena(seed: int) -> str:
 KINDS: dict[str, tuple[Callable[[int], str], int]] = {
     "controller": (controller, 100_000),
     "answers": (answers, 300),
+    "verdicts": (verdicts, 50),
     "training": (training, 20),
     "arena": (arena, 2),
 }

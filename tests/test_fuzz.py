@@ -14,3 +14,8 @@ def test_random_sequences_of_a_controllers_operations(first):
 @pytest.mark.slow
 def test_hostile_answers():
     assert {fuzz.answers(seed) for seed in range(12)} == {"held", "gold refused"}
+
+
+@pytest.mark.slow
+def test_verdicts_by_rules():
+    assert {fuzz.verdicts(seed) for seed in range(2)} == {"held"}

@@ -1,11 +1,11 @@
 """Small real trainings on the trainer that Unsloth makes; a process of its own.
 
-python tests/unsloth_run.py BASE_DIR OUTPUT_DIR     # writes OUTPUT_DIR/stock, grpo and both
+python tests/unsloth_run.py BASE_DIR OUTPUT_DIR     # writes OUTPUT_DIR/report.json and weights
 
-"stock" is Unsloth's GRPOTrainer itself; the others are GDROTrainer with that method. It needs unsloth and
-no GPU. Real are Unsloth's patches of TRL, the trainer class that it writes and installs, and its way to
-advantages, loss and step. Unsloth's own model classes need a GPU: the model is transformers', given the
-two switches that the trainer asks of a model.
+It needs unsloth and no GPU. Real are Unsloth's patches of TRL (the trainer class that it writes and
+installs, its VLLMGeneration), its way to advantages, loss and step, and PEFT. Unsloth's own model classes
+need a GPU: the model is transformers', with the two switches that the trainer asks of a model.
+`StandInEngine` is no vLLM: it samples by transformers, from the shared base and the adapter it is handed.
 """
 
 import os
@@ -13,51 +13,312 @@ import sys
 
 os.environ["UNSLOTH_ALLOW_CPU"] = "1"
 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling its loss takes minutes on a CPU
+os.environ["UNSLOTH_MIXED_PRECISION"] = "bfloat16"  # in its words: compute in the weights' own precision
 
-from gdro.training.models import import_unsloth
+from gdro.training.unsloth import import_unsloth, rows_with_signal
 
 import_unsloth()
 # without a GPU, unsloth leaves TRL alone unless asked
 from unsloth import FastLanguageModel
-from unsloth.models.rl import _patch_trl_rl_trainers
+from unsloth.models.rl import _patch_trl_rl_trainers, patch_trl_vllm_generation
 
 _patch_trl_rl_trainers("grpo_trainer")
+patch_trl_vllm_generation()
 
 import inspect
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import peft
 import tiny_run
 import torch
 import trl
 from safetensors.torch import save_file
+from trl.generation import vllm_generation
 
+import gdro.training.unsloth
 from gdro.trainer import GDROConfig, GDROTrainer
+from gdro.training.models import merged_model
+
+LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "sapo", "vespo")
+BINS = {"bins": {"k": 1}}  # bins on pass@1 tell this poor model's prompts apart
 
 
-def main(method, base, output):
-    shared = {"max_steps": 9, "learning_rate": 2e-4, "lr_scheduler_type": "constant"}
-    shared["gdro_options"] = {"bins": {"k": 1}}  # bins on pass@1 tell this poor model's prompts apart
-    shared["gdro_method"] = "grpo" if method == "stock" else method
-    args = tiny_run.arguments(GDROConfig, output, **shared)
-    trainer = tiny_run.make_trainer(trl.GRPOTrainer if method == "stock" else GDROTrainer, args, base)
-    trainer.model.for_training = lambda use_gradient_checkpointing=False: trainer.model.train()
-    trainer.model.for_inference = lambda: trainer.model.eval()
+def make(trainer_class, base, output, **changes):
+    shared = {"max_steps": 9, "learning_rate": 2e-4, "lr_scheduler_type": "constant", "gdro_options": BINS}
+    trainer = tiny_run.make_trainer(
+        trainer_class, tiny_run.arguments(GDROConfig, output, **shared | changes), base
+    )
+    add_switches(trainer.model)
+    return trainer
+
+
+def add_switches(model):
+    model.for_training = lambda use_gradient_checkpointing=False: model.train()
+    model.for_inference = lambda: model.eval()
+
+
+def weights_of(trainer):
+    return {name: weight.detach().clone().contiguous() for name, weight in trainer.model.named_parameters()}
+
+
+def three_trainings(base, folder):
+    """Unsloth's own trainer ("stock"), and GDROTrainer with two methods."""
+    reports = {}
+    for name in ("stock", "grpo", "both"):
+        kind, method = (trl.GRPOTrainer, "grpo") if name == "stock" else (GDROTrainer, name)
+        pinned = {"unsloth_grpo_mini_batch": 1} if name == "stock" else {}  # as ours is
+        trainer = make(kind, base, folder / name, gdro_method=method, **pinned)
+        trainer.train()
+        save_file(weights_of(trainer), folder / f"{name}.safetensors")
+        reports[name] = {
+            "classes": [base.__name__ for base in type(trainer).__mro__],
+            "record": getattr(trainer, "record", []),
+            "losses": [row["loss"] for row in trainer.state.log_history if "loss" in row],
+        }
+    return reports
+
+
+class Watched(GDROTrainer):
+    """Keeps the inputs of each loss."""
+
+    seen: tuple = ()
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        kept = {name: value.clone() if torch.is_tensor(value) else value for name, value in inputs.items()}
+        self.seen = (*self.seen, kept)
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+
+def gradients_of_every_loss(base, folder):
+    """loss → how far the gradient on rows with a signal is from that on all; and what a factor does to it."""
+
+    def gradient(inputs, trim, factor=1.0):
+        trainer.args.trim_batches = trim
+        trainer.model.train()  # as it no longer is after a training
+        trainer.model.zero_grad()
+        (factor * trainer.compute_loss(trainer.model, dict(inputs))).backward()
+        grads = [weight.grad for weight in trainer.model.parameters() if weight.grad is not None]
+        return torch.cat([grad.flatten() for grad in grads])
+
+    def counted(inputs, loss_type):
+        kept = rows_with_signal(inputs, loss_type)
+        rows.append(len(kept["advantages"]))
+        return kept
+
+    gdro.training.unsloth.rows_with_signal = counted
+    found, rows = {}, []
+    for loss in LOSSES:
+        options = {"loss_type": loss, "max_steps": 2, "per_device_train_batch_size": 16}
+        options |= {"gradient_accumulation_steps": 2, "gdro_method": "both", "num_iterations": 2}
+        trainer = make(Watched, base, folder / f"loss-{loss}", **options)
+        trainer.train()
+        inputs = trainer.seen[0]  # the weights have moved since: no ratio is one
+        inputs["advantages"][::3] = 0
+        rows, nothing = [], inputs | {"advantages": torch.zeros(16)}
+        whole, trimmed = gradient(inputs, trim=False), gradient(inputs, trim=True)
+        found[loss] = {
+            "difference": float((trimmed - whole).norm() / whole.norm()),
+            "of_a_halved_loss": float((gradient(inputs, True, factor=0.5) - trimmed).norm()),
+            "without_a_signal": float(gradient(nothing, trim=True).norm()),
+            "rows": list(rows),  # of the three losses on rows with a signal
+        }
+    gdro.training.unsloth.rows_with_signal = rows_with_signal
+    return found
+
+
+def resumed(base, folder):
+    """Largest difference of weights between a training and one that was stopped and resumed; and records."""
+    options = {"gdro_method": "both", "max_steps": 6, "save_strategy": "steps", "save_steps": 3}
+    whole = make(GDROTrainer, base, folder / "whole", **options)
+    whole.train()
+    (folder / "stopped").mkdir()  # with the first checkpoint alone, as a killed training leaves it
+    (folder / "whole" / "checkpoint-3").rename(folder / "stopped" / "checkpoint-3")
+    second = make(GDROTrainer, base, folder / "stopped", **options)
+    second.train(resume_from_checkpoint=True)
+    pairs = zip(weights_of(whole).values(), weights_of(second).values(), strict=True)
+    same = json.dumps(whole.record, default=str) == json.dumps(second.record, default=str)
+    return {"difference": max(float((a - b).abs().max()) for a, b in pairs), "same_record": same}
+
+
+class StandInEngine:
+    """A stand-in for Unsloth's vLLM engine: samples by transformers from the base and the given adapter."""
+
+    shared_weights = True
+    config = SimpleNamespace(model_config=SimpleNamespace(enable_sleep_mode=False))
+    llm_engine = SimpleNamespace(vllm_config=config)
+
+    def __init__(self, model, tokenizer):
+        self.model, self.end, self.calls = model, tokenizer.eos_token_id, []
+        self.pad = tokenizer.pad_token_id
+
+    def generate(self, prompts, sampling_params, use_tqdm, lora_request=None):
+        ids_R = [row["prompt_token_ids"] for row in prompts]
+        adapter = {} if lora_request is None else lora_request.tensors
+        self.calls.append({"prompts": ids_R, "adapter": adapter, "n": sampling_params["n"]})
+        names = dict(self.model.named_parameters())
+        zeros = {name: torch.zeros_like(weight) for name, weight in names.items() if "lora_B" in name}
+        ids_RT = torch.tensor(ids_R)  # the tiny task's prompts are equally long
+        logps_RT = torch.zeros(len(ids_R), 0)
+        with torch.no_grad():
+            for _ in range(sampling_params["max_tokens"]):
+                call = {"input_ids": ids_RT}
+                logits = torch.func.functional_call(self.model, adapter or zeros, (), call).logits[:, -1]
+                probabilities = logits.softmax(-1)
+                probabilities[:, self.pad] = 0  # which Unsloth would take for the end of a row
+                chosen = torch.multinomial(probabilities, 1)
+                logps_RT = torch.cat([logps_RT, logits.log_softmax(-1).gather(1, chosen)], 1)
+                ids_RT = torch.cat([ids_RT, chosen], 1)
+        outputs = []
+        for ids, row, logps in zip(ids_R, ids_RT.tolist(), logps_RT.tolist(), strict=True):
+            tokens = row[len(ids) :]
+            tokens = tokens[: tokens.index(self.end) + 1] if self.end in tokens else tokens
+            chosen = [{t: SimpleNamespace(logprob=p, rank=1)} for t, p in zip(tokens, logps, strict=False)]
+            sample = SimpleNamespace(token_ids=tokens, logprobs=chosen)
+            outputs.append(SimpleNamespace(prompt_token_ids=ids, outputs=[sample]))
+        return outputs
+
+    def collective_rpc(self, *_, **__):
+        raise AssertionError("shared weights are not reloaded")
+
+    def reset_prefix_cache(self):
+        pass
+
+
+def with_engine(base, folder, method="both", **changes):
+    """A LoRA training whose completions the stand-in samples."""
+    torch.manual_seed(0)
+    args = {"gdro_method": method, "use_vllm": True, "vllm_importance_sampling_mode": "token_truncate"}
+    args |= {"max_steps": 9, "learning_rate": 1e-2, "gdro_options": BINS | {"rollout": {"eta": 20.0}}}
+    args = tiny_run.arguments(GDROConfig, folder, **args | changes)
+    source = tiny_run.AutoModelForCausalLM.from_pretrained(base)
+    config = peft.LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, target_modules="all-linear")
+    model = peft.get_peft_model(source, config)
+    tokenizer = tiny_run.AutoTokenizer.from_pretrained(base)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(0, 0.05)
+    add_switches(model)
+    model.vllm_engine = StandInEngine(model, tokenizer)
+
+    def load_lora(name, load_tensors=False):
+        assert load_tensors
+        found = {
+            name: weight.detach().clone() for name, weight in model.named_parameters() if "lora_" in name
+        }
+        return SimpleNamespace(tensors=found)
+
+    model.load_lora = load_lora
+    rows = tiny_run.Dataset.from_list(list(tiny_run.make_task().train))
+    return lambda: GDROTrainer(
+        model, tiny_run.half_right, args=args, train_dataset=rows, processing_class=tokenizer
+    )
+
+
+def through_the_engine(base, folder):
+    trainer = with_engine(base, folder / "engine")()
+    engine, generation, handed = trainer.model.vllm_engine, trainer.vllm_generation, []
+    generate = vllm_generation.VLLMGeneration.generate.__wrapped__
+
+    def watched(self, *args, **kwargs):
+        now = {name: w.detach().clone() for name, w in trainer.model.named_parameters() if "lora_" in name}
+        came = generate(self, *args, **kwargs)
+        given = engine.calls[-1]["adapter"]
+        handed.append(bool(given) and all(torch.equal(given[name], now[name]) for name in now))
+        return came
+
+    wrapper = vllm_generation.VLLMGeneration.generate
+    cells = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__, strict=True))
+    cells["original_generate"].cell_contents = watched  # inside Unsloth's wrapper, which stays as it is
+    start = {name: w.detach().clone() for name, w in trainer.model.named_parameters()}
     trainer.train()
-    weights = {name: tensor.detach().contiguous() for name, tensor in trainer.model.named_parameters()}
-    save_file(weights, output / "weights.safetensors")
-    report = {
-        "classes": [base.__name__ for base in type(trainer).__mro__],
-        "record": getattr(trainer, "record", []),
-        "losses": [row["loss"] for row in trainer.state.log_history if "loss" in row],
+    cells["original_generate"].cell_contents = generate
+    now = dict(trainer.model.named_parameters())
+    steps = [row for row in trainer.state.log_history if "reward" in row]
+
+    # the first batch's completions with the adapter off: what a lost adapter would look like
+    gap = "sampling/sampling_logp_difference/mean"
+    lost = with_engine(base, folder / "lost", max_steps=1)()
+    lost.vllm_generation._unsloth_load_lora = None
+    lost.train()
+
+    trainer.save_model(str(folder / "adapter"))
+    merged = merged_model(base, folder / "adapter", folder / "merged")
+    ids = torch.tensor(engine.calls[0]["prompts"])
+    with torch.no_grad():
+        ours = trainer.model.eval()(ids).logits
+        theirs = tiny_run.AutoModelForCausalLM.from_pretrained(merged)(ids).logits
+    return {
+        "is_the_engine": generation.llm is engine,
+        "adapter_of_the_step": handed,
+        "adapter_moved": max(float((now[n].detach() - start[n]).abs().max()) for n in now if "lora_" in n),
+        "base_moved": max(float((now[n].detach() - start[n]).abs().max()) for n in now if "lora_" not in n),
+        "gaps": [row[gap] for row in steps],
+        "gap_without_adapter": [row[gap] for row in lost.state.log_history if gap in row],
+        "ratios": [row["sampling/importance_sampling_ratio/mean"] for row in steps],
+        "n": sorted({call["n"] for call in engine.calls}),
+        "prompts": [call["prompts"] for call in engine.calls],
+        "spent": [row["rollouts_spent"] for row in trainer.record],
+        "merged": float((ours - theirs).abs().max()),
+        "saved": sorted(path.name for path in (folder / "adapter").glob("adapter*")),
     }
-    (output / "report.json").write_text(json.dumps(report))
 
 
-torch.set_num_threads(1)
-for method in ("stock", "grpo", "both"):
-    (output := Path(sys.argv[2]) / method).mkdir()
-    main(method, sys.argv[1], output)
-calls = FastLanguageModel.from_pretrained, FastLanguageModel.get_peft_model
-signatures = {call.__name__: list(inspect.signature(call).parameters) for call in calls}
-(Path(sys.argv[2]) / "signatures.json").write_text(json.dumps(signatures))
+def refusals(base, folder):
+    """What is refused with which words."""
+
+    def refused(change, **changes):
+        os.environ.pop("UNSLOTH_GRPO_LOSS_AGGREGATION", None)
+        start = with_engine(base, folder / "refused", **changes)
+        model = inspect.getclosurevars(start).nonlocals["model"]
+        undo = change(model)
+        try:
+            start()
+        except (ValueError, RuntimeError) as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            if undo:
+                undo()
+        return ""
+
+    def no_wrapper(model):
+        kept = vllm_generation.VLLMGeneration.generate
+        vllm_generation.VLLMGeneration.generate = kept.__wrapped__
+        return lambda: setattr(vllm_generation.VLLMGeneration, "generate", kept)
+
+    def variable(model):
+        os.environ["UNSLOTH_GRPO_LOSS_AGGREGATION"] = "prompt"
+        return lambda: os.environ.pop("UNSLOTH_GRPO_LOSS_AGGREGATION")
+
+    return {
+        "no load_lora": refused(lambda model: delattr(model, "load_lora")),
+        "no wrapper": refused(no_wrapper),
+        "not shared": refused(lambda model: setattr(model.vllm_engine, "shared_weights", False)),
+        "no engine": refused(lambda model: delattr(model, "vllm_engine")),
+        "variable": refused(variable),
+        "sampling": refused(lambda model: None, vllm_sampling_params=SimpleNamespace(min_p=0.1)),
+        "sleep": refused(lambda model: None, vllm_enable_sleep_mode=True),
+    }
+
+
+def main(base, folder):
+    torch.set_num_threads(1)
+    for module in (vllm_generation.__dict__, trl.GRPOTrainer.__mro__[1].__init__.__globals__):
+        module["is_vllm_available"] = lambda *_, **__: True  # the stand-in is
+    vllm_generation.SamplingParams = dict
+    report = {
+        "trainings": three_trainings(base, folder),
+        "gradients": gradients_of_every_loss(base, folder),
+        "resumed": resumed(base, folder),
+        "engine": through_the_engine(base, folder),
+        "refusals": refusals(base, folder),
+    }
+    calls = FastLanguageModel.from_pretrained, FastLanguageModel.get_peft_model
+    report["signatures"] = {call.__name__: list(inspect.signature(call).parameters) for call in calls}
+    (folder / "report.json").write_text(json.dumps(report, default=float))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

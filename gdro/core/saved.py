@@ -75,15 +75,18 @@ class Saved:
         theirs, growing = np.array(theirs) if isinstance(mine, np.ndarray) else theirs, name in self.by_prompt
         if kind_of(theirs, growing) != (wanted := kind_of(mine, growing)) or not _finite(theirs):
             what = f"the saved {name} of {type(self).__name__}"
-            raise ValueError(f"{what} must be a finite {wanted}, got {theirs!r}; use a whole checkpoint")
+            raise ValueError(f"{what} must be finite, {wanted}, got {theirs!r}; use a whole checkpoint")
         return setattr(self, name, theirs)
 
-    def kinds(self) -> dict[str, str | None]:
-        """What each attribute in `state` is, in words; ValueError if a checkpoint could not hold one."""
-        kinds = {
-            name: kind_of(getattr(self, name, None), name in self.by_prompt)
-            for name in dict.fromkeys((*self.state, *self.by_prompt))
-        }
+    def kinds(self) -> dict[str, Any]:
+        """What each attribute in `state` is; ValueError if a checkpoint could not hold one."""
+        kinds: dict[str, Any] = {}
+        for name in (*self.state, *self.by_prompt):
+            value, growing = getattr(self, name, None), name in self.by_prompt
+            if isinstance(value, Saved) and not growing:
+                kinds[name] = value.kinds()
+            else:
+                kinds[name] = kind_of(value, growing)
         if wrong := [name for name, kind in kinds.items() if kind is None or name not in self.state]:
             raise ValueError(
                 f"{type(self).__name__}.{wrong[0]} must be an array of numbers, a count, a number, a bool or "
@@ -122,10 +125,10 @@ def all_or_nothing(*undos: Callable[[], None]) -> Iterator[None]:
         raise
 
 
-def kind_of(value: Any, growing: bool = False) -> str | None:
-    """A value of a state in words, such as "float64 array of shape (10,)"; None if a state cannot hold it."""
+def kind_of(value: Any, growing: bool = False) -> str | tuple | None:
+    """The dtype and shape of an array or the kind of another value; None if a state cannot hold it."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.ndim >= growing:
-        return f"{value.dtype} array of shape {('any', *value.shape[1:]) if growing else value.shape}"
+        return value.dtype, ("any number", *value.shape[1:]) if growing else value.shape
     if growing:
         return None
     if isinstance(value, Saved | bool | str):

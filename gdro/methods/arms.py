@@ -107,7 +107,7 @@ def _tie_broken_keys(values_BNS: np.ndarray, counts_BS: np.ndarray, spare_S: np.
     In floating point two choices of equal value differ by rounding, so that a tie would be decided by the
     order of the bins. In integers a sum is exact in any order. Evenness (the mean to a quarter rollout) takes
     the low bits, as many as its largest sum needs; the value takes what remains of 60, so that a sum of keys
-    fits into 64 and stays above `UNREACHABLE`. With 256 prompts values are told apart down to about 1e-9.
+    fits into 64 and stays above `UNREACHABLE`. With 256 prompts, values that differ by 1e-9 still differ.
     """
     prompts_S = counts_BS.sum(axis=0)
     quarters_S = np.rint(4 * spare_S / np.maximum(prompts_S, 1)).astype(np.int64)

@@ -114,13 +114,13 @@ def _draw_figures(scores, table, reach, out):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from gdro.study.style import COLORS, METHOD_COLORS, WIDTH, save, use_style
+    from gdro.study.style import METHOD_COLORS, PEER, WIDTH, save, use_style
 
     use_style()
     worlds, methods = sorted(table.world.unique()), list(dict.fromkeys(table.method))
     gains = table[table.metric == "mean_at_8"].groupby("method").difference.mean()
     others = gains.drop(BASELINE, errors="ignore").sort_values(ascending=False).index
-    colors = {method: METHOD_COLORS.get(method.split(":")[0], COLORS[5]) for method in methods}
+    colors = {method: METHOD_COLORS.get(method.split(":")[0], PEER) for method in methods}
 
     def panels(rows, columns, height, **options):
         return plt.subplots(rows, columns, figsize=(WIDTH, height), squeeze=False, **options)

@@ -123,7 +123,7 @@ def _run_jobs(profile: Profile, name: str, cores: int, runs: str, further: Seque
             # should this process be killed, snakemake ends, and its jobs with it
             preexec_fn=lambda: end_with_parent(signal.SIGKILL),
         )
-    print(f"profile {name}: logs in {logs}/", flush=True)
+    print(f"profile {name}: {profile.cost}; logs in {logs}/", flush=True)
     try:
         show_progress(events, process)
     except KeyboardInterrupt:

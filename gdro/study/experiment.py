@@ -23,6 +23,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -33,6 +35,7 @@ os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or equal seeds would not give equal samples
 
 import torch
+from packaging.version import Version
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gdro.study.profiles import BASE, Profile, repository
@@ -41,8 +44,9 @@ from gdro.tasks import Split, draw_chain, load_split
 from gdro.training.checkpoints import difference, file_hash, files_in
 from gdro.training.files import replace_text
 from gdro.training.lifetime import only_process_in
-from gdro.training.models import import_unsloth, load_model, merged_model, tiny_base
+from gdro.training.models import load_model, merged_model, tiny_base
 from gdro.training.resumable import check_resumable
+from gdro.training.unsloth import import_unsloth
 
 CACHE = ".cache/bases"
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -63,7 +67,7 @@ def _start(
     """What training and evaluation start from: the base's folder or hub id, its tokenizer, the data."""
     choice = profile.model_of(variant)
     if choice.kind.startswith("unsloth") and not held_out:
-        import_unsloth()
+        import_unsloth(choice.standby)
     from transformers import AutoTokenizer
     from transformers.utils import logging
 
@@ -72,6 +76,22 @@ def _start(
     tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # as TRL does; Llama has none
     return source, tokenizer, load_split(profile.task, tokenizer, held_out=held_out)
+
+
+def check_installed(profile: Profile) -> None:
+    """Refuse (ValueError) a profile whose packages are not installed here, or are too old for it."""
+    kinds = [profile.model_of(variant).kind for variant in profile.variants]
+    vllm = any(profile.train_of(variant).use_vllm for variant in profile.variants)
+    needed = {"unsloth": any(kind.startswith("unsloth") for kind in kinds), "vllm": vllm}
+    if missing := [name for name, is_needed in needed.items() if is_needed and find_spec(name) is None]:
+        why = f"{', '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed"
+        raise ValueError(f"profile {profile.name!r} needs {why}: docs/gpu-box.md, 1, says how")
+    is_sharded = "fsdp" in Path(profile.launch.config or "").stem
+    if vllm and is_sharded and Version(version("trl")) < Version("1.16"):
+        raise ValueError(
+            f"profile {profile.name!r} shards its weights, and TRL before 1.16 does not bring tied ones to "
+            f"vLLM then; this is {version('trl')}: install requirements/gpu.txt"
+        )
 
 
 def train_variant(

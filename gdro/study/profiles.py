@@ -42,6 +42,11 @@ class ModelChoice(Strict):
     dtype: Literal["float32", "bfloat16"] | None = None
     gradient_checkpointing: bool = False
     lora: dict[str, Any] | None = None
+    attn_implementation: str | None = None
+    fast_inference: bool = False
+    quantization: Literal["4bit"] | None = None
+    gpu_memory_utilization: Part = 0.5
+    standby: bool = False
 
 
 class TrainChoice(Strict):
@@ -227,7 +232,7 @@ class Profile(Strict):
 
     def _check_variant(self, name: str) -> None:
         variant, train, model = self.variants[name], self.train_of(name), self.model_of(name)
-        check_choice_of_model(model.kind, model.dtype, model.lora)
+        check_choice_of_model(**model.model_dump(exclude={"source", "gradient_checkpointing"}))
         if variant.baseline not in (*self.variants, "grpo"):
             raise ValueError(f"baseline is {variant.baseline!r}; name one of {list(self.variants)}")
         same, steps = (train.max_steps, train.generation_batches), self.train.max_steps
@@ -235,14 +240,26 @@ class Profile(Strict):
             raise ValueError(f"it must have the profile's {steps} steps, got {train.max_steps}")
         if train.max_steps % (train.updates_per_step * train.num_iterations):
             raise ValueError("max_steps must be a multiple of updates_per_step × num_iterations")
-        if model.kind.startswith("unsloth") and (
-            train.use_vllm or Path(self.launch.config or "ddp").stem != "ddp"
-        ):
-            raise ValueError("training through Unsloth needs use_vllm: false and launch.config ddp or none")
+        if model.kind.startswith("unsloth") and Path(self.launch.config or "ddp").stem != "ddp":
+            raise ValueError("training through Unsloth needs launch.config ddp or none")
+        if model.kind == "unsloth-lora" and train.use_vllm != model.fast_inference:
+            raise ValueError("unsloth-lora needs both use_vllm and fast_inference, or neither of them")
+        if model.fast_inference and self.launch.processes > 1:
+            raise ValueError("fast_inference needs launch.processes 1: Unsloth's engine has hung with more")
         if variant.groups not in (None, *(["family"] if self.task.kind == "chain" else [])):
             raise ValueError(f"groups={variant.groups!r}, but only task.kind 'chain' has groups, 'family'")
         train.local_batch(self.launch.processes)
         self.controller_of(name)
+
+    @property
+    def cost(self) -> str:
+        """How many trainings a profile has, and the GPU-hours they take at most, in words."""
+        runs = len(self.variants) * len(self.seeds)
+        text = f"{runs} trainings ({len(self.variants)} variants, {len(self.seeds)} seeds)"
+        if self.gpus:
+            hours = f"{runs} × {self.gpus} GPUs × {self.hours:g} hours"
+            text += f": up to {runs * self.gpus * self.hours:,.0f} GPU-hours, {hours}"
+        return text
 
     def label(self, variant: str) -> str:
         """What tables and legends call a variant."""

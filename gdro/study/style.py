@@ -8,15 +8,14 @@ import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from gdro.methods import METHODS
-
 WIDTH = 7.0  # inches in print, where no text is smaller than 7 points
 COLORS = sns.color_palette("colorblind").as_hex()
 DIVERGING = "BrBG"  # more than GRPO: green, less: brown; no red
 DATA, REPORTED, EMPTY = "#333333", "#8c8c8c", "#e8e8e8"  # prompts; the paper's numbers; empty bins
-# one colour per method, in every figure; peers, which have labels beside them, by hue
-METHOD_COLORS = dict(zip(METHODS, sns.husl_palette(len(METHODS), s=0.7, l=0.5).as_hex(), strict=True)) | {
-    "base": "#b0b0b0",
+PEER = "#a6a6a6"  # a method of another paper: its label tells it apart, so a new one changes no figure
+# one colour is one thing in every figure. A palette for colour-blind readers, COLORS, is for our methods …
+METHOD_COLORS = {
+    "base": "#d0d0d0",
     "grpo": COLORS[0],
     "prompt": COLORS[1],
     "rollout": COLORS[2],
@@ -24,6 +23,27 @@ METHOD_COLORS = dict(zip(METHODS, sns.husl_palette(len(METHODS), s=0.7, l=0.5).a
     "both": COLORS[9],
     "pivotal": COLORS[3],
     "oracle": "black",
+}
+# … and another, Tol's "muted", for everything else: bandits, estimators, skills
+OTHERS = ["#332288", "#999933", "#882255", "#8c6d31", "#44aa99", "#ddcc77", "#aa4499"]
+LABEL_COLORS = {
+    "GRPO": METHOD_COLORS["grpo"],
+    "Prompt-GDRO": METHOD_COLORS["prompt"],
+    "Prompt-GDRO's EMA": METHOD_COLORS["prompt"],
+    "Prompt-GDRO, reweight": METHOD_COLORS["prompt"],
+    "Prompt-GDRO, resample": METHOD_COLORS["resample"],
+    "Rollout-GDRO": METHOD_COLORS["rollout"],
+    "both games": METHOD_COLORS["both"],
+    "oracle allocation": METHOD_COLORS["oracle"],
+    "pivotal": METHOD_COLORS["pivotal"],
+    **dict.fromkeys(["even play", "even weights"], PEER),
+    **dict(zip(["Hedge", "EXP3", "EXP3.P"], OTHERS[:1] + OTHERS[3:5], strict=True)),
+    **dict(zip(["star", "plus", "hash", "amp"], sns.color_palette("viridis", 4).as_hex()[::-1], strict=True)),
+    # pass rates, from nothing left to learn to nothing to learn from
+    "solved, p > .9": "#c7d4e8",
+    ".3 to .9": "#44aa99",
+    ".02 to .3": "#117733",
+    "out of reach, p < .02": "#5b4636",
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdro.core.checks import check_choice
-from gdro.tasks.rewards import LETTERS, MathReward, boxed
+from gdro.tasks.rewards import LETTERS, MathReward
 
 REQUEST = "Please reason step by step, and put {} within \\boxed{{}}."
 MATH_REQUEST = REQUEST.format("your final answer")
@@ -50,10 +50,10 @@ def load_math(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Read a math data set into rows of prompt, answer, uid and dataset.
 
-    The prompt is the problem with the request to box the answer; the answer, what math-verify compares with
+    The prompt is the problem with the request to box the answer; the answer, what the reward compares with
     or the letter of the correct choice; the uid, a hash of problem and answer after the data set's name. A
     row is left out if a column is missing or empty, if it repeats another, if its choices are not all
-    there and different, or if math-verify cannot use its answer.
+    there and different, or if the reward cannot use its answer.
 
     Args:
         path: a local copy in the hub's schema, in place of the hub: a .jsonl or .parquet file, a folder that
@@ -82,10 +82,10 @@ def load_math(
             row["prompt"] = [{"role": "user", "content": row["prompt"]}]
         rows[row["uid"]] = row
     if check_answers and not spec.wrong_answers:
-        pairs = [(boxed(row["answer"]), None) for row in rows.values()]
+        pairs = [(row["answer"], None) for row in rows.values()]
         outcomes = MathReward(time_limit=ANSWER_SECONDS).verify(pairs)
         for uid in [uid for uid, outcome in zip(rows, outcomes, strict=True) if outcome != "correct"]:
-            dropped.append(f"{uid}: math-verify cannot use its answer {rows.pop(uid)['answer']!r}")
+            dropped.append(f"{uid}: the reward cannot use its answer {rows.pop(uid)['answer']!r}")
     if not rows:
         where = path or spec.hub_id
         raise ValueError(f"{name!r} has no usable row in {where}: {'; '.join(dropped[:3])}; fix its columns")
@@ -105,7 +105,9 @@ def _open_source(spec: MathSpec, path: str | Path | None) -> Iterable[Mapping]:
         config = spec.config if (path / "README.md").is_file() else None
         return datasets.load_dataset(str(path), config, split=spec.split)
     if not path.is_file() or path.suffix not in kinds:
-        raise ValueError(f"path must be a .jsonl or .parquet file or a folder, got {path}")
+        raise ValueError(
+            f"path must be a .jsonl or .parquet file or a folder, got {path}; leave it out to read the hub"
+        )
     return datasets.load_dataset(kinds[path.suffix], data_files=str(path), split="train")
 
 

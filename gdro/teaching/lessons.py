@@ -1,11 +1,9 @@
-"""What the notebooks share: charts, sliders, and a checker for the exercises."""
+"""What the notebooks share: charts, sliders, and the drawing of the whole method."""
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from html import escape
-from inspect import signature
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,12 +17,20 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from gdro.core.checks import check_choice
-from gdro.study.style import COLORS, WIDTH, legend_below, save
-from gdro.teaching.exercises import ARGUMENTS, EXERCISES
+from gdro.study.style import LABEL_COLORS, METHOD_COLORS, OTHERS, WIDTH, legend_below, save
+from gdro.teaching.checker import check as check  # for the notebooks
 
 MEASURED = Path(__file__).parents[2] / "data" / "measured"  # results that the repository ships
 NONE: Mapping[str, str] = {}
-PALETTE = [color for i, color in enumerate(COLORS) if i != 3]  # red is left for what needs a warning
+STEP_COLOR = "#777777"  # of a step's parts that are no adversary
+# the drawing of the method: what a step does, in order, as (x, y, name, what it does, colour)
+PARTS: dict[str, tuple[float, float, str, str, str]] = {
+    "bins": (0.2, 0.5, "bins", "how hard is\neach prompt?", STEP_COLOR),
+    "prompt": (0.4, 0.77, "Prompt-GDRO", "weight of each bin", METHOD_COLORS["prompt"]),
+    "rollout": (0.4, 0.23, "Rollout-GDRO", "rollouts of each bin", METHOD_COLORS["rollout"]),
+    "plan": (0.6, 0.5, "plan", "sample, reward,\nobserve", STEP_COLOR),
+    "gradient": (0.8, 0.5, "gradient", "weights ×\nadvantages (3)", STEP_COLOR),
+}
 
 
 @dataclass
@@ -46,9 +52,14 @@ class Panel:
 def chart(
     *panels: Panel, title: str = "", height: float = 2.6, columns: int = 4, colors: Mapping[str, str] = NONE
 ) -> Figure:
-    """Panels side by side with one legend below; a label has one colour in all of them, that of `colors`."""
+    """Panels side by side with one legend below.
+
+    A label has one colour in all panels: that of `colors`, else its own in `LABEL_COLORS`, else the next of
+    `OTHERS`.
+    """
     figure, axes = plt.subplots(1, len(panels), figsize=(WIDTH, height), squeeze=False)
-    color_of, free = dict(colors), [color for color in PALETTE if color not in colors.values()]
+    color_of = dict(colors)
+    free = [color for color in OTHERS if color not in colors.values()]
     for axis, panel in zip(axes[0], panels, strict=True):
         for label, curve in panel.curves.items():
             style = panel.styles.get(label, "-")
@@ -56,15 +67,18 @@ def chart(
             x = curve[0] if isinstance(curve, tuple) else np.arange(len(y)) if panel.x is None else panel.x
             if black := style.startswith("k"):
                 style = style[1:] or "-"
-            new = free[(len(color_of) - len(colors)) % len(free)]
-            color = "black" if black else color_of.setdefault(label, new)
+            if not black and label not in color_of:
+                if label not in LABEL_COLORS:
+                    free.append(free.pop(0))
+                color_of[label] = LABEL_COLORS.get(label, free[-1])
+            color = "black" if black else color_of[label]
             half = panel.halves.get(label)
             if style == "bar":
                 axis.bar(x, y, color=color, label=label)
             elif half is not None and style in {"o", "s", "x"}:
                 axis.errorbar(x, y, half, fmt=style, color=color, capsize=2, label=label)
             else:
-                axis.plot(x, y, style, color=color, label=label)
+                axis.plot(x, y, style, color=color, label=label, alpha=0.6 if style == "o" else 1)
                 if half is not None:
                     axis.fill_between(x, y - half, y + half, color=color, alpha=0.2, linewidth=0)
         for label, (which, place) in panel.lines.items():
@@ -127,28 +141,36 @@ def explore(picture: Callable[..., Figure], **controls: widgets.Widget) -> Explo
     return explorer
 
 
-def check(name: str, answer: Callable[..., Any], cases: int = 20) -> str:
-    """Compare an exercise's function with the package's on hidden cases; says what differs."""
-    check_choice("name", name, EXERCISES)
-    reference, rng = EXERCISES[name], np.random.default_rng(0)
-    for _ in range(cases):
-        drawn = {key: ARGUMENTS[key] for key in signature(reference).parameters}
-        case = {key: draw(rng) if callable(draw) else draw for key, draw in drawn.items()}
-        shown = ", ".join(f"{key} = {np.round(value, 4).tolist()}" for key, value in case.items())
-        wanted = reference(**case)
-        try:
-            given = answer(*deepcopy(list(case.values())))
-            if given is None:
-                return f"{name}: not written yet."
-            yours, right = (
-                [np.asarray(part, float) for part in (x if isinstance(x, tuple) else [x])]
-                for x in (given, wanted)
-            )
-        except Exception as error:
-            error.add_note(f"{name} was called with {shown}")
-            raise
-        same = [y.shape == r.shape and np.allclose(y, r) for y, r in zip(yours, right, strict=False)]
-        if len(yours) != len(right) or not all(same):
-            yours, right = ([np.round(x, 4).tolist() for x in values] for values in (yours, right))
-            return f"{name}: not yet. For {shown} it should return {right}, and it returns {yours}."
-    return f"{name}: correct in {cases} cases."
+def roadmap(*parts: str) -> Figure:
+    """One step of GDRO as a drawing, from prompts to gradient; what a notebook is about is filled.
+
+    Args:
+        parts: of "bins", "prompt", "rollout", "plan", "gradient"; all of them by default.
+    """
+    for part in parts:
+        check_choice("part", part, PARTS)
+    figure, axis = plt.subplots(figsize=(WIDTH, 1.9))
+    axis.set(xlim=(-0.09, 0.91), ylim=(-0.08, 1))
+    axis.axis("off")
+    arrow: dict[str, Any] = {"arrowstyle": "-|>", "color": "black", "shrinkA": 0, "shrinkB": 0}
+    for start, end in (  # from one box to the next
+        ((0.07, 0.5), (0.12, 0.5)), ((0.28, 0.55), (0.32, 0.77)), ((0.28, 0.45), (0.32, 0.23)),
+        ((0.48, 0.23), (0.55, 0.33)), ((0.68, 0.5), (0.72, 0.5)), ((0.48, 0.77), (0.75, 0.67)),
+    ):  # fmt: skip
+        axis.annotate("", end, start, arrowprops=arrow)
+    axis.plot([0.6, 0.6, 0.2], [0.33, -0.04, -0.04], "--", color=STEP_COLOR, linewidth=1)
+    axis.annotate("", (0.2, 0.33), (0.2, -0.04), arrowprops=arrow | {"linestyle": "--", "color": STEP_COLOR})
+    axis.text(0.62, 0.02, "rewards: bins and both adversaries learn", fontsize=7, color="#555555")
+    axis.text(0, 0.5, "prompts\nof the batch", ha="center", va="center")
+    for name, (x, y, title, words, color) in PARTS.items():
+        filled = not parts or name in parts
+        look: dict[str, Any] = {
+            "facecolor": color if filled else "white",
+            "edgecolor": color,
+            "linewidth": 1.2,
+        }
+        axis.add_patch(plt.Rectangle((x - 0.08, y - 0.17), 0.16, 0.34, **look))
+        ink = "#555555" if not filled else "white" if color == STEP_COLOR else "black"
+        axis.text(x, y + 0.09, title, ha="center", va="center", weight="bold", color=ink)
+        axis.text(x, y - 0.05, words, ha="center", va="center", fontsize=7, color=ink)
+    return figure

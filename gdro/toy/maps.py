@@ -4,13 +4,15 @@ Axes: Y worlds, M methods or games, S seeds, C checkpoints. Each seed is a rando
 intervals of differences paired by seed cover a new world.
 """
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import t as student
+from scipy import stats
 
 from gdro.toy import Game, Results, World, play
 
@@ -41,8 +43,7 @@ def paired_gain(values_S: np.ndarray, baseline_S: np.ndarray) -> Gain:
     seeds = gain_S.shape[-1]
     if seeds < 2:
         raise ValueError(f"values_S must have at least two seeds for an interval, got {seeds}; play more")
-    half = student.ppf(0.975, seeds - 1) * gain_S.std(axis=-1, ddof=1) / np.sqrt(seeds)
-    return Gain(gain_S.mean(axis=-1), half)
+    return Gain(gain_S.mean(axis=-1), stats.t.ppf(0.975, seeds - 1) * stats.sem(gain_S, axis=-1))
 
 
 def gains_over_grpo(games: Sequence[Game], seeds: Sequence[int], checkpoint: int) -> dict[str, Gain]:
@@ -104,3 +105,32 @@ def gain_map(
     picked = [values[measure][i, :, c] for i, (measure, _, (_, c), _) in enumerate(cells)]
     gains = {m: paired_gain(v[1:], v[:1]) for m, v in zip(measures, np.reshape(picked, shape), strict=True)}
     return gains, {measure: np.asarray(step_sizes)[best["grpo"][measure]] for measure in measures}
+
+
+def recorded_gain_map(
+    record: Path,
+    worlds: Sequence[World],
+    methods: Sequence[str],
+    step_sizes: Sequence[float],
+    choosing_seeds: Sequence[int],
+    seeds: Sequence[int],
+    checkpoints: Sequence[int],
+    own_best: bool = False,
+) -> tuple[dict[str, Gain], dict[str, np.ndarray]]:
+    """`gain_map`, read from a record where it was made with the same arguments, and played where it was not.
+
+    Without the file it is played and written: delete it to make it anew.
+    """
+    chosen = (step_sizes, choosing_seeds, seeds, checkpoints, own_best)
+    given = json.loads(json.dumps([[asdict(world) for world in worlds], list(methods), *chosen]))
+    if record.exists():
+        kept = json.loads(record.read_text(encoding="utf-8"))
+        if kept["settings"] == given:
+            gains = {measure: Gain(*map(np.array, of)) for measure, of in kept["gains"].items()}
+            return gains, {measure: np.array(of) for measure, of in kept["step_sizes"].items()}
+    gains, best = gain_map(worlds, methods, *chosen)
+    if not record.exists():
+        played = {"settings": given, "gains": {m: [part.tolist() for part in of] for m, of in gains.items()}}
+        played["step_sizes"] = {measure: of.tolist() for measure, of in best.items()}
+        record.write_text(json.dumps(played) + "\n", encoding="utf-8")
+    return gains, best

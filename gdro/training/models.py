@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy as np
 
 from gdro.core.checks import check_choice, check_int
 from gdro.tasks import chain
+from gdro.training.unsloth import check_unsloth_choice, load_with_unsloth
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -48,6 +48,11 @@ def load_model(
     gradient_checkpointing: bool = False,
     lora: Mapping[str, Any] | None = None,
     max_length: int = 4096,
+    attn_implementation: str | None = None,
+    fast_inference: bool = False,
+    quantization: str | None = None,
+    gpu_memory_utilization: float = 0.5,
+    standby: bool = False,
 ) -> LoadedModel:
     """Load a causal language model of any family, ready for GDROTrainer; it stops at `stop_tokens`.
 
@@ -63,29 +68,32 @@ def load_model(
         gradient_checkpointing: used by Unsloth only; give GDROConfig the same value.
         lora: arguments of ``peft.LoraConfig`` (Unsloth's ``get_peft_model``) over ``LORA_DEFAULTS``.
         max_length: tokens of prompt and completion together; used by Unsloth only.
+        attn_implementation: as in transformers, such as "sdpa" or "flash_attention_2"; Unsloth has its own.
+        fast_inference: for "unsloth-lora", let a vLLM engine that shares the weights generate (then give
+            GDROConfig ``use_vllm=True``).
+        quantization: for "unsloth-lora", "4bit" holds the base in four bits (QLoRA).
+        gpu_memory_utilization: with fast_inference, the engine's part of the GPU's memory, weights included.
+        standby: with fast_inference, let the engine sleep while the optimizer works; Unsloth must not have
+            been imported before.
 
-    Raises ImportError if TRL was imported before Unsloth.
+    Raises ImportError if TRL was imported before Unsloth, and RuntimeError if the engine is missing.
     """
-    check_choice_of_model(kind, dtype, lora)
+    engine: dict[str, Any] = {
+        "fast_inference": fast_inference,
+        "quantization": quantization,
+        "standby": standby,
+    }
+    engine["gpu_memory_utilization"] = gpu_memory_utilization
+    check_choice_of_model(kind, dtype, lora, attn_implementation, **engine)
     check_int("seed", seed, 0)
     peft_config = None
     if kind.startswith("unsloth"):
-        unsloth = import_unsloth()
-        import torch
-
-        checkpointing = "unsloth" if gradient_checkpointing else False
-        shared = {"random_state": seed, "use_gradient_checkpointing": checkpointing}
-        model, tokenizer = unsloth.FastLanguageModel.from_pretrained(
-            model_name=str(source),
-            max_seq_length=max_length,
-            dtype=getattr(torch, dtype or "bfloat16"),
-            load_in_4bit=False,  # its default is QLoRA
-            full_finetuning=kind == "unsloth-full",
-            **shared,
-        )
-        if kind == "unsloth-lora":
-            options = shared | LORA_DEFAULTS | dict(lora or {})
-            model = unsloth.FastLanguageModel.get_peft_model(model, **options)
+        options = LORA_DEFAULTS | dict(lora or {})
+        own: dict[str, Any] = {
+            "gradient_checkpointing": gradient_checkpointing,
+            "max_length": max_length,
+        } | engine
+        model, tokenizer = load_with_unsloth(source, kind, seed=seed, dtype=dtype, lora=options, **own)
     else:
         import transformers
 
@@ -95,7 +103,8 @@ def load_model(
             options = LORA_DEFAULTS | {"target_modules": "all-linear"} | dict(lora or {})
             peft_config = peft.LoraConfig(task_type="CAUSAL_LM", **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-        model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "float32")
+        how: dict[str, Any] = {"dtype": dtype or "float32", "attn_implementation": attn_implementation}
+        model = transformers.AutoModelForCausalLM.from_pretrained(source, **how)
     from transformers import set_seed
 
     tokenizer.padding_side = "left"  # as generation needs
@@ -106,12 +115,21 @@ def load_model(
     return LoadedModel(model, tokenizer, peft_config)
 
 
-def check_choice_of_model(kind: str, dtype: str | None, lora: Mapping[str, Any] | None) -> None:
+def check_choice_of_model(
+    kind: str,
+    dtype: str | None,
+    lora: Mapping[str, Any] | None,
+    attn_implementation: str | None = None,
+    **engine: Any,
+) -> None:
     """Raise ValueError for what :func:`load_model` cannot do, before anything is loaded."""
     check_choice("kind", kind, KINDS)
     check_choice("dtype", dtype, (None, "float32", "bfloat16"))
     if lora is not None and not kind.endswith("lora"):
         raise ValueError(f"lora must be None for kind {kind!r}, got {dict(lora)}; use a LoRA kind")
+    if attn_implementation is not None and kind.startswith("unsloth"):
+        raise ValueError(f"attn_implementation must be None for kind {kind!r}: Unsloth has its own attention")
+    check_unsloth_choice(kind, lora, **engine)
 
 
 def stop_tokens(tokenizer: Any, own: int | Sequence[int] | None) -> list[int]:
@@ -127,16 +145,6 @@ def stop_tokens(tokenizer: Any, own: int | Sequence[int] | None) -> list[int]:
         for token in tokenizer(text.rpartition("Answer")[2], add_special_tokens=False)["input_ids"][:1]:
             ids |= {token} & {i for i, added in tokenizer.added_tokens_decoder.items() if added.special}
     return sorted(ids - {None})
-
-
-def import_unsloth() -> Any:
-    """Import and return Unsloth, which replaces TRL's trainers; ImportError if it is too late for that."""
-    remedy = "restart, and call load_model or import_unsloth before importing trl or gdro.trainer"
-    if "unsloth" not in sys.modules and "trl" in sys.modules:
-        raise ImportError(f"trl was imported before unsloth, which now cannot replace its trainers; {remedy}")
-    import unsloth
-
-    return unsloth
 
 
 def merged_model(source: str, adapter: str | Path, folder: str | Path) -> Path:

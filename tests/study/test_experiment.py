@@ -1,9 +1,11 @@
 """Profiles and the jobs of a run: what is refused, what a run depends on, what a killed one leaves."""
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,10 @@ pytestmark = pytest.mark.filterwarnings(
 PROFILES = repository() / "profiles"
 GPU_BOX = (repository() / "docs" / "gpu-box.md").read_text()
 MATH = {"task": {"kind": "math"}, "model": {"source": "some/model"}}
+ENGINE, VLLM = {"kind": "unsloth-lora", "fast_inference": True}, {"use_vllm": True, "max_steps": 6}
 DIES = """
 import os
+from itertools import pairwise
 from pathlib import Path
 from gdro import Method, register
 
@@ -341,7 +345,15 @@ def test_shipped_profiles_are_valid():
         ({"launch": {"processes": 3}}, "32 completions cannot be split among 3 processes"),
         ({"methods_from": "absent.py"}, "methods_from is 'absent.py'"),
         ({"model": {"lora": {"r": 8}}}, "lora"),
-        ({"model": {"kind": "unsloth-lora"}, "train": {"use_vllm": True, "max_steps": 6}}, "use_vllm: false"),
+        (
+            {"model": {"kind": "unsloth-lora"}, "train": {"use_vllm": True, "max_steps": 6}},
+            "both use_vllm and",
+        ),
+        (
+            {"model": ENGINE, "train": VLLM, "launch": {"processes": 2}},
+            "fast_inference needs launch.processes 1",
+        ),
+        ({"model": {"fast_inference": True}}, "fast_inference needs kind 'unsloth-lora', got 'full'"),
         (MATH | {"task": {"kind": "math", "evaluate": ["dapo"]}}, "'dapo', whose rows are trained on"),
         (MATH | {"task": {"kind": "math", "evaluate": ["math5000"]}}, "task.math.evaluate.0"),
         (MATH | {"variants": {"a": {"method": "both", "groups": "level"}}}, "groups='level'"),
@@ -434,13 +446,32 @@ def test_what_the_guide_to_the_gpu_box_says_of_profiles_is_valid(tmp_path, block
     assert all(getattr(args, name) == value for name, value in changes.get("train", {}).items())
 
 
-def test_the_guides_vllm_server_is_trls():
-    from transformers import HfArgumentParser
-    from trl.scripts.vllm_serve import ScriptArguments
+def test_packages_that_a_profile_needs_are_asked_for_first(monkeypatch):
+    monkeypatch.setattr(experiment, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"'gpu-1\.7b' needs unsloth, vllm, which are not installed"):
+        experiment.check_installed(load_profile("gpu-1.7b"))
+    with pytest.raises(ValueError, match="'gpu-8b' needs vllm, which is not installed"):
+        experiment.check_installed(load_profile("gpu-8b"))
+    experiment.check_installed(load_profile("tiny"))
+    monkeypatch.setattr(experiment, "find_spec", lambda name: "here")
+    for installed, profile in (("1.14.2", "gpu-1.7b"), ("1.16.0", "gpu-4b")):
+        monkeypatch.setattr(experiment, "version", lambda name, installed=installed: installed)
+        experiment.check_installed(load_profile(profile))
+    monkeypatch.setattr(experiment, "version", lambda name: "1.14.2")
+    with pytest.raises(ValueError, match=r"TRL before 1\.16 does not bring tied ones"):
+        experiment.check_installed(load_profile("gpu-4b"))
 
-    [options] = re.findall(r"trl vllm-serve (--.*)", GPU_BOX)
-    [server] = HfArgumentParser(ScriptArguments).parse_args_into_dataclasses(options.split())
-    assert (server.data_parallel_size, server.max_model_len) == (8, 4096)
+
+def test_the_guides_vllm_server_is_trls():
+    from trl.scripts.vllm_serve import ScriptArguments, build_command
+
+    [text] = re.findall(r"vllm serve (Qwen.*)", GPU_BOX)
+    model, *options = shlex.split(text)
+    trls = build_command(ScriptArguments(model, tensor_parallel_size=8, max_model_len=4096))
+    pairs = list(pairwise(trls))
+    assert all(pair in pairs for pair in zip(options[::2], options[1::2], strict=True))
+    imposed = {"--weight-transfer-config", "--logprobs-mode", "--max-logprobs"}
+    assert imposed <= set(options)
 
 
 def test_unknown_profile_and_variant():

@@ -1,7 +1,4 @@
-"""What the notebooks share: exercises, charts, sliders, and gradients of a tiny model."""
-
-import re
-from inspect import signature
+"""What the notebooks share: charts, sliders, the drawing, and gradients of a tiny model."""
 
 import ipywidgets as widgets
 import matplotlib.pyplot as plt
@@ -10,9 +7,9 @@ import pytest
 import torch
 
 from gdro.core.bins import move_bins
-from gdro.study.style import COLORS, legend_below, save, use_style
+from gdro.methods import METHODS
+from gdro.study.style import LABEL_COLORS, METHOD_COLORS, OTHERS, PEER, legend_below, save, use_style
 from gdro.teaching import gradients, lessons
-from gdro.teaching.exercises import EXERCISES
 
 
 @pytest.fixture(autouse=True)
@@ -22,38 +19,11 @@ def style():
     plt.close("all")
 
 
-@pytest.mark.parametrize("name", EXERCISES)
-def test_exercises_tell_right_answers_from_wrong_ones(name):
-    right = EXERCISES[name]
-    assert lessons.check(name, lambda *case: right(*case)) == f"{name}: correct in 20 cases."
-    assert lessons.check(name, lambda *case: None) == f"{name}: not written yet."
-
-    def wrong(*case):
-        answer = right(*case)
-        return (answer[0], answer[1] + 0.001) if isinstance(answer, tuple) else answer + 1
-
-    case = ", ".join(f"{argument} = .*" for argument in signature(right).parameters)
-    pattern = rf"{name}: not yet\. For {case} it should return \[.*\], and it returns \[.*\]\."
-    assert re.fullmatch(pattern, lessons.check(name, wrong))
-    assert "not yet" in lessons.check(name, lambda *case: 0)  # of another shape
-
-
-def test_a_case_says_what_differs_and_cannot_be_changed_by_the_answer():
-    def in_place(worth, size, epsilon, clocks):
-        clocks /= (1 - epsilon) * worth / worth.sum() + epsilon / len(worth)
-        return clocks.argsort()[:size]
-
-    assert lessons.check("draw_by_clocks", in_place).endswith("correct in 20 cases.")
-    said = lessons.check("arm_strategies", lambda arm_losses, eta, gamma: arm_losses)
-    assert re.search(r"gamma = 0\.\d+ it should return \[\[\[0\.", said)
-    with pytest.raises(ZeroDivisionError) as caught:
-        lessons.check("value_for_two", lambda alpha, beta: 1 / 0)
-    assert "value_for_two was called with alpha = [" in caught.value.__notes__[0]
-
-
 def test_bad_arguments_are_refused_with_field_and_value():
     with pytest.raises(ValueError, match=r"name must be one of .*'pass_at_k'.* got '99z'"):
         lessons.check("99z", abs)
+    with pytest.raises(ValueError, match=r"part must be one of .*'bins'.* got 'learner'"):
+        lessons.roadmap("bins", "learner")
     with pytest.raises(ValueError, match=r"per_family must be an integer in \[1, 16\], got 17"):
         gradients.load_tiny(1, 1, 17)
 
@@ -66,7 +36,7 @@ def test_a_chart_has_one_colour_per_label_and_its_legend_below_the_panels(tmp_pa
     figure = lessons.chart(panel, other, title="a finding")
     (a, b), (c, again) = (axis.lines for axis in figure.axes)
     assert (a.get_color(), a.get_linestyle()) == ("black", "--")
-    assert b.get_color() == again.get_color() == COLORS[0] != c.get_color()
+    assert b.get_color() == again.get_color() == OTHERS[0] != c.get_color()
     assert figure.axes[0].get_xscale() == "log"
     assert len(figure.axes[1].collections) == 1  # the band
     path = save(figure, tmp_path, "chart")
@@ -77,6 +47,30 @@ def test_a_chart_has_one_colour_per_label_and_its_legend_below_the_panels(tmp_pa
     assert below <= min(axis.get_window_extent().y0 for axis in figure.axes)
     save(figure, tmp_path, "chart")
     assert (tmp_path / "chart.pdf").read_bytes() == first  # the same bytes every time
+
+
+def test_one_colour_is_one_thing_and_no_method_shares_it():
+    panel = lessons.Panel("", "x", "y", dict.fromkeys(["new", "Hedge", "Prompt-GDRO", "pivotal"], (0, 1)))
+    new, hedge, prompt, pivotal = (line.get_color() for line in lessons.chart(panel).axes[0].lines)
+    assert (hedge, prompt, pivotal) == (OTHERS[0], METHOD_COLORS["prompt"], METHOD_COLORS["pivotal"])
+    assert new == OTHERS[0]  # what has no entry takes the next of the others
+    of_methods = list(METHOD_COLORS.values())
+    assert len(set(of_methods)) == len(of_methods)
+    assert not set(of_methods) & {*OTHERS, PEER}
+    assert set(METHOD_COLORS) - set(METHODS) == {"base", "resample"}
+    assert LABEL_COLORS["GRPO"] == METHOD_COLORS["grpo"]
+
+
+def test_the_drawing_fills_the_parts_asked_for():
+    def filled(*parts):
+        boxes = [
+            patch
+            for patch in lessons.roadmap(*parts).axes[0].patches
+            if patch.get_facecolor()[:3] != (1, 1, 1)
+        ]
+        return sum(isinstance(box, plt.Rectangle) for box in boxes)
+
+    assert [filled(), filled("bins"), filled("plan", "gradient")] == [5, 1, 2]
 
 
 def test_no_legend_for_a_single_curve():

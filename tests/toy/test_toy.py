@@ -1,6 +1,8 @@
 """The toy engine against the plain loop around a controller, and against closed forms."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +18,7 @@ from gdro.toy import ARRAY_METHODS, Game, World, maps, play
 from gdro.toy.engine import Table, answer_pulls, greedy_rollouts, sampled_answers
 from gdro.toy.plain import PlainGame
 
+ROOT = Path(__file__).parents[2]
 MIXED = World(rare="mixed", tail=1.5, transfer=0.5)
 OPTIONS = [
     {},
@@ -275,3 +278,29 @@ def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, metho
 def test_bad_input_is_refused_with_name_value_and_remedy(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_a_recorded_map_is_what_is_played(tmp_path):
+    """Written, read where the arguments are the same, played where not; and the shipped one is no old one."""
+    arguments = ([World()], ["resample"], [4.0, 16.0], [7, 8], [0, 1, 2], [5])
+    record = tmp_path / "map.json"
+    played = maps.gain_map(*arguments)
+    for _ in range(2):  # played, then read
+        (gains, step_sizes) = maps.recorded_gain_map(record, *arguments)
+        for measure, gain in gains.items():
+            np.testing.assert_array_equal(gain, played[0][measure])
+            np.testing.assert_array_equal(step_sizes[measure], played[1][measure])
+    other, _ = maps.recorded_gain_map(record, *arguments[:-1], [6])
+    assert (other["pass_at_8"].mean != gains["pass_at_8"].mean).all()
+
+    shipped = json.loads((ROOT / "data/measured/toy_map.json").read_text(encoding="utf-8"))
+    worlds, methods, _, _, seeds, checkpoints, own_best = shipped["settings"]
+    assert not own_best
+    for method, name in enumerate(methods):
+        step = shipped["step_sizes"]["pass_at_8"][-1][0]
+        games = [Game(World(**worlds[-1]), of, step_size=step) for of in ("grpo", name)]
+        found = maps.MEASURES["pass_at_8"][1](play(games, seeds, checkpoints[:1]))[..., 0]
+        np.testing.assert_allclose(
+            maps.paired_gain(found[1], found[0]),
+            [part[method][-1][0] for part in shipped["gains"]["pass_at_8"]],
+        )

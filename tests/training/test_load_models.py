@@ -17,9 +17,11 @@ from gdro.tasks.math import load_math
 from gdro.tasks.rewards import MathReward
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.training.models import load_model, merged_model
+from gdro.training.unsloth import STANDBY, import_unsloth
 
 DAPO = Path(__file__).parents[1] / "fixtures" / "math" / "dapo.jsonl"
 REWARD = MathReward()
+SERVED = {"kind": "unsloth-lora", "fast_inference": True}
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +141,15 @@ def test_a_chat_models_end_of_turn_ends_training_completions_too(tmp_path):
         ({"dtype": "float16"}, "dtype must be one of .* got 'float16'"),
         ({"kind": "full", "lora": {}}, "lora must be None for kind 'full'"),
         ({"kind": "unsloth-full", "lora": {}}, "lora must be None for kind 'unsloth-full'"),
+        ({"attn_implementation": "sdpa", "kind": "unsloth-full"}, "attn_implementation must be None"),
+        ({"fast_inference": True}, "fast_inference needs kind 'unsloth-lora', got 'full'"),
+        ({"quantization": "4bit", "kind": "unsloth-full"}, "quantization needs kind 'unsloth-lora'"),
+        (SERVED | {"quantization": "8bit"}, "quantization must be one of .* got '8bit'"),
+        (SERVED | {"gpu_memory_utilization": 1.0}, r"gpu_memory_utilization must be a number in \(0, 1\)"),
+        ({"kind": "unsloth-lora", "standby": True}, "standby needs fast_inference"),
+        (SERVED | {"lora": {"lora_dropout": 0.1}}, "lora.'lora_dropout'. must be 0.0 with fast_inference"),
+        (SERVED | {"lora": {"modules_to_save": ["lm_head"]}}, "'modules_to_save'. must be None"),
+        (SERVED | {"lora": {"use_dora": True}}, "'use_dora'. must be False"),
         ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
     ],
 )
@@ -150,28 +161,61 @@ def test_bad_arguments_are_refused(folders, change, message):
 # Unsloth
 
 
-@pytest.mark.parametrize("kind", ["unsloth-full", "unsloth-lora"])
-def test_unsloth_is_called_as_the_kind_says(folders, monkeypatch, kind):
+@pytest.fixture
+def stand_in(folders, monkeypatch):
+    """A stand-in for the module unsloth: it notes its calls, and gives a model with or without an engine."""
     unsloth, (model, tokenizer, _) = MagicMock(), load_model(folders["Qwen3"], seed=0)
     unsloth.FastLanguageModel.from_pretrained.return_value = model, tokenizer
     unsloth.FastLanguageModel.get_peft_model.return_value = model
     monkeypatch.setitem(sys.modules, "unsloth", unsloth)
-    lora = {"lora": {"r": 8}} if kind == "unsloth-lora" else {}
-    options = {"gradient_checkpointing": True, "max_length": 77} | lora
+    return unsloth.FastLanguageModel, model
+
+
+@pytest.mark.parametrize("kind", ["unsloth-full", "unsloth-lora"])
+def test_unsloth_is_called_as_the_kind_says(folders, stand_in, kind):
+    unsloth, model = stand_in
+    options, engine = {"gradient_checkpointing": True, "max_length": 77}, {}
+    if kind == "unsloth-lora":
+        options |= {"lora": {"r": 8}, "fast_inference": True, "quantization": "4bit"}
+        model.vllm_engine = MagicMock(shared_weights=True)
+        engine = {"fast_inference": True, "max_lora_rank": 8, "gpu_memory_utilization": 0.5}
     assert load_model(folders["Qwen3"], kind=kind, seed=5, **options).peft_config is None
-    assert unsloth.FastLanguageModel.from_pretrained.call_args.kwargs == {
+    shared = {"random_state": 5, "use_gradient_checkpointing": "unsloth"}
+    assert unsloth.from_pretrained.call_args.kwargs == shared | engine | {
         "model_name": str(folders["Qwen3"]),
         "max_seq_length": 77,
         "dtype": torch.bfloat16,
-        "load_in_4bit": False,
+        "load_in_4bit": kind == "unsloth-lora",
         "full_finetuning": kind == "unsloth-full",
-        "use_gradient_checkpointing": "unsloth",
-        "random_state": 5,
+        "use_exact_model_name": True,
     }
     if kind == "unsloth-lora":
-        wanted = {"random_state": 5, "use_gradient_checkpointing": "unsloth"}
-        wanted |= {"r": 8, "lora_alpha": 64, "lora_dropout": 0.0}
-        unsloth.FastLanguageModel.get_peft_model.assert_called_once_with(model, **wanted)
+        wanted = shared | {"r": 8, "lora_alpha": 64, "lora_dropout": 0.0}
+        unsloth.get_peft_model.assert_called_once_with(model, **wanted)
+
+
+def test_a_model_without_the_engine_that_was_asked_for_is_refused(folders, stand_in):
+    with pytest.raises(RuntimeError, match="without a vLLM engine that shares its weights"):
+        load_model(folders["Qwen3"], kind="unsloth-lora", seed=0, fast_inference=True)
+
+
+@pytest.mark.parametrize("imported", [False, True])
+def test_standby_is_asked_for_before_the_import(monkeypatch, imported):
+    for name in (STANDBY, "PYTORCH_ALLOC_CONF"):
+        monkeypatch.setenv(name, "")
+    if imported:
+        monkeypatch.setitem(sys.modules, "unsloth", MagicMock())
+        with pytest.raises(ImportError, match=r"imported without standby; set UNSLOTH_VLLM_STANDBY=1"):
+            import_unsloth(standby=True)
+        return
+    monkeypatch.delitem(sys.modules, "unsloth", raising=False)
+    monkeypatch.delitem(sys.modules, "trl")
+    monkeypatch.setenv(STANDBY, "1")
+    with pytest.raises(ValueError, match=r"UNSLOTH_VLLM_STANDBY is set, but standby is false"):
+        import_unsloth()
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    with pytest.raises(ValueError, match=r"PYTORCH_ALLOC_CONF has expandable_segments"):
+        import_unsloth(standby=True)
 
 
 def test_unsloth_after_trl_is_an_error(folders, monkeypatch):

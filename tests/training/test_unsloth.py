@@ -5,6 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,11 +17,11 @@ pytestmark = [
     pytest.mark.skipif(not PYTHON.exists(), reason="no Unsloth: `make setup-engines` brings it"),
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
 ]
-
+ENGINE = {"fast_inference", "max_lora_rank", "gpu_memory_utilization"}
 ARGUMENTS = {  # that `load_model` gives
-    "from_pretrained": ["model_name", "max_seq_length", "dtype", "load_in_4bit", "full_finetuning",
-        "use_gradient_checkpointing", "random_state"],
-    "get_peft_model": ["r", "lora_alpha", "lora_dropout", "random_state", "use_gradient_checkpointing"],
+    "from_pretrained": {"model_name", "max_seq_length", "dtype", "load_in_4bit", "full_finetuning",
+        "use_gradient_checkpointing", "random_state", "use_exact_model_name"} | ENGINE,
+    "get_peft_model": {"r", "lora_alpha", "lora_dropout", "random_state", "use_gradient_checkpointing"},
 }  # fmt: skip
 
 
@@ -32,45 +33,103 @@ def folder(base, tmp_path_factory):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "UNSLOTH_ALLOW_CPU": "1"}
     result = subprocess.run(
         [str(PYTHON), str(REPOSITORY / "tests" / "unsloth_run.py"), str(base), str(folder)],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=600,
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
     return folder
 
 
 @pytest.fixture(scope="module")
-def runs(folder):
-    """method → (report, weights) of a small training on Unsloth's trainer."""
-    return {
-        method: (
-            json.loads((folder / method / "report.json").read_text()),
-            load_file(folder / method / "weights.safetensors"),
-        )
-        for method in ("stock", "grpo", "both")
-    }
+def report(folder):
+    return json.loads((folder / "report.json").read_text())
 
 
-def test_it_is_built_on_unsloths_trainer(runs):
-    assert runs["stock"][0]["classes"][0] == "UnslothGRPOTrainer"
-    assert runs["both"][0]["classes"][:2] == ["GDROTrainer", "UnslothGRPOTrainer"]
+def test_it_is_built_on_unsloths_trainer(report):
+    runs = report["trainings"]
+    assert runs["stock"]["classes"][0] == "UnslothGRPOTrainer"
+    assert runs["both"]["classes"][:3] == ["GDROTrainer", "OnUnsloth", "UnslothGRPOTrainer"]
 
 
-def test_method_grpo_is_unsloths_own_training_bit_for_bit(runs):
-    (stock, stock_weights), (report, weights) = runs["stock"], runs["grpo"]
-    assert report["losses"] == stock["losses"]
-    assert any(loss != 0 for loss in stock["losses"])
-    assert all(torch.equal(weights[name], stock_weights[name]) for name in stock_weights)
-    assert [row["rollouts_spent"] for row in report["record"]] == [32] * 9
+def test_method_grpo_is_unsloths_own_training_bit_for_bit(folder, report):
+    stock, grpo = (load_file(folder / f"{name}.safetensors") for name in ("stock", "grpo"))
+    runs = report["trainings"]
+    assert runs["grpo"]["losses"] == runs["stock"]["losses"]
+    assert any(loss != 0 for loss in runs["stock"]["losses"])
+    assert all(torch.equal(grpo[name], stock[name]) for name in stock)
+    assert [row["rollouts_spent"] for row in runs["grpo"]["record"]] == [32] * 9
 
 
-def test_both_games_move_rollouts_and_weights(runs):
-    (_, plain_weights), (report, weights) = runs["grpo"], runs["both"]
-    planned = [n for row in report["record"] for n in row["rollouts"] if n is not None]
+def test_both_games_move_rollouts_and_weights(folder, report):
+    grpo, both = (load_file(folder / f"{name}.safetensors") for name in ("grpo", "both"))
+    record = report["trainings"]["both"]["record"]
+    planned = [n for row in record for n in row["rollouts"] if n is not None]
     assert min(planned) < 4 < max(planned)
-    assert {row["rollouts_spent"] for row in report["record"]} == {32}
-    assert any(not torch.equal(weights[name], plain_weights[name]) for name in weights)
+    assert {row["rollouts_spent"] for row in record} == {32}
+    assert any(not torch.equal(both[name], grpo[name]) for name in both)
+
+
+@pytest.mark.parametrize("loss", ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "sapo", "vespo"])
+def test_rows_without_a_signal_leave_the_gradient_as_it_is(report, loss):
+    found = report["gradients"][loss]
+    with_signal, again, without = found["rows"]  # of 16; where no row has a signal, one is left
+    assert 1 < with_signal == again < 16
+    assert without == 1
+    assert found["difference"] < 1e-5
+    assert found["without_a_signal"] == 0
+
+
+def test_unsloths_backward_still_ignores_a_factor_of_the_loss(report):
+    """Why advantages are scaled, and never the loss."""
+    assert all(found["of_a_halved_loss"] == 0 for found in report["gradients"].values())
+
+
+def test_a_stopped_training_resumes_to_the_same_weights_and_record(report):
+    assert report["resumed"] == {"difference": 0.0, "same_record": True}
+
+
+def test_each_generation_has_the_adapter_of_its_step(report):
+    engine = report["engine"]
+    assert engine["is_the_engine"]
+    assert engine["adapter_of_the_step"] == [True] * 9
+    assert engine["adapter_moved"] > 1e-3
+    assert engine["base_moved"] == 0
+    # |log-probability by the engine − by the trainer|, with the adapter, and where it would be lost
+    assert max(engine["gaps"]) < 1e-5
+    assert min(engine["gap_without_adapter"]) > 0.1
+    np.testing.assert_allclose(engine["ratios"], 1, atol=1e-5)
+
+
+def test_uneven_rollouts_go_through_the_engine_row_by_row(report):
+    engine = report["engine"]
+    assert engine["n"] == [1]
+    assert engine["spent"] == [32] * 9
+    sizes = [np.unique([str(ids) for ids in prompts], return_counts=True)[1] for prompts in engine["prompts"]]
+    assert {int(counts.sum()) for counts in sizes} == {32}
+    assert any(len(set(counts)) > 1 for counts in sizes)
+
+
+def test_the_adapter_is_saved_and_merged(report):
+    engine = report["engine"]
+    assert engine["saved"] == ["adapter_config.json", "adapter_model.safetensors"]
+    assert engine["merged"] < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("no load_lora", "RuntimeError: Unsloth's trainer lacks: load_lora"),
+        ("no wrapper", "RuntimeError: Unsloth's trainer lacks: the adapter handed to each generation"),
+        ("not shared", "RuntimeError: Unsloth's trainer lacks: weights shared with the engine"),
+        ("no engine", "ValueError: use_vllm with a LoRA model of Unsloth needs fast_inference"),
+        ("variable", "ValueError: UNSLOTH_GRPO_LOSS_AGGREGATION must not be set"),
+        ("sampling", "ValueError: vllm_sampling_params must be None"),
+        ("sleep", "ValueError: vllm_enable_sleep_mode needs a model loaded with standby=True"),
+    ],
+)
+def test_what_would_be_wrong_in_silence_is_refused(report, case, message):
+    assert report["refusals"][case].startswith(message)
 
 
 @pytest.mark.parametrize("call", ARGUMENTS)
-def test_unsloth_takes_what_load_model_gives_it(folder, call):
-    assert set(ARGUMENTS[call]) <= set(json.loads((folder / "signatures.json").read_text())[call])
+def test_unsloth_takes_what_load_model_gives_it(report, call):
+    assert set(report["signatures"][call]) >= ARGUMENTS[call]

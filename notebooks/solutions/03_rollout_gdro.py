@@ -1,0 +1,61 @@
+"""One way to solve the exercises of notebook 03; `tests/teaching` holds each against `check`."""
+
+import numpy as np
+
+
+def square_root_law(variances, shares, mean_rollouts):
+    return mean_rollouts * np.sqrt(variances) / (shares @ np.sqrt(variances))
+
+
+def joint_choice(values, counts, arms, budget):
+    best = {0: (0.0, [])}  # by what was spent: value and arms
+    for count, value_N in zip(counts, values, strict=True):
+        reached = {}
+        for spent, (total, chosen) in best.items():
+            for n, value in zip(arms, value_N, strict=True):
+                w = spent + count * n
+                if w <= budget and (w not in reached or total + value > reached[w][0]):
+                    reached[w] = (total + value, [*chosen, n])
+        best = reached
+    return np.array(best[budget][1])
+
+
+def arm_strategies(arm_losses, eta, gamma):
+    odds = np.exp(-eta * (arm_losses - arm_losses.min(axis=1, keepdims=True)))
+    return (1 - gamma) * odds / odds.sum(axis=1, keepdims=True) + gamma / arm_losses.shape[1]
+
+
+def exp3p_losses(loss, arm, probabilities, bonus):
+    estimates = -bonus / probabilities
+    estimates[arm] += loss / probabilities[arm]
+    return estimates
+
+
+def rollout_gdro(counts, variances, arms, mean_rollouts, eta, ema):
+    num_bins, price = len(counts[0]), 0.0
+    score_B, visits_B = np.zeros(num_bins), np.zeros(num_bins)
+
+    def strategies():
+        v_B = np.full(num_bins, 0.0)
+        if (seen := visits_B > 0).any():
+            v_B[seen] = score_B[seen] / (1 - (1 - ema) ** visits_B[seen])
+            v_B[~seen] = v_B[seen].mean()
+            v_B /= v_B.mean()
+        return arm_strategies(v_B[:, None] * mean_rollouts**2 / arms + price * arms, eta, 0.01)
+
+    for counts_B, variances_B in zip(counts, variances, strict=True):
+        demand = counts_B @ (strategies() @ arms) / counts_B.sum()
+        present = counts_B > 0
+        score_B[present] += ema * (variances_B[present] - score_B[present])
+        visits_B += present
+        price += 0.05 * (demand - mean_rollouts)
+    present, rollouts_B = counts[-1] > 0, np.zeros(num_bins, int)
+    count = counts[-1][present]
+    values = count[:, None] * np.log(strategies())[present]
+    rollouts_B[present] = joint_choice(values, count, arms, mean_rollouts * count.sum())
+    return rollouts_B, price
+
+
+def rollouts_at_cost(variances, costs, shares, total_cost):
+    # −v/n² + μ cost = 0, so n ∝ √(v / cost)
+    return total_cost * np.sqrt(variances / costs) / (shares @ np.sqrt(variances * costs))

@@ -1,0 +1,38 @@
+"""One way to solve the exercises of notebook 07; `tests/teaching` holds each against `check`."""
+
+import numpy as np
+
+from gdro import Method, register
+from gdro.methods.draws import mostly_in_proportion
+
+
+def value_for_two(alpha, beta):
+    total = alpha + beta
+    return alpha / total - alpha * (alpha + 1) / (total * (total + 1))
+
+
+def baselines(rewards, group_ids, past, rate):
+    hits, sizes = np.bincount(group_ids, rewards), np.bincount(group_ids)
+    return ((hits + past * rate)[group_ids] - rewards) / (sizes - 1 + past)[group_ids]
+
+
+def draw_by_clocks(worth, size, epsilon, clocks):
+    rates = (1 - epsilon) * worth / worth.sum() + epsilon / len(worth)
+    return np.argsort(clocks / rates)[:size]
+
+
+def mixed_group(alpha, beta, size):
+    # E[p^n] and E[(1 − p)^n] of a Beta distribution are products of n ratios
+    all_correct, all_wrong = 1.0, 1.0
+    for j in range(size):
+        all_correct = all_correct * (alpha + j) / (alpha + beta + j)
+        all_wrong = all_wrong * (beta + j) / (alpha + beta + j)
+    return 1 - all_correct - all_wrong
+
+
+@register("half_solved")
+class HalfSolved(Method):
+    """Exercise 5: draws by p (1 − p)."""
+
+    def draw(self, pool, size, rng):
+        return mostly_in_proportion(pool.rate_P * (1 - pool.rate_P), 0.1, size, rng)

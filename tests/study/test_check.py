@@ -1,0 +1,163 @@
+"""`gdro check`: what of it a CPU can run, with the real vLLM where it is installed; that checks can fail."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from tiny_models import save_tiny_model
+
+from gdro.study import check, size
+from gdro.study.bench import Bench, verdict
+from gdro.study.profiles import load_profile
+from gdro.study.records import read_manifest
+
+REPOSITORY = Path(__file__).parents[2]
+VLLM = REPOSITORY / ".venv-vllm" / "bin" / "python"
+needs_vllm = pytest.mark.skipif(not VLLM.exists(), reason="no vLLM: `make setup-engines` brings it")
+
+
+def statuses(results):
+    return {result.check: result.status for result in results}
+
+
+@pytest.fixture
+def bench(base, tmp_path, one_thread):
+    return Bench(tmp_path, source=str(base))
+
+
+def in_processes(monkeypatch, answers):
+    monkeypatch.setattr(check, "_in_a_process", lambda name, *_: answers[name])
+
+
+def test_results_are_printed_and_written(monkeypatch, tmp_path, capsys):
+    good, bad = verdict("disk", True, "3 GiB", "2 GiB"), verdict("GPU", False, "1 GiB", "20 GiB")
+    skipped = check.CheckResult("uneven", "SKIP", why="needs a GPU")
+    in_processes(monkeypatch, {"machine": [good, bad], "uneven": [skipped]})
+    results = check.run_checks(out=tmp_path / "check.json", names=("uneven", "machine"))
+    assert [result.status for result in results] == ["PASS", "FAIL", "SKIP"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["PASS", "disk", "3", "GiB", "(allowed:", "2", "GiB)"]
+    assert lines[2].split() == ["SKIP", "uneven", "needs", "a", "GPU"]
+    manifest = read_manifest(tmp_path / "check.json")
+    assert [row["status"] for row in manifest["checks"]] == ["PASS", "FAIL", "SKIP"]
+    assert "torch" in manifest["packages"]
+
+
+def test_a_wrong_profile_is_refused_before_anything_runs(monkeypatch):
+    in_processes(monkeypatch, {})
+    with pytest.raises(ValueError, match="profile must be one of"):
+        check.run_checks("gpu-2b")
+
+
+def test_an_error_is_a_fail_and_what_is_missing_a_skip(monkeypatch, bench, capsys):
+    def breaks(bench):
+        yield verdict("first", True, "1", "1")
+        raise RuntimeError("no kernel image")
+
+    monkeypatch.setattr(check, "CHECKS", (breaks, check.unsloth_lora, check.several_gpus))
+    results = check.run_check("breaks", bench)
+    assert statuses(results) == {"first": "PASS", "breaks": "FAIL"}
+    assert results[1].why == "RuntimeError: no kernel image"
+    [result] = check.run_check("unsloth_lora", bench)
+    assert result.status == "SKIP"
+    assert "not installed here" in result.why
+
+
+def test_a_check_that_takes_too_long_is_a_fail(monkeypatch):
+    monkeypatch.setattr(check, "SECONDS_A_CHECK", 0.05)
+    [result] = check.run_checks(names=("uneven",))
+    assert result.status == "FAIL"
+    assert result.why.startswith("took more than")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", ["uneven", "gradients", "resuming"])
+def test_on_a_cpu_it_passes(bench, name):
+    results = check.run_check(name, bench)
+    assert {result.status for result in results} == {"PASS"}, results
+    assert len(results) == {"uneven": 2, "gradients": 3, "resuming": 2}[name]
+
+
+@pytest.mark.slow
+def test_a_wrong_gradient_and_wrong_rollouts_are_found(monkeypatch, bench):
+    import gdro.trainer
+
+    right = gdro.trainer.trimmed
+    monkeypatch.setattr(gdro.trainer, "trimmed", lambda *args: (right(*args)[0], 0.9))
+    found = statuses(check.run_check("gradients", bench))
+    assert found == dict.fromkeys(("gradient, dapo", "gradient, grpo", "gradient, bnpo"), "FAIL")
+    monkeypatch.undo()
+
+    trainer = bench.trainer("uneven", "rollout", check.UNEVEN, max_steps=3)
+    trainer.train()
+    watch = trainer.watch
+    watch.planned[1][0] += 1
+    watch.errors[2] = 0.01
+    assert statuses(check.counts_of(watch)) == {"rollouts as planned": "FAIL", "advantages": "FAIL"}
+
+
+# The size of a profile
+
+
+def size_of(tmp_path, **fields):
+    file = tmp_path / "own.yaml"
+    file.write_text(yaml.safe_dump(fields))
+    return {one.check: one for one in size.size_of_profile(load_profile(file), tmp_path, str(tmp_path))}
+
+
+@pytest.mark.slow
+def test_memory_and_seconds_of_a_math_profile_are_measured_without_its_weights_or_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = save_tiny_model("Qwen3", tmp_path / "source")
+    task = {"kind": "math", "max_prompt_tokens": 400, "max_completion_tokens": 6}
+    fields = {"seeds": [0, 1], "task": task, "model": {"source": str(folder)}, "hours": 1e-6}
+    fields["train"] = {"prompts_per_step": 8, "per_device_train_batch_size": 4, "max_steps": 10}
+    variants = {
+        "a": {"method": "grpo"},
+        "b": {"method": "both"},
+        "c": {"method": "both", "model": {"kind": "lora"}},
+    }
+    found = size_of(tmp_path, **fields, variants=variants)
+    assert list(found) == ["a: memory", "a: time", "c: memory", "c: time"]
+    memory, time = found["a: memory"], found["a: time"]
+    assert memory.status == "PASS"
+    assert 0.1 < float(memory.measured.split()[0]) < float(memory.allowed.split()[0])
+    assert time.status == "FAIL"  # of so few hours
+    seconds, hours = (float(time.measured.split()[place]) for place in (0, 5))
+    assert seconds > 0
+    assert hours == pytest.approx(10 * seconds / 3600, abs=0.02)
+    assert "4 like it" in time.measured  # two variants, two seeds
+    record = [json.loads(line) for line in (tmp_path / "a" / "run" / "record.jsonl").read_text().splitlines()]
+    assert {row["rollouts_spent"] for row in record} == {8}  # two micro-batches of 4
+    assert all(row["tokens"] >= 8 * (350 + 5) for row in record)  # nearly full length
+
+
+def test_what_a_profile_costs_is_said():
+    assert load_profile("gpu-1.7b-day").cost.startswith(
+        "6 trainings (6 variants, 1 seeds): up to 24 GPU-hours"
+    )
+    assert load_profile("tiny").cost == "8 trainings (4 variants, 2 seeds)"
+
+
+# With the real vLLM on a CPU
+
+
+@needs_vllm
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["engine", "evaluation"])
+def test_with_vllm_it_passes(base, tmp_path, name):
+    source = check.untied(str(base), tmp_path / "base")  # a CPU's vLLM does not reload a shared matrix
+    paths = os.pathsep.join(map(str, [REPOSITORY, REPOSITORY / "tests"]))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    command = [str(VLLM), str(REPOSITORY / "tests" / "check_run.py"), name, source, str(tmp_path)]
+    run = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert {result["status"] for result in results} == {"PASS"}, results
+    assert len(results) == {"engine": 4, "evaluation": 1}[name]
