@@ -197,6 +197,20 @@ def report_command(profile: str, runs: str | None) -> None:
     click.echo(write_report(chosen, runs or f"runs/{chosen.name}"))
 
 
+@main.command("diagnose")
+@click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--rollouts", default=4, show_default=True, type=click.IntRange(2), help="Of a group.")
+def diagnose_command(record: Path, rollouts: int) -> None:
+    """Say from the RECORD of a GRPO run whether choosing prompts can help.
+
+    Example: gdro diagnose runs/tiny/grpo/seed0/record.jsonl
+    """
+    from gdro.study.diagnose import diagnosis
+    from gdro.study.records import read_table
+
+    click.echo(diagnosis(read_table(record), rollouts))
+
+
 @main.command("arena", context_settings={"ignore_unknown_options": True}, add_help_option=False)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def arena_command(options: tuple[str, ...]) -> None:

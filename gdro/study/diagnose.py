@@ -1,6 +1,6 @@
 """What a GRPO record says about whether choosing prompts can help, in minutes and without held-out data.
 
-    print(diagnosis(read_table("runs/tiny/grpo/seed0/record.jsonl"), rollouts=4))
+    gdro diagnose runs/tiny/grpo/seed0/record.jsonl
 
 Three questions, of a record that `GDROTrainer` or `gdro.loop.train` leaves:
 

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from gdro import GDROController
+from gdro.cli import main
 from gdro.study import diagnose
+from gdro.study.records import write_table
 
 
 def row(share, success, hard=(0, 0.0), first=(0, 0)):
@@ -20,7 +23,7 @@ RECORD = [
 ]
 
 
-def test_rates_progress_and_signal_by_hand():
+def test_rates_progress_and_signal_by_hand(tmp_path):
     rates = diagnose.pass_rates(RECORD)
     assert rates.share.tolist() == [0.375, 0.625, 0]
     # (.5 · .1 + .25 · .2)/.75 and (.5 · .9 + .75 · .7)/1.25
@@ -32,7 +35,8 @@ def test_rates_progress_and_signal_by_hand():
     value = np.array([0.375, 0.625]) * p * (1 - p) ** 2
     wanted = [np.dot([0.375, 0.625], both), value @ both / value.sum()]
     assert diagnose.signal_shares(rates, 2, 3) == pytest.approx(wanted)
-    text = diagnose.diagnosis(RECORD, 2)
+    write_table(tmp_path / "record.jsonl", RECORD)
+    text = CliRunner().invoke(main, ["diagnose", str(tmp_path / "record.jsonl"), "--rollouts=2"]).output
     assert all(part in text for part in ("1.50 times", "0.25 of 8", "0.75 of 4"))
 
 
