@@ -12,7 +12,7 @@ export OPENBLAS_NUM_THREADS := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: run figures notebooks docs test lab setup setup-engines bench fuzz lint clean
+.PHONY: run figures notebooks docs test test-oldest lab setup setup-engines bench fuzz lint clean
 
 run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (default tiny), in runs/
 	@gdro run $(PROFILE) --cores $(CORES)
@@ -28,6 +28,9 @@ docs: $(READY)  ## all notebooks as web pages, in build/docs
 
 test: $(READY)  ## all tests
 	python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
+
+test-oldest: .venv-oldest/ready  ## the trainer's tests with the oldest TRL and transformers that pyproject.toml allows
+	.venv-oldest/bin/python -m pytest -q tests/test_trainer.py tests/training/test_savings.py
 
 lab: $(READY)  ## JupyterLab on the notebooks
 	jupyter lab notebooks
@@ -53,7 +56,7 @@ $(READY): requirements/cpu.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $(READY)
 
-# Two packages that need not agree with the cpu lock, each in an environment of its own.
+# What does not agree with the cpu lock, each in an environment of its own.
 .venv-%/ready: requirements/%-cpu.txt pyproject.toml
 	$(PYTHON) -m venv .venv-$*
 	@echo "Installing the locked packages into .venv-$*: about three minutes"

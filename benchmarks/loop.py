@@ -47,9 +47,12 @@ def loop_seconds(base: Path, task: chain.ChainTask, steps: int) -> float:
     return (time.process_time() - began) / steps
 
 
-def trainer_seconds(base: Path, task: chain.ChainTask, steps: int, folder: str, **choices) -> float:
-    """Seconds of a step of GDROTrainer, without making it; of TRL's own trainer if nothing is chosen."""
-    trainer_class, config = (GDROTrainer, GDROConfig) if choices else (GRPOTrainer, GRPOConfig)
+def trained(
+    base: Path, task: chain.ChainTask, steps: int, folder: str, **choices
+) -> tuple[float, GRPOTrainer]:
+    """Seconds of a step, without making the trainer, and the trainer: TRL's own without a `gdro_method`."""
+    ours = "gdro_method" in choices
+    trainer_class, config = (GDROTrainer, GDROConfig) if ours else (GRPOTrainer, GRPOConfig)
     args = config(
         output_dir=folder,
         max_steps=steps,
@@ -58,7 +61,6 @@ def trainer_seconds(base: Path, task: chain.ChainTask, steps: int, folder: str, 
         max_completion_length=task.spec.max_completion_tokens,
         learning_rate=LEARNING_RATE,
         lr_scheduler_type="constant",
-        beta=0.0,
         save_strategy="no",
         logging_steps=steps,
         report_to=[],
@@ -78,36 +80,47 @@ def trainer_seconds(base: Path, task: chain.ChainTask, steps: int, folder: str, 
     trainer.remove_callback(PrinterCallback)
     began = time.process_time()
     trainer.train()
-    return (time.process_time() - began) / steps
+    return (time.process_time() - began) / steps, trainer
 
 
-def main() -> None:
-    """Measure both in turns and print the ratio."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
+def quiet_base(task: chain.ChainTask, steps: int) -> Path:
+    """The base of a task after `steps` steps, with one thread and without warnings from here on."""
     warnings.simplefilter("ignore")
     transformers_logging.disable_progress_bar()
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
+    return tiny_base(task, seed=0, steps=steps, cache_dir=".cache/bases")
+
+
+def main() -> None:
+    """Measure all in turns and print their ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--base-steps", type=int, default=800)
+    options = parser.parse_args()
     task = chain.make_task(chain.DEFAULT_SPEC, np.random.default_rng(0))
-    base = tiny_base(task, seed=0, cache_dir=".cache/bases")
-    kinds: dict[str, dict] = {
-        "TRL's GRPOTrainer": {},
-        "GDROTrainer, savings off": {"gdro_method": "rollout", "trim_batches": False},
-        "GDROTrainer": {"gdro_method": "rollout"},
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in (*kinds, "gdro.loop")}
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(options.repeats):
-            for name, choices in kinds.items():
-                seconds[name].append(trainer_seconds(base, task, options.steps, folder, **choices))
-            seconds["gdro.loop"].append(loop_seconds(base, task, options.steps))
+    base = quiet_base(task, options.base_steps)
     print(f"{PROMPTS} prompts × {ROLLOUTS} rollouts, one thread, {options.steps} steps × {options.repeats}")
-    stock = min(seconds["TRL's GRPOTrainer"])
-    for name, measured in seconds.items():
-        print(f"{name:26}{1e3 * min(measured):7.1f} ms a step, {min(measured) / stock:.2f} of TRL's")
+    for beta in (0.0, 0.04):  # gdro.loop has no KL term
+        kinds: dict[str, dict] = {
+            "TRL's GRPOTrainer": {},
+            "GDROTrainer, savings off": {"gdro_method": "rollout", "trim_batches": False},
+            "GDROTrainer": {"gdro_method": "rollout"},
+        } | ({} if beta else {"gdro.loop": {}})
+        seconds: dict[str, list[float]] = {name: [] for name in kinds}
+        with tempfile.TemporaryDirectory() as folder:
+            for _ in range(options.repeats):
+                for name, choices in kinds.items():
+                    if name == "gdro.loop":
+                        seconds[name].append(loop_seconds(base, task, options.steps))
+                    else:
+                        taken, _ = trained(base, task, options.steps, folder, beta=beta, **choices)
+                        seconds[name].append(taken)
+        stock = min(seconds["TRL's GRPOTrainer"])
+        for name, measured in seconds.items():
+            best = min(measured)
+            print(f"β = {beta:<5}{name:26}{1e3 * best:7.1f} ms a step, {best / stock:.2f} of TRL's")
 
 
 if __name__ == "__main__":

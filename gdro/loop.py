@@ -38,6 +38,7 @@ def train(
     learning_rate: float,
     max_new_tokens: int,
     seed: int,
+    stream: bool = False,
     on_step: Callable[[int, dict], None] | None = None,
 ) -> list[dict]:
     """Train `model`, in float32 and in place, by TRL's defaults: AdamW, gradients clipped to norm 1.
@@ -45,17 +46,21 @@ def train(
     Args:
         steps: generation batches; each is an optimizer step unless the method waits for more.
         prompts: how many a batch.
+        stream: train on no prompt twice: in the order of `rows`, or what a method draws from those left.
         on_step: called after each step with the number of steps done and the new row of the record.
 
     Returns:
         The record: `batch.row` of each batch, with rollouts_spent, tokens, seconds, controller_seconds.
     """
     check_int("prompts", prompts, 1, len(rows), "a batch holds no prompt twice")
+    if stream:
+        check_int("steps", steps, 1, len(rows) // prompts, "a stream holds no prompt twice")
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0, fused=True)
     generator = torch.Generator(model.device).manual_seed(seed)
     in_order = _epochs(len(rows), prompts, np.random.default_rng(seed))
     ids_DT, uids = prompt_ids(model, tokenizer, rows), [row["uid"] for row in rows]
     keyed_uids = as_uids(uids)  # hashed once
+    left_D = np.arange(len(rows))  # of a stream, the prompts that have not come yet
     record: list[dict] = []
     controller_seconds = 0.0
 
@@ -69,8 +74,12 @@ def train(
     kept: list[tuple[Tensor, Tensor, Tensor]] = []  # rollouts that the next optimizer step learns from
     for step in range(1, steps + 1):
         began, controller_seconds = time.perf_counter(), 0.0
-        drawn_P = timed(controller.draw, keyed_uids, prompts)
-        drawn_P = next(in_order) if drawn_P is None else np.asarray(drawn_P)
+        pool = keyed_uids._replace(keys=keyed_uids.keys[left_D]) if stream else keyed_uids
+        drawn_P = timed(controller.draw, pool, prompts)
+        if drawn_P is None:
+            drawn_P = np.arange(prompts) if stream else next(in_order)
+        drawn_P = left_D[np.asarray(drawn_P)]
+        left_D = np.setdiff1d(left_D, drawn_P) if stream else left_D
         plan = timed(controller.plan, [uids[d] for d in drawn_P])
 
         more_P, groups_R, rewards_R, texts = plan.rollouts, np.zeros(0, int), np.zeros(0), []

@@ -8,31 +8,41 @@ Axes: P prompts of the generation batch, R its rollouts, over all processes, in 
 """
 
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list, gather_object, set_seed
-from transformers import TrainerCallback, TrainerState
+from transformers import TrainerState
 from trl import GRPOConfig, GRPOTrainer
 
-from gdro.controller import PRESETS, GDROController, make_controller
-from gdro.core.beliefs import as_uids
-from gdro.core.bins import StaticGroups
-from gdro.core.checks import build, check_choice
-from gdro.methods import METHODS, Method
+from gdro.controller import PRESETS
+from gdro.core.checks import check_choice
+from gdro.methods import METHODS
 from gdro.methods.base import group_advantages
 from gdro.training.checkpoints import last_whole, step_of, write_ledger
 from gdro.training.files import load_state, save_state
-from gdro.training.savings import FetchedOnce, trimmed
+from gdro.training.refusals import (
+    check_rounds,
+    check_training,
+    checked_uids,
+    controller_of,
+    micro_steps,
+    samples_in_rounds,
+    waits,
+)
+from gdro.training.rounds import Chosen, Step, has_spread, prompts_of_batch
+from gdro.training.savings import FetchedOnce, by_length, trimmed
+from gdro.training.trl_names import check_attributes, check_calls, is_unsloths
 from gdro.training.unsloth import OnUnsloth
 
+check_calls(GRPOTrainer)
+MOST_BATCHES = 100  # in one step, for a method that is never ready
 STATE_FILE = "gdro_state.json"
 
 
@@ -106,16 +116,20 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
     ) -> None:
         if not isinstance(args, GDROConfig):
             raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}")
-        self._uids_D = _checked_uids(train_dataset, args)
-        self.controller = _controller_of(args, train_dataset)
+        self._uids_D = checked_uids(train_dataset, args)
+        self.controller = controller_of(args, train_dataset)
         check_training(args, self.controller)
+        check_rounds(self.controller, train_dataset, kwargs)
         as_trl = args.advantage_std == "sample" and args.advantage_clip is None
         self._own_advantages = self.controller.name != "grpo" or not as_trl  # else TRL's, bit for bit
+        self._in_rounds = samples_in_rounds(self.controller.method)
         self.record: list[dict] = []
         self.seconds = dict.fromkeys(("train", "generate", "score", "reward", "controller"), 0.0)
-        self._rewards_R: torch.Tensor | None = None
-        set_seed(args.seed)  # TRL puts the PEFT adapter on before it seeds
+        self._rewards_R: torch.Tensor | None = None  # of the last generation batch
+        self._chosen: Chosen | None = None  # what TRL is given where it would generate
+        set_seed(args.seed)  # TRL 1.14 puts the PEFT adapter on before it seeds
         super().__init__(model, reward_funcs, args=args, train_dataset=train_dataset, **kwargs)
+        check_attributes(self)
         if self.use_vllm:  # it reads the model's files, which do not have the stops that `load_model` adds
             own = self.vllm_generation.generation_kwargs
             self.vllm_generation.generation_kwargs = {"stop_token_ids": self.eos_token_ids} | own
@@ -155,48 +169,121 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
     # One generation batch
 
     def _generate_and_score_completions(self, inputs):
+        """What TRL's loss takes, from this process's rows of a generation batch.
+
+        TRL repeats each prompt in `num_generations` rows. The controller plans anew how many rollouts each
+        prompt gets, and TRL's own function then generates, rewards and scores these rows. Afterwards the
+        controller observes all rewards, and its advantages take the place of TRL's.
+
+        A method that samples in rounds needs the rewards earlier. Then everything is sampled and rewarded in
+        `_sampled_step`, as many rollouts as TRL's batch holds are chosen, and TRL's function scores no more
+        than these: `_generate` and `_calculate_rewards`, which it calls, return what was chosen.
+        """
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
-        before = dict(self.seconds)
-        with self._timed("controller"):
-            prompts = gather_object(inputs)[:: self.num_generations]
-            if (drawn := self.controller.draw(self._uids_D, len(prompts))) is not None:
-                prompts = self.train_dataset.__getitems__(drawn.tolist())  # in one read
-            plan = self.controller.plan([row[self.args.uid_column] for row in prompts])
-            group_ids_R = np.repeat(np.arange(len(prompts)), plan.rollouts)
-            first = self.accelerator.process_index * len(inputs)  # TRL lays the processes end to end
-            mine = slice(first, first + len(inputs))
-            if self.controller.moves_rollouts or drawn is not None:
-                inputs = [dict(prompts[p]) for p in group_ids_R[mine]]
+        first = self.accelerator.process_index * len(inputs)  # TRL lays the processes end to end
+        mine = slice(first, first + len(inputs))
+        if self._in_rounds:
+            step = self._sampled_step(inputs)
+            self._chosen = step.chosen(self.args.generation_batch_size, mine)
+            output = self._scored(self._chosen.rows)
+            self._put_advantages(output, mine, self._chosen.advantages_R, self._chosen.is_flat_R)
+            self._chosen = None
+            self._metrics["train"]["gdro/rollouts_spent"].append(step.spent)
+            return output
         seen_tokens = self.state.num_input_tokens_seen
-        with self._timed("score"):
-            output = super()._generate_and_score_completions(inputs)
-        for stage in ("generate", "reward"):
-            self.seconds["score"] -= self.seconds[stage] - before[stage]
         with self._timed("controller"):
-            assert self._rewards_R is not None  # set by _calculate_rewards, which TRL has just called
+            prompts, plan = self._next_batch(inputs)
+            group_ids_R = np.repeat(np.arange(len(prompts)), plan.rollouts)
+            if self.controller.moves_rollouts or self.controller.draws:
+                inputs = [dict(prompts[p]) for p in group_ids_R[mine]]
+        output = self._scored(inputs)
+        with self._timed("controller"):
             rewards_R = self._rewards_R.cpu().numpy()
             losses_R = self._surrogate_losses(output, rewards_R, group_ids_R, len(prompts))
             batch = self.controller.observe(plan, group_ids_R, rewards_R, losses=losses_R)
             if self._own_advantages:
-                advantages_R = torch.as_tensor(batch.advantages).to(self._rewards_R)
-                output["advantages"] = advantages_R[mine]
-                self._correct_trl_logs(rewards_R, group_ids_R, advantages_R)
-            self._log_row(batch.row)
-        spent = {"global_step": self.state.global_step, "rollouts_spent": len(rewards_R)}
-        spent["tokens"] = int(self.state.num_input_tokens_seen - seen_tokens)
-        self.record.append(batch.row | spent)
+                is_flat_R = ~has_spread(rewards_R, group_ids_R)
+                self._put_advantages(output, mine, batch.advantages, is_flat_R)
+            self._note(batch.row, len(rewards_R), seen_tokens)
         return output
+
+    def _sampled_step(self, inputs):
+        """Sample, reward and observe batches until the method lets the optimizer step."""
+        step = Step()
+        for _ in range(MOST_BATCHES):
+            first, spent, seen_tokens = len(step.rows), step.spent, self.state.num_input_tokens_seen
+            with self._timed("controller"):
+                prompts, plan = self._next_batch(inputs)
+            more_P, group_ids_R = plan.rollouts, np.zeros(0, np.int64)
+            while more_P is not None:
+                new_R = np.repeat(np.arange(len(prompts)), more_P)
+                self._sample([prompts[p] for p in new_R], step)
+                group_ids_R = np.append(group_ids_R, new_R)
+                rewards_R = (step.rewards_RF[first:] @ self.reward_weights.cpu()).numpy()
+                with self._timed("controller"):
+                    more_P = self.controller.extend(plan, group_ids_R, rewards_R)
+            with self._timed("controller"):
+                batch = self.controller.observe(plan, group_ids_R, rewards_R)
+                step.add_batch(batch.advantages, rewards_R, group_ids_R)
+                self._note(batch.row, step.spent - spent, seen_tokens)
+            if batch.ready:
+                return step
+        why = f"was not ready for an optimizer step after {MOST_BATCHES} batches"
+        raise ValueError(f"gdro_method={self.controller.name!r} {why}; give its `ready` a bound")
+
+    def _next_batch(self, inputs):
+        """The prompts of the next batch, (P,) rows of the data set, and their plan."""
+        size = self.args.generation_batch_size // self.num_generations
+        drawn = self.controller.draw(self._uids_D, size)
+        if drawn is None and waits(self.controller.method):  # TRL's order has one batch a step
+            number, total = self.controller.planned, len(self._uids_D)
+            drawn = prompts_of_batch(number, size, total, self.args.seed, self.shuffle_dataset)
+        if drawn is None:
+            prompts = gather_object(inputs)[:: self.num_generations]
+        else:
+            prompts = self.train_dataset.__getitems__(drawn.tolist())  # in one read
+        return prompts, self.controller.plan([row[self.args.uid_column] for row in prompts])
+
+    def _sample(self, rows, step):
+        """Add a rollout of each row to the step.
+
+        Every process must sample equally many: where they do not divide, some rows are sampled twice, and the
+        second rollout is dropped.
+        """
+        share = -(-len(rows) // self.accelerator.num_processes)
+        first = self.accelerator.process_index * share
+        mine = [dict(rows[r % len(rows)]) for r in range(first, first + share)]
+        prompts = [row["prompt"] for row in mine]
+        prompt_ids, completion_ids, _, completions, logprobs, *_ = super()._generate(prompts)
+        rewards_RF = self._calculate_rewards(mine, prompts, completions, completion_ids)
+        self._pending_extra_logs.clear()  # for a table of all that was sampled, which TRL does not have
+        sampled = zip(prompt_ids, completion_ids, completions, logprobs or [None] * share, strict=True)
+        step.add_rollouts(rows, gather_object(list(sampled)), rewards_RF)
+        step.spent += share * self.accelerator.num_processes
+
+    def _scored(self, inputs):
+        before = dict(self.seconds)
+        with self._timed("score"):
+            output = super()._generate_and_score_completions(inputs)
+        for stage in ("generate", "reward"):
+            self.seconds["score"] -= self.seconds[stage] - before[stage]
+        return output
+
+    def _generate(self, prompts):
+        return super()._generate(prompts) if self._chosen is None else self._chosen.generated()
 
     def _generate_single_turn(self, prompt_ids, images, fields, num_generations, **kwargs):
         # where every `num_generations` rows are one prompt, a vLLM server samples from each n-th row alone;
         # row by row its prefix cache shares the prompt as well (benchmarks/prefix.py)
-        if self.model.training and self.controller.moves_rollouts:
+        if self.model.training and (self.controller.moves_rollouts or self._in_rounds):
             num_generations = 1
         with self._timed("generate"):
             return super()._generate_single_turn(prompt_ids, images, fields, num_generations, **kwargs)
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+        if self._chosen is not None:
+            return self._chosen.rewards_RF.to(self.accelerator.device)
         with self._timed("reward"):
             rewards_RF = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self.model.training:
@@ -231,25 +318,42 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
         advantages_R = group_advantages(rewards_R, group_ids_R, num_prompts, *rule)
         return self.beta * self.accelerator.gather(kl_R).cpu().numpy() - advantages_R
 
+    def _get_per_token_logps_and_entropies(self, model, *inputs, batch_size=None, **kwargs):
+        score = super()._get_per_token_logps_and_entropies
+        plain = not any(value is not None and value is not False for value in kwargs.values())  # no images
+        if torch.is_grad_enabled() or not (plain and self.args.trim_batches) or is_unsloths(type(self)):
+            return score(model, *inputs, batch_size=batch_size, **kwargs)
+        return by_length(partial(score, model, **kwargs), *inputs, batch_size)
+
     def _compute_loss(self, model, inputs):
         if not (self.model.training and self.args.trim_batches) or "num_images" in inputs:
             return super()._compute_loss(model, inputs)
         keep = len(inputs["advantages"])
-        others_teach = self._entropy_bonus_enabled or self.aux_loss_enabled or self.top_entropy_quantile < 1
-        if self.beta == 0 and not others_teach:
-            taught = (inputs["advantages"] != 0).sum().clamp(min=1)
-            keep = int(self.accelerator.gather(taught).max())  # equal parts: TRL gathers its metrics by row
+        other_losses = self._entropy_bonus_enabled or self.aux_loss_enabled or self.top_entropy_quantile < 1
+        if self.beta == 0 and not other_losses:
+            has_signal = (inputs["advantages"] != 0).sum().clamp(min=1)
+            keep = int(
+                self.accelerator.gather(has_signal).max()
+            )  # equal parts: TRL gathers its metrics by row
         inputs, factor = trimmed(inputs, keep, self.loss_type)
         return factor * super()._compute_loss(model, inputs)
 
     # What TRL logs
 
-    def _correct_trl_logs(self, rewards_R, group_ids_R, advantages_R):
-        """Replace what TRL has just logged on the assumption of groups of equal size."""
-        spread_R = group_advantages(rewards_R, group_ids_R, int(group_ids_R.max()) + 1, scale="none")
-        flat_P = np.bincount(group_ids_R, spread_R**2) <= 1e-12
-        self._metrics["train"]["frac_reward_zero_std"][-1] = float(flat_P[group_ids_R].mean())
+    def _put_advantages(self, output, mine, advantages_R, is_flat_R):
+        """Replace TRL's advantages, and what it has just logged as if all groups were equally large."""
+        advantages_R = torch.as_tensor(advantages_R).to(output["advantages"])
+        output["advantages"] = advantages_R[mine]
+        self._metrics["train"]["frac_reward_zero_std"][-1] = float(np.mean(is_flat_R))
+        self._metrics["train"]["gdro/has_signal"].append(float((advantages_R != 0).float().mean()))
         self._logs["advantages"].extend(advantages_R.tolist())  # it holds one generation batch
+
+    def _note(self, row, rollouts, seen_tokens):
+        """Add a row of the controller to the record and the log, with what its batch has cost."""
+        tokens = int(self.state.num_input_tokens_seen - seen_tokens)
+        spent = {"global_step": self.state.global_step, "rollouts_spent": rollouts, "tokens": tokens}
+        self.record.append(row | spent)
+        self._log_row(row)
 
     def _log_row(self, row):
         """Log every number of the row, lists by bin."""
@@ -272,7 +376,7 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
     def _save_checkpoint(self, model, trial):
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
-        within_a_batch = self._step % _micro_steps(self.args)
+        within_a_batch = self._step % micro_steps(self.args)
         if self.args.should_save and not within_a_batch:  # a half-used batch could not be resumed
             self._tick()
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
@@ -297,89 +401,3 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
         state = load_state(Path(checkpoint) / STATE_FILE)
         self.controller.load_state_dict(state["controller"])
         self.record, self.seconds = state["record"], state["seconds"]
-
-
-class ProgressLines(TrainerCallback):
-    """A line every few seconds, legible in a log that several runs share: step, time left."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.began = self.spoke = time.perf_counter()
-        self.first_step = state.global_step
-        if state.is_world_process_zero:
-            print(f"{self.name}: {state.max_steps} steps, from step {self.first_step}", flush=True)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        now, step, last = time.perf_counter(), state.global_step, state.max_steps
-        if state.is_world_process_zero and (now - self.spoke >= 15 or step == last):
-            self.spoke = now
-            left = (now - self.began) / (step - self.first_step) * (last - step)
-            print(f"{self.name}: step {step}/{last}, {left:.0f} s left", flush=True)
-
-
-# What is refused before any compute
-
-
-def _controller_of(args: GDROConfig, dataset: Any) -> GDROController:
-    options = dict(args.gdro_options or {})
-    if args.group_column is not None:
-        bins = options.get("bins", {})
-        labels = [None if label is None else str(label) for label in dataset[args.group_column]]
-        given = {"uids": dataset[args.uid_column], "labels": labels}
-        options["bins"] = build("gdro_options['bins'] with group_column", StaticGroups, bins, **given)
-    advantages = {name: getattr(args, name) for name in ("advantage_std", "advantage_clip", "scale_rewards")}
-    if args.advantage_clip == float("inf"):
-        advantages["advantage_clip"] = None
-    return make_controller(
-        args.gdro_method, args.gdro_preset, advantages | options, args.num_generations, args.seed
-    )
-
-
-def _checked_uids(dataset: Any, args: GDROConfig) -> Any:
-    """The uids of a data set; ValueError where it or they cannot be used."""
-    if not isinstance(dataset, datasets.Dataset):
-        raise ValueError(f"train_dataset must be a datasets.Dataset, got {type(dataset).__name__}")
-    for option in ("uid_column", "group_column"):
-        column, known = getattr(args, option), dataset.column_names
-        if column is not None and column not in known:
-            remedy = "add one, for instance dataset.add_column('uid', list(range(len(dataset))))"
-            raise ValueError(f"train_dataset has no column {column!r} ({option}), only {known}; {remedy}")
-    uids = as_uids(values := dataset[args.uid_column])
-    if repeated := [uid for uid, count in Counter(values).items() if count > 1]:
-        why = f"repeats {repeated[0]!r}; every prompt needs a uid of its own"
-        raise ValueError(f"column {args.uid_column!r} {why}")
-    prompts = args.generation_batch_size // args.num_generations
-    if len(dataset) < prompts:  # TRL would train on none
-        raise ValueError(f"train_dataset has {len(dataset)} prompts, fewer than the {prompts} of one batch")
-    return uids
-
-
-def check_training(args: GDROConfig, controller: GDROController) -> None:
-    """Refuse (ValueError) what cannot be resumed, grouped or generated."""
-    method, name, seed = controller.method, controller.name, (args.generation_kwargs or {}).get("seed")
-    period = _micro_steps(args)
-    saves = args.save_strategy == "steps" and args.save_steps >= 1
-    row_by_row = controller.moves_rollouts or args.vllm_mode == "colocate"
-    if args.n_gpu > 1:  # transformers would wrap the model in DataParallel, which multiplies the batch
-        why = "start it with `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one"
-        raise ValueError(f"this process sees {args.n_gpu} GPUs and would train on all of them as one; {why}")
-    if method.rounds or type(method).ready is not Method.ready:
-        raise ValueError(f"gdro_method={name!r} samples in rounds, and TRL once a step; run it in gdro.loop")
-    if args.multi_objective_aggregation != "sum_then_normalize" and name != "grpo":
-        why = f"{args.multi_objective_aggregation!r} normalizes in groups of equal size"
-        raise ValueError(f"multi_objective_aggregation {why}; use 'sum_then_normalize' with GDRO")
-    if args.use_vllm and row_by_row and seed is not None:
-        why = "which would make all rollouts of a prompt the same; leave it out"
-        raise ValueError(f"generation_kwargs has the seed {seed}, {why}")
-    if saves and (args.save_steps * args.gradient_accumulation_steps) % period:
-        raise ValueError(
-            f"save_steps={args.save_steps} would save within a generation batch; save_steps × gradient "
-            f"accumulation must be a multiple of {period} (steps_per_generation × num_iterations)"
-        )
-
-
-def _micro_steps(args: GDROConfig) -> int:
-    """Micro-steps that one generation batch is used for."""
-    return args.steps_per_generation * args.num_iterations

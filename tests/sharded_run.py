@@ -8,6 +8,14 @@
 
 trains twice, with the savings and `sync_each_batch` on and off, and compares.
 
+    … tests/sharded_run.py rounds BASE_DIR OUTPUT_DIR METHOD
+
+trains with a method that samples in rounds, each round with completions of its own.
+
+    … tests/sharded_run.py sync BASE_DIR OUTPUT_DIR
+
+writes down what TRL would send to vLLM of a sharded model.
+
 Accelerate shards on GPUs alone: on CPU processes it quietly trains each with the whole model. PyTorch's
 fully_shard does work on them, so here the processes are told that they are GPUs.
 """
@@ -21,6 +29,7 @@ import numpy as np
 import torch
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
+from safetensors.torch import save_file
 from torch.distributed.fsdp import FSDPModule
 
 import gdro.trainer
@@ -32,6 +41,7 @@ class SharedSampling(gdro.trainer.GDROTrainer):
     """A completion is correct, or noise, by step and place in the whole batch."""
 
     die_at = None
+    turn = 0, 0  # step, rounds sampled in it
     rows, whole_gradients = (), ()
 
     def train(self, *args, **kwargs):
@@ -57,11 +67,13 @@ class SharedSampling(gdro.trainer.GDROTrainer):
         rank = self.accelerator.process_index
         if self.die_at == str(self.state.global_step) and rank == self.accelerator.num_processes - 1:
             os._exit(9)
+        step, rounds = self.turn
+        self.turn = self.state.global_step, rounds + 1 if step == self.state.global_step else 0
         tokenizer, first = self.processing_class, rank * len(prompt_ids)
         answers = {row["prompt"]: row["answer"] for row in self.train_dataset}
         completions = []
         for place, ids in enumerate(prompt_ids, first):
-            rng = np.random.default_rng((self.state.global_step, place))
+            rng = np.random.default_rng((*self.turn, place))
             noise = rng.integers(2, len(tokenizer), 8).tolist()
             correct = [*tokenizer(answers[tokenizer.decode(ids)])["input_ids"], tokenizer.eos_token_id]
             completions.append(correct if rng.random() < 0.5 else noise)
@@ -100,6 +112,37 @@ def compare_savings(base, folder):
     (Path(folder) / f"savings{rank}.json").write_text(json.dumps(report))
 
 
+def train_in_rounds(base, folder, method):
+    import tiny_run
+
+    processes = PartialState().num_processes
+    args = tiny_run.arguments(
+        gdro.trainer.GDROConfig, folder, max_steps=5, per_device_train_batch_size=32 // processes,
+        gdro_method=method, gdro_options={"pilot": 3} if method == "reinforce_ada" else {}, beta=0.01,
+    )  # fmt: skip
+    trainer = tiny_run.make_trainer(SharedSampling, args, base, reward=correct)
+    trainer.train()
+    if trainer.accelerator.is_main_process:
+        trainer.save_model(str(Path(folder) / "model"))
+        save_state(Path(folder) / "state.json", {"record": trainer.record, "logs": trainer.state.log_history})
+
+
+def what_vllm_is_sent(base, folder):
+    from torch.distributed.fsdp import fully_shard
+    from transformers import AutoModelForCausalLM
+    from trl.generation.vllm_generation import VLLMGeneration
+
+    torch.distributed.init_process_group("gloo")
+    model = AutoModelForCausalLM.from_pretrained(base)
+    for module in (*model.model.layers, model):
+        fully_shard(module)
+    generation = object.__new__(VLLMGeneration)  # without an engine
+    generation.accelerator = PartialState()
+    sent = {name: whole.detach().contiguous() for name, whole in generation._iter_fsdp2_params(model)}
+    save_file(sent, Path(folder) / f"sent{torch.distributed.get_rank()}.safetensors")
+    torch.distributed.destroy_process_group()
+
+
 def correct(completions, answer, **kwargs):
     return [float(text == right) for text, right in zip(completions, answer, strict=True)]
 
@@ -112,5 +155,9 @@ if __name__ == "__main__":
     SharedSampling.die_at = options[0].removeprefix("--die=") if options else None
     if sys.argv[1] == "savings":
         compare_savings(*sys.argv[2:])
+    elif sys.argv[1] == "sync":
+        what_vllm_is_sent(*sys.argv[2:])
+    elif sys.argv[1] == "rounds":
+        train_in_rounds(*sys.argv[2:])
     else:
         main(args=[argument for argument in sys.argv[1:] if argument not in options])

@@ -147,9 +147,10 @@ def test_printed_surrogate_on_policy_is_the_kl_alone(base, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path):
+@pytest.mark.parametrize("method", ["both", "dapo", "reinforce_ada"])
+def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, method):
     def start(output):
-        command = [sys.executable, str(Path(tiny_run.__file__)), str(base), str(output)]
+        command = [sys.executable, str(Path(tiny_run.__file__)), str(base), str(output), method]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": "."}
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 

@@ -1,6 +1,6 @@
 """A small real training that several tests share, and that the kill test runs as a process.
 
-python tests/tiny_run.py BASE_DIR OUTPUT_DIR
+python tests/tiny_run.py BASE_DIR OUTPUT_DIR METHOD
 """
 
 import sys
@@ -69,10 +69,10 @@ def make_trainer(trainer_class, args, base, rows=None, reward=half_right):
     )
 
 
-def main(base, output):
+def main(base, output, method):
     torch.set_num_threads(1)
     output = Path(output)
-    args = arguments(GDROConfig, output, save_strategy="steps", save_steps=4)
+    args = arguments(GDROConfig, output, save_strategy="steps", save_steps=4, gdro_method=method)
     trainer = make_trainer(GDROTrainer, args, base)
     trainer.train(resume_from_checkpoint=True)
     weights = {name: tensor.contiguous() for name, tensor in trainer.model.named_parameters()}

@@ -2,9 +2,9 @@
 
     python -m gdro.study.arena --world rare-hard --methods grpo,pivotal --draws 8 --out DIR
 
-A world is a specification of the embedded task: a name in gdro/study/worlds, or a YAML file. A draw is a
-fresh task (tables, teacher, splits), a fresh base and a fresh training seed, all from the draw's number, so
-all methods meet the same draws and are compared in pairs. A method is spelled NAME or NAME:OPTION=VALUE:…,
+A world is a task with its base: a name in gdro/tasks/worlds, or a YAML file. A draw is a fresh task, a fresh
+base and a fresh training seed, all from the draw's number, so all methods meet the same draws and are
+compared in pairs. A method is spelled NAME or NAME:OPTION=VALUE:…,
 with options of GDROController and of the method; `prompt:prompt.eta=3` reaches into a dictionary, and
 `pivotal@2e-4` is trained at that learning rate alone, in place of those of --learning-rates.
 `grpo:prompts=64` spends the same rollouts a step on 64 prompts. A method out of parts of others is spelled
@@ -13,6 +13,7 @@ composed:draw=pivotal:advantages.pkpo.k=4, see gdro.methods.composed.
 DIR holds a file for each finished run, so that the same command resumes, and, from those alone,
 
     scores.csv    one row per world, method, learning rate, draw and checkpoint
+    families.csv  at the end, one row more per family, with its share of training
     table.csv, table.md, differences.png, frontier.png, rollouts.png    from scores.csv alone
 
 The scores are of held-out prompts, 8 samples each at 20, 40, 60 and 80% of the steps, 32 at the end:
@@ -22,6 +23,7 @@ mean over families of unbiased pass@8, and training_mix_mean weighs the families
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 import multiprocessing
@@ -31,11 +33,10 @@ import runpy
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
-import yaml
 from tqdm.auto import tqdm
 
 from gdro.controller import GDROController
@@ -43,27 +44,16 @@ from gdro.core.beliefs import as_uids
 from gdro.core.checks import build, check_choice, check_int, check_number
 from gdro.core.metrics import pass_at_k
 from gdro.methods import METHODS
-from gdro.study.arena_report import report
-from gdro.tasks import chain
+from gdro.study.arena_report import CHECKPOINTS, read_runs, report, write_scores
+from gdro.tasks.protocol import Task
+from gdro.tasks.reasoning_gym import STREAM_SIZE
+from gdro.tasks.world import BaseSettings, World, read_world
 from gdro.training.files import replace_text
 from gdro.training.lifetime import end_with_parent
 
-WORLDS = Path(__file__).parent / "worlds"
-CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}  # samples a held-out prompt, by part of the steps
-SCORE_COLUMNS = [
-    "world",
-    "method",
-    "learning_rate",
-    "draw",
-    "step",
-    "rollouts",
-    "tokens",
-    "mean_at_8",
-    "pass_at_8",
-]
-SCORE_COLUMNS += ["worst_family", "training_mix_mean", "seconds", "controller_seconds"]  # of scores.csv
 # the options in which methods that are or hold an oracle get what `_oracle` knows
 ORACLES = {"family_even": ("groups",), "oracle": ("rates",), "composed": ("groups", "rates")}
+COUNTS = ("steps", "prompts", "rollouts")  # of Settings
 BASE_WORK = 8  # what making a base costs, in runs: for the time left
 
 
@@ -74,16 +64,14 @@ class Settings:
     steps: int = 150
     prompts: int = 32
     rollouts: int = 4
-    base_steps: int = 800
-    base_batch: int = 96
+    size: str | None = None  # of the base; None: the world's
 
 
 @dataclasses.dataclass(frozen=True)
 class ArenaRun:
     """One training."""
 
-    world: str
-    spec: chain.ChainSpec
+    world: World
     method: str
     learning_rate: float
     draw: int
@@ -91,17 +79,7 @@ class ArenaRun:
     def file(self, out: Path) -> Path:
         """Where its scores are written."""
         slug = re.sub(r"[^\w.=-]", "_", self.method)
-        return out / "runs" / self.world / f"{slug}_lr{self.learning_rate:g}_draw{self.draw}.json"
-
-
-def read_world(name: str) -> tuple[str, chain.ChainSpec]:
-    """Name and specification of a shipped world or of a YAML file; ValueError for neither."""
-    path = Path(name) if name.endswith((".yaml", ".yml")) else WORLDS / f"{name}.yaml"
-    if not path.is_file():
-        shipped = sorted(file.stem for file in WORLDS.glob("*.yaml"))
-        raise ValueError(f"world must be one of {shipped} or a YAML file, got {name!r}")
-    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    return content.get("name", path.stem), chain.ChainSpec.from_dict(content)
+        return out / "runs" / self.world.name / f"{slug}_lr{self.learning_rate!r}_draw{self.draw}.json"
 
 
 def arena_controller(
@@ -141,33 +119,39 @@ def batch_shape(method: str, settings: Settings) -> tuple[str, int, float]:
     return ":".join(kept), prompts, int(mean) if mean == int(mean) else mean
 
 
-def draw_base(
-    spec: chain.ChainSpec, draw: int, settings: Settings, cache: Path
-) -> tuple[chain.ChainTask, Path]:
+@functools.lru_cache(4)
+def _drawn(world: str, draw: int) -> Task:
+    """The task of a draw of a world in JSON; kept, as a worker plays many runs of a draw in a row."""
+    return World.model_validate_json(world).spec.draw(draw)
+
+
+def draw_base(world: World, draw: int, settings: Settings, cache: Path) -> tuple[Task, Path]:
     """The task of a draw and the folder of its base, which is trained if the cache does not have it."""
     from gdro.training.models import tiny_base
 
-    task = chain.make_task(spec, np.random.default_rng(draw))
-    steps, batch_size = settings.base_steps, settings.base_batch
+    task, base = _drawn(world.model_dump_json(), draw), world.base
     return task, tiny_base(
-        task, seed=draw, cache_dir=cache, steps=steps, batch_size=batch_size, progress=False
+        task,
+        seed=draw,
+        cache_dir=cache,
+        progress=False,
+        **base.options() | ({"size": settings.size} if settings.size else {}),
     )
 
 
-def scores(task: chain.ChainTask, successes_P: np.ndarray, samples: int) -> dict[str, Any]:
+def scores(task: Task, successes_P: np.ndarray, samples: int) -> dict[str, Any]:
     """Scores of a checkpoint from the correct samples of each held-out prompt."""
     names = [row["family"] for row in task.eval]
-    prompts = pd.DataFrame(
-        {"accuracy": successes_P / samples, "solved": pass_at_k(successes_P, np.full(len(names), samples), 8)}
-    )
-    families = prompts.groupby(names).mean()
-    shares = pd.Series({family.name: family.share for family in task.spec.families})
+    solved_P = pass_at_k(successes_P, np.full(len(names), samples), 8)
+    prompts = pd.DataFrame({"mean_at_8": successes_P / samples, "pass_at_8": solved_P})
+    families, shares = prompts.groupby(names).mean(), pd.Series(task.shares)
     return {
-        "mean_at_8": families.accuracy.mean(),
-        "pass_at_8": families.solved.mean(),
-        "worst_family": families.accuracy.min(),
-        "training_mix_mean": (families.accuracy * shares).sum(),
-        "families": families.accuracy.to_dict(),
+        "mean_at_8": families.mean_at_8.mean(),
+        "pass_at_8": families.pass_at_8.mean(),
+        "worst_family": families.mean_at_8.min(),
+        "training_mix_mean": (families.mean_at_8 * shares).sum(),
+        "training_mix_pass_at_8": (families.pass_at_8 * shares).sum(),
+        "families": families.assign(share=shares).to_dict("index"),
     }
 
 
@@ -177,18 +161,13 @@ def train_and_score(run: ArenaRun, settings: Settings, cache: Path) -> list[dict
 
     from gdro import loop
 
-    task, base = draw_base(run.spec, run.draw, settings, cache)
+    task, base = draw_base(run.world, run.draw, settings, cache)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
     due = {round(part * settings.steps): samples for part, samples in CHECKPOINTS.items()}
-    length = run.spec.max_completion_tokens
-    identity = {
-        "world": run.world,
-        "method": run.method,
-        "learning_rate": run.learning_rate,
-        "draw": run.draw,
-    }
-    names = {"rollouts": "rollouts_spent", "tokens": "tokens", "seconds": "seconds"}
-    names["controller_seconds"] = "controller_seconds"
+    length = task.max_completion_tokens
+    identity = {"world": run.world.name, "method": run.method, "learning_rate": run.learning_rate}
+    names = {name: name for name in ("tokens", "seconds", "controller_seconds")}
+    names["rollouts"] = "rollouts_spent"
     spent = dict.fromkeys(names, 0.0)
     rows = []
 
@@ -199,22 +178,24 @@ def train_and_score(run: ArenaRun, settings: Settings, cache: Path) -> list[dict
         for name, key in names.items():
             spent[name] += row[key]
         if step in due:
-            successes_P = loop.evaluate(
-                model, tokenizer, task.eval, chain.reward, due[step], length, seed=step
+            of = task.eval, task.reward, due[step], length
+            successes_P = loop.evaluate(model, tokenizer, *of, seed=step)
+            rows.append(
+                identity | {"draw": run.draw, "step": step} | spent | scores(task, successes_P, due[step])
             )
-            rows.append(identity | {"step": step} | spent | scores(task, successes_P, due[step]))
 
     loop.train(
         model,
         tokenizer,
         task.train,
-        chain.reward,
+        task.reward,
         controller,
         steps=settings.steps,
         prompts=prompts,
         learning_rate=run.learning_rate,
         max_new_tokens=length,
         seed=run.draw,
+        stream=run.world.spec.n_train == 0,
         on_step=on_step,
     )
     return rows
@@ -223,24 +204,33 @@ def train_and_score(run: ArenaRun, settings: Settings, cache: Path) -> list[dict
 def _oracle(task, model, tokenizer, every=5):
     """What no method could know: `groups` names the families, `rates` gives the model's own pass rates.
 
-    A prompt has one correct text, so its pass rate is that text's probability; brought up to date every
-    few calls, since it costs more than a step.
+    A prompt's pass rate is the probability of its correct texts; brought up to date every few calls, since
+    it costs more than a step.
     """
     import torch
 
     from gdro.loop import text_logps
 
-    texts = [row["prompt"] + row["answer"] + tokenizer.eos_token for row in task.train]
-    ids_DT = torch.tensor(tokenizer(texts)["input_ids"], device=model.device)
-    start, sorted_D = len(task.train[0]["prompt"]), as_uids([row["uid"] for row in task.train]).keys.argsort()
-    keys_D = as_uids([row["uid"] for row in task.train]).keys[sorted_D]
-    state: dict[str, Any] = {"calls": 0, "rates_D": np.zeros(len(texts))}
+    uids = as_uids([row["uid"] for row in task.train]).keys
+    order_D = uids.argsort()
+    keys_D = uids[order_D]
+    state: dict[str, Any] = {"calls": 0}
+
+    def prepare():  # once, and only if asked: several texts may be correct
+        pairs = [(d, text) for d, row in enumerate(task.train) for text in task.correct_texts(row)]
+        ends = [tokenizer.eos_token * (task.max_completion_tokens - len(text)) for _, text in pairs]
+        texts = [task.train[d]["prompt"] + text + end for (d, text), end in zip(pairs, ends, strict=True)]
+        ids_NT = torch.tensor(tokenizer(texts)["input_ids"], device=model.device)
+        state.update(ids_NT=ids_NT, prompt_of_N=[d for d, _ in pairs])
 
     def rates(wanted):
+        if state["calls"] == 0:
+            prepare()
         if state["calls"] % every == 0:
             with torch.no_grad():
-                logps_D = text_logps(model, ids_DT, start)
-            state["rates_D"] = logps_D.exp().cpu().double().numpy()[sorted_D].clip(0, 1)
+                logps_N = text_logps(model, state["ids_NT"], len(task.train[0]["prompt"]))
+            rates_D = np.bincount(state["prompt_of_N"], logps_N.exp().cpu().double().numpy())
+            state["rates_D"] = rates_D[order_D].clip(0, 1)
         state["calls"] += 1
         return state["rates_D"][keys_D.searchsorted(wanted)]
 
@@ -252,8 +242,11 @@ def play_all(
 ) -> None:
     """Play what is not there yet, `jobs` runs at once, and write scores.csv; RuntimeError if a run failed."""
     _check_settings(runs, settings, out)
+    if len({run.file(out) for run in runs}) < len(runs):
+        raise ValueError("methods must differ in letters, digits, '.', '=' or '-': their files are named so")
+    read_runs(out)  # a broken file is found before anything is played
     missing = [run for run in runs if not run.file(out).exists()]
-    draws = {(run.world, run.draw): run for run in missing}
+    draws = {(run.world.name, run.draw): run for run in missing}
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers inherit it
     failed = []
     with (
@@ -267,9 +260,8 @@ def play_all(
             bases = {pool.submit(_make_base, run, settings, cache): run for run in draws.values()}
             for future in as_completed(bases):
                 future.result()
-                progress.set_description_str(
-                    f"base of {bases[future].world} draw {bases[future].draw}", False
-                )
+                run = bases[future]
+                progress.set_description_str(f"base of {run.world.name} draw {run.draw}", False)
                 progress.update(BASE_WORK)
             # draw by draw, so that every state of the folder holds whole pairs
             futures: dict[Future, ArenaRun] = {
@@ -278,28 +270,24 @@ def play_all(
             }
             for future in as_completed(futures):
                 run = futures[future]
-                progress.set_description_str(
-                    f"{run.world} {run.method} {run.learning_rate:g} draw {run.draw}", False
-                )
+                progress.set_description_str(run.file(out).stem, False)
                 progress.update()
                 if future.exception():
                     failed.append(f"{run.file(out).stem}: {future.exception()}")
         finally:
             pool.shutdown(cancel_futures=True)  # an error or Ctrl-C starts nothing more
-    files = sorted((out / "runs").glob("*/*.json"))
-    rows = [row for file in files for row in json.loads(file.read_text(encoding="utf-8"))]
-    table = pd.DataFrame(rows, columns=SCORE_COLUMNS)
-    replace_text(out / "scores.csv", table.to_csv(index=False, float_format="%.6g"))
+    write_scores(out)
     if failed:
         raise RuntimeError(f"{len(failed)} of {len(missing)} runs failed:\n" + "\n".join(failed))
 
 
 def _check_settings(runs, settings, out):
     """Refuse a folder whose runs have other settings or other worlds of the same names."""
-    file, worlds = out / "settings.json", {run.world: dataclasses.asdict(run.spec) for run in runs}
-    if any(dataclasses.asdict(run.spec) != worlds[run.world] for run in runs):
+    file, worlds = out / "settings.json", {run.world.name: run.world for run in runs}
+    if any(run.world != worlds[run.world.name] for run in runs):
         raise ValueError(f"worlds must have names of their own, got {list(worlds)}; set `name:` in the file")
-    now = json.loads(json.dumps({"settings": dataclasses.asdict(settings), "worlds": worlds}))
+    specs = {name: world.model_dump(mode="json") for name, world in worlds.items()}
+    now = {"settings": dataclasses.asdict(settings), "worlds": specs}
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
         same = all(before["worlds"].get(name, spec) == spec for name, spec in now["worlds"].items())
@@ -322,7 +310,7 @@ def _start_worker(own):
 
 
 def _make_base(run, settings, cache):
-    draw_base(run.spec, run.draw, settings, cache)
+    draw_base(run.world, run.draw, settings, cache)
 
 
 def _play_and_write(run, settings, out, cache):
@@ -339,25 +327,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add(
-        "--out",
-        type=Path,
-        required=True,
-        help="folder of scores; without --methods only its tables are made anew",
-    )
+    help_out = "folder of scores; without --methods only its tables are made anew"
+    add("--out", type=Path, required=True, help=help_out)
     add("--world", default="rare-hard", help="names or YAML files, separated by commas")
     add("--methods", help="separated by commas")
     add("--methods-from", help="a Python file that registers own methods")
     add("--draws", type=int, default=8)
-    add(
-        "--first-draw",
-        type=int,
-        default=0,
-        help="number of the first draw: fresh draws are those never looked at",
-    )
+    help_first = "number of the first draw: fresh draws are those never looked at"
+    add("--first-draw", type=int, default=0, help=help_first)
     add("--learning-rates", default="1e-4,2e-4")
-    for field in dataclasses.fields(Settings):
-        add(f"--{field.name.replace('_', '-')}", type=int, default=field.default)
+    for field in COUNTS:
+        add(f"--{field}", type=int, default=getattr(Settings, field))
+    add("--size", choices=get_args(BaseSettings.model_fields["size"].annotation), help="of all bases")
     add("--jobs", type=int, default=os.cpu_count(), help="runs at once, one thread each")
     add("--bases", type=Path, default=Path(".cache/bases"), help="where bases are kept")
     given = parser.parse_args(arguments)
@@ -365,10 +346,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = Settings(
             **{field.name: getattr(given, field.name) for field in dataclasses.fields(Settings)}
         )
-        for field in dataclasses.fields(Settings):
-            check_int(
-                field.name, getattr(settings, field.name), len(CHECKPOINTS) if field.name == "steps" else 1
-            )
+        for field in COUNTS:
+            check_int(field, getattr(settings, field), len(CHECKPOINTS) if field == "steps" else 1)
         first = check_int("first_draw", given.first_draw, 0)
         draws = range(first, first + check_int("draws", given.draws, 1))
         if given.methods_from:
@@ -381,7 +360,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for rate in (own or given.learning_rates).split(","):
                 arms[method, check_number("learning_rates", float(rate), 0, open_low=True)] = None
         worlds = [read_world(world) for world in dict.fromkeys(given.world.split(","))]
-        runs = [ArenaRun(*world, *arm, draw) for world, arm, draw in itertools.product(worlds, arms, draws)]
+        for world in worlds:
+            if world.spec.n_train == 0:
+                largest = max(batch_shape(method, settings)[1] for method, _ in arms)
+                most, remedy = STREAM_SIZE // largest, "a stream holds no prompt twice"
+                check_int("steps", settings.steps, 1, most, remedy)
+        runs = [ArenaRun(world, *arm, draw) for world, arm, draw in itertools.product(worlds, arms, draws)]
         play_all(runs, settings, given.out, given.bases, given.jobs, given.methods_from)
     print(report(given.out))
 

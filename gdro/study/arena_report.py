@@ -1,7 +1,9 @@
-"""The arena's scores.csv in; table.csv, table.md and figures out."""
+"""The arena's files: runs in, scores.csv and families.csv out; scores.csv in, tables and figures out."""
 
 import itertools
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,9 +11,49 @@ from scipy import stats
 
 from gdro.training.files import replace_text
 
+CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}  # samples a held-out prompt, by part of the steps
+_COLUMNS = "world method learning_rate draw step rollouts tokens mean_at_8 pass_at_8 worst_family "
+_COLUMNS += "training_mix_mean training_mix_pass_at_8 seconds controller_seconds"
+SCORE_COLUMNS = _COLUMNS.split()  # of scores.csv
 METRICS = {"mean_at_8": "mean@8", "pass_at_8": "pass@8", "worst_family": "worst family"}
 METRICS |= {"training_mix_mean": "training mix"}  # a gain in mean@8 without one here is redistribution
 BASELINE = "grpo"
+
+
+def read_runs(out: Path) -> list[dict[str, Any]]:
+    """The rows of all runs; a ValueError names a file that is not whole."""
+    rows = []
+    for file in sorted((out / "runs").glob("*/*.json")):
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            whole = len(found) == len(CHECKPOINTS) and all(
+                {*SCORE_COLUMNS, "families"} <= {*row} for row in found
+            )
+        except (ValueError, TypeError):
+            whole = False
+        if not whole:
+            wanted = f"{len(CHECKPOINTS)} rows of scores"
+            raise ValueError(f"{file} must hold {wanted}; delete it, and it is played again")
+        rows += found
+    return rows
+
+
+def write_scores(out: Path) -> None:
+    """Write scores.csv and families.csv from the files of the runs."""
+    rows = read_runs(out)
+    names = ["world", "method", "learning_rate", "draw", "step"]
+    last = max((row["step"] for row in rows), default=0)
+    families = [
+        {name: row[name] for name in names} | {"family": family} | of
+        for row in rows
+        if row["step"] == last
+        for family, of in row["families"].items()
+    ]
+    tables = {"scores": pd.DataFrame(rows, columns=SCORE_COLUMNS), "families": pd.DataFrame(families)}
+    for name, table in tables.items():
+        if len(table):  # a rate keeps all its digits
+            table["learning_rate"] = table.learning_rate.map(repr)
+        replace_text(out / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
 
 
 def at_best_rate(scores: pd.DataFrame) -> pd.DataFrame:
@@ -32,29 +74,32 @@ def compare(scores: pd.DataFrame) -> pd.DataFrame:
     """Final scores, and differences to GRPO in pairs by draw: a row a world, method and metric.
 
     low, high: 95% interval of the mean difference, Student's t over draws. p_holm: of its being 0, with
-    Holm's correction over the whole table. Where draws are fewer than two, NaN.
+    Holm's correction over all comparisons, of every world, method, learning rate and metric, though a
+    method is returned at its best rate alone. Where draws are fewer than two, NaN.
     """
-    best = at_best_rate(scores)
-    ends = best[best.step == best.step.max()].set_index("draw")
+    best = at_best_rate(scores).groupby(["world", "method"]).learning_rate.first()
     rows = []
-    for (world, method), end in ends.groupby(["world", "method"]):
+    ends = scores[scores.step == scores.step.max()].set_index("draw")
+    for (world, method, rate), end in ends.groupby(["world", "method", "learning_rate"]):
         grpo = ends[(ends.world == world) & (ends.method == BASELINE)]
+        grpo = grpo[grpo.learning_rate == best.get((world, BASELINE))]
         pairs = end.index.intersection(grpo.index)  # draws that both have played
-        several = len(pairs) > 1 and method != BASELINE
         for metric in METRICS:
             difference = end.loc[pairs, metric] - grpo.loc[pairs, metric]
-            test = stats.ttest_1samp(difference, 0.0) if several and difference.std() > 0 else None
+            several = len(pairs) > 1 and method != BASELINE and difference.std() > 0
+            test = stats.ttest_1samp(difference, 0.0) if several else None
             low, high = test.confidence_interval() if test else (np.nan, np.nan)
-            row = {"world": world, "method": method, "learning_rate": end.learning_rate.iloc[0]}
-            row |= {"draws": len(end), "rollouts": end.rollouts.mean(), "tokens": end.tokens.mean()}
-            row |= {"pairs": len(pairs), "metric": metric, "score": end[metric].mean()}
-            row |= {"difference": difference.mean(), "low": low, "high": high}
-            row["p"] = test.pvalue if test else np.nan
-            rows.append(row | {"relative": difference.mean() / (grpo.loc[pairs, metric].mean() or np.nan)})
+            row = {"world": world, "method": method, "learning_rate": rate, "draws": len(end)}
+            row |= {"rollouts": end.rollouts.mean(), "tokens": end.tokens.mean(), "pairs": len(pairs)}
+            row["metric"] = metric
+            row |= {"score": end[metric].mean(), "difference": difference.mean(), "low": low, "high": high}
+            row |= {"relative": difference.mean() / (grpo.loc[pairs, metric].mean() or np.nan)}
+            rows.append(row | {"p_holm": test.pvalue if test else np.nan})
     table = pd.DataFrame(rows)
-    smallest_first = table.p.dropna().sort_values()
-    table["p_holm"] = (smallest_first * np.arange(len(smallest_first), 0, -1)).cummax().clip(upper=1)
-    return table
+    p = table.p_holm.dropna().sort_values()
+    table["p_holm"] = (p * np.arange(len(p), 0, -1)).cummax().clip(upper=1)
+    keys = pd.MultiIndex.from_frame(table[["world", "method"]])
+    return table[table.learning_rate.to_numpy() == best.loc[keys].to_numpy()].reset_index(drop=True)
 
 
 def rollouts_to_reach(scores: pd.DataFrame) -> pd.DataFrame:
@@ -92,10 +137,11 @@ def report(out: Path) -> str:
     keys = ["world", "method", "learning_rate", "draws", "rollouts", "tokens"]
     wide = shown.pivot(index=keys, columns="metric", values="cell")[list(METRICS.values())].reset_index()
     wide = wide.merge(reach.rename(columns={"part": "rollouts to reach GRPO's best"}), how="left")
-    text = wide.to_markdown(index=False, floatfmt=("", "", "g", "d", ".0f", ".0f", "", "", "", "", ".2f"))
+    text = wide.to_markdown(index=False, floatfmt=("", "", "g", "d", ".0f", ".0f", *4 * [""], ".2f"))
     text += (
-        "\n\nIn brackets: difference to GRPO in pairs by draw, 95% interval (Student's t), p with Holm's "
-        "correction over the table. Intervals that contain 0 are inconclusive.\n"
+        "\n\nThe training mix is mean@8 with the families weighed as in training. In brackets: difference to "
+        "GRPO in pairs by draw, 95% interval (Student's t), p with Holm's correction over all comparisons: "
+        "every world, method, learning rate and metric. Intervals that contain 0 are inconclusive.\n"
     )
     replace_text(out / "table.md", text)
     _draw_figures(scores, table, reach, out)

@@ -4,6 +4,7 @@ Each is a process of its own (`gdro base`, `gdro train`, `gdro evaluate`), whose
 one variant with one seed, in a folder of its own (default: runs/PROFILE/VARIANT/seedSEED):
 
     record.jsonl       one row per generation batch: what the controller saw and decided, rollouts, tokens
+    log_history.jsonl  what TRL logged: loss, KL, entropy, lengths, importance ratios
     model/             the trained model, or the adapter
     training.json      settings, totals, seconds; the last that training writes
     evaluation.jsonl   one row per held-out prompt: successes, trials
@@ -15,6 +16,7 @@ Unsloth must come before TRL and transformers.
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -40,7 +42,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gdro.study.profiles import BASE, Profile, repository
 from gdro.study.records import read_manifest, read_table, write_manifest, write_table
-from gdro.tasks import Split, draw_chain, load_split
+from gdro.tasks import Split, draw_task, load_split
+from gdro.tasks.world import read_world
 from gdro.training.checkpoints import difference, file_hash, files_in
 from gdro.training.files import replace_text
 from gdro.training.lifetime import only_process_in
@@ -56,9 +59,11 @@ def make_base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool
     """Return the profile's model: a folder or hub id, or the tiny base, trained if the cache lacks it."""
     if profile.model.source is not None:
         return profile.model.source
-    assert profile.task.kind == "chain"  # a profile of another task names its model
+    assert profile.task.kind != "math"  # its profiles name their model
     choice = profile.base.model_dump()
-    return str(tiny_base(draw_chain(profile.task), cache_dir=cache_dir, progress=progress, **choice))
+    if profile.task.kind == "reasoning_gym":
+        choice |= read_world(profile.task.world).base.options()
+    return str(tiny_base(draw_task(profile.task), cache_dir=cache_dir, progress=progress, **choice))
 
 
 def _start(
@@ -81,8 +86,10 @@ def _start(
 def check_installed(profile: Profile) -> None:
     """Refuse (ValueError) a profile whose packages are not installed here, or are too old for it."""
     kinds = [profile.model_of(variant).kind for variant in profile.variants]
-    vllm = any(profile.train_of(variant).use_vllm for variant in profile.variants)
+    trainings = [profile.train_of(variant) for variant in profile.variants]
+    vllm = any(train.use_vllm for train in trainings)
     needed = {"unsloth": any(kind.startswith("unsloth") for kind in kinds), "vllm": vllm}
+    needed["liger_kernel"] = any((train.model_extra or {}).get("use_liger_kernel") for train in trainings)
     if missing := [name for name, is_needed in needed.items() if is_needed and find_spec(name) is None]:
         why = f"{', '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed"
         raise ValueError(f"profile {profile.name!r} needs {why}: docs/gpu-box.md, 1, says how")
@@ -143,6 +150,7 @@ def training_arguments(
     defaults = {
         "save_total_limit": 2,
         "report_to": "none",
+        "trim_batches": True,  # the same savings for every method, so that their seconds compare
         "disable_tqdm": True,
         "use_cpu": not on_gpu,
         "bf16": on_gpu,
@@ -230,7 +238,8 @@ class Training:
         from datasets import Dataset
         from transformers import PrinterCallback
 
-        from gdro.trainer import GDROTrainer, ProgressLines
+        from gdro.trainer import GDROTrainer
+        from gdro.training.progress import ProgressLines
 
         trainer = GDROTrainer(
             loaded.model,
@@ -272,6 +281,7 @@ class Training:
         if not is_main:
             return
         write_table(self.folder / "record.jsonl", trainer.record)
+        write_table(self.folder / "log_history.jsonl", map(_finite, trainer.state.log_history))
         totals = {name: sum(counts[name] for counts in outcomes) for name in outcomes[0]}
         report = {
             "identity": self._identity,
@@ -323,13 +333,13 @@ class Training:
             )
 
     def record(self) -> list[dict[str, Any]]:
-        """The record of the training in the folder; RuntimeError if it is not that of the budget."""
-        record, settings = read_table(self.folder / "record.jsonl"), self._settings
+        """The record of the training in the folder; RuntimeError if it is not whole."""
+        record, wanted = read_table(self.folder / "record.jsonl"), _training(self.folder).get("rollouts")
         spent = sum(row["rollouts_spent"] for row in record)
-        if (len(record), spent) != (settings.generation_batches, settings.budget):
+        if spent != wanted:  # the profile's budget, but for methods that sample in rounds
             raise RuntimeError(
-                f"{self.folder} has {len(record)} batches and {spent} rollouts, not the profile's "
-                f"{settings.generation_batches} and {settings.budget}; delete it and train again"
+                f"{self.folder} has {spent} rollouts in its record and {wanted} in training.json; "
+                "delete it and train again"
             )
         return record
 
@@ -385,6 +395,14 @@ def evaluate_variant(
     whole["files"] = trained.get("files", {}) | {"evaluation": file_hash(folder / "evaluation.jsonl")}
     write_manifest(folder / "manifest.json", whole)
     return evaluation
+
+
+def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of TRL's log, None where a number of it is not finite."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.items()
+    }
 
 
 def _machine() -> dict[str, Any]:

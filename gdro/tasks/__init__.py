@@ -1,4 +1,4 @@
-"""Where prompts and rewards come from: the embedded task and, on a GPU box, the math data sets."""
+"""Where prompts and rewards come from: the embedded task, reasoning-gym's and the math data sets."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
-    from gdro.tasks.chain import ChainTask
-    from gdro.tasks.settings import ChainChoice, MathChoice
+    from gdro.tasks.protocol import Task
+    from gdro.tasks.settings import ChainChoice, GymChoice, MathChoice
 
 
 @dataclass
@@ -37,25 +35,26 @@ class Split:
         return {"rows": len(self.rows), "dropped": self.dropped, "outcomes": outcomes}
 
 
-def load_split(choice: ChainChoice | MathChoice, tokenizer: Any, *, held_out: bool) -> Split:
+def load_split(choice: ChainChoice | GymChoice | MathChoice, tokenizer: Any, *, held_out: bool) -> Split:
     """Read the training prompts of a profile's task, or the held-out ones; the other are not touched."""
-    if choice.kind == "chain":
-        from gdro.tasks.chain import reward
-
-        task = draw_chain(choice)
-        rows = list(task.eval if held_out else task.train)
-        longest = max(map(len, prompt_token_ids(tokenizer, [row["prompt"] for row in rows])))
-        return Split(rows, reward, longest, task.spec.max_completion_tokens)
-    return _math_split(choice, tokenizer, held_out)
+    if choice.kind == "math":
+        return _math_split(choice, tokenizer, held_out)
+    task = draw_task(choice, "text" if tokenizer.chat_template is None else "chat")
+    rows = list(task.eval if held_out else task.train)
+    longest = max(map(len, prompt_token_ids(tokenizer, [row["prompt"] for row in rows])))
+    return Split(rows, task.reward, longest, task.max_completion_tokens)
 
 
-def draw_chain(choice: ChainChoice) -> ChainTask:
-    """The embedded task as drawn: with its tables, which the tiny base is taught from."""
+def draw_task(choice: ChainChoice | GymChoice, style: str = "text") -> Task:
+    """The task as drawn, with what the tiny base is taught; ``style`` is of original questions."""
+    if choice.kind == "reasoning_gym":
+        from gdro.tasks.world import read_world
+
+        return read_world(choice.world).spec.draw(choice.seed, style)
     from gdro.tasks import chain
 
     sizes = {"n_train": choice.n_train, "n_eval_per_family": choice.n_eval_per_family}
-    spec = chain.ChainSpec(chain.DEFAULT_SPEC.families, **sizes)
-    return chain.make_task(spec, np.random.default_rng(choice.seed))
+    return chain.ChainSpec(chain.DEFAULT_SPEC.families, **sizes).draw(choice.seed)
 
 
 def prompt_token_ids(tokenizer: Any, prompts: Sequence[str | Sequence[dict]]) -> list[list[int]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-LONGEST = 1000  # characters; nobody writes a longer answer
+LONGEST = 1000  # characters; a longer answer is none
 ROUNDED_DECIMALS = 6  # an answer key with as many is a rounded value
 ABOUT = Fraction(1, 100)  # how far ≈ reaches, and a key in scientific notation such as 1.6 × 10^{-19}
 
@@ -337,8 +337,8 @@ def same(gold: Answer, given: Answer, equal: Equal) -> bool:
         return same(gold.value[0], given, equal)
     if gold.kind in ("list", "set"):
         return given.kind in ("list", "set") and _same_in_any_order(gold.value, given.value, equal)
-    alike = given.kind == gold.kind or (given.kind == "list" and gold.kind[0] in "([")
-    if not alike or len(gold.value) != len(given.value):
+    comparable = given.kind == gold.kind or (given.kind == "list" and gold.kind[0] in "([")
+    if not comparable or len(gold.value) != len(given.value):
         return False
     return all(same(*pair, equal) for pair in zip(gold.value, given.value, strict=True))
 
@@ -370,7 +370,7 @@ def _same_number(gold: Answer, given: Answer) -> bool:
 
 
 def _is_constant(side: Answer) -> bool:
-    """Whether a side is a number, as far as it can be told without algebra."""
+    """Whether a side is a number, as far as its text shows."""
     return side.kind == "number" or not re.search(r"[A-Za-z]", re.sub(r"\\[a-zA-Z]+", "", side.text))
 
 

@@ -14,21 +14,20 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from gdro.tasks.protocol import TaskRow, character_tokenizer, split_by_share
 from gdro.tasks.settings import Count, Strict
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 DIGITS = "0123456789"
-PAD_TOKEN = "<pad>"
-EOS_TOKEN = "<eos>"
 
 
 @dataclass(config=Strict.model_config)
@@ -76,11 +75,9 @@ class ChainSpec:
                     f"distinct prompts of family {family.name!r}, which has {have}; lower one of them"
                 )
 
-    @classmethod
-    def from_dict(cls, world: Mapping[str, Any]) -> ChainSpec:
-        """Make a spec from plain values, as read from YAML; a ``name`` of the whole is allowed."""
-        fields = {key: value for key, value in world.items() if key != "name"}
-        return TypeAdapter(cls).validate_json(json.dumps(fields))
+    def draw(self, seed: int, style: str = "text") -> ChainTask:
+        """Draw the task with a seed; a prompt is text in either style."""
+        return make_task(self, np.random.default_rng(seed))
 
     @property
     def max_completion_tokens(self) -> int:
@@ -99,8 +96,29 @@ class ChainTask:
     spec: ChainSpec
     tables: tuple[np.ndarray, ...]  # per family table_DD, table_DD[a, b] = f(a, b), read-only
     accuracies: tuple[np.ndarray, ...]  # per family accuracy_DD: how often the teacher is correct
-    train: tuple[dict[str, Any], ...]  # shuffled
-    eval: tuple[dict[str, Any], ...]  # family by family
+    train: tuple[TaskRow, ...]  # shuffled
+    eval: tuple[TaskRow, ...]  # family by family
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """See :class:`gdro.tasks.protocol.Task`, as for the methods below."""
+        return {family.name: family.share for family in self.spec.families}
+
+    @property
+    def max_completion_tokens(self) -> int:
+        return self.spec.max_completion_tokens
+
+    def teach(self, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
+        return teach(self, rng, n)
+
+    def reward(self, completions: Sequence[Any], answer: Sequence[str], **columns: Any) -> list[float]:
+        return reward(completions, answer)
+
+    def correct_texts(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        return (row["answer"],)
+
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        return make_tokenizer(self.spec)
 
     def fingerprint(self) -> str:
         """SHA-256, in hex, of all that the teacher depends on: not of the training split."""
@@ -117,15 +135,12 @@ class ChainTask:
 
 
 def train_counts(families: tuple[Family, ...], n_train: int) -> list[int]:
-    """Split ``n_train`` prompts by the families' shares, by largest remainder."""
-    exact = np.array([family.share * n_train for family in families])
-    counts = np.floor(exact).astype(int)
-    order = np.argsort(counts - exact, kind="stable")  # of equal remainders the earlier family's first
-    counts[order[: n_train - counts.sum()]] += 1
-    if counts.min() < 1:
-        name = families[int(counts.argmin())].name
+    """Split ``n_train`` prompts by the families' shares; ValueError if one is left without."""
+    counts = split_by_share([family.share for family in families], n_train)
+    if min(counts) < 1:
+        name = families[counts.index(min(counts))].name
         raise ValueError(f"n_train {n_train} leaves no prompt for family {name!r}; raise it, or the share")
-    return counts.tolist()
+    return counts
 
 
 DEFAULT_SPEC = ChainSpec(
@@ -196,25 +211,14 @@ def teach(task: ChainTask, rng: np.random.Generator, n: int) -> tuple[list[str],
     return prompts, completions
 
 
-def reward(completions: list[str], answer: list[str], **kwargs: Any) -> list[float]:
+def reward(completions: Sequence[str], answer: Sequence[str], **kwargs: Any) -> list[float]:
     """1.0 where a completion equals the one correct text, else 0.0; one of TRL's ``reward_funcs``."""
     return [float(completion == correct) for completion, correct in zip(completions, answer, strict=True)]
 
 
 def make_tokenizer(spec: ChainSpec) -> PreTrainedTokenizerFast:
-    """Build the task's tokenizer: one token per character, no merges, padding on the left.
-
-    Foreign characters raise an exception: a token for them would silently accept a wrong data set.
-    """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    tokens = [PAD_TOKEN, EOS_TOKEN, *DIGITS, *"?=;", *(family.operator for family in spec.families)]
-    backend = Tokenizer(models.WordLevel({token: place for place, token in enumerate(tokens)}))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
-    backend.decoder = decoders.Fuse()
-    ends = {"pad_token": PAD_TOKEN, "eos_token": EOS_TOKEN, "padding_side": "left"}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=False, **ends)
+    """The task's tokenizer: digits, the three signs of every text, and the families' operators."""
+    return character_tokenizer([*DIGITS, *"?=;", *(family.operator for family in spec.families)])
 
 
 def _uid_offset(spec: ChainSpec, index: int) -> int:

@@ -1,9 +1,13 @@
-"""What a profile may say about its task; `Strict` is the base of everything read from a YAML file."""
+"""How YAML files are read; `Strict`, the base of what is in them; what a profile may say about its task."""
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from ruamel.yaml import YAML, YAMLError
 
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]  # becomes a folder, reaches a shell
+Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 MathName = Literal["dapo", "math500", "aime2024", "aime2025", "amc", "minerva", "olympiad", "gpqa"]
@@ -24,6 +28,14 @@ class ChainChoice(Strict):
     n_eval_per_family: Count = 40
 
 
+class GymChoice(Strict):
+    """A world of reasoning-gym, its name or file; see gdro.tasks.reasoning_gym."""
+
+    kind: Literal["reasoning_gym"]
+    world: str = "gym-strings"
+    seed: NotNegative = 0
+
+
 class MathChoice(Strict):
     """Math data sets; see gdro.tasks.math.
 
@@ -37,3 +49,14 @@ class MathChoice(Strict):
     signed: bool = True
     max_prompt_tokens: Count = 1024
     max_completion_tokens: Count = 3072
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """Return the fields of a YAML 1.2 file; ValueError if it is broken, repeats a key or holds no fields."""
+    try:
+        fields = YAML(typ="safe", pure=True).load(Path(path).read_text(encoding="utf-8"))
+    except (YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"{path} must hold fields such as `seeds: [0]`, got {type(fields).__name__}")
+    return fields

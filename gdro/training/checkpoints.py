@@ -36,7 +36,7 @@ def last_whole(output_dir: str | Path, given: str | Path | bool = True, run: str
         raise ValueError(
             f"resume_from_checkpoint must name a folder checkpoint-<step>, got {given}; rename it"
         )
-    unfinished, faults = [], []
+    unfinished, faults = list[str](), list[str]()
     for folder in sorted(folders, key=step_of, reverse=True):
         if isinstance(given, bool) and not (folder / LEDGER).is_file():
             unfinished.append(folder.name)

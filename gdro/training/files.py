@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ruamel.yaml import YAML, YAMLError
 
 
 def replace_text(path: str | Path, text: str) -> None:
@@ -66,14 +65,3 @@ def read_whole(path: str | Path, kind: str) -> str:
     if not Path(path).is_file():
         raise ValueError(f"no {kind} at {path}: the run is not complete; run it again")
     return Path(path).read_text(encoding="utf-8")
-
-
-def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Return the fields of a YAML 1.2 file; ValueError if it is broken, repeats a key or holds no fields."""
-    try:
-        fields = YAML(typ="safe", pure=True).load(Path(path).read_text(encoding="utf-8"))
-    except (YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    if not isinstance(fields, dict):
-        raise ValueError(f"{path} must hold fields such as `seeds: [0]`, got {type(fields).__name__}")
-    return fields

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gdro.core.checks import check_choice, check_int
-from gdro.tasks import chain
+from gdro.core.checks import check_choice, check_int, check_number
+from gdro.tasks.protocol import Task
 from gdro.training.unsloth import check_unsloth_choice, load_with_unsloth
 
 if TYPE_CHECKING:
@@ -158,7 +158,8 @@ def merged_model(source: str, adapter: str | Path, folder: str | Path) -> Path:
     return Path(folder)
 
 
-# The tiny base: 0.6 million parameters for a laptop, 40 million ("mid") for a first try on a GPU
+# The tiny base: 0.6 million parameters for a laptop, 5 million ("small") for a patient one, 40 million
+# ("mid") for a first try on a GPU
 
 TINY_CONFIGS: dict[str, dict[str, Any]] = {
     size: {
@@ -171,33 +172,41 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 128,
         "tie_word_embeddings": True,
     }
-    for size, width, layers, kv_heads, head_dim in (("tiny", 128, 3, 2, 32), ("mid", 512, 12, 4, 64))
+    for size, width, layers, kv_heads, head_dim in (
+        ("tiny", 128, 3, 2, 32),
+        ("small", 256, 6, 2, 64),
+        ("mid", 512, 12, 4, 64),
+    )
 }
 TINY_OPTIMIZER: dict[str, Any] = {"betas": (0.9, 0.98), "weight_decay": 0.01}
-TINY_LEARNING_RATES = {"tiny": 2e-3, "mid": 5e-4}
+TINY_LEARNING_RATES = {"tiny": 2e-3, "small": 1e-3, "mid": 5e-4}
 TINY_WARMUP_STEPS, TINY_MAX_GRAD_NORM = 50, 1.0
 
 
 def tiny_base(
-    task: chain.ChainTask,
+    task: Task,
     *,
     seed: int,
     cache_dir: str | Path,
     size: str = "tiny",
     steps: int = 800,
     batch_size: int = 96,
+    learning_rate: float | None = None,
     progress: bool = True,
 ) -> Path:
-    """Train a small Qwen3 on a noisy teacher's text, or find it in the cache; return its folder.
+    """Train a small Qwen3 on what the task teaches, or find it in the cache; return its folder.
 
     The same arguments give the same bits on one machine. PyTorch's global random state and thread count
     are unchanged afterwards. The folder exists completely or not at all, in `cache_dir` under a hash of
-    everything that the base depends on; the task's evaluation prompts are held out.
+    everything that the base depends on; the task's evaluation prompts are held out. The learning rate, by
+    default the size's own, rises for `TINY_WARMUP_STEPS` and then falls as a cosine.
     """
     check_choice("size", size, TINY_CONFIGS)
     check_int("seed", seed, 0)
     check_int("steps", steps, 1)
     check_int("batch_size", batch_size, 1)
+    rate = TINY_LEARNING_RATES[size] if learning_rate is None else learning_rate
+    check_number("learning_rate", rate, 0, open_low=True)
     import torch
     import transformers
 
@@ -206,7 +215,7 @@ def tiny_base(
     ingredients = settings | {
         "task": task.fingerprint(),
         "config": TINY_CONFIGS[size],
-        "optimizer": TINY_OPTIMIZER | {"lr": TINY_LEARNING_RATES[size]},
+        "optimizer": TINY_OPTIMIZER | {"lr": rate},
         "warmup_steps": TINY_WARMUP_STEPS,
         "max_grad_norm": TINY_MAX_GRAD_NORM,
         "versions": {module.__name__: module.__version__ for module in (np, torch, transformers)},
@@ -219,8 +228,8 @@ def tiny_base(
     # Beside the target: a move is atomic only within one file system.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as making:
         work = Path(making) / target.name
-        tokenizer = chain.make_tokenizer(task.spec)
-        model = _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, device, progress)
+        tokenizer = task.tokenizer()
+        model = _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, rate, device, progress)
         model.save_pretrained(work)
         tokenizer.save_pretrained(work)
         (work / "tiny_base.json").write_text(text + "\n", encoding="utf-8")
@@ -229,7 +238,7 @@ def tiny_base(
     return target
 
 
-def _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, device, progress):
+def _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, rate, device, progress):
     import torch
     import transformers
     from tqdm.auto import trange
@@ -245,11 +254,11 @@ def _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, device, pro
             # torch.manual_seed would also seed GPUs, whose state fork_rng does not restore.
             torch.default_generator.manual_seed(seed)
             model = transformers.Qwen3ForCausalLM(config).to(device).train()
-            optimizer = torch.optim.AdamW(model.parameters(), lr=TINY_LEARNING_RATES[size], **TINY_OPTIMIZER)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=rate, **TINY_OPTIMIZER)
             warmup = min(TINY_WARMUP_STEPS, steps // 2)
             schedule = transformers.get_cosine_schedule_with_warmup(optimizer, warmup, steps)
             for _ in trange(steps, desc="tiny base", unit="step", disable=not progress):
-                _completion_loss(model, tokenizer, *chain.teach(task, rng, batch_size)).backward()
+                _completion_loss(model, tokenizer, *task.teach(rng, batch_size)).backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), TINY_MAX_GRAD_NORM)
                 optimizer.step()
                 schedule.step()
@@ -261,9 +270,12 @@ def _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, device, pro
 
 def _completion_loss(model, tokenizer, prompts, completions):
     """Mean cross-entropy, in nats per token, of the completions and their end-of-text tokens."""
-    texts = [p + c + tokenizer.eos_token for p, c in zip(prompts, completions, strict=True)]
-    # All texts of a task are equally long, so that no batch needs padding.
+    start, longest = len(prompts[0]), max(map(len, completions))  # one token per character
+    said = [c + tokenizer.eos_token * (longest + 1 - len(c)) for c in completions]
+    texts = [p + c for p, c in zip(prompts, said, strict=True)]
     ids = tokenizer(texts, return_tensors="pt")["input_ids"].to(model.device)
     labels = ids.clone()
-    labels[:, : len(prompts[0])] = -100  # one token per character; -100 is ignored by the loss
+    labels[:, :start] = -100  # is ignored by the loss
+    for row, completion in enumerate(completions):
+        labels[row, start + len(completion) + 1 :] = -100  # ends that only fill up
     return model(input_ids=ids, labels=labels, use_cache=False).loss

@@ -16,8 +16,8 @@ from gdro import METHODS, loop
 from gdro.core.beliefs import as_uids
 from gdro.study import arena, arena_report
 from gdro.tasks import chain
+from gdro.tasks.world import BaseSettings, World
 
-SHIPPED = sorted(file.stem for file in arena.WORLDS.glob("*.yaml"))
 OWN = """
 from gdro import Method, register
 @register("first-prompts")
@@ -25,31 +25,6 @@ class FirstPrompts(Method):
     def draw(self, pool, size, rng):
         return rng.permutation(len(pool))[:size]
 """
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_worlds_are_specifications_of_their_name(name):
-    assert arena.read_world(name)[0] == name
-
-
-def test_rare_hard_is_the_embedded_default():
-    assert arena.read_world("rare-hard")[1] == chain.DEFAULT_SPEC
-
-
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        (None, "world must be one of"),
-        ("name: a\nfamilies: []\nn_trian: 9\n", "n_trian"),
-        ("name: a\n", "families"),
-    ],
-)
-def test_a_world_that_cannot_be_read_is_refused(tmp_path, text, match):
-    file = tmp_path / "own.yaml"
-    if text is not None:
-        file.write_text(text)
-    with pytest.raises(ValueError, match=match):
-        arena.read_world(str(file))
 
 
 def test_a_method_is_spelled_with_its_options():
@@ -76,7 +51,12 @@ def test_scores_by_hand():
     families = (chain.Family("a", "*", 5, 0.75, 0.5), chain.Family("b", "+", 5, 0.25, 0.5))
     task = chain.make_task(chain.ChainSpec(families, 3, 40, 2), np.random.default_rng(0))
     found = arena.scores(task, np.array([16, 8, 0, 1]), 16)
-    assert found["families"] == {"a": 0.75, "b": 1 / 32}
+    assert found["families"]["a"] == {
+        "mean_at_8": 0.75,
+        "pass_at_8": pytest.approx(1 - 0.5 / 12870),
+        "share": 0.75,
+    }
+    assert found["families"]["b"] == {"mean_at_8": 1 / 32, "pass_at_8": 0.25, "share": 0.25}
     assert found["worst_family"] == 1 / 32
     assert found["mean_at_8"] == pytest.approx((0.75 + 1 / 32) / 2)
     assert found["training_mix_mean"] == pytest.approx(0.75 * 0.75 + 0.25 / 32)
@@ -88,8 +68,8 @@ def test_an_oracle_knows_families_and_pass_rates(tmp_path):
     spec = chain.ChainSpec(
         (chain.Family("a", "*", 5, 0.9, 0.9), chain.Family("b", "+", 5, 0.1, 0.9)), 2, 20, 2
     )
-    settings = arena.Settings(base_steps=60, base_batch=32)
-    task, base = arena.draw_base(spec, 0, settings, tmp_path)
+    world = World(name="w", spec=spec, base=BaseSettings(steps=60, batch=32))
+    task, base = arena.draw_base(world, 0, arena.Settings(), tmp_path)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
     known = arena._oracle(task, model, tokenizer)
     uids = [row["uid"] for row in task.train]
@@ -111,7 +91,7 @@ def command(out, *changes):
         "--bases",
         str(out.parent / "bases"),
     ]
-    sizes = {"draws": 2, "steps": 5, "prompts": 4, "base-steps": 8, "base-batch": 16}
+    sizes = {"draws": 2, "steps": 5, "prompts": 4}
     arguments += [f"--{name}={value}" for name, value in sizes.items()]
     arguments += ["--methods-from", str(out.parent / "own.py"), *changes]
     environment = os.environ | {"PYTHONPATH": str(Path(arena.__file__).parents[2])}
@@ -128,7 +108,7 @@ def test_a_contest_from_the_command_line_resumes(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "own.yaml").write_text(
         'name: own\nn_train: 40\nn_eval_per_family: 3\nfamilies:\n  - {name: a, operator: "*", n_digits: 5, '
-        "share: 1, teacher_accuracy: 0.5}\n"
+        "share: 1, teacher_accuracy: 0.5}\nbase: {steps: 8, batch: 16}\n"
     )
     out = tmp_path / "out"
     first = command(out, "--jobs=2", "--methods", "grpo,first-prompts@1e-3", "--learning-rates", "1e-4")
@@ -137,7 +117,7 @@ def test_a_contest_from_the_command_line_resumes(tmp_path):
     assert "left" in first.stderr
 
     scores = pd.read_csv(out / "scores.csv")
-    assert list(scores.columns) == arena.SCORE_COLUMNS
+    assert list(scores.columns) == arena_report.SCORE_COLUMNS
     assert len(scores) == 2 * 2 * 5
     assert set(zip(scores.method, scores.learning_rate, strict=True)) == {
         ("grpo", 1e-4),
@@ -145,6 +125,9 @@ def test_a_contest_from_the_command_line_resumes(tmp_path):
     }
     assert scores.groupby(["method", "draw"]).step.apply(list).tolist() == 4 * [[1, 2, 3, 4, 5]]
     assert (scores.rollouts == 16 * scores.step).all()
+    families = pd.read_csv(out / "families.csv")
+    assert len(families) == 4
+    assert set(families.share) == {1.0}
     for name in ("table.csv", "table.md", "differences.png", "frontier.png", "rollouts.png"):
         assert (out / name).stat().st_size > 0
 
@@ -166,7 +149,7 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
     family = chain.Family("a", "*", 5, 1.0, 0.5)
     specs = [chain.ChainSpec((family,), 3, n_train, 3) for n_train in (40, 50)]
     one, changed, other = (
-        arena.ArenaRun(name, spec, "grpo", 1e-4, 0)
+        arena.ArenaRun(World(name=name, spec=spec), "grpo", 1e-4, 0)
         for name, spec in (("a", specs[0]), ("a", specs[1]), ("b", specs[1]))
     )
     for run in (one, other, one):
@@ -176,6 +159,33 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
             arena._check_settings([run], settings, tmp_path)
     with pytest.raises(ValueError, match="worlds must have names of their own"):
         arena._check_settings([one, changed], arena.Settings(), tmp_path / "new")
+
+
+@pytest.mark.parametrize("text", ["", "[", "[]", "{}", "7", '[{"world": "w"}]'])
+def test_a_broken_file_of_a_run_is_named(tmp_path, text):
+    file = tmp_path / "runs" / "w" / "grpo_lr0.0001_draw0.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    run = arena.ArenaRun(arena.read_world("even"), "grpo", 1e-4, 0)
+    with pytest.raises(ValueError, match=r"grpo_lr0.0001_draw0.json must hold 5 rows.* delete it"):
+        arena.play_all([run], arena.Settings(), tmp_path, tmp_path, 1, None)
+
+
+def test_rates_that_agree_to_six_digits_are_two(tmp_path):
+    rates, steps = (1e-4, 1.00000001e-4), (30, 60, 90, 120, 150)
+    whole = contest({("grpo", rate): [0.4] for rate in rates}, steps).assign(families=[{}] * 10)
+    whole = whole.assign(training_mix_pass_at_8=0.5, seconds=1.0, controller_seconds=0.1)
+    runs = [arena.ArenaRun(arena.read_world("even"), "grpo", rate, 0) for rate in rates]
+    assert runs[0].file(tmp_path).name == "grpo_lr0.0001_draw0.json"
+    for run in runs:
+        run.file(tmp_path).parent.mkdir(parents=True, exist_ok=True)
+        rows = whole[whole.learning_rate == run.learning_rate]
+        run.file(tmp_path).write_text(rows.to_json(orient="records", double_precision=15))
+    arena.play_all(runs, arena.Settings(), tmp_path, tmp_path, 1, None)
+    assert set(pd.read_csv(tmp_path / "scores.csv").learning_rate) == set(rates)
+    alike = [arena.ArenaRun(runs[0].world, method, 1e-4, 0) for method in ("prompt:a", "prompt_a")]
+    with pytest.raises(ValueError, match="methods must differ"):
+        arena.play_all(alike, arena.Settings(), tmp_path, tmp_path, 1, None)
 
 
 def contest(finals, steps=(50, 100)):
@@ -215,20 +225,32 @@ def test_differences_are_paired_by_draw_at_each_methods_best_rate():
     assert np.isnan(table.loc[("grpo", "mean_at_8")].p_holm)
 
 
-def test_holm_corrects_for_all_that_the_table_holds():
+def test_holm_corrects_for_all_that_was_looked_at():
+    """Two methods, one of them at two rates, four metrics: twelve comparisons; eight are returned."""
     rng = np.random.default_rng(0)
     base = rng.random(6)
-    scores = contest({(name, 1e-4): base for name in ("grpo", "new", "other")})
-    ends, raw = scores.step == 100, []
-    for method, shift in (("new", 0.2), ("other", 0.01)):
+    arms = {("grpo", 1e-4): base, ("new", 1e-4): base, ("new", 2e-4): base, ("other", 1e-4): base}
+    scores = contest(arms)
+    for metric in arena_report.METRICS:
+        noise = rng.normal(0.01, 0.02, len(scores)) * (scores.method != "grpo")
+        scores[metric] += noise - 0.1 * (scores.learning_rate == 2e-4)
+    table = arena_report.compare(scores).set_index(["method", "metric"])
+    ends = scores[scores.step == 100]
+    grpo = ends[ends.method == "grpo"]
+    p = {
+        (*arm, metric): stats.ttest_rel(end[metric], grpo[metric]).pvalue
+        for arm, end in ends[ends.method != "grpo"].groupby(["method", "learning_rate"])
+        for metric in arena_report.METRICS
+    }
+    corrected, largest = {}, 0.0
+    for place, key in enumerate(sorted(p, key=p.get)):
+        largest = max(largest, (len(p) - place) * p[key])
+        corrected[key] = min(largest, 1)
+    assert len(p) == 12
+    assert len(table) == 12  # GRPO's own four among them
+    for method in ("new", "other"):
         for metric in arena_report.METRICS:
-            gains = shift + 0.02 * rng.standard_normal(6)
-            at, grpo = ends & (scores.method == method), ends & (scores.method == "grpo")
-            scores.loc[at, metric] = scores.loc[grpo, metric].to_numpy() + gains
-            raw.append(stats.ttest_1samp(gains, 0.0).pvalue)
-    table = arena_report.compare(scores)
-    by_hand = [1 if p > 1 else p for p in np.maximum.accumulate(np.sort(raw) * np.arange(8, 0, -1))]
-    np.testing.assert_allclose(sorted(table.p_holm.dropna()), by_hand)
+            assert table.loc[(method, metric)].p_holm == pytest.approx(corrected[method, 1e-4, metric])
 
 
 def test_rollouts_to_reach_grpos_best():

@@ -83,7 +83,8 @@ def test_every_method_spends_the_same_rollouts(made):
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["while it trains", "before the model", "before the report"])
 def test_a_stopped_training_resumes_to_the_same_weights(made, tmp_path, monkeypatch, moment):
-    from gdro.trainer import GDROTrainer, ProgressLines
+    from gdro.trainer import GDROTrainer
+    from gdro.training.progress import ProgressLines
 
     profile, runs, cache = made
 
@@ -448,7 +449,9 @@ def test_what_the_guide_to_the_gpu_box_says_of_profiles_is_valid(tmp_path, block
 
 def test_packages_that_a_profile_needs_are_asked_for_first(monkeypatch):
     monkeypatch.setattr(experiment, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"'gpu-1\.7b' needs unsloth, vllm, which are not installed"):
+    with pytest.raises(
+        ValueError, match=r"'gpu-1\.7b' needs unsloth, vllm, liger_kernel, which are not installed"
+    ):
         experiment.check_installed(load_profile("gpu-1.7b"))
     with pytest.raises(ValueError, match="'gpu-8b' needs vllm, which is not installed"):
         experiment.check_installed(load_profile("gpu-8b"))

@@ -48,6 +48,35 @@ def test_rows_stay_where_more_than_advantages_teach(base, tmp_path, monkeypatch,
     assert rows == [32, 32]
 
 
+@pytest.mark.slow
+def test_scoring_by_length_changes_no_log_probability(base, tmp_path, monkeypatch):
+    gaps, columns = [], []
+    ours, trls = (
+        GDROTrainer._get_per_token_logps_and_entropies,
+        GRPOTrainer._get_per_token_logps_and_entropies,
+    )
+
+    def watched(self, model, ids, *inputs, **kwargs):
+        columns.append(ids.numel())
+        return trls(self, model, ids, *inputs, **kwargs)
+
+    def both(self, model, ids, mask, length, **kwargs):
+        columns.clear()
+        scored = ours(self, model, ids, mask, length, **kwargs)
+        if not torch.is_grad_enabled():
+            whole, *_ = trls(self, model, ids, mask, length, **kwargs)
+            gap = float(((scored[0] - whole) * mask[:, -length:]).abs().max())
+            gaps.append((gap, sum(columns) / ids.numel()))
+        return scored
+
+    monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", watched)
+    monkeypatch.setattr(GDROTrainer, "_get_per_token_logps_and_entropies", both)
+    trained(base, tmp_path, max_steps=4, gdro_method="rollout", beta=0.02, num_iterations=2)
+    assert len(gaps) == 4  # old and reference policy, in two generation batches
+    assert max(gap for gap, _ in gaps) < 2e-6
+    assert max(share for _, share in gaps) < 1  # of the columns are computed
+
+
 def test_what_is_kept():
     columns = torch.arange(12).reshape(3, 4)
     inputs = {

@@ -83,7 +83,7 @@ def test_training_lowers_the_loss_of_the_completion_alone(task):
     tokenizer = chain.make_tokenizer(task.spec)
     losses = []
     for steps in (1, 40):
-        model = models._train_tiny_base(task, tokenizer, "tiny", 0, steps, 16, "cpu", False)
+        model = models._train_tiny_base(task, tokenizer, "tiny", 0, steps, 16, 2e-3, "cpu", False)
         prompts, completions = chain.teach(task, np.random.default_rng(9), 64)
         with torch.no_grad():
             losses.append(models._completion_loss(model, tokenizer, prompts, completions).item())

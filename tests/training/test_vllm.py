@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from tiny_models import byte_tokenizer, save_tiny_model
 from tiny_run import arguments, half_right, make_base, make_task, make_trainer
 
@@ -277,6 +279,30 @@ def server(base, log):
     finally:
         process.terminate()
         process.wait(60)
+
+
+@pytest.mark.slow
+def test_two_shards_of_a_tied_model_send_each_weight_once(tmp_path):
+    """vLLM refuses an output matrix that it shares with the embedding (TRL 1.14 sends both, 1.16 one)."""
+    base = make_base(tmp_path / "bases")
+    model, _ = load(base)
+    assert model.config.tie_word_embeddings
+    script = REPOSITORY / "tests" / "sharded_run.py"
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run = subprocess.run(
+        [sys.executable, *launcher, str(script), "sync", str(base), str(tmp_path)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    whole = dict(model.named_parameters())
+    for rank in range(2):
+        sent = load_file(tmp_path / f"sent{rank}.safetensors")
+        assert sent.keys() == whole.keys()
+        assert "lm_head.weight" not in sent
+        assert all(torch.equal(sent[name], weight) for name, weight in whole.items())
 
 
 def group_sizes(prompts):

@@ -1,0 +1,52 @@
+"""Methods that avoid rows without a signal, in TRL, beside GRPO: what they train on and what it costs.
+
+    python benchmarks/dynamic_sampling.py [--steps 30] [--base-steps 800]
+
+Same base, prompts, batch of TRL and number of steps, from the same seed. Printed, a step:
+
+- signal: share of the rows trained on whose advantage is not 0;
+- sampled: rollouts, with those that were thrown away;
+- each: rollouts sampled for a row with a signal;
+- seconds: of processor time, and in brackets of generation, both on one thread.
+"""
+
+import argparse
+import tempfile
+
+import numpy as np
+from loop import PROMPTS, ROLLOUTS, quiet_base, trained
+
+from gdro.tasks import chain
+
+METHODS = ("grpo", "dapo", "reinforce_ada", "pivotal")
+
+
+def main() -> None:
+    """Train with each method in turn and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--base-steps", type=int, default=800)
+    options = parser.parse_args()
+    task = chain.make_task(chain.DEFAULT_SPEC, np.random.default_rng(0))
+    base = quiet_base(task, options.base_steps)
+    print(f"{PROMPTS} prompts × {ROLLOUTS} rollouts, {options.steps} steps")
+    print(f"{'method':15}{'signal':>8}{'sampled':>9}{'each':>7}{'seconds':>9}{'(generation)':>14}")
+    for method in METHODS:
+        with tempfile.TemporaryDirectory() as folder:
+            # in a comparison all have the same savings
+            choices = {"gdro_method": method, "trim_batches": True, "beta": 0.0}
+            seconds, trainer = trained(base, task, options.steps, folder, **choices)
+        row = trainer.state.log_history[0]  # means of all steps
+        # without own advantages, TRL's: 0 just where all rewards of a group are equal
+        signal = row.get("gdro/has_signal", 1 - row["frac_reward_zero_std"])
+        sampled = sum(row["rollouts_spent"] for row in trainer.record) / options.steps
+        generation = trainer.seconds["generate"] / options.steps
+        each = sampled / (signal * PROMPTS * ROLLOUTS)
+        print(
+            f"{method:15}{signal:8.0%}{sampled:9.0f}{each:7.2f}{seconds:9.3f}{f'({generation:.3f})':>14}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Worlds: one YAML file describes a task and how its tiny base is made. Those of `WORLDS` are shipped."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from gdro.core.checks import check_choice
+from gdro.tasks.chain import ChainSpec
+from gdro.tasks.reasoning_gym import GymSpec
+from gdro.tasks.settings import Count, Name, Positive, Strict, read_yaml
+
+WORLDS = Path(__file__).parent / "worlds"
+SPECS = {"chain": ChainSpec, "reasoning_gym": GymSpec}
+
+
+class BaseSettings(Strict):
+    """How `tiny_base` makes the model; learning_rate is the highest, None for the size's own."""
+
+    size: Literal["tiny", "small", "mid"] = "tiny"
+    steps: Count = 800
+    batch: Count = 96
+    learning_rate: Positive | None = None
+
+    def options(self) -> dict[str, Any]:
+        """As arguments of `tiny_base`."""
+        options = self.model_dump()
+        return options | {"batch_size": options.pop("batch")}
+
+
+class World(Strict):
+    """A task that can be drawn (``world.spec.draw(seed)``), and its base."""
+
+    name: Name
+    spec: ChainSpec | GymSpec
+    base: BaseSettings = BaseSettings()
+
+
+def read_world(name: str | Path) -> World:
+    """A shipped world, or that of a YAML file; ValueError for neither and for whatever is wrong in it.
+
+    The file has the fields `name` (if left out, the file's), `task` (of `SPECS`; if left out, chain), `base`
+    and those of the task's specification.
+    """
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        path = WORLDS / f"{name}.yaml"
+    if not path.is_file():
+        shipped = sorted(file.stem for file in WORLDS.glob("*.yaml"))
+        raise ValueError(f"world must be one of {shipped} or a YAML file, got {str(name)!r}")
+    fields = {"name": path.stem, "task": "chain"} | read_yaml(path)
+    check_choice(f"task of {path}", fields["task"], tuple(SPECS))
+    spec_type = SPECS[fields.pop("task")]
+    own = {key: fields.pop(key) for key in ("name", "base") if key in fields}
+    try:
+        spec: ChainSpec | GymSpec = TypeAdapter(spec_type).validate_json(json.dumps(fields))
+        return World.model_validate(own | {"spec": spec})
+    except ValidationError as error:
+        faults = [": ".join([*map(str, fault["loc"]), fault["msg"]]) for fault in error.errors()]
+        raise ValueError(f"{path}: {'; '.join(faults)}") from error

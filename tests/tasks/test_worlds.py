@@ -1,0 +1,184 @@
+"""Worlds are read strictly; whatever their task, prompts, lessons and rewards keep to the protocol."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from gdro.study import experiment
+from gdro.study.profiles import load_profile
+from gdro.tasks import chain, load_split
+from gdro.tasks.world import WORLDS, read_world
+
+SHIPPED = sorted(file.stem for file in WORLDS.glob("*.yaml"))
+FAMILY = (
+    "families: [{name: a, operator: '*', n_digits: 10, share: 1, teacher_accuracy: 0.5}]\nn_operands: 4\n"
+)
+GYM = "task: reasoning_gym\nmax_completion_tokens: 9\n"
+GYM += "families: [{name: a, task: gcd, prompt: 'g{numbers:,}'%s}]\n"
+
+
+def test_rare_hard_is_the_embedded_default():
+    assert read_world("rare-hard").spec == chain.DEFAULT_SPEC
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (None, "world must be one of"),
+        ("[1]", "must hold fields such as"),
+        ("families: [", "cannot be read"),
+        (f"{FAMILY}n_trian: 9\n", "n_trian: Unexpected keyword"),
+        (f"{FAMILY}n_train: 9\nn_train: 10\n", 'duplicate key "n_train"'),
+        ("name: a\n", "families: Field required"),
+        (f"{FAMILY}name: ../../../evilworld\n", "name: String should match pattern"),
+        (f"{FAMILY}name: [1, 2]\n", "name: Input should be a valid string"),
+        (f"{FAMILY}base: {{step: 9}}\n", "base: step: Extra inputs"),
+        (f"{FAMILY}base: {{learning_rate: 0}}\n", "base: learning_rate: Input should be greater than 0"),
+        (f"{FAMILY}task: chess\n", "task of .* must be"),
+        ((GYM % "").replace("gcd", "n_queens"), "task of 'a' must be one of"),
+        (GYM % "", "prompt_length must be given if all families have a prompt"),
+        (GYM % ", share: 0.5", "shares that sum to 1"),
+    ],
+)
+def test_a_world_that_cannot_be_read_is_refused(tmp_path, text, match):
+    file = tmp_path / "own.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ValueError, match=match):
+        read_world(str(file))
+
+
+@pytest.fixture(scope="module", params=SHIPPED)
+def drawn(request):
+    world = read_world(request.param)
+    return world, world.spec.draw(3)
+
+
+def test_every_task_keeps_to_the_protocol(drawn):
+    world, task = drawn
+    assert world.name in SHIPPED
+    held_out, train = ({row["prompt"] for row in rows} for rows in (task.eval, task.train))
+    rows = [*task.eval, *task.train]
+    assert len({row["uid"] for row in rows}) == len(held_out | train) == len(rows)
+    assert sum(task.shares.values()) == pytest.approx(1)
+    for family, share in task.shares.items():
+        counts = [sum(row["family"] == family for row in part) for part in (task.train, task.eval)]
+        assert abs(counts[0] - share * len(task.train)) < 1
+        assert counts[1] == world.spec.n_eval_per_family
+
+    asks_freely = world.name == "gym-text"  # whose base is a model that reads
+    if not asks_freely:
+        prompts, lessons = task.teach(np.random.default_rng(0), 2000)
+        assert not set(prompts) & held_out
+        assert len({len(prompt) for prompt in [*prompts, *train]}) == 1
+        texts = [prompt + lesson for prompt, lesson in zip(prompts, lessons, strict=True)]
+        assert list(map(len, task.tokenizer()(texts)["input_ids"])) == list(map(len, texts))
+        assert max(map(len, lessons)) < task.max_completion_tokens
+
+    columns = {name: [row[name] for row in rows] for name in ("answer", "uid", "family")}
+    for wrong in (None, "", "7", "{} {}", "{}\n"):
+        texts = [row["answer"] if wrong is None else wrong.format(*2 * [row["answer"]]) for row in rows]
+        given = [f"<answer>{text}</answer>" for text in texts] if asks_freely else texts
+        right = [text in task.correct_texts(row) for text, row in zip(texts, rows, strict=True)]
+        if not (asks_freely and wrong == "{}\n"):  # an answer in tags is stripped
+            assert task.reward(given, **columns) == list(map(float, right))
+        assert all(right) == (wrong is None)
+        assert wrong in (None, "7") or not any(right)  # 7 may be a sum
+
+
+def test_gym_tasks_are_the_same_in_every_process():
+    task = read_world("gym-strings").spec.draw(1)
+    code = "from gdro.tasks.world import read_world; t = read_world('gym-strings').spec.draw(1); "
+    code += "print(t.fingerprint(), t.train[:50], t.eval[-1])"
+    environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert run.stdout == f"{task.fingerprint()} {task.train[:50]} {task.eval[-1]}\n"
+
+
+def test_palindromes_of_the_same_letters_are_all_correct():
+    task = read_world("gym-strings").spec.draw(0)
+    row = next(row for row in task.train if row["family"] == "palin" and len(set(row["answer"])) == 3)
+    texts = task.correct_texts(row)
+    assert len(texts) == 2
+    given = [*texts, row["answer"] + "a", row["answer"][:-1] + "?"]
+    assert task.reward(given, [row["answer"]] * 4, ["palin"] * 4) == [1, 1, 0, 0]
+
+
+class Words:
+    """A tokenizer as far as a split needs one: a token is a word."""
+
+    def __init__(self, chat_template):
+        self.chat_template = chat_template
+
+    def __call__(self, prompts):
+        return {"input_ids": prompts.split() if isinstance(prompts, str) else [p.split() for p in prompts]}
+
+    def apply_chat_template(self, chat, **options):
+        return " ".join(message["content"] for message in chat).split()
+
+
+@pytest.mark.parametrize("chat_template", [None, "a template"])
+def test_the_gpu_profile_asks_original_questions_and_reads_answer_tags(chat_template):
+    profile = load_profile("gpu-gym")
+    split = load_split(profile.task, Words(chat_template), held_out=True)
+    assert len(split.rows) == 30 * 20
+    assert split.max_completion_tokens == 1024
+    row = split.rows[0]
+    assert row["uid"].startswith("chain_sum/chain_sum-1/0/")
+    asked = row["prompt"] if chat_template is None else row["prompt"][1]["content"]
+    assert "State the final answer" in asked
+    assert isinstance(row["prompt"], str) == (chat_template is None)
+    answer = row["answer"]
+    for text, reward in (
+        (f"I think.\n<answer> {answer}\n</answer>", 1.0),
+        (f"<answer>7</answer> no: <answer>{answer}</answer>.", 1.0),
+        (f"<answer>{answer}</answer> or <answer>7 7</answer>", 0.0),
+        (f"<answer>{answer}", 0.0),
+        (f"<answer>{answer} {answer}</answer>", 0.0),
+        (answer, 0.0),
+        ("", 0.0),
+    ):
+        completion = text if chat_template is None else [{"role": "assistant", "content": text}]
+        assert split.reward([completion], [answer], [row["family"]], uid=[row["uid"]]) == [reward]
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        (
+            {"task": {"kind": "reasoning_gym", "world": "rare-hard"}},
+            "task.world must name a world of reasoning-gym",
+        ),
+        ({"task": {"kind": "reasoning_gym", "world": "gym-stream"}}, "no stream"),
+        ({"task": {"kind": "reasoning_gym", "world": "gym-text"}}, "model.source must name a model"),
+        ({"base": {"steps": 9}}, "base may give no more than the seed"),
+    ],
+)
+def test_a_profile_of_a_world_that_does_not_fit_is_refused(tmp_path, changes, match):
+    (tmp_path / "own.yaml").write_text(json.dumps({"like": "gym"} | changes))
+    with pytest.raises(ValueError, match=match):
+        load_profile(tmp_path / "own.yaml")
+
+
+@pytest.mark.slow
+def test_a_profile_of_a_world_trains_and_evaluates_in_trl(tmp_path):
+    world = (WORLDS / "gym-strings.yaml").read_text().replace("steps: 400, batch: 96", "steps: 2, batch: 16")
+    (tmp_path / "small.yaml").write_text(world.replace("n_train: 4000", "n_train: 100"))
+    train = {"max_steps": 2, "prompts_per_step": 4, "save_steps": 2}
+    task = {"kind": "reasoning_gym", "world": str(tmp_path / "small.yaml")}
+    fields = {"like": "gym", "task": task, "train": train, "evaluation": {"samples": 2, "k": 2}}
+    (tmp_path / "own.yaml").write_text(json.dumps(fields))
+    profile = load_profile(tmp_path / "own.yaml")
+    run = (profile, "pivotal", 0, tmp_path / "run", tmp_path / "bases")
+    record = experiment.train_variant(*run)
+    assert [row["rollouts_spent"] for row in record] == [16, 16]
+    rows = experiment.evaluate_variant(*run)
+    assert {row["family"] for row in rows} == {
+        family.name for family in read_world("gym-strings").spec.families
+    }

@@ -1,0 +1,175 @@
+"""Methods that sample in rounds, in TRL: what is sampled, what trains, what is thrown away and counted."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_trainer import make, pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
+from tiny_run import half_right
+from trl import GRPOTrainer
+
+from gdro import loop
+from gdro.methods.base import Method, register
+from gdro.trainer import GDROTrainer
+from gdro.training.files import load_state
+from gdro.training.rounds import Step, prompts_of_batch
+
+METHODS = {
+    "dapo": {},
+    "reinforce_ada": {},
+    "dars": {},
+    "pilot_commit": {"n_max": 5},  # leaves some of the budget where few prompts are worth it
+}
+
+
+def step_of_groups(*rewards_by_batch):
+    """A step with one group a batch, advantages = centred rewards, the r-th completion r + 1 tokens long."""
+    step = Step()
+    for rewards in rewards_by_batch:
+        first = len(step.rows)
+        places = range(first, first + len(rewards))
+        sampled = [([r], [r] * (r + 1), f"text {r}", None) for r in places]
+        step.add_rollouts([{"uid": r} for r in places], [*sampled, "dropped"], torch.tensor(rewards)[:, None])
+        rewards_R = np.array(rewards)
+        step.add_batch(rewards_R - rewards_R.mean(), rewards_R, np.zeros(len(rewards), int))
+    return step
+
+
+def test_groups_with_a_signal_come_first_and_a_surplus_is_cut():
+    step = step_of_groups([1.0, 1.0], [0.0, 1.0], [0.0, 0.0], [1.0, 0.0])
+    chosen = step.chosen(4, slice(2, 4))
+    assert chosen.advantages_R.tolist() == [-0.5, 0.5, 0.5, -0.5]
+    assert [row["uid"] for row in chosen.rows] == [6, 7]  # of this process
+    assert chosen.rewards_RF.flatten().tolist() == [0.0, 1.0, 1.0, 0.0]
+    assert not chosen.is_flat_R.any()
+    prompt_ids, completion_ids, tool_mask, completions, logprobs, *_ = chosen.generated()
+    assert (prompt_ids, [len(ids) for ids in completion_ids]) == ([[6], [7]], [7, 8])
+    assert (tool_mask, completions, logprobs) == (None, ["text 6", "text 7"], None)
+    # groups without a signal where there are too few others, in the order of sampling
+    assert [row["uid"] for row in step.chosen(6, slice(0, 6)).rows] == [0, 1, 2, 3, 6, 7]
+
+
+def test_the_shortest_rollout_fills_a_batch_and_counts_for_nothing():
+    chosen = step_of_groups([0.0, 1.0, 1.0]).chosen(5, slice(0, 5))
+    assert [row["uid"] for row in chosen.rows] == [0, 1, 2, 0, 0]
+    assert chosen.advantages_R[3:].tolist() == [0.0, 0.0]
+    assert chosen.is_flat_R.tolist() == [False] * 3 + [True] * 2
+    assert chosen.generated()[2] == [[1], [1, 1], [1, 1, 1], [0], [0]]
+
+
+def test_further_prompts_come_epoch_by_epoch():
+    batches = [prompts_of_batch(number, 3, 7, seed=5, shuffled=True).tolist() for number in range(4)]
+    epochs = [batches[0] + batches[1], batches[2] + batches[3]]
+    assert all(len(set(epoch)) == 6 for epoch in epochs)
+    assert epochs[0] != epochs[1]
+    assert prompts_of_batch(3, 3, 7, seed=5, shuffled=False).tolist() == [3, 4, 5]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_the_gradient_is_that_of_the_loop_on_the_same_completions(base, tmp_path, monkeypatch, method):
+    compared, rewarded = [], []
+    ours = GDROTrainer._compute_loss
+
+    def both(self, model, inputs):
+        assert len(inputs["advantages"]) == 32  # TRL's own size
+        weights, eos = list(model.parameters()), model.config.eos_token_id
+        counts = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        real = counts.sum(dim=1) > 0  # not what only fills the batch
+        texts = torch.where(counts > 0, inputs["completion_ids"], eos)[real]
+        model.zero_grad()
+        tokens = loop.policy_gradient(model, inputs["prompt_ids"][real], texts, inputs["advantages"][real])
+        assert tokens == inputs["num_items_in_batch"]
+        expected = [weight.grad.clone() for weight in weights]
+        model.zero_grad()
+        for loss in (GRPOTrainer._compute_loss(self, model, inputs), ours(self, model, inputs)):
+            for a, b in zip(expected, torch.autograd.grad(loss, weights), strict=True):
+                torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-7)
+        compared.append((int(real.sum()), float((inputs["advantages"][real] != 0).float().mean())))
+        return ours(self, model, inputs)
+
+    def reward(completions, answer, **kwargs):
+        rewarded.append(len(completions))
+        return half_right(completions, answer)
+
+    monkeypatch.setattr(GDROTrainer, "_compute_loss", both)
+    trainer = make(
+        base, tmp_path, reward=reward, max_steps=5, gdro_method=method, gdro_options=METHODS[method]
+    )
+    trainer.train()
+    assert len(compared) == 5
+    rows = trainer.record
+    assert sum(row["rollouts_spent"] for row in rows) == sum(rewarded)  # what is thrown away is counted
+    assert sum(row["tokens"] for row in rows) == trainer.state.num_input_tokens_seen
+    if method == "dapo":
+        assert len(rows) > 5
+        assert set(compared) == {(32, 1.0)}
+        logged = [row["gdro/has_signal"] for row in trainer.state.log_history if "reward" in row]
+        assert logged == [1.0] * 5
+    else:
+        assert [row["rollouts_spent"] for row in rows] == [trains for trains, _ in compared]
+        assert len(rewarded) > 5  # more than one round a step
+    if method == "pilot_commit":
+        assert min(trains for trains, _ in compared) < 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dapo", "reinforce_ada"])
+def test_two_processes_train_as_one_does(base, tmp_path, method):
+    states, models = [], []
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        folder.mkdir()
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        script = Path(__file__).parents[1] / "sharded_run.py"
+        run = subprocess.run(
+            [sys.executable, *launcher, str(script), "rounds", str(base), str(folder), method],
+            env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert run.returncode == 0, run.stderr[-3000:]
+        states.append(load_state(folder / "state.json"))
+        models.append(load_file(folder / "model" / "model.safetensors"))
+    one, two = ([{**row, "tokens": 0, "rollouts_spent": 0} for row in state["record"]] for state in states)
+    assert one == two
+    spent = [np.array([row["rollouts_spent"] for row in state["record"]]) for state in states]
+    extra = spent[1] - spent[0]  # a round that two processes cannot divide takes one rollout more
+    assert (extra.min(), extra.max()) == ((0, 0) if method == "dapo" else (0, 1))
+    start = load_file(base / "model.safetensors")
+    for name, weight in models[0].items():
+        moved = (weight - start[name]).abs().max()
+        assert moved > 0
+        assert (weight - models[1][name]).abs().max() < 0.02 * moved, name
+
+
+@register("never_ready")
+class NeverReady(Method):
+    def ready(self, batch):
+        return False
+
+
+@pytest.mark.slow
+def test_a_method_that_is_never_ready_is_stopped(base, tmp_path, monkeypatch):
+    monkeypatch.setattr("gdro.trainer.MOST_BATCHES", 3)
+    with pytest.raises(ValueError, match=r"'never_ready' was not ready .* after 3 batches; .*a bound"):
+        trained(base, tmp_path, gdro_method="never_ready")
+
+
+def test_what_rounds_cannot_do_is_refused(base, tmp_path):
+    @register("rounds_by_losses")
+    class RoundsByLosses(Method):
+        rounds = True
+        needs_losses = True
+
+    with pytest.raises(ValueError, match=r"samples in rounds and weighs prompts by losses .*set beta to 0"):
+        make(base, tmp_path, gdro_method="rounds_by_losses", beta=0.1)
+    rows = [{"prompt": "1", "answer": "1", "uid": uid, "image": "x"} for uid in range(8)]
+    with pytest.raises(ValueError, match=r"'dapo' samples in rounds, .* leave out 'image'"):
+        make(base, tmp_path, rows, gdro_method="dapo")
