@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gdro.study.profiles import BASE, load_profile, run_folder
-from gdro.study.records import read_manifest, read_table, write_manifest
+from gdro.training.records import read_manifest, read_table, write_manifest
 
 COPIED = ("device", "processes", "threads", "steps", "rollouts", "tokens", "peak_memory_gib", "seconds")
 STAGES = ("generate", "score", "reward", "controller")  # of `train`; the rest is loss and optimizer

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from gdro.tasks.rewards import MathReward, last_boxed
+from gdro.tasks.math.rewards import MathReward, last_boxed
 
 TABLE = Path(__file__).parents[1] / "tests" / "fixtures" / "answers.csv"
 SECONDS = 10  # for another's verdict; longer counts as wrong

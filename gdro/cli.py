@@ -190,8 +190,8 @@ def report_command(profile: str, runs: str | None) -> None:
 
     Example: gdro report tiny
     """
+    from gdro.results.report import write_report
     from gdro.study.profiles import load_profile
-    from gdro.study.report import write_report
 
     chosen = load_profile(profile)
     click.echo(write_report(chosen, runs or f"runs/{chosen.name}"))
@@ -205,19 +205,45 @@ def diagnose_command(record: Path, rollouts: int) -> None:
 
     Example: gdro diagnose runs/tiny/grpo/seed0/record.jsonl
     """
-    from gdro.study.diagnose import diagnosis
-    from gdro.study.records import read_table
+    from gdro.results.diagnose import diagnosis
+    from gdro.training.records import read_table
 
     click.echo(diagnosis(read_table(record), rollouts))
 
 
-@main.command("arena", context_settings={"ignore_unknown_options": True}, add_help_option=False)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def arena_command(options: tuple[str, ...]) -> None:
+@main.command("arena")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the scores.")
+@click.option("--methods", help="Separated by commas; without, the tables in OUT are made anew.")
+@click.option("--world", default="rare-hard", show_default=True, help="Names or YAML files.")
+@click.option("--draws", default=8, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--first-draw", default=0, type=click.IntRange(0), help="Fresh draws are those never looked at."
+)
+@click.option("--learning-rates", default="1e-4,2e-4", show_default=True)
+@click.option("--methods-from", help="A Python file that registers own methods.")
+@click.option("--steps", default=150, show_default=True)
+@click.option("--prompts", default=32, show_default=True, help="Of a step.")
+@click.option("--rollouts", default=4, show_default=True, help="Mean per prompt.")
+@click.option("--size", help="Of all bases, in place of the worlds' own.")
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="Runs at once.")
+@click.option("--bases", default=".cache/bases", show_default=True, help="Where bases are kept.")
+def arena_command(
+    out: Path, methods: str | None, world: str, draws: int, first_draw: int, learning_rates: str, **given: Any
+) -> None:
     """Compare methods over fresh draws of task, base and seed, at matched rollouts.
+
+    A method is spelled NAME or NAME:OPTION=VALUE, `pivotal@2e-4` at a rate of its own. Finished runs are
+    kept, so the same command resumes.
 
     Example: gdro arena --world rare-hard --methods grpo,pivotal --draws 8 --out runs/arena
     """
-    from gdro.study import arena
+    from gdro.arena.play import Settings, play
+    from gdro.arena.tables import report
 
-    arena.main(list(options))
+    if methods:
+        sizes = {name: given.pop(name) for name in ("steps", "prompts", "rollouts", "size")}
+        rates = [float(rate) for rate in learning_rates.split(",")]
+        numbers = range(first_draw, first_draw + draws)
+        jobs, bases, own = given["jobs"], Path(given["bases"]), given["methods_from"]
+        play(world.split(","), methods.split(","), numbers, rates, Settings(**sizes), out, bases, jobs, own)
+    click.echo(report(out))

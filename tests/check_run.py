@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 import vllm_run
 
-from gdro.study.bench import Bench
-from gdro.study.check import run_check
+from gdro.gpu.bench import Bench
+from gdro.gpu.check import run_check
 
 if __name__ == "__main__":
     torch.compiler.set_stance("force_eager")

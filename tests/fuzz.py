@@ -229,7 +229,7 @@ PIECES = r"""
 
 @cache
 def math_reward():
-    from gdro.tasks.math import MathReward
+    from gdro.tasks.math.data import MathReward
 
     return MathReward()
 

@@ -115,7 +115,7 @@ def compare_savings(base, folder):
 def train_in_rounds(base, folder, method):
     import tiny_run
 
-    processes = PartialState().num_processes
+    processes = int(os.environ["WORLD_SIZE"])
     args = tiny_run.arguments(
         gdro.trainer.GDROConfig, folder, max_steps=5, per_device_train_batch_size=32 // processes,
         gdro_method=method, gdro_options={"pilot": 3} if method == "reinforce_ada" else {}, beta=0.01,

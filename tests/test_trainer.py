@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load_file
 from trl import GRPOConfig, GRPOTrainer
 
-from gdro.study.records import read_table
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.training.checkpoints import LEDGER, last_whole
 from gdro.training.files import load_state
+from gdro.training.records import read_table
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

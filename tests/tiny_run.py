@@ -12,11 +12,11 @@ from datasets import Dataset
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gdro.study.records import write_table
 from gdro.tasks import chain
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.training.files import save_state
 from gdro.training.models import tiny_base
+from gdro.training.records import write_table
 
 STEPS = 14
 PROMPTS = 48  # three and a half batches an epoch would drop some: 6 steps an epoch

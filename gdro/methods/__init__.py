@@ -3,7 +3,9 @@
 A method of your own needs no place here: decorate it with `register` before you make the controller.
 """
 
+import runpy
 from importlib import import_module
+from pathlib import Path
 from pkgutil import walk_packages
 
 from gdro.methods.base import METHODS, Batch, Method, Prompts, Run, register
@@ -11,4 +13,13 @@ from gdro.methods.base import METHODS, Batch, Method, Prompts, Run, register
 for _module in walk_packages(__path__, f"{__name__}."):
     import_module(_module.name)
 
-__all__ = ["METHODS", "Batch", "Method", "Prompts", "Run", "register"]
+
+def register_from(file: str | Path) -> None:
+    """Run a Python file that registers methods; ValueError if it calls exit."""
+    try:
+        runpy.run_path(str(file))
+    except SystemExit as error:
+        raise ValueError(f"{file} calls exit({error.code}); let it register methods and end") from error
+
+
+__all__ = ["METHODS", "Batch", "Method", "Prompts", "Run", "register", "register_from"]

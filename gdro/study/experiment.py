@@ -41,13 +41,13 @@ from packaging.version import Version
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gdro.study.profiles import BASE, Profile, repository
-from gdro.study.records import read_manifest, read_table, write_manifest, write_table
 from gdro.tasks import Split, draw_task, load_split
 from gdro.tasks.world import read_world
 from gdro.training.checkpoints import difference, file_hash, files_in
 from gdro.training.files import replace_text
 from gdro.training.lifetime import only_process_in
 from gdro.training.models import load_model, merged_model, tiny_base
+from gdro.training.records import read_manifest, read_table, write_manifest, write_table
 from gdro.training.resumable import check_resumable
 from gdro.training.unsloth import import_unsloth
 

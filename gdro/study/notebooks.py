@@ -3,7 +3,7 @@
 papermill 2.7.0 by itself returns success for a misspelt parameter, `sys.exit(0)` and `exit()`. Here each of
 these is an error: `ValueError` if the run was refused before any cell ran, `NotebookError` if it failed.
 
-The output and the manifest, the JSON file that a notebook's last cell writes (`gdro.study.records`), are
+The output and the manifest, the JSON file that a notebook's last cell writes (`gdro.training.records`), are
 removed before the run and are there after it only if it was whole. While it runs and if it fails, the
 notebook is `<output stem>.failed.ipynb`. As in Jupyter, a failing `!command` or thread
 does not fail its cell.
@@ -22,8 +22,8 @@ import papermill
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
 from gdro.core.checks import check_int
-from gdro.study.records import read_manifest
 from gdro.training.files import replace_text
+from gdro.training.records import read_manifest
 
 OUTPUT_PATIENCE_S = 60  # for a cell's output on a busy machine; papermill's 4 s would be a failure
 REASONS: dict[type, str] = {

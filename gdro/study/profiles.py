@@ -7,13 +7,13 @@ is the model before training.
 
 import hashlib
 import os
-import runpy
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from gdro.controller import GDROController, make_controller
+from gdro.methods import register_from
 from gdro.tasks.reasoning_gym import GymSpec
 from gdro.tasks.settings import (
     ChainChoice,
@@ -361,14 +361,6 @@ def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict
             taken[block] = taken[block] | changes if inner else changes
         fields = taken
     return path, fields
-
-
-def register_from(file: str | Path) -> None:
-    """Run a Python file that registers methods; ValueError if it calls exit."""
-    try:
-        runpy.run_path(str(file))
-    except SystemExit as error:
-        raise ValueError(f"{file} calls exit({error.code}); let it register methods and end") from error
 
 
 def repository() -> Path:

@@ -69,8 +69,8 @@ def prompt_token_ids(tokenizer: Any, prompts: Sequence[str | Sequence[dict]]) ->
 
 
 def _math_split(choice: MathChoice, tokenizer: Any, held_out: bool) -> Split:
-    from gdro.tasks.math import load_math
-    from gdro.tasks.rewards import MathReward
+    from gdro.tasks.math.data import load_math
+    from gdro.tasks.math.rewards import MathReward
 
     for name in (choice.train, *choice.evaluate):  # before hours of training
         if not Path(path := choice.paths.get(name, ".")).exists():

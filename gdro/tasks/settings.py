@@ -37,7 +37,7 @@ class GymChoice(Strict):
 
 
 class MathChoice(Strict):
-    """Math data sets; see gdro.tasks.math.
+    """Math data sets; see gdro.tasks.math.data.
 
     paths: local copies, in the hub's schema. signed: a wrong completion earns −1 in training.
     """

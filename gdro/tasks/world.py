@@ -29,7 +29,7 @@ class BaseSettings(Strict):
         return options | {"batch_size": options.pop("batch")}
 
 
-class World(Strict):
+class TaskWorld(Strict):
     """A task that can be drawn (``world.spec.draw(seed)``), and its base."""
 
     name: Name
@@ -37,7 +37,7 @@ class World(Strict):
     base: BaseSettings = BaseSettings()
 
 
-def read_world(name: str | Path) -> World:
+def read_world(name: str | Path) -> TaskWorld:
     """A shipped world, or that of a YAML file; ValueError for neither and for whatever is wrong in it.
 
     The file has the fields `name` (if left out, the file's), `task` (of `SPECS`; if left out, chain), `base`
@@ -55,7 +55,7 @@ def read_world(name: str | Path) -> World:
     own = {key: fields.pop(key) for key in ("name", "base") if key in fields}
     try:
         spec: ChainSpec | GymSpec = TypeAdapter(spec_type).validate_json(json.dumps(fields))
-        return World.model_validate(own | {"spec": spec})
+        return TaskWorld.model_validate(own | {"spec": spec})
     except ValidationError as error:
         faults = [": ".join([*map(str, fault["loc"]), fault["msg"]]) for fault in error.errors()]
         raise ValueError(f"{path}: {'; '.join(faults)}") from error

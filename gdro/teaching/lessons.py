@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from gdro.core.checks import check_choice
-from gdro.study.style import LABEL_COLORS, METHOD_COLORS, OTHERS, WIDTH, legend_below, save
+from gdro.results.style import LABEL_COLORS, METHOD_COLORS, OTHERS, WIDTH, legend_below, save
 from gdro.teaching.checker import check as check  # for the notebooks
 
 MEASURED = Path(__file__).parents[2] / "data" / "measured"  # results that the repository ships

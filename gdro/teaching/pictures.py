@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 
-from gdro.study.style import DIVERGING, WIDTH
+from gdro.results.style import DIVERGING, WIDTH
 
 
 def decided_heatmap(axis: Axes, gains: np.ndarray, verdicts: np.ndarray, reach: float, **labels: Any) -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gdro import GDROController
+from gdro.arena.play import Settings, arena_controller, batch_shape
 from gdro.methods.base import make_method
-from gdro.study.arena import Settings, arena_controller, batch_shape
 
 UIDS, RATES = np.arange(60), np.linspace(0, 1, 60)
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from gdro.study import experiment
 from gdro.study.profiles import load_profile
-from gdro.study.records import read_manifest, read_table
+from gdro.training.records import read_manifest, read_table
 
 REPOSITORY = Path(__file__).parents[2]
 CONFIGS = REPOSITORY / "configs" / "accelerate"

@@ -13,9 +13,10 @@ import yaml
 from conftest import SMALL_PROFILE
 from safetensors.torch import load_file
 
-from gdro.study import experiment, report
+from gdro.results import report
+from gdro.study import experiment
 from gdro.study.profiles import ModelChoice, TrainChoice, load_profile, repository, run_folder
-from gdro.study.records import read_manifest, read_table
+from gdro.training.records import read_manifest, read_table
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"

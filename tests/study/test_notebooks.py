@@ -16,7 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from gdro.cli import main
 from gdro.study.notebooks import NotebookError, fit_parameters, run_notebook
-from gdro.study.records import read_manifest
+from gdro.training.records import read_manifest
 
 PARAMETERS = "steps = 10\nrate = 0.5  # a = b\nname = 'a'\nsizes = [1, 2]\nanything = None"
 KILL = "import os\nos.kill(os.getpid(), 9)"
@@ -38,7 +38,7 @@ def book(path, *cells, parameters=PARAMETERS, kernel="python3"):
 
 
 def manifest_cell(path):
-    return f"from gdro.study.records import write_manifest\nwrite_manifest({str(path)!r}, {{'ok': True}})"
+    return f"from gdro.training.records import write_manifest\nwrite_manifest({str(path)!r}, {{'ok': True}})"
 
 
 @pytest.fixture

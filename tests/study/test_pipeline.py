@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gdro.study.console import progress_of, read_jobs
-from gdro.study.records import read_manifest
+from gdro.training.records import read_manifest
 
 REPOSITORY = Path(__file__).parents[2]
 RUN = "-m", "gdro", "run"

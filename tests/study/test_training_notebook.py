@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from gdro.study import experiment
 from gdro.study.notebooks import run_notebook
 from gdro.study.profiles import load_profile
-from gdro.study.records import read_manifest, read_table
+from gdro.training.records import read_manifest, read_table
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gdro.tasks.answers import Unreadable, operations, read
-from gdro.tasks.rewards import MathReward
+from gdro.tasks.math.answers import Unreadable, operations, read
+from gdro.tasks.math.rewards import MathReward
 
 TABLE = Path(__file__).parents[1] / "fixtures" / "answers.csv"
 LONG = "9" * 5000  # more digits than Python turns into an integer

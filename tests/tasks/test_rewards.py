@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from gdro.tasks.rewards import MathReward, chosen_letter, completion_text, last_boxed
+from gdro.tasks.math.rewards import MathReward, chosen_letter, completion_text, last_boxed
 
 HANGING = "9^{9^{9^{9}}}"  # sympy computes it in C code, until the memory is gone
 LONG = "9" * 5000  # more digits than Python turns into an integer
@@ -159,7 +159,7 @@ def test_questions_instead_of_answers_cost_no_process(monkeypatch):
 
 
 CODE = f"""if True:
-    from gdro.tasks.rewards import MathReward
+    from gdro.tasks.math.rewards import MathReward
     print(MathReward(time_limit=600).verify([("2^{{64}}", {HANGING!r})]))
 """
 

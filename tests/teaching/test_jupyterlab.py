@@ -18,9 +18,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from test_teaching_notebooks import IN_JUPYTERLAB, SMALL, check_figures
-
-from gdro.study.notebooks import parameter_defaults
+from test_teaching_notebooks import IN_JUPYTERLAB, SMALL, check_figures, parameters_cell
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
@@ -51,10 +49,10 @@ def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab")
     for name in IN_JUPYTERLAB:
         source = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
-        place, defaults = parameter_defaults(source, name)
-        values = defaults | SMALL[name]
-        values |= {"figures_dir": str(folder / "figures"), "manifest": str(folder / f"{name}.json")}
-        source.cells[place].source = "\n".join(f"{key} = {value!r}" for key, value in values.items())
+        values = SMALL[name] | {"figures_dir": str(folder / "figures")}
+        values |= {"manifest": str(folder / f"{name}.json")}
+        # after the defaults, so that these are the ones that count
+        parameters_cell(source).source += "".join(f"\n{key} = {value!r}" for key, value in values.items())
         for cell in source.cells:
             if cell.cell_type == "code":
                 cell.update(execution_count=None, outputs=[])

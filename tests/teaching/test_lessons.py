@@ -8,7 +8,7 @@ import torch
 
 from gdro.core.bins import move_bins
 from gdro.methods import METHODS
-from gdro.study.style import LABEL_COLORS, METHOD_COLORS, OTHERS, PEER, legend_below, save, use_style
+from gdro.results.style import LABEL_COLORS, METHOD_COLORS, OTHERS, PEER, legend_below, save, use_style
 from gdro.teaching import gradients, lessons
 
 

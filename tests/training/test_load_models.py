@@ -13,8 +13,8 @@ from datasets import Dataset
 from tiny_models import FAMILIES, save_tiny_model
 from tiny_run import arguments
 
-from gdro.tasks.math import load_math
-from gdro.tasks.rewards import MathReward
+from gdro.tasks.math.data import load_math
+from gdro.tasks.math.rewards import MathReward
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.training.models import load_model, merged_model
 from gdro.training.unsloth import STANDBY, import_unsloth

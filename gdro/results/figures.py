@@ -1,4 +1,4 @@
-"""The paper's figures 1 and 3 to 9, drawn from runs' records as `gdro.study.report.read_runs` gives them.
+"""The paper's figures 1 and 3 to 9, drawn from runs' records as `gdro.results.report.read_runs` gives them.
 
 A quantity of the record is a table with a row for each (seed, step) and a column for each bin (0 hardest), or
 a single column. Batches are small, so shares are a trailing mean over `SMOOTH` steps. Bands span the seeds.
@@ -14,8 +14,8 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
 from gdro.core import metrics
+from gdro.results.style import COLORS, DATA, DIVERGING, EMPTY, METHOD_COLORS, REPORTED, WIDTH, legend_below
 from gdro.study.profiles import BASE, Profile, repository
-from gdro.study.style import COLORS, DATA, DIVERGING, EMPTY, METHOD_COLORS, REPORTED, WIDTH, legend_below
 
 SMOOTH = 15  # steps of the trailing mean
 SNAPSHOTS = 4  # steps shown in figures 5 and 9

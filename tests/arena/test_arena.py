@@ -13,10 +13,11 @@ from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import METHODS, loop
+from gdro.arena import play as arena
+from gdro.arena import tables as arena_report
 from gdro.core.beliefs import as_uids
-from gdro.study import arena, arena_report
 from gdro.tasks import chain
-from gdro.tasks.world import BaseSettings, World
+from gdro.tasks.world import BaseSettings, TaskWorld
 
 OWN = """
 from gdro import Method, register
@@ -68,7 +69,7 @@ def test_an_oracle_knows_families_and_pass_rates(tmp_path):
     spec = chain.ChainSpec(
         (chain.Family("a", "*", 5, 0.9, 0.9), chain.Family("b", "+", 5, 0.1, 0.9)), 2, 20, 2
     )
-    world = World(name="w", spec=spec, base=BaseSettings(steps=60, batch=32))
+    world = TaskWorld(name="w", spec=spec, base=BaseSettings(steps=60, batch=32))
     task, base = arena.draw_base(world, 0, arena.Settings(), tmp_path)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
     known = arena._oracle(task, model, tokenizer)
@@ -96,7 +97,7 @@ def command(out, *changes):
     arguments += ["--methods-from", str(out.parent / "own.py"), *changes]
     environment = os.environ | {"PYTHONPATH": str(Path(arena.__file__).parents[2])}
     return subprocess.run(
-        [sys.executable, "-m", "gdro.study.arena", *arguments],
+        [sys.executable, "-m", "gdro", "arena", *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -149,7 +150,7 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
     family = chain.Family("a", "*", 5, 1.0, 0.5)
     specs = [chain.ChainSpec((family,), 3, n_train, 3) for n_train in (40, 50)]
     one, changed, other = (
-        arena.ArenaRun(World(name=name, spec=spec), "grpo", 1e-4, 0)
+        arena.ArenaRun(TaskWorld(name=name, spec=spec), "grpo", 1e-4, 0)
         for name, spec in (("a", specs[0]), ("a", specs[1]), ("b", specs[1]))
     )
     for run in (one, other, one):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gdro import __version__
-from gdro.study.records import read_manifest, read_table, write_manifest, write_table
 from gdro.training.files import replace_text
+from gdro.training.records import read_manifest, read_table, write_manifest, write_table
 
 
 def test_floats_come_back_bit_for_bit(tmp_path):

@@ -12,12 +12,12 @@ import pandas as pd
 
 from gdro.core import metrics
 from gdro.core.bins import DifficultyBins
-from gdro.study.figures import paper_figures, runs_of
+from gdro.results.figures import paper_figures, runs_of
+from gdro.results.style import save, use_style
 from gdro.study.profiles import BASE, Profile, run_folder
-from gdro.study.records import read_manifest, read_table
-from gdro.study.style import save, use_style
 from gdro.training.checkpoints import file_hash
 from gdro.training.files import replace_text
+from gdro.training.records import read_manifest, read_table
 
 FEWEST_IN_A_BIN = 10  # a bin with fewer held-out prompts is not called the worst
 STAGES = ("train", "generate", "controller", "evaluate")

@@ -1,6 +1,6 @@
 """Methods against each other: worlds × methods × learning rates × draws on the loop, scores out.
 
-    python -m gdro.study.arena --world rare-hard --methods grpo,pivotal --draws 8 --out DIR
+    gdro arena --world rare-hard --methods grpo,pivotal --draws 8 --out DIR
 
 A world is a task with its base: a name in gdro/tasks/worlds, or a YAML file. A draw is a fresh task, a fresh
 base and a fresh training seed, all from the draw's number, so all methods meet the same draws and are
@@ -21,7 +21,6 @@ mean_at_8 and worst_family are the mean and the lowest of the families' mean acc
 mean over families of unbiased pass@8, and training_mix_mean weighs the families as the training prompts do.
 """
 
-import argparse
 import dataclasses
 import functools
 import itertools
@@ -29,25 +28,24 @@ import json
 import multiprocessing
 import os
 import re
-import runpy
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
+from gdro.arena.tables import CHECKPOINTS, arena_rows, write_scores
 from gdro.controller import GDROController
 from gdro.core.beliefs import as_uids
 from gdro.core.checks import build, check_choice, check_int, check_number
 from gdro.core.metrics import pass_at_k
-from gdro.methods import METHODS
-from gdro.study.arena_report import CHECKPOINTS, read_runs, report, write_scores
+from gdro.methods import METHODS, register_from
 from gdro.tasks.protocol import Task
 from gdro.tasks.reasoning_gym import STREAM_SIZE
-from gdro.tasks.world import BaseSettings, World, read_world
+from gdro.tasks.world import TaskWorld, read_world
 from gdro.training.files import replace_text
 from gdro.training.lifetime import end_with_parent
 
@@ -71,7 +69,7 @@ class Settings:
 class ArenaRun:
     """One training."""
 
-    world: World
+    world: TaskWorld
     method: str
     learning_rate: float
     draw: int
@@ -122,10 +120,10 @@ def batch_shape(method: str, settings: Settings) -> tuple[str, int, float]:
 @functools.lru_cache(4)
 def _drawn(world: str, draw: int) -> Task:
     """The task of a draw of a world in JSON; kept, as a worker plays many runs of a draw in a row."""
-    return World.model_validate_json(world).spec.draw(draw)
+    return TaskWorld.model_validate_json(world).spec.draw(draw)
 
 
-def draw_base(world: World, draw: int, settings: Settings, cache: Path) -> tuple[Task, Path]:
+def draw_base(world: TaskWorld, draw: int, settings: Settings, cache: Path) -> tuple[Task, Path]:
     """The task of a draw and the folder of its base, which is trained if the cache does not have it."""
     from gdro.training.models import tiny_base
 
@@ -244,7 +242,7 @@ def play_all(
     _check_settings(runs, settings, out)
     if len({run.file(out) for run in runs}) < len(runs):
         raise ValueError("methods must differ in letters, digits, '.', '=' or '-': their files are named so")
-    read_runs(out)  # a broken file is found before anything is played
+    arena_rows(out)  # a broken file is found before anything is played
     missing = [run for run in runs if not run.file(out).exists()]
     draws = {(run.world.name, run.draw): run for run in missing}
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers inherit it
@@ -306,7 +304,7 @@ def _start_worker(own):
     torch.set_num_threads(1)
     transformers.logging.disable_progress_bar()
     if own:
-        runpy.run_path(own)
+        register_from(own)
 
 
 def _make_base(run, settings, cache):
@@ -319,56 +317,49 @@ def _play_and_write(run, settings, out, cache):
     replace_text(run.file(out), json.dumps(rows))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The command; without --methods it reports on what is there."""
-    parser = argparse.ArgumentParser(
-        prog="python -m gdro.study.arena",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    help_out = "folder of scores; without --methods only its tables are made anew"
-    add("--out", type=Path, required=True, help=help_out)
-    add("--world", default="rare-hard", help="names or YAML files, separated by commas")
-    add("--methods", help="separated by commas")
-    add("--methods-from", help="a Python file that registers own methods")
-    add("--draws", type=int, default=8)
-    help_first = "number of the first draw: fresh draws are those never looked at"
-    add("--first-draw", type=int, default=0, help=help_first)
-    add("--learning-rates", default="1e-4,2e-4")
-    for field in COUNTS:
-        add(f"--{field}", type=int, default=getattr(Settings, field))
-    add("--size", choices=get_args(BaseSettings.model_fields["size"].annotation), help="of all bases")
-    add("--jobs", type=int, default=os.cpu_count(), help="runs at once, one thread each")
-    add("--bases", type=Path, default=Path(".cache/bases"), help="where bases are kept")
-    given = parser.parse_args(arguments)
-    if given.methods:
-        settings = Settings(
-            **{field.name: getattr(given, field.name) for field in dataclasses.fields(Settings)}
-        )
-        for field in COUNTS:
-            check_int(field, getattr(settings, field), len(CHECKPOINTS) if field == "steps" else 1)
-        first = check_int("first_draw", given.first_draw, 0)
-        draws = range(first, first + check_int("draws", given.draws, 1))
-        if given.methods_from:
-            runpy.run_path(given.methods_from)
-        arms: dict[tuple[str, float], None] = {}  # methods, which may be spelled at several rates, each once
-        for spelled in given.methods.split(","):
-            method, _, own = spelled.partition("@")
-            spelled_alone, _, mean = batch_shape(method, settings)
-            arena_controller(spelled_alone, mean, 0)  # a misspelled one is refused before any training
-            for rate in (own or given.learning_rates).split(","):
-                arms[method, check_number("learning_rates", float(rate), 0, open_low=True)] = None
-        worlds = [read_world(world) for world in dict.fromkeys(given.world.split(","))]
-        for world in worlds:
-            if world.spec.n_train == 0:
-                largest = max(batch_shape(method, settings)[1] for method, _ in arms)
-                most, remedy = STREAM_SIZE // largest, "a stream holds no prompt twice"
-                check_int("steps", settings.steps, 1, most, remedy)
-        runs = [ArenaRun(world, *arm, draw) for world, arm, draw in itertools.product(worlds, arms, draws)]
-        play_all(runs, settings, given.out, given.bases, given.jobs, given.methods_from)
-    print(report(given.out))
+def play(
+    worlds: Sequence[str],
+    methods: Sequence[str],
+    draws: range,
+    learning_rates: Sequence[float],
+    settings: Settings,
+    out: Path,
+    cache: Path,
+    jobs: int,
+    methods_from: str | None = None,
+) -> None:
+    """Play methods in worlds on fresh draws; what is not there yet is trained.
 
+    Args:
+        worlds: names or YAML files.
+        methods: spelled as the top of this file says.
+        draws: their numbers; fresh draws are those never looked at.
+        learning_rates: for methods that name none of their own.
+        out: folder of the scores.
+        cache: where bases are kept.
+        jobs: runs at once, one thread each.
+        methods_from: a Python file that registers own methods.
 
-if __name__ == "__main__":
-    main()
+    Raises:
+        ValueError: for whatever is misspelled or cannot be met, before any training.
+        RuntimeError: if a run failed.
+    """
+    for name in COUNTS:
+        check_int(name, getattr(settings, name), len(CHECKPOINTS) if name == "steps" else 1)
+    if methods_from:
+        register_from(methods_from)
+    arms: dict[tuple[str, float], None] = {}  # methods, which may be spelled at several rates, each once
+    for spelled in methods:
+        method, _, own = spelled.partition("@")
+        spelled_alone, _, mean = batch_shape(method, settings)
+        arena_controller(spelled_alone, mean, 0)  # a misspelled one is refused before any training
+        for rate in [float(own)] if own else learning_rates:
+            arms[method, check_number("learning_rates", rate, 0, open_low=True)] = None
+    known = [read_world(world) for world in dict.fromkeys(worlds)]
+    for world in known:
+        if world.spec.n_train == 0:
+            largest = max(batch_shape(method, settings)[1] for method, _ in arms)
+            most, remedy = STREAM_SIZE // largest, "a stream holds no prompt twice"
+            check_int("steps", settings.steps, 1, most, remedy)
+    runs = [ArenaRun(world, *arm, draw) for world, arm, draw in itertools.product(known, arms, draws)]
+    play_all(runs, settings, out, cache, jobs, methods_from)

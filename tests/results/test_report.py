@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from gdro import GDROController
-from gdro.study import figures, report
+from gdro.results import figures, report
+from gdro.results.style import METHOD_COLORS, save, use_style
 from gdro.study.profiles import BASE, Profile, run_folder
-from gdro.study.records import write_manifest, write_table
-from gdro.study.style import METHOD_COLORS, save, use_style
+from gdro.training.records import write_manifest, write_table
 
 ROOT = Path(__file__).parents[2]
 PROFILE = Profile(

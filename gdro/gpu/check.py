@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from gdro.study.bench import Bench, CheckResult, Skipped, Watch, verdict
+from gdro.gpu.bench import Bench, CheckResult, Skipped, Watch, verdict
+from gdro.gpu.size import size_of_profile
 from gdro.study.profiles import EvaluationChoice, LaunchChoice, load_profile
-from gdro.study.records import read_table, write_manifest
-from gdro.study.size import size_of_profile
 from gdro.training.lifetime import end_with_parent
+from gdro.training.records import read_table, write_manifest
 
 SECONDS_A_CHECK = 300.0
 UNEVEN = {"rollout": {"eta": 20.0}}  # options of Rollout-GDRO that move rollouts at once
@@ -313,7 +313,7 @@ def run_checks(
 def _in_a_process(name: str, profile: str | None, cache_dir: str) -> list[CheckResult]:
     with tempfile.TemporaryDirectory() as folder:
         answer, log = Path(folder) / "answer.json", Path(folder) / "log"
-        command = [sys.executable, "-m", "gdro.study.check", name, folder, profile or "", cache_dir]
+        command = [sys.executable, "-m", "gdro.gpu.check", name, folder, profile or "", cache_dir]
         with log.open("w") as stream:
             process = subprocess.Popen(command, stdout=stream, stderr=stream, start_new_session=True)
             try:

@@ -1,4 +1,4 @@
-"""Algebra in answers, in processes of its own: the other half of `gdro.tasks.rewards`.
+"""Algebra in answers, in processes of its own: the other half of `gdro.tasks.math.rewards`.
 
 What sympy does with a model's text can run forever or take all memory, also inside C code, where no Python
 code can end it. So this file runs as a script, without gdro: it forks workers, which an alarm of the system

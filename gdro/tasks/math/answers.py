@@ -2,7 +2,7 @@
 
 An answer is read from its LaTeX into a number, a set, an interval and so on; what an answer key has in
 digits is decided here, exactly and at once. Whatever needs algebra is handed to a function ``equal``
-(`gdro.tasks.verify` has one, by sympy in another process). docs/rewards.md lists the rules with their cases.
+(`verify.py` has one, by sympy in another process). docs/rewards.md lists the rules with their cases.
 
 One rule decides most: **an answer must be worked out as far as its answer key**. For the key 1024, 2^{10} is
 wrong, as ``\\sqrt{2}``, ``\\sin`` or ``\\sum`` are where the key has a number. Otherwise a policy soon learns

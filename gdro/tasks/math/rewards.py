@@ -1,7 +1,7 @@
 """The reward for answers in a box: mathematics by its value, multiple choice by its letter.
 
 It is a callable in the shape of TRL's ``reward_funcs``. Nothing is scored in silence: it keeps a count of
-its outcomes, and an answer key that cannot be read is an error. `gdro.tasks.answers` has the rules.
+its outcomes, and an answer key that cannot be read is an error. `gdro.tasks.math.answers` has the rules.
 """
 
 import importlib.util
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gdro.core.checks import check_number
-from gdro.tasks import answers
+from gdro.tasks.math.data import answers
 
 SCRIPT = Path(__file__).with_name("verify.py")
 LETTERS = "ABCDEFGHIJ"
@@ -33,7 +33,7 @@ class MathReward:
     """1 for a completion whose last ``\\boxed{…}`` equals the answer.
 
     An answer of one letter A–J is a choice and compared with the letter in the box; all others are compared
-    by the rules of `gdro.tasks.answers`. A completion without a box is wrong and costs no verification.
+    by the rules of `gdro.tasks.math.answers`. A completion without a box is wrong and costs no verification.
 
     Args:
         signed: a wrong completion gets −1 instead of 0.

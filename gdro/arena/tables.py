@@ -20,7 +20,7 @@ METRICS |= {"training_mix_mean": "training mix"}  # a gain in mean@8 without one
 BASELINE = "grpo"
 
 
-def read_runs(out: Path) -> list[dict[str, Any]]:
+def arena_rows(out: Path) -> list[dict[str, Any]]:
     """The rows of all runs; a ValueError names a file that is not whole."""
     rows = []
     for file in sorted((out / "runs").glob("*/*.json")):
@@ -40,7 +40,7 @@ def read_runs(out: Path) -> list[dict[str, Any]]:
 
 def write_scores(out: Path) -> None:
     """Write scores.csv and families.csv from the files of the runs."""
-    rows = read_runs(out)
+    rows = arena_rows(out)
     names = ["world", "method", "learning_rate", "draw", "step"]
     last = max((row["step"] for row in rows), default=0)
     families = [
@@ -160,7 +160,7 @@ def _draw_figures(scores, table, reach, out):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from gdro.study.style import METHOD_COLORS, PEER, WIDTH, save, use_style
+    from gdro.results.style import METHOD_COLORS, PEER, WIDTH, save, use_style
 
     use_style()
     worlds, methods = sorted(table.world.unique()), list(dict.fromkeys(table.method))

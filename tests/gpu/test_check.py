@@ -9,10 +9,10 @@ import pytest
 import yaml
 from tiny_models import save_tiny_model
 
-from gdro.study import check, size
-from gdro.study.bench import Bench, verdict
+from gdro.gpu import check, size
+from gdro.gpu.bench import Bench, verdict
 from gdro.study.profiles import load_profile
-from gdro.study.records import read_manifest
+from gdro.training.records import read_manifest
 
 REPOSITORY = Path(__file__).parents[2]
 VLLM = REPOSITORY / ".venv-vllm" / "bin" / "python"

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gdro.study.bench import CheckResult, verdict
+from gdro.gpu.bench import CheckResult, verdict
 from gdro.study.profiles import Profile
-from gdro.study.records import read_manifest
 from gdro.tasks.settings import MathChoice
+from gdro.training.records import read_manifest
 
 BATCHES = 3
 

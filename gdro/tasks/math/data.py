@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdro.core.checks import check_choice
-from gdro.tasks.rewards import LETTERS, MathReward
+from gdro.tasks.math.rewards import LETTERS, MathReward
 
 REQUEST = "Please reason step by step, and put {} within \\boxed{{}}."
 MATH_REQUEST = REQUEST.format("your final answer")

@@ -6,8 +6,8 @@ from click.testing import CliRunner
 
 from gdro import GDROController
 from gdro.cli import main
-from gdro.study import diagnose
-from gdro.study.records import write_table
+from gdro.results import diagnose
+from gdro.training.records import write_table
 
 
 def row(share, success, hard=(0, 0.0), first=(0, 0)):

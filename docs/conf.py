@@ -1,0 +1,120 @@
+"""The site: `make docs` renders pages, notebooks (as stored, nothing is run) and the API reference to build/docs.
+
+The source folder is the repository itself, so that a relative link means the same here and where the repository
+is hosted. Nothing is fetched: MathJax comes from a package, fonts are the reader's own.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+project = "gdro"
+author = "The gdro authors"
+copyright = author
+release = version = re.search(r'__version__ = "(.+)"', (ROOT / "gdro/__init__.py").read_text("utf-8"))[1]
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx-mathjax-offline",
+]
+root_doc = "docs/index"
+include_patterns = ["docs/**", "notebooks/*.ipynb", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md"]
+include_patterns += ["data/measured/**/table.md"]
+exclude_patterns = ["docs/_*", "**/.*", "build", ".*", "runs"]
+nitpicky = False
+smartquotes = False  # a quotation mark in a docstring is that of a Python string
+default_role = "literal"  # `x` in a docstring is code, as in Markdown
+
+# pages and notebooks
+nb_execution_mode = "off"
+nb_merge_streams = True
+myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+
+# API reference: what needs torch is documented without it
+autosummary_generate = True
+autodoc_default_options = {"members": True, "show-inheritance": True, "member-order": "bysource"}
+autodoc_mock_imports = [
+    "accelerate",
+    "datasets",
+    "huggingface_hub",
+    "pandas",
+    "peft",
+    "psutil",
+    "pydantic",
+    "ruamel",
+    "safetensors",
+    "tokenizers",
+    "torch",
+    "tqdm",
+    "transformers",
+    "trl",
+    "unsloth",
+    "vllm",
+]
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+add_module_names = False
+templates_path = ["_templates"]
+
+html_theme = "furo"
+html_title = f"gdro {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_extra_path = ["_extra"]  # index.html, which leads to docs/index.html
+html_copy_source = False
+html_show_sourcelink = False
+copybutton_exclude = ".linenos, .gp, .go"
+html_theme_options = {"navigation_with_keys": True}
+
+
+def as_rst(app, what, name, obj, options, lines):
+    """Docstrings are plain text with `code`: indented examples become literal blocks, other signs mean themselves."""
+    text, literal = [], False
+    for line in lines:
+        indented = line.startswith("    ")
+        if indented and not literal and text and not text[-1].strip() and not _in_section(text):
+            text += ["::", ""]
+            literal = True
+        elif line.strip() and not indented:
+            literal = False
+        text.append(line if literal else _escaped(line))
+    lines[:] = text
+
+
+def _in_section(text):
+    """Whether the indented lines that follow belong to a section such as Args."""
+    heads = [line for line in text if line.strip() and not line.startswith(" ")]
+    return bool(heads) and bool(
+        re.fullmatch(r"(Args|Returns|Raises|Yields|Attributes|Note|Example)s?:", heads[-1])
+    )
+
+
+def _escaped(line):
+    parts = re.split(r"(`+[^`]*`+|:\w+:`[^`]*`|^\s*\*+\w+:)", line)
+    return "".join(p if i % 2 else re.sub(r"[*|]|_\b(?!\w)", r"\\\g<0>", p) for i, p in enumerate(parts))
+
+
+def as_page(app, docname, source):
+    """Titles for the tables of stored runs, which have none; plain text for links to folders, which are no pages."""
+    if docname.startswith("data/measured/"):
+        name = docname.removeprefix("data/measured/").removesuffix("/table")
+        source[0] = f"---\norphan: true\n---\n\n# Stored results: {name}\n\n{source[0]}"
+    here = (ROOT / docname).parent
+    source[0] = re.sub(
+        r"\[([^]]+)\]\(([^):#]+)\)", lambda link: link[1] if (here / link[2]).is_dir() else link[0], source[0]
+    )
+
+
+def setup(app):
+    app.connect("source-read", as_page)
+    app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon

@@ -1,0 +1,1 @@
+"""Math data sets, and a reward that compares answers."""
