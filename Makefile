@@ -19,7 +19,7 @@ run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (defaul
 
 figures: run notebooks  ## figures/ anew: those of the tiny profile's runs and of the teaching notebooks
 	cp runs/$(PROFILE)/figures/* figures/
-	python -m gdro.results.greeting
+	python -m gdro.arena.greeting
 
 notebooks: $(READY)  ## run NOTEBOOKS (default those that teach) and store them with their outputs
 	python scripts/store_notebooks.py $(NOTEBOOKS)

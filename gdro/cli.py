@@ -197,6 +197,20 @@ def report_command(profile: str, runs: str | None) -> None:
     click.echo(write_report(chosen, runs or f"runs/{chosen.name}"))
 
 
+@main.command("diagnose")
+@click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--rollouts", default=4, show_default=True, type=click.IntRange(2), help="Of a group.")
+def diagnose_command(record: Path, rollouts: int) -> None:
+    """Say from the RECORD of a GRPO run whether choosing prompts can help.
+
+    Example: gdro diagnose runs/tiny/grpo/seed0/record.jsonl
+    """
+    from gdro.results.diagnose import diagnosis
+    from gdro.training.records import read_table
+
+    click.echo(diagnosis(read_table(record), rollouts))
+
+
 @main.command("arena")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the scores.")
 @click.option("--methods", help="Separated by commas; without, the tables in OUT are made anew.")

@@ -15,6 +15,7 @@ CONTROLLER = ["controller", "core/returned"]
 STEP = [*CONTROLLER, "methods/base", "methods/batch", "core/bins", "core/beliefs", "core/budget"]
 ROLLOUT = ["core/advantages", "methods/rollout_gdro", "methods/bin_game", "methods/arms"]
 LOOP = ["loop", "training/qwen3"]
+TRAINER = ["trainer", *(f"training/{name}" for name in ("trl_names", "rounds", "refusals", "savings"))]
 RUN = [
     *["Snakefile", "profiles/tiny.yaml", "cli", "study/console", "study/profiles"],
     *["study/experiment", "study/arguments", "tasks/__init__", "tasks/chain", "training/models"],
@@ -28,18 +29,7 @@ PATHS: dict[str, tuple[list[str], int, int]] = {
         443,
         443,
     ),
-    "change the trainer": (
-        [
-            "trainer",
-            "training/trl_names",
-            "training/rounds",
-            "training/refusals",
-            "training/savings",
-            "controller",
-        ],
-        1271,
-        1100,
-    ),
+    "change the trainer": ([*TRAINER, "controller"], 1271, 1100),
     "understand one step, gdro.loop with pivotal": (
         [*STEP, "methods/draws", "methods/pivotal", *LOOP],
         1712,
@@ -65,6 +55,7 @@ LEFT_OFF = {
     "core/uids": "a uid has a row that never changes; how it is found does not matter",
     "methods/bandit": "the arms as printed, for who wants utility 'loss' in place of the default",
     "methods/checked": "asks the method, refuses wrong answers and puts back what a refused step changed",
+    "methods/draws": "positions by a score or in proportion; who draws prompts reads it",
     "methods/record": "a row of the record, on which no step depends",
     "methods/setup": "makes the method and its bounds from arguments that the controller documents",
     "study/choices": "which fields a profile may have; profiles/ shows them in use",

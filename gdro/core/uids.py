@@ -70,7 +70,7 @@ class UidTable(Saved):
     def is_sound(self) -> bool:
         """Whether keys, rows and their kind can belong together."""
         is_kind = self.kind in (("integer", "string") if len(self) else ("",))
-        increasing = (self.keys_D[1:] > self.keys_D[:-1]).all()
+        increasing = bool((self.keys_D[1:] > self.keys_D[:-1]).all())
         return is_kind and increasing and np.array_equal(np.sort(self.rows_D), np.arange(len(self)))
 
     def find(self, uids: Uids) -> np.ndarray:

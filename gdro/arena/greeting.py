@@ -1,6 +1,6 @@
 """The README's picture, from data/measured alone: where the rollouts go, and what that gains.
 
-    python -m gdro.results.greeting    # figures/greeting.png and .pdf
+    python -m gdro.arena.greeting    # figures/greeting.png and .pdf
 
 Left: shares of the rollouts by pass rate over training, from greeting/rollouts.csv, which
 scripts/record_rollouts.py makes. The rest: differences to GRPO in pairs by draw, from arena/*/scores.csv.
@@ -27,7 +27,7 @@ CLASSES = {"0-0.02": "out of reach, p < .02", "0.02-0.3": ".02 to .3", "0.3-0.9"
 CLASSES |= {"0.9-1": "solved, p > .9"}
 
 
-def gains_over_grpo(scores: pd.DataFrame, metric: str) -> pd.DataFrame:
+def paired_gains(scores: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Mean paired difference at the end of a world's runs, and its 95% interval (Student's t), by method."""
     best = at_best_rate(scores)
     ends = best[best.step == best.step.max()].pivot(index="draw", columns="method", values=metric)
@@ -45,7 +45,7 @@ def greeting(measured: Path) -> Figure:
     scores = dict(list(pd.concat(map(pd.read_csv, sorted(files))).groupby("world")))
     rollouts = pd.read_csv(measured / "greeting/rollouts.csv")
     worlds = [world for world, of in scores.items() if world != HOME and "pivotal" in set(of.method)]
-    gains = {metric: gains_over_grpo(scores[HOME], metric) for metric in METRICS}
+    gains = {metric: paired_gains(scores[HOME], metric) for metric in METRICS}
     figure = plt.figure(figsize=(WIDTH, 4.5 + 0.16 * len(worlds)))
     upper, lower = figure.subfigures(2, 1, height_ratios=[3.4, 1.1 + 0.16 * len(worlds)])
     left, right = upper.subfigures(1, 2, width_ratios=[2.6, 4.4])
@@ -74,7 +74,7 @@ def greeting(measured: Path) -> Figure:
     right.supxlabel(f"difference to GRPO at equal rollouts, {HOME}", fontsize=8)
 
     for axis, metric in zip(lower.subplots(1, len(ELSEWHERE), sharey=True), ELSEWHERE, strict=True):
-        table = pd.DataFrame([gains_over_grpo(scores[world], metric).loc["pivotal"] for world in worlds])
+        table = pd.DataFrame([paired_gains(scores[world], metric).loc["pivotal"] for world in worlds])
         _dots(axis, table, worlds, METHOD_COLORS["pivotal"])
         sure = f"{(table.low > 0).sum()} above, {(table.high < 0).sum()} below"
         axis.set(title=f"Pivotal elsewhere, {ELSEWHERE[metric]}: {sure}", xlabel="difference to GRPO")
