@@ -229,7 +229,7 @@ PIECES = r"""
 
 @cache
 def math_reward():
-    from gdro.tasks.math.data import MathReward
+    from gdro.tasks.math.rewards import MathReward
 
     return MathReward()
 
