@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import loop
 from gdro.arena.play import Settings, _oracle, arena_controller, draw_base, read_world
-from gdro.core.beliefs import as_uids
+from gdro.core.uids import as_uids
 from gdro.tasks import chain
 from gdro.training.files import replace_text
 
