@@ -16,15 +16,9 @@ import pandas as pd
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import loop
-<<<<<<< HEAD
 from gdro.arena.play import Settings, _oracle, arena_controller, draw_base
 from gdro.core.uids import as_uids
 from gdro.tasks.world import TaskWorld, read_world
-=======
-from gdro.arena.play import Settings, _oracle, arena_controller, draw_base, read_world
-from gdro.core.uids import as_uids
-from gdro.tasks import chain
->>>>>>> paths
 from gdro.training.files import replace_text
 
 EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # the classes of notebook 07
