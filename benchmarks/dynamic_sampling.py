@@ -1,8 +1,8 @@
 """Methods that avoid rows without a signal, in TRL, beside GRPO: what they train on and what it costs.
 
-    python benchmarks/dynamic_sampling.py [--steps 30] [--base-steps 800]
+    python benchmarks/dynamic_sampling.py [--steps 30]
 
-Same base, prompts, batch of TRL and number of steps, from the same seed. Printed, a step:
+On the small task of the teaching notebooks. Same base, prompts, batch of TRL and number of steps, from the same seed. Printed, a step:
 
 - signal: share of the rows trained on whose advantage is not 0;
 - sampled: rollouts, with those that were thrown away;
@@ -17,6 +17,7 @@ import numpy as np
 from loop import PROMPTS, ROLLOUTS, quiet_base, trained
 
 from gdro.tasks import chain
+from gdro.teaching.gradients import SPEC
 
 METHODS = ("grpo", "dapo", "reinforce_ada", "pivotal")
 
@@ -25,10 +26,9 @@ def main() -> None:
     """Train with each method in turn and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--base-steps", type=int, default=800)
     options = parser.parse_args()
-    task = chain.make_task(chain.DEFAULT_SPEC, np.random.default_rng(0))
-    base = quiet_base(task, options.base_steps)
+    task = chain.make_task(SPEC, np.random.default_rng(0))
+    base = quiet_base(task, steps=160, batch_size=64)
     print(f"{PROMPTS} prompts × {ROLLOUTS} rollouts, {options.steps} steps")
     print(f"{'method':15}{'signal':>8}{'sampled':>9}{'each':>7}{'seconds':>9}{'(generation)':>14}")
     for method in METHODS:

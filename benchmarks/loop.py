@@ -83,13 +83,13 @@ def trained(
     return (time.process_time() - began) / steps, trainer
 
 
-def quiet_base(task: chain.ChainTask, steps: int) -> Path:
+def quiet_base(task: chain.ChainTask, steps: int, batch_size: int = 96) -> Path:
     """The base of a task after `steps` steps, with one thread and without warnings from here on."""
     warnings.simplefilter("ignore")
     transformers_logging.disable_progress_bar()
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    return tiny_base(task, seed=0, steps=steps, cache_dir=".cache/bases")
+    return tiny_base(task, seed=0, steps=steps, batch_size=batch_size, cache_dir=".cache/bases")
 
 
 def main() -> None:

@@ -237,7 +237,7 @@ def arena_command(
 
     Example: gdro arena --world rare-hard --methods grpo,pivotal --draws 8 --out runs/arena
     """
-    from gdro.arena.play import Settings, play
+    from gdro.arena.play import Settings, play_arena
     from gdro.arena.tables import report
 
     if methods:
@@ -245,5 +245,7 @@ def arena_command(
         rates = [float(rate) for rate in learning_rates.split(",")]
         numbers = range(first_draw, first_draw + draws)
         jobs, bases, own = given["jobs"], Path(given["bases"]), given["methods_from"]
-        play(world.split(","), methods.split(","), numbers, rates, Settings(**sizes), out, bases, jobs, own)
+        play_arena(
+            world.split(","), methods.split(","), numbers, rates, Settings(**sizes), out, bases, jobs, own
+        )
     click.echo(report(out))

@@ -22,9 +22,9 @@ from transformers import TrainerState
 from trl import GRPOConfig, GRPOTrainer
 
 from gdro.controller import PRESETS
+from gdro.core.advantages import group_advantages
 from gdro.core.checks import check_choice
 from gdro.methods import METHODS
-from gdro.methods.base import group_advantages
 from gdro.training.checkpoints import last_whole, step_of, write_ledger
 from gdro.training.files import load_state, save_state
 from gdro.training.refusals import (
@@ -38,7 +38,7 @@ from gdro.training.refusals import (
 )
 from gdro.training.rounds import Chosen, Step, has_spread, prompts_of_batch
 from gdro.training.savings import FetchedOnce, by_length, trimmed
-from gdro.training.trl_names import check_attributes, check_calls, is_unsloths
+from gdro.training.trl_names import check_attributes, check_calls
 from gdro.training.unsloth import OnUnsloth
 
 check_calls(GRPOTrainer)
@@ -321,7 +321,7 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
     def _get_per_token_logps_and_entropies(self, model, *inputs, batch_size=None, **kwargs):
         score = super()._get_per_token_logps_and_entropies
         plain = not any(value is not None and value is not False for value in kwargs.values())  # no images
-        if torch.is_grad_enabled() or not (plain and self.args.trim_batches) or is_unsloths(type(self)):
+        if torch.is_grad_enabled() or not (plain and self.args.trim_batches) or self.on_unsloth:
             return score(model, *inputs, batch_size=batch_size, **kwargs)
         return by_length(partial(score, model, **kwargs), *inputs, batch_size)
 
@@ -331,10 +331,9 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
         keep = len(inputs["advantages"])
         other_losses = self._entropy_bonus_enabled or self.aux_loss_enabled or self.top_entropy_quantile < 1
         if self.beta == 0 and not other_losses:
+            # as many on every process, since TRL gathers its metrics by row
             has_signal = (inputs["advantages"] != 0).sum().clamp(min=1)
-            keep = int(
-                self.accelerator.gather(has_signal).max()
-            )  # equal parts: TRL gathers its metrics by row
+            keep = int(self.accelerator.gather(has_signal).max())
         inputs, factor = trimmed(inputs, keep, self.loss_type)
         return factor * super()._compute_loss(model, inputs)
 
@@ -353,11 +352,7 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
         tokens = int(self.state.num_input_tokens_seen - seen_tokens)
         spent = {"global_step": self.state.global_step, "rollouts_spent": rollouts, "tokens": tokens}
         self.record.append(row | spent)
-        self._log_row(row)
-
-    def _log_row(self, row):
-        """Log every number of the row, lists by bin."""
-        for name, value in row.items():
+        for name, value in row.items():  # every number is logged, lists by bin
             places = enumerate(value) if isinstance(value, list) else [("", value)]
             for place, number in places:
                 if isinstance(number, int | float):

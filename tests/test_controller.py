@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdro import METHODS, GDROController
-from gdro.methods.base import group_advantages
+from gdro.core.advantages import group_advantages
 
 EDGES = (0.2, 0.4, 0.6, 0.8)
 SHARP = {"k": 1, "history": 1, "hysteresis": 0.0, "edges": EDGES}

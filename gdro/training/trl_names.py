@@ -71,11 +71,6 @@ def check_attributes(trainer: Any) -> None:
             raise ImportError(f"GRPOTrainer has no {name}: {_remedy()}")
 
 
-def is_unsloths(trainer_class: type) -> bool:
-    """Whether Unsloth has put its own GRPOTrainer in the place of TRL's."""
-    return any(base.__name__ == "UnslothGRPOTrainer" for base in trainer_class.__mro__)
-
-
 def _remedy() -> str:
     import trl
 

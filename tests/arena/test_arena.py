@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from gdro import METHODS, loop
 from gdro.arena import play as arena
 from gdro.arena import tables as arena_report
-from gdro.core.beliefs import as_uids
+from gdro.core.uids import as_uids
 from gdro.tasks import chain
 from gdro.tasks.world import BaseSettings, TaskWorld
 

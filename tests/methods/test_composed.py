@@ -5,7 +5,7 @@ import pytest
 
 from gdro import GDROController
 from gdro.arena.play import Settings, arena_controller, batch_shape
-from gdro.methods.base import make_method
+from gdro.methods.setup import make_method
 
 UIDS, RATES = np.arange(60), np.linspace(0, 1, 60)
 

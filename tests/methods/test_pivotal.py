@@ -8,8 +8,8 @@ from scipy.stats import binom
 from test_peers import batch_of, run_of
 
 from gdro import GDROController
-from gdro.methods.base import make_method
 from gdro.methods.pivotal import pivotal_value
+from gdro.methods.setup import make_method
 
 
 @pytest.mark.parametrize(
