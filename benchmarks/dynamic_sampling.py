@@ -2,7 +2,8 @@
 
     python benchmarks/dynamic_sampling.py [--steps 30]
 
-On the small task of the teaching notebooks. Same base, prompts, batch of TRL and number of steps, from the same seed. Printed, a step:
+On the small task of the teaching notebooks. Same base, prompts, batch of TRL and number of steps, from the
+same seed. Printed, a step:
 
 - signal: share of the rows trained on whose advantage is not 0;
 - sampled: rollouts, with those that were thrown away;

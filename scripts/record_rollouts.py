@@ -3,7 +3,7 @@
     python scripts/record_rollouts.py data/measured/greeting/rollouts.csv --draws 300 301 302 303
 
 Each run is one of the arena's: same task, base, seed and settings. A prompt's pass rate is exact: it is the
-probability of its one correct text under the model, at most five steps ago. A row is a step; a column counts
+probability of its correct texts under the model, at most five steps ago. A row is a step; a column counts
 the rollouts of the prompts whose pass rate lies between its two numbers.
 """
 
@@ -16,19 +16,25 @@ import pandas as pd
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import loop
+<<<<<<< HEAD
+from gdro.arena.play import Settings, _oracle, arena_controller, draw_base
+from gdro.core.uids import as_uids
+from gdro.tasks.world import TaskWorld, read_world
+=======
 from gdro.arena.play import Settings, _oracle, arena_controller, draw_base, read_world
-from gdro.core.beliefs import as_uids
+from gdro.core.uids import as_uids
 from gdro.tasks import chain
+>>>>>>> paths
 from gdro.training.files import replace_text
 
 EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # the classes of notebook 07
 
 
-def rollouts_by_pass_rate(world: str, method: str, rate: float, draw: int, bases: Path) -> pd.DataFrame:
+def rollouts_by_pass_rate(
+    world: TaskWorld, method: str, rate: float, draw: int, bases: Path, settings: Settings
+) -> pd.DataFrame:
     """Train one run of the arena; a row per step."""
-    name, spec = read_world(world)
-    settings = Settings()
-    task, base = draw_base(spec, draw, settings, bases)
+    task, base = draw_base(world, draw, settings, bases)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
     known = _oracle(task, model, tokenizer)
     controller = arena_controller(method, settings.rollouts, draw)
@@ -43,17 +49,17 @@ def rollouts_by_pass_rate(world: str, method: str, rate: float, draw: int, bases
 
     controller.plan = plan_and_count
     loop.train(
-        *(model, tokenizer, task.train, chain.reward, controller),
+        *(model, tokenizer, task.train, task.reward, controller),
         steps=settings.steps,
         prompts=settings.prompts,
         learning_rate=rate,
-        max_new_tokens=spec.max_completion_tokens,
+        max_new_tokens=task.max_completion_tokens,
         seed=draw,
     )
     columns = [f"{low:g}-{high:g}" for low, high in itertools.pairwise(EDGES)]
     table = pd.DataFrame(counts, columns=columns).astype(int)
     table.insert(0, "step", table.index + 1)
-    return table.assign(world=name, method=method, learning_rate=rate, draw=draw)
+    return table.assign(world=world.name, method=method, learning_rate=rate, draw=draw)
 
 
 if __name__ == "__main__":
@@ -70,6 +76,7 @@ if __name__ == "__main__":
     for draw in given.draws:
         for spelled in given.methods:
             method, _, rate = spelled.partition("@")
-            tables.append(rollouts_by_pass_rate(given.world, method, float(rate), draw, given.bases))
+            run = read_world(given.world), method, float(rate), draw, given.bases, Settings()
+            tables.append(rollouts_by_pass_rate(*run))
     given.out.parent.mkdir(parents=True, exist_ok=True)
     replace_text(given.out, pd.concat(tables).to_csv(index=False))

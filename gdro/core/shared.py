@@ -8,7 +8,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from gdro.core.saved import Saved
 
 Given = ParamSpec("Given")
-Answer = TypeVar("Answer")
+<<<<<<< HEAD
+Result = TypeVar("Result")
+=======
+Reply = TypeVar("Reply")
+>>>>>>> paths
 AnyShared = TypeVar("AnyShared", bound="Shared")
 
 
@@ -36,12 +40,21 @@ class Shared(Saved):
 
 
 def one_at_a_time(
-    call: Callable[Concatenate[AnyShared, Given], Answer],
-) -> Callable[Concatenate[AnyShared, Given], Answer]:
+<<<<<<< HEAD
+    call: Callable[Concatenate[AnyShared, Given], Result],
+) -> Callable[Concatenate[AnyShared, Given], Result]:
     """A method of a `Shared` that holds its lock."""
 
     @wraps(call)
-    def locked(shared: AnyShared, *args: Given.args, **named: Given.kwargs) -> Answer:
+    def locked(shared: AnyShared, *args: Given.args, **named: Given.kwargs) -> Result:
+=======
+    call: Callable[Concatenate[AnyShared, Given], Reply],
+) -> Callable[Concatenate[AnyShared, Given], Reply]:
+    """A method of a `Shared` that holds its lock."""
+
+    @wraps(call)
+    def locked(shared: AnyShared, *args: Given.args, **named: Given.kwargs) -> Reply:
+>>>>>>> paths
         with shared._lock:
             return call(shared, *args, **named)
 
