@@ -103,5 +103,8 @@ def as_page(app, docname, source):
 
 
 def setup(app):
+    from sphinx.ext.autodoc.mock import _MockObject
+
+    _MockObject.__or__ = _MockObject.__ror__ = lambda self, other: self  # annotations such as Tensor | None
     app.connect("source-read", as_page)
     app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon
