@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from gdro.core.saved import Saved
 
 Given = ParamSpec("Given")
-Result = TypeVar("Result")
+Reply = TypeVar("Reply")
 AnyShared = TypeVar("AnyShared", bound="Shared")
 
 
@@ -36,12 +36,12 @@ class Shared(Saved):
 
 
 def one_at_a_time(
-    call: Callable[Concatenate[AnyShared, Given], Result],
-) -> Callable[Concatenate[AnyShared, Given], Result]:
+    call: Callable[Concatenate[AnyShared, Given], Reply],
+) -> Callable[Concatenate[AnyShared, Given], Reply]:
     """A method of a `Shared` that holds its lock."""
 
     @wraps(call)
-    def locked(shared: AnyShared, *args: Given.args, **named: Given.kwargs) -> Result:
+    def locked(shared: AnyShared, *args: Given.args, **named: Given.kwargs) -> Reply:
         with shared._lock:
             return call(shared, *args, **named)
 
