@@ -211,6 +211,22 @@ def diagnose_command(record: Path, rollouts: int) -> None:
     click.echo(diagnosis(read_table(record), rollouts))
 
 
+@main.command("check")
+@click.argument("profile", required=False)
+@click.option("--out", type=click.Path(path_type=Path), help="Write the results to this JSON file.")
+@CACHE_DIR
+def check_command(profile: str | None, out: Path | None, cache_dir: str) -> None:
+    """Check a GPU box: engine, weights, gradients, resuming, and what PROFILE takes there.
+
+    Exits with 1 if a check fails; SKIP says what is missing, as on a machine without a GPU.
+
+    Example: gdro check gpu-1.7b-day --out check.json
+    """
+    from gdro.gpu.check import run_checks
+
+    sys.exit(any(result.status == "FAIL" for result in run_checks(profile, out, cache_dir=cache_dir)))
+
+
 @main.command("arena")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the scores.")
 @click.option("--methods", help="Separated by commas; without, the tables in OUT are made anew.")

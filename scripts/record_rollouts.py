@@ -1,6 +1,6 @@
 """Where the rollouts of GRPO and pivotal go: their number by pass rate, each step, for the README's picture.
 
-    python scripts/record_rollouts.py data/measured/greeting/rollouts.csv --draws 300 301 302 303
+    python scripts/record_rollouts.py data/measured/greeting/rollouts.csv --draws 300 301
 
 Each run is one of the arena's: same task, base, seed and settings. A prompt's pass rate is exact: it is the
 probability of its correct texts under the model, at most five steps ago. A row is a step; a column counts
@@ -53,7 +53,8 @@ def rollouts_by_pass_rate(
     columns = [f"{low:g}-{high:g}" for low, high in itertools.pairwise(EDGES)]
     table = pd.DataFrame(counts, columns=columns).astype(int)
     table.insert(0, "step", table.index + 1)
-    return table.assign(world=world.name, method=method, learning_rate=rate, draw=draw)
+    table = table.assign(world=world.name, method=method, learning_rate=rate, draw=draw)
+    return table[["world", "method", "learning_rate", "draw", "step", *columns]]
 
 
 if __name__ == "__main__":
