@@ -27,7 +27,7 @@ extensions = [
 ]
 root_doc = "docs/index"
 include_patterns = ["docs/**", "notebooks/*.ipynb", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md"]
-include_patterns += ["data/measured/**/table.md"]
+include_patterns += ["data/measured/**/*.md"]
 exclude_patterns = ["docs/_*", "**/.*", "build", ".*", "runs"]
 nitpicky = False
 smartquotes = False  # a quotation mark in a docstring is that of a Python string
@@ -93,7 +93,7 @@ def _escaped(line):
 
 def as_page(app, docname, source):
     """Titles for the tables of stored runs, which have none; links to folders become text."""
-    if docname.startswith("data/measured/"):
+    if docname.startswith("data/measured/") and docname.endswith("/table"):
         name = docname.removeprefix("data/measured/").removesuffix("/table")
         source[0] = f"---\norphan: true\n---\n\n# Stored results: {name}\n\n{source[0]}"
     here = (ROOT / docname).parent

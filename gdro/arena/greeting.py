@@ -19,7 +19,8 @@ from gdro.methods import METHODS
 from gdro.results.style import LABEL_COLORS, METHOD_COLORS, PEER, WIDTH, save, use_style
 from gdro.study.profiles import repository
 
-HOME, ELSEWHERE = "rare-hard", {"mean_at_8": "mean@8", "training_mix_mean": "training mix"}
+HOME, HEADLINE = "rare-hard", ("mean_at_8", "pass_at_8", "worst_family")
+EVERYWHERE = {"mean_at_8": "mean@8", "training_mix_mean": "training mix"}
 OURS = {"pivotal": "Pivotal", "both": "both games", "rollout": "Rollout-GDRO", "prompt": "Prompt-GDRO"}
 NO_PEERS = {BASELINE, "oracle", "family_even", "pooled", "power", "composed", *OURS}
 BEST = 4  # peers drawn: those highest in mean@8 + pass@8
@@ -44,8 +45,8 @@ def greeting(measured: Path) -> Figure:
     files = (measured / "arena").glob("*/scores.csv")
     scores = dict(list(pd.concat(map(pd.read_csv, sorted(files))).groupby("world")))
     rollouts = pd.read_csv(measured / "greeting/rollouts.csv")
-    worlds = [world for world, of in scores.items() if world != HOME and "pivotal" in set(of.method)]
-    gains = {metric: paired_gains(scores[HOME], metric) for metric in METRICS}
+    worlds = [world for world, of in scores.items() if "pivotal" in set(of.method)]
+    gains = {metric: paired_gains(scores[HOME], metric) for metric in HEADLINE}
     figure = plt.figure(figsize=(WIDTH, 4.5 + 0.16 * len(worlds)))
     upper, lower = figure.subfigures(2, 1, height_ratios=[3.4, 1.1 + 0.16 * len(worlds)])
     left, right = upper.subfigures(1, 2, width_ratios=[2.6, 4.4])
@@ -67,17 +68,17 @@ def greeting(measured: Path) -> Figure:
     peers = [name for name in merit.index if name in set(METHODS) - NO_PEERS][:BEST]
     names = {name: OURS[name] for name in OURS if name in merit} | {n: METHODS[n].__name__ for n in peers}
     for axis, (metric, table) in zip(
-        right.subplots(1, len(METRICS), sharey=True), gains.items(), strict=True
+        right.subplots(1, len(HEADLINE), sharey=True), gains.items(), strict=True
     ):
         _dots(axis, table.loc[list(names)], names.values(), [METHOD_COLORS.get(name, PEER) for name in names])
         axis.set_title(METRICS[metric])
     right.supxlabel(f"difference to GRPO at equal rollouts, {HOME}", fontsize=8)
 
-    for axis, metric in zip(lower.subplots(1, len(ELSEWHERE), sharey=True), ELSEWHERE, strict=True):
+    for axis, metric in zip(lower.subplots(1, len(EVERYWHERE), sharey=True), EVERYWHERE, strict=True):
         table = pd.DataFrame([paired_gains(scores[world], metric).loc["pivotal"] for world in worlds])
         _dots(axis, table, worlds, METHOD_COLORS["pivotal"])
-        sure = f"{(table.low > 0).sum()} above, {(table.high < 0).sum()} below"
-        axis.set(title=f"Pivotal elsewhere, {ELSEWHERE[metric]}: {sure}", xlabel="difference to GRPO")
+        sure = f"{(table.low > 0).sum()} worlds above, {(table.high < 0).sum()} below"
+        axis.set(title=f"Pivotal, {EVERYWHERE[metric]}: {sure}", xlabel="difference to GRPO")
     found = ", ".join(f"{METRICS[metric]} {table.gain['pivotal']:+.2f}" for metric, table in gains.items())
     figure.suptitle(f"The same rollouts, spent where they teach: pivotal, {found}")
     return figure
