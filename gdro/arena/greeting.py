@@ -3,7 +3,8 @@
     python -m gdro.arena.greeting    # figures/greeting.png and .pdf
 
 Left: shares of the rollouts by pass rate over training, from greeting/rollouts.csv, which
-scripts/record_rollouts.py makes. The rest: differences to GRPO in pairs by draw, from arena/*/scores.csv.
+scripts/record_rollouts.py makes. The rest: differences to GRPO in pairs by draw, from arena/*/scores.csv and,
+for pivotal, arena-transfer/scores.csv.
 """
 
 from pathlib import Path
@@ -22,7 +23,7 @@ from gdro.study.profiles import repository
 HOME, HEADLINE = "rare-hard", ("mean_at_8", "pass_at_8", "worst_family")
 EVERYWHERE = {"mean_at_8": "mean@8", "training_mix_mean": "training mix"}
 OURS = {"pivotal": "Pivotal", "both": "both games", "rollout": "Rollout-GDRO", "prompt": "Prompt-GDRO"}
-NO_PEERS = {BASELINE, "oracle", "family_even", "pooled", "power", "composed", *OURS}
+NO_PEERS = {BASELINE, "pivotal_before", "oracle", "family_even", "pooled", "power", "composed", *OURS}
 BEST = 4  # peers drawn: those highest in mean@8 + pass@8
 CLASSES = {"0-0.02": "out of reach, p < .02", "0.02-0.3": ".02 to .3", "0.3-0.9": ".3 to .9"}
 CLASSES |= {"0.9-1": "solved, p > .9"}
@@ -42,8 +43,11 @@ def paired_gains(scores: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 def greeting(measured: Path) -> Figure:
     """The same rollouts, spent where they teach."""
-    files = (measured / "arena").glob("*/scores.csv")
-    scores = dict(list(pd.concat(map(pd.read_csv, sorted(files))).groupby("world")))
+    # what these folders call pivotal is that of 0.2.0
+    earlier = [pd.read_csv(file) for file in sorted((measured / "arena").glob("*/scores.csv"))]
+    earlier = [table.replace({"method": {"pivotal": "pivotal_before"}}) for table in earlier]
+    now = pd.read_csv(measured / "arena-transfer" / "scores.csv")
+    scores = dict(list(pd.concat([*earlier, now]).groupby("world")))
     rollouts = pd.read_csv(measured / "greeting/rollouts.csv")
     worlds = [world for world, of in scores.items() if "pivotal" in set(of.method)]
     gains = {metric: paired_gains(scores[HOME], metric) for metric in HEADLINE}
