@@ -125,7 +125,7 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
         self._in_rounds = samples_in_rounds(self.controller.method)
         self.record: list[dict] = []
         self.seconds = dict.fromkeys(("train", "generate", "score", "reward", "controller"), 0.0)
-        self._rewards_R: torch.Tensor | None = None  # of the last generation batch
+        self._rewards_R = torch.empty(0)  # of the last generation batch
         self._chosen: Chosen | None = None  # what TRL is given where it would generate
         set_seed(args.seed)  # TRL 1.14 puts the PEFT adapter on before it seeds
         super().__init__(model, reward_funcs, args=args, train_dataset=train_dataset, **kwargs)
@@ -318,12 +318,17 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
         advantages_R = group_advantages(rewards_R, group_ids_R, num_prompts, *rule)
         return self.beta * self.accelerator.gather(kl_R).cpu().numpy() - advantages_R
 
-    def _get_per_token_logps_and_entropies(self, model, *inputs, batch_size=None, **kwargs):
-        score = super()._get_per_token_logps_and_entropies
+    def _get_per_token_logps_and_entropies(
+        self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **kwargs
+    ):
+        score, inputs = (
+            super()._get_per_token_logps_and_entropies,
+            (input_ids, attention_mask, logits_to_keep),
+        )
         plain = not any(value is not None and value is not False for value in kwargs.values())  # no images
         if torch.is_grad_enabled() or not (plain and self.args.trim_batches) or self.on_unsloth:
             return score(model, *inputs, batch_size=batch_size, **kwargs)
-        return by_length(partial(score, model, **kwargs), *inputs, batch_size=batch_size)
+        return by_length(partial(score, model, **kwargs), *inputs, batch_size)
 
     def _compute_loss(self, model, inputs):
         if not (self.model.training and self.args.trim_batches) or "num_images" in inputs:

@@ -97,12 +97,8 @@ def test_the_console_has_a_line_a_job(finished):
     ended = re.findall(r"^(\S+) +done in \d+ s \(\d+ of 7 jobs\)$", printed, re.MULTILINE)
     assert sorted(ended) == sorted(jobs)
     before_the_table = printed[: printed.index("Scores on held-out prompts")]
-    other = [
-        line
-        for line in before_the_table.splitlines()[1:]
-        if not re.match(r"\S+ +(done|start|finish|\d+/\d+)", line)
-    ]
-    assert other == []
+    lines = before_the_table.splitlines()[1:]
+    assert [line for line in lines if not re.match(r"\S+ +(done|start|finish|\d+/\d+)", line)] == []
     assert "step 8/8" in (runs / "logs" / "train-grpo-seed0.log").read_text()
 
 

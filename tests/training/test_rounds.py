@@ -141,7 +141,7 @@ def test_two_processes_train_as_one_does(base, tmp_path, method):
     assert one == two
     spent = [np.array([row["rollouts_spent"] for row in state["record"]]) for state in states]
     extra = spent[1] - spent[0]  # a round that two processes cannot divide takes one rollout more
-    assert (extra.min(), extra.max()) == ((0, 0) if method == "dapo" else (0, 1))
+    assert set(extra.tolist()) <= ({0} if method == "dapo" else {0, 1})
     start = load_file(base / "model.safetensors")
     for name, weight in models[0].items():
         moved = (weight - start[name]).abs().max()

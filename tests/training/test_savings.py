@@ -71,12 +71,12 @@ def test_scoring_by_length_changes_no_log_probability(base, tmp_path, monkeypatc
 
     monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", watched)
     monkeypatch.setattr(GDROTrainer, "_get_per_token_logps_and_entropies", both)
-    trained(base, tmp_path, max_steps=4, gdro_method="rollout", beta=0.02, num_iterations=2)
+    # 24 tokens: an answer has 12, and some completions never end
+    lengths = {"max_completion_length": 24, "num_iterations": 2}
+    trained(base, tmp_path, max_steps=4, gdro_method="rollout", beta=0.02, **lengths)
     assert len(gaps) == 4  # old and reference policy, in two generation batches
     assert max(gap for gap, _ in gaps) < 2e-6
-    shares = [share for _, share in gaps]  # of the columns that are computed
-    assert max(shares) <= 1  # all of them where every part has a text of full length
-    assert min(shares) < 1
+    assert max(share for _, share in gaps) < 1  # of the columns are computed
 
 
 def test_what_is_kept():
