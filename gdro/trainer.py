@@ -323,7 +323,7 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
         plain = not any(value is not None and value is not False for value in kwargs.values())  # no images
         if torch.is_grad_enabled() or not (plain and self.args.trim_batches) or self.on_unsloth:
             return score(model, *inputs, batch_size=batch_size, **kwargs)
-        return by_length(partial(score, model, **kwargs), *inputs, batch_size)
+        return by_length(partial(score, model, **kwargs), *inputs, batch_size=batch_size)
 
     def _compute_loss(self, model, inputs):
         if not (self.model.training and self.args.trim_batches) or "num_images" in inputs:

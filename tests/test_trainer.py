@@ -280,7 +280,7 @@ def test_a_data_set_is_needed(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gdro_method": ""}, r"gdro_method must be named, got ''; choose one of \['both', "),
+        ({"gdro_method": ""}, r"gdro_method must be named, got ''; choose one of \["),
         ({"gdro_method": "promt"}, r"method must be one of .*'promt'"),
         ({"gdro_preset": "printed"}, r"preset must be one of"),
         ({"gdro_options": {"promt": {}}}, r"options of method 'both' .*promt"),

@@ -53,7 +53,7 @@ def greeting(measured: Path) -> Figure:
     gains = {metric: paired_gains(scores[HOME], metric) for metric in HEADLINE}
     figure = plt.figure(figsize=(WIDTH, 4.5 + 0.16 * len(worlds)))
     upper, lower = figure.subfigures(2, 1, height_ratios=[3.4, 1.1 + 0.16 * len(worlds)])
-    left, right = upper.subfigures(1, 2, width_ratios=[2.6, 4.4])
+    left, right = upper.subfigures(1, 2, width_ratios=[2.6, 4.4])  # type: ignore[misc]
 
     axes = left.subplots(2, 1, sharex=True)
     for axis, (method, name) in zip(axes, {BASELINE: "GRPO", "pivotal": "Pivotal"}.items(), strict=True):

@@ -65,6 +65,7 @@ def by_length(
         if logps_RT is None:
             logps_RT = logps_NT.new_zeros(len(ids_RT), length)
         logps_RT[rows_N, :width] = logps_NT * mask_RT[rows_N, start : start + width]
+    assert logps_RT is not None  # there is a row
     return logps_RT, None, None
 
 
