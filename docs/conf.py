@@ -93,9 +93,10 @@ def _escaped(line):
 
 def as_page(app, docname, source):
     """Titles for the tables of stored runs, which have none; links to folders become text."""
-    if docname.startswith("data/measured/") and docname.endswith("/table"):
+    if docname.startswith("data/measured/"):
         name = docname.removeprefix("data/measured/").removesuffix("/table")
-        source[0] = f"---\norphan: true\n---\n\n# Stored results: {name}\n\n{source[0]}"
+        title = f"# Stored results: {name}\n\n" if docname.endswith("/table") else ""
+        source[0] = f"---\norphan: true\n---\n\n{title}{source[0]}"
     here = (ROOT / docname).parent
     source[0] = re.sub(
         r"\[([^]]+)\]\(([^):#]+)\)", lambda link: link[1] if (here / link[2]).is_dir() else link[0], source[0]
