@@ -19,12 +19,15 @@ run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (defaul
 
 figures: run notebooks  ## figures/ anew: those of the tiny profile's runs and of the teaching notebooks
 	cp runs/$(PROFILE)/figures/* figures/
+	python -m gdro.arena.greeting
 
 notebooks: $(READY)  ## run NOTEBOOKS (default those that teach) and store them with their outputs
 	python scripts/store_notebooks.py $(NOTEBOOKS)
 
-docs: $(READY)  ## all notebooks as web pages, in build/docs
-	jupyter nbconvert --to html --output-dir build/docs notebooks/*.ipynb
+docs: .venv-docs/ready  ## the site, with notebooks as they are stored and the API reference, in build/docs
+	rm -rf build docs/api/generated
+	.venv-docs/bin/python -m sphinx -W --keep-going -q -c docs -d build/doctrees . build/docs
+	@echo "build/docs/index.html"
 
 test: $(READY)  ## all tests
 	python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
@@ -55,6 +58,12 @@ $(READY): requirements/cpu.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/cpu.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $(READY)
+
+.venv-docs/ready: requirements/docs.txt
+	$(PYTHON) -m venv .venv-docs
+	@echo "Installing the locked packages into .venv-docs: about a minute"
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check -r requirements/docs.txt
+	touch $@
 
 # What does not agree with the cpu lock, each in an environment of its own.
 .venv-%/ready: requirements/%-cpu.txt pyproject.toml

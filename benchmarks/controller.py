@@ -15,8 +15,8 @@ import time
 import numpy as np
 
 from gdro import GDROController
-from gdro.core.beliefs import as_uids
 from gdro.core.saved import Saved
+from gdro.core.uids import as_uids
 
 MEAN, ARMS, BINS = 4, range(2, 13), range(10)
 

@@ -1,7 +1,7 @@
-"""The site: `make docs` renders pages, notebooks (as stored, nothing is run) and the API reference to build/docs.
+"""The site: `make docs` renders pages, notebooks as they are stored, and the API reference to build/docs.
 
-The source folder is the repository itself, so that a relative link means the same here and where the repository
-is hosted. Nothing is fetched: MathJax comes from a package, fonts are the reader's own.
+The source folder is the repository itself, so that a relative link means the same here and where the
+repository is hosted. Nothing is fetched: MathJax comes from a package, fonts are the reader's own.
 """
 
 import re
@@ -27,10 +27,11 @@ extensions = [
 ]
 root_doc = "docs/index"
 include_patterns = ["docs/**", "notebooks/*.ipynb", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md"]
-include_patterns += ["data/measured/**/table.md"]
+include_patterns += ["data/measured/**/*.md"]
 exclude_patterns = ["docs/_*", "**/.*", "build", ".*", "runs"]
 nitpicky = False
 smartquotes = False  # a quotation mark in a docstring is that of a Python string
+highlight_language = "none"  # a fence without a language holds shell commands or a formula
 default_role = "literal"  # `x` in a docstring is code, as in Markdown
 
 # pages and notebooks
@@ -43,22 +44,8 @@ myst_heading_anchors = 3
 autosummary_generate = True
 autodoc_default_options = {"members": True, "show-inheritance": True, "member-order": "bysource"}
 autodoc_mock_imports = [
-    "accelerate",
-    "datasets",
-    "huggingface_hub",
-    "pandas",
-    "peft",
-    "psutil",
-    "pydantic",
-    "ruamel",
-    "safetensors",
-    "tokenizers",
-    "torch",
-    "tqdm",
-    "transformers",
-    "trl",
-    "unsloth",
-    "vllm",
+    *("accelerate", "datasets", "huggingface_hub", "pandas", "peft", "psutil", "pydantic", "ruamel"),
+    *("safetensors", "tokenizers", "torch", "tqdm", "transformers", "trl", "unsloth", "vllm"),
 ]
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
@@ -78,7 +65,7 @@ html_theme_options = {"navigation_with_keys": True}
 
 
 def as_rst(app, what, name, obj, options, lines):
-    """Docstrings are plain text with `code`: indented examples become literal blocks, other signs mean themselves."""
+    """Docstrings are text with `code`: indented examples become literal blocks, all else means itself."""
     text, literal = [], False
     for line in lines:
         indented = line.startswith("    ")
@@ -105,8 +92,8 @@ def _escaped(line):
 
 
 def as_page(app, docname, source):
-    """Titles for the tables of stored runs, which have none; plain text for links to folders, which are no pages."""
-    if docname.startswith("data/measured/"):
+    """Titles for the tables of stored runs, which have none; links to folders become text."""
+    if docname.startswith("data/measured/") and docname.endswith("/table"):
         name = docname.removeprefix("data/measured/").removesuffix("/table")
         source[0] = f"---\norphan: true\n---\n\n# Stored results: {name}\n\n{source[0]}"
     here = (ROOT / docname).parent
@@ -116,5 +103,12 @@ def as_page(app, docname, source):
 
 
 def setup(app):
+    from sphinx.ext.autodoc.mock import _MockObject
+
+    from gdro.training import trl_names
+
+    # what stands in for torch and TRL: Tensor | None is an annotation, and no TRL is there to be checked
+    _MockObject.__or__ = _MockObject.__ror__ = lambda self, other: self
+    trl_names.check_calls = lambda trainer_class: None
     app.connect("source-read", as_page)
     app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon

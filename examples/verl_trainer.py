@@ -22,7 +22,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
 
 from gdro import GDROController, Method
-from gdro.core.beliefs import as_uids
+from gdro.core.uids import as_uids
 from gdro.training.files import load_state, save_state
 
 

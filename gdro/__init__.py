@@ -7,7 +7,8 @@ Difficulty bins and methods that decide which prompts are trained on, with how m
 
 from gdro.controller import GDROController, Plan
 from gdro.core import metrics, theory
-from gdro.core.bins import DifficultyBins, StaticGroups
+from gdro.core.bins import DifficultyBins
+from gdro.core.groups import StaticGroups
 from gdro.methods import METHODS, Method, register
 from gdro.methods.prompt_gdro import PromptGDRO
 from gdro.methods.rollout_gdro import RolloutGDRO

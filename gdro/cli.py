@@ -197,6 +197,36 @@ def report_command(profile: str, runs: str | None) -> None:
     click.echo(write_report(chosen, runs or f"runs/{chosen.name}"))
 
 
+@main.command("diagnose")
+@click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--rollouts", default=4, show_default=True, type=click.IntRange(2), help="Of a group.")
+def diagnose_command(record: Path, rollouts: int) -> None:
+    """Say from the RECORD of a GRPO run whether choosing prompts can help.
+
+    Example: gdro diagnose runs/tiny/grpo/seed0/record.jsonl
+    """
+    from gdro.results.diagnose import diagnosis
+    from gdro.training.records import read_table
+
+    click.echo(diagnosis(read_table(record), rollouts))
+
+
+@main.command("check")
+@click.argument("profile", required=False)
+@click.option("--out", type=click.Path(path_type=Path), help="Write the results to this JSON file.")
+@CACHE_DIR
+def check_command(profile: str | None, out: Path | None, cache_dir: str) -> None:
+    """Check a GPU box: engine, weights, gradients, resuming, and what PROFILE takes there.
+
+    Exits with 1 if a check fails; SKIP says what is missing, as on a machine without a GPU.
+
+    Example: gdro check gpu-1.7b-day --out check.json
+    """
+    from gdro.gpu.check import run_checks
+
+    sys.exit(any(result.status == "FAIL" for result in run_checks(profile, out, cache_dir=cache_dir)))
+
+
 @main.command("arena")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the scores.")
 @click.option("--methods", help="Separated by commas; without, the tables in OUT are made anew.")
@@ -223,7 +253,7 @@ def arena_command(
 
     Example: gdro arena --world rare-hard --methods grpo,pivotal --draws 8 --out runs/arena
     """
-    from gdro.arena.play import Settings, play
+    from gdro.arena.play import Settings, play_arena
     from gdro.arena.tables import report
 
     if methods:
@@ -231,5 +261,7 @@ def arena_command(
         rates = [float(rate) for rate in learning_rates.split(",")]
         numbers = range(first_draw, first_draw + draws)
         jobs, bases, own = given["jobs"], Path(given["bases"]), given["methods_from"]
-        play(world.split(","), methods.split(","), numbers, rates, Settings(**sizes), out, bases, jobs, own)
+        play_arena(
+            world.split(","), methods.split(","), numbers, rates, Settings(**sizes), out, bases, jobs, own
+        )
     click.echo(report(out))

@@ -11,28 +11,25 @@ method raises an error, changes nothing. All calls can come from several threads
 Axes: P prompts of a plan, K those of them that came back, R rollouts, B bins, D prompts of the data set.
 """
 
-import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from threading import RLock
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.core.beliefs import Uids, as_uids
+from gdro.core.arrays import read_only
 from gdro.core.bins import DifficultyBins
 from gdro.core.budget import as_whole, exact_rollouts
-from gdro.core.checks import build, check_array, check_choice, check_int, check_number
-from gdro.core.limits import LARGEST, MOST_ROLLOUTS
+from gdro.core.checks import build, check_choice, check_int, check_number
 from gdro.core.returned import Returned, sorted_returns
-from gdro.core.saved import Saved, all_or_nothing
-from gdro.methods import Batch, Method, Prompts, Run
-from gdro.methods.base import make_method, read_only
+from gdro.core.shared import Shared, one_at_a_time
+from gdro.core.uids import Uids, as_uids
+from gdro.methods import Batch, Method, Prompts
+from gdro.methods.checked import CheckedMethod, restored_on_error
 from gdro.methods.record import row_of
+from gdro.methods.setup import make_method, make_run
 
 PRESETS: dict[str, dict[str, Any]] = {
     # on pass@8 a prompt solved half the time (.996) shares a bin with one always solved; not on pass@1
@@ -68,7 +65,7 @@ class Observed(NamedTuple):
     ready: bool  # False where the method wants these rollouts kept for the next optimizer step
 
 
-class GDROController(Saved):
+class GDROController(Shared):
     """Difficulty bins and a method, driven by uids.
 
     Args:
@@ -80,7 +77,7 @@ class GDROController(Saved):
         bins: a `DifficultyBins` (or `StaticGroups`), or arguments of `DifficultyBins`.
         n_min, n_max: bounds on a prompt's rollouts; by default 2 (or n̄ if that is less) and max(12, 3 n̄).
         success_threshold: a rollout is correct if its reward is greater (0 suits 0/1 and ±1 rewards).
-        advantage_std, scale_rewards, advantage_clip: see `gdro.methods.base.group_advantages`.
+        advantage_std, scale_rewards, advantage_clip: see `gdro.core.advantages.group_advantages`.
         seed: an integer ≥ 0, of everything random.
         **options: arguments of the method.
 
@@ -110,6 +107,7 @@ class GDROController(Saved):
         seed: int = 0,
         **options: Any,
     ) -> None:
+        super().__init__()
         check_choice("preset", preset, tuple(PRESETS))
         self.success_threshold = check_number("success_threshold", success_threshold)
         self.method = make_method(method, preset, options)
@@ -117,34 +115,18 @@ class GDROController(Saved):
         if bins is None or isinstance(bins, Mapping):
             bins = {**PRESETS[preset], **(bins or {})}
         self.bins = bins if isinstance(bins, DifficultyBins) else build("bins", DifficultyBins, bins)
-        check_number("mean_rollouts", mean_rollouts, 1)
-        self.mean_rollouts = mean_rollouts
-        lows = (n_min, self.method.n_min, min(2, int(mean_rollouts)))  # the first that is given
-        low = check_int("n_min", next(n for n in lows if n is not None), 1)
-        high = min(max(12, math.ceil(3 * mean_rollouts)), MOST_ROLLOUTS) if n_max is None else n_max
-        check_int("n_max", high, low, MOST_ROLLOUTS, remedy="it must not be below n_min")
-        remedy = "no plan within n_min and n_max could meet it"
-        check_number("mean_rollouts", mean_rollouts, low, high, remedy=remedy)
+        self.mean_rollouts, n_min = mean_rollouts, self.method.n_min if n_min is None else n_min
         rule = (seed, advantage_std, scale_rewards, advantage_clip)
-        self.run = Run(self.bins.num_bins, mean_rollouts, low, high, *rule)
-        self.method.run = self.run
-        self.method.start(self.run)
-        self._kinds = self.method.kinds()  # as which its state must stay, so that a checkpoint can be loaded
+        self.run = make_run(self.bins.num_bins, mean_rollouts, n_min, n_max, *rule)
+        self._ask = CheckedMethod(self.method, self.run)
         self.draws = self.method.draws  # whether `draw` chooses the prompts
         self.moves_rollouts = self.method.moves_rollouts  # whether plans may be uneven
         self.needs_losses = self.method.needs_losses  # whether `observe` should be given the losses (6)
         self.step = 0  # batches observed
         self.planned = 0  # plans made: seeds each plan's random numbers
-        self._lock = RLock()
-        self._forget()
+        self._close_plans()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}  # no copy has the lock
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=RLock())
-
-    def _forget(self) -> None:
+    def _close_plans(self) -> None:
         self._owner = uuid4().hex  # so that a plan of another controller, or of before, is refused
         # rollouts of the plans in flight, with what rounds added
         self._open: dict[tuple[str, int], np.ndarray] = {}
@@ -153,6 +135,7 @@ class GDROController(Saved):
 
     # Before generation
 
+    @one_at_a_time
     def draw(self, uids: ArrayLike | Uids, size: int) -> np.ndarray | None:
         """Positions in `uids` of the next batch's prompts, (size,); None to keep the trainer's own order.
 
@@ -167,19 +150,16 @@ class GDROController(Saved):
         check_int("size", size, 1)
         if not len(uids):
             raise ValueError("uids must not be empty; give the uids of the whole data set")
-        with self._lock:
-            if self._pool is None or self._pool[0] is not uids:
-                order_D = uids.order().astype(np.int32)
-                rows_D = self.bins.rows(uids)[order_D].astype(np.int32)
-                self._pool = (uids, order_D, uids.keys[order_D], rows_D)
-            _, order_D, keys_D, rows_D = self._pool
-            with self._all_or_nothing():
-                drawn = self.method.draw(self._prompts(keys_D, rows_D), size, self._rng(self.planned, DRAW))
-                if drawn is None:
-                    return None
-                places = self._held_to("draw", drawn, size, 0, len(uids) - 1, whole=True)
-            return order_D[places].astype(np.int64)
+        if self._pool is None or self._pool[0] is not uids:
+            order_D = uids.order().astype(np.int32)
+            rows_D = self.bins.rows(uids)[order_D].astype(np.int32)
+            self._pool = (uids, order_D, uids.keys[order_D], rows_D)
+        _, order_D, keys_D, rows_D = self._pool
+        with restored_on_error(self.method, self.bins):
+            places = self._ask.draw(self._prompts(keys_D, rows_D), size, self._rng(self.planned, DRAW))
+        return None if places is None else order_D[places].astype(np.int64)
 
+    @one_at_a_time
     def plan(self, uids: ArrayLike | Uids) -> Plan:
         """Rollouts for each prompt of a batch; they sum to mean_rollouts × P, exactly.
 
@@ -199,56 +179,45 @@ class GDROController(Saved):
             )
         order_P = known.order()
         sorted_uids = Uids(known.keys[order_P], known.kind)
-        with self._lock, self._all_or_nothing():
+        with restored_on_error(self.method, self.bins):
             prompts = self._prompts(sorted_uids.keys, self.bins.rows(sorted_uids))
             rollouts_P = np.full(len(known), total // len(known))
             if self.moves_rollouts or total % len(known):
-                rng = self._rng(self.planned, PLAN)
-                wanted_P = self._held_to("allocate", self.method.allocate(prompts, total, rng), len(known), 0)
-                if not wanted_P.any():
-                    raise ValueError(
-                        f"allocate of method {self.name!r} must be above 0 for some prompt, got zeros; "
-                        "fix the method"
-                    )
-                bounds = self.run.n_min, self.run.n_max
+                rng, bounds = self._rng(self.planned, PLAN), (self.run.n_min, self.run.n_max)
+                wanted_P = self._ask.allocate(prompts, total, rng)
                 fits = (wanted_P == np.clip(np.rint(wanted_P), *bounds)).all() and wanted_P.sum() <= total
                 if not (self.method.rounds and fits):  # a first round, after which `extend` spends the rest
                     wanted_P = exact_rollouts(wanted_P, total, *bounds, rng)
                 rollouts_P[order_P] = wanted_P
-            plan = Plan(uids, read_only(rollouts_P), (self._owner, self.planned), prompts, order_P)
-            self.planned += 1
-            self._open[plan.key] = rollouts_P
-            return plan
+        plan = Plan(uids, read_only(rollouts_P), (self._owner, self.planned), prompts, order_P)
+        self.planned += 1
+        self._open[plan.key] = rollouts_P
+        return plan
 
+    @one_at_a_time
     def extend(self, plan: Plan, group_ids: ArrayLike, rewards: ArrayLike) -> np.ndarray | None:
         """Further rollouts for the prompts of a plan, (P,); None when its step is done.
 
         For methods with rounds. `group_ids` and `rewards` are all that came back so far, as for `observe`.
         """
-        with self._lock:
-            planned_P = self._planned(plan)
-            spent = int(planned_P.sum())
-            left = round(self.mean_rollouts * len(plan)) - spent
-            if not self.method.rounds or left <= 0:
-                return None
-            batch, back = self._returned(plan, group_ids, rewards)
-            with self._all_or_nothing(batch):
-                further = self.method.extend(batch, left, self._rng(plan.key[1], EXTEND, spent))
-                if further is None:
-                    return None
-                further_P = np.zeros(len(plan), np.int64)
-                further_P[back.position_K] = self._held_to("extend", further, len(batch), 0, left, whole=True)
-                if not 0 < further_P.sum() <= left or (planned_P + further_P).max() > self.run.n_max:
-                    wanted = (
-                        f"1 to {left} rollouts in all, and {self.run.n_max} for a prompt with those it has"
-                    )
-                    name = f"extend of method {self.name!r}"
-                    raise ValueError(f"{name} must be {wanted}, got {further}; fix the method")
-            self._open[plan.key] = planned_P + further_P
-            return further_P
+        planned_P = self._planned(plan)
+        spent = int(planned_P.sum())
+        left = round(self.mean_rollouts * len(plan)) - spent
+        if not self.method.rounds or left <= 0:
+            return None
+        batch, back = self._returned(plan, group_ids, rewards)
+        with restored_on_error(self.method, self.bins, batch):
+            further_K = self._ask.extend(batch, left, self._rng(plan.key[1], EXTEND, spent))
+        if further_K is None:
+            return None
+        further_P = np.zeros(len(plan), np.int64)
+        further_P[back.position_K] = further_K
+        self._open[plan.key] = planned_P + further_P
+        return further_P
 
     # After generation
 
+    @one_at_a_time
     def observe(
         self, plan: Plan, group_ids: ArrayLike, rewards: ArrayLike, *, losses: ArrayLike | None = None
     ) -> Observed:
@@ -267,34 +236,23 @@ class GDROController(Saved):
             ValueError: for a plan of another controller or one already observed, for data that do not fit the
                 plan, and for answers of the method that are not finite or have another shape.
         """
-        with self._lock:
-            batch, back = self._returned(plan, group_ids, rewards, losses)
-            with self._all_or_nothing(batch):
-                self.bins.visit(batch.rows_P, batch.hits_P, batch.trials_P)
-                after_P = self.bins.of_rows(batch.rows_P)
-                at_visit_P = np.where(batch.first_visit_P, after_P, batch.bins_P)
-                batch = replace(batch, bins_P=at_visit_P, bins_after_P=after_P)
-                self.method.update(batch)
-                weights_K = self._held_to("weights", self.method.weights(batch), len(batch), 0, LARGEST)
-                answer, size = self.method.advantages(batch), len(batch.rewards_R)
-                advantages_R = self._held_to("advantages", answer, size, -LARGEST, LARGEST)
-                row = row_of(self.method, self.step, batch, weights_K)
-                ready = self.method.ready(batch)
-                if not isinstance(ready, bool | np.bool_):
-                    wanted = "must be True or False"
-                    raise ValueError(f"ready of method {self.name!r} {wanted}, got {ready!r}; fix the method")
-                if (kinds := self.method.kinds()) != self._kinds:
-                    raise ValueError(
-                        f"the state of method {self.name!r} must stay as `start` made it, {self._kinds}, "
-                        f"got {kinds}; start with the type, dtype and shape that it will have, and name "
-                        "arrays with a row for each prompt in `by_prompt`"
-                    )
-            weighted_R, weights_P = np.empty(size), np.ones(len(plan))
-            weighted_R[back.order_R] = advantages_R * weights_K[batch.group_ids_R]
-            weights_P[back.position_K] = weights_K
-            del self._open[plan.key]
-            self.step += 1
-            return Observed(weights_P, weighted_R, row, bool(ready))
+        batch, back = self._returned(plan, group_ids, rewards, losses)
+        with restored_on_error(self.method, self.bins, batch):
+            self.bins.visit(batch.rows_P, batch.hits_P, batch.trials_P)
+            after_P = self.bins.of_rows(batch.rows_P)
+            at_visit_P = np.where(batch.first_visit_P, after_P, batch.bins_P)
+            batch = replace(batch, bins_P=at_visit_P, bins_after_P=after_P)
+            self.method.update(batch)
+            weights_K, advantages_R = self._ask.weights(batch), self._ask.advantages(batch)
+            row = row_of(self.method, self.step, batch, weights_K)
+            ready = self._ask.ready(batch)
+            self._ask.check_state()
+        weighted_R, weights_P = np.empty(len(advantages_R)), np.ones(len(plan))
+        weighted_R[back.order_R] = advantages_R * weights_K[batch.group_ids_R]
+        weights_P[back.position_K] = weights_K
+        del self._open[plan.key]
+        self.step += 1
+        return Observed(weights_P, weighted_R, row, ready)
 
     def _returned(
         self, plan: Plan, group_ids: ArrayLike, rewards: ArrayLike, losses: ArrayLike | None = None
@@ -330,21 +288,7 @@ class GDROController(Saved):
             )
         return self._open[plan.key]
 
-    # The method's answers
-
-    def _all_or_nothing(self, batch: Batch | None = None) -> AbstractContextManager[None]:
-        """Restores the method, the known uids, and a batch's bins and memo, if the block raises an error."""
-        table = vars(self.bins.table)  # of which `add` replaces the arrays, and changes none
-        undos: list[Callable] = [self.method.undo(), partial(table.update, dict(table))]
-        if batch is not None:
-            undos.append(self.bins.undo(batch.rows_P))
-            undos += [batch.memo.clear, partial(batch.memo.update, dict(batch.memo))]
-        return all_or_nothing(*undos)
-
-    def _held_to(self, what: str, values: Any, size: int, *bounds: float, whole: bool = False) -> np.ndarray:
-        """An answer of the method, checked."""
-        name = f"{what} of method {self.name!r}"
-        return check_array(name, values, (size,), *bounds, whole=whole, remedy="fix the method")
+    # The state
 
     def _prompts(self, keys_P: np.ndarray, rows_P: np.ndarray) -> Prompts:
         successes_P, failures_P = self.bins.beliefs.counts(rows_P)
@@ -362,28 +306,6 @@ class GDROController(Saved):
     def settings(self) -> dict[str, Any]:
         return vars(self.run) | {"method": self.name, "success_threshold": self.success_threshold}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Nested dictionary of plain values and copies of arrays, without the plans in flight."""
-        with self._lock:
-            return super().state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of `state_dict`; ValueError for other settings or a damaged state. Closes all plans."""
-        with self._lock:
-            super().load_state_dict(state)
-            self._forget()
-
     def check_loaded(self) -> None:
         check_int("the saved number of plans", self.planned, self.step, remedy="use a whole checkpoint")
-
-
-def make_controller(
-    method: str,
-    preset: str = "default",
-    options: Mapping | None = None,
-    num_generations: int = 4,
-    seed: int = 0,
-) -> GDROController:
-    """A controller from a configuration's plain values; n̄ is TRL's `num_generations`."""
-    given = {"method": method, "preset": preset, "mean_rollouts": num_generations}
-    return build("gdro_options", GDROController, {"seed": seed} | dict(options or {}), **given)
+        self._close_plans()

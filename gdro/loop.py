@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from gdro.controller import GDROController
-from gdro.core.beliefs import as_uids
 from gdro.core.checks import check_int
+from gdro.core.uids import as_uids
 from gdro.training.qwen3 import Cache, Model, forward
 
 Rows = Sequence[Mapping[str, Any]]  # with the columns prompt, uid and those that the reward asks for

@@ -22,9 +22,9 @@ from transformers import TrainerState
 from trl import GRPOConfig, GRPOTrainer
 
 from gdro.controller import PRESETS
+from gdro.core.advantages import group_advantages
 from gdro.core.checks import check_choice
 from gdro.methods import METHODS
-from gdro.methods.base import group_advantages
 from gdro.training.checkpoints import last_whole, step_of, write_ledger
 from gdro.training.files import load_state, save_state
 from gdro.training.refusals import (

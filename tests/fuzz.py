@@ -37,7 +37,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from gdro import METHODS, GDROController, Plan
-from gdro.core.beliefs import ESTIMATORS
+from gdro.core.bins import ESTIMATORS
 from gdro.training.files import load_state, save_state
 
 ROOT = Path(__file__).parents[1]
@@ -229,7 +229,7 @@ PIECES = r"""
 
 @cache
 def math_reward():
-    from gdro.tasks.math.data import MathReward
+    from gdro.tasks.math.rewards import MathReward
 
     return MathReward()
 

@@ -118,7 +118,8 @@ def train_in_rounds(base, folder, method):
     processes = int(os.environ["WORLD_SIZE"])
     args = tiny_run.arguments(
         gdro.trainer.GDROConfig, folder, max_steps=5, per_device_train_batch_size=32 // processes,
-        gdro_method=method, gdro_options={"pilot": 3, "n_max": 4} if method == "reinforce_ada" else {}, beta=0.01,
+        gdro_method=method, beta=0.01,
+        gdro_options={"pilot": 3, "n_max": 4} if method == "reinforce_ada" else {},
     )  # fmt: skip
     trainer = tiny_run.make_trainer(SharedSampling, args, base, reward=correct)
     trainer.train()

@@ -60,7 +60,9 @@ def public_functions(module):
         elif inspect.isclass(member):
             for method_name, method in vars(member).items():
                 function = method.fget if isinstance(method, property) else getattr(method, "func", method)
-                if inspect.isfunction(function) and (method_name == "__init__" or method_name[0] != "_"):
+                inherited = getattr(function, "__module__", None) == "typing"  # a Protocol's __init__
+                is_public = method_name == "__init__" or method_name[0] != "_"
+                if inspect.isfunction(function) and is_public and not inherited:
                     yield f"{name}.{method_name}", function
 
 

@@ -13,9 +13,10 @@ from test_controller import play
 
 import gdro
 from gdro import DifficultyBins, GDROController, PromptGDRO, RolloutGDRO
+from gdro.core.advantages import group_advantages
 from gdro.core.bins import UNSEEN, move_bins
-from gdro.methods.arms import arm_log_probabilities, best_joint_arms, exp3p_losses, sample_joint_arms
-from gdro.methods.base import group_advantages
+from gdro.methods.arms import arm_log_probabilities, best_joint_arms
+from gdro.methods.bandit import exp3p_losses, sample_joint_arms
 from gdro.training.files import load_state, save_state
 
 SHARP = {"k": 1, "history": 1, "hysteresis": 0.0, "edges": (0.5,)}

@@ -1,7 +1,7 @@
 """examples/verl_trainer.py on verl's own data set, TransferQueue, replay buffer and checkpoints.
 
 Stand-ins, since there is no GPU: the workers that hold weights, and generation, whose rewards are random.
-verl's versions do not go with the locks, so CI does not have it; docs/methods.md says how to run this.
+verl's versions do not go with the locks, so CI does not have it; docs/peers.md says how to run this.
 """
 
 import warnings

@@ -39,9 +39,9 @@ from tqdm.auto import tqdm
 
 from gdro.arena.tables import CHECKPOINTS, arena_rows, write_scores
 from gdro.controller import GDROController
-from gdro.core.beliefs import as_uids
 from gdro.core.checks import build, check_choice, check_int, check_number
 from gdro.core.metrics import pass_at_k
+from gdro.core.uids import as_uids
 from gdro.methods import METHODS, register_from
 from gdro.tasks.protocol import Task
 from gdro.tasks.reasoning_gym import STREAM_SIZE
@@ -317,7 +317,7 @@ def _play_and_write(run, settings, out, cache):
     replace_text(run.file(out), json.dumps(rows))
 
 
-def play(
+def play_arena(
     worlds: Sequence[str],
     methods: Sequence[str],
     draws: range,

@@ -4,21 +4,24 @@ Bin 0 is the hardest (lowest pass@k), bin B − 1 the easiest; −1 means that a
 Axes: P prompts, B bins, D prompts seen so far.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.core.beliefs import ESTIMATORS, Uids, UidTable, as_uids, merged_visits, resized
+from gdro.core.any_of_k import AnyOfK
+from gdro.core.arrays import merged_visits, resized
+from gdro.core.beliefs import FadingCounts
 from gdro.core.checks import check_array, check_choice, check_int, check_number, option
 from gdro.core.limits import LONGEST_HISTORY, MOST_BINS, MOST_K
 from gdro.core.metrics import checked_counts
 from gdro.core.saved import Saved
+from gdro.core.uids import Uids, UidTable, as_uids
 
 UNSEEN = -1
 ROUNDING = 1e-12  # 1 − 0.9 is a little less than 0.1
+ESTIMATORS: dict[str, type[FadingCounts]] = {"beta": FadingCounts, "any_of_k": AnyOfK}
 TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -117,64 +120,12 @@ class DifficultyBins(Saved):
         return super().state_dict()
 
     def check_loaded(self) -> None:
-        table, size = self.table, len(self.table)
         counts = [getattr(self.beliefs, name) for name in self.beliefs.by_prompt]
-        sound = (
-            table.kind in (("integer", "string") if size else ("",))
-            and (table.keys_D[1:] > table.keys_D[:-1]).all()
-            and np.array_equal(np.sort(table.rows_D), np.arange(size))
-            and ((self.bins_D >= UNSEEN) & (self.bins_D < self.num_bins)).all()
-            and all(len(array) == size for array in (self.bins_D, *counts))
-            and all((array >= 0).all() for array in counts)
-        )
-        if not sound:
+        sizes = {len(array) for array in (self.table.keys_D, self.table.rows_D, self.bins_D, *counts)}
+        in_range = ((self.bins_D >= UNSEEN) & (self.bins_D < self.num_bins)).all()
+        in_range &= all((count >= 0).all() for count in counts)
+        if not (self.table.is_sound() and len(sizes) == 1 and in_range):
             raise ValueError("the saved uids, bins or counts do not fit together; use a whole checkpoint")
-
-
-class StaticGroups(DifficultyBins):
-    """Groups that the data set names, such as levels or subjects, in place of difficulty bins.
-
-    A prompt's group never changes; its pass@k record is kept all the same, for the figures.
-
-    Args:
-        uids, labels: (D,) one stable uid a prompt, and the name of its group, str or int.
-        groups: the names in the order of their bins, hardest first where there is such an order; sorted by
-            default.
-    """
-
-    def __init__(
-        self,
-        uids: ArrayLike,
-        labels: Sequence[Any],
-        groups: Sequence[Any] | None = None,
-        k: int = 8,
-        history: int = 50,
-        estimator: str = "beta",
-    ) -> None:
-        super().__init__(k=k, history=history, estimator=estimator)
-        known, labels = as_uids(uids), list(labels)
-        of_a_kind = any(labels and all(isinstance(label, kind) for label in labels) for kind in (str, int))
-        if not of_a_kind or len(known) != len(labels):
-            what = f"of one kind, str or int, and one per uid ({len(known)})"
-            raise ValueError(f"labels must be {what}, got {len(labels)}: {labels[:4]}; convert them")
-        self.groups = list(dict.fromkeys(groups)) if groups is not None else sorted(set(labels))
-        if unknown := sorted(set(labels) - set(self.groups)):
-            raise ValueError(f"labels must be among the groups {self.groups}, got {unknown}; add them")
-        order_D = np.argsort(known.keys)
-        # kept under these names as settings that a saved state must agree on
-        self.uids = known.keys[order_D]
-        self.labels = np.array([self.groups.index(label) for label in labels])[order_D]
-        if (np.diff(self.uids) == 0).any():
-            raise ValueError("uids must differ, got one twice; every prompt needs a uid of its own")
-        rows_D = self.rows(known)[order_D]
-        self.bins_D[rows_D] = self.labels
-
-    @property
-    def num_bins(self) -> int:
-        return len(self.groups)
-
-    def moved(self, bins: np.ndarray, estimate: np.ndarray) -> np.ndarray:
-        return bins
 
 
 def move_bins(current: np.ndarray, estimate: np.ndarray, edges: np.ndarray, hysteresis: float) -> np.ndarray:

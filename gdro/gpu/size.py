@@ -59,7 +59,7 @@ def shortened(profile: Profile, variant: str, source: str | None, folder: Path) 
     if source is not None and profile.task.kind == "math":
         fields["model"]["source"] = source
         fields["task"]["paths"] = {
-            profile.task.train: str(long_prompts(profile.task, folder / "prompts.jsonl"))
+            profile.task.train: str(long_prompts(profile.task, source, folder / "prompts.jsonl"))
         }
     return Profile.model_validate(fields), train.prompts_per_step / prompts
 
@@ -77,10 +77,13 @@ def random_model(source: str, folder: Path) -> str:
     return str(folder)
 
 
-def long_prompts(task: MathChoice, file: Path) -> Path:
-    """Problems whose prompts are nearly as long as the profile allows."""
-    length = task.max_prompt_tokens  # about two tokens a term
-    rows = [{"prompt": f"{i} " + "+ 1 " * int(0.4 * length), "solution": str(i)} for i in range(2000)]
+def long_prompts(task: MathChoice, source: str, file: Path) -> Path:
+    """Problems whose prompts are nearly as long as the profile allows, but for 150 tokens of instructions."""
+    import transformers
+
+    tokens_a_term = len(transformers.AutoTokenizer.from_pretrained(source)("1 + " * 100)["input_ids"]) / 100
+    text = "1 + " * max(int((task.max_prompt_tokens - 150) / tokens_a_term), 1)
+    rows = [{"prompt": f"{text}{i}", "solution": str(i)} for i in range(2000)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
 

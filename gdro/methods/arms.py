@@ -1,10 +1,10 @@
-"""The arms of Rollout-GDRO (section 3.3): strategies, estimated losses, the price, the joint choice.
+"""The arms of Rollout-GDRO (section 3.3): strategies, the price, the joint choice.
 
 An arm is a number of rollouts. Each bin has a strategy over the arms, but the bins cannot play on their own:
 with c_b prompts in bin b, their arms must spend the budget, Σ_b c_b n_b = budget, exactly. So the arms are
 chosen jointly, by dynamic programming over the bins and what they have spent so far: `best_joint_arms` finds
-the choice of the largest sum of values, `sample_joint_arms` draws one from the product of the strategies,
-given that the budget is met. Spending is counted beyond the smallest arm for every prompt.
+the choice of the largest sum of values (`gdro.methods.bandit` samples one). Spending is counted beyond the
+smallest arm for every prompt.
 
 Axes: S problems, solved at once (the toy games' seeds and settings; a controller has one), B bins, N arms
 (consecutive rollout counts), W rollouts spent beyond the smallest arm.
@@ -17,8 +17,6 @@ from numpy.typing import ArrayLike
 
 Number = TypeVar("Number", float, np.ndarray)
 UNREACHABLE = -(2**62)  # below any sum of keys, and far enough from overflow to add one
-LEAST_LOG_PROBABILITY = -600.0  # of a whole choice of arms: no product of the bins' own underflows
-LEAST_PROBABILITY = 1e-9  # an importance weight is at most its inverse, so that no score overflows
 
 
 def arm_log_probabilities(losses_BN: np.ndarray, eta: float, gamma: float) -> np.ndarray:
@@ -30,22 +28,6 @@ def arm_log_probabilities(losses_BN: np.ndarray, eta: float, gamma: float) -> np
     if gamma == 0:
         return scores_BN - np.log(total_B)  # exact where the odds underflow
     return np.log((1 - gamma) * odds_BN / total_B + gamma / odds_BN.shape[-1])
-
-
-def exp3p_losses(
-    losses_B: ArrayLike, arms_B: ArrayLike, probabilities_BN: np.ndarray, bonus: float
-) -> np.ndarray:
-    """EXP3.P's estimated arm losses, (1[n chosen]·L − bonus)/p, (B, N).
-
-    Dividing by p makes the estimate unbiased when bonus is 0; bonus > 0 keeps every arm optimistic
-    (Auer et al. 2002, Bubeck and Cesa-Bianchi 2012, section 3.2). NaN in the rows of bins that played no
-    arm, whose loss is NaN, and for arms that the budget makes infeasible (p = 0).
-    """
-    chosen_BN = np.arange(probabilities_BN.shape[1]) == np.asarray(arms_B)[:, None]
-    played_B1 = np.asarray(losses_B, float)[:, None]
-    gains_BN = np.where(chosen_BN, played_B1, 0.0) - bonus
-    estimate_BN = gains_BN / np.maximum(probabilities_BN, LEAST_PROBABILITY)
-    return np.where(np.isnan(played_B1) | ~(probabilities_BN > 0), np.nan, estimate_BN)
 
 
 def price_step(price: Number, spent: Number, mean_rollouts: float, price_lr: float) -> Number:
@@ -77,7 +59,7 @@ def best_joint_arms(
     values_BNS = np.reshape(values_BN, (-1, len(counts_BS), len(arms_N))).transpose(1, 2, 0)
     values_BNS = np.where(counts_BS[:, None] > 0, values_BNS, 0.0)
     columns_S = np.arange(counts_BS.shape[1])
-    spare_S = _spare(counts_BS, arms_N, np.broadcast_to(budget, columns_S.shape))
+    spare_S = spare_rollouts(counts_BS, arms_N, np.broadcast_to(budget, columns_S.shape))
     # counts first, then the values from the last arm to the first
     order_BS = np.lexsort((*values_BNS.swapaxes(0, 1), counts_BS), axis=0)
     counts_BS = counts_BS[order_BS, columns_S]
@@ -88,7 +70,7 @@ def best_joint_arms(
     return (rollouts_BS[:, 0], int(left_S[0])) if counts_B.ndim == 1 else (rollouts_BS.T, left_S)
 
 
-def _spare(counts_BS: np.ndarray, arms_N: np.ndarray, budget_S: np.ndarray) -> np.ndarray:
+def spare_rollouts(counts_BS: np.ndarray, arms_N: np.ndarray, budget_S: np.ndarray) -> np.ndarray:
     """Rollouts beyond the smallest arm for every prompt, (S,)."""
     prompts_S = counts_BS.sum(axis=0)
     spare_S = budget_S - prompts_S * int(arms_N[0])
@@ -154,42 +136,3 @@ def _best_choices(
         chosen_BS[b] = (tables[b][back_NS, columns_S] + keys_BNS[b]).argmax(axis=0)
         spent_S = spent_S - counts_BS[b] * chosen_BS[b]
     return chosen_BS, left_S
-
-
-def sample_joint_arms(
-    log_p_BN: np.ndarray, counts_B: ArrayLike, arms_N: ArrayLike, budget: int, rng: np.random.Generator
-) -> tuple[np.ndarray, int, np.ndarray]:
-    """Arms drawn from Π_b p_b(n_b), given that Σ_b c_b n_b = budget.
-
-    Forward filtering, backward sampling. A probability below e^(−600/B) is raised to that, so that no product
-    of B of them underflows to "unreachable".
-
-    Returns:
-        Rollouts (B,), those left over as in `best_joint_arms`, and the probability of each arm under the very
-        distribution that was sampled, (B, N), which is what an importance weight must divide by.
-    """
-    counts_B, arms_N = np.asarray(counts_B), np.asarray(arms_N)
-    (spare,) = _spare(counts_B[:, None], arms_N, np.array([budget]))
-    p_BN = np.exp(np.maximum(log_p_BN, LEAST_LOG_PROBABILITY / max(int((counts_B > 0).sum()), 1)))
-    # what arm n of a bin spends, and spending w before it: the last entry of a table is for below 0
-    back_BNW = np.arange(spare + 1) - (counts_B[:, None] * np.arange(len(arms_N)))[..., None]
-    back_BNW[back_BNW < 0] = spare + 1
-    ways = np.zeros(spare + 2)
-    ways[0] = 1.0
-    before = [ways]  # [b][w]: probability that the bins before b spend w
-    for p_N, back_NW in zip(p_BN, back_BNW, strict=True):
-        before.append(np.append(p_N @ before[-1][back_NW], 0.0))
-    most = spent = int(np.flatnonzero(before[-1] > 0)[-1])
-    # up to a factor, the probability that the bins after b bring w up to it
-    after_W = np.arange(spare + 2) == most
-    chosen_B, given_BN = np.empty(len(counts_B), np.int64), np.empty_like(p_BN)
-    for b in reversed(range(len(counts_B))):
-        ladder_N = (p_BN[b] * before[b][back_BNW[b, :, spent]]).cumsum()
-        chosen_B[b] = ladder_N.searchsorted(rng.random() * ladder_N[-1], side="right")
-        spent -= counts_B[b] * chosen_B[b]
-        joint_NW = p_BN[b][:, None] * after_W[: spare + 1]
-        given_BN[b] = (joint_NW * before[b][back_BNW[b]]).sum(axis=1)
-        after_W = np.bincount(back_BNW[b].ravel(), joint_NW.ravel(), spare + 2)
-        after_W[-1] = 0.0
-    given_BN /= given_BN.sum(axis=1, keepdims=True)
-    return arms_N[chosen_B] * (counts_B > 0), int(spare - most), given_BN

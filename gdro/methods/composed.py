@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gdro.methods.base import Batch, Method, Prompts, Run, make_method, register
+from gdro.methods.base import Batch, Method, Prompts, Run, register
+from gdro.methods.setup import make_method
 
 MethodPart = str | Mapping[str, Mapping[str, Any]]
 FUNCTIONS = {  # what a method overrides that has such a part of its own

@@ -1,7 +1,8 @@
 """The data adversary (section 3.2): mean losses of the bins in; weights, or a draw of prompts, out.
 
-The pure functions are (12)–(15); bins are their last axis, behind any others (seeds, settings). `PromptGDRO`
-holds the scores of one run, `PromptMethod` plays it as a method. Axes: P prompts, B bins.
+The pure functions are (12)–(15), the first two in `gdro.methods.bin_game`; bins are their last axis, behind
+any others (seeds, settings). `PromptGDRO` holds the scores of one run, `PromptMethod` plays it as a method.
+Axes: P prompts, B bins.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +15,8 @@ from numpy.typing import ArrayLike
 from gdro.core.checks import build, check_array, check_choice, check_int, check_number, option
 from gdro.core.limits import LARGEST, LARGEST_ETA, MOST_BINS
 from gdro.core.saved import Saved
-from gdro.methods.base import Batch, Method, Prompts, Run, register
+from gdro.methods.base import Batch, Prompts, Run, register
+from gdro.methods.bin_game import BinGame, bin_means, debiased, ema_scores
 from gdro.methods.draws import highest
 
 LARGEST_LOG_WEIGHT = 200.0  # such weights, their inverses and sums of them stay below `LARGEST`
@@ -29,28 +31,6 @@ SIGNALS: dict[str, Callable[[Batch], np.ndarray]] = {  # the loss of a prompt th
 }
 
 
-def bin_means(
-    bin_ids_P: ArrayLike, values_P: ArrayLike, num_bins: int, weights_P: ArrayLike | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean value by bin, ℓ̄_t(b) of (13): (means (B,), NaN where absent; counts (B,)).
-
-    Bin −1 (not seen yet) and NaN are left out; `weights_P` say how much each prompt counts.
-    """
-    bin_ids_P, values_P = np.asarray(bin_ids_P), np.asarray(values_P, float)
-    counted = (bin_ids_P >= 0) & ~np.isnan(values_P)
-    bins, values = bin_ids_P[counted], values_P[counted]
-    counts_B = np.bincount(bins, minlength=num_bins)
-    weights = np.ones(len(bins)) if weights_P is None else np.asarray(weights_P, float)[counted]
-    totals_B = np.bincount(bins, weights, num_bins)
-    sums_B = np.bincount(bins, weights * values, num_bins)
-    return sums_B / np.where(totals_B > 0, totals_B, np.nan), counts_B
-
-
-def ema_scores(scores: np.ndarray, means: np.ndarray, ema: float) -> np.ndarray:
-    """S_t(b) = (1−β) S_{t−1}(b) + β ℓ̄_t(b), (12); a bin without a mean (NaN) keeps its score."""
-    return np.where(np.isnan(means), scores, (1 - ema) * scores + ema * means)
-
-
 def exponential_weights(scores: np.ndarray, eta: float | np.ndarray, clip: float) -> np.ndarray:
     """ω_t(b) = exp(η · clip(S_t(b), −C, C)), (14)."""
     return np.exp(eta * np.minimum(np.maximum(scores, -clip), clip))
@@ -60,21 +40,6 @@ def mixed_probabilities(weights: ArrayLike, gamma: float) -> np.ndarray:
     """q_t(b) = (1−γ) ω_t(b)/Σω + γ/B, (15), over all B bins of the last axis."""
     weights = np.asarray(weights, float)
     return (1 - gamma) * weights / weights.sum(axis=-1, keepdims=True) + gamma / weights.shape[-1]
-
-
-def debiased(ema_scores: np.ndarray, visits: np.ndarray, ema: float, bin_axis: int = 0) -> np.ndarray:
-    """Scores freed of their start at 0: EMA / (1 − (1−β)^visits).
-
-    What was never visited gets the mean of the visited bins (0 if there are none), so that it is neither
-    favoured nor starved. `ema_scores` and `visits` have one shape, with bins along `bin_axis`.
-    """
-    correction = 1.0 - (1.0 - ema) ** visits
-    if visits.all():
-        return ema_scores / correction
-    visited = visits > 0
-    scores = np.divide(ema_scores, correction, out=np.zeros(correction.shape), where=visited)
-    mean = scores.sum(bin_axis, keepdims=True) / np.maximum(visited.sum(bin_axis, keepdims=True), 1)
-    return np.where(visited, scores, mean)
 
 
 @dataclass(eq=False)
@@ -141,25 +106,6 @@ class PromptGDRO(Saved):
 
     def _log_weights(self) -> np.ndarray:
         return self.eta * np.clip(self.scores(), -self.clip, self.clip)
-
-
-@dataclass(eq=False)
-class BinGame(Method):
-    """What the two games share: which rollouts count."""
-
-    # of (17) and of the gradient: "rollout" lets each rollout count the same, as TRL's loss does; "prompt"
-    # each prompt however many rollouts it got, as printed, so that moving rollouts changes the noise of a
-    # prompt's gradient and not its size
-    averaging: str = option("rollout", check_choice, ("rollout", "prompt"))
-
-    def counts(self, batch: Batch) -> np.ndarray | None:
-        """How much each prompt counts in the mean of its bin, (P,); None for equally."""
-        return batch.trials_P if self.averaging == "rollout" else None
-
-    def weights(self, batch: Batch) -> np.ndarray:
-        if self.averaging == "rollout" or not self.moves_rollouts:
-            return np.ones(len(batch))
-        return self.run.mean_rollouts / batch.trials_P
 
 
 @register("prompt")

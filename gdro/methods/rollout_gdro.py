@@ -16,15 +16,10 @@ from gdro.core.budget import as_whole
 from gdro.core.checks import build, check_array, check_choice, check_int, check_number, option
 from gdro.core.limits import LARGEST_ETA, MOST_BINS, MOST_ROLLOUTS
 from gdro.core.saved import Saved
-from gdro.methods.arms import (
-    arm_log_probabilities,
-    best_joint_arms,
-    exp3p_losses,
-    price_step,
-    sample_joint_arms,
-)
+from gdro.methods.arms import arm_log_probabilities, best_joint_arms, price_step
+from gdro.methods.bandit import exp3p_losses, sample_joint_arms
 from gdro.methods.base import Batch, Prompts, Run, register
-from gdro.methods.prompt_gdro import BinGame, bin_means, debiased, ema_scores
+from gdro.methods.bin_game import BinGame, bin_means, debiased, ema_scores
 
 PRINTED = {
     "utility": "loss",

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gdro.core.checks import check_array
-from gdro.study.profiles import EvaluationChoice
+from gdro.study.choices import EvaluationChoice
 from gdro.tasks import prompt_token_ids
 from gdro.training.lifetime import end_with_parent
 from gdro.training.models import stop_tokens

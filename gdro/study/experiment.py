@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 # read once, when huggingface_hub and vLLM are imported; FlashInfer's sampler would need a CUDA toolkit
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -38,8 +38,8 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or equal seeds w
 
 import torch
 from packaging.version import Version
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from gdro.study.arguments import training_arguments
 from gdro.study.profiles import BASE, Profile, repository
 from gdro.tasks import Split, draw_task, load_split
 from gdro.tasks.world import read_world
@@ -48,11 +48,9 @@ from gdro.training.files import replace_text
 from gdro.training.lifetime import only_process_in
 from gdro.training.models import load_model, merged_model, tiny_base
 from gdro.training.records import read_manifest, read_table, write_manifest, write_table
-from gdro.training.resumable import check_resumable
 from gdro.training.unsloth import import_unsloth
 
 CACHE = ".cache/bases"
-STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
 def make_base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool = False) -> str:
@@ -115,69 +113,11 @@ def train_variant(
     machine = profile.launch.machine
     with only_process_in(Path(folder), f".lock{machine or ''}"):
         training = Training(profile, variant, seed, Path(folder), cache_dir)
-        if not training.done:
+        if training.done:
+            training.remove_checkpoints()  # those that a kill at its very end left
+        else:
             (training.launch if training.launched else training.run)()
     return training.record() if machine == 0 else []
-
-
-def training_arguments(
-    profile: Profile, variant: str, seed: int, folder: str | Path, lengths: tuple[int, int], world: int = 1
-) -> Any:
-    """Return a variant's GDROConfig, by TRL's own parser; ValueError for what it does not have or refuses.
-
-    lengths: the most tokens of prompt and of completion. world: the processes that train.
-    """
-    from transformers import HfArgumentParser
-
-    from gdro.trainer import GDROConfig, check_training
-
-    chosen, settings, on_gpu = profile.variants[variant], profile.train_of(variant), torch.cuda.is_available()
-    micro_batch, accumulated = settings.local_batch(world)
-    ours = {
-        "output_dir": str(folder),
-        "seed": seed,
-        "gradient_accumulation_steps": accumulated,
-        "steps_per_generation": accumulated * settings.updates_per_step,
-        "max_completion_length": lengths[1],
-        "gradient_checkpointing": profile.model_of(variant).gradient_checkpointing,
-        "gdro_method": chosen.method,
-        "gdro_preset": chosen.preset,
-        "gdro_options": chosen.options,
-        "group_column": chosen.groups,
-        "save_strategy": "steps",
-        "load_best_model_at_end": False,  # what is evaluated in the end is the last
-    }
-    defaults = {
-        "save_total_limit": 2,
-        "report_to": "none",
-        "trim_batches": True,  # the same savings for every method, so that their seconds compare
-        "disable_tqdm": True,
-        "use_cpu": not on_gpu,
-        "bf16": on_gpu,
-        "ddp_backend": None if on_gpu or world == 1 else "gloo",
-        "ddp_find_unused_parameters": False,
-        "vllm_max_model_length": sum(lengths) if settings.use_vllm else None,
-    }
-    given = settings.model_dump(exclude={"prompts_per_step", "updates_per_step", "eval_prompts"})
-    given["per_device_train_batch_size"] = micro_batch
-    types = get_type_hints(GDROConfig)
-    try:
-        for name, value in given.items():
-            if name in ours:
-                raise ValueError(f"{name} follows from the rest of the profile; leave it out")
-            # TRL's parser checks no types: a text for a number would fail late, or not at all
-            if name in types:
-                TypeAdapter(types[name], config=STRICT).validate_python(value)
-            check_resumable(name, value)
-        args = HfArgumentParser(GDROConfig).parse_dict(defaults | given | ours)[0]
-        args._n_gpu = min(args.n_gpu, 1)  # as transformers does itself where one process has one GPU
-        check_training(args, profile.controller_of(variant))
-        return args
-    except ValidationError as error:
-        why = error.errors()[0]["msg"]
-        raise ValueError(f"train of variant {variant!r}: {name} is {value!r}: {why}") from error
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"train of variant {variant!r}: {error}") from error
 
 
 class Training:
@@ -301,11 +241,15 @@ class Training:
             "files": {"model": files_in(model), "record": file_hash(self.folder / "record.jsonl")},
         }
         replace_text(self.folder / "training.json", json.dumps(report | _machine()))
+        self.remove_checkpoints()
+
+    def remove_checkpoints(self) -> None:
+        """Remove the checkpoints of a training that has ended; TRL's logs and completions stay."""
         for checkpoints in self.folder.glob("checkpoints-*"):
             for leftover in checkpoints.glob("checkpoint-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             (checkpoints / "README.md").unlink(missing_ok=True)  # TRL's card of a model
-            if not any(checkpoints.iterdir()):  # TRL's logs and completions stay
+            if not any(checkpoints.iterdir()):
                 checkpoints.rmdir()
 
     def command(self) -> list[str]:

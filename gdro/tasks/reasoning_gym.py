@@ -107,10 +107,11 @@ class GymSpec:
         shares = [family.share or 1 / len(self.families) for family in self.families]
         if self.permute_shares:
             shares = [shares[place] for place in rng.permutation(len(shares))]
-        held_out, train = [], []
+        held_out, train, seen = [], [], set[str]()
         for place, count in enumerate(split_by_share(shares, self.n_train or STREAM_SIZE)):
             wanted = self.n_eval_per_family + count
-            rows = list(itertools.islice(_puzzles(self, place, seed, style, TRIES * wanted), wanted))
+            puzzles = _puzzles(self, place, seed, style, TRIES * wanted, seen)
+            rows = list(itertools.islice(puzzles, wanted))
             if len(rows) < wanted:
                 raise ValueError(
                     f"n_train and n_eval_per_family ask for {wanted} distinct prompts of family "
@@ -142,12 +143,11 @@ class GymTask:
     @cached_property
     def lessons(self) -> tuple[tuple[TaskRow, ...], ...]:
         """By family, the puzzles that a base is taught: neither held out nor trained on."""
-        taken, found = {row["prompt"] for row in (*self.eval, *self.train)}, []
+        seen, found = {row["prompt"] for row in (*self.eval, *self.train)}, []
         for place, family in enumerate(self.spec.families):
             wanted = self.spec.n_eval_per_family + sum(row["family"] == family.name for row in self.train)
-            puzzles = _puzzles(self.spec, place, self.seed, "text", TRIES * (wanted + LESSONS))
-            fresh = (row for row in puzzles if row["prompt"] not in taken)
-            found.append(tuple(itertools.islice(fresh, LESSONS)))
+            puzzles = _puzzles(self.spec, place, self.seed, "text", TRIES * (wanted + LESSONS), seen)
+            found.append(tuple(itertools.islice(puzzles, LESSONS)))
             if not found[-1]:
                 raise ValueError(f"n_train leaves no prompt of family {family.name!r} to teach; lower it")
         return tuple(found)
@@ -212,8 +212,13 @@ class _Formatter(string.Formatter):
         return format_spec.join(parts(value)) if isinstance(value, list) else format(value, format_spec)
 
 
-def _puzzles(spec: GymSpec, place: int, seed: int, style: str, tries: int) -> Iterable[TaskRow]:
-    """Rows of a family with distinct prompts, in order, from its first ``tries`` puzzles."""
+def _puzzles(
+    spec: GymSpec, place: int, seed: int, style: str, tries: int, seen: set[str]
+) -> Iterable[TaskRow]:
+    """Rows of a family whose questions are not ``seen`` yet, in order, from its first ``tries`` puzzles.
+
+    Levels of a task overlap, so families share what is seen.
+    """
     if importlib.util.find_spec("reasoning_gym") is None:
         raise ImportError("reasoning-gym is not installed; pip install 'gdro[gym]'")
     import reasoning_gym
@@ -223,7 +228,6 @@ def _puzzles(spec: GymSpec, place: int, seed: int, style: str, tries: int) -> It
         puzzles = reasoning_gym.create_dataset(family.task, seed=own_seed, size=tries, **family.config)
     except (TypeError, AssertionError) as error:
         raise ValueError(f"config of family {family.name!r} is refused by {family.task}: {error}") from error
-    seen = set()
     for index in range(tries):
         puzzle = puzzles[index]
         question, answer = puzzle["question"], puzzle["answer"]

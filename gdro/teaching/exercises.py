@@ -12,11 +12,12 @@ import numpy as np
 from scipy.stats import beta as beta_law
 
 from gdro import DifficultyBins, PromptGDRO, RolloutGDRO, metrics, theory
+from gdro.core import advantages
 from gdro.core.bins import move_bins
-from gdro.methods import base, pivotal
+from gdro.methods import pivotal
 from gdro.methods.arms import arm_log_probabilities, best_joint_arms
-from gdro.methods.arms import exp3p_losses as estimated_losses
-from gdro.methods.prompt_gdro import debiased
+from gdro.methods.bandit import exp3p_losses as estimated_losses
+from gdro.methods.bin_game import debiased
 from gdro.toy.maps import paired_gain
 
 Array = np.ndarray
@@ -102,7 +103,7 @@ EXERCISES: dict[str, Callable[..., Any]] = {
         total_cost * np.sqrt(variances / costs) / (shares @ np.sqrt(variances * costs))
     ),
     # 04
-    "group_advantages": lambda rewards, group_ids: base.group_advantages(
+    "group_advantages": lambda rewards, group_ids: advantages.group_advantages(
         rewards, group_ids, group_ids.max() + 1
     ),
     "oracle_rollouts": lambda variances, arms, budget: best_joint_arms(

@@ -24,7 +24,7 @@ MEASURED = Path(__file__).parents[2] / "data" / "measured"  # results that the r
 NONE: Mapping[str, str] = {}
 STEP_COLOR = "#777777"  # of a step's parts that are no adversary
 # the drawing of the method: what a step does, in order, as (x, y, name, what it does, colour)
-PARTS: dict[str, tuple[float, float, str, str, str]] = {
+ROADMAP_PARTS: dict[str, tuple[float, float, str, str, str]] = {
     "bins": (0.2, 0.5, "bins", "how hard is\neach prompt?", STEP_COLOR),
     "prompt": (0.4, 0.77, "Prompt-GDRO", "weight of each bin", METHOD_COLORS["prompt"]),
     "rollout": (0.4, 0.23, "Rollout-GDRO", "rollouts of each bin", METHOD_COLORS["rollout"]),
@@ -148,7 +148,7 @@ def roadmap(*parts: str) -> Figure:
         parts: of "bins", "prompt", "rollout", "plan", "gradient"; all of them by default.
     """
     for part in parts:
-        check_choice("part", part, PARTS)
+        check_choice("part", part, ROADMAP_PARTS)
     figure, axis = plt.subplots(figsize=(WIDTH, 1.9))
     axis.set(xlim=(-0.09, 0.91), ylim=(-0.08, 1))
     axis.axis("off")
@@ -162,7 +162,7 @@ def roadmap(*parts: str) -> Figure:
     axis.annotate("", (0.2, 0.33), (0.2, -0.04), arrowprops=arrow | {"linestyle": "--", "color": STEP_COLOR})
     axis.text(0.62, 0.02, "rewards: bins and both adversaries learn", fontsize=7, color="#555555")
     axis.text(0, 0.5, "prompts\nof the batch", ha="center", va="center")
-    for name, (x, y, title, words, color) in PARTS.items():
+    for name, (x, y, title, words, color) in ROADMAP_PARTS.items():
         filled = not parts or name in parts
         look: dict[str, Any] = {
             "facecolor": color if filled else "white",

@@ -10,12 +10,12 @@ from typing import cast
 import numpy as np
 from scipy.special import softmax
 
-from gdro.core.beliefs import ESTIMATORS
-from gdro.core.bins import move_bins
+from gdro.core.advantages import EPSILON
+from gdro.core.bins import ESTIMATORS, move_bins
 from gdro.methods.arms import arm_log_probabilities, best_joint_arms, price_step
-from gdro.methods.base import EPSILON
+from gdro.methods.bin_game import bin_means, debiased, ema_scores
 from gdro.methods.both import Both
-from gdro.methods.prompt_gdro import bin_means, debiased, ema_scores, exponential_weights, mixed_probabilities
+from gdro.methods.prompt_gdro import exponential_weights, mixed_probabilities
 from gdro.toy.games import HELD_OUT, Game, draw_directions, draw_numbers, draw_offsets
 
 

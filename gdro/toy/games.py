@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdro.controller import GDROController
-from gdro.core.bins import DifficultyBins, StaticGroups
+from gdro.core.bins import DifficultyBins
 from gdro.core.checks import check_choice, check_int, check_number
+from gdro.core.groups import StaticGroups
 from gdro.methods import METHODS, Method
 
 ARRAY_METHODS = {

@@ -6,7 +6,7 @@ Axes: as in `gdro.toy`, R rollouts.
 import numpy as np
 from scipy.special import softmax
 
-from gdro.core.beliefs import as_uids
+from gdro.core.uids import as_uids
 from gdro.toy.games import HELD_OUT, Game, draw_directions, draw_numbers, draw_offsets
 
 

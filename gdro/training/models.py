@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +22,7 @@ import numpy as np
 
 from gdro.core.checks import check_choice, check_int, check_number
 from gdro.tasks.protocol import Task
+from gdro.training.checkpoints import LEDGER, fault_of, write_ledger
 from gdro.training.unsloth import check_unsloth_choice, load_with_unsloth
 
 if TYPE_CHECKING:
@@ -222,9 +225,14 @@ def tiny_base(
     }
     text = json.dumps(ingredients, indent=2, sort_keys=True)
     target = Path(cache_dir) / hashlib.sha256(text.encode()).hexdigest()[:16]
-    if target.is_dir():
+    if (target / LEDGER).is_file():
+        if (fault := fault_of(target)) is not None:
+            raise ValueError(f"{fault}; delete {target}, and the base is made again")
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
+    for left in target.parent.glob(".making-*"):  # of processes that were killed
+        if time.time() - left.stat().st_mtime > 86_400:
+            shutil.rmtree(left, ignore_errors=True)
     # Beside the target: a move is atomic only within one file system.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as making:
         work = Path(making) / target.name
@@ -233,7 +241,9 @@ def tiny_base(
         model.save_pretrained(work)
         tokenizer.save_pretrained(work)
         (work / "tiny_base.json").write_text(text + "\n", encoding="utf-8")
-        if not target.is_dir():  # another process may have put the same base there meanwhile
+        write_ledger(work)
+        if not (target / LEDGER).is_file():  # another process may have put the same base there meanwhile
+            shutil.rmtree(target, ignore_errors=True)
             os.replace(work, target)
     return target
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import datasets
 
-from gdro.controller import GDROController, make_controller
-from gdro.core.beliefs import as_uids
-from gdro.core.bins import StaticGroups
+from gdro.controller import GDROController
 from gdro.core.checks import build
+from gdro.core.groups import StaticGroups
+from gdro.core.uids import as_uids
 from gdro.methods import Method
 
 
@@ -23,9 +23,8 @@ def controller_of(args: Any, dataset: Any) -> GDROController:
     advantages = {name: getattr(args, name) for name in ("advantage_std", "advantage_clip", "scale_rewards")}
     if args.advantage_clip == float("inf"):
         advantages["advantage_clip"] = None
-    return make_controller(
-        args.gdro_method, args.gdro_preset, advantages | options, args.num_generations, args.seed
-    )
+    given = {"method": args.gdro_method, "preset": args.gdro_preset, "mean_rollouts": args.num_generations}
+    return build("gdro_options", GDROController, {"seed": args.seed} | advantages | options, **given)
 
 
 def checked_uids(dataset: Any, args: Any) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from gdro.methods.base import group_advantages
+from gdro.core.advantages import group_advantages
 from gdro.training.trl_names import generated
 
 

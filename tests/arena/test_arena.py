@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from gdro import METHODS, loop
 from gdro.arena import play as arena
 from gdro.arena import tables as arena_report
-from gdro.core.beliefs import as_uids
+from gdro.core.uids import as_uids
 from gdro.tasks import chain
 from gdro.tasks.world import BaseSettings, TaskWorld
 
@@ -255,11 +255,14 @@ def test_holm_corrects_for_all_that_was_looked_at():
 
 
 def test_rollouts_to_reach_grpos_best():
-    scores = contest({("grpo", 1e-4): [0.4, 0.4], ("new", 1e-4): [0.5, 0.5], ("poor", 1e-4): [0.3, 0.3]})
+    finals = {"grpo": [0.4, 0.4], "new": [0.5, 0.5], "poor": [0.3, 0.3], "lost": [0.5, 0.5]}
+    scores = contest({(name, 1e-4): ends for name, ends in finals.items()})
+    scores.loc[(scores.method == "lost") & (scores.step == 50), "mean_at_8"] = 0.5
+    scores.loc[(scores.method == "lost") & (scores.step == 100), "mean_at_8"] = 0.39
     reach = arena_report.rollouts_to_reach(scores).set_index("method").part
     assert reach["grpo"] == pytest.approx(1, abs=1e-3)
     assert reach["new"] == pytest.approx(0.8, abs=1e-3)
-    assert np.isnan(reach["poor"])
+    assert reach[["poor", "lost"]].isna().all()
 
 
 def test_draws_that_not_all_have_played_decide_nothing():

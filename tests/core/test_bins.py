@@ -8,8 +8,8 @@ from scipy.integrate import quad
 from scipy.stats import beta
 
 from gdro import DifficultyBins, StaticGroups
-from gdro.core.beliefs import ESTIMATORS, as_uids
-from gdro.core.bins import UNSEEN, move_bins
+from gdro.core.bins import ESTIMATORS, UNSEEN, move_bins
+from gdro.core.uids import as_uids
 from gdro.training.files import load_state, save_state
 
 ALL = sorted(ESTIMATORS)

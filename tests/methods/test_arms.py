@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdro.methods.arms import best_joint_arms, sample_joint_arms
+from gdro.methods.arms import best_joint_arms
+from gdro.methods.bandit import sample_joint_arms
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -5,7 +5,7 @@ import pytest
 
 from gdro import GDROController
 from gdro.arena.play import Settings, arena_controller, batch_shape
-from gdro.methods.base import make_method
+from gdro.methods.setup import make_method
 
 UIDS, RATES = np.arange(60), np.linspace(0, 1, 60)
 
@@ -40,7 +40,6 @@ def played(controller, steps=5):
         ("f_grpo:gamma=2", "composed:weights.f_grpo.gamma=2"),
         ("pkpo:k=4", "composed:advantages.pkpo.k=4"),
         ("pivotal", "composed:draw=pivotal:advantages=pivotal"),
-        ("pivotal:pool=0", "composed:draw=pivotal"),
         ("pivotal:epsilon=1", "composed:draw.pivotal.epsilon=1:advantages=pivotal"),
         ("prompt:prompt.eta=3", "composed:weights.prompt.prompt.eta=3"),
     ],
@@ -59,7 +58,7 @@ def test_parts_of_several_methods_answer_side_by_side():
     method = arena_controller(spelled, 4, seed=0).method
     assert [part.name for part in method.parts] == ["pivotal", "knapsack", "pkpo", "f_grpo"]
     assert (method.draws, method.moves_rollouts, method.rounds) == (True, True, False)
-    assert (method.draw_part.k, method.advantages_part.k, method.report()) == (3, 4, {"k": 3})
+    assert (method.draw_part.k, method.advantages_part.k, method.report()["k"]) == (3, 4, 3)
 
 
 def test_an_oracle_that_draws_gets_what_it_must_know():
@@ -74,7 +73,7 @@ def test_an_oracle_that_draws_gets_what_it_must_know():
 @pytest.mark.parametrize(
     "spelled",
     [
-        *("pivotal:pool=0", "pivotal:epsilon=1", "pivotal:k=8", "pkpo:k=4"),
+        *("composed:draw=pivotal", "pivotal:epsilon=1", "pivotal:k=8", "pkpo:k=4"),
         "composed:draw=pivotal:advantages.pooled.mute=false",
         *("composed:draw=family_even:advantages=pooled", "composed:draw.oracle.k=16:advantages=pooled"),
         "composed:draw=pivotal:rollouts=dars:advantages=dars",

@@ -16,7 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gdro import METHODS, DifficultyBins, GDROController, Method, PromptGDRO, RolloutGDRO, register
-from gdro.core.beliefs import as_uids
+from gdro.core.uids import as_uids
 
 DOCS = Path(__file__).parents[2] / "docs/methods.md"
 EXAMPLE = Path(own_method.__file__)  # its method is registered, and so tested as the others are

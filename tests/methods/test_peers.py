@@ -8,8 +8,9 @@ import pytest
 from scipy.special import gamma
 
 from gdro import GDROController, StaticGroups
-from gdro.methods.base import Batch, Run, make_method
+from gdro.methods.base import Batch, Run
 from gdro.methods.pivotal import pivotal_value
+from gdro.methods.setup import make_method
 
 DRAWS = ("mopps", "vade", "dots", "cures", "lilo", "greso", "sec", "spo", "oracle", "family_even", "power")
 ROUNDS = ("dars", "pilot_commit", "reinforce_ada")
@@ -265,7 +266,7 @@ def test_a_round_that_cannot_serve_all_spends_what_is_left():
 @pytest.mark.parametrize("name", ROUNDS)
 def test_the_pilot_must_fit_the_budget(name):
     for settings in ({"pilot": 4}, {"pilot": 2, "n_min": 3}):
-        with pytest.raises(ValueError, match="pilot must be"):
+        with pytest.raises(ValueError, match=r"\(pilot=…\) must be"):
             GDROController(name, mean_rollouts=4, **settings)
 
 

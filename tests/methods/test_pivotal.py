@@ -1,14 +1,15 @@
-"""The pivotal method: values, draws, weights and pooled advantages against cases worked out by hand."""
+"""The pivotal method: values, draws, advantages and progress against cases worked out by hand."""
 
 from itertools import product
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 from test_peers import batch_of, run_of
 
 from gdro import GDROController
-from gdro.methods.base import make_method
 from gdro.methods.pivotal import pivotal_value
+from gdro.methods.setup import make_method
 
 
 @pytest.mark.parametrize(
@@ -56,72 +57,32 @@ def test_epsilon_one_draws_evenly():
     assert np.mean([method.draw(pool, 1, rng)[0] for _ in range(4000)]) == pytest.approx(0.5, abs=0.03)
 
 
-@pytest.mark.parametrize(
-    ("gamma", "weights"),
-    [
-        # without a past q = K/n = 0, ½, 1, so 1 − q = 1, ½, 0 with mean ½
-        (1.0, [2.0, 1.0, 0.0]),
-        (2.0, [2.4, 0.6, 0.0]),  # 1, ¼, 0 over 5/12
-        (0.0, [1.0, 1.0, 1.0]),
-    ],
-)
-def test_weights_by_failure_over_their_mean(gamma, weights):
-    method = make_method("pivotal", "default", {"gamma": gamma})
-    assert method.weights(batch_of([0, 0], [0, 1], [1, 1])) == pytest.approx(weights)
+GROUPS = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0], [1, 0], [1], [0]]
 
 
-def test_weights_where_all_is_solved():
-    batch = batch_of([1, 1], [1, 1])
-    assert make_method("pivotal", "default", {"pool": 0.0}).weights(batch) == pytest.approx([1, 1])
-
-
-def test_pooled_advantages_by_hand():
-    # past: 1 of 3, so p̂ = 1.5/4 = .375, m = min(4, 3) = 3, m p̂ = 1.125
-    batch = batch_of([1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0], successes=1.0, failures=2.0)
-    q = np.array([2.125, 5.125]) / 7
-    scale = np.sqrt(q * (1 - q) + 0.01)
-    wanted = [(1 - 1.125 / 6) / scale[0], *[-(2.125 / 6) / scale[0]] * 3, *[(1 - 4.125 / 6) / scale[1]] * 4]
-    method = make_method("pivotal", "default", {})
-    assert method.advantages(batch) == pytest.approx([*wanted, 0, 0, 0, 0])
-
-
-def test_past_counts_at_most_the_pool():
-    # 10 of 20: p̂ = ½, m = 2: b = (K − r + 1)/(n − 1 + 2), of groups of 2
-    batch = batch_of([1, 0], successes=10.0, failures=10.0)
-    wanted = np.array([1 - 1 / 3, -2 / 3]) / np.sqrt(0.25 + 0.01)
-    assert make_method("pivotal", "default", {"pool": 2.0}).advantages(batch) == pytest.approx(wanted)
-
-
-def test_advantages_without_a_pool_are_those_of_the_group():
-    batch = batch_of([1, 0, 0, 0], [1, 1], successes=5.0, failures=1.0)
-    method = make_method("pivotal", "default", {"pool": 0.0})
-    assert method.advantages(batch) == pytest.approx(batch.group_advantages_R)
-
-
-def test_a_single_rollout_teaches_only_with_a_past():
-    method = make_method("pivotal", "default", {})
-    assert method.advantages(batch_of([1])) == pytest.approx([0])
-    # 1 of 4: p̂ = 1.5/5 = .3 is the baseline; q = (1 + 1.2)/5
-    with_past = method.advantages(batch_of([1], successes=1.0, failures=3.0))
-    assert with_past == pytest.approx([0.7 / np.sqrt(0.44 * 0.56 + 0.01)])
+def test_a_correct_rollout_gets_twice_the_share_of_the_others_that_are_wrong():
+    advantages = make_method("pivotal", "default", {}).advantages(batch_of(*GROUPS))
+    assert advantages == pytest.approx([2, 0, 0, 0, 4 / 3, 4 / 3, 0, 0, *[0] * 4, *[0] * 3, 2, 0, 0, 0])
+    assert advantages == pytest.approx(make_method("pkpo", "default", {"k": 2}).advantages(batch_of(*GROUPS)))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_the_baseline_is_unbiased_whatever_the_past_says(rate):
-    # the baseline is what is left of an advantage once its scale is undone; over all groups of 3 its
-    # product with the score r − p has the mean p(1 − p), but for groups without a success
-    past = {"successes": 4.0, "failures": 1.0}
+@pytest.mark.parametrize("n", [2, 5])
+def test_the_mean_step_of_a_prompt_is_the_gradient_of_pass_at_2(rate, n):
     method, mean = make_method("pivotal", "default", {}), 0.0
-    for group in product([0, 1], repeat=3):
-        batch, rewards = batch_of(list(group), **past), np.array(group)
-        p_hat, m = 4.5 / 6, 4.0
-        q = (sum(group) + m * p_hat) / (3 + m)
-        centred = method.advantages(batch) * np.sqrt(q * (1 - q) + 0.01)
-        if not any(group):
-            assert not centred.any()
-            centred = rewards - m * p_hat / (2 + m)  # what is left out
-        mean += np.prod(np.where(rewards, rate, 1 - rate)) * (centred * (rewards - rate)).mean()
-    assert mean == pytest.approx(rate * (1 - rate))
+    for group in product([0, 1], repeat=n):
+        scores = np.array(group) - rate  # of a Bernoulli policy, with respect to its logit
+        probability = np.prod(np.where(group, rate, 1 - rate))
+        mean += probability * (method.advantages(batch_of(list(group))) * scores).mean()
+    assert mean == pytest.approx(2 * (1 - rate) * rate * (1 - rate))  # d pass@2 / dp · dp / d logit
+
+
+@pytest.mark.parametrize("k", [1, 3, 12])
+def test_draw_and_advantages_ascend_two_successes_in_k_plus_two_tries(k):
+    rates, h = np.linspace(0.05, 0.7, 14), 1e-6
+    slopes = (binom.sf(1, k + 2, rates + h) - binom.sf(1, k + 2, rates - h)) / (2 * h)
+    steps = pivotal_value(1e9 * rates, 1e9 * (1 - rates), k) * 2 * (1 - rates)
+    assert steps / steps.sum() == pytest.approx(slopes / slopes.sum(), rel=1e-4)
 
 
 @pytest.mark.parametrize(("k", "most"), [(2, 0.5), (None, 0.5), (16, 0.0)])
@@ -141,31 +102,48 @@ def test_k_says_whose_prompts_get_the_rollouts_of_a_run(k, most):
     assert min(shares.values()) > 0.02  # the even share still visits what is solved
 
 
-def test_k_follows_the_share_of_groups_with_a_success():
-    method, resumed = (make_method("pivotal", "default", {"success": 0.5}) for _ in range(2))
-    full, empty = [1, 0], [0, 0]
-    method.update(batch_of(full, full, full, empty))  # three quarters hold one
-    assert method.strength == pytest.approx(5 * np.exp(0.1 / 4))
+def test_k_follows_how_much_more_often_hard_prompts_succeed_than_before():
+    method, resumed = (make_method("pivotal", "default", {}) for _ in range(2))
+    method.start(run_of())
+    assert method.report() == {"k": 5, "progress": pytest.approx(1 / 3)}
+    # p̂ = 1.5/5 = .3: 1.2 hits expected of 4 and 3 seen; the second was never visited, the third is not hard
+    seen = {"successes": [1.0, 0.0, 9.0], "failures": [3.0, 0.0, 1.0]}
+    method.update(batch_of([1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], **seen))
+    assert method.progress == pytest.approx((1.8 + 5 / 3) / (1.2 + 5))
+    assert method.k_now == 6  # 3 + 6 · .559 = 6.35
+    resumed.start(run_of())
     resumed.load_state_dict(method.state_dict())
-    resumed.update(batch_of(empty, empty))
-    assert resumed.strength == pytest.approx(5 * np.exp(0.1 / 4 - 0.1 / 2))
+    resumed.update(batch_of([0, 0], successes=1.0, failures=3.0))  # .6 expected
+    assert resumed.progress == pytest.approx((0.9 * 1.8 - 0.6 + 5 / 3) / (0.9 * 1.2 + 0.6 + 5))
     method.start(run_of())  # another controller starts anew
-    assert method.strength == 5
-    for groups, bound in (([full], 16), ([empty], 2)):
+    assert method.k_now == 5
+    for group, bound in (([1, 1, 1, 1], 12), ([0, 0, 0, 0], 3)):
         for _ in range(60):
-            method.update(batch_of(*groups))
-        assert method.report() == {"k": bound}
+            method.update(batch_of(group, successes=1.0, failures=3.0))
+        assert method.k_now == bound
+
+
+@pytest.mark.parametrize(("gain", "low", "high"), [(0.0, 3, 4), (0.15, 7, 12)])
+def test_k_stays_low_where_hard_prompts_are_guessed_and_rises_where_they_are_learned(gain, low, high):
+    rates, rng = np.full(60, 0.1), np.random.default_rng(0)
+    controller, ks = GDROController("pivotal", seed=0), []
+    for _ in range(24):
+        drawn = controller.draw(np.arange(60), 20)
+        plan = controller.plan(drawn)
+        group_ids = np.repeat(np.arange(20), plan.rollouts)
+        correct = rng.random(len(group_ids)) < rates[drawn][group_ids]
+        ks.append(controller.observe(plan, group_ids, correct.astype(float)).row["k"])
+        rates[drawn] = np.minimum(rates[drawn] + gain, 1.0)
+    assert low <= np.mean(ks[12:] if not gain else ks[6:12]) <= high
 
 
 def test_a_given_k_stays():
     method = make_method("pivotal", "default", {"k": 3})
     method.update(batch_of([1, 1]))
-    assert method.report() == {"k": 3}
+    assert method.report()["k"] == method.k_now == 3
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("k", 0), ("epsilon", 0.0), ("gamma", -1.0), ("pool", -1.0), ("success", 2.0)]
-)
+@pytest.mark.parametrize(("name", "value"), [("k", 0), ("epsilon", 0.0), ("epsilon", 2.0)])
 def test_options_outside_their_domain_are_refused(name, value):
     with pytest.raises(ValueError, match=rf"\({name}=…\) must be"):
         make_method("pivotal", "default", {name: value})

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gdro import PromptGDRO
-from gdro.methods.prompt_gdro import bin_means
+from gdro.methods.bin_game import bin_means
 
 PRINTED = {"debias": False}
 

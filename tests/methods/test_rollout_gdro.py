@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gdro import RolloutGDRO, theory
-from gdro.methods.arms import arm_log_probabilities, best_joint_arms, exp3p_losses
+from gdro.methods.arms import arm_log_probabilities, best_joint_arms
+from gdro.methods.bandit import exp3p_losses
 
 # The equations
 

@@ -11,7 +11,7 @@ from tiny_models import byte_tokenizer
 
 from gdro.study.profiles import MathChoice
 from gdro.tasks import load_split
-from gdro.tasks.math.data import data as tasks
+from gdro.tasks.math import data as tasks
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "math"
 HANGING = "9^{9^{9^{9}}}"  # sympy computes it in C code, until the memory is gone

@@ -1,5 +1,7 @@
 """The tiny base: the same bits each time, cached, complete or absent."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from gdro.training import models  # noqa: E402
+from gdro.training.checkpoints import LEDGER  # noqa: E402
 from gdro.training.models import tiny_base  # noqa: E402
 
 TINY = {"seed": 0, "steps": 3, "batch_size": 8, "progress": False}
@@ -52,6 +55,20 @@ def test_base_is_found_again_and_holds_all_that_a_trainer_loads(task, base, monk
     assert model.generation_config.pad_token_id == tokenizer.pad_token_id
     assert 0.5e6 < model.num_parameters() < 0.7e6
     assert (base / "tiny_base.json").is_file()
+
+
+def test_a_damaged_base_is_refused_and_one_without_a_ledger_made_again(task, base, tmp_path):
+    copy = tmp_path / base.name
+    shutil.copytree(base, copy)
+    weights_file = copy / "model.safetensors"
+    content = bytearray(weights_file.read_bytes())
+    content[-1] ^= 1
+    weights_file.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"model.safetensors is not as it was written .*; delete {copy}"):
+        tiny_base(task, cache_dir=tmp_path, **TINY)
+    (copy / LEDGER).unlink()  # as of a release that wrote none
+    assert tiny_base(task, cache_dir=tmp_path, **TINY) == copy
+    assert weights_file.read_bytes() == (base / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("culprit", ["_completion_loss", "TINY_MAX_GRAD_NORM"])

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gdro.core.beliefs import merged_visits
+from gdro.core.arrays import merged_visits
 from gdro.core.checks import check_number, option
 from gdro.methods.base import Batch, Method, Run, register
 

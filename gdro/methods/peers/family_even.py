@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gdro.core.beliefs import Uids, UidTable, as_uids
+from gdro.core.uids import Uids, UidTable, as_uids
 from gdro.methods.base import Method, Prompts, Run, register
 from gdro.methods.draws import highest
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gdro.core.beliefs import merged_visits
+from gdro.core.arrays import merged_visits
 from gdro.core.checks import check_number, option
 from gdro.methods.base import Batch, Method, Prompts, Run, register
 from gdro.methods.draws import highest

@@ -21,7 +21,7 @@ Rates = Callable[[np.ndarray], np.ndarray]
 class Oracle(Method):
     """Draws by true pass rates."""
 
-    # from keys (D,) as `gdro.core.beliefs.as_uids` makes them to the pass rates (D,) of the moment; may
+    # from keys (D,) as `gdro.core.uids.as_uids` makes them to the pass rates (D,) of the moment; may
     # also be set later as the attribute `rates` of the method
     rates: Rates | None = None
     k: int = option(5, check_int, 1)  # of pass@k; the draw favours pass rates about 1/k

@@ -37,8 +37,9 @@ class Pilot(Method):
     rounds = True
 
     def start(self, run: Run) -> None:
+        name, most = f"{type(self).__name__}(pilot=…)", math.ceil(run.mean_rollouts) - 1
         remedy = "it must reach n_min and leave some of mean_rollouts"
-        check_int("pilot", self.pilot, run.n_min, math.ceil(run.mean_rollouts) - 1, remedy)
+        check_int(name, self.pilot, run.n_min, most, remedy)
         super().start(run)
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:

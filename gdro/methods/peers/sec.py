@@ -13,8 +13,8 @@ import numpy as np
 
 from gdro.core.checks import check_number, option
 from gdro.methods.base import Batch, Method, Prompts, Run, register
+from gdro.methods.bin_game import bin_means, ema_scores
 from gdro.methods.draws import in_proportion
-from gdro.methods.prompt_gdro import bin_means, ema_scores
 
 
 @register("sec")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gdro.core.checks import check_number
-from gdro.tasks.math.data import answers
+from gdro.tasks.math import answers
 
 SCRIPT = Path(__file__).with_name("verify.py")
 LETTERS = "ABCDEFGHIJ"

@@ -1,0 +1,37 @@
+"""From arguments to a method and the sizes of its run: presets, defaults, checks."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gdro.core.checks import build, check_choice, check_int, check_number
+from gdro.core.limits import MOST_ROLLOUTS
+from gdro.methods.base import METHODS, Method
+from gdro.methods.batch import Run
+
+
+def make_method(method: str | Method, preset: str, options: Mapping[str, Any]) -> Method:
+    """A method from its name, or the object itself; options override those of the preset."""
+    if isinstance(method, Method):
+        if hasattr(method, "run"):
+            raise ValueError(f"method {method.label!r} serves another controller; make a new one for each")
+        if options:
+            raise ValueError(f"options must be given to the method's own constructor, got {sorted(options)}")
+        return method
+    check_choice("method", method, tuple(METHODS))
+    chosen = dict(METHODS[method].presets.get(preset, {}))
+    for name, value in options.items():
+        nested = isinstance(chosen.get(name), dict) and isinstance(value, Mapping)
+        chosen[name] = {**chosen[name], **value} if nested else value
+    return build(f"options of method {method!r}", METHODS[method], chosen)
+
+
+def make_run(num_bins: int, mean_rollouts: float, n_min: int | None, n_max: int | None, *rule: Any) -> Run:
+    """The sizes of a run, and as `rule` the further fields of `Run`; None stands for the default bounds."""
+    check_number("mean_rollouts", mean_rollouts, 1)
+    low = check_int("n_min", min(2, int(mean_rollouts)) if n_min is None else n_min, 1)
+    high = min(max(12, math.ceil(3 * mean_rollouts)), MOST_ROLLOUTS) if n_max is None else n_max
+    check_int("n_max", high, low, MOST_ROLLOUTS, remedy="it must not be below n_min")
+    remedy = "no plan within n_min and n_max could meet it"
+    check_number("mean_rollouts", mean_rollouts, low, high, remedy=remedy)
+    return Run(num_bins, mean_rollouts, low, high, *rule)

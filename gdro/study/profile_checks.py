@@ -1,0 +1,96 @@
+"""Which parts of a profile do not fit together, although each is valid by itself."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gdro.methods import register_from
+from gdro.study.choices import BASE, BaseChoice
+from gdro.tasks.reasoning_gym import GymSpec
+from gdro.tasks.settings import GymChoice
+from gdro.tasks.world import read_world
+from gdro.training.models import check_choice_of_model
+
+if TYPE_CHECKING:
+    from gdro.study.profiles import Profile
+
+RESERVED = {BASE, "results", "figures", "logs"}  # folders of a profile's runs
+
+
+def check_profile(profile: "Profile", repository: Callable[[], Path]) -> None:
+    """Refuse now what would otherwise fail after hours: each variant's controller is made once.
+
+    `repository` gives the folder that the profile's paths start from.
+    """
+    labels = [profile.label(variant) for variant in profile.variants]
+    if profile.evaluation.samples < profile.evaluation.k:
+        raise ValueError("evaluation.k needs as many evaluation.samples")
+    if 0 < profile.gpus < profile.evaluation.gpus:
+        raise ValueError(
+            f"evaluation.data_parallel_size × tensor_parallel_size must be at most gpus, {profile.gpus}, "
+            f"got {profile.evaluation.gpus}; change one of them"
+        )
+    if 0 < profile.gpus < profile.launch.processes and "num_machines" not in profile.launch.options:
+        most, processes = profile.gpus, profile.launch.processes
+        raise ValueError(f"launch.processes must be at most gpus, {most}, got {processes}; change one")
+    if len(set(profile.seeds)) < len(profile.seeds):
+        raise ValueError(f"seeds must differ, got {profile.seeds}")
+    if profile.task.kind == "math" and profile.model.source is None:
+        raise ValueError("model.source must name a model for task.kind 'math': a folder or a hub id")
+    if profile.task.kind == "reasoning_gym":
+        _check_world(profile, profile.task)
+    if profile.task.kind == "math" and profile.task.train in profile.task.evaluate:
+        raise ValueError(f"task.evaluate names {profile.task.train!r}, whose rows are trained on")
+    if profile.launch.options and profile.launch.config is None:
+        raise ValueError(f"launch.config must be given with {sorted(profile.launch.options)}")
+    if taken := {"config_file", "num_processes"} & set(profile.launch.options):
+        raise ValueError(f"launch may not have {sorted(taken)}; give config and processes")
+    if "num_machines" in profile.launch.options and "machine_rank" not in profile.launch.options:
+        raise ValueError("launch.machine_rank must be given with num_machines; each machine has its own")
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"variants need labels of their own, got {labels}")
+    if RESERVED & set(profile.variants):
+        raise ValueError(f"variants may not be called any of {sorted(RESERVED)}")
+    for name, file in {"launch.config": profile.launch.config, "methods_from": profile.methods_from}.items():
+        if file is not None and not (repository() / file).is_file():
+            raise ValueError(f"{name} is {file!r}, which is no file")
+    if profile.methods_from is not None:
+        register_from(repository() / profile.methods_from)
+    for name in profile.variants:
+        try:
+            _check_variant(profile, name)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"variant {name!r}: {error}") from error
+
+
+def _check_world(profile: "Profile", task: GymChoice) -> None:
+    world = read_world(task.world)
+    if not isinstance(world.spec, GymSpec) or world.spec.n_train == 0:
+        wanted = "a world of reasoning-gym and no stream, which the arena alone plays"
+        raise ValueError(f"task.world must name {wanted}, got {world.name!r}")
+    if profile.base != BaseChoice(seed=profile.base.seed):
+        raise ValueError("base may give no more than the seed for task.kind 'reasoning_gym'; see its world")
+    if world.spec.prompt_length is None and profile.model.source is None:
+        raise ValueError(f"model.source must name a model, as {world.name!r} asks original questions")
+
+
+def _check_variant(profile: "Profile", name: str) -> None:
+    variant, train, model = profile.variants[name], profile.train_of(name), profile.model_of(name)
+    check_choice_of_model(**model.model_dump(exclude={"source", "gradient_checkpointing"}))
+    if variant.baseline not in (*profile.variants, "grpo"):
+        raise ValueError(f"baseline is {variant.baseline!r}; name one of {list(profile.variants)}")
+    same, steps = (train.max_steps, train.generation_batches), profile.train.max_steps
+    if same != (steps, profile.train.generation_batches):
+        raise ValueError(f"it must have the profile's {steps} steps, got {train.max_steps}")
+    if train.max_steps % (train.updates_per_step * train.num_iterations):
+        raise ValueError("max_steps must be a multiple of updates_per_step × num_iterations")
+    if model.kind.startswith("unsloth") and Path(profile.launch.config or "ddp").stem != "ddp":
+        raise ValueError("training through Unsloth needs launch.config ddp or none")
+    if model.kind == "unsloth-lora" and train.use_vllm != model.fast_inference:
+        raise ValueError("unsloth-lora needs both use_vllm and fast_inference, or neither of them")
+    if model.fast_inference and profile.launch.processes > 1:
+        raise ValueError("fast_inference needs launch.processes 1: Unsloth's engine has hung with more")
+    if variant.groups not in (None, *(["family"] if profile.task.kind != "math" else [])):
+        raise ValueError(f"groups={variant.groups!r}, but only other kinds of task have groups: 'family'")
+    train.local_batch(profile.launch.processes)
+    profile.controller_of(name)

@@ -1,0 +1,77 @@
+"""Where the rollouts of GRPO and pivotal go: their number by pass rate, each step, for the README's picture.
+
+    python scripts/record_rollouts.py data/measured/greeting/rollouts.csv --draws 300 301
+
+Each run is one of the arena's: same task, base, seed and settings. A prompt's pass rate is exact: it is the
+probability of its correct texts under the model, at most five steps ago. A row is a step; a column counts
+the rollouts of the prompts whose pass rate lies between its two numbers.
+"""
+
+import argparse
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gdro import loop
+from gdro.arena.play import Settings, _oracle, arena_controller, draw_base
+from gdro.core.uids import as_uids
+from gdro.tasks.world import TaskWorld, read_world
+from gdro.training.files import replace_text
+
+EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # the classes of notebook 07
+
+
+def rollouts_by_pass_rate(
+    world: TaskWorld, method: str, rate: float, draw: int, bases: Path, settings: Settings
+) -> pd.DataFrame:
+    """Train one run of the arena; a row per step."""
+    task, base = draw_base(world, draw, settings, bases)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
+    known = _oracle(task, model, tokenizer)
+    controller = arena_controller(method, settings.rollouts, draw)
+    counts = []
+    plan_batch = controller.plan
+
+    def plan_and_count(uids):
+        plan = plan_batch(uids)
+        rates_P = known["rates"](as_uids(uids).keys)
+        counts.append(np.histogram(rates_P, EDGES, weights=plan.rollouts)[0])
+        return plan
+
+    controller.plan = plan_and_count
+    loop.train(
+        *(model, tokenizer, task.train, task.reward, controller),
+        steps=settings.steps,
+        prompts=settings.prompts,
+        learning_rate=rate,
+        max_new_tokens=task.max_completion_tokens,
+        seed=draw,
+    )
+    columns = [f"{low:g}-{high:g}" for low, high in itertools.pairwise(EDGES)]
+    table = pd.DataFrame(counts, columns=columns).astype(int)
+    table.insert(0, "step", table.index + 1)
+    table = table.assign(world=world.name, method=method, learning_rate=rate, draw=draw)
+    return table[["world", "method", "learning_rate", "draw", "step", *columns]]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--world", default="rare-hard")
+    parser.add_argument("--methods", nargs="+", default=["grpo@2e-4", "pivotal@2e-4"], metavar="NAME@RATE")
+    parser.add_argument("--draws", nargs="+", type=int, default=[300])
+    parser.add_argument("--bases", type=Path, default=Path(".cache/bases"))
+    given = parser.parse_args()
+    tables = []
+    for draw in given.draws:
+        for spelled in given.methods:
+            method, _, rate = spelled.partition("@")
+            run = read_world(given.world), method, float(rate), draw, given.bases, Settings()
+            tables.append(rollouts_by_pass_rate(*run))
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(given.out, pd.concat(tables).to_csv(index=False))
