@@ -2,13 +2,13 @@
 
     python benchmarks/dynamic_sampling.py [--steps 30]
 
-On the small task of the teaching notebooks. Same base, prompts, batch of TRL and number of steps, from the
-same seed. Printed, a step:
+On the small task of the teaching notebooks, all with the same base, prompts, batch of TRL, number of steps
+and seed. Printed, a step:
 
 - signal: share of the rows trained on whose advantage is not 0;
 - sampled: rollouts, with those that were thrown away;
 - each: rollouts sampled for a row with a signal;
-- seconds: of processor time, and in brackets of generation, both on one thread.
+- seconds: of processor time on one thread, all of the step.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main() -> None:
     task = chain.make_task(SPEC, np.random.default_rng(0))
     base = quiet_base(task, steps=160, batch_size=64)
     print(f"{PROMPTS} prompts × {ROLLOUTS} rollouts, {options.steps} steps")
-    print(f"{'method':15}{'signal':>8}{'sampled':>9}{'each':>7}{'seconds':>9}{'(generation)':>14}")
+    print(f"{'method':15}{'signal':>8}{'sampled':>9}{'each':>7}{'seconds':>9}")
     for method in METHODS:
         with tempfile.TemporaryDirectory() as folder:
             # in a comparison all have the same savings
@@ -41,12 +41,8 @@ def main() -> None:
         # without own advantages, TRL's: 0 just where all rewards of a group are equal
         signal = row.get("gdro/has_signal", 1 - row["frac_reward_zero_std"])
         sampled = sum(row["rollouts_spent"] for row in trainer.record) / options.steps
-        generation = trainer.seconds["generate"] / options.steps
         each = sampled / (signal * PROMPTS * ROLLOUTS)
-        print(
-            f"{method:15}{signal:8.0%}{sampled:9.0f}{each:7.2f}{seconds:9.3f}{f'({generation:.3f})':>14}",
-            flush=True,
-        )
+        print(f"{method:15}{signal:8.0%}{sampled:9.0f}{each:7.2f}{seconds:9.3f}", flush=True)
 
 
 if __name__ == "__main__":
