@@ -52,7 +52,7 @@ def greeting(measured: Path) -> Figure:
     worlds = [world for world, of in scores.items() if "pivotal" in set(of.method)]
     gains = {metric: paired_gains(scores[HOME], metric) for metric in HEADLINE}
     figure = plt.figure(figsize=(WIDTH, 4.5 + 0.16 * len(worlds)))
-    upper, lower = figure.subfigures(2, 1, height_ratios=[3.4, 1.1 + 0.16 * len(worlds)])
+    upper, lower = figure.subfigures(2, 1, height_ratios=[3.4, 1.1 + 0.16 * len(worlds)])  # type: ignore[misc]
     left, right = upper.subfigures(1, 2, width_ratios=[2.6, 4.4])  # type: ignore[misc]
 
     axes = left.subplots(2, 1, sharex=True)
