@@ -318,13 +318,12 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
         advantages_R = group_advantages(rewards_R, group_ids_R, num_prompts, *rule)
         return self.beta * self.accelerator.gather(kl_R).cpu().numpy() - advantages_R
 
-    def _get_per_token_logps_and_entropies(self, model, *inputs, batch_size=None, **kwargs):
+    def _get_per_token_logps_and_entropies(self, model, ids, mask, length, batch_size=None, *more, **named):
         score = super()._get_per_token_logps_and_entropies
-        plain = not any(value is not None and value is not False for value in kwargs.values())  # no images
+        plain = not any(value is not None and value is not False for value in named.values())  # no images
         if torch.is_grad_enabled() or not (plain and self.args.trim_batches) or self.on_unsloth:
-            return score(model, *inputs, batch_size=batch_size, **kwargs)
-        ids_RT, mask_RT, length = inputs
-        return by_length(partial(score, model, **kwargs), ids_RT, mask_RT, length, batch_size)
+            return score(model, ids, mask, length, batch_size, *more, **named)
+        return by_length(partial(score, model, **named), ids, mask, length, batch_size)
 
     def _compute_loss(self, model, inputs):
         if not (self.model.training and self.args.trim_batches) or "num_images" in inputs:
