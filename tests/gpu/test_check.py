@@ -12,6 +12,9 @@ from tiny_models import save_tiny_model
 from gdro.gpu import check, size
 from gdro.gpu.bench import Bench, verdict
 from gdro.study.profiles import load_profile
+from gdro.tasks import draw_task
+from gdro.tasks.settings import ChainChoice
+from gdro.training.models import tiny_base
 from gdro.training.records import read_manifest
 
 REPOSITORY = Path(__file__).parents[2]
@@ -148,7 +151,9 @@ def test_what_a_profile_costs_is_said():
 
 @needs_vllm
 @pytest.mark.slow
-def test_with_vllm_it_passes(base, tmp_path):
+def test_with_vllm_it_passes(tmp_path):
+    task = draw_task(ChainChoice(n_train=48, n_eval_per_family=6))  # as the check's own profile has it
+    base = tiny_base(task, seed=0, cache_dir=tmp_path, steps=400, progress=False)  # so that some are correct
     source = check.untied(str(base), tmp_path / "base")  # a CPU's vLLM does not reload a shared matrix
     paths = os.pathsep.join(map(str, [REPOSITORY, REPOSITORY / "tests"]))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
