@@ -63,10 +63,6 @@ class DifficultyBins(Saved):
     def num_bins(self) -> int:
         return len(self.edges) + 1
 
-    def __len__(self) -> int:
-        """Number of prompts with at least one visit."""
-        return int((self.beliefs.successes_D + self.beliefs.failures_D > 0).sum())
-
     def rows(self, uids: ArrayLike | Uids) -> np.ndarray:
         """Row of each prompt, (P,): an index that never changes. A new uid gets the next one."""
         rows = self.table.add(as_uids(uids))
