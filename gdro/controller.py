@@ -125,8 +125,7 @@ class GDROController(Shared):
         self._close_plans()
 
     def _close_plans(self) -> None:
-        # a new name, so that a plan of another controller, or from before loading, is refused
-        self._owner = uuid4().hex
+        self._owner = uuid4().hex  # plans of another controller, or from before loading, have another
         # rollouts of the plans in flight, with what rounds added
         self._open: dict[tuple[str, int], np.ndarray] = {}
         # of `draw`: uids as given, their order, keys and rows in it
@@ -238,11 +237,11 @@ class GDROController(Shared):
                 plan, and for answers of the method that are not finite or have another shape.
         """
         batch, back = self._returned(plan, group_ids, rewards, losses)
-        # Bins move first, so that the method sees where prompts are now (`bins_after_P`). But a prompt counts
-        # in the bin in which it was planned (`bins_P`): otherwise its own outcome would choose where it
-        # counts. On a first visit there is no such bin, and the new one is taken. Then the method learns, and
-        # its answers are checked. If one is refused, `restored_on_error` puts bins, method and memo back and
-        # the plan stays open. So the plan is closed, and the step counted, only after the block.
+        # Bins move first, so that the method sees where prompts are now (`bins_after_P`). A prompt still
+        # counts in the bin in which it was planned (`bins_P`), or its own outcome would choose where it
+        # counts; on a first visit there is none, and the new one is taken. Then the method learns and
+        # answers. If an answer is refused, `restored_on_error` puts bins, method and memo back and the plan
+        # stays open: it is closed, and the step counted, only after the block.
         with restored_on_error(self.method, self.bins, batch):
             self.bins.visit(batch.rows_P, batch.hits_P, batch.trials_P)
             after_P = self.bins.of_rows(batch.rows_P)

@@ -46,8 +46,7 @@ def train(
     Args:
         steps: generation batches; each is an optimizer step unless the method waits for more.
         prompts: how many a batch.
-        stream: train on no prompt twice. They come in the order of `rows`, or as the method draws them from
-            those that are left.
+        stream: train on no prompt twice. They come in the order of `rows`, unless the method draws them.
         on_step: called after each step with the number of steps done and the new row of the record.
 
     Returns:
@@ -115,8 +114,7 @@ def train(
 def policy_gradient(model: Model, prompt_RT: Tensor, text_RT: Tensor, advantages_R: Tensor) -> int:
     """Add the gradient of −Σ A log π / tokens, GRPO's at ratio 1 (TRL's "dapo"); return the tokens."""
     tokens = int(_completion_mask(text_RT, model.config.eos_token_id).sum())
-    # On-policy the gradient is linear in A, so equal texts are computed once, with the sum of their
-    # advantages.
+    # the gradient is linear in A, so equal texts are computed once, with the sum of their advantages
     text_NT, row_R = torch.cat([prompt_RT, text_RT], dim=1).unique(dim=0, return_inverse=True)
     advantages_N = advantages_R.new_zeros(len(text_NT)).index_add(0, row_R, advantages_R)
     text_NT, advantages_N = text_NT[advantages_N != 0], advantages_N[advantages_N != 0]
@@ -149,8 +147,7 @@ def sample(model: Model, prompt_RT: Tensor, max_new_tokens: int, generator: torc
     logits_NV = forward(model, prompt_NT, cache)[:, -1]
     for t in range(max_new_tokens):
         p_RV = logits_NV.softmax(dim=-1)[row_R]
-        # The largest of p / Exp(1) over the tokens is at each token with probability p: one draw a row, by
-        # the generator that was passed in, without sorting or summing p.
+        # p divided by Exp(1) numbers is largest at each token with probability p
         token_R = (p_RV / torch.empty_like(p_RV).exponential_(generator=generator)).argmax(dim=-1)
         text_RT[live_R, t] = token_R
         continues_R = token_R != eos_id
@@ -166,13 +163,7 @@ def sample(model: Model, prompt_RT: Tensor, max_new_tokens: int, generator: torc
 
 
 def evaluate(
-    model: Model,
-    tokenizer: Any,
-    rows: Rows,
-    reward: Reward,
-    samples: int,
-    max_new_tokens: int,
-    seed: int,
+    model: Model, tokenizer: Any, rows: Rows, reward: Reward, samples: int, max_new_tokens: int, seed: int
 ) -> np.ndarray:
     """How many of `samples` completions are correct (reward above 0), by prompt, (P,)."""
     generator = torch.Generator(model.device).manual_seed(seed)
@@ -206,7 +197,7 @@ def _completion_mask(text_RT: Tensor, eos_id: int) -> Tensor:
 
 
 def _epochs(size: int, batch: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Positions of batch after batch, without end. Each epoch is shuffled, and its incomplete batch dropped."""
+    """Positions of batch after batch, without end; each epoch is shuffled, its incomplete batch dropped."""
     while True:
         order = rng.permutation(size)
         for start in range(0, size - batch + 1, batch):

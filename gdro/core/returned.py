@@ -13,8 +13,7 @@ With uids [30, 10, 20], order_P is [1, 2, 0]. Three rollouts with group ids [2, 
 20, 30 and 20. So position_K is [2, 0], order_R = [0, 2, 1] sorts the rollouts, and their new group ids are
 [0, 0, 1]. `position_K` and `order_R` also lead back, to the order in which the trainer expects its answers.
 
-Axes: P prompts of a plan in the trainer's order, K those of them that came back in the order of their keys,
-R rollouts.
+Axes: P prompts of a plan in the trainer's order, K those that came back, sorted by key, R rollouts.
 """
 
 from typing import NamedTuple
