@@ -33,7 +33,7 @@ class Gain(NamedTuple):
     half: np.ndarray
 
     def verdict(self) -> np.ndarray:
-        """+1 where the interval lies above 0, −1 below; 0 where it contains 0, which is inconclusive."""
+        """+1 where the interval is above 0, −1 where below, 0 (not significant) where it contains 0."""
         return np.where(np.abs(self.mean) > self.half, np.sign(self.mean), 0).astype(int)
 
 
