@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
@@ -75,8 +76,7 @@ def base_command(profile: str, cache_dir: str) -> None:
 
     Example: gdro base tiny
     """
-    _start_job()
-    from gdro.study import experiment
+    experiment = _start_job()
     from gdro.study.profiles import load_profile
 
     chosen = load_profile(profile)
@@ -86,13 +86,14 @@ def base_command(profile: str, cache_dir: str) -> None:
     click.echo(experiment.make_base(chosen, cache_dir, progress=True))
 
 
-def _start_job() -> None:
+def _start_job() -> ModuleType:
     from gdro.training.lifetime import end_with_parent
 
     end_with_parent()  # first, since the imports below take seconds in which the parent may die
     from gdro.study import experiment
 
     experiment.start_job()
+    return experiment
 
 
 def _run_of(profile: str, variant: str, seed: int, folder: Path | None, cache_dir: str) -> tuple:
@@ -111,9 +112,7 @@ def train_command(launched: bool, **given: Any) -> None:
 
     Example: gdro train tiny pivotal --seed 1
     """
-    _start_job()
-    from gdro.study import experiment
-
+    experiment = _start_job()
     run = _run_of(**given)
     if launched:
         return experiment.Training(*run).run()
@@ -128,9 +127,7 @@ def evaluate_command(**given: Any) -> None:
 
     Example: gdro evaluate tiny pivotal --seed 1
     """
-    _start_job()
-    from gdro.study import experiment
-
+    experiment = _start_job()
     run = _run_of(**given)
     rows = experiment.evaluate_variant(*run)
     accuracy = sum(row["successes"] / row["trials"] for row in rows) / len(rows)
