@@ -262,9 +262,9 @@ class Training:
             if unset := [f"{name}: {value}" for name, value in launch.options.items() if "$" in value]:
                 raise ValueError(f"launch has variables that are not set: {unset}; set them on each machine")
             launcher += [f"--{name}={value}" for name, value in launch.options.items()]
-        work = ["-m", "gdro", "work", self._profile_file, self.variant, "--seed", self.seed]
-        work += ["--folder", self.folder, "--cache-dir", self.cache_dir]
-        return [sys.executable, "-m", *map(str, launcher + work)]
+        train = ["-m", "gdro", "train", self._profile_file, self.variant, "--launched", "--seed", self.seed]
+        train += ["--folder", self.folder, "--cache-dir", self.cache_dir]
+        return [sys.executable, "-m", *map(str, launcher + train)]
 
     def launch(self) -> None:
         """Train on the processes that the profile asks for, or this machine's part of them."""

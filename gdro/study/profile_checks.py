@@ -1,4 +1,4 @@
-"""Which parts of a profile do not fit together, although each is valid by itself."""
+"""Refuses a profile whose fields are valid one by one but do not fit together."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +18,9 @@ RESERVED = {BASE, "results", "figures", "logs"}  # folders of a profile's runs
 
 
 def check_profile(profile: "Profile", repository: Callable[[], Path]) -> None:
-    """Refuse now what would otherwise fail after hours: each variant's controller is made once.
+    """Refuse now what would otherwise fail after hours; each variant's controller is made once.
 
-    `repository` gives the folder that the profile's paths start from.
+    `repository` returns the folder to which the profile's paths are relative.
     """
     labels = [profile.label(variant) for variant in profile.variants]
     if profile.evaluation.samples < profile.evaluation.k:
@@ -90,7 +90,7 @@ def _check_variant(profile: "Profile", name: str) -> None:
         raise ValueError("unsloth-lora needs both use_vllm and fast_inference, or neither of them")
     if model.fast_inference and profile.launch.processes > 1:
         raise ValueError("fast_inference needs launch.processes 1: Unsloth's engine has hung with more")
-    if variant.groups not in (None, *(["family"] if profile.task.kind != "math" else [])):
-        raise ValueError(f"groups={variant.groups!r}, but only other kinds of task have groups: 'family'")
+    if variant.groups not in ((None,) if profile.task.kind == "math" else (None, "family")):
+        raise ValueError(f"groups may be 'family', in a task that is not math, got {variant.groups!r}")
     train.local_batch(profile.launch.processes)
     profile.controller_of(name)
