@@ -64,7 +64,8 @@ def run_notebook(
     paths = [notebook, output, failed, *([Path(manifest)] if manifest else [])]
     if len({path.resolve() for path in paths}) < len(paths) or output.suffix != ".ipynb":
         names = ", ".join(map(str, paths))
-        raise ValueError(f"notebook, output (.ipynb), failed copy and manifest must differ, got {names}")
+        wanted = "notebook, output (.ipynb), failed copy and manifest must be different files"
+        raise ValueError(f"{wanted}, got {names}; choose another output or manifest")
     for stale in paths[1:]:
         stale.unlink(missing_ok=True)
     if cell_timeout is not None:
@@ -136,7 +137,7 @@ def fit_parameters(
     except Exception as error:  # nbformat raises what it stumbles over, up to RecursionError
         why = _first_line(error, 200)
         wanted = "as a notebook whose `parameters` cell has lines `name = literal`"
-        raise ValueError(f"{notebook} cannot be read {wanted} ({why})") from error
+        raise ValueError(f"{notebook} cannot be read {wanted} ({why}); correct it") from error
     names = [*given, *(name for name, _ in texts)]
     if len(set(names)) < len(names):
         raise ValueError(f"parameters must be given once, got {names}; leave one out")
@@ -160,7 +161,7 @@ def fit_parameters(
         ):
             wanted = f"must be plain and of the type of its default {default!r}"
             got = f"{value!r} ({type(value).__name__})"
-            raise ValueError(f"{notebook.name}: parameter {name!r} {wanted}, got {got}")
+            raise ValueError(f"{notebook.name}: parameter {name!r} {wanted}, got {got}; change it")
         fitted[name] = float(plain) if is_whole else plain
     return fitted
 
