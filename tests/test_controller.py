@@ -488,7 +488,7 @@ def test_the_presets_are_as_stated_and_can_be_overridden():
         ),
         ({"mean_rollouts": 0.5}, r"mean_rollouts must be a number in \[1, inf\)"),
         ({"n_min": 5}, r"mean_rollouts must be a number in \[5, 12\], got 4; no plan"),
-        ({"n_max": 1}, r"n_max must be an integer in \[2, 4096\], got 1; it must not be below n_min"),
+        ({"n_max": 1}, r"n_max must be an integer in \[2, 4096\], got 1; raise it, or lower n_min"),
         ({"n_max": 10**10}, r"n_max must be an integer in \[2, 4096\]"),
         ({"mean_rollouts": 1e300}, r"mean_rollouts must be a number in \[2, 4096\]"),
         ({"success_threshold": np.nan}, r"success_threshold must be a number"),
