@@ -48,7 +48,7 @@ class DifficultyBins(Saved):
     by_prompt = ("bins_D",)
 
     def __post_init__(self) -> None:
-        name, remedy = f"{type(self).__name__}(edges=…)", "B bins have B − 1 edges: six bins have five"
+        name, remedy = f"{type(self).__name__}(edges=…)", "give B − 1 edges for B bins, five for six"
         self.edges = check_array(name, self.edges, (np.size(self.edges),), 0, 1, remedy=remedy)
         increasing = (np.diff(self.edges, prepend=0.0, append=1.0) > 0).all()
         if not (0 < self.edges.size < MOST_BINS and increasing):

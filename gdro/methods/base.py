@@ -106,11 +106,11 @@ def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
     Defining the same class again, as in a notebook cell, replaces it; another class of that name is refused.
     """
     if not isinstance(name, str) or not name:
-        raise TypeError(f"register takes a name, @register('mine'), got {name!r}")
+        raise TypeError(f"register takes a name, got {name!r}; write @register('mine')")
 
     def add(method: AnyMethod) -> AnyMethod:
         if not (isinstance(method, type) and issubclass(method, Method)):
-            raise TypeError(f"register({name!r}) decorates a subclass of Method, got {method!r}")
+            raise TypeError(f"register({name!r}) decorates a subclass of Method, got {method!r}; derive one")
         known = METHODS.get(name, method)
         if known.__qualname__ != method.__qualname__:
             raise ValueError(f"method name {name!r} is taken by {known.__qualname__}; choose another name")

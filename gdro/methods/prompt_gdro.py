@@ -46,10 +46,10 @@ def mixed_probabilities(weights: ArrayLike, gamma: float) -> np.ndarray:
 class PromptGDRO(Saved):
     """Exponentiated-gradient adversary over the bins."""
 
-    num_bins: int = option(10, check_int, 1, MOST_BINS, remedy="it is len(edges) + 1")
+    num_bins: int = option(10, check_int, 1, MOST_BINS, remedy="give len(edges) + 1")
     # step size η_q
     eta: float = option(0.65, check_number, 0, LARGEST_ETA, remedy="0 switches the adversary off")
-    gamma: float = option(0.01, check_number, 0, 1, remedy="it is the uniform share of (15)")
+    gamma: float = option(0.01, check_number, 0, 1)  # the uniform share of (15)
     # β: weight of the newest batch
     ema: float = option(0.12, check_number, 0, 1, open_low=True, remedy="1 looks at the last batch alone")
     # C of (14)
@@ -134,7 +134,7 @@ class PromptMethod(BinGame):
         super().start(run)
         self.prompt_gdro: PromptGDRO = build("prompt", PromptGDRO, self.prompt, num_bins=run.num_bins)
         if self.signal == "spread":
-            remedy = "a single rollout shows no spread"
+            remedy = "raise it: a single rollout shows no spread"
             check_number("mean_rollouts", run.mean_rollouts, 1, open_low=True, remedy=remedy)
 
     @property

@@ -46,13 +46,13 @@ class RolloutGDRO(Saved):
     play.
     """
 
-    num_bins: int = option(10, check_int, 1, MOST_BINS, remedy="it is len(edges) + 1")
+    num_bins: int = option(10, check_int, 1, MOST_BINS, remedy="give len(edges) + 1")
     n_min: int = option(2, check_int, 1)  # smallest arm
     n_max: int = option(12, check_int, 1, MOST_ROLLOUTS)  # largest arm
     mean_rollouts: float = 4  # n̄, the budget per prompt, in [n_min, n_max]
     # step size
     eta: float = option(0.65, check_number, 0, LARGEST_ETA, remedy="0 switches the adversary off")
-    gamma: float = option(0.01, check_number, 0, 1, remedy="it is the uniform share of the strategies")
+    gamma: float = option(0.01, check_number, 0, 1)  # the uniform share
     # weight of the newest arm loss
     ema: float = option(0.4, check_number, 0, 1, open_low=True, remedy="1 looks at the last batch alone")
     price_lr: float = option(0.05, check_number, 0, LARGEST_ETA, remedy="0 switches it off")  # α_μ of (21)
@@ -74,8 +74,8 @@ class RolloutGDRO(Saved):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_int("RolloutGDRO(n_max=…)", self.n_max, self.n_min, remedy="it must not be below n_min")
-        name, remedy = "RolloutGDRO(mean_rollouts=…)", "no allocation could meet that budget"
+        check_int("RolloutGDRO(n_max=…)", self.n_max, self.n_min, remedy="raise it, or lower n_min")
+        name, remedy = "RolloutGDRO(mean_rollouts=…)", "change it, n_min or n_max"
         check_number(name, self.mean_rollouts, self.n_min, self.n_max, remedy=remedy)
         self.selection = self.selection or ("argmax" if self.utility == "variance" else "sample")
         self.arms = np.arange(self.n_min, self.n_max + 1)
@@ -154,9 +154,9 @@ class RolloutGDRO(Saved):
         counts_B, size = self._checked_counts(bin_counts), (self.num_bins,)
         least, remedy = 0 if self.utility == "variance" else -np.inf, "give one per bin, as planned"
         rollouts_B = check_array("rollouts", rollouts, size, 0, self.n_max, whole=True, remedy=remedy)
-        observed_B = check_array("observed", observed, size, least, nan=True, remedy="NaN is for none")
+        observed_B = check_array("observed", observed, size, least, nan=True, remedy="give NaN for none")
         if spent is not None:
-            check_number("spent", spent, 0, remedy="it is rollouts per prompt")
+            check_number("spent", spent, 0, remedy="give rollouts per prompt")
         demand = float(counts_B @ (self.probabilities() @ self.arms) / counts_B.sum())
         if self.utility == "variance":
             new_BN = observed_B[:, None] / self.arms
@@ -197,7 +197,7 @@ class RolloutMethod(BinGame):
         given = {name: getattr(run, name) for name in ("num_bins", "n_min", "n_max", "mean_rollouts", "seed")}
         self.rollout_gdro: RolloutGDRO = build("rollout", RolloutGDRO, self.rollout, **given)
         if self.rollout_gdro.utility == "variance":  # a bin that played arm 1 would never be seen again
-            check_int("n_min", run.n_min, 2, remedy="a single rollout shows no variance")
+            check_int("n_min", run.n_min, 2, remedy="raise it: a single rollout shows no variance")
         self._demand: float | None = None
 
     @property

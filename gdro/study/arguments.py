@@ -67,6 +67,6 @@ def training_arguments(
         return args
     except ValidationError as error:
         why = error.errors()[0]["msg"]
-        raise ValueError(f"train of variant {variant!r}: {name} is {value!r}: {why}") from error
+        raise ValueError(f"correct train of variant {variant!r}: {name} is {value!r}: {why}") from error
     except (ValueError, TypeError) as error:
-        raise ValueError(f"train of variant {variant!r}: {error}") from error
+        raise ValueError(f"correct train of variant {variant!r}: {error}") from error

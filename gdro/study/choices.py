@@ -79,7 +79,7 @@ class TrainChoice(Strict):
         return self.generation_batches * self.prompts_per_step * self.num_generations
 
     def local_batch(self, processes: int) -> tuple[int, int]:
-        """Completions of a forward pass in one process, and the passes accumulated for an optimizer step."""
+        """Completions of one forward pass in one process, and the passes accumulated for a step."""
         completions = self.prompts_per_step * self.num_generations
         passes = self.updates_per_step * processes
         micro_batch = self.per_device_train_batch_size or completions // passes

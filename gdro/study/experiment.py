@@ -91,7 +91,7 @@ def check_installed(profile: Profile) -> None:
     needed["liger_kernel"] = any((train.model_extra or {}).get("use_liger_kernel") for train in trainings)
     if missing := [name for name, is_needed in needed.items() if is_needed and find_spec(name) is None]:
         why = f"{', '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed"
-        raise ValueError(f"profile {profile.name!r} needs {why}: docs/gpu-box.md, 1, says how")
+        raise ValueError(f"profile {profile.name!r} needs {why}; docs/gpu-box.md, 1, says how")
     is_sharded = "fsdp" in Path(profile.launch.config or "").stem
     if vllm and is_sharded and Version(version("trl")) < Version("1.16"):
         raise ValueError(

@@ -53,7 +53,8 @@ def run_notebook(
     paths = [notebook, output, failed, *([Path(manifest)] if manifest else [])]
     if len({path.resolve() for path in paths}) < len(paths) or output.suffix != ".ipynb":
         names = ", ".join(map(str, paths))
-        raise ValueError(f"notebook, output (.ipynb), failed copy and manifest must differ, got {names}")
+        wanted = "notebook, output (.ipynb), failed copy and manifest must be different files"
+        raise ValueError(f"{wanted}, got {names}; choose another output or manifest")
     for stale in paths[1:]:
         stale.unlink(missing_ok=True)
     values = fit_parameters(notebook, parameters or {})
@@ -119,7 +120,7 @@ def fit_parameters(notebook: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     except Exception as error:  # nbformat raises what it stumbles over, up to RecursionError
         why = _first_line(error, 200)
         wanted = "as a notebook whose `parameters` cell has lines `name = literal`"
-        raise ValueError(f"{notebook} cannot be read {wanted} ({why})") from error
+        raise ValueError(f"{notebook} cannot be read {wanted} ({why}); correct it") from error
     fitted = {}
     for name, value in given.items():
         if name not in defaults:
@@ -132,7 +133,9 @@ def fit_parameters(notebook: Path, given: Mapping[str, Any]) -> dict[str, Any]:
             value = float(value)
         if default is not None and type(value) is not type(default):
             wanted = f"of the type of its default {default!r}"
-            raise ValueError(f"{notebook.name}: parameter {name!r} must be {wanted}, got {value!r}")
+            raise ValueError(
+                f"{notebook.name}: parameter {name!r} must be {wanted}, got {value!r}; change it"
+            )
         fitted[name] = value
     return fitted
 

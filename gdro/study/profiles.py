@@ -33,6 +33,7 @@ from gdro.tasks.settings import (
     Positive,
     Strict,
     read_yaml,
+    refusal,
 )
 from gdro.tasks.world import read_world
 
@@ -112,7 +113,8 @@ class Profile(Strict):
 
     def _variant(self, variant: str) -> Variant:
         if variant not in self.variants:
-            raise ValueError(f"variant must be one of {[BASE, *self.variants]}, got {variant!r}")
+            known = [BASE, *self.variants]
+            raise ValueError(f"variant must be one of {known}, got {variant!r}; choose one of these")
         return self.variants[variant]
 
 
@@ -127,8 +129,7 @@ def load_profile(name: str | Path) -> Profile:
     try:
         return Profile.model_validate({"name": path.stem, **fields})
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
-        raise ValueError(f"{path}: {'; '.join(faults)}") from error
+        raise refusal(path, error) from error
 
 
 def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict[str, Any]]:
@@ -138,7 +139,7 @@ def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict
         path = profiles / f"{name}.yaml"
     if not path.is_file():
         known = sorted(file.stem for file in profiles.glob("*.yaml"))
-        raise ValueError(f"profile must be one of {known} or the path of a .yaml file, got {str(name)!r}")
+        raise ValueError(f"profile must be one of {known} or a .yaml file, got {str(name)!r}; correct it")
     fields = read_yaml(path)
     if path in children:
         raise ValueError(f"{path} is like itself; name another profile")

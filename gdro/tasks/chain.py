@@ -61,14 +61,16 @@ class ChainSpec:
     def __post_init__(self) -> None:
         for field in ("name", "operator"):
             if len(set(values := [getattr(family, field) for family in self.families])) < len(values):
-                raise ValueError(f"families must differ in their {field}s, got {values}")
+                raise ValueError(f"families must differ in their {field}s, got {values}; change one")
         if abs((total := sum(family.share for family in self.families)) - 1) > 1e-9:
             raise ValueError(f"families must have shares that sum to 1, got {total:g}; scale them")
         digits = {family.name: family.n_digits for family in self.families if family.table is None}
         for family, count in zip(self.families, train_counts(self.families, self.n_train), strict=True):
             if family.table is not None and digits.get(family.table) != family.n_digits:
                 wanted = f"a family with a table of its own for {family.n_digits} digits"
-                raise ValueError(f"table of {family.name!r} must name {wanted}, got {family.table!r}")
+                raise ValueError(
+                    f"table of {family.name!r} must be {wanted}, got {family.table!r}; change it"
+                )
             have, want = family.n_digits**self.n_operands, count + self.n_eval_per_family
             if want > have:
                 raise ValueError(

@@ -49,8 +49,8 @@ class World:
             check_int(name, getattr(self, name), least)
         for name in ("tail", "spread", "jitter", "noise"):
             check_number(name, getattr(self, name), 0, remedy="0 makes all the same")
-        check_number("mean_logit", self.mean_logit, remedy="it is a logit")
-        check_number("transfer", self.transfer, 0, 1, remedy="it is a share")
+        check_number("mean_logit", self.mean_logit)
+        check_number("transfer", self.transfer, 0, 1)
         check_choice("rare", self.rare, ("hard", "easy", "mixed"))
 
     @property
@@ -97,7 +97,7 @@ class Game:
         check_choice("grouping", self.grouping, ("difficulty", "skill"))
         check_choice("score", self.score, ("ema", "cumulative"))
         check_number("step_size", self.step_size, 0, open_low=True, remedy="try 4 to 32")
-        check_int("batch", self.batch, 1, self.world.prompts, remedy="a step takes each prompt once at most")
+        check_int("batch", self.batch, 1, self.world.prompts, remedy="no prompt comes twice")
         check_int("mean_rollouts", self.mean_rollouts, 2)
         check_int("num_bins", self.num_bins, 2)
         self.controller("both")  # checks the rest

@@ -340,7 +340,7 @@ def test_shipped_profiles_are_valid():
         ({"seeds": []}, "seeds"),
         ({"seeds": [0, 0]}, "seeds must differ"),
         ({"seeds": [-1]}, "greater than or equal to 0"),
-        ({"evaluation": {"samples": 4, "k": 8}}, "as many evaluation.samples"),
+        ({"evaluation": {"samples": 4, "k": 8}}, "evaluation.k must be at most .* got 8 and 4"),
         ({"launch": {"processes": 2, "config": "fsdp3"}}, "launch.config is 'fsdp3', which is no file"),
         ({"gpus": 1, "launch": {"processes": 2}}, "launch.processes must be at most gpus, 1, got 2"),
         ({"gpus": 1, "evaluation": {"data_parallel_size": 2}}, "must be at most gpus, 1, got 2"),
@@ -353,7 +353,7 @@ def test_shipped_profiles_are_valid():
         ),
         (
             {"model": ENGINE, "train": VLLM, "launch": {"processes": 2}},
-            "fast_inference needs launch.processes 1",
+            "launch.processes must be 1 with fast_inference, got 2",
         ),
         ({"model": {"fast_inference": True}}, "fast_inference needs kind 'unsloth-lora', got 'full'"),
         (MATH | {"task": {"kind": "math", "evaluate": ["dapo"]}}, "'dapo', whose rows are trained on"),

@@ -93,7 +93,7 @@ def test_a_spec_from_a_file_and_a_shared_table(tmp_path):
     assert shared.fingerprint() != own.fingerprint()
     for wrong in ("caret", "nowhere", "Star"):
         families[1]["table"] = wrong
-        with pytest.raises(ValueError, match="table of 'caret' must name a family with a table of its own"):
+        with pytest.raises(ValueError, match="table of 'caret' must be a family with a table of its own"):
             spec_of(world)
 
 
