@@ -37,12 +37,6 @@ def mixture_gradient(losses: ArrayLike, gradients: ArrayLike, eta: float) -> np.
     return np.einsum("...b,...bd->...d", q, check_array("gradients", gradients))
 
 
-def duality_gap_bound(regret_theta: ArrayLike, regret_q: ArrayLike, horizon: ArrayLike) -> np.ndarray:
-    """Bound on the duality gap of the time-averaged play, (27), of a game convex in θ and linear in q."""
-    regrets = check_array("regret_theta", regret_theta) + check_array("regret_q", regret_q)
-    return regrets / _positive("horizon", horizon, STEPS)
-
-
 def hedge_regret_bound(num_arms: int, horizon: ArrayLike, loss_range: float = 1.0) -> np.ndarray:
     """Regret of exponential weights at the best fixed step size, full information: range · √(T log N / 2)."""
     check_int("num_arms", num_arms, 1)

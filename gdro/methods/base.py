@@ -1,4 +1,4 @@
-"""The seam: one class a method, one registry. Override the one or two functions that your method is about.
+"""The base class of all methods, and their registry. A method overrides the functions that it is about.
 
     @register("failures")
     class Failures(Method):
@@ -23,9 +23,9 @@ from gdro.methods.batch import Batch, Prompts, Run
 class Method(Saved):
     """A rule for using rollouts. Every function has a neutral default, which together are GRPO.
 
-    What the functions are given is read-only. What a method learns must be in attributes that `state` names,
-    arrays with a row for each prompt in `by_prompt` too (see `gdro.core.saved.Saved`): these come back from a
-    checkpoint, and are put back when a step is refused half-way.
+    Arguments of the functions are read-only. What a method learns must be kept in attributes that `state`
+    names, arrays with a row for each prompt in `by_prompt` too (see `gdro.core.saved.Saved`). These are saved
+    in checkpoints, and restored where a step fails half-way.
     """
 
     name: ClassVar[str] = ""
@@ -42,7 +42,7 @@ class Method(Saved):
         """Called once by the controller, before anything else; makes the state."""
         self.run = run
 
-    # A method that overrides `draw` or `allocate` need not declare so too.
+    # Derived, so that a method which overrides `draw` or `allocate` cannot forget to declare it.
 
     @property
     def draws(self) -> bool:

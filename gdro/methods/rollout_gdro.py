@@ -1,7 +1,7 @@
-"""The compute adversary (section 3.3): bins and a budget in, rollouts out, at a shadow price.
+"""The compute adversary (section 3.3): from bins and a budget to rollouts, at a shadow price.
 
-`RolloutGDRO` holds the arm scores and the price of one run, `RolloutMethod` plays it as a method. **Where a
-rollout count is decided: `RolloutGDRO.allocate`.** The pure functions, (20)–(21) and the exact joint choice
+`RolloutGDRO` holds the arm scores and the price of one run, `RolloutMethod` plays it as a method. **Rollout
+counts are decided in `RolloutGDRO.allocate`.** The pure functions, (20)–(21) and the exact joint choice
 of arms, are in `gdro.methods.arms`. Axes: B bins, N arms (the rollout counts n_min … n_max), P prompts.
 """
 
@@ -21,7 +21,7 @@ from gdro.methods.bandit import exp3p_losses, sample_joint_arms
 from gdro.methods.base import Batch, Prompts, Run, register
 from gdro.methods.bin_game import BinGame, bin_means, debiased, ema_scores
 
-PRINTED = {
+PRINTED = {  # the choices with which the game is as in the paper
     "utility": "loss",
     "selection": "argmax",
     "joint": "bins",
@@ -34,11 +34,11 @@ PRINTED = {
 class RolloutGDRO(Saved):
     """EXP3.P over rollout counts in each bin, joined by an exact budget and a shadow price.
 
-    utility "variance" is −v_b/n, (28), with v_b the variance of the bin's rewards: known for every arm once
-    v_b is, so all arms learn from each step and none need be explored. It is taken relative to the average
-    bin, v_b/v̄ · n̄²/n, so that the price is about 1 at balance whatever the rewards' scale; the allocation
-    does not depend on that. "loss" is Ĵ_b(n) of (17)–(18), as printed: only the arm played is seen, and its
-    loss is divided by the probability of playing it.
+    utility "variance" is −v_b/n, (28), with v_b the variance of the bin's rewards. One estimate of v_b gives
+    it for every arm, so all arms learn from each step and none has to be explored. It is taken relative to
+    the average bin, v_b/v̄ · n̄²/n, so that the price at balance is about 1 whatever the scale of the
+    rewards; the allocation does not depend on that. "loss" is Ĵ_b(n) of (17)–(18), as printed: only the arm
+    that was played is seen, and its loss is divided by the probability of playing it.
 
     selection "argmax" takes the joint choice of greatest probability among those that meet the budget,
     "sample" draws from the product of the strategies, given that the budget is met. None is "argmax" for
@@ -58,12 +58,12 @@ class RolloutGDRO(Saved):
     price_lr: float = option(0.05, check_number, 0, LARGEST_ETA, remedy="0 switches it off")  # α_μ of (21)
     utility: str = option("variance", check_choice, ("variance", "loss"))
     selection: str | None = option(None, check_choice, (None, "argmax", "sample"))
-    # "prompts" counts a bin's log-probability once for each of its prompts, which makes argmax under
-    # "variance" the minimizer of (28), that is (30), but for the floor that gamma puts under improbable
-    # arms; "bins" once for each bin, as printed
+    # How often a bin's log-probability counts in the joint choice. "prompts": once for each of its prompts.
+    # Under "variance", argmax then is the minimizer (30) of (28), but for the floor that gamma puts under
+    # improbable arms. "bins": once for each bin, as printed.
     joint: str = option("prompts", check_choice, ("prompts", "bins"))
-    # "demand": what the strategies would spend before the budget is imposed; "realized": what was planned, as
-    # printed: the budget is met every step, so that price never moves
+    # What moves the price. "demand": what the strategies would spend before the budget is imposed.
+    # "realized": what was planned, as printed; since every plan meets the budget, that price never moves.
     price_driver: str = option("demand", check_choice, ("demand", "realized"))
     # optimism of EXP3.P for utility "loss"
     bonus: float = option(0.01, check_number, 0, LARGEST_ETA, remedy="0 switches it off")
@@ -101,8 +101,8 @@ class RolloutGDRO(Saved):
     ) -> np.ndarray:
         """Rollouts for each prompt of each bin, (B,) integers, 0 for a bin without prompts.
 
-        They are spent exactly, Σ_b c_b n_b = budget, wherever some choice of arms does so. Where none does,
-        the most below the budget is spent; the caller gives the rest to single prompts (as
+        The budget is spent exactly, Σ_b c_b n_b = budget, wherever some choice of arms does so. Where none
+        does, the largest amount below it is spent, and the caller gives the rest to single prompts (as
         `GDROController.plan` does).
 
         Args:
@@ -230,11 +230,10 @@ class RolloutMethod(BinGame):
         utility_B, _ = bin_means(batch.bins_P, utility_P, self.run.num_bins, self.counts(batch))
         planned_B = np.zeros(self.run.num_bins, np.int64)  # without a plan for the bins no arm was played
         if "rollouts_B" in batch.memo:
-            planned_B, self.rollout_gdro.played_BN = (
-                batch.memo["rollouts_B"] * (counts_B > 0),
-                batch.memo["played_BN"],
-            )
-        # plans spend n̄, exactly
+            # of this batch's own plan: another may have been made since, so `played_BN` could be that one's
+            planned_B = batch.memo["rollouts_B"] * (counts_B > 0)
+            self.rollout_gdro.played_BN = batch.memo["played_BN"]
+        # the controller's plans spend n̄ exactly
         self._demand = self.rollout_gdro.update(counts_B, planned_B, utility_B, spent=self.run.mean_rollouts)
 
     def report(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which parts of a profile do not fit together, although each is valid by itself."""
+"""Refuses a profile whose fields are valid one by one but do not fit together."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +18,9 @@ RESERVED = {BASE, "results", "figures", "logs"}  # folders of a profile's runs
 
 
 def check_profile(profile: "Profile", repository: Callable[[], Path]) -> None:
-    """Refuse now what would otherwise fail after hours: each variant's controller is made once.
+    """Refuse now what would otherwise fail after hours; each variant's controller is made once.
 
-    `repository` gives the folder that the profile's paths start from.
+    `repository` returns the folder to which the profile's paths are relative.
     """
     labels = [profile.label(variant) for variant in profile.variants]
     if profile.evaluation.samples < profile.evaluation.k:
@@ -99,9 +99,9 @@ def _check_variant(profile: "Profile", name: str) -> None:
     if model.fast_inference and profile.launch.processes > 1:
         processes = profile.launch.processes
         raise ValueError(f"launch.processes must be 1 with fast_inference, got {processes}; set it to 1")
-    if variant.groups not in (None, *(["family"] if profile.task.kind != "math" else [])):
+    if variant.groups not in ((None,) if profile.task.kind == "math" else (None, "family")):
         raise ValueError(
-            f"groups={variant.groups!r}, but tasks with families alone have one, 'family'; leave it out"
+            f"groups may be 'family', in a task that is not math, got {variant.groups!r}; leave it out"
         )
     train.local_batch(profile.launch.processes)
     profile.controller_of(name)

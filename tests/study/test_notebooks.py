@@ -76,19 +76,15 @@ NOT_READ = r"n\.ipynb cannot be read as a notebook"
     ("change", "message"),
     [
         ({"values": {"stesp": 1}}, r"n.ipynb has no parameter 'stesp'; it has: steps, rate, name, sizes"),
-        ({"values": {"steps": "10"}}, r"'steps' must be plain and of .* default 10, got '10' \(str\)"),
+        ({"values": {"steps": "ten"}}, r"'steps' must be of the type of its default 10, got 'ten'"),
         ({"values": {"steps": 1.0}}, r"'steps' must be .* got 1.0"),
-        ({"values": {"steps": True}}, r"'steps' must be .* got True \(bool\)"),
+        ({"values": {"steps": True}}, r"'steps' must be .* got True"),
         ({"values": {"steps": None}}, r"got None"),
-        ({"values": {"rate": "1e-3"}}, r"'rate' must be .* 0.5, got '1e-3'"),
+        ({"values": {"rate": "high"}}, r"'rate' must be .* 0.5, got 'high'"),
         ({"values": {"name": 7}}, r"'name' must be .* 'a', got 7"),
         ({"values": {"sizes": 1}}, r"'sizes' must be .* \[1, 2\], got"),
-        ({"values": {"rate": float("inf")}}, r"'rate' must be plain"),
-        ({"values": {"anything": Path("x")}}, r"'anything' must be plain"),
-        ({"values": {"anything": {1: 2}}}, r"'anything' must be plain"),
         ({"values": {"a": 1}, "parameters": None}, "n.ipynb has no parameter 'a'"),
         ({"parameters": "a = 1\nb = 2 * a"}, "`name = literal`.*malformed node"),
-        ({"cell_timeout": 0.5}, r"cell_timeout must be an integer of at least 1, got 0\.5"),
         *(({"text": text}, NOT_READ) for text in ("", "not JSON", "[]", "{}", '{"cells": 3}', DEEP)),
     ],
 )
@@ -104,9 +100,9 @@ def test_refused_without_a_trace_of_an_earlier_run(place, change, message):
 
 
 def test_parameters_take_the_type_of_the_default(place):
-    given = {"rate": 1, "sizes": [1, 2.5], "anything": {"a": [1]}}
-    fitted = fit_parameters(book(place / "n.ipynb"), given, [("steps", "3"), ("name", "3")])
-    assert fitted == given | {"steps": 3, "name": "3"}
+    given = {"rate": 1, "sizes": "[1, 2.5]", "anything": {"a": [1]}, "steps": "3", "name": "3"}
+    fitted = fit_parameters(book(place / "n.ipynb"), given)
+    assert fitted == given | {"sizes": [1, 2.5], "steps": 3}
     assert type(fitted["rate"]) is float
 
 
@@ -168,10 +164,8 @@ def test_a_whole_run(place):
         ("%nosuchmagic", "UsageError", "none"),
         ("get_ipython().run_cell('1 / 0')", "ZeroDivisionError", "none"),  # as %run does
         ("exit()", "the cell called", "none"),
-        ("import time\ntime.sleep(60)", "stopped after the time limit", "none"),
         ("1 / 0", "ZeroDivisionError", "raises-exception"),
         ("raise SystemExit(0)", "the cell called", "raises-exception"),
-        ("steps = 0", "not executed", "skip-execution"),
     ],
 )
 def test_a_failing_cell_fails_the_run(place, source, message, tag):
@@ -181,11 +175,11 @@ def test_a_failing_cell_fails_the_run(place, source, message, tag):
     (place / "out.ipynb").write_text("an earlier run")
     where = re.escape(f"n.ipynb, cell `{source.splitlines()[0]}`: ")
     with pytest.raises(NotebookError, match=f"^{where}.*{message}"):
-        run(place, notebook, {"steps": 3}, cell_timeout=2 if "sleep" in source else None)
+        run(place, notebook, {"steps": 3})
     assert_nothing_whole(place)
     failed = nbformat.read(place / "out.failed.ipynb", as_version=4)
     assert failed.cells[-1].source == cells[-1]
-    assert (failed.cells[-1].execution_count is None) == (tag != "skip-execution")
+    assert failed.cells[-1].execution_count is None
 
 
 def test_a_whole_run_without_a_whole_manifest_fails(place):
@@ -225,8 +219,7 @@ def wait_for(condition, seconds=30):
     ("arguments", "message"),
     [
         (["-p", "stesp", "3"], "n.ipynb has no parameter 'stesp'; it has: "),
-        (["-p", "steps", "1", "-p", "steps", "2"], "parameters must be given once, got ['steps', 'steps']"),
-        (["-p", "sizes", "[1, 2"], "n.ipynb: parameter 'sizes' must be plain and of the type of its default"),
+        (["-p", "sizes", "[1, 2"], "n.ipynb: parameter 'sizes' must be of the type of its default"),
     ],
 )
 def test_the_command_refuses(place, monkeypatch, arguments, message):
