@@ -237,7 +237,7 @@ def arena_command(
 
     if methods:
         sizes = {name: given.pop(name) for name in ("steps", "prompts", "rollouts", "size")}
-        rates = [float(rate) for rate in learning_rates.split(",")]
+        rates = learning_rates.split(",")
         numbers = range(first_draw, first_draw + draws)
         jobs, bases, own = given["jobs"], Path(given["bases"]), given["methods_from"]
         play_arena(

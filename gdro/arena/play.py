@@ -21,6 +21,7 @@ mean_at_8 and worst_family are the mean and the lowest of the families' mean acc
 mean over families of unbiased pass@8, and training_mix_mean weighs the families as the training prompts do.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -323,7 +324,7 @@ def play_arena(
     worlds: Sequence[str],
     methods: Sequence[str],
     draws: range,
-    learning_rates: Sequence[float],
+    learning_rates: Sequence[float | str],
     settings: Settings,
     out: Path,
     cache: Path,
@@ -355,7 +356,9 @@ def play_arena(
         method, _, own = spelled.partition("@")
         spelled_alone, _, mean = batch_shape(method, settings)
         arena_controller(spelled_alone, mean, 0)  # a misspelled one is refused before any training
-        for rate in [float(own)] if own else learning_rates:
+        for rate in [own] if own else learning_rates:
+            with contextlib.suppress(ValueError):  # what is no number is refused by name
+                rate = float(rate)
             arms[method, check_number("learning_rates", rate, 0, open_low=True)] = None
     known = [read_world(world) for world in dict.fromkeys(worlds)]
     for world in known:

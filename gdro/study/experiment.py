@@ -45,7 +45,7 @@ from gdro.study.profiles import BASE, Profile, repository
 from gdro.tasks import Split, draw_task, load_split
 from gdro.tasks.world import read_world
 from gdro.training.checkpoints import difference, file_hash, files_in
-from gdro.training.files import replace_text
+from gdro.training.files import replace_text, written
 from gdro.training.lifetime import only_process_in
 from gdro.training.models import load_model, merged_model, tiny_base
 from gdro.training.records import read_manifest, read_table, write_manifest, write_table
@@ -77,7 +77,12 @@ def _start(
 
     logging.disable_progress_bar()
     source = make_base(profile.model_copy(update={"model": choice}), cache_dir)
-    tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
+    except Exception as error:  # transformers raises what it stumbles over
+        why = str(error).strip().split("\n")[0]
+        remedy = "give the folder of a model with its tokenizer, or the hub id of one that can be downloaded"
+        raise ValueError(f"model.source {str(source)!r} cannot be loaded ({why}); {remedy}") from error
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # Llama has none; TRL does the same
     return source, tokenizer, load_split(profile.task, tokenizer, held_out=held_out)
 
@@ -216,7 +221,8 @@ class Training:
             (self.folder / "training.json").unlink(missing_ok=True)
             shutil.rmtree(model, ignore_errors=True)  # of another training
         trainer.accelerator.wait_for_everyone()
-        trainer.save_model(str(model))  # all processes take part where weights are sharded
+        with written(str(model)):
+            trainer.save_model(str(model))  # all processes take part where weights are sharded
         memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
         memories, outcomes = zip(*gather_object([(memory, self.data.report()["outcomes"])]), strict=True)
         if not is_main:

@@ -89,7 +89,7 @@ class GymSpec:
     max_completion_tokens: Annotated[int, Field(ge=2)]  # the end-of-text token included
     n_train: NotNegative = 4000  # distinct training prompts; 0: a stream, of which none is trained on twice
     n_eval_per_family: Count = 40
-    prompt_length: Count | None = None
+    prompt_length: Annotated[int, Field(ge=1, le=1000)] | None = None
     permute_shares: bool = False  # each draw gives the shares to other families
 
     def __post_init__(self) -> None:

@@ -9,8 +9,8 @@ from ruamel.yaml import YAML, YAMLError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]  # becomes a folder, reaches a shell
 Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+NotNegative = Annotated[int, Field(ge=0, le=10**9)]
 MathName = Literal["dapo", "math500", "aime2024", "aime2025", "amc", "minerva", "olympiad", "gpqa"]
 
 

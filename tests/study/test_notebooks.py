@@ -162,6 +162,7 @@ def test_a_whole_run(place):
         ("import os\nos._exit(0)", "the kernel died", "none"),
         ("import sys\nsys.exit(0)", "the cell called", "none"),
         ("%nosuchmagic", "UsageError", "none"),
+        ("get_ipython().run_cell('1 / 0')", "ZeroDivisionError", "none"),  # as %run does
         ("exit()", "the cell called", "none"),
         ("1 / 0", "ZeroDivisionError", "raises-exception"),
         ("raise SystemExit(0)", "the cell called", "raises-exception"),
