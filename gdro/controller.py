@@ -149,6 +149,7 @@ class GDROController(Shared):
         if not len(uids):
             raise ValueError("uids must not be empty; give the uids of the whole data set")
         if self._pool is None or self._pool[0] is not uids:
+            # kept from step to step, since sorting a large pool is slow
             order_D = uids.order().astype(np.int32)
             rows_D = self.bins.rows(uids)[order_D].astype(np.int32)
             self._pool = (uids, order_D, uids.keys[order_D], rows_D)
