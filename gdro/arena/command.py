@@ -11,7 +11,9 @@ import click
 @click.option("--methods", help="Separated by commas. Without any, the tables are made again.")
 @click.option("--world", default="rare-hard", show_default=True, help="Names or YAML files.")
 @click.option("--draws", default=8, show_default=True, type=click.IntRange(1))
-@click.option("--first-draw", default=0, type=click.IntRange(0), help="Number of the first draw.")
+@click.option(
+    "--first-draw", default=0, type=click.IntRange(0), help="Its number: take fresh ones to compare."
+)
 @click.option("--learning-rates", default="1e-4,2e-4", show_default=True)
 @click.option("--methods-from", help="A Python file that registers methods of your own.")
 @click.option("--steps", default=150, show_default=True)
