@@ -151,6 +151,7 @@ class GDROController(Shared):
         with restored_on_error(self.method, self.bins):
             pool = self._pool
             if pool is None or pool[0] is not uids:
+                # kept from step to step, since sorting a large pool is slow
                 order_D = uids.order().astype(np.int32)
                 rows_D = self.bins.rows(uids)[order_D].astype(np.int32)
                 pool = (uids, order_D, uids.keys[order_D], rows_D)

@@ -105,6 +105,7 @@ class GymSpec:
 
     def draw(self, seed: int, style: str = "text") -> GymTask:
         """Draw the task with a seed; ``style`` of original questions is "text" or "chat"."""
+        # Puzzles come from their own seeds; this generator only shuffles.
         rng = np.random.default_rng(seed)
         shares = [family.share or 1 / len(self.families) for family in self.families]
         if self.permute_shares:
@@ -122,7 +123,7 @@ class GymSpec:
                 )
             held_out += rows[: self.n_eval_per_family]
             train += rows[self.n_eval_per_family :]
-        train = [train[place] for place in rng.permutation(len(train))]
+        train = [train[place] for place in rng.permutation(len(train))]  # families come mixed
         names = (family.name for family in self.families)
         return GymTask(self, seed, dict(zip(names, shares, strict=True)), tuple(train), tuple(held_out))
 

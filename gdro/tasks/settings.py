@@ -52,6 +52,15 @@ class MathChoice(Strict):
     max_completion_tokens: Count = 3072
 
 
+def find_yaml(what: str, name: str | Path, folder: Path) -> Path:
+    """The file <name>.yaml of a folder, or the YAML file at a path; ValueError if there is none."""
+    path = Path(name) if Path(name).suffix in (".yaml", ".yml") else folder / f"{name}.yaml"
+    if not path.is_file():
+        known = sorted(file.stem for file in folder.glob("*.yaml"))
+        raise ValueError(f"{what} must be one of {known} or a YAML file, got {str(name)!r}; correct it")
+    return path
+
+
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Return the fields of a YAML 1.2 file; ValueError if it is broken, repeats a key or holds no fields."""
     try:
