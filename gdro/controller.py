@@ -183,15 +183,14 @@ class GDROController(Shared):
         sorted_uids = Uids(known.keys[order_P], known.kind)
         with restored_on_error(self.method, self.bins):
             prompts = self._prompts(sorted_uids.keys, self.bins.rows(sorted_uids))
-            rollouts_P = np.full(len(known), total // len(known))
-            if self.moves_rollouts or total % len(known):
-                rng, bounds = self._rng(self.planned, PLAN), (self.run.n_min, self.run.n_max)
-                wanted_P = self._ask.allocate(prompts, total, rng)
-                fits = (wanted_P == np.clip(np.rint(wanted_P), *bounds)).all() and wanted_P.sum() <= total
-                # a first round that fits is left as it is, since `extend` spends the rest
-                if not (self.method.rounds and fits):
-                    wanted_P = exact_rollouts(wanted_P, total, *bounds, rng)
-                rollouts_P[order_P] = wanted_P
+            rng, bounds = self._rng(self.planned, PLAN), (self.run.n_min, self.run.n_max)
+            wanted_P = self._ask.allocate(prompts, total, rng)
+            whole = (wanted_P == np.clip(np.rint(wanted_P), *bounds)).all()
+            # a first round that fits is left as it is, since `extend` spends the rest
+            if not (self.method.rounds and whole and wanted_P.sum() <= total):
+                wanted_P = exact_rollouts(wanted_P, total, *bounds, rng)
+            rollouts_P = np.empty(len(known), np.int64)
+            rollouts_P[order_P] = wanted_P
         plan = Plan(uids, read_only(rollouts_P), (self._owner, self.planned), prompts, order_P)
         self.planned += 1
         self._open[plan.key] = rollouts_P
@@ -270,8 +269,8 @@ class GDROController(Shared):
         planned_P, known = self._planned(plan), plan.prompts
         back = sorted_returns(plan.order_P, planned_P, group_ids, rewards, losses)
         correct_R = back.rewards_R > self.success_threshold
-        # Rows and bins are those at planning. Counts are those of now: plans that were observed in between
-        # may have visited the same prompts.
+        # Rows, bins and memo are those at planning. Counts are those of now: plans that were observed in
+        # between may have visited the same prompts. `observe` replaces bins_after_P once bins have moved.
         rows_K, bins_K = known.rows_P[back.present_K], known.bins_P[back.present_K]
         now = vars(self._prompts(known.keys_P[back.present_K], rows_K))
         batch = Batch(

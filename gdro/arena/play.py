@@ -24,6 +24,7 @@ mean over families of unbiased pass@8, and training_mix_mean weighs the families
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
 import multiprocessing
@@ -240,7 +241,7 @@ def play_all(
     runs: Sequence[ArenaRun], settings: Settings, out: Path, cache: Path, jobs: int, own: str | None
 ) -> None:
     """Play what is not there yet, `jobs` runs at once, and write scores.csv; RuntimeError if a run failed."""
-    _check_settings(runs, settings, out)
+    _check_settings(runs, settings, out, own)
     if len({run.file(out) for run in runs}) < len(runs):
         raise ValueError(
             "methods must differ in more than signs, as these are left out of file names; rename one"
@@ -282,19 +283,25 @@ def play_all(
         raise RuntimeError(f"{len(failed)} of {len(missing)} runs failed:\n" + "\n".join(failed))
 
 
-def _check_settings(runs: Sequence[ArenaRun], settings: Settings, out: Path) -> None:
-    """Refuse a folder whose runs have other settings or other worlds of the same names."""
+def _check_settings(runs: Sequence[ArenaRun], settings: Settings, out: Path, own: str | None) -> None:
+    """Refuse a folder whose runs have other settings, other worlds of the same names or other own methods."""
     file, worlds = out / "settings.json", {run.world.name: run.world for run in runs}
     if any(run.world != worlds[run.world.name] for run in runs):
         raise ValueError(f"worlds must have names of their own, got {list(worlds)}; set `name:` in the file")
     specs = {name: world.model_dump(mode="json") for name, world in worlds.items()}
-    now = {"settings": dataclasses.asdict(settings), "worlds": specs}
+    methods = own and hashlib.sha256(Path(own).read_bytes()).hexdigest()
+    now = {"settings": dataclasses.asdict(settings), "worlds": specs, "methods_from": methods}
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
         same = all(before["worlds"].get(name, spec) == spec for name, spec in now["worlds"].items())
         if before["settings"] != now["settings"] or not same:
             raise ValueError(f"out must have the same settings and worlds, got {out}; choose a new folder")
+        if methods and (known := before.get("methods_from")) and known != methods:
+            raise ValueError(
+                f"methods_from {own!r} has changed since the runs in {out} were played; choose a new folder"
+            )
         now["worlds"] = before["worlds"] | now["worlds"]
+        now["methods_from"] = methods or before.get("methods_from")
     out.mkdir(parents=True, exist_ok=True)
     replace_text(file, json.dumps(now, indent=1))
 

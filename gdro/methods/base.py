@@ -103,7 +103,8 @@ AnyMethod = TypeVar("AnyMethod", bound=type[Method])
 def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
     """Class decorator that puts a `Method` into the registry under `name`.
 
-    Defining the same class again, as in a notebook cell, replaces it; another class of that name is refused.
+    Defining the same class again, as in a notebook cell, replaces it. A class of another name is refused, and
+    so is any that would replace a method of this package.
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f"register takes a name, got {name!r}; write @register('mine')")
@@ -112,8 +113,10 @@ def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
         if not (isinstance(method, type) and issubclass(method, Method)):
             raise TypeError(f"register({name!r}) decorates a subclass of Method, got {method!r}; derive one")
         known = METHODS.get(name, method)
-        if known.__qualname__ != method.__qualname__:
-            raise ValueError(f"method name {name!r} is taken by {known.__qualname__}; choose another name")
+        ours = known.__module__.startswith("gdro.") and known.__module__ != method.__module__
+        if ours or known.__qualname__ != method.__qualname__:
+            place = f"{known.__module__}.{known.__qualname__}"
+            raise ValueError(f"method name {name!r} is taken by {place}; choose another name")
         method.name, METHODS[name] = name, method
         return method
 

@@ -146,7 +146,8 @@ class RolloutGDRO(Saved):
             rollouts: (B,) as `allocate` gave them, 0 where none were played.
             observed: (B,), NaN where there is none: the variance of the bin's rewards under utility
                 "variance", the mean loss −Ĵ_b(n_b) of (18) under "loss".
-            spent: rollouts per prompt in all, where single prompts got others than their bin's.
+            spent: rollouts per prompt in all, where single prompts got others than their bin's. Matters for
+                price_driver "realized" only.
 
         Returns:
             The demand: mean rollouts of a prompt if every bin played its own strategy, before it learned.
@@ -166,10 +167,10 @@ class RolloutGDRO(Saved):
         self.ema_BN = ema_scores(self.ema_BN, new_BN, self.ema)
         self.visits_BN += ~np.isnan(new_BN)
         if self.price_driver == "demand":
-            spent = demand
-        elif spent is None:
-            spent = float(counts_B @ rollouts_B / counts_B.sum())
-        self.price = price_step(self.price, spent, self.mean_rollouts, self.price_lr)
+            driver = demand
+        else:
+            driver = counts_B @ rollouts_B / counts_B.sum() if spent is None else spent
+        self.price = price_step(self.price, float(driver), self.mean_rollouts, self.price_lr)
         self.step += 1
         return demand
 
@@ -211,7 +212,7 @@ class RolloutMethod(BinGame):
         if seen_P.any():
             counts_B = np.bincount(prompts.bins_P[seen_P], minlength=self.run.num_bins)
             seen_budget = mean * int(counts_B.sum())
-            rollouts_B = self.rollout_gdro.allocate(counts_B, int(seen_budget + 1e-9), rng)
+            rollouts_B = self.rollout_gdro.allocate(counts_B, int(seen_budget + 1e-9), rng)  # 3.9999… is 4
             # what no choice of arms can spend goes to all in equal parts, rounded at random
             left_over = (seen_budget - counts_B @ rollouts_B) / counts_B.sum()
             wanted_P[seen_P] = rollouts_B[prompts.bins_P[seen_P]] + left_over
@@ -233,7 +234,7 @@ class RolloutMethod(BinGame):
             # of this batch's own plan: another may have been made since, so `played_BN` could be that one's
             planned_B = batch.memo["rollouts_B"] * (counts_B > 0)
             self.rollout_gdro.played_BN = batch.memo["played_BN"]
-        # the controller's plans spend n̄ exactly
+        # the controller's plans spend n̄ exactly, so "realized" never moves the price here
         self._demand = self.rollout_gdro.update(counts_B, planned_B, utility_B, spent=self.run.mean_rollouts)
 
     def report(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -154,12 +155,21 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
         for name, spec in (("a", specs[0]), ("a", specs[1]), ("b", specs[1]))
     )
     for run in (one, other, one):
-        arena._check_settings([run], arena.Settings(), tmp_path)
+        arena._check_settings([run], arena.Settings(), tmp_path, None)
     for run, settings in ((changed, arena.Settings()), (one, arena.Settings(rollouts=2))):
         with pytest.raises(ValueError, match="same settings and worlds"):
-            arena._check_settings([run], settings, tmp_path)
+            arena._check_settings([run], settings, tmp_path, None)
     with pytest.raises(ValueError, match="worlds must have names of their own"):
-        arena._check_settings([one, changed], arena.Settings(), tmp_path / "new")
+        arena._check_settings([one, changed], arena.Settings(), tmp_path / "new", None)
+    own = tmp_path / "own.py"
+    for text in ("", "changed = True"):
+        own.write_text(text)
+        with (
+            nullcontext()
+            if not text
+            else pytest.raises(ValueError, match=r"methods_from .*own.py' has changed")
+        ):
+            arena._check_settings([one], arena.Settings(), tmp_path, str(own))
 
 
 @pytest.mark.parametrize("text", ["", "[", "[]", "{}", "7", '[{"world": "w"}]'])

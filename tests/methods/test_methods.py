@@ -368,8 +368,9 @@ def test_a_method_may_leave_the_order_to_the_trainer():
 
 
 def test_names_are_taken_once_and_go_to_methods_alone():
-    with pytest.raises(ValueError, match="method name 'grpo' is taken by GRPO"):
-        register("grpo")(type("Other", (Method,), {}))
+    for name in ("Other", "GRPO"):  # a copy of the package's own, with its class's name, is refused too
+        with pytest.raises(ValueError, match=r"method name 'grpo' is taken by gdro\.methods\.grpo\.GRPO"):
+            register("grpo")(type(name, (Method,), {}))
     with pytest.raises(TypeError, match="decorates a subclass of Method"):
         register("mine")(PromptGDRO)
     with pytest.raises(TypeError, match="register takes a name"):
@@ -383,7 +384,7 @@ def test_names_are_taken_once_and_go_to_methods_alone():
     [
         ({"method": "ppo"}, r"method must be one of \[.*'grpo'.*\], got 'ppo'"),
         ({"method": "grpo", "floor": 1}, r"options of method 'grpo' must be arguments of GRPO, got \{'flo"),
-        ({"method": Answers(), "floor": 1}, r"options must be given to the method's own constructor"),
+        ({"method": Answers(), "floor": 1}, r"options must be given to the constructor of 'Answers'"),
     ],
 )
 def test_unknown_methods_and_options_are_refused(arguments, words):
