@@ -14,9 +14,7 @@ class Failures(Method):
 
     def __init__(self, floor: float = 0.1) -> None:
         if not floor > 0:
-            raise ValueError(
-                f"Failures(floor=…) must be positive, got {floor}; every prompt needs some rollouts"
-            )
+            raise ValueError(f"Failures(floor=…) must be positive, got {floor}; raise it")
         self.floor = floor
 
     def allocate(self, prompts, budget, rng):

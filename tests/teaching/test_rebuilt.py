@@ -1,4 +1,4 @@
-"""Prompt-GDRO, the default Rollout-GDRO and pivotal, written from the notebooks' text alone, equal the package.
+"""Prompt-GDRO, the default Rollout-GDRO and pivotal, written from the notebooks' text, equal the package.
 
 The classes use NumPy and nothing of gdro. Each names the notebook and section that it is written from.
 Axes: P prompts of the batch, D of the data set, B bins, N arms, R rollouts.
