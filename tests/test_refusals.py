@@ -65,6 +65,11 @@ def one_step(name, **variant):
     return {"variants": {name: {"method": "grpo"} | variant}}
 
 
+def exits(tmp_path):
+    (tmp_path / "exits.py").write_text("import sys; sys.exit(0)")
+    return str(tmp_path / "exits.py")
+
+
 CASES = [  # what is called with a temporary folder; name and value in the message
     (lambda _: GDROController("gpro"), "method", "'gpro'"),
     (lambda _: both(preset="papre"), "preset", "'papre'"),
@@ -107,7 +112,9 @@ CASES = [  # what is called with a temporary folder; name and value in the messa
     (lambda p: profile(p, task={"kind": "math"}), "model.source", "None"),
     (lambda p: profile(p, methods_from="no.py"), "methods_from", "'no.py'"),
     (lambda p: profile(p, launch={"processes": 2, "config": "no"}), "launch.config", "'no'"),
+    (lambda p: profile(p, methods_from=exits(p)), "exits.py", "exit(0)"),
     (lambda p: profile(p, **one_step("base")), "variants", "'base'"),
+    (lambda p: profile(p, **one_step("-h")), "variants", "'-h'"),
     (lambda p: profile(p, **one_step("a", baseline="b")), "baseline", "'b'"),
     (lambda p: profile(p, **one_step("a", groups="level")), "groups", "'level'"),
     (lambda p: profile(p, **one_step("a", options={"floor": 1})), "variant 'a'", "'floor'"),

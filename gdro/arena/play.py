@@ -356,6 +356,7 @@ def play_arena(
     """
     for name in COUNTS:
         check_int(name, getattr(settings, name), len(CHECKPOINTS) if name == "steps" else 1)
+    check_int("jobs", jobs, 1)
     if methods_from:
         register_from(methods_from)
     arms: dict[tuple[str, float], None] = {}  # methods, which may be spelled at several rates, each once

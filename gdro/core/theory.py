@@ -85,9 +85,7 @@ def shadow_price(variances: ArrayLike, shares: ArrayLike, mean_rollouts: float) 
 
 def demand_at_price(variances: ArrayLike, price: ArrayLike) -> np.ndarray:
     """Rollouts a bin buys at price μ, n_b(μ) = √(v_b/μ), (31). Real-valued, (..., B)."""
-    return np.sqrt(
-        _variances(variances) / _positive("price", price, "raise it, as at price 0 demand has no bound")
-    )
+    return np.sqrt(_variances(variances) / _positive("price", price, "raise it: at 0 there is no bound"))
 
 
 def staircase(variances: ArrayLike, price: ArrayLike, arms: ArrayLike) -> np.ndarray:

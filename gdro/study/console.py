@@ -133,6 +133,10 @@ def _run_jobs(profile: Profile, name: str, cores: int, runs: str, further: Seque
         process.wait()
         print("stopped; the same command resumes", file=sys.stderr)
         return 130
+    if process.returncode < 0:
+        signum = -process.returncode
+        print(f"snakemake was killed by signal {signum}; run the same command again", file=sys.stderr)
+        return 128 + signum
     if process.returncode:
         for job in read_jobs(events).failed or [log]:
             lines = [line for line in job.read_text(errors="replace").splitlines() if line.strip()]

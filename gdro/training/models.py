@@ -23,6 +23,7 @@ import numpy as np
 from gdro.core.checks import check_choice, check_int, check_number
 from gdro.tasks.protocol import Task
 from gdro.training.checkpoints import LEDGER, fault_of, write_ledger
+from gdro.training.files import written
 from gdro.training.unsloth import check_unsloth_choice, load_with_unsloth
 
 if TYPE_CHECKING:
@@ -239,8 +240,9 @@ def tiny_base(
         work = Path(making) / target.name
         tokenizer = task.tokenizer()
         model = _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, rate, device, progress)
-        model.save_pretrained(work)
-        tokenizer.save_pretrained(work)
+        with written(str(target)):
+            model.save_pretrained(work)
+            tokenizer.save_pretrained(work)
         (work / "tiny_base.json").write_text(text + "\n", encoding="utf-8")
         write_ledger(work)
         if not (target / LEDGER).is_file():  # another process may have put the same base there meanwhile

@@ -214,7 +214,9 @@ def test_a_complete_training_is_not_repeated(made, monkeypatch):
     profile, runs, cache = made
     folder = run_folder(runs, "prompt", 0)
     monkeypatch.setattr(experiment.Training, "run", None)
+    (folder / "checkpoints-x" / "checkpoint-6").mkdir(parents=True)  # left by a kill just before the end
     assert len(experiment.train_variant(profile, "prompt", 0, folder, cache)) == 6
+    assert not list(folder.glob("checkpoints-*"))
 
 
 @pytest.mark.slow

@@ -81,6 +81,7 @@ NOT_READ = r"n\.ipynb cannot be read as a notebook"
         ({"values": {"steps": True}}, r"'steps' must be .* got True"),
         ({"values": {"steps": None}}, r"got None"),
         ({"values": {"rate": "high"}}, r"'rate' must be .* 0.5, got 'high'"),
+        ({"values": {"rate": float("inf")}}, r"'rate' must be .* got inf"),
         ({"values": {"name": 7}}, r"'name' must be .* 'a', got 7"),
         ({"values": {"sizes": 1}}, r"'sizes' must be .* \[1, 2\], got"),
         ({"values": {"a": 1}, "parameters": None}, "n.ipynb has no parameter 'a'"),

@@ -173,6 +173,7 @@ def test_whoever_is_killed_takes_the_training_with_it_and_the_same_command_resum
             next(member for member in family if named in arguments_of(member)).kill()
         printed, _ = process.communicate(timeout=120)
     assert ("the same command resumes" in printed) == (victim == "stopped")
+    assert ("snakemake was killed by signal 9; run" in printed) == (victim == "snakemake")
     assert psutil.wait_procs(family, timeout=30)[1] == []
     if victim == "snakemake":  # no lock is left that would have to be removed by hand
         changed(tmp_path, train=train | {"max_steps": 8, "save_steps": 4})

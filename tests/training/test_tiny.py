@@ -1,5 +1,6 @@
 """The tiny base: the same bits each time, cached, complete or absent."""
 
+import os
 import shutil
 
 import numpy as np
@@ -75,6 +76,8 @@ def test_a_damaged_base_is_refused_and_one_without_a_ledger_made_again(task, bas
 def test_failed_training_leaves_nothing(task, tmp_path, monkeypatch, culprit):
     monkeypatch.setattr(models, culprit, None)  # cannot be called; is no number
     threads = torch.get_num_threads()
+    (tmp_path / ".making-x").mkdir()  # by a process that was killed long ago
+    os.utime(tmp_path / ".making-x", (0, 0))
     with pytest.raises(TypeError):
         tiny_base(task, cache_dir=tmp_path, **TINY)
     assert list(tmp_path.iterdir()) == []

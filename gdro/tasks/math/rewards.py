@@ -38,7 +38,7 @@ class MathReward:
     Args:
         signed: a wrong completion gets −1 instead of 0.
         time_limit: seconds of processor time for the algebra of one answer; one that takes longer is wrong.
-            Of a batch, 0.2 s are for each answer, and twice the limit for all that need more together.
+            Of a batch, 0.1 s are for each answer, and twice the limit for all that need more together.
 
     Attributes:
         counts: completions by outcome, over all calls.
