@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gdro import RolloutGDRO, theory
-from gdro.methods.arms import arm_log_probabilities, best_joint_arms
+from gdro.methods.arms import arm_log_probabilities
 from gdro.methods.bandit import exp3p_losses
 
 # The equations
@@ -47,22 +47,6 @@ def test_variance_utility_is_the_proxy_relative_to_the_average_bin():
     rollout.price = 0.0
     arms = np.array([2, 3, 4])
     assert rollout.losses() == pytest.approx(np.array([0.3 / 0.2 * 9 / arms, 0.1 / 0.2 * 9 / arms]))
-
-
-# The joint choice of arms
-
-
-def test_a_large_problem_is_exact():
-    """Concave values: taking the best next rollout each time is optimal, bin by bin of one prompt."""
-    rng, arms = np.random.default_rng(3), np.arange(2, 13)
-    variances = rng.random(200)
-    rollouts, left_over = best_joint_arms(-variances[:, None] / arms, np.ones(200, int), arms, 800)
-    greedy = np.full(200, 2)
-    for _ in range(400):
-        gains = np.where(greedy < 12, variances / greedy - variances / (greedy + 1), -1)
-        greedy[gains.argmax()] += 1
-    assert left_over == 0
-    assert (variances / rollouts).sum() == pytest.approx((variances / greedy).sum(), abs=1e-7)
 
 
 # The object
@@ -187,9 +171,7 @@ GOOD, OTHERS = [1, 1, 1], [4, 4, 4]
     [
         ("allocate", ([1, 1],), r"bin_counts must be integers of shape \(3,\), got shape \(2,\); count"),
         ("allocate", ([0, 0, 0],), r"bin_counts must not be all zero"),
-        ("allocate", ([0.5, 1, 1],), r"bin_counts must be integers"),
         ("allocate", (GOOD, 5), r"budget must be a whole number .* got 5; change mean_rollouts"),
-        ("allocate", (GOOD, 37), r"budget must be"),
         ("update", (GOOD, [4, 4], GOOD), r"rollouts must be .* of shape \(3,\)"),
         ("update", (GOOD, OTHERS, [1]), r"observed must be .* of shape \(3,\)"),
         ("update", (GOOD, OTHERS, [-0.1, 1, 1]), r"observed must be finite numbers in \[0, inf\), got -0.1"),
