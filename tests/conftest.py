@@ -20,6 +20,8 @@ LONGEST = [
     "test_accelerate_configs", "test_experiment", "test_jupyterlab", "test_math_task", "test_measure",
 ]  # fmt: skip
 
+PATIENCE = 1800  # seconds after which a test ends what hangs: no machine is so busy
+
 SMALL_PROFILE = {
     "seeds": [0, 1],
     "task": {"kind": "chain", "n_train": 60, "n_eval_per_family": 4},

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from conftest import SMALL_PROFILE
+from conftest import PATIENCE, SMALL_PROFILE
 from safetensors.torch import load_file
 
 from gdro.study import experiment
@@ -100,7 +100,7 @@ def launch(base, tmp_path, monkeypatch):
             folder.mkdir(exist_ok=True)
             experiment.Training(load_profile(file), "both", 0, folder).launch()
         for process in started:
-            _, errors = process.communicate(timeout=300)
+            _, errors = process.communicate(timeout=PATIENCE)
             assert (process.returncode == 0) == (not die), errors[-3000:]
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -157,7 +157,7 @@ def test_two_shards_leave_out_what_teaches_nothing_and_keep_no_whole_gradients(b
     environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     result = subprocess.run(
         [sys.executable, "-m", *map(str, command)],
-        cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300,
+        cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
     for rank in range(2):

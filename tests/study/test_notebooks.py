@@ -12,6 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from click.testing import CliRunner
+from conftest import PATIENCE
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from gdro.cli import main
@@ -55,7 +56,7 @@ def run(place, notebook, parameters=None, **options):
 def command(*arguments, **options):
     """What `gdro notebook` returns and says."""
     words = [sys.executable, "-m", "gdro", "notebook", *arguments]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, **options)
+    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False, **options)
 
 
 def assert_nothing_whole(place):
@@ -79,10 +80,7 @@ NOT_READ = r"n\.ipynb cannot be read as a notebook"
         ({"values": {"steps": "10"}}, r"'steps' must be plain and of .* default 10, got '10' \(str\)"),
         ({"values": {"steps": 1.0}}, r"'steps' must be .* got 1.0"),
         ({"values": {"steps": True}}, r"'steps' must be .* got True \(bool\)"),
-        ({"values": {"steps": None}}, r"got None"),
-        ({"values": {"rate": "1e-3"}}, r"'rate' must be .* 0.5, got '1e-3'"),
         ({"values": {"name": 7}}, r"'name' must be .* 'a', got 7"),
-        ({"values": {"sizes": 1}}, r"'sizes' must be .* \[1, 2\], got"),
         ({"values": {"rate": float("inf")}}, r"'rate' must be plain"),
         ({"values": {"anything": Path("x")}}, r"'anything' must be plain"),
         ({"values": {"anything": {1: 2}}}, r"'anything' must be plain"),
@@ -162,25 +160,24 @@ def test_a_whole_run(place):
 @pytest.mark.parametrize(
     ("source", "message", "tag"),
     [
-        ("1 / 0", "ZeroDivisionError: division by zero; the failed copy has", "none"),
         ("import os\nos._exit(0)", "the kernel died", "none"),
-        ("import sys\nsys.exit(0)", "the cell called", "none"),
         ("%nosuchmagic", "UsageError", "none"),
         ("exit()", "the cell called", "none"),
-        ("import time\ntime.sleep(60)", "stopped after the time limit", "none"),
-        ("1 / 0", "ZeroDivisionError", "raises-exception"),
+        ("import time\ntime.sleep(600)", "stopped after the time limit", "none"),
+        ("1 / 0", "ZeroDivisionError: division by zero; the failed copy has", "raises-exception"),
         ("raise SystemExit(0)", "the cell called", "raises-exception"),
         ("steps = 0", "not executed", "skip-execution"),
     ],
 )
 def test_a_failing_cell_fails_the_run(place, source, message, tag):
     # The manifest is written before the failure: it must go all the same.
-    cells = manifest_cell(place / "m.json"), tagged(new_code_cell(source), tag), "print('after')"
+    written = f"open({str(place / 'm.json')!r}, 'w').write('')"
+    cells = written, tagged(new_code_cell(source), tag), "print('after')"
     notebook = book(place / "n.ipynb", *cells)
     (place / "out.ipynb").write_text("an earlier run")
     where = re.escape(f"n.ipynb, cell `{source.splitlines()[0]}`: ")
     with pytest.raises(NotebookError, match=f"^{where}.*{message}"):
-        run(place, notebook, {"steps": 3}, cell_timeout=2 if "sleep" in source else None)
+        run(place, notebook, {"steps": 3}, cell_timeout=10 if "sleep" in source else None)
     assert_nothing_whole(place)
     failed = nbformat.read(place / "out.failed.ipynb", as_version=4)
     assert failed.cells[-1].source == cells[-1]
@@ -210,8 +207,8 @@ def test_a_kernel_that_is_not_there_or_does_not_start(place, monkeypatch, argv):
     assert_nothing_whole(place)
 
 
-def wait_for(condition, seconds=30):
-    end = time.monotonic() + seconds
+def wait_for(condition):
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -221,24 +218,16 @@ def wait_for(condition, seconds=30):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "message"),
     [
-        (["-p", "stesp", "3"], "n.ipynb has no parameter 'stesp'; it has: "),
-        (["-p", "steps", "1", "-p", "steps", "2"], "parameters must be given once, got ['steps', 'steps']"),
-        (["-p", "sizes", "[1, 2"], "n.ipynb: parameter 'sizes' must be plain and of the type of its default"),
+        ("-p steps 1 -p steps 2", "parameters must be given once, got ['steps', 'steps']"),
+        ("-p sizes [1,2", "n.ipynb: parameter 'sizes' must be plain and of the type of its default"),
     ],
 )
-def test_the_command_refuses(place, monkeypatch, arguments, message):
+def test_the_command_refuses(place, monkeypatch, words, message):
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # in this process: importing takes seconds
-    words = [
-        "notebook",
-        book(place / "n.ipynb", "1"),
-        place / "out.ipynb",
-        "--manifest",
-        place / "m.json",
-        *arguments,
-    ]
-    refused = CliRunner().invoke(main, list(map(str, words)))
+    paths = [book(place / "n.ipynb", "1"), place / "out.ipynb", "--manifest", place / "m.json"]
+    refused = CliRunner().invoke(main, ["notebook", *map(str, paths), *words.split()])
     assert refused.exit_code == 2
     assert refused.stderr.startswith(f"gdro notebook: {message}")
     assert refused.stderr.count("\n") == 1
@@ -261,10 +250,10 @@ def test_the_command_fails_when_the_kernel_is_killed(place):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_terminated_command_takes_its_kernel_and_manifest_along(place, number):
+def test_a_terminated_command_takes_its_kernel_and_manifest_along(place):
+    """By SIGHUP; test_pipeline sends SIGTERM."""
     pid = f"import os, time\nopen({str(place / 'tmp')!r}, 'w').write(str(os.getpid()))"
-    moved = f"os.rename({str(place / 'tmp')!r}, {str(place / 'pid')!r})\ntime.sleep(60)"
+    moved = f"os.rename({str(place / 'tmp')!r}, {str(place / 'pid')!r})\ntime.sleep(600)"
     notebook = book(place / "n.ipynb", manifest_cell(place / "m.json"), f"{pid}\n{moved}", "1")
     words = [sys.executable, "-m", "gdro", "notebook", notebook, place / "out.ipynb"]
     runner = subprocess.Popen([*words, "--manifest", place / "m.json"], stderr=subprocess.DEVNULL)
@@ -272,8 +261,8 @@ def test_a_terminated_command_takes_its_kernel_and_manifest_along(place, number)
         wait_for((place / "pid").exists)
         kernel = int((place / "pid").read_text())
         assert (place / "m.json").exists()
-        runner.send_signal(number)
-        assert runner.wait(timeout=30) == 128 + number
+        runner.send_signal(signal.SIGHUP)
+        assert runner.wait(timeout=PATIENCE) == 128 + signal.SIGHUP
     finally:
         runner.kill()  # nothing to a process that has ended
     wait_for(lambda: not Path(f"/proc/{kernel}").exists())

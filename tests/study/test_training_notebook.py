@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
-from conftest import SMALL_PROFILE
+from conftest import PATIENCE, SMALL_PROFILE
 from safetensors.torch import load_file
 from tiny_models import save_tiny_model
 from transformers import AutoTokenizer
@@ -100,7 +100,7 @@ def train(folder, cache, fields, how=in_job):
     if profile.evaluation.engine == "vllm":
         command = [VLLM_PYTHON, "-m", "gdro", "evaluate", path, "both", "--folder", run]
         environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-        subprocess.run([*command, "--cache-dir", cache], check=True, env=environment, timeout=300)
+        subprocess.run([*command, "--cache-dir", cache], check=True, env=environment, timeout=PATIENCE)
     else:
         experiment.evaluate_variant(profile, "both", 0, run, cache)
     evaluation = read_table(run / "evaluation.jsonl")
