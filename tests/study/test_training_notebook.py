@@ -113,7 +113,7 @@ def train(folder, cache, fields, how=in_job):
     return found, record, evaluation
 
 
-@pytest.mark.parametrize(("family", "processes"), [("Llama", 1), ("Mistral", 1), ("Llama", 2)])
+@pytest.mark.parametrize(("family", "processes"), [("Mistral", 1), ("Llama", 2)])
 def test_math_with_models_of_other_families(tmp_path, cache, models, monkeypatch, family, processes):
     monkeypatch.delenv("PYTEST_CURRENT_TEST")  # with it, ipykernel does not capture what processes print
     fields = MATH | {"model": {"source": str(models[family])}, "launch": {"processes": processes}}
