@@ -6,6 +6,7 @@ exits with 2 if it refuses what it was given, before any compute, and with 1 if 
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,17 @@ def main() -> None:
     """Group distributionally robust GRPO: train, evaluate, compare."""
 
 
-VARIANT = click.argument("variant")
 PROFILE = click.argument("profile")
-SEED = click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
-FOLDER = click.option(
-    "--folder", type=click.Path(path_type=Path), help="Of the run.  [default: runs/PROFILE/VARIANT/seedSEED]"
-)
 CACHE_DIR = click.option(
     "--cache-dir", default=".cache/bases", show_default=True, help="Where tiny bases are kept."
 )
+
+
+def _options_of_a_run(command: Callable) -> Callable:
+    where = "Of the run.  [default: runs/PROFILE/VARIANT/seedSEED]"
+    command = click.option("--folder", type=click.Path(path_type=Path), help=where)(CACHE_DIR(command))
+    command = click.option("--seed", default=0, show_default=True, type=click.IntRange(0))(command)
+    return PROFILE(click.argument("variant")(command))
 
 
 @main.command("run", context_settings={"ignore_unknown_options": True})
@@ -102,12 +105,9 @@ def _run_of(profile: str, variant: str, seed: int, folder: Path | None, cache_di
 
 
 @main.command("train")
-@PROFILE
-@VARIANT
-@SEED
-@FOLDER
-@CACHE_DIR
-def train_command(**given: Any) -> None:
+@_options_of_a_run
+@click.option("--launched", is_flag=True, hidden=True)  # in one of the processes that a launcher started
+def train_command(launched: bool, **given: Any) -> None:
     """Train one VARIANT of PROFILE with one seed, or resume it. Notebook 05 does the same and draws it.
 
     Example: gdro train tiny pivotal --seed 1
@@ -116,16 +116,14 @@ def train_command(**given: Any) -> None:
     from gdro.study import experiment
 
     run = _run_of(**given)
+    if launched:
+        return experiment.Training(*run).run()
     record = experiment.train_variant(*run)
-    click.echo(f"{len(record)} batches; model and record: {run[3]}/")
+    return click.echo(f"{len(record)} batches; model and record: {run[3]}/")
 
 
 @main.command("evaluate")
-@PROFILE
-@VARIANT
-@SEED
-@FOLDER
-@CACHE_DIR
+@_options_of_a_run
 def evaluate_command(**given: Any) -> None:
     """Evaluate what `gdro train` left, or the variant "base", the model before training.
 
@@ -140,28 +138,15 @@ def evaluate_command(**given: Any) -> None:
     click.echo(f"accuracy {accuracy:.3f} over {len(rows)} prompts: {run[3] / 'evaluation.jsonl'}")
 
 
-@main.command("work", hidden=True)
-@PROFILE
-@VARIANT
-@SEED
-@FOLDER
-@CACHE_DIR
-def work_command(**given: Any) -> None:
-    """Train in one of the processes that a launcher started."""
-    _start_job()
-    from gdro.study import experiment
-
-    experiment.Training(*_run_of(**given)).run()
-
-
 @main.command("notebook")
 @click.argument("notebook")
 @click.argument("output")
-@click.option("-p", "--parameter", "texts", nargs=2, multiple=True, metavar="NAME VALUE")
+@click.option("-p", "--parameter", "parameters", nargs=2, multiple=True, metavar="NAME VALUE")
 @click.option("--manifest", help="The JSON file that the notebook's last cell writes.")
-@click.option("--timeout", "cell_timeout", type=int, metavar="SECONDS", help="Limit for each cell.")
 @click.option("--log-output", is_flag=True, help="Print what the cells print.")
-def notebook_command(notebook: str, output: str, **options: Any) -> None:
+def notebook_command(
+    notebook: str, output: str, parameters: tuple[tuple[str, str], ...], **options: Any
+) -> None:
     """Run NOTEBOOK with papermill and write it to OUTPUT, or fail and say why.
 
     Unlike plain papermill it refuses misspelt parameters, and fails where a cell calls exit() or the kernel
@@ -179,7 +164,7 @@ def notebook_command(notebook: str, output: str, **options: Any) -> None:
     logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of what is refused here or is fine
     for number in (signal.SIGTERM, signal.SIGHUP):  # so that kernel and manifest are cleaned up
         signal.signal(number, lambda signum, frame: sys.exit(128 + signum))
-    run_notebook(notebook, output, **options)
+    run_notebook(notebook, output, dict(parameters), **options)
 
 
 @main.command("report")

@@ -115,7 +115,7 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
         self, model: Any, reward_funcs: Any, args: GDROConfig, train_dataset: Any = None, **kwargs: Any
     ) -> None:
         if not isinstance(args, GDROConfig):
-            raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}")
+            raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}; make one")
         self._uids_D = checked_uids(train_dataset, args)
         self.controller = controller_of(args, train_dataset)
         check_training(args, self.controller)

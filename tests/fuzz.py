@@ -391,11 +391,11 @@ def training(seed: int) -> str:
     rng = np.random.default_rng(seed)
     variant = str(rng.choice(sorted(PROFILE["variants"])))
     wanted, seconds = undisturbed(variant)
-    story = []
+    story, kills = [], 0
     with tempfile.TemporaryDirectory() as place:
         folder, arguments = Path(place), train_arguments(Path(place), variant)
         for _ in range(rng.integers(1, 4)):
-            run(arguments, seconds=rng.uniform(0.3, 1.0) * seconds)
+            kills += run(arguments, seconds=rng.uniform(0.3, 1.0) * seconds)[0] == -signal.SIGKILL
             story.append(damage(folder, rng) if rng.random() < 0.7 else "kill")
         code, errors = run(arguments)
         if code:
@@ -406,7 +406,7 @@ def training(seed: int) -> str:
                 shutil.rmtree(checkpoints)
             run_whole(arguments)
         assert trained(folder / "run") == wanted, f"{story}: other weights or another record"
-    return "held"
+    return f"held after {kills} kills"
 
 
 def scores(folder: str) -> list[str]:
@@ -427,10 +427,10 @@ def arena(seed: int) -> str:
     """Kill an arena at a random moment and start it again."""
     wanted, seconds = arena_scores()
     with tempfile.TemporaryDirectory() as place:
-        run(ARENA.format(place), np.random.default_rng(seed).uniform(0, seconds))
+        killed = run(ARENA.format(place), np.random.default_rng(seed).uniform(0.2, 1) * seconds)[0] < 0
         run_whole(ARENA.format(place))
         assert scores(place) == wanted
-    return "held"
+    return f"held after {int(killed)} kills"
 
 
 # ---- the command ------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""`gdro work` with sampling that does not depend on how many processes share a batch.
+"""`gdro train` with sampling that does not depend on how many processes share a batch.
 
-    accelerate launch --config_file configs/accelerate/fsdp2.yaml … tests/sharded_run.py [--die=…] work …
+    accelerate launch --config_file configs/accelerate/fsdp2.yaml … tests/sharded_run.py [--die=…] train …
 
 --die=5 ends the last process in step 5.
 
@@ -119,7 +119,7 @@ def train_in_rounds(base, folder, method):
     args = tiny_run.arguments(
         gdro.trainer.GDROConfig, folder, max_steps=5, per_device_train_batch_size=32 // processes,
         gdro_method=method, beta=0.01,
-        gdro_options={"pilot": 3, "n_max": 4} if method == "reinforce_ada" else {},
+        gdro_options={"n_max": 5} if method == "pilot_commit" else {},
     )  # fmt: skip
     trainer = tiny_run.make_trainer(SharedSampling, args, base, reward=correct)
     trainer.train()

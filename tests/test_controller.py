@@ -58,7 +58,6 @@ def test_a_plan_is_a_value_and_survives_a_copy():
     controller = GDROController("both")
     plan = controller.plan(["a", "b"])
     assert plan.uids == ["a", "b"]
-    assert np.asarray(plan) is plan.rollouts
     assert np.array(plan, float).tolist() == [4.0, 4.0]
     with pytest.raises(ValueError, match="read-only"):
         plan.rollouts[0] = 3
@@ -184,7 +183,7 @@ def test_observations_that_cannot_be_are_refused_and_not_learned_from(group_ids,
     plan = controller.plan([0, 1])
     with pytest.raises(ValueError, match=words):
         controller.observe(plan, group_ids, rewards, losses=losses)
-    assert controller.step == len(controller.bins) == 0
+    assert controller.step == len(controller.bins.table) == 0
     controller.observe(plan, [0], [1])  # the plan is still in flight
 
 
@@ -459,7 +458,7 @@ def test_the_presets_are_as_stated_and_can_be_overridden():
         ({"mean_rollouts": 1.5}, r"n_min must be an integer of at least 2, got 1; a single rollout shows"),
         ({"mean_rollouts": 0.5}, r"mean_rollouts must be a number in \[1, inf\)"),
         ({"n_min": 5}, r"mean_rollouts must be a number in \[5, 12\], got 4; no plan"),
-        ({"n_max": 1}, r"n_max must be an integer in \[2, 4096\], got 1; it must not be below n_min"),
+        ({"n_max": 1}, r"n_max must be an integer in \[2, 4096\], got 1; raise it, or lower n_min"),
         ({"n_max": 10**10}, r"n_max must be an integer in \[2, 4096\]"),
         ({"mean_rollouts": 1e300}, r"mean_rollouts must be a number in \[2, 4096\]"),
         ({"success_threshold": np.nan}, r"success_threshold must be a number"),

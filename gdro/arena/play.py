@@ -109,7 +109,7 @@ def batch_shape(method: str, settings: Settings) -> tuple[str, int, float]:
     for pair in method.split(":"):
         key, _, text = pair.partition("=")
         if key == "prompts":
-            remedy = f"a step of {method!r} has {total} rollouts, at least one a prompt"
+            remedy = f"lower it: a step of {method!r} has {total} rollouts, at least one a prompt"
             prompts = check_int("prompts", int(text) if text.isdigit() else text, 1, total, remedy)
         else:
             kept.append(pair)
@@ -241,7 +241,9 @@ def play_all(
     """Play what is not there yet, `jobs` runs at once, and write scores.csv; RuntimeError if a run failed."""
     _check_settings(runs, settings, out)
     if len({run.file(out) for run in runs}) < len(runs):
-        raise ValueError("methods must differ in letters, digits, '.', '=' or '-': their files are named so")
+        raise ValueError(
+            "methods must differ in more than signs, as these are left out of file names; rename one"
+        )
     arena_rows(out)  # a broken file is found before anything is played
     missing = [run for run in runs if not run.file(out).exists()]
     draws = {(run.world.name, run.draw): run for run in missing}
@@ -290,7 +292,7 @@ def _check_settings(runs, settings, out):
         before = json.loads(file.read_text(encoding="utf-8"))
         same = all(before["worlds"].get(name, spec) == spec for name, spec in now["worlds"].items())
         if before["settings"] != now["settings"] or not same:
-            raise ValueError(f"out must be a new folder or one of the same settings and worlds, got {out}")
+            raise ValueError(f"out must have the same settings and worlds, got {out}; choose a new folder")
         now["worlds"] = before["worlds"] | now["worlds"]
     out.mkdir(parents=True, exist_ok=True)
     replace_text(file, json.dumps(now, indent=1))
@@ -359,7 +361,7 @@ def play_arena(
     for world in known:
         if world.spec.n_train == 0:
             largest = max(batch_shape(method, settings)[1] for method, _ in arms)
-            most, remedy = STREAM_SIZE // largest, "a stream holds no prompt twice"
+            most, remedy = STREAM_SIZE // largest, "lower it: a stream holds no prompt twice"
             check_int("steps", settings.steps, 1, most, remedy)
     runs = [ArenaRun(world, *arm, draw) for world, arm, draw in itertools.product(known, arms, draws)]
     play_all(runs, settings, out, cache, jobs, methods_from)

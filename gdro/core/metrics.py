@@ -124,5 +124,6 @@ def checked_counts(
     trials = check_array("trials", trials, shape, needed, whole=True, remedy="sample more")
     successes = check_array("successes", successes, trials.shape, 0, whole=True, remedy="give one per trials")
     if (bad := successes > trials).any():
-        raise ValueError(f"successes must lie between 0 and trials, got {successes[bad]} of {trials[bad]}")
+        got = f"{successes[bad]} of {trials[bad]}"
+        raise ValueError(f"successes must lie between 0 and trials, got {got}; count them again")
     return successes, trials

@@ -1,4 +1,4 @@
-"""The seam: one class a method, one registry. Override the one or two functions that your method is about.
+"""The base class of all methods, and their registry. A method overrides the functions that it is about.
 
     @register("failures")
     class Failures(Method):
@@ -23,9 +23,9 @@ from gdro.methods.batch import Batch, Prompts, Run
 class Method(Saved):
     """A rule for using rollouts. Every function has a neutral default, which together are GRPO.
 
-    What the functions are given is read-only. What a method learns must be in attributes that `state` names,
-    arrays with a row for each prompt in `by_prompt` too (see `gdro.core.saved.Saved`): these come back from a
-    checkpoint, and are put back when a step is refused half-way.
+    Arguments of the functions are read-only. What a method learns must be kept in attributes that `state`
+    names, arrays with a row for each prompt in `by_prompt` too (see `gdro.core.saved.Saved`). These are saved
+    in checkpoints, and restored where a step fails half-way.
     """
 
     name: ClassVar[str] = ""
@@ -42,7 +42,7 @@ class Method(Saved):
         """Called once by the controller, before anything else; makes the state."""
         self.run = run
 
-    # A method that overrides `draw` or `allocate` need not declare so too.
+    # Derived, so that a method which overrides `draw` or `allocate` cannot forget to declare it.
 
     @property
     def draws(self) -> bool:
@@ -106,11 +106,11 @@ def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
     Defining the same class again, as in a notebook cell, replaces it; another class of that name is refused.
     """
     if not isinstance(name, str) or not name:
-        raise TypeError(f"register takes a name, @register('mine'), got {name!r}")
+        raise TypeError(f"register takes a name, got {name!r}; write @register('mine')")
 
     def add(method: AnyMethod) -> AnyMethod:
         if not (isinstance(method, type) and issubclass(method, Method)):
-            raise TypeError(f"register({name!r}) decorates a subclass of Method, got {method!r}")
+            raise TypeError(f"register({name!r}) decorates a subclass of Method, got {method!r}; derive one")
         known = METHODS.get(name, method)
         if known.__qualname__ != method.__qualname__:
             raise ValueError(f"method name {name!r} is taken by {known.__qualname__}; choose another name")

@@ -48,7 +48,7 @@ def row_of(method: Method, step: int, batch: Batch, weights_P: np.ndarray) -> di
     try:
         json.dumps(report, allow_nan=False)
         if taken := report.keys() & row.keys() - ASKED:
-            raise ValueError(f"{sorted(taken)} come from the controller")
+            raise ValueError(f"{sorted(taken)} come from the controller; choose other names")
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             f"report of method {method.label!r} must be a dictionary of finite JSON values under names of "

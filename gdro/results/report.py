@@ -160,7 +160,7 @@ def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
     table = pd.DataFrame(rows).groupby(["variant", "label"], sort=False).mean().reset_index()
     if table["rollouts"].nunique() > 1:
         spent = table.set_index("variant")["rollouts"].to_dict()
-        raise ValueError(f"rollouts spent differ, so scores cannot be compared: {spent}")
+        raise ValueError(f"rollouts spent differ, got {spent}; compare variants of one budget")
     return table
 
 

@@ -1,1 +1,1 @@
-"""Runs described, made, evaluated, compared and drawn: profiles, experiment, arena, report, notebooks."""
+"""From a profile to results: what a run is, its jobs, their console, notebooks run strictly."""

@@ -1,7 +1,7 @@
 """`gdro run`: the jobs of a profile with a quiet console, one line a job with progress and time left.
 
-The Snakefile says what the jobs are and snakemake runs them; what it prints goes to logs/snakemake.log in the
-folder of the runs, and what a job prints to a log beside it.
+The Snakefile defines the jobs and snakemake runs them. Its own output goes to logs/snakemake.log in the
+folder of the runs, the output of each job to a log beside that.
 """
 
 import json
@@ -33,7 +33,7 @@ class Jobs(NamedTuple):
 
 
 def read_jobs(events: Path) -> Jobs:
-    """What the logger plugin (scripts/snakemake_logger_plugin_gdro) has written so far."""
+    """The jobs, from what the logger plugin (scripts/snakemake_logger_plugin_gdro) has written so far."""
     text = events.read_text(encoding="utf-8") if events.is_file() else ""
     total, logs, ended, failed = 0, dict[int, Path](), list[Path](), list[Path]()
     for event in map(json.loads, text.splitlines()[: text.count("\n")]):  # the last line may be half written
@@ -48,7 +48,7 @@ def read_jobs(events: Path) -> Jobs:
 
 
 def progress_of(log: Path) -> str:
-    """What a job's log last says of its progress and the time left."""
+    """Progress and time left of a job, as the end of its log has them."""
     text = log.read_bytes()[-4000:].decode(errors="replace") if log.is_file() else ""
     found = PROGRESS.findall(text)
     if not found:
@@ -58,7 +58,7 @@ def progress_of(log: Path) -> str:
 
 
 def show_progress(events: Path, process: subprocess.Popen) -> None:
-    """Print a line as each job ends, and what runs: in place on a terminal, now and then into a file."""
+    """Print a line when a job ends, and the running jobs: in place on a terminal, else now and then."""
     in_place, began = sys.stdout.isatty(), dict[Path, float]()
     shown, drawn, last_time = 0, 0, time.monotonic()
     while True:
@@ -82,7 +82,7 @@ def show_progress(events: Path, process: subprocess.Popen) -> None:
 
 
 def run_profile(name: str, cores: int, runs: str | None = None, further: Sequence[str] = ()) -> int:
-    """Run the jobs of a profile that are missing, print the table and where the figures are.
+    """Run the jobs of a profile that are not done yet; print the table and where the figures are.
 
     Args:
         name: of the profile, or the path of its file.
@@ -120,7 +120,7 @@ def _run_jobs(profile: Profile, name: str, cores: int, runs: str, further: Seque
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
-            # should this process be killed, snakemake ends, and its jobs with it
+            # if this process is killed, snakemake ends too, and its jobs with it
             preexec_fn=lambda: end_with_parent(signal.SIGKILL),
         )
     print(f"profile {name}: {profile.cost}; logs in {logs}/", flush=True)

@@ -90,7 +90,7 @@ def check_installed(profile: Profile) -> None:
     needed["liger_kernel"] = any((train.model_extra or {}).get("use_liger_kernel") for train in trainings)
     if missing := [name for name, is_needed in needed.items() if is_needed and find_spec(name) is None]:
         why = f"{', '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed"
-        raise ValueError(f"profile {profile.name!r} needs {why}: docs/gpu-box.md, 1, says how")
+        raise ValueError(f"profile {profile.name!r} needs {why}; docs/gpu-box.md, 1, says how")
     is_sharded = "fsdp" in Path(profile.launch.config or "").stem
     if vllm and is_sharded and Version(version("trl")) < Version("1.16"):
         raise ValueError(
@@ -262,9 +262,9 @@ class Training:
             if unset := [f"{name}: {value}" for name, value in launch.options.items() if "$" in value]:
                 raise ValueError(f"launch has variables that are not set: {unset}; set them on each machine")
             launcher += [f"--{name}={value}" for name, value in launch.options.items()]
-        work = ["-m", "gdro", "work", self._profile_file, self.variant, "--seed", self.seed]
-        work += ["--folder", self.folder, "--cache-dir", self.cache_dir]
-        return [sys.executable, "-m", *map(str, launcher + work)]
+        train = ["-m", "gdro", "train", self._profile_file, self.variant, "--launched", "--seed", self.seed]
+        train += ["--folder", self.folder, "--cache-dir", self.cache_dir]
+        return [sys.executable, "-m", *map(str, launcher + train)]
 
     def launch(self) -> None:
         """Train on the processes that the profile asks for, or this machine's part of them."""

@@ -74,7 +74,7 @@ def _math_split(choice: MathChoice, tokenizer: Any, held_out: bool) -> Split:
 
     for name in (choice.train, *choice.evaluate):  # before hours of training
         if not Path(path := choice.paths.get(name, ".")).exists():
-            raise ValueError(f"task.paths must name files or folders, got {path!r} for {name!r}")
+            raise ValueError(f"task.paths must name files or folders, got {path!r} for {name!r}; correct it")
     style, rows, dropped = "text" if tokenizer.chat_template is None else "chat", [], []
     for name in choice.evaluate if held_out else [choice.train]:
         good, bad = load_math(name, choice.paths.get(name), style=style)
@@ -83,7 +83,7 @@ def _math_split(choice: MathChoice, tokenizer: Any, held_out: bool) -> Split:
     lengths = [len(ids) for ids in prompt_token_ids(tokenizer, [row["prompt"] for row in rows])]
     most = max(lengths) if held_out else choice.max_prompt_tokens
     if min(lengths) > most:
-        raise ValueError(f"task.max_prompt_tokens must be at least {min(lengths)} tokens, got {most}")
+        raise ValueError(f"task.max_prompt_tokens must be at least {min(lengths)}, got {most}; raise it")
     sized = list(zip(rows, lengths, strict=True))
     dropped += [f"{row['uid']}: a prompt of {size} tokens, over {most}" for row, size in sized if size > most]
     return Split(

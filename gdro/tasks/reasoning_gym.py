@@ -72,7 +72,8 @@ class GymFamily:
 
     def __post_init__(self) -> None:
         if self.task not in JUDGES:
-            raise ValueError(f"task of {self.name!r} must be one of {sorted(JUDGES)}, got {self.task!r}")
+            known = sorted(JUDGES)
+            raise ValueError(f"task of {self.name!r} must be one of {known}, got {self.task!r}; choose one")
 
 
 @dataclass(config=Strict.model_config)
@@ -93,13 +94,13 @@ class GymSpec:
     def __post_init__(self) -> None:
         names = [family.name for family in self.families]
         if len(set(names)) < len(names) or not names:
-            raise ValueError(f"families must have names of their own, got {names}")
+            raise ValueError(f"families must have names of their own, got {names}; change one")
         given = [family.share for family in self.families if family.share is not None]
         if given and (len(given) < len(names) or abs(sum(given) - 1) > 1e-9):
             raise ValueError(f"families must have shares that sum to 1, or none, got {given}; scale them")
         if {family.prompt is None for family in self.families} != {self.prompt_length is None}:
             wanted = "given if all families have a prompt, and left out if none has"
-            raise ValueError(f"prompt_length must be {wanted}, got {self.prompt_length}")
+            raise ValueError(f"prompt_length must be {wanted}, got {self.prompt_length}; change one of them")
 
     def draw(self, seed: int, style: str = "text") -> GymTask:
         """Draw the task with a seed; ``style`` of original questions is "text" or "chat"."""
@@ -227,7 +228,8 @@ def _puzzles(
     try:
         puzzles = reasoning_gym.create_dataset(family.task, seed=own_seed, size=tries, **family.config)
     except (TypeError, AssertionError) as error:
-        raise ValueError(f"config of family {family.name!r} is refused by {family.task}: {error}") from error
+        why = f"is refused by {family.task}: {error}"
+        raise ValueError(f"config of family {family.name!r} {why}; correct it") from error
     for index in range(tries):
         puzzle = puzzles[index]
         question, answer = puzzle["question"], puzzle["answer"]
@@ -237,7 +239,7 @@ def _puzzles(
             if len(question) > lengths[0] or len(answer) >= lengths[1]:
                 raise ValueError(
                     f"prompt_length and max_completion_tokens must hold {question!r} and, with one token "
-                    f"more, {answer!r} of family {family.name!r}, got {lengths[0]} and {lengths[1]}"
+                    f"more, {answer!r} of family {family.name!r}, got {lengths}; raise them"
                 )
             question = question.rjust(lengths[0])
         if question in seen:

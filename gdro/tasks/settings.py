@@ -1,9 +1,10 @@
 """How YAML files are read; `Strict`, the base of what is in them; what a profile may say about its task."""
 
+import reprlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML, YAMLError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]  # becomes a folder, reaches a shell
@@ -56,7 +57,22 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     try:
         fields = YAML(typ="safe", pure=True).load(Path(path).read_text(encoding="utf-8"))
     except (YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+        raise ValueError(f"{path} cannot be read: {error}; correct the file") from error
     if not isinstance(fields, dict):
-        raise ValueError(f"{path} must hold fields such as `seeds: [0]`, got {type(fields).__name__}")
+        raise ValueError(
+            f"{path} must hold fields, got {type(fields).__name__}; write for example `seeds: [0]`"
+        )
     return fields
+
+
+def refusal(path: Path, error: ValidationError) -> ValueError:
+    """What is wrong in a file, field by field, with the values given."""
+    faults = []
+    for fault in error.errors():
+        ours = fault["type"] in ("value_error", "missing")  # a message of ours names the value itself
+        got = "" if ours else f", got {reprlib.repr(fault['input'])}"
+        message = fault["msg"].removeprefix("Value error, ")
+        faults.append(
+            ": ".join([*([".".join(map(str, fault["loc"]))] if fault["loc"] else []), message + got])
+        )
+    return ValueError(f"{path}: {'; '.join(faults)}; correct the file")

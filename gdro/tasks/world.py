@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from gdro.core.checks import check_choice
 from gdro.tasks.chain import ChainSpec
 from gdro.tasks.reasoning_gym import GymSpec
-from gdro.tasks.settings import Count, Name, Positive, Strict, read_yaml
+from gdro.tasks.settings import Count, Name, Positive, Strict, read_yaml, refusal
 
 WORLDS = Path(__file__).parent / "worlds"
 SPECS = {"chain": ChainSpec, "reasoning_gym": GymSpec}
@@ -48,7 +48,7 @@ def read_world(name: str | Path) -> TaskWorld:
         path = WORLDS / f"{name}.yaml"
     if not path.is_file():
         shipped = sorted(file.stem for file in WORLDS.glob("*.yaml"))
-        raise ValueError(f"world must be one of {shipped} or a YAML file, got {str(name)!r}")
+        raise ValueError(f"world must be one of {shipped} or a YAML file, got {str(name)!r}; correct it")
     fields = {"name": path.stem, "task": "chain"} | read_yaml(path)
     check_choice(f"task of {path}", fields["task"], tuple(SPECS))
     spec_type = SPECS[fields.pop("task")]
@@ -57,5 +57,4 @@ def read_world(name: str | Path) -> TaskWorld:
         spec: ChainSpec | GymSpec = TypeAdapter(spec_type).validate_json(json.dumps(fields))
         return TaskWorld.model_validate(own | {"spec": spec})
     except ValidationError as error:
-        faults = [": ".join([*map(str, fault["loc"]), fault["msg"]]) for fault in error.errors()]
-        raise ValueError(f"{path}: {'; '.join(faults)}") from error
+        raise refusal(path, error) from error

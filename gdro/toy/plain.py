@@ -1,4 +1,4 @@
-"""One toy game as a loop around a `GDROController`: what an own method plays, to be read beside the engine.
+"""One toy game as a loop around a `GDROController`, for any method. Read it before the engine.
 
 Axes: as in `gdro.toy`, R rollouts.
 """
@@ -72,7 +72,7 @@ class PlainGame:
         np.add.at(pull_AD, (answers_R, prompts_R), pulls_R)
         pull_AD -= pull_AD.sum(axis=0) * p_AD
         self.memory_F += np.sqrt(1 - world.transfer) * np.einsum("ad,adf->f", pull_AD, self.directions_ADF)
-        # of the answers' own words
+        # the noise: Gaussian directions of all rollouts add up to one, with the sum of their variances
         self.memory_F += world.noise * np.sqrt(pulls_R @ pulls_R / world.capacity) * words_F
         self.strength_K += np.sqrt(world.transfer) * np.bincount(self.skill_D, pull_AD[0])
 

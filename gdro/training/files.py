@@ -50,15 +50,15 @@ def plain_values(value: Any, where: str, tagged: bool = False) -> Any:
         value = value.tolist()
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
-            raise ValueError(f"{where} has the key {wrong[0]!r}, a {type(wrong[0]).__name__}: use a str")
+            raise ValueError(f"{where} has the key {wrong[0]!r}, a {type(wrong[0]).__name__}; use a str")
         return {key: plain_values(item, f"{where}, {key!r}", tagged) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_values(item, f"{where}, [{place}]", tagged) for place, item in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where} is {value}, which JSON cannot hold: write None instead")
+        raise ValueError(f"{where} is {value}, which JSON cannot hold; write None instead")
     if value is None or isinstance(value, bool | str | int | float):
         return value
-    raise ValueError(f"{where} is a {type(value).__name__}, which JSON cannot hold: convert it first")
+    raise ValueError(f"{where} is a {type(value).__name__}, which JSON cannot hold; convert it first")
 
 
 def read_whole(path: str | Path, kind: str) -> str:

@@ -131,7 +131,8 @@ def check_choice_of_model(
     if lora is not None and not kind.endswith("lora"):
         raise ValueError(f"lora must be None for kind {kind!r}, got {dict(lora)}; use a LoRA kind")
     if attn_implementation is not None and kind.startswith("unsloth"):
-        raise ValueError(f"attn_implementation must be None for kind {kind!r}: Unsloth has its own attention")
+        wanted = f"None for kind {kind!r}, which has its own"
+        raise ValueError(f"attn_implementation must be {wanted}, got {attn_implementation!r}; leave it out")
     check_unsloth_choice(kind, lora, **engine)
 
 

@@ -50,7 +50,7 @@ def test_what_oracles_know_reaches_no_other_method(name):
 
 def test_scores_by_hand():
     families = (chain.Family("a", "*", 5, 0.75, 0.5), chain.Family("b", "+", 5, 0.25, 0.5))
-    task = chain.make_task(chain.ChainSpec(families, 3, 40, 2), np.random.default_rng(0))
+    task = chain.ChainSpec(families, 3, 40, 2).draw(0)
     found = arena.scores(task, np.array([16, 8, 0, 1]), 16)
     assert found["families"]["a"] == {
         "mean_at_8": 0.75,

@@ -110,7 +110,7 @@ def test_arrivals_over_many_batches_keep_their_rows(step):
         successes = rng.integers(0, 5, 50)
         bins.update(uids, successes, np.full(50, 4))
         seen |= dict(zip(uids.tolist(), ((successes + 0.5) / 5).tolist(), strict=True))
-    assert len(bins) == len(seen)
+    assert len(bins.table) == len(seen)
     assert bins.pass_at_k(list(seen)) == pytest.approx(list(seen.values()))
     assert np.isnan(bins.pass_at_k([5000])[0])
 
@@ -137,7 +137,7 @@ def test_kinds_of_uids():
 def test_nothing_at_all_is_no_error():
     bins = DifficultyBins()
     bins.update([], [], [])
-    assert len(bins) == 0
+    assert len(bins.table) == 0
     assert bins.assign([]).shape == bins.pass_at_k([]).shape == (0,)
     assert bins.assign([3]).tolist() == [UNSEEN]
 
@@ -263,7 +263,7 @@ def test_counts_that_cannot_be_are_refused_and_nothing_is_learned(visit, words):
     bins = DifficultyBins()
     with pytest.raises(ValueError, match=words):
         bins.update(*visit)
-    assert len(bins) == 0
+    assert len(bins.table) == 0
 
 
 def test_more_than_127_bins_keep_their_numbers():

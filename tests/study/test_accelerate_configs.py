@@ -182,8 +182,8 @@ def test_options_of_several_machines_reach_the_launcher(base, tmp_path, monkeypa
         training.command()
     monkeypatch.setenv("HEAD", "node7")
     command = training.command()
-    work = ["-m", "gdro", "work", tmp_path / "profile1.yaml", "both", "--seed", 0, "--folder", tmp_path]
-    assert command[-11:-2] == list(map(str, work))
+    train = ["-m", "gdro", "train", tmp_path / "profile1.yaml", "both", "--launched", "--seed", 0, "--folder"]
+    assert command[-12:-3] == list(map(str, train))
     parsed = launcher.launch_command_parser().parse_args(command[3:])
     args, *_ = launcher._validate_launch_command(parsed)
     assert (args.num_machines, args.machine_rank, args.main_process_ip) == (2, 1, "node7")

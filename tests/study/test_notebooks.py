@@ -77,16 +77,12 @@ NOT_READ = r"n\.ipynb cannot be read as a notebook"
     ("change", "message"),
     [
         ({"values": {"stesp": 1}}, r"n.ipynb has no parameter 'stesp'; it has: steps, rate, name, sizes"),
-        ({"values": {"steps": "10"}}, r"'steps' must be plain and of .* default 10, got '10' \(str\)"),
+        ({"values": {"steps": "ten"}}, r"'steps' must be of the type of its default 10, got 'ten'"),
         ({"values": {"steps": 1.0}}, r"'steps' must be .* got 1.0"),
-        ({"values": {"steps": True}}, r"'steps' must be .* got True \(bool\)"),
+        ({"values": {"steps": True}}, r"'steps' must be .* got True"),
         ({"values": {"name": 7}}, r"'name' must be .* 'a', got 7"),
-        ({"values": {"rate": float("inf")}}, r"'rate' must be plain"),
-        ({"values": {"anything": Path("x")}}, r"'anything' must be plain"),
-        ({"values": {"anything": {1: 2}}}, r"'anything' must be plain"),
         ({"values": {"a": 1}, "parameters": None}, "n.ipynb has no parameter 'a'"),
         ({"parameters": "a = 1\nb = 2 * a"}, "`name = literal`.*malformed node"),
-        ({"cell_timeout": 0.5}, r"cell_timeout must be an integer of at least 1, got 0\.5"),
         *(({"text": text}, NOT_READ) for text in ("", "not JSON", "[]", "{}", '{"cells": 3}', DEEP)),
     ],
 )
@@ -102,9 +98,9 @@ def test_refused_without_a_trace_of_an_earlier_run(place, change, message):
 
 
 def test_parameters_take_the_type_of_the_default(place):
-    given = {"rate": 1, "sizes": [1, 2.5], "anything": {"a": [1]}}
-    fitted = fit_parameters(book(place / "n.ipynb"), given, [("steps", "3"), ("name", "3")])
-    assert fitted == given | {"steps": 3, "name": "3"}
+    given = {"rate": 1, "sizes": "[1, 2.5]", "anything": {"a": [1]}, "steps": "3", "name": "3"}
+    fitted = fit_parameters(book(place / "n.ipynb"), given)
+    assert fitted == given | {"sizes": [1, 2.5], "steps": 3}
     assert type(fitted["rate"]) is float
 
 
@@ -163,10 +159,8 @@ def test_a_whole_run(place):
         ("import os\nos._exit(0)", "the kernel died", "none"),
         ("%nosuchmagic", "UsageError", "none"),
         ("exit()", "the cell called", "none"),
-        ("import time\ntime.sleep(600)", "stopped after the time limit", "none"),
         ("1 / 0", "ZeroDivisionError: division by zero; the failed copy has", "raises-exception"),
         ("raise SystemExit(0)", "the cell called", "raises-exception"),
-        ("steps = 0", "not executed", "skip-execution"),
     ],
 )
 def test_a_failing_cell_fails_the_run(place, source, message, tag):
@@ -177,11 +171,11 @@ def test_a_failing_cell_fails_the_run(place, source, message, tag):
     (place / "out.ipynb").write_text("an earlier run")
     where = re.escape(f"n.ipynb, cell `{source.splitlines()[0]}`: ")
     with pytest.raises(NotebookError, match=f"^{where}.*{message}"):
-        run(place, notebook, {"steps": 3}, cell_timeout=10 if "sleep" in source else None)
+        run(place, notebook, {"steps": 3})
     assert_nothing_whole(place)
     failed = nbformat.read(place / "out.failed.ipynb", as_version=4)
     assert failed.cells[-1].source == cells[-1]
-    assert (failed.cells[-1].execution_count is None) == (tag != "skip-execution")
+    assert failed.cells[-1].execution_count is None
 
 
 def test_a_whole_run_without_a_whole_manifest_fails(place):
@@ -220,8 +214,8 @@ def wait_for(condition):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("-p steps 1 -p steps 2", "parameters must be given once, got ['steps', 'steps']"),
-        ("-p sizes [1,2", "n.ipynb: parameter 'sizes' must be plain and of the type of its default"),
+        ("-p stesp 3", "n.ipynb has no parameter 'stesp'; it has: "),
+        ("-p sizes [1,2", "n.ipynb: parameter 'sizes' must be of the type of its default"),
     ],
 )
 def test_the_command_refuses(place, monkeypatch, words, message):

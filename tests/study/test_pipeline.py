@@ -223,6 +223,14 @@ def test_the_events_say_what_runs_ended_and_failed(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("profile", ["gym", "gpu-gym"])  # worlds have braces in their settings
+def test_a_profile_of_a_world_becomes_a_graph(tmp_path, profile):
+    options = ("--cores", "2", "--dry-run", "--config", f"profile={profile}", f"runs={tmp_path / 'runs'}")
+    code, printed = run("-m", "snakemake", *options)
+    assert code == 0, printed
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("profile", "gpus", "minutes"),
     [("gpu-smoke", {"1"}, "60"), ("gpu-8b", {"0", "8"}, "4320")],

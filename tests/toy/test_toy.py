@@ -221,7 +221,9 @@ def test_paired_gain_is_students_interval_of_the_differences():
 )
 def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, method, step_sizes):
     worlds, seeds, other = [World(), World(tail=0.0)], range(16), range(100, 116)
-    gains, chosen = maps.gain_map(worlds, [method], step_sizes, other, seeds, [5, 15], own_best)
+    gains, chosen = maps.recorded_gain_map(
+        None, worlds, [method], step_sizes, other, seeds, [5, 15], own_best
+    )
     best = {
         name: np.array(step_sizes)[
             maps.best_step_sizes(worlds, step_sizes, other, [5, 15], name)["pass_at_8"]
@@ -239,7 +241,7 @@ def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, metho
         by_games = maps.gains_over_grpo(games[1:], seeds, 15)["pass_at_8"]
         np.testing.assert_allclose(np.ravel(by_games), found, atol=1e-12)
     with pytest.raises(ValueError, match="overlap"):
-        maps.gain_map(worlds, [method], step_sizes, seeds, seeds, [5])
+        maps.recorded_gain_map(None, worlds, [method], step_sizes, seeds, seeds, [5])
 
 
 # ---- bad input --------------------------------------------------------------------------------
@@ -284,7 +286,7 @@ def test_a_recorded_map_is_what_is_played(tmp_path):
     """Written, read where the arguments are the same, played where not; and the shipped one is no old one."""
     arguments = ([World()], ["resample"], [4.0, 16.0], [7, 8], [0, 1, 2], [5])
     record = tmp_path / "map.json"
-    played = maps.gain_map(*arguments)
+    played = maps.recorded_gain_map(None, *arguments)
     for _ in range(2):  # played, then read
         (gains, step_sizes) = maps.recorded_gain_map(record, *arguments)
         for measure, gain in gains.items():

@@ -119,7 +119,7 @@ def test_the_gradient_is_that_of_the_loop_on_the_same_completions(base, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["dapo", "reinforce_ada"])
+@pytest.mark.parametrize("method", ["dapo", "pilot_commit"])
 def test_two_processes_train_as_one_does(base, tmp_path, method):
     states, models = [], []
     for processes in (1, 2):

@@ -49,8 +49,8 @@ class MathReward:
     def __init__(self, *, signed: bool = False, time_limit: float = 5.0) -> None:
         if importlib.util.find_spec("latex2sympy2_extended") is None:
             raise ImportError("latex2sympy2_extended is not installed; pip install 'gdro[math]'")
-        remedy = "the default suits most data sets"
-        self.time_limit = check_number("time_limit", time_limit, 0, open_low=True, remedy=remedy)
+        name = "MathReward(time_limit=…)"
+        self.time_limit = check_number(name, time_limit, 0, open_low=True, remedy="give seconds")
         self.signed = signed
         self.counts = Counter(dict.fromkeys(OUTCOMES, 0))
 
