@@ -41,7 +41,8 @@ def evaluate_model(
         reward: as TRL calls it, (prompts=, completions=, **columns) → finite numbers; above 0 is correct. A
             column that a row lacks is None.
     """
-    generate = {"hf": _by_transformers, "vllm": _by_vllm}[choice.engine]
+    engine = {"hf": _by_transformers, "vllm": _by_vllm}[choice.engine]
+    sample = partial(engine, choice, model, tokenizer, max_new_tokens=max_new_tokens)
     ids = prompt_token_ids(tokenizer, [row["prompt"] for row in rows])
     processes = min(choice.data_parallel_size, len(rows))
     if 0 < (devices := torch.cuda.device_count()) < choice.gpus and processes > 1:
@@ -50,10 +51,10 @@ def evaluate_model(
             f"got {choice.gpus}; lower one of them"
         )
     if processes == 1:
-        tokens_PS = generate(choice, model, tokenizer, ids, max_new_tokens, seed)
+        tokens_PS = sample(ids, seed=seed)
     else:
         tokens_PS = [[]] * len(rows)
-        part = partial(_part, processes, generate, choice, model, tokenizer, ids, max_new_tokens, seed)
+        part = partial(_part, sample, ids, seed, processes, choice.tensor_parallel_size)
         with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=1) as pool:
             for rank, tokens in enumerate(pool.map(part, range(processes))):
                 tokens_PS[rank::processes] = tokens
@@ -75,23 +76,14 @@ def evaluate_model(
 
 
 def _part(
-    processes: int,
-    generate: Callable[..., list[Tokens]],
-    choice: EvaluationChoice,
-    model: str | Path,
-    tokenizer: Any,
-    ids: Tokens,
-    max_new_tokens: int,
-    seed: int,
-    rank: int,
+    sample: Callable[..., list[Tokens]], ids: Tokens, seed: int, processes: int, gpus: int, rank: int
 ) -> list[Tokens]:
     """What the process `rank` does: every n-th prompt, with GPUs and a seed of its own."""
     end_with_parent()
-    size, visible = choice.tensor_parallel_size, os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = list(map(str, range((rank + 1) * size))) if visible is None else visible.split(",")
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices[rank * size :][:size])  # before CUDA starts
-    own_seed = seed * processes + rank
-    return generate(choice, model, tokenizer, ids[rank::processes], max_new_tokens, own_seed)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = list(map(str, range((rank + 1) * gpus))) if visible is None else visible.split(",")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices[rank * gpus :][:gpus])  # before CUDA starts
+    return sample(ids[rank::processes], seed=seed * processes + rank)
 
 
 def _by_transformers(

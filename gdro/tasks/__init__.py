@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 class Split:
     """What a run trains on, or is judged by.
 
-    rows: with the columns prompt, answer, uid and the task's own groups; of held-out rows, ``family`` names
-        the group that a score is split by.
-    reward: TRL's; above 0 is correct.
-    max_prompt_tokens: of the longest prompt.
-    dropped: of each row of the source that is left out, why.
+    rows: with the columns prompt, answer, uid and the task's own groups. In held-out rows, ``family`` names
+        the group by which scores are split.
+    reward: as TRL calls it; above 0 is correct.
+    max_prompt_tokens: tokens of the longest prompt.
+    dropped: why each row of the source that is left out was dropped.
     """
 
     rows: list[dict[str, Any]]
@@ -30,13 +30,13 @@ class Split:
     dropped: list[str] = field(default_factory=list)
 
     def report(self) -> dict[str, Any]:
-        """For a run's manifest: rows used and left out, completions by outcome where the reward counts."""
+        """For a run's manifest: rows used, rows dropped, and completions by outcome, if the reward counts."""
         outcomes = dict(getattr(self.reward, "counts", {}))
         return {"rows": len(self.rows), "dropped": self.dropped, "outcomes": outcomes}
 
 
 def load_split(choice: ChainChoice | GymChoice | MathChoice, tokenizer: Any, *, held_out: bool) -> Split:
-    """Read the training prompts of a profile's task, or the held-out ones; the other are not touched."""
+    """Read the training prompts of a profile's task, or the held-out ones; only these are read."""
     if choice.kind == "math":
         return _math_split(choice, tokenizer, held_out)
     task = draw_task(choice, "text" if tokenizer.chat_template is None else "chat")
@@ -46,7 +46,7 @@ def load_split(choice: ChainChoice | GymChoice | MathChoice, tokenizer: Any, *, 
 
 
 def draw_task(choice: ChainChoice | GymChoice, style: str = "text") -> Task:
-    """The task as drawn, with what the tiny base is taught; ``style`` is of original questions."""
+    """Draw the task, with the lessons of the tiny base; ``style`` is for original questions."""
     if choice.kind == "reasoning_gym":
         from gdro.tasks.world import read_world
 
@@ -58,7 +58,7 @@ def draw_task(choice: ChainChoice | GymChoice, style: str = "text") -> Task:
 
 
 def prompt_token_ids(tokenizer: Any, prompts: Sequence[str | Sequence[dict]]) -> list[list[int]]:
-    """Token ids of each prompt, a text or a chat, of which the template is completed up to the answer."""
+    """Token ids of each prompt, a text or a chat; a chat ends where the template begins the answer."""
     to_answer = {"add_generation_prompt": True, "return_dict": False}
     return [
         list(tokenizer(prompt)["input_ids"])
@@ -72,7 +72,7 @@ def _math_split(choice: MathChoice, tokenizer: Any, held_out: bool) -> Split:
     from gdro.tasks.math.data import load_math
     from gdro.tasks.math.rewards import MathReward
 
-    for name in (choice.train, *choice.evaluate):  # before hours of training
+    for name in (choice.train, *choice.evaluate):  # all of them now, not after hours of training
         if not Path(path := choice.paths.get(name, ".")).exists():
             raise ValueError(f"task.paths must name files or folders, got {path!r} for {name!r}; correct it")
     style, rows, dropped = "text" if tokenizer.chat_template is None else "chat", [], []

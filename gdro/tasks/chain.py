@@ -1,9 +1,10 @@
 """The embedded task: chains of one made-up operation, answered step by step.
 
-A prompt reads ``7*4*3?`` and its one correct answer ``7*4=8;8*3=4``. Each family of prompts owns one
-operator sign and one random table f(a, b) of digits, so that no fact learned on one family is of use to
-another, unless they share a table. Families differ in how often they are trained on, in size and in how
-well the base was taught, which makes them what GDRO is about: skills that are rare and skills that are hard.
+A prompt reads ``7*4*3?`` and its one correct answer ``7*4=8;8*3=4``. Each family of prompts has its own
+operator sign and its own random table f(a, b) of digits. So nothing learned on one family helps another,
+unless they share a table. Families differ in their share of the training prompts, in size, and in how well
+the base knows them. These are the differences that GDRO is about: skills that are rare and skills that are
+hard.
 
 Axes: D digits of one family (0 … n_digits - 1), P prompts, O operands of a prompt, T steps of a chain.
 """
@@ -32,15 +33,15 @@ DIGITS = "0123456789"
 
 @dataclass(config=Strict.model_config)
 class Family:
-    """One skill: an operator with a table; a ValueError names a value outside its range."""
+    """One skill: an operator with a table."""
 
     name: str
     operator: Annotated[str, Field(pattern=r"^[^\d\s?=;]$")]
     n_digits: Annotated[int, Field(ge=2, le=len(DIGITS))]  # digits 0 … n_digits - 1; n_digits² facts
     share: Annotated[float, Field(gt=0, le=1)]  # of the training prompts
-    # mean probability that the teacher states a fact correctly; at 0 sampling could not find it
+    # mean probability that the teacher states a fact correctly; at 0, sampling would never find it
     teacher_accuracy: Annotated[float, Field(gt=0, lt=1)]
-    table: str | None = None  # another family's name, to share its table; None for one of its own
+    table: str | None = None  # the name of another family, to share its table; None for one of its own
 
 
 @dataclass(config=Strict.model_config)
@@ -85,7 +86,7 @@ class ChainSpec:
         rng, tables, accuracies = np.random.default_rng(seed), {}, []
         for family in self.families:
             shape_DD = (family.n_digits, family.n_digits)
-            # a shared table is drawn too, so that sharing changes no later draw
+            # A shared table is drawn too and not used, so that sharing changes no later draw.
             tables[family.name] = rng.integers(family.n_digits, size=shape_DD)
             mean, concentration = family.teacher_accuracy, self.accuracy_concentration
             accuracies.append(rng.beta(mean * concentration, (1 - mean) * concentration, size=shape_DD))
@@ -108,6 +109,11 @@ class ChainSpec:
         return 6 * (self.n_operands - 1)  # a step is "a*b=c" and a ";" or the end-of-text token
 
 
+def reward(completions: Sequence[str], answer: Sequence[str], **kwargs: Any) -> list[float]:
+    """1.0 where a completion equals the one correct text, else 0.0; one of TRL's ``reward_funcs``."""
+    return [float(completion == correct) for completion, correct in zip(completions, answer, strict=True)]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChainTask:
     """A drawn task: the tables, what the teacher knows of them, and the two splits.
@@ -121,10 +127,11 @@ class ChainTask:
     accuracies: tuple[np.ndarray, ...]  # per family accuracy_DD: how often the teacher is correct
     train: tuple[TaskRow, ...]  # shuffled
     eval: tuple[TaskRow, ...]  # family by family
+    reward = staticmethod(reward)
 
     @property
     def shares(self) -> dict[str, float]:
-        """See :class:`gdro.tasks.protocol.Task`, as for the methods below."""
+        """See `gdro.tasks.protocol.Task`, as for the methods below."""
         return {family.name: family.share for family in self.spec.families}
 
     @property
@@ -136,7 +143,7 @@ class ChainTask:
 
         Families are drawn evenly, whatever their share; prompts evenly within the family, with repetition,
         never from the evaluation split. At each step the teacher states the fact with that fact's accuracy,
-        else another digit of the family, and continues from what it said.
+        otherwise another digit of the family, and continues from the digit that it stated.
         """
         spec, eval_uids = self.spec, np.array([row["uid"] for row in self.eval])
         family_P = rng.integers(len(spec.families), size=n)
@@ -152,15 +159,12 @@ class ChainTask:
                 facts = (left_P, operands_PO[:, step + 1])
                 true_P = self.tables[index][facts]
                 is_correct_P = rng.random(len(places_P)) < self.accuracies[index][facts]
-                # 1 … n_digits - 1 places further on is every other digit, evenly
+                # a shift by 1 … n_digits - 1 gives each of the other digits with equal probability
                 wrong_P = (true_P + rng.integers(1, family.n_digits, size=len(places_P))) % family.n_digits
                 left_P = results_PT[:, step] = np.where(is_correct_P, true_P, wrong_P)
             for place, operands_O, results_T in zip(places_P, operands_PO, results_PT, strict=True):
                 prompts[place], completions[place] = _texts(family, operands_O, results_T)
         return prompts, completions
-
-    def reward(self, completions: Sequence[Any], answer: Sequence[str], **columns: Any) -> list[float]:
-        return reward(completions, answer)
 
     def correct_texts(self, row: Mapping[str, Any]) -> tuple[str, ...]:
         return (row["answer"],)
@@ -171,7 +175,7 @@ class ChainTask:
 
     def fingerprint(self) -> str:
         """SHA-256, in hex, of all that the teacher depends on: not of the training split."""
-        # a table of None is left out, as before there were shared tables: cached bases stay valid
+        # a table of None is left out, so that bases cached before tables could be shared stay valid
         families = [dataclasses.asdict(family) for family in self.spec.families]
         content = {
             "families": [{k: v for k, v in family.items() if v is not None} for family in families],
@@ -184,7 +188,7 @@ class ChainTask:
 
 
 def train_counts(families: tuple[Family, ...], n_train: int) -> list[int]:
-    """Split ``n_train`` prompts by the families' shares; ValueError if one is left without."""
+    """Split ``n_train`` prompts by the families' shares; ValueError if a family is left with none."""
     counts = split_by_share([family.share for family in families], n_train)
     if min(counts) < 1:
         name = families[counts.index(min(counts))].name
@@ -202,11 +206,6 @@ DEFAULT_SPEC = ChainSpec(
         Family("caret", "^", n_digits=5, share=0.02, teacher_accuracy=0.30),
     )
 )
-
-
-def reward(completions: Sequence[str], answer: Sequence[str], **kwargs: Any) -> list[float]:
-    """1.0 where a completion equals the one correct text, else 0.0; one of TRL's ``reward_funcs``."""
-    return [float(completion == correct) for completion, correct in zip(completions, answer, strict=True)]
 
 
 def _uid_offset(spec: ChainSpec, index: int) -> int:

@@ -1,11 +1,12 @@
-"""Tasks of the reasoning-gym package: generators of puzzles that no one here made, with their oracles.
+"""Tasks of the reasoning-gym package: generators of puzzles with their answers, made by others.
 
-A world (`gdro/tasks/worlds`) names families: a task with a configuration, its share of the training prompts
-and, for small models, a short prompt made of the puzzle's metadata. Without one the original question is
-asked, and the answer is read from its last ``<answer>…</answer>``, as the package's system prompt asks for.
+A world (`gdro/tasks/worlds`) names families. A family is a task with a configuration, a share of the training
+prompts and, for small models, a short prompt made of the puzzle's metadata. Without a short prompt the
+original question is asked, and the answer is read from the last ``<answer>…</answer>``, as the package's
+system prompt requests.
 
 Only tasks of `JUDGES` are allowed: those that are the same in every process and whose answers can be
-compared here. The package's own verifiers are never called; some execute the answer as Python.
+compared here. The package's own verifiers are never called, since some execute the answer as Python.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
 STREAM_SIZE = 10_000  # prompts of a world whose n_train is 0
 LESSONS = 4_000  # puzzles of a family that a base is taught, at most
 TRIES = 8  # puzzles generated for each that is wanted, as they repeat
-SEED_SPACING = 1_000_000  # puzzle i of seed s is puzzle i - 1 of seed s + 1
+SEED_SPACING = 1_000_000  # neighbouring seeds would overlap: puzzle i of seed s is puzzle i - 1 of s + 1
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 def is_same(given: str, answer: str) -> bool:
-    """Whether the one correct text is given."""
+    """Whether the text is the one correct answer."""
     return given == answer
 
 
 def is_palindrome_of(given: str, answer: str) -> bool:
-    """Whether a palindrome of the same letters is given: some letters have several."""
+    """Whether the text is a palindrome of the same letters, of which there can be several."""
     return given == given[::-1] and sorted(given) == sorted(answer)
 
 
@@ -204,7 +205,7 @@ def answer_of(text: str) -> str | None:
 
 
 class _Formatter(string.Formatter):
-    """Joins the elements of a list, also of lists within it, by the format given after the colon."""
+    """Joins the elements of a list, and of lists within it, by the text after the colon."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         def parts(value: Any) -> Iterable[str]:
@@ -218,7 +219,7 @@ def _puzzles(
 ) -> Iterable[TaskRow]:
     """Rows of a family whose questions are not ``seen`` yet, in order, from its first ``tries`` puzzles.
 
-    Levels of a task overlap, so families share what is seen.
+    Levels of a task overlap, so all families of a world share one ``seen``.
     """
     if importlib.util.find_spec("reasoning_gym") is None:
         raise ImportError("reasoning-gym is not installed; pip install 'gdro[gym]'")

@@ -1,4 +1,4 @@
-"""How YAML files are read; `Strict`, the base of what is in them; what a profile may say about its task."""
+"""Reading YAML files; `Strict`, the base class of their contents; the fields of a profile's task."""
 
 import reprlib
 from pathlib import Path

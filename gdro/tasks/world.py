@@ -1,4 +1,4 @@
-"""Worlds: one YAML file describes a task and how its tiny base is made. Those of `WORLDS` are shipped."""
+"""Worlds: a YAML file describes a task and how its tiny base is made. Those in `WORLDS` are shipped."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ SPECS = {"chain": ChainSpec, "reasoning_gym": GymSpec}
 
 
 class BaseSettings(Strict):
-    """How `tiny_base` makes the model; learning_rate is the highest, None for the size's own."""
+    """Arguments of `tiny_base`; learning_rate is the peak of the schedule, None for the size's own."""
 
     size: Literal["tiny", "small", "mid"] = "tiny"
     steps: Count = 800
@@ -38,7 +38,7 @@ class TaskWorld(Strict):
 
 
 def read_world(name: str | Path) -> TaskWorld:
-    """A shipped world, or that of a YAML file; ValueError for neither and for whatever is wrong in it.
+    """A shipped world, or that of a YAML file; ValueError if there is none, or for anything wrong in it.
 
     The file has the fields `name` (if left out, the file's), `task` (of `SPECS`; if left out, chain), `base`
     and those of the task's specification.
