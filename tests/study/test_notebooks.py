@@ -20,7 +20,6 @@ from gdro.study.notebooks import NotebookError, fit_parameters, run_notebook
 from gdro.training.records import read_manifest
 
 PARAMETERS = "steps = 10\nrate = 0.5  # a = b\nname = 'a'\nsizes = [1, 2]\nanything = None"
-KILL = "import os\nos.kill(os.getpid(), 9)"
 
 
 def tagged(cell, tag):
@@ -188,7 +187,7 @@ def test_a_whole_run_without_a_whole_manifest_fails(place):
     assert_nothing_whole(place)
 
 
-@pytest.mark.parametrize("argv", [None, ["/nowhere/python"], [sys.executable, "-c", "1/0"]])
+@pytest.mark.parametrize("argv", [None, [sys.executable, "-c", "1/0"]])
 def test_a_kernel_that_is_not_there_or_does_not_start(place, monkeypatch, argv):
     spec = place / "kernels" / "broken"
     spec.mkdir(parents=True)
@@ -196,7 +195,7 @@ def test_a_kernel_that_is_not_there_or_does_not_start(place, monkeypatch, argv):
         words = {"argv": argv, "display_name": "broken", "language": "python"}
         (spec / "kernel.json").write_text(json.dumps(words))
     monkeypatch.setenv("JUPYTER_PATH", str(place))
-    with pytest.raises(NotebookError, match=r"^n\.ipynb: .*(No such kernel|nowhere|Kernel died)"):
+    with pytest.raises(NotebookError, match=r"^n\.ipynb: .*(No such kernel|Kernel died)"):
         run(place, book(place / "n.ipynb", "1", kernel="broken"))
     assert_nothing_whole(place)
 
@@ -229,21 +228,6 @@ def test_the_command_refuses(place, monkeypatch, words, message):
 
 
 @pytest.mark.slow
-def test_the_command_fails_when_the_kernel_is_killed(place):
-    spoken = "print('the cell before')"
-    notebook = book(place / "n.ipynb", manifest_cell(place / "m.json"), spoken, KILL)
-    failed = command(notebook, place / "out.ipynb", "--manifest", place / "m.json", "--log-output")
-    assert failed.returncode == 1
-    last = failed.stderr.splitlines()[-1]
-    assert last.startswith("gdro notebook: n.ipynb, cell `import os`: the kernel died")
-    printed = failed.stdout + failed.stderr
-    assert "the cell before" in printed  # --log-output passes on what cells print, and only that
-    assert "Executing Cell" not in printed
-    assert "Traceback" not in failed.stderr, "a message, not our traceback"
-    assert_nothing_whole(place)
-
-
-@pytest.mark.slow
 def test_a_terminated_command_takes_its_kernel_and_manifest_along(place):
     """By SIGHUP; test_pipeline sends SIGTERM."""
     pid = f"import os, time\nopen({str(place / 'tmp')!r}, 'w').write(str(os.getpid()))"
@@ -252,7 +236,7 @@ def test_a_terminated_command_takes_its_kernel_and_manifest_along(place):
     words = [sys.executable, "-m", "gdro", "notebook", notebook, place / "out.ipynb"]
     runner = subprocess.Popen([*words, "--manifest", place / "m.json"], stderr=subprocess.DEVNULL)
     try:
-        wait_for((place / "pid").exists)
+        wait_for(lambda: (place / "pid").exists() or runner.poll() is not None)
         kernel = int((place / "pid").read_text())
         assert (place / "m.json").exists()
         runner.send_signal(signal.SIGHUP)
