@@ -93,10 +93,7 @@ def test_prompts_of_a_step_must_share_its_rollouts(prompts):
     ("options", "words"),
     [
         ({"draw": "pkpo"}, r"Composed\(draw=…\) must name a method with draw of its own, got 'pkpo'; name"),
-        (
-            {"weights": "dars"},
-            r"Composed\(weights=…\) must name a method with weights of its own, got 'dars'",
-        ),
+        ({"weights": "dars"}, r"Composed\(weights=…\) must .* with weights of its own, got 'dars'"),
         ({"advantages": "dapo"}, r"Composed\(advantages=…\) must .*, got 'dapo'; "),
         ({"draw": {"pivotal": {}, "mopps": {}}}, r"Composed\(draw=…\) must be a method's name or .*name one"),
         ({"draw": {"pivotal": 3}}, r"Composed\(draw=…\) must be .*, got \{'pivotal': 3\}"),

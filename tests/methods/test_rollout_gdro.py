@@ -78,18 +78,6 @@ def test_budget_is_exact_and_arms_keep_their_bounds(choices, steps, seed):
         assert np.isfinite(rollout.price)
 
 
-@given(counts_of_bins, st.floats(2, 12))
-def test_any_budget_is_met_or_all_that_can_be_spent_is(counts, mean):
-    rollout = RolloutGDRO(5)
-    rollout.update(counts, np.where(counts > 0, 4, 0), [0.25, 0.1, 0.2, 0.05, 0.01])
-    budget = int(np.clip(round(mean * counts.sum()), 2 * counts.sum(), 12 * counts.sum()))
-    reachable = {0}
-    for count in counts[counts > 0].tolist():
-        reachable = {spent + count * n for spent in reachable for n in range(2, 13)}
-    left = budget - max(spent for spent in reachable if spent <= budget)
-    assert budget - counts @ rollout.allocate(counts, budget) == left
-
-
 def test_argmax_settles_on_the_minimizer_of_the_variance_proxy():
     variances, counts = np.array([0.25, 0.16, 0.04, 0.01]), np.array([8, 8, 8, 8])
     rollout = RolloutGDRO(4, n_min=1, n_max=12, gamma=0.0)

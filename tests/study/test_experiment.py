@@ -324,17 +324,11 @@ def test_shipped_profiles_are_valid():
         ({"methods_from": "absent.py"}, "methods_from is 'absent.py'"),
         ({"model": {"lora": {"r": 8}}}, "lora"),
         ({"model": {"kind": "unsloth-lora"}, "train": VLLM}, "unsloth-lora needs use_vllm and"),
-        (
-            {"model": ENGINE, "train": VLLM, "launch": {"processes": 2}},
-            "launch.processes must be 1 with fast",
-        ),
+        ({"model": ENGINE, "train": VLLM, "launch": {"processes": 2}}, "launch.processes must be 1 with"),
         ({"model": {"fast_inference": True}}, "fast_inference needs kind 'unsloth-lora', got 'full'"),
         (MATH | {"task": {"kind": "math", "evaluate": ["dapo"]}}, "'dapo', whose rows are trained on"),
         (MATH | {"task": {"kind": "math", "evaluate": ["math5000"]}}, "task.math.evaluate.0"),
-        (
-            MATH | {"variants": {"a": {"method": "both", "groups": "level"}}},
-            "groups may be 'family'.*got 'level'",
-        ),
+        (MATH | {"variants": {"a": GRPO | {"groups": "level"}}}, "groups may be 'family'.*got 'level'"),
     ],
 )
 def test_misspelt_and_invalid_profiles_are_refused(tmp_path, fields, message):
