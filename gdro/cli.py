@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from gdro.arena.command import arena_command
+
 
 class _Refusing(click.Group):
     """Prints a subcommand's ValueError, OSError or RuntimeError as a message instead of a traceback."""
@@ -208,39 +210,4 @@ def check_command(profile: str | None, out: Path | None, cache_dir: str) -> None
     sys.exit(any(result.status == "FAIL" for result in run_checks(profile, out, cache_dir=cache_dir)))
 
 
-@main.command("arena")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the scores.")
-@click.option("--methods", help="Separated by commas. Without any, the tables are made again.")
-@click.option("--world", default="rare-hard", show_default=True, help="Names or YAML files.")
-@click.option("--draws", default=8, show_default=True, type=click.IntRange(1))
-@click.option("--first-draw", default=0, type=click.IntRange(0), help="Number of the first draw.")
-@click.option("--learning-rates", default="1e-4,2e-4", show_default=True)
-@click.option("--methods-from", help="A Python file that registers methods of your own.")
-@click.option("--steps", default=150, show_default=True)
-@click.option("--prompts", default=32, show_default=True, help="Prompts of a step.")
-@click.option("--rollouts", default=4, show_default=True, help="Mean rollouts per prompt.")
-@click.option("--size", help="Size of all bases, in place of the worlds' own.")
-@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="Runs at once.")
-@click.option("--bases", default=".cache/bases", show_default=True, help="Where bases are kept.")
-def arena_command(
-    out: Path, methods: str | None, world: str, draws: int, first_draw: int, learning_rates: str, **given: Any
-) -> None:
-    """Compare methods over fresh draws of task, base and seed, at matched rollouts.
-
-    A method is spelled NAME or NAME:OPTION=VALUE; `pivotal@2e-4` has a learning rate of its own. Finished
-    runs are kept, so the same command resumes.
-
-    Example: gdro arena --world rare-hard --methods grpo,pivotal --draws 8 --out runs/arena
-    """
-    from gdro.arena.play import Settings, play_arena
-    from gdro.arena.tables import report
-
-    if methods:
-        sizes = {name: given.pop(name) for name in ("steps", "prompts", "rollouts", "size")}
-        rates = [float(rate) for rate in learning_rates.split(",")]
-        numbers = range(first_draw, first_draw + draws)
-        jobs, bases, own = given["jobs"], Path(given["bases"]), given["methods_from"]
-        play_arena(
-            world.split(","), methods.split(","), numbers, rates, Settings(**sizes), out, bases, jobs, own
-        )
-    click.echo(report(out))
+main.add_command(arena_command)

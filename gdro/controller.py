@@ -148,13 +148,16 @@ class GDROController(Shared):
         check_int("size", size, 1)
         if not len(uids):
             raise ValueError("uids must not be empty; give the uids of the whole data set")
-        if self._pool is None or self._pool[0] is not uids:
-            order_D = uids.order().astype(np.int32)
-            rows_D = self.bins.rows(uids)[order_D].astype(np.int32)
-            self._pool = (uids, order_D, uids.keys[order_D], rows_D)
-        _, order_D, keys_D, rows_D = self._pool
         with restored_on_error(self.method, self.bins):
+            pool = self._pool
+            if pool is None or pool[0] is not uids:
+                # kept from step to step, since sorting a large pool is slow
+                order_D = uids.order().astype(np.int32)
+                rows_D = self.bins.rows(uids)[order_D].astype(np.int32)
+                pool = (uids, order_D, uids.keys[order_D], rows_D)
+            _, order_D, keys_D, rows_D = pool
             places = self._ask.draw(self._prompts(keys_D, rows_D), size, self._rng(self.planned, DRAW))
+        self._pool = pool
         return None if places is None else order_D[places].astype(np.int64)
 
     @one_at_a_time

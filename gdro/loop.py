@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gdro.controller import GDROController
 from gdro.core.checks import check_int
-from gdro.core.uids import as_uids
+from gdro.core.uids import Uids, as_uids
 from gdro.training.qwen3 import Cache, Model, forward
 
 Rows = Sequence[Mapping[str, Any]]  # with the columns prompt, uid and those that the reward asks for
@@ -74,7 +74,7 @@ def train(
     kept: list[tuple[Tensor, Tensor, Tensor]] = []  # rollouts that the next optimizer step learns from
     for step in range(1, steps + 1):
         began, controller_seconds = time.perf_counter(), 0.0
-        pool = keyed_uids._replace(keys=keyed_uids.keys[left_D]) if stream else keyed_uids
+        pool = Uids(keyed_uids.keys[left_D], keyed_uids.kind) if stream else keyed_uids
         drawn_P = timed(controller.draw, pool, prompts)
         if drawn_P is None:
             drawn_P = np.arange(prompts) if stream else next(in_order)

@@ -26,7 +26,7 @@ from gdro.core.advantages import group_advantages
 from gdro.core.checks import check_choice
 from gdro.methods import METHODS
 from gdro.training.checkpoints import last_whole, step_of, write_ledger
-from gdro.training.files import load_state, save_state
+from gdro.training.files import load_state, save_state, written
 from gdro.training.refusals import (
     check_rounds,
     check_training,
@@ -368,6 +368,7 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
         self._sampler = super()._get_train_sampler(dataset)
         return self._sampler
 
+    @written("the checkpoint")
     def _save_checkpoint(self, model, trial):
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()

@@ -78,14 +78,16 @@ def shadow_price(variances: ArrayLike, shares: ArrayLike, mean_rollouts: float) 
     if not (mean_root_v > 0).all():
         raise ValueError(
             f"variances must be positive in some bin that has a share, got {variances!r}; "
-            "with no variance anywhere every allocation is optimal"
+            "with no variance anywhere every allocation is optimal, so choose any"
         )
-    return (mean_root_v / _positive("mean_rollouts", mean_rollouts, "it is n̄ of (19)")) ** 2
+    return (mean_root_v / _positive("mean_rollouts", mean_rollouts, "give n̄ of (19)")) ** 2
 
 
 def demand_at_price(variances: ArrayLike, price: ArrayLike) -> np.ndarray:
     """Rollouts a bin buys at price μ, n_b(μ) = √(v_b/μ), (31). Real-valued, (..., B)."""
-    return np.sqrt(_variances(variances) / _positive("price", price, "at price 0 demand has no bound"))
+    return np.sqrt(
+        _variances(variances) / _positive("price", price, "raise it, as at price 0 demand has no bound")
+    )
 
 
 def staircase(variances: ArrayLike, price: ArrayLike, arms: ArrayLike) -> np.ndarray:

@@ -29,7 +29,7 @@ class Method(Saved):
     """
 
     name: ClassVar[str] = ""
-    n_min: int | None = None  # bound on a prompt's rollouts in place of the controller's
+    n_min: int | None = None  # replaces the controller's default bound on a prompt's rollouts
     rounds: bool = False  # whether `allocate` may leave budget for `extend`
     presets: ClassVar[dict[str, dict[str, Any]]] = {}  # options by the name of a preset
 

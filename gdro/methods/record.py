@@ -16,7 +16,7 @@ def row_of(method: Method, step: int, batch: Batch, weights_P: np.ndarray) -> di
 
     ValueError if the method reports what JSON cannot hold, or an entry that is the controller's.
     """
-    size, bins = batch.run.num_bins + 1, batch.bins_P + 1  # [0]: without a bin
+    size, bins = batch.run.num_bins + 1, batch.bins_P + 1  # index 0 is for prompts without a bin
     counts_B = np.bincount(bins, minlength=size)[1:].tolist()
 
     def by_bin(values_P: np.ndarray, sizes_B: list) -> list[float | None]:

@@ -68,6 +68,7 @@ def prompt_groups(runs: list[dict], k: int) -> dict[str, np.ndarray]:
     to the next easier one, the easiest bin to the one before it.
     """
     table = pd.DataFrame(runs_of(runs, BASE)[0]["evaluation"])
+    # bins of the base, not of the trained models: these would choose their own worst bin
     bins = DifficultyBins(k=k)
     bins.update(table.uid.tolist(), table.successes.tolist(), table.trials.tolist())
     bins_P = bins.assign(table.uid.tolist())
@@ -123,6 +124,7 @@ def _estimates(
             row = {"variant": variant, "label": profile.label(variant), "score": name}
             row |= {"value": float(kind(values).mean()), "low": low, "high": high}
             if baseline in profile.variants and baseline != variant:
+                # the same seeds and prompts on both sides, so what they have in common cancels
                 gain_SP = kind(values) - kind(scores[baseline])
                 low, high = interval(gain_SP)
                 row |= {"gain": float(gain_SP.mean()), "gain_low": low, "gain_high": high}
@@ -157,6 +159,7 @@ def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
         for run in runs
         if run["variant"] != BASE
     ]
+    # scores at different budgets are not comparable
     table = pd.DataFrame(rows).groupby(["variant", "label"], sort=False).mean().reset_index()
     if table["rollouts"].nunique() > 1:
         spent = table.set_index("variant")["rollouts"].to_dict()

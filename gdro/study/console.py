@@ -73,6 +73,7 @@ def show_progress(events: Path, process: subprocess.Popen) -> None:
             live = []
         elif not in_place:
             last_time = now
+        # on a terminal, go up over the lines of the running jobs and erase them, then draw them again
         erase = f"\x1b[{drawn}A\x1b[J" if drawn else ""
         print(erase + "".join(f"{line}\n" for line in lines + live), end="", flush=True)
         shown, drawn = len(jobs.ended), len(live) if in_place else 0
@@ -106,13 +107,14 @@ def _run_jobs(profile: Profile, name: str, cores: int, runs: str, further: Seque
     logs = Path(runs) / "logs"
     events, log = logs / "events.jsonl", logs / "snakemake.log"
     events.unlink(missing_ok=True)
+    # without snakemake's own lock, which a killed run would leave behind
     command = [sys.executable, "-m", "snakemake", "--cores", str(cores), "--rerun-incomplete", "--nolock"]
     command += ["--logger", "gdro", "--logger-gdro-events", str(events)]
     command += ["--resources", f"gpu={profile.gpus}", *further]
     command += ["--config", f"profile={name}", f"runs={runs}"]
     plugins = os.pathsep.join([str(repository() / "scripts"), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {"TQDM_MININTERVAL": "5"} | os.environ | {"PYTHONPATH": plugins}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as on Ctrl-C, so that the jobs end too
     with log.open("w") as stream:
         process = subprocess.Popen(
             command,

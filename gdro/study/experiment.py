@@ -45,7 +45,7 @@ from gdro.study.profiles import BASE, Profile, repository
 from gdro.tasks import Split, draw_task, load_split
 from gdro.tasks.world import read_world
 from gdro.training.checkpoints import difference, file_hash, files_in
-from gdro.training.files import replace_text
+from gdro.training.files import replace_text, written
 from gdro.training.lifetime import only_process_in
 from gdro.training.models import load_model, merged_model, tiny_base
 from gdro.training.records import read_manifest, read_table, write_manifest, write_table
@@ -70,14 +70,21 @@ def _start(
 ) -> tuple[str, Any, Split]:
     """What training and evaluation need first: the base's folder or hub id, its tokenizer, the data."""
     choice = profile.model_of(variant)
+    # Unsloth patches transformers and TRL, so it must come before them. Evaluation uses plain transformers.
     if choice.kind.startswith("unsloth") and not held_out:
         import_unsloth(choice.standby)
     from transformers import AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    # a variant may train another model than the profile's other ones
     source = make_base(profile.model_copy(update={"model": choice}), cache_dir)
-    tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
+    except Exception as error:  # transformers raises what it stumbles over
+        why = str(error).strip().split("\n")[0]
+        remedy = "give the folder of a model with its tokenizer, or the hub id of one that can be downloaded"
+        raise ValueError(f"model.source {str(source)!r} cannot be loaded ({why}); {remedy}") from error
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # Llama has none; TRL does the same
     return source, tokenizer, load_split(profile.task, tokenizer, held_out=held_out)
 
@@ -111,6 +118,7 @@ def train_variant(
         ValueError: for options that TRL refuses, and a folder in which another process trains.
         RuntimeError: where launched processes fail.
     """
+    # one lock for each machine: several write into one folder on a shared disk
     machine = profile.launch.machine
     with only_process_in(Path(folder), f".lock{machine or ''}"):
         training = Training(profile, variant, seed, Path(folder), cache_dir)
@@ -212,12 +220,15 @@ class Training:
         from accelerate.utils import gather_object
 
         is_main, model = trainer.accelerator.is_main_process, self.folder / "model"
+        # training.json goes first and comes back last: without it, what is in the folder is not complete
         if is_main:
             (self.folder / "training.json").unlink(missing_ok=True)
             shutil.rmtree(model, ignore_errors=True)  # of another training
         trainer.accelerator.wait_for_everyone()
-        trainer.save_model(str(model))  # all processes take part where weights are sharded
+        with written(str(model)):
+            trainer.save_model(str(model))  # all processes take part where weights are sharded
         memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
+        # each process has its own GPU, and has rewarded its own part of the completions
         memories, outcomes = zip(*gather_object([(memory, self.data.report()["outcomes"])]), strict=True)
         if not is_main:
             return
@@ -284,6 +295,7 @@ class Training:
 
 def _identity(profile: Profile, variant: str, seed: int, data: Split) -> str:
     """A hash of everything that the trained weights depend on."""
+    # the uids too: which rows are dropped depends on the tokenizer and the copy of the data set
     uids = [row["uid"] for row in data.rows]
     depends_on = [profile.settings_of(variant, evaluated=False), seed, uids]
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
@@ -320,6 +332,7 @@ def evaluate_variant(
         _check_files(folder, trained)
     source, tokenizer, data = _start(profile, variant, cache_dir, held_out=True)
     began, model = time.perf_counter(), source if variant == BASE else str(folder / "model")
+    # an adapter is merged into its base, because both engines sample from whole models
     with tempfile.TemporaryDirectory() as merged:
         if variant != BASE and profile.model_of(variant).kind.endswith("lora"):
             model = str(merged_model(source, model, merged))

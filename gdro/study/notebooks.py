@@ -99,7 +99,9 @@ def _check_reply(cell: nbformat.NotebookNode, cell_index: int, execute_reply: di
     asked = any(item.get("source") == "ask_exit" for item in reply.get("payload", []))
     if asked or reply.get("ename") == "SystemExit":
         raise NotebookError("the cell called exit(), quit() or sys.exit(); raise an error, or use an if")
-    if reply["status"] == "error":
+    # of a failing %run only the output tells
+    failures = [reply, *cell.outputs] if reply["status"] == "error" else cell.outputs
+    for reply in (found for found in failures if "ename" in found):
         why = f"{reply['ename']}: {_first_line(reply['evalue'], 200)}"
         raise NotebookError(f"{why}; the failed copy has the traceback")
 

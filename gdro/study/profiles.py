@@ -32,6 +32,7 @@ from gdro.tasks.settings import (
     NotNegative,
     Positive,
     Strict,
+    find_yaml,
     read_yaml,
     refusal,
 )
@@ -134,12 +135,7 @@ def load_profile(name: str | Path) -> Profile:
 
 def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict[str, Any]]:
     """The path of a profile, and its fields laid over those of the profile that it is `like`."""
-    path, profiles = Path(name), repository() / "profiles"
-    if path.suffix not in (".yaml", ".yml"):
-        path = profiles / f"{name}.yaml"
-    if not path.is_file():
-        known = sorted(file.stem for file in profiles.glob("*.yaml"))
-        raise ValueError(f"profile must be one of {known} or a .yaml file, got {str(name)!r}; correct it")
+    path = find_yaml("profile", name, repository() / "profiles")
     fields = read_yaml(path)
     if path in children:
         raise ValueError(f"{path} is like itself; name another profile")

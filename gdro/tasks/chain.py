@@ -53,7 +53,7 @@ class ChainSpec:
     """
 
     families: tuple[Family, ...]  # their shares sum to 1, their names and operators differ
-    n_operands: Annotated[int, Field(ge=2)] = 3  # of a prompt; a chain has n_operands - 1 steps
+    n_operands: Annotated[int, Field(ge=2, le=7)] = 3  # of a prompt; a chain has n_operands - 1 steps
     n_train: Count = 1000  # distinct training prompts, over all families
     n_eval_per_family: Count = 40  # distinct prompts, none of them trained on
     accuracy_concentration: Annotated[float, Field(gt=0)] = 12.0

@@ -89,7 +89,7 @@ class GymSpec:
     max_completion_tokens: Annotated[int, Field(ge=2)]  # the end-of-text token included
     n_train: NotNegative = 4000  # distinct training prompts; 0: a stream, of which none is trained on twice
     n_eval_per_family: Count = 40
-    prompt_length: Count | None = None
+    prompt_length: Annotated[int, Field(ge=1, le=1000)] | None = None
     permute_shares: bool = False  # each draw gives the shares to other families
 
     def __post_init__(self) -> None:
@@ -105,6 +105,7 @@ class GymSpec:
 
     def draw(self, seed: int, style: str = "text") -> GymTask:
         """Draw the task with a seed; ``style`` of original questions is "text" or "chat"."""
+        # Puzzles come from their own seeds; this generator only shuffles.
         rng = np.random.default_rng(seed)
         shares = [family.share or 1 / len(self.families) for family in self.families]
         if self.permute_shares:
@@ -122,7 +123,7 @@ class GymSpec:
                 )
             held_out += rows[: self.n_eval_per_family]
             train += rows[self.n_eval_per_family :]
-        train = [train[place] for place in rng.permutation(len(train))]
+        train = [train[place] for place in rng.permutation(len(train))]  # families come mixed
         names = (family.name for family in self.families)
         return GymTask(self, seed, dict(zip(names, shares, strict=True)), tuple(train), tuple(held_out))
 

@@ -9,8 +9,8 @@ from ruamel.yaml import YAML, YAMLError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]  # becomes a folder, reaches a shell
 Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+NotNegative = Annotated[int, Field(ge=0, le=10**9)]
 MathName = Literal["dapo", "math500", "aime2024", "aime2025", "amc", "minerva", "olympiad", "gpqa"]
 
 
@@ -50,6 +50,15 @@ class MathChoice(Strict):
     signed: bool = True
     max_prompt_tokens: Count = 1024
     max_completion_tokens: Count = 3072
+
+
+def find_yaml(what: str, name: str | Path, folder: Path) -> Path:
+    """The file <name>.yaml of a folder, or the YAML file at a path; ValueError if there is none."""
+    path = Path(name) if Path(name).suffix in (".yaml", ".yml") else folder / f"{name}.yaml"
+    if not path.is_file():
+        known = sorted(file.stem for file in folder.glob("*.yaml"))
+        raise ValueError(f"{what} must be one of {known} or a YAML file, got {str(name)!r}; correct it")
+    return path
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:

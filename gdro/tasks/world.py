@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from gdro.core.checks import check_choice
 from gdro.tasks.chain import ChainSpec
 from gdro.tasks.reasoning_gym import GymSpec
-from gdro.tasks.settings import Count, Name, Positive, Strict, read_yaml, refusal
+from gdro.tasks.settings import Count, Name, Positive, Strict, find_yaml, read_yaml, refusal
 
 WORLDS = Path(__file__).parent / "worlds"
 SPECS = {"chain": ChainSpec, "reasoning_gym": GymSpec}
@@ -43,12 +43,7 @@ def read_world(name: str | Path) -> TaskWorld:
     The file has the fields `name` (if left out, the file's), `task` (of `SPECS`; if left out, chain), `base`
     and those of the task's specification.
     """
-    path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
-        path = WORLDS / f"{name}.yaml"
-    if not path.is_file():
-        shipped = sorted(file.stem for file in WORLDS.glob("*.yaml"))
-        raise ValueError(f"world must be one of {shipped} or a YAML file, got {str(name)!r}; correct it")
+    path = find_yaml("world", name, WORLDS)
     fields = {"name": path.stem, "task": "chain"} | read_yaml(path)
     check_choice(f"task of {path}", fields["task"], tuple(SPECS))
     spec_type = SPECS[fields.pop("task")]

@@ -111,6 +111,7 @@ class Game:
         else:
             edges = np.arange(1, self.num_bins) / self.num_bins
             bins = DifficultyBins(edges, hysteresis=self.hysteresis, **record)
+        # a game's options are flat, the controller's are those of each adversary
         options: dict[str, Any] = {}
         if method in ("prompt", "resample", "both"):
             options["prompt"] = {name: getattr(self, name) for name in ("eta", "ema", "clip", "max_weight")}
@@ -170,6 +171,7 @@ def draw_numbers(game: Game, generators: list[np.random.Generator]) -> tuple[np.
         Uniform: (S, R, P) of the first, second … rollout of each slot, (S, D) that order the data set, (S, P)
         that draw the slots' bins. Normal: (S, F), the answers' own words.
     """
+    # As many as the largest n_max can use, so that games with different bounds see the same numbers.
     rows = max(ROLLOUT_NUMBERS, game.n_max)
     ends = np.cumsum([rows * game.batch, game.world.prompts, game.batch]).tolist()
     drawn = [(rng.random(ends[2]), rng.standard_normal(game.world.capacity)) for rng in generators]

@@ -89,6 +89,7 @@ def recorded_gain_map(
         {measure: Gain of (M, Y, C)} and GRPO's {measure: step sizes (Y, C)}.
     """
     chosen = (step_sizes, choosing_seeds, seeds, checkpoints, own_best)
+    # through JSON and back, so that tuples and numbers compare as those of the file
     given = json.loads(json.dumps([[asdict(world) for world in worlds], list(methods), *chosen]))
     if record is not None and record.exists():
         kept = json.loads(record.read_text(encoding="utf-8"))
@@ -104,6 +105,7 @@ def recorded_gain_map(
         name: best_step_sizes(worlds, step_sizes, choosing_seeds, checkpoints, name)
         for name in (names if own_best else ["grpo"])
     }
+    # one call plays all cells: games that occur twice are played once
     cells = [
         (measure, name, place, Game(worlds[place[0]], name, step_size=step_sizes[x]))
         for measure, name in product(measures, names)

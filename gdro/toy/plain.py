@@ -40,6 +40,7 @@ class PlainGame:
 
         plan = controller.plan(batch)
         p_AD = self.policy(self.directions_ADF, self.offset_D, self.skill_D)
+        # inverse transform sampling: an answer is the number of rungs of the cumulated distribution below it
         below_RPA = rollouts_RP[..., None] >= p_AD.cumsum(axis=0)[:-1, batch].T
         answers_PR = below_RPA.sum(axis=-1).T  # as many as any plan may ask for
         rollouts = plan.rollouts * 0
@@ -50,6 +51,7 @@ class PlainGame:
             answers_R = answers_PR[np.arange(answers_PR.shape[1]) < rollouts[:, None]]
             further = controller.extend(plan, group_ids_R, answers_R == 0)
 
+        # 1 for wrong and 0 for correct: the default losses −A have mean 0 in every group, so no difficulty.
         observed = controller.observe(plan, group_ids_R, answers_R == 0, losses=1.0 * (answers_R != 0))
         self.kept.append((batch[group_ids_R], answers_R, observed.advantages))
         if observed.ready:

@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,18 @@ def replace_text(path: str | Path, text: str) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def written(what: str) -> Iterator[None]:
+    """Say what could not be written and what to do, also where torch or safetensors raise own errors."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:
+        why = f"{what} could not be written ({error})"
+        raise RuntimeError(f"{why}; free space on the disk, and run the same again: it resumes") from error
 
 
 def save_state(path: str | Path, state: Mapping[str, Any]) -> None:

@@ -157,6 +157,7 @@ def test_a_whole_run(place):
     [
         ("import os\nos._exit(0)", "the kernel died", "none"),
         ("%nosuchmagic", "UsageError", "none"),
+        ("get_ipython().run_cell('1 / 0')", "ZeroDivisionError", "none"),  # as %run does
         ("exit()", "the cell called", "none"),
         ("1 / 0", "ZeroDivisionError: division by zero; the failed copy has", "raises-exception"),
         ("raise SystemExit(0)", "the cell called", "raises-exception"),
