@@ -58,7 +58,6 @@ def test_a_plan_is_a_value_and_survives_a_copy():
     controller = GDROController("both")
     plan = controller.plan(["a", "b"])
     assert plan.uids == ["a", "b"]
-    assert np.array(plan, float).tolist() == [4.0, 4.0]
     with pytest.raises(ValueError, match="read-only"):
         plan.rollouts[0] = 3
     controller.observe(pickle.loads(pickle.dumps(plan)), [0, 1], [0, 1])
@@ -169,12 +168,7 @@ def test_plans_that_cannot_be_observed_are_refused():
         ([0, 1], [[1], [1, 0]], None, r"rewards must be finite numbers that numpy can hold"),
         ([0, 1], Unreadable(), None, r"rewards must be .* numpy can hold: no bfloat16; convert them"),
         ([0] * 5, [1] * 5, None, r"at most the planned rollouts .*, got 5 for prompt 0, planned 4"),
-        (
-            [0, 1],
-            [1e160, 0],
-            None,
-            r"rewards must be .* in \[-1e\+100, 1e\+100\], got 1e\+160 .*; scale them",
-        ),
+        ([0, 1], [1e160, 0], None, r"rewards must be .* in \[-1e\+100, 1e\+100\], got 1e\+160 .*; scale"),
         ([0, 1], [1, 0], [0.1], r"losses must be .* of shape \(2,\)"),
     ],
 )
@@ -464,10 +458,7 @@ def test_the_presets_are_as_stated_and_can_be_overridden():
         ({"success_threshold": np.nan}, r"success_threshold must be a number"),
         ({"advantage_std": "unbiased"}, r"GDROController\(advantage_std=…\) must be one of"),
         ({"scale_rewards": True}, r"GDROController\(scale_rewards=…\) must be one of"),
-        (
-            {"advantage_clip": np.inf},
-            r"\(advantage_clip=…\) must be a number in \(0, 1e\+100\], got inf; None",
-        ),
+        ({"advantage_clip": np.inf}, r"\(advantage_clip=…\) must be .* in \(0, 1e\+100\], got inf; None"),
         ({"seed": -1}, r"GDROController\(seed=…\) must be an integer of at least 0, got -1"),
     ],
 )

@@ -13,30 +13,10 @@ from test_controller import play
 
 import gdro
 from gdro import DifficultyBins, GDROController, RolloutGDRO
-from gdro.core.bins import UNSEEN
 from gdro.training.files import load_state, save_state
 
 SHARP = {"k": 1, "history": 1, "hysteresis": 0.0, "edges": (0.5,)}
 EIGHT = [0] * 4 + [10] * 4, [10] * 8  # successes and trials: four prompts in each of two bins
-
-
-def seasoned(method="rollout", bins=SHARP, **settings):
-    """Two bins, 0–3 hard and noisy, 4–7 easy and without noise, and a variance to tell them apart."""
-    controller = GDROController(method, bins=bins, **settings)
-    controller.bins.update(np.arange(8), *EIGHT)
-    controller.method.rollout_gdro.update([4, 4], [4, 4], [0.25, 0.01])
-    return controller
-
-
-@pytest.mark.parametrize(("driver", "moves"), [("demand", True), ("realized", False)])
-def test_04_the_price_is_driven_by_the_demand(driver, moves):
-    """It answers to what the strategies would spend: what is spent is the budget, which moves nothing."""
-    controller = seasoned(rollout={"price_driver": driver, "price_lr": 0.5})
-    before = controller.method.rollout_gdro.price
-    row = play(controller, 0, np.arange(8), np.full(8, 0.5))[1].row
-    assert sum(row["rollouts"]) / 2 == 4  # the budget was met exactly
-    assert row["demand"] != 4
-    assert row["price"] == pytest.approx(before + 0.5 * (row["demand"] - 4) * moves)
 
 
 def test_05_a_tie_goes_to_each_bin_in_turn():
@@ -64,19 +44,6 @@ def test_11_difficulty_does_not_depend_on_the_rollouts_allotted(preset):
             bins.update(np.arange(500), hits_P, np.full(500, n))
         found.append(bins.pass_at_k(np.arange(500)).mean())
     assert found == pytest.approx([1 - 0.9**8] * 2, abs=0.04)
-
-
-def test_12_an_unseen_prompt_is_a_state_of_its_own():
-    """It is in no bin, gets n̄ rollouts and the mean weight."""
-    # ten rollouts make an outcome, so that the new prompts are still without one afterwards
-    controller = seasoned("both", SHARP | {"estimator": "any_of_k", "k": 10}, weight_scale="none")
-    controller.method.prompt_gdro.update([0, 1], [1.0, 0.0])
-    assert controller.bins.assign([99]).tolist() == [UNSEEN]
-    plan = controller.plan([0, 1, 2, 3, 4, 5, 6, 7, 98, 99])
-    assert plan.rollouts[8:].tolist() == [4, 4]
-    weights = controller.observe(plan, np.repeat(range(10), plan.rollouts), np.arange(40) % 2).weights
-    assert weights[8:] == pytest.approx([weights[:8].mean()] * 2)
-    assert weights[0] > weights[8] > weights[7]
 
 
 # named one by one: what a text may raise in the worker that checks answers (its outcome is counted); a

@@ -67,21 +67,6 @@ def test_allocation_by_hand():
     assert theory.square_root_allocation([1.0, 4.0], [0.5, 0.5], 3) == pytest.approx([2.0, 4.0])
 
 
-def test_square_root_allocation_is_what_an_optimizer_finds():
-    variances, shares, mean = np.array([0.25, 0.05, 0.16, 0.01]), np.array([0.5, 0.1, 0.15, 0.25]), 4.0
-    found = minimize(
-        lambda n: theory.variance_proxy(variances, shares, n),
-        np.full(4, mean),
-        bounds=[(1e-3, None)] * 4,
-        constraints={"type": "eq", "fun": lambda n: shares @ n - mean},
-        method="SLSQP",
-        options={"ftol": 1e-15, "maxiter": 500},
-    )
-    allocation = theory.square_root_allocation(variances, shares, mean)
-    assert allocation == pytest.approx(found.x, abs=1e-3)
-    assert theory.variance_proxy(variances, shares, allocation) <= found.fun + 1e-12
-
-
 @given(st.integers(1, 8).flatmap(lambda size: arrays(float, (2, size), elements=st.floats(0.01, 1))))
 def test_square_root_allocation_meets_the_budget_and_the_price(table):
     variances, shares = table[0], table[1] / table[1].sum()

@@ -132,7 +132,7 @@ def test_a_refused_call_changes_nothing_and_can_be_repeated(name):
     assert state_of(controller) == state_of(untouched)
 
 
-@pytest.mark.parametrize("name", ["grpo", "both", "greso", "dapo", "reinforce_ada"])
+@pytest.mark.parametrize("name", ["both", "greso", "reinforce_ada"])
 def test_eight_threads_may_share_a_controller(name):
     """Prompts of 300 steps from eight threads: what is known of each is what one thread would know."""
     threads, steps, prompts = 8, 30, 6

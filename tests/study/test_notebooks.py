@@ -12,6 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from click.testing import CliRunner
+from conftest import PATIENCE
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from gdro.cli import main
@@ -19,7 +20,6 @@ from gdro.study.notebooks import NotebookError, fit_parameters, run_notebook
 from gdro.training.records import read_manifest
 
 PARAMETERS = "steps = 10\nrate = 0.5  # a = b\nname = 'a'\nsizes = [1, 2]\nanything = None"
-KILL = "import os\nos.kill(os.getpid(), 9)"
 
 
 def tagged(cell, tag):
@@ -55,7 +55,7 @@ def run(place, notebook, parameters=None, **options):
 def command(*arguments, **options):
     """What `gdro notebook` returns and says."""
     words = [sys.executable, "-m", "gdro", "notebook", *arguments]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, **options)
+    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False, **options)
 
 
 def assert_nothing_whole(place):
@@ -83,7 +83,6 @@ NOT_READ = r"n\.ipynb cannot be read as a notebook"
         ({"values": {"rate": "high"}}, r"'rate' must be .* 0.5, got 'high'"),
         ({"values": {"rate": float("inf")}}, r"'rate' must be .* got inf"),
         ({"values": {"name": 7}}, r"'name' must be .* 'a', got 7"),
-        ({"values": {"sizes": 1}}, r"'sizes' must be .* \[1, 2\], got"),
         ({"values": {"a": 1}, "parameters": None}, "n.ipynb has no parameter 'a'"),
         ({"parameters": "a = 1\nb = 2 * a"}, "`name = literal`.*malformed node"),
         *(({"text": text}, NOT_READ) for text in ("", "not JSON", "[]", "{}", '{"cells": 3}', DEEP)),
@@ -159,19 +158,18 @@ def test_a_whole_run(place):
 @pytest.mark.parametrize(
     ("source", "message", "tag"),
     [
-        ("1 / 0", "ZeroDivisionError: division by zero; the failed copy has", "none"),
         ("import os\nos._exit(0)", "the kernel died", "none"),
-        ("import sys\nsys.exit(0)", "the cell called", "none"),
         ("%nosuchmagic", "UsageError", "none"),
         ("get_ipython().run_cell('1 / 0')", "ZeroDivisionError", "none"),  # as %run does
         ("exit()", "the cell called", "none"),
-        ("1 / 0", "ZeroDivisionError", "raises-exception"),
+        ("1 / 0", "ZeroDivisionError: division by zero; the failed copy has", "raises-exception"),
         ("raise SystemExit(0)", "the cell called", "raises-exception"),
     ],
 )
 def test_a_failing_cell_fails_the_run(place, source, message, tag):
     # The manifest is written before the failure: it must go all the same.
-    cells = manifest_cell(place / "m.json"), tagged(new_code_cell(source), tag), "print('after')"
+    written = f"open({str(place / 'm.json')!r}, 'w').write('')"
+    cells = written, tagged(new_code_cell(source), tag), "print('after')"
     notebook = book(place / "n.ipynb", *cells)
     (place / "out.ipynb").write_text("an earlier run")
     where = re.escape(f"n.ipynb, cell `{source.splitlines()[0]}`: ")
@@ -193,7 +191,7 @@ def test_a_whole_run_without_a_whole_manifest_fails(place):
     assert_nothing_whole(place)
 
 
-@pytest.mark.parametrize("argv", [None, ["/nowhere/python"], [sys.executable, "-c", "1/0"]])
+@pytest.mark.parametrize("argv", [None, [sys.executable, "-c", "1/0"]])
 def test_a_kernel_that_is_not_there_or_does_not_start(place, monkeypatch, argv):
     spec = place / "kernels" / "broken"
     spec.mkdir(parents=True)
@@ -201,13 +199,13 @@ def test_a_kernel_that_is_not_there_or_does_not_start(place, monkeypatch, argv):
         words = {"argv": argv, "display_name": "broken", "language": "python"}
         (spec / "kernel.json").write_text(json.dumps(words))
     monkeypatch.setenv("JUPYTER_PATH", str(place))
-    with pytest.raises(NotebookError, match=r"^n\.ipynb: .*(No such kernel|nowhere|Kernel died)"):
+    with pytest.raises(NotebookError, match=r"^n\.ipynb: .*(No such kernel|Kernel died)"):
         run(place, book(place / "n.ipynb", "1", kernel="broken"))
     assert_nothing_whole(place)
 
 
-def wait_for(condition, seconds=30):
-    end = time.monotonic() + seconds
+def wait_for(condition):
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -217,23 +215,16 @@ def wait_for(condition, seconds=30):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "message"),
     [
-        (["-p", "stesp", "3"], "n.ipynb has no parameter 'stesp'; it has: "),
-        (["-p", "sizes", "[1, 2"], "n.ipynb: parameter 'sizes' must be of the type of its default"),
+        ("-p stesp 3", "n.ipynb has no parameter 'stesp'; it has: "),
+        ("-p sizes [1,2", "n.ipynb: parameter 'sizes' must be of the type of its default"),
     ],
 )
-def test_the_command_refuses(place, monkeypatch, arguments, message):
+def test_the_command_refuses(place, monkeypatch, words, message):
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # in this process: importing takes seconds
-    words = [
-        "notebook",
-        book(place / "n.ipynb", "1"),
-        place / "out.ipynb",
-        "--manifest",
-        place / "m.json",
-        *arguments,
-    ]
-    refused = CliRunner().invoke(main, list(map(str, words)))
+    paths = [book(place / "n.ipynb", "1"), place / "out.ipynb", "--manifest", place / "m.json"]
+    refused = CliRunner().invoke(main, ["notebook", *map(str, paths), *words.split()])
     assert refused.exit_code == 2
     assert refused.stderr.startswith(f"gdro notebook: {message}")
     assert refused.stderr.count("\n") == 1
@@ -241,34 +232,19 @@ def test_the_command_refuses(place, monkeypatch, arguments, message):
 
 
 @pytest.mark.slow
-def test_the_command_fails_when_the_kernel_is_killed(place):
-    spoken = "print('the cell before')"
-    notebook = book(place / "n.ipynb", manifest_cell(place / "m.json"), spoken, KILL)
-    failed = command(notebook, place / "out.ipynb", "--manifest", place / "m.json", "--log-output")
-    assert failed.returncode == 1
-    last = failed.stderr.splitlines()[-1]
-    assert last.startswith("gdro notebook: n.ipynb, cell `import os`: the kernel died")
-    printed = failed.stdout + failed.stderr
-    assert "the cell before" in printed  # --log-output passes on what cells print, and only that
-    assert "Executing Cell" not in printed
-    assert "Traceback" not in failed.stderr, "a message, not our traceback"
-    assert_nothing_whole(place)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_terminated_command_takes_its_kernel_and_manifest_along(place, number):
+def test_a_terminated_command_takes_its_kernel_and_manifest_along(place):
+    """By SIGHUP; test_pipeline sends SIGTERM."""
     pid = f"import os, time\nopen({str(place / 'tmp')!r}, 'w').write(str(os.getpid()))"
-    moved = f"os.rename({str(place / 'tmp')!r}, {str(place / 'pid')!r})\ntime.sleep(60)"
+    moved = f"os.rename({str(place / 'tmp')!r}, {str(place / 'pid')!r})\ntime.sleep(600)"
     notebook = book(place / "n.ipynb", manifest_cell(place / "m.json"), f"{pid}\n{moved}", "1")
     words = [sys.executable, "-m", "gdro", "notebook", notebook, place / "out.ipynb"]
     runner = subprocess.Popen([*words, "--manifest", place / "m.json"], stderr=subprocess.DEVNULL)
     try:
-        wait_for((place / "pid").exists)
+        wait_for(lambda: (place / "pid").exists() or runner.poll() is not None)
         kernel = int((place / "pid").read_text())
         assert (place / "m.json").exists()
-        runner.send_signal(number)
-        assert runner.wait(timeout=30) == 128 + number
+        runner.send_signal(signal.SIGHUP)
+        assert runner.wait(timeout=PATIENCE) == 128 + signal.SIGHUP
     finally:
         runner.kill()  # nothing to a process that has ended
     wait_for(lambda: not Path(f"/proc/{kernel}").exists())
