@@ -58,7 +58,6 @@ def test_a_plan_is_a_value_and_survives_a_copy():
     controller = GDROController("both")
     plan = controller.plan(["a", "b"])
     assert plan.uids == ["a", "b"]
-    assert np.array(plan, float).tolist() == [4.0, 4.0]
     with pytest.raises(ValueError, match="read-only"):
         plan.rollouts[0] = 3
     controller.observe(pickle.loads(pickle.dumps(plan)), [0, 1], [0, 1])

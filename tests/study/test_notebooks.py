@@ -204,7 +204,7 @@ def test_a_kernel_that_is_not_there_or_does_not_start(place, monkeypatch, argv):
     assert_nothing_whole(place)
 
 
-def wait_for(condition, seconds=30):
+def wait_for(condition, seconds=120):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
