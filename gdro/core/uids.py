@@ -1,4 +1,4 @@
-"""From uids to rows: a `UidTable` gives each uid one that never changes. P prompts, D prompts seen so far."""
+"""From uids to rows: a `UidTable` gives each uid a row that never changes. P prompts, D seen so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From arguments to a method and the sizes of its run: presets, defaults, checks."""
+"""Makes a method and the sizes of its run from arguments: presets, defaults, checks."""
 
 import math
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""From a profile to results: what a run is, its jobs, their console, notebooks run strictly."""
+"""Profiles, the jobs that they describe, their console, and notebooks run strictly."""

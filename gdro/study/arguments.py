@@ -1,7 +1,7 @@
 """From a variant's training settings to a GDROConfig, by TRL's own parser."""
 
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, get_type_hints
 
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -9,12 +9,15 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from gdro.study.profiles import Profile
 from gdro.training.resumable import check_resumable
 
+if TYPE_CHECKING:
+    from gdro.trainer import GDROConfig
+
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
 def training_arguments(
     profile: Profile, variant: str, seed: int, folder: str | Path, lengths: tuple[int, int], world: int = 1
-) -> Any:
+) -> "GDROConfig":
     """Return a variant's GDROConfig; ValueError for unknown fields and refused values.
 
     lengths: the most tokens of a prompt and of a completion. world: the number of processes that train.

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,13 +20,16 @@ from gdro.tasks import prompt_token_ids
 from gdro.training.lifetime import end_with_parent
 from gdro.training.models import stop_tokens
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 Tokens = list[list[int]]
 
 
 def evaluate_model(
     choice: EvaluationChoice,
     model: str | Path,
-    tokenizer: Any,
+    tokenizer: "PreTrainedTokenizerBase",
     rows: Sequence[Mapping[str, Any]],
     reward: Callable[..., Sequence[float]],
     max_new_tokens: int,

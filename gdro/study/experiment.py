@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # These are read once, when huggingface_hub and vLLM are imported. FlashInfer's sampler needs a CUDA toolkit.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -50,6 +50,11 @@ from gdro.training.lifetime import only_process_in
 from gdro.training.models import load_model, merged_model, tiny_base
 from gdro.training.records import read_manifest, read_table, write_manifest, write_table
 from gdro.training.unsloth import import_unsloth
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
+    from gdro.trainer import GDROConfig, GDROTrainer
 
 CACHE = ".cache/bases"
 
@@ -171,7 +176,7 @@ class Training:
         _check_files(self.folder, training)
         return True
 
-    def arguments(self) -> Any:
+    def arguments(self) -> "GDROConfig":
         """The profile's `train:` block, as a GDROConfig."""
         # The folder is named after the identity, so checkpoints of other settings or data are never resumed.
         checkpoints = self.folder / f"checkpoints-{self._identity[:8]}"
@@ -181,7 +186,7 @@ class Training:
         world = int(os.environ.get("WORLD_SIZE", "1"))
         return training_arguments(self.profile, self.variant, self.seed, checkpoints, self._lengths, world)
 
-    def make_trainer(self, callbacks: Sequence[Any] = ()) -> Any:
+    def make_trainer(self, callbacks: Sequence["TrainerCallback"] = ()) -> "GDROTrainer":
         """The GDROTrainer of this training: model, reward, arguments, data. Loads the model."""
         loaded = load_model(self.source, **self.model_options)  # Unsloth, if asked for, comes before TRL
         from datasets import Dataset
@@ -204,7 +209,7 @@ class Training:
         trainer.run_identity = self._identity
         return trainer
 
-    def run(self, callbacks: Sequence[Any] = ()) -> None:
+    def run(self, callbacks: Sequence["TrainerCallback"] = ()) -> None:
         """Train in this process, which may be one of several that a launcher started, and save."""
         trainer = self.make_trainer(callbacks)
         from accelerate.utils import gather_object
@@ -215,7 +220,7 @@ class Training:
         trainer.train(resume_from_checkpoint=True)
         self.save(trainer)
 
-    def save(self, trainer: Any) -> None:
+    def save(self, trainer: "GDROTrainer") -> None:
         """Write model, record and report of a training that has ended, and remove its checkpoints."""
         from accelerate.utils import gather_object
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from gdro.tasks.protocol import Task
     from gdro.tasks.settings import ChainChoice, GymChoice, MathChoice
 
@@ -35,7 +37,9 @@ class Split:
         return {"rows": len(self.rows), "dropped": self.dropped, "outcomes": outcomes}
 
 
-def load_split(choice: ChainChoice | GymChoice | MathChoice, tokenizer: Any, *, held_out: bool) -> Split:
+def load_split(
+    choice: ChainChoice | GymChoice | MathChoice, tokenizer: PreTrainedTokenizerBase, *, held_out: bool
+) -> Split:
     """Read the training prompts of a profile's task, or the held-out ones; only these are read."""
     if choice.kind == "math":
         return _math_split(choice, tokenizer, held_out)
@@ -57,7 +61,9 @@ def draw_task(choice: ChainChoice | GymChoice, style: str = "text") -> Task:
     return chain.ChainSpec(chain.DEFAULT_SPEC.families, **sizes).draw(choice.seed)
 
 
-def prompt_token_ids(tokenizer: Any, prompts: Sequence[str | Sequence[dict]]) -> list[list[int]]:
+def prompt_token_ids(
+    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | Sequence[dict]]
+) -> list[list[int]]:
     """Token ids of each prompt, a text or a chat; a chat ends where the template begins the answer."""
     to_answer = {"add_generation_prompt": True, "return_dict": False}
     return [
@@ -68,7 +74,7 @@ def prompt_token_ids(tokenizer: Any, prompts: Sequence[str | Sequence[dict]]) ->
     ]
 
 
-def _math_split(choice: MathChoice, tokenizer: Any, held_out: bool) -> Split:
+def _math_split(choice: MathChoice, tokenizer: PreTrainedTokenizerBase, held_out: bool) -> Split:
     from gdro.tasks.math.data import load_math
     from gdro.tasks.math.rewards import MathReward
 

@@ -89,8 +89,9 @@ def recorded_gain_map(
         {measure: Gain of (M, Y, C)} and GRPO's {measure: step sizes (Y, C)}.
     """
     chosen = (step_sizes, choosing_seeds, seeds, checkpoints, own_best)
-    # through JSON and back, so that tuples and numbers compare as those of the file
-    given = json.loads(json.dumps([[asdict(world) for world in worlds], list(methods), *chosen]))
+    # through JSON and back, so that ranges and tuples compare equal to the lists of the file
+    settings = [[asdict(world) for world in worlds], list(methods), *chosen]
+    given = json.loads(json.dumps(settings, default=list))
     if record is not None and record.exists():
         kept = json.loads(record.read_text(encoding="utf-8"))
         if kept["settings"] == given:
