@@ -75,7 +75,7 @@ def _differences(table, looks):
             axis.locator_params(axis="x", nbins=3)
         names = [f"{method}, {_short(rows.learning_rate[method])}" for method in methods]
         line[0].set_yticks(range(len(methods)), names)
-        line[0].set(ylabel=world, ylim=(len(methods) - 0.5, -0.5))
+        line[0].set(ylabel=world, ylim=(max(len(methods), 1) - 0.5, -0.5))
     figure.supxlabel(
         "difference to GRPO, 95% intervals over draws; filled: the interval excludes 0", fontsize=8
     )
