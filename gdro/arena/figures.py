@@ -61,7 +61,7 @@ def _differences(table, looks):
     """A row a method, a column a metric: intervals, filled where they exclude 0."""
     played = {world: set(of.method) for world, of in table.groupby("world")}
     named = {world: [method for method in looks if method in of] for world, of in played.items()}
-    heights = [0.7 + 0.15 * len(methods) for methods in named.values()]
+    heights = [max(0.7 + 0.15 * len(methods), 1.4) for methods in named.values()]
     figure, axes = _grid(len(named) * len(METRICS), len(METRICS), heights, sharey="row")
     for (world, methods), line in zip(named.items(), axes, strict=True):
         for axis, (metric, label) in zip(line, METRICS.items(), strict=True):
