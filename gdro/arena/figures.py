@@ -29,7 +29,8 @@ def draw_figures(scores: pd.DataFrame, table: pd.DataFrame, reach: pd.DataFrame,
     looks = _looks(table)
     save(_differences(table, looks), out, "differences")
     save(_frontier(scores, table, looks), out, "frontier")
-    save(_rollouts(reach, looks), out, "rollouts")
+    if len(reach):  # empty without a baseline
+        save(_rollouts(reach, looks), out, "rollouts")
 
 
 def _looks(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
