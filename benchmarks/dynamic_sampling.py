@@ -15,10 +15,8 @@ and seed. Printed, a step:
 import argparse
 import tempfile
 
-import numpy as np
 from loop import PROMPTS, ROLLOUTS, quiet_base, trained
 
-from gdro.tasks import chain
 from gdro.teaching.gradients import SPEC
 
 METHODS = ("grpo", "dapo", "reinforce_ada", "pivotal")
@@ -29,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=30)
     options = parser.parse_args()
-    task = chain.make_task(SPEC, np.random.default_rng(0))
+    task = SPEC.draw(0)
     base = quiet_base(task, steps=160, batch_size=64)
     print(f"{PROMPTS} prompts × {ROLLOUTS} rollouts, {options.steps} steps")
     print(f"{'method':15}{'signal':>8}{'sampled':>9}{'each':>7}{'correct':>9}{'seconds':>9}")

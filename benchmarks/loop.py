@@ -12,7 +12,6 @@ import time
 import warnings
 from pathlib import Path
 
-import numpy as np
 import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
@@ -100,7 +99,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--base-steps", type=int, default=800)
     options = parser.parse_args()
-    task = chain.make_task(chain.DEFAULT_SPEC, np.random.default_rng(0))
+    task = chain.DEFAULT_SPEC.draw(0)
     base = quiet_base(task, options.base_steps)
     print(f"{PROMPTS} prompts × {ROLLOUTS} rollouts, one thread, {options.steps} steps × {options.repeats}")
     # gdro.loop has no KL term; in micro-batches, as on a GPU, scoring pads to the longest of each

@@ -26,7 +26,7 @@ from gdro.core.advantages import group_advantages
 from gdro.core.checks import check_choice
 from gdro.methods import METHODS
 from gdro.training.checkpoints import last_whole, step_of, write_ledger
-from gdro.training.files import load_state, save_state
+from gdro.training.files import load_state, save_state, written
 from gdro.training.held_out import OneEvaluationCall
 from gdro.training.refusals import (
     check_rounds,
@@ -116,7 +116,7 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
         self, model: Any, reward_funcs: Any, args: GDROConfig, train_dataset: Any = None, **kwargs: Any
     ) -> None:
         if not isinstance(args, GDROConfig):
-            raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}")
+            raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}; make one")
         self._uids_D = checked_uids(train_dataset, args)
         self.controller = controller_of(args, train_dataset)
         check_training(args, self.controller)
@@ -368,6 +368,7 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
         self._sampler = super()._get_train_sampler(dataset)
         return self._sampler
 
+    @written("the checkpoint")
     def _save_checkpoint(self, model, trial):
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()

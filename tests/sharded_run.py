@@ -1,6 +1,6 @@
-"""`gdro work` with sampling that does not depend on how many processes share a batch.
+"""`gdro train` with sampling that does not depend on how many processes share a batch.
 
-    accelerate launch --config_file configs/accelerate/fsdp2.yaml … tests/sharded_run.py [--die=…] work …
+    accelerate launch --config_file configs/accelerate/fsdp2.yaml … tests/sharded_run.py [--die=…] train …
 
 --die=5 ends the last process in step 5.
 

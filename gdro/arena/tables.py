@@ -1,6 +1,5 @@
 """The arena's files: runs in, scores.csv and families.csv out; scores.csv in, tables and figures out."""
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -144,7 +143,9 @@ def report(out: Path) -> str:
         "every world, method, learning rate and metric. Intervals that contain 0 are inconclusive.\n"
     )
     replace_text(out / "table.md", text)
-    _draw_figures(scores, table, reach, out)
+    from gdro.arena.figures import draw_figures  # Matplotlib, where figures are drawn
+
+    draw_figures(scores, table, reach, out)
     return text
 
 
@@ -152,67 +153,3 @@ def _cell(row):
     if row.method == BASELINE:
         return f"{row.score:.3f}"
     return f"{row.score:.3f} ({row.difference:+.3f}: {row.low:+.3f} … {row.high:+.3f}; p {row.p_holm:.3f})"
-
-
-def _draw_figures(scores, table, reach, out):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from gdro.results.style import METHOD_COLORS, PEER, WIDTH, save, use_style
-
-    use_style()
-    worlds, methods = sorted(table.world.unique()), list(dict.fromkeys(table.method))
-    gains = table[table.metric == "mean_at_8"].groupby("method").difference.mean()
-    others = gains.drop(BASELINE, errors="ignore").sort_values(ascending=False).index
-    colors = {method: METHOD_COLORS.get(method.split(":")[0], PEER) for method in methods}
-
-    def panels(rows, columns, height, **options):
-        return plt.subplots(rows, columns, figsize=(WIDTH, height), squeeze=False, **options)
-
-    figure, axes = panels(len(worlds), len(METRICS), len(worlds) * (0.7 + 0.16 * len(others)), sharey=True)
-    for (world, metric), axis in zip(itertools.product(worlds, METRICS), axes.flat, strict=True):
-        rows = table[(table.world == world) & (table.metric == metric)].set_index("method").reindex(others)
-        for method, row in rows.iterrows():
-            half = np.nan_to_num((row.high - row.low) / 2)
-            axis.errorbar(row.difference, method, xerr=half, fmt="o", color=colors[method], capsize=2)
-        axis.axvline(0, color="black", linewidth=0.8)
-        sure = f"{(rows.low > 0).sum()} above, {(rows.high < 0).sum()} below"
-        axis.set(title=f"{METRICS[metric]}: {sure}", xlabel="difference to GRPO")
-        axis.locator_params(axis="x", nbins=4)
-    for world, axis in zip(worlds, axes[:, 0], strict=True):
-        axis.set_ylabel(world)
-    axes[0, 0].invert_yaxis()  # shared by all
-    save(figure, out, "differences")
-
-    height = 1.6 + 0.1 * len(methods)
-    figure, axes = panels(1, len(worlds), height + 0.8)
-    ends = scores[scores.step == scores.step.max()]
-    means = ends.groupby(["world", "method", "learning_rate"])[list(METRICS)].mean().reset_index()
-    for axis, world in zip(axes[0], worlds, strict=True):
-        for method in methods:
-            rows = means[(means.world == world) & (means.method == method)]
-            axis.plot(rows.mean_at_8, rows.pass_at_8, "o-", color=colors[method])
-            if len(rows):  # a name beside its end: a legend of 25 colours cannot be read
-                end = rows.loc[rows.mean_at_8.idxmax()]
-                place = {"xytext": (4, 2), "textcoords": "offset points", "fontsize": 7}
-                axis.annotate(method, (end.mean_at_8, end.pass_at_8), color=colors[method], **place)
-        axis.set(title=world, xlabel="mean@8", ylabel="pass@8")
-        axis.margins(x=0.12)
-    figure.suptitle("Scores at the end, one point per learning rate")
-    save(figure, out, "frontier")
-
-    figure, axes = panels(1, len(worlds), height, sharey=True)
-    for axis, world in zip(axes[0], worlds, strict=True):
-        part = reach[reach.world == world].set_index("method").part.reindex(methods)
-        axis.barh(methods, part.fillna(0.0), color=list(colors.values()))
-        for method in part.index[part.isna()]:
-            axis.text(0.01, method, "not reached", va="center", fontsize=7)
-        axis.axvline(1, color="black", linewidth=0.8)
-        axis.set(title=world, xlabel="part of GRPO's rollouts", xlim=(0, 1.05))
-    axes[0, 0].invert_yaxis()
-    fewest = reach.loc[reach.part.idxmin()] if reach.part.notna().any() else None
-    finding = "" if fewest is None else f": {fewest.method} after {100 * fewest.part:.0f}%"
-    figure.suptitle(f"Rollouts to reach GRPO's best mean@8 and pass@8 together{finding}")
-    save(figure, out, "rollouts")

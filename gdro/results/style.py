@@ -22,6 +22,7 @@ METHOD_COLORS = {
     "resample": COLORS[4],
     "both": COLORS[9],
     "pivotal": COLORS[3],
+    "pivotal_before": "#eaa77a",  # of 0.2.0
     "oracle": "black",
 }
 # … and another, Tol's "muted", for everything else: bandits, estimators, skills
@@ -36,6 +37,7 @@ LABEL_COLORS = {
     "both games": METHOD_COLORS["both"],
     "oracle allocation": METHOD_COLORS["oracle"],
     "pivotal": METHOD_COLORS["pivotal"],
+    "pivotal of 0.2.0": METHOD_COLORS["pivotal_before"],
     **dict.fromkeys(["even play", "even weights"], PEER),
     **dict(zip(["Hedge", "EXP3", "EXP3.P"], OTHERS[:1] + OTHERS[3:5], strict=True)),
     **dict(zip(["star", "plus", "hash", "amp"], sns.color_palette("viridis", 4).as_hex()[::-1], strict=True)),

@@ -67,7 +67,7 @@ def by_length(
 
 
 class HostRows(list):
-    """Rows without tensors, which accelerate would else copy one by one at each micro-step."""
+    """Rows without tensors, which accelerate would otherwise copy one by one at each micro-step."""
 
     def to(self, *_: Any, **__: Any) -> "HostRows":
         """Themselves: they belong to no device."""

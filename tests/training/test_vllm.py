@@ -172,7 +172,7 @@ def evaluated(monkeypatch, rows, reward, texts):
     monkeypatch.setattr(
         evaluate,
         "_by_vllm",
-        lambda *_: [
+        lambda *_, **__: [
             [tokenizer(text)["input_ids"] for text in pair]
             for pair in zip(texts[::2], texts[1::2], strict=True)
         ],

@@ -26,7 +26,7 @@ answers = import_module("answers")
 WORKERS = 8  # they share memory, and slow answers overlap
 MEMORY_BYTES = 2 * 2**30  # of one worker; a runaway computation becomes a MemoryError
 # processor time, as that of all limits here: a verdict must not depend on how busy a machine is
-QUICK_SECONDS = 0.2
+QUICK_SECONDS = 0.1
 SLOW_ANSWERS = 2  # may take their whole time; more of them share it
 # by the number that a worker reports; nothing is reported yet at 0
 VERDICTS = ("", "correct", "wrong", "unparsed", "error", "bad_gold", "timeout", "crash")
