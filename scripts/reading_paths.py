@@ -59,7 +59,7 @@ LEFT_OFF = {
     "methods/record": "a row of the record, on which no step depends",
     "methods/setup": "makes the method and its bounds from arguments that the controller documents",
     "study/choices": "which fields a profile may have; profiles/ shows them in use",
-    "study/profile_checks": "which fields do not go together",
+    "study/profile_checks": "which fields do not fit together, which packages are missing",
     "tasks/protocol": "what every task offers, which chain shows",
     "tasks/settings": "which fields a profile's task may have",
     "training/checkpoints": "whether a folder is as it was written",
