@@ -120,7 +120,7 @@ def test_staircase_takes_the_smaller_arm_on_a_tie():
         (theory.square_root_allocation, ([1, 0], [0, 1.0], 4), "positive in some bin that has a share"),
         (theory.square_root_allocation, ([1, 1], [0.5, 0.6], 4), "shares must .* sum to one .* divide"),
         (theory.shadow_price, ([1, 1], [0.5, 0.5], 0), "mean_rollouts must be .* got 0"),
-        (theory.demand_at_price, ([1, 1], 0), "price must be .* got 0.*; at price 0"),
+        (theory.demand_at_price, ([1, 1], 0), "price must be .* got 0.*; raise it: at 0"),
         (theory.variance_proxy, ([1, 1], [0.5, 0.5], [4, 0]), "rollouts must be .* got 0.0 at position 1"),
         (theory.staircase, ([1.0], -1.0, [1, 2]), r"price must be .* in \[0, inf\), got -1"),
         (theory.staircase, ([1.0], 1.0, [2, 1]), "arms must be positive and increasing"),
