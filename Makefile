@@ -3,6 +3,7 @@ PYTHON ?= python3
 PROFILE ?= tiny
 CORES ?= 2
 NOTEBOOKS ?= $(wildcard notebooks/0[1-47]*.ipynb)
+OLDEST := tests/test_trainer.py $(addprefix tests/training/test_,trl_names.py savings.py held_out.py rounds.py)
 BIN := .venv/bin
 READY := .venv/ready
 
@@ -33,7 +34,7 @@ test: $(READY)  ## all tests
 	python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
 test-oldest: .venv-oldest/ready  ## the trainer's tests with the oldest TRL and transformers that pyproject.toml allows
-	.venv-oldest/bin/python -m pytest -q tests/test_trainer.py tests/training/test_savings.py
+	.venv-oldest/bin/python -m pytest -q $(OLDEST)
 
 lab: $(READY)  ## JupyterLab on the notebooks
 	jupyter lab notebooks

@@ -41,7 +41,7 @@ rule results:
         manifest=RUNS + "/results/manifest.json",
         notebook=RUNS + "/results/06_results.ipynb",
     params:
-        profile=profile.model_dump_json(),
+        profile=lambda run: profile.model_dump_json(),  # a function: braces in it are not wildcards
     log:
         RUNS + "/logs/results.log",
     shell:
@@ -54,7 +54,7 @@ rule base:
     output:
         BASE_MODEL,
     params:
-        settings=settings(BASE, evaluated=False),
+        settings=lambda run: settings(BASE, evaluated=False),
     resources:
         gpu=min(profile.gpus, 1) if profile.model.source is None else 0,  # else it prints a name
     log:

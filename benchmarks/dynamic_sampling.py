@@ -8,16 +8,15 @@ and seed. Printed, a step:
 - signal: share of the rows trained on whose advantage is not 0;
 - sampled: rollouts, with those that were thrown away;
 - each: rollouts sampled for a row with a signal;
+- correct: share of all that was sampled; where it is high, most prompts have no signal left;
 - seconds: of processor time on one thread, all of the step.
 """
 
 import argparse
 import tempfile
 
-import numpy as np
 from loop import PROMPTS, ROLLOUTS, quiet_base, trained
 
-from gdro.tasks import chain
 from gdro.teaching.gradients import SPEC
 
 METHODS = ("grpo", "dapo", "reinforce_ada", "pivotal")
@@ -28,10 +27,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=30)
     options = parser.parse_args()
-    task = chain.make_task(SPEC, np.random.default_rng(0))
+    task = SPEC.draw(0)
     base = quiet_base(task, steps=160, batch_size=64)
     print(f"{PROMPTS} prompts × {ROLLOUTS} rollouts, {options.steps} steps")
-    print(f"{'method':15}{'signal':>8}{'sampled':>9}{'each':>7}{'seconds':>9}")
+    print(f"{'method':15}{'signal':>8}{'sampled':>9}{'each':>7}{'correct':>9}{'seconds':>9}")
     for method in METHODS:
         with tempfile.TemporaryDirectory() as folder:
             # in a comparison all have the same savings
@@ -42,7 +41,9 @@ def main() -> None:
         signal = row.get("gdro/has_signal", 1 - row["frac_reward_zero_std"])
         sampled = sum(row["rollouts_spent"] for row in trainer.record) / options.steps
         each = sampled / (signal * PROMPTS * ROLLOUTS)
-        print(f"{method:15}{signal:8.0%}{sampled:9.0f}{each:7.2f}{seconds:9.3f}", flush=True)
+        batches = [(row["mean_reward"], row["rollouts_spent"]) for row in trainer.record]
+        correct = sum(mean * spent for mean, spent in batches) / (options.steps * sampled)
+        print(f"{method:15}{signal:8.0%}{sampled:9.0f}{each:7.2f}{correct:9.2f}{seconds:9.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Runs on a CPU in about a minute. To a training with GRPOTrainer it adds the thre
 import sys
 import tempfile
 
-import numpy as np
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -19,7 +18,7 @@ from gdro.training.models import tiny_base
 
 def main(steps: int, folder: str) -> list[dict]:
     """Train on the arithmetic of `gdro.tasks.chain`; return what was logged at each step."""
-    task = chain.make_task(chain.DEFAULT_SPEC, np.random.default_rng(0))
+    task = chain.DEFAULT_SPEC.draw(0)
     base = tiny_base(task, seed=0, steps=100, cache_dir=folder, progress=False)
     args = GDROConfig(
         gdro_method="dapo",  # 2. or "reinforce_ada", "dars", "pilot_commit"

@@ -10,9 +10,11 @@ from gdro import GDROController, Method, register
 
 @register("failures")
 class Failures(Method):
-    """Rollouts ∝ floor + the prompt's failure rate; the controller sees to budget and bounds."""
+    """Rollouts in proportion to the estimated failure rate; the controller keeps budget and bounds."""
 
     def __init__(self, floor: float = 0.1) -> None:
+        if not floor > 0:
+            raise ValueError(f"Failures(floor=…) must be positive, got {floor}; raise it")
         self.floor = floor
 
     def allocate(self, prompts, budget, rng):

@@ -1,19 +1,23 @@
 """The command `gdro`: what people run, each subcommand with an example in its --help.
 
-A subcommand imports what it needs when it is called: `gdro --help` is quick, and Unsloth comes before TRL. It
-exits with 2 if it refuses what it was given, before any compute, and with 1 if what it started failed.
+A subcommand imports what it needs when it is called, so that `gdro --help` is quick and Unsloth comes before
+TRL. It exits with 2 if it refuses its arguments, before any compute, and with 1 if the work itself failed.
 """
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
 
+from gdro.arena.command import arena_command
+
 
 class _Refusing(click.Group):
-    """Prints a ValueError, OSError or RuntimeError of a subcommand as one message in place of a traceback."""
+    """Prints a subcommand's ValueError, OSError or RuntimeError as a message instead of a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -24,7 +28,7 @@ class _Refusing(click.Group):
             click.echo(f"gdro {ctx.invoked_subcommand}: {error}", err=True)
             sys.exit(2)
         except RuntimeError as error:
-            if type(error).__module__.startswith("torch"):  # a traceback says more, as of memory
+            if type(error).__module__.startswith("torch"):  # out of memory, for one: the traceback says where
                 raise
             click.echo(f"gdro {ctx.invoked_subcommand}: {error}", err=True)
             sys.exit(1)
@@ -36,15 +40,17 @@ def main() -> None:
     """Group distributionally robust GRPO: train, evaluate, compare."""
 
 
-VARIANT = click.argument("variant")
 PROFILE = click.argument("profile")
-SEED = click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
-FOLDER = click.option(
-    "--folder", type=click.Path(path_type=Path), help="Of the run.  [default: runs/PROFILE/VARIANT/seedSEED]"
-)
 CACHE_DIR = click.option(
     "--cache-dir", default=".cache/bases", show_default=True, help="Where tiny bases are kept."
 )
+
+
+def _options_of_a_run(command: Callable) -> Callable:
+    where = "Folder of the run.  [default: runs/PROFILE/VARIANT/seedSEED]"
+    command = click.option("--folder", type=click.Path(path_type=Path), help=where)(CACHE_DIR(command))
+    command = click.option("--seed", default=0, show_default=True, type=click.IntRange(0))(command)
+    return PROFILE(click.argument("variant")(command))
 
 
 @main.command("run", context_settings={"ignore_unknown_options": True})
@@ -55,7 +61,7 @@ CACHE_DIR = click.option(
 def run_command(profile: str, cores: int, runs: str | None, snakemake_options: tuple[str, ...]) -> None:
     """Train, evaluate and compare all variants of PROFILE; print the table, draw the figures.
 
-    What is complete is kept, what was stopped is resumed. Further options are snakemake's.
+    Complete jobs are kept and stopped ones are resumed. Further options are passed to snakemake.
 
     Example: gdro run tiny --cores 2
     """
@@ -68,29 +74,29 @@ def run_command(profile: str, cores: int, runs: str | None, snakemake_options: t
 @PROFILE
 @CACHE_DIR
 def base_command(profile: str, cache_dir: str) -> None:
-    """Check PROFILE, make the model that it starts from, and print its path.
+    """Check PROFILE, make the base model if it is a tiny one, and print its path or hub id.
 
     Example: gdro base tiny
     """
-    _start_job()
-    from gdro.study import experiment
+    experiment = _start_job()
+    from gdro.study.profile_checks import check_installed
     from gdro.study.profiles import load_profile
 
     chosen = load_profile(profile)
-    experiment.check_installed(chosen)
+    check_installed(chosen)
     for variant in chosen.variants:
         experiment.training_arguments(chosen, variant, 0, "unused", (1, 1))
     click.echo(experiment.make_base(chosen, cache_dir, progress=True))
 
 
-def _start_job() -> None:
-    """First of all, since importing takes seconds: a job whose parent has died ends."""
+def _start_job() -> ModuleType:
     from gdro.training.lifetime import end_with_parent
 
-    end_with_parent()
+    end_with_parent()  # first, since the imports below take seconds in which the parent may die
     from gdro.study import experiment
 
     experiment.start_job()
+    return experiment
 
 
 def _run_of(profile: str, variant: str, seed: int, folder: Path | None, cache_dir: str) -> tuple:
@@ -102,66 +108,44 @@ def _run_of(profile: str, variant: str, seed: int, folder: Path | None, cache_di
 
 
 @main.command("train")
-@PROFILE
-@VARIANT
-@SEED
-@FOLDER
-@CACHE_DIR
-def train_command(**given: Any) -> None:
+@_options_of_a_run
+@click.option("--launched", is_flag=True, hidden=True)  # in one of the processes that a launcher started
+def train_command(launched: bool, **given: Any) -> None:
     """Train one VARIANT of PROFILE with one seed, or resume it. Notebook 05 does the same and draws it.
 
     Example: gdro train tiny pivotal --seed 1
     """
-    _start_job()
-    from gdro.study import experiment
-
+    experiment = _start_job()
     run = _run_of(**given)
+    if launched:
+        return experiment.Training(*run).run()
     record = experiment.train_variant(*run)
-    click.echo(f"{len(record)} batches; model and record: {run[3]}/")
+    return click.echo(f"{len(record)} batches; model and record: {run[3]}/")
 
 
 @main.command("evaluate")
-@PROFILE
-@VARIANT
-@SEED
-@FOLDER
-@CACHE_DIR
+@_options_of_a_run
 def evaluate_command(**given: Any) -> None:
     """Evaluate what `gdro train` left, or the variant "base", the model before training.
 
     Example: gdro evaluate tiny pivotal --seed 1
     """
-    _start_job()
-    from gdro.study import experiment
-
+    experiment = _start_job()
     run = _run_of(**given)
     rows = experiment.evaluate_variant(*run)
     accuracy = sum(row["successes"] / row["trials"] for row in rows) / len(rows)
     click.echo(f"accuracy {accuracy:.3f} over {len(rows)} prompts: {run[3] / 'evaluation.jsonl'}")
 
 
-@main.command("work", hidden=True)
-@PROFILE
-@VARIANT
-@SEED
-@FOLDER
-@CACHE_DIR
-def work_command(**given: Any) -> None:
-    """Train in one of the processes that a launcher started."""
-    _start_job()
-    from gdro.study import experiment
-
-    experiment.Training(*_run_of(**given)).run()
-
-
 @main.command("notebook")
 @click.argument("notebook")
 @click.argument("output")
-@click.option("-p", "--parameter", "texts", nargs=2, multiple=True, metavar="NAME VALUE")
+@click.option("-p", "--parameter", "parameters", nargs=2, multiple=True, metavar="NAME VALUE")
 @click.option("--manifest", help="The JSON file that the notebook's last cell writes.")
-@click.option("--timeout", "cell_timeout", type=int, metavar="SECONDS", help="Limit for each cell.")
 @click.option("--log-output", is_flag=True, help="Print what the cells print.")
-def notebook_command(notebook: str, output: str, **options: Any) -> None:
+def notebook_command(
+    notebook: str, output: str, parameters: tuple[tuple[str, str], ...], **options: Any
+) -> None:
     """Run NOTEBOOK with papermill and write it to OUTPUT, or fail and say why.
 
     Unlike plain papermill it refuses misspelt parameters, and fails where a cell calls exit() or the kernel
@@ -179,14 +163,14 @@ def notebook_command(notebook: str, output: str, **options: Any) -> None:
     logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of what is refused here or is fine
     for number in (signal.SIGTERM, signal.SIGHUP):  # so that kernel and manifest are cleaned up
         signal.signal(number, lambda signum, frame: sys.exit(128 + signum))
-    run_notebook(notebook, output, **options)
+    run_notebook(notebook, output, dict(parameters), **options)
 
 
 @main.command("report")
 @PROFILE
 @click.option("--runs", help="Folder of the runs.  [default: runs/PROFILE]")
 def report_command(profile: str, runs: str | None) -> None:
-    """Make table and figures of PROFILE anew from the records of its runs alone.
+    """Make the table and the figures of PROFILE again, from the records of its runs alone.
 
     Example: gdro report tiny
     """
@@ -199,9 +183,9 @@ def report_command(profile: str, runs: str | None) -> None:
 
 @main.command("diagnose")
 @click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--rollouts", default=4, show_default=True, type=click.IntRange(2), help="Of a group.")
+@click.option("--rollouts", default=4, show_default=True, type=click.IntRange(2), help="Rollouts of a group.")
 def diagnose_command(record: Path, rollouts: int) -> None:
-    """Say from the RECORD of a GRPO run whether choosing prompts can help.
+    """Estimate from the RECORD of a GRPO run whether choosing prompts can help.
 
     Example: gdro diagnose runs/tiny/grpo/seed0/record.jsonl
     """
@@ -218,7 +202,7 @@ def diagnose_command(record: Path, rollouts: int) -> None:
 def check_command(profile: str | None, out: Path | None, cache_dir: str) -> None:
     """Check a GPU box: engine, weights, gradients, resuming, and what PROFILE takes there.
 
-    Exits with 1 if a check fails; SKIP says what is missing, as on a machine without a GPU.
+    Exits with 1 if a check fails. A check that cannot run here, as without a GPU, is a SKIP with the reason.
 
     Example: gdro check gpu-1.7b-day --out check.json
     """
@@ -227,41 +211,4 @@ def check_command(profile: str | None, out: Path | None, cache_dir: str) -> None
     sys.exit(any(result.status == "FAIL" for result in run_checks(profile, out, cache_dir=cache_dir)))
 
 
-@main.command("arena")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the scores.")
-@click.option("--methods", help="Separated by commas; without, the tables in OUT are made anew.")
-@click.option("--world", default="rare-hard", show_default=True, help="Names or YAML files.")
-@click.option("--draws", default=8, show_default=True, type=click.IntRange(1))
-@click.option(
-    "--first-draw", default=0, type=click.IntRange(0), help="Fresh draws are those never looked at."
-)
-@click.option("--learning-rates", default="1e-4,2e-4", show_default=True)
-@click.option("--methods-from", help="A Python file that registers own methods.")
-@click.option("--steps", default=150, show_default=True)
-@click.option("--prompts", default=32, show_default=True, help="Of a step.")
-@click.option("--rollouts", default=4, show_default=True, help="Mean per prompt.")
-@click.option("--size", help="Of all bases, in place of the worlds' own.")
-@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="Runs at once.")
-@click.option("--bases", default=".cache/bases", show_default=True, help="Where bases are kept.")
-def arena_command(
-    out: Path, methods: str | None, world: str, draws: int, first_draw: int, learning_rates: str, **given: Any
-) -> None:
-    """Compare methods over fresh draws of task, base and seed, at matched rollouts.
-
-    A method is spelled NAME or NAME:OPTION=VALUE, `pivotal@2e-4` at a rate of its own. Finished runs are
-    kept, so the same command resumes.
-
-    Example: gdro arena --world rare-hard --methods grpo,pivotal --draws 8 --out runs/arena
-    """
-    from gdro.arena.play import Settings, play_arena
-    from gdro.arena.tables import report
-
-    if methods:
-        sizes = {name: given.pop(name) for name in ("steps", "prompts", "rollouts", "size")}
-        rates = [float(rate) for rate in learning_rates.split(",")]
-        numbers = range(first_draw, first_draw + draws)
-        jobs, bases, own = given["jobs"], Path(given["bases"]), given["methods_from"]
-        play_arena(
-            world.split(","), methods.split(","), numbers, rates, Settings(**sizes), out, bases, jobs, own
-        )
-    click.echo(report(out))
+main.add_command(arena_command)

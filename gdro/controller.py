@@ -1,12 +1,12 @@
-"""What a run holds: plan before generation, observe after it. Any trainer can hold one.
+"""The controller: a trainer asks it for a plan before generation and reports what came back afterwards.
 
     plan = controller.plan(uids)                           # plan.rollouts sums to mean_rollouts × len(uids)
     ... generate plan.rollouts[i] completions of prompt i, reward them ...
     batch = controller.observe(plan, group_ids, rewards)   # batch.advantages multiply the policy gradient
 
-The controller guarantees what no method may break: the exact budget, the bounds on rollouts, finite numbers,
-determinism, and results that do not depend on the order of the batch. A call that is refused, or in which a
-method raises an error, changes nothing. All calls can come from several threads.
+Whatever the method does, the controller guarantees the exact budget, the bounds on rollouts, finite numbers,
+determinism, and results that do not depend on the order of the batch. A call that raises an error, its own or
+the method's, changes nothing. Calls may come from several threads.
 
 Axes: P prompts of a plan, K those of them that came back, R rollouts, B bins, D prompts of the data set.
 """
@@ -32,11 +32,12 @@ from gdro.methods.record import row_of
 from gdro.methods.setup import make_method, make_run
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # on pass@8 a prompt solved half the time (.996) shares a bin with one always solved; not on pass@1
+    # pass@1, because pass@8 of a prompt that is solved half the time is .996, almost that of a solved one
     "default": {"k": 1, "history": 20},
     "paper": {"k": 8, "history": 50, "estimator": "any_of_k"},
 }
-PLAN, DRAW, EXTEND = range(3)  # random streams of one step
+# Each question has a random stream of its own, so that asking one does not change the answer to another.
+PLAN, DRAW, EXTEND = range(3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +45,10 @@ class Plan:
     """Rollouts of each prompt of a batch: a value, of which several can be in flight."""
 
     uids: ArrayLike | Uids  # as given to `GDROController.plan`
-    rollouts: np.ndarray  # (P,) integers
+    rollouts: np.ndarray  # (P,) integers, in the order of the uids
     key: tuple[str, int] = field(repr=False)  # its controller and its number there, the same in a copy
-    prompts: Prompts = field(repr=False)  # in the order of their keys
+    prompts: Prompts = field(repr=False)  # sorted by key
     order_P: np.ndarray = field(repr=False)  # prompts.keys_P = keys[order_P]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return self.rollouts if dtype is None and not copy else np.array(self.rollouts, dtype)
 
     def __len__(self) -> int:
         return len(self.rollouts)
@@ -74,7 +72,7 @@ class GDROController(Shared):
         mean_rollouts: n̄, rollouts per prompt over a batch; mean_rollouts × prompts must be whole.
         preset: "default", or "paper" for every choice as printed but the advantage_clip of 5, which
             `GDROConfig` sets. Other arguments override it.
-        bins: a `DifficultyBins` (or `StaticGroups`), or arguments of `DifficultyBins`.
+        bins: a `DifficultyBins` or `StaticGroups`, or a mapping of arguments of `DifficultyBins`.
         n_min, n_max: bounds on a prompt's rollouts; by default 2 (or n̄ if that is less) and max(12, 3 n̄).
         success_threshold: a rollout is correct if its reward is greater (0 suits 0/1 and ±1 rewards).
         advantage_std, scale_rewards, advantage_clip: see `gdro.core.advantages.group_advantages`.
@@ -127,7 +125,7 @@ class GDROController(Shared):
         self._close_plans()
 
     def _close_plans(self) -> None:
-        self._owner = uuid4().hex  # so that a plan of another controller, or of before, is refused
+        self._owner = uuid4().hex  # plans of another controller, or from before loading, have another
         # rollouts of the plans in flight, with what rounds added
         self._open: dict[tuple[str, int], np.ndarray] = {}
         # of `draw`: uids as given, their order, keys and rows in it
@@ -150,21 +148,24 @@ class GDROController(Shared):
         check_int("size", size, 1)
         if not len(uids):
             raise ValueError("uids must not be empty; give the uids of the whole data set")
-        if self._pool is None or self._pool[0] is not uids:
-            order_D = uids.order().astype(np.int32)
-            rows_D = self.bins.rows(uids)[order_D].astype(np.int32)
-            self._pool = (uids, order_D, uids.keys[order_D], rows_D)
-        _, order_D, keys_D, rows_D = self._pool
         with restored_on_error(self.method, self.bins):
+            pool = self._pool
+            if pool is None or pool[0] is not uids:
+                # kept from step to step, since sorting a large pool is slow
+                order_D = uids.order().astype(np.int32)
+                rows_D = self.bins.rows(uids)[order_D].astype(np.int32)
+                pool = (uids, order_D, uids.keys[order_D], rows_D)
+            _, order_D, keys_D, rows_D = pool
             places = self._ask.draw(self._prompts(keys_D, rows_D), size, self._rng(self.planned, DRAW))
+        self._pool = pool
         return None if places is None else order_D[places].astype(np.int64)
 
     @one_at_a_time
     def plan(self, uids: ArrayLike | Uids) -> Plan:
         """Rollouts for each prompt of a batch; they sum to mean_rollouts × P, exactly.
 
-        The method says how they are divided. What does not fit the budget or the bounds is scaled, then
-        rounded to whole rollouts, ties at random. A method with rounds may plan fewer: see `extend`.
+        The method says how they are divided. An answer that does not fit the budget or the bounds is scaled,
+        then rounded to whole rollouts, ties at random. A method with rounds may plan fewer: see `extend`.
 
         Args:
             uids: (P,), of the batch, all integers or all strings. A uid that comes twice is one prompt, with
@@ -181,14 +182,14 @@ class GDROController(Shared):
         sorted_uids = Uids(known.keys[order_P], known.kind)
         with restored_on_error(self.method, self.bins):
             prompts = self._prompts(sorted_uids.keys, self.bins.rows(sorted_uids))
-            rollouts_P = np.full(len(known), total // len(known))
-            if self.moves_rollouts or total % len(known):
-                rng, bounds = self._rng(self.planned, PLAN), (self.run.n_min, self.run.n_max)
-                wanted_P = self._ask.allocate(prompts, total, rng)
-                fits = (wanted_P == np.clip(np.rint(wanted_P), *bounds)).all() and wanted_P.sum() <= total
-                if not (self.method.rounds and fits):  # a first round, after which `extend` spends the rest
-                    wanted_P = exact_rollouts(wanted_P, total, *bounds, rng)
-                rollouts_P[order_P] = wanted_P
+            rng, bounds = self._rng(self.planned, PLAN), (self.run.n_min, self.run.n_max)
+            wanted_P = self._ask.allocate(prompts, total, rng)
+            whole = (wanted_P == np.clip(np.rint(wanted_P), *bounds)).all()
+            # a first round that fits is left as it is, since `extend` spends the rest
+            if not (self.method.rounds and whole and wanted_P.sum() <= total):
+                wanted_P = exact_rollouts(wanted_P, total, *bounds, rng)
+            rollouts_P = np.empty(len(known), np.int64)
+            rollouts_P[order_P] = wanted_P
         plan = Plan(uids, read_only(rollouts_P), (self._owner, self.planned), prompts, order_P)
         self.planned += 1
         self._open[plan.key] = rollouts_P
@@ -237,6 +238,11 @@ class GDROController(Shared):
                 plan, and for answers of the method that are not finite or have another shape.
         """
         batch, back = self._returned(plan, group_ids, rewards, losses)
+        # Bins move first, so that the method sees where prompts are now (`bins_after_P`). A prompt still
+        # counts in the bin in which it was planned (`bins_P`), or its own outcome would choose where it
+        # counts; on a first visit there is none, and the new one is taken. Then the method learns and
+        # answers. If an answer is refused, `restored_on_error` puts bins, method and memo back and the plan
+        # stays open: it is closed, and the step counted, only after the block.
         with restored_on_error(self.method, self.bins, batch):
             self.bins.visit(batch.rows_P, batch.hits_P, batch.trials_P)
             after_P = self.bins.of_rows(batch.rows_P)
@@ -247,6 +253,7 @@ class GDROController(Shared):
             row = row_of(self.method, self.step, batch, weights_K)
             ready = self._ask.ready(batch)
             self._ask.check_state()
+        # back from the order of the keys to that in which the trainer gave its rollouts
         weighted_R, weights_P = np.empty(len(advantages_R)), np.ones(len(plan))
         weighted_R[back.order_R] = advantages_R * weights_K[batch.group_ids_R]
         weights_P[back.position_K] = weights_K
@@ -257,11 +264,12 @@ class GDROController(Shared):
     def _returned(
         self, plan: Plan, group_ids: ArrayLike, rewards: ArrayLike, losses: ArrayLike | None = None
     ) -> tuple[Batch, Returned]:
-        """What came back for a plan, as a batch before any bin moves, and how it was sorted."""
+        """What came back for a plan: a batch with the bins not moved yet, and how it was sorted."""
         planned_P, known = self._planned(plan), plan.prompts
         back = sorted_returns(plan.order_P, planned_P, group_ids, rewards, losses)
         correct_R = back.rewards_R > self.success_threshold
-        # rows and bins are those of when it was planned; counts are of now, after other plans' visits
+        # Rows, bins and memo are those at planning. Counts are those of now: plans that were observed in
+        # between may have visited the same prompts. `observe` replaces bins_after_P once bins have moved.
         rows_K, bins_K = known.rows_P[back.present_K], known.bins_P[back.present_K]
         now = vars(self._prompts(known.keys_P[back.present_K], rows_K))
         batch = Batch(

@@ -1,9 +1,9 @@
 """GRPO with any method in one loop: plan, sample, reward, observe, loss, step.
 
-What :mod:`gdro.trainer` does inside TRL, in the open, for the Qwen3 models made by this package, on a
-CPU or a GPU, at temperature 1. Two savings change neither the gradient nor the distribution of samples:
-rollouts with the same prefix so far share one row of the KV cache (:func:`sample`), and equal
-rollouts enter the loss once, those of advantage 0 not at all (:func:`policy_gradient`).
+It does what `gdro.trainer` does inside TRL, for the Qwen3 models that this package makes, on a CPU or a GPU,
+at temperature 1. Two savings change neither the gradient nor the distribution of samples: rollouts with the
+same prefix so far share one row of the KV cache (`sample`), and equal rollouts enter the loss once, those of
+advantage 0 not at all (`policy_gradient`).
 
 Axes: D prompts of the data set, P prompts of a batch, R rollouts, N distinct texts, T tokens, V
 vocabulary.
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gdro.controller import GDROController
 from gdro.core.checks import check_int
-from gdro.core.uids import as_uids
+from gdro.core.uids import Uids, as_uids
 from gdro.training.qwen3 import Cache, Model, forward
 
 Rows = Sequence[Mapping[str, Any]]  # with the columns prompt, uid and those that the reward asks for
@@ -46,7 +46,7 @@ def train(
     Args:
         steps: generation batches; each is an optimizer step unless the method waits for more.
         prompts: how many a batch.
-        stream: train on no prompt twice: in the order of `rows`, or what a method draws from those left.
+        stream: train on no prompt twice. They come in the order of `rows`, unless the method draws them.
         on_step: called after each step with the number of steps done and the new row of the record.
 
     Returns:
@@ -74,7 +74,7 @@ def train(
     kept: list[tuple[Tensor, Tensor, Tensor]] = []  # rollouts that the next optimizer step learns from
     for step in range(1, steps + 1):
         began, controller_seconds = time.perf_counter(), 0.0
-        pool = keyed_uids._replace(keys=keyed_uids.keys[left_D]) if stream else keyed_uids
+        pool = Uids(keyed_uids.keys[left_D], keyed_uids.kind) if stream else keyed_uids
         drawn_P = timed(controller.draw, pool, prompts)
         if drawn_P is None:
             drawn_P = np.arange(prompts) if stream else next(in_order)
@@ -93,10 +93,10 @@ def train(
         batch = timed(controller.observe, plan, groups_R, rewards_R)
         advantages_R = torch.as_tensor(batch.advantages, dtype=torch.float32, device=model.device)
         kept.append((ids_DT[drawn_P[groups_R]], torch.cat(texts), advantages_R))
-        tokens = int(_is_said(kept[-1][1], model.config.eos_token_id).sum())
+        tokens = int(_completion_mask(kept[-1][1], model.config.eos_token_id).sum())
 
-        if batch.ready:  # not where a method that discards groups (DAPO) wants another batch first
-            optimizer.zero_grad(set_to_none=False)  # no signal is a gradient of 0, as in TRL
+        if batch.ready:  # False where a method that discards groups (DAPO) wants another batch first
+            optimizer.zero_grad(set_to_none=False)  # so that AdamW steps without signal too, as in TRL
             policy_gradient(model, *(torch.cat(part) for part in zip(*kept, strict=True)))
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -112,8 +112,8 @@ def train(
 
 def policy_gradient(model: Model, prompt_RT: Tensor, text_RT: Tensor, advantages_R: Tensor) -> int:
     """Add the gradient of −Σ A log π / tokens, GRPO's at ratio 1 (TRL's "dapo"); return the tokens."""
-    tokens = int(_is_said(text_RT, model.config.eos_token_id).sum())
-    # the gradient is linear in A: equal texts are computed once, with the sum of their advantages
+    tokens = int(_completion_mask(text_RT, model.config.eos_token_id).sum())
+    # the gradient is linear in A, so equal texts are computed once, with the sum of their advantages
     text_NT, row_R = torch.cat([prompt_RT, text_RT], dim=1).unique(dim=0, return_inverse=True)
     advantages_N = advantages_R.new_zeros(len(text_NT)).index_add(0, row_R, advantages_R)
     text_NT, advantages_N = text_NT[advantages_N != 0], advantages_N[advantages_N != 0]
@@ -125,10 +125,10 @@ def policy_gradient(model: Model, prompt_RT: Tensor, text_RT: Tensor, advantages
 
 def text_logps(model: Model, text_NT: Tensor, start: int) -> Tensor:
     """Log-probability of each text after its first `start` tokens, up to the token that ends it, (N,)."""
-    said_NT = text_NT[:, start:]
+    completion_NT = text_NT[:, start:]
     logps_NTV = forward(model, text_NT[:, :-1])[:, start - 1 :].log_softmax(dim=-1)
-    logps_NT = logps_NTV.gather(-1, said_NT[..., None])[..., 0]
-    return (logps_NT * _is_said(said_NT, model.config.eos_token_id)).sum(dim=1)
+    logps_NT = logps_NTV.gather(-1, completion_NT[..., None])[..., 0]
+    return (logps_NT * _completion_mask(completion_NT, model.config.eos_token_id)).sum(dim=1)
 
 
 @torch.no_grad()
@@ -146,14 +146,15 @@ def sample(model: Model, prompt_RT: Tensor, max_new_tokens: int, generator: torc
     logits_NV = forward(model, prompt_NT, cache)[:, -1]
     for t in range(max_new_tokens):
         p_RV = logits_NV.softmax(dim=-1)[row_R]
-        # p divided by Exp(1) numbers is largest at each token with just its probability p
+        # p divided by Exp(1) numbers is largest at each token with probability p
         token_R = (p_RV / torch.empty_like(p_RV).exponential_(generator=generator)).argmax(dim=-1)
         text_RT[live_R, t] = token_R
-        goes_on_R = token_R != eos_id
-        live_R = live_R[goes_on_R]
+        continues_R = token_R != eos_id
+        live_R = live_R[continues_R]
         if t + 1 == max_new_tokens or len(live_R) == 0:
             break
-        branch_N, row_R = (row_R * p_RV.shape[1] + token_R)[goes_on_R].unique(return_inverse=True)
+        # a row of the next step is a pair (row of this step, token): rollouts that share both stay together
+        branch_N, row_R = (row_R * p_RV.shape[1] + token_R)[continues_R].unique(return_inverse=True)
         parent_N, token_N = branch_N // p_RV.shape[1], branch_N % p_RV.shape[1]
         cache[:] = [(keys[parent_N], values[parent_N]) for keys, values in cache]
         logits_NV = forward(model, token_N[:, None], cache)[:, -1]
@@ -161,13 +162,7 @@ def sample(model: Model, prompt_RT: Tensor, max_new_tokens: int, generator: torc
 
 
 def evaluate(
-    model: Model,
-    tokenizer: Any,
-    rows: Rows,
-    reward: Reward,
-    samples: int,
-    max_new_tokens: int,
-    seed: int,
+    model: Model, tokenizer: Any, rows: Rows, reward: Reward, samples: int, max_new_tokens: int, seed: int
 ) -> np.ndarray:
     """How many of `samples` completions are correct (reward above 0), by prompt, (P,)."""
     generator = torch.Generator(model.device).manual_seed(seed)
@@ -194,14 +189,14 @@ def rewards_of(tokenizer: Any, rows: Rows, text_RT: Tensor, reward: Reward) -> n
     return np.asarray(reward(prompts=[row["prompt"] for row in rows], completions=texts, **columns), float)
 
 
-def _is_said(text_RT: Tensor, eos_id: int) -> Tensor:
-    """Tokens before which no end has come, (R, T)."""
+def _completion_mask(text_RT: Tensor, eos_id: int) -> Tensor:
+    """Tokens of the completions up to the one that ends them, that one included, (R, T)."""
     ends_RT = (text_RT == eos_id).int()
     return ends_RT.cumsum(dim=1) == ends_RT
 
 
 def _epochs(size: int, batch: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Positions of a batch, without end: each epoch in an order of its own, what is left over dropped."""
+    """Positions of batch after batch, without end; each epoch is shuffled, its incomplete batch dropped."""
     while True:
         order = rng.permutation(size)
         for start in range(0, size - batch + 1, batch):

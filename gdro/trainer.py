@@ -26,7 +26,8 @@ from gdro.core.advantages import group_advantages
 from gdro.core.checks import check_choice
 from gdro.methods import METHODS
 from gdro.training.checkpoints import last_whole, step_of, write_ledger
-from gdro.training.files import load_state, save_state
+from gdro.training.files import load_state, save_state, written
+from gdro.training.held_out import OneEvaluationCall
 from gdro.training.refusals import (
     check_rounds,
     check_training,
@@ -36,7 +37,7 @@ from gdro.training.refusals import (
     samples_in_rounds,
     waits,
 )
-from gdro.training.rounds import Chosen, Step, has_spread, prompts_of_batch
+from gdro.training.rounds import Chosen, Step, has_spread, own_share, prompts_of_batch
 from gdro.training.savings import FetchedOnce, by_length, trimmed
 from gdro.training.trl_names import check_attributes, check_calls
 from gdro.training.unsloth import OnUnsloth
@@ -93,7 +94,7 @@ class GDROConfig(GRPOConfig):
             self.advantage_clip = 5.0
 
 
-class GDROTrainer(OnUnsloth, GRPOTrainer):
+class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
     """GRPOTrainer whose prompts, rollouts and advantages come from a GDROController.
 
     Takes the arguments of GRPOTrainer, with a GDROConfig; refuses (ValueError), before the model is touched,
@@ -115,7 +116,7 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
         self, model: Any, reward_funcs: Any, args: GDROConfig, train_dataset: Any = None, **kwargs: Any
     ) -> None:
         if not isinstance(args, GDROConfig):
-            raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}")
+            raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}; make one")
         self._uids_D = checked_uids(train_dataset, args)
         self.controller = controller_of(args, train_dataset)
         check_training(args, self.controller)
@@ -251,16 +252,14 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
         Every process must sample equally many: where they do not divide, some rows are sampled twice, and the
         second rollout is dropped.
         """
-        share = -(-len(rows) // self.accelerator.num_processes)
-        first = self.accelerator.process_index * share
-        mine = [dict(rows[r % len(rows)]) for r in range(first, first + share)]
+        mine = [dict(row) for row in own_share(rows, self.accelerator)]
         prompts = [row["prompt"] for row in mine]
         prompt_ids, completion_ids, _, completions, logprobs, *_ = super()._generate(prompts)
         rewards_RF = self._calculate_rewards(mine, prompts, completions, completion_ids)
         self._pending_extra_logs.clear()  # for a table of all that was sampled, which TRL does not have
-        sampled = zip(prompt_ids, completion_ids, completions, logprobs or [None] * share, strict=True)
+        sampled = zip(prompt_ids, completion_ids, completions, logprobs or [None] * len(mine), strict=True)
         step.add_rollouts(rows, gather_object(list(sampled)), rewards_RF)
-        step.spent += share * self.accelerator.num_processes
+        step.spent += len(mine) * self.accelerator.num_processes
 
     def _scored(self, inputs):
         before = dict(self.seconds)
@@ -318,12 +317,13 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
         advantages_R = group_advantages(rewards_R, group_ids_R, num_prompts, *rule)
         return self.beta * self.accelerator.gather(kl_R).cpu().numpy() - advantages_R
 
-    def _get_per_token_logps_and_entropies(self, model, ids, mask, length, batch_size=None, *more, **named):
-        score = super()._get_per_token_logps_and_entropies
-        plain = not any(value is not None and value is not False for value in named.values())  # no images
-        if torch.is_grad_enabled() or not (plain and self.args.trim_batches) or self.on_unsloth:
-            return score(model, ids, mask, length, batch_size, *more, **named)
-        return by_length(partial(score, model, **named), ids, mask, length, batch_size)
+    def _get_per_token_logps_and_entropies(self, model, ids, mask, length, *more, **named):
+        score = partial(super()._get_per_token_logps_and_entropies, model)
+        given = {name for name, value in named.items() if value is not None and value is not False}
+        as_it_came = torch.is_grad_enabled() or self.on_unsloth or more or given - {"batch_size"}  # images
+        if as_it_came or not self.args.trim_batches:
+            return score(ids, mask, length, *more, **named)
+        return by_length(score, ids, mask, length, named.get("batch_size"))
 
     def _compute_loss(self, model, inputs):
         if not (self.model.training and self.args.trim_batches) or "num_images" in inputs:
@@ -368,6 +368,7 @@ class GDROTrainer(OnUnsloth, GRPOTrainer):
         self._sampler = super()._get_train_sampler(dataset)
         return self._sampler
 
+    @written("the checkpoint")
     def _save_checkpoint(self, model, trial):
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()

@@ -6,16 +6,22 @@
 controller  plan, observe, draw and extend in random order, with random settings of any method: several plans
             in flight, prompts and rollouts missing, bad input, states saved and restored. Held: the exact
             budget and the bounds, finite numbers, no dependence on batch order, a restored run bit-equal, bad
-            input refused by a ValueError that changes nothing.
+            input and functions of the method that raise or answer nonsense refused, which changes nothing.
+threads     four threads share a controller of random settings: what it knows of each prompt is what it would
+            know from one thread.
+worlds      the shipped worlds with values and lines changed at random: read and drawn as they say, or refused
+            by a ValueError that ends with what to do.
 answers     hostile completions and gold answers for the math reward: 0 or 1, no exception.
 verdicts    right answers spelled otherwise (spaces, a full stop, sizes, a set in another order, an equal
             fraction) stay right; with one digit changed they are wrong. 200 cases each.
 training    a training killed with SIGKILL at random moments, its checkpoints then damaged at random, and
             resumed: the same weights and record as undisturbed.
 arena       an arena killed at a random moment and started again: the same scores.
+records     tables and manifests that are written again and again, with SIGKILL meanwhile: always whole.
 """
 
 import argparse
+import inspect
 import json
 import os
 import re
@@ -28,20 +34,27 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+from ruamel.yaml import YAML
 from tqdm import tqdm
 
-from gdro import METHODS, GDROController, Plan
+from gdro import METHODS, GDROController
+from gdro.core import saved
 from gdro.core.bins import ESTIMATORS
+from gdro.core.uids import as_uids
+from gdro.tasks.world import WORLDS, read_world
 from gdro.training.files import load_state, save_state
+from gdro.training.records import read_manifest, read_table, write_manifest, write_table
 
 ROOT = Path(__file__).parents[1]
 POOL = 30  # prompts of a controller's data set
+saved.inspect = SimpleNamespace(signature=cache(inspect.signature))  # which takes most of a state_dict
 
 # ---- controller -------------------------------------------------------------------------------
 
@@ -75,9 +88,13 @@ def made(settings: dict) -> GDROController:
     return controller
 
 
-def state_of(controller: GDROController) -> str:
-    """The whole state as text."""
-    return json.dumps(controller.state_dict(), default=lambda array: np.asarray(array).tolist())
+def state_of(value: object) -> object:
+    """What a checkpoint holds of a controller, to be compared; arrays bit by bit."""
+    if isinstance(value, GDROController):
+        value = value.state_dict()
+    if isinstance(value, dict):
+        return {name: state_of(part) for name, part in value.items()}
+    return (value.dtype.str, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
 
 
 def refused(call: Callable, *arguments) -> None:
@@ -87,6 +104,10 @@ def refused(call: Callable, *arguments) -> None:
     except ValueError:
         return
     raise AssertionError(f"accepted {arguments}")
+
+
+class Stop(Exception):
+    """What a function of a method raises."""
 
 
 class Twins:
@@ -105,6 +126,11 @@ class Twins:
 
     def plan(self) -> None:
         """A batch, drawn or random; the twins' plans agree, hold the budget and the bounds."""
+        pool, first = self.uids(np.arange(POOL)), self.pair[0]
+        if first.draws:
+            self.fail_in(["draw"], lambda: first.draw(pool, 8))
+        if first.moves_rollouts:
+            self.fail_in(["allocate"], lambda: first.plan(pool[:8]))
         drawn = [twin.draw(self.uids(np.arange(POOL)), 8) for twin in self.pair]
         assert (drawn[0] is None) == (drawn[1] is None)
         assert np.array_equal(*map(np.asarray, drawn)), "the restored twin draws others"
@@ -138,6 +164,7 @@ class Twins:
         back = np.argsort(order)  # where the second twin has each prompt
         for _ in range(9):
             groups, rewards = came_back(rollouts)
+            self.fail_in(["extend"], lambda: self.pair[0].extend(plans[0], groups, rewards))  # noqa: B023
             further = self.pair[0].extend(plans[0], groups, rewards)
             twin = self.pair[1].extend(plans[1], back[groups], rewards)
             assert (further is None) == (twin is None)
@@ -157,7 +184,8 @@ class Twins:
         before = state_of(self.pair[0])
         for wrong in self.wrong_inputs(groups, rewards):
             refused(self.pair[0].observe, plans[0], *wrong)
-        self.fail_half_way(plans[0], groups, rewards)
+        hooks = ["update", "weights", "advantages", "ready", "report"]
+        self.fail_in(hooks, lambda: self.pair[0].observe(plans[0], groups, rewards))
         assert state_of(self.pair[0]) == before, "a refused batch changed the state"
         first = self.pair[0].observe(plans[0], groups, rewards)
         second = self.pair[1].observe(plans[1], back[groups][shuffled], rewards[shuffled])
@@ -169,13 +197,31 @@ class Twins:
         assert text == json.dumps(second.row), "order changed the record"
         refused(self.pair[0].observe, plans[0], groups, rewards)  # a second time
 
-    def fail_half_way(self, plan: Plan, groups: np.ndarray, rewards: np.ndarray) -> None:
-        """One of the method's functions answers nonsense, after all has moved that an observation moves."""
-        method, hook = self.pair[0].method, str(self.rng.choice(["weights", "advantages", "ready", "report"]))
-        good = getattr(method, hook)
-        setattr(method, hook, lambda *given: (good(*given), np.nan))
-        refused(self.pair[0].observe, plan, groups, rewards)
-        delattr(method, hook)
+    def fail_in(self, hooks: list[str], call: Callable) -> None:
+        """Now and then one of the method's functions raises or answers nonsense, and nothing has moved."""
+        if self.rng.random() < 0.7:
+            return
+        method, hook, called = self.pair[0].method, str(self.rng.choice(hooks)), []
+        raises, works = hook == "update" or self.rng.random() < 0.5, self.rng.random() < 0.5
+        good, before = getattr(method, hook), state_of(self.pair[0])
+
+        def bad(*given):
+            called.append(hook)
+            answer = good(*given) if works or not raises else None
+            if raises:
+                raise Stop
+            return answer, np.nan
+
+        setattr(method, hook, bad)
+        try:
+            call()
+        except (ValueError, Stop):
+            assert called, "refused before the hook was called"
+        else:
+            assert not called, f"{hook} failed and was not noticed"
+        finally:
+            delattr(method, hook)
+        assert state_of(self.pair[0]) == before, f"{hook} failed and the state changed"
 
     def wrong_inputs(self, groups: np.ndarray, rewards: np.ndarray) -> list[tuple]:
         """Groups and rewards that cannot be."""
@@ -214,6 +260,136 @@ def controller(seed: int) -> str:
             twins.plan()
         else:
             twins.observe()
+    return "held"
+
+
+# ---- threads ----------------------------------------------------------------------------------
+
+
+def threads(seed: int) -> str:
+    """Four threads, six steps each on prompts of their own; now and then a step is refused and repeated."""
+    settings = settings_of(np.random.default_rng(seed))
+    try:
+        shared, alone = made(settings), made(settings)
+    except ValueError:
+        return "settings refused"
+
+    def steps(controller: GDROController, thread: int) -> list[int]:
+        rng, found = np.random.default_rng((seed, thread)), []
+        for _ in range(6):
+            uids = 1000 * thread + rng.choice(POOL, 8, replace=False)
+            groups = np.repeat(np.arange(8), controller.run.n_min)  # the least that each has
+            rewards = rng.random(len(groups)) < uids[groups] % 7 / 6
+            controller.draw(uids, 4)
+            plan = controller.plan(uids)
+            if rng.random() < 0.3:
+                refused(controller.observe, plan, groups + 8, rewards)
+                controller.state_dict()
+            controller.extend(plan, groups, rewards)
+            found.append(controller.observe(plan, groups, rewards).row["step"])
+        return found
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            rows = list(pool.map(partial(steps, shared), range(4)))
+    finally:
+        sys.setswitchinterval(before)
+    assert sorted(step for own in rows for step in own) == list(range(24)), "steps are missing or double"
+    for thread in range(4):
+        steps(alone, thread)
+    uids = as_uids([1000 * thread + number for thread in range(4) for number in range(POOL)])
+    rows = [one.bins.table.find(uids) for one in (shared, alone)]
+    assert np.array_equal(rows[0] < 0, rows[1] < 0), "other prompts than one thread has"
+    counts = [one.bins.beliefs.counts(at[at >= 0]) for one, at in zip((shared, alone), rows, strict=True)]
+    assert np.array_equal(*counts), "other counts than one thread has"
+    made(settings).load_state_dict(shared.state_dict())
+    return "held"
+
+
+# ---- worlds -----------------------------------------------------------------------------------
+
+VALUES = [
+    0,
+    1,
+    -1,
+    2,
+    7,
+    0.5,
+    1e-9,
+    1e308,
+    float("inf"),
+    3000,
+    10**12,
+    10**30,
+    None,
+    True,
+    "",
+    "x",
+    "1",
+    "é",
+]
+VALUES += [[], {}, [1], {"a": 1}, "../x", "*" * 300]
+
+
+def changed(rng: np.random.Generator, fields: dict | list) -> None:
+    """Change one value at random, in place: to another, none at all, or a sibling's."""
+    keys = list(fields) if isinstance(fields, dict) else list(range(len(fields)))
+    if not keys:
+        return
+    key = keys[rng.integers(len(keys))]
+    if isinstance(fields[key], dict | list) and rng.random() < 0.8:
+        changed(rng, fields[key])
+    elif type(fields[key]) in (int, float) and rng.random() < 0.5:
+        fields[key] = type(fields[key])(fields[key] * rng.uniform(0.3, 2))
+    elif (how := rng.random()) < 0.6:
+        fields[key] = VALUES[rng.integers(len(VALUES))]
+    elif how < 0.7:
+        del fields[key]
+    elif how < 0.85 or isinstance(fields, list):
+        fields[key] = fields[keys[rng.integers(len(keys))]]
+    else:
+        fields[f"{key}x"] = fields[key]
+
+
+def too_long(*_: object) -> None:
+    raise TimeoutError("longer than a minute")
+
+
+def worlds(seed: int) -> str:
+    """A shipped world, changed up to three times, then read and drawn."""
+    rng = np.random.default_rng(seed)
+    shipped = sorted(WORLDS.glob("*.yaml"))
+    text = shipped[rng.integers(len(shipped))].read_text(encoding="utf-8")
+    if rng.random() < 0.7:
+        fields = YAML(typ="safe", pure=True).load(text)
+        fields["n_train"] = min(fields.get("n_train", 1000), 300)  # so that it is quickly drawn
+        for _ in range(rng.integers(1, 4)):
+            changed(rng, fields)
+        text = json.dumps(fields)
+    else:
+        lines = text.splitlines()
+        place = rng.integers(len(lines))
+        lines[place : place + rng.integers(2)] = [lines[rng.integers(len(lines))][rng.integers(3) :]]
+        text = "\n".join(lines)[: len(text) if rng.random() < 0.7 else rng.integers(len(text))]
+    signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(60)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "own.yaml").write_text(text)
+            world = read_world(Path(folder, "own.yaml"))
+            task = world.spec.draw(seed)
+    except ValueError as error:
+        if not re.search(r"; \w[^;]*$", str(error)):
+            raise AssertionError("no remedy") from error
+        return "refused"
+    finally:
+        signal.alarm(0)
+    families, each = len(world.spec.families), world.spec.n_eval_per_family
+    assert len(task.eval) == families * each, "prompts held out"
+    assert len({row["prompt"] for row in [*task.train, *task.eval]}) == len(task.train) + len(task.eval)
+    assert world.spec.n_train in (0, len(task.train)), "prompts to train on"
     return "held"
 
 
@@ -391,11 +567,11 @@ def training(seed: int) -> str:
     rng = np.random.default_rng(seed)
     variant = str(rng.choice(sorted(PROFILE["variants"])))
     wanted, seconds = undisturbed(variant)
-    story = []
+    story, kills = [], 0
     with tempfile.TemporaryDirectory() as place:
         folder, arguments = Path(place), train_arguments(Path(place), variant)
         for _ in range(rng.integers(1, 4)):
-            run(arguments, seconds=rng.uniform(0.3, 1.0) * seconds)
+            kills += run(arguments, seconds=rng.uniform(0.3, 1.0) * seconds)[0] == -signal.SIGKILL
             story.append(damage(folder, rng) if rng.random() < 0.7 else "kill")
         code, errors = run(arguments)
         if code:
@@ -406,7 +582,7 @@ def training(seed: int) -> str:
                 shutil.rmtree(checkpoints)
             run_whole(arguments)
         assert trained(folder / "run") == wanted, f"{story}: other weights or another record"
-    return "held"
+    return f"held after {kills} kills"
 
 
 def scores(folder: str) -> list[str]:
@@ -427,20 +603,50 @@ def arena(seed: int) -> str:
     """Kill an arena at a random moment and start it again."""
     wanted, seconds = arena_scores()
     with tempfile.TemporaryDirectory() as place:
-        run(ARENA.format(place), np.random.default_rng(seed).uniform(0, seconds))
+        killed = run(ARENA.format(place), np.random.default_rng(seed).uniform(0.2, 1) * seconds)[0] < 0
         run_whole(ARENA.format(place))
         assert scores(place) == wanted
-    return "held"
+    return f"held after {int(killed)} kills"
+
+
+def records(seed: int) -> str:
+    """Kill a process that writes a table and a manifest in turns; what is there is old or new, and whole."""
+    rng = np.random.default_rng(seed)
+    with tempfile.TemporaryDirectory() as place:
+        table, manifest = Path(place, "record.jsonl"), Path(place, "manifest.json")
+
+        def write(version: int) -> None:
+            write_table(table, [{"version": version, "row": row} for row in range(2000)])
+            write_manifest(manifest, {"version": version})
+
+        write(0)
+        for _ in range(4):
+            if not (pid := os.fork()):
+                for version in range(1, 10**9):
+                    write(version)
+            time.sleep(rng.uniform(0, 0.2))
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            rows = read_table(table)
+            assert [row["row"] for row in rows] == list(range(2000)), "rows"
+            assert len({row["version"] for row in rows}) == 1, "two versions in one table"
+            assert rows[0]["version"] - read_manifest(manifest)["version"] in (0, 1), "the order of writing"
+            write(0)
+            assert len(os.listdir(place)) == 2, "what the killed one left"
+    return "held after 4 kills"
 
 
 # ---- the command ------------------------------------------------------------------------------
 
 KINDS: dict[str, tuple[Callable[[int], str], int]] = {
     "controller": (controller, 100_000),
+    "threads": (threads, 2_000),
+    "worlds": (worlds, 1_000),
     "answers": (answers, 300),
     "verdicts": (verdicts, 50),
     "training": (training, 20),
     "arena": (arena, 2),
+    "records": (records, 20),
 }
 
 
@@ -463,13 +669,16 @@ def main() -> int:
     given, failures = parser.parse_args(), 0
     for kind in given.kinds:
         count = given.count or KINDS[kind][1]
+        began = time.monotonic(), sum(os.times()[:4])
         seeds, chunk = range(given.first, given.first + count), max(1, min(200, count // (4 * given.jobs)))
         with ProcessPoolExecutor(given.jobs) as pool:
             found = pool.map(partial(attack, kind), seeds, chunksize=chunk)
             outcomes = Counter(tqdm(found, desc=kind, total=count, mininterval=5))
         failed = [outcome for outcome in outcomes if "\n" in outcome]
         counted = sorted(outcomes.items() - {(outcome, 1) for outcome in failed})
-        print(*failed, f"{kind}: " + ", ".join(f"{n} {outcome}" for outcome, n in counted), sep="\n")
+        took = time.monotonic() - began[0], sum(os.times()[:4]) - began[1]
+        story = ", ".join(f"{n} {outcome}" for outcome, n in counted)
+        print(*failed, f"{kind}: {story}; {took[0]:.0f} s, {took[1]:.0f} s of processor time", sep="\n")
         failures += len(failed)
     return min(failures, 1)
 

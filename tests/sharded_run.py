@@ -1,6 +1,6 @@
-"""`gdro work` with sampling that does not depend on how many processes share a batch.
+"""`gdro train` with sampling that does not depend on how many processes share a batch.
 
-    accelerate launch --config_file configs/accelerate/fsdp2.yaml … tests/sharded_run.py [--die=…] work …
+    accelerate launch --config_file configs/accelerate/fsdp2.yaml … tests/sharded_run.py [--die=…] train …
 
 --die=5 ends the last process in step 5.
 
@@ -12,7 +12,7 @@ trains twice, with the savings and `sync_each_batch` on and off, and compares.
 
 trains with a method that samples in rounds, each round with completions of its own.
 
-    … tests/sharded_run.py sync BASE_DIR OUTPUT_DIR
+    … tests/sharded_run.py sync BASE_DIR OUTPUT_DIR full|lora
 
 writes down what TRL would send to vLLM of a sharded model.
 
@@ -23,6 +23,7 @@ fully_shard does work on them, so here the processes are told that they are GPUs
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ class SharedSampling(gdro.trainer.GDROTrainer):
 
     die_at = None
     turn = 0, 0  # step, rounds sampled in it
-    rows, whole_gradients = (), ()
+    rows, calls, whole_gradients = (), (), ()
 
     def train(self, *args, **kwargs):
         result = super().train(*args, **kwargs)
@@ -71,7 +72,7 @@ class SharedSampling(gdro.trainer.GDROTrainer):
         self.turn = self.state.global_step, rounds + 1 if step == self.state.global_step else 0
         tokenizer, first = self.processing_class, rank * len(prompt_ids)
         answers = {row["prompt"]: row["answer"] for row in self.train_dataset}
-        completions = []
+        self.calls, completions = (*self.calls, len(prompt_ids)), []
         for place, ids in enumerate(prompt_ids, first):
             rng = np.random.default_rng((*self.turn, place))
             noise = rng.integers(2, len(tokenizer), 8).tolist()
@@ -118,30 +119,60 @@ def train_in_rounds(base, folder, method):
     processes = int(os.environ["WORLD_SIZE"])
     args = tiny_run.arguments(
         gdro.trainer.GDROConfig, folder, max_steps=5, per_device_train_batch_size=32 // processes,
-        gdro_method=method, beta=0.01,
-        gdro_options={"pilot": 3, "n_max": 4} if method == "reinforce_ada" else {},
+        gdro_method=method, beta=0.01, num_generations_eval=2, per_device_eval_batch_size=4,
+        gdro_options={"n_max": 5} if method == "pilot_commit" else {},
     )  # fmt: skip
     trainer = tiny_run.make_trainer(SharedSampling, args, base, reward=correct)
     trainer.train()
+    # sampled as vLLM would be asked to: all at once
+    trainer.use_vllm, trainer.vllm_importance_sampling_correction, calls = True, False, len(trainer.calls)
+    reward = trainer.evaluate(trainer.train_dataset.select(range(8)))["eval_reward"]
+    evaluation = {"calls": trainer.calls[calls:], "reward": reward}
     if trainer.accelerator.is_main_process:
         trainer.save_model(str(Path(folder) / "model"))
-        save_state(Path(folder) / "state.json", {"record": trainer.record, "logs": trainer.state.log_history})
+        save_state(Path(folder) / "state.json", {"record": trainer.record, "evaluation": evaluation})
 
 
-def what_vllm_is_sent(base, folder):
+def what_vllm_is_sent(base, folder, kind):
+    from types import SimpleNamespace
+
     from torch.distributed.fsdp import fully_shard
-    from transformers import AutoModelForCausalLM
     from trl.generation.vllm_generation import VLLMGeneration
 
     torch.distributed.init_process_group("gloo")
-    model = AutoModelForCausalLM.from_pretrained(base)
-    for module in (*model.model.layers, model):
-        fully_shard(module)
     generation = object.__new__(VLLMGeneration)  # without an engine
-    generation.accelerator = PartialState()
-    sent = {name: whole.detach().contiguous() for name, whole in generation._iter_fsdp2_params(model)}
+    generation.model, generation.accelerator = tied_model(base, kind), PartialState()
+    whole = {
+        "is_fsdp": True,
+        "fsdp_version": 2,
+        "gather_params": lambda _: nullcontext(),
+    }  # as it is for FSDP2
+    generation._dist = SimpleNamespace(**whole)
+    for module in (*generation.model.get_submodule(LAYERS[kind]), generation.model):
+        fully_shard(module)
+    sent = {}
+    for name, weight in generation._iter_named_params():
+        assert name not in sent
+        sent[name] = weight.detach().clone().contiguous()
     save_file(sent, Path(folder) / f"sent{torch.distributed.get_rank()}.safetensors")
     torch.distributed.destroy_process_group()
+
+
+LAYERS = {"full": "model.layers", "lora": "base_model.model.model.layers"}
+
+
+def tied_model(base, kind):
+    """The base; for "lora" with an adapter that changes it."""
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base)
+    if kind == "full":
+        return model
+    torch.manual_seed(0)
+    return peft.get_peft_model(
+        model, peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+    )
 
 
 def correct(completions, answer, **kwargs):

@@ -10,10 +10,8 @@ from click.testing import CliRunner
 
 from gdro.cli import main
 
-SHOWN = [name for name, command in main.commands.items() if not command.hidden]
 
-
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("name", list(main.commands))
 def test_every_subcommand_has_help_with_an_example(name):
     told = CliRunner().invoke(main, [name, "--help"])
     assert told.exit_code == 0
@@ -36,9 +34,12 @@ def test_what_is_refused_and_what_failed_exit_differently(error, code):
 
 
 def test_a_misspelt_profile_is_refused_before_any_compute():
-    for arguments in (["run", "tniy"], ["base", "tniy"], ["train", "tniy", "grpo"], ["report", "tniy"]):
-        command = [sys.executable, "-m", "gdro", *arguments]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert ended.returncode == 2
+    for arguments in (["run", "tniy"], ["report", "tniy"]):
+        ended = CliRunner().invoke(main, arguments)
+        assert (ended.exit_code, ended.stdout) == (2, "")
         assert ended.stderr.startswith(f"gdro {arguments[0]}: profile must be one of")
-        assert "Traceback" not in ended.stderr
+    command = [sys.executable, "-m", "gdro", "train", "tniy", "grpo"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("gdro train: profile must be one of")
+    assert "Traceback" not in ended.stderr

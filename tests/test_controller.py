@@ -58,8 +58,6 @@ def test_a_plan_is_a_value_and_survives_a_copy():
     controller = GDROController("both")
     plan = controller.plan(["a", "b"])
     assert plan.uids == ["a", "b"]
-    assert np.asarray(plan) is plan.rollouts
-    assert np.array(plan, float).tolist() == [4.0, 4.0]
     with pytest.raises(ValueError, match="read-only"):
         plan.rollouts[0] = 3
     controller.observe(pickle.loads(pickle.dumps(plan)), [0, 1], [0, 1])
@@ -67,15 +65,12 @@ def test_a_plan_is_a_value_and_survives_a_copy():
         controller.observe(plan, [0, 1], [0, 1])
 
 
-def test_one_seen_prompt_among_many_does_not_pay_for_the_fraction():
+def test_a_mean_that_is_not_whole_is_spent_exactly():
     controller = GDROController("rollout", 4.5)
     play(controller, 0, [0, 1], [0.5, 0.5])
-    rollouts = controller.plan(list(range(1, 257))).rollouts
+    rollouts = controller.plan(list(range(1, 257))).rollouts  # the one that is seen does not pay for it
     assert rollouts.sum() == 1152
     assert sorted(set(rollouts.tolist())) == [4, 5]
-
-
-def test_a_mean_that_rounds_badly_is_still_spent_exactly():
     # 4.1 × 30 is 122.99999999999999 in floating point
     assert GDROController("both", 4.1).plan(list(range(30))).rollouts.sum() == 123
 
@@ -173,12 +168,7 @@ def test_plans_that_cannot_be_observed_are_refused():
         ([0, 1], [[1], [1, 0]], None, r"rewards must be finite numbers that numpy can hold"),
         ([0, 1], Unreadable(), None, r"rewards must be .* numpy can hold: no bfloat16; convert them"),
         ([0] * 5, [1] * 5, None, r"at most the planned rollouts .*, got 5 for prompt 0, planned 4"),
-        (
-            [0, 1],
-            [1e160, 0],
-            None,
-            r"rewards must be .* in \[-1e\+100, 1e\+100\], got 1e\+160 .*; scale them",
-        ),
+        ([0, 1], [1e160, 0], None, r"rewards must be .* in \[-1e\+100, 1e\+100\], got 1e\+160 .*; scale"),
         ([0, 1], [1, 0], [0.1], r"losses must be .* of shape \(2,\)"),
     ],
 )
@@ -187,7 +177,8 @@ def test_observations_that_cannot_be_are_refused_and_not_learned_from(group_ids,
     plan = controller.plan([0, 1])
     with pytest.raises(ValueError, match=words):
         controller.observe(plan, group_ids, rewards, losses=losses)
-    assert controller.step == len(controller.bins) == 0
+    assert controller.step == 0
+    assert (controller.bins.bins_D < 0).all()
     controller.observe(plan, [0], [1])  # the plan is still in flight
 
 
@@ -412,19 +403,10 @@ def test_state_of_other_settings_is_refused(saved, words):
         GDROController("both").load_state_dict(GDROController(**{"method": "both"} | saved).state_dict())
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"step": -1},
-        {"step": 1.5},
-        {"step": True},
-        {"planned": 1},
-        {"bins": {}},
-        {"method": None},
-        {"settings": None},
-        None,
-    ],
-)
+DAMAGES = [{"step": -1}, {"step": 1.5}, {"step": True}, {"planned": 1}, {"bins": {}}, {"method": None}]
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, {"settings": None}, None])
 def test_a_damaged_state_is_refused(damage):
     state, controller = trained(steps=2).state_dict(), GDROController("both")
     with pytest.raises(ValueError, match=r"must be|damaged"):
@@ -443,62 +425,41 @@ def test_a_game_serves_one_controller():
 
 
 def test_the_presets_are_as_stated_and_can_be_overridden():
-    def has(owner, **values):
-        assert {name: getattr(owner, name) for name in values} == values
-
     ours, printed = GDROController("both"), GDROController("both", preset="paper", prompt={"eta": 2.0})
-    has(ours, name="both", mean_rollouts=4, needs_losses=False)
-    has(ours.run, num_bins=10, n_min=2, n_max=12)
-    has(ours.bins, k=1, history=20, hysteresis=0.03)
-    has(printed, needs_losses=True)
-    has(printed.bins, k=8, history=50, hysteresis=0.03, estimator="any_of_k")
-    has(printed.method, signal="surrogate", averaging="prompt", weight_scale="none")
-    has(
-        printed.method.prompt_gdro,
-        eta=2.0,
-        gamma=0.01,
-        ema=0.12,
-        max_weight=15.0,
-        debias=False,
-        share_floor=0.05,
-    )
-    has(printed.method.rollout_gdro, n_min=2, n_max=12, eta=0.65, ema=0.4, price_lr=0.05)
-    has(
-        printed.method.rollout_gdro, utility="loss", selection="argmax", joint="bins", price_driver="realized"
-    )
+    printed_prompt = {"eta": 2.0, "gamma": 0.01, "ema": 0.12, "max_weight": 15.0, "debias": False}
+    printed_rollout = {"n_min": 2, "n_max": 12, "eta": 0.65, "ema": 0.4, "price_lr": 0.05, "utility": "loss"}
+    for owner, values in (
+        (ours, {"name": "both", "mean_rollouts": 4, "needs_losses": False}),
+        (ours.run, {"num_bins": 10, "n_min": 2, "n_max": 12}),
+        (ours.bins, {"k": 1, "history": 20, "hysteresis": 0.03}),
+        (printed, {"needs_losses": True}),
+        (printed.bins, {"k": 8, "history": 50, "hysteresis": 0.03, "estimator": "any_of_k"}),
+        (printed.method, {"signal": "surrogate", "averaging": "prompt", "weight_scale": "none"}),
+        (printed.method.prompt_gdro, printed_prompt | {"share_floor": 0.05}),
+        (printed.method.rollout_gdro, printed_rollout | {"selection": "argmax", "joint": "bins"}),
+        (printed.method.rollout_gdro, {"price_driver": "realized"}),
+    ):
+        assert {name: getattr(owner, name) for name in values} == values
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"preset": "papers"}, r"preset must be one of .*got 'papers'"),
-        ({"signal": ""}, r"Both\(signal=…\) must be one of .*got ''"),
-        ({"action": False}, r"Both\(action=…\) must be one of .*got False"),
-        ({"averaging": "token"}, r"Both\(averaging=…\) must be one of"),
-        ({"weight_scale": "sum"}, r"Both\(weight_scale=…\) must be one of"),
         ({"prompt": {"etta": 1}}, r"prompt must be arguments of PromptGDRO, got \{'etta': 1\}"),
-        (
-            {"prompt": {"gamma": 1.5}},
-            r"PromptGDRO\(gamma=…\) must be a number in \[0, 1\], got 1.5; it is",
-        ),
+        ({"prompt": {"gamma": 1.5}}, r"PromptGDRO\(gamma=…\) must be a number in \[0, 1\], got 1.5; change"),
         ({"rollout": {"n_max": 8}}, r"rollout must be arguments of RolloutGDRO, .*multiple values"),
         ({"bins": 10}, r"bins must be arguments of DifficultyBins, got 10"),
-        (
-            {"mean_rollouts": 1.5},
-            r"n_min must be an integer of at least 2, got 1; a single rollout shows no var",
-        ),
+        ({"mean_rollouts": 1.5}, r"n_min must be an integer of at least 2, got 1; raise it: a single rollout shows"),
         ({"mean_rollouts": 0.5}, r"mean_rollouts must be a number in \[1, inf\)"),
-        ({"n_min": 5}, r"mean_rollouts must be a number in \[5, 12\], got 4; no plan"),
-        ({"n_max": 1}, r"n_max must be an integer in \[2, 4096\], got 1; it must not be below n_min"),
+        ({"n_min": 5}, r"mean_rollouts must be a number in \[5, 12\], got 4; change it, n_min or n_max"),
+        ({"n_max": 1}, r"n_max must be an integer in \[2, 4096\], got 1; raise it, or lower n_min"),
         ({"n_max": 10**10}, r"n_max must be an integer in \[2, 4096\]"),
         ({"mean_rollouts": 1e300}, r"mean_rollouts must be a number in \[2, 4096\]"),
         ({"success_threshold": np.nan}, r"success_threshold must be a number"),
         ({"advantage_std": "unbiased"}, r"GDROController\(advantage_std=…\) must be one of"),
         ({"scale_rewards": True}, r"GDROController\(scale_rewards=…\) must be one of"),
-        (
-            {"advantage_clip": np.inf},
-            r"GDROController\(advantage_clip=…\) must be a number in \(0, 1e\+100\], got inf; None",
-        ),
+        ({"advantage_clip": np.inf}, r"\(advantage_clip=…\) must be .* in \(0, 1e\+100\], got inf; None"),
         ({"seed": -1}, r"GDROController\(seed=…\) must be an integer of at least 0, got -1"),
     ],
 )

@@ -184,6 +184,18 @@ def test_a_method_may_draw_the_prompts(model, tokenizer):
     assert len(seen) == 8
 
 
+@pytest.mark.parametrize("method", ["grpo", LastPrompts()])
+def test_a_stream_holds_no_prompt_twice(model, tokenizer, method):
+    seen = set()
+
+    def reward(completions, uid, **_):
+        seen.update(uid)
+        return [1.0] * len(completions)
+
+    run(model, tokenizer, method, steps=4, reward=reward, stream=True)
+    assert len(seen) == 4 * 8
+
+
 def test_evaluation_counts_correct_samples(model, tokenizer):
     rows = tiny_run.make_task().eval
     given = model, tokenizer, rows, tiny_run.half_right, 16, 12

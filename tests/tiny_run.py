@@ -6,7 +6,6 @@ python tests/tiny_run.py BASE_DIR OUTPUT_DIR METHOD
 import sys
 from pathlib import Path
 
-import numpy as np
 import torch
 from datasets import Dataset
 from safetensors.torch import save_file
@@ -24,7 +23,7 @@ PROMPTS = 48  # three and a half batches an epoch would drop some: 6 steps an ep
 
 def make_task():
     spec = chain.ChainSpec(chain.DEFAULT_SPEC.families, n_train=PROMPTS, n_eval_per_family=5)
-    return chain.make_task(spec, np.random.default_rng(0))
+    return spec.draw(0)
 
 
 def make_base(cache_dir):

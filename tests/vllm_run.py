@@ -23,8 +23,9 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 import torch
 import vllm.model_executor.layers.utils as layers
+from datasets import Dataset
 from safetensors.torch import save_file
-from tiny_run import arguments, make_trainer
+from tiny_run import arguments, make_task, make_trainer
 from trl.generation.vllm_client import VLLMClient
 
 from gdro.trainer import GDROConfig, GDROTrainer
@@ -86,14 +87,19 @@ def main(mode, base, report, url=None):
             vllm_max_model_length=64,
             vllm_server_base_url=url,
             vllm_server_timeout=120.0,
+            num_generations_eval=2,
+            per_device_eval_batch_size=4,
         )
         trainer = make_trainer(GDROTrainer, args, base)
         calls = watch(trainer)
         trainer.train()
+        trained = len(calls)
+        trainer.evaluate(Dataset.from_list(list(make_task().eval[:6])))
     # TRL logs how far vLLM's log-probability of what it sampled lies from the trained model's
     steps = [row for row in trainer.state.log_history if "reward" in row]
     found = {
-        "calls": calls,
+        "calls": calls[:trained],
+        "evaluation": calls[trained:],
         "stops": trainer.vllm_generation.generation_kwargs["stop_token_ids"],
         "spent": [row["rollouts_spent"] for row in trainer.record],
         "mean_gaps": [row["sampling/sampling_logp_difference/mean"] for row in steps],

@@ -29,7 +29,8 @@ def draw_figures(scores: pd.DataFrame, table: pd.DataFrame, reach: pd.DataFrame,
     looks = _looks(table)
     save(_differences(table, looks), out, "differences")
     save(_frontier(scores, table, looks), out, "frontier")
-    save(_rollouts(reach, looks), out, "rollouts")
+    if len(reach):  # empty without a baseline
+        save(_rollouts(reach, looks), out, "rollouts")
 
 
 def _looks(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
@@ -61,7 +62,7 @@ def _differences(table, looks):
     """A row a method, a column a metric: intervals, filled where they exclude 0."""
     played = {world: set(of.method) for world, of in table.groupby("world")}
     named = {world: [method for method in looks if method in of] for world, of in played.items()}
-    heights = [0.7 + 0.15 * len(methods) for methods in named.values()]
+    heights = [max(0.7 + 0.15 * len(methods), 1.4) for methods in named.values()]
     figure, axes = _grid(len(named) * len(METRICS), len(METRICS), heights, sharey="row")
     for (world, methods), line in zip(named.items(), axes, strict=True):
         for axis, (metric, label) in zip(line, METRICS.items(), strict=True):
@@ -75,7 +76,7 @@ def _differences(table, looks):
             axis.locator_params(axis="x", nbins=3)
         names = [f"{method}, {_short(rows.learning_rate[method])}" for method in methods]
         line[0].set_yticks(range(len(methods)), names)
-        line[0].set(ylabel=world, ylim=(len(methods) - 0.5, -0.5))
+        line[0].set(ylabel=world, ylim=(max(len(methods), 1) - 0.5, -0.5))
     figure.supxlabel(
         "difference to GRPO, 95% intervals over draws; filled: the interval excludes 0", fontsize=8
     )

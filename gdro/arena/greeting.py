@@ -7,11 +7,13 @@ scripts/record_rollouts.py makes. The rest: differences to GRPO in pairs by draw
 for pivotal, arena-transfer/scores.csv.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -88,7 +90,7 @@ def greeting(measured: Path) -> Figure:
     return figure
 
 
-def _dots(axis, table, names, colors):
+def _dots(axis: Axes, table: pd.DataFrame, names: Iterable[str], colors: str | list[str]) -> None:
     """A dot with its interval for each row, the first at the top."""
     rows = np.arange(len(table))
     axis.hlines(rows, table.low, table.high, colors=colors)

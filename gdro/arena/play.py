@@ -1,16 +1,16 @@
-"""Methods against each other: worlds × methods × learning rates × draws on the loop, scores out.
+"""Compares methods: trains each in each world, at each learning rate, on several draws, and scores them.
 
     gdro arena --world rare-hard --methods grpo,pivotal --draws 8 --out DIR
 
 A world is a task with its base: a name in gdro/tasks/worlds, or a YAML file. A draw is a fresh task, a fresh
-base and a fresh training seed, all from the draw's number, so all methods meet the same draws and are
-compared in pairs. A method is spelled NAME or NAME:OPTION=VALUE:…,
-with options of GDROController and of the method; `prompt:prompt.eta=3` reaches into a dictionary, and
-`pivotal@2e-4` is trained at that learning rate alone, in place of those of --learning-rates.
-`grpo:prompts=64` spends the same rollouts a step on 64 prompts. A method out of parts of others is spelled
+base and a fresh training seed, all from the draw's number. So all methods have the same draws, and
+differences between them are paired. A method is spelled NAME or NAME:OPTION=VALUE:…, with options of
+GDROController and of the method. `prompt:prompt.eta=3` sets an entry of a dictionary. `pivotal@2e-4` is
+trained at that learning rate alone, in place of those of --learning-rates. `grpo:prompts=64` spends the same
+rollouts a step on 64 prompts. A method made of parts of others is spelled
 composed:draw=pivotal:advantages.pkpo.k=4, see gdro.methods.composed.
 
-DIR holds a file for each finished run, so that the same command resumes, and, from those alone,
+DIR has a file for each finished run, so that the same command resumes, and what is made from these alone:
 
     scores.csv    one row per world, method, learning rate, draw and checkpoint
     families.csv  at the end, one row more per family, with its share of training
@@ -21,8 +21,10 @@ mean_at_8 and worst_family are the mean and the lowest of the families' mean acc
 mean over families of unbiased pass@8, and training_mix_mean weighs the families as the training prompts do.
 """
 
+import contextlib
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
 import multiprocessing
@@ -49,7 +51,7 @@ from gdro.tasks.world import TaskWorld, read_world
 from gdro.training.files import replace_text
 from gdro.training.lifetime import end_with_parent
 
-# the options in which methods that are or hold an oracle get what `_oracle` knows
+# the options through which methods with an oracle get what `_oracle` knows
 ORACLES = {"family_even": ("groups",), "oracle": ("rates",), "composed": ("groups", "rates")}
 COUNTS = ("steps", "prompts", "rollouts")  # of Settings
 BASE_WORK = 8  # what making a base costs, in runs: for the time left
@@ -109,7 +111,7 @@ def batch_shape(method: str, settings: Settings) -> tuple[str, int, float]:
     for pair in method.split(":"):
         key, _, text = pair.partition("=")
         if key == "prompts":
-            remedy = f"a step of {method!r} has {total} rollouts, at least one a prompt"
+            remedy = f"lower it: a step of {method!r} has {total} rollouts, at least one a prompt"
             prompts = check_int("prompts", int(text) if text.isdigit() else text, 1, total, remedy)
         else:
             kept.append(pair)
@@ -199,11 +201,11 @@ def train_and_score(run: ArenaRun, settings: Settings, cache: Path) -> list[dict
     return rows
 
 
-def _oracle(task, model, tokenizer, every=5):
-    """What no method could know: `groups` names the families, `rates` gives the model's own pass rates.
+def _oracle(task: Task, model: Any, tokenizer: Any, every: int = 5) -> dict[str, Any]:
+    """What no method can know: `groups` has the families, `rates` computes the model's true pass rates.
 
-    A prompt's pass rate is the probability of its correct texts; brought up to date every few calls, since
-    it costs more than a step.
+    A prompt's pass rate is the probability of its correct texts. It is computed again every few calls only,
+    since that takes longer than a training step.
     """
     import torch
 
@@ -214,14 +216,14 @@ def _oracle(task, model, tokenizer, every=5):
     keys_D = uids[order_D]
     state: dict[str, Any] = {"calls": 0}
 
-    def prepare():  # once, and only if asked: several texts may be correct
+    def prepare() -> None:  # once, and only if asked: several texts may be correct
         pairs = [(d, text) for d, row in enumerate(task.train) for text in task.correct_texts(row)]
         ends = [tokenizer.eos_token * (task.max_completion_tokens - len(text)) for _, text in pairs]
         texts = [task.train[d]["prompt"] + text + end for (d, text), end in zip(pairs, ends, strict=True)]
         ids_NT = torch.tensor(tokenizer(texts)["input_ids"], device=model.device)
         state.update(ids_NT=ids_NT, prompt_of_N=[d for d, _ in pairs])
 
-    def rates(wanted):
+    def rates(wanted: np.ndarray) -> np.ndarray:
         if state["calls"] == 0:
             prepare()
         if state["calls"] % every == 0:
@@ -239,9 +241,11 @@ def play_all(
     runs: Sequence[ArenaRun], settings: Settings, out: Path, cache: Path, jobs: int, own: str | None
 ) -> None:
     """Play what is not there yet, `jobs` runs at once, and write scores.csv; RuntimeError if a run failed."""
-    _check_settings(runs, settings, out)
+    _check_settings(runs, settings, out, own)
     if len({run.file(out) for run in runs}) < len(runs):
-        raise ValueError("methods must differ in letters, digits, '.', '=' or '-': their files are named so")
+        raise ValueError(
+            "methods must differ in more than signs, as these are left out of file names; rename one"
+        )
     arena_rows(out)  # a broken file is found before anything is played
     missing = [run for run in runs if not run.file(out).exists()]
     draws = {(run.world.name, run.draw): run for run in missing}
@@ -279,24 +283,30 @@ def play_all(
         raise RuntimeError(f"{len(failed)} of {len(missing)} runs failed:\n" + "\n".join(failed))
 
 
-def _check_settings(runs, settings, out):
-    """Refuse a folder whose runs have other settings or other worlds of the same names."""
+def _check_settings(runs: Sequence[ArenaRun], settings: Settings, out: Path, own: str | None) -> None:
+    """Refuse a folder whose runs have other settings, other worlds of the same names or other own methods."""
     file, worlds = out / "settings.json", {run.world.name: run.world for run in runs}
     if any(run.world != worlds[run.world.name] for run in runs):
         raise ValueError(f"worlds must have names of their own, got {list(worlds)}; set `name:` in the file")
     specs = {name: world.model_dump(mode="json") for name, world in worlds.items()}
-    now = {"settings": dataclasses.asdict(settings), "worlds": specs}
+    methods = own and hashlib.sha256(Path(own).read_bytes()).hexdigest()
+    now = {"settings": dataclasses.asdict(settings), "worlds": specs, "methods_from": methods}
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
         same = all(before["worlds"].get(name, spec) == spec for name, spec in now["worlds"].items())
         if before["settings"] != now["settings"] or not same:
-            raise ValueError(f"out must be a new folder or one of the same settings and worlds, got {out}")
+            raise ValueError(f"out must have the same settings and worlds, got {out}; choose a new folder")
+        if methods and (known := before.get("methods_from")) and known != methods:
+            raise ValueError(
+                f"methods_from {own!r} has changed since the runs in {out} were played; choose a new folder"
+            )
         now["worlds"] = before["worlds"] | now["worlds"]
+        now["methods_from"] = methods or before.get("methods_from")
     out.mkdir(parents=True, exist_ok=True)
     replace_text(file, json.dumps(now, indent=1))
 
 
-def _start_worker(own):
+def _start_worker(own: str | None) -> None:
     import torch
     import transformers
 
@@ -307,11 +317,11 @@ def _start_worker(own):
         register_from(own)
 
 
-def _make_base(run, settings, cache):
+def _make_base(run: ArenaRun, settings: Settings, cache: Path) -> None:
     draw_base(run.world, run.draw, settings, cache)
 
 
-def _play_and_write(run, settings, out, cache):
+def _play_and_write(run: ArenaRun, settings: Settings, out: Path, cache: Path) -> None:
     rows = train_and_score(run, settings, cache)
     run.file(out).parent.mkdir(parents=True, exist_ok=True)
     replace_text(run.file(out), json.dumps(rows))
@@ -321,7 +331,7 @@ def play_arena(
     worlds: Sequence[str],
     methods: Sequence[str],
     draws: range,
-    learning_rates: Sequence[float],
+    learning_rates: Sequence[float | str],
     settings: Settings,
     out: Path,
     cache: Path,
@@ -332,8 +342,8 @@ def play_arena(
 
     Args:
         worlds: names or YAML files.
-        methods: spelled as the top of this file says.
-        draws: their numbers; fresh draws are those never looked at.
+        methods: spelled as at the top of this file.
+        draws: their numbers; for a fair comparison, take numbers that were not used to choose a method.
         learning_rates: for methods that name none of their own.
         out: folder of the scores.
         cache: where bases are kept.
@@ -341,11 +351,12 @@ def play_arena(
         methods_from: a Python file that registers own methods.
 
     Raises:
-        ValueError: for whatever is misspelled or cannot be met, before any training.
+        ValueError: for what is misspelled or impossible, before any training.
         RuntimeError: if a run failed.
     """
     for name in COUNTS:
         check_int(name, getattr(settings, name), len(CHECKPOINTS) if name == "steps" else 1)
+    check_int("jobs", jobs, 1)
     if methods_from:
         register_from(methods_from)
     arms: dict[tuple[str, float], None] = {}  # methods, which may be spelled at several rates, each once
@@ -353,13 +364,15 @@ def play_arena(
         method, _, own = spelled.partition("@")
         spelled_alone, _, mean = batch_shape(method, settings)
         arena_controller(spelled_alone, mean, 0)  # a misspelled one is refused before any training
-        for rate in [float(own)] if own else learning_rates:
+        for rate in [own] if own else learning_rates:
+            with contextlib.suppress(ValueError):  # what is no number is refused by name
+                rate = float(rate)
             arms[method, check_number("learning_rates", rate, 0, open_low=True)] = None
     known = [read_world(world) for world in dict.fromkeys(worlds)]
     for world in known:
         if world.spec.n_train == 0:
             largest = max(batch_shape(method, settings)[1] for method, _ in arms)
-            most, remedy = STREAM_SIZE // largest, "a stream holds no prompt twice"
+            most, remedy = STREAM_SIZE // largest, "lower it: a stream holds no prompt twice"
             check_int("steps", settings.steps, 1, most, remedy)
     runs = [ArenaRun(world, *arm, draw) for world, arm, draw in itertools.product(known, arms, draws)]
     play_all(runs, settings, out, cache, jobs, methods_from)

@@ -1,4 +1,4 @@
-"""The paper's estimate of pass@k, (10) as printed: whether any of k rollouts is correct."""
+"""The paper's estimate of pass@k, (10) as printed: how often any of k rollouts is correct."""
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class AnyOfK(FadingCounts):
     def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
         super().add(rows, successes, trials)
         self.clock += 1
-        rng = np.random.default_rng(self.clock)
+        rng = np.random.default_rng(self.clock)  # saved, so that a resumed run draws the same
         correct, left = successes.copy(), trials.copy()  # of this visit, not queued yet
         while left.any():
             take = np.minimum(self.k - self.queued_D[rows].astype(np.int64), left)

@@ -1,4 +1,4 @@
-"""Arrays that refuse to be written to, that grow, and visits of prompts that are merged. P prompts."""
+"""Small functions on arrays: read-only arrays and properties, growth, merged visits. P prompts."""
 
 from collections.abc import Callable
 from functools import cached_property, wraps

@@ -48,7 +48,7 @@ class DifficultyBins(Saved):
     by_prompt = ("bins_D",)
 
     def __post_init__(self) -> None:
-        name, remedy = f"{type(self).__name__}(edges=…)", "B bins have B − 1 edges: six bins have five"
+        name, remedy = f"{type(self).__name__}(edges=…)", "give B − 1 edges for B bins, five for six"
         self.edges = check_array(name, self.edges, (np.size(self.edges),), 0, 1, remedy=remedy)
         increasing = (np.diff(self.edges, prepend=0.0, append=1.0) > 0).all()
         if not (0 < self.edges.size < MOST_BINS and increasing):
@@ -63,15 +63,10 @@ class DifficultyBins(Saved):
     def num_bins(self) -> int:
         return len(self.edges) + 1
 
-    def __len__(self) -> int:
-        """Number of prompts with at least one visit."""
-        return int((self.beliefs.successes_D + self.beliefs.failures_D > 0).sum())
-
     def rows(self, uids: ArrayLike | Uids) -> np.ndarray:
         """Row of each prompt, (P,): an index that never changes. A new uid gets the next one."""
-        rows = self.table.add(as_uids(uids))
-        capacity = len(self.bins_D)
-        if len(self.table) > capacity:
+        rows, capacity = self.table.add(as_uids(uids)), len(self.bins_D)
+        if len(self.table) > capacity:  # an eighth more than before, so that arrays are seldom copied
             self._resize(max(len(self.table), capacity + capacity // 8, 64))
         return rows
 
@@ -134,8 +129,8 @@ def move_bins(current: np.ndarray, estimate: np.ndarray, edges: np.ndarray, hyst
     A bin is left only as far as the estimate lies beyond its boundary by `hysteresis`; NaN leaves it as it
     is. `edges` (B−1,) increase.
     """
-    value = estimate + ROUNDING  # on an edge, also when rounded: in the bin above
-    # past a boundary only by the margin: up as far as value − δ reaches, down as value + δ
+    value = estimate + ROUNDING  # an estimate on an edge, also when rounded, belongs to the bin above
+    # the bin is held between that of value − δ and that of value + δ: closer to an edge it does not move
     lowest = np.searchsorted(edges, value - hysteresis, side="right")
     highest = np.searchsorted(edges, value + max(hysteresis - 2 * ROUNDING, 0.0), side="right")
     moved = np.minimum(np.maximum(current, lowest), highest)

@@ -17,8 +17,8 @@ def exact_rollouts(
 ) -> np.ndarray:
     """Integers in [low, high] that sum to the total and are nearest to what was wanted, (P,).
 
-    What was wanted are numbers ≥ 0, not all 0. Clipped to the bounds; where they then miss the total, scaled
-    by the one factor that meets it. Ties between equal remainders are random.
+    `wanted_P` are numbers ≥ 0, not all 0. They are clipped to the bounds, and where they then miss the total,
+    scaled by the one factor that meets it. Ties between equal remainders are random.
     """
     scaled_P = np.clip(wanted_P, low, high)
     if abs(scaled_P.sum() - total) > 1e-6:
@@ -43,6 +43,7 @@ def _scaled(share_P: np.ndarray, total: int, low: int, high: int) -> np.ndarray:
     """clip(factor × share, low, high) with the factor for which it sums to the total."""
     share_P = np.maximum(share_P, 1e-9)  # what is wanted least can still take the rest
 
+    # the sum grows with the factor, so one meets the total; logarithms, as shares may differ by magnitudes
     def clipped(log_factor: float) -> np.ndarray:
         return np.clip(np.exp(log_factor) * share_P, low, high)
 

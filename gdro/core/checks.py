@@ -115,6 +115,7 @@ def check_options(options: Any, owner: str = "") -> None:
     """
     for one in fields(options):
         value, how = getattr(options, one.name), one.metadata
+        # `is` lets None pass and not 0 for False; infinity can be another object, so floats are compared
         if how and not any(
             value is other or (isinstance(value, float) and value == other) for other in how["also"]
         ):

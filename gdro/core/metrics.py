@@ -69,7 +69,7 @@ def effective_number(probabilities: ArrayLike) -> np.ndarray:
 def lead_lag(weights: ArrayLike, shares: ArrayLike) -> np.ndarray:
     """Δμ(t) = Σ_b b·ŵ_t(b) − Σ_b b·q_t(b), (32), with ŵ the weights ≥ 0 normalized over the bins.
 
-    Negative: the adversary looks at harder bins than the data does. (..., B) → (...).
+    Negative: the adversary's mean bin is harder than that of the data. (..., B) → (...).
     """
     weights = check_array("weights", weights, np.shape(shares), low=0, remedy="pass one per share")
     total = check_array("weights, summed,", weights.sum(axis=-1, keepdims=True), low=0, open_low=True)
@@ -94,8 +94,8 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean over seeds and prompts, redrawn independently (two-way).
 
-    Redrawing S seeds shows 1 − 1/S of their variance, so their means are first spread by √(S/(S−1)). With
-    two seeds the interval is still too narrow; with one it says nothing about other seeds.
+    Redrawing S seeds reproduces only 1 − 1/S of their variance, so the seeds' means are first moved apart by
+    √(S/(S−1)). With two seeds the interval is still too narrow; with one it does not cover other seeds.
 
     Args:
         values_SP: (S, P), finite; every seed is evaluated on the same prompts.
@@ -124,5 +124,6 @@ def checked_counts(
     trials = check_array("trials", trials, shape, needed, whole=True, remedy="sample more")
     successes = check_array("successes", successes, trials.shape, 0, whole=True, remedy="give one per trials")
     if (bad := successes > trials).any():
-        raise ValueError(f"successes must lie between 0 and trials, got {successes[bad]} of {trials[bad]}")
+        got = f"{successes[bad]} of {trials[bad]}"
+        raise ValueError(f"successes must lie between 0 and trials, got {got}; count them again")
     return successes, trials

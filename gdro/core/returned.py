@@ -1,14 +1,19 @@
 """What came back for a plan, checked and sorted.
 
-Nothing may depend on the order of a batch or on the order in which rollouts come back. So everything behind
-the controller is in the order of the uid keys, and three orders meet here. The trainer counts prompts by
-their position in its batch. The plan keeps them by key: `order_P[i]` is the position of the prompt with the
-i-th key. Prompts of which nothing came back are left out, which leaves K of the P; a group id, which is a
-position, becomes a place among those K. Rollouts are then sorted by that place, those of one prompt in the
-order in which they were given.
+A trainer may return rollouts in any order and may leave some out, and no result may depend on that. So
+everything behind the controller is sorted by the keys of the uids, and `sorted_returns` changes the order:
 
-Axes: P prompts of a plan in the trainer's order, K those of them that came back in the order of their keys,
-R rollouts.
+1. The trainer names a prompt by its position in its batch, the plan by the place of its key: `order_P[i]` is
+   the position of the prompt with the i-th smallest key.
+2. Prompts without any rollout are dropped, which leaves K of the P. A group id, which is a position, becomes
+   an index into these K.
+3. The rollouts are sorted by that index. Those of one prompt keep the order in which they were given.
+
+With uids [30, 10, 20], order_P is [1, 2, 0]. Three rollouts with group ids [2, 0, 2] belong to the prompts
+20, 30 and 20. So position_K is [2, 0], order_R = [0, 2, 1] sorts the rollouts, and their new group ids are
+[0, 0, 1]. `position_K` and `order_R` also lead back, to the order in which the trainer expects its answers.
+
+Axes: P prompts of a plan in the trainer's order, K those that came back, sorted by key, R rollouts.
 """
 
 from typing import NamedTuple
@@ -21,13 +26,13 @@ from gdro.core.limits import LARGEST
 
 
 class Returned(NamedTuple):
-    """Rollouts by prompt."""
+    """Rollouts sorted by the key of their prompt."""
 
-    present_K: np.ndarray  # place of each prompt that came back among all of the plan, by key
+    present_K: np.ndarray  # place of each prompt among all P of the plan, sorted by key
     position_K: np.ndarray  # its position in the trainer's batch
-    trials_K: np.ndarray  # its rollouts
-    order_R: np.ndarray  # place of each rollout below among those given
-    group_ids_R: np.ndarray  # place of its prompt among the K, increasing
+    trials_K: np.ndarray  # number of its rollouts
+    order_R: np.ndarray  # where each rollout below was among those given
+    group_ids_R: np.ndarray  # index of its prompt among the K, increasing
     rewards_R: np.ndarray
     losses_R: np.ndarray | None
 
@@ -56,6 +61,7 @@ def sorted_returns(
     losses_R = None
     if losses is not None:
         losses_R = check_array("losses", losses, size, -LARGEST, LARGEST, remedy=remedy)
+    # Fewer rollouts than planned are fine: an engine may drop some. More would exceed the budget.
     trials_P = np.bincount(group_ids_R, minlength=prompts)
     if (trials_P > planned_P).any():
         p = int((trials_P > planned_P).argmax())
@@ -63,12 +69,13 @@ def sorted_returns(
             f"group_ids must hold at most the planned rollouts of each prompt, got {trials_P[p]} for "
             f"prompt {p}, planned {planned_P[p]}; observe each rollout once, with its own plan"
         )
+    # Steps 1 and 2: prompts with rollouts, in the order of their keys, and an index for each position.
     present_K = np.flatnonzero(trials_P[order_P])
     position_K = order_P[present_K]
     place_P = np.zeros(prompts, np.int64)
     place_P[position_K] = np.arange(len(position_K))
     group_ids_R = place_P[group_ids_R]
-    # numpy sorts 16-bit integers by radix, several times as fast as longer ones
+    # Step 3. numpy sorts 16-bit integers by radix, several times as fast as longer ones.
     order_R = group_ids_R.astype(np.min_scalar_type(prompts)).argsort(kind="stable")
     return Returned(
         present_K,

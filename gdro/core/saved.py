@@ -1,4 +1,4 @@
-"""What a checkpoint holds of an object, and the way back from a step that failed half-way."""
+"""Objects whose state is saved in checkpoints, and restored where a step fails half-way."""
 
 import inspect
 import math
@@ -73,6 +73,7 @@ class Saved:
         if isinstance(mine, Saved):
             return mine.load_state_dict(theirs)
         theirs, growing = np.array(theirs) if isinstance(mine, np.ndarray) else theirs, name in self.by_prompt
+        # another dtype or shape would fail later, in the middle of a step
         if kind_of(theirs, growing) != (wanted := kind_of(mine, growing)) or not _finite(theirs):
             what = f"the saved {name} of {type(self).__name__}"
             raise ValueError(f"{what} must be finite, {wanted}, got {theirs!r}; use a whole checkpoint")
@@ -97,6 +98,8 @@ class Saved:
 
     def undo(self, rows: np.ndarray | None = None) -> Callable[[], None]:
         """A function that puts the state back as it is now; of arrays by prompt only `rows`, if given."""
+        # One row per prompt of the data set can be a lot to copy at each step, so `rows` limits it to those
+        # that the step can change.
         undos: list[Callable] = []
         for name in self.state:
             value = getattr(self, name)
@@ -147,7 +150,7 @@ def _copied(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it; None for what is no plain value."""
+    """The value in a form that JSON can hold; None where it has none."""
     if isinstance(value, np.ndarray | list | tuple):
         return [_plain(v) for v in np.asarray(value).tolist()]
     if isinstance(value, float) and not math.isfinite(value):

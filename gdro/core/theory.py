@@ -19,14 +19,14 @@ def soft_worst_case(losses: ArrayLike, eta: float) -> tuple[np.ndarray, np.ndarr
 
     max_q {Σ q_b L_b + H(q)/η} = (1/η) log Σ exp(η L_b), attained by q = softmax(η L).
     """
-    check_number("eta", eta, 0, open_low=True, remedy="at ∞ it is max(losses)")
+    check_number("eta", eta, 0, open_low=True, remedy="for ∞ take max(losses)")
     scaled = eta * check_array("losses", losses)
     return logsumexp(scaled, axis=-1) / eta, softmax(scaled, axis=-1)
 
 
 def soft_worst_case_bounds(losses: ArrayLike, eta: float) -> tuple[np.ndarray, np.ndarray]:
     """max L ≤ R_η ≤ max L + log(B)/η, (25), as (lower, upper)."""
-    check_number("eta", eta, 0, open_low=True, remedy="at ∞ both are max(losses)")
+    check_number("eta", eta, 0, open_low=True, remedy="for ∞ take max(losses)")
     worst = check_array("losses", losses).max(axis=-1)
     return worst, worst + np.log(np.shape(losses)[-1]) / eta
 
@@ -37,16 +37,10 @@ def mixture_gradient(losses: ArrayLike, gradients: ArrayLike, eta: float) -> np.
     return np.einsum("...b,...bd->...d", q, check_array("gradients", gradients))
 
 
-def duality_gap_bound(regret_theta: ArrayLike, regret_q: ArrayLike, horizon: ArrayLike) -> np.ndarray:
-    """Bound on the duality gap of the time-averaged play, (27), of a game convex in θ and linear in q."""
-    regrets = check_array("regret_theta", regret_theta) + check_array("regret_q", regret_q)
-    return regrets / _positive("horizon", horizon, STEPS)
-
-
 def hedge_regret_bound(num_arms: int, horizon: ArrayLike, loss_range: float = 1.0) -> np.ndarray:
     """Regret of exponential weights at the best fixed step size, full information: range · √(T log N / 2)."""
     check_int("num_arms", num_arms, 1)
-    check_number("loss_range", loss_range, 0, remedy="it is largest less smallest")
+    check_number("loss_range", loss_range, 0, remedy="give the largest less the smallest")
     return loss_range * np.sqrt(_positive("horizon", horizon, STEPS) * np.log(num_arms) / 2)
 
 
@@ -59,7 +53,7 @@ def exp3p_regret_bound(
     """
     check_int("num_arms", num_arms, 1)
     check_number("delta", delta, 0, 1, open_low=True, open_high=True)
-    check_number("loss_range", loss_range, 0, remedy="it is largest less smallest")
+    check_number("loss_range", loss_range, 0, remedy="give the largest less the smallest")
     horizon = _positive("horizon", horizon, STEPS)
     return loss_range * 5.15 * np.sqrt(horizon * num_arms * np.log(num_arms / delta))
 
@@ -84,14 +78,14 @@ def shadow_price(variances: ArrayLike, shares: ArrayLike, mean_rollouts: float) 
     if not (mean_root_v > 0).all():
         raise ValueError(
             f"variances must be positive in some bin that has a share, got {variances!r}; "
-            "with no variance anywhere every allocation is optimal"
+            "with no variance anywhere every allocation is optimal, so choose any"
         )
-    return (mean_root_v / _positive("mean_rollouts", mean_rollouts, "it is n̄ of (19)")) ** 2
+    return (mean_root_v / _positive("mean_rollouts", mean_rollouts, "give n̄ of (19)")) ** 2
 
 
 def demand_at_price(variances: ArrayLike, price: ArrayLike) -> np.ndarray:
     """Rollouts a bin buys at price μ, n_b(μ) = √(v_b/μ), (31). Real-valued, (..., B)."""
-    return np.sqrt(_variances(variances) / _positive("price", price, "at price 0 demand has no bound"))
+    return np.sqrt(_variances(variances) / _positive("price", price, "raise it: at 0 there is no bound"))
 
 
 def staircase(variances: ArrayLike, price: ArrayLike, arms: ArrayLike) -> np.ndarray:
@@ -104,7 +98,7 @@ def staircase(variances: ArrayLike, price: ArrayLike, arms: ArrayLike) -> np.nda
     arms_N = check_array("arms", arms, (np.size(arms),), 0, open_low=True)
     if not arms_N.size or (np.diff(arms_N) <= 0).any():
         raise ValueError(f"arms must be positive and increasing, got {arms_N}; give for example range(2, 13)")
-    price = check_array("price", price, low=0, remedy="it is what a rollout costs")
+    price = check_array("price", price, low=0, remedy="give what a rollout costs")
     cost = _variances(variances)[..., None] / arms_N + price[..., None, None] * arms_N
     return np.asarray(arms)[cost.argmin(axis=-1)]
 
@@ -114,4 +108,4 @@ def _positive(name: str, values: ArrayLike, remedy: str) -> np.ndarray:
 
 
 def _variances(variances: ArrayLike) -> np.ndarray:
-    return check_array("variances", variances, low=0, remedy="a variance is a mean of squares")
+    return check_array("variances", variances, low=0, remedy="give means of squares")

@@ -1,8 +1,9 @@
-"""From uids to rows: a `UidTable` gives each uid one that never changes. P prompts, D prompts seen so far."""
+"""From uids to rows: a `UidTable` gives each uid a row that never changes. P prompts, D seen so far."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,7 +11,8 @@ from numpy.typing import ArrayLike
 from gdro.core.saved import Saved
 
 
-class Uids(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Uids:
     """Uids ready for look-up: 64-bit keys (P,) and their kind, "integer" or "string"."""
 
     keys: np.ndarray

@@ -1,10 +1,16 @@
 """The arms of Rollout-GDRO (section 3.3): strategies, the price, the joint choice.
 
-An arm is a number of rollouts. Each bin has a strategy over the arms, but the bins cannot play on their own:
-with c_b prompts in bin b, their arms must spend the budget, Σ_b c_b n_b = budget, exactly. So the arms are
-chosen jointly, by dynamic programming over the bins and what they have spent so far: `best_joint_arms` finds
-the choice of the largest sum of values (`gdro.methods.bandit` samples one). Spending is counted beyond the
-smallest arm for every prompt.
+An arm is a number of rollouts. Each bin has a strategy, a probability for every arm, but the bins cannot
+choose on their own: with c_b prompts in bin b, they must together spend the budget exactly, Σ_b c_b n_b =
+budget. So `best_joint_arms` chooses for all bins at once, by the largest sum of values (`gdro.methods.bandit`
+samples).
+
+N arms in B bins have N^B combinations. Dynamic programming avoids listing them: of the bins decided so far,
+only what they have spent matters for the rest. A table per bin holds the best value for each amount spent,
+and B tables of W amounts with N arms each are cheap. Spending is counted beyond the smallest arm for every
+prompt, which keeps W small. Two things make the code longer than that idea. Ties must not be decided by how
+bins are numbered, so values become integers in which evenness breaks ties (`_tie_broken_keys`). And the toy
+games solve thousands of problems in the same numpy calls, hence the axis S.
 
 Axes: S problems, solved at once (the toy games' seeds and settings; a controller has one), B bins, N arms
 (consecutive rollout counts), W rollouts spent beyond the smallest arm.
@@ -40,9 +46,9 @@ def best_joint_arms(
 ) -> tuple[np.ndarray, int | np.ndarray]:
     """Arms that maximize Σ_b values_b(n_b) among those with Σ_b c_b n_b = budget, exactly.
 
-    Dynamic programming over bins × budget. Ties go to the choice nearest to an even split, smallest
-    Σ_b c_b (n_b − budget/Σc)². What ties even then is decided by the bins' own counts and values: the
-    bins are put in the order of those before the search, so their numbering has no say.
+    Ties go to the choice that is nearest to an even split, with the smallest Σ_b c_b (n_b − budget/Σc)².
+    Where that ties too, the bins' own counts and values decide: bins are sorted by them before the search, so
+    that their numbering has no effect.
 
     Args:
         values_BN: (B, N) of one problem or (S, B, N) of many.
@@ -51,8 +57,8 @@ def best_joint_arms(
         budget: rollouts of the whole batch, () or (S,).
 
     Returns:
-        Rollouts, as counts_B, and those left over: where no choice meets the budget, the most below it is
-        spent.
+        Rollouts, shaped as counts_B, and how many are left over: where no choice meets the budget, the
+        largest amount below it is spent.
     """
     counts_B, arms_N = np.asarray(counts_B), np.asarray(arms_N)
     counts_BS = counts_B.reshape(-1, counts_B.shape[-1]).T
@@ -60,7 +66,7 @@ def best_joint_arms(
     values_BNS = np.where(counts_BS[:, None] > 0, values_BNS, 0.0)
     columns_S = np.arange(counts_BS.shape[1])
     spare_S = spare_rollouts(counts_BS, arms_N, np.broadcast_to(budget, columns_S.shape))
-    # counts first, then the values from the last arm to the first
+    # lexsort takes its last key first: the counts, then the values from the last arm to the first
     order_BS = np.lexsort((*values_BNS.swapaxes(0, 1), counts_BS), axis=0)
     counts_BS = counts_BS[order_BS, columns_S]
     keys_BNS = _tie_broken_keys(values_BNS[order_BS, :, columns_S].swapaxes(1, 2), counts_BS, spare_S)
@@ -71,7 +77,7 @@ def best_joint_arms(
 
 
 def spare_rollouts(counts_BS: np.ndarray, arms_N: np.ndarray, budget_S: np.ndarray) -> np.ndarray:
-    """Rollouts beyond the smallest arm for every prompt, (S,)."""
+    """What the budget leaves once every prompt has the smallest arm, (S,)."""
     prompts_S = counts_BS.sum(axis=0)
     spare_S = budget_S - prompts_S * int(arms_N[0])
     if (spare_S < 0).any():
@@ -84,17 +90,18 @@ def spare_rollouts(counts_BS: np.ndarray, arms_N: np.ndarray, budget_S: np.ndarr
 
 
 def _tie_broken_keys(values_BNS: np.ndarray, counts_BS: np.ndarray, spare_S: np.ndarray) -> np.ndarray:
-    """Integers whose sums order choices by value and, where that ties, by evenness. (B, N, S).
+    """Integers whose sums rank choices by value and, where values tie, by evenness. (B, N, S).
 
-    In floating point two choices of equal value differ by rounding, so that a tie would be decided by the
-    order of the bins. In integers a sum is exact in any order. Evenness (the mean to a quarter rollout) takes
-    the low bits, as many as its largest sum needs; the value takes what remains of 60, so that a sum of keys
-    fits into 64 and stays above `UNREACHABLE`. With 256 prompts, values that differ by 1e-9 still differ.
+    In floating point, two choices of equal value differ by rounding error, which depends on the order of the
+    bins. A sum of integers is exact in any order. Evenness (around the mean to a quarter rollout) takes the
+    low bits, as many as its largest sum needs. The value takes the rest of 60 bits, so that a sum of keys
+    fits into 64 and stays above `UNREACHABLE`. With 256 prompts, values that differ by 1e-9 still differ as
+    integers.
     """
     prompts_S = counts_BS.sum(axis=0)
     quarters_S = np.rint(4 * spare_S / np.maximum(prompts_S, 1)).astype(np.int64)
     uneven_NS = (4 * np.arange(values_BNS.shape[1])[:, None] - quarters_S) ** 2
-    # the exponent of an integer is its bit length
+    # frexp returns the exponent, which for an integer is its length in bits
     low_bits_S = np.frexp(prompts_S * uneven_NS.max(axis=0))[1].astype(np.int64)
     largest_S = np.abs(values_BNS).max(axis=1).sum(axis=0)
     high_bits_S = 60 - low_bits_S - np.maximum(np.ceil(np.log2(largest_S + 1)), 1).astype(np.int64)
@@ -107,15 +114,16 @@ def _best_choices(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Arms of the largest sum of keys, (B, S), and what they leave over, (S,).
 
-    A bin's table holds, in row 1 + w, the largest sum of keys with which the bins up to it spend w. Row 0
-    stands for everything below 0 and is unreachable. The next table is the maximum, over the bin's arms, of
-    the table n · count rows back plus the key of arm n; it is filled in blocks of rows that fit into the
-    processor's cache. The choice is then read off the tables from the last bin to the first.
+    Row 1 + w of a bin's table holds the largest sum of keys with which the bins up to it spend w. Row 0
+    stands for all negative amounts, which cannot be reached. The next bin's table is the maximum over its
+    arms n of the key of arm n plus the table n · count rows further up. The choice is read off the tables
+    from the last bin to the first.
     """
     columns_S, steps_N1 = np.arange(len(spare_S)), np.arange(keys_BNS.shape[1])[:, None]
     table_WS = np.full((int(spare_S.max()) + 2, len(spare_S)), UNREACHABLE)
     table_WS[1] = 0
     tables = [table_WS]
+    # blocks of rows that fit into the processor's cache
     place_WS, block = np.arange(table_WS.size).reshape(table_WS.shape), max(1, 1024 // len(spare_S))
     for keys_NS, counts_S in zip(keys_BNS, counts_BS, strict=True):
         before_WS, table_WS = table_WS, np.empty_like(table_WS)
@@ -127,6 +135,8 @@ def _best_choices(
             sums_NWS.max(axis=0, out=table_WS[rows])
         table_WS[0] = UNREACHABLE
         tables.append(table_WS)
+    # Not every amount can be spent: with two bins of three prompts each, only multiples of three. Step down
+    # to the largest that can.
     spent_S = spare_S
     while not (reached_S := table_WS[1 + spent_S, columns_S] > UNREACHABLE // 2).all():
         spent_S = np.where(reached_S, spent_S, spent_S - 1)

@@ -45,7 +45,8 @@ def sample_joint_arms(
     counts_B, arms_N = np.asarray(counts_B), np.asarray(arms_N)
     (spare,) = spare_rollouts(counts_B[:, None], arms_N, np.array([budget]))
     p_BN = np.exp(np.maximum(log_p_BN, LEAST_LOG_PROBABILITY / max(int((counts_B > 0).sum()), 1)))
-    # what arm n of a bin spends, and spending w before it: the last entry of a table is for below 0
+    # where to look up "the bins before spent w less what arm n spends"; the last entry of a table is for
+    # amounts below 0, which have probability 0
     back_BNW = np.arange(spare + 1) - (counts_B[:, None] * np.arange(len(arms_N)))[..., None]
     back_BNW[back_BNW < 0] = spare + 1
     ways = np.zeros(spare + 2)
@@ -54,7 +55,7 @@ def sample_joint_arms(
     for p_N, back_NW in zip(p_BN, back_BNW, strict=True):
         before.append(np.append(p_N @ before[-1][back_NW], 0.0))
     most = spent = int(np.flatnonzero(before[-1] > 0)[-1])
-    # up to a factor, the probability that the bins after b bring w up to it
+    # [w]: up to a factor, the probability that the bins after b spend what is missing from w to `most`
     after_W = np.arange(spare + 2) == most
     chosen_B, given_BN = np.empty(len(counts_B), np.int64), np.empty_like(p_BN)
     for b in reversed(range(len(counts_B))):

@@ -1,4 +1,4 @@
-"""The seam: one class a method, one registry. Override the one or two functions that your method is about.
+"""The base class of all methods, and their registry. A method overrides the functions that it is about.
 
     @register("failures")
     class Failures(Method):
@@ -23,13 +23,13 @@ from gdro.methods.batch import Batch, Prompts, Run
 class Method(Saved):
     """A rule for using rollouts. Every function has a neutral default, which together are GRPO.
 
-    What the functions are given is read-only. What a method learns must be in attributes that `state` names,
-    arrays with a row for each prompt in `by_prompt` too (see `gdro.core.saved.Saved`): these come back from a
-    checkpoint, and are put back when a step is refused half-way.
+    Arguments of the functions are read-only. What a method learns must be kept in attributes that `state`
+    names, arrays with a row for each prompt in `by_prompt` too (see `gdro.core.saved.Saved`). These are saved
+    in checkpoints, and restored where a step fails half-way.
     """
 
     name: ClassVar[str] = ""
-    n_min: int | None = None  # bound on a prompt's rollouts in place of the controller's
+    n_min: int | None = None  # replaces the controller's default bound on a prompt's rollouts
     rounds: bool = False  # whether `allocate` may leave budget for `extend`
     presets: ClassVar[dict[str, dict[str, Any]]] = {}  # options by the name of a preset
 
@@ -42,7 +42,7 @@ class Method(Saved):
         """Called once by the controller, before anything else; makes the state."""
         self.run = run
 
-    # A method that overrides `draw` or `allocate` need not declare so too.
+    # Derived, so that a method which overrides `draw` or `allocate` cannot forget to declare it.
 
     @property
     def draws(self) -> bool:
@@ -103,17 +103,19 @@ AnyMethod = TypeVar("AnyMethod", bound=type[Method])
 def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
     """Class decorator that puts a `Method` into the registry under `name`.
 
-    Defining the same class again, as in a notebook cell, replaces it; another class of that name is refused.
+    Defining the same class again, as in a notebook cell, replaces it. Methods of this package stay.
     """
     if not isinstance(name, str) or not name:
-        raise TypeError(f"register takes a name, @register('mine'), got {name!r}")
+        raise TypeError(f"register takes a name, got {name!r}; write @register('mine')")
 
     def add(method: AnyMethod) -> AnyMethod:
         if not (isinstance(method, type) and issubclass(method, Method)):
-            raise TypeError(f"register({name!r}) decorates a subclass of Method, got {method!r}")
+            raise TypeError(f"register({name!r}) decorates a subclass of Method, got {method!r}; derive one")
         known = METHODS.get(name, method)
-        if known.__qualname__ != method.__qualname__:
-            raise ValueError(f"method name {name!r} is taken by {known.__qualname__}; choose another name")
+        ours = known.__module__.startswith("gdro.") and known.__module__ != method.__module__
+        if ours or known.__qualname__ != method.__qualname__:
+            taken = f"is taken by {known.__module__}.{known.__qualname__}"
+            raise ValueError(f"method name {name!r} {taken}; choose another name")
         method.name, METHODS[name] = name, method
         return method
 

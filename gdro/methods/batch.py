@@ -101,10 +101,10 @@ class Batch(Prompts):
         return np.bincount(self.group_ids_R, values_R, len(self))
 
     def hard_hits(self) -> tuple[float, float]:
-        """Correct rollouts of hard prompts, and how many their own past says.
+        """Correct rollouts of hard prompts, and how many are expected from their own past.
 
-        Hard: visited before, with a posterior mean pass rate below ½. Where nothing is learned the second is
-        no less than the first, since the prior lies above such rates.
+        Hard: visited before, with a posterior mean pass rate below ½. If nothing is learned, the second is on
+        average no less than the first, since the prior mean ½ is above such rates.
         """
         hard_P = (self.successes_P + self.failures_P > 0) & (self.rate_P < 0.5)
         return float(self.hits_P[hard_P].sum()), float((self.trials_P * self.rate_P)[hard_P].sum())

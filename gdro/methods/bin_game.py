@@ -48,11 +48,11 @@ def debiased(ema_scores: np.ndarray, visits: np.ndarray, ema: float, bin_axis: i
 
 @dataclass(eq=False)
 class BinGame(Method):
-    """A method that plays bins."""
+    """A method that sees prompts by their bins alone."""
 
-    # of (17) and of the gradient: "rollout" lets each rollout count the same, as TRL's loss does; "prompt"
-    # each prompt however many rollouts it got, as printed, so that moving rollouts changes the noise of a
-    # prompt's gradient and not its size
+    # What counts equally in the means (17) and in the gradient. "rollout": every rollout, as in TRL's loss.
+    # "prompt": every prompt, however many rollouts it has, as printed. Then moving rollouts changes the noise
+    # of a prompt's gradient and not its size.
     averaging: str = option("rollout", check_choice, ("rollout", "prompt"))
 
     def counts(self, batch: Batch) -> np.ndarray | None:

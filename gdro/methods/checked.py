@@ -1,4 +1,4 @@
-"""A method whose answers are checked before anything rests on them, and the way back where one is refused."""
+"""Asks a method and checks its answers, so that a faulty method cannot break the controller."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,13 +16,14 @@ from gdro.methods.batch import Batch, Prompts, Run
 
 
 class CheckedMethod:
-    """Starts a method and asks it: the functions of `Method`, each with a ValueError for a wrong answer."""
+    """Starts a method and asks it: the functions of `Method`, with a ValueError for each wrong answer."""
 
     def __init__(self, method: Method, run: Run) -> None:
         self.method, self.run = method, run
         method.run = run
         method.start(run)
-        self.kinds = method.kinds()  # as which its state must stay, so that a checkpoint can be loaded
+        # types and shapes of its state, which may not change, or a checkpoint could not be loaded
+        self.kinds = method.kinds()
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray | None:
         """Positions in the pool, (size,), or None."""
@@ -83,8 +84,9 @@ class CheckedMethod:
 def restored_on_error(
     method: Method, bins: DifficultyBins, batch: Batch | None = None
 ) -> AbstractContextManager[None]:
-    """Puts back the method, the known uids, and a batch's bins and memo, if the block raises an error."""
-    table = vars(bins.table)  # of which `add` replaces the arrays, and changes none
+    """Restores the method, the known uids, and a batch's bins and memo, if the block raises an error."""
+    # `UidTable.add` replaces its arrays and never writes into them, so the old ones need no copy
+    table = vars(bins.table)
     undos: list[Callable] = [method.undo(), partial(table.update, dict(table))]
     if batch is not None:
         undos.append(bins.undo(batch.rows_P))

@@ -1,12 +1,12 @@
-"""A method out of parts of others: the draw of one, the rollouts of another, the advantages of a third.
+"""A method made of parts of others: the draw of one, the rollouts of another, the advantages of a third.
 
     GDROController("composed", draw="pivotal", advantages={"pkpo": {"k": 4}})
 
 and in the arena composed:draw=pivotal:advantages.pkpo.k=4. A part is a method's name, or {name: options};
-parts that are spelled equally are one object. Every part learns from every batch. This is how a method is
-taken apart: `composed:draw=pivotal` has pivotal's draw with GRPO's advantages.
+parts that are spelled equally are one object. Every part learns from every batch. It serves to find out which
+part of a method has an effect: `composed:draw=pivotal` has pivotal's draw with GRPO's advantages.
 
-Left out: methods that wait for another batch before a step (`dapo`) and presets of the parts.
+Not supported: methods that wait for another batch before a step (`dapo`) and presets of the parts.
 """
 
 from collections.abc import Mapping

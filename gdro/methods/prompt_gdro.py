@@ -1,4 +1,4 @@
-"""The data adversary (section 3.2): mean losses of the bins in; weights, or a draw of prompts, out.
+"""The data adversary (section 3.2): from the bins' mean losses to weights, or to a draw of prompts.
 
 The pure functions are (12)–(15), the first two in `gdro.methods.bin_game`; bins are their last axis, behind
 any others (seeds, settings). `PromptGDRO` holds the scores of one run, `PromptMethod` plays it as a method.
@@ -46,10 +46,10 @@ def mixed_probabilities(weights: ArrayLike, gamma: float) -> np.ndarray:
 class PromptGDRO(Saved):
     """Exponentiated-gradient adversary over the bins."""
 
-    num_bins: int = option(10, check_int, 1, MOST_BINS, remedy="it is len(edges) + 1")
+    num_bins: int = option(10, check_int, 1, MOST_BINS, remedy="give len(edges) + 1")
     # step size η_q
     eta: float = option(0.65, check_number, 0, LARGEST_ETA, remedy="0 switches the adversary off")
-    gamma: float = option(0.01, check_number, 0, 1, remedy="it is the uniform share of (15)")
+    gamma: float = option(0.01, check_number, 0, 1)  # the uniform share of (15)
     # β: weight of the newest batch
     ema: float = option(0.12, check_number, 0, 1, open_low=True, remedy="1 looks at the last batch alone")
     # C of (14)
@@ -101,7 +101,7 @@ class PromptGDRO(Saved):
     def probabilities(self) -> np.ndarray:
         """q_t(b) of (15), (B,), a point of the simplex."""
         log_weights_B = self._log_weights()
-        # a common factor cancels in (15)
+        # the largest is subtracted so that no exponential overflows: a common factor cancels in (15)
         return mixed_probabilities(np.exp(log_weights_B - log_weights_B.max()), self.gamma)
 
     def _log_weights(self) -> np.ndarray:
@@ -134,7 +134,7 @@ class PromptMethod(BinGame):
         super().start(run)
         self.prompt_gdro: PromptGDRO = build("prompt", PromptGDRO, self.prompt, num_bins=run.num_bins)
         if self.signal == "spread":
-            remedy = "a single rollout shows no spread"
+            remedy = "raise it: a single rollout shows no spread"
             check_number("mean_rollouts", run.mean_rollouts, 1, open_low=True, remedy=remedy)
 
     @property
@@ -160,7 +160,7 @@ class PromptMethod(BinGame):
         return weights_P
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Prompts drawn with bin probabilities q, evenly within a bin, none twice until all of it were drawn.
+        """Prompts drawn with bin probabilities q, evenly within a bin, none twice before all of its bin.
 
         Prompts not seen yet keep their share of the pool; q divides the rest among bins with prompts.
         """

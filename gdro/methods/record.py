@@ -16,7 +16,7 @@ def row_of(method: Method, step: int, batch: Batch, weights_P: np.ndarray) -> di
 
     ValueError if the method reports what JSON cannot hold, or an entry that is the controller's.
     """
-    size, bins = batch.run.num_bins + 1, batch.bins_P + 1  # [0]: without a bin
+    size, bins = batch.run.num_bins + 1, batch.bins_P + 1  # index 0 is for prompts without a bin
     counts_B = np.bincount(bins, minlength=size)[1:].tolist()
 
     def by_bin(values_P: np.ndarray, sizes_B: list) -> list[float | None]:
@@ -48,7 +48,7 @@ def row_of(method: Method, step: int, batch: Batch, weights_P: np.ndarray) -> di
     try:
         json.dumps(report, allow_nan=False)
         if taken := report.keys() & row.keys() - ASKED:
-            raise ValueError(f"{sorted(taken)} come from the controller")
+            raise ValueError(f"{sorted(taken)} come from the controller; choose other names")
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             f"report of method {method.label!r} must be a dictionary of finite JSON values under names of "

@@ -1,7 +1,7 @@
-"""The compute adversary (section 3.3): bins and a budget in, rollouts out, at a shadow price.
+"""The compute adversary (section 3.3): from bins and a budget to rollouts, at a shadow price.
 
-`RolloutGDRO` holds the arm scores and the price of one run, `RolloutMethod` plays it as a method. **Where a
-rollout count is decided: `RolloutGDRO.allocate`.** The pure functions, (20)–(21) and the exact joint choice
+`RolloutGDRO` holds the arm scores and the price of one run, `RolloutMethod` plays it as a method. **Rollout
+counts are decided in `RolloutGDRO.allocate`.** The pure functions, (20)–(21) and the exact joint choice
 of arms, are in `gdro.methods.arms`. Axes: B bins, N arms (the rollout counts n_min … n_max), P prompts.
 """
 
@@ -21,7 +21,7 @@ from gdro.methods.bandit import exp3p_losses, sample_joint_arms
 from gdro.methods.base import Batch, Prompts, Run, register
 from gdro.methods.bin_game import BinGame, bin_means, debiased, ema_scores
 
-PRINTED = {
+PRINTED = {  # the choices with which the game is as in the paper
     "utility": "loss",
     "selection": "argmax",
     "joint": "bins",
@@ -34,11 +34,11 @@ PRINTED = {
 class RolloutGDRO(Saved):
     """EXP3.P over rollout counts in each bin, joined by an exact budget and a shadow price.
 
-    utility "variance" is −v_b/n, (28), with v_b the variance of the bin's rewards: known for every arm once
-    v_b is, so all arms learn from each step and none need be explored. It is taken relative to the average
-    bin, v_b/v̄ · n̄²/n, so that the price is about 1 at balance whatever the rewards' scale; the allocation
-    does not depend on that. "loss" is Ĵ_b(n) of (17)–(18), as printed: only the arm played is seen, and its
-    loss is divided by the probability of playing it.
+    utility "variance" is −v_b/n, (28), with v_b the variance of the bin's rewards. One estimate of v_b gives
+    it for every arm, so all arms learn from each step and none has to be explored. It is taken relative to
+    the average bin, v_b/v̄ · n̄²/n, so that the price at balance is about 1 whatever the scale of the
+    rewards; the allocation does not depend on that. "loss" is Ĵ_b(n) of (17)–(18), as printed: only the arm
+    that was played is seen, and its loss is divided by the probability of playing it.
 
     selection "argmax" takes the joint choice of greatest probability among those that meet the budget,
     "sample" draws from the product of the strategies, given that the budget is met. None is "argmax" for
@@ -46,24 +46,24 @@ class RolloutGDRO(Saved):
     play.
     """
 
-    num_bins: int = option(10, check_int, 1, MOST_BINS, remedy="it is len(edges) + 1")
+    num_bins: int = option(10, check_int, 1, MOST_BINS, remedy="give len(edges) + 1")
     n_min: int = option(2, check_int, 1)  # smallest arm
     n_max: int = option(12, check_int, 1, MOST_ROLLOUTS)  # largest arm
     mean_rollouts: float = 4  # n̄, the budget per prompt, in [n_min, n_max]
     # step size
     eta: float = option(0.65, check_number, 0, LARGEST_ETA, remedy="0 switches the adversary off")
-    gamma: float = option(0.01, check_number, 0, 1, remedy="it is the uniform share of the strategies")
+    gamma: float = option(0.01, check_number, 0, 1)  # the uniform share
     # weight of the newest arm loss
     ema: float = option(0.4, check_number, 0, 1, open_low=True, remedy="1 looks at the last batch alone")
     price_lr: float = option(0.05, check_number, 0, LARGEST_ETA, remedy="0 switches it off")  # α_μ of (21)
     utility: str = option("variance", check_choice, ("variance", "loss"))
     selection: str | None = option(None, check_choice, (None, "argmax", "sample"))
-    # "prompts" counts a bin's log-probability once for each of its prompts, which makes argmax under
-    # "variance" the minimizer of (28), that is (30), but for the floor that gamma puts under improbable
-    # arms; "bins" once for each bin, as printed
+    # How often a bin's log-probability counts in the joint choice. "prompts": once for each of its prompts.
+    # Under "variance", argmax then is the minimizer (30) of (28), but for the floor that gamma puts under
+    # improbable arms. "bins": once for each bin, as printed.
     joint: str = option("prompts", check_choice, ("prompts", "bins"))
-    # "demand": what the strategies would spend before the budget is imposed; "realized": what was planned, as
-    # printed: the budget is met every step, so that price never moves
+    # What moves the price. "demand": what the strategies would spend before the budget is imposed.
+    # "realized": what was planned, as printed; since every plan meets the budget, that price never moves.
     price_driver: str = option("demand", check_choice, ("demand", "realized"))
     # optimism of EXP3.P for utility "loss"
     bonus: float = option(0.01, check_number, 0, LARGEST_ETA, remedy="0 switches it off")
@@ -74,8 +74,8 @@ class RolloutGDRO(Saved):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_int("RolloutGDRO(n_max=…)", self.n_max, self.n_min, remedy="it must not be below n_min")
-        name, remedy = "RolloutGDRO(mean_rollouts=…)", "no allocation could meet that budget"
+        check_int("RolloutGDRO(n_max=…)", self.n_max, self.n_min, remedy="raise it, or lower n_min")
+        name, remedy = "RolloutGDRO(mean_rollouts=…)", "change it, n_min or n_max"
         check_number(name, self.mean_rollouts, self.n_min, self.n_max, remedy=remedy)
         self.selection = self.selection or ("argmax" if self.utility == "variance" else "sample")
         self.arms = np.arange(self.n_min, self.n_max + 1)
@@ -101,8 +101,8 @@ class RolloutGDRO(Saved):
     ) -> np.ndarray:
         """Rollouts for each prompt of each bin, (B,) integers, 0 for a bin without prompts.
 
-        They are spent exactly, Σ_b c_b n_b = budget, wherever some choice of arms does so. Where none does,
-        the most below the budget is spent; the caller gives the rest to single prompts (as
+        The budget is spent exactly, Σ_b c_b n_b = budget, wherever some choice of arms does so. Where none
+        does, the largest amount below it is spent, and the caller gives the rest to single prompts (as
         `GDROController.plan` does).
 
         Args:
@@ -146,7 +146,8 @@ class RolloutGDRO(Saved):
             rollouts: (B,) as `allocate` gave them, 0 where none were played.
             observed: (B,), NaN where there is none: the variance of the bin's rewards under utility
                 "variance", the mean loss −Ĵ_b(n_b) of (18) under "loss".
-            spent: rollouts per prompt in all, where single prompts got others than their bin's.
+            spent: rollouts per prompt in all, where single prompts got others than their bin's. Matters for
+                price_driver "realized" only.
 
         Returns:
             The demand: mean rollouts of a prompt if every bin played its own strategy, before it learned.
@@ -154,9 +155,9 @@ class RolloutGDRO(Saved):
         counts_B, size = self._checked_counts(bin_counts), (self.num_bins,)
         least, remedy = 0 if self.utility == "variance" else -np.inf, "give one per bin, as planned"
         rollouts_B = check_array("rollouts", rollouts, size, 0, self.n_max, whole=True, remedy=remedy)
-        observed_B = check_array("observed", observed, size, least, nan=True, remedy="NaN is for none")
+        observed_B = check_array("observed", observed, size, least, nan=True, remedy="give NaN for none")
         if spent is not None:
-            check_number("spent", spent, 0, remedy="it is rollouts per prompt")
+            check_number("spent", spent, 0, remedy="give rollouts per prompt")
         demand = float(counts_B @ (self.probabilities() @ self.arms) / counts_B.sum())
         if self.utility == "variance":
             new_BN = observed_B[:, None] / self.arms
@@ -166,10 +167,10 @@ class RolloutGDRO(Saved):
         self.ema_BN = ema_scores(self.ema_BN, new_BN, self.ema)
         self.visits_BN += ~np.isnan(new_BN)
         if self.price_driver == "demand":
-            spent = demand
-        elif spent is None:
-            spent = float(counts_B @ rollouts_B / counts_B.sum())
-        self.price = price_step(self.price, spent, self.mean_rollouts, self.price_lr)
+            driver = demand
+        else:
+            driver = counts_B @ rollouts_B / counts_B.sum() if spent is None else spent
+        self.price = price_step(self.price, float(driver), self.mean_rollouts, self.price_lr)
         self.step += 1
         return demand
 
@@ -197,7 +198,7 @@ class RolloutMethod(BinGame):
         given = {name: getattr(run, name) for name in ("num_bins", "n_min", "n_max", "mean_rollouts", "seed")}
         self.rollout_gdro: RolloutGDRO = build("rollout", RolloutGDRO, self.rollout, **given)
         if self.rollout_gdro.utility == "variance":  # a bin that played arm 1 would never be seen again
-            check_int("n_min", run.n_min, 2, remedy="a single rollout shows no variance")
+            check_int("n_min", run.n_min, 2, remedy="raise it: a single rollout shows no variance")
         self._demand: float | None = None
 
     @property
@@ -211,7 +212,7 @@ class RolloutMethod(BinGame):
         if seen_P.any():
             counts_B = np.bincount(prompts.bins_P[seen_P], minlength=self.run.num_bins)
             seen_budget = mean * int(counts_B.sum())
-            rollouts_B = self.rollout_gdro.allocate(counts_B, int(seen_budget + 1e-9), rng)
+            rollouts_B = self.rollout_gdro.allocate(counts_B, int(seen_budget + 1e-9), rng)  # 3.9999… is 4
             # what no choice of arms can spend goes to all in equal parts, rounded at random
             left_over = (seen_budget - counts_B @ rollouts_B) / counts_B.sum()
             wanted_P[seen_P] = rollouts_B[prompts.bins_P[seen_P]] + left_over
@@ -230,11 +231,10 @@ class RolloutMethod(BinGame):
         utility_B, _ = bin_means(batch.bins_P, utility_P, self.run.num_bins, self.counts(batch))
         planned_B = np.zeros(self.run.num_bins, np.int64)  # without a plan for the bins no arm was played
         if "rollouts_B" in batch.memo:
-            planned_B, self.rollout_gdro.played_BN = (
-                batch.memo["rollouts_B"] * (counts_B > 0),
-                batch.memo["played_BN"],
-            )
-        # plans spend n̄, exactly
+            # of this batch's own plan: another may have been made since, so `played_BN` could be that one's
+            planned_B = batch.memo["rollouts_B"] * (counts_B > 0)
+            self.rollout_gdro.played_BN = batch.memo["played_BN"]
+        # the controller's plans spend n̄ exactly, so "realized" never moves the price here
         self._demand = self.rollout_gdro.update(counts_B, planned_B, utility_B, spent=self.run.mean_rollouts)
 
     def report(self) -> dict[str, Any]:

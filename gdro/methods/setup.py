@@ -1,4 +1,4 @@
-"""From arguments to a method and the sizes of its run: presets, defaults, checks."""
+"""Makes a method and the sizes of its run from arguments: presets, defaults, checks."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,8 @@ def make_method(method: str | Method, preset: str, options: Mapping[str, Any]) -
         if hasattr(method, "run"):
             raise ValueError(f"method {method.label!r} serves another controller; make a new one for each")
         if options:
-            raise ValueError(f"options must be given to the method's own constructor, got {sorted(options)}")
+            wanted, names = f"the constructor of {method.label!r}", sorted(options)
+            raise ValueError(f"options must be given to {wanted}, got {names} beside it; give them there")
         return method
     check_choice("method", method, tuple(METHODS))
     chosen = dict(METHODS[method].presets.get(preset, {}))
@@ -31,7 +32,6 @@ def make_run(num_bins: int, mean_rollouts: float, n_min: int | None, n_max: int 
     check_number("mean_rollouts", mean_rollouts, 1)
     low = check_int("n_min", min(2, int(mean_rollouts)) if n_min is None else n_min, 1)
     high = min(max(12, math.ceil(3 * mean_rollouts)), MOST_ROLLOUTS) if n_max is None else n_max
-    check_int("n_max", high, low, MOST_ROLLOUTS, remedy="it must not be below n_min")
-    remedy = "no plan within n_min and n_max could meet it"
-    check_number("mean_rollouts", mean_rollouts, low, high, remedy=remedy)
+    check_int("n_max", high, low, MOST_ROLLOUTS, remedy="raise it, or lower n_min")
+    check_number("mean_rollouts", mean_rollouts, low, high, remedy="change it, n_min or n_max")
     return Run(num_bins, mean_rollouts, low, high, *rule)

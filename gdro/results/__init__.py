@@ -1,1 +1,1 @@
-"""Records in; tables and figures out, in one style."""
+"""From records to tables and figures, in one style."""

@@ -1,12 +1,12 @@
-"""What a GRPO record says about whether choosing prompts can help, in minutes and without held-out data.
+"""Can choosing prompts help? An estimate from the record of a GRPO run, without held-out data.
 
     gdro diagnose runs/tiny/grpo/seed0/record.jsonl
 
 Three questions, of a record that `GDROTrainer` or `gdro.loop.train` leaves:
 
-- where do the prompts lie? A draw can move rollouts only from prompts that teach nothing to others that do;
-- do hard prompts learn? If they succeed no more often than before, drawing more of them buys nothing;
-- does what is learned carry over? A prompt's first visit is a test on a prompt never trained on.
+- Which pass rates do the prompts have? A draw can only move rollouts from prompts without signal to others.
+- Do hard prompts improve? If they succeed no more often than before, drawing more of them gains nothing.
+- Does what is learned carry over? A prompt's first visit is a test on a prompt that was never trained on.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,9 @@
-"""Runs in; the table of results out: scores with intervals, what was spent, differences to GRPO.
+"""The table of results: scores with intervals, differences to GRPO, and what each method spent.
 
-All numbers come from the runs' records. Axes: S seeds, P held-out prompts.
+All numbers come from the records of the runs. Axes: S seeds, P held-out prompts.
 """
 
+from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from gdro.training.records import read_manifest, read_table
 
 FEWEST_IN_A_BIN = 10  # a bin with fewer held-out prompts is not called the worst
 STAGES = ("train", "generate", "controller", "evaluate")
-# mean rewards of the evaluations while training; the higher of many noisy numbers is too high
+# mean rewards of the evaluations during training; the highest of many noisy numbers is biased upward
 PEAK, LAST = "peak (chosen on the evaluated rows)", "last evaluation"
 
 
@@ -42,13 +43,10 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
         for name, kind in {"record.jsonl": "record", "evaluation.jsonl": "evaluation"}.items():
             if kind in files and file_hash(folder / name) != files[kind]:
                 raise ValueError(f"{folder / name} is not as it was written; put it back, or run it again")
-        spent = sum(row["rollouts_spent"] for row in run["record"])
-        # the profile's budget, but for methods that sample in rounds
-        wanted = run["manifest"].get("rollouts", 0)
-        if run["manifest"].get("settings") != profile.settings_of(variant) or spent != wanted:
+        if run["manifest"].get("settings") != profile.settings_of(variant):
             raise ValueError(
-                f"the run in {folder} was made with other settings than profile {profile.name!r} has now, "
-                f"or is not whole (it has {spent} rollouts of {wanted}); delete the folder and run it again"
+                f"the run in {folder} was made with other settings than profile {profile.name!r} has now; "
+                "delete the folder and run it again"
             )
         runs.append(run)
     return runs
@@ -66,10 +64,11 @@ def prompt_scores(runs: list[dict], variant: str, k: int) -> dict[str, np.ndarra
 def prompt_groups(runs: list[dict], k: int) -> dict[str, np.ndarray]:
     """Groupings of the held-out prompts, (P,) each: skill family, and bin of the base model's pass@k.
 
-    The bins hold the same prompts for every method. One with fewer than `FEWEST_IN_A_BIN` prompts is joined
-    to the next easier one, the easiest to the one before it.
+    The bins hold the same prompts for every method. A bin with fewer than `FEWEST_IN_A_BIN` prompts is joined
+    to the next easier one, the easiest bin to the one before it.
     """
     table = pd.DataFrame(runs_of(runs, BASE)[0]["evaluation"])
+    # bins of the base, not of the trained models: these would choose their own worst bin
     bins = DifficultyBins(k=k)
     bins.update(table.uid.tolist(), table.successes.tolist(), table.trials.tolist())
     bins_P = bins.assign(table.uid.tolist())
@@ -107,10 +106,12 @@ def family_table(profile: Profile, runs: list[dict], resamples: int = 2000) -> p
     return _estimates(profile, runs, kinds, resamples)
 
 
-def _estimates(profile, runs, kinds, resamples):
+def _estimates(
+    profile: Profile, runs: list[dict], kinds: Mapping[str, Callable], resamples: int
+) -> pd.DataFrame:
     """Rows of a score table. kinds: {score: function of `prompt_scores`, (S, P), whose mean is the score}."""
 
-    def interval(values_SP):
+    def interval(values_SP: np.ndarray) -> tuple[float, float]:
         return metrics.bootstrap_interval(values_SP, np.random.default_rng(0), resamples=resamples)
 
     scores = {v: prompt_scores(runs, v, profile.evaluation.k) for v in [BASE, *profile.variants]}
@@ -118,11 +119,12 @@ def _estimates(profile, runs, kinds, resamples):
     for variant, values in scores.items():
         baseline = None if variant == BASE else profile.variants[variant].baseline
         for name, kind in kinds.items():
-            # the widening for few seeds may not carry a score out of [0, 1]
+            # intervals are widened for few seeds, which could carry a score out of [0, 1]
             low, high = np.clip(interval(kind(values)), 0, 1).tolist()
             row = {"variant": variant, "label": profile.label(variant), "score": name}
             row |= {"value": float(kind(values).mean()), "low": low, "high": high}
             if baseline in profile.variants and baseline != variant:
+                # the same seeds and prompts on both sides, so what they have in common cancels
                 gain_SP = kind(values) - kind(scores[baseline])
                 low, high = interval(gain_SP)
                 row |= {"gain": float(gain_SP.mean()), "gain_low": low, "gain_high": high}
@@ -130,11 +132,11 @@ def _estimates(profile, runs, kinds, resamples):
     return pd.DataFrame(rows)
 
 
-def _worst_parts(values_SP, groups_P):
+def _worst_parts(values_SP: np.ndarray, groups_P: np.ndarray) -> np.ndarray:
     """The worst group's score, spread over all prompts, (S, P): the mean of a row is that group's mean.
 
-    Deviations from that mean alone carry the weight P/members, so that a bootstrap over prompts does not add
-    the noise of how many members it draws.
+    Only the deviations from that mean have the weight P/members. Otherwise a bootstrap over prompts would add
+    the noise of how many members it happens to draw.
     """
     members_P = groups_P == metrics.worst_group(values_SP.mean(axis=0), groups_P)[0]
     mean_S1 = values_SP[:, members_P].mean(axis=1, keepdims=True)
@@ -157,14 +159,15 @@ def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
         for run in runs
         if run["variant"] != BASE
     ]
+    # scores at different budgets are not comparable
     table = pd.DataFrame(rows).groupby(["variant", "label"], sort=False).mean().reset_index()
     if table["rollouts"].nunique() > 1:
         spent = table.set_index("variant")["rollouts"].to_dict()
-        raise ValueError(f"rollouts spent differ, so scores cannot be compared: {spent}")
+        raise ValueError(f"rollouts spent differ, got {spent}; compare variants of one budget")
     return table
 
 
-def _peak_and_last(manifest):
+def _peak_and_last(manifest: Mapping[str, Any]) -> dict[str, float]:
     rewards = [row["reward"] for row in manifest.get("evaluations", [])]
     return {PEAK: max(rewards), LAST: rewards[-1]} if rewards else {}
 
@@ -200,7 +203,7 @@ def printed_tables(
     return "\n\n".join(f"{title}\n\n{table}" for title, table in tables.items() if table)
 
 
-def _intervals(table, *columns, form):
+def _intervals(table: pd.DataFrame, *columns: str, form: str) -> str:
     """Methods × scores, each cell "value (low to high)", as Markdown; "" where there is no value."""
     table = table.reindex(columns=["label", "score", *columns]).dropna()
     cells = [f"{form} ({form} to {form})".format(*row) for row in table[[*columns]].to_numpy()]

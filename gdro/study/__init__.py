@@ -1,1 +1,1 @@
-"""Runs described, made, evaluated, compared and drawn: profiles, experiment, arena, report, notebooks."""
+"""Profiles, the jobs that they describe, their console, and notebooks run strictly."""

@@ -1,7 +1,7 @@
-"""A variant's training settings as TRL takes them: a GDROConfig, by TRL's own parser."""
+"""From a variant's training settings to a GDROConfig, by TRL's own parser."""
 
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, get_type_hints
 
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -9,15 +9,18 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from gdro.study.profiles import Profile
 from gdro.training.resumable import check_resumable
 
+if TYPE_CHECKING:
+    from gdro.trainer import GDROConfig
+
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
 def training_arguments(
     profile: Profile, variant: str, seed: int, folder: str | Path, lengths: tuple[int, int], world: int = 1
-) -> Any:
-    """Return a variant's GDROConfig, by TRL's own parser; ValueError for what it does not have or refuses.
+) -> "GDROConfig":
+    """Return a variant's GDROConfig; ValueError for unknown fields and refused values.
 
-    lengths: the most tokens of prompt and of completion. world: the processes that train.
+    lengths: the most tokens of a prompt and of a completion. world: the number of processes that train.
     """
     from transformers import HfArgumentParser
 
@@ -25,7 +28,7 @@ def training_arguments(
 
     chosen, settings, on_gpu = profile.variants[variant], profile.train_of(variant), torch.cuda.is_available()
     micro_batch, accumulated = settings.local_batch(world)
-    ours = {
+    ours = {  # what the rest of the profile determines: `train` may not name these
         "output_dir": str(folder),
         "seed": seed,
         "gradient_accumulation_steps": accumulated,
@@ -37,9 +40,9 @@ def training_arguments(
         "gdro_options": chosen.options,
         "group_column": chosen.groups,
         "save_strategy": "steps",
-        "load_best_model_at_end": False,  # what is evaluated in the end is the last
+        "load_best_model_at_end": False,  # the last is evaluated: the best of noisy ones looks too good
     }
-    defaults = {
+    defaults = {  # what `train` may override
         "save_total_limit": 2,
         "report_to": "none",
         "trim_batches": True,  # the same savings for every method, so that their seconds compare
@@ -57,7 +60,7 @@ def training_arguments(
         for name, value in given.items():
             if name in ours:
                 raise ValueError(f"{name} follows from the rest of the profile; leave it out")
-            # TRL's parser checks no types: a text for a number would fail late, or not at all
+            # TRL's parser checks no types: a text in place of a number would fail late, or not at all
             if name in types:
                 TypeAdapter(types[name], config=STRICT).validate_python(value)
             check_resumable(name, value)
@@ -67,6 +70,6 @@ def training_arguments(
         return args
     except ValidationError as error:
         why = error.errors()[0]["msg"]
-        raise ValueError(f"train of variant {variant!r}: {name} is {value!r}: {why}") from error
+        raise ValueError(f"correct train of variant {variant!r}: {name} is {value!r}: {why}") from error
     except (ValueError, TypeError) as error:
-        raise ValueError(f"train of variant {variant!r}: {error}") from error
+        raise ValueError(f"correct train of variant {variant!r}: {error}") from error

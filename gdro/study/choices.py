@@ -1,6 +1,7 @@
-"""What a profile may say of the base, the model, training, evaluation, launching and its variants.
+"""The fields of a profile: base, model, training, evaluation, launch and variants.
 
-What it may say of its task is in `gdro.tasks.settings`.
+Those of its task are in `gdro.tasks.settings`. pydantic checks each value here; which values do not fit
+together is in `gdro.study.profile_checks`.
 """
 
 import os
@@ -15,7 +16,7 @@ Part = Annotated[float, Field(gt=0, le=1)]
 
 
 class BaseChoice(Strict):
-    """How `tiny_base` makes the model where model.source is not given; a world says all but the seed."""
+    """Arguments of `tiny_base`, for profiles without model.source. A world has its own, but for the seed."""
 
     size: Literal["tiny", "small", "mid"] = "tiny"
     seed: NotNegative = 0
@@ -24,7 +25,7 @@ class BaseChoice(Strict):
 
 
 class ModelChoice(Strict):
-    """What is trained: arguments of `load_model`. Without a source, the tiny base made here."""
+    """The model to train, as arguments of `load_model`; without a source, the tiny base."""
 
     source: str | None = None
     kind: Literal["full", "lora", "unsloth-full", "unsloth-lora"] = "full"
@@ -39,11 +40,11 @@ class ModelChoice(Strict):
 
 
 class TrainChoice(Strict):
-    """GDROConfig's fields; those named here have another default or a narrower domain than TRL's.
+    """Fields of GDROConfig. Those listed here have another default than TRL's, or fewer values are allowed.
 
-    Our own three: prompts_per_step, the prompts of one generation batch; updates_per_step, the optimizer
-    steps that share it; eval_prompts, at most how many held-out prompts TRL evaluates on where eval_strategy
-    asks it to. per_device_train_batch_size: None for all of a process's share.
+    Three are our own: prompts_per_step, the prompts of one generation batch; updates_per_step, the optimizer
+    steps that share it; eval_prompts, the most held-out prompts that TRL evaluates on during training, if
+    eval_strategy asks for it. per_device_train_batch_size: None takes all of a process's share at once.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -78,7 +79,7 @@ class TrainChoice(Strict):
         return self.generation_batches * self.prompts_per_step * self.num_generations
 
     def local_batch(self, processes: int) -> tuple[int, int]:
-        """Completions per process and forward pass, and passes accumulated for an optimizer step."""
+        """Completions of one forward pass in one process, and the passes accumulated for a step."""
         completions = self.prompts_per_step * self.num_generations
         passes = self.updates_per_step * processes
         micro_batch = self.per_device_train_batch_size or completions // passes
@@ -92,7 +93,7 @@ class TrainChoice(Strict):
 
 
 class EvaluationChoice(Strict):
-    """Samples of each held-out prompt; batch_size is for engine "hf".
+    """How held-out prompts are sampled; batch_size is for the engine "hf".
 
     data_parallel_size: processes that share the prompts; with "vllm", each has tensor_parallel_size GPUs.
     """
@@ -115,7 +116,7 @@ class EvaluationChoice(Strict):
 
 
 class LaunchChoice(Strict):
-    """Processes to train on, of all machines. config: path of an accelerate configuration, as in configs/.
+    """Processes that train, over all machines. config: path of an accelerate configuration, as in configs/.
 
     Further fields are options of `accelerate launch`, such as num_machines and machine_rank.
     """
@@ -127,7 +128,7 @@ class LaunchChoice(Strict):
 
     @property
     def options(self) -> dict[str, str]:
-        """The further fields; a $NAME in one is a variable of the machine's environment."""
+        """The further fields. A $NAME in one is replaced from the machine's environment variables."""
         return {name: os.path.expandvars(str(value)) for name, value in (self.model_extra or {}).items()}
 
     @property
@@ -142,7 +143,7 @@ class LaunchChoice(Strict):
 class Variant(Strict):
     """One way to train: a registered method with its options, and changes to `train` and `model`.
 
-    groups: a column of static groups in place of difficulty bins. baseline: what tables compare with.
+    groups: a column of static groups in place of difficulty bins. baseline: the variant to compare with.
     """
 
     method: str

@@ -1,7 +1,7 @@
 """`gdro run`: the jobs of a profile with a quiet console, one line a job with progress and time left.
 
-The Snakefile says what the jobs are and snakemake runs them; what it prints goes to logs/snakemake.log in the
-folder of the runs, and what a job prints to a log beside it.
+The Snakefile defines the jobs and snakemake runs them. Its own output goes to logs/snakemake.log in the
+folder of the runs, the output of each job to a log beside that.
 """
 
 import json
@@ -33,7 +33,7 @@ class Jobs(NamedTuple):
 
 
 def read_jobs(events: Path) -> Jobs:
-    """What the logger plugin (scripts/snakemake_logger_plugin_gdro) has written so far."""
+    """The jobs, from what the logger plugin (scripts/snakemake_logger_plugin_gdro) has written so far."""
     text = events.read_text(encoding="utf-8") if events.is_file() else ""
     total, logs, ended, failed = 0, dict[int, Path](), list[Path](), list[Path]()
     for event in map(json.loads, text.splitlines()[: text.count("\n")]):  # the last line may be half written
@@ -48,7 +48,7 @@ def read_jobs(events: Path) -> Jobs:
 
 
 def progress_of(log: Path) -> str:
-    """What a job's log last says of its progress and the time left."""
+    """Progress and time left of a job, as the end of its log has them."""
     text = log.read_bytes()[-4000:].decode(errors="replace") if log.is_file() else ""
     found = PROGRESS.findall(text)
     if not found:
@@ -58,7 +58,7 @@ def progress_of(log: Path) -> str:
 
 
 def show_progress(events: Path, process: subprocess.Popen) -> None:
-    """Print a line as each job ends, and what runs: in place on a terminal, now and then into a file."""
+    """Print a line when a job ends, and the running jobs: in place on a terminal, else now and then."""
     in_place, began = sys.stdout.isatty(), dict[Path, float]()
     shown, drawn, last_time = 0, 0, time.monotonic()
     while True:
@@ -73,6 +73,7 @@ def show_progress(events: Path, process: subprocess.Popen) -> None:
             live = []
         elif not in_place:
             last_time = now
+        # on a terminal, go up over the lines of the running jobs and erase them, then draw them again
         erase = f"\x1b[{drawn}A\x1b[J" if drawn else ""
         print(erase + "".join(f"{line}\n" for line in lines + live), end="", flush=True)
         shown, drawn = len(jobs.ended), len(live) if in_place else 0
@@ -82,7 +83,7 @@ def show_progress(events: Path, process: subprocess.Popen) -> None:
 
 
 def run_profile(name: str, cores: int, runs: str | None = None, further: Sequence[str] = ()) -> int:
-    """Run the jobs of a profile that are missing, print the table and where the figures are.
+    """Run the jobs of a profile that are not done yet; print the table and where the figures are.
 
     Args:
         name: of the profile, or the path of its file.
@@ -106,13 +107,14 @@ def _run_jobs(profile: Profile, name: str, cores: int, runs: str, further: Seque
     logs = Path(runs) / "logs"
     events, log = logs / "events.jsonl", logs / "snakemake.log"
     events.unlink(missing_ok=True)
+    # without snakemake's own lock, which a killed run would leave behind
     command = [sys.executable, "-m", "snakemake", "--cores", str(cores), "--rerun-incomplete", "--nolock"]
     command += ["--logger", "gdro", "--logger-gdro-events", str(events)]
     command += ["--resources", f"gpu={profile.gpus}", *further]
     command += ["--config", f"profile={name}", f"runs={runs}"]
     plugins = os.pathsep.join([str(repository() / "scripts"), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {"TQDM_MININTERVAL": "5"} | os.environ | {"PYTHONPATH": plugins}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as on Ctrl-C, so that the jobs end too
     with log.open("w") as stream:
         process = subprocess.Popen(
             command,
@@ -120,7 +122,7 @@ def _run_jobs(profile: Profile, name: str, cores: int, runs: str, further: Seque
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
-            # should this process be killed, snakemake ends, and its jobs with it
+            # if this process is killed, snakemake ends too, and its jobs with it
             preexec_fn=lambda: end_with_parent(signal.SIGKILL),
         )
     print(f"profile {name}: {profile.cost}; logs in {logs}/", flush=True)
@@ -131,6 +133,10 @@ def _run_jobs(profile: Profile, name: str, cores: int, runs: str, further: Seque
         process.wait()
         print("stopped; the same command resumes", file=sys.stderr)
         return 130
+    if process.returncode < 0:
+        signum = -process.returncode
+        print(f"snakemake was killed by signal {signum}; run the same command again", file=sys.stderr)
+        return 128 + signum
     if process.returncode:
         for job in read_jobs(events).failed or [log]:
             lines = [line for line in job.read_text(errors="replace").splitlines() if line.strip()]

@@ -1,7 +1,7 @@
 """Evaluation: sample each held-out prompt several times, by transformers or vLLM, and count what is correct.
 
 Both engines divide logits by the temperature, then apply top-k, then top-p. vLLM keeps the GPU's memory until
-its process ends, so use it in a process of its own, as the jobs of :mod:`gdro.study.experiment` are.
+its process ends, so use it in a process of its own, such as the jobs of `gdro.study.experiment`.
 """
 
 import os
@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,11 +20,16 @@ from gdro.tasks import prompt_token_ids
 from gdro.training.lifetime import end_with_parent
 from gdro.training.models import stop_tokens
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Tokens = list[list[int]]
+
 
 def evaluate_model(
     choice: EvaluationChoice,
     model: str | Path,
-    tokenizer: Any,
+    tokenizer: "PreTrainedTokenizerBase",
     rows: Sequence[Mapping[str, Any]],
     reward: Callable[..., Sequence[float]],
     max_new_tokens: int,
@@ -39,7 +44,8 @@ def evaluate_model(
         reward: as TRL calls it, (prompts=, completions=, **columns) → finite numbers; above 0 is correct. A
             column that a row lacks is None.
     """
-    generate = {"hf": _by_transformers, "vllm": _by_vllm}[choice.engine]
+    engine = {"hf": _by_transformers, "vllm": _by_vllm}[choice.engine]
+    sample = partial(engine, choice, model, tokenizer, max_new_tokens=max_new_tokens)
     ids = prompt_token_ids(tokenizer, [row["prompt"] for row in rows])
     processes = min(choice.data_parallel_size, len(rows))
     if 0 < (devices := torch.cuda.device_count()) < choice.gpus and processes > 1:
@@ -48,10 +54,10 @@ def evaluate_model(
             f"got {choice.gpus}; lower one of them"
         )
     if processes == 1:
-        tokens_PS = generate(choice, model, tokenizer, ids, max_new_tokens, seed)
+        tokens_PS = sample(ids, seed=seed)
     else:
         tokens_PS = [[]] * len(rows)
-        part = partial(_part, processes, generate, choice, model, tokenizer, ids, max_new_tokens, seed)
+        part = partial(_part, sample, ids, seed, processes, choice.tensor_parallel_size)
         with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=1) as pool:
             for rank, tokens in enumerate(pool.map(part, range(processes))):
                 tokens_PS[rank::processes] = tokens
@@ -72,17 +78,20 @@ def evaluate_model(
     ]
 
 
-def _part(processes, generate, choice, model, tokenizer, ids, max_new_tokens, seed, rank):
+def _part(
+    sample: Callable[..., list[Tokens]], ids: Tokens, seed: int, processes: int, gpus: int, rank: int
+) -> list[Tokens]:
     """What the process `rank` does: every n-th prompt, with GPUs and a seed of its own."""
     end_with_parent()
-    size, visible = choice.tensor_parallel_size, os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = list(map(str, range((rank + 1) * size))) if visible is None else visible.split(",")
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices[rank * size :][:size])  # before CUDA starts
-    own_seed = seed * processes + rank
-    return generate(choice, model, tokenizer, ids[rank::processes], max_new_tokens, own_seed)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = list(map(str, range((rank + 1) * gpus))) if visible is None else visible.split(",")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices[rank * gpus :][:gpus])  # before CUDA starts
+    return sample(ids[rank::processes], seed=seed * processes + rank)
 
 
-def _by_transformers(choice, folder, tokenizer, ids, max_new_tokens, seed):
+def _by_transformers(
+    choice: EvaluationChoice, folder: str | Path, tokenizer: Any, ids: Tokens, max_new_tokens: int, seed: int
+) -> list[Tokens]:
     """Tokens of the samples of each prompt, up to the one that ends them: a list for each of the `ids`."""
     from tqdm.auto import trange
     from transformers import AutoModelForCausalLM, GenerationConfig
@@ -91,7 +100,7 @@ def _by_transformers(choice, folder, tokenizer, ids, max_new_tokens, seed):
     device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
     stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
-    # not the model's own repetition penalty, which vLLM does not apply
+    # without the model's own repetition penalty, which vLLM does not apply
     own = {"do_sample": True, "repetition_penalty": 1.0}
     own |= choice.model_dump(include={"temperature", "top_p", "top_k"}) | {"max_new_tokens": max_new_tokens}
     ends = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": stops}
@@ -103,19 +112,21 @@ def _by_transformers(choice, folder, tokenizer, ids, max_new_tokens, seed):
         batch = tokenizer.pad(texts, padding_side="left", return_tensors="pt").to(device)
         output = model.generate(**batch, generation_config=config)
         for row in output[:, batch["input_ids"].shape[1] :].tolist():
-            # what follows the end is padding, which may be an ordinary token
+            # cut here: what follows the end is padding, which may be an ordinary token
             end = next((place for place, token in enumerate(row) if token in stops), len(row))
             tokens_R.append(row[: end + 1])
     places = range(0, len(ids_R), choice.samples)
     return [tokens_R[place : place + choice.samples] for place in places]
 
 
-def _by_vllm(choice, folder, tokenizer, ids, max_new_tokens, seed):
+def _by_vllm(
+    choice: EvaluationChoice, folder: str | Path, tokenizer: Any, ids: Tokens, max_new_tokens: int, seed: int
+) -> list[Tokens]:
     """The same with vLLM, which makes batches itself."""
     import vllm
 
     on_cpu = vllm.platforms.current_platform.is_cpu()
-    if on_cpu:  # where compiling takes longer than it saves
+    if on_cpu:  # compiling would take longer than it saves
         torch.compiler.set_stance("force_eager")
     engine = vllm.LLM(
         str(folder),
@@ -125,7 +136,7 @@ def _by_vllm(choice, folder, tokenizer, ids, max_new_tokens, seed):
         seed=seed,
         **choice.model_dump(include={"gpu_memory_utilization", "tensor_parallel_size"}),
     )
-    stops = stop_tokens(tokenizer, None)  # vLLM adds those of the generation config
+    stops = stop_tokens(tokenizer, None)  # vLLM itself adds those of the generation config
     ends = {"max_tokens": max_new_tokens, "stop_token_ids": stops, "detokenize": False}
     cut = choice.model_dump(include={"temperature", "top_p", "top_k"})
     prompts = [{"prompt_token_ids": row} for row in ids]

@@ -1,17 +1,18 @@
 """The jobs of a profile: make its base, train a variant with a seed, evaluate what was trained.
 
-Each is a process of its own (`gdro base`, `gdro train`, `gdro evaluate`), whose end frees the GPU. A run is
-one variant with one seed, in a folder of its own (default: runs/PROFILE/VARIANT/seedSEED):
+Each job is a process of its own (`gdro base`, `gdro train`, `gdro evaluate`), which frees the GPU when it
+ends.
+A run is one variant with one seed, in a folder of its own (default: runs/PROFILE/VARIANT/seedSEED):
 
     record.jsonl       one row per generation batch: what the controller saw and decided, rollouts, tokens
     log_history.jsonl  what TRL logged: loss, KL, entropy, lengths, importance ratios
     model/             the trained model, or the adapter
-    training.json      settings, totals, seconds; the last that training writes
+    training.json      settings, totals, seconds; written last, so it says that the training is complete
     evaluation.jsonl   one row per held-out prompt: successes, trials
-    manifest.json      training.json, the same of the evaluation, versions; written last of all
+    manifest.json      training.json, the same of the evaluation, versions; written when the run is complete
 
-A killed training resumes from its last whole checkpoint. Heavy packages are imported where they are used:
-Unsloth must come before TRL and transformers.
+A killed training resumes from its last complete checkpoint. Heavy packages are imported where they are used:
+Unsloth must be imported before TRL and transformers.
 """
 
 import hashlib
@@ -25,30 +26,32 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# read once, when huggingface_hub and vLLM are imported; FlashInfer's sampler would need a CUDA toolkit
+# These are read once, when huggingface_hub and vLLM are imported. FlashInfer's sampler needs a CUDA toolkit.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or equal seeds would not give equal samples
 
 import torch
-from packaging.version import Version
 
 from gdro.study.arguments import training_arguments
 from gdro.study.profiles import BASE, Profile, repository
 from gdro.tasks import Split, draw_task, load_split
 from gdro.tasks.world import read_world
 from gdro.training.checkpoints import difference, file_hash, files_in
-from gdro.training.files import replace_text
+from gdro.training.files import replace_text, written
 from gdro.training.lifetime import only_process_in
 from gdro.training.models import load_model, merged_model, tiny_base
 from gdro.training.records import read_manifest, read_table, write_manifest, write_table
 from gdro.training.unsloth import import_unsloth
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
+    from gdro.trainer import GDROConfig, GDROTrainer
 
 CACHE = ".cache/bases"
 
@@ -67,61 +70,51 @@ def make_base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool
 def _start(
     profile: Profile, variant: str, cache_dir: str | Path, *, held_out: bool = False
 ) -> tuple[str, Any, Split]:
-    """What training and evaluation start from: the base's folder or hub id, its tokenizer, the data."""
+    """What training and evaluation need first: the base's folder or hub id, its tokenizer, the data."""
     choice = profile.model_of(variant)
+    # Unsloth patches transformers and TRL, so it must come before them. Evaluation uses plain transformers.
     if choice.kind.startswith("unsloth") and not held_out:
         import_unsloth(choice.standby)
     from transformers import AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    # a variant may train another model than the profile's other ones
     source = make_base(profile.model_copy(update={"model": choice}), cache_dir)
-    tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # as TRL does; Llama has none
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
+    except Exception as error:  # transformers raises what it stumbles over
+        why = str(error).strip().split("\n")[0]
+        remedy = "give the folder of a model with its tokenizer, or the hub id of one that can be downloaded"
+        raise ValueError(f"model.source {str(source)!r} cannot be loaded ({why}); {remedy}") from error
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # Llama has none; TRL does the same
     return source, tokenizer, load_split(profile.task, tokenizer, held_out=held_out)
-
-
-def check_installed(profile: Profile) -> None:
-    """Refuse (ValueError) a profile whose packages are not installed here, or are too old for it."""
-    kinds = [profile.model_of(variant).kind for variant in profile.variants]
-    trainings = [profile.train_of(variant) for variant in profile.variants]
-    vllm = any(train.use_vllm for train in trainings)
-    needed = {"unsloth": any(kind.startswith("unsloth") for kind in kinds), "vllm": vllm}
-    needed["liger_kernel"] = any((train.model_extra or {}).get("use_liger_kernel") for train in trainings)
-    if missing := [name for name, is_needed in needed.items() if is_needed and find_spec(name) is None]:
-        why = f"{', '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed"
-        raise ValueError(f"profile {profile.name!r} needs {why}: docs/gpu-box.md, 1, says how")
-    is_sharded = "fsdp" in Path(profile.launch.config or "").stem
-    if vllm and is_sharded and Version(version("trl")) < Version("1.16"):
-        raise ValueError(
-            f"profile {profile.name!r} shards its weights, and TRL before 1.16 does not bring tied ones to "
-            f"vLLM then; this is {version('trl')}: install requirements/gpu.txt"
-        )
 
 
 def train_variant(
     profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
 ) -> list[dict[str, Any]]:
-    """Train one variant with one seed, or find it trained, and return its record.
+    """Train one variant with one seed, unless that is done, and return its record.
 
-    Of several machines (`launch`), each is to call it, and all but the first return nothing.
+    With several machines (`launch`), each must call it. All but the first return an empty record.
 
     Raises:
         ValueError: for options that TRL refuses, and a folder in which another process trains.
-        RuntimeError: where launched processes fail, or the record is not that of the profile's budget.
+        RuntimeError: where launched processes fail.
     """
+    # one lock for each machine: several write into one folder on a shared disk
     machine = profile.launch.machine
     with only_process_in(Path(folder), f".lock{machine or ''}"):
         training = Training(profile, variant, seed, Path(folder), cache_dir)
         if training.done:
-            training.remove_checkpoints()  # those that a kill at its very end left
+            training.remove_checkpoints()  # a kill just before the end leaves them
         else:
             (training.launch if training.launched else training.run)()
     return training.record() if machine == 0 else []
 
 
 class Training:
-    """One training, which `run` puts together as a cell of notebook 05 does.
+    """One training: its parts, as notebook 05 uses them one by one, and `run`, which does all.
 
     Attributes:
         source: the model to train, a folder or hub id.
@@ -129,7 +122,7 @@ class Training:
         data: prompts and reward.
         eval_dataset: held-out prompts, where train.eval_strategy asks for them.
         model_options: arguments of `load_model`, the profile's `model:` block.
-        launched: whether the profile asks for processes of its own.
+        launched: whether the profile asks for several processes, or for a configuration of accelerate.
     """
 
     def __init__(
@@ -155,16 +148,16 @@ class Training:
 
     @property
     def done(self) -> bool:
-        """Whether the folder holds this very training; ValueError if a file of it was altered afterwards."""
+        """Whether the folder holds this very training, complete; ValueError if a file was altered since."""
         training = _training(self.folder)
         if training.get("identity") != self._identity:
             return False
         _check_files(self.folder, training)
         return True
 
-    def arguments(self) -> Any:
+    def arguments(self) -> "GDROConfig":
         """The profile's `train:` block, as a GDROConfig."""
-        # the name says whose checkpoints these are: those of other settings or data are never resumed
+        # The folder is named after the identity, so checkpoints of other settings or data are never resumed.
         checkpoints = self.folder / f"checkpoints-{self._identity[:8]}"
         others = {found.parent for found in self.folder.glob("checkpoints-*/checkpoint-*")} - {checkpoints}
         for other in sorted(others) if os.environ.get("RANK", "0") == "0" else ():
@@ -172,7 +165,7 @@ class Training:
         world = int(os.environ.get("WORLD_SIZE", "1"))
         return training_arguments(self.profile, self.variant, self.seed, checkpoints, self._lengths, world)
 
-    def make_trainer(self, callbacks: Sequence[Any] = ()) -> Any:
+    def make_trainer(self, callbacks: Sequence["TrainerCallback"] = ()) -> "GDROTrainer":
         """The GDROTrainer of this training: model, reward, arguments, data. Loads the model."""
         loaded = load_model(self.source, **self.model_options)  # Unsloth, if asked for, comes before TRL
         from datasets import Dataset
@@ -191,11 +184,11 @@ class Training:
             peft_config=loaded.peft_config,
             callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}"), *callbacks],
         )
-        trainer.remove_callback(PrinterCallback)  # prints numbers that the record has
+        trainer.remove_callback(PrinterCallback)  # it would print each row of the log
         trainer.run_identity = self._identity
         return trainer
 
-    def run(self, callbacks: Sequence[Any] = ()) -> None:
+    def run(self, callbacks: Sequence["TrainerCallback"] = ()) -> None:
         """Train in this process, which may be one of several that a launcher started, and save."""
         trainer = self.make_trainer(callbacks)
         from accelerate.utils import gather_object
@@ -206,17 +199,20 @@ class Training:
         trainer.train(resume_from_checkpoint=True)
         self.save(trainer)
 
-    def save(self, trainer: Any) -> None:
+    def save(self, trainer: "GDROTrainer") -> None:
         """Write model, record and report of a training that has ended, and remove its checkpoints."""
         from accelerate.utils import gather_object
 
         is_main, model = trainer.accelerator.is_main_process, self.folder / "model"
+        # training.json goes first and comes back last: without it, what is in the folder is not complete
         if is_main:
             (self.folder / "training.json").unlink(missing_ok=True)
             shutil.rmtree(model, ignore_errors=True)  # of another training
         trainer.accelerator.wait_for_everyone()
-        trainer.save_model(str(model))  # all processes take part where weights are sharded
+        with written(str(model)):
+            trainer.save_model(str(model))  # all processes take part where weights are sharded
         memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
+        # each process has its own GPU, and has rewarded its own part of the completions
         memories, outcomes = zip(*gather_object([(memory, self.data.report()["outcomes"])]), strict=True)
         if not is_main:
             return
@@ -262,14 +258,14 @@ class Training:
             if unset := [f"{name}: {value}" for name, value in launch.options.items() if "$" in value]:
                 raise ValueError(f"launch has variables that are not set: {unset}; set them on each machine")
             launcher += [f"--{name}={value}" for name, value in launch.options.items()]
-        work = ["-m", "gdro", "work", self._profile_file, self.variant, "--seed", self.seed]
-        work += ["--folder", self.folder, "--cache-dir", self.cache_dir]
-        return [sys.executable, "-m", *map(str, launcher + work)]
+        train = ["-m", "gdro", "train", self._profile_file, self.variant, "--launched", "--seed", self.seed]
+        train += ["--folder", self.folder, "--cache-dir", self.cache_dir]
+        return [sys.executable, "-m", *map(str, launcher + train)]
 
     def launch(self) -> None:
-        """Train on the processes that the profile asks for, or this machine's part of them."""
+        """Train in the processes that the profile asks for; with several machines, in this one's part."""
         replace_text(self._profile_file, self.profile.model_dump_json())  # JSON is YAML
-        # Jupyter shows what it prints; its processes end with it, and it ends if we are interrupted
+        # its output appears in Jupyter; it ends if this process is interrupted, and its processes with it
         run = subprocess.run(self.command(), check=False)
         if run.returncode:
             raise RuntimeError(
@@ -277,32 +273,26 @@ class Training:
             )
 
     def record(self) -> list[dict[str, Any]]:
-        """The record of the training in the folder; RuntimeError if it is not whole."""
-        record, wanted = read_table(self.folder / "record.jsonl"), _training(self.folder).get("rollouts")
-        spent = sum(row["rollouts_spent"] for row in record)
-        if spent != wanted:  # the profile's budget, but for methods that sample in rounds
-            raise RuntimeError(
-                f"{self.folder} has {spent} rollouts in its record and {wanted} in training.json; "
-                "delete it and train again"
-            )
-        return record
+        """The record of the training in the folder, one row per generation batch."""
+        return read_table(self.folder / "record.jsonl")
 
 
 def _identity(profile: Profile, variant: str, seed: int, data: Split) -> str:
     """A hash of everything that the trained weights depend on."""
+    # the uids too: which rows are dropped depends on the tokenizer and the copy of the data set
     uids = [row["uid"] for row in data.rows]
     depends_on = [profile.settings_of(variant, evaluated=False), seed, uids]
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
 
 
 def _training(folder: Path) -> dict[str, Any]:
-    """training.json, or nothing where the training has not ended."""
+    """The content of training.json; empty while the training is not complete."""
     path = folder / "training.json"
     return read_manifest(path) if path.is_file() else {}
 
 
 def _check_files(folder: Path, training: Mapping[str, Any]) -> None:
-    """Refuse (ValueError) a model or a record that is not as the training left it."""
+    """Refuse (ValueError) a model or a record that was changed after the training."""
     model, record = training["files"]["model"], training["files"]["record"]
     fault = difference(folder / "model", model)
     if fault is None and file_hash(folder / "record.jsonl") != record:
@@ -314,7 +304,7 @@ def _check_files(folder: Path, training: Mapping[str, Any]) -> None:
 def evaluate_variant(
     profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
 ) -> list[dict[str, Any]]:
-    """Evaluate the base, or what `train` left in `folder` (ValueError where that is not complete)."""
+    """Evaluate the base, or the model that `train` left in `folder`; ValueError if that is not complete."""
     from gdro.study.evaluate import evaluate_model
 
     folder = Path(folder)
@@ -326,6 +316,7 @@ def evaluate_variant(
         _check_files(folder, trained)
     source, tokenizer, data = _start(profile, variant, cache_dir, held_out=True)
     began, model = time.perf_counter(), source if variant == BASE else str(folder / "model")
+    # an adapter is merged into its base, because both engines sample from whole models
     with tempfile.TemporaryDirectory() as merged:
         if variant != BASE and profile.model_of(variant).kind.endswith("lora"):
             model = str(merged_model(source, model, merged))
@@ -342,7 +333,7 @@ def evaluate_variant(
 
 
 def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of TRL's log, None where a number of it is not finite."""
+    """A row of TRL's log with None for each number that is not finite, which JSON cannot hold."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in row.items()
@@ -350,15 +341,17 @@ def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _machine() -> dict[str, Any]:
+    """The device and the threads, for the manifest."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return {"device": device, "threads": torch.get_num_threads()}
 
 
 def start_job() -> None:
-    """What a process that trains or evaluates needs first: few threads, an end on SIGTERM."""
+    """Set up a process that trains or evaluates: few threads, a clean end on SIGTERM."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that launched processes are ended too
-    # so that torch.load restores to "cpu:1", where transformers sends a second process's optimizer
+    # transformers asks torch.load to restore a second process's optimizer to "cpu:1", which torch does not
+    # know
     torch.serialization.register_package(
         1, lambda storage: None, lambda storage, place: storage if place.startswith("cpu") else None
     )

@@ -1,39 +1,32 @@
-"""Strict papermill: a notebook has run whole, or the run fails and says why.
+"""Strict papermill: a notebook runs completely, or the run fails and says why.
 
-papermill 2.7.0 by itself returns success for a misspelt parameter, `sys.exit(0)` and `exit()`. Here each of
-these is an error: `ValueError` if the run was refused before any cell ran, `NotebookError` if it failed.
+papermill 2.7.0 by itself reports success for a misspelled parameter, for `sys.exit(0)` and for `exit()`. Here
+each of these is an error: `ValueError` before any cell has run, `NotebookError` afterwards.
 
 The output and the manifest, the JSON file that a notebook's last cell writes (`gdro.training.records`), are
-removed before the run and are there after it only if it was whole. While it runs and if it fails, the
-notebook is `<output stem>.failed.ipynb`. As in Jupyter, a failing `!command` or thread
-does not fail its cell.
+removed before the run and exist after it only if it was complete. During the run, and after a failure, the
+notebook is `<output stem>.failed.ipynb`. As in Jupyter, a failing `!command` or thread does not fail a cell.
 """
 
 import ast
 import contextlib
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import papermill
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbclient.exceptions import DeadKernelError
 
-from gdro.core.checks import check_int
 from gdro.training.files import replace_text
 from gdro.training.records import read_manifest
 
 OUTPUT_PATIENCE_S = 60  # for a cell's output on a busy machine; papermill's 4 s would be a failure
-REASONS: dict[type, str] = {
-    CellTimeoutError: "stopped after the time limit; give a longer --timeout",
-    DeadKernelError: "the kernel died (killed, out of memory, or os._exit)",
-}
 
 
 class NotebookError(RuntimeError):
-    """A notebook did not run whole; the message names it, the cell, and what happened."""
+    """A notebook did not run completely; the message names it, the cell, and what happened."""
 
 
 def run_notebook(
@@ -41,18 +34,14 @@ def run_notebook(
     output: str | Path,
     parameters: Mapping[str, Any] | None = None,
     *,
-    texts: Sequence[tuple[str, str]] = (),
     manifest: str | Path | None = None,
-    cell_timeout: int | None = None,
     log_output: bool = False,
 ) -> nbformat.NotebookNode:
     """Run `notebook` with papermill and write the executed notebook to `output`.
 
     Args:
-        parameters: values for names of the `parameters` cell, each of its default's type.
-        texts: more of them, from a command line: Python literals or, for a default that is text, the text.
+        parameters: values for names of the `parameters` cell, see `fit_parameters`.
         manifest: where the notebook's last cell writes its manifest; None if it writes none.
-        cell_timeout: whole seconds that one cell may take; None for no limit.
         log_output: print what the cells print.
 
     Raises:
@@ -64,12 +53,11 @@ def run_notebook(
     paths = [notebook, output, failed, *([Path(manifest)] if manifest else [])]
     if len({path.resolve() for path in paths}) < len(paths) or output.suffix != ".ipynb":
         names = ", ".join(map(str, paths))
-        raise ValueError(f"notebook, output (.ipynb), failed copy and manifest must differ, got {names}")
+        wanted = "notebook, output (.ipynb), failed copy and manifest must be different files"
+        raise ValueError(f"{wanted}, got {names}; choose another output or manifest")
     for stale in paths[1:]:
         stale.unlink(missing_ok=True)
-    if cell_timeout is not None:
-        check_int("cell_timeout", cell_timeout, 1, remedy="give whole seconds")
-    values = fit_parameters(notebook, parameters or {}, texts)
+    values = fit_parameters(notebook, parameters or {})
     output.parent.mkdir(parents=True, exist_ok=True)
 
     where = ""
@@ -82,14 +70,9 @@ def run_notebook(
         executed = papermill.execute_notebook(
             notebook, failed, values, language="python", progress_bar=False,
             stdout_file=sys.stdout if log_output else None,
-            execution_timeout=cell_timeout, iopub_timeout=OUTPUT_PATIENCE_S,
-            on_cell_execute=started, on_cell_executed=_check_reply,
+            iopub_timeout=OUTPUT_PATIENCE_S, on_cell_execute=started, on_cell_executed=_check_reply,
             extra_arguments=["--log-level=CRITICAL"],  # not what the kernel says when it is shut down
         )  # fmt: skip
-        for cell in executed.cells:
-            if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
-                started(cell, 0)
-                raise NotebookError("not executed; use no skip-execution tag")
         where = ""  # all have ended: what fails from here on is no cell's doing
         if manifest:
             read_manifest(manifest)
@@ -100,7 +83,9 @@ def run_notebook(
             Path(manifest).unlink(missing_ok=True)
         if not isinstance(error, Exception):  # interrupted
             raise
-        why = REASONS.get(type(error)) or _first_line(error, 300)
+        why = _first_line(error, 300)
+        if isinstance(error, DeadKernelError):
+            why = "the kernel died (killed, out of memory, or os._exit)"
         raise NotebookError(f"{notebook.name}{where}: {why}") from error
     failed.unlink()
     return executed
@@ -114,17 +99,18 @@ def _check_reply(cell: nbformat.NotebookNode, cell_index: int, execute_reply: di
     asked = any(item.get("source") == "ask_exit" for item in reply.get("payload", []))
     if asked or reply.get("ename") == "SystemExit":
         raise NotebookError("the cell called exit(), quit() or sys.exit(); raise an error, or use an if")
-    if reply["status"] == "error":
+    # of a failing %run only the output tells
+    failures = [reply, *cell.outputs] if reply["status"] == "error" else cell.outputs
+    for reply in (found for found in failures if "ename" in found):
         why = f"{reply['ename']}: {_first_line(reply['evalue'], 200)}"
         raise NotebookError(f"{why}; the failed copy has the traceback")
 
 
-def fit_parameters(
-    notebook: Path, given: Mapping[str, Any], texts: Sequence[tuple[str, str]] = ()
-) -> dict[str, Any]:
-    """`given` and `texts` as the notebook will see them: known names, plain values of the default's type.
+def fit_parameters(notebook: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of known parameters, each of its default's type; ValueError for anything else.
 
-    An int for a float is taken; a default of None takes any plain value. ValueError for anything else.
+    A text is read as a Python literal where the default is no text, since a command line has texts alone. An
+    int is accepted for a float, and anything for a default of None.
     """
     try:
         source = nbformat.read(notebook, as_version=4)
@@ -136,32 +122,23 @@ def fit_parameters(
     except Exception as error:  # nbformat raises what it stumbles over, up to RecursionError
         why = _first_line(error, 200)
         wanted = "as a notebook whose `parameters` cell has lines `name = literal`"
-        raise ValueError(f"{notebook} cannot be read {wanted} ({why})") from error
-    names = [*given, *(name for name, _ in texts)]
-    if len(set(names)) < len(names):
-        raise ValueError(f"parameters must be given once, got {names}; leave one out")
+        raise ValueError(f"{notebook} cannot be read {wanted} ({why}); correct it") from error
     fitted = {}
-    for name, value in [*given.items(), *texts]:
+    for name, value in given.items():
         if name not in defaults:
             raise ValueError(f"{notebook.name} has no parameter {name!r}; it has: {', '.join(defaults)}")
         default = defaults[name]
-        if name not in given and not isinstance(default, str):
+        if isinstance(value, str) and not isinstance(default, str):
             with contextlib.suppress(ValueError, SyntaxError):
                 value = ast.literal_eval(value)
-        try:
-            plain = json.loads(json.dumps(value, allow_nan=False))  # papermill writes others as strings
-        except (TypeError, ValueError):
-            plain = None
-        is_whole = type(default) is float and type(plain) is int
-        if (
-            not (is_whole or default is None or type(plain) is type(default))
-            or plain != value
-            or (plain is None) != (value is None)
-        ):
-            wanted = f"must be plain and of the type of its default {default!r}"
-            got = f"{value!r} ({type(value).__name__})"
-            raise ValueError(f"{notebook.name}: parameter {name!r} {wanted}, got {got}")
-        fitted[name] = float(plain) if is_whole else plain
+        if type(default) is float and type(value) is int:
+            value = float(value)
+        if default is not None and type(value) is not type(default):
+            wanted = f"of the type of its default {default!r}"
+            raise ValueError(
+                f"{notebook.name}: parameter {name!r} must be {wanted}, got {value!r}; change it"
+            )
+        fitted[name] = value
     return fitted
 
 

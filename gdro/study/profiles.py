@@ -1,8 +1,9 @@
 """Profiles: one YAML file (profiles/*.yaml) describes a kind of run.
 
-Unknown and invalid fields (`gdro.study.choices`) and what does not fit together (`gdro.study.profile_checks`)
-are refused when the file is read; TRL's own training options only in the first job (`gdro.study.arguments`),
-because Unsloth must be imported before TRL. The variant "base" is the model before training.
+Reading the file refuses unknown and invalid fields (`gdro.study.choices`) and fields that do not fit together
+(`gdro.study.profile_checks`). TRL's own training options are checked in the first job
+(`gdro.study.arguments`), because Unsloth must be imported before TRL. The variant "base" is the model before
+training.
 """
 
 import hashlib
@@ -31,7 +32,9 @@ from gdro.tasks.settings import (
     NotNegative,
     Positive,
     Strict,
+    find_yaml,
     read_yaml,
+    refusal,
 )
 from gdro.tasks.world import read_world
 
@@ -64,7 +67,7 @@ class Profile(Strict):
 
     @property
     def cost(self) -> str:
-        """How many trainings a profile has, and the GPU-hours they take at most, in words."""
+        """A sentence: how many trainings a profile has, and the GPU-hours that they may take."""
         runs = len(self.variants) * len(self.seeds)
         text = f"{runs} trainings ({len(self.variants)} variants, {len(self.seeds)} seeds)"
         if self.gpus:
@@ -92,7 +95,7 @@ class Profile(Strict):
         return build("gdro_options", GDROController, {"seed": 0} | chosen.options, **given)
 
     def settings_of(self, variant: str, *, evaluated: bool = True) -> dict[str, Any]:
-        """What a run depends on besides its seed: no labels, and unless `evaluated`, no evaluation."""
+        """What a run depends on besides its seed. Not labels, and without `evaluated` not the evaluation."""
         settings = self.model_dump(include={"task", "base", "evaluation"})
         if self.task.kind == "reasoning_gym":
             settings["world"] = read_world(self.task.world).model_dump(mode="json")
@@ -104,14 +107,15 @@ class Profile(Strict):
         if variant != BASE:
             settings |= self._variant(variant).model_dump(include={"method", "preset", "options", "groups"})
             settings["train"] = self.train_of(variant).model_dump()
-            if self.methods_from is not None:
+            if self.methods_from is not None:  # a changed method is another run
                 methods = (repository() / self.methods_from).read_bytes()
                 settings["methods"] = hashlib.sha256(methods).hexdigest()
         return settings
 
     def _variant(self, variant: str) -> Variant:
         if variant not in self.variants:
-            raise ValueError(f"variant must be one of {[BASE, *self.variants]}, got {variant!r}")
+            known = [BASE, *self.variants]
+            raise ValueError(f"variant must be one of {known}, got {variant!r}; choose one of these")
         return self.variants[variant]
 
 
@@ -126,18 +130,12 @@ def load_profile(name: str | Path) -> Profile:
     try:
         return Profile.model_validate({"name": path.stem, **fields})
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
-        raise ValueError(f"{path}: {'; '.join(faults)}") from error
+        raise refusal(path, error) from error
 
 
 def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict[str, Any]]:
     """The path of a profile, and its fields laid over those of the profile that it is `like`."""
-    path, profiles = Path(name), repository() / "profiles"
-    if path.suffix not in (".yaml", ".yml"):
-        path = profiles / f"{name}.yaml"
-    if not path.is_file():
-        known = sorted(file.stem for file in profiles.glob("*.yaml"))
-        raise ValueError(f"profile must be one of {known} or the path of a .yaml file, got {str(name)!r}")
+    path = find_yaml("profile", name, repository() / "profiles")
     fields = read_yaml(path)
     if path in children:
         raise ValueError(f"{path} is like itself; name another profile")

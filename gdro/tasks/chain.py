@@ -1,9 +1,10 @@
 """The embedded task: chains of one made-up operation, answered step by step.
 
-A prompt reads ``7*4*3?`` and its one correct answer ``7*4=8;8*3=4``. Each family of prompts owns one
-operator sign and one random table f(a, b) of digits, so that no fact learned on one family is of use to
-another, unless they share a table. Families differ in how often they are trained on, in size and in how
-well the base was taught, which makes them what GDRO is about: skills that are rare and skills that are hard.
+A prompt reads ``7*4*3?`` and its one correct answer ``7*4=8;8*3=4``. Each family of prompts has its own
+operator sign and its own random table f(a, b) of digits. So nothing learned on one family helps another,
+unless they share a table. Families differ in their share of the training prompts, in size, and in how well
+the base knows them. These are the differences that GDRO is about: skills that are rare and skills that are
+hard.
 
 Axes: D digits of one family (0 … n_digits - 1), P prompts, O operands of a prompt, T steps of a chain.
 """
@@ -32,15 +33,15 @@ DIGITS = "0123456789"
 
 @dataclass(config=Strict.model_config)
 class Family:
-    """One skill: an operator with a table; a ValueError names a value outside its range."""
+    """One skill: an operator with a table."""
 
     name: str
     operator: Annotated[str, Field(pattern=r"^[^\d\s?=;]$")]
     n_digits: Annotated[int, Field(ge=2, le=len(DIGITS))]  # digits 0 … n_digits - 1; n_digits² facts
     share: Annotated[float, Field(gt=0, le=1)]  # of the training prompts
-    # mean probability that the teacher states a fact correctly; at 0 sampling could not find it
+    # mean probability that the teacher states a fact correctly; at 0, sampling would never find it
     teacher_accuracy: Annotated[float, Field(gt=0, lt=1)]
-    table: str | None = None  # another family's name, to share its table; None for one of its own
+    table: str | None = None  # the name of another family, to share its table; None for one of its own
 
 
 @dataclass(config=Strict.model_config)
@@ -52,7 +53,7 @@ class ChainSpec:
     """
 
     families: tuple[Family, ...]  # their shares sum to 1, their names and operators differ
-    n_operands: Annotated[int, Field(ge=2)] = 3  # of a prompt; a chain has n_operands - 1 steps
+    n_operands: Annotated[int, Field(ge=2, le=7)] = 3  # of a prompt; a chain has n_operands - 1 steps
     n_train: Count = 1000  # distinct training prompts, over all families
     n_eval_per_family: Count = 40  # distinct prompts, none of them trained on
     accuracy_concentration: Annotated[float, Field(gt=0)] = 12.0
@@ -60,14 +61,16 @@ class ChainSpec:
     def __post_init__(self) -> None:
         for field in ("name", "operator"):
             if len(set(values := [getattr(family, field) for family in self.families])) < len(values):
-                raise ValueError(f"families must differ in their {field}s, got {values}")
+                raise ValueError(f"families must differ in their {field}s, got {values}; change one")
         if abs((total := sum(family.share for family in self.families)) - 1) > 1e-9:
             raise ValueError(f"families must have shares that sum to 1, got {total:g}; scale them")
         digits = {family.name: family.n_digits for family in self.families if family.table is None}
         for family, count in zip(self.families, train_counts(self.families, self.n_train), strict=True):
             if family.table is not None and digits.get(family.table) != family.n_digits:
                 wanted = f"a family with a table of its own for {family.n_digits} digits"
-                raise ValueError(f"table of {family.name!r} must name {wanted}, got {family.table!r}")
+                raise ValueError(
+                    f"table of {family.name!r} must be {wanted}, got {family.table!r}; change it"
+                )
             have, want = family.n_digits**self.n_operands, count + self.n_eval_per_family
             if want > have:
                 raise ValueError(
@@ -76,13 +79,39 @@ class ChainSpec:
                 )
 
     def draw(self, seed: int, style: str = "text") -> ChainTask:
-        """Draw the task with a seed; a prompt is text in either style."""
-        return make_task(self, np.random.default_rng(seed))
+        """Draw tables, the teacher's accuracies and the two splits, which share no prompt.
+
+        Tables and evaluation prompts do not depend on ``n_train``. A prompt is text in either style.
+        """
+        rng, tables, accuracies = np.random.default_rng(seed), {}, []
+        for family in self.families:
+            shape_DD = (family.n_digits, family.n_digits)
+            # A shared table is drawn too and not used, so that sharing changes no later draw.
+            tables[family.name] = rng.integers(family.n_digits, size=shape_DD)
+            mean, concentration = family.teacher_accuracy, self.accuracy_concentration
+            accuracies.append(rng.beta(mean * concentration, (1 - mean) * concentration, size=shape_DD))
+        used = [tables[family.table or family.name] for family in self.families]
+        for array in (*used, *accuracies):
+            array.setflags(write=False)
+
+        train, evaluation = [], []
+        for index, count in enumerate(train_counts(self.families, self.n_train)):
+            order_P = rng.permutation(self.families[index].n_digits ** self.n_operands)
+            n_eval = self.n_eval_per_family
+            evaluation += _rows(self, index, used[index], np.sort(order_P[:n_eval]))
+            train += _rows(self, index, used[index], order_P[n_eval : n_eval + count])
+        train = [train[place] for place in rng.permutation(len(train))]
+        return ChainTask(self, tuple(used), tuple(accuracies), tuple(train), tuple(evaluation))
 
     @property
     def max_completion_tokens(self) -> int:
         """Tokens of every correct answer, its end-of-text token included."""
         return 6 * (self.n_operands - 1)  # a step is "a*b=c" and a ";" or the end-of-text token
+
+
+def reward(completions: Sequence[str], answer: Sequence[str], **kwargs: Any) -> list[float]:
+    """1.0 where a completion equals the one correct text, else 0.0; one of TRL's ``reward_funcs``."""
+    return [float(completion == correct) for completion, correct in zip(completions, answer, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,10 +127,11 @@ class ChainTask:
     accuracies: tuple[np.ndarray, ...]  # per family accuracy_DD: how often the teacher is correct
     train: tuple[TaskRow, ...]  # shuffled
     eval: tuple[TaskRow, ...]  # family by family
+    reward = staticmethod(reward)
 
     @property
     def shares(self) -> dict[str, float]:
-        """See :class:`gdro.tasks.protocol.Task`, as for the methods below."""
+        """See `gdro.tasks.protocol.Task`, as for the methods below."""
         return {family.name: family.share for family in self.spec.families}
 
     @property
@@ -109,20 +139,43 @@ class ChainTask:
         return self.spec.max_completion_tokens
 
     def teach(self, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
-        return teach(self, rng, n)
+        """Draw ``n`` prompts and the noisy teacher's completions: what the base model learns from.
 
-    def reward(self, completions: Sequence[Any], answer: Sequence[str], **columns: Any) -> list[float]:
-        return reward(completions, answer)
+        Families are drawn evenly, whatever their share; prompts evenly within the family, with repetition,
+        never from the evaluation split. At each step the teacher states the fact with that fact's accuracy,
+        otherwise another digit of the family, and continues from the digit that it stated.
+        """
+        spec, eval_uids = self.spec, np.array([row["uid"] for row in self.eval])
+        family_P = rng.integers(len(spec.families), size=n)
+        prompts, completions = [""] * n, [""] * n
+        for index, family in enumerate(spec.families):
+            places_P = np.flatnonzero(family_P == index)
+            codes = np.arange(family.n_digits**spec.n_operands)
+            codes = codes[~np.isin(codes + _uid_offset(spec, index), eval_uids)]
+            operands_PO = _operands(spec, index, rng.choice(codes, size=len(places_P)))
+            results_PT = np.empty((len(places_P), spec.n_operands - 1), dtype=int)
+            left_P = operands_PO[:, 0]
+            for step in range(spec.n_operands - 1):
+                facts = (left_P, operands_PO[:, step + 1])
+                true_P = self.tables[index][facts]
+                is_correct_P = rng.random(len(places_P)) < self.accuracies[index][facts]
+                # a shift by 1 … n_digits - 1 gives each of the other digits with equal probability
+                wrong_P = (true_P + rng.integers(1, family.n_digits, size=len(places_P))) % family.n_digits
+                left_P = results_PT[:, step] = np.where(is_correct_P, true_P, wrong_P)
+            for place, operands_O, results_T in zip(places_P, operands_PO, results_PT, strict=True):
+                prompts[place], completions[place] = _texts(family, operands_O, results_T)
+        return prompts, completions
 
     def correct_texts(self, row: Mapping[str, Any]) -> tuple[str, ...]:
         return (row["answer"],)
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        return make_tokenizer(self.spec)
+        """One token for each digit, for the three signs of every text, and for the families' operators."""
+        return character_tokenizer([*DIGITS, *"?=;", *(family.operator for family in self.spec.families)])
 
     def fingerprint(self) -> str:
         """SHA-256, in hex, of all that the teacher depends on: not of the training split."""
-        # a table of None is left out, as before there were shared tables: cached bases stay valid
+        # a table of None is left out, so that bases cached before tables could be shared stay valid
         families = [dataclasses.asdict(family) for family in self.spec.families]
         content = {
             "families": [{k: v for k, v in family.items() if v is not None} for family in families],
@@ -135,7 +188,7 @@ class ChainTask:
 
 
 def train_counts(families: tuple[Family, ...], n_train: int) -> list[int]:
-    """Split ``n_train`` prompts by the families' shares; ValueError if one is left without."""
+    """Split ``n_train`` prompts by the families' shares; ValueError if a family is left with none."""
     counts = split_by_share([family.share for family in families], n_train)
     if min(counts) < 1:
         name = families[counts.index(min(counts))].name
@@ -153,72 +206,6 @@ DEFAULT_SPEC = ChainSpec(
         Family("caret", "^", n_digits=5, share=0.02, teacher_accuracy=0.30),
     )
 )
-
-
-def make_task(spec: ChainSpec, rng: np.random.Generator) -> ChainTask:
-    """Draw tables, the teacher's accuracies and the two splits, which share no prompt.
-
-    Tables and evaluation prompts do not depend on ``spec.n_train``.
-    """
-    tables, accuracies = {}, []
-    for family in spec.families:
-        shape_DD = (family.n_digits, family.n_digits)
-        # a shared table is drawn too, so that sharing changes no later draw
-        tables[family.name] = rng.integers(family.n_digits, size=shape_DD)
-        mean, concentration = family.teacher_accuracy, spec.accuracy_concentration
-        accuracies.append(rng.beta(mean * concentration, (1 - mean) * concentration, size=shape_DD))
-    used = [tables[family.table or family.name] for family in spec.families]
-    for array in (*used, *accuracies):
-        array.setflags(write=False)
-
-    train, evaluation = [], []
-    for index, count in enumerate(train_counts(spec.families, spec.n_train)):
-        order_P = rng.permutation(spec.families[index].n_digits ** spec.n_operands)
-        n_eval = spec.n_eval_per_family
-        evaluation += _rows(spec, index, used[index], np.sort(order_P[:n_eval]))
-        train += _rows(spec, index, used[index], order_P[n_eval : n_eval + count])
-    train = [train[place] for place in rng.permutation(len(train))]
-    return ChainTask(spec, tuple(used), tuple(accuracies), tuple(train), tuple(evaluation))
-
-
-def teach(task: ChainTask, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
-    """Draw ``n`` prompts and the noisy teacher's completions: what the base model learns from.
-
-    Families are drawn evenly, whatever their share; prompts evenly within the family, with repetition,
-    never from the evaluation split. At each step the teacher states the fact with that fact's accuracy,
-    else another digit of the family, and continues from what it said.
-    """
-    spec = task.spec
-    eval_uids = np.array([row["uid"] for row in task.eval])
-    family_P = rng.integers(len(spec.families), size=n)
-    prompts, completions = [""] * n, [""] * n
-    for index, family in enumerate(spec.families):
-        places_P = np.flatnonzero(family_P == index)
-        codes = np.arange(family.n_digits**spec.n_operands)
-        codes = codes[~np.isin(codes + _uid_offset(spec, index), eval_uids)]
-        operands_PO = _operands(spec, index, rng.choice(codes, size=len(places_P)))
-        results_PT = np.empty((len(places_P), spec.n_operands - 1), dtype=int)
-        left_P = operands_PO[:, 0]
-        for step in range(spec.n_operands - 1):
-            facts = (left_P, operands_PO[:, step + 1])
-            true_P = task.tables[index][facts]
-            is_correct_P = rng.random(len(places_P)) < task.accuracies[index][facts]
-            # 1 … n_digits - 1 places further on is every other digit, evenly
-            wrong_P = (true_P + rng.integers(1, family.n_digits, size=len(places_P))) % family.n_digits
-            left_P = results_PT[:, step] = np.where(is_correct_P, true_P, wrong_P)
-        for place, operands_O, results_T in zip(places_P, operands_PO, results_PT, strict=True):
-            prompts[place], completions[place] = _texts(family, operands_O, results_T)
-    return prompts, completions
-
-
-def reward(completions: Sequence[str], answer: Sequence[str], **kwargs: Any) -> list[float]:
-    """1.0 where a completion equals the one correct text, else 0.0; one of TRL's ``reward_funcs``."""
-    return [float(completion == correct) for completion, correct in zip(completions, answer, strict=True)]
-
-
-def make_tokenizer(spec: ChainSpec) -> PreTrainedTokenizerFast:
-    """The task's tokenizer: digits, the three signs of every text, and the families' operators."""
-    return character_tokenizer([*DIGITS, *"?=;", *(family.operator for family in spec.families)])
 
 
 def _uid_offset(spec: ChainSpec, index: int) -> int:

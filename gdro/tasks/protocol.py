@@ -1,4 +1,4 @@
-"""What a task offers to the tiny base, the loop and the arena; its tokenizer, one token a character."""
+"""The interface of a task, as the tiny base, the loop and the arena use it; a tokenizer of characters."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ TaskRow = dict[str, Any]  # with the columns prompt, uid, family and answer
 
 
 class Task(Protocol):
-    """A drawn task: its prompts, what a base may be taught, and how completions are rewarded.
+    """A drawn task: its prompts, the lessons of a base, and the reward of completions.
 
-    A row has at least ``prompt``, ``uid``, ``family`` and ``answer``, one correct completion. Training,
-    held-out and taught prompts have no prompt in common, but a chain's lessons may repeat training prompts.
-    Prompts are equally long in characters.
+    A row has at least ``prompt``, ``uid``, ``family`` and ``answer``, one correct completion. Training
+    prompts, held-out prompts and lessons do not overlap, except that a chain's lessons may repeat training
+    prompts. All prompts have the same number of characters.
     """
 
     @property
@@ -60,7 +60,7 @@ def split_by_share(shares: Sequence[float], total: int) -> list[int]:
     """Whole counts in proportion to the shares, by largest remainder; they sum to ``total``."""
     exact = np.array([share * total for share in shares])
     counts = np.floor(exact).astype(int)
-    order = np.argsort(counts - exact, kind="stable")  # of equal remainders the earlier one's first
+    order = np.argsort(counts - exact, kind="stable")  # among equal remainders, the first wins
     counts[order[: total - counts.sum()]] += 1
     return counts.tolist()
 
@@ -68,7 +68,7 @@ def split_by_share(shares: Sequence[float], total: int) -> list[int]:
 def character_tokenizer(characters: Iterable[str]) -> PreTrainedTokenizerFast:
     """Build a tokenizer with one token per character, no merges, padding on the left.
 
-    Foreign characters raise an exception: a token for them would silently accept a wrong data set.
+    Other characters raise an exception: a token for them would silently accept a wrong data set.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

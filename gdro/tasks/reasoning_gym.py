@@ -1,11 +1,12 @@
-"""Tasks of the reasoning-gym package: generators of puzzles that no one here made, with their oracles.
+"""Tasks of the reasoning-gym package: generators of puzzles with their answers, made by others.
 
-A world (`gdro/tasks/worlds`) names families: a task with a configuration, its share of the training prompts
-and, for small models, a short prompt made of the puzzle's metadata. Without one the original question is
-asked, and the answer is read from its last ``<answer>…</answer>``, as the package's system prompt asks for.
+A world (`gdro/tasks/worlds`) names families. A family is a task with a configuration, a share of the training
+prompts and, for small models, a short prompt made of the puzzle's metadata. Without a short prompt the
+original question is asked, and the answer is read from the last ``<answer>…</answer>``, as the package's
+system prompt requests.
 
 Only tasks of `JUDGES` are allowed: those that are the same in every process and whose answers can be
-compared here. The package's own verifiers are never called; some execute the answer as Python.
+compared here. The package's own verifiers are never called, since some execute the answer as Python.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
 STREAM_SIZE = 10_000  # prompts of a world whose n_train is 0
 LESSONS = 4_000  # puzzles of a family that a base is taught, at most
 TRIES = 8  # puzzles generated for each that is wanted, as they repeat
-SEED_SPACING = 1_000_000  # puzzle i of seed s is puzzle i - 1 of seed s + 1
+SEED_SPACING = 1_000_000  # neighbouring seeds would overlap: puzzle i of seed s is puzzle i - 1 of s + 1
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 def is_same(given: str, answer: str) -> bool:
-    """Whether the one correct text is given."""
+    """Whether the text is the one correct answer."""
     return given == answer
 
 
 def is_palindrome_of(given: str, answer: str) -> bool:
-    """Whether a palindrome of the same letters is given: some letters have several."""
+    """Whether the text is a palindrome of the same letters, of which there can be several."""
     return given == given[::-1] and sorted(given) == sorted(answer)
 
 
@@ -72,7 +73,8 @@ class GymFamily:
 
     def __post_init__(self) -> None:
         if self.task not in JUDGES:
-            raise ValueError(f"task of {self.name!r} must be one of {sorted(JUDGES)}, got {self.task!r}")
+            known = sorted(JUDGES)
+            raise ValueError(f"task of {self.name!r} must be one of {known}, got {self.task!r}; choose one")
 
 
 @dataclass(config=Strict.model_config)
@@ -87,22 +89,23 @@ class GymSpec:
     max_completion_tokens: Annotated[int, Field(ge=2)]  # the end-of-text token included
     n_train: NotNegative = 4000  # distinct training prompts; 0: a stream, of which none is trained on twice
     n_eval_per_family: Count = 40
-    prompt_length: Count | None = None
+    prompt_length: Annotated[int, Field(ge=1, le=1000)] | None = None
     permute_shares: bool = False  # each draw gives the shares to other families
 
     def __post_init__(self) -> None:
         names = [family.name for family in self.families]
         if len(set(names)) < len(names) or not names:
-            raise ValueError(f"families must have names of their own, got {names}")
+            raise ValueError(f"families must have names of their own, got {names}; change one")
         given = [family.share for family in self.families if family.share is not None]
         if given and (len(given) < len(names) or abs(sum(given) - 1) > 1e-9):
             raise ValueError(f"families must have shares that sum to 1, or none, got {given}; scale them")
         if {family.prompt is None for family in self.families} != {self.prompt_length is None}:
             wanted = "given if all families have a prompt, and left out if none has"
-            raise ValueError(f"prompt_length must be {wanted}, got {self.prompt_length}")
+            raise ValueError(f"prompt_length must be {wanted}, got {self.prompt_length}; change one of them")
 
     def draw(self, seed: int, style: str = "text") -> GymTask:
         """Draw the task with a seed; ``style`` of original questions is "text" or "chat"."""
+        # Puzzles come from their own seeds; this generator only shuffles.
         rng = np.random.default_rng(seed)
         shares = [family.share or 1 / len(self.families) for family in self.families]
         if self.permute_shares:
@@ -120,7 +123,7 @@ class GymSpec:
                 )
             held_out += rows[: self.n_eval_per_family]
             train += rows[self.n_eval_per_family :]
-        train = [train[place] for place in rng.permutation(len(train))]
+        train = [train[place] for place in rng.permutation(len(train))]  # families come mixed
         names = (family.name for family in self.families)
         return GymTask(self, seed, dict(zip(names, shares, strict=True)), tuple(train), tuple(held_out))
 
@@ -203,7 +206,7 @@ def answer_of(text: str) -> str | None:
 
 
 class _Formatter(string.Formatter):
-    """Joins the elements of a list, also of lists within it, by the format given after the colon."""
+    """Joins the elements of a list, and of lists within it, by the text after the colon."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         def parts(value: Any) -> Iterable[str]:
@@ -217,7 +220,7 @@ def _puzzles(
 ) -> Iterable[TaskRow]:
     """Rows of a family whose questions are not ``seen`` yet, in order, from its first ``tries`` puzzles.
 
-    Levels of a task overlap, so families share what is seen.
+    Levels of a task overlap, so all families of a world share one ``seen``.
     """
     if importlib.util.find_spec("reasoning_gym") is None:
         raise ImportError("reasoning-gym is not installed; pip install 'gdro[gym]'")
@@ -227,7 +230,8 @@ def _puzzles(
     try:
         puzzles = reasoning_gym.create_dataset(family.task, seed=own_seed, size=tries, **family.config)
     except (TypeError, AssertionError) as error:
-        raise ValueError(f"config of family {family.name!r} is refused by {family.task}: {error}") from error
+        why = f"is refused by {family.task}: {error}"
+        raise ValueError(f"config of family {family.name!r} {why}; correct it") from error
     for index in range(tries):
         puzzle = puzzles[index]
         question, answer = puzzle["question"], puzzle["answer"]
@@ -237,7 +241,7 @@ def _puzzles(
             if len(question) > lengths[0] or len(answer) >= lengths[1]:
                 raise ValueError(
                     f"prompt_length and max_completion_tokens must hold {question!r} and, with one token "
-                    f"more, {answer!r} of family {family.name!r}, got {lengths[0]} and {lengths[1]}"
+                    f"more, {answer!r} of family {family.name!r}, got {lengths}; raise them"
                 )
             question = question.rjust(lengths[0])
         if question in seen:

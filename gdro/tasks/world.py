@@ -1,4 +1,4 @@
-"""Worlds: one YAML file describes a task and how its tiny base is made. Those of `WORLDS` are shipped."""
+"""Worlds: a YAML file describes a task and how its tiny base is made. Those in `WORLDS` are shipped."""
 
 import json
 from pathlib import Path
@@ -9,14 +9,14 @@ from pydantic import TypeAdapter, ValidationError
 from gdro.core.checks import check_choice
 from gdro.tasks.chain import ChainSpec
 from gdro.tasks.reasoning_gym import GymSpec
-from gdro.tasks.settings import Count, Name, Positive, Strict, read_yaml
+from gdro.tasks.settings import Count, Name, Positive, Strict, find_yaml, read_yaml, refusal
 
 WORLDS = Path(__file__).parent / "worlds"
 SPECS = {"chain": ChainSpec, "reasoning_gym": GymSpec}
 
 
 class BaseSettings(Strict):
-    """How `tiny_base` makes the model; learning_rate is the highest, None for the size's own."""
+    """Arguments of `tiny_base`; learning_rate is the peak of the schedule, None for the size's own."""
 
     size: Literal["tiny", "small", "mid"] = "tiny"
     steps: Count = 800
@@ -38,17 +38,12 @@ class TaskWorld(Strict):
 
 
 def read_world(name: str | Path) -> TaskWorld:
-    """A shipped world, or that of a YAML file; ValueError for neither and for whatever is wrong in it.
+    """A shipped world, or that of a YAML file; ValueError if there is none, or for anything wrong in it.
 
     The file has the fields `name` (if left out, the file's), `task` (of `SPECS`; if left out, chain), `base`
     and those of the task's specification.
     """
-    path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
-        path = WORLDS / f"{name}.yaml"
-    if not path.is_file():
-        shipped = sorted(file.stem for file in WORLDS.glob("*.yaml"))
-        raise ValueError(f"world must be one of {shipped} or a YAML file, got {str(name)!r}")
+    path = find_yaml("world", name, WORLDS)
     fields = {"name": path.stem, "task": "chain"} | read_yaml(path)
     check_choice(f"task of {path}", fields["task"], tuple(SPECS))
     spec_type = SPECS[fields.pop("task")]
@@ -57,5 +52,4 @@ def read_world(name: str | Path) -> TaskWorld:
         spec: ChainSpec | GymSpec = TypeAdapter(spec_type).validate_json(json.dumps(fields))
         return TaskWorld.model_validate(own | {"spec": spec})
     except ValidationError as error:
-        faults = [": ".join([*map(str, fault["loc"]), fault["msg"]]) for fault in error.errors()]
-        raise ValueError(f"{path}: {'; '.join(faults)}") from error
+        raise refusal(path, error) from error

@@ -36,7 +36,7 @@ class Tiny(NamedTuple):
 def load_tiny(steps: int, batch_size: int, per_family: int, cache_dir: str = ".cache/bases") -> Tiny:
     """A base trained for so many steps (or found in the cache), and `per_family` prompts of each skill."""
     check_int("per_family", per_family, 1, SPEC.n_train // len(SKILLS), "that is how many a skill has")
-    task = chain.make_task(SPEC, np.random.default_rng(0))
+    task = SPEC.draw(0)
     folder = tiny_base(task, seed=0, cache_dir=cache_dir, steps=steps, batch_size=batch_size, progress=False)
     by_skill = [[row for row in task.train if row["family"] == name][:per_family] for name, *_ in SKILLS]
     rows = [row for skill in by_skill for row in skill]

@@ -7,8 +7,8 @@ A prompt has a few possible answers, one of them correct, and the policy is a so
 The strength of a skill carries over to prompts never trained on (`transfer` c is the part of a lesson that
 does); θ is a memory of `capacity` numbers in which prompts interfere, because the random directions ε
 overlap. Every sampled answer also adds gradient noise: its advantage moves θ in a random direction of
-norm `noise`, which averages out over many rollouts and makes a large step and a small n costly. Skills
-differ in how often they come (`tail`) and how hard they start (`spread`).
+norm `noise`. The noise averages out over many rollouts, so a large step and a small n are costly. Skills
+differ in how frequent they are (`tail`) and how hard they are at first (`spread`).
 
 `play` plays the methods in `ARRAY_METHODS` as arrays, thousands of games at once on the pure functions of
 `gdro.methods.arms` and `gdro.methods`, and any other `gdro.Method` one at a time with a `GDROController`.
@@ -20,7 +20,7 @@ prompts, B bins, N arms.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -33,9 +33,7 @@ from gdro.toy.plain import PlainGame
 
 __all__ = ["ARRAY_METHODS", "Game", "Results", "World", "play"]
 
-GAMES_PER_BLOCK = (
-    1024  # games in one block of arrays: enough to hide numpy's overhead, few enough for the cache
-)
+GAMES_PER_BLOCK = 1024  # enough to hide numpy's overhead, few enough for the processor's cache
 
 
 def play(
@@ -88,13 +86,14 @@ def play(
     return Results._make(values[place_G] for values in (*measured, shares_GK))
 
 
-def _blocks(games, seeds):
+def _blocks(games: Sequence[Game], seeds: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
     """(positions of games, positions of seeds) to play together."""
     similar: dict[Game, list[int]] = {}
     for g, game in enumerate(games):
         if game.method not in ARRAY_METHODS:
             yield from (([g], [s]) for s in range(len(seeds)))
             continue
+        # games that are equal but for these numbers can share their arrays
         world = replace(game.world, tail=0, spread=0, mean_logit=0, jitter=0, rare="hard")
         similar.setdefault(replace(game, step_size=1, world=world), []).append(g)
     for members in similar.values():

@@ -1,5 +1,15 @@
 """Games by the thousand as arrays: every game with every seed is a column.
 
+One toy game is a loop of small steps on small arrays, in which the overhead of Python and numpy costs far
+more than the arithmetic. So games that differ in nothing but numbers are played side by side: one numpy call
+does the same step for all of them. To understand a step, read `gdro.toy.plain` first, which plays one game
+with a real `GDROController`; the tests hold the two to equal results.
+
+There are no controllers here. Bins, scores and prices are arrays with a column for each game, moved by the
+same pure functions that the controller's own parts call. What belongs to a prompt of a game is kept flat, at
+place prompt × G + column, so that one `take` or `bincount` serves all games. All games of a seed see the same
+random numbers, whatever their method, which is why differences between methods are paired.
+
 Axes: as in `gdro.toy`, X places (prompt × column, flat, unless said otherwise). Games stand in front where a
 pure function of `gdro` is called, last elsewhere; in memory they are last, so that numpy's inner loops run
 over them.
@@ -35,7 +45,7 @@ class Table:
         self.memory_FG, self.strength_KG = np.zeros((world.capacity, self.G)), np.zeros((self.K, self.G))
         sizes = (self.D, self.K * HELD_OUT, self.A, world.capacity)
         drawn = zip(*(draw_directions(*sizes, seed) for seed in seeds), strict=True)
-        self.all_SXF, self.held_out_SXF = (  # X: answer × prompt
+        self.all_SXF, self.held_out_SXF = (  # here X is answer × prompt
             np.stack(part).reshape(self.S, -1, world.capacity) for part in drawn
         )
         offsets = zip(*(draw_offsets(game.world, seed) for seed in seeds for game in games), strict=True)
@@ -44,17 +54,15 @@ class Table:
         self.skill_X = np.tile(np.stack([g.world.skill_D for g in games], axis=1), (1, self.S)).ravel()
 
         # the controllers: settings, bins, and the scores (12) of the bins by game, with their visits
+        # of which a real controller with both games has the defaults
         method = cast(Both, self.game.controller("both").method)
-        self.prompt, self.rollout, by_skill = (
-            method.prompt_gdro,
-            method.rollout_gdro,
-            self.game.grouping == "skill",
-        )
+        self.prompt, self.rollout = method.prompt_gdro, method.rollout_gdro
+        by_skill = self.game.grouping == "skill"
         self.B, self.edges = self.prompt.num_bins, np.arange(1, self.game.num_bins) / self.game.num_bins
         self.record = ESTIMATORS[self.game.estimator](self.game.k, 50)
         self.record.grow(self.D * self.G)
         self.bin_X = self.skill_X.copy() if by_skill else np.full(self.D * self.G, -1)
-        nothing_GB = np.zeros((self.B, self.G)).T
+        nothing_GB = np.zeros((self.B, self.G)).T  # transposed, so that games are last in memory
         self.emas = {game: (nothing_GB, nothing_GB.astype(int)) for game in ("prompt", "rollout")}
         self.total_GB, self.price_G = nothing_GB.copy("K"), np.zeros(self.G)
 
@@ -77,19 +85,20 @@ class Table:
         self._learn(counts_APG, n_PG, words_SF)
         self.steps_played += 1
 
-    def _of_seeds(self, values_SX):
+    def _of_seeds(self, values_SX: np.ndarray) -> np.ndarray:
         """(X, G): each seed's numbers for all of its games."""
         return np.repeat(values_SX.T, self.M, axis=1)
 
-    def _resampled(self, data_SD, slots_SP):
-        """As `PromptMethod.draw`: bins by q (not seen yet: by share), within a bin at random, evenly."""
+    def _resampled(self, data_SD: np.ndarray, slots_SP: np.ndarray) -> np.ndarray:
+        """Prompts of the batch, (P, G), as `PromptMethod.draw` has them: bins by q, evenly within a bin."""
         bins_DG = self.bin_X.reshape(self.D, self.G)
         counts_CG = self._counts(bins_DG)  # row 0: not seen yet
         q_BG = np.where(counts_CG[1:] > 0, self._q().T, 0.0)
         q_BG *= counts_CG[1:].sum(axis=0) / np.maximum(q_BG.sum(axis=0), 1e-300)
         ladder_CG = np.concatenate([counts_CG[:1], q_BG]).cumsum(axis=0)
+        # sorted numbers give sorted bins, so the slots of a bin are neighbours and can be counted off
         numbers_PG = self._of_seeds(np.sort(slots_SP, axis=1))
-        bin_PG = (numbers_PG >= (ladder_CG / ladder_CG[-1])[:-1, None]).sum(axis=0)  # increasing in P
+        bin_PG = (numbers_PG >= (ladder_CG / ladder_CG[-1])[:-1, None]).sum(axis=0)
         first_CG = (bin_PG < np.arange(self.B + 1)[:, None, None]).sum(axis=1)
         start_CG = counts_CG.cumsum(axis=0) - counts_CG
         first_PG, start_PG, size_PG = (
@@ -104,12 +113,12 @@ class Table:
 
     # The learner
 
-    def _policy(self, slots_PG):
+    def _policy(self, slots_PG: np.ndarray) -> np.ndarray:
         """Probabilities of the answers to the prompts of the batch, (A, P, G)."""
         if self.game.method == "resample":  # every game has a batch of its own
             self.batch_SXF = self.all_SXF
             z_APG = self._logits(self.all_SXF).reshape(self.A, -1).take(self.place_PG, axis=1)
-        else:
+        else:  # all games of a seed have the same batch: that of its first column
             prompts_SAP = slots_PG[:, :: self.M].T[:, None] + np.arange(self.A)[:, None] * self.D
             self.batch_SXF = self.all_SXF[np.arange(self.S)[:, None], prompts_SAP.reshape(self.S, -1)]
             z_APG = self._logits(self.batch_SXF).reshape(self.A, self.P, self.G)
@@ -119,17 +128,17 @@ class Table:
         z_APG[0] += (self.to_skill * self.strength_KG).take(self.skill_place_PG)
         return softmax(z_APG, axis=0)
 
-    def _by_seed(self, values_XG):
-        """The same array as (S, X, M)."""
+    def _by_seed(self, values_XG: np.ndarray) -> np.ndarray:
+        """A view of the same array as (S, X, M), into which a matrix product can be written."""
         return values_XG.reshape(-1, self.S, self.M).transpose(1, 0, 2)
 
-    def _logits(self, directions_SXF):
+    def _logits(self, directions_SXF: np.ndarray) -> np.ndarray:
         """⟨ε, θ⟩ for each answer to each prompt, (X, G)."""
         z_XG = np.empty((directions_SXF.shape[1], self.G))
         np.matmul(directions_SXF, self._by_seed(self.memory_FG), out=self._by_seed(z_XG))
         return z_XG
 
-    def _learn(self, counts_APG, n_PG, words_SF):
+    def _learn(self, counts_APG: np.ndarray, n_PG: np.ndarray, words_SF: np.ndarray) -> None:
         """One gradient step on the mean over prompts of w · (1/n) Σ_j A_j log π(answer_j)."""
         pull_APG, square_PG = answer_pulls(counts_APG, n_PG)
         step_PG = self.step_size_G / self.P * self._prompt_weights()
@@ -149,18 +158,19 @@ class Table:
 
     # The controllers
 
-    def _counts(self, bins_XG):
+    def _counts(self, bins_XG: np.ndarray) -> np.ndarray:
         """Prompts of each bin, (1 + B, G); row 0 is for bin −1."""
         places_XG = (bins_XG + 1) * self.G + self.columns_G
         return np.bincount(places_XG.ravel(), minlength=(self.B + 1) * self.G).reshape(-1, self.G)
 
-    def _bin_means(self, bins_PG, values_PG):
+    def _bin_means(self, bins_PG: np.ndarray, values_PG: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(13) for each game: means (G, B), NaN where a bin is absent, and counts (G, B)."""
+        # a bin of a game is a bin of its own, so that one call serves all games
         ids_PG = np.where(bins_PG >= 0, bins_PG * self.G + self.columns_G, -1)
         means, counts = bin_means(ids_PG.ravel(), values_PG.ravel(), self.B * self.G)
         return means.reshape(self.B, self.G).T, counts.reshape(self.B, self.G).T
 
-    def _plan(self, rate_PG):
+    def _plan(self, rate_PG: np.ndarray) -> np.ndarray:
         """Rollouts of each slot, n̄ on average in every game, exactly: (P, G), or (1, 1) where all get n̄."""
         game, mean = self.game, self.game.mean_rollouts
         if game.method == "oracle":
@@ -179,7 +189,7 @@ class Table:
         rollouts_PG = rollouts_GB[self.columns_G, np.maximum(self.bins_PG, 0)]
         return np.where(self.bins_PG >= 0, rollouts_PG, mean)  # without a bin yet: n̄
 
-    def _observe(self, correct_PG, n_PG):
+    def _observe(self, correct_PG: np.ndarray, n_PG: np.ndarray) -> None:
         """As `GDROController.observe`: bins move, then both adversaries."""
         self._visit(correct_PG, n_PG)
         self.bins_after_PG, rate_PG = self.bin_X.take(self.place_PG), correct_PG / n_PG
@@ -197,10 +207,10 @@ class Table:
             excess_G = (counts_GB * asked_GB).sum(axis=1) / np.maximum(counts_GB.sum(axis=1), 1)
             self.price_G = price_step(self.price_G, excess_G, 0.0, self.rollout.price_lr)
 
-    def _visit(self, correct_PG, n_PG):
+    def _visit(self, correct_PG: np.ndarray, n_PG: np.ndarray) -> None:
         """As `DifficultyBins.visit`, every prompt of every game a row of its own."""
         rows, counts = self.place_PG.ravel(), [correct_PG.ravel().astype(int), n_PG.ravel()]
-        if self.game.method == "resample":  # a prompt may come twice in a batch: one visit
+        if self.game.method == "resample":  # a prompt may come twice in a batch, which is one visit
             counts = [np.bincount(rows, c, len(self.bin_X)).astype(int) for c in counts]
             rows = np.flatnonzero(counts[1])
             counts = [c[rows] for c in counts]
@@ -209,22 +219,22 @@ class Table:
             estimate = self.record.pass_at_k(rows)
             self.bin_X[rows] = move_bins(self.bin_X[rows], estimate, self.edges, self.game.hysteresis)
 
-    def _update_scores(self, game, means_GB):
+    def _update_scores(self, game: str, means_GB: np.ndarray) -> None:
         """(12); NaN where a bin is absent."""
         (ema_GB, visits_GB), ema = self.emas[game], getattr(self, game).ema
         self.emas[game] = ema_scores(ema_GB, means_GB, ema), visits_GB + ~np.isnan(means_GB)
 
-    def _scores(self, game):
+    def _scores(self, game: str) -> np.ndarray:
         return debiased(*self.emas[game], getattr(self, game).ema, 1)
 
-    def _adversary_weights(self):
+    def _adversary_weights(self) -> np.ndarray:
         scores_GB = self.total_GB if self.game.score == "cumulative" else self._scores("prompt")
         return exponential_weights(scores_GB, self.prompt.eta, self.prompt.clip)
 
-    def _q(self):
+    def _q(self) -> np.ndarray:
         return mixed_probabilities(self._adversary_weights(), self.prompt.gamma)
 
-    def _prompt_weights(self):
+    def _prompt_weights(self) -> np.ndarray:
         """As `PromptMethod.weights`, (P, G): mean one over the batch. 1 without reweighting."""
         if self.game.method not in ("prompt", "both"):
             return np.ones((1, 1))
@@ -255,7 +265,7 @@ def sampled_answers(p_APG: np.ndarray, n_PG: np.ndarray, numbers_SRP: np.ndarray
     for r, number_PS in enumerate(np.ascontiguousarray(numbers_SRP.transpose(1, 2, 0)[:most])):
         number_PG = np.repeat(number_PS, games, axis=1)
         if r >= least:
-            number_PG = np.where(r < n_PG, number_PG, np.inf)  # a rollout not made lies below none
+            number_PG = np.where(r < n_PG, number_PG, np.inf)  # a rollout that is not made counts nowhere
         below_APG += (number_PG < ladder_APG).view(np.int8)
     counts_APG = np.empty(p_APG.shape, below_APG.dtype)
     counts_APG[0], counts_APG[-1] = below_APG[0], n_PG - below_APG[-1]

@@ -35,11 +35,11 @@ class World:
     skills: int = 6
     prompts: int = 48  # at least one of each skill
     tail: float = 1.0  # the share of the k-th skill is proportional to k^−tail; 0 is even
-    spread: float = 2.0  # the hardest skill starts so many logits below the mean, the easiest as many above
+    spread: float = 2.0  # logits by which the hardest skill starts below the mean, and the easiest above it
     mean_logit: float = -0.5  # where the mean starts: a pass rate of 0.17 among 4 answers
     jitter: float = 0.7  # standard deviation of a prompt's own offset within its skill
     rare: str = "hard"  # whether rare skills are the "hard" ones, the "easy" ones, or "mixed" (at random)
-    transfer: float = 0.3  # part of a lesson that carries over to the skill; the rest is the prompt's own
+    transfer: float = 0.3  # part of what is learned that carries over to the skill; the rest is the prompt's
     capacity: int = 64  # size of the memory; a small one makes prompts interfere
     noise: float = 2.0  # norm of the random direction in which a sampled answer also moves the memory
     answers: int = 4  # one is correct
@@ -49,8 +49,8 @@ class World:
             check_int(name, getattr(self, name), least)
         for name in ("tail", "spread", "jitter", "noise"):
             check_number(name, getattr(self, name), 0, remedy="0 makes all the same")
-        check_number("mean_logit", self.mean_logit, remedy="it is a logit")
-        check_number("transfer", self.transfer, 0, 1, remedy="it is a share")
+        check_number("mean_logit", self.mean_logit)
+        check_number("transfer", self.transfer, 0, 1)
         check_choice("rare", self.rare, ("hard", "easy", "mixed"))
 
     @property
@@ -97,7 +97,7 @@ class Game:
         check_choice("grouping", self.grouping, ("difficulty", "skill"))
         check_choice("score", self.score, ("ema", "cumulative"))
         check_number("step_size", self.step_size, 0, open_low=True, remedy="try 4 to 32")
-        check_int("batch", self.batch, 1, self.world.prompts, remedy="a step takes each prompt once at most")
+        check_int("batch", self.batch, 1, self.world.prompts, remedy="no prompt comes twice")
         check_int("mean_rollouts", self.mean_rollouts, 2)
         check_int("num_bins", self.num_bins, 2)
         self.controller("both")  # checks the rest
@@ -111,6 +111,7 @@ class Game:
         else:
             edges = np.arange(1, self.num_bins) / self.num_bins
             bins = DifficultyBins(edges, hysteresis=self.hysteresis, **record)
+        # a game's options are flat, the controller's are those of each adversary
         options: dict[str, Any] = {}
         if method in ("prompt", "resample", "both"):
             options["prompt"] = {name: getattr(self, name) for name in ("eta", "ema", "clip", "max_weight")}
@@ -170,6 +171,7 @@ def draw_numbers(game: Game, generators: list[np.random.Generator]) -> tuple[np.
         Uniform: (S, R, P) of the first, second … rollout of each slot, (S, D) that order the data set, (S, P)
         that draw the slots' bins. Normal: (S, F), the answers' own words.
     """
+    # As many as the largest n_max can use, so that games with different bounds see the same numbers.
     rows = max(ROLLOUT_NUMBERS, game.n_max)
     ends = np.cumsum([rows * game.batch, game.world.prompts, game.batch]).tolist()
     drawn = [(rng.random(ends[2]), rng.standard_normal(game.world.capacity)) for rng in generators]

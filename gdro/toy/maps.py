@@ -33,7 +33,7 @@ class Gain(NamedTuple):
     half: np.ndarray
 
     def verdict(self) -> np.ndarray:
-        """+1 where the interval lies above 0, −1 below; 0 where it contains 0, which is inconclusive."""
+        """+1 where the interval is above 0, −1 where below, 0 (not significant) where it contains 0."""
         return np.where(np.abs(self.mean) > self.half, np.sign(self.mean), 0).astype(int)
 
 
@@ -67,7 +67,8 @@ def best_step_sizes(
     return {name: mean.argmax(axis=1) for name, mean in means.items()}
 
 
-def gain_map(
+def recorded_gain_map(
+    record: Path | None,
     worlds: Sequence[World],
     methods: Sequence[str],
     step_sizes: Sequence[float],
@@ -79,57 +80,45 @@ def gain_map(
     """Gain of each method over GRPO in pass@8 and the worst skill, both at GRPO's best step size for that.
 
     Args:
+        record: a file with the result. It is read if it was made with the same arguments, and written if it
+            does not exist: delete it to play again. None plays without a record.
         choosing_seeds: on which the step size is chosen; they must not overlap with `seeds`.
         own_best: every method at its own best step size instead.
 
     Returns:
         {measure: Gain of (M, Y, C)} and GRPO's {measure: step sizes (Y, C)}.
     """
+    chosen = (step_sizes, choosing_seeds, seeds, checkpoints, own_best)
+    # through JSON and back, so that ranges and tuples compare equal to the lists of the file
+    settings = [[asdict(world) for world in worlds], list(methods), *chosen]
+    given = json.loads(json.dumps(settings, default=list))
+    if record is not None and record.exists():
+        kept = json.loads(record.read_text(encoding="utf-8"))
+        if kept["settings"] == given:
+            gains = {measure: Gain(*map(np.array, of)) for measure, of in kept["gains"].items()}
+            return gains, {measure: np.array(of) for measure, of in kept["step_sizes"].items()}
     if set(choosing_seeds) & set(seeds):
         raise ValueError(
             "choosing_seeds and seeds must not overlap; choose step sizes on seeds that are not judged on"
         )
     names, measures = ["grpo", *methods], ("pass_at_8", "worst_skill")
-    best = {
+    sizes = {
         name: best_step_sizes(worlds, step_sizes, choosing_seeds, checkpoints, name)
         for name in (names if own_best else ["grpo"])
     }
+    # one call plays all cells: games that occur twice are played once
     cells = [
         (measure, name, place, Game(worlds[place[0]], name, step_size=step_sizes[x]))
         for measure, name in product(measures, names)
-        for place, x in np.ndenumerate(best.get(name, best["grpo"])[measure])
+        for place, x in np.ndenumerate(sizes.get(name, sizes["grpo"])[measure])
     ]
     results = play([game for *_, game in cells], seeds, checkpoints)
     values = {measure: MEASURES[measure][1](results) for measure in measures}
     shape = (len(measures), len(names), len(worlds), len(checkpoints), len(seeds))
     picked = [values[measure][i, :, c] for i, (measure, _, (_, c), _) in enumerate(cells)]
     gains = {m: paired_gain(v[1:], v[:1]) for m, v in zip(measures, np.reshape(picked, shape), strict=True)}
-    return gains, {measure: np.asarray(step_sizes)[best["grpo"][measure]] for measure in measures}
-
-
-def recorded_gain_map(
-    record: Path,
-    worlds: Sequence[World],
-    methods: Sequence[str],
-    step_sizes: Sequence[float],
-    choosing_seeds: Sequence[int],
-    seeds: Sequence[int],
-    checkpoints: Sequence[int],
-    own_best: bool = False,
-) -> tuple[dict[str, Gain], dict[str, np.ndarray]]:
-    """`gain_map`, read from a record where it was made with the same arguments, and played where it was not.
-
-    Without the file it is played and written: delete it to make it anew.
-    """
-    chosen = (step_sizes, choosing_seeds, seeds, checkpoints, own_best)
-    given = json.loads(json.dumps([[asdict(world) for world in worlds], list(methods), *chosen]))
-    if record.exists():
-        kept = json.loads(record.read_text(encoding="utf-8"))
-        if kept["settings"] == given:
-            gains = {measure: Gain(*map(np.array, of)) for measure, of in kept["gains"].items()}
-            return gains, {measure: np.array(of) for measure, of in kept["step_sizes"].items()}
-    gains, best = gain_map(worlds, methods, *chosen)
-    if not record.exists():
+    best = {measure: np.asarray(step_sizes)[sizes["grpo"][measure]] for measure in measures}
+    if record is not None and not record.exists():
         played = {"settings": given, "gains": {m: [part.tolist() for part in of] for m, of in gains.items()}}
         played["step_sizes"] = {measure: of.tolist() for measure, of in best.items()}
         record.write_text(json.dumps(played) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""One toy game as a loop around a `GDROController`: what an own method plays, to be read beside the engine.
+"""One toy game as a loop around a `GDROController`, for any method. Read it before the engine.
 
 Axes: as in `gdro.toy`, R rollouts.
 """
@@ -40,6 +40,7 @@ class PlainGame:
 
         plan = controller.plan(batch)
         p_AD = self.policy(self.directions_ADF, self.offset_D, self.skill_D)
+        # inverse transform sampling: an answer is the number of rungs of the cumulated distribution below it
         below_RPA = rollouts_RP[..., None] >= p_AD.cumsum(axis=0)[:-1, batch].T
         answers_PR = below_RPA.sum(axis=-1).T  # as many as any plan may ask for
         rollouts = plan.rollouts * 0
@@ -50,6 +51,7 @@ class PlainGame:
             answers_R = answers_PR[np.arange(answers_PR.shape[1]) < rollouts[:, None]]
             further = controller.extend(plan, group_ids_R, answers_R == 0)
 
+        # 1 for wrong and 0 for correct: the default losses −A have mean 0 in every group, so no difficulty.
         observed = controller.observe(plan, group_ids_R, answers_R == 0, losses=1.0 * (answers_R != 0))
         self.kept.append((batch[group_ids_R], answers_R, observed.advantages))
         if observed.ready:
@@ -72,7 +74,7 @@ class PlainGame:
         np.add.at(pull_AD, (answers_R, prompts_R), pulls_R)
         pull_AD -= pull_AD.sum(axis=0) * p_AD
         self.memory_F += np.sqrt(1 - world.transfer) * np.einsum("ad,adf->f", pull_AD, self.directions_ADF)
-        # of the answers' own words
+        # the noise: Gaussian directions of all rollouts add up to one, with the sum of their variances
         self.memory_F += world.noise * np.sqrt(pulls_R @ pulls_R / world.capacity) * words_F
         self.strength_K += np.sqrt(world.transfer) * np.bincount(self.skill_D, pull_AD[0])
 

@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,18 @@ def replace_text(path: str | Path, text: str) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def written(what: str) -> Iterator[None]:
+    """Say what could not be written and what to do, also where torch or safetensors raise own errors."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:
+        why = f"{what} could not be written ({error})"
+        raise RuntimeError(f"{why}; free space on the disk, and run the same again: it resumes") from error
 
 
 def save_state(path: str | Path, state: Mapping[str, Any]) -> None:
@@ -50,15 +63,15 @@ def plain_values(value: Any, where: str, tagged: bool = False) -> Any:
         value = value.tolist()
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
-            raise ValueError(f"{where} has the key {wrong[0]!r}, a {type(wrong[0]).__name__}: use a str")
+            raise ValueError(f"{where} has the key {wrong[0]!r}, a {type(wrong[0]).__name__}; use a str")
         return {key: plain_values(item, f"{where}, {key!r}", tagged) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_values(item, f"{where}, [{place}]", tagged) for place, item in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where} is {value}, which JSON cannot hold: write None instead")
+        raise ValueError(f"{where} is {value}, which JSON cannot hold; write None instead")
     if value is None or isinstance(value, bool | str | int | float):
         return value
-    raise ValueError(f"{where} is a {type(value).__name__}, which JSON cannot hold: convert it first")
+    raise ValueError(f"{where} is a {type(value).__name__}, which JSON cannot hold; convert it first")
 
 
 def read_whole(path: str | Path, kind: str) -> str:

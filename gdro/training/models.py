@@ -23,6 +23,7 @@ import numpy as np
 from gdro.core.checks import check_choice, check_int, check_number
 from gdro.tasks.protocol import Task
 from gdro.training.checkpoints import LEDGER, fault_of, write_ledger
+from gdro.training.files import written
 from gdro.training.unsloth import check_unsloth_choice, load_with_unsloth
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ def check_choice_of_model(
     if lora is not None and not kind.endswith("lora"):
         raise ValueError(f"lora must be None for kind {kind!r}, got {dict(lora)}; use a LoRA kind")
     if attn_implementation is not None and kind.startswith("unsloth"):
-        raise ValueError(f"attn_implementation must be None for kind {kind!r}: Unsloth has its own attention")
+        wanted = f"None for kind {kind!r}, which has its own"
+        raise ValueError(f"attn_implementation must be {wanted}, got {attn_implementation!r}; leave it out")
     check_unsloth_choice(kind, lora, **engine)
 
 
@@ -238,8 +240,9 @@ def tiny_base(
         work = Path(making) / target.name
         tokenizer = task.tokenizer()
         model = _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, rate, device, progress)
-        model.save_pretrained(work)
-        tokenizer.save_pretrained(work)
+        with written(str(target)):
+            model.save_pretrained(work)
+            tokenizer.save_pretrained(work)
         (work / "tiny_base.json").write_text(text + "\n", encoding="utf-8")
         write_ledger(work)
         if not (target / LEDGER).is_file():  # another process may have put the same base there meanwhile

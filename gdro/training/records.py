@@ -40,7 +40,7 @@ def read_table(path: str | Path) -> list[dict[str, Any]]:
     """Return the rows that `write_table` wrote; ValueError if the file is absent or a line is broken."""
     *lines, rest = read_whole(path, "table").split("\n")
     if rest:
-        raise ValueError(f"table {path} stops in mid-line; it is cut short: write it again")
+        raise ValueError(f"table {path} stops in mid-line; write it again")
     return [_parse(line, f"table {path}, line {number}") for number, line in enumerate(lines, start=1)]
 
 
@@ -54,7 +54,7 @@ def write_manifest(path: str | Path, payload: Mapping[str, Any]) -> None:
         "platform": {"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count()},
     }
     if taken := sorted(set(payload) & set(surroundings)):
-        raise ValueError(f"manifest payload holds {taken}, which write_manifest adds: rename them")
+        raise ValueError(f"manifest payload holds {taken}, which write_manifest adds; rename them")
     replace_text(path, json.dumps(surroundings | plain_values(payload, "manifest"), indent=2) + "\n")
 
 
@@ -67,11 +67,11 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(text, parse_constant=_refuse)
     except ValueError as error:
-        raise ValueError(f"{where} is broken ({error}): run what wrote it again") from error
+        raise ValueError(f"{where} is broken ({error}); run what wrote it again") from error
     if not isinstance(value, dict):
-        raise ValueError(f"{where} holds a {type(value).__name__}, not an object: write it again")
+        raise ValueError(f"{where} holds a {type(value).__name__}, not an object; write it again")
     return value
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
+    raise ValueError(f"{constant} is not JSON; write None instead")

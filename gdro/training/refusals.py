@@ -30,7 +30,7 @@ def controller_of(args: Any, dataset: Any) -> GDROController:
 def checked_uids(dataset: Any, args: Any) -> Any:
     """The uids of a data set; ValueError where it or they cannot be used."""
     if not isinstance(dataset, datasets.Dataset):
-        raise ValueError(f"train_dataset must be a datasets.Dataset, got {type(dataset).__name__}")
+        raise ValueError(f"train_dataset must be a datasets.Dataset, got {type(dataset).__name__}; make one")
     for option in ("uid_column", "group_column"):
         column, known = getattr(args, option), dataset.column_names
         if column is not None and column not in known:
@@ -38,11 +38,12 @@ def checked_uids(dataset: Any, args: Any) -> Any:
             raise ValueError(f"train_dataset has no column {column!r} ({option}), only {known}; {remedy}")
     uids = as_uids(values := dataset[args.uid_column])
     if repeated := [uid for uid, count in Counter(values).items() if count > 1]:
-        why = f"repeats {repeated[0]!r}; every prompt needs a uid of its own"
-        raise ValueError(f"column {args.uid_column!r} {why}")
+        column, uid = args.uid_column, repeated[0]
+        raise ValueError(f"column {column!r} repeats {uid!r}; every prompt needs a uid of its own")
     prompts = args.generation_batch_size // args.num_generations
     if len(dataset) < prompts:  # TRL would train on none
-        raise ValueError(f"train_dataset has {len(dataset)} prompts, fewer than the {prompts} of one batch")
+        got = f"train_dataset has {len(dataset)} prompts, fewer than the {prompts} of one batch"
+        raise ValueError(f"{got}; give more, or make batches smaller")
     return uids
 
 
@@ -62,8 +63,8 @@ def check_training(args: Any, controller: GDROController) -> None:
         why = f"{args.multi_objective_aggregation!r} normalizes in groups of equal size"
         raise ValueError(f"multi_objective_aggregation {why}; use 'sum_then_normalize' with GDRO")
     if args.use_vllm and row_by_row and seed is not None:
-        why = "which would make all rollouts of a prompt the same; leave it out"
-        raise ValueError(f"generation_kwargs has the seed {seed}, {why}")
+        why = "which would make all rollouts of a prompt the same"
+        raise ValueError(f"generation_kwargs has the seed {seed}, {why}; leave it out")
     if saves and (args.save_steps * args.gradient_accumulation_steps) % period:
         raise ValueError(
             f"save_steps={args.save_steps} would save within a generation batch; save_steps × gradient "

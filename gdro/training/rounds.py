@@ -7,6 +7,7 @@ with the same content on every process, and TRL then gets as many of them as its
 Axes: D prompts of the data set, P prompts of a batch, R rollouts of a step or of TRL's batch, F rewards.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +88,13 @@ class Step:
             advantages_R=np.where(is_filler_R, 0.0, self.advantages_R[places_R]),
             is_flat_R=is_filler_R | self.is_flat_R[places_R],
         )
+
+
+def own_share(rows: Sequence[Any], accelerator: Any) -> list[Any]:
+    """The rows that this process samples, equally many on each: where they do not divide, some come twice."""
+    share = -(-len(rows) // accelerator.num_processes)
+    first = accelerator.process_index * share
+    return [rows[r % len(rows)] for r in range(first, first + share)]
 
 
 def has_spread(rewards_R: np.ndarray, group_ids_R: np.ndarray) -> np.ndarray:

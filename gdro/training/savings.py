@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 SUMS = ("dapo", "cispo", "vespo")  # losses that divide by the tokens of the whole generation batch
-PARTS = 8  # of a batch, in scoring
 
 
 def trimmed(inputs: dict[str, Any], keep: int, loss_type: str) -> tuple[dict[str, Any], float]:
@@ -51,14 +50,12 @@ def by_length(
         score: TRL's `_get_per_token_logps_and_entropies` without its model.
         ids_RT, mask_RT: prompts, padded on their left, and completions, padded on their right.
         length: columns of the completions.
-        batch_size: rows that are scored at once, at most.
+        batch_size: rows that are scored at once; None for all.
     """
     prompt_R, text_R = mask_RT[:, :-length].sum(dim=1), mask_RT[:, -length:].sum(dim=1)
-    # several parts even where all rows would fit, and equally many on every process
-    size = max(min(batch_size or len(ids_RT), -(-len(ids_RT) // PARTS)), 1)
     start = ids_RT.size(1) - length
     logps_RT: Tensor | None = None
-    for rows_N in (prompt_R + text_R).argsort(descending=True).split(size):
+    for rows_N in (prompt_R + text_R).argsort(descending=True).split(batch_size or len(ids_RT)):
         width = max(int(text_R[rows_N].max()), 1)
         columns = slice(start - max(int(prompt_R[rows_N].max()), 1), start + width)
         logps_NT, *_ = score(ids_RT[rows_N, columns], mask_RT[rows_N, columns], width)
@@ -70,7 +67,7 @@ def by_length(
 
 
 class HostRows(list):
-    """Rows without tensors, which accelerate would else copy one by one at each micro-step."""
+    """Rows without tensors, which accelerate would otherwise copy one by one at each micro-step."""
 
     def to(self, *_: Any, **__: Any) -> "HostRows":
         """Themselves: they belong to no device."""

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -50,13 +51,10 @@ def test_what_oracles_know_reaches_no_other_method(name):
 
 def test_scores_by_hand():
     families = (chain.Family("a", "*", 5, 0.75, 0.5), chain.Family("b", "+", 5, 0.25, 0.5))
-    task = chain.make_task(chain.ChainSpec(families, 3, 40, 2), np.random.default_rng(0))
+    task = chain.ChainSpec(families, 3, 40, 2).draw(0)
     found = arena.scores(task, np.array([16, 8, 0, 1]), 16)
-    assert found["families"]["a"] == {
-        "mean_at_8": 0.75,
-        "pass_at_8": pytest.approx(1 - 0.5 / 12870),
-        "share": 0.75,
-    }
+    first = {"mean_at_8": 0.75, "pass_at_8": 1 - 0.5 / 12870, "share": 0.75}
+    assert found["families"]["a"] == pytest.approx(first)
     assert found["families"]["b"] == {"mean_at_8": 1 / 32, "pass_at_8": 0.25, "share": 0.25}
     assert found["worst_family"] == 1 / 32
     assert found["mean_at_8"] == pytest.approx((0.75 + 1 / 32) / 2)
@@ -66,10 +64,9 @@ def test_scores_by_hand():
 
 
 def test_an_oracle_knows_families_and_pass_rates(tmp_path):
-    spec = chain.ChainSpec(
-        (chain.Family("a", "*", 5, 0.9, 0.9), chain.Family("b", "+", 5, 0.1, 0.9)), 2, 20, 2
-    )
-    world = TaskWorld(name="w", spec=spec, base=BaseSettings(steps=60, batch=32))
+    families = chain.Family("a", "*", 5, 0.9, 0.9), chain.Family("b", "+", 5, 0.1, 0.9)
+    base = BaseSettings(steps=60, batch=32)
+    world = TaskWorld(name="w", spec=chain.ChainSpec(families, 2, 20, 2), base=base)
     task, base = arena.draw_base(world, 0, arena.Settings(), tmp_path)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
     known = arena._oracle(task, model, tokenizer)
@@ -84,24 +81,13 @@ def test_an_oracle_knows_families_and_pass_rates(tmp_path):
 
 
 def command(out, *changes):
-    arguments = [
-        "--out",
-        str(out),
-        "--world",
-        str(out.parent / "own.yaml"),
-        "--bases",
-        str(out.parent / "bases"),
-    ]
-    sizes = {"draws": 2, "steps": 5, "prompts": 4}
-    arguments += [f"--{name}={value}" for name, value in sizes.items()]
-    arguments += ["--methods-from", str(out.parent / "own.py"), *changes]
+    given = {"world": "own.yaml", "bases": "bases", "methods-from": "own.py"}
+    given = {name: out.parent / file for name, file in given.items()} | {"draws": 2, "steps": 5, "prompts": 4}
+    words = [f"--{name}={value}" for name, value in (given | {"out": out}).items()]
+    words += ["--methods=grpo,first-prompts@1e-3", "--learning-rates=1e-4", *changes]
     environment = os.environ | {"PYTHONPATH": str(Path(arena.__file__).parents[2])}
-    return subprocess.run(
-        [sys.executable, "-m", "gdro", "arena", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "gdro", "arena", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.slow
@@ -112,7 +98,7 @@ def test_a_contest_from_the_command_line_resumes(tmp_path):
         "share: 1, teacher_accuracy: 0.5}\nbase: {steps: 8, batch: 16}\n"
     )
     out = tmp_path / "out"
-    first = command(out, "--jobs=2", "--methods", "grpo,first-prompts@1e-3", "--learning-rates", "1e-4")
+    first = command(out, "--jobs=2")
     assert first.returncode == 0, first.stderr
     assert "mean@8" in first.stdout
     assert "left" in first.stderr
@@ -120,10 +106,8 @@ def test_a_contest_from_the_command_line_resumes(tmp_path):
     scores = pd.read_csv(out / "scores.csv")
     assert list(scores.columns) == arena_report.SCORE_COLUMNS
     assert len(scores) == 2 * 2 * 5
-    assert set(zip(scores.method, scores.learning_rate, strict=True)) == {
-        ("grpo", 1e-4),
-        ("first-prompts", 1e-3),
-    }
+    rates = set(zip(scores.method, scores.learning_rate, strict=True))
+    assert rates == {("grpo", 1e-4), ("first-prompts", 1e-3)}
     assert scores.groupby(["method", "draw"]).step.apply(list).tolist() == 4 * [[1, 2, 3, 4, 5]]
     assert (scores.rollouts == 16 * scores.step).all()
     families = pd.read_csv(out / "families.csv")
@@ -137,13 +121,11 @@ def test_a_contest_from_the_command_line_resumes(tmp_path):
     kept = {file: file.stat().st_mtime_ns for file in out.glob("runs/*/*.json") if file != lost}
     before = json.loads(lost.read_text())
     lost.unlink()
-    again = command(out, "--jobs=1", "--methods", "grpo,first-prompts@1e-3", "--learning-rates", "1e-4")
+    again = command(out, "--jobs=1")
     assert again.returncode == 0, again.stderr
     assert {file: file.stat().st_mtime_ns for file in kept} == kept
-    timeless = [{key: row[key] for key in row if "seconds" not in key} for row in before]
-    assert timeless == [
-        {key: row[key] for key in row if "seconds" not in key} for row in json.loads(lost.read_text())
-    ]
+    for row, other in zip(before, json.loads(lost.read_text()), strict=True):
+        assert all(row[key] == other[key] for key in row if "seconds" not in key)
 
 
 def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
@@ -154,15 +136,24 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
         for name, spec in (("a", specs[0]), ("a", specs[1]), ("b", specs[1]))
     )
     for run in (one, other, one):
-        arena._check_settings([run], arena.Settings(), tmp_path)
+        arena._check_settings([run], arena.Settings(), tmp_path, None)
     for run, settings in ((changed, arena.Settings()), (one, arena.Settings(rollouts=2))):
         with pytest.raises(ValueError, match="same settings and worlds"):
-            arena._check_settings([run], settings, tmp_path)
+            arena._check_settings([run], settings, tmp_path, None)
     with pytest.raises(ValueError, match="worlds must have names of their own"):
-        arena._check_settings([one, changed], arena.Settings(), tmp_path / "new")
+        arena._check_settings([one, changed], arena.Settings(), tmp_path / "new", None)
+    own = tmp_path / "own.py"
+    for text in ("", "changed = True"):
+        own.write_text(text)
+        with (
+            nullcontext()
+            if not text
+            else pytest.raises(ValueError, match=r"methods_from .*own.py' has changed")
+        ):
+            arena._check_settings([one], arena.Settings(), tmp_path, str(own))
 
 
-@pytest.mark.parametrize("text", ["", "[", "[]", "{}", "7", '[{"world": "w"}]'])
+@pytest.mark.parametrize("text", ["", "[", "{}", '[{"world": "w"}]'])
 def test_a_broken_file_of_a_run_is_named(tmp_path, text):
     file = tmp_path / "runs" / "w" / "grpo_lr0.0001_draw0.json"
     file.parent.mkdir(parents=True)
@@ -192,15 +183,9 @@ def test_rates_that_agree_to_six_digits_are_two(tmp_path):
 def contest(finals, steps=(50, 100)):
     """Scores of one world: each method climbs to its final mean@8 of a draw; pass@8 is ½ higher."""
     rows = [
-        {
-            "world": "w",
-            "method": method,
-            "learning_rate": rate,
-            "draw": draw,
-            "step": step,
-            "rollouts": 10 * step,
-        }
-        | {"tokens": 5 * step, "mean_at_8": final * step / 100, "pass_at_8": 0.5 + final * step / 100}
+        {"world": "w", "method": method, "learning_rate": rate, "draw": draw, "step": step}
+        | {"rollouts": 10 * step, "tokens": 5 * step}
+        | {"mean_at_8": final * step / 100, "pass_at_8": 0.5 + final * step / 100}
         | {"worst_family": final / 2, "training_mix_mean": final}
         for (method, rate), finals_of_draws in finals.items()
         for draw, final in enumerate(finals_of_draws)
@@ -211,10 +196,8 @@ def contest(finals, steps=(50, 100)):
 
 def test_differences_are_paired_by_draw_at_each_methods_best_rate():
     good, base = np.array([0.30, 0.42, 0.37, 0.5]), np.array([0.2, 0.35, 0.33, 0.4])
-    scores = contest(
-        {("grpo", 1e-4): base, ("grpo", 2e-4): base - 0.1, ("new", 2e-4): good, ("new", 1e-4): base}
-    )
-    table = arena_report.compare(scores).set_index(["method", "metric"])
+    arms = {("grpo", 1e-4): base, ("grpo", 2e-4): base - 0.1, ("new", 2e-4): good, ("new", 1e-4): base}
+    table = arena_report.compare(contest(arms)).set_index(["method", "metric"])
     new = table.loc[("new", "mean_at_8")]
     expected = stats.ttest_rel(good, base)
     assert (new.learning_rate, table.loc[("grpo", "mean_at_8")].learning_rate) == (2e-4, 1e-4)

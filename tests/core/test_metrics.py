@@ -5,9 +5,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from gdro import metrics
 
@@ -18,13 +15,6 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_correct_one(k):
         for c in range(n + 1):
             subsets = list(combinations([True] * c + [False] * (n - c), k))
             assert metrics.pass_at_k([c], [n], k)[0] == pytest.approx(np.mean([any(s) for s in subsets]))
-
-
-def test_pass_at_k_is_unbiased_for_any_number_of_trials():
-    rng, p, k = np.random.default_rng(0), 0.15, 4
-    for n in (4, 9, 16):
-        estimates = metrics.pass_at_k(rng.binomial(n, p, 40_000), np.full(40_000, n), k)
-        assert estimates.mean() == pytest.approx(1 - (1 - p) ** k, abs=0.006)
 
 
 def test_mean_at_k():
@@ -47,25 +37,15 @@ def test_index_mass_and_entropy_by_hand():
 
 def test_lead_lag_by_hand():
     # ŵ = (3, 1, 0)/4 has mean bin .25; the data has .2·1 + .5·2 = 1.2
-    assert metrics.lead_lag([3, 1, 0], [0.3, 0.2, 0.5]) == pytest.approx(-0.95)
-
-
-@given(arrays(float, 6, elements=st.floats(0.01, 9)), st.floats(0.1, 50))
-def test_lead_lag_does_not_depend_on_the_scale_of_the_weights(weights, factor):
-    shares = np.full(6, 1 / 6)
-    assert metrics.lead_lag(weights, shares) == pytest.approx(metrics.lead_lag(factor * weights, shares))
+    for scale in (1, 0.01):
+        weights = scale * np.array([3, 1, 0])
+        assert metrics.lead_lag(weights, [0.3, 0.2, 0.5]) == pytest.approx(-0.95)
 
 
 def test_weighted_standard_error_by_hand_and_without_absent_bins():
     # .5·.4/√4 + .5·.2/√16 = .1 + .025; the third bin has no share, so its NaN and 0 are not looked at
     found = metrics.weighted_standard_error([0.4, 0.2, np.nan], [0.5, 0.5, 0.0], [4, 16, 0])
     assert found == pytest.approx(0.125)
-
-
-def test_weighted_standard_error_is_the_spread_of_a_stratified_mean_in_one_bin():
-    rng, n, deviation = np.random.default_rng(1), 9, 0.5
-    means = rng.choice([0.0, 1.0], size=(20_000, n)).mean(axis=1)
-    assert metrics.weighted_standard_error([deviation], [1.0], [n]) == pytest.approx(means.std(), rel=0.02)
 
 
 def test_bootstrap_interval_is_the_two_way_resampling_written_out():
@@ -81,15 +61,6 @@ def test_bootstrap_interval_is_the_two_way_resampling_written_out():
     assert found == pytest.approx(np.quantile(overall, [0.05, 0.95]))
 
 
-def test_bootstrap_interval_covers_the_mean_about_as_often_as_it_says():
-    rng, covered = np.random.default_rng(4), 0
-    for _ in range(200):
-        values = rng.normal(size=(8, 1)) * 0.5 + rng.normal(size=(1, 30)) + 0.1 * rng.normal(size=(8, 30))
-        low, high = metrics.bootstrap_interval(values, rng, resamples=300)
-        covered += low <= 0 <= high
-    assert 0.86 <= covered / 200 <= 0.99
-
-
 def bootstrap(values, **options):
     return metrics.bootstrap_interval(values, np.random.default_rng(0), **options)
 
@@ -99,19 +70,14 @@ def bootstrap(values, **options):
     [
         (metrics.pass_at_k, ([1], [4], 8), r"trials must be integers in \[8, inf\), got 4 .*; sample more"),
         (metrics.pass_at_k, ([1], [4], 0), "k must be an integer of at least 1, got 0"),
-        (metrics.pass_at_k, ([1], [True], 1), "trials must be integers, got dtype bool"),
         (metrics.mean_at_k, ([0], [0]), "trials must be .* got 0"),
         (metrics.worst_group, ([1.0], ["a", "b"]), r"values must be .* of shape \(2,\).*; give one per"),
-        (metrics.worst_group, ([], []), "values must be"),
         (metrics.entropy, ([0.5, 0.4],), "probabilities must be ≥ 0 and sum to one over the bins, got"),
-        (metrics.effective_number, ([1.5, -0.5],), "probabilities must be .* got -0.5 at position 1"),
         (metrics.mean_bin_index, ([0.2, np.nan],), "shares must be finite .* got nan at position 1"),
         (metrics.mass_from_bin, ([0.2, 0.8], -1), "first_bin must be"),
         (metrics.lead_lag, ([1] * 3, [0.5, 0.5]), "weights must .* got shape .*; pass one per share"),
         (metrics.lead_lag, ([0, 0], [0.5, 0.5]), "weights, summed, must be"),
-        (metrics.lead_lag, ([2, -1], [0.5, 0.5]), "weights must be"),
         (metrics.weighted_standard_error, ([0.1], [1.0], [0]), "rollouts of bins with a share must be"),
-        (metrics.weighted_standard_error, ([0.1], [-1.0], [4]), "shares must be"),
         (metrics.weighted_standard_error, ([np.nan], [1.0], [4]), "deviations of bins with a share"),
         (bootstrap, ([[np.nan]],), "values_SP must be finite"),
         (bootstrap, ([],), "values_SP.shape must be"),

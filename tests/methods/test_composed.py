@@ -21,10 +21,8 @@ def played(controller, steps=5):
         rewards = np.random.default_rng(step).random(len(groups)) < RATES[uids][groups]
         while (further := controller.extend(plan, groups, rewards)) is not None:
             groups = np.concatenate([groups, np.repeat(np.arange(12), further)])
-            more = (
-                np.random.default_rng(99 + step).random(further.sum()) < RATES[uids][groups[len(rewards) :]]
-            )
-            rewards = np.concatenate([rewards, more])
+            rates = RATES[uids][groups[len(rewards) :]]
+            rewards = np.concatenate([rewards, np.random.default_rng(99 + step).random(len(rates)) < rates])
         batch = controller.observe(plan, groups, rewards.astype(float))
         told.append((uids.tolist(), groups.tolist(), batch.advantages.tolist(), batch.weights.tolist()))
     return told
@@ -71,24 +69,6 @@ def test_an_oracle_that_draws_gets_what_it_must_know():
 
 
 @pytest.mark.parametrize(
-    "spelled",
-    [
-        *("composed:draw=pivotal", "pivotal:epsilon=1", "pivotal:k=8", "pkpo:k=4"),
-        "composed:draw=pivotal:advantages.pooled.mute=false",
-        *("composed:draw=family_even:advantages=pooled", "composed:draw.oracle.k=16:advantages=pooled"),
-        "composed:draw=pivotal:rollouts=dars:advantages=dars",
-        "composed:draw.power.a=1:draw.power.b=1:advantages=pooled",
-        "composed:draw.power.a=0:draw.power.b=4:advantages=pooled",
-        "composed:draw=pivotal:advantages=dr_grpo",
-        "composed:draw.pivotal.k=3:advantages.pkpo.k=4",
-    ],
-)
-def test_the_parts_of_the_evidence_are_spelled(spelled):
-    known = {"groups": dict.fromkeys(UIDS.tolist(), "a"), "rates": lambda keys: RATES[keys]}
-    assert len(played(arena_controller(spelled, 4, 0, known), 2)) == 2
-
-
-@pytest.mark.parametrize(
     ("spelled", "alone", "prompts", "mean"),
     [
         ("grpo", "grpo", 32, 4),
@@ -103,7 +83,7 @@ def test_a_step_spends_the_same_on_other_numbers_of_prompts(spelled, alone, prom
     assert controller.plan(np.arange(prompts)).rollouts.sum() <= 128
 
 
-@pytest.mark.parametrize("prompts", ["0", "129", "4.5", "many"])
+@pytest.mark.parametrize("prompts", ["0", "129", "4.5"])
 def test_prompts_of_a_step_must_share_its_rollouts(prompts):
     with pytest.raises(ValueError, match=r"prompts must be an integer in \[1, 128\], got .*'grpo:prompts="):
         batch_shape(f"grpo:prompts={prompts}", Settings())
@@ -113,10 +93,7 @@ def test_prompts_of_a_step_must_share_its_rollouts(prompts):
     ("options", "words"),
     [
         ({"draw": "pkpo"}, r"Composed\(draw=…\) must name a method with draw of its own, got 'pkpo'; name"),
-        (
-            {"weights": "dars"},
-            r"Composed\(weights=…\) must name a method with weights of its own, got 'dars'",
-        ),
+        ({"weights": "dars"}, r"Composed\(weights=…\) must .* with weights of its own, got 'dars'"),
         ({"advantages": "dapo"}, r"Composed\(advantages=…\) must .*, got 'dapo'; "),
         ({"draw": {"pivotal": {}, "mopps": {}}}, r"Composed\(draw=…\) must be a method's name or .*name one"),
         ({"draw": {"pivotal": 3}}, r"Composed\(draw=…\) must be .*, got \{'pivotal': 3\}"),
@@ -130,9 +107,8 @@ def test_a_part_that_is_none_is_refused(options, words):
 
 
 def test_equal_parts_are_one_object():
-    one = make_method(
-        "composed", "default", {"draw": {"pivotal": {"k": 3}}, "advantages": {"pivotal": {"k": 3}}}
-    )
-    assert one.draw_part is one.advantages_part is one.weights_part
-    two = make_method("composed", "default", {"draw": {"pivotal": {"k": 3}}, "advantages": "pivotal"})
-    assert two.draw_part is not two.advantages_part
+    for advantages, is_one in (({"pivotal": {"k": 3}}, True), ("pivotal", False)):
+        options = {"draw": {"pivotal": {"k": 3}}, "advantages": advantages}
+        method = make_method("composed", "default", options)
+        assert method.advantages_part is method.weights_part
+        assert (method.draw_part is method.advantages_part) == is_one

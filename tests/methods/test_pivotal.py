@@ -51,12 +51,6 @@ def test_draw_has_the_law_of_the_values_without_replacement():
     assert np.bincount(pairs.ravel(), minlength=3) / 6000 == pytest.approx(among_two, abs=0.025)
 
 
-def test_epsilon_one_draws_evenly():
-    pool = batch_of([0], [0], successes=np.array([0.0, 500.0]))  # one unknown, one always solved
-    method, rng = make_method("pivotal", "default", {"epsilon": 1.0}), np.random.default_rng(0)
-    assert np.mean([method.draw(pool, 1, rng)[0] for _ in range(4000)]) == pytest.approx(0.5, abs=0.03)
-
-
 GROUPS = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0], [1, 0], [1], [0]]
 
 
@@ -121,29 +115,3 @@ def test_k_follows_how_much_more_often_hard_prompts_succeed_than_before():
         for _ in range(60):
             method.update(batch_of(group, successes=1.0, failures=3.0))
         assert method.k_now == bound
-
-
-@pytest.mark.parametrize(("gain", "low", "high"), [(0.0, 3, 4), (0.15, 7, 12)])
-def test_k_stays_low_where_hard_prompts_are_guessed_and_rises_where_they_are_learned(gain, low, high):
-    rates, rng = np.full(60, 0.1), np.random.default_rng(0)
-    controller, ks = GDROController("pivotal", seed=0), []
-    for _ in range(24):
-        drawn = controller.draw(np.arange(60), 20)
-        plan = controller.plan(drawn)
-        group_ids = np.repeat(np.arange(20), plan.rollouts)
-        correct = rng.random(len(group_ids)) < rates[drawn][group_ids]
-        ks.append(controller.observe(plan, group_ids, correct.astype(float)).row["k"])
-        rates[drawn] = np.minimum(rates[drawn] + gain, 1.0)
-    assert low <= np.mean(ks[12:] if not gain else ks[6:12]) <= high
-
-
-def test_a_given_k_stays():
-    method = make_method("pivotal", "default", {"k": 3})
-    method.update(batch_of([1, 1]))
-    assert method.report()["k"] == method.k_now == 3
-
-
-@pytest.mark.parametrize(("name", "value"), [("k", 0), ("epsilon", 0.0), ("epsilon", 2.0)])
-def test_options_outside_their_domain_are_refused(name, value):
-    with pytest.raises(ValueError, match=rf"\({name}=…\) must be"):
-        make_method("pivotal", "default", {name: value})

@@ -45,15 +45,6 @@ def test_scores_weights_and_probabilities_by_hand():
     assert prompt.probabilities() == pytest.approx(0.9 * omega / omega.sum() + 0.1 / 3)
 
 
-def test_probabilities_without_exploration_maximize_the_regularized_game():
-    from gdro.core.theory import soft_worst_case
-
-    prompt = PromptGDRO(4, eta=3.0, gamma=0.0, ema=1.0, clip=np.inf, max_weight=np.inf)
-    losses = np.array([0.1, 0.9, 0.4, 0.3])
-    prompt.update(np.arange(4), losses)
-    assert prompt.probabilities() == pytest.approx(soft_worst_case(losses, 3.0)[1])
-
-
 def test_division_by_the_share_has_a_floor():
     prompt = PromptGDRO(3, ema=1.0, share_floor=0.2, **PRINTED)
     prompt.update([0] * 5 + [1] * 4 + [2], np.ones(10))

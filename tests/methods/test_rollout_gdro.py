@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gdro import RolloutGDRO, theory
-from gdro.methods.arms import arm_log_probabilities, best_joint_arms
+from gdro.methods.arms import arm_log_probabilities
 from gdro.methods.bandit import exp3p_losses
 
 # The equations
@@ -49,22 +49,6 @@ def test_variance_utility_is_the_proxy_relative_to_the_average_bin():
     assert rollout.losses() == pytest.approx(np.array([0.3 / 0.2 * 9 / arms, 0.1 / 0.2 * 9 / arms]))
 
 
-# The joint choice of arms
-
-
-def test_a_large_problem_is_exact():
-    """Concave values: taking the best next rollout each time is optimal, bin by bin of one prompt."""
-    rng, arms = np.random.default_rng(3), np.arange(2, 13)
-    variances = rng.random(200)
-    rollouts, left_over = best_joint_arms(-variances[:, None] / arms, np.ones(200, int), arms, 800)
-    greedy = np.full(200, 2)
-    for _ in range(400):
-        gains = np.where(greedy < 12, variances / greedy - variances / (greedy + 1), -1)
-        greedy[gains.argmax()] += 1
-    assert left_over == 0
-    assert (variances / rollouts).sum() == pytest.approx((variances / greedy).sum(), abs=1e-7)
-
-
 # The object
 
 counts_of_bins = arrays(np.int64, 5, elements=st.integers(0, 20)).filter(lambda c: c.sum() > 0)
@@ -92,18 +76,6 @@ def test_budget_is_exact_and_arms_keep_their_bounds(choices, steps, seed):
         assert counts @ rollouts == 4 * counts.sum()
         rollout.update(counts, rollouts, np.where(present, rng.random(5), np.nan))
         assert np.isfinite(rollout.price)
-
-
-@given(counts_of_bins, st.floats(2, 12))
-def test_any_budget_is_met_or_all_that_can_be_spent_is(counts, mean):
-    rollout = RolloutGDRO(5)
-    rollout.update(counts, np.where(counts > 0, 4, 0), [0.25, 0.1, 0.2, 0.05, 0.01])
-    budget = int(np.clip(round(mean * counts.sum()), 2 * counts.sum(), 12 * counts.sum()))
-    reachable = {0}
-    for count in counts[counts > 0].tolist():
-        reachable = {spent + count * n for spent in reachable for n in range(2, 13)}
-    left = budget - max(spent for spent in reachable if spent <= budget)
-    assert budget - counts @ rollout.allocate(counts, budget) == left
 
 
 def test_argmax_settles_on_the_minimizer_of_the_variance_proxy():
@@ -187,9 +159,7 @@ GOOD, OTHERS = [1, 1, 1], [4, 4, 4]
     [
         ("allocate", ([1, 1],), r"bin_counts must be integers of shape \(3,\), got shape \(2,\); count"),
         ("allocate", ([0, 0, 0],), r"bin_counts must not be all zero"),
-        ("allocate", ([0.5, 1, 1],), r"bin_counts must be integers"),
         ("allocate", (GOOD, 5), r"budget must be a whole number .* got 5; change mean_rollouts"),
-        ("allocate", (GOOD, 37), r"budget must be"),
         ("update", (GOOD, [4, 4], GOOD), r"rollouts must be .* of shape \(3,\)"),
         ("update", (GOOD, OTHERS, [1]), r"observed must be .* of shape \(3,\)"),
         ("update", (GOOD, OTHERS, [-0.1, 1, 1]), r"observed must be finite numbers in \[0, inf\), got -0.1"),

@@ -14,6 +14,7 @@ from gdro import GDROController
 from gdro.results import figures, report
 from gdro.results.style import METHOD_COLORS, save, use_style
 from gdro.study.profiles import BASE, Profile, run_folder
+from gdro.training.checkpoints import file_hash
 from gdro.training.records import write_manifest, write_table
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +51,8 @@ def runs_dir(tmp_path_factory):
         write_table(where / "evaluation.jsonl", evaluation[::-1])
         manifest = {"settings": PROFILE.settings_of(variant), "seconds": dict.fromkeys(report.STAGES, 1.0)}
         counts = {"rollouts": sum(row["rollouts_spent"] for row in record), "tokens": 7.0 * seed}
-        write_manifest(where / "manifest.json", manifest | counts)
+        files = {kind: file_hash(where / f"{kind}.jsonl") for kind in ("record", "evaluation")}
+        write_manifest(where / "manifest.json", manifest | counts | {"files": files})
     return folder
 
 
@@ -158,7 +160,7 @@ def test_smoothing_is_a_trailing_mean_of_each_seed_that_skips_gaps():
             "other settings than profile",
         ),
         (lambda where: (where / "manifest.json").unlink(), "no manifest"),
-        (lambda where: write_table(where / "record.jsonl", []), "has 0 rollouts of 192"),
+        (lambda where: write_table(where / "record.jsonl", []), "record.jsonl is not as it was written"),
     ],
 )
 def test_runs_that_are_not_the_profiles_are_refused(runs_dir, damage, message):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from conftest import SMALL_PROFILE
+from conftest import PATIENCE, SMALL_PROFILE
 from safetensors.torch import load_file
 
 from gdro.study import experiment
@@ -41,29 +41,22 @@ PROFILE = SMALL_PROFILE | {
 @pytest.mark.parametrize("name", NAMES)
 def test_accelerate_reads_the_configuration(name):
     config_args = pytest.importorskip("accelerate.commands.config.config_args")
+    launch = pytest.importorskip("accelerate.commands.launch")
     config = config_args.load_config_from_file(str(CONFIGS / f"{name}.yaml"))  # refuses unknown keys
     assert config.mixed_precision == "bf16"
     assert (config.num_machines, config.machine_rank) == (2 if name == "fsdp2-hybrid" else 1, 0)
     assert str(config.distributed_type.value) == ("MULTI_GPU" if name == "ddp" else "FSDP")
+    # unknown keys within these blocks it passes over in silence
+    given = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+    options = given.get("fsdp_config", {}) | given.get("parallelism_config", {})
+    assert set(options) <= set(vars(launch.launch_command_parser().parse_args(["script.py"])))
 
 
-def test_all_that_is_shipped_is_checked():
-    assert {path.stem for path in CONFIGS.glob("*.yaml")} == set(NAMES)
-
-
-@pytest.mark.parametrize("name", NAMES[1:])
-def test_its_own_options_are_options_of_the_launcher(name):
-    """Accelerate passes unknown ones over in silence."""
-    launch = pytest.importorskip("accelerate.commands.launch")
-    known = vars(launch.launch_command_parser().parse_args(["script.py"]))
-    config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
-    options = config["fsdp_config"] | config.get("parallelism_config", {})
-    assert set(options) <= set(known)
-
-
-def test_what_a_sharded_run_must_not_lack():
-    fsdp = yaml.safe_load((CONFIGS / "fsdp2.yaml").read_text())["fsdp_config"]
-    assert yaml.safe_load((CONFIGS / "fsdp2-hybrid.yaml").read_text())["fsdp_config"] == fsdp
+def test_what_is_shipped_is_checked_and_what_a_sharded_run_must_not_lack():
+    shipped = {path.stem: yaml.safe_load(path.read_text()) for path in CONFIGS.glob("*.yaml")}
+    assert set(shipped) == set(NAMES)
+    fsdp = shipped["fsdp2"]["fsdp_config"]
+    assert shipped["fsdp2-hybrid"]["fsdp_config"] == fsdp
     assert fsdp["fsdp_state_dict_type"] == "FULL_STATE_DICT"
     assert fsdp["fsdp_cpu_ram_efficient_loading"] is False
 
@@ -100,7 +93,7 @@ def launch(base, tmp_path, monkeypatch):
             folder.mkdir(exist_ok=True)
             experiment.Training(load_profile(file), "both", 0, folder).launch()
         for process in started:
-            _, errors = process.communicate(timeout=300)
+            _, errors = process.communicate(timeout=PATIENCE)
             assert (process.returncode == 0) == (not die), errors[-3000:]
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -157,7 +150,7 @@ def test_two_shards_leave_out_what_teaches_nothing_and_keep_no_whole_gradients(b
     environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     result = subprocess.run(
         [sys.executable, "-m", *map(str, command)],
-        cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300,
+        cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
     for rank in range(2):
@@ -182,8 +175,8 @@ def test_options_of_several_machines_reach_the_launcher(base, tmp_path, monkeypa
         training.command()
     monkeypatch.setenv("HEAD", "node7")
     command = training.command()
-    work = ["-m", "gdro", "work", tmp_path / "profile1.yaml", "both", "--seed", 0, "--folder", tmp_path]
-    assert command[-11:-2] == list(map(str, work))
+    train = ["-m", "gdro", "train", tmp_path / "profile1.yaml", "both", "--launched", "--seed", 0, "--folder"]
+    assert command[-12:-3] == list(map(str, train))
     parsed = launcher.launch_command_parser().parse_args(command[3:])
     args, *_ = launcher._validate_launch_command(parsed)
     assert (args.num_machines, args.machine_rank, args.main_process_ip) == (2, 1, "node7")

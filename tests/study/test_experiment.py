@@ -14,7 +14,7 @@ from conftest import SMALL_PROFILE
 from safetensors.torch import load_file
 
 from gdro.results import report
-from gdro.study import experiment
+from gdro.study import experiment, profile_checks
 from gdro.study.profiles import ModelChoice, TrainChoice, load_profile, repository, run_folder
 from gdro.training.records import read_manifest, read_table
 
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 PROFILES = repository() / "profiles"
 GPU_BOX = (repository() / "docs" / "gpu-box.md").read_text()
+GRPO = {"method": "grpo"}
 MATH = {"task": {"kind": "math"}, "model": {"source": "some/model"}}
 ENGINE, VLLM = {"kind": "unsloth-lora", "fast_inference": True}, {"use_vllm": True, "max_steps": 6}
 DIES = """
@@ -139,55 +140,48 @@ def test_launched_processes_that_die_resume(made, tmp_path, capfd):
 def test_what_other_settings_left_is_neither_resumed_nor_evaluated(made, tmp_path, capfd):
     profile, runs, cache = made
     lora = profile.model_copy(update={"model": ModelChoice(kind="lora", dtype="float32")})
-    experiment.train_variant(lora, "grpo", 0, tmp_path, cache)
+    experiment.train_variant(lora, "prompt", 0, tmp_path, cache)
     assert (tmp_path / "model" / "adapter_config.json").is_file()
     with pytest.raises(ValueError, match="train first"):
-        experiment.evaluate_variant(profile, "grpo", 0, tmp_path, cache)
+        experiment.evaluate_variant(profile, "prompt", 0, tmp_path, cache)
     (tmp_path / "checkpoints-other" / "checkpoint-4").mkdir(parents=True)
-    experiment.train_variant(profile, "grpo", 0, tmp_path, cache)
+    experiment.train_variant(profile, "prompt", 0, tmp_path, cache)
     assert "checkpoints-other is of other settings or data" in capfd.readouterr().out
     assert not list(tmp_path.glob("checkpoints-*"))
     assert not (tmp_path / "model" / "adapter_config.json").exists()
-    assert_same(tmp_path, run_folder(runs, "grpo", 0))
+    assert_same(tmp_path, run_folder(runs, "prompt", 0))
 
 
 OPTIONS = {
-    "schedule": {
-        "lr_scheduler_type": "cosine", "warmup_steps": 2, "weight_decay": 0.1, "adam_beta1": 0.8,
-        "adam_beta2": 0.95, "max_grad_norm": 0.5, "optim": "adafactor", "dataloader_num_workers": 1,
-    },
-    "loss": {
-        "loss_type": "grpo", "beta": 0.1, "epsilon": 0.1, "epsilon_high": 0.3, "delta": 2.0,
-        "num_iterations": 2, "importance_sampling_level": "sequence", "scale_rewards": "batch",
-        "top_entropy_quantile": 0.8,
-    },
-    "sampling": {
-        "temperature": 0.9, "top_p": 0.95, "top_k": 8, "min_p": 0.01, "repetition_penalty": 1.1,
-        "mask_truncated_completions": True, "shuffle_dataset": False, "trim_batches": False,
-    },
+    # the schedule
+    "lr_scheduler_type": "cosine", "warmup_steps": 2, "weight_decay": 0.1, "adam_beta1": 0.8,
+    "adam_beta2": 0.95, "max_grad_norm": 0.5, "optim": "adafactor", "dataloader_num_workers": 1,
+    # the loss
+    "loss_type": "grpo", "beta": 0.1, "epsilon": 0.1, "epsilon_high": 0.3, "delta": 2.0,
+    "num_iterations": 2, "importance_sampling_level": "sequence", "scale_rewards": "batch",
+    "top_entropy_quantile": 0.8,
+    # the sampling
+    "temperature": 0.9, "top_p": 0.95, "top_k": 8, "min_p": 0.01, "repetition_penalty": 1.1,
+    "mask_truncated_completions": True, "shuffle_dataset": False, "trim_batches": False,
 }  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", OPTIONS)
-def test_options_known_to_resume_do(made, tmp_path, options):
-    train = SMALL_PROFILE["train"] | {"num_generations": 2} | OPTIONS[options]
-    variants = {"both": {"method": "both"}}
-    profile, left = profile_of(tmp_path, train=train, variants=variants), {}
+def test_options_known_to_resume_do(made, tmp_path):
+    """As after a kill in step 5: the second run begins with the first one's checkpoint after step 4."""
+    train = SMALL_PROFILE["train"] | {"num_generations": 2} | OPTIONS
+    profile, checkpoint = profile_of(tmp_path, train=train), tmp_path / "checkpoint-4"
     for name in ("whole", "killed"):
         training = experiment.Training(profile, "both", 0, tmp_path / name, made[2])
         trainer = training.make_trainer()
-        if name == "killed":  # as after a kill in step 5: the other run's checkpoint after step 4 is there
-            kept = Path(trainer.args.output_dir) / "checkpoint-4"
-            shutil.copytree(tmp_path / "kept" / "checkpoint-4", kept)
+        own = Path(trainer.args.output_dir) / checkpoint.name
+        if name == "killed":
+            shutil.copytree(checkpoint, own)
         trainer.train(resume_from_checkpoint=True)
         if name == "whole":
-            shutil.copytree(
-                Path(trainer.args.output_dir) / "checkpoint-4", tmp_path / "kept" / "checkpoint-4"
-            )
+            shutil.copytree(own, checkpoint)
         training.save(trainer)
-        left[name] = tmp_path / name
-    assert_same(left["whole"], left["killed"])
+    assert_same(tmp_path / "whole", tmp_path / "killed")
 
 
 @pytest.mark.slow
@@ -214,7 +208,9 @@ def test_a_complete_training_is_not_repeated(made, monkeypatch):
     profile, runs, cache = made
     folder = run_folder(runs, "prompt", 0)
     monkeypatch.setattr(experiment.Training, "run", None)
+    (folder / "checkpoints-x" / "checkpoint-6").mkdir(parents=True)  # left by a kill just before the end
     assert len(experiment.train_variant(profile, "prompt", 0, folder, cache)) == 6
+    assert not list(folder.glob("checkpoints-*"))
 
 
 @pytest.mark.slow
@@ -265,11 +261,6 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path):
         other.stdin.close()
 
 
-def test_the_base_is_not_trained(tmp_path):
-    with pytest.raises(ValueError, match="variant must be one of"):
-        experiment.train_variant(load_profile("tiny"), "base", 0, tmp_path)
-
-
 # ---- what a run depends on ----
 
 
@@ -309,56 +300,37 @@ def test_shipped_profiles_are_valid():
     ("fields", "message"),
     [
         ({"trian": {}}, "trian"),
-        ({"train": {"learning_rate": -1}}, "learning_rate"),
         ({"train": {"max_steps": True}}, "max_steps"),
         ({"train": {"loss_type": "dapoo"}}, "loss_type"),
-        ({"task": "chain"}, "task"),
         ({"task": {"kind": "math", "train": "dapo"}}, "model.source must name a model"),
         ({"variants": {"a": {"method": "gpro"}}}, "method must be one of"),
-        ({"variants": {"a": "grpo"}}, "variants"),
         ({"variants": {}}, "variants"),
-        ({"variants": {"base": {"method": "grpo"}}}, "may not be called"),
-        ({"variants": {"x$(touch F)": {"method": "grpo"}}}, "should match pattern"),
-        ({"variants": {"../x": {"method": "grpo"}}}, "should match pattern"),
-        ({"variants": {".x": {"method": "grpo"}}}, "should match pattern"),
-        ({"variants": {"a\n": {"method": "grpo"}}}, "should match pattern"),
+        ({"variants": {"base": GRPO}}, "may not be called"),
+        ({"variants": {"x$(touch F)": GRPO}}, "should match pattern"),
+        ({"variants": {"a\n": GRPO}}, "should match pattern"),
         ({"name": "a b"}, "should match pattern"),
         ({"variants": {"a": {"method": "grpo", "preset": "papre"}}}, "preset must be one of"),
         ({"variants": {"a": {"method": "grpo", "options": {"promt": {}}}}}, "promt"),
         ({"variants": {"a": {"method": "rollout", "options": {"rollout": 3}}}}, "variant 'a'"),
         ({"variants": {"a": {"method": "both", "options": {"rollout": {"n_min": 9}}}}}, "n_min"),
-        (
-            {"variants": {"a": {"method": "grpo", "train": {"max_steps": 3}}}},
-            "must have the profile's 6 steps",
-        ),
-        ({"variants": {"a": {"method": "both", "groups": "level"}}}, "groups='level'.* 'family'"),
+        ({"variants": {"a": {"method": "grpo", "train": {"max_steps": 3}}}}, "the profile's 6, got 3"),
+        ({"variants": {"a": {"method": "both", "groups": "level"}}}, "groups may be 'family'.*got 'level'"),
         ({"variants": {"a": {"method": "both", "baseline": "b"}}}, "baseline is 'b'"),
-        (
-            {"variants": {"a": {"method": "grpo"}, "b": {"method": "grpo", "label": "a"}}},
-            "labels of their own",
-        ),
-        ({"seeds": []}, "seeds"),
+        ({"variants": {"a": GRPO, "b": GRPO | {"label": "a"}}}, "labels of their own"),
         ({"seeds": [0, 0]}, "seeds must differ"),
-        ({"seeds": [-1]}, "greater than or equal to 0"),
-        ({"evaluation": {"samples": 4, "k": 8}}, "as many evaluation.samples"),
+        ({"evaluation": {"samples": 4, "k": 8}}, "evaluation.k must be at most .* got 8 and 4"),
         ({"launch": {"processes": 2, "config": "fsdp3"}}, "launch.config is 'fsdp3', which is no file"),
         ({"gpus": 1, "launch": {"processes": 2}}, "launch.processes must be at most gpus, 1, got 2"),
         ({"gpus": 1, "evaluation": {"data_parallel_size": 2}}, "must be at most gpus, 1, got 2"),
         ({"launch": {"processes": 3}}, "32 completions cannot be split among 3 processes"),
         ({"methods_from": "absent.py"}, "methods_from is 'absent.py'"),
         ({"model": {"lora": {"r": 8}}}, "lora"),
-        (
-            {"model": {"kind": "unsloth-lora"}, "train": {"use_vllm": True, "max_steps": 6}},
-            "both use_vllm and",
-        ),
-        (
-            {"model": ENGINE, "train": VLLM, "launch": {"processes": 2}},
-            "fast_inference needs launch.processes 1",
-        ),
+        ({"model": {"kind": "unsloth-lora"}, "train": VLLM}, "unsloth-lora needs use_vllm and"),
+        ({"model": ENGINE, "train": VLLM, "launch": {"processes": 2}}, "launch.processes must be 1 with"),
         ({"model": {"fast_inference": True}}, "fast_inference needs kind 'unsloth-lora', got 'full'"),
         (MATH | {"task": {"kind": "math", "evaluate": ["dapo"]}}, "'dapo', whose rows are trained on"),
         (MATH | {"task": {"kind": "math", "evaluate": ["math5000"]}}, "task.math.evaluate.0"),
-        (MATH | {"variants": {"a": {"method": "both", "groups": "level"}}}, "groups='level'"),
+        (MATH | {"variants": {"a": GRPO | {"groups": "level"}}}, "groups may be 'family'.*got 'level'"),
     ],
 )
 def test_misspelt_and_invalid_profiles_are_refused(tmp_path, fields, message):
@@ -372,8 +344,6 @@ def test_misspelt_and_invalid_profiles_are_refused(tmp_path, fields, message):
         ("train: {max_steps: 12, max_steps: 99}", 'duplicate key "max_steps"'),
         ("train: {max_steps: 1:30}", "max_steps"),
         ("train: {temperature: .inf}", "temperature"),
-        ("train: {learning_rate: .NaN}", "learning_rate"),
-        ("train: {learning_rate: 1e999}", "learning_rate"),
         ("seeds: [true]", "seeds"),
         ("- a", "must hold fields"),
         ("a: [", "cannot be read"),
@@ -404,18 +374,11 @@ def test_a_profile_may_be_like_another(tmp_path):
     ("train", "message"),
     [
         ({"learning_rte": 1}, "learning_rte"),
-        (
-            {"save_only_model": True},
-            "save_only_model is no option with which a killed run is known to resume",
-        ),
+        ({"save_only_model": True}, "save_only_model is no option with which a killed run is known to resu"),
         ({"adam_beta1": 2.0}, r"adam_beta1 must be a number in \[0, 1\]"),
-        ({"learning_rate": 1e308}, "learning_rate must be"),
         ({"max_grad_norm": True}, "max_grad_norm is True: Input should be a valid number"),
-        ({"max_grad_norm": float("inf")}, "max_grad_norm is inf: Input should be a finite number"),
         ({"num_completions_to_print": 1.5}, "num_completions_to_print is 1.5"),
-        ({"use_liger_kernel": "yes"}, "use_liger_kernel is 'yes'"),
         ({"load_best_model_at_end": True}, "load_best_model_at_end follows from the rest"),
-        ({"seed": 3}, "seed follows from the rest of the profile"),
         ({"advantage_std": "smaple"}, "advantage_std must be one of"),
         ({"lr_scheduler_type": "constnat"}, "constnat"),
         ({"prompts_per_step": 8, "updates_per_step": 2, "save_steps": 3}, "within a generation batch"),
@@ -449,21 +412,19 @@ def test_what_the_guide_to_the_gpu_box_says_of_profiles_is_valid(tmp_path, block
 
 
 def test_packages_that_a_profile_needs_are_asked_for_first(monkeypatch):
-    monkeypatch.setattr(experiment, "find_spec", lambda name: None)
-    with pytest.raises(
-        ValueError, match=r"'gpu-1\.7b' needs unsloth, vllm, liger_kernel, which are not installed"
-    ):
-        experiment.check_installed(load_profile("gpu-1.7b"))
+    monkeypatch.setattr(profile_checks, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"'gpu-1\.7b' needs unsloth, vllm, liger_kernel, which are not"):
+        profile_checks.check_installed(load_profile("gpu-1.7b"))
     with pytest.raises(ValueError, match="'gpu-8b' needs vllm, which is not installed"):
-        experiment.check_installed(load_profile("gpu-8b"))
-    experiment.check_installed(load_profile("tiny"))
-    monkeypatch.setattr(experiment, "find_spec", lambda name: "here")
+        profile_checks.check_installed(load_profile("gpu-8b"))
+    profile_checks.check_installed(load_profile("tiny"))
+    monkeypatch.setattr(profile_checks, "find_spec", lambda name: "here")
     for installed, profile in (("1.14.2", "gpu-1.7b"), ("1.16.0", "gpu-4b")):
-        monkeypatch.setattr(experiment, "version", lambda name, installed=installed: installed)
-        experiment.check_installed(load_profile(profile))
-    monkeypatch.setattr(experiment, "version", lambda name: "1.14.2")
+        monkeypatch.setattr(profile_checks, "version", lambda name, installed=installed: installed)
+        profile_checks.check_installed(load_profile(profile))
+    monkeypatch.setattr(profile_checks, "version", lambda name: "1.14.2")
     with pytest.raises(ValueError, match=r"TRL before 1\.16 does not bring tied ones"):
-        experiment.check_installed(load_profile("gpu-4b"))
+        profile_checks.check_installed(load_profile("gpu-4b"))
 
 
 def test_the_guides_vllm_server_is_trls():
@@ -478,8 +439,10 @@ def test_the_guides_vllm_server_is_trls():
     assert imposed <= set(options)
 
 
-def test_unknown_profile_and_variant():
+def test_unknown_profile_and_variant(tmp_path):
     with pytest.raises(ValueError, match=r"profile must be one of .*'tiny'.* got 'tniy'"):
         load_profile("tniy")
     with pytest.raises(ValueError, match=r"variant must be one of .*'rollout'.* got 'rolout'"):
         load_profile("tiny").train_of("rolout")
+    with pytest.raises(ValueError, match="variant must be one of"):
+        experiment.train_variant(load_profile("tiny"), "base", 0, tmp_path)

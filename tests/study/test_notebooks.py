@@ -12,6 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from click.testing import CliRunner
+from conftest import PATIENCE
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from gdro.cli import main
@@ -19,7 +20,6 @@ from gdro.study.notebooks import NotebookError, fit_parameters, run_notebook
 from gdro.training.records import read_manifest
 
 PARAMETERS = "steps = 10\nrate = 0.5  # a = b\nname = 'a'\nsizes = [1, 2]\nanything = None"
-KILL = "import os\nos.kill(os.getpid(), 9)"
 
 
 def tagged(cell, tag):
@@ -55,7 +55,7 @@ def run(place, notebook, parameters=None, **options):
 def command(*arguments, **options):
     """What `gdro notebook` returns and says."""
     words = [sys.executable, "-m", "gdro", "notebook", *arguments]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, **options)
+    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False, **options)
 
 
 def assert_nothing_whole(place):
@@ -76,19 +76,15 @@ NOT_READ = r"n\.ipynb cannot be read as a notebook"
     ("change", "message"),
     [
         ({"values": {"stesp": 1}}, r"n.ipynb has no parameter 'stesp'; it has: steps, rate, name, sizes"),
-        ({"values": {"steps": "10"}}, r"'steps' must be plain and of .* default 10, got '10' \(str\)"),
+        ({"values": {"steps": "ten"}}, r"'steps' must be of the type of its default 10, got 'ten'"),
         ({"values": {"steps": 1.0}}, r"'steps' must be .* got 1.0"),
-        ({"values": {"steps": True}}, r"'steps' must be .* got True \(bool\)"),
+        ({"values": {"steps": True}}, r"'steps' must be .* got True"),
         ({"values": {"steps": None}}, r"got None"),
-        ({"values": {"rate": "1e-3"}}, r"'rate' must be .* 0.5, got '1e-3'"),
+        ({"values": {"rate": "high"}}, r"'rate' must be .* 0.5, got 'high'"),
+        ({"values": {"rate": float("inf")}}, r"'rate' must be .* got inf"),
         ({"values": {"name": 7}}, r"'name' must be .* 'a', got 7"),
-        ({"values": {"sizes": 1}}, r"'sizes' must be .* \[1, 2\], got"),
-        ({"values": {"rate": float("inf")}}, r"'rate' must be plain"),
-        ({"values": {"anything": Path("x")}}, r"'anything' must be plain"),
-        ({"values": {"anything": {1: 2}}}, r"'anything' must be plain"),
         ({"values": {"a": 1}, "parameters": None}, "n.ipynb has no parameter 'a'"),
         ({"parameters": "a = 1\nb = 2 * a"}, "`name = literal`.*malformed node"),
-        ({"cell_timeout": 0.5}, r"cell_timeout must be an integer of at least 1, got 0\.5"),
         *(({"text": text}, NOT_READ) for text in ("", "not JSON", "[]", "{}", '{"cells": 3}', DEEP)),
     ],
 )
@@ -104,9 +100,9 @@ def test_refused_without_a_trace_of_an_earlier_run(place, change, message):
 
 
 def test_parameters_take_the_type_of_the_default(place):
-    given = {"rate": 1, "sizes": [1, 2.5], "anything": {"a": [1]}}
-    fitted = fit_parameters(book(place / "n.ipynb"), given, [("steps", "3"), ("name", "3")])
-    assert fitted == given | {"steps": 3, "name": "3"}
+    given = {"rate": 1, "sizes": "[1, 2.5]", "anything": {"a": [1]}, "steps": "3", "name": "3"}
+    fitted = fit_parameters(book(place / "n.ipynb"), given)
+    assert fitted == given | {"sizes": [1, 2.5], "steps": 3}
     assert type(fitted["rate"]) is float
 
 
@@ -162,29 +158,27 @@ def test_a_whole_run(place):
 @pytest.mark.parametrize(
     ("source", "message", "tag"),
     [
-        ("1 / 0", "ZeroDivisionError: division by zero; the failed copy has", "none"),
         ("import os\nos._exit(0)", "the kernel died", "none"),
-        ("import sys\nsys.exit(0)", "the cell called", "none"),
         ("%nosuchmagic", "UsageError", "none"),
+        ("get_ipython().run_cell('1 / 0')", "ZeroDivisionError", "none"),  # as %run does
         ("exit()", "the cell called", "none"),
-        ("import time\ntime.sleep(60)", "stopped after the time limit", "none"),
-        ("1 / 0", "ZeroDivisionError", "raises-exception"),
+        ("1 / 0", "ZeroDivisionError: division by zero; the failed copy has", "raises-exception"),
         ("raise SystemExit(0)", "the cell called", "raises-exception"),
-        ("steps = 0", "not executed", "skip-execution"),
     ],
 )
 def test_a_failing_cell_fails_the_run(place, source, message, tag):
     # The manifest is written before the failure: it must go all the same.
-    cells = manifest_cell(place / "m.json"), tagged(new_code_cell(source), tag), "print('after')"
+    written = f"open({str(place / 'm.json')!r}, 'w').write('')"
+    cells = written, tagged(new_code_cell(source), tag), "print('after')"
     notebook = book(place / "n.ipynb", *cells)
     (place / "out.ipynb").write_text("an earlier run")
     where = re.escape(f"n.ipynb, cell `{source.splitlines()[0]}`: ")
     with pytest.raises(NotebookError, match=f"^{where}.*{message}"):
-        run(place, notebook, {"steps": 3}, cell_timeout=2 if "sleep" in source else None)
+        run(place, notebook, {"steps": 3})
     assert_nothing_whole(place)
     failed = nbformat.read(place / "out.failed.ipynb", as_version=4)
     assert failed.cells[-1].source == cells[-1]
-    assert (failed.cells[-1].execution_count is None) == (tag != "skip-execution")
+    assert failed.cells[-1].execution_count is None
 
 
 def test_a_whole_run_without_a_whole_manifest_fails(place):
@@ -197,7 +191,7 @@ def test_a_whole_run_without_a_whole_manifest_fails(place):
     assert_nothing_whole(place)
 
 
-@pytest.mark.parametrize("argv", [None, ["/nowhere/python"], [sys.executable, "-c", "1/0"]])
+@pytest.mark.parametrize("argv", [None, [sys.executable, "-c", "1/0"]])
 def test_a_kernel_that_is_not_there_or_does_not_start(place, monkeypatch, argv):
     spec = place / "kernels" / "broken"
     spec.mkdir(parents=True)
@@ -205,13 +199,13 @@ def test_a_kernel_that_is_not_there_or_does_not_start(place, monkeypatch, argv):
         words = {"argv": argv, "display_name": "broken", "language": "python"}
         (spec / "kernel.json").write_text(json.dumps(words))
     monkeypatch.setenv("JUPYTER_PATH", str(place))
-    with pytest.raises(NotebookError, match=r"^n\.ipynb: .*(No such kernel|nowhere|Kernel died)"):
+    with pytest.raises(NotebookError, match=r"^n\.ipynb: .*(No such kernel|Kernel died)"):
         run(place, book(place / "n.ipynb", "1", kernel="broken"))
     assert_nothing_whole(place)
 
 
-def wait_for(condition, seconds=30):
-    end = time.monotonic() + seconds
+def wait_for(condition):
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -221,24 +215,16 @@ def wait_for(condition, seconds=30):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "message"),
     [
-        (["-p", "stesp", "3"], "n.ipynb has no parameter 'stesp'; it has: "),
-        (["-p", "steps", "1", "-p", "steps", "2"], "parameters must be given once, got ['steps', 'steps']"),
-        (["-p", "sizes", "[1, 2"], "n.ipynb: parameter 'sizes' must be plain and of the type of its default"),
+        ("-p stesp 3", "n.ipynb has no parameter 'stesp'; it has: "),
+        ("-p sizes [1,2", "n.ipynb: parameter 'sizes' must be of the type of its default"),
     ],
 )
-def test_the_command_refuses(place, monkeypatch, arguments, message):
+def test_the_command_refuses(place, monkeypatch, words, message):
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # in this process: importing takes seconds
-    words = [
-        "notebook",
-        book(place / "n.ipynb", "1"),
-        place / "out.ipynb",
-        "--manifest",
-        place / "m.json",
-        *arguments,
-    ]
-    refused = CliRunner().invoke(main, list(map(str, words)))
+    paths = [book(place / "n.ipynb", "1"), place / "out.ipynb", "--manifest", place / "m.json"]
+    refused = CliRunner().invoke(main, ["notebook", *map(str, paths), *words.split()])
     assert refused.exit_code == 2
     assert refused.stderr.startswith(f"gdro notebook: {message}")
     assert refused.stderr.count("\n") == 1
@@ -246,34 +232,19 @@ def test_the_command_refuses(place, monkeypatch, arguments, message):
 
 
 @pytest.mark.slow
-def test_the_command_fails_when_the_kernel_is_killed(place):
-    spoken = "print('the cell before')"
-    notebook = book(place / "n.ipynb", manifest_cell(place / "m.json"), spoken, KILL)
-    failed = command(notebook, place / "out.ipynb", "--manifest", place / "m.json", "--log-output")
-    assert failed.returncode == 1
-    last = failed.stderr.splitlines()[-1]
-    assert last.startswith("gdro notebook: n.ipynb, cell `import os`: the kernel died")
-    printed = failed.stdout + failed.stderr
-    assert "the cell before" in printed  # --log-output passes on what cells print, and only that
-    assert "Executing Cell" not in printed
-    assert "Traceback" not in failed.stderr, "a message, not our traceback"
-    assert_nothing_whole(place)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_terminated_command_takes_its_kernel_and_manifest_along(place, number):
+def test_a_terminated_command_takes_its_kernel_and_manifest_along(place):
+    """By SIGHUP; test_pipeline sends SIGTERM."""
     pid = f"import os, time\nopen({str(place / 'tmp')!r}, 'w').write(str(os.getpid()))"
-    moved = f"os.rename({str(place / 'tmp')!r}, {str(place / 'pid')!r})\ntime.sleep(60)"
+    moved = f"os.rename({str(place / 'tmp')!r}, {str(place / 'pid')!r})\ntime.sleep(600)"
     notebook = book(place / "n.ipynb", manifest_cell(place / "m.json"), f"{pid}\n{moved}", "1")
     words = [sys.executable, "-m", "gdro", "notebook", notebook, place / "out.ipynb"]
     runner = subprocess.Popen([*words, "--manifest", place / "m.json"], stderr=subprocess.DEVNULL)
     try:
-        wait_for((place / "pid").exists)
+        wait_for(lambda: (place / "pid").exists() or runner.poll() is not None)
         kernel = int((place / "pid").read_text())
         assert (place / "m.json").exists()
-        runner.send_signal(number)
-        assert runner.wait(timeout=30) == 128 + number
+        runner.send_signal(signal.SIGHUP)
+        assert runner.wait(timeout=PATIENCE) == 128 + signal.SIGHUP
     finally:
         runner.kill()  # nothing to a process that has ended
     wait_for(lambda: not Path(f"/proc/{kernel}").exists())

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from conftest import PATIENCE
 
 from gdro.study.console import progress_of, read_jobs
 from gdro.training.records import read_manifest
@@ -32,7 +34,7 @@ def start(*arguments):
 def run(*arguments):
     """Exit code and console of `python …`."""
     with start(*arguments) as process:
-        printed, _ = process.communicate(timeout=900)
+        printed, _ = process.communicate(timeout=PATIENCE)
     return process.returncode, printed
 
 
@@ -109,10 +111,9 @@ def test_only_what_is_missing_is_run_again(finished, tmp_path):
     (runs / "results" / "manifest.json").unlink()
     options = ["-m", "snakemake", "--cores", "2", "--dry-run", "--config", f"runs={runs}"]
     # a renamed label and title repeat no run; another number of samples repeats evaluations alone
-    given = yaml.safe_load(path.read_text())
     renamed = {"title": "Renamed", "variants": TWO | {"grpo": {"method": "grpo", "label": "Renamed"}}}
-    for fields in ({}, renamed, renamed | {"evaluation": {"samples": 8, "k": 4}}):
-        (tmp_path / path.name).write_text(yaml.safe_dump(given | fields))
+    for fields in (renamed, renamed | {"evaluation": {"samples": 8, "k": 4}}):
+        (tmp_path / path.name).write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | fields))
         code, planned = run(*options, f"profile={tmp_path / path.name}")
         assert code == 0, planned
         assert set(re.findall(r"rule (\w+):", planned)) == {"evaluate", "results"}
@@ -128,8 +129,6 @@ def test_an_infeasible_budget_is_refused_before_anything_starts(tmp_path):
     assert "gdro run: " in printed
     assert "n_min" in printed
     assert not (tmp_path / "runs").exists()
-    code, printed = run(*RUN, "tniy")
-    assert (code, "got 'tniy'" in printed) == (2, True)
 
 
 @pytest.mark.slow
@@ -149,21 +148,23 @@ def test_a_training_that_fails_is_named_and_leaves_no_record(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["stopped", "console", "snakemake", "papermill"])
-def test_whoever_is_killed_takes_the_training_with_it_and_the_same_command_resumes(tmp_path, victim):
+def test_whoever_is_killed_takes_the_training_with_it_and_the_same_command_resumes(
+    finished, tmp_path, victim
+):
     train = {"max_steps": 2000, "prompts_per_step": 8, "save_steps": 500}
     path, runs = changed(tmp_path, train=train), tmp_path / "runs"
-    log = runs / "logs" / "train-rollout-seed0.log"
+    shutil.copytree(finished[1] / "base", runs / "base")  # it need not be made again
+    log, deadline = runs / "logs" / "train-rollout-seed0.log", time.monotonic() + PATIENCE
     with start(*RUN, path, "--runs", runs) as process:
-        for _ in range(1200):
+        trains = False
+        while not trains and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
             family = psutil.Process(process.pid).children(recursive=True)  # snakemake, papermill, the kernel
             if victim == "papermill":
                 trains = log.is_file() and "from step 0" in log.read_text()
             else:
                 trains = any("ipykernel_launcher" in arguments_of(member) for member in family)
-            if trains:
-                break
-            time.sleep(0.1)
-        assert len(family) >= 3
+        assert trains
         named = {"snakemake": "snakemake", "papermill": "notebook"}.get(victim)
         if victim == "stopped":
             process.send_signal(signal.SIGTERM)
@@ -171,9 +172,10 @@ def test_whoever_is_killed_takes_the_training_with_it_and_the_same_command_resum
             process.kill()
         else:
             next(member for member in family if named in arguments_of(member)).kill()
-        printed, _ = process.communicate(timeout=120)
+        printed, _ = process.communicate(timeout=PATIENCE)
     assert ("the same command resumes" in printed) == (victim == "stopped")
-    assert psutil.wait_procs(family, timeout=30)[1] == []
+    assert ("snakemake was killed by signal 9; run" in printed) == (victim == "snakemake")
+    assert psutil.wait_procs(family, timeout=PATIENCE)[1] == []
     if victim == "snakemake":  # no lock is left that would have to be removed by hand
         changed(tmp_path, train=train | {"max_steps": 8, "save_steps": 4})
         code, printed = run(*RUN, path, "--runs", runs, "--until", "train")
@@ -222,9 +224,17 @@ def test_the_events_say_what_runs_ended_and_failed(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("profile", ["gym", "gpu-gym"])  # worlds have braces in their settings
+def test_a_profile_of_a_world_becomes_a_graph(tmp_path, profile):
+    options = ("--cores", "2", "--dry-run", "--config", f"profile={profile}", f"runs={tmp_path / 'runs'}")
+    code, printed = run("-m", "snakemake", *options)
+    assert code == 0, printed
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("profile", "gpus", "minutes"),
-    [("smoke", {"0"}, "60"), ("gpu-smoke", {"1"}, "60"), ("gpu-8b", {"0", "8"}, "4320")],
+    [("gpu-smoke", {"1"}, "60"), ("gpu-8b", {"0", "8"}, "4320")],
 )
 def test_the_graph_can_be_handed_to_a_cluster(tmp_path, profile, gpus, minutes):
     pytest.importorskip("snakemake_executor_plugin_slurm", reason="the executor plugin is not installed")
@@ -233,9 +243,7 @@ def test_the_graph_can_be_handed_to_a_cluster(tmp_path, profile, gpus, minutes):
         "--workflow-profile", "configs/slurm", "--config", f"profile={profile}", f"runs={tmp_path / 'runs'}",
     )  # fmt: skip
     assert code == 0, printed
-    assert {"rule base", "rule train", "rule evaluate"} <= set(
-        re.findall(r"rule (?:base|train|evaluate)", printed)
-    )
+    assert {"base", "train", "evaluate"} <= set(re.findall(r"rule (\w+)", printed))
     # the base takes one where the profile makes it, none where it names a model
     assert set(re.findall(r"\bgpu=(\d+)", printed)) == gpus
     assert "nodes=1" in printed

@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
-from conftest import SMALL_PROFILE
+from conftest import PATIENCE, SMALL_PROFILE
 from safetensors.torch import load_file
 from tiny_models import save_tiny_model
 from transformers import AutoTokenizer
@@ -100,7 +100,7 @@ def train(folder, cache, fields, how=in_job):
     if profile.evaluation.engine == "vllm":
         command = [VLLM_PYTHON, "-m", "gdro", "evaluate", path, "both", "--folder", run]
         environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-        subprocess.run([*command, "--cache-dir", cache], check=True, env=environment, timeout=300)
+        subprocess.run([*command, "--cache-dir", cache], check=True, env=environment, timeout=PATIENCE)
     else:
         experiment.evaluate_variant(profile, "both", 0, run, cache)
     evaluation = read_table(run / "evaluation.jsonl")
@@ -113,7 +113,7 @@ def train(folder, cache, fields, how=in_job):
     return found, record, evaluation
 
 
-@pytest.mark.parametrize(("family", "processes"), [("Llama", 1), ("Mistral", 1), ("Llama", 2)])
+@pytest.mark.parametrize(("family", "processes"), [("Mistral", 1), ("Llama", 2)])
 def test_math_with_models_of_other_families(tmp_path, cache, models, monkeypatch, family, processes):
     monkeypatch.delenv("PYTEST_CURRENT_TEST")  # with it, ipykernel does not capture what processes print
     fields = MATH | {"model": {"source": str(models[family])}, "launch": {"processes": processes}}

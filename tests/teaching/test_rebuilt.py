@@ -1,4 +1,4 @@
-"""Prompt-GDRO, the default Rollout-GDRO and pivotal, written from the notebooks' text alone, equal to the package.
+"""Prompt-GDRO, the default Rollout-GDRO and pivotal, written from the notebooks' text, equal the package.
 
 The classes use NumPy and nothing of gdro. Each names the notebook and section that it is written from.
 Axes: P prompts of the batch, D of the data set, B bins, N arms, R rollouts.
@@ -112,7 +112,9 @@ class RolloutGDRO(BinGame):
         for b in np.unique(bins_P[bins_P >= 0]):
             [n], count = np.unique(rollouts_P[bins_P == b]), np.sum(bins_P == b)
             worth += count * log_p_BN[b, n - 2]
-            reached = [(w + count * m, v + count * log_p_BN[b, m - 2]) for w, v in best.items() for m in self.arms]
+            reached = [
+                (w + count * m, v + count * log_p_BN[b, m - 2]) for w, v in best.items() for m in self.arms
+            ]
             best = {}
             for w, v in reached:
                 best[w] = max(v, best.get(w, -np.inf))

@@ -152,7 +152,7 @@ def test_the_notebooks_are_small_together():
 def test_runs_strictly_and_leaves_manifest_and_figures(name, tmp_path):
     manifest = tmp_path / "manifest.json"
     parameters = SMALL[name] | {"manifest": str(manifest), "figures_dir": str(tmp_path / "figures")}
-    run_notebook(path_of(name), tmp_path / "out.ipynb", parameters, manifest=manifest, cell_timeout=300)
+    run_notebook(path_of(name), tmp_path / "out.ipynb", parameters, manifest=manifest)
     check_figures(manifest)
 
 
@@ -192,7 +192,7 @@ def test_nbval_finds_the_stored_numbers_again(notebook, tmp_path):
 def test_bad_parameters_are_refused_by_the_notebook(name, parameters, message, tmp_path):
     given = SMALL[name] | parameters | {"figures_dir": str(tmp_path / "figures")}
     with pytest.raises(NotebookError, match=re.escape(message)):
-        run_notebook(path_of(name), tmp_path / "out.ipynb", given, cell_timeout=200)
+        run_notebook(path_of(name), tmp_path / "out.ipynb", given)
     assert not (tmp_path / "out.ipynb").exists()
 
 

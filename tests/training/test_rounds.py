@@ -119,7 +119,7 @@ def test_the_gradient_is_that_of_the_loop_on_the_same_completions(base, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["dapo", "reinforce_ada"])
+@pytest.mark.parametrize("method", ["dapo", "pilot_commit"])
 def test_two_processes_train_as_one_does(base, tmp_path, method):
     states, models = [], []
     for processes in (1, 2):
@@ -139,6 +139,9 @@ def test_two_processes_train_as_one_does(base, tmp_path, method):
         models.append(load_file(folder / "model" / "model.safetensors"))
     one, two = ([{**row, "tokens": 0, "rollouts_spent": 0} for row in state["record"]] for state in states)
     assert one == two
+    evaluations = [state["evaluation"] for state in states]  # 8 prompts × 2, in batches of 4
+    assert [evaluation["calls"] for evaluation in evaluations] == [[16], [8]]
+    assert 0 < evaluations[0]["reward"] == evaluations[1]["reward"] < 1
     spent = [np.array([row["rollouts_spent"] for row in state["record"]]) for state in states]
     extra = spent[1] - spent[0]  # a round that two processes cannot divide takes one rollout more
     assert set(extra.tolist()) <= ({0} if method == "dapo" else {0, 1})

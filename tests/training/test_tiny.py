@@ -1,5 +1,6 @@
 """The tiny base: the same bits each time, cached, complete or absent."""
 
+import os
 import shutil
 
 import numpy as np
@@ -19,7 +20,7 @@ TINY = {"seed": 0, "steps": 3, "batch_size": 8, "progress": False}
 
 @pytest.fixture(scope="module")
 def task():
-    return chain.make_task(chain.DEFAULT_SPEC, np.random.default_rng(0))
+    return chain.DEFAULT_SPEC.draw(0)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +76,8 @@ def test_a_damaged_base_is_refused_and_one_without_a_ledger_made_again(task, bas
 def test_failed_training_leaves_nothing(task, tmp_path, monkeypatch, culprit):
     monkeypatch.setattr(models, culprit, None)  # cannot be called; is no number
     threads = torch.get_num_threads()
+    (tmp_path / ".making-x").mkdir()  # by a process that was killed long ago
+    os.utime(tmp_path / ".making-x", (0, 0))
     with pytest.raises(TypeError):
         tiny_base(task, cache_dir=tmp_path, **TINY)
     assert list(tmp_path.iterdir()) == []
@@ -97,11 +100,11 @@ def test_a_base_made_meanwhile_elsewhere_is_used(task, tmp_path, monkeypatch):
 
 
 def test_training_lowers_the_loss_of_the_completion_alone(task):
-    tokenizer = chain.make_tokenizer(task.spec)
+    tokenizer = task.tokenizer()
     losses = []
     for steps in (1, 40):
         model = models._train_tiny_base(task, tokenizer, "tiny", 0, steps, 16, 2e-3, "cpu", False)
-        prompts, completions = chain.teach(task, np.random.default_rng(9), 64)
+        prompts, completions = task.teach(np.random.default_rng(9), 64)
         with torch.no_grad():
             losses.append(models._completion_loss(model, tokenizer, prompts, completions).item())
     assert losses[1] < losses[0] - 0.5

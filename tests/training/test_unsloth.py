@@ -47,7 +47,8 @@ def report(folder):
 def test_it_is_built_on_unsloths_trainer(report):
     runs = report["trainings"]
     assert runs["stock"]["classes"][0] == "UnslothGRPOTrainer"
-    assert runs["both"]["classes"][:3] == ["GDROTrainer", "OnUnsloth", "UnslothGRPOTrainer"]
+    assert runs["both"]["classes"][0] == "GDROTrainer"
+    assert "UnslothGRPOTrainer" in runs["both"]["classes"]
 
 
 def test_method_grpo_is_unsloths_own_training_bit_for_bit(folder, report):

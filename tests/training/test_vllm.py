@@ -18,6 +18,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from sharded_run import tied_model
 from tiny_models import byte_tokenizer, save_tiny_model
 from tiny_run import arguments, half_right, make_base, make_task, make_trainer
 
@@ -171,7 +172,7 @@ def evaluated(monkeypatch, rows, reward, texts):
     monkeypatch.setattr(
         evaluate,
         "_by_vllm",
-        lambda *_: [
+        lambda *_, **__: [
             [tokenizer(text)["input_ids"] for text in pair]
             for pair in zip(texts[::2], texts[1::2], strict=True)
         ],
@@ -282,27 +283,30 @@ def server(base, log):
 
 
 @pytest.mark.slow
-def test_two_shards_of_a_tied_model_send_each_weight_once(tmp_path):
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_two_shards_of_a_tied_model_send_each_weight_once(tmp_path, kind):
     """vLLM refuses an output matrix that it shares with the embedding (TRL 1.14 sends both, 1.16 one)."""
     base = make_base(tmp_path / "bases")
-    model, _ = load(base)
-    assert model.config.tie_word_embeddings
+    model = tied_model(base, kind)
+    whole = model.merge_and_unload() if kind == "lora" else model
+    assert whole.config.tie_word_embeddings
     script = REPOSITORY / "tests" / "sharded_run.py"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     run = subprocess.run(
-        [sys.executable, *launcher, str(script), "sync", str(base), str(tmp_path)],
+        [sys.executable, *launcher, str(script), "sync", str(base), str(tmp_path), kind],
         env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    whole = dict(model.named_parameters())
+    weights = dict(whole.named_parameters())
     for rank in range(2):
         sent = load_file(tmp_path / f"sent{rank}.safetensors")
-        assert sent.keys() == whole.keys()
+        assert sent.keys() == weights.keys()
         assert "lm_head.weight" not in sent
-        assert all(torch.equal(sent[name], weight) for name, weight in whole.items())
+        for name, weight in weights.items():
+            torch.testing.assert_close(sent[name], weight.data, rtol=0, atol=1e-6 if kind == "lora" else 0)
 
 
 def group_sizes(prompts):
@@ -327,6 +331,9 @@ def test_vllm_samples_every_row_of_unequal_groups_with_the_weights_of_the_step(m
         assert call["num_generations"] == 1
         assert len(call["prompts"]) == len(call["completions"]) == 32
         assert call["returned_prompts"] == call["prompts"]
+    [evaluation] = training["evaluation"]  # 6 prompts × 2 in one call, though TRL has batches of 4
+    assert group_sizes(evaluation["prompts"]) == [2] * 6
+    assert evaluation["returned_prompts"] == evaluation["prompts"]
     # rollouts of one prompt are drawn apart, not copied
     call = training["calls"][0]
     assert len({json.dumps(ids) for ids in call["completions"]}) > 16

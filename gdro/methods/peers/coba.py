@@ -29,7 +29,7 @@ ALPHA_RANGE = 1.5, 9.5  # (α_min, α_max); λ is their difference
 class CoBA(Method):
     """Rollouts by marginal value under a preference that follows the run."""
 
-    kappa: float = option(11.0, check_number, ALPHA_RANGE[1], open_low=True, remedy="β = κ − α")
+    kappa: float = option(11.0, check_number, ALPHA_RANGE[1], open_low=True, remedy="raise it, as β = κ − α")
     tau: float = option(
         1.0, check_number, 0, open_low=True
     )  # rollouts, times p(1 − p), until value saturates

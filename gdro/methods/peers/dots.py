@@ -18,7 +18,7 @@ from gdro.methods.draws import in_proportion
 class DOTS(Method):
     """Draws by the distance of the posterior mean from a target."""
 
-    target: float = option(0.5, check_number, 0, 1, remedy="it is the pass rate to train at")
+    target: float = option(0.5, check_number, 0, 1)  # the pass rate to train at
     # of the softmax. The default is ours and soft: posterior means of prompts that are not drawn stand still,
     # so a draw close to greedy would never see them again
     temperature: float = option(0.1, check_number, 0, open_low=True)

@@ -22,8 +22,8 @@ class GRESO(Method):
     """Draws by skipping."""
 
     # probability of keeping a prompt after one uninformative visit, and the least of all
-    explore: float = option(0.5, check_number, 0, 1, remedy="it is a probability")
-    floor: float = option(0.01, check_number, 0, 1, open_low=True, remedy="0 would lose prompts for good")
+    explore: float = option(0.5, check_number, 0, 1)
+    floor: float = option(0.01, check_number, 0, 1, open_low=True)  # 0 would lose prompts for good)
 
     state = by_prompt = ("streak_D",)
 

@@ -20,7 +20,7 @@ from gdro.methods.draws import highest
 class MoPPS(Method):
     """Draws by one posterior sample a prompt."""
 
-    target: float = option(0.5, check_number, 0, 1, remedy="it is the pass rate to train at")
+    target: float = option(0.5, check_number, 0, 1)  # the pass rate to train at
     candidates: int = option(16, check_int, 1)  # for each prompt of a batch
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:

@@ -33,6 +33,6 @@ class Oracle(Method):
             raise ValueError(
                 "rates must be a function of the prompts' keys, got None; set method.rates first"
             )
-        remedy = "they are the pass rates of the keys"
+        remedy = "return the pass rates of the keys"
         p_D = check_array("rates", self.rates(pool.keys_P), pool.keys_P.shape, 0, 1, remedy=remedy)
         return mostly_in_proportion(p_D * (1 - p_D) ** (self.k - 1), self.epsilon, size, rng)

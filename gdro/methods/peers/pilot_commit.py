@@ -26,7 +26,7 @@ class PilotCommit(Pilot):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("PilotCommit(high=…)", self.high, self.low, 1, remedy="it must not be below low")
+        check_number("PilotCommit(high=…)", self.high, self.low, 1, remedy="raise it, or lower low")
 
     def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
         rate_P = batch.hits_P / batch.trials_P

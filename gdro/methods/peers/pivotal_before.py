@@ -27,7 +27,7 @@ class PivotalBefore(Method):
     epsilon: float = option(0.1, check_number, 0, 1, open_low=True, remedy="1 draws evenly")
     pool: float = option(4.0, check_number, 0, remedy="0 leaves the advantages of (3)")
     # s, the share of groups that should hold a success; no effect where k is given
-    success: float = option(0.55, check_number, 0, 1, remedy="it is a share of the groups")
+    success: float = option(0.55, check_number, 0, 1)
 
     state = ("strength",)
     strength = 5.0  # k before it is rounded, where it follows the run

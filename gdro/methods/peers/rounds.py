@@ -38,7 +38,7 @@ class Pilot(Method):
 
     def start(self, run: Run) -> None:
         name, most = f"{type(self).__name__}(pilot=…)", math.ceil(run.mean_rollouts) - 1
-        remedy = "it must reach n_min and leave some of mean_rollouts"
+        remedy = "change it: it must reach n_min and leave some of mean_rollouts"
         check_int(name, self.pilot, run.n_min, most, remedy)
         super().start(run)
 

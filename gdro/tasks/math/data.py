@@ -74,7 +74,7 @@ def load_math(
         try:
             row = _read_row(name, raw)
             if row["uid"] in rows:
-                raise ValueError("it repeats another")
+                raise ValueError("it repeats another; one is enough")
         except ValueError as error:
             dropped.append(f"{name}, row {place}: {error}")
             continue
@@ -116,14 +116,14 @@ def _read_row(name: str, raw: Mapping) -> dict[str, Any]:
     spec = MATH_SPECS[name]
     columns = (spec.problem, spec.answer, *spec.wrong_answers)
     if missing := set(columns) - raw.keys():
-        raise ValueError(f"it has no column {min(missing)!r}, only {sorted(raw)}")
+        raise ValueError(f"it has no column {min(missing)!r}, only {sorted(raw)}; rename or add it")
     problem, answer, *wrong = (_text(raw[column]) for column in columns)
     if problem == "" or answer.lower() in ("", "none", "nan"):
-        raise ValueError(f"its problem is {problem!r} and its answer {answer!r}")
+        raise ValueError(f"its problem is {problem!r} and its answer {answer!r}; give both")
     digest = hashlib.blake2b(json.dumps([problem, answer]).encode(), digest_size=12)
     if choices := [answer, *wrong] if wrong else []:
         if "" in choices or len(set(choices)) < len(choices):
-            raise ValueError(f"its choices are not all there and different: {choices}")
+            raise ValueError(f"its choices must be texts that differ, got {choices}; correct them")
         # an order of their own, the same in every run
         order = np.random.default_rng(list(digest.digest())).permutation(len(choices)).tolist()
         lines = [f"{letter}) {choices[place]}" for letter, place in zip(LETTERS, order, strict=False)]

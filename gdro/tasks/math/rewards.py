@@ -38,7 +38,7 @@ class MathReward:
     Args:
         signed: a wrong completion gets −1 instead of 0.
         time_limit: seconds of processor time for the algebra of one answer; one that takes longer is wrong.
-            Of a batch, 0.2 s are for each answer, and twice the limit for all that need more together.
+            Of a batch, 0.1 s are for each answer, and twice the limit for all that need more together.
 
     Attributes:
         counts: completions by outcome, over all calls.
@@ -49,8 +49,8 @@ class MathReward:
     def __init__(self, *, signed: bool = False, time_limit: float = 5.0) -> None:
         if importlib.util.find_spec("latex2sympy2_extended") is None:
             raise ImportError("latex2sympy2_extended is not installed; pip install 'gdro[math]'")
-        remedy = "the default suits most data sets"
-        self.time_limit = check_number("time_limit", time_limit, 0, open_low=True, remedy=remedy)
+        name = "MathReward(time_limit=…)"
+        self.time_limit = check_number(name, time_limit, 0, open_low=True, remedy="give seconds")
         self.signed = signed
         self.counts = Counter(dict.fromkeys(OUTCOMES, 0))
 
