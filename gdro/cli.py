@@ -79,10 +79,11 @@ def base_command(profile: str, cache_dir: str) -> None:
     Example: gdro base tiny
     """
     experiment = _start_job()
+    from gdro.study.profile_checks import check_installed
     from gdro.study.profiles import load_profile
 
     chosen = load_profile(profile)
-    experiment.check_installed(chosen)
+    check_installed(chosen)
     for variant in chosen.variants:
         experiment.training_arguments(chosen, variant, 0, "unused", (1, 1))
     click.echo(experiment.make_base(chosen, cache_dir, progress=True))

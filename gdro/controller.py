@@ -172,7 +172,6 @@ class GDROController(Shared):
                 rollouts for each of its places.
         """
         known = as_uids(uids)
-        # The rollout counts are decided here: the method proposes, `exact_rollouts` meets the budget.
         total = as_whole(self.mean_rollouts * len(known))
         if not total:
             raise ValueError(

@@ -96,8 +96,7 @@ def train(
         tokens = int(_completion_mask(kept[-1][1], model.config.eos_token_id).sum())
 
         if batch.ready:  # False where a method that discards groups (DAPO) wants another batch first
-            # a batch without signal is a gradient of 0, and AdamW steps on its momentum, as in TRL
-            optimizer.zero_grad(set_to_none=False)
+            optimizer.zero_grad(set_to_none=False)  # so that AdamW steps without signal too, as in TRL
             policy_gradient(model, *(torch.cat(part) for part in zip(*kept, strict=True)))
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

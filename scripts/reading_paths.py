@@ -44,6 +44,7 @@ PATHS: dict[str, tuple[list[str], int, int]] = {
     "`make run`, one variant": (RUN, 3628, 2800),
 }
 LEFT_OFF = {
+    "arena/command": "the options of `gdro arena`",
     "core/any_of_k": "the paper's estimator of pass@k, for who wants that choice in place of the default",
     "core/arrays": "four functions on arrays, each said by its name",
     "core/checks": "each check raises a ValueError; what it allows stands where it is called",
@@ -59,11 +60,12 @@ LEFT_OFF = {
     "methods/record": "a row of the record, on which no step depends",
     "methods/setup": "makes the method and its bounds from arguments that the controller documents",
     "study/choices": "which fields a profile may have; profiles/ shows them in use",
-    "study/profile_checks": "which fields do not go together",
+    "study/profile_checks": "which fields do not fit together, which packages are missing",
     "tasks/protocol": "what every task offers, which chain shows",
     "tasks/settings": "which fields a profile's task may have",
     "training/checkpoints": "whether a folder is as it was written",
     "training/files": "files that are written whole or not at all",
+    "training/held_out": "evaluates held-out prompts while training in one call of the engine",
     "training/lifetime": "one process in a folder, which ends with its parent",
     "training/progress": "what a training prints",
     "training/records": "reads and writes tables and manifests",

@@ -43,8 +43,7 @@ def _scaled(share_P: np.ndarray, total: int, low: int, high: int) -> np.ndarray:
     """clip(factor × share, low, high) with the factor for which it sums to the total."""
     share_P = np.maximum(share_P, 1e-9)  # what is wanted least can still take the rest
 
-    # The sum grows with the factor, so one factor meets the total. Its logarithm is sought, since wanted
-    # shares may differ by many orders of magnitude.
+    # the sum grows with the factor, so one meets the total; logarithms, as shares may differ by magnitudes
     def clipped(log_factor: float) -> np.ndarray:
         return np.clip(np.exp(log_factor) * share_P, low, high)
 

@@ -103,8 +103,7 @@ AnyMethod = TypeVar("AnyMethod", bound=type[Method])
 def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
     """Class decorator that puts a `Method` into the registry under `name`.
 
-    Defining the same class again, as in a notebook cell, replaces it. A class of another name is refused, and
-    so is any that would replace a method of this package.
+    Defining the same class again, as in a notebook cell, replaces it. Methods of this package stay.
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f"register takes a name, got {name!r}; write @register('mine')")
@@ -115,8 +114,8 @@ def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
         known = METHODS.get(name, method)
         ours = known.__module__.startswith("gdro.") and known.__module__ != method.__module__
         if ours or known.__qualname__ != method.__qualname__:
-            place = f"{known.__module__}.{known.__qualname__}"
-            raise ValueError(f"method name {name!r} is taken by {place}; choose another name")
+            taken = f"is taken by {known.__module__}.{known.__qualname__}"
+            raise ValueError(f"method name {name!r} {taken}; choose another name")
         method.name, METHODS[name] = name, method
         return method
 

@@ -26,8 +26,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +36,6 @@ os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or equal seeds would not give equal samples
 
 import torch
-from packaging.version import Version
 
 from gdro.study.arguments import training_arguments
 from gdro.study.profiles import BASE, Profile, repository
@@ -92,24 +89,6 @@ def _start(
         raise ValueError(f"model.source {str(source)!r} cannot be loaded ({why}); {remedy}") from error
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # Llama has none; TRL does the same
     return source, tokenizer, load_split(profile.task, tokenizer, held_out=held_out)
-
-
-def check_installed(profile: Profile) -> None:
-    """Refuse (ValueError) a profile whose packages are not installed here, or are too old for it."""
-    kinds = [profile.model_of(variant).kind for variant in profile.variants]
-    trainings = [profile.train_of(variant) for variant in profile.variants]
-    vllm = any(train.use_vllm for train in trainings)
-    needed = {"unsloth": any(kind.startswith("unsloth") for kind in kinds), "vllm": vllm}
-    needed["liger_kernel"] = any((train.model_extra or {}).get("use_liger_kernel") for train in trainings)
-    if missing := [name for name, is_needed in needed.items() if is_needed and find_spec(name) is None]:
-        why = f"{', '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed"
-        raise ValueError(f"profile {profile.name!r} needs {why}; docs/gpu-box.md, 1, says how")
-    is_sharded = "fsdp" in Path(profile.launch.config or "").stem
-    if vllm and is_sharded and Version(version("trl")) < Version("1.16"):
-        raise ValueError(
-            f"profile {profile.name!r} shards its weights, and TRL before 1.16 does not bring tied ones to "
-            f"vLLM then; this is {version('trl')}: install requirements/gpu.txt"
-        )
 
 
 def train_variant(

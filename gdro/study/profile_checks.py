@@ -1,8 +1,12 @@
-"""Refuses a profile whose fields are valid one by one but do not fit together."""
+"""Refuses a profile whose fields do not fit together, or whose packages are not installed."""
 
 from collections.abc import Callable
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from packaging.version import Version
 
 from gdro.methods import register_from
 from gdro.study.choices import BASE, BaseChoice
@@ -105,3 +109,21 @@ def _check_variant(profile: "Profile", name: str) -> None:
         )
     train.local_batch(profile.launch.processes)
     profile.controller_of(name)
+
+
+def check_installed(profile: "Profile") -> None:
+    """Refuse (ValueError) a profile whose packages are not installed here, or are too old for it."""
+    kinds = [profile.model_of(variant).kind for variant in profile.variants]
+    trainings = [profile.train_of(variant) for variant in profile.variants]
+    vllm = any(train.use_vllm for train in trainings)
+    needed = {"unsloth": any(kind.startswith("unsloth") for kind in kinds), "vllm": vllm}
+    needed["liger_kernel"] = any((train.model_extra or {}).get("use_liger_kernel") for train in trainings)
+    if missing := [name for name, is_needed in needed.items() if is_needed and find_spec(name) is None]:
+        why = f"{', '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed"
+        raise ValueError(f"profile {profile.name!r} needs {why}; docs/gpu-box.md, 1, says how")
+    is_sharded = "fsdp" in Path(profile.launch.config or "").stem
+    if vllm and is_sharded and Version(version("trl")) < Version("1.16"):
+        raise ValueError(
+            f"profile {profile.name!r} shards its weights, and TRL before 1.16 does not bring tied ones to "
+            f"vLLM then; this is {version('trl')}: install requirements/gpu.txt"
+        )

@@ -14,7 +14,7 @@ from conftest import SMALL_PROFILE
 from safetensors.torch import load_file
 
 from gdro.results import report
-from gdro.study import experiment
+from gdro.study import experiment, profile_checks
 from gdro.study.profiles import ModelChoice, TrainChoice, load_profile, repository, run_folder
 from gdro.training.records import read_manifest, read_table
 
@@ -402,19 +402,19 @@ def test_what_the_guide_to_the_gpu_box_says_of_profiles_is_valid(tmp_path, block
 
 
 def test_packages_that_a_profile_needs_are_asked_for_first(monkeypatch):
-    monkeypatch.setattr(experiment, "find_spec", lambda name: None)
+    monkeypatch.setattr(profile_checks, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"'gpu-1\.7b' needs unsloth, vllm, liger_kernel, which are not"):
-        experiment.check_installed(load_profile("gpu-1.7b"))
+        profile_checks.check_installed(load_profile("gpu-1.7b"))
     with pytest.raises(ValueError, match="'gpu-8b' needs vllm, which is not installed"):
-        experiment.check_installed(load_profile("gpu-8b"))
-    experiment.check_installed(load_profile("tiny"))
-    monkeypatch.setattr(experiment, "find_spec", lambda name: "here")
+        profile_checks.check_installed(load_profile("gpu-8b"))
+    profile_checks.check_installed(load_profile("tiny"))
+    monkeypatch.setattr(profile_checks, "find_spec", lambda name: "here")
     for installed, profile in (("1.14.2", "gpu-1.7b"), ("1.16.0", "gpu-4b")):
-        monkeypatch.setattr(experiment, "version", lambda name, installed=installed: installed)
-        experiment.check_installed(load_profile(profile))
-    monkeypatch.setattr(experiment, "version", lambda name: "1.14.2")
+        monkeypatch.setattr(profile_checks, "version", lambda name, installed=installed: installed)
+        profile_checks.check_installed(load_profile(profile))
+    monkeypatch.setattr(profile_checks, "version", lambda name: "1.14.2")
     with pytest.raises(ValueError, match=r"TRL before 1\.16 does not bring tied ones"):
-        experiment.check_installed(load_profile("gpu-4b"))
+        profile_checks.check_installed(load_profile("gpu-4b"))
 
 
 def test_the_guides_vllm_server_is_trls():
