@@ -21,5 +21,5 @@ if __name__ == "__main__":
     vllm_run.keep_plain_weights()
     torch.set_num_threads(1)
     name, base, folder = sys.argv[1:]
-    results = run_check(name, Bench(Path(folder), source=base))
+    results = run_check(name, Bench(Path(folder), source=base, reloads=True))
     (Path(folder) / "results.json").write_text(json.dumps([asdict(result) for result in results]))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from gdro.gpu.size import byte_tokenizer
 
 FAMILIES = ("Qwen3", "Llama", "Mistral")
 SIZES = {
@@ -16,26 +17,6 @@ SIZES = {
     "intermediate_size": 64,
     "max_position_embeddings": 1024,
 }
-CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
-)
-
-
-def byte_tokenizer():
-    """One token per byte of UTF-8: every text has tokens, and none was trained."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokens = ["<pad>", "<eos>", *letters]
-    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token="<pad>",
-        eos_token="<eos>",
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-    )
 
 
 def save_tiny_model(family: str, folder: Path, **sizes: int) -> Path:

@@ -1,6 +1,8 @@
 """What the checks of `gdro check` share: results, small trainings, and a look at each generation batch."""
 
 import importlib.util
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,13 +46,15 @@ class OneTwoThree(Method):
 class Bench:
     """Where checks run: a folder for what they leave, and small trainings on the embedded task.
 
-    profile: whose size is measured. source: a model in place of the base that is made here.
+    profile: whose size is measured. source: a model in place of the base that is made here. reloads: whether
+    vLLM takes new weights on a CPU too, where it packs those that it starts with; the tests see to that.
     """
 
     folder: Path
     profile: str | None = None
     source: str | None = None
     cache_dir: str = ".cache/bases"
+    reloads: bool = False
     devices: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +96,14 @@ class Bench:
         trainer = Training(profile, "check", 0, self.folder / name, self.cache_dir).make_trainer()
         trainer.watch = Watch(trainer)
         return trainer
+
+
+def start_training(profile: Profile, variant: str, folder: Path, cache_dir: str) -> subprocess.Popen:
+    """`gdro train` with seed 0, in a process of its own."""
+    file = folder.parent / f"{folder.name}.yaml"
+    file.write_text(profile.model_dump_json())  # JSON is YAML
+    command = [sys.executable, "-m", "gdro", "train", str(file), variant, "--folder", str(folder)]
+    return subprocess.Popen([*command, "--cache-dir", cache_dir])
 
 
 class Watch:

@@ -34,17 +34,7 @@ TIMEOUT, CRASH = VERDICTS.index("timeout"), VERDICTS.index("crash")
 DIGITS, NEARLY = 30, 1e-20  # two values that agree so closely are equal
 # hundredths: values of the variables at the points where two expressions are compared
 POINTS = ((137, 261, 83, 319), (29, 71, 587, 113), (-161, -43, 223, -370), (790, -530, -91, 410))
-WARM_UP = (
-    "\\frac{x}{2}",
-    "0.5x",
-    "\\sqrt{12}",
-    "(x-1)(x+1)",
-    "x^2-1",
-    "2\\pi",
-    "\\sin 2x",
-    "2^{n}",
-    "(1,\\pi]",
-)
+WARM_UP = r"\frac{x}{2}; 0.5x; \sqrt{12}; (x-1)(x+1); x^2-1; 2\pi; \sin 2x; 2^{n}; (1,\pi]".split("; ")  # noqa: SIM905
 
 
 @lru_cache(maxsize=64)
