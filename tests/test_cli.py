@@ -33,11 +33,7 @@ def test_what_is_refused_and_what_failed_exit_differently(error, code):
     assert (ended.exit_code, ended.stderr) == (code, "gdro raises: bad\n")
 
 
-def test_a_misspelt_profile_is_refused_before_any_compute():
-    for arguments in (["run", "tniy"], ["report", "tniy"]):
-        ended = CliRunner().invoke(main, arguments)
-        assert (ended.exit_code, ended.stdout) == (2, "")
-        assert ended.stderr.startswith(f"gdro {arguments[0]}: profile must be one of")
+def test_a_misspelt_profile_is_refused_without_a_traceback():
     command = [sys.executable, "-m", "gdro", "train", "tniy", "grpo"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 2

@@ -160,55 +160,25 @@ def test_eight_threads_may_share_a_controller(name):
     made(name).load_state_dict(shared.state_dict())  # which refuses a table with a key given twice
 
 
-OUTSIDE = {  # of each option, values that it cannot have
-    DifficultyBins: {
-        "k": [0, 2.0, True, 10**10],
-        "history": [0, 10**10],
-        "edges": [(), (0.5, 0.5), (0.7, 0.5), (0.0, 0.5), (0.5, 1.0), (0.5, np.nan), ((0.5,),)],
-        "hysteresis": [-0.1, 1],
-        "estimator": ["median"],
-    },
-    PromptGDRO: {
-        "num_bins": [0, 2.5],
-        "eta": [-1, np.nan, 1e308],
-        "gamma": [1.01, -0.01],
-        "ema": [0, 1.5],
-        "clip": [0, np.nan],
-        "max_weight": [-1],
-        "share_floor": [0],
-        "debias": [1],
-    },
-    RolloutGDRO: {
-        "num_bins": [0],
-        "n_min": [0, True],
-        "n_max": [3.5, 1, 10**10],
-        "mean_rollouts": [13, 1.5, np.nan],
-        "gamma": [1.01],
-        "eta": [np.inf, 1e308],
-        "ema": [0],
-        "price_lr": [-1, 1e308],
-        "bonus": [-0.1],
-        "utility": ["reward"],
-        "selection": ["greedy"],
-        "joint": ["batch"],
-        "price_driver": ["supply"],
-        "debias": [0],
-    },
-    METHODS["both"]: {"signal": [""], "action": [False], "averaging": ["token"], "weight_scale": ["sum"]},
+OUTSIDE = {  # of each option with bounds, values beyond them; tests/test_refusals.py tries what is no number
+    DifficultyBins: {"k": [0, 2.0, True, 10**10], "history": [0, 10**10], "hysteresis": [-0.1, 1]}
+    | {"edges": [(), (0.5, 0.5), (0.7, 0.5), (0.0, 0.5), (0.5, 1.0), (0.5, np.nan), ((0.5,),)]},
+    PromptGDRO: {"num_bins": [0, 2.5], "eta": [-1, np.nan, 1e308], "gamma": [1.01, -0.01], "ema": [0, 1.5]}
+    | {"clip": [0, np.nan], "max_weight": [-1], "share_floor": [0], "debias": [1]},
+    RolloutGDRO: {"num_bins": [0], "n_min": [0], "n_max": [1, 10**10], "mean_rollouts": [13, 1.5, np.nan]}
+    | {"gamma": [1.01], "eta": [np.inf, 1e308], "ema": [0], "price_lr": [-1, 1e308], "bonus": [-0.1]},
     METHODS["pivotal"]: {"k": [0], "epsilon": [0.0, 2.0]},
     METHODS["pilot_commit"]: {"pilot": [0], "low": [1.5], "high": [0.1]},
     METHODS["spo"]: {"epsilon": [0.0]},
     METHODS["mopps"]: {"target": [1.5], "candidates": [0]},
-    METHODS["dars"]: {"schedule": ["even"]},
-    METHODS["reinforce_ada"]: {"keep": [1], "exit": ["all"]},
+    METHODS["reinforce_ada"]: {"keep": [1]},
     METHODS["coba"]: {"kappa": [9.5], "tau": [0.0], "window": [0]},
     METHODS["dbb"]: {"discount": [0.0, 1.5]},
     METHODS["bbg"]: {"k": [0], "threshold": [-1]},
     METHODS["passk_training"]: {"k": [0]},
-    METHODS["mc_grpo"]: {"rescale": [1]},
     METHODS["nsr"]: {"positive": [-1]},
     METHODS["power"]: {"a": [-1], "b": [np.nan], "epsilon": [0]},
-    METHODS["pooled"]: {"past": [-1], "mute": [0]},
+    METHODS["pooled"]: {"past": [-1]},
 }
 
 

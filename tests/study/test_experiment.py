@@ -299,31 +299,21 @@ def test_shipped_profiles_are_valid():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"trian": {}}, "trian"),
         ({"train": {"max_steps": True}}, "max_steps"),
         ({"train": {"loss_type": "dapoo"}}, "loss_type"),
-        ({"task": {"kind": "math", "train": "dapo"}}, "model.source must name a model"),
         ({"variants": {"a": {"method": "gpro"}}}, "method must be one of"),
         ({"variants": {}}, "variants"),
-        ({"variants": {"base": GRPO}}, "may not be called"),
         ({"variants": {"x$(touch F)": GRPO}}, "should match pattern"),
         ({"variants": {"a\n": GRPO}}, "should match pattern"),
         ({"name": "a b"}, "should match pattern"),
         ({"variants": {"a": {"method": "grpo", "preset": "papre"}}}, "preset must be one of"),
-        ({"variants": {"a": {"method": "grpo", "options": {"promt": {}}}}}, "promt"),
         ({"variants": {"a": {"method": "rollout", "options": {"rollout": 3}}}}, "variant 'a'"),
         ({"variants": {"a": {"method": "both", "options": {"rollout": {"n_min": 9}}}}}, "n_min"),
         ({"variants": {"a": {"method": "grpo", "train": {"max_steps": 3}}}}, "the profile's 6, got 3"),
-        ({"variants": {"a": {"method": "both", "groups": "level"}}}, "groups may be 'family'.*got 'level'"),
-        ({"variants": {"a": {"method": "both", "baseline": "b"}}}, "baseline is 'b'"),
         ({"variants": {"a": GRPO, "b": GRPO | {"label": "a"}}}, "labels of their own"),
-        ({"seeds": [0, 0]}, "seeds must differ"),
-        ({"evaluation": {"samples": 4, "k": 8}}, "evaluation.k must be at most .* got 8 and 4"),
-        ({"launch": {"processes": 2, "config": "fsdp3"}}, "launch.config is 'fsdp3', which is no file"),
         ({"gpus": 1, "launch": {"processes": 2}}, "launch.processes must be at most gpus, 1, got 2"),
         ({"gpus": 1, "evaluation": {"data_parallel_size": 2}}, "must be at most gpus, 1, got 2"),
         ({"launch": {"processes": 3}}, "32 completions cannot be split among 3 processes"),
-        ({"methods_from": "absent.py"}, "methods_from is 'absent.py'"),
         ({"model": {"lora": {"r": 8}}}, "lora"),
         ({"model": {"kind": "unsloth-lora"}, "train": VLLM}, "unsloth-lora needs use_vllm and"),
         ({"model": ENGINE, "train": VLLM, "launch": {"processes": 2}}, "launch.processes must be 1 with"),
@@ -439,10 +429,6 @@ def test_the_guides_vllm_server_is_trls():
     assert imposed <= set(options)
 
 
-def test_unknown_profile_and_variant(tmp_path):
-    with pytest.raises(ValueError, match=r"profile must be one of .*'tiny'.* got 'tniy'"):
-        load_profile("tniy")
-    with pytest.raises(ValueError, match=r"variant must be one of .*'rollout'.* got 'rolout'"):
-        load_profile("tiny").train_of("rolout")
+def test_the_base_is_not_trained(tmp_path):
     with pytest.raises(ValueError, match="variant must be one of"):
         experiment.train_variant(load_profile("tiny"), "base", 0, tmp_path)
