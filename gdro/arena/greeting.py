@@ -4,7 +4,7 @@
 
 Left: shares of the rollouts by pass rate over training, from greeting/rollouts.csv, which
 scripts/record_rollouts.py makes. The rest: differences to GRPO in pairs by draw, from arena/*/scores.csv and,
-for pivotal, arena-transfer/scores.csv.
+for pivotal, arena-transfer/scores.csv; "significant" is after Holm's correction over all of the latter.
 """
 
 from collections.abc import Iterable
@@ -15,9 +15,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy import stats
 
-from gdro.arena.tables import BASELINE, METRICS, at_best_rate
+from gdro.arena.tables import BASELINE, METRICS, compare
 from gdro.methods import METHODS
 from gdro.results.style import LABEL_COLORS, METHOD_COLORS, PEER, WIDTH, save, use_style
 from gdro.study.profiles import repository
@@ -31,28 +30,19 @@ CLASSES = {"0-0.02": "out of reach, p < .02", "0.02-0.3": ".02 to .3", "0.3-0.9"
 CLASSES |= {"0.9-1": "solved, p > .9"}
 
 
-def paired_gains(scores: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Mean paired difference at the end of a world's runs, and its 95% interval (Student's t), by method."""
-    best = at_best_rate(scores)
-    ends = best[best.step == best.step.max()].pivot(index="draw", columns="method", values=metric)
-    rows = {}
-    for method in ends.columns.drop(BASELINE):
-        pairs = (ends[method] - ends[BASELINE]).dropna()
-        half = stats.t.ppf(0.975, len(pairs) - 1) * pairs.sem()
-        rows[method] = [pairs.mean(), pairs.mean() - half, pairs.mean() + half]
-    return pd.DataFrame.from_dict(rows, "index", columns=["gain", "low", "high"])
-
-
 def greeting(measured: Path) -> Figure:
     """The same rollouts, spent where they teach."""
     # what these folders call pivotal is that of 0.2.0
     earlier = [pd.read_csv(file) for file in sorted((measured / "arena").glob("*/scores.csv"))]
     earlier = [table.replace({"method": {"pivotal": "pivotal_before"}}) for table in earlier]
     now = pd.read_csv(measured / "arena-transfer" / "scores.csv")
-    scores = dict(list(pd.concat([*earlier, now]).groupby("world")))
+    everything = pd.concat([*earlier, now])
+    home = compare(everything[everything.world == HOME]).set_index(["metric", "method"])
+    gains = {metric: home.loc[metric] for metric in HEADLINE}
+    everywhere = compare(now)
+    everywhere = everywhere[everywhere.method == "pivotal"].set_index(["metric", "world"])
     rollouts = pd.read_csv(measured / "greeting/rollouts.csv")
-    worlds = [world for world, of in scores.items() if "pivotal" in set(of.method)]
-    gains = {metric: paired_gains(scores[HOME], metric) for metric in HEADLINE}
+    worlds = sorted(now.world[now.method == "pivotal"].unique())
     figure = plt.figure(figsize=(WIDTH, 4.5 + 0.16 * len(worlds)))
     upper, lower = figure.subfigures(2, 1, height_ratios=[3.4, 1.1 + 0.16 * len(worlds)])  # type: ignore[misc]
     left, right = upper.subfigures(1, 2, width_ratios=[2.6, 4.4])  # type: ignore[misc]
@@ -70,7 +60,7 @@ def greeting(measured: Path) -> Figure:
     legend = [entries[::-1] for entries in axes[0].get_legend_handles_labels()]  # as they are stacked
     left.legend(*legend, loc="outside lower center", ncols=2, frameon=False, handlelength=1, columnspacing=1)
 
-    merit = (gains["mean_at_8"].gain + gains["pass_at_8"].gain).sort_values(ascending=False)
+    merit = (gains["mean_at_8"].difference + gains["pass_at_8"].difference).sort_values(ascending=False)
     peers = [name for name in merit.index if name in set(METHODS) - NO_PEERS][:BEST]
     names = {name: OURS[name] for name in OURS if name in merit} | {n: METHODS[n].__name__ for n in peers}
     for axis, (metric, table) in zip(
@@ -80,13 +70,16 @@ def greeting(measured: Path) -> Figure:
         axis.set_title(METRICS[metric])
     right.supxlabel(f"difference to GRPO at equal rollouts, {HOME}", fontsize=8)
 
-    for axis, metric in zip(lower.subplots(1, len(EVERYWHERE), sharey=True), EVERYWHERE, strict=True):
-        table = pd.DataFrame([paired_gains(scores[world], metric).loc["pivotal"] for world in worlds])
+    panels = lower.subplots(1, len(EVERYWHERE), sharey=True)
+    for axis, metric in zip(panels, EVERYWHERE, strict=True):
+        table = everywhere.loc[metric].loc[worlds]
         _dots(axis, table, worlds, METHOD_COLORS["pivotal"])
-        sure = f"{(table.low > 0).sum()} worlds above, {(table.high < 0).sum()} below"
-        axis.set(title=f"Pivotal, {EVERYWHERE[metric]}: {sure}", xlabel="difference to GRPO")
-    found = ", ".join(f"{METRICS[metric]} {table.gain['pivotal']:+.2f}" for metric, table in gains.items())
-    figure.suptitle(f"The same rollouts, spent where they teach: pivotal, {found}")
+        decided = table[table.p_holm < 0.05].difference
+        found = f"{(decided > 0).sum()} of {len(table)} worlds above, {(decided < 0).sum()} below"
+        axis.set(title=f"Pivotal, {EVERYWHERE[metric]}: {found}")
+    lower.supxlabel("difference to GRPO by world; counted: significant after Holm's correction", fontsize=8)
+    found = ", ".join(f"{METRICS[m]} {table.difference['pivotal']:+.2f}" for m, table in gains.items())
+    figure.suptitle(f"The same rollouts, spent where they teach: pivotal in {HOME}, {found}")
     return figure
 
 
@@ -94,7 +87,7 @@ def _dots(axis: Axes, table: pd.DataFrame, names: Iterable[str], colors: str | l
     """A dot with its interval for each row, the first at the top."""
     rows = np.arange(len(table))
     axis.hlines(rows, table.low, table.high, colors=colors)
-    axis.scatter(table.gain, rows, c=colors, s=16, zorder=3)
+    axis.scatter(table.difference, rows, c=colors, s=16, zorder=3)
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set_yticks(rows, names)
     axis.set_ylim(len(table) - 0.5, -0.5)

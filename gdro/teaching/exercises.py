@@ -6,6 +6,7 @@ exercise, what changes in its edge cases, under the words that describe them.
 """
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from gdro.core.bins import move_bins
 from gdro.methods import pivotal
 from gdro.methods.arms import arm_log_probabilities, best_joint_arms
 from gdro.methods.bandit import exp3p_losses as estimated_losses
+from gdro.methods.batch import Batch
 from gdro.methods.bin_game import debiased
 from gdro.toy.maps import paired_gain
 
@@ -68,9 +70,22 @@ def mixed_group(alpha: Array, beta: Array, size: int) -> Array:
     return 1 - ((alpha + j).prod(axis=0) + (beta + j).prod(axis=0)) / of_total
 
 
-def baselines(rewards: Array, group_ids: Array, past: Array, rate: Array) -> Array:
-    known, size = np.bincount(group_ids, rewards) + past * rate, np.bincount(group_ids) + past
-    return (known[group_ids] - rewards) / (size[group_ids] - 1)
+def pivotal_advantages(rewards: Array, group_ids: Array) -> Array:
+    hits, trials = np.bincount(group_ids, rewards), np.bincount(group_ids)
+    batch: Any = SimpleNamespace(trials_P=trials, hits_P=hits, correct_R=rewards > 0, group_ids_R=group_ids)
+    return pivotal.Pivotal().advantages(batch)
+
+
+def next_k(
+    hits: Array, trials: Array, successes: Array, failures: Array, gained: float, expected: float
+) -> tuple[int, float, float]:
+    visited: Any = SimpleNamespace(hits_P=hits, trials_P=trials, successes_P=successes, failures_P=failures)
+    visited.rate_P = (successes + 0.5) / (successes + failures + 1)
+    batch: Any = SimpleNamespace(hard_hits=lambda: Batch.hard_hits(visited))
+    method = pivotal.Pivotal()
+    method.gained, method.expected = gained, expected
+    method.update(batch)
+    return method.k_now, method.gained, method.expected
 
 
 def draw_by_clocks(worth: Array, size: int, epsilon: float, clocks: Array) -> Array:
@@ -127,8 +142,9 @@ EXERCISES: dict[str, Callable[..., Any]] = {
     "weighted_standard_error": metrics.weighted_standard_error,
     # 07
     "value_for_two": lambda alpha, beta: pivotal.pivotal_value(alpha, beta, 2),
-    "baselines": baselines,
     "draw_by_clocks": draw_by_clocks,
+    "pivotal_advantages": pivotal_advantages,
+    "next_k": next_k,
     "mixed_group": mixed_group,
 }
 ARGUMENTS: dict[str, Any] = {  # the value itself, or a function that draws it
@@ -161,11 +177,13 @@ ARGUMENTS: dict[str, Any] = {  # the value itself, or a function that draws it
     "counts": lambda rng: rng.permutation([1, 1, 2]),
     "current": lambda rng: rng.integers(-1, 5, 6),
     "p_values": lambda rng: rng.beta(0.5, 2, 6),
-    "past": lambda rng: rng.uniform(0, 4, 3),
-    "rate": lambda rng: rng.random(3),
     "rewards": lambda rng: rng.integers(0, 2, 9).astype(float),
     "rollouts": lambda rng: rng.integers(2, 13, 4),
     "successes": lambda rng: rng.integers(0, 5, 5),
+    "failures": lambda rng: rng.integers(0, 9, 5),
+    "gained": lambda rng: rng.uniform(-2, 8),
+    "expected": lambda rng: rng.uniform(0, 8),
+    "hits": lambda rng: rng.integers(0, 5, 5),
     "trials": lambda rng: rng.integers(4, 12, 5),
     "weights": lambda rng: rng.lognormal(size=4),
     "visits": lambda rng: np.array([3, 0, 1, rng.integers(0, 9)]),
@@ -204,8 +222,13 @@ EDGES: dict[str, dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "group_advantages": {
         "some groups have equal rewards": lambda case: {"rewards": 1.0 * (case["group_ids"] == 1)},
     },
-    "baselines": {"a prompt has no past": lambda case: {"past": np.array([0.0, 2, 4])}},
     "draw_by_clocks": {"ε is 1: an even draw": lambda case: {"epsilon": 1.0}},
+    "pivotal_advantages": {
+        "a group has one rollout": lambda case: {"group_ids": np.repeat([0, 1, 2], [1, 4, 4])},
+    },
+    "next_k": {
+        "no prompt was visited before": lambda case: {"successes": np.zeros(5), "failures": np.zeros(5)},
+    },
     "effective_number": {
         "a probability is 0": lambda case: {"probabilities": np.array([0.5, 0, 0.25, 0.25])},
     },

@@ -11,14 +11,24 @@ def value_for_two(alpha, beta):
     return alpha / total - alpha * (alpha + 1) / (total * (total + 1))
 
 
-def baselines(rewards, group_ids, past, rate):
-    hits, sizes = np.bincount(group_ids, rewards), np.bincount(group_ids)
-    return ((hits + past * rate)[group_ids] - rewards) / (sizes - 1 + past)[group_ids]
-
-
 def draw_by_clocks(worth, size, epsilon, clocks):
     rates = (1 - epsilon) * worth / worth.sum() + epsilon / len(worth)
     return np.argsort(clocks / rates)[:size]
+
+
+def pivotal_advantages(rewards, group_ids):
+    hits, sizes = np.bincount(group_ids, rewards), np.bincount(group_ids)
+    of_a_correct_one = 2 * (sizes - hits) / np.maximum(sizes - 1, 1)
+    return np.where(rewards > 0, of_a_correct_one[group_ids], 0.0)
+
+
+def next_k(hits, trials, successes, failures, gained, expected):
+    rates = (successes + 0.5) / (successes + failures + 1)
+    hard = (successes + failures > 0) & (rates < 0.5)
+    foreseen = (trials * rates)[hard].sum()
+    gained, expected = 0.9 * gained + hits[hard].sum() - foreseen, 0.9 * expected + foreseen
+    progress = (gained + 5 / 3) / (expected + 5)
+    return round(min(max(3 + 6 * progress, 3), 12)), gained, expected
 
 
 def mixed_group(alpha, beta, size):
@@ -32,7 +42,7 @@ def mixed_group(alpha, beta, size):
 
 @register("half_solved")
 class HalfSolved(Method):
-    """Exercise 5: draws by p (1 − p)."""
+    """Exercise 6: draws by p (1 − p)."""
 
     def draw(self, pool, size, rng):
         return mostly_in_proportion(pool.rate_P * (1 - pool.rate_P), 0.1, size, rng)

@@ -23,7 +23,7 @@ def test_right_answers_pass_and_others_do_not(name):
 
     def wrong(*case):
         answer = right(*case)
-        return (answer[0], answer[1] + 0.001) if isinstance(answer, tuple) else answer + 1
+        return (*answer[:-1], answer[-1] + 0.001) if isinstance(answer, tuple) else answer + 1
 
     case = ", ".join(f"{argument} = .*" for argument in signature(right).parameters)
     found = r"It should return .*, and it returns .*\. Largest difference.*"
