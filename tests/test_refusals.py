@@ -19,6 +19,7 @@ from gdro.core.bins import DifficultyBins
 from gdro.core.groups import StaticGroups
 from gdro.methods.prompt_gdro import PromptGDRO
 from gdro.methods.rollout_gdro import RolloutGDRO
+from gdro.study.notebooks import fit_parameters
 from gdro.study.profiles import load_profile
 from gdro.tasks.math.rewards import MathReward
 from gdro.tasks.world import WORLDS, read_world
@@ -126,7 +127,7 @@ CASES = [  # what is called with a temporary folder; name and value in the messa
     (lambda p: write_table(p / "t", [{"a": np.nan}]), "row 0, 'a'", "nan"),
     (lambda p: read_table(p / "t"), "table", "t"),
     (lambda _: command("train", "tniy", "grpo"), "profile", "'tniy'"),
-    (lambda p: command("notebook", p / "no.ipynb", p / "out.ipynb"), "no.ipynb", "No such file"),
+    (lambda p: fit_parameters(p / "no.ipynb", {}), "no.ipynb", "No such file"),
     (lambda p: arena(p, "--learning-rates", "1e-4,fast"), "learning_rates", "'fast'"),
     (lambda p: arena(p, "--methods", "gpro"), "method", "'gpro'"),
     (lambda p: arena(p, "--methods", "pivotal:k=0"), "Pivotal(k=…)", "0"),

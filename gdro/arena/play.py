@@ -293,14 +293,14 @@ def _check_settings(runs: Sequence[ArenaRun], settings: Settings, out: Path, own
     now = {"settings": dataclasses.asdict(settings), "worlds": specs, "methods_from": methods}
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
-        same = all(before["worlds"].get(name, spec) == spec for name, spec in now["worlds"].items())
+        same = all(before["worlds"].get(name, spec) == spec for name, spec in specs.items())
         if before["settings"] != now["settings"] or not same:
             raise ValueError(f"out must have the same settings and worlds, got {out}; choose a new folder")
         if methods and (known := before.get("methods_from")) and known != methods:
             raise ValueError(
                 f"methods_from {own!r} has changed since the runs in {out} were played; choose a new folder"
             )
-        now["worlds"] = before["worlds"] | now["worlds"]
+        now["worlds"] = before["worlds"] | specs
         now["methods_from"] = methods or before.get("methods_from")
     out.mkdir(parents=True, exist_ok=True)
     replace_text(file, json.dumps(now, indent=1))

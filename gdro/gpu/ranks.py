@@ -41,13 +41,13 @@ def main() -> None:
     import torch
     from transformers import TrainerCallback
 
-    from gdro.study.experiment import start_job
+    from gdro.study.experiment import Training, start_job
 
     folder, source, cache_dir = sys.argv[1:]
     start_job()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    bench = Bench(Path(folder), source=source, cache_dir=cache_dir)
-    trainer = bench.trainer(f"rank{rank}", "both", max_steps=1, max_grad_norm=0.0)  # 0: not clipped
+    profile = Bench(Path(folder), source=source).small_profile("both", max_steps=1, max_grad_norm=0.0)
+    trainer = Training(profile, "check", 0, Path(folder) / f"rank{rank}", cache_dir).make_trainer()
     whole = torch.load(Path(folder) / "inputs.pt", map_location=trainer.accelerator.device)
     size = len(whole["advantages"]) // ranks
     mine = slice(rank * size, (rank + 1) * size)

@@ -10,6 +10,7 @@ notebook is `<output stem>.failed.ipynb`. As in Jupyter, a failing `!command` or
 
 import ast
 import contextlib
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -133,8 +134,9 @@ def fit_parameters(notebook: Path, given: Mapping[str, Any]) -> dict[str, Any]:
                 value = ast.literal_eval(value)
         if type(default) is float and type(value) is int:
             value = float(value)
-        if default is not None and type(value) is not type(default):
-            wanted = f"of the type of its default {default!r}"
+        infinite = isinstance(value, float) and not math.isfinite(value)
+        if infinite or (default is not None and type(value) is not type(default)):
+            wanted = "finite" if infinite else f"of the type of its default {default!r}"
             raise ValueError(
                 f"{notebook.name}: parameter {name!r} must be {wanted}, got {value!r}; change it"
             )
