@@ -62,7 +62,9 @@ def main() -> None:
                 torch.save(flat_gradient(trainer.model), Path(folder) / "gradient.pt")
 
     loss = trainer.compute_loss
-    trainer.compute_loss = lambda model, inputs, *args, **given: loss(model, dict(part), *args, **given)
+    trainer.compute_loss = lambda model, inputs, *args, **given: loss(  # type: ignore[method-assign]
+        model, dict(part), *args, **given
+    )
     trainer.add_callback(Keep())
     trainer.train()
 
