@@ -1,14 +1,13 @@
 """Throw-away variants of pivotal for the development draws: a second round, PKPO for other k."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from gdro.core.budget import exact_rollouts
 from gdro.methods.base import register
-from gdro.methods.pivotal import Pivotal, pivotal_value
 from gdro.methods.peers.pkpo import PKPO
+from gdro.methods.pivotal import Pivotal, pivotal_value
 
 
 @register("lab")
