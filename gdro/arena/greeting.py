@@ -79,7 +79,7 @@ def greeting(measured: Path) -> Figure:
         axis.set(title=f"Pivotal, {EVERYWHERE[metric]}: {found}")
     lower.supxlabel("difference to GRPO by world; counted: significant after Holm's correction", fontsize=8)
     found = ", ".join(f"{METRICS[m]} {table.difference['pivotal']:+.2f}" for m, table in gains.items())
-    figure.suptitle(f"The same rollouts, spent where they teach: pivotal in {HOME}, {found}")
+    figure.suptitle(f"Pivotal in {HOME}, at equal rollouts: {found}")
     return figure
 
 
