@@ -491,10 +491,6 @@ PROFILE = {
     "train": {"max_steps": 6, "prompts_per_step": 8, "save_steps": 2},
     "variants": {"both": {"method": "both"}, "pivotal": {"method": "pivotal"}},
 }
-ARENA = (
-    "gdro arena --methods grpo,pivotal --learning-rates 1e-4 --draws 1 --steps 5 --prompts 8 "
-    "--base-steps 20 --base-batch 32 --out {0}/out --bases {0}/bases"
-)
 BASES = Path(tempfile.gettempdir()) / "gdro-fuzz-bases"
 
 
@@ -590,11 +586,21 @@ def scores(folder: str) -> list[str]:
     return table.drop(columns=["seconds", "controller_seconds"]).to_csv(index=False).splitlines()
 
 
+def arena_command(place: str) -> str:
+    """A small arena in a folder: rare-hard with a base of 20 steps."""
+    text = (ROOT / "gdro/tasks/worlds/rare-hard.yaml").read_text(encoding="utf-8")
+    (world := Path(place, "world.yaml")).write_text(text + "base: {steps: 20, batch: 32}\n", encoding="utf-8")
+    return (
+        f"gdro arena --world {world} --methods grpo,pivotal --learning-rates 1e-4 --draws 1 --steps 5 "
+        f"--prompts 8 --out {place}/out --bases {place}/bases"
+    )
+
+
 @cache
 def arena_scores() -> tuple[list[str], float]:
     """Scores of an undisturbed arena, and how long it took."""
     with tempfile.TemporaryDirectory() as place:
-        seconds = run_whole(ARENA.format(place))
+        seconds = run_whole(arena_command(place))
         return scores(place), seconds
 
 
@@ -602,8 +608,8 @@ def arena(seed: int) -> str:
     """Kill an arena at a random moment and start it again."""
     wanted, seconds = arena_scores()
     with tempfile.TemporaryDirectory() as place:
-        killed = run(ARENA.format(place), np.random.default_rng(seed).uniform(0.2, 1) * seconds)[0] < 0
-        run_whole(ARENA.format(place))
+        killed = run(arena_command(place), np.random.default_rng(seed).uniform(0.2, 1) * seconds)[0] < 0
+        run_whole(arena_command(place))
         assert scores(place) == wanted
     return f"held after {int(killed)} kills"
 
