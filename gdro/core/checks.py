@@ -35,7 +35,7 @@ def check_int(name: str, value: Any, low: int, high: int | None = None, remedy: 
     is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_int or value < low or (high is not None and value > high):
         wanted = f"an integer of at least {low}" if high is None else f"an integer in [{low}, {high}]"
-        _refuse(name, wanted, repr(value), remedy or "change it to one")
+        _refuse(name, wanted, repr(value), remedy or "choose such a value")
     return int(value)
 
 
@@ -54,7 +54,7 @@ def check_number(
     inside = number and math.isfinite(value) and low <= value <= high
     if not inside or (open_low and value == low) or (open_high and value == high):
         wanted = f"a number in {_interval(low, high, open_low, open_high)}"
-        _refuse(name, wanted, repr(value), remedy or "change it to one")
+        _refuse(name, wanted, repr(value), remedy or "choose such a value")
     return float(value)
 
 
