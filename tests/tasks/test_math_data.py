@@ -131,7 +131,7 @@ def broken(name, row, **change):
         ("amc", fixture_rows("amc") + fixture_rows("amc")[:1], "amc, row 3: it repeats another"),
         ("amc", [{"problem": "1+1?", "id": 1}], "it has no column 'answer', only .'id', 'prob"),
         ("olympiad", broken("olympiad", 0, final_answer=[]), "its answer ''"),
-        ("gpqa", broken("gpqa", 0, **{"Incorrect Answer 2": None}), "not all there and different"),
+        ("gpqa", broken("gpqa", 0, **{"Incorrect Answer 2": None}), "its choices must be texts that differ"),
     ],
 )
 def test_bad_rows_are_left_out_and_handed_over(monkeypatch, name, rows, message):
