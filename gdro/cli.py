@@ -118,9 +118,10 @@ def train_command(launched: bool, **given: Any) -> None:
     experiment = _start_job()
     run = _run_of(**given)
     if launched:
-        return experiment.Training(*run).run()
-    record = experiment.train_variant(*run)
-    return click.echo(f"{len(record)} batches; model and record: {run[3]}/")
+        experiment.Training(*run).run()
+    else:
+        record = experiment.train_variant(*run)
+        click.echo(f"{len(record)} batches; model and record: {run[3]}/")
 
 
 @main.command("evaluate")

@@ -184,9 +184,9 @@ class GDROController(Shared):
             prompts = self._prompts(sorted_uids.keys, self.bins.rows(sorted_uids))
             rng, bounds = self._rng(self.planned, PLAN), (self.run.n_min, self.run.n_max)
             wanted_P = self._ask.allocate(prompts, total, rng)
-            whole = (wanted_P == np.clip(np.rint(wanted_P), *bounds)).all()
             # a first round that fits is left as it is, since `extend` spends the rest
-            if not (self.method.rounds and whole and wanted_P.sum() <= total):
+            fits = self.method.rounds and wanted_P.sum() <= total
+            if not (fits and (wanted_P == np.clip(np.rint(wanted_P), *bounds)).all()):
                 wanted_P = exact_rollouts(wanted_P, total, *bounds, rng)
             rollouts_P = np.empty(len(known), np.int64)
             rollouts_P[order_P] = wanted_P

@@ -173,27 +173,21 @@ def test_a_method_that_waits_adds_batches_to_one_optimizer_step(model, tokenizer
     assert not torch.equal(after_each[1], before)
 
 
-def test_a_method_may_draw_the_prompts(model, tokenizer):
+@pytest.mark.parametrize(
+    ("method", "stream", "distinct"),
+    [(LastPrompts(), False, 8), ("grpo", True, 4 * 8), (LastPrompts(), True, 4 * 8)],
+)
+def test_a_method_may_draw_the_prompts_and_a_stream_holds_none_twice(
+    model, tokenizer, method, stream, distinct
+):
     seen = set()
 
     def reward(completions, uid, **_):
         seen.update(uid)
         return [1.0] * len(completions)
 
-    run(model, tokenizer, LastPrompts(), steps=4, reward=reward)
-    assert len(seen) == 8
-
-
-@pytest.mark.parametrize("method", ["grpo", LastPrompts()])
-def test_a_stream_holds_no_prompt_twice(model, tokenizer, method):
-    seen = set()
-
-    def reward(completions, uid, **_):
-        seen.update(uid)
-        return [1.0] * len(completions)
-
-    run(model, tokenizer, method, steps=4, reward=reward, stream=True)
-    assert len(seen) == 4 * 8
+    run(model, tokenizer, method, steps=4, reward=reward, stream=stream)
+    assert len(seen) == distinct
 
 
 def test_evaluation_counts_correct_samples(model, tokenizer):

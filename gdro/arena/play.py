@@ -24,7 +24,6 @@ mean over families of unbiased pass@8, and training_mix_mean weighs the families
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import multiprocessing
@@ -48,6 +47,7 @@ from gdro.methods import METHODS, register_from
 from gdro.tasks.protocol import Task
 from gdro.tasks.reasoning_gym import STREAM_SIZE
 from gdro.tasks.world import TaskWorld, read_world
+from gdro.training.checkpoints import file_hash
 from gdro.training.files import replace_text
 from gdro.training.lifetime import end_with_parent
 
@@ -289,7 +289,7 @@ def _check_settings(runs: Sequence[ArenaRun], settings: Settings, out: Path, own
     if any(run.world != worlds[run.world.name] for run in runs):
         raise ValueError(f"worlds must have names of their own, got {list(worlds)}; set `name:` in the file")
     specs = {name: world.model_dump(mode="json") for name, world in worlds.items()}
-    methods = own and hashlib.sha256(Path(own).read_bytes()).hexdigest()
+    methods = own and file_hash(Path(own))
     now = {"settings": dataclasses.asdict(settings), "worlds": specs, "methods_from": methods}
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))

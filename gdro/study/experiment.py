@@ -1,7 +1,6 @@
 """The jobs of a profile: make its base, train a variant with a seed, evaluate what was trained.
 
-Each job is a process of its own (`gdro base`, `gdro train`, `gdro evaluate`), which frees the GPU when it
-ends.
+Each job is a process of its own (`gdro base`, `gdro train`, `gdro evaluate`), which frees the GPU at its end.
 A run is one variant with one seed, in a folder of its own (default: runs/PROFILE/VARIANT/seedSEED):
 
     record.jsonl       one row per generation batch: what the controller saw and decided, rollouts, tokens
@@ -350,8 +349,7 @@ def start_job() -> None:
     """Set up a process that trains or evaluates: few threads, a clean end on SIGTERM."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that launched processes are ended too
-    # transformers asks torch.load to restore a second process's optimizer to "cpu:1", which torch does not
-    # know
+    # transformers restores a second process's optimizer to "cpu:1", a place that torch.load does not know
     torch.serialization.register_package(
         1, lambda storage: None, lambda storage, place: storage if place.startswith("cpu") else None
     )

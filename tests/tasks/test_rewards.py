@@ -188,5 +188,5 @@ def test_what_is_killed_leaves_no_process(victim):
 
 @pytest.mark.parametrize("limit", [0, float("inf")])
 def test_a_time_limit_is_needed(limit):
-    with pytest.raises(ValueError, match="time_limit=…. must be"):
+    with pytest.raises(ValueError, match=r"time_limit=…\) must be"):
         MathReward(time_limit=limit)

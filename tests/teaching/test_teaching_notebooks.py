@@ -33,7 +33,11 @@ ALL = sorted([*SMALL, "05_grpo_training", "06_results"])
 IN_JUPYTERLAB = ("01_difficulty_binning", "07_beyond_bins")  # run small there, the others by papermill
 BAD = [
     ("01_difficulty_binning", {"hysteresis": 1.5}, "DifficultyBins(hysteresis=…) must be a number in"),
-    ("02_prompt_gdro", {"gamma": 1.5}, "PromptGDRO(gamma=…) must be a number in [0, 1], got 1.5; choose such a value"),
+    (
+        "02_prompt_gdro",
+        {"gamma": 1.5},
+        "PromptGDRO(gamma=…) must be a number in [0, 1], got 1.5; choose such a value",
+    ),
     (
         "03_rollout_gdro",
         {"mean_rollouts": 40},

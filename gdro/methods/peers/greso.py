@@ -23,7 +23,7 @@ class GRESO(Method):
 
     # probability of keeping a prompt after one uninformative visit, and the least of all
     explore: float = option(0.5, check_number, 0, 1)
-    floor: float = option(0.01, check_number, 0, 1, open_low=True)  # 0 would lose prompts for good)
+    floor: float = option(0.01, check_number, 0, 1, open_low=True)  # 0 would lose prompts for good
 
     state = by_prompt = ("streak_D",)
 

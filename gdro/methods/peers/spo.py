@@ -30,7 +30,7 @@ class SPO(Method):
 
     n_min = 1
     # weight of the draw that every prompt keeps
-    epsilon: float = option(0.05, check_number, 0, open_low=True)  # 0 would lose solved prompts)
+    epsilon: float = option(0.05, check_number, 0, open_low=True)  # 0 would lose solved prompts
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         return in_proportion(np.log(np.sqrt(pool.rate_P * (1 - pool.rate_P)) + self.epsilon), size, rng)
