@@ -41,8 +41,8 @@ class GDROTrainerSync(PPOTrainerSync):
         own = {"scale_rewards": scale, "advantage_std": "sample"}  # verl's choices for (3)
         rollouts = config.actor_rollout_ref.rollout.n
         self.controller = GDROController(method, mean_rollouts=rollouts, **own | options)
-        kind = type(self.controller.method)
-        if self.controller.method.rounds or kind.ready is not Method.ready or self.controller.needs_losses:
+        asked = self.controller.method
+        if asked.rounds or type(asked).ready is not Method.ready or asked.needs_losses:
             raise ValueError(
                 f"gdro.method must take one round a step and no losses, got {method!r}; use the loop for it"
             )

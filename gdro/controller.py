@@ -109,17 +109,14 @@ class GDROController(Shared):
         check_choice("preset", preset, tuple(PRESETS))
         self.success_threshold = check_number("success_threshold", success_threshold)
         self.method = make_method(method, preset, options)
-        self.preset, self.name = preset, self.method.label
+        self.name = self.method.label
         if bins is None or isinstance(bins, Mapping):
             bins = {**PRESETS[preset], **(bins or {})}
         self.bins = bins if isinstance(bins, DifficultyBins) else build("bins", DifficultyBins, bins)
-        self.mean_rollouts, n_min = mean_rollouts, self.method.n_min if n_min is None else n_min
-        rule = (seed, advantage_std, scale_rewards, advantage_clip)
+        n_min = self.method.n_min if n_min is None else n_min
+        rule = (seed, advantage_std, scale_rewards, advantage_clip)  # the further fields of `Run`
         self.run = make_run(self.bins.num_bins, mean_rollouts, n_min, n_max, *rule)
         self._ask = CheckedMethod(self.method, self.run)
-        self.draws = self.method.draws  # whether `draw` chooses the prompts
-        self.moves_rollouts = self.method.moves_rollouts  # whether plans may be uneven
-        self.needs_losses = self.method.needs_losses  # whether `observe` should be given the losses (6)
         self.step = 0  # batches observed
         self.planned = 0  # plans made: seeds each plan's random numbers
         self._close_plans()
@@ -142,7 +139,7 @@ class GDROController(Shared):
                 and rows are then kept.
             size: prompts wanted, at least 1.
         """
-        if not self.draws:
+        if not self.method.draws:
             return None
         uids = as_uids(uids)
         check_int("size", size, 1)
@@ -172,16 +169,15 @@ class GDROController(Shared):
                 rollouts for each of its places.
         """
         known = as_uids(uids)
-        total = as_whole(self.mean_rollouts * len(known))
+        total = as_whole(self.run.mean_rollouts * len(known))
         if not total:
             raise ValueError(
-                f"mean_rollouts × prompts must be a whole number above 0, got {self.mean_rollouts} × "
+                f"mean_rollouts × prompts must be a whole number above 0, got {self.run.mean_rollouts} × "
                 f"{len(known)}; change mean_rollouts or the number of prompts"
             )
         order_P = known.order()
-        sorted_uids = Uids(known.keys[order_P], known.kind)
         with restored_on_error(self.method, self.bins):
-            prompts = self._prompts(sorted_uids.keys, self.bins.rows(sorted_uids))
+            prompts = self._prompts(known.keys[order_P], self.bins.rows(known)[order_P])
             rng, bounds = self._rng(self.planned, PLAN), (self.run.n_min, self.run.n_max)
             wanted_P = self._ask.allocate(prompts, total, rng)
             # a first round that fits is left as it is, since `extend` spends the rest
@@ -203,7 +199,7 @@ class GDROController(Shared):
         """
         planned_P = self._planned(plan)
         spent = int(planned_P.sum())
-        left = round(self.mean_rollouts * len(plan)) - spent
+        left = round(self.run.mean_rollouts * len(plan)) - spent
         if not self.method.rounds or left <= 0:
             return None
         batch, back = self._returned(plan, group_ids, rewards)
@@ -314,6 +310,7 @@ class GDROController(Shared):
     def settings(self) -> dict[str, Any]:
         return vars(self.run) | {"method": self.name, "success_threshold": self.success_threshold}
 
-    def check_loaded(self) -> None:
-        check_int("the saved number of plans", self.planned, self.step, remedy="use a whole checkpoint")
+    @one_at_a_time
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
         self._close_plans()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gdro.controller import GDROController
 from gdro.core.checks import check_int
-from gdro.core.uids import Uids, as_uids
+from gdro.core.uids import as_uids
 from gdro.training.qwen3 import Cache, Model, forward
 
 Rows = Sequence[Mapping[str, Any]]  # with the columns prompt, uid and those that the reward asks for
@@ -58,8 +58,8 @@ def train(
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0, fused=True)
     generator = torch.Generator(model.device).manual_seed(seed)
     in_order = _epochs(len(rows), prompts, np.random.default_rng(seed))
-    ids_DT, uids = prompt_ids(model, tokenizer, rows), [row["uid"] for row in rows]
-    keyed_uids = as_uids(uids)  # hashed once
+    ids_DT = prompt_ids(model, tokenizer, rows)
+    uids_D = as_uids([row["uid"] for row in rows])  # hashed once
     left_D = np.arange(len(rows))  # of a stream, the prompts that have not come yet
     record: list[dict] = []
     controller_seconds = 0.0
@@ -74,13 +74,13 @@ def train(
     kept: list[tuple[Tensor, Tensor, Tensor]] = []  # rollouts that the next optimizer step learns from
     for step in range(1, steps + 1):
         began, controller_seconds = time.perf_counter(), 0.0
-        pool = Uids(keyed_uids.keys[left_D], keyed_uids.kind) if stream else keyed_uids
+        pool = uids_D[left_D] if stream else uids_D
         drawn_P = timed(controller.draw, pool, prompts)
         if drawn_P is None:
             drawn_P = np.arange(prompts) if stream else next(in_order)
         drawn_P = left_D[np.asarray(drawn_P)]
         left_D = np.setdiff1d(left_D, drawn_P) if stream else left_D
-        plan = timed(controller.plan, [uids[d] for d in drawn_P])
+        plan = timed(controller.plan, uids_D[drawn_P])
 
         more_P, groups_R, rewards_R, texts = plan.rollouts, np.zeros(0, int), np.zeros(0), []
         while more_P is not None:  # a method with rounds sees the rewards and may ask for more

@@ -4,7 +4,8 @@ Nothing of GRPOTrainer is copied. A generation batch is re-planned before TRL ge
 repeated n_i times, the total unchanged); the controller observes its rewards, and its advantages replace
 TRL's. With method "grpo" the controller only watches, and training is TRL's own, bit for bit.
 
-Axes: P prompts of the generation batch, R its rollouts, over all processes, in TRL's order.
+Axes: P prompts of the generation batch, R its rollouts, over all processes, in TRL's order; F reward
+functions; D prompts of the data set.
 """
 
 import time
@@ -22,7 +23,6 @@ from transformers import TrainerState
 from trl import GRPOConfig, GRPOTrainer
 
 from gdro.controller import PRESETS
-from gdro.core.advantages import group_advantages
 from gdro.core.checks import check_choice
 from gdro.methods import METHODS
 from gdro.training.checkpoints import last_whole, step_of, write_ledger
@@ -196,7 +196,7 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
         with self._timed("controller"):
             prompts, plan = self._next_batch(inputs)
             group_ids_R = np.repeat(np.arange(len(prompts)), plan.rollouts)
-            if self.controller.moves_rollouts or self.controller.draws:
+            if self.controller.method.moves_rollouts or self.controller.method.draws:
                 inputs = [dict(prompts[p]) for p in group_ids_R[mine]]
         output = self._scored(inputs)
         with self._timed("controller"):
@@ -275,7 +275,7 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
     def _generate_single_turn(self, prompt_ids, images, fields, num_generations, **kwargs):
         # where every `num_generations` rows are one prompt, a vLLM server samples from each n-th row alone;
         # row by row its prefix cache shares the prompt as well (benchmarks/prefix.py)
-        if self.model.training and (self.controller.moves_rollouts or self._in_rounds):
+        if self.model.training and (self.controller.method.moves_rollouts or self._in_rounds):
             num_generations = 1
         with self._timed("generate"):
             return super()._generate_single_turn(prompt_ids, images, fields, num_generations, **kwargs)
@@ -298,7 +298,7 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
     @torch.no_grad()
     def _surrogate_losses(self, output, rewards_R, group_ids_R, num_prompts):
         """ℓ_ij of (6) for all rollouts at the sampling policy (ρ = 1), (R,); None where it is −A_ij."""
-        if not self.controller.needs_losses or self.beta == 0.0:
+        if not self.controller.method.needs_losses or self.beta == 0.0:
             return None
         logps, mask = output.get("old_per_token_logps"), output["completion_mask"]
         if logps is None:
@@ -312,9 +312,7 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
         gap = gap.gather(1, start_R[:, None] + torch.arange(mask.size(1), device=mask.device))
         # KL(π_θ ‖ π_ref) of each local rollout by TRL's estimator, averaged over its tokens
         kl_R = ((gap.exp() - gap - 1) * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
-        run = self.controller.run
-        rule = (run.advantage_std, run.scale_rewards, run.advantage_clip)
-        advantages_R = group_advantages(rewards_R, group_ids_R, num_prompts, *rule)
+        advantages_R = self.controller.run.advantages(rewards_R, group_ids_R, num_prompts)
         return self.beta * self.accelerator.gather(kl_R).cpu().numpy() - advantages_R
 
     def _get_per_token_logps_and_entropies(self, model, ids, mask, length, *more, **named):
@@ -329,11 +327,10 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
         if not (self.model.training and self.args.trim_batches) or "num_images" in inputs:
             return super()._compute_loss(model, inputs)
         keep = len(inputs["advantages"])
-        other_losses = self._entropy_bonus_enabled or self.aux_loss_enabled or self.top_entropy_quantile < 1
-        if self.beta == 0 and not other_losses:
+        if self.only_advantages_train():
             # as many on every process, since TRL gathers its metrics by row
-            has_signal = (inputs["advantages"] != 0).sum().clamp(min=1)
-            keep = int(self.accelerator.gather(has_signal).max())
+            nonzero = (inputs["advantages"] != 0).sum().clamp(min=1)
+            keep = int(self.accelerator.gather(nonzero).max())
         inputs, factor = trimmed(inputs, keep, self.loss_type)
         return factor * super()._compute_loss(model, inputs)
 
@@ -376,12 +373,8 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
         if self.args.should_save and not within_a_batch:  # a half-used batch could not be resumed
             self._tick()
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-            state = {
-                "controller": self.controller.state_dict(),
-                "record": self.record,
-                "seconds": self.seconds,
-            }
-            save_state(folder / STATE_FILE, state)
+            own = {"controller": self.controller.state_dict(), "record": self.record, "seconds": self.seconds}
+            save_state(folder / STATE_FILE, own)
             write_ledger(folder, self.run_identity)
 
     def _load_optimizer_and_scheduler(self, checkpoint):

@@ -228,7 +228,7 @@ def test_signals_and_averages_by_hand(signal, averaging, expected):
 @pytest.mark.parametrize(("signal", "needed"), [("failure_rate", False), ("surrogate", True)])
 def test_losses_are_minus_the_advantages_by_default(signal, needed):
     controller = GDROController("prompt", bins=SHARP, prompt={"ema": 1.0}, signal=signal)
-    assert controller.needs_losses is needed
+    assert controller.method.needs_losses is needed
     controller.observe(controller.plan([0]), [0] * 4, [1, 1, 0, 1])
     assert controller.method.prompt_gdro.scores()[0] == pytest.approx(0.0 if needed else 0.25)
 
@@ -402,7 +402,7 @@ def test_state_of_other_settings_is_refused(saved, words):
         GDROController("both").load_state_dict(GDROController(**{"method": "both"} | saved).state_dict())
 
 
-DAMAGES = [{"step": -1}, {"step": 1.5}, {"step": True}, {"planned": 1}, {"bins": {}}, {"method": None}]
+DAMAGES = [{"step": -1}, {"step": 1.5}, {"step": True}, {"bins": {}}, {"method": None}]
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES, {"settings": None}, None])
@@ -428,10 +428,11 @@ def test_the_presets_are_as_stated_and_can_be_overridden():
     printed_prompt = {"eta": 2.0, "gamma": 0.01, "ema": 0.12, "max_weight": 15.0, "debias": False}
     printed_rollout = {"n_min": 2, "n_max": 12, "eta": 0.65, "ema": 0.4, "price_lr": 0.05, "utility": "loss"}
     for owner, values in (
-        (ours, {"name": "both", "mean_rollouts": 4, "needs_losses": False}),
-        (ours.run, {"num_bins": 10, "n_min": 2, "n_max": 12}),
+        (ours, {"name": "both"}),
+        (ours.method, {"needs_losses": False}),
+        (ours.run, {"num_bins": 10, "mean_rollouts": 4, "n_min": 2, "n_max": 12}),
         (ours.bins, {"k": 1, "history": 20, "hysteresis": 0.03}),
-        (printed, {"needs_losses": True}),
+        (printed.method, {"needs_losses": True}),
         (printed.bins, {"k": 8, "history": 50, "hysteresis": 0.03, "estimator": "any_of_k"}),
         (printed.method, {"signal": "surrogate", "averaging": "prompt", "weight_scale": "none"}),
         (printed.method.prompt_gdro, printed_prompt | {"share_floor": 0.05}),

@@ -47,11 +47,12 @@ def check_number(
     *,
     open_low: bool = False,
     open_high: bool = False,
+    infinite: bool = False,
     remedy: str = "",
 ) -> float:
-    """Return `value` as a float; refuse what is no finite number in the interval."""
+    """Return `value` as a float; refuse what is no number in the interval, and infinity unless `infinite`."""
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    inside = number and math.isfinite(value) and low <= value <= high
+    inside = number and low <= value <= high and (infinite or math.isfinite(value))
     if not inside or (open_low and value == low) or (open_high and value == high):
         wanted = f"a number in {_interval(low, high, open_low, open_high)}"
         _refuse(name, wanted, repr(value), remedy or "choose such a value")
@@ -103,9 +104,10 @@ def check_shares(name: str, values: ArrayLike) -> np.ndarray:
     return array
 
 
-def option(default: Any, check: Callable, *domain: Any, also: Collection = (), **rules: Any) -> Any:
-    """A dataclass field that `check(name, value, *domain, **rules)` checks; the values `also` pass too."""
-    return field(default=default, metadata={"check": check, "domain": domain, "also": also, "rules": rules})
+def option(default: Any, check: Callable, *domain: Any, optional: bool = False, **rules: Any) -> Any:
+    """A dataclass field that `check(name, value, *domain, **rules)` checks; None passes if `optional`."""
+    how = {"check": check, "domain": domain, "optional": optional, "rules": rules}
+    return field(default=default, metadata=how)
 
 
 def check_options(options: Any, owner: str = "") -> None:
@@ -115,10 +117,7 @@ def check_options(options: Any, owner: str = "") -> None:
     """
     for one in fields(options):
         value, how = getattr(options, one.name), one.metadata
-        # `is` lets None pass and not 0 for False; infinity can be another object, so floats are compared
-        if how and not any(
-            value is other or (isinstance(value, float) and value == other) for other in how["also"]
-        ):
+        if how and not (value is None and how["optional"]):
             name = f"{owner or type(options).__name__}({one.name}=…)"
             checked = how["check"](name, value, *how["domain"], **how["rules"])
             object.__setattr__(options, one.name, value if checked is None else checked)  # frozen ones too

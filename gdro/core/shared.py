@@ -3,18 +3,28 @@
 from collections.abc import Callable
 from functools import wraps
 from threading import RLock
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 from gdro.core.saved import Saved
 
-Given = ParamSpec("Given")
-Reply = TypeVar("Reply")
-AnyShared = TypeVar("AnyShared", bound="Shared")
+AnyCall = TypeVar("AnyCall", bound=Callable[..., Any])
+
+
+def one_at_a_time(call: AnyCall) -> AnyCall:
+    """A method of a `Shared` that holds its lock."""
+
+    @wraps(call)
+    def locked(shared: "Shared", *args: Any, **named: Any) -> Any:
+        with shared._lock:
+            return call(shared, *args, **named)
+
+    return cast(AnyCall, locked)
 
 
 class Shared(Saved):
-    """A `Saved` with a lock of its own, which every copy makes anew."""
+    """A `Saved` with a lock of its own."""
 
+    # a lock can be neither copied nor pickled, so every copy makes a new one
     def __init__(self) -> None:
         self._lock = RLock()
 
@@ -24,25 +34,5 @@ class Shared(Saved):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=RLock())
 
-    def state_dict(self) -> dict[str, Any]:
-        """Nested dictionary of plain values and copies of arrays; ValueError where one is not finite."""
-        with self._lock:
-            return super().state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of `state_dict`; for other settings or a damaged state a ValueError, and nothing loaded."""
-        with self._lock:
-            super().load_state_dict(state)
-
-
-def one_at_a_time(
-    call: Callable[Concatenate[AnyShared, Given], Reply],
-) -> Callable[Concatenate[AnyShared, Given], Reply]:
-    """A method of a `Shared` that holds its lock."""
-
-    @wraps(call)
-    def locked(shared: AnyShared, *args: Given.args, **named: Given.kwargs) -> Reply:
-        with shared._lock:
-            return call(shared, *args, **named)
-
-    return locked
+    state_dict = one_at_a_time(Saved.state_dict)
+    load_state_dict = one_at_a_time(Saved.load_state_dict)

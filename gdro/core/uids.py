@@ -21,6 +21,10 @@ class Uids:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def __getitem__(self, positions: np.ndarray) -> "Uids":
+        """The uids at these positions."""
+        return Uids(self.keys[positions], self.kind)
+
     def order(self) -> np.ndarray:
         """Positions in the order of the keys, equal ones as given, (P,)."""
         order_P = self.keys.argsort()  # four times as fast as a stable sort, needed only for equal keys
@@ -29,7 +33,7 @@ class Uids:
 
 
 def as_uids(uids: ArrayLike | Sequence[str] | Uids) -> Uids:
-    """Keys of uids; whatever takes uids takes the result too, so hash a large pool once.
+    """Uids as keys. Every function that takes uids takes the result too, so a large pool is hashed once.
 
     Integers are their own keys. Strings are hashed (BLAKE2b, 64 bits): the probability that two of ten
     million collide is below 1 in 300,000.
@@ -69,12 +73,6 @@ class UidTable(Saved):
     def __len__(self) -> int:
         return len(self.keys_D)
 
-    def is_sound(self) -> bool:
-        """Whether keys, rows and their kind can belong together."""
-        is_kind = self.kind in (("integer", "string") if len(self) else ("",))
-        increasing = bool((self.keys_D[1:] > self.keys_D[:-1]).all())
-        return is_kind and increasing and np.array_equal(np.sort(self.rows_D), np.arange(len(self)))
-
     def find(self, uids: Uids) -> np.ndarray:
         """Rows (P,), −1 where a uid is unknown; ValueError for uids of another kind than those known."""
         if uids.kind and self.kind and uids.kind != self.kind:
@@ -84,6 +82,7 @@ class UidTable(Saved):
             )
         if not len(self):
             return np.full(len(uids), -1)
+        # searchsorted gives the place where a key would be inserted, behind the last key for a larger one
         place_P = np.minimum(self.keys_D.searchsorted(uids.keys), len(self) - 1)
         return np.where(self.keys_D[place_P] == uids.keys, self.rows_D[place_P].astype(np.int64), -1)
 

@@ -29,6 +29,7 @@ class Method(Saved):
     """
 
     name: ClassVar[str] = ""
+    run: Run  # of the controller that the method serves, set before `start`
     n_min: int | None = None  # replaces the controller's default bound on a prompt's rollouts
     rounds: bool = False  # whether `allocate` may leave budget for `extend`
     presets: ClassVar[dict[str, dict[str, Any]]] = {}  # options by the name of a preset
@@ -40,7 +41,6 @@ class Method(Saved):
 
     def start(self, run: Run) -> None:
         """Called once by the controller, before anything else; makes the state."""
-        self.run = run
 
     # Derived, so that a method which overrides `draw` or `allocate` cannot forget to declare it.
 

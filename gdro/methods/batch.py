@@ -28,11 +28,16 @@ class Run:
     advantage_std: str = option("population", check_choice, ("population", "sample"))
     scale_rewards: str = option("group", check_choice, ("group", "batch", "none"))
     advantage_clip: float | None = option(
-        None, check_number, 0, LARGEST, open_low=True, also=[None], remedy="None clips nothing"
+        None, check_number, 0, LARGEST, open_low=True, optional=True, remedy="None clips nothing"
     )
 
     def __post_init__(self) -> None:
         check_options(self, "GDROController")
+
+    def advantages(self, rewards_R: np.ndarray, group_ids_R: np.ndarray, num_groups: int) -> np.ndarray:
+        """(3) by the rule of this run, (R,)."""
+        rule = (self.advantage_std, self.scale_rewards, self.advantage_clip)
+        return group_advantages(rewards_R, group_ids_R, num_groups, *rule)
 
 
 @dataclass(kw_only=True, eq=False, frozen=True)
@@ -122,8 +127,7 @@ class Batch(Prompts):
     @derived
     def group_advantages_R(self) -> np.ndarray:
         """(3) within each rollout group, unweighted."""
-        rule = (self.run.advantage_std, self.run.scale_rewards, self.run.advantage_clip)
-        return group_advantages(self.rewards_R, self.group_ids_R, len(self), *rule)
+        return self.run.advantages(self.rewards_R, self.group_ids_R, len(self))
 
     @derived
     def losses_P(self) -> np.ndarray:

@@ -19,8 +19,8 @@ class CheckedMethod:
     """Starts a method and asks it: the functions of `Method`, with a ValueError for each wrong answer."""
 
     def __init__(self, method: Method, run: Run) -> None:
-        self.method, self.run = method, run
-        method.run = run
+        self.method = method
+        method.run = run  # here, so that a method's own `start` need not call that of its base
         method.start(run)
         # types and shapes of its state, which may not change, or a checkpoint could not be loaded
         self.kinds = method.kinds()
@@ -43,8 +43,8 @@ class CheckedMethod:
         if further is None:
             return None
         further_P = self._held_to("extend", further, len(batch), 0, left, whole=True)
-        if not 0 < further_P.sum() <= left or (batch.rollouts_P + further_P).max() > self.run.n_max:
-            most = f"{self.run.n_max} for a prompt with those it has"
+        if not 0 < further_P.sum() <= left or (batch.rollouts_P + further_P).max() > batch.run.n_max:
+            most = f"{batch.run.n_max} for a prompt with those it has"
             raise self._refusal("extend", f"must be 1 to {left} rollouts in all, and {most}, got {further}")
         return further_P
 

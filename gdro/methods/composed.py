@@ -78,8 +78,8 @@ class Composed(Method):
         self.parts = list(dict.fromkeys(getattr(self, name) for name in self.state))
 
     def start(self, run: Run) -> None:
-        super().start(run)
         for part in self.parts:
+            part.run = run
             part.start(run)
 
     @property

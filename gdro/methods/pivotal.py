@@ -61,16 +61,14 @@ class Pivotal(Method):
     """
 
     # the draw favours pass rates about 1/k
-    k: int | None = option(None, check_int, 1, also=[None], remedy="None lets it follow progress")
+    k: int | None = option(None, check_int, 1, optional=True, remedy="None lets it follow progress")
     # share of the draw that is even over the data
     epsilon: float = option(0.1, check_number, 0, 1, open_low=True, remedy="1 draws evenly")
 
     state = ("gained", "expected")
-    gained, expected = 0.0, 0.0  # fading sums of h − n p̂ and n p̂ over hard prompts
 
     def start(self, run: Run) -> None:
-        super().start(run)
-        self.gained, self.expected = 0.0, 0.0
+        self.gained, self.expected = 0.0, 0.0  # fading sums of h − n p̂ and n p̂ over hard prompts
 
     @property
     def progress(self) -> float:

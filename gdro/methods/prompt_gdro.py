@@ -53,15 +53,15 @@ class PromptGDRO(Saved):
     # β: weight of the newest batch
     ema: float = option(0.12, check_number, 0, 1, open_low=True, remedy="1 looks at the last batch alone")
     # C of (14)
-    clip: float = option(5.0, check_number, 0, open_low=True, also=[np.inf], remedy="inf switches it off")
+    clip: float = option(5.0, check_number, 0, open_low=True, infinite=True, remedy="inf switches it off")
     # ω_max of (16)
     max_weight: float = option(
-        15.0, check_number, 0, open_low=True, also=[np.inf], remedy="inf switches it off"
+        15.0, check_number, 0, open_low=True, infinite=True, remedy="inf switches it off"
     )
     # None keeps the intensive score of (13), so that equal losses give equal weights; a number divides it by
     # the bin's share of the batch, floored there, as printed
     share_floor: float | None = option(
-        None, check_number, 0, 1, open_low=True, also=[None], remedy="None does not divide by the share"
+        None, check_number, 0, 1, open_low=True, optional=True, remedy="None does not divide by the share"
     )
     # scores start from the data; False starts every bin at 0, as printed
     debias: bool = option(True, check_choice, (True, False))

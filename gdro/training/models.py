@@ -85,19 +85,16 @@ def load_model(
     engine: dict[str, Any] = {
         "fast_inference": fast_inference,
         "quantization": quantization,
+        "gpu_memory_utilization": gpu_memory_utilization,
         "standby": standby,
     }
-    engine["gpu_memory_utilization"] = gpu_memory_utilization
     check_choice_of_model(kind, dtype, lora, attn_implementation, **engine)
     check_int("seed", seed, 0)
     peft_config = None
     if kind.startswith("unsloth"):
+        engine |= {"gradient_checkpointing": gradient_checkpointing, "max_length": max_length}
         options = LORA_DEFAULTS | dict(lora or {})
-        own: dict[str, Any] = {
-            "gradient_checkpointing": gradient_checkpointing,
-            "max_length": max_length,
-        } | engine
-        model, tokenizer = load_with_unsloth(source, kind, seed=seed, dtype=dtype, lora=options, **own)
+        model, tokenizer = load_with_unsloth(source, kind, seed=seed, dtype=dtype, lora=options, **engine)
     else:
         import transformers
 

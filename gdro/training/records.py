@@ -10,7 +10,7 @@ import platform
 from collections.abc import Iterable, Mapping
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import gdro
 from gdro.training.files import plain_values, read_whole, replace_text
@@ -65,13 +65,9 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
 
 def _parse(text: str, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text)
     except ValueError as error:
         raise ValueError(f"{where} is broken ({error}); run what wrote it again") from error
     if not isinstance(value, dict):
         raise ValueError(f"{where} holds a {type(value).__name__}, not an object; write it again")
     return value
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON; write None instead")

@@ -52,7 +52,7 @@ def check_training(args: Any, controller: GDROController) -> None:
     method, name, seed = controller.method, controller.name, (args.generation_kwargs or {}).get("seed")
     period = micro_steps(args)
     saves = args.save_strategy == "steps" and args.save_steps >= 1
-    row_by_row = controller.moves_rollouts or args.vllm_mode == "colocate"
+    row_by_row = method.moves_rollouts or args.vllm_mode == "colocate"
     if args.n_gpu > 1:  # transformers would wrap the model in DataParallel, which multiplies the batch
         why = "start it with `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one"
         raise ValueError(f"this process sees {args.n_gpu} GPUs and would train on all of them as one; {why}")

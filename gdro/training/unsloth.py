@@ -165,13 +165,17 @@ class OnUnsloth:
                 # itself. This is the number of parts of a generation batch that is scored: micro-batches
                 args.unsloth_grpo_mini_batch = args.steps_per_generation
 
+    def only_advantages_train(self) -> bool:
+        """Whether rows of advantage 0 have no gradient: no KL, entropy or router term acts on them."""
+        has_others = self._entropy_bonus_enabled or self.aux_loss_enabled or self.top_entropy_quantile < 1
+        return self.beta == 0 and not has_others
+
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss, of Unsloth's trainer on rows with a signal alone."""
         theirs = super().compute_loss  # type: ignore[misc]
         if not self.on_unsloth:
             return theirs(model, inputs, *args, **kwargs)
-        has_others = self._entropy_bonus_enabled or self.aux_loss_enabled or self.top_entropy_quantile < 1
-        if self.model.training and self.args.trim_batches and self.beta == 0 and not has_others:
+        if self.model.training and self.args.trim_batches and self.only_advantages_train():
             inputs = rows_with_signal(inputs, self.args.loss_type)
         parts, self.args.unsloth_grpo_mini_batch = self.args.unsloth_grpo_mini_batch, 1  # not cut further
         try:

@@ -31,7 +31,7 @@ class FirstPrompts(Method):
 
 def test_a_method_is_spelled_with_its_options():
     controller = arena.arena_controller("prompt:preset=paper:bins.k=5", 4, seed=3)
-    assert (controller.name, controller.preset, controller.bins.k) == ("prompt", "paper", 5)
+    assert (controller.name, controller.bins.estimator, controller.bins.k) == ("prompt", "any_of_k", 5)
     for spelled, words in (
         ("grpo:speed=9", "speed"),
         ("grpo:seed=1", "options of 'grpo' must be"),

@@ -26,7 +26,8 @@ def run_of(**changes):
 def method_of(name, **options):
     settings = {key: options.pop(key) for key in ("mean_rollouts", "n_min", "n_max") if key in options}
     method = make_method(name, "default", options)
-    method.start(run_of(**settings))
+    method.run = run_of(**settings)
+    method.start(method.run)
     return method
 
 

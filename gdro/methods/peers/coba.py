@@ -38,7 +38,6 @@ class CoBA(Method):
     state = ("steps", "failures_K")
 
     def start(self, run: Run) -> None:
-        super().start(run)
         self.steps, self.failures_K = 0, np.zeros(self.window)  # failure rates of the last steps, in turn
 
     @property

@@ -26,13 +26,12 @@ class DAPO(Method):
     """Steps only on enough groups that teach."""
 
     # groups with both outcomes that a step needs; by default the prompts of a batch
-    groups: int | None = option(None, check_int, 1, also=[None])
+    groups: int | None = option(None, check_int, 1, optional=True)
     max_batches: int = option(10, check_int, 1)  # after which the step is taken with whatever came
 
     state = ("collected", "batches")
 
     def start(self, run: Run) -> None:
-        super().start(run)
         self.collected = self.batches = 0  # since the last optimizer step
         self.discarded = 0  # rollouts of this batch's groups that teach nothing
 

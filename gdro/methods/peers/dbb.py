@@ -31,7 +31,6 @@ class DBB(Method):
     by_prompt: ClassVar[tuple[str, ...]] = ("alpha_D", "beta_D")
 
     def start(self, run: Run) -> None:
-        super().start(run)
         self.alpha_D, self.beta_D = np.zeros(0), np.zeros(0)  # less the prior of 1, by row
 
     def update(self, batch: Batch) -> None:

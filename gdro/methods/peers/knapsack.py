@@ -45,7 +45,6 @@ class Knapsack(Method):
     by_prompt: ClassVar[tuple[str, ...]] = ("share_D",)
 
     def start(self, run: Run) -> None:
-        super().start(run)
         self.share_D = np.zeros(0)  # of correct rollouts at the last visit, by row
 
     def update(self, batch: Batch) -> None:

@@ -22,7 +22,7 @@ from gdro.methods.pivotal import pivotal_value
 class PivotalBefore(Method):
     """Draw by pivotal value, with advantages that count a prompt's past."""
 
-    k: int | None = option(None, check_int, 1, also=[None], remedy="None lets it follow the run")
+    k: int | None = option(None, check_int, 1, optional=True, remedy="None lets it follow the run")
     # share of the draw that is even over the data
     epsilon: float = option(0.1, check_number, 0, 1, open_low=True, remedy="1 draws evenly")
     pool: float = option(4.0, check_number, 0, remedy="0 leaves the advantages of (3)")

@@ -40,7 +40,6 @@ class Pilot(Method):
         name, most = f"{type(self).__name__}(pilot=…)", math.ceil(run.mean_rollouts) - 1
         remedy = "change it: it must reach n_min and leave some of mean_rollouts"
         check_int(name, self.pilot, run.n_min, most, remedy)
-        super().start(run)
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
         return np.full(len(prompts), self.pilot)
