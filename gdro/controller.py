@@ -113,9 +113,9 @@ class GDROController(Shared):
         if bins is None or isinstance(bins, Mapping):
             bins = {**PRESETS[preset], **(bins or {})}
         self.bins = bins if isinstance(bins, DifficultyBins) else build("bins", DifficultyBins, bins)
-        n_min = self.method.n_min if n_min is None else n_min
-        rule = (seed, advantage_std, scale_rewards, advantage_clip)  # the further fields of `Run`
-        self.run = make_run(self.bins.num_bins, mean_rollouts, n_min, n_max, *rule)
+        n_min = self.method.n_min if n_min is None else n_min  # None in both: the default of `make_run`
+        rest = (seed, advantage_std, scale_rewards, advantage_clip)  # the further fields of `Run`
+        self.run = make_run(self.bins.num_bins, mean_rollouts, n_min, n_max, *rest)
         self._ask = CheckedMethod(self.method, self.run)
         self.step = 0  # batches observed
         self.planned = 0  # plans made: seeds each plan's random numbers
@@ -154,7 +154,7 @@ class GDROController(Shared):
                 pool = (uids, order_D, uids.keys[order_D], rows_D)
             _, order_D, keys_D, rows_D = pool
             places = self._ask.draw(self._prompts(keys_D, rows_D), size, self._rng(self.planned, DRAW))
-        self._pool = pool
+        self._pool = pool  # only now, since rows of a refused call are taken back
         return None if places is None else order_D[places].astype(np.int64)
 
     @one_at_a_time
@@ -204,6 +204,7 @@ class GDROController(Shared):
             return None
         batch, back = self._returned(plan, group_ids, rewards)
         with restored_on_error(self.method, self.bins, batch):
+            # `spent` grows from round to round, so each has random numbers of its own
             further_K = self._ask.extend(batch, left, self._rng(plan.key[1], EXTEND, spent))
         if further_K is None:
             return None

@@ -74,7 +74,7 @@ def train(
     kept: list[tuple[Tensor, Tensor, Tensor]] = []  # rollouts that the next optimizer step learns from
     for step in range(1, steps + 1):
         began, controller_seconds = time.perf_counter(), 0.0
-        pool = uids_D[left_D] if stream else uids_D
+        pool = uids_D[left_D] if stream else uids_D  # the same object, which the controller sorts once
         drawn_P = timed(controller.draw, pool, prompts)
         if drawn_P is None:
             drawn_P = np.arange(prompts) if stream else next(in_order)

@@ -147,7 +147,8 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
             chosen = [last_whole(self.args.output_dir, resume_from_checkpoint, self.run_identity)]
         [checkpoint] = broadcast_object_list(chosen)
         if checkpoint is not None and step_of(checkpoint) == self.args.max_steps:
-            self._load_from_checkpoint(str(checkpoint))  # killed after the last step
+            # killed after the last step: there is nothing left to train
+            self._load_from_checkpoint(str(checkpoint))
             self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
             return self._load_own_state(checkpoint)
         try:
@@ -164,7 +165,7 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
     def _timed(self, stage: str) -> Iterator[None]:
         began = time.perf_counter()
         yield
-        if self.model.training:
+        if self.model.training:  # and not while TRL evaluates
             self.seconds[stage] += time.perf_counter() - began
 
     # One generation batch
@@ -200,7 +201,7 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
                 inputs = [dict(prompts[p]) for p in group_ids_R[mine]]
         output = self._scored(inputs)
         with self._timed("controller"):
-            rewards_R = self._rewards_R.cpu().numpy()
+            rewards_R = self._rewards_R.cpu().numpy()  # `_calculate_rewards` has kept them, of all processes
             losses_R = self._surrogate_losses(output, rewards_R, group_ids_R, len(prompts))
             batch = self.controller.observe(plan, group_ids_R, rewards_R, losses=losses_R)
             if self._own_advantages:
@@ -329,8 +330,8 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
         keep = len(inputs["advantages"])
         if self.only_advantages_train():
             # as many on every process, since TRL gathers its metrics by row
-            nonzero = (inputs["advantages"] != 0).sum().clamp(min=1)
-            keep = int(self.accelerator.gather(nonzero).max())
+            with_signal = (inputs["advantages"] != 0).sum().clamp(min=1)
+            keep = int(self.accelerator.gather(with_signal).max())
         inputs, factor = trimmed(inputs, keep, self.loss_type)
         return factor * super()._compute_loss(model, inputs)
 
@@ -341,6 +342,7 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
         advantages_R = torch.as_tensor(advantages_R).to(output["advantages"])
         output["advantages"] = advantages_R[mine]
         self._metrics["train"]["frac_reward_zero_std"][-1] = float(np.mean(is_flat_R))
+        # of single rollouts; `Step.group_has_signal_R` is true for all of a group
         self._metrics["train"]["gdro/has_signal"].append(float((advantages_R != 0).float().mean()))
         self._logs["advantages"].extend(advantages_R.tolist())  # it holds one generation batch
 
@@ -362,7 +364,7 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
         return super()._get_dataloader(dataset, *args, is_training=is_training, **kwargs)
 
     def _get_train_sampler(self, dataset=None):
-        self._sampler = super()._get_train_sampler(dataset)
+        self._sampler = super()._get_train_sampler(dataset)  # whose generator is advanced on resuming
         return self._sampler
 
     @written("the checkpoint")

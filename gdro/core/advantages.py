@@ -20,7 +20,7 @@ def group_advantages(
         scale: "group" divides by σ_i, "batch" by the standard deviation of all rewards, "none" by 1.
         clip: bound on |A|, None for none.
     """
-    sizes_P = np.maximum(np.bincount(group_ids_R, minlength=num_groups), 1)
+    sizes_P = np.maximum(np.bincount(group_ids_R, minlength=num_groups), 1)  # a group may be empty
     means_P = np.bincount(group_ids_R, rewards_R, num_groups) / sizes_P
     advantages_R = rewards_R - means_P[group_ids_R]
     freedom = 0 if std == "population" else 1

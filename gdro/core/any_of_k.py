@@ -21,7 +21,7 @@ class AnyOfK(FadingCounts):
         super().__init__(k, history)
         self.history, self.clock = history, 0
         self.entries_D, self.outcomes_D = np.zeros(0, np.uint32), np.zeros((0, history), np.uint8)
-        self.queued_D, self.correct_D = np.zeros((2, 0), np.uint16)
+        self.queued_D, self.correct_D = np.zeros((2, 0), np.uint16)  # of the block that is not full yet
 
     def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
         super().add(rows, successes, trials)
@@ -35,6 +35,7 @@ class AnyOfK(FadingCounts):
             self.queued_D[rows] += take.astype(np.uint16)
             correct, left = correct - hits, left - take
             full = rows[self.queued_D[rows] == self.k]
+            # the newest outcome takes the place of the oldest
             self.outcomes_D[full, self.entries_D[full] % self.history] = self.correct_D[full] > 0
             self.entries_D[full] += 1
             self.queued_D[full] = self.correct_D[full] = 0

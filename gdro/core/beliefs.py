@@ -24,7 +24,7 @@ class FadingCounts(Saved):
     prior = 0.5  # Jeffreys: pass@k of a new prompt is broad, not extreme
 
     def __init__(self, k: int, history: int) -> None:
-        self.k, self.keep = k, np.float32(1.0 - 1.0 / history)
+        self.k, self.keep = k, np.float32(1.0 - 1.0 / history)  # float32, as the counts are
         self.successes_D, self.failures_D = np.zeros(0, np.float32), np.zeros(0, np.float32)
 
     def grow(self, capacity: int) -> None:

@@ -93,7 +93,7 @@ class DifficultyBins(Saved):
         self.bins_D[rows] = self.moved(self.bins_D[rows], self.beliefs.pass_at_k(rows))
 
     def moved(self, bins: np.ndarray, estimate: np.ndarray) -> np.ndarray:
-        """Bins (P,) after new estimates."""
+        """Bins (P,) after new estimates; those of `StaticGroups` do not move."""
         return move_bins(bins, estimate, self.edges, self.hysteresis)
 
     def pass_at_k(self, uids: ArrayLike) -> np.ndarray:
@@ -129,6 +129,6 @@ def move_bins(current: np.ndarray, estimate: np.ndarray, edges: np.ndarray, hyst
     # here the rounding is taken off again, so that an estimate exactly δ below an edge does move down
     highest = np.searchsorted(edges, value + max(hysteresis - 2 * ROUNDING, 0.0), side="right")
     moved = np.minimum(np.maximum(current, lowest), highest)
-    if (fresh := current == UNSEEN).any():
+    if (fresh := current == UNSEEN).any():  # a first bin is that of the estimate, without a margin
         moved = np.where(fresh, np.searchsorted(edges, value, side="right"), moved)
     return np.where(np.isnan(estimate), current, moved)

@@ -29,7 +29,7 @@ def exact_rollouts(
     if left == 0:
         return rollouts_P
     rest_P = np.round(scaled_P - floor_P, 9)  # equal remainders stay equal, whatever their rounding
-    by_rest_P = np.lexsort((rng.random(len(rest_P)), -rest_P))
+    by_rest_P = np.lexsort((rng.random(len(rest_P)), -rest_P))  # largest first, ties at random
     step = 1 if left > 0 else -1
     while left:  # a second pass only where the bounds leave no other way
         within_P = rollouts_P < high if step > 0 else rollouts_P > low
@@ -47,6 +47,7 @@ def _scaled(share_P: np.ndarray, total: int, low: int, high: int) -> np.ndarray:
     def clipped(log_factor: float) -> np.ndarray:
         return np.clip(np.exp(log_factor) * share_P, low, high)
 
+    # the smallest factor clips every share to `low`, the largest to `high`
     bottom, top = math.log(max(low, 1e-6)) - 1.0, math.log(high / share_P.min()) + 1.0
     if clipped(bottom).sum() >= total:
         return clipped(bottom)

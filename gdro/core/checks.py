@@ -84,7 +84,7 @@ def check_array(
         _refuse(name, wanted, f"dtype {array.dtype}", remedy or "convert them")
     if shape is not None and array.shape != shape:
         _refuse(name, f"{wanted} of shape {shape}", f"shape {array.shape}", remedy or "give one per entry")
-    array = array.astype(np.int64 if whole else float, copy=False)
+    array = array.astype(np.int64 if whole else float, copy=False)  # the caller's own where it fits
     good = np.isfinite(array) & (array <= high) & ((array > low) if open_low else (array >= low))
     if nan:
         good |= np.isnan(array)

@@ -118,7 +118,7 @@ def all_or_nothing(*undos: Callable[[], None]) -> Iterator[None]:
     """Undo what the block has done if it does not come to its end."""
     try:
         yield
-    except BaseException:
+    except BaseException:  # also Ctrl-C, or the state would be left half-way
         for undo in undos:
             undo()
         raise
@@ -126,6 +126,7 @@ def all_or_nothing(*undos: Callable[[], None]) -> Iterator[None]:
 
 def kind_of(value: Any, growing: bool = False) -> str | tuple | None:
     """The dtype and shape of an array or the kind of another value; None if a state cannot hold it."""
+    # `growing` as a number: an array that grows needs a first axis, another may have none
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.ndim >= growing:
         return value.dtype, ("any number", *value.shape[1:]) if growing else value.shape
     if growing:

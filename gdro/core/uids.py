@@ -27,9 +27,7 @@ class Uids:
 
     def order(self) -> np.ndarray:
         """Positions in the order of the keys, equal ones as given, (P,)."""
-        order_P = self.keys.argsort()  # four times as fast as a stable sort, needed only for equal keys
-        sorted_P = self.keys[order_P]
-        return self.keys.argsort(kind="stable") if (sorted_P[1:] == sorted_P[:-1]).any() else order_P
+        return self.keys.argsort(kind="stable")
 
 
 def as_uids(uids: ArrayLike | Sequence[str] | Uids) -> Uids:

@@ -112,6 +112,7 @@ def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
         if not (isinstance(method, type) and issubclass(method, Method)):
             raise TypeError(f"register({name!r}) decorates a subclass of Method, got {method!r}; derive one")
         known = METHODS.get(name, method)
+        # the same module may be imported again, but no other may take the name of a method of this package
         ours = known.__module__.startswith("gdro.") and known.__module__ != method.__module__
         if ours or known.__qualname__ != method.__qualname__:
             taken = f"is taken by {known.__module__}.{known.__qualname__}"

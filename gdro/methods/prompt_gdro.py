@@ -31,9 +31,9 @@ SIGNALS: dict[str, Callable[[Batch], np.ndarray]] = {  # the loss of a prompt th
 }
 
 
-def exponential_weights(scores: np.ndarray, eta: float | np.ndarray, clip: float) -> np.ndarray:
-    """ω_t(b) = exp(η · clip(S_t(b), −C, C)), (14)."""
-    return np.exp(eta * np.minimum(np.maximum(scores, -clip), clip))
+def log_weights(scores: np.ndarray, eta: float, clip: float) -> np.ndarray:
+    """log ω_t(b) = η · clip(S_t(b), −C, C), of (14)."""
+    return eta * np.clip(scores, -clip, clip)
 
 
 def mixed_probabilities(weights: ArrayLike, gamma: float) -> np.ndarray:
@@ -105,7 +105,7 @@ class PromptGDRO(Saved):
         return mixed_probabilities(np.exp(log_weights_B - log_weights_B.max()), self.gamma)
 
     def _log_weights(self) -> np.ndarray:
-        return self.eta * np.clip(self.scores(), -self.clip, self.clip)
+        return log_weights(self.scores(), self.eta, self.clip)
 
 
 @register("prompt")
@@ -174,7 +174,7 @@ class PromptMethod(BinGame):
         for b in np.flatnonzero(quota_B):
             members = np.flatnonzero(pool.bins_P == b - 1)
             drawn.append(members[highest(np.zeros(len(members)), quota_B[b], rng)])
-        return rng.permutation(np.concatenate(drawn))
+        return rng.permutation(np.concatenate(drawn))  # or the batch would have one bin after another
 
     def report(self) -> dict[str, Any]:
         weights_B, q_B = self.prompt_gdro.weights(), self.prompt_gdro.probabilities()

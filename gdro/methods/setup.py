@@ -27,11 +27,11 @@ def make_method(method: str | Method, preset: str, options: Mapping[str, Any]) -
     return build(f"options of method {method!r}", METHODS[method], chosen)
 
 
-def make_run(num_bins: int, mean_rollouts: float, n_min: int | None, n_max: int | None, *rule: Any) -> Run:
-    """The sizes of a run, and as `rule` the further fields of `Run`; None stands for the default bounds."""
+def make_run(num_bins: int, mean_rollouts: float, n_min: int | None, n_max: int | None, *rest: Any) -> Run:
+    """A `Run`; None stands for the default of a bound, and `rest` are the fields that `Run` checks itself."""
     check_number("mean_rollouts", mean_rollouts, 1)
     low = check_int("n_min", min(2, int(mean_rollouts)) if n_min is None else n_min, 1)
     high = min(max(12, math.ceil(3 * mean_rollouts)), MOST_ROLLOUTS) if n_max is None else n_max
     check_int("n_max", high, low, MOST_ROLLOUTS, remedy="raise it, or lower n_min")
     check_number("mean_rollouts", mean_rollouts, low, high, remedy="change it, n_min or n_max")
-    return Run(num_bins, mean_rollouts, low, high, *rule)
+    return Run(num_bins, mean_rollouts, low, high, *rest)

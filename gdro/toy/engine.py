@@ -25,7 +25,7 @@ from gdro.core.bins import ESTIMATORS, move_bins
 from gdro.methods.arms import arm_log_probabilities, best_joint_arms, price_step
 from gdro.methods.bin_game import bin_means, debiased, ema_scores
 from gdro.methods.both import Both
-from gdro.methods.prompt_gdro import exponential_weights, mixed_probabilities
+from gdro.methods.prompt_gdro import log_weights, mixed_probabilities
 from gdro.toy.games import HELD_OUT, Game, draw_directions, draw_numbers, draw_offsets
 
 
@@ -53,13 +53,12 @@ class Table:
         self.offset_X = offset_DG.ravel()
         self.skill_X = np.tile(np.stack([g.world.skill_D for g in games], axis=1), (1, self.S)).ravel()
 
-        # the controllers: settings, bins, and the scores (12) of the bins by game, with their visits
-        # of which a real controller with both games has the defaults
+        # the controllers: a real one has the settings of both games; here are bins, scores (12) and prices
         method = cast(Both, self.game.controller("both").method)
         self.prompt, self.rollout = method.prompt_gdro, method.rollout_gdro
         by_skill = self.game.grouping == "skill"
         self.B, self.edges = self.prompt.num_bins, np.arange(1, self.game.num_bins) / self.game.num_bins
-        self.record = ESTIMATORS[self.game.estimator](self.game.k, 50)
+        self.record = ESTIMATORS[self.game.estimator](self.game.k, 50)  # the history of `DifficultyBins`
         self.record.grow(self.D * self.G)
         self.bin_X = self.skill_X.copy() if by_skill else np.full(self.D * self.G, -1)
         nothing_GB = np.zeros((self.B, self.G)).T  # transposed, so that games are last in memory
@@ -229,7 +228,7 @@ class Table:
 
     def _adversary_weights(self) -> np.ndarray:
         scores_GB = self.total_GB if self.game.score == "cumulative" else self._scores("prompt")
-        return exponential_weights(scores_GB, self.prompt.eta, self.prompt.clip)
+        return np.exp(log_weights(scores_GB, self.prompt.eta, self.prompt.clip))
 
     def _q(self) -> np.ndarray:
         return mixed_probabilities(self._adversary_weights(), self.prompt.gamma)
@@ -266,7 +265,7 @@ def sampled_answers(p_APG: np.ndarray, n_PG: np.ndarray, numbers_SRP: np.ndarray
         number_PG = np.repeat(number_PS, games, axis=1)
         if r >= least:
             number_PG = np.where(r < n_PG, number_PG, np.inf)  # a rollout that is not made counts nowhere
-        below_APG += (number_PG < ladder_APG).view(np.int8)
+        below_APG += (number_PG < ladder_APG).view(np.int8)  # a bool is a byte, 0 or 1
     counts_APG = np.empty(p_APG.shape, below_APG.dtype)
     counts_APG[0], counts_APG[-1] = below_APG[0], n_PG - below_APG[-1]
     np.subtract(below_APG[1:], below_APG[:-1], out=counts_APG[1:-1])

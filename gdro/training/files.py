@@ -33,7 +33,7 @@ def written(what: str) -> Iterator[None]:
     """Say what could not be written and what to do, also where torch or safetensors raise own errors."""
     try:
         yield
-    except ValueError:
+    except ValueError:  # our own, which says what to do
         raise
     except Exception as error:
         why = f"{what} could not be written ({error})"
@@ -75,6 +75,7 @@ def plain_values(value: Any, where: str, tagged: bool = False) -> Any:
 
 
 def read_whole(path: str | Path, kind: str) -> str:
+    """The text of a file; ValueError if there is none. `kind` names it in the message."""
     if not Path(path).is_file():
         raise ValueError(f"no {kind} at {path}: the run is not complete; run it again")
     return Path(path).read_text(encoding="utf-8")

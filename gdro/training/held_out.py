@@ -47,7 +47,7 @@ class OneEvaluationCall:
             prompt_ids, completion_ids, _, completions, logprobs, *_ = super()._generate(mine)  # type: ignore[misc]
             logprobs = logprobs or [None] * len(mine)
             columns = zip(prompt_ids, completion_ids, completions, logprobs, strict=True)
-            self._sampled = {}
+            self._sampled = {}  # by text, since a prompt may be a list of messages, which is no key
             for prompt, sampled in gather_object(list(zip(map(str, mine), columns, strict=True))):
                 self._sampled.setdefault(prompt, deque()).append(sampled)
         found = []

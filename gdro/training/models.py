@@ -144,6 +144,7 @@ def stop_tokens(tokenizer: Any, own: int | Sequence[int] | None) -> list[int]:
     if tokenizer.chat_template is not None:
         chat = [{"role": "user", "content": "Question"}, {"role": "assistant", "content": "Answer"}]
         text = tokenizer.apply_chat_template(chat, tokenize=False)
+        # what follows the answer ends it only if it is a special token: plain text could occur in an answer
         for token in tokenizer(text.rpartition("Answer")[2], add_special_tokens=False)["input_ids"][:1]:
             ids |= {token} & {i for i, added in tokenizer.added_tokens_decoder.items() if added.special}
     return sorted(ids - {None})

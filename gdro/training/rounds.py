@@ -51,8 +51,8 @@ class Step:
         self.spent = 0  # rollouts, with those that were dropped
         self.rewards_RF = torch.zeros(0, 0)
         self.advantages_R = np.zeros(0)
-        self.is_flat_R = np.zeros(0, bool)
-        self.has_signal_R = np.zeros(0, bool)  # whether an advantage in the rollout's group is not 0
+        self.is_flat_R = np.zeros(0, bool)  # whether all rewards of the rollout's group are equal
+        self.group_has_signal_R = np.zeros(0, bool)  # whether an advantage in the rollout's group is not 0
 
     def add_rollouts(
         self, rows: list[dict[str, Any]], sampled: list[tuple], rewards_RF: torch.Tensor
@@ -66,9 +66,9 @@ class Step:
     def add_batch(self, advantages: ArrayLike, rewards_R: np.ndarray, group_ids_R: np.ndarray) -> None:
         """Add what the controller made of one batch, whose rollouts were added before."""
         advantages_R = np.asarray(advantages)
-        signal_P = np.bincount(group_ids_R, advantages_R != 0) > 0
+        has_signal_P = np.bincount(group_ids_R, advantages_R != 0) > 0
         self.advantages_R = np.append(self.advantages_R, advantages_R)
-        self.has_signal_R = np.append(self.has_signal_R, signal_P[group_ids_R])
+        self.group_has_signal_R = np.append(self.group_has_signal_R, has_signal_P[group_ids_R])
         self.is_flat_R = np.append(self.is_flat_R, ~has_spread(rewards_R, group_ids_R))
 
     def chosen(self, size: int, mine: slice) -> Chosen:
@@ -76,7 +76,7 @@ class Step:
 
         Where fewer were sampled, the shortest fills the rest: with advantage 0, and no token that counts.
         """
-        places_R = np.sort(np.argsort(~self.has_signal_R, kind="stable")[:size])
+        places_R = np.sort(np.argsort(~self.group_has_signal_R, kind="stable")[:size])
         is_filler_R = np.arange(size) >= len(places_R)
         shortest = min(range(len(self.sampled)), key=lambda r: len(self.sampled[r][1]))
         places_R = np.append(places_R, np.full(size - len(places_R), shortest))
