@@ -42,7 +42,7 @@ PLAN, DRAW, EXTEND = range(3)
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Rollouts of each prompt of a batch: a value, of which several can be in flight."""
+    """Rollouts of each prompt of a batch. It never changes, and several can be in flight."""
 
     uids: ArrayLike | Uids  # as given to `GDROController.plan`
     rollouts: np.ndarray  # (P,) integers, in the order of the uids
@@ -149,13 +149,13 @@ class GDROController(Shared):
             pool = self._pool
             if pool is None or pool[0] is not uids:
                 # kept from step to step, since sorting a large pool is slow
-                order_D = uids.order().astype(np.int32)
-                rows_D = self.bins.rows(uids)[order_D].astype(np.int32)
-                pool = (uids, order_D, uids.keys[order_D], rows_D)
+                order_D = uids.order()
+                pool = (uids, order_D, uids.keys[order_D], self.bins.rows(uids)[order_D])
             _, order_D, keys_D, rows_D = pool
             places = self._ask.draw(self._prompts(keys_D, rows_D), size, self._rng(self.planned, DRAW))
         self._pool = pool  # only now, since rows of a refused call are taken back
-        return None if places is None else order_D[places].astype(np.int64)
+        # the method sees the pool in the order of its keys, the caller in that of `uids`
+        return None if places is None else order_D[places]
 
     @one_at_a_time
     def plan(self, uids: ArrayLike | Uids) -> Plan:

@@ -66,7 +66,8 @@ class GDROConfig(GRPOConfig):
         trim_batches: leave rollouts whose advantage is 0 out of forward and backward (where beta is 0), and
             cut micro-batches to their longest texts: the same gradient, to rounding, for less work. TRL's
             logs of entropy and clipping are then those of the rollouts left. Default: on, except for method
-            "grpo", which stays TRL's bit for bit. With Unsloth only rows are left out; images have no part.
+            "grpo", which stays TRL's bit for bit. With Unsloth only rows are left out; batches with images
+            are left whole.
         advantage_clip: bound on |A| before weighting, by default none; 5 in preset "paper" (inf: none).
     """
 
@@ -145,7 +146,7 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
         chosen: list[Path | None] = [None]
         if resume_from_checkpoint and self.accelerator.is_main_process:
             chosen = [last_whole(self.args.output_dir, resume_from_checkpoint, self.run_identity)]
-        [checkpoint] = broadcast_object_list(chosen)
+        [checkpoint] = broadcast_object_list(chosen)  # the main process chooses for all
         if checkpoint is not None and step_of(checkpoint) == self.args.max_steps:
             # killed after the last step: there is nothing left to train
             self._load_from_checkpoint(str(checkpoint))
@@ -242,7 +243,7 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
             number, total = self.controller.planned, len(self._uids_D)
             drawn = prompts_of_batch(number, size, total, self.args.seed, self.shuffle_dataset)
         if drawn is None:
-            prompts = gather_object(inputs)[:: self.num_generations]
+            prompts = gather_object(inputs)[:: self.num_generations]  # TRL's, of all processes, each once
         else:
             prompts = self.train_dataset.__getitems__(drawn.tolist())  # in one read
         return prompts, self.controller.plan([row[self.args.uid_column] for row in prompts])
@@ -266,7 +267,7 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
         before = dict(self.seconds)
         with self._timed("score"):
             output = super()._generate_and_score_completions(inputs)
-        for stage in ("generate", "reward"):
+        for stage in ("generate", "reward"):  # which TRL's function has called, and which are timed apart
             self.seconds["score"] -= self.seconds[stage] - before[stage]
         return output
 

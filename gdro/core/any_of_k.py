@@ -8,10 +8,10 @@ from gdro.core.beliefs import FadingCounts
 class AnyOfK(FadingCounts):
     """(10) with a fixed k: rollouts queue up, and every k of them make one outcome c_t.
 
-    A visit may end a block part of the way through its rollouts. These are exchangeable, so the number of
-    successes before the cut is hypergeometric (drawn with seed `clock`): the expectation of an outcome
-    depends on k alone, never on n. Keeps the last H outcomes; NaN until the first block is full. The faded
-    counts are kept too: methods read pass rates from them.
+    Where a block ends in the middle of a visit, it takes only some of the visit's rollouts. Their order has
+    no meaning, so how many of these are correct is drawn from a hypergeometric distribution: the expectation
+    of an outcome depends on k alone, not on the number of rollouts. The estimate is the mean of the last H
+    outcomes, NaN before the first. The faded counts are kept too: methods read pass rates from them.
     """
 
     by_prompt = (*FadingCounts.by_prompt, "entries_D", "outcomes_D", "queued_D", "correct_D")

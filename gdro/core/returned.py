@@ -42,7 +42,7 @@ def sorted_returns(
     planned_P: np.ndarray,
     group_ids: ArrayLike,
     rewards: ArrayLike,
-    losses: ArrayLike | None = None,
+    losses: ArrayLike | None,
 ) -> Returned:
     """Rollouts as a trainer gives them, (R,) each, in the order of their prompts' keys.
 
@@ -75,8 +75,8 @@ def sorted_returns(
     place_P = np.zeros(prompts, np.int64)
     place_P[position_K] = np.arange(len(position_K))
     group_ids_R = place_P[group_ids_R]
-    # Step 3. numpy sorts 16-bit integers by radix, several times as fast as longer ones.
-    order_R = group_ids_R.astype(np.min_scalar_type(prompts)).argsort(kind="stable")
+    # Step 3.
+    order_R = group_ids_R.argsort(kind="stable")
     return Returned(
         present_K,
         position_K,

@@ -37,25 +37,24 @@ def mixture_gradient(losses: ArrayLike, gradients: ArrayLike, eta: float) -> np.
     return np.einsum("...b,...bd->...d", q, check_array("gradients", gradients))
 
 
-def hedge_regret_bound(num_arms: int, horizon: ArrayLike, loss_range: float = 1.0) -> np.ndarray:
-    """Regret of exponential weights at the best fixed step size, full information: range · √(T log N / 2)."""
+def hedge_regret_bound(num_arms: int, horizon: ArrayLike) -> np.ndarray:
+    """Regret of exponential weights at the best fixed step size, full information: √(T log N / 2).
+
+    For losses in [0, 1], as below; others multiply the bound by their range.
+    """
     check_int("num_arms", num_arms, 1)
-    check_number("loss_range", loss_range, 0, remedy="give the largest less the smallest")
-    return loss_range * np.sqrt(_positive("horizon", horizon, STEPS) * np.log(num_arms) / 2)
+    return np.sqrt(_positive("horizon", horizon, STEPS) * np.log(num_arms) / 2)
 
 
-def exp3p_regret_bound(
-    num_arms: int, horizon: ArrayLike, delta: float = 0.05, loss_range: float = 1.0
-) -> np.ndarray:
-    """Regret of EXP3.P under bandit feedback, with probability 1 − δ: range · 5.15 √(T N log(N/δ)).
+def exp3p_regret_bound(num_arms: int, horizon: ArrayLike, delta: float = 0.05) -> np.ndarray:
+    """Regret of EXP3.P under bandit feedback, with probability 1 − δ: 5.15 √(T N log(N/δ)).
 
     Bubeck and Cesa-Bianchi 2012, theorem 3.3.
     """
     check_int("num_arms", num_arms, 1)
     check_number("delta", delta, 0, 1, open_low=True, open_high=True)
-    check_number("loss_range", loss_range, 0, remedy="give the largest less the smallest")
     horizon = _positive("horizon", horizon, STEPS)
-    return loss_range * 5.15 * np.sqrt(horizon * num_arms * np.log(num_arms / delta))
+    return 5.15 * np.sqrt(horizon * num_arms * np.log(num_arms / delta))
 
 
 def variance_proxy(variances: ArrayLike, shares: ArrayLike, rollouts: ArrayLike) -> np.ndarray:

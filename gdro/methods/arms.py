@@ -123,23 +123,16 @@ def _best_choices(
     table_WS = np.full((int(spare_S.max()) + 2, len(spare_S)), UNREACHABLE)
     table_WS[1] = 0
     tables = [table_WS]
-    # blocks of rows that fit into the processor's cache
-    place_WS, block = np.arange(table_WS.size).reshape(table_WS.shape), max(1, 1024 // len(spare_S))
+    rows_W1 = np.arange(len(table_WS))[:, None]
     for keys_NS, counts_S in zip(keys_BNS, counts_BS, strict=True):
-        before_WS, table_WS = table_WS, np.empty_like(table_WS)
-        back_N1S = (steps_N1 * counts_S * len(spare_S))[:, None]
-        for start in range(0, len(table_WS), block):
-            rows = slice(start, start + block)
-            # a place before the table's start is clipped to its first, which is in the unreachable row 0
-            sums_NWS = before_WS.take(place_WS[rows] - back_N1S, mode="clip")
-            sums_NWS += keys_NS[:, None]
-            sums_NWS.max(axis=0, out=table_WS[rows])
+        spent_NWS = np.maximum(rows_W1 - (steps_N1 * counts_S)[:, None], 0)  # by the bins before, as a row
+        before_NWS = table_WS[spent_NWS, columns_S]
+        table_WS = (before_NWS + keys_NS[:, None]).max(axis=0)
         table_WS[0] = UNREACHABLE  # keys were added to it as well
         tables.append(table_WS)
     # Not every amount can be spent: with two bins of three prompts each, only multiples of three. Step down
-    # to the largest that can
+    # to the largest that can. (Keys added to UNREACHABLE leave it below its half; sums of keys are above.)
     spent_S = spare_S
-    # (half of UNREACHABLE is above what keys added to it can make of it, and below any sum of keys).
     while not (reached_S := table_WS[1 + spent_S, columns_S] > UNREACHABLE // 2).all():
         spent_S = np.where(reached_S, spent_S, spent_S - 1)
     left_S, chosen_BS = spare_S - spent_S, np.empty_like(counts_BS)

@@ -28,11 +28,11 @@ class CheckedMethod:
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray | None:
         """Positions in the pool, (size,), or None."""
         drawn = self.method.draw(pool, size, rng)
-        return None if drawn is None else self._held_to("draw", drawn, size, 0, len(pool) - 1, whole=True)
+        return None if drawn is None else self._array("draw", drawn, size, 0, len(pool) - 1, whole=True)
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
         """Numbers ≥ 0, not all of them 0, (P,)."""
-        wanted_P = self._held_to("allocate", self.method.allocate(prompts, budget, rng), len(prompts), 0)
+        wanted_P = self._array("allocate", self.method.allocate(prompts, budget, rng), len(prompts), 0)
         if not wanted_P.any():
             raise self._refusal("allocate", "must be above 0 for some prompt, got zeros")
         return wanted_P
@@ -42,7 +42,7 @@ class CheckedMethod:
         further = self.method.extend(batch, left, rng)
         if further is None:
             return None
-        further_P = self._held_to("extend", further, len(batch), 0, left, whole=True)
+        further_P = self._array("extend", further, len(batch), 0, left, whole=True)
         if not 0 < further_P.sum() <= left or (batch.rollouts_P + further_P).max() > batch.run.n_max:
             most = f"{batch.run.n_max} for a prompt with those it has"
             raise self._refusal("extend", f"must be 1 to {left} rollouts in all, and {most}, got {further}")
@@ -50,12 +50,12 @@ class CheckedMethod:
 
     def weights(self, batch: Batch) -> np.ndarray:
         """Factors on the advantages, (P,)."""
-        return self._held_to("weights", self.method.weights(batch), len(batch), 0, LARGEST)
+        return self._array("weights", self.method.weights(batch), len(batch), 0, LARGEST)
 
     def advantages(self, batch: Batch) -> np.ndarray:
         """Advantages before they are weighted, (R,)."""
         size = len(batch.rewards_R)
-        return self._held_to("advantages", self.method.advantages(batch), size, -LARGEST, LARGEST)
+        return self._array("advantages", self.method.advantages(batch), size, -LARGEST, LARGEST)
 
     def ready(self, batch: Batch) -> bool:
         """Whether to take the optimizer step now."""
@@ -73,7 +73,7 @@ class CheckedMethod:
                 "arrays with a row for each prompt in `by_prompt`"
             )
 
-    def _held_to(self, what: str, values: Any, size: int, *bounds: float, whole: bool = False) -> np.ndarray:
+    def _array(self, what: str, values: Any, size: int, *bounds: float, whole: bool = False) -> np.ndarray:
         name = f"{what} of method {self.method.label!r}"
         return check_array(name, values, (size,), *bounds, whole=whole, remedy="fix the method")
 

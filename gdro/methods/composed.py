@@ -32,10 +32,10 @@ class Composed(Method):
 
     Args:
         draw: whose `draw` chooses the prompts.
-        rollouts: whose `allocate` and `extend` divide the rollouts; its least number of them (n_min) holds.
+        rollouts: whose `allocate` and `extend` divide the rollouts; its n_min is the controller's default.
         advantages: whose `advantages` are taken.
         weights: whose `weights` multiply them; by default those of the method that `advantages` names.
-        groups, rates: what an oracle (`family_even`, `oracle`) that draws is given.
+        groups, rates: options of an oracle that draws, `family_even` or `oracle`.
     """
 
     state = ("draw_part", "rollouts_part", "advantages_part", "weights_part")

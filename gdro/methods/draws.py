@@ -6,7 +6,7 @@ import numpy as np
 def highest(scores_D: np.ndarray, size: int, rng: np.random.Generator, *, ties: bool = True) -> np.ndarray:
     """Positions of the highest scores, (size,).
 
-    A pool smaller than `size` is taken whole as often as it takes.
+    A pool smaller than `size` is first taken whole, as often as it fits.
 
     Args:
         scores_D: numbers.

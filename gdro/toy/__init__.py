@@ -4,7 +4,7 @@ A prompt has a few possible answers, one of them correct, and the policy is a so
 
     z_correct = offset + √c · strength(skill) + √(1−c) · ⟨ε_correct, θ⟩,      z_wrong = √(1−c) · ⟨ε_wrong, θ⟩
 
-The strength of a skill carries over to prompts never trained on (`transfer` c is the part of a lesson that
+The strength of a skill carries over to prompts never trained on (`transfer` c is the part of an update that
 does); θ is a memory of `capacity` numbers in which prompts interfere, because the random directions ε
 overlap. Every sampled answer also adds gradient noise: its advantage moves θ in a random direction of
 norm `noise`. The noise averages out over many rollouts, so a large step and a small n are costly. Skills

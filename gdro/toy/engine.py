@@ -41,7 +41,7 @@ class Table:
 
         # the learner
         self.step_size_G = np.tile([game.step_size for game in games], self.S)
-        self.own, self.to_skill = (1 - world.transfer) ** 0.5, world.transfer**0.5
+        self.own, self.to_skill = (1 - world.transfer) ** 0.5, world.transfer**0.5  # √(1−c) and √c
         self.memory_FG, self.strength_KG = np.zeros((world.capacity, self.G)), np.zeros((self.K, self.G))
         sizes = (self.D, self.K * HELD_OUT, self.A, world.capacity)
         drawn = zip(*(draw_directions(*sizes, seed) for seed in seeds), strict=True)
@@ -67,7 +67,7 @@ class Table:
 
     def step(self) -> None:
         """Draw a batch, plan, sample, observe, learn."""
-        rollouts_SRP, data_SD, slots_SP, words_SF = draw_numbers(self.game, self.generators)
+        rollouts_SRP, data_SD, slots_SP, noise_SF = draw_numbers(self.game, self.generators)
         place = self.steps_played % (self.D // self.P)
         if place == 0:  # an epoch in random order
             self.epoch_DG = self._of_seeds(data_SD.argsort(axis=1))
@@ -81,7 +81,7 @@ class Table:
         counts_APG = sampled_answers(p_APG, n_PG, rollouts_SRP, self.M)
         if self.game.method not in ("grpo", "oracle"):
             self._observe(counts_APG[0], np.broadcast_to(n_PG, self.place_PG.shape))
-        self._learn(counts_APG, n_PG, words_SF)
+        self._learn(counts_APG, n_PG, noise_SF)
         self.steps_played += 1
 
     def _of_seeds(self, values_SX: np.ndarray) -> np.ndarray:
@@ -137,7 +137,7 @@ class Table:
         np.matmul(directions_SXF, self._by_seed(self.memory_FG), out=self._by_seed(z_XG))
         return z_XG
 
-    def _learn(self, counts_APG: np.ndarray, n_PG: np.ndarray, words_SF: np.ndarray) -> None:
+    def _learn(self, counts_APG: np.ndarray, n_PG: np.ndarray, noise_SF: np.ndarray) -> None:
         """One gradient step on the mean over prompts of w · (1/n) Σ_j A_j log π(answer_j)."""
         pull_APG, square_PG = answer_pulls(counts_APG, n_PG)
         step_PG = self.step_size_G / self.P * self._prompt_weights()
@@ -148,10 +148,10 @@ class Table:
             pull_XG = np.bincount(places_APG.ravel(), pull_APG.ravel(), self.A * self.D * self.G)
         np.matmul(self.batch_SXF.swapaxes(1, 2), self._by_seed(pull_XG), out=self._by_seed(pull_FG))
         self.memory_FG += self.own * pull_FG
-        # Independent Gaussian directions add up to one whose variance is the sum of the squared factors,
-        # so the answers' own words take one draw, exact in law
+        # The noise: independent Gaussian directions of all answers add up to one, whose variance is the sum
+        # of their squared factors. So one draw for all of them has the same distribution.
         variance_G = (square_PG * step_PG**2).sum(axis=0) / len(self.memory_FG)
-        self.memory_FG += self.game.world.noise * np.sqrt(variance_G) * self._of_seeds(words_SF)
+        self.memory_FG += self.game.world.noise * np.sqrt(variance_G) * self._of_seeds(noise_SF)
         gained = np.bincount(self.skill_place_PG.ravel(), pull_APG[0].ravel(), self.K * self.G)
         self.strength_KG += self.to_skill * gained.reshape(self.K, self.G)
 

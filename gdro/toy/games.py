@@ -169,12 +169,12 @@ def draw_numbers(game: Game, generators: list[np.random.Generator]) -> tuple[np.
 
     Returns:
         Uniform: (S, R, P) of the first, second … rollout of each slot, (S, D) that order the data set, (S, P)
-        that draw the slots' bins. Normal: (S, F), the answers' own words.
+        that draw the slots' bins. Normal: (S, F), the direction of the noise.
     """
     # As many as the largest n_max can use, so that games with different bounds see the same numbers.
     rows = max(ROLLOUT_NUMBERS, game.n_max)
     ends = np.cumsum([rows * game.batch, game.world.prompts, game.batch]).tolist()
     drawn = [(rng.random(ends[2]), rng.standard_normal(game.world.capacity)) for rng in generators]
-    uniform, words = map(np.stack, zip(*drawn, strict=True))
+    uniform, noise = map(np.stack, zip(*drawn, strict=True))
     rollouts = uniform[:, : ends[0]].reshape(len(drawn), rows, game.batch)
-    return rollouts, uniform[:, ends[0] : ends[1]], uniform[:, ends[1] :], words
+    return rollouts, uniform[:, ends[0] : ends[1]], uniform[:, ends[1] :], noise

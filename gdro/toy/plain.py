@@ -30,7 +30,7 @@ class PlainGame:
     def step(self) -> None:
         """Draw a batch, plan, sample, observe, learn."""
         game, controller = self.game, self.controller
-        rollouts_RP, data_D, _, words_F = (numbers[0] for numbers in draw_numbers(game, [self.rng]))
+        rollouts_RP, data_D, _, noise_F = (numbers[0] for numbers in draw_numbers(game, [self.rng]))
         batch = controller.draw(self.uids, game.batch)
         if batch is None:  # the next of the epoch's random order
             place = self.steps_played % (self.world.prompts // game.batch)
@@ -55,7 +55,7 @@ class PlainGame:
         observed = controller.observe(plan, group_ids_R, answers_R == 0, losses=1.0 * (answers_R != 0))
         self.kept.append((batch[group_ids_R], answers_R, observed.advantages))
         if observed.ready:
-            self.learn(p_AD, words_F)
+            self.learn(p_AD, noise_F)
             self.kept = []
         self.steps_played += 1
 
@@ -65,7 +65,7 @@ class PlainGame:
         z_AX[0] += offset_X + np.sqrt(self.world.transfer) * self.strength_K[skill_X]
         return softmax(z_AX, axis=0)
 
-    def learn(self, p_AD: np.ndarray, words_F: np.ndarray) -> None:
+    def learn(self, p_AD: np.ndarray, noise_F: np.ndarray) -> None:
         """One gradient step on the mean over rollouts of A_j log π(answer_j)."""
         world, game = self.world, self.game
         prompts_R, answers_R, advantages_R = map(np.concatenate, zip(*self.kept, strict=True))
@@ -75,7 +75,7 @@ class PlainGame:
         pull_AD -= pull_AD.sum(axis=0) * p_AD
         self.memory_F += np.sqrt(1 - world.transfer) * np.einsum("ad,adf->f", pull_AD, self.directions_ADF)
         # the noise: Gaussian directions of all rollouts add up to one, with the sum of their variances
-        self.memory_F += world.noise * np.sqrt(pulls_R @ pulls_R / world.capacity) * words_F
+        self.memory_F += world.noise * np.sqrt(pulls_R @ pulls_R / world.capacity) * noise_F
         self.strength_K += np.sqrt(world.transfer) * np.bincount(self.skill_D, pull_AD[0])
 
     def measure(self) -> tuple[np.ndarray, ...]:

@@ -6,7 +6,7 @@ evaluation asks the engine for the completions of all of them. Rewards and score
 """
 
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
 from datasets import Dataset
@@ -14,16 +14,15 @@ from datasets import Dataset
 from gdro.training.rounds import own_share
 from gdro.training.trl_names import generated
 
+if TYPE_CHECKING:
+    from trl import GRPOTrainer as Trainer
+else:
+    Trainer = object  # `GDROTrainer` puts this class in front of TRL's
 
-class OneEvaluationCall:
+
+class OneEvaluationCall(Trainer):
     """The part of `GDROTrainer` that evaluates; with generation by transformers it does nothing."""
 
-    model: Any
-    accelerator: Any
-    num_generations_eval: int
-    use_vllm: bool
-    tools: list | None
-    rollout_func: Any
     _held_out: list[Any] | None = None  # prompts of the evaluation that is running
     _sampled: dict[str, deque[tuple]] | None = None  # of each of them, the completions
 
@@ -34,17 +33,17 @@ class OneEvaluationCall:
         if self.use_vllm and is_text and not others:
             self._held_out = list(rows["prompt"])
         try:
-            return super().evaluation_loop(dataloader, *args, **kwargs)  # type: ignore[misc]
+            return super().evaluation_loop(dataloader, *args, **kwargs)
         finally:
             self._held_out = self._sampled = None
 
     def _generate(self, prompts: list[Any]) -> tuple:
         if self.model.training or self._held_out is None:
-            return super()._generate(prompts)  # type: ignore[misc]
+            return super()._generate(prompts)
         if self._sampled is None:
             mine = own_share(self._held_out, self.accelerator)
             mine = [prompt for prompt in mine for _ in range(self.num_generations_eval)]
-            prompt_ids, completion_ids, _, completions, logprobs, *_ = super()._generate(mine)  # type: ignore[misc]
+            prompt_ids, completion_ids, _, completions, logprobs, *_ = super()._generate(mine)
             logprobs = logprobs or [None] * len(mine)
             columns = zip(prompt_ids, completion_ids, completions, logprobs, strict=True)
             self._sampled = {}  # by text, since a prompt may be a list of messages, which is no key

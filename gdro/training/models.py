@@ -161,7 +161,7 @@ def merged_model(source: str, adapter: str | Path, folder: str | Path) -> Path:
     return Path(folder)
 
 
-# The tiny base: 0.6 million parameters for a laptop, 5 million ("small") for a patient one, 40 million
+# The tiny base: 0.6 million parameters ("tiny") and 5 million ("small", slower) for a laptop, 40 million
 # ("mid") for a first try on a GPU
 
 TINY_CONFIGS: dict[str, dict[str, Any]] = {

@@ -14,6 +14,7 @@ from gdro.methods import Method
 
 
 def controller_of(args: Any, dataset: Any) -> GDROController:
+    """The controller that a `GDROConfig` asks for."""
     options = dict(args.gdro_options or {})
     if args.group_column is not None:
         bins = options.get("bins", {})

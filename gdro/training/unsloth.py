@@ -26,6 +26,11 @@ from gdro.core.checks import check_choice, check_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from trl import GRPOTrainer as Trainer
+else:
+    Trainer = (
+        object  # trl may not be imported before Unsloth; `GDROTrainer` puts `OnUnsloth` in front of TRL's
+    )
 
 STANDBY = "UNSLOTH_VLLM_STANDBY"
 REFUSED_VARIABLES = {
@@ -106,10 +111,8 @@ def load_with_unsloth(
     unsloth = import_unsloth(standby)
     import torch
 
-    shared = {
-        "random_state": seed,
-        "use_gradient_checkpointing": "unsloth" if gradient_checkpointing else False,
-    }
+    checkpointing = "unsloth" if gradient_checkpointing else False
+    shared = {"random_state": seed, "use_gradient_checkpointing": checkpointing}
     engine: dict[str, Any] = {}
     if fast_inference:
         engine = {"fast_inference": True, "max_lora_rank": lora["r"]}
@@ -134,19 +137,12 @@ def load_with_unsloth(
     return model, tokenizer
 
 
-class OnUnsloth:
+class OnUnsloth(Trainer):
     """The part of `GDROTrainer` that acts where Unsloth has put its trainer in TRL's place, and there alone.
 
     Refuses (ValueError) settings that would change the method in silence, and stops (RuntimeError) where a
     part of Unsloth is not in place.
     """
-
-    args: Any
-    model: Any
-    beta: float
-    _entropy_bonus_enabled: bool
-    aux_loss_enabled: bool
-    top_entropy_quantile: float
 
     def __init__(self, model: Any, reward_funcs: Any, args: Any, **kwargs: Any) -> None:
         self.on_unsloth = any(kind.__name__ == "UnslothGRPOTrainer" for kind in type(self).__mro__)
@@ -157,7 +153,7 @@ class OnUnsloth:
                 "the model has an engine of Unsloth, but the trainer is TRL's own; import gdro.trainer after "
                 "load_model"
             )
-        super().__init__(model, reward_funcs, args=args, **kwargs)  # type: ignore[call-arg]
+        super().__init__(model, reward_funcs, args=args, **kwargs)
         if self.on_unsloth:
             _check_parts(self, model)
             if args.unsloth_grpo_mini_batch is None:
@@ -172,7 +168,7 @@ class OnUnsloth:
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss, of Unsloth's trainer on rows with a signal alone."""
-        theirs = super().compute_loss  # type: ignore[misc]
+        theirs = super().compute_loss
         if not self.on_unsloth:
             return theirs(model, inputs, *args, **kwargs)
         if self.model.training and self.args.trim_batches and self.only_advantages_train():
@@ -236,13 +232,11 @@ def _check_parts(trainer: Any, model: Any) -> None:
     found = {"its loss, grpo_accumulated_loss": "grpo_accumulated_loss" in called}
     if engine is not None:
         generation = trainer.vllm_generation
-        generate = type(generation).generate
+        wrapped = hasattr(type(generation).generate, "_unsloth_vllm_generation_lora_wrapped")
         found |= {
             "the model's engine as the trainer's": generation.llm is engine,
             "weights shared with the engine": getattr(engine, "shared_weights", False),
-            "the adapter handed to each generation": hasattr(
-                generate, "_unsloth_vllm_generation_lora_wrapped"
-            ),
+            "the adapter handed to each generation": wrapped,
             "load_lora": getattr(generation, "_unsloth_load_lora", None) is not None,
         }
     if missing := [part for part, is_there in found.items() if not is_there]:
