@@ -39,7 +39,7 @@ from gdro.training.refusals import (
 )
 from gdro.training.rounds import Chosen, Step, has_spread, own_share, prompts_of_batch
 from gdro.training.savings import FetchedOnce, by_length, trimmed
-from gdro.training.trl_names import check_attributes, check_calls
+from gdro.training.trl_names import check_attributes, check_calls, rollouts_of
 from gdro.training.unsloth import OnUnsloth
 
 check_calls(GRPOTrainer)
@@ -137,10 +137,10 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
             self.vllm_generation.generation_kwargs = {"stop_token_ids": self.eos_token_ids} | own
 
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any) -> Any:
-        """Train as TRL does; with True, from the last whole checkpoint, or from the start without one.
+        """Train as TRL does; True resumes from the last whole checkpoint, or starts anew where there is none.
 
-        A checkpoint is compared with its ledger before anything of it is loaded. ValueError if a file is
-        broken: of the given checkpoint or, with True, of all that were completed.
+        A checkpoint is compared with its ledger before anything of it is loaded. ValueError if the given one
+        is broken or, with True, all that were completed are.
         """
         self._clock = time.perf_counter()
         chosen: list[Path | None] = [None]
@@ -256,11 +256,11 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
         """
         mine = [dict(row) for row in own_share(rows, self.accelerator)]
         prompts = [row["prompt"] for row in mine]
-        prompt_ids, completion_ids, _, completions, logprobs, *_ = super()._generate(prompts)
+        output = super()._generate(prompts)
+        _, completion_ids, _, completions, *_ = output
         rewards_RF = self._calculate_rewards(mine, prompts, completions, completion_ids)
         self._pending_extra_logs.clear()  # for a table of all that was sampled, which TRL does not have
-        sampled = zip(prompt_ids, completion_ids, completions, logprobs or [None] * len(mine), strict=True)
-        step.add_rollouts(rows, gather_object(list(sampled)), rewards_RF)
+        step.add_rollouts(rows, gather_object(rollouts_of(output)), rewards_RF)
         step.spent += len(mine) * self.accelerator.num_processes
 
     def _scored(self, inputs):

@@ -35,7 +35,6 @@ class AnyOfK(FadingCounts):
             self.queued_D[rows] += take.astype(np.uint16)
             correct, left = correct - hits, left - take
             full = rows[self.queued_D[rows] == self.k]
-            # the newest outcome takes the place of the oldest
             self.outcomes_D[full, self.entries_D[full] % self.history] = self.correct_D[full] > 0
             self.entries_D[full] += 1
             self.queued_D[full] = self.correct_D[full] = 0

@@ -47,8 +47,7 @@ def _scaled(share_P: np.ndarray, total: int, low: int, high: int) -> np.ndarray:
     def clipped(log_factor: float) -> np.ndarray:
         return np.clip(np.exp(log_factor) * share_P, low, high)
 
-    # the smallest factor clips every share to `low`, the largest to `high`
-    bottom, top = math.log(max(low, 1e-6)) - 1.0, math.log(high / share_P.min()) + 1.0
+    bottom, top = math.log(max(low, 1e-6)) - 1.0, math.log(high / share_P.min()) + 1.0  # all low, all high
     if clipped(bottom).sum() >= total:
         return clipped(bottom)
     if clipped(top).sum() <= total:

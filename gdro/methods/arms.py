@@ -63,6 +63,7 @@ def best_joint_arms(
     counts_B, arms_N = np.asarray(counts_B), np.asarray(arms_N)
     counts_BS = counts_B.reshape(-1, counts_B.shape[-1]).T
     values_BNS = np.reshape(values_BN, (-1, len(counts_BS), len(arms_N))).transpose(1, 2, 0)
+    # an empty bin spends nothing whatever its arm, so no arm of it may add to the sum
     values_BNS = np.where(counts_BS[:, None] > 0, values_BNS, 0.0)
     columns_S = np.arange(counts_BS.shape[1])
     spare_S = spare_rollouts(counts_BS, arms_N, np.broadcast_to(budget, columns_S.shape))
@@ -72,7 +73,7 @@ def best_joint_arms(
     keys_BNS = _tie_broken_keys(values_BNS[order_BS, :, columns_S].swapaxes(1, 2), counts_BS, spare_S)
     rollouts_BS = np.empty_like(counts_BS)
     chosen_BS, left_S = _best_choices(keys_BNS, counts_BS, spare_S)
-    rollouts_BS[order_BS, columns_S] = arms_N[chosen_BS] * (counts_BS > 0)
+    rollouts_BS[order_BS, columns_S] = arms_N[chosen_BS] * (counts_BS > 0)  # back in the order given
     return (rollouts_BS[:, 0], int(left_S[0])) if counts_B.ndim == 1 else (rollouts_BS.T, left_S)
 
 

@@ -103,7 +103,8 @@ AnyMethod = TypeVar("AnyMethod", bound=type[Method])
 def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
     """Class decorator that puts a `Method` into the registry under `name`.
 
-    Defining the same class again, as in a notebook cell, replaces it. Methods of this package stay.
+    Defining a class again, as in a notebook cell, replaces it; a method of this package can only be replaced
+    by importing its own module again.
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f"register takes a name, got {name!r}; write @register('mine')")
@@ -112,7 +113,6 @@ def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
         if not (isinstance(method, type) and issubclass(method, Method)):
             raise TypeError(f"register({name!r}) decorates a subclass of Method, got {method!r}; derive one")
         known = METHODS.get(name, method)
-        # the same module may be imported again, but no other may take the name of a method of this package
         ours = known.__module__.startswith("gdro.") and known.__module__ != method.__module__
         if ours or known.__qualname__ != method.__qualname__:
             taken = f"is taken by {known.__module__}.{known.__qualname__}"

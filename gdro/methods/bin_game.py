@@ -37,7 +37,7 @@ def debiased(ema_scores: np.ndarray, visits: np.ndarray, ema: float, bin_axis: i
     What was never visited gets the mean of the visited bins (0 if there are none), so that it is neither
     favoured nor starved. `ema_scores` and `visits` have one shape, with bins along `bin_axis`.
     """
-    correction = 1.0 - (1.0 - ema) ** visits
+    correction = 1.0 - (1.0 - ema) ** visits  # the part of a score that is not its start
     if visits.all():
         return ema_scores / correction
     visited = visits > 0

@@ -160,7 +160,7 @@ class PromptMethod(BinGame):
         return weights_P
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Prompts drawn with bin probabilities q, evenly within a bin, none twice before all of its bin.
+        """Bins are drawn with probabilities q, prompts evenly within a bin: none twice before all of its bin.
 
         Prompts not seen yet keep their share of the pool; q divides the rest among bins with prompts.
         """

@@ -76,7 +76,7 @@ def file_hash(path: Path) -> str:
 
 
 def difference(folder: Path, written: dict[str, Any]) -> str | None:
-    """The first file of a folder that is not as `files_in` found it before, and how; None if none is."""
+    """Which file of a folder differs from what `files_in` found before, and how; None if none does."""
     found = files_in(folder)
     for file in written | found:
         if written.get(file) != found.get(file):

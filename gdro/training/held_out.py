@@ -12,7 +12,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 
 from gdro.training.rounds import own_share
-from gdro.training.trl_names import generated
+from gdro.training.trl_names import generated, rollouts_of
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer as Trainer
@@ -43,16 +43,13 @@ class OneEvaluationCall(Trainer):
         if self._sampled is None:
             mine = own_share(self._held_out, self.accelerator)
             mine = [prompt for prompt in mine for _ in range(self.num_generations_eval)]
-            prompt_ids, completion_ids, _, completions, logprobs, *_ = super()._generate(mine)
-            logprobs = logprobs or [None] * len(mine)
-            columns = zip(prompt_ids, completion_ids, completions, logprobs, strict=True)
+            sampled = zip(map(str, mine), rollouts_of(super()._generate(mine)), strict=True)
             self._sampled = {}  # by text, since a prompt may be a list of messages, which is no key
-            for prompt, sampled in gather_object(list(zip(map(str, mine), columns, strict=True))):
-                self._sampled.setdefault(prompt, deque()).append(sampled)
+            for prompt, rollout in gather_object(list(sampled)):
+                self._sampled.setdefault(prompt, deque()).append(rollout)
         found = []
         for prompt in prompts:
             own = self._sampled[str(prompt)]
             found.append(own[0])
             own.rotate(-1)  # the last batch of several processes may repeat a prompt to be full
-        prompt_ids, completion_ids, completions, logprobs = map(list, zip(*found, strict=True))
-        return generated(prompt_ids, completion_ids, None, completions, logprobs if logprobs[0] else None)
+        return generated(found)

@@ -80,14 +80,12 @@ def micro_steps(args: Any) -> int:
 
 def check_rounds(controller: GDROController, dataset: Any, given: Mapping[str, Any]) -> None:
     """Refuse (ValueError) what a method that samples in rounds cannot be combined with."""
-    names = ("tools", "rollout_func", "environment_factory", "image", "images")
-    if samples_in_rounds(controller.method):
-        for name in names:
-            if given.get(name) or name in dataset.column_names:
-                why = "which works for text alone, without tools and environments"
-                raise ValueError(
-                    f"gdro_method={controller.name!r} samples in rounds, {why}; leave out {name!r}"
-                )
+    if not samples_in_rounds(controller.method):
+        return
+    for name in ("tools", "rollout_func", "environment_factory", "image", "images"):
+        if given.get(name) or name in dataset.column_names:
+            why = "samples in rounds, which works for text alone, without tools and environments"
+            raise ValueError(f"gdro_method={controller.name!r} {why}; leave out {name!r}")
 
 
 def waits(method: Method) -> bool:

@@ -32,14 +32,11 @@ class Chosen:
 
     def generated(self) -> tuple:
         """What `_generate` returns, as if these rollouts had been sampled by it."""
-        prompt_ids, completion_ids, completions, logprobs = map(list, zip(*self.sampled, strict=True))
         tool_mask = None  # 0 for tokens that neither train nor count in the loss
         if any(self.is_filler):
-            rows = zip(completion_ids, self.is_filler, strict=True)
-            tool_mask = [[int(not is_filler)] * len(ids) for ids, is_filler in rows]
-        return generated(
-            prompt_ids, completion_ids, tool_mask, completions, None if logprobs[0] is None else logprobs
-        )
+            rows = zip(self.sampled, self.is_filler, strict=True)
+            tool_mask = [[int(not is_filler)] * len(ids) for (_, ids, *_), is_filler in rows]
+        return generated(self.sampled, tool_mask)
 
 
 class Step:

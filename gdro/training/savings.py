@@ -12,7 +12,7 @@ SUMS = ("dapo", "cispo", "vespo")  # losses that divide by the tokens of the who
 def trimmed(inputs: dict[str, Any], keep: int, loss_type: str) -> tuple[dict[str, Any], float]:
     """`inputs` of TRL's loss with `keep` of their rows, no wider than the longest prompt and completion left.
 
-    Rows with an advantage are kept first, then the shortest others.
+    Rows with an advantage come before those without, and of both the shorter first.
 
     Returns:
         The smaller inputs, and the factor that turns TRL's loss on them into that on all rows, as far as it
@@ -21,7 +21,6 @@ def trimmed(inputs: dict[str, Any], keep: int, loss_type: str) -> tuple[dict[str
     lengths_R = inputs["completion_mask"].sum(dim=1)
     rows_R = torch.arange(len(lengths_R), device=lengths_R.device)
     if keep < len(rows_R):
-        # any row with an advantage is wanted more than any without, and the shorter of two alike more
         wanted_R = (inputs["advantages"] != 0) * (1 + lengths_R.max()) - lengths_R
         rows_R = wanted_R.argsort(descending=True, stable=True)[:keep].sort().values
     length, prompt = max(int(lengths_R[rows_R].max()), 1), int(inputs["prompt_mask"][rows_R].sum(dim=1).max())

@@ -41,11 +41,18 @@ ATTRIBUTES = (
 )
 
 
-def generated(
-    prompt_ids: list, completion_ids: list, tool_mask: Any, completions: list, logprobs: Any
-) -> tuple:
-    """What `_generate` returns, for text without tools."""
-    return prompt_ids, completion_ids, tool_mask, completions, logprobs, {}, None, []
+def rollouts_of(output: tuple) -> list[tuple]:
+    """What `_generate` returned, by rollout: prompt ids, completion ids, completion, log-probs or None."""
+    prompt_ids, completion_ids, _, completions, logprobs, *_ = output
+    logprobs = logprobs or [None] * len(prompt_ids)
+    return list(zip(prompt_ids, completion_ids, completions, logprobs, strict=True))
+
+
+def generated(rollouts: list[tuple], tool_mask: list | None = None) -> tuple:
+    """What `_generate` returns for such rollouts, as text without tools."""
+    prompt_ids, completion_ids, completions, logprobs = map(list, zip(*rollouts, strict=True))
+    known = None if logprobs[0] is None else logprobs
+    return prompt_ids, completion_ids, tool_mask, completions, known, {}, None, []
 
 
 def check_calls(trainer_class: type) -> None:

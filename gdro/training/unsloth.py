@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from trl import GRPOTrainer as Trainer
 else:
-    Trainer = (
-        object  # trl may not be imported before Unsloth; `GDROTrainer` puts `OnUnsloth` in front of TRL's
-    )
+    Trainer = object  # TRL's, which `OnUnsloth` stands in front of, may only be imported after Unsloth
 
 STANDBY = "UNSLOTH_VLLM_STANDBY"
 REFUSED_VARIABLES = {
