@@ -92,8 +92,9 @@ def train(
 
         batch = timed(controller.observe, plan, groups_R, rewards_R)
         advantages_R = torch.as_tensor(batch.advantages, dtype=torch.float32, device=model.device)
-        kept.append((ids_DT[drawn_P[groups_R]], torch.cat(texts), advantages_R))
-        tokens = int(_completion_mask(kept[-1][1], model.config.eos_token_id).sum())
+        text_RT = torch.cat(texts)
+        kept.append((ids_DT[drawn_P[groups_R]], text_RT, advantages_R))
+        tokens = int(_completion_mask(text_RT, model.config.eos_token_id).sum())
 
         if batch.ready:  # False where a method that discards groups (DAPO) wants another batch first
             optimizer.zero_grad(set_to_none=False)  # so that AdamW steps without signal too, as in TRL

@@ -219,7 +219,7 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
             with self._timed("controller"):
                 prompts, plan = self._next_batch(inputs)
             more_P, group_ids_R = plan.rollouts, np.zeros(0, np.int64)
-            while more_P is not None:
+            while more_P is not None:  # a round: the plan's own first, then what `extend` asks for
                 new_R = np.repeat(np.arange(len(prompts)), more_P)
                 self._sample([prompts[p] for p in new_R], step)
                 group_ids_R = np.append(group_ids_R, new_R)
@@ -303,7 +303,7 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
         if not self.controller.method.needs_losses or self.beta == 0.0:
             return None
         logps, mask = output.get("old_per_token_logps"), output["completion_mask"]
-        if logps is None:
+        if logps is None:  # TRL leaves them out where a batch serves one optimizer step
             ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
             whole = torch.cat([output["prompt_mask"], mask], dim=1)
             size = {"batch_size": self.args.per_device_train_batch_size}
@@ -320,7 +320,8 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
     def _get_per_token_logps_and_entropies(self, model, ids, mask, length, *more, **named):
         score = partial(super()._get_per_token_logps_and_entropies, model)
         given = {name for name, value in named.items() if value is not None and value is not False}
-        as_it_came = torch.is_grad_enabled() or self.on_unsloth or more or given - {"batch_size"}  # images
+        # TRL's own way where gradients are needed, on Unsloth's trainer, and with arguments for images
+        as_it_came = torch.is_grad_enabled() or self.on_unsloth or more or given - {"batch_size"}
         if as_it_came or not self.args.trim_batches:
             return score(ids, mask, length, *more, **named)
         return by_length(score, ids, mask, length, named.get("batch_size"))

@@ -23,7 +23,7 @@ def exact_rollouts(
     scaled_P = np.clip(wanted_P, low, high)
     if abs(scaled_P.sum() - total) > 1e-6:
         scaled_P = _scaled(wanted_P / wanted_P.max(), total, low, high)
-    floor_P = np.floor(scaled_P + 1e-9)
+    floor_P = np.floor(scaled_P + 1e-9)  # 3.9999… is 4
     rollouts_P = floor_P.astype(np.int64)
     left = total - int(rollouts_P.sum())
     if left == 0:
