@@ -127,7 +127,7 @@ class Twins:
     def plan(self) -> None:
         """A batch, drawn or random; the twins' plans agree, hold the budget and the bounds."""
         pool, first = self.uids(np.arange(POOL)), self.pair[0]
-        if first.draws:
+        if first.method.draws:
             self.fail_in(["draw"], lambda: first.draw(pool, 8))
         if first.method.moves_rollouts:
             self.fail_in(["allocate"], lambda: first.plan(pool[:8]))
