@@ -14,6 +14,7 @@ def test_random_sequences_of_a_controllers_operations(first):
 @pytest.mark.slow
 def test_threads_that_share_a_controller():
     assert {fuzz.threads(seed) for seed in range(20)} == {"held", "settings refused"}
+    assert {fuzz.threads(1, method) for method in ("both", "greso", "reinforce_ada")} == {"held"}
 
 
 @pytest.mark.slow

@@ -1,15 +1,12 @@
-"""A small real training that several tests share, and that the kill test runs as a process.
+"""A small real training that several tests share, and that the kill test runs in a process."""
 
-python tests/tiny_run.py BASE_DIR OUTPUT_DIR METHOD
-"""
-
-import sys
-from pathlib import Path
+import os
+import signal
 
 import torch
 from datasets import Dataset
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from gdro.tasks import chain
 from gdro.trainer import GDROConfig, GDROTrainer
@@ -68,17 +65,24 @@ def make_trainer(trainer_class, args, base, rows=None, reward=half_right):
     )
 
 
-def main(base, output, method):
+class Killed(TrainerCallback):
+    """Kills its process at the end of a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(base, output, method, killed_in=None):
     torch.set_num_threads(1)
-    output = Path(output)
     args = arguments(GDROConfig, output, save_strategy="steps", save_steps=4, gdro_method=method)
     trainer = make_trainer(GDROTrainer, args, base)
+    trainer.add_callback(Killed(killed_in))
     trainer.train(resume_from_checkpoint=True)
-    weights = {name: tensor.contiguous() for name, tensor in trainer.model.named_parameters()}
-    save_file({name: tensor.detach() for name, tensor in weights.items()}, output / "weights.safetensors")
+    weights = {name: tensor.detach().contiguous() for name, tensor in trainer.model.named_parameters()}
+    save_file(weights, output / "weights.safetensors")
     save_state(output / "controller.safetensors", trainer.controller.state_dict())
     write_table(output / "record.jsonl", trainer.record)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

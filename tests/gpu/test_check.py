@@ -11,6 +11,7 @@ import torch
 import transformers
 import yaml
 from click.testing import CliRunner
+from conftest import PATIENCE
 from tiny_models import save_tiny_model
 
 from gdro.cli import main
@@ -215,7 +216,7 @@ def test_with_vllm_it_passes(solving, tmp_path, name, found):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     command = [str(VLLM), str(REPOSITORY / "tests" / "check_run.py"), name, solving, str(tmp_path)]
     run = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=600
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
     assert run.returncode == 0, run.stderr[-3000:]
     results = json.loads((tmp_path / "results.json").read_text())

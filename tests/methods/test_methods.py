@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gdro import METHODS, DifficultyBins, GDROController, Method, PromptGDRO, RolloutGDRO, register
-from gdro.core.uids import as_uids
 
 DOCS = Path(__file__).parents[2] / "docs/methods.md"
 EXAMPLE = Path(own_method.__file__)  # its method is registered, and so tested as the others are
@@ -130,34 +128,6 @@ def test_a_refused_call_changes_nothing_and_can_be_repeated(name):
     for mine, other in zip(ours, theirs, strict=True):
         np.testing.assert_equal(mine, other)
     assert state_of(controller) == state_of(untouched)
-
-
-@pytest.mark.parametrize("name", ["both", "greso", "reinforce_ada"])
-def test_eight_threads_may_share_a_controller(name):
-    """Prompts of 300 steps from eight threads: what is known of each is what one thread would know."""
-    threads, steps, prompts = 8, 30, 6
-    shared, alone = made(name), made(name)
-
-    def step(controller, thread, step):
-        controller.draw(POOL, 4)
-        uids = 1000 * thread + (np.arange(prompts) + step) % 17
-        plan = controller.plan(uids)
-        group_ids = np.repeat(np.arange(prompts), 2)  # the least that each has
-        controller.extend(plan, group_ids, uids[group_ids] % 2)
-        controller.state_dict()
-        return controller.observe(plan, group_ids, uids[group_ids] % 2).row
-
-    with ThreadPoolExecutor(threads) as pool:
-        rows = list(pool.map(lambda t: [step(shared, t, s) for s in range(steps)], range(threads)))
-    for thread in range(threads):
-        for number in range(steps):
-            step(alone, thread, number)
-    assert sorted(row["step"] for own in rows for row in own) == list(range(threads * steps))
-    assert (shared.step, shared.planned) == (alone.step, alone.planned)
-    uids = np.concatenate([1000 * thread + np.arange(17) for thread in range(threads)])
-    counts = [one.bins.beliefs.counts(one.bins.table.find(as_uids(uids))) for one in (shared, alone)]
-    np.testing.assert_array_equal(*counts)
-    made(name).load_state_dict(shared.state_dict())  # which refuses a table with a key given twice
 
 
 OUTSIDE = {  # of each option with bounds, values beyond them; tests/test_refusals.py tries what is no number

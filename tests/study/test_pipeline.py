@@ -233,8 +233,7 @@ def test_a_profile_of_a_world_becomes_a_graph(tmp_path, profile):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("profile", "gpus", "minutes"),
-    [("gpu-smoke", {"1"}, "60"), ("gpu-8b", {"0", "8"}, "4320")],
+    ("profile", "gpus", "minutes"), [("gpu-smoke", {"1"}, "60"), ("gpu-8b", {"0", "8"}, "4320")]
 )
 def test_the_graph_can_be_handed_to_a_cluster(tmp_path, profile, gpus, minutes):
     pytest.importorskip("snakemake_executor_plugin_slurm", reason="the executor plugin is not installed")

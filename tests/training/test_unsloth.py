@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import PATIENCE
 from safetensors.torch import load_file
 
 REPOSITORY = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ def folder(base, tmp_path_factory):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "UNSLOTH_ALLOW_CPU": "1"}
     result = subprocess.run(
         [str(PYTHON), str(REPOSITORY / "tests" / "unsloth_run.py"), str(base), str(folder)],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=900,
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
     return folder

@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from contextlib import contextmanager, suppress
@@ -15,8 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sharded_run
 import torch
 import transformers
+from conftest import PATIENCE
+from processes import run_ranks
 from safetensors.torch import load_file
 from sharded_run import tied_model
 from tiny_models import byte_tokenizer, save_tiny_model
@@ -90,7 +92,7 @@ def sample_with_vllm(out, folder, ids, most, seed=0, **choice):
         text=True,
         capture_output=True,
         env=environment,
-        timeout=300,
+        timeout=PATIENCE,
     )
     assert run.returncode == 0, run.stderr[-3000:]
     return json.loads(out.read_text())
@@ -249,7 +251,7 @@ def test_a_seed_for_each_rollout_is_refused(base, tmp_path, mode, method):
 
 def run_training(mode, base, report, *address):
     command = [PYTHON, str(REPOSITORY / "tests" / "vllm_run.py"), mode, str(base), str(report), *address]
-    run = subprocess.run(command, text=True, capture_output=True, timeout=300, check=False)
+    run = subprocess.run(command, text=True, capture_output=True, timeout=PATIENCE, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
     return json.loads(report.read_text())
 
@@ -279,7 +281,7 @@ def server(base, log):
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(PATIENCE)
 
 
 @pytest.mark.slow
@@ -290,16 +292,7 @@ def test_two_shards_of_a_tied_model_send_each_weight_once(tmp_path, kind):
     model = tied_model(base, kind)
     whole = model.merge_and_unload() if kind == "lora" else model
     assert whole.config.tie_word_embeddings
-    script = REPOSITORY / "tests" / "sharded_run.py"
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    run = subprocess.run(
-        [sys.executable, *launcher, str(script), "sync", str(base), str(tmp_path), kind],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
+    run_ranks(2, sharded_run.what_vllm_is_sent, base, tmp_path, kind)
     weights = dict(whole.named_parameters())
     for rank in range(2):
         sent = load_file(tmp_path / f"sent{rank}.safetensors")
