@@ -16,8 +16,8 @@ settings.load_profile("stable")
 
 # first, so that no worker is left with one of them at the end
 LONGEST = [
-    "test_pipeline", "test_teaching_notebooks", "test_vllm", "test_training_notebook",
-    "test_accelerate_configs", "test_experiment", "test_jupyterlab", "test_math_task",
+    "test_pipeline", "test_teaching_notebooks", "test_experiment", "test_check", "test_trainer",
+    "test_training_notebook", "test_accelerate_configs", "test_jupyterlab", "test_vllm", "test_arena",
 ]  # fmt: skip
 
 PATIENCE = 1800  # seconds after which a test ends what hangs: no machine is so busy

@@ -222,9 +222,6 @@ def test_nothing_of_a_broken_checkpoint_is_loaded_and_the_older_one_is_resumed(
     assert all(torch.equal(p, whole[n]) for n, p in trainer.model.named_parameters() if n in whole)
 
 
-# Bad input, refused before compute
-
-
 def test_a_column_of_the_data_set_can_be_the_groups(base, tmp_path):
     trainer = make(base, tmp_path, gdro_method="both", group_column="family", max_steps=4)
     families = sorted({row["family"] for row in tiny_run.make_task().train})

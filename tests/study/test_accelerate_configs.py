@@ -1,7 +1,6 @@
 """The shipped accelerate configurations: read by accelerate itself, and tried on CPU processes."""
 
 import json
-import socket
 import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
@@ -13,7 +12,7 @@ import pytest
 import sharded_run
 import yaml
 from conftest import PATIENCE, SMALL_PROFILE
-from processes import run_ranks
+from processes import free_port, run_ranks
 from safetensors.torch import load_file
 
 from gdro.study import experiment
@@ -80,10 +79,8 @@ def launch(base, tmp_path, monkeypatch):
     def launched(name, folder, machines=1, run=None):
         options = {"processes": 2, "config": f"configs/accelerate/{name}.yaml", "mixed_precision": "no"}
         if machines > 1:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                options["main_process_port"] = probe.getsockname()[1]
             options |= {"num_machines": machines, "machine_rank": "$MACHINE", "main_process_ip": "127.0.0.1"}
+            options["main_process_port"] = free_port()
         file, started = tmp_path / "sharded.yaml", []
         file.write_text(yaml.safe_dump(PROFILE | {"launch": options, "model": {"source": str(base)}}))
 
@@ -125,7 +122,7 @@ def test_two_machines_and_two_shards_train_as_one_process_does(base, tmp_path, l
         patch.setattr("gdro.trainer.GDROTrainer", sharded_run.SharedSampling)
         experiment.train_variant(load_profile(tmp_path / "one.yaml"), "both", 0, folders[0])
     launch("ddp", folders[1], machines=2)
-    launch("fsdp2", folders[2])
+    launch("fsdp2", folders[2], run=forked)
     processes = [read_manifest(folder / "training.json")["processes"] for folder in folders]
     assert processes == [1, 2, 2]
     records = [read_table(folder / "record.jsonl") for folder in folders]

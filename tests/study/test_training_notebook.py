@@ -1,13 +1,12 @@
 """Notebook 05 under papermill for each kind of run: math data, families of models, LoRA, processes, vLLM."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import nbformat
 import pytest
 import yaml
-from conftest import PATIENCE, SMALL_PROFILE
+from conftest import SMALL_PROFILE
+from processes import needs, run_in
 from safetensors.torch import load_file
 from tiny_models import save_tiny_model
 from transformers import AutoTokenizer
@@ -24,10 +23,6 @@ pytestmark = [
 ]
 REPOSITORY = Path(__file__).parents[2]
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "math"
-VLLM_PYTHON = REPOSITORY / ".venv-vllm" / "bin" / "python"
-needs_vllm = pytest.mark.skipif(
-    not VLLM_PYTHON.exists(), reason="no vLLM: `make setup-engines` makes an environment that has it"
-)
 
 CHAIN = SMALL_PROFILE | {
     "seeds": [0],
@@ -98,9 +93,7 @@ def train(folder, cache, fields, how=in_job):
     profile = load_profile(path)
     how(profile, cache, folder)
     if profile.evaluation.engine == "vllm":
-        command = [VLLM_PYTHON, "-m", "gdro", "evaluate", path, "both", "--folder", run]
-        environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-        subprocess.run([*command, "--cache-dir", cache], check=True, env=environment, timeout=PATIENCE)
+        run_in("vllm", "-m", "gdro", "evaluate", path, "both", "--folder", run, "--cache-dir", cache)
     else:
         experiment.evaluate_variant(profile, "both", 0, run, cache)
     evaluation = read_table(run / "evaluation.jsonl")
@@ -154,7 +147,7 @@ def test_the_cell_trains_as_the_job_does(tmp_path, cache):
     assert all(ours[name].equal(theirs[name]) for name in ours | theirs)
 
 
-@needs_vllm
+@needs("vllm")
 def test_evaluation_of_an_adapter_by_two_vllm_processes(tmp_path, cache):
     evaluation = {"engine": "vllm", "samples": 4, "k": 4, "temperature": 0.6, "top_p": 0.8, "top_k": 20}
     evaluation["data_parallel_size"] = 2

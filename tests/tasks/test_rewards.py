@@ -125,9 +125,6 @@ def test_a_bad_answer_key_is_an_error():
         reward(["\\boxed{4}"] * 2, ["4"])
 
 
-# Hostile answers
-
-
 def processor_seconds():
     """Of all processes that this one started and that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)

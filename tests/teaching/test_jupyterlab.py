@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from conftest import PATIENCE
+from processes import free_port
 from test_teaching_notebooks import IN_JUPYTERLAB, check_figures, parameters_cell
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -65,10 +65,7 @@ def server(tmp_path_factory):
         file = folder / "settings" / "@jupyterlab" / f"{path}.jupyterlab-settings"
         file.parent.mkdir(parents=True)
         file.write_text(choice, encoding="utf-8")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    token = secrets.token_hex(8)
+    port, token = free_port(), secrets.token_hex(8)
     settings = {"JUPYTER_CONFIG_DIR": str(folder / "config"), "JUPYTER_RUNTIME_DIR": str(folder / "runtime")}
     settings |= {"JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"), "PYTHONPATH": str(ROOT)}
     settings |= {"JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces")}
