@@ -5,13 +5,9 @@ import yaml
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "stable",
-    derandomize=True,
-    database=None,
-    deadline=None,
-    max_examples=40,
+    "stable", derandomize=True, database=None, deadline=None, max_examples=40,
     suppress_health_check=[HealthCheck.too_slow],
-)
+)  # fmt: skip
 settings.load_profile("stable")
 
 # first, so that no worker is left with one of them at the end
@@ -21,6 +17,12 @@ LONGEST = [
 ]  # fmt: skip
 
 PATIENCE = 1800  # seconds after which a test ends what hangs: no machine is so busy
+
+# for files that train: torch on one thread; transformers and TRL warn of their own affairs
+TRAINS = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
+]
 
 SMALL_PROFILE = {
     "seeds": [0, 1],

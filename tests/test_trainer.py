@@ -9,7 +9,7 @@ import processes
 import pytest
 import tiny_run
 import torch
-from conftest import PATIENCE
+from conftest import PATIENCE, TRAINS
 from safetensors.torch import load_file
 from trl import GRPOConfig, GRPOTrainer
 
@@ -18,15 +18,7 @@ from gdro.training.checkpoints import LEDGER, last_whole
 from gdro.training.files import load_state
 from gdro.training.records import read_table
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings(
-        # transformers and TRL warn of their own affairs (pin_memory without a GPU, and the like)
-        "ignore::UserWarning",
-        "ignore::FutureWarning",
-        "ignore::DeprecationWarning",
-    ),
-]
+pytestmark = TRAINS
 
 
 def make(base, folder, rows=None, reward=tiny_run.half_right, **changes):

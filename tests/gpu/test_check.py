@@ -202,7 +202,7 @@ def solving(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "found"), [("engine", 4), ("engine_lora", 5), ("evaluation", 1)])
 def test_with_vllm_it_passes(solving, tmp_path, name, found):
-    run_in("vllm", "tests/check_run.py", name, solving, tmp_path)
+    run_in("vllm", "tests/vllm_run.py", "check", solving, tmp_path / "results.json", name)
     results = json.loads((tmp_path / "results.json").read_text())
     assert {result["status"] for result in results} == {"PASS"}, results
     assert len(results) == found

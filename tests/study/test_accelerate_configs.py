@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import sharded_run
 import yaml
-from conftest import PATIENCE, SMALL_PROFILE
+from conftest import PATIENCE, SMALL_PROFILE, TRAINS
 from processes import free_port, run_ranks
 from safetensors.torch import load_file
 
@@ -19,6 +19,7 @@ from gdro.study import experiment
 from gdro.study.profiles import load_profile
 from gdro.training.records import read_manifest, read_table
 
+pytestmark = TRAINS
 REPOSITORY = Path(__file__).parents[2]
 CONFIGS = REPOSITORY / "configs" / "accelerate"
 SCRIPT = REPOSITORY / "tests" / "sharded_run.py"
@@ -113,8 +114,6 @@ def forked(command, check, die_at=None):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
-@pytest.mark.usefixtures("one_thread")
 def test_two_machines_and_two_shards_train_as_one_process_does(base, tmp_path, launch, monkeypatch):
     folders = [tmp_path / name for name in ("one", "two", "sharded")]
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(PROFILE | {"model": {"source": str(base)}}))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import SMALL_PROFILE
+from conftest import SMALL_PROFILE, TRAINS
 from safetensors.torch import load_file
 
 from gdro.results import report
@@ -19,9 +19,7 @@ from gdro.study.arguments import training_arguments
 from gdro.study.profiles import ModelChoice, TrainChoice, load_profile, repository, run_folder
 from gdro.training.records import read_manifest, read_table
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
-)
+pytestmark = TRAINS
 PROFILES = repository() / "profiles"
 GPU_BOX = (repository() / "docs" / "gpu-box.md").read_text()
 GRPO = {"method": "grpo"}

@@ -5,14 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
+from conftest import TRAINS
 from processes import REPOSITORY, needs, run_in
 from safetensors.torch import load_file
 
-pytestmark = [
-    pytest.mark.slow,
-    needs("unsloth"),
-    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
-]
+pytestmark = [pytest.mark.slow, needs("unsloth"), *TRAINS]
 ENGINE = {"fast_inference", "max_lora_rank", "gpu_memory_utilization"}
 ARGUMENTS = {  # that `load_model` gives
     "from_pretrained": {"model_name", "max_seq_length", "dtype", "load_in_4bit", "full_finetuning",
