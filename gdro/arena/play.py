@@ -8,7 +8,7 @@ differences between them are paired. A method is spelled NAME or NAME:OPTION=VAL
 GDROController and of the method. `prompt:prompt.eta=3` sets an entry of a dictionary. `pivotal@2e-4` is
 trained at that learning rate alone, in place of those of --learning-rates. `grpo:prompts=64` spends the same
 rollouts a step on 64 prompts. A method made of parts of others is spelled
-composed:draw=pivotal:advantages.pkpo.k=4, see gdro.methods.composed.
+composed:draw=pivotal:advantages.pkpo.k=4, see gdro.methods.peers.composed.
 
 DIR has a file for each finished run, so that the same command resumes, and what is made from these alone:
 

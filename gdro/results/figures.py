@@ -4,6 +4,7 @@ A quantity of the record is a table with a row for each (seed, step) and a colum
 a single column. Batches are small, so shares are a trailing mean over `SMOOTH` steps. Bands span the seeds.
 """
 
+from itertools import cycle
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -14,7 +15,16 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
 from gdro.core import metrics
-from gdro.results.style import COLORS, DATA, DIVERGING, EMPTY, METHOD_COLORS, REPORTED, WIDTH, legend_below
+from gdro.results.style import (
+    DATA,
+    DIVERGING,
+    EMPTY,
+    METHOD_COLORS,
+    OTHERS,
+    REPORTED,
+    WIDTH,
+    legend_below,
+)
 from gdro.study.profiles import BASE, Profile, repository
 
 SMOOTH = 15  # steps of the trailing mean
@@ -94,11 +104,15 @@ def _variants(profile, game):
 
 
 def label_colors(profile: Profile) -> dict[str, str]:
-    """A colour for each variant's label: its method's, paler for the method's second and further variants."""
-    colors = {profile.label(BASE): METHOD_COLORS[BASE]}
+    """A colour for each variant's label: its method's, paler for the method's second and further variants.
+
+    A method without a colour in `METHOD_COLORS`, such as one of your own, gets the next of `OTHERS`.
+    """
+    colors, free = {profile.label(BASE): METHOD_COLORS[BASE]}, cycle(OTHERS)
     for method in dict.fromkeys(variant.method for variant in profile.variants.values()):
         own = [profile.label(name) for name, variant in profile.variants.items() if variant.method == method]
-        shades = sns.blend_palette([METHOD_COLORS.get(method, COLORS[5]), "white"], len(own) + 1).as_hex()
+        color = METHOD_COLORS.get(method) or next(free)
+        shades = sns.blend_palette([color, "white"], len(own) + 1).as_hex()
         colors |= dict(zip(own, shades, strict=False))
     return colors
 
