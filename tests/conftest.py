@@ -40,6 +40,8 @@ SMALL_PROFILE = {
 
 
 def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.timeout(PATIENCE))
     names = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: names.get(item.path.stem, len(names)))
 

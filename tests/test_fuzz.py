@@ -3,12 +3,21 @@
 import fuzz
 import pytest
 
+from gdro import METHODS, GDROController
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 2000, 250))
-def test_random_sequences_of_a_controllers_operations(first):
-    outcomes = [fuzz.controller(seed) for seed in range(first, first + 250)]
-    assert outcomes.count("held") > 150  # not most of the settings refused
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_random_sequences_of_a_controllers_operations(name):
+    controller, hooks = GDROController(name), {"update", "weights", "advantages", "ready", "report"}
+    hooks |= {"draw"} if controller.draws else set()
+    hooks |= {"allocate"} if controller.moves_rollouts else set()
+    hooks |= {"extend"} if controller.method.rounds else set()
+    for seed in range(400):  # until each function of the method has failed, and nothing had moved
+        fuzz.controller(seed, name)
+        if seed > 60 and {(name, hook) for hook in hooks} <= fuzz.FAILED:
+            return
+    pytest.fail(f"not refused: {hooks - {hook for method, hook in fuzz.FAILED if method == name}}")
 
 
 @pytest.mark.slow

@@ -79,57 +79,6 @@ def state_of(controller):
     return json.dumps(controller.state_dict(), default=lambda array: [str(array.dtype), array.tolist()])
 
 
-class Stop(Exception):
-    """What a hook raises."""
-
-
-@pytest.mark.parametrize("name", sorted(METHODS))
-def test_a_refused_call_changes_nothing_and_can_be_repeated(name):
-    """Every hook in turn does its work and then raises, or returns NaN."""
-    controller = made(name, bins={"estimator": "any_of_k", "k": 3})
-    for step in range(3):
-        play(controller, step)
-
-    def all_wrong(hook, call):
-        method, good = controller.method, getattr(controller.method, hook)
-        for wrong in (Stop,) if hook == "update" else (Stop, float("nan")):
-
-            def bad(*given, wrong=wrong):
-                good(*given)
-                for memo in (one.memo for one in given if hasattr(one, "memo")):
-                    memo["spoiled"] = True
-                if wrong is Stop:
-                    raise Stop
-                return wrong
-
-            setattr(method, hook, bad)
-            before = state_of(controller)
-            with pytest.raises((Stop, ValueError)):
-                call()
-            delattr(method, hook)
-            assert state_of(controller) == before
-
-    untouched = copy.deepcopy(controller)
-    if controller.draws:
-        all_wrong("draw", lambda: controller.draw(POOL, 12))
-        assert controller.draw(POOL, 12).tolist() == untouched.draw(POOL, 12).tolist()
-    if controller.moves_rollouts:
-        all_wrong("allocate", lambda: controller.plan(POOL[:12]))
-    plan, expected = controller.plan(POOL[:12]), untouched.plan(POOL[:12])
-    assert plan.rollouts.tolist() == expected.rollouts.tolist()
-    back = np.repeat(np.arange(12), plan.rollouts), np.arange(plan.rollouts.sum()) % 3 == 0
-    if controller.method.rounds:
-        all_wrong("extend", lambda: controller.extend(plan, *back))
-        assert np.array_equal(controller.extend(plan, *back), untouched.extend(expected, *back))
-    for hook in ("update", "weights", "advantages", "report", "ready"):
-        all_wrong(hook, lambda: controller.observe(plan, *back))
-    assert "spoiled" not in plan.prompts.memo
-    ours, theirs = controller.observe(plan, *back), untouched.observe(expected, *back)
-    for mine, other in zip(ours, theirs, strict=True):
-        np.testing.assert_equal(mine, other)
-    assert state_of(controller) == state_of(untouched)
-
-
 OUTSIDE = {  # of each option with bounds, values beyond them; tests/test_refusals.py tries what is no number
     DifficultyBins: {"k": [0, 2.0, True, 10**10], "history": [0, 10**10], "hysteresis": [-0.1, 1]}
     | {"edges": [(), (0.5, 0.5), (0.7, 0.5), (0.0, 0.5), (0.5, 1.0), (0.5, np.nan), ((0.5,),)]},
