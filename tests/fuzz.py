@@ -106,7 +106,7 @@ def refused(call: Callable, *arguments) -> None:
     raise AssertionError(f"accepted {arguments}")
 
 
-FAILED: set[tuple[str, str]] = set()  # the functions of methods that have failed, and were noticed
+SEEN: set[tuple[str, str]] = set()  # methods, and which of their functions have failed and were refused
 
 
 class Stop(Exception):
@@ -139,7 +139,8 @@ class Twins:
         positions = self.rng.choice(POOL, 8, replace=False) if drawn[0] is None else drawn[0]
         assert len(positions) == 8
         assert set(positions.tolist()) <= set(range(POOL))
-        distinct = len(set(positions.tolist())) == 8  # a draw by bin may take a prompt of a small bin twice
+        distinct = len(set(positions.tolist())) == 8
+        assert distinct or first.name in ("prompt", "both")  # which may draw a prompt of a small bin twice
         order = self.rng.permutation(8) if distinct else np.arange(8)
         plans = [self.pair[0].plan(self.uids(positions)), self.pair[1].plan(self.uids(positions[order]))]
         assert np.array_equal(plans[0].rollouts[order], plans[1].rollouts), "batch order changed the plan"
@@ -175,12 +176,17 @@ class Twins:
             assert np.array_equal(further[order], twin)
             rollouts += further
             assert rollouts.max() <= self.pair[0].run.n_max, "extend passed n_max"
+        budget = round(self.pair[0].run.mean_rollouts * 8)
+        assert rollouts.sum() <= budget
+        if rollouts.sum() == budget:
+            SEEN.add((self.pair[0].name, "all is spent"))
         if missing:
             rollouts = self.rng.integers(0, rollouts + 1)
             rollouts[self.rng.integers(8)] = max(1, rollouts.max())
             rollouts = np.minimum(rollouts, plans[0].rollouts)
             rollouts[np.argmax(plans[0].rollouts)] = 1
         groups, rewards = came_back(rollouts)
+        losses = self.rng.normal(size=len(groups))
         # the groups mixed at random, each group's rollouts in their order
         shuffled = self.rng.permutation(groups).argsort(kind="stable").argsort(kind="stable")
         before = state_of(self.pair[0])
@@ -190,8 +196,10 @@ class Twins:
         self.fail_in(hooks, lambda: self.pair[0].observe(plans[0], groups, rewards))
         assert state_of(self.pair[0]) == before, "a refused batch changed the state"
         assert "spoiled" not in plans[0].prompts.memo
-        first = self.pair[0].observe(plans[0], groups, rewards)
-        second = self.pair[1].observe(plans[1], back[groups][shuffled], rewards[shuffled])
+        first = self.pair[0].observe(plans[0], groups, rewards, losses=losses)
+        given = back[groups][shuffled], rewards[shuffled]
+        second = self.pair[1].observe(plans[1], *given, losses=losses[shuffled])
+        assert first.ready == second.ready
         assert np.isfinite(first.advantages).all()
         assert (first.weights >= 0).all()
         assert np.array_equal(first.advantages[shuffled], second.advantages), "order changed the advantages"
@@ -222,7 +230,7 @@ class Twins:
             call()
         except (ValueError, Stop):
             assert called, "refused before the hook was called"
-            FAILED.add((method.name, hook))
+            SEEN.add((method.name, hook))
         else:
             assert not called, f"{hook} failed and was not noticed"
         finally:
