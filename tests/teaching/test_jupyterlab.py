@@ -106,7 +106,7 @@ def test_opens_runs_and_a_slider_moves_its_figure(name, server, browser):
     # whatever asks something at the first start
     browser.execute_script("document.querySelectorAll('.jp-Dialog .jp-mod-reject').forEach(b => b.click())")
     ready = ".jp-NotebookPanel [data-status='idle']"
-    wait_for(lambda: browser.find_elements("css selector", ready), 90, "the kernel does not become ready")
+    wait_for(lambda: browser.find_elements("css selector", ready), "the kernel does not become ready")
 
     def texts(selector):
         return [node.get_property("textContent") for node in browser.find_elements("css selector", selector)]
