@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from gdro.arena.tables import BASELINE, METRICS, compare
 from gdro.methods import METHODS
 from gdro.results.style import LABEL_COLORS, METHOD_COLORS, PEER, WIDTH, save, use_style
-from gdro.study.profiles import repository
+from gdro.training.files import repository
 
 HOME, HEADLINE = "rare-hard", ("mean_at_8", "pass_at_8", "worst_family")
 EVERYWHERE = {"mean_at_8": "mean@8", "training_mix_mean": "training mix"}

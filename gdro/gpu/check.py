@@ -29,7 +29,9 @@ from gdro.study.profiles import EvaluationChoice, LaunchChoice, load_profile
 from gdro.training.lifetime import end_with_parent
 from gdro.training.records import read_table, write_manifest
 
-SECONDS_A_CHECK = 300.0
+# After these a check counts as hung. Each start of vLLM can take two minutes; `several_gpus` starts it four
+# times, and `size` once for each kind of model, before steps of full length.
+PATIENCE_S, LONGER_S = 600.0, {"several_gpus": 1800.0, "size": 3600.0}
 UNSLOTH = {"kind": "unsloth-lora", "fast_inference": True, "gpu_memory_utilization": 0.3}
 GAP = "mean |Δ log-probability|"
 
@@ -319,17 +321,18 @@ def run_checks(
 
 
 def _in_a_process(name: str, profile: str | None, cache_dir: str) -> list[CheckResult]:
+    patience = LONGER_S.get(name, PATIENCE_S)
     with tempfile.TemporaryDirectory() as folder:
         answer, log = Path(folder) / "answer.json", Path(folder) / "log"
         command = [sys.executable, "-m", "gdro.gpu.check", name, folder, profile or "", cache_dir]
         with log.open("w") as stream:
             process = subprocess.Popen(command, stdout=stream, stderr=stream, start_new_session=True)
             try:
-                why = f"exit code {process.wait(SECONDS_A_CHECK)}"
+                why = f"exit code {process.wait(patience)}"
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                why = f"took more than {SECONDS_A_CHECK:.0f} seconds"
+                why = f"took more than {patience:.0f} seconds"
         if answer.is_file():
             return [CheckResult(**fields) for fields in json.loads(answer.read_text())]
         last = " / ".join(log.read_text(errors="replace").splitlines()[-3:])

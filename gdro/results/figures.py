@@ -25,7 +25,8 @@ from gdro.results.style import (
     WIDTH,
     legend_below,
 )
-from gdro.study.profiles import BASE, Profile, repository
+from gdro.study.profiles import BASE, Profile
+from gdro.training.files import repository
 
 SMOOTH = 15  # steps of the trailing mean
 SNAPSHOTS = 4  # steps shown in figures 5 and 9

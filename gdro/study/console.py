@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gdro.study.profiles import Profile, load_profile, repository
+from gdro.study.profiles import Profile, load_profile
+from gdro.training.files import repository
 from gdro.training.lifetime import end_with_parent, only_process_in
 
 # "step 8/150, 40 s left" of a training, "8/150 [00:02<00:40" of tqdm

@@ -37,11 +37,11 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or equal seeds w
 import torch
 
 from gdro.study.arguments import training_arguments
-from gdro.study.profiles import BASE, Profile, repository
+from gdro.study.profiles import BASE, Profile
 from gdro.tasks import Split, draw_task, load_split
 from gdro.tasks.world import read_world
 from gdro.training.checkpoints import difference, file_hash, files_in
-from gdro.training.files import replace_text, written
+from gdro.training.files import replace_text, repository, written
 from gdro.training.lifetime import only_process_in
 from gdro.training.models import load_model, merged_model, tiny_base
 from gdro.training.records import read_manifest, read_table, write_manifest, write_table

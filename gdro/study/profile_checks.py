@@ -1,6 +1,5 @@
 """Refuses a profile whose fields do not fit together, or whose packages are not installed."""
 
-from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +12,7 @@ from gdro.study.choices import BASE, BaseChoice
 from gdro.tasks.reasoning_gym import GymSpec
 from gdro.tasks.settings import GymChoice
 from gdro.tasks.world import read_world
+from gdro.training.files import repository
 from gdro.training.models import check_choice_of_model
 
 if TYPE_CHECKING:
@@ -21,11 +21,8 @@ if TYPE_CHECKING:
 RESERVED = {BASE, "results", "figures", "logs"}  # folders of a profile's runs
 
 
-def check_profile(profile: "Profile", repository: Callable[[], Path]) -> None:
-    """Refuse now what would otherwise fail after hours; each variant's controller is made once.
-
-    `repository` returns the folder to which the profile's paths are relative.
-    """
+def check_profile(profile: "Profile") -> None:
+    """Refuse now what would otherwise fail after hours; each variant's controller is made once."""
     labels = [profile.label(variant) for variant in profile.variants]
     if profile.evaluation.samples < profile.evaluation.k:
         k, samples = profile.evaluation.k, profile.evaluation.samples

@@ -37,6 +37,7 @@ from gdro.tasks.settings import (
     refusal,
 )
 from gdro.tasks.world import read_world
+from gdro.training.files import repository
 
 
 class Profile(Strict):
@@ -62,7 +63,7 @@ class Profile(Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        check_profile(self, repository)
+        check_profile(self)
         return self
 
     @property
@@ -148,14 +149,6 @@ def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict
             taken[block] = taken[block] | changes if inner else changes
         fields = taken
     return path, fields
-
-
-def repository() -> Path:
-    """The repository that holds the working directory."""
-    for folder in (Path.cwd(), *Path.cwd().parents):
-        if (folder / "profiles").is_dir() and (folder / "pyproject.toml").is_file():
-            return folder
-    raise ValueError(f"no profiles/ above {Path.cwd()}; run from inside the repository")
 
 
 def run_folder(runs_dir: str | Path, variant: str, seed: int) -> Path:

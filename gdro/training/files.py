@@ -1,4 +1,4 @@
-"""Files written whole or not at all: text, and nested states of plain values and arrays as JSON."""
+"""Files written whole or not at all: text, and nested states as JSON; where the repository is."""
 
 import json
 import math
@@ -78,3 +78,11 @@ def read_whole(path: str | Path, kind: str) -> str:
     if not Path(path).is_file():
         raise ValueError(f"no {kind} at {path}: the run is not complete; run it again")
     return Path(path).read_text(encoding="utf-8")
+
+
+def repository() -> Path:
+    """The repository that holds the working directory."""
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        if (folder / "profiles").is_dir() and (folder / "pyproject.toml").is_file():
+            return folder
+    raise ValueError(f"no profiles/ above {Path.cwd()}; run from inside the repository")

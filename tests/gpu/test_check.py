@@ -81,7 +81,7 @@ def test_an_error_is_a_fail_and_what_is_missing_a_skip(monkeypatch, bench, capsy
 
 
 def test_a_check_that_takes_too_long_is_a_fail(monkeypatch):
-    monkeypatch.setattr(check, "SECONDS_A_CHECK", 0.05)
+    monkeypatch.setattr(check, "PATIENCE_S", 0.05)
     [result] = check.run_checks(names=("uneven",))
     assert result.status == "FAIL"
     assert result.why.startswith("took more than")

@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from gdro.results import report
 from gdro.study import experiment, profile_checks
 from gdro.study.arguments import training_arguments
-from gdro.study.profiles import ModelChoice, TrainChoice, load_profile, repository, run_folder
+from gdro.study.profiles import ModelChoice, TrainChoice, load_profile, run_folder
+from gdro.training.files import repository
 from gdro.training.records import read_manifest, read_table
 
 pytestmark = TRAINS
