@@ -15,6 +15,7 @@ import click
     "--first-draw", default=0, type=click.IntRange(0), help="Its number: take fresh ones to compare."
 )
 @click.option("--learning-rates", default="1e-4,2e-4", show_default=True)
+@click.option("--baseline", default="grpo", show_default=True, help="What the table's differences are to.")
 @click.option("--methods-from", help="A Python file that registers methods of your own.")
 @click.option("--steps", default=150, show_default=True)
 @click.option("--prompts", default=32, show_default=True, help="Prompts of a step.")
@@ -23,7 +24,14 @@ import click
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="Runs at once.")
 @click.option("--bases", default=".cache/bases", show_default=True, help="Where bases are kept.")
 def arena_command(
-    out: Path, methods: str | None, world: str, draws: int, first_draw: int, learning_rates: str, **given: Any
+    out: Path,
+    methods: str | None,
+    world: str,
+    draws: int,
+    first_draw: int,
+    learning_rates: str,
+    baseline: str,
+    **given: Any,
 ) -> None:
     """Compare methods over fresh draws of task, base and seed, at matched rollouts.
 
@@ -43,4 +51,4 @@ def arena_command(
         play_arena(
             world.split(","), methods.split(","), numbers, rates, Settings(**sizes), out, bases, jobs, own
         )
-    click.echo(report(out))
+    click.echo(report(out, baseline))

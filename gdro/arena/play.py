@@ -28,7 +28,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -38,7 +37,7 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from gdro.arena.tables import CHECKPOINTS, arena_rows, write_scores
+from gdro.arena.tables import CHECKPOINTS, arena_rows, slug_of, write_scores
 from gdro.controller import GDROController
 from gdro.core.checks import build, check_choice, check_int, check_number
 from gdro.core.metrics import pass_at_k
@@ -78,8 +77,8 @@ class ArenaRun:
 
     def file(self, out: Path) -> Path:
         """Where its scores are written."""
-        slug = re.sub(r"[^\w.=-]", "_", self.method)
-        return out / "runs" / self.world.name / f"{slug}_lr{self.learning_rate!r}_draw{self.draw}.json"
+        name = f"{slug_of(self.method)}_lr{self.learning_rate!r}_draw{self.draw}.json"
+        return out / "runs" / self.world.name / name
 
 
 def arena_controller(

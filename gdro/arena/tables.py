@@ -1,6 +1,7 @@
 """The arena's files: runs in, scores.csv and families.csv out; scores.csv in, tables and figures out."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,8 @@ def at_best_rate(scores: pd.DataFrame) -> pd.DataFrame:
     return scores[[best[world, method] == rate for world, method, rate in keys]]
 
 
-def compare(scores: pd.DataFrame) -> pd.DataFrame:
-    """Final scores, and differences to GRPO in pairs by draw: a row a world, method and metric.
+def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
+    """Final scores, and differences to the baseline in pairs by draw: a row a world, method and metric.
 
     low, high: 95% interval of the mean difference, Student's t over draws. p_holm: of its being 0, with
     Holm's correction over all comparisons, of every world, method, learning rate and metric, though a
@@ -80,19 +81,19 @@ def compare(scores: pd.DataFrame) -> pd.DataFrame:
     rows = []
     ends = scores[scores.step == scores.step.max()].set_index("draw")
     for (world, method, rate), end in ends.groupby(["world", "method", "learning_rate"]):
-        grpo = ends[(ends.world == world) & (ends.method == BASELINE)]
-        grpo = grpo[grpo.learning_rate == best.get((world, BASELINE))]
-        pairs = end.index.intersection(grpo.index)  # draws that both have played
+        base = ends[(ends.world == world) & (ends.method == baseline)]
+        base = base[base.learning_rate == best.get((world, baseline))]
+        pairs = end.index.intersection(base.index)  # draws that both have played
         for metric in METRICS:
-            difference = end.loc[pairs, metric] - grpo.loc[pairs, metric]
-            several = len(pairs) > 1 and method != BASELINE and difference.std() > 0
+            difference = end.loc[pairs, metric] - base.loc[pairs, metric]
+            several = len(pairs) > 1 and method != baseline and difference.std() > 0
             test = stats.ttest_1samp(difference, 0.0) if several else None
             low, high = test.confidence_interval() if test else (np.nan, np.nan)
             row = {"world": world, "method": method, "learning_rate": rate, "draws": len(end)}
             row |= {"rollouts": end.rollouts.mean(), "tokens": end.tokens.mean(), "pairs": len(pairs)}
             row["metric"] = metric
             row |= {"score": end[metric].mean(), "difference": difference.mean(), "low": low, "high": high}
-            row |= {"relative": difference.mean() / (grpo.loc[pairs, metric].mean() or np.nan)}
+            row |= {"relative": difference.mean() / (base.loc[pairs, metric].mean() or np.nan)}
             rows.append(row | {"p_holm": test.pvalue if test else np.nan})
     table = pd.DataFrame(rows)
     p = table.p_holm.dropna().sort_values()
@@ -125,31 +126,46 @@ def rollouts_to_reach(scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["world", "method", "part"])
 
 
-def report(out: Path) -> str:
-    """Write table.csv, table.md and the figures from scores.csv; returns the table as text."""
+def report(out: Path, baseline: str = BASELINE) -> str:
+    """Write table.csv, table.md and the figures from scores.csv; returns the table as text.
+
+    With another baseline than GRPO the tables are called after it, and no figures are drawn.
+    """
     scores = pd.read_csv(out / "scores.csv")
     if scores.empty:
         raise ValueError(f"{out / 'scores.csv'} has no rows; play something with --methods")
-    table, reach = compare(scores), rollouts_to_reach(scores)
-    replace_text(out / "table.csv", table.to_csv(index=False, float_format="%.6g"))
-    shown = table.assign(cell=table.apply(_cell, axis=1), metric=table.metric.map(METRICS))
+    if baseline != BASELINE and baseline not in set(scores.method):
+        known = sorted(set(scores.method))
+        raise ValueError(f"baseline must be a method that was played, {known}, got {baseline!r}; choose one")
+    table, reach = compare(scores, baseline), rollouts_to_reach(scores)
+    stem = "table" if baseline == BASELINE else f"table-to-{slug_of(baseline)}"
+    replace_text(out / f"{stem}.csv", table.to_csv(index=False, float_format="%.6g"))
+    cells = [_cell(row, baseline) for row in table.itertuples()]
+    shown = table.assign(cell=cells, metric=table.metric.map(METRICS))
     keys = ["world", "method", "learning_rate", "draws", "rollouts", "tokens"]
     wide = shown.pivot(index=keys, columns="metric", values="cell")[list(METRICS.values())].reset_index()
     wide = wide.merge(reach.rename(columns={"part": "rollouts to reach GRPO's best"}), how="left")
     text = wide.to_markdown(index=False, floatfmt=("", "", "g", "d", ".0f", ".0f", *4 * [""], ".2f"))
     text += (
         "\n\nThe training mix is mean@8 with the families weighed as in training. In brackets: difference to "
-        "GRPO in pairs by draw, 95% interval (Student's t), p with Holm's correction over all comparisons: "
-        "every world, method, learning rate and metric. Intervals that contain 0 are inconclusive.\n"
+        f"{'GRPO' if baseline == BASELINE else baseline} in pairs by draw, 95% interval (Student's t), p "
+        "with Holm's correction over all comparisons: every world, method, learning rate and metric. "
+        "Intervals that contain 0 are inconclusive.\n"
     )
-    replace_text(out / "table.md", text)
-    from gdro.arena.figures import draw_figures  # Matplotlib, where figures are drawn
+    replace_text(out / f"{stem}.md", text)
+    if baseline == BASELINE:
+        from gdro.arena.figures import draw_figures  # Matplotlib, where figures are drawn
 
-    draw_figures(scores, table, reach, out)
+        draw_figures(scores, table, reach, out)
     return text
 
 
-def _cell(row):
-    if row.method == BASELINE:
+def slug_of(method: str) -> str:
+    """A method's spelling as part of a file's name."""
+    return re.sub(r"[^\w.=-]", "_", method)
+
+
+def _cell(row: Any, baseline: str) -> str:
+    if row.method == baseline:
         return f"{row.score:.3f}"
     return f"{row.score:.3f} ({row.difference:+.3f}: {row.low:+.3f} … {row.high:+.3f}; p {row.p_holm:.3f})"

@@ -264,3 +264,17 @@ def test_one_draw_or_no_baseline_has_no_interval_but_a_table(tmp_path, finals):
     text = arena_report.report(tmp_path)
     assert next(iter(finals))[0] in text
     assert pd.read_csv(tmp_path / "table.csv").low.isna().all()
+
+
+def test_differences_can_be_to_another_method(tmp_path):
+    scores = contest({("grpo", 1e-4): [0.5, 0.6], ("pivotal", 1e-4): [0.8, 0.7]})
+    scores.to_csv(tmp_path / "scores.csv", index=False)
+    text = arena_report.report(tmp_path, "pivotal")
+    assert "difference to pivotal" in text
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "scores.csv", "table-to-pivotal.csv", "table-to-pivotal.md",
+    ]  # fmt: skip
+    table = arena_report.compare(scores, "pivotal").set_index(["method", "metric"])
+    assert table.difference["grpo", "mean_at_8"] == pytest.approx(-0.2)
+    with pytest.raises(ValueError, match="baseline must be a method that was played"):
+        arena_report.report(tmp_path, "dapo")
