@@ -5,22 +5,24 @@ import yaml
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "stable",
-    derandomize=True,
-    database=None,
-    deadline=None,
-    max_examples=40,
+    "stable", derandomize=True, database=None, deadline=None, max_examples=40,
     suppress_health_check=[HealthCheck.too_slow],
-)
+)  # fmt: skip
 settings.load_profile("stable")
 
 # first, so that no worker is left with one of them at the end
 LONGEST = [
-    "test_pipeline", "test_teaching_notebooks", "test_vllm", "test_training_notebook",
-    "test_accelerate_configs", "test_experiment", "test_jupyterlab", "test_math_task",
+    "test_pipeline", "test_teaching_notebooks", "test_experiment", "test_check", "test_trainer",
+    "test_training_notebook", "test_accelerate_configs", "test_jupyterlab", "test_vllm", "test_arena",
 ]  # fmt: skip
 
 PATIENCE = 1800  # seconds after which a test ends what hangs: no machine is so busy
+
+# for files that train: torch on one thread; transformers and TRL warn of their own affairs
+TRAINS = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
+]
 
 SMALL_PROFILE = {
     "seeds": [0, 1],
@@ -38,6 +40,8 @@ SMALL_PROFILE = {
 
 
 def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.timeout(PATIENCE))
     names = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: names.get(item.path.stem, len(names)))
 

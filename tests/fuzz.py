@@ -7,7 +7,7 @@ controller  plan, observe, draw and extend in random order, with random settings
             in flight, prompts and rollouts missing, bad input, states saved and restored. Held: the exact
             budget and the bounds, finite numbers, no dependence on batch order, a restored run bit-equal, bad
             input and functions of the method that raise or answer nonsense refused, which changes nothing.
-threads     four threads share a controller of random settings: what it knows of each prompt is what it would
+threads     eight threads share a controller of random settings: what it knows of each prompt is what it would
             know from one thread.
 worlds      the shipped worlds with values and lines changed at random: read and drawn as they say, or refused
             by a ValueError that ends with what to do.
@@ -33,7 +33,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
@@ -59,13 +59,13 @@ saved.inspect = SimpleNamespace(signature=cache(inspect.signature))  # which tak
 # ---- controller -------------------------------------------------------------------------------
 
 
-def settings_of(rng: np.random.Generator) -> dict:
-    """Random settings of a controller; some are impossible, and then refused."""
+def settings_of(rng: np.random.Generator, methods: Sequence[str]) -> dict:
+    """Random settings of a controller of one of the methods; some are impossible, and then refused."""
 
-    def some(**choices: list) -> dict:
+    def some(**choices: Sequence) -> dict:
         return {name: values[rng.integers(len(values))] for name, values in choices.items()}
 
-    found = some(method=sorted(METHODS), mean_rollouts=[1, 2, 2.5, 4, 7.75], seed=list(range(99)))
+    found = some(method=methods, mean_rollouts=[1, 2, 2.5, 4, 7.75], seed=list(range(99)))
     bins = some(k=list(range(1, 10)), history=list(range(1, 60)), estimator=sorted(ESTIMATORS))
     if rng.random() < 0.3:
         bins["edges"] = sorted(rng.random(rng.integers(1, 12)).tolist())
@@ -106,6 +106,9 @@ def refused(call: Callable, *arguments) -> None:
     raise AssertionError(f"accepted {arguments}")
 
 
+SEEN: set[tuple[str, str]] = set()  # methods, and which of their functions have failed and were refused
+
+
 class Stop(Exception):
     """What a function of a method raises."""
 
@@ -113,9 +116,9 @@ class Stop(Exception):
 class Twins:
     """Two equal controllers; the second gets every batch in another order and is saved and restored."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, methods: Sequence[str]):
         self.rng = np.random.default_rng(seed)
-        self.settings = settings_of(self.rng)
+        self.settings = settings_of(self.rng, methods)
         self.pair = [made(self.settings), made(self.settings)]
         self.kind = self.rng.choice(["int", "str"])
         self.flying: list[tuple] = []
@@ -131,13 +134,13 @@ class Twins:
             self.fail_in(["draw"], lambda: first.draw(pool, 8))
         if first.method.moves_rollouts:
             self.fail_in(["allocate"], lambda: first.plan(pool[:8]))
-        drawn = [twin.draw(self.uids(np.arange(POOL)), 8) for twin in self.pair]
-        assert (drawn[0] is None) == (drawn[1] is None)
-        assert np.array_equal(*map(np.asarray, drawn)), "the restored twin draws others"
+        drawn = [twin.draw(pool, 8) for twin in self.pair]
+        np.testing.assert_equal(*drawn, "the restored twin draws others")
         positions = self.rng.choice(POOL, 8, replace=False) if drawn[0] is None else drawn[0]
         assert len(positions) == 8
-        assert ((positions >= 0) & (positions < POOL)).all()
-        distinct = len(set(positions.tolist())) == 8  # a draw by bin may take a prompt of a small bin twice
+        assert set(positions.tolist()) <= set(range(POOL))
+        distinct = len(set(positions.tolist())) == 8
+        assert distinct or first.name in ("prompt", "both")  # which may draw a prompt of a small bin twice
         order = self.rng.permutation(8) if distinct else np.arange(8)
         plans = [self.pair[0].plan(self.uids(positions)), self.pair[1].plan(self.uids(positions[order]))]
         assert np.array_equal(plans[0].rollouts[order], plans[1].rollouts), "batch order changed the plan"
@@ -173,12 +176,17 @@ class Twins:
             assert np.array_equal(further[order], twin)
             rollouts += further
             assert rollouts.max() <= self.pair[0].run.n_max, "extend passed n_max"
+        budget = round(self.pair[0].run.mean_rollouts * 8)
+        assert rollouts.sum() <= budget
+        if rollouts.sum() == budget:
+            SEEN.add((self.pair[0].name, "all is spent"))
         if missing:
             rollouts = self.rng.integers(0, rollouts + 1)
             rollouts[self.rng.integers(8)] = max(1, rollouts.max())
             rollouts = np.minimum(rollouts, plans[0].rollouts)
             rollouts[np.argmax(plans[0].rollouts)] = 1
         groups, rewards = came_back(rollouts)
+        losses = self.rng.normal(size=len(groups))
         # the groups mixed at random, each group's rollouts in their order
         shuffled = self.rng.permutation(groups).argsort(kind="stable").argsort(kind="stable")
         before = state_of(self.pair[0])
@@ -187,8 +195,11 @@ class Twins:
         hooks = ["update", "weights", "advantages", "ready", "report"]
         self.fail_in(hooks, lambda: self.pair[0].observe(plans[0], groups, rewards))
         assert state_of(self.pair[0]) == before, "a refused batch changed the state"
-        first = self.pair[0].observe(plans[0], groups, rewards)
-        second = self.pair[1].observe(plans[1], back[groups][shuffled], rewards[shuffled])
+        assert "spoiled" not in plans[0].prompts.memo
+        first = self.pair[0].observe(plans[0], groups, rewards, losses=losses)
+        given = back[groups][shuffled], rewards[shuffled]
+        second = self.pair[1].observe(plans[1], *given, losses=losses[shuffled])
+        assert first.ready == second.ready
         assert np.isfinite(first.advantages).all()
         assert (first.weights >= 0).all()
         assert np.array_equal(first.advantages[shuffled], second.advantages), "order changed the advantages"
@@ -208,6 +219,8 @@ class Twins:
         def bad(*given):
             called.append(hook)
             answer = good(*given) if works or not raises else None
+            for memo in (one.memo for one in given if hasattr(one, "memo")):
+                memo["spoiled"] = True
             if raises:
                 raise Stop
             return answer, np.nan
@@ -217,6 +230,7 @@ class Twins:
             call()
         except (ValueError, Stop):
             assert called, "refused before the hook was called"
+            SEEN.add((method.name, hook))
         else:
             assert not called, f"{hook} failed and was not noticed"
         finally:
@@ -246,10 +260,10 @@ class Twins:
         self.flying.clear()
 
 
-def controller(seed: int) -> str:
-    """A random sequence of 4 to 12 operations."""
+def controller(seed: int, *methods: str) -> str:
+    """A random sequence of 4 to 12 operations, of any method or of one of those named."""
     try:
-        twins = Twins(seed)
+        twins = Twins(seed, methods or sorted(METHODS))
     except ValueError:
         return "settings refused"
     for _ in range(twins.rng.integers(4, 13)):
@@ -266,9 +280,9 @@ def controller(seed: int) -> str:
 # ---- threads ----------------------------------------------------------------------------------
 
 
-def threads(seed: int) -> str:
-    """Four threads, six steps each on prompts of their own; now and then a step is refused and repeated."""
-    settings = settings_of(np.random.default_rng(seed))
+def threads(seed: int, *methods: str) -> str:
+    """Eight threads, six steps each on prompts of their own; now and then a step is refused and repeated."""
+    settings = settings_of(np.random.default_rng(seed), methods or sorted(METHODS))
     try:
         shared, alone = made(settings), made(settings)
     except ValueError:
@@ -292,14 +306,15 @@ def threads(seed: int) -> str:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        with ThreadPoolExecutor(4) as pool:
-            rows = list(pool.map(partial(steps, shared), range(4)))
+        with ThreadPoolExecutor(8) as pool:
+            rows = list(pool.map(partial(steps, shared), range(8)))
     finally:
         sys.setswitchinterval(before)
-    assert sorted(step for own in rows for step in own) == list(range(24)), "steps are missing or double"
-    for thread in range(4):
+    for thread in range(8):
         steps(alone, thread)
-    uids = as_uids([1000 * thread + number for thread in range(4) for number in range(POOL)])
+    assert sorted(np.ravel(rows).tolist()) == list(range(48)), "steps are missing or double"
+    assert (shared.step, shared.planned) == (alone.step, alone.planned)
+    uids = as_uids([1000 * thread + number for thread in range(8) for number in range(POOL)])
     rows = [one.bins.table.find(uids) for one in (shared, alone)]
     assert np.array_equal(rows[0] < 0, rows[1] < 0), "other prompts than one thread has"
     counts = [one.bins.beliefs.counts(at[at >= 0]) for one, at in zip((shared, alone), rows, strict=True)]
@@ -310,26 +325,7 @@ def threads(seed: int) -> str:
 
 # ---- worlds -----------------------------------------------------------------------------------
 
-VALUES = [
-    0,
-    1,
-    -1,
-    2,
-    7,
-    0.5,
-    1e-9,
-    1e308,
-    float("inf"),
-    3000,
-    10**12,
-    10**30,
-    None,
-    True,
-    "",
-    "x",
-    "1",
-    "é",
-]
+VALUES = [0, 1, -1, 2, 7, 0.5, 1e-9, 1e308, float("inf"), 3000, 10**12, 10**30, None, True, "", "x", "1", "é"]
 VALUES += [[], {}, [1], {"a": 1}, "../x", "*" * 300]
 
 
@@ -509,32 +505,31 @@ def run(arguments: str, seconds: float | None = None) -> tuple[int, str]:
     return process.returncode, errors
 
 
-def run_whole(arguments: str) -> float:
-    """Run it to the end, which must be well; how many seconds it took."""
-    began = time.monotonic()
+@cache
+def undisturbed(command: Callable, left: Callable, *given: str) -> tuple[object, float]:
+    """What a command leaves that nothing interrupts, and its seconds."""
+    with tempfile.TemporaryDirectory() as place:
+        began = time.monotonic()
+        run_whole(command(Path(place), *given))
+        return left(Path(place)), time.monotonic() - began
+
+
+def run_whole(arguments: str) -> None:
+    """Run it to the end, which must be well."""
     code, errors = run(arguments)
     assert code == 0, errors[-2000:]
-    return time.monotonic() - began
+
+
+def train_command(folder: Path, variant: str) -> str:
+    profile = folder / "fuzz.yaml"
+    profile.write_text(json.dumps(PROFILE))
+    return f"gdro train {profile} {variant} --folder {folder / 'run'} --cache-dir {BASES}"
 
 
 def trained(folder: Path) -> tuple[str, bytes]:
     """What a training leaves: its record and its weights."""
-    return (folder / "record.jsonl").read_text(), (folder / "model" / "model.safetensors").read_bytes()
-
-
-@cache
-def undisturbed(variant: str) -> tuple[tuple[str, bytes], float]:
-    """Record and weights of a training that nothing interrupts, and its seconds."""
-    with tempfile.TemporaryDirectory() as place:
-        seconds = run_whole(train_arguments(Path(place), variant))
-        return trained(Path(place, "run")), seconds
-
-
-def train_arguments(folder: Path, variant: str) -> str:
-    """The command of a training in `folder`."""
-    profile, out = folder / "fuzz.yaml", folder / "run"
-    profile.write_text(json.dumps(PROFILE))
-    return f"gdro train {profile} {variant} --folder {out} --cache-dir {BASES}"
+    files = folder / "run" / "record.jsonl", folder / "run" / "model" / "model.safetensors"
+    return files[0].read_text(), files[1].read_bytes()
 
 
 def damage(folder: Path, rng: np.random.Generator) -> str:
@@ -562,10 +557,10 @@ def training(seed: int) -> str:
     """Kill a training up to three times, each time damage its newest checkpoint, and resume."""
     rng = np.random.default_rng(seed)
     variant = str(rng.choice(sorted(PROFILE["variants"])))
-    wanted, seconds = undisturbed(variant)
+    wanted, seconds = undisturbed(train_command, trained, variant)
     story, kills = [], 0
     with tempfile.TemporaryDirectory() as place:
-        folder, arguments = Path(place), train_arguments(Path(place), variant)
+        folder, arguments = Path(place), train_command(Path(place), variant)
         for _ in range(rng.integers(1, 4)):
             kills += run(arguments, seconds=rng.uniform(0.3, 1.0) * seconds)[0] == -signal.SIGKILL
             story.append(damage(folder, rng) if rng.random() < 0.7 else "kill")
@@ -576,41 +571,34 @@ def training(seed: int) -> str:
             for checkpoints in folder.glob("run/checkpoints-*"):
                 shutil.rmtree(checkpoints)
             run_whole(arguments)
-        assert trained(folder / "run") == wanted, f"{story}: other weights or another record"
+        assert trained(folder) == wanted, f"{story}: other weights or another record"
     return f"held after {kills} kills"
 
 
-def scores(folder: str) -> list[str]:
-    """Rows of an arena's scores without the two columns of seconds."""
-    table = pd.read_csv(Path(folder, "out", "scores.csv"))
-    return table.drop(columns=["seconds", "controller_seconds"]).to_csv(index=False).splitlines()
-
-
-def arena_command(place: str) -> str:
-    """A small arena in a folder: rare-hard with a base of 20 steps."""
+def arena_command(folder: Path) -> str:
+    """A small arena: rare-hard with a base of 20 steps."""
     text = (ROOT / "gdro/tasks/worlds/rare-hard.yaml").read_text(encoding="utf-8")
-    (world := Path(place, "world.yaml")).write_text(text + "base: {steps: 20, batch: 32}\n", encoding="utf-8")
+    (folder / "world.yaml").write_text(text + "base: {steps: 20, batch: 32}\n", encoding="utf-8")
     return (
-        f"gdro arena --world {world} --methods grpo,pivotal --learning-rates 1e-4 --draws 1 --steps 5 "
-        f"--prompts 8 --out {place}/out --bases {place}/bases"
+        f"gdro arena --world {folder}/world.yaml --methods grpo,pivotal --learning-rates 1e-4 --draws 1 "
+        f"--steps 5 --prompts 8 --out {folder}/out --bases {folder}/bases"
     )
 
 
-@cache
-def arena_scores() -> tuple[list[str], float]:
-    """Scores of an undisturbed arena, and how long it took."""
-    with tempfile.TemporaryDirectory() as place:
-        seconds = run_whole(arena_command(place))
-        return scores(place), seconds
+def scores(folder: Path) -> str:
+    """An arena's scores without the two columns of seconds."""
+    table = pd.read_csv(folder / "out" / "scores.csv")
+    return table.drop(columns=["seconds", "controller_seconds"]).to_csv(index=False)
 
 
 def arena(seed: int) -> str:
     """Kill an arena at a random moment and start it again."""
-    wanted, seconds = arena_scores()
+    wanted, seconds = undisturbed(arena_command, scores)
     with tempfile.TemporaryDirectory() as place:
-        killed = run(arena_command(place), np.random.default_rng(seed).uniform(0.2, 1) * seconds)[0] < 0
-        run_whole(arena_command(place))
-        assert scores(place) == wanted
+        command = arena_command(Path(place))
+        killed = run(command, np.random.default_rng(seed).uniform(0.2, 1) * seconds)[0] < 0
+        run_whole(command)
+        assert scores(Path(place)) == wanted
     return f"held after {int(killed)} kills"
 
 

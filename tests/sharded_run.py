@@ -1,20 +1,8 @@
-"""`gdro train` with sampling that does not depend on how many processes share a batch.
+"""Trainings of several processes, with sampling that does not depend on how many share a batch.
 
-    accelerate launch --config_file configs/accelerate/fsdp2.yaml … tests/sharded_run.py [--die=…] train …
+    accelerate launch --config_file configs/accelerate/fsdp2.yaml … tests/sharded_run.py train …
 
---die=5 ends the last process in step 5.
-
-    … tests/sharded_run.py savings BASE_DIR OUTPUT_DIR
-
-trains twice, with the savings and `sync_each_batch` on and off, and compares.
-
-    … tests/sharded_run.py rounds BASE_DIR OUTPUT_DIR METHOD
-
-trains with a method that samples in rounds, each round with completions of its own.
-
-    … tests/sharded_run.py sync BASE_DIR OUTPUT_DIR full|lora
-
-writes down what TRL would send to vLLM of a sharded model.
+is `gdro train …`; the functions are run by `processes.run_ranks`.
 
 Accelerate shards on GPUs alone: on CPU processes it quietly trains each with the whole model. PyTorch's
 fully_shard does work on them, so here the processes are told that they are GPUs.
@@ -25,13 +13,19 @@ import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import peft
+import tiny_run
 import torch
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 from safetensors.torch import save_file
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM
+from trl.generation.vllm_generation import VLLMGeneration
 
 import gdro.trainer
 from gdro.cli import main
@@ -85,9 +79,18 @@ def as_if_gpus(self):
     self.device, self.distributed_type = torch.device("cpu"), DistributedType.MULTI_GPU
 
 
+def command(arguments, die_at=None):
+    """`gdro …` in one of several processes; at `die_at`, a step as text, the last of them dies."""
+    if os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        PartialState.set_device = as_if_gpus
+    gdro.trainer.GDROTrainer = SharedSampling
+    SharedSampling.die_at = die_at
+    main(args=arguments, standalone_mode=False)
+
+
 def compare_savings(base, folder):
-    import tiny_run
-    from torch.distributed.tensor import DTensor
+    """Two trainings, with the savings and `sync_each_batch` on and off."""
+    PartialState.set_device = as_if_gpus
 
     def weights_of(trainer):
         return [w.full_tensor() if isinstance(w, DTensor) else w.clone() for w in trainer.model.parameters()]
@@ -114,8 +117,7 @@ def compare_savings(base, folder):
 
 
 def train_in_rounds(base, folder, method):
-    import tiny_run
-
+    """A method that samples in rounds, each round with completions of its own."""
     processes = int(os.environ["WORLD_SIZE"])
     args = tiny_run.arguments(
         gdro.trainer.GDROConfig, folder, max_steps=5, per_device_train_batch_size=32 // processes,
@@ -134,19 +136,11 @@ def train_in_rounds(base, folder, method):
 
 
 def what_vllm_is_sent(base, folder, kind):
-    from types import SimpleNamespace
-
-    from torch.distributed.fsdp import fully_shard
-    from trl.generation.vllm_generation import VLLMGeneration
-
+    """Write down what TRL would send to vLLM of a sharded model."""
     torch.distributed.init_process_group("gloo")
     generation = object.__new__(VLLMGeneration)  # without an engine
     generation.model, generation.accelerator = tied_model(base, kind), PartialState()
-    whole = {
-        "is_fsdp": True,
-        "fsdp_version": 2,
-        "gather_params": lambda _: nullcontext(),
-    }  # as it is for FSDP2
+    whole = {"is_fsdp": True, "fsdp_version": 2, "gather_params": lambda _: nullcontext()}  # as for FSDP2
     generation._dist = SimpleNamespace(**whole)
     for module in (*generation.model.get_submodule(LAYERS[kind]), generation.model):
         fully_shard(module)
@@ -163,9 +157,6 @@ LAYERS = {"full": "model.layers", "lora": "base_model.model.model.layers"}
 
 def tied_model(base, kind):
     """The base; for "lora" with an adapter that changes it."""
-    import peft
-    from transformers import AutoModelForCausalLM
-
     model = AutoModelForCausalLM.from_pretrained(base)
     if kind == "full":
         return model
@@ -180,16 +171,4 @@ def correct(completions, answer, **kwargs):
 
 
 if __name__ == "__main__":
-    if os.environ.get("ACCELERATE_USE_FSDP") == "true":
-        PartialState.set_device = as_if_gpus
-    gdro.trainer.GDROTrainer = SharedSampling
-    options = [option for option in sys.argv[1:] if option.startswith("--die=")]
-    SharedSampling.die_at = options[0].removeprefix("--die=") if options else None
-    if sys.argv[1] == "savings":
-        compare_savings(*sys.argv[2:])
-    elif sys.argv[1] == "sync":
-        what_vllm_is_sent(*sys.argv[2:])
-    elif sys.argv[1] == "rounds":
-        train_in_rounds(*sys.argv[2:])
-    else:
-        main(args=[argument for argument in sys.argv[1:] if argument not in options])
+    command(sys.argv[1:])

@@ -387,21 +387,6 @@ def test_draws_do_not_depend_on_the_order_of_the_data_and_repeat_only_what_is_us
 # State
 
 
-@pytest.mark.parametrize(
-    ("saved", "words"),
-    [
-        ({"seed": 1}, r"GDROController has other settings .*'seed': \(1, 0\).*resume with"),
-        ({"method": "prompt"}, r"GDROController has other settings .*'method': \('prompt', 'both'\)"),
-        ({"signal": "spread"}, r"Both has other settings .*'signal'"),
-        ({"rollout": {"eta": 1.0}}, r"RolloutGDRO has other settings .*'eta': \(1.0, 0.65\)"),
-        ({"bins": {"k": 2}}, r"DifficultyBins has other settings .*'k': \(2, 1\)"),
-    ],
-)
-def test_state_of_other_settings_is_refused(saved, words):
-    with pytest.raises(ValueError, match=words):
-        GDROController("both").load_state_dict(GDROController(**{"method": "both"} | saved).state_dict())
-
-
 DAMAGES = [{"step": -1}, {"step": 1.5}, {"step": True}, {"bins": {}}, {"method": None}]
 
 
@@ -442,34 +427,47 @@ def test_the_presets_are_as_stated_and_can_be_overridden():
         assert {name: getattr(owner, name) for name in values} == values
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"rollout": {"n_max": 8}}, r"rollout must be arguments of RolloutGDRO, .*multiple values"),
-        ({"bins": 10}, r"bins must be arguments of DifficultyBins, got 10"),
-        ({"mean_rollouts": 1.5}, r"n_min must be an integer of at least 2, got 1; raise it: a single rol"),
-        ({"n_min": 5}, r"mean_rollouts must be a number in \[5, 12\], got 4; change it, n_min or n_max"),
-        ({"n_max": 10**10}, r"n_max must be an integer in \[2, 4096\]"),
-        ({"mean_rollouts": 1e300}, r"mean_rollouts must be a number in \[2, 4096\]"),
-        ({"scale_rewards": True}, r"GDROController\(scale_rewards=…\) must be one of"),
-        ({"advantage_clip": np.inf}, r"\(advantage_clip=…\) must be .* in \(0, 1e\+100\], got inf; None"),
-    ],
-)
-def test_unknown_choices_are_refused(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        GDROController(**{"method": "both"} | arguments)
+def made(**changes):
+    return GDROController(**{"method": "both"} | changes)
 
 
 @pytest.mark.parametrize(
-    ("uids", "words"),
+    ("call", "words"),
     [
-        ([1, 2, 3], r"got 4.5 × 3; change mean_rollouts or the number of prompts"),
-        ([0, "a"], r"uids must be all integers"),
+        (lambda: made(rollout={"n_max": 8}), r"rollout must be arguments of RolloutGDRO, .*multiple values"),
+        (lambda: made(bins=10), r"bins must be arguments of DifficultyBins, got 10"),
+        (lambda: made(mean_rollouts=1.5), r"n_min must be an integer of at least 2, got 1; raise it: a sing"),
+        (
+            lambda: made(n_min=5),
+            r"mean_rollouts must be a number in \[5, 12\], got 4; change it, n_min or n_max",
+        ),
+        (lambda: made(n_max=10**10), r"n_max must be an integer in \[2, 4096\]"),
+        (lambda: made(mean_rollouts=1e300), r"mean_rollouts must be a number in \[2, 4096\]"),
+        (lambda: made(scale_rewards=True), r"GDROController\(scale_rewards=…\) must be one of"),
+        (
+            lambda: made(advantage_clip=np.inf),
+            r"\(advantage_clip=…\) must be .* in \(0, 1e\+100\], got inf; None",
+        ),
+        (
+            lambda: made(mean_rollouts=4.5).plan([1, 2, 3]),
+            r"got 4.5 × 3; change mean_rollouts or the number of",
+        ),
+        (lambda: made().plan([0, "a"]), r"uids must be all integers"),
+        # a state of other settings
+        (lambda: resumed(seed=1), r"GDROController has other settings .*'seed': \(1, 0\).*resume with"),
+        (lambda: resumed(method="prompt"), r"GDROController has other .*'method': \('prompt', 'both'\)"),
+        (lambda: resumed(signal="spread"), r"Both has other settings .*'signal'"),
+        (lambda: resumed(rollout={"eta": 1.0}), r"RolloutGDRO has other settings .*'eta': \(1.0, 0.65\)"),
+        (lambda: resumed(bins={"k": 2}), r"DifficultyBins has other settings .*'k': \(2, 1\)"),
     ],
 )
-def test_plans_that_cannot_be_are_refused(uids, words):
+def test_what_cannot_be_is_refused(call, words):
     with pytest.raises(ValueError, match=words):
-        GDROController("both", 4.5).plan(uids)
+        call()
+
+
+def resumed(**saved):
+    made().load_state_dict(made(**saved).state_dict())
 
 
 def test_the_core_needs_numpy_and_scipy_alone():

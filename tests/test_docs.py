@@ -109,20 +109,8 @@ def test_workflows_call_what_exists(file):
 @pytest.mark.skipif(not SPHINX.exists(), reason="the site's environment is made by make docs")
 def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path):
     shutil.rmtree(DOCS / "api/generated", ignore_errors=True)
-    command = [
-        SPHINX,
-        "-m",
-        "sphinx",
-        "-W",
-        "--keep-going",
-        "-q",
-        "-c",
-        "docs",
-        "-d",
-        tmp_path / "trees",
-        ".",
-    ]
-    run = subprocess.run([*command, tmp_path / "site"], cwd=ROOT, capture_output=True, text=True)
+    options = f"-W --keep-going -q -c docs -d {tmp_path}/trees . {tmp_path}/site"
+    run = subprocess.run([SPHINX, "-m", "sphinx", *options.split()], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     pages = list((tmp_path / "site").glob("**/*.html"))
     assert len(pages) > 40

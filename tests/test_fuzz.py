@@ -1,19 +1,31 @@
 """The short form of `make fuzz`: the same attacks, fewer of them."""
 
 import fuzz
+import own_method  # noqa: F401 (its method is registered, and so tested as the others are)
 import pytest
+
+from gdro import METHODS, GDROController
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 2000, 250))
-def test_random_sequences_of_a_controllers_operations(first):
-    outcomes = [fuzz.controller(seed) for seed in range(first, first + 250)]
-    assert outcomes.count("held") > 150  # not most of the settings refused
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_random_sequences_of_a_controllers_operations(name):
+    controller = GDROController(name)
+    wanted = {"update", "weights", "advantages", "ready", "report", "all is spent"}
+    wanted |= {"draw"} if controller.method.draws else set()
+    wanted |= {"allocate"} if controller.method.moves_rollouts else set()
+    wanted |= {"extend"} if controller.method.rounds else set()
+    for seed in range(400):  # until each function of the method has failed, and nothing had moved
+        fuzz.controller(seed, name)
+        if seed > 60 and {(name, what) for what in wanted} <= fuzz.SEEN:
+            return
+    pytest.fail(f"not seen: {wanted - {what for method, what in fuzz.SEEN if method == name}}")
 
 
 @pytest.mark.slow
 def test_threads_that_share_a_controller():
     assert {fuzz.threads(seed) for seed in range(20)} == {"held", "settings refused"}
+    assert {fuzz.threads(1, method) for method in ("both", "greso", "reinforce_ada")} == {"held"}
 
 
 @pytest.mark.slow

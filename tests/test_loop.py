@@ -4,16 +4,14 @@ import numpy as np
 import pytest
 import tiny_run
 import torch
+from conftest import TRAINS
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from gdro import GDROController, Method, loop
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.training.qwen3 import forward
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
-]
+pytestmark = TRAINS
 
 
 @pytest.fixture

@@ -1,18 +1,15 @@
 """GDROTrainer against TRL itself: equal where it should be, true groups, resumed runs, bad input."""
 
-import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import own_method  # noqa: F401 (registers "failures")
+import processes
 import pytest
 import tiny_run
 import torch
+from conftest import PATIENCE, TRAINS
 from safetensors.torch import load_file
 from trl import GRPOConfig, GRPOTrainer
 
@@ -21,15 +18,7 @@ from gdro.training.checkpoints import LEDGER, last_whole
 from gdro.training.files import load_state
 from gdro.training.records import read_table
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings(
-        # transformers and TRL warn of their own affairs (pin_memory without a GPU, and the like)
-        "ignore::UserWarning",
-        "ignore::FutureWarning",
-        "ignore::DeprecationWarning",
-    ),
-]
+pytestmark = TRAINS
 
 
 def make(base, folder, rows=None, reward=tiny_run.half_right, **changes):
@@ -149,26 +138,16 @@ def test_printed_surrogate_on_policy_is_the_kl_alone(base, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["both", "dapo", "reinforce_ada"])
 def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, method):
-    def start(output):
-        command = [sys.executable, str(Path(tiny_run.__file__)), str(base), str(output), method]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": "."}
-        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    def exit_code(output, *killed_in):
+        process = processes.start(tiny_run.main, base, tmp_path / output, method, *killed_in)
+        process.join(PATIENCE)
+        return process.exitcode
 
-    whole = start(tmp_path / "whole")
-    cut = start(tmp_path / "cut")
-    deadline = time.monotonic() + 300
-    while not (tmp_path / "cut" / "checkpoint-8" / LEDGER).exists():
-        assert cut.poll() is None, cut.stderr.read().decode()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    cut.send_signal(signal.SIGKILL)
-    cut.wait()
+    assert exit_code("whole") == 0
+    assert exit_code("cut", 10) == -signal.SIGKILL
+    assert last_whole(tmp_path / "cut") == tmp_path / "cut" / "checkpoint-8"
     assert not (tmp_path / "cut" / "record.jsonl").exists()
-    resumed = start(tmp_path / "cut")
-    for process in (whole, resumed):
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors.decode()
-
+    assert exit_code("cut") == 0
     one, other = (load_file(tmp_path / name / "weights.safetensors") for name in ("whole", "cut"))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert read_table(tmp_path / "whole" / "record.jsonl") == read_table(tmp_path / "cut" / "record.jsonl")
@@ -233,9 +212,6 @@ def test_nothing_of_a_broken_checkpoint_is_loaded_and_the_older_one_is_resumed(
     whole = load_file(checkpoints / "checkpoint-4" / "model.safetensors")
     assert len(trainer.record) == 4
     assert all(torch.equal(p, whole[n]) for n, p in trainer.model.named_parameters() if n in whole)
-
-
-# Bad input, refused before compute
 
 
 def test_a_column_of_the_data_set_can_be_the_groups(base, tmp_path):

@@ -9,14 +9,9 @@ from gdro.gpu.size import byte_tokenizer
 
 FAMILIES = ("Qwen3", "Llama", "Mistral")
 SIZES = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 64,
-    "max_position_embeddings": 1024,
-}
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 8, "intermediate_size": 64, "max_position_embeddings": 1024,
+}  # fmt: skip
 
 
 def save_tiny_model(family: str, folder: Path, **sizes: int) -> Path:

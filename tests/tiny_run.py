@@ -1,15 +1,12 @@
-"""A small real training that several tests share, and that the kill test runs as a process.
+"""A small real training that several tests share, and that the kill test runs in a process."""
 
-python tests/tiny_run.py BASE_DIR OUTPUT_DIR METHOD
-"""
-
-import sys
-from pathlib import Path
+import os
+import signal
 
 import torch
 from datasets import Dataset
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from gdro.tasks import chain
 from gdro.trainer import GDROConfig, GDROTrainer
@@ -32,22 +29,11 @@ def make_base(cache_dir):
 
 def arguments(config_class, output_dir, **changes):
     settings = {
-        "output_dir": str(output_dir),
-        "seed": 3,
-        "max_steps": STEPS,
-        "per_device_train_batch_size": 32,
-        "num_generations": 4,
-        "max_completion_length": 12,
-        "learning_rate": 1e-3,
-        "beta": 0.0,
-        "report_to": [],
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "disable_tqdm": True,
-        "logging_steps": 1,
-        "save_strategy": "no",
-    }
+        "output_dir": str(output_dir), "seed": 3, "max_steps": STEPS, "per_device_train_batch_size": 32,
+        "num_generations": 4, "max_completion_length": 12, "learning_rate": 1e-3, "beta": 0.0,
+        "report_to": [], "use_cpu": True, "bf16": False, "gradient_checkpointing": False,
+        "disable_tqdm": True, "logging_steps": 1, "save_strategy": "no",
+    }  # fmt: skip
     if config_class is GDROConfig:
         settings["gdro_method"] = "both"
     return config_class(**(settings | changes))
@@ -68,17 +54,24 @@ def make_trainer(trainer_class, args, base, rows=None, reward=half_right):
     )
 
 
-def main(base, output, method):
+class Killed(TrainerCallback):
+    """Kills its process at the end of a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(base, output, method, killed_in=None):
     torch.set_num_threads(1)
-    output = Path(output)
     args = arguments(GDROConfig, output, save_strategy="steps", save_steps=4, gdro_method=method)
     trainer = make_trainer(GDROTrainer, args, base)
+    trainer.add_callback(Killed(killed_in))
     trainer.train(resume_from_checkpoint=True)
-    weights = {name: tensor.contiguous() for name, tensor in trainer.model.named_parameters()}
-    save_file({name: tensor.detach() for name, tensor in weights.items()}, output / "weights.safetensors")
+    weights = {name: tensor.detach().contiguous() for name, tensor in trainer.model.named_parameters()}
+    save_file(weights, output / "weights.safetensors")
     save_state(output / "controller.safetensors", trainer.controller.state_dict())
     write_table(output / "record.jsonl", trainer.record)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -27,8 +27,10 @@ patch_trl_vllm_generation()
 
 import inspect
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import peft
 import tiny_run
@@ -59,8 +61,9 @@ def add_switches(model):
     model.for_inference = lambda: model.eval()
 
 
-def weights_of(trainer):
-    return {name: weight.detach().clone().contiguous() for name, weight in trainer.model.named_parameters()}
+def weights_of(model, part=""):
+    """Copies of the weights whose names have a part."""
+    return {n: w.detach().clone().contiguous() for n, w in model.named_parameters() if part in n}
 
 
 def three_trainings(base, folder):
@@ -71,7 +74,7 @@ def three_trainings(base, folder):
         pinned = {"unsloth_grpo_mini_batch": 1} if name == "stock" else {}  # as ours is
         trainer = make(kind, base, folder / name, gdro_method=method, **pinned)
         trainer.train()
-        save_file(weights_of(trainer), folder / f"{name}.safetensors")
+        save_file(weights_of(trainer.model), folder / f"{name}.safetensors")
         reports[name] = {
             "classes": [base.__name__ for base in type(trainer).__mro__],
             "record": getattr(trainer, "record", []),
@@ -137,7 +140,7 @@ def resumed(base, folder):
     (folder / "whole" / "checkpoint-3").rename(folder / "stopped" / "checkpoint-3")
     second = make(GDROTrainer, base, folder / "stopped", **options)
     second.train(resume_from_checkpoint=True)
-    pairs = zip(weights_of(whole).values(), weights_of(second).values(), strict=True)
+    pairs = zip(weights_of(whole.model).values(), weights_of(second.model).values(), strict=True)
     same = json.dumps(whole.record, default=str) == json.dumps(second.record, default=str)
     return {"difference": max(float((a - b).abs().max()) for a, b in pairs), "same_record": same}
 
@@ -205,10 +208,7 @@ def with_engine(base, folder, method="both", **changes):
 
     def load_lora(name, load_tensors=False):
         assert load_tensors
-        found = {
-            name: weight.detach().clone() for name, weight in model.named_parameters() if "lora_" in name
-        }
-        return SimpleNamespace(tensors=found)
+        return SimpleNamespace(tensors=weights_of(model, "lora_"))
 
     model.load_lora = load_lora
     rows = tiny_run.Dataset.from_list(list(tiny_run.make_task().train))
@@ -223,7 +223,7 @@ def through_the_engine(base, folder):
     generate = vllm_generation.VLLMGeneration.generate.__wrapped__
 
     def watched(self, *args, **kwargs):
-        now = {name: w.detach().clone() for name, w in trainer.model.named_parameters() if "lora_" in name}
+        now = weights_of(trainer.model, "lora_")
         came = generate(self, *args, **kwargs)
         given = engine.calls[-1]["adapter"]
         handed.append(bool(given) and all(torch.equal(given[name], now[name]) for name in now))
@@ -232,10 +232,11 @@ def through_the_engine(base, folder):
     wrapper = vllm_generation.VLLMGeneration.generate
     cells = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__, strict=True))
     cells["original_generate"].cell_contents = watched  # inside Unsloth's wrapper, which stays as it is
-    start = {name: w.detach().clone() for name, w in trainer.model.named_parameters()}
+    start = weights_of(trainer.model)
     trainer.train()
     cells["original_generate"].cell_contents = generate
-    now = dict(trainer.model.named_parameters())
+    now = weights_of(trainer.model)
+    moved = {name: float((now[name] - start[name]).abs().max()) for name in now}
     steps = [row for row in trainer.state.log_history if "reward" in row]
 
     # the first batch's completions with the adapter off: what a lost adapter would look like
@@ -253,8 +254,8 @@ def through_the_engine(base, folder):
     return {
         "is_the_engine": generation.llm is engine,
         "adapter_of_the_step": handed,
-        "adapter_moved": max(float((now[n].detach() - start[n]).abs().max()) for n in now if "lora_" in n),
-        "base_moved": max(float((now[n].detach() - start[n]).abs().max()) for n in now if "lora_" not in n),
+        "adapter_moved": max(move for name, move in moved.items() if "lora_" in name),
+        "base_moved": max(move for name, move in moved.items() if "lora_" not in name),
         "gaps": [row[gap] for row in steps],
         "gap_without_adapter": [row[gap] for row in lost.state.log_history if gap in row],
         "ratios": [row["sampling/importance_sampling_ratio/mean"] for row in steps],
@@ -269,37 +270,28 @@ def through_the_engine(base, folder):
 def refusals(base, folder):
     """What is refused with which words."""
 
-    def refused(change, **changes):
+    def refused(change=lambda model: None, during=nullcontext(), **changes):  # noqa: B008
         os.environ.pop("UNSLOTH_GRPO_LOSS_AGGREGATION", None)
         start = with_engine(base, folder / "refused", **changes)
-        model = inspect.getclosurevars(start).nonlocals["model"]
-        undo = change(model)
+        change(inspect.getclosurevars(start).nonlocals["model"])
         try:
-            start()
+            with during:
+                start()
         except (ValueError, RuntimeError) as error:
             return f"{type(error).__name__}: {error}"
-        finally:
-            if undo:
-                undo()
         return ""
 
-    def no_wrapper(model):
-        kept = vllm_generation.VLLMGeneration.generate
-        vllm_generation.VLLMGeneration.generate = kept.__wrapped__
-        return lambda: setattr(vllm_generation.VLLMGeneration, "generate", kept)
-
-    def variable(model):
-        os.environ["UNSLOTH_GRPO_LOSS_AGGREGATION"] = "prompt"
-        return lambda: os.environ.pop("UNSLOTH_GRPO_LOSS_AGGREGATION")
-
+    generation = vllm_generation.VLLMGeneration
+    unwrapped = patch.object(generation, "generate", generation.generate.__wrapped__)
+    variable = patch.dict(os.environ, UNSLOTH_GRPO_LOSS_AGGREGATION="prompt")
     return {
         "no load_lora": refused(lambda model: delattr(model, "load_lora")),
-        "no wrapper": refused(no_wrapper),
+        "no wrapper": refused(during=unwrapped),
         "not shared": refused(lambda model: setattr(model.vllm_engine, "shared_weights", False)),
         "no engine": refused(lambda model: delattr(model, "vllm_engine")),
-        "variable": refused(variable),
-        "sampling": refused(lambda model: None, vllm_sampling_params=SimpleNamespace(min_p=0.1)),
-        "sleep": refused(lambda model: None, vllm_enable_sleep_mode=True),
+        "variable": refused(during=variable),
+        "sampling": refused(vllm_sampling_params=SimpleNamespace(min_p=0.1)),
+        "sleep": refused(vllm_enable_sleep_mode=True),
     }
 
 

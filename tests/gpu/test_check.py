@@ -1,8 +1,6 @@
 """`gdro check`: what of it a CPU can run, with the real vLLM where it is installed; that checks can fail."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -11,6 +9,7 @@ import torch
 import transformers
 import yaml
 from click.testing import CliRunner
+from processes import needs, run_in
 from tiny_models import save_tiny_model
 
 from gdro.cli import main
@@ -23,8 +22,6 @@ from gdro.training.models import tiny_base
 from gdro.training.records import read_manifest
 
 REPOSITORY = Path(__file__).parents[2]
-VLLM = REPOSITORY / ".venv-vllm" / "bin" / "python"
-needs_vllm = pytest.mark.skipif(not VLLM.exists(), reason="no vLLM: `make setup-engines` brings it")
 
 
 def statuses(results):
@@ -119,9 +116,6 @@ def test_a_wrong_gradient_and_wrong_rollouts_are_found(monkeypatch, bench):
     assert statuses(check.counts_of(watch)) == {"rollouts as planned": "FAIL", "advantages": "FAIL"}
 
 
-# The size of a profile
-
-
 def size_of(tmp_path, **fields):
     file = tmp_path / "own.yaml"
     file.write_text(yaml.safe_dump(fields))
@@ -195,9 +189,6 @@ def test_what_a_profile_costs_is_said():
     assert load_profile("tiny").cost == "8 trainings (4 variants, 2 seeds)"
 
 
-# With the real vLLM on a CPU
-
-
 @pytest.fixture(scope="module")
 def solving(tmp_path_factory):
     """A base that solves some of the check's task, with an output matrix of its own."""
@@ -207,17 +198,11 @@ def solving(tmp_path_factory):
     return check.untied(str(base), folder / "base")  # a CPU's vLLM does not reload a shared matrix
 
 
-@needs_vllm
+@needs("vllm")
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "found"), [("engine", 4), ("engine_lora", 5), ("evaluation", 1)])
 def test_with_vllm_it_passes(solving, tmp_path, name, found):
-    paths = os.pathsep.join(map(str, [REPOSITORY, REPOSITORY / "tests"]))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    command = [str(VLLM), str(REPOSITORY / "tests" / "check_run.py"), name, solving, str(tmp_path)]
-    run = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=600
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
+    run_in("vllm", "tests/vllm_run.py", "check", solving, tmp_path / "results.json", name)
     results = json.loads((tmp_path / "results.json").read_text())
     assert {result["status"] for result in results} == {"PASS"}, results
     assert len(results) == found

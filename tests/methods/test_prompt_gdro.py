@@ -19,9 +19,6 @@ def batches(draw, num_bins=5):
     return bin_ids, draw(arrays(float, size, elements=st.floats(-10, 10)))
 
 
-# The equations
-
-
 def test_bin_means_by_hand():
     means, counts = bin_means([0, 2, 2, -1, 0, 3], [1.0, 2.0, 4.0, 99.0, np.nan, np.nan], 4)
     assert np.array_equal(means, [1.0, np.nan, 3.0, np.nan], equal_nan=True)
@@ -61,8 +58,6 @@ def test_debiased_scores_are_weighted_means_of_what_was_seen():
     assert prompt.scores() == pytest.approx([expected, expected])
     assert PromptGDRO(3).scores().tolist() == [0.0, 0.0, 0.0]
 
-
-# What must hold for any input
 
 settings_of_prompt = st.fixed_dictionaries(
     {
@@ -117,9 +112,6 @@ def test_no_prompts_are_no_news():
     prompt.update([], [])
     prompt.update([-1, -1], [1.0, 2.0])
     assert prompt.probabilities() == pytest.approx([1 / 3] * 3)
-
-
-# Arguments
 
 
 @pytest.mark.parametrize(

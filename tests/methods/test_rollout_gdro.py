@@ -12,8 +12,6 @@ from gdro import RolloutGDRO, theory
 from gdro.methods.arms import arm_log_probabilities
 from gdro.methods.bandit import exp3p_losses
 
-# The equations
-
 
 def test_arm_probabilities_by_hand():
     log_p = arm_log_probabilities(np.array([[0.0, np.log(3.0)]]), eta=1.0, gamma=0.1)
@@ -48,8 +46,6 @@ def test_variance_utility_is_the_proxy_relative_to_the_average_bin():
     arms = np.array([2, 3, 4])
     assert rollout.losses() == pytest.approx(np.array([0.3 / 0.2 * 9 / arms, 0.1 / 0.2 * 9 / arms]))
 
-
-# The object
 
 counts_of_bins = arrays(np.int64, 5, elements=st.integers(0, 20)).filter(lambda c: c.sum() > 0)
 choices_of_rollout = st.fixed_dictionaries(

@@ -1,24 +1,28 @@
 """The shipped accelerate configurations: read by accelerate itself, and tried on CPU processes."""
 
 import json
-import os
-import socket
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import sharded_run
 import yaml
-from conftest import PATIENCE, SMALL_PROFILE
+from conftest import PATIENCE, SMALL_PROFILE, TRAINS
+from processes import free_port, run_ranks
 from safetensors.torch import load_file
 
 from gdro.study import experiment
 from gdro.study.profiles import load_profile
 from gdro.training.records import read_manifest, read_table
 
+pytestmark = TRAINS
 REPOSITORY = Path(__file__).parents[2]
 CONFIGS = REPOSITORY / "configs" / "accelerate"
+SCRIPT = REPOSITORY / "tests" / "sharded_run.py"
 NAMES = ("ddp", "fsdp2", "fsdp2-hybrid")
 PROFILE = SMALL_PROFILE | {
     "name": "sharded",
@@ -61,59 +65,63 @@ def test_what_is_shipped_is_checked_and_what_a_sharded_run_must_not_lack():
     assert fsdp["fsdp_cpu_ram_efficient_loading"] is False
 
 
+def parsed(command):
+    """Accelerate's reading of a command: its arguments, and the environment of its processes."""
+    launcher = pytest.importorskip("accelerate.commands.launch")
+    parsed = launcher.launch_command_parser().parse_args(list(map(str, command[3:])))
+    args, *_ = launcher._validate_launch_command(parsed)
+    return args, launcher.prepare_multi_gpu_env(args)
+
+
 @pytest.fixture
 def launch(base, tmp_path, monkeypatch):
     """Train by a shipped configuration, as `Training.launch` does, on as many machines as it says."""
 
-    def launched(name, folder, machines=1, die=""):
-        options = {
-            "processes": 2,
-            "config": f"configs/accelerate/{name}.yaml",
-            "mixed_precision": "no",
-        }
+    def launched(name, folder, machines=1, run=None):
+        options = {"processes": 2, "config": f"configs/accelerate/{name}.yaml", "mixed_precision": "no"}
         if machines > 1:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                options["main_process_port"] = probe.getsockname()[1]
             options |= {"num_machines": machines, "machine_rank": "$MACHINE", "main_process_ip": "127.0.0.1"}
+            options["main_process_port"] = free_port()
         file, started = tmp_path / "sharded.yaml", []
         file.write_text(yaml.safe_dump(PROFILE | {"launch": options, "model": {"source": str(base)}}))
 
         def start(command, check):
             place = command.index("gdro")
-            script = [str(REPOSITORY / "tests" / "sharded_run.py"), *([f"--die={die}"] if die else [])]
-            command = [*command[: place - 1], *script, *command[place + 1 :]]
+            command = [*command[: place - 1], str(SCRIPT), *command[place + 1 :]]
             pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
             started.append(subprocess.Popen(command, cwd=REPOSITORY, **pipes))
             return SimpleNamespace(returncode=0)
 
-        monkeypatch.setattr(experiment.subprocess, "run", start)
+        monkeypatch.setattr(experiment.subprocess, "run", run or start)
         for machine in range(machines):
             monkeypatch.setenv("MACHINE", str(machine))
             folder.mkdir(exist_ok=True)
             experiment.Training(load_profile(file), "both", 0, folder).launch()
         for process in started:
             _, errors = process.communicate(timeout=PATIENCE)
-            assert (process.returncode == 0) == (not die), errors[-3000:]
+            assert process.returncode == 0, errors[-3000:]
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     return launched
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
-@pytest.mark.usefixtures("one_thread")
-def test_two_machines_and_two_shards_train_as_one_process_does(base, tmp_path, launch, monkeypatch):
-    import sharded_run
+def forked(command, check, die_at=None):
+    """In place of the launcher: its processes, with what it would tell them, without their imports."""
+    args, environment = parsed(command)
+    run_ranks(2, sharded_run.command, args.training_script_args, die_at, **environment)
+    return SimpleNamespace(returncode=0)
 
+
+@pytest.mark.slow
+def test_two_machines_and_two_shards_train_as_one_process_does(base, tmp_path, launch, monkeypatch):
     folders = [tmp_path / name for name in ("one", "two", "sharded")]
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(PROFILE | {"model": {"source": str(base)}}))
     with monkeypatch.context() as patch:
         patch.setattr("gdro.trainer.GDROTrainer", sharded_run.SharedSampling)
         experiment.train_variant(load_profile(tmp_path / "one.yaml"), "both", 0, folders[0])
     launch("ddp", folders[1], machines=2)
-    launch("fsdp2", folders[2])
+    launch("fsdp2", folders[2], run=forked)
     processes = [read_manifest(folder / "training.json")["processes"] for folder in folders]
     assert processes == [1, 2, 2]
     records = [read_table(folder / "record.jsonl") for folder in folders]
@@ -135,9 +143,11 @@ def test_two_machines_and_two_shards_train_as_one_process_does(base, tmp_path, l
     assert all(set(other) - set(one) <= {"lm_head.weight"} for other in others)  # tied, written once more
 
     # stopped as one process dies in step 5, then resumed
-    launch("fsdp2", tmp_path / "stopped", die="5")
+    with pytest.raises(BrokenProcessPool):
+        launch("fsdp2", tmp_path / "stopped", run=partial(forked, die_at="5"))
     assert not (tmp_path / "stopped" / "training.json").exists()
-    launch("fsdp2", tmp_path / "stopped")
+    assert list((tmp_path / "stopped").glob("checkpoints-*/checkpoint-4"))
+    launch("fsdp2", tmp_path / "stopped", run=forked)
     for name, weight in load_file(tmp_path / "stopped" / "model" / "model.safetensors").items():
         assert weight.equal(others[1][name]), name
 
@@ -145,14 +155,9 @@ def test_two_machines_and_two_shards_train_as_one_process_does(base, tmp_path, l
 @pytest.mark.slow
 def test_two_shards_leave_out_what_teaches_nothing_and_keep_no_whole_gradients(base, tmp_path):
     """On two processes: the savings change no weight, and `sync_each_batch` is what a sharded run needs."""
-    command = ["accelerate.commands.launch", "--config_file", CONFIGS / "fsdp2.yaml", "--num_processes=2"]
-    command += ["--mixed_precision=no", REPOSITORY / "tests" / "sharded_run.py", "savings", base, tmp_path]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    result = subprocess.run(
-        [sys.executable, "-m", *map(str, command)],
-        cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=PATIENCE,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr[-3000:]
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", CONFIGS / "fsdp2.yaml"]
+    _, environment = parsed([*command, "--num_processes=2", "--mixed_precision=no", SCRIPT])
+    run_ranks(2, sharded_run.compare_savings, base, tmp_path, **environment)
     for rank in range(2):
         report = json.loads((tmp_path / f"savings{rank}.json").read_text())
         assert report["difference"] < 1e-3 * report["moved"]
@@ -162,7 +167,6 @@ def test_two_shards_leave_out_what_teaches_nothing_and_keep_no_whole_gradients(b
 
 def test_options_of_several_machines_reach_the_launcher(base, tmp_path, monkeypatch):
     """The hybrid configuration on two machines, as accelerate reads the command line."""
-    launcher = pytest.importorskip("accelerate.commands.launch")
     given = {"processes": 16, "config": "configs/accelerate/fsdp2-hybrid.yaml"}
     given |= {"machine_rank": "$SLURM_NODEID", "main_process_ip": "$HEAD"}
     train = PROFILE["train"] | {"prompts_per_step": 32}
@@ -177,10 +181,8 @@ def test_options_of_several_machines_reach_the_launcher(base, tmp_path, monkeypa
     command = training.command()
     train = ["-m", "gdro", "train", tmp_path / "profile1.yaml", "both", "--launched", "--seed", 0, "--folder"]
     assert command[-12:-3] == list(map(str, train))
-    parsed = launcher.launch_command_parser().parse_args(command[3:])
-    args, *_ = launcher._validate_launch_command(parsed)
+    args, environment = parsed(command)
     assert (args.num_machines, args.machine_rank, args.main_process_ip) == (2, 1, "node7")
-    environment = launcher.prepare_multi_gpu_env(args)
     assert (args.main_process_port, environment["FSDP_VERSION"]) == (29500, "2")
     assert environment["PARALLELISM_CONFIG_DP_REPLICATE_SIZE"] == "2"
     assert environment["PARALLELISM_CONFIG_DP_SHARD_SIZE"] == "8"

@@ -66,8 +66,6 @@ def assert_nothing_whole(place):
     assert not [name for name in left if name.startswith(".")]
 
 
-# ---- refused: no kernel is started ------------------------------------------------------------
-
 DEEP = '{"cells": ' + "[" * 9000 + "]" * 9000 + ', "nbformat": 4, "nbformat_minor": 5, "metadata": {}}'
 NOT_READ = r"n\.ipynb cannot be read as a notebook"
 
@@ -122,9 +120,6 @@ def test_wrong_paths_are_refused(place):
     assert_nothing_whole(place)
 
 
-# ---- whole ------------------------------------------------------------------------------------
-
-
 def test_a_whole_run(place):
     """Through the command, which prints nothing of its own, with parameters as texts."""
     output, stale = place / "runs" / "out.ipynb", place / "runs" / "out.failed.ipynb"
@@ -149,9 +144,6 @@ def test_a_whole_run(place):
     assert json.loads(saved.cells[-2].outputs[0].text) == [10, -1e-3, "12", [7], "run #3", str(place)]
     assert saved.metadata.papermill.output_path == str(output)
     assert [c.metadata.papermill.status for c in saved.cells] == ["completed"] * 7
-
-
-# ---- failed: a kernel is started --------------------------------------------------------------
 
 
 @pytest.mark.slow  # up to 4 s each: ipykernel takes its time to leave after some errors
@@ -209,9 +201,6 @@ def wait_for(condition):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
-
-
-# ---- the command ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,8 @@ def changed(folder, **fields):
     """The smoke profile with other fields and one variant alone, at a path of its own."""
     profile = yaml.safe_load((REPOSITORY / "profiles" / "smoke.yaml").read_text())
     path = folder / "changed.yaml"
-    path.write_text(yaml.safe_dump(profile | {"variants": {"rollout": {"method": "rollout"}}} | fields))
+    profile |= {"base": {"steps": 30, "batch_size": 32}, "variants": {"rollout": {"method": "rollout"}}}
+    path.write_text(yaml.safe_dump(profile | fields))
     return path
 
 
@@ -132,11 +133,11 @@ def test_an_infeasible_budget_is_refused_before_anything_starts(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_training_that_fails_is_named_and_leaves_no_record(tmp_path):
+def test_a_training_that_fails_is_named_and_leaves_no_record(finished, tmp_path):
     (tmp_path / "fails.py").write_text(FAILS)
     own = {"methods_from": str(tmp_path / "fails.py"), "variants": {"rollout": {"method": "fails"}}}
-    train = {"max_steps": 8, "prompts_per_step": 8, "save_steps": 4}
-    code, printed = run(*RUN, changed(tmp_path, train=train, **own), "--runs", tmp_path / "runs")
+    shutil.copytree(finished[1] / "base", tmp_path / "runs" / "base")  # it need not be made again
+    code, printed = run(*RUN, changed(tmp_path, **own), "--runs", tmp_path / "runs")
     assert code != 0
     assert "train-rollout-seed0 failed. The end of" in printed
     assert "it fails on purpose" in printed
@@ -233,8 +234,7 @@ def test_a_profile_of_a_world_becomes_a_graph(tmp_path, profile):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("profile", "gpus", "minutes"),
-    [("gpu-smoke", {"1"}, "60"), ("gpu-8b", {"0", "8"}, "4320")],
+    ("profile", "gpus", "minutes"), [("gpu-smoke", {"1"}, "60"), ("gpu-8b", {"0", "8"}, "4320")]
 )
 def test_the_graph_can_be_handed_to_a_cluster(tmp_path, profile, gpus, minutes):
     pytest.importorskip("snakemake_executor_plugin_slurm", reason="the executor plugin is not installed")

@@ -1,13 +1,12 @@
-"""Notebook 05 under papermill for each kind of run: math data, families of models, LoRA, processes, vLLM."""
+"""Notebook 05 under papermill for each kind of run: math data, LoRA, processes, vLLM."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import nbformat
 import pytest
 import yaml
-from conftest import PATIENCE, SMALL_PROFILE
+from conftest import SMALL_PROFILE, TRAINS
+from processes import needs, run_in
 from safetensors.torch import load_file
 from tiny_models import save_tiny_model
 from transformers import AutoTokenizer
@@ -17,17 +16,9 @@ from gdro.study.notebooks import run_notebook
 from gdro.study.profiles import load_profile
 from gdro.training.records import read_manifest, read_table
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
-]
+pytestmark = [pytest.mark.slow, *TRAINS]
 REPOSITORY = Path(__file__).parents[2]
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "math"
-VLLM_PYTHON = REPOSITORY / ".venv-vllm" / "bin" / "python"
-needs_vllm = pytest.mark.skipif(
-    not VLLM_PYTHON.exists(), reason="no vLLM: `make setup-engines` makes an environment that has it"
-)
 
 CHAIN = SMALL_PROFILE | {
     "seeds": [0],
@@ -37,22 +28,14 @@ CHAIN = SMALL_PROFILE | {
 MATH = {
     "seeds": [0],
     "task": {
-        "kind": "math",
-        "train": "dapo",
-        "evaluate": ["math500", "gpqa"],
+        "kind": "math", "train": "dapo", "evaluate": ["math500", "gpqa"], "max_completion_tokens": 8,
         "paths": {name: str(FIXTURES / f"{name}.jsonl") for name in ("dapo", "math500", "gpqa")},
-        "max_completion_tokens": 8,
     },
-    "train": {
-        "max_steps": 2,
-        "prompts_per_step": 4,
-        "save_steps": 2,
-        "per_device_train_batch_size": 8,
-        "beta": 0.001,
-    },
+    "train": {"max_steps": 2, "prompts_per_step": 4, "save_steps": 2, "beta": 0.001}
+    | {"per_device_train_batch_size": 8},
     "evaluation": {"samples": 2, "k": 2},
     "variants": {"both": {"method": "both"}},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +44,12 @@ def cache():
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    root = tmp_path_factory.mktemp("models")
-    folders = {family: save_tiny_model(family, root / family) for family in ("Llama", "Mistral")}
-    tokenizer = AutoTokenizer.from_pretrained(folders["Llama"])
+def llama(tmp_path_factory):
+    folder = save_tiny_model("Llama", tmp_path_factory.mktemp("llama"))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.pad_token = None  # as Llama's own has none
-    tokenizer.save_pretrained(folders["Llama"])
-    return folders
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def outputs_of(notebook):
@@ -98,9 +80,7 @@ def train(folder, cache, fields, how=in_job):
     profile = load_profile(path)
     how(profile, cache, folder)
     if profile.evaluation.engine == "vllm":
-        command = [VLLM_PYTHON, "-m", "gdro", "evaluate", path, "both", "--folder", run]
-        environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-        subprocess.run([*command, "--cache-dir", cache], check=True, env=environment, timeout=PATIENCE)
+        run_in("vllm", "-m", "gdro", "evaluate", path, "both", "--folder", run, "--cache-dir", cache)
     else:
         experiment.evaluate_variant(profile, "both", 0, run, cache)
     evaluation = read_table(run / "evaluation.jsonl")
@@ -113,24 +93,22 @@ def train(folder, cache, fields, how=in_job):
     return found, record, evaluation
 
 
-@pytest.mark.parametrize(("family", "processes"), [("Mistral", 1), ("Llama", 2)])
-def test_math_with_models_of_other_families(tmp_path, cache, models, monkeypatch, family, processes):
+def test_math_with_two_processes(tmp_path, cache, llama, monkeypatch):
     monkeypatch.delenv("PYTEST_CURRENT_TEST")  # with it, ipykernel does not capture what processes print
-    fields = MATH | {"model": {"source": str(models[family])}, "launch": {"processes": processes}}
-    fields["train"] = MATH["train"] | {"per_device_train_batch_size": 8 // processes}
-    how = in_notebook if processes > 1 else in_job
-    found, record, evaluation = train(tmp_path, cache, fields, how)
+    fields = MATH | {"model": {"source": str(llama)}, "launch": {"processes": 2}}
+    fields["train"] = MATH["train"] | {"per_device_train_batch_size": 4}
+    found, record, evaluation = train(tmp_path, cache, fields, in_notebook)
     assert {row["family"] for row in evaluation} == {"math500", "gpqa"}
     # every completion was judged, in whichever process, and the manifest says how
     assert sum(found["train_data"]["outcomes"].values()) == 2 * 4 * 4
     assert sum(found["held_out_data"]["outcomes"].values()) == 2 * len(evaluation)
-    assert (record[0]["rollouts_spent"], found["processes"]) == (16, processes)
+    assert (record[0]["rollouts_spent"], found["processes"]) == (16, 2)
     # what launched processes print is in the notebook
-    assert how is in_job or "both, seed 0: step 2/2" in (tmp_path / "out.ipynb").read_text()
+    assert "both, seed 0: step 2/2" in (tmp_path / "out.ipynb").read_text()
 
 
-def test_training_does_not_touch_the_evaluation_sets(tmp_path, cache, models):
-    fields = MATH | {"model": {"source": str(models["Llama"])}}
+def test_training_does_not_touch_the_evaluation_sets(tmp_path, cache, llama):
+    fields = MATH | {"model": {"source": str(llama)}}
     (tmp_path / "gpqa.jsonl").write_text('{"no": "question"}\n')
     paths = MATH["task"]["paths"] | {"gpqa": str(tmp_path / "gpqa.jsonl")}
     fields["task"] = MATH["task"] | {"paths": paths}
@@ -154,7 +132,7 @@ def test_the_cell_trains_as_the_job_does(tmp_path, cache):
     assert all(ours[name].equal(theirs[name]) for name in ours | theirs)
 
 
-@needs_vllm
+@needs("vllm")
 def test_evaluation_of_an_adapter_by_two_vllm_processes(tmp_path, cache):
     evaluation = {"engine": "vllm", "samples": 4, "k": 4, "temperature": 0.6, "top_p": 0.8, "top_k": 20}
     evaluation["data_parallel_size"] = 2

@@ -31,8 +31,6 @@ def write_jsonl(path, rows):
     return path
 
 
-# Reading
-
 ANSWERS = {
     "dapo": ["19", "8", "4", "8", "15", "7"],
     "math500": ["\\frac{3}{4}", "[2,3)", "2i", "120"],
@@ -94,9 +92,6 @@ def test_the_hub_is_asked_by_the_spec(monkeypatch):
     hub.assert_called_once_with("open-r1/DAPO-Math-17k-Processed", "en", split="train")
 
 
-# Multiple choice
-
-
 def test_choices_are_shuffled_by_uid_alone(tmp_path, read):
     rows, (shown, _) = fixture_rows("gpqa"), read["gpqa"]
     for row, seen in zip(rows, shown, strict=True):
@@ -108,9 +103,6 @@ def test_choices_are_shuffled_by_uid_alone(tmp_path, read):
     many = [rows[0] | {"Question": f"Question {number}?"} for number in range(40)]
     shuffled, _ = tasks.load_math("gpqa", write_jsonl(tmp_path / "many.jsonl", many))
     assert {row["answer"] for row in shuffled} == set("ABCD")
-
-
-# Bad rows
 
 
 def broken(name, row, **change):

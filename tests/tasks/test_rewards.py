@@ -10,6 +10,7 @@ import time
 
 import psutil
 import pytest
+from conftest import PATIENCE
 
 from gdro.tasks.math.rewards import MathReward, chosen_letter, completion_text, last_boxed
 
@@ -124,9 +125,6 @@ def test_a_bad_answer_key_is_an_error():
         reward(["\\boxed{4}"] * 2, ["4"])
 
 
-# Hostile answers
-
-
 def processor_seconds():
     """Of all processes that this one started and that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -183,7 +181,7 @@ def test_what_is_killed_leaves_no_process(victim):
     elif victim == "server":
         assert "died with <Signals.SIGKILL" in errors
         assert "verification was ended from outside; free memory and try again" in errors
-    assert psutil.wait_procs(family, timeout=300)[1] == []
+    assert psutil.wait_procs(family, timeout=PATIENCE)[1] == []
 
 
 @pytest.mark.parametrize("limit", [0, float("inf")])

@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -18,12 +17,13 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from test_teaching_notebooks import IN_JUPYTERLAB, SMALL, check_figures, parameters_cell
+from conftest import PATIENCE
+from processes import free_port
+from test_teaching_notebooks import IN_JUPYTERLAB, check_figures, parameters_cell
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(
         CHROMIUM is None or DRIVER is None,
         reason="no chromium with chromedriver on this machine: apt install chromium chromium-driver",
@@ -47,9 +47,9 @@ PROMPT, DIALOG, STATUS = ".jp-InputPrompt", ".jp-Dialog", "#jp-main-statusbar"
 def server(tmp_path_factory):
     """A JupyterLab on small copies of the notebooks; yields its address, token and folder."""
     folder = tmp_path_factory.mktemp("lab")
-    for name in IN_JUPYTERLAB:
+    for name, small in IN_JUPYTERLAB.items():
         source = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
-        values = SMALL[name] | {"figures_dir": str(folder / "figures")}
+        values = small | {"figures_dir": str(folder / "figures")}
         values |= {"manifest": str(folder / f"{name}.json")}
         # after the defaults, so that these are the ones that count
         parameters_cell(source).source += "".join(f"\n{key} = {value!r}" for key, value in values.items())
@@ -65,10 +65,7 @@ def server(tmp_path_factory):
         file = folder / "settings" / "@jupyterlab" / f"{path}.jupyterlab-settings"
         file.parent.mkdir(parents=True)
         file.write_text(choice, encoding="utf-8")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    token = secrets.token_hex(8)
+    port, token = free_port(), secrets.token_hex(8)
     settings = {"JUPYTER_CONFIG_DIR": str(folder / "config"), "JUPYTER_RUNTIME_DIR": str(folder / "runtime")}
     settings |= {"JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"), "PYTHONPATH": str(ROOT)}
     settings |= {"JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces")}
@@ -82,11 +79,11 @@ def server(tmp_path_factory):
         lab = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | settings, cwd=folder)
         try:
             address = f"http://127.0.0.1:{port}"
-            wait_for(lambda: answers(f"{address}/api/status?token={token}"), 90, "JupyterLab does not answer")
+            wait_for(lambda: answers(f"{address}/api/status?token={token}"), "JupyterLab does not answer")
             yield address, token, folder
         finally:
             lab.terminate()
-            lab.wait(30)
+            lab.wait(PATIENCE)
 
 
 @pytest.fixture
@@ -105,11 +102,11 @@ def browser(tmp_path):
 def test_opens_runs_and_a_slider_moves_its_figure(name, server, browser):
     address, token, folder = server
     browser.get(f"{address}/lab/tree/{name}.ipynb?token={token}&reset")
-    wait_for(lambda: len(browser.find_elements("css selector", ".jp-CodeCell")) > 5, 90, "it does not open")
+    wait_for(lambda: len(browser.find_elements("css selector", ".jp-CodeCell")) > 5, "it does not open")
     # whatever asks something at the first start
     browser.execute_script("document.querySelectorAll('.jp-Dialog .jp-mod-reject').forEach(b => b.click())")
     ready = ".jp-NotebookPanel [data-status='idle']"
-    wait_for(lambda: browser.find_elements("css selector", ready), 90, "the kernel does not become ready")
+    wait_for(lambda: browser.find_elements("css selector", ready), "the kernel does not become ready")
 
     def texts(selector):
         return [node.get_property("textContent") for node in browser.find_elements("css selector", selector)]
@@ -117,11 +114,11 @@ def test_opens_runs_and_a_slider_moves_its_figure(name, server, browser):
     for _ in range(3):  # the command does nothing while JupyterLab has not made the notebook the current one
         browser.execute_script("window.jupyterapp.commands.execute('notebook:run-all-cells')")
         with suppress(AssertionError):
-            wait_for(lambda: set("".join(texts(PROMPT))) & set("*123456789"), 20, "no cell starts")
+            wait_for(lambda: set("".join(texts(PROMPT))) & set("*123456789"), "no cell starts", 20)
             break
     ended = (folder / f"{name}.json").is_file  # the last cell's work
     with state_on_failure(lambda: {selector: texts(selector) for selector in (PROMPT, DIALOG, STATUS)}):
-        wait_for(lambda: ended() or texts(ERROR), 300, "the notebook does not run to its end")
+        wait_for(lambda: ended() or texts(ERROR), "the notebook does not run to its end")
     assert not texts(ERROR)
     check_figures(folder / f"{name}.json")
     picture = find_in_notebook(browser, PICTURE)
@@ -131,13 +128,13 @@ def test_opens_runs_and_a_slider_moves_its_figure(name, server, browser):
 
     for _ in range(4):
         handle.send_keys(Keys.ARROW_RIGHT)
-    wait_for(lambda: picture.get_attribute("src") != before, 60, "the slider does not move the figure")
+    wait_for(lambda: picture.get_attribute("src") != before, "the slider does not move the figure")
     assert int(picture.get_property("naturalWidth")) > 300
 
 
 def find_in_notebook(browser, selector):
     """The first such element, scrolled into view."""
-    found = wait_for(lambda: browser.find_elements("css selector", selector), 60, f"no {selector}")[0]
+    found = wait_for(lambda: browser.find_elements("css selector", selector), f"no {selector}")[0]
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
     time.sleep(0.5)
     return found
@@ -156,7 +153,7 @@ def answers(address):
         return "started" in json.load(response)
 
 
-def wait_for(condition, seconds, complaint):
+def wait_for(condition, complaint, seconds=PATIENCE):
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"{complaint} within {seconds} s"

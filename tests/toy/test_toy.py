@@ -165,9 +165,6 @@ def test_greedy_rollouts_without_variance_are_even_and_the_first_prompts_come_fi
     np.testing.assert_array_equal(greedy_rollouts(np.zeros((3, 1)), 2, 5, spare)[:, 0], wanted)
 
 
-# ---- the learner against independent computation ----------------------------------------------
-
-
 def test_sampled_answers_have_the_probabilities_asked_for():
     rng = np.random.default_rng(0)
     p_A = np.array([0.1, 0.5, 0.15, 0.25])
@@ -201,9 +198,6 @@ def test_skill_counts_follow_the_tail(tail):
     assert (np.diff(counts) <= 0).all()
     wanted = 1 + 93 * np.arange(1, 8.0) ** -tail / (np.arange(1, 8.0) ** -tail).sum()
     assert np.abs(counts - wanted).max() <= 1
-
-
-# ---- the map ----------------------------------------------------------------------------------
 
 
 def test_paired_gain_is_students_interval_of_the_differences():
@@ -242,35 +236,22 @@ def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, metho
         maps.recorded_gain_map(None, worlds, [method], step_sizes, seeds, seeds, [5])
 
 
-# ---- bad input --------------------------------------------------------------------------------
-
-
-OUTSIDE = {
-    Game: {
-        "eta": -1.0,
-        "num_bins": 1,
-        "method": "ppo",
-        "step_size": 0.0,
-        "score": "sum",
-        "grouping": "colour",
-    },
-    World: {"tail": -1.0, "spread": np.nan, "transfer": 1.2, "skills": 0, "prompts": 3, "rare": "sometimes"}
-    | {"answers": 1},
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "value"),
-    [(kind, name, value) for kind, options in OUTSIDE.items() for name, value in options.items()],
-)
-def test_options_outside_their_domain_are_refused(kind, name, value):
-    with pytest.raises(ValueError, match=rf"{name}.* {value!r}"):
-        kind(**{name: value})
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
+        (lambda: Game(eta=-1.0), "eta.* -1.0"),
+        (lambda: Game(num_bins=1), "num_bins.* 1"),
+        (lambda: Game(method="ppo"), "method.* 'ppo'"),
+        (lambda: Game(step_size=0.0), "step_size.* 0.0"),
+        (lambda: Game(score="sum"), "score.* 'sum'"),
+        (lambda: Game(grouping="colour"), "grouping.* 'colour'"),
+        (lambda: World(tail=-1.0), "tail.* -1.0"),
+        (lambda: World(spread=np.nan), "spread.* nan"),
+        (lambda: World(transfer=1.2), "transfer.* 1.2"),
+        (lambda: World(skills=0), "skills.* 0"),
+        (lambda: World(prompts=3), "prompts.* 3"),
+        (lambda: World(rare="sometimes"), "rare.* 'sometimes'"),
+        (lambda: World(answers=1), "answers.* 1"),
         (lambda: Game(n_min=9), "n_max .* 4096\\], got 8"),
         (lambda: Game(batch=1000), "batch .* 48.* 1000"),
         (lambda: play([], [0], [1]), "nothing to play"),

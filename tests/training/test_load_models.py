@@ -158,9 +158,6 @@ def test_bad_arguments_are_refused(folders, change, message):
         load_model(**{"source": folders["Qwen3"], "seed": 0} | change)
 
 
-# Unsloth
-
-
 @pytest.fixture
 def stand_in(folders, monkeypatch):
     """A stand-in for the module unsloth: it notes its calls, and gives a model with or without an engine."""

@@ -1,13 +1,10 @@
 """Methods that sample in rounds, in TRL: what is sampled, what trains, what is thrown away and counted."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+import sharded_run
 import torch
+from processes import run_ranks
 from safetensors.torch import load_file
 from test_trainer import make, pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
 from tiny_run import half_right
@@ -125,16 +122,7 @@ def test_two_processes_train_as_one_does(base, tmp_path, method):
     for processes in (1, 2):
         folder = tmp_path / str(processes)
         folder.mkdir()
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        script = Path(__file__).parents[1] / "sharded_run.py"
-        run = subprocess.run(
-            [sys.executable, *launcher, str(script), "rounds", str(base), str(folder), method],
-            env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert run.returncode == 0, run.stderr[-3000:]
+        run_ranks(processes, sharded_run.train_in_rounds, base, folder, method)
         states.append(load_state(folder / "state.json"))
         models.append(load_file(folder / "model" / "model.safetensors"))
     one, two = ([{**row, "tokens": 0, "rollouts_spent": 0} for row in state["record"]] for state in states)

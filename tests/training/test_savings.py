@@ -1,19 +1,13 @@
 """What the trainer leaves out changes no gradient; how much it saves, benchmarks/loop.py measures."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from accelerate.utils import send_to_device
 from test_trainer import pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
 from trl import GRPOTrainer
 
-from gdro.study.arguments import training_arguments
-from gdro.study.profiles import load_profile
 from gdro.trainer import GDROTrainer
 from gdro.training.savings import FetchedOnce, trimmed
-
-PROFILES = Path(__file__).parents[2] / "profiles"
 
 
 @pytest.mark.slow
@@ -83,14 +77,6 @@ def test_scoring_by_length_changes_no_log_probability(base, tmp_path, monkeypatc
     assert len(gaps) == 4  # old and reference policy, in two generation batches
     assert max(gap for gap, _ in gaps) < 2e-6
     assert min(share for _, share in gaps) < 1  # of the columns are computed
-
-
-@pytest.mark.parametrize("name", sorted(file.stem for file in PROFILES.glob("*.yaml")))
-def test_all_variants_of_a_profile_have_the_same_savings(name, tmp_path):
-    """GDROConfig leaves them out for "grpo" alone, and seconds would then favour all others."""
-    profile = load_profile(name)
-    arguments = [training_arguments(profile, v, 0, tmp_path, (8, 8)) for v in profile.variants]
-    assert {args.trim_batches for args in arguments} == {True}
 
 
 def test_what_is_kept():

@@ -1,22 +1,15 @@
 """GDROTrainer on the trainer that the real Unsloth writes and installs, in an environment that has it."""
 
 import json
-import os
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import TRAINS
+from processes import REPOSITORY, needs, run_in
 from safetensors.torch import load_file
 
-REPOSITORY = Path(__file__).parents[2]
-PYTHON = REPOSITORY / ".venv-unsloth" / "bin" / "python"
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not PYTHON.exists(), reason="no Unsloth: `make setup-engines` brings it"),
-    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
-]
+pytestmark = [pytest.mark.slow, needs("unsloth"), *TRAINS]
 ENGINE = {"fast_inference", "max_lora_rank", "gpu_memory_utilization"}
 ARGUMENTS = {  # that `load_model` gives
     "from_pretrained": {"model_name", "max_seq_length", "dtype", "load_in_4bit", "full_finetuning",
@@ -29,13 +22,7 @@ ARGUMENTS = {  # that `load_model` gives
 def folder(base, tmp_path_factory):
     """What unsloth_run.py leaves; Unsloth writes the trainer it has made into it."""
     folder = tmp_path_factory.mktemp("unsloth")
-    paths = os.pathsep.join(map(str, [REPOSITORY, REPOSITORY / "tests"]))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "UNSLOTH_ALLOW_CPU": "1"}
-    result = subprocess.run(
-        [str(PYTHON), str(REPOSITORY / "tests" / "unsloth_run.py"), str(base), str(folder)],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=900,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr[-3000:]
+    run_in("unsloth", REPOSITORY / "tests" / "unsloth_run.py", base, folder, cwd=folder)
     return folder
 
 

@@ -5,18 +5,18 @@ Engines are few, since each takes seconds to start: the module's fixtures hold w
 
 import json
 import os
-import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
+import sharded_run
 import torch
 import transformers
+from conftest import PATIENCE
+from processes import free_port, needs, python_of, run_in, run_ranks
 from safetensors.torch import load_file
 from sharded_run import tied_model
 from tiny_models import byte_tokenizer, save_tiny_model
@@ -29,9 +29,7 @@ from gdro.tasks import prompt_token_ids
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.training.models import stop_tokens
 
-REPOSITORY = Path(__file__).parents[2]
-PYTHON = str(REPOSITORY / ".venv-vllm" / "bin" / "python")
-needs_vllm = pytest.mark.skipif(not Path(PYTHON).exists(), reason="no vLLM: `make setup-engines` brings it")
+needs_vllm = needs("vllm")
 CHAT = [{"role": "user", "content": "Say something."}]
 SAMPLE = """if True:
     import json, sys
@@ -74,8 +72,6 @@ def load(folder):
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="float32"), tokenizer
 
 
-# Sampling
-
 PROMPTS = ["a", "What is 2 + 2?", CHAT, "abc " * 20]
 
 
@@ -83,16 +79,7 @@ def sample_with_vllm(out, folder, ids, most, seed=0, **choice):
     """What the real vLLM samples for each prompt from the model in a folder, in a process of its own."""
     job = {"folder": str(folder), "out": str(out), "ids": ids, "most": most, "seed": seed}
     job["choice"] = choice | {"gpu_memory_utilization": 0.1}
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    run = subprocess.run(
-        [PYTHON, "-c", SAMPLE],
-        input=json.dumps(job),
-        text=True,
-        capture_output=True,
-        env=environment,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
+    run_in("vllm", "-c", SAMPLE, input=json.dumps(job))
     return json.loads(out.read_text())
 
 
@@ -161,9 +148,6 @@ def test_stop_tokens_are_those_of_tokenizer_generation_config_and_chat_template(
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     tokenizer.chat_template = tokenizer.chat_template.replace("\n", "<|im_end|>\n")
     assert stop_tokens(tokenizer, end) == [end, tokenizer.convert_tokens_to_ids("<|im_end|>")]
-
-
-# Evaluation: what both engines share
 
 
 def evaluated(monkeypatch, rows, reward, texts):
@@ -237,9 +221,6 @@ def test_padding_that_is_also_the_end_is_not_counted(model_folder, tmp_path):
     assert min(map(len, tokens[0])) < 30  # some ended
 
 
-# Training through TRL
-
-
 @pytest.mark.parametrize(("mode", "method"), [("colocate", "grpo"), ("colocate", "both"), ("server", "both")])
 def test_a_seed_for_each_rollout_is_refused(base, tmp_path, mode, method):
     changes = {"use_vllm": True, "vllm_mode": mode, "gdro_method": method, "generation_kwargs": {"seed": 1}}
@@ -248,22 +229,18 @@ def test_a_seed_for_each_rollout_is_refused(base, tmp_path, mode, method):
 
 
 def run_training(mode, base, report, *address):
-    command = [PYTHON, str(REPOSITORY / "tests" / "vllm_run.py"), mode, str(base), str(report), *address]
-    run = subprocess.run(command, text=True, capture_output=True, timeout=300, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
+    run_in("vllm", "tests/vllm_run.py", mode, base, report, *address)
     return json.loads(report.read_text())
 
 
 @contextmanager
 def server(base, log):
     """A vLLM server of `base` on a free port, as TRL's client wants it; its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     settings = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "TORCH_COMPILE_DISABLE": "1"}
-    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", str(base), "--enforce-eager"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "64"]
-    command += ["--gpu-memory-utilization", "0.1", "--logprobs-mode", "processed_logprobs"]
+    options = "--enforce-eager --host 127.0.0.1 --max-model-len 64 --gpu-memory-utilization 0.1"
+    command = [python_of("vllm"), "-m", "vllm.entrypoints.openai.api_server", *options.split()]
+    command += ["--model", base, "--port", str(port), "--logprobs-mode", "processed_logprobs"]
     with log.open("w") as stream:
         process = subprocess.Popen(
             command, env=os.environ | settings, stdout=stream, stderr=stream, start_new_session=True
@@ -279,7 +256,7 @@ def server(base, log):
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(PATIENCE)
 
 
 @pytest.mark.slow
@@ -290,16 +267,7 @@ def test_two_shards_of_a_tied_model_send_each_weight_once(tmp_path, kind):
     model = tied_model(base, kind)
     whole = model.merge_and_unload() if kind == "lora" else model
     assert whole.config.tie_word_embeddings
-    script = REPOSITORY / "tests" / "sharded_run.py"
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    run = subprocess.run(
-        [sys.executable, *launcher, str(script), "sync", str(base), str(tmp_path), kind],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
+    run_ranks(2, sharded_run.what_vllm_is_sent, base, tmp_path, kind)
     weights = dict(whole.named_parameters())
     for rank in range(2):
         sent = load_file(tmp_path / f"sent{rank}.safetensors")

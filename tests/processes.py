@@ -1,0 +1,76 @@
+"""Processes of tests: forked with their imports, which take seconds, or of the engines' environments."""
+
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import forkserver
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from conftest import PATIENCE
+
+REPOSITORY = Path(__file__).parents[1]
+CONTEXT = multiprocessing.get_context("forkserver")
+
+
+@contextmanager
+def server():
+    """The server runs, and finds what this process finds."""
+    with patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), OMP_NUM_THREADS="1"):
+        CONTEXT.set_forkserver_preload(
+            ["processes", "sharded_run", "transformers.models.qwen3.modeling_qwen3"]
+        )
+        forkserver.ensure_running()
+        yield
+
+
+def start(target, *arguments):
+    """A process of `target(*arguments)`."""
+    with server():
+        process = CONTEXT.Process(target=target, args=arguments)
+        process.start()
+    return process
+
+
+def run_ranks(processes, target, *arguments, **environment):
+    """Run `target(*arguments)` in processes that know each other, as a launcher starts them."""
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    environment |= {"WORLD_SIZE": str(processes), "ACCELERATE_USE_CPU": "true"}
+    with server(), ProcessPoolExecutor(processes, CONTEXT, max_tasks_per_child=1) as pool:
+        ranks = [pool.submit(_rank, rank, environment, target, arguments) for rank in range(processes)]
+        for future in reversed(ranks):  # the last one first: if it has died, the others fail because of it
+            future.result()
+
+
+def _rank(rank, environment, target, arguments):
+    os.environ |= environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    target(*arguments)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def python_of(engine):
+    return REPOSITORY / f".venv-{engine}" / "bin" / "python"
+
+
+def needs(engine):
+    reason = f"no {engine}: `make setup-engines` brings it"
+    return pytest.mark.skipif(not python_of(engine).exists(), reason=reason)
+
+
+def run_in(engine, *words, cwd=REPOSITORY, **options):
+    """Run python in the environment of "vllm" or "unsloth"; what it prints where it fails."""
+    paths = os.pathsep.join(map(str, [REPOSITORY, REPOSITORY / "tests"]))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "UNSLOTH_ALLOW_CPU": "1"}
+    command, pipe = [str(python_of(engine)), *map(str, words)], {"capture_output": True, "text": True}
+    run = subprocess.run(command, cwd=cwd, env=environment, timeout=PATIENCE, **pipe, **options)
+    assert run.returncode == 0, run.stderr[-3000:]
