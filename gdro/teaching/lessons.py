@@ -117,7 +117,7 @@ def explore(picture: Callable[..., Figure], **controls: widgets.Widget) -> Explo
 
     The figure is an image widget whose bytes are replaced: `ipywidgets.interact` would open an output area,
     whose messages can stall a notebook that runs without a front end. Where the picture refuses its
-    arguments (ValueError), the reason is shown and the last good picture stays.
+    arguments (ValueError), the reason appears and the last good picture stays.
     """
     image, message = widgets.Image(format="png", width=100 * WIDTH), widgets.HTML()
 
