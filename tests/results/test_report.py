@@ -146,6 +146,13 @@ def test_figures_are_drawn_from_records(runs, tmp_path):
     plt.close("all")
 
 
+def test_methods_without_a_colour_of_their_own_get_different_ones():
+    fields = PROFILE.model_dump() | {"variants": {name: {"method": name} for name in ("grpo", "dapo", "nsr")}}
+    colors = figures.label_colors(Profile(**fields))
+    assert colors["grpo"] == METHOD_COLORS["grpo"]
+    assert len(set(colors.values())) == 4  # with the base's
+
+
 def test_smoothing_is_a_trailing_mean_of_each_seed_that_skips_gaps():
     steps = pd.MultiIndex.from_product([[0, 1], range(4)], names=["seed", "step"])
     values = pd.Series([1, np.nan, 3, 5, 9, 9, 9, 9], steps)
