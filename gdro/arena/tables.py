@@ -86,7 +86,7 @@ def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
         pairs = end.index.intersection(base.index)  # draws that both have played
         for metric in METRICS:
             difference = end.loc[pairs, metric] - base.loc[pairs, metric]
-            several = len(pairs) > 1 and method != baseline and difference.std() > 0
+            several = len(pairs) > 1 and method != baseline and difference.std() > 1e-12
             test = stats.ttest_1samp(difference, 0.0) if several else None
             low, high = test.confidence_interval() if test else (np.nan, np.nan)
             row = {"world": world, "method": method, "learning_rate": rate, "draws": len(end)}
