@@ -154,8 +154,7 @@ class GDROController(Shared):
             _, order_D, keys_D, rows_D = pool
             places = self._ask.draw(self._prompts(keys_D, rows_D), size, self._rng(self.planned, DRAW))
         self._pool = pool  # only now, since rows of a refused call are taken back
-        # the method sees the pool in the order of its keys, the caller in that of `uids`
-        return None if places is None else order_D[places]
+        return None if places is None else order_D[places]  # back from the order of the keys
 
     @one_at_a_time
     def plan(self, uids: ArrayLike | Uids) -> Plan:
@@ -198,13 +197,12 @@ class GDROController(Shared):
         For methods with rounds. `group_ids` and `rewards` are all that came back so far, as for `observe`.
         """
         planned_P = self._planned(plan)
-        spent = int(planned_P.sum())
+        spent = int(planned_P.sum())  # grows from round to round, so each has random numbers of its own
         left = round(self.run.mean_rollouts * len(plan)) - spent
         if not self.method.rounds or left <= 0:
             return None
         batch, back = self._returned(plan, group_ids, rewards)
         with restored_on_error(self.method, self.bins, batch):
-            # `spent` grows from round to round, so each has random numbers of its own
             further_K = self._ask.extend(batch, left, self._rng(plan.key[1], EXTEND, spent))
         if further_K is None:
             return None
@@ -311,7 +309,6 @@ class GDROController(Shared):
     def settings(self) -> dict[str, Any]:
         return vars(self.run) | {"method": self.name, "success_threshold": self.success_threshold}
 
-    @one_at_a_time
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
+    def check_loaded(self) -> None:
+        check_int("the saved number of plans", self.planned, self.step, remedy="use a whole checkpoint")
         self._close_plans()

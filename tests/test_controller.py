@@ -387,7 +387,7 @@ def test_draws_do_not_depend_on_the_order_of_the_data_and_repeat_only_what_is_us
 # State
 
 
-DAMAGES = [{"step": -1}, {"step": 1.5}, {"step": True}, {"bins": {}}, {"method": None}]
+DAMAGES = [{"step": -1}, {"step": 1.5}, {"step": True}, {"planned": 1}, {"bins": {}}, {"method": None}]
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES, {"settings": None}, None])

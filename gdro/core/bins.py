@@ -29,9 +29,7 @@ TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 class DifficultyBins(Saved):
     """Online difficulty classifier: pass@k estimate (10), bins (11), symmetric hysteresis.
 
-    The defaults here, k = 8 and history = 50, are the paper's. `GDROController` makes its bins with k = 1 and
-    history = 20: pass@8 is .996 for a prompt that is solved half of the time, so k = 8 cannot tell it from a
-    solved one.
+    The defaults are the paper's; `gdro.controller.PRESETS` has those of a controller's own bins, and why.
 
     Attributes:
         table: from uid to row.
@@ -115,6 +113,14 @@ class DifficultyBins(Saved):
     def state_dict(self) -> dict[str, Any]:
         self._resize(len(self.table))  # no spare capacity in a checkpoint
         return super().state_dict()
+
+    def check_loaded(self) -> None:
+        counts = [getattr(self.beliefs, name) for name in self.beliefs.by_prompt]
+        sizes = {len(array) for array in (self.table.keys_D, self.table.rows_D, self.bins_D, *counts)}
+        in_range = ((self.bins_D >= UNSEEN) & (self.bins_D < self.num_bins)).all()
+        in_range &= all((count >= 0).all() for count in counts)
+        if not (self.table.is_sound() and len(sizes) == 1 and in_range):
+            raise ValueError("the saved uids, bins or counts do not fit together; use a whole checkpoint")
 
 
 def move_bins(current: np.ndarray, estimate: np.ndarray, edges: np.ndarray, hysteresis: float) -> np.ndarray:

@@ -62,8 +62,12 @@ class Saved:
                     raise ValueError(f"{what} is of another version: it has {sorted(unknown)} too; {remedy}")
                 for name in self.state:
                     self._load(name, getattr(self, name), state[name])
+                self.check_loaded()
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{what} is damaged ({error!r}); use a whole checkpoint") from error
+
+    def check_loaded(self) -> None:
+        """Called when everything is loaded: raises a ValueError where the parts do not fit together."""
 
     def _load(self, name: str, mine: Any, theirs: Any) -> None:
         if isinstance(mine, Saved):

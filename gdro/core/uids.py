@@ -71,6 +71,12 @@ class UidTable(Saved):
     def __len__(self) -> int:
         return len(self.keys_D)
 
+    def is_sound(self) -> bool:
+        """Whether keys, rows and their kind can belong together."""
+        is_kind = self.kind in (("integer", "string") if len(self) else ("",))
+        increasing = bool((self.keys_D[1:] > self.keys_D[:-1]).all())
+        return is_kind and increasing and np.array_equal(np.sort(self.rows_D), np.arange(len(self)))
+
     def find(self, uids: Uids) -> np.ndarray:
         """Rows (P,), −1 where a uid is unknown; ValueError for uids of another kind than those known."""
         if uids.kind and self.kind and uids.kind != self.kind:

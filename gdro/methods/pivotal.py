@@ -85,8 +85,7 @@ class Pivotal(Method):
         return mostly_in_proportion(value_D, self.epsilon, size, rng)
 
     def advantages(self, batch: Batch) -> np.ndarray:
-        # the share of wrong ones among the others; a correct rollout without others gets 0
-        wrong_P = (batch.trials_P - batch.hits_P) / np.maximum(batch.trials_P - 1, 1)
+        wrong_P = (batch.trials_P - batch.hits_P) / np.maximum(batch.trials_P - 1, 1)  # 0 without others
         return np.where(batch.correct_R, 2 * wrong_P[batch.group_ids_R], 0.0)
 
     def update(self, batch: Batch) -> None:

@@ -10,7 +10,7 @@ import platform
 from collections.abc import Iterable, Mapping
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import gdro
 from gdro.training.files import plain_values, read_whole, replace_text
@@ -38,7 +38,9 @@ def write_table(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def read_table(path: str | Path) -> list[dict[str, Any]]:
     """Return the rows that `write_table` wrote; ValueError if the file is absent or a line is broken."""
-    lines = read_whole(path, "table").splitlines()
+    *lines, rest = read_whole(path, "table").split("\n")
+    if rest:
+        raise ValueError(f"table {path} stops in mid-line; write it again")
     return [_parse(line, f"table {path}, line {number}") for number, line in enumerate(lines, start=1)]
 
 
@@ -63,9 +65,13 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
 
 def _parse(text: str, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_refuse)
     except ValueError as error:
         raise ValueError(f"{where} is broken ({error}); run what wrote it again") from error
     if not isinstance(value, dict):
         raise ValueError(f"{where} holds a {type(value).__name__}, not an object; write it again")
     return value
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON; write None instead")

@@ -192,9 +192,16 @@ def test_a_state_is_a_copy():
 
 DAMAGES = {
     "not a number": lambda s: s["beliefs"]["successes_D"].__setitem__(0, np.nan),
+    "a negative count": lambda s: s["beliefs"]["failures_D"].__setitem__(0, -1),
+    "a key given twice": lambda s: s["table"]["keys_D"].__setitem__(0, 2),
+    "a bin that is not there": lambda s: s["bins_D"].__setitem__(0, 99),
+    "bins missing": lambda s: s.update(bins_D=s["bins_D"][:1]),
+    "fewer counts": lambda s: s["beliefs"].update(successes_D=s["beliefs"]["successes_D"][:1]),
     "counts missing": lambda s: s["beliefs"].pop("successes_D"),
     "another type": lambda s: s["table"].update(keys_D=s["table"]["keys_D"].astype(float)),
+    "another kind of uid": lambda s: s["table"].update(kind="letter"),
     "a kind that is no word": lambda s: s["table"].update(kind=-1),
+    "a row given twice": lambda s: s["table"]["rows_D"].__setitem__(0, 1),
     "a negative clock": lambda s: s["beliefs"].update(clock=-1),
 }
 

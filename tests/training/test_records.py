@@ -67,7 +67,9 @@ def test_other_types_are_refused(tmp_path):
     [
         ('{"a": 1}\n{"a": \n', "line 2 is broken"),
         ('{"a": 1}\n\n{"a": 1}\n', "line 2 is broken"),
+        ('{"a": NaN}\n', "line 1 is broken .*NaN is not JSON"),
         ("[1]\n", "line 1 holds a list, not an object"),
+        ('{"a": 1}\n{"a": 2}', "stops in mid-line; write it again"),
     ],
 )
 def test_a_broken_table(tmp_path, text, message):
