@@ -2,25 +2,36 @@
 PYTHON ?= python3
 PROFILE ?= tiny
 CORES ?= 2
-NOTEBOOKS ?= $(wildcard notebooks/0[1-47]*.ipynb)
-OLDEST := tests/test_trainer.py $(addprefix tests/training/test_,trl_names.py savings.py held_out.py rounds.py)
+# those that teach; 05 and 06 show runs
+NOTEBOOKS ?= $(filter-out notebooks/05% notebooks/06%,$(wildcard notebooks/*.ipynb))
+OLDEST := tests/test_trainer.py $(addprefix tests/training/test_,savings.py rounds.py checkpoint.py)
 BIN := .venv/bin
 READY := .venv/ready
 
 # One thread a process: two trainings with two threads each run many times slower on two cores.
 export OMP_NUM_THREADS := 1
-export OPENBLAS_NUM_THREADS := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: run figures notebooks docs test test-oldest lab setup setup-engines bench fuzz lint clean
+# $(call install,ENVIRONMENT,ARGUMENTS): with uv where it is installed, from the indexes that pip is
+# configured with; with pip otherwise, or where uv finds no torch there.
+pip-has = $${PIP_$(1):-$$(pip config get global.$(2) 2>/dev/null)}
+install = ( command -v uv >/dev/null \
+	&& export UV_INDEX_STRATEGY=unsafe-best-match UV_LINK_MODE=copy \
+		UV_DEFAULT_INDEX="$(call pip-has,INDEX_URL,index-url)" \
+		UV_INDEX="$(call pip-has,EXTRA_INDEX_URL,extra-index-url)" \
+		UV_FIND_LINKS="$(call pip-has,FIND_LINKS,find-links)" \
+	&& uv pip install --quiet --python $(1)/bin/python $(2) ) \
+	|| $(1)/bin/pip install --quiet --disable-pip-version-check $(2)
+
+.PHONY: run figures notebooks docs test test-gpu test-oldest lab setup setup-engines bench lint clean
 
 run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (default tiny), in runs/
 	@gdro run $(PROFILE) --cores $(CORES)
 
 figures: run notebooks  ## figures/ anew: those of the tiny profile's runs and of the teaching notebooks
-	cp runs/$(PROFILE)/figures/* figures/
-	python -m gdro.arena.greeting
+	papermill --no-progress-bar notebooks/06_results.ipynb runs/$(PROFILE)/06_results.ipynb -p profile $(PROFILE)
+	python -m gdro_lab.arena.greeting
 
 notebooks: $(READY)  ## run NOTEBOOKS (default those that teach) and store them with their outputs
 	python scripts/store_notebooks.py $(NOTEBOOKS)
@@ -33,6 +44,13 @@ docs: .venv-docs/ready  ## the site, with notebooks as they are stored and the A
 test: $(READY)  ## all tests
 	python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
+# a process a test: vLLM keeps its GPU until its process ends, and Unsloth must come before TRL
+test-gpu:  ## what needs a GPU, with the environment of docs/gpu-box.md
+	@failed=0; if ! python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
+		echo "skipped: torch finds no GPU here"; else \
+		for test in $$(python -m pytest -q --collect-only -m gpu tests/gpu | grep ::); do \
+			python -m pytest -q -m gpu "$$test" || failed=1; done; fi; exit $$failed
+
 test-oldest: .venv-oldest/ready  ## the trainer's tests with the oldest TRL and transformers that pyproject.toml allows
 	.venv-oldest/bin/python -m pytest -q $(OLDEST)
 
@@ -42,11 +60,8 @@ lab: $(READY)  ## JupyterLab on the notebooks
 bench: $(READY)  ## our code beside the alternatives, in one run
 	for file in benchmarks/*.py; do python $$file || exit 1; done
 
-fuzz: $(READY)  ## random attacks on controller, rewards, trainings and arena: half an hour
-	python tests/fuzz.py
-
 lint: $(READY)
-	ruff check . && ruff format --check . && mypy
+	ruff check . && ruff format --check . && mypy && lint-imports
 
 setup: $(READY)
 
@@ -55,23 +70,23 @@ setup-engines: .venv-vllm/ready .venv-unsloth/ready  ## real vLLM and Unsloth, f
 $(READY): requirements/cpu.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 13) else f"Python 3.11 or 3.12 is needed, this is {v[0]}.{v[1]}: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
-	@echo "Installing the locked packages into .venv: about three minutes"
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/cpu.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@echo "Installing the locked packages into .venv: about three minutes with pip, less with uv"
+	@$(call install,.venv,-r requirements/cpu.txt)
+	@$(call install,.venv,--no-deps -e .)
 	touch $(READY)
 
 .venv-docs/ready: requirements/docs.txt
 	$(PYTHON) -m venv .venv-docs
 	@echo "Installing the locked packages into .venv-docs: about a minute"
-	.venv-docs/bin/pip install --quiet --disable-pip-version-check -r requirements/docs.txt
+	@$(call install,.venv-docs,-r requirements/docs.txt)
 	touch $@
 
 # What does not agree with the cpu lock, each in an environment of its own.
 .venv-%/ready: requirements/%-cpu.txt pyproject.toml
 	$(PYTHON) -m venv .venv-$*
 	@echo "Installing the locked packages into .venv-$*: about three minutes"
-	.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-deps -r requirements/$*-cpu.txt
-	.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@$(call install,.venv-$*,--no-deps -r requirements/$*-cpu.txt)
+	@$(call install,.venv-$*,--no-deps -e .)
 	touch $@
 
 clean:

@@ -3,23 +3,24 @@
     snakemake --cores 2 --config profile=tiny
     snakemake --cores 16 --resources gpu=1 --config profile=gpu-1.7b    # one run at a time on one GPU
 
-`gdro run` shows the same with a quiet console. On a cluster the graph goes through snakemake's own
-executors (--executor slurm, kubernetes); `gpu` is what its slurm executor reserves.
+For a cluster, through snakemake's own executors (--executor slurm, kubernetes); `gpu` is what its
+slurm executor reserves. On one machine, `gdro run` does the same with a quieter console.
 
-Training goes through notebook 05, so that every run leaves its curves; base and evaluation are plain
-commands. Each job is a process of its own, whose end frees the GPU.
+Training goes through notebook 05, so that every run leaves its curves, and the results through
+notebook 06; base and evaluation are plain commands. Each job is a process of its own, whose end
+frees the GPU.
 """
 
 import json
 
-from gdro.study.profiles import BASE, load_profile
+from gdro_lab.study.config import BASE, load_profile
 
 profile = load_profile(config.setdefault("profile", "tiny"))
 RUNS = config.setdefault("runs", f"runs/{profile.name}")
 RUN = RUNS + "/{variant}/seed{seed}"
 BASE_MODEL = f"{RUNS}/base/model.txt"
 BASE_RUN = f"{RUNS}/base/seed{profile.seeds[0]}/manifest.json"
-RUN_NOTEBOOK = "GDRO_PARENT=$PPID exec gdro notebook --log-output"  # so that it ends when snakemake does
+RUN_NOTEBOOK = "papermill --no-progress-bar --log-output {input.notebook:q} {output.notebook:q}"
 
 
 def settings(variant, evaluated):
@@ -45,9 +46,8 @@ rule results:
     log:
         RUNS + "/logs/results.log",
     shell:
-        RUN_NOTEBOOK + " {input.notebook:q} {output.notebook:q} --manifest {output.manifest:q}"
-        " -p profile {config[profile]:q} -p runs_dir {config[runs]:q} -p figures_dir {config[runs]:q}/figures"
-        " -p manifest {output.manifest:q} > {log:q} 2>&1"
+        RUN_NOTEBOOK + " -p profile {config[profile]:q} -p runs_dir {config[runs]:q}"
+        " -p figures_dir {config[runs]:q}/figures -p manifest {output.manifest:q} > {log:q} 2>&1"
 
 
 rule base:
@@ -60,7 +60,7 @@ rule base:
     log:
         RUNS + "/logs/base.log",
     shell:
-        "GDRO_PARENT=$PPID exec gdro base {config[profile]:q} > {output:q} 2> {log:q}"
+        "gdro base {config[profile]:q} > {output:q} 2> {log:q}"
 
 
 rule train:
@@ -80,8 +80,8 @@ rule train:
     log:
         RUNS + "/logs/train-{variant}-seed{seed}.log",
     shell:
-        RUN_NOTEBOOK + " {input.notebook:q} {output.notebook:q} --manifest {output.manifest:q}"
-        " -p profile {config[profile]:q} -p method {wildcards.variant:q} -p seed {wildcards.seed}"
+        RUN_NOTEBOOK + " -p profile {config[profile]:q} -p method {wildcards.variant:q}"
+        " -p seed {wildcards.seed}"
         " -p runs_dir {config[runs]:q} -p manifest {output.manifest:q} > {log:q} 2>&1"
 
 
@@ -99,5 +99,5 @@ rule evaluate:
     log:
         RUNS + "/logs/evaluate-{variant}-seed{seed}.log",
     shell:
-        "GDRO_PARENT=$PPID exec gdro evaluate {config[profile]:q} {wildcards.variant:q} --seed {wildcards.seed}"
-        " --folder {config[runs]:q}/{wildcards.variant:q}/seed{wildcards.seed} > {log:q} 2>&1"
+        "gdro evaluate {config[profile]:q} {wildcards.variant:q} --seed {wildcards.seed} --folder"
+        " {config[runs]:q}/{wildcards.variant:q}/seed{wildcards.seed} > {log:q} 2>&1"

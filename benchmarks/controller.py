@@ -2,21 +2,23 @@
 
     python benchmarks/controller.py
 
-plan + observe of method "both", draw of method "pivotal": the best milliseconds of processor time of several
-calls, the two in turn, and bytes held a prompt. The run stops if the plain version comes to other weights or
-another price.
+plan + observe of method "both", draw of method "pivotal": the best milliseconds of processor time
+of several calls, the two in turn, and bytes held a prompt. The run stops if the plain version comes
+to other weights or another price.
 """
 
 import heapq
+import itertools
 import math
 import random
+import sys
 import time
 
 import numpy as np
 
 from gdro import GDROController
-from gdro.core.saved import Saved
-from gdro.core.uids import as_uids
+from gdro.bins import as_uids
+from gdro.state import Saved
 
 MEAN, ARMS, BINS = 4, range(2, 13), range(10)
 
@@ -49,7 +51,8 @@ class Plain:
         best, self.demand = {0: (0.0, ())}, 0.0
         for b, count in counts.items():
             loss = [
-                MEAN**2 * variances[b] / mean / n + self.price * n if mean else self.price * n for n in ARMS
+                MEAN**2 * variances[b] / mean / n + self.price * n if mean else self.price * n
+                for n in ARMS
             ]
             odds = [math.exp(-0.65 * (x - min(loss))) for x in loss]
             p = [0.99 * odd / sum(odds) + 0.01 / len(loss) for odd in odds]
@@ -72,10 +75,17 @@ class Plain:
         sums = {b: [0, 0.0, 0.0] for b in BINS}
         for uid, group in zip(uids, groups, strict=True):
             n, hits, into = len(group), sum(group), sums[self.bin_of[uid]]
-            into[0], into[1], into[2] = into[0] + n, into[1] + n - hits, into[2] + hits * (n - hits) / (n - 1)
+            into[0], into[1], into[2] = (
+                into[0] + n,
+                into[1] + n - hits,
+                into[2] + hits * (n - hits) / (n - 1),
+            )
             s, f = self.counts[uid]
             self.counts[uid] = (0.95 * s + hits, 0.95 * f + n - hits)
-            low, high = self.bin_at(self.rate(uid) - 0.03), self.bin_at(self.rate(uid) + 0.03 - 2e-12)
+            low, high = (
+                self.bin_at(self.rate(uid) - 0.03),
+                self.bin_at(self.rate(uid) + 0.03 - 2e-12),
+            )
             self.bin_of[uid] = min(max(self.bin_of[uid], low), high)
         for b, (n, wrong, variance) in sums.items():
             if n:
@@ -96,9 +106,13 @@ class Plain:
         value = {}
         for uid, (s, f) in self.counts.items():
             a, b = s + 0.5, f + 0.5
-            value[uid] = a / (a + b + k - 1) * math.prod((b + j) / (a + b + j) for j in range(k - 1))
+            value[uid] = (
+                a / (a + b + k - 1) * math.prod((b + j) / (a + b + j) for j in range(k - 1))
+            )
         total, even = sum(value.values()), 0.1 / len(value)
-        return heapq.nsmallest(size, value, lambda uid: random.expovariate(0.9 * value[uid] / total + even))
+        return heapq.nsmallest(
+            size, value, lambda uid: random.expovariate(0.9 * value[uid] / total + even)
+        )
 
 
 def timed(call, *arguments):
@@ -108,10 +122,17 @@ def timed(call, *arguments):
 
 
 def bytes_held(owner):
-    """Bytes of all arrays in an object, and in those that it keeps a state of."""
-    parts = vars(owner).values()
-    own = sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
-    return own + sum(bytes_held(part) for part in parts if isinstance(part, Saved))
+    """Bytes of the arrays and dictionaries in an object, and in those that it keeps a state of."""
+    held = 0
+    for part in vars(owner).values():
+        if isinstance(part, np.ndarray):
+            held += part.nbytes
+        elif isinstance(part, Saved):
+            held += bytes_held(part)
+        elif isinstance(part, dict):
+            entries = itertools.chain(part.keys(), part.values())
+            held += sys.getsizeof(part) + sum(map(sys.getsizeof, entries))
+    return held
 
 
 def step(ours, plain, uids, rates, rng):
@@ -123,12 +144,14 @@ def step(ours, plain, uids, rates, rng):
     d, (weights, _) = timed(plain.observe, uids.tolist(), ids.tolist(), rewards.tolist())
     # counts are kept in 32 bits, so single prompts on an edge may differ by a bin
     assert np.median(np.abs(batch.weights / weights - 1)) < 0.01
-    assert abs(ours.method.rollout_gdro.price - plain.price) < 0.01
+    assert abs(ours.method.rollout_adversary.price - plain.price) < 0.01
     return a + c, b + d
 
 
 def main():
-    print(f"{'':24}{'prompts':>10}{'numpy ms':>10}{'plain ms':>10}{'ratio':>7}{'bytes a prompt':>16}")
+    print(
+        f"{'':24}{'prompts':>10}{'numpy ms':>10}{'plain ms':>10}{'ratio':>7}{'bytes a prompt':>16}"
+    )
     rng = np.random.default_rng(0)
     for known in (14_100, 1_000_000):
         rates, trials, pool = rng.random(known), np.full(known, 20), as_uids(np.arange(known))
@@ -140,8 +163,8 @@ def main():
         for size, steps in ((256, 60), (8192, 4)):
             batches = [rng.choice(known, size, replace=False) for _ in range(steps)]
             mine, theirs = np.min([step(ours, plain, uids, rates, rng) for uids in batches], axis=0)
-            line = f"plan + observe {size:5} × 4{known:>10,}{mine:10.2f}{theirs:10.1f}{theirs / mine:7.0f}"
-            print(f"{line}{bytes_held(ours.bins) / known:16.0f}")
+            line = f"plan + observe {size:5} × 4{known:>10,}{mine:10.2f}{theirs:10.1f}"
+            print(f"{line}{theirs / mine:7.0f}{bytes_held(ours.bins) / known:16.0f}")
         pairs = [(timed(drawing.draw, pool, 256)[0], timed(plain.draw, 256)[0]) for _ in range(4)]
         mine, theirs = np.min(pairs, axis=0)
         print(f"{'draw 256':24}{known:>10,}{mine:10.2f}{theirs:10.1f}{theirs / mine:7.0f}")

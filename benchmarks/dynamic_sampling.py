@@ -1,9 +1,9 @@
-"""Methods that avoid rows without a signal, in TRL, beside GRPO: what they train on and what it costs.
+"""Methods that avoid rows without a signal, in TRL, beside GRPO: what they train on, at what cost.
 
     python benchmarks/dynamic_sampling.py [--steps 30]
 
-On the small task of the teaching notebooks, all with the same base, prompts, batch of TRL, number of steps
-and seed. Printed, a step:
+On the small task of the teaching notebooks, all with the same base, prompts, batch of TRL, number
+of steps and seed. Printed, a step:
 
 - signal: share of the rows trained on whose advantage is not 0;
 - sampled: rollouts, with those that were thrown away;
@@ -17,14 +17,16 @@ import tempfile
 
 from loop import PROMPTS, ROLLOUTS, quiet_base, trained
 
-from gdro.teaching.gradients import SPEC
+from gdro_lab.teaching.gradients import SPEC
 
 METHODS = ("grpo", "dapo", "reinforce_ada", "pivotal")
 
 
 def main() -> None:
     """Train with each method in turn and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=30)
     options = parser.parse_args()
     task = SPEC.draw(0)
@@ -43,7 +45,10 @@ def main() -> None:
         each = sampled / (signal * PROMPTS * ROLLOUTS)
         batches = [(row["mean_reward"], row["rollouts_spent"]) for row in trainer.record]
         correct = sum(mean * spent for mean, spent in batches) / (options.steps * sampled)
-        print(f"{method:15}{signal:8.0%}{sampled:9.0f}{each:7.2f}{correct:9.2f}{seconds:9.3f}", flush=True)
+        print(
+            f"{method:15}{signal:8.0%}{sampled:9.0f}{each:7.2f}{correct:9.2f}{seconds:9.3f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

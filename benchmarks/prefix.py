@@ -4,15 +4,16 @@
 
 The same prompts with the same unequal numbers of rollouts are sampled
 
-- by prompt: one request a prompt, SamplingParams(n=n_i), as in `gdro.study.evaluate`;
+- by prompt: one request a prompt, SamplingParams(n=n_i), as in `gdro_lab.study.evaluate`;
 - by row: one request a rollout, its prompt repeated, as GDROTrainer has it through TRL;
 
-each with vLLM's prefix cache on and off, in an engine of its own. Completions are short beside the prompts,
-so that prefilling is what costs. Printed: wall seconds of the fastest repeat, the prompt tokens that were
-asked for and those computed, the part found in the cache, and seconds over those of the first line.
+each with vLLM's prefix cache on and off, in an engine of its own. Completions are short beside the
+prompts, so that prefilling is what costs. Printed: wall seconds of the fastest repeat, the prompt
+tokens that were asked for and those computed, the part found in the cache, and seconds over those
+of the first line.
 
-Where this interpreter has no vLLM, it runs with the one that GDRO_VLLM_PYTHON names, else with that of
-.venv-vllm; without vLLM it says so and ends.
+Where this interpreter has no vLLM, it runs with the one that GDRO_VLLM_PYTHON names, else with that
+of .venv-vllm; without vLLM it says so and ends.
 """
 
 import argparse
@@ -25,9 +26,28 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-VLLM_PYTHON = os.environ.get("GDRO_VLLM_PYTHON", Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python")
+VLLM_PYTHON = os.environ.get(
+    "GDRO_VLLM_PYTHON", Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python"
+)
 VOCABULARY = 512
-ROLLOUTS = (2, 2, 2, 2, 2, 3, 4, 4, 4, 5, 5, 6, 7, 8, 12, 12)  # mean 5; prompts beyond take them again
+ROLLOUTS = (
+    2,
+    2,
+    2,
+    2,
+    2,
+    3,
+    4,
+    4,
+    4,
+    5,
+    5,
+    6,
+    7,
+    8,
+    12,
+    12,
+)  # mean 5; prompts beyond take them again
 
 
 def save_model(folder):
@@ -52,7 +72,7 @@ def save_model(folder):
 
 
 def measure(folder, options, caching):
-    """Seconds, tokens asked for and tokens found in the cache of both arrangements, in one engine."""
+    """Seconds, tokens asked for and found in the cache of both arrangements, in one engine."""
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "WARNING"}
     import numpy as np
     import torch
@@ -78,8 +98,12 @@ def measure(folder, options, caching):
     by_row = [prompt for prompt, n in zip(prompts, rollouts, strict=True) for _ in range(n)]
 
     def ask(requests, counts):
-        settings = [SamplingParams(n=n, max_tokens=options.new_tokens, detokenize=False) for n in counts]
-        outputs = llm.generate([{"prompt_token_ids": ids} for ids in requests], settings, use_tqdm=False)
+        settings = [
+            SamplingParams(n=n, max_tokens=options.new_tokens, detokenize=False) for n in counts
+        ]
+        outputs = llm.generate(
+            [{"prompt_token_ids": ids} for ids in requests], settings, use_tqdm=False
+        )
         if (completions := sum(len(output.outputs) for output in outputs)) != sum(rollouts):
             raise RuntimeError(f"vLLM gave {completions} completions, not {sum(rollouts)}")
 
@@ -108,7 +132,9 @@ def main():
     parser.add_argument("--prompt-tokens", type=int, default=400)
     parser.add_argument("--new-tokens", type=int, default=4)
     parser.add_argument("--block", type=int, default=32, help="tokens of a block of the cache")
-    parser.add_argument("--memory", type=float, default=0.1, help="part of the memory that vLLM takes")
+    parser.add_argument(
+        "--memory", type=float, default=0.1, help="part of the memory that vLLM takes"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     if importlib.util.find_spec("vllm") is None:
@@ -117,10 +143,12 @@ def main():
         print("vLLM is not here, nothing to measure: make setup-engines, or set GDRO_VLLM_PYTHON")
         return
     print(
-        f"{options.prompts} prompts of {options.prompt_tokens} tokens, {options.new_tokens} new ones a "
-        f"rollout, blocks of {options.block}"
+        f"{options.prompts} prompts of {options.prompt_tokens} tokens, {options.new_tokens} new "
+        f"ones a rollout, blocks of {options.block}"
     )
-    print(f"{'requests':12}{'cache':>7}{'seconds':>10}{'asked':>9}{'computed':>10}{'found':>8}{'time':>8}")
+    print(
+        f"{'requests':12}{'cache':>7}{'seconds':>10}{'asked':>9}{'computed':>10}{'found':>8}{'time':>8}"
+    )
     first = None
 
     def alone(task, *given):  # in a process of its own, whose end frees the memory

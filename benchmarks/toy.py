@@ -2,9 +2,9 @@
 
     python benchmarks/toy.py
 
-For each method: processor time per game step of the engine (thousands of games as arrays, one thread) and of
-`gdro.toy.plain` (one game around a `GDROController`), and their ratio. That both play the same games is shown
-by tests/test_toy.py.
+For each method: processor time per game step of the engine (thousands of games as arrays, one
+thread) and of `gdro_lab.toy.plain` (one game around a `GDROController`), and their ratio. That both
+play the same games is shown by tests/toy/test_toy.py.
 """
 
 import argparse
@@ -12,10 +12,12 @@ import time
 
 import numpy as np
 
-from gdro.toy import ARRAY_METHODS, Game, World, play
-from gdro.toy.plain import PlainGame
+from gdro_lab.toy import ARRAY_METHODS, Game, World, play
+from gdro_lab.toy.plain import PlainGame
 
-WORLDS_PLAYED = [World(tail=t, spread=s) for t in (0.0, 0.5, 1.0, 1.5) for s in (0.0, 1.0, 2.0, 3.0)]
+WORLDS_PLAYED = [
+    World(tail=t, spread=s) for t in (0.0, 0.5, 1.0, 1.5) for s in (0.0, 1.0, 2.0, 3.0)
+]
 
 
 def seconds(work, repeats):

@@ -2,7 +2,7 @@
 
 python examples/dynamic_sampling.py [STEPS]
 
-Runs on a CPU in about a minute. To a training with GRPOTrainer it adds the three marked lines.
+Runs on a CPU in about a minute. To a training with GRPOTrainer it adds the two marked lines.
 """
 
 import sys
@@ -11,18 +11,17 @@ import tempfile
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gdro.tasks import chain
 from gdro.trainer import GDROConfig, GDROTrainer  # 1. in place of GRPOConfig and GRPOTrainer
-from gdro.training.models import tiny_base
+from gdro_lab.tasks import embedded
+from gdro_lab.tasks.tiny import tiny_base
 
 
 def main(steps: int, folder: str) -> list[dict]:
-    """Train on the arithmetic of `gdro.tasks.chain`; return what was logged at each step."""
-    task = chain.DEFAULT_SPEC.draw(0)
+    """Train on the arithmetic of `gdro_lab.tasks.embedded`; return what was logged at each step."""
+    task = embedded.DEFAULT_SPEC.draw(0)
     base = tiny_base(task, seed=0, steps=100, cache_dir=folder, progress=False)
     args = GDROConfig(
         gdro_method="dapo",  # 2. or "reinforce_ada", "dars", "pilot_commit"
-        uid_column="uid",  # 3. a column that names each prompt
         output_dir=folder,
         max_steps=steps,
         per_device_train_batch_size=32,
@@ -39,7 +38,7 @@ def main(steps: int, folder: str) -> list[dict]:
     )
     trainer = GDROTrainer(
         AutoModelForCausalLM.from_pretrained(base),
-        chain.reward,
+        embedded.reward,
         args=args,
         train_dataset=Dataset.from_list(list(task.train)),
         processing_class=AutoTokenizer.from_pretrained(base),
@@ -53,4 +52,7 @@ if __name__ == "__main__":
         logged = main(int(sys.argv[1]) if len(sys.argv) > 1 else 5, folder)
     for step, row in enumerate(logged, 1):
         signal, sampled = row["gdro/has_signal"], row["gdro/rollouts_spent"]
-        print(f"step {step}: {sampled:.0f} rollouts sampled, {signal:.0%} of those trained on have a signal")
+        print(
+            f"step {step}: {sampled:.0f} rollouts sampled, {signal:.0%} of those trained on have "
+            "a signal"
+        )

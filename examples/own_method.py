@@ -10,7 +10,7 @@ from gdro import GDROController, Method, register
 
 @register("failures")
 class Failures(Method):
-    """Rollouts in proportion to the estimated failure rate; the controller keeps budget and bounds."""
+    """Rollouts in proportion to the estimated failure rate; the controller keeps the budget."""
 
     def __init__(self, floor: float = 0.1) -> None:
         if not floor > 0:
@@ -37,4 +37,7 @@ if __name__ == "__main__":
     rates_P = np.repeat([1.0, 0.5, 0.0], 8)
     print(f"{'pass rate':10}" + "".join(f"{rate:8}" for rate in rates_P[::8]))
     for name in ("grpo", "rollout", "failures"):
-        print(f"{name:10}" + "".join(f"{n:8.1f}" for n in mean_rollouts(name, rates_P).reshape(3, 8).mean(1)))
+        print(
+            f"{name:10}"
+            + "".join(f"{n:8.1f}" for n in mean_rollouts(name, rates_P).reshape(3, 8).mean(1))
+        )

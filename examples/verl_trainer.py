@@ -1,4 +1,4 @@
-"""GDRO in verl: any method of gdro in verl's synchronous trainer (verl 0.9, `verl.trainer.main_ppo`).
+"""GDRO in verl: any method of gdro in its synchronous trainer (verl 0.9, `verl.trainer.main_ppo`).
 
     VERL_USE_EXTERNAL_MODULES=examples.verl_trainer python -m verl.trainer.main_ppo \
         trainer.v1.trainer_mode=gdro algorithm.adv_estimator=gdro \
@@ -6,8 +6,9 @@
         actor_rollout_ref.rollout.n=4 ...
 
 from this repository's root, with gdro installed beside verl. `+gdro.options` are arguments of
-`GDROController`; n̄ is `rollout.n`. Each row of the data needs its own number in `extra_info.index`, as verl's
-own data sets have. Uneven rollouts need the V1 agent loop, verl's default, which reads `__rollout_n__`.
+`GDROController`; n̄ is `rollout.n`. Each row of the data needs its own number in
+`extra_info.index`, as verl's own data sets have. Uneven rollouts need the V1 agent loop, verl's
+default, which reads `__rollout_n__`.
 """
 
 import uuid
@@ -22,15 +23,16 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
 
 from gdro import GDROController, Method
-from gdro.core.uids import as_uids
-from gdro.training.files import load_state, save_state
+from gdro.bins import as_uids
+from gdro.checkpoint import load_state, save_state
 
 
 @register_trainer("gdro")
 class GDROTrainerSync(PPOTrainerSync):
-    """verl's trainer with a controller: it draws prompts, plans rollouts, and gives the advantages."""
+    """verl's trainer with a controller that draws prompts, plans rollouts and gives advantages."""
 
-    # verl compares the mode with "sync" in many places, and for all but its name this trainer is that one
+    # verl compares the mode with "sync" in many places, and for all but its name this trainer is
+    # that one
     trainer_mode = property(lambda self: "sync", lambda self, mode: None)
 
     def __init__(self, config):
@@ -44,15 +46,14 @@ class GDROTrainerSync(PPOTrainerSync):
         asked = self.controller.method
         if asked.rounds or type(asked).ready is not Method.ready or asked.needs_losses:
             raise ValueError(
-                f"gdro.method must take one round a step and no losses, got {method!r}; use the loop for it"
+                f"gdro.method must take one round a step and no losses, got {method!r}"
             )
         refill = config.trainer.v1.sampler.get("sync_refill_failed_groups", False)
         filters = (config.algorithm.get("filter_groups") or {}).get("enable", False)
         if refill or filters or config.algorithm.use_kl_in_reward:
             raise ValueError(
-                "sync_refill_failed_groups, filter_groups.enable and use_kl_in_reward must be false: a "
-                "plan is one batch, and correctness is read from the rewards; for a KL penalty there is "
-                "actor.use_kl_loss"
+                "sync_refill_failed_groups, filter_groups.enable and use_kl_in_reward must be "
+                "false: a plan is one batch, and correctness is read from the rewards"
             )
         ADV_ESTIMATOR_REGISTRY["gdro"] = self._advantages
         self.uids = self.plan = None
@@ -64,7 +65,9 @@ class GDROTrainerSync(PPOTrainerSync):
         rows = self.train_dataset.dataframe
         index_D = [(row.get("extra_info") or {}).get("index", -1) for row in rows]
         if len(set(index_D)) < len(index_D) or -1 in index_D:
-            raise ValueError("extra_info.index must differ for all rows of data.train_files; number them")
+            raise ValueError(
+                "extra_info.index must differ for all rows of data.train_files; number them"
+            )
         self.uids = as_uids(np.asarray(index_D))
 
     def _fetch_one_gen_batch(self):
@@ -77,34 +80,42 @@ class GDROTrainerSync(PPOTrainerSync):
 
     def _submit_batch_to_rollout(self, batch):
         self.plan = self.controller.plan([int(index) for index in batch["index"]])
-        self.position = {uid: place for place, uid in enumerate(batch["uid"])}  # verl's uids are of one step
+        self.position = {
+            uid: place for place, uid in enumerate(batch["uid"])
+        }  # verl's uids are of one step
         batch["__rollout_n__"] = torch.tensor(self.plan.rollouts)
         return super()._submit_batch_to_rollout(batch)
 
     # after it
 
     def _advantages(self, token_level_rewards, response_mask, index, **_):
-        """Advantages (R, T) of all rollouts that came back; verl's padding rows, of no prompt, get 0."""
+        """Advantages (R, T) of the rollouts that came back; verl's padding rows get 0."""
         known = np.array([uid in self.position for uid in index])
         group_ids_R = [self.position[uid] for uid in index[known]]
         rewards_R = token_level_rewards.sum(-1).double().cpu().numpy()[known]
         observed = self.controller.observe(self.plan, group_ids_R, rewards_R)
         self.row = observed.row
         advantages_RT = torch.zeros_like(token_level_rewards)
-        advantages_RT[torch.from_numpy(known)] = torch.tensor(observed.advantages).to(advantages_RT)[:, None]
+        advantages_RT[torch.from_numpy(known)] = torch.tensor(observed.advantages).to(
+            advantages_RT
+        )[:, None]
         advantages_RT *= response_mask
         return advantages_RT, advantages_RT
 
     def _compute_advantage(self, batch, metrics):
         batch = super()._compute_advantage(batch, metrics)
-        numbers = {name: value for name, value in self.row.items() if isinstance(value, int | float)}
+        numbers = {
+            name: value for name, value in self.row.items() if isinstance(value, int | float)
+        }
         metrics |= {f"gdro/{name}": value for name, value in numbers.items()}
         return batch
 
     # checkpoints: the state is there before the file by which verl knows a checkpoint to be whole
 
     def _state(self, folder=None):
-        folder = folder or Path(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
+        folder = folder or Path(
+            self.config.trainer.default_local_dir, f"global_step_{self.global_steps}"
+        )
         return Path(folder, "gdro_state.json")
 
     def _save_checkpoint(self):

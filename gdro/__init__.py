@@ -1,29 +1,34 @@
-"""Group distributionally robust GRPO.
+"""Group distributionally robust GRPO (Panaganti et al., arXiv 2601.19280) and beyond.
 
-Difficulty bins and methods that decide which prompts are trained on, with how many rollouts and what weight
-(Panaganti et al., arXiv 2601.19280, and beyond). What is exported here needs numpy and scipy alone;
-`gdro.trainer` brings it to TRL.
+Difficulty bins, and methods that decide which prompts are trained on, with how many rollouts and
+what weight. What is exported here needs numpy, scipy and pydantic; `gdro.trainer` brings it to TRL.
 """
 
+from gdro import metrics, theory
+from gdro.bins import DifficultyBins, StaticGroups
+from gdro.checks import options
 from gdro.controller import GDROController, Plan
-from gdro.core import metrics, theory
-from gdro.core.bins import DifficultyBins
-from gdro.core.groups import StaticGroups
-from gdro.methods import METHODS, Method, register
-from gdro.methods.prompt_gdro import PromptGDRO
-from gdro.methods.rollout_gdro import RolloutGDRO
+from gdro.method import METHODS, Method, find_method, register
+from gdro.pivotal import Pivotal
+from gdro.prompt_gdro import PromptAdversary, PromptGDRO
+from gdro.rollout_gdro import RolloutAdversary, RolloutGDRO
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 __all__ = [
     "METHODS",
     "DifficultyBins",
     "GDROController",
     "Method",
+    "Pivotal",
     "Plan",
+    "PromptAdversary",
     "PromptGDRO",
+    "RolloutAdversary",
     "RolloutGDRO",
     "StaticGroups",
+    "find_method",
     "metrics",
+    "options",
     "register",
     "theory",
 ]

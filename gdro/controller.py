@@ -1,54 +1,54 @@
-"""The controller: a trainer asks it for a plan before generation and reports what came back afterwards.
+"""The controller: asked for a plan before generation, and told afterwards what came back.
 
-    plan = controller.plan(uids)                           # plan.rollouts sums to mean_rollouts × len(uids)
-    ... generate plan.rollouts[i] completions of prompt i, reward them ...
-    batch = controller.observe(plan, group_ids, rewards)   # batch.advantages multiply the policy gradient
+    plan = controller.plan(uids)      # plan.rollouts sums to mean_rollouts × len(uids)
+    ...                               # generate and reward plan.rollouts[i] completions of prompt i
+    batch = controller.observe(plan, group_ids, rewards)
+    ...                               # batch.advantages multiply the policy gradient
 
-Whatever the method does, the controller guarantees the exact budget, the bounds on rollouts, finite numbers,
-determinism, and results that do not depend on the order of the batch. A call that raises an error, its own or
-the method's, changes nothing. Calls may come from several threads.
+Whatever the method does, the controller guarantees the exact budget, the bounds on rollouts, finite
+numbers, the same run for the same seed, and results that do not depend on the order of the batch.
+Input is checked before anything moves; after an error in a method, resume from a checkpoint. One
+thread at a time may call it.
 
-Axes: P prompts of a plan, K those of them that came back, R rollouts, B bins, D prompts of the data set.
+Axes: P prompts of a plan, K those of them that came back, R rollouts, B bins, D prompts of the data
+set.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
-from uuid import uuid4
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.core.arrays import read_only
-from gdro.core.bins import DifficultyBins
-from gdro.core.budget import as_whole, exact_rollouts
-from gdro.core.checks import build, check_choice, check_int, check_number
-from gdro.core.returned import Returned, sorted_returns
-from gdro.core.shared import Shared, one_at_a_time
-from gdro.core.uids import Uids, as_uids
-from gdro.methods import Batch, Method, Prompts
-from gdro.methods.checked import CheckedMethod, restored_on_error
-from gdro.methods.record import row_of
-from gdro.methods.setup import make_method, make_run
+from gdro.bins import DifficultyBins, as_uids
+from gdro.checks import LARGEST, MOST_ROLLOUTS, build, check, check_array
+from gdro.draws import as_whole, exact_rollouts
+from gdro.method import Batch, Method, Prompts, Run, make_method
+from gdro.state import Saved
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # pass@1, because pass@8 of a prompt that is solved half the time is .996, almost that of a solved one
+    # pass@1, because pass@8 of a prompt that is solved half the time is .996, almost that of a
+    # solved one
     "default": {"k": 1, "history": 20},
     "paper": {"k": 8, "history": 50, "estimator": "any_of_k"},
 }
-# Each question has a random stream of its own, so that asking one does not change the answer to another.
-PLAN, DRAW, EXTEND = range(3)
+# Each question has a random stream of its own, so that asking one does not change the answer to
+# another.
+PLAN, DRAW, EXTEND, REPLAY = range(4)
+ENTRIES = {"weight", "probability", "price", "demand"}  # of a row, that a method's report may fill
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Rollouts of each prompt of a batch. It never changes, and several can be in flight."""
 
-    uids: ArrayLike | Uids  # as given to `GDROController.plan`
+    uids: ArrayLike  # as given to `GDROController.plan`
     rollouts: np.ndarray  # (P,) integers, in the order of the uids
-    key: tuple[str, int] = field(repr=False)  # its controller and its number there, the same in a copy
-    prompts: Prompts = field(repr=False)  # sorted by key
-    order_P: np.ndarray = field(repr=False)  # prompts.keys_P = keys[order_P]
+    number: int  # of its controller's plans
+    prompts: Prompts = field(repr=False)  # sorted by uid
+    order_P: np.ndarray = field(repr=False)  # prompts.uids_P = uids[order_P]
 
     def __len__(self) -> int:
         return len(self.rollouts)
@@ -58,29 +58,31 @@ class Observed(NamedTuple):
     """What `observe` returns."""
 
     weights: np.ndarray  # (P,) factor on each prompt's advantages; 1 where no rollout came back
-    advantages: np.ndarray  # (R,) in the order of the rewards, weighted: what multiplies the policy gradient
+    advantages: np.ndarray  # (R,) in the order of the rewards, weighted
     row: dict[str, Any]  # one row of the run's record, plain JSON values
     ready: bool  # False where the method wants these rollouts kept for the next optimizer step
 
 
-class GDROController(Shared):
+class GDROController(Saved):
     """Difficulty bins and a method, driven by uids.
 
     Args:
-        method: a registered name ("grpo", "prompt", "rollout", "both", "pivotal", …) or a `Method`. There is
-            no default, because no method is better than the others everywhere.
+        method: a registered name ("grpo", "prompt", "rollout", "both", "pivotal", …) or a `Method`.
+            There is no default, because no method is better than the others everywhere.
         mean_rollouts: n̄, rollouts per prompt over a batch; mean_rollouts × prompts must be whole.
         preset: "default", or "paper" for every choice as printed but the advantage_clip of 5, which
             `GDROConfig` sets. Other arguments override it.
         bins: a `DifficultyBins` or `StaticGroups`, or a mapping of arguments of `DifficultyBins`.
-        n_min, n_max: bounds on a prompt's rollouts; by default 2 (or n̄ if that is less) and max(12, 3 n̄).
-        success_threshold: a rollout is correct if its reward is greater (0 suits 0/1 and ±1 rewards).
-        advantage_std, scale_rewards, advantage_clip: see `gdro.core.advantages.group_advantages`.
+        n_min, n_max: bounds on a prompt's rollouts; by default 2 (or n̄ if that is less) and
+            max(12, 3 n̄).
+        success_threshold: a rollout is correct if its reward is greater (0 suits 0/1 and ±1).
+        advantage_std, scale_rewards, advantage_clip: see `gdro.advantages.group_advantages`.
         seed: an integer ≥ 0, of everything random.
         **options: arguments of the method.
 
     Attributes:
-        method, bins, run: the `Method`, the `DifficultyBins` and the sizes that the arguments came to.
+        method, bins, run: the `Method`, the `DifficultyBins` and the sizes that the arguments came
+            to.
         step: batches observed so far.
 
     Raises:
@@ -105,210 +107,323 @@ class GDROController(Shared):
         seed: int = 0,
         **options: Any,
     ) -> None:
-        super().__init__()
-        check_choice("preset", preset, tuple(PRESETS))
-        self.success_threshold = check_number("success_threshold", success_threshold)
+        check("preset", preset, Literal[tuple(PRESETS)])
+        self.success_threshold = check("success_threshold", success_threshold)
         self.method = make_method(method, preset, options)
         self.name = self.method.label
-        if bins is None or isinstance(bins, Mapping):
-            bins = {**PRESETS[preset], **(bins or {})}
-        self.bins = bins if isinstance(bins, DifficultyBins) else build("bins", DifficultyBins, bins)
-        n_min = self.method.n_min if n_min is None else n_min  # None in both: the default of `make_run`
-        rest = (seed, advantage_std, scale_rewards, advantage_clip)  # the further fields of `Run`
-        self.run = make_run(self.bins.num_bins, mean_rollouts, n_min, n_max, *rest)
-        self._ask = CheckedMethod(self.method, self.run)
+        if not isinstance(bins, DifficultyBins):
+            bins = build("bins", DifficultyBins, {**PRESETS[preset], **(bins or {})})
+        self.bins: DifficultyBins = bins
+        mean = check("mean_rollouts", mean_rollouts, ge=1)
+        n_min = self.method.n_min if n_min is None else n_min
+        self.run = Run(
+            num_bins=self.bins.num_bins,
+            mean_rollouts=mean,
+            n_min=min(2, int(mean)) if n_min is None else n_min,
+            n_max=min(max(12, math.ceil(3 * mean)), MOST_ROLLOUTS) if n_max is None else n_max,
+            seed=seed,
+            advantage_std=advantage_std,  # type: ignore[arg-type]
+            scale_rewards=scale_rewards,  # type: ignore[arg-type]
+            advantage_clip=advantage_clip,
+        )
+        self.method.run = self.run  # here, so that a method's `start` need not call its base's
+        self.method.start(self.run)
         self.step = 0  # batches observed
         self.planned = 0  # plans made: seeds each plan's random numbers
-        self._close_plans()
-
-    def _close_plans(self) -> None:
-        self._owner = uuid4().hex  # plans of another controller, or from before loading, have another
-        # rollouts of the plans in flight, with what rounds added
-        self._open: dict[tuple[str, int], np.ndarray] = {}
-        # of `draw`: uids as given, their order, keys and rows in it
-        self._pool: tuple[Uids, np.ndarray, np.ndarray, np.ndarray] | None = None
+        self._open: dict[int, np.ndarray] = {}  # rollouts of the plans in flight, with extensions
+        # of `draw`: uids as given, and their order, sorted uids and rows
+        self._pool: tuple[ArrayLike, np.ndarray, np.ndarray, np.ndarray] | None = None
 
     # Before generation
 
-    @one_at_a_time
-    def draw(self, uids: ArrayLike | Uids, size: int) -> np.ndarray | None:
-        """Positions in `uids` of the next batch's prompts, (size,); None to keep the trainer's own order.
+    def draw(self, uids: ArrayLike, size: int) -> np.ndarray | None:
+        """Positions in `uids` of the next batch's prompts, (size,); None for the trainer's order.
 
         Args:
-            uids: (D,), all prompts of the data set. Give the same `as_uids(…)` object each time: its order
-                and rows are then kept.
+            uids: (D,), all prompts of the data set. Give the same array each time and leave it as
+                it is: its order and rows are then kept (`gdro.bins.as_uids` makes one of a list).
             size: prompts wanted, at least 1.
         """
         if not self.method.draws:
             return None
-        uids = as_uids(uids)
-        check_int("size", size, 1)
-        if not len(uids):
-            raise ValueError("uids must not be empty; give the uids of the whole data set")
-        with restored_on_error(self.method, self.bins):
-            pool = self._pool
-            if pool is None or pool[0] is not uids:
-                # kept from step to step, since sorting a large pool is slow
-                order_D = uids.order()
-                pool = (uids, order_D, uids.keys[order_D], self.bins.rows(uids)[order_D])
-            _, order_D, keys_D, rows_D = pool
-            places = self._ask.draw(self._prompts(keys_D, rows_D), size, self._rng(self.planned, DRAW))
-        self._pool = pool  # only now, since rows of a refused call are taken back
-        return None if places is None else order_D[places]  # back from the order of the keys
+        check("size", size, int, ge=1)
+        if self._pool is None or self._pool[0] is not uids or not isinstance(uids, np.ndarray):
+            # kept from step to step, since sorting a large pool is slow
+            pool = as_uids(uids)
+            check("number of uids", len(pool), int, ge=1)
+            order_D = pool.argsort(kind="stable")
+            self._pool = (uids, order_D, pool[order_D], self.bins.rows(pool)[order_D])
+        _, order_D, uids_D, rows_D = self._pool
+        prompts = self._prompts(uids_D, rows_D)
+        places = self.method.draw(prompts, size, self._rng(self.planned, DRAW))
+        if places is None:
+            return None
+        # back from the order of the uids
+        return order_D[self._answer("draw", places, size, 0, len(uids_D) - 1, whole=True)]
 
-    @one_at_a_time
-    def plan(self, uids: ArrayLike | Uids) -> Plan:
+    def plan(self, uids: ArrayLike) -> Plan:
         """Rollouts for each prompt of a batch; they sum to mean_rollouts × P, exactly.
 
-        The method says how they are divided. An answer that does not fit the budget or the bounds is scaled,
-        then rounded to whole rollouts, ties at random. A method with rounds may plan fewer: see `extend`.
+        The method says how they are divided. An answer that does not fit the budget or the bounds
+        is scaled, then rounded to whole rollouts, ties at random. A method with rounds may plan
+        fewer: see `extend`.
 
         Args:
-            uids: (P,), of the batch, all integers or all strings. A uid that comes twice is one prompt, with
-                rollouts for each of its places.
+            uids: (P,), of the batch, all integers or all strings. A uid that comes twice is one
+                prompt, with rollouts for each of its places.
         """
-        known = as_uids(uids)
-        total = as_whole(self.run.mean_rollouts * len(known))
-        if not total:
-            raise ValueError(
-                f"mean_rollouts × prompts must be a whole number above 0, got {self.run.mean_rollouts} × "
-                f"{len(known)}; change mean_rollouts or the number of prompts"
-            )
-        order_P = known.order()
-        with restored_on_error(self.method, self.bins):
-            prompts = self._prompts(known.keys[order_P], self.bins.rows(known)[order_P])
-            rng, bounds = self._rng(self.planned, PLAN), (self.run.n_min, self.run.n_max)
-            wanted_P = self._ask.allocate(prompts, total, rng)
-            # a first round that fits is left as it is, since `extend` spends the rest
-            fits = self.method.rounds and wanted_P.sum() <= total
-            if not (fits and (wanted_P == np.clip(np.rint(wanted_P), *bounds)).all()):
-                wanted_P = exact_rollouts(wanted_P, total, *bounds, rng)
-            rollouts_P = np.empty(len(known), np.int64)
-            rollouts_P[order_P] = wanted_P
-        plan = Plan(uids, read_only(rollouts_P), (self._owner, self.planned), prompts, order_P)
+        batch = as_uids(uids)
+        total = as_whole("mean_rollouts × prompts", self.run.mean_rollouts * len(batch), 1)
+        order_P = batch.argsort(kind="stable")
+        prompts = self._prompts(batch[order_P], self.bins.rows(batch)[order_P])
+        rng, bounds = self._rng(self.planned, PLAN), (self.run.n_min, self.run.n_max)
+        wanted_P = self.method.allocate(prompts, total, rng)
+        wanted_P = self._answer("allocate", wanted_P, len(batch), 0)
+        self._answer("largest of allocate", wanted_P.max(), None, 0, open_low=True)
+        # a first round that fits is left as it is, since `extend` spends the rest
+        fits = self.method.rounds and wanted_P.sum() <= total
+        if not (fits and (wanted_P == np.clip(np.rint(wanted_P), *bounds)).all()):
+            wanted_P = exact_rollouts(wanted_P, total, *bounds, rng)
+        rollouts_P = np.empty(len(batch), np.int64)
+        rollouts_P[order_P] = wanted_P
+        plan = Plan(uids, rollouts_P, self.planned, prompts, order_P)
+        self._open[plan.number] = rollouts_P
         self.planned += 1
-        self._open[plan.key] = rollouts_P
         return plan
 
-    @one_at_a_time
-    def extend(self, plan: Plan, group_ids: ArrayLike, rewards: ArrayLike) -> np.ndarray | None:
+    def extend(
+        self,
+        plan: Plan,
+        group_ids: ArrayLike,
+        rewards: ArrayLike,
+        *,
+        correct: ArrayLike | None = None,
+    ) -> np.ndarray | None:
         """Further rollouts for the prompts of a plan, (P,); None when its step is done.
 
-        For methods with rounds. `group_ids` and `rewards` are all that came back so far, as for `observe`.
+        For methods with rounds. The other arguments are all that came back so far, as for
+        `observe`.
         """
-        planned_P = self._planned(plan)
-        spent = int(planned_P.sum())  # grows from round to round, so each has random numbers of its own
+        planned_P = self._rollouts(plan)
+        spent = int(planned_P.sum())
         left = round(self.run.mean_rollouts * len(plan)) - spent
         if not self.method.rounds or left <= 0:
             return None
-        batch, back = self._returned(plan, group_ids, rewards)
-        with restored_on_error(self.method, self.bins, batch):
-            further_K = self._ask.extend(batch, left, self._rng(plan.key[1], EXTEND, spent))
+        batch, position_K, _ = self._batch(plan, group_ids, rewards, correct)
+        # what was spent grows from round to round, so each has random numbers of its own
+        further_K = self.method.extend(batch, left, self._rng(plan.number, EXTEND, spent))
         if further_K is None:
             return None
+        room_K = self.run.n_max - batch.rollouts_P
+        further_K = self._answer("extend", further_K, len(batch), 0, room_K, whole=True)
+        self._answer("sum of extend", further_K.sum(), None, 1, left, whole=True)
         further_P = np.zeros(len(plan), np.int64)
-        further_P[back.position_K] = further_K
-        self._open[plan.key] = planned_P + further_P
+        further_P[position_K] = further_K
+        self._open[plan.number] = planned_P + further_P
         return further_P
 
     # After generation
 
-    @one_at_a_time
     def observe(
-        self, plan: Plan, group_ids: ArrayLike, rewards: ArrayLike, *, losses: ArrayLike | None = None
+        self,
+        plan: Plan,
+        group_ids: ArrayLike,
+        rewards: ArrayLike,
+        *,
+        correct: ArrayLike | None = None,
+        losses: ArrayLike | None = None,
     ) -> Observed:
         """Learn from what came back: bins move, then the method. Closes the plan.
 
-        After an error nothing has moved, and the plan can be observed again with the right data.
-
         Args:
             plan: of this controller, in flight. Plans may be observed in any order.
-            group_ids: (R,) position in `plan.uids` of the prompt each rollout belongs to. Prompts and
-                rollouts may be missing; nothing is learned from what is.
+            group_ids: (R,) position in `plan.uids` of the prompt each rollout belongs to. Prompts
+                and rollouts may be missing; nothing is learned from what is.
             rewards: (R,), finite.
-            losses: (R,) surrogate losses ℓ_ij of (6); by default −A_ij, which is (6) on-policy at β = 0.
+            correct: (R,) whether each rollout is; by default, a reward above success_threshold.
+            losses: (R,) surrogate losses ℓ_ij of (6); by default −A_ij, which is (6) on-policy at
+                β = 0.
 
         Raises:
-            ValueError: for a plan of another controller or one already observed, for data that do not fit the
-                plan, and for answers of the method that are not finite or have another shape.
+            ValueError: for a plan that is not in flight, for data that do not fit the plan, and for
+                answers of the method that are not finite or have another shape.
         """
-        batch, back = self._returned(plan, group_ids, rewards, losses)
-        # Bins move first, so that the method sees where prompts are now (`bins_after_P`). A prompt still
-        # counts in the bin in which it was planned (`bins_P`), or its own outcome would choose where it
-        # counts; on a first visit there is none, and the new one is taken. Then the method learns and
-        # answers. If an answer is refused, `restored_on_error` puts bins, method and memo back and the plan
-        # stays open: it is closed, and the step counted, only after the block.
-        with restored_on_error(self.method, self.bins, batch):
-            self.bins.visit(batch.rows_P, batch.hits_P, batch.trials_P)
-            after_P = self.bins.of_rows(batch.rows_P)
-            at_visit_P = np.where(batch.first_visit_P, after_P, batch.bins_P)
-            batch = replace(batch, bins_P=at_visit_P, bins_after_P=after_P)
-            self.method.update(batch)
-            weights_K, advantages_R = self._ask.weights(batch), self._ask.advantages(batch)
-            row = row_of(self.method, self.step, batch, weights_K)
-            ready = self._ask.ready(batch)
-            self._ask.check_state()
-        # back from the order of the keys to that in which the trainer gave its rollouts
+        batch, position_K, order_R = self._batch(plan, group_ids, rewards, correct, losses)
+        del self._open[plan.number]
+        # Bins move first, so that the method sees where prompts are now (`bins_after_P`). A prompt
+        # still counts in the bin in which it was planned (`bins_P`), or its own outcome would
+        # choose where it counts; on a first visit there is none, and the new one is taken.
+        self.bins.visit(batch.rows_P, batch.hits_P, batch.trials_P)
+        after_P = self.bins.of_rows(batch.rows_P)
+        at_visit_P = np.where(batch.first_visit_P, after_P, batch.bins_P)
+        batch = replace(batch, bins_P=at_visit_P, bins_after_P=after_P)
+        self.method.update(batch)
+        weights_K = self._answer("weights", self.method.weights(batch), len(batch), 0, LARGEST)
+        advantages_R = self._answer(
+            "advantages", self.method.advantages(batch), len(order_R), -LARGEST, LARGEST
+        )
+        row = row_of(self.step, batch, weights_K, self.method.report())
+        ready = bool(self.method.ready(batch))
+        # back from the order of the uids to that in which the trainer gave its rollouts
         weighted_R, weights_P = np.empty(len(advantages_R)), np.ones(len(plan))
-        weighted_R[back.order_R] = advantages_R * weights_K[batch.group_ids_R]
-        weights_P[back.position_K] = weights_K
-        del self._open[plan.key]
+        weighted_R[order_R] = advantages_R * weights_K[batch.group_ids_R]
+        weights_P[position_K] = weights_K
         self.step += 1
         return Observed(weights_P, weighted_R, row, ready)
 
-    def _returned(
-        self, plan: Plan, group_ids: ArrayLike, rewards: ArrayLike, losses: ArrayLike | None = None
-    ) -> tuple[Batch, Returned]:
-        """What came back for a plan: a batch with the bins not moved yet, and how it was sorted."""
-        planned_P, known = self._planned(plan), plan.prompts
-        back = sorted_returns(plan.order_P, planned_P, group_ids, rewards, losses)
-        correct_R = back.rewards_R > self.success_threshold
-        # Rows, bins and memo are those at planning. Counts are those of now: plans that were observed in
-        # between may have visited the same prompts. `observe` replaces bins_after_P once bins have moved.
-        rows_K, bins_K = known.rows_P[back.present_K], known.bins_P[back.present_K]
-        now = vars(self._prompts(known.keys_P[back.present_K], rows_K))
+    def replay(self, uids: ArrayLike) -> tuple[np.ndarray, np.ndarray] | None:
+        """Prompts to train on again by their kept successes, after `observe`; None for none.
+
+        Args:
+            uids: (P,), of the prompts in the trainer's bank (`gdro.bank.Bank.uids`).
+
+        Returns:
+            Positions in `uids`, and the weight that the kept texts of each share.
+        """
+        if not self.method.replays or not len(uids):  # type: ignore[arg-type]
+            return None
+        bank = as_uids(uids)
+        order_P = bank.argsort(kind="stable")
+        banked = self._prompts(bank[order_P], self.bins.rows(bank)[order_P])
+        answer = self.method.replay(banked, self._rng(self.step, REPLAY))
+        if answer is None:
+            return None
+        places, weights = answer
+        places = self._answer("replay", places, len(weights), 0, len(banked) - 1, whole=True)
+        return order_P[places], self._answer("replay", weights, len(weights), 0, LARGEST)
+
+    def _batch(
+        self,
+        plan: Plan,
+        group_ids: ArrayLike,
+        rewards: ArrayLike,
+        correct: ArrayLike | None = None,
+        losses: ArrayLike | None = None,
+    ) -> tuple[Batch, np.ndarray, np.ndarray]:
+        """What came back for a plan, checked and sorted by uid, with the bins not moved yet.
+
+        Also the positions in `plan.uids` of the prompts that came back, (K,), and where each
+        rollout was among those given, (R,).
+        """
+        planned_P, known = self._rollouts(plan), plan.prompts
+        rewards_R = check_array("rewards", rewards, None, -LARGEST, LARGEST)
+        check_array("number of rewards", rewards_R.size, (), low=1)
+        size = (rewards_R.size,)
+        group_ids_R = check_array("group_ids", group_ids, size, 0, len(plan) - 1, whole=True)
+        if losses is not None:
+            losses = check_array("losses", losses, size, -LARGEST, LARGEST)
+        # fewer rollouts than planned are fine, as an engine may drop some; more exceed the budget
+        trials_P = np.bincount(group_ids_R, minlength=len(plan))
+        check_array("rollouts of each prompt in group_ids", trials_P, None, 0, planned_P)
+        # the place of each rollout's prompt by uid, first among all P, then among the K with any
+        place_P = np.empty(len(plan), np.int64)
+        place_P[plan.order_P] = np.arange(len(plan))
+        order_R = place_P[group_ids_R].argsort(kind="stable")
+        present_K = np.flatnonzero(trials_P[plan.order_P])
+        position_K = plan.order_P[present_K]
+        trials_K = trials_P[position_K]
+        group_ids_R = np.repeat(np.arange(len(position_K)), trials_K)
+        rewards_R = rewards_R[order_R]
+        if correct is None:
+            correct_R = rewards_R > self.success_threshold
+        else:
+            correct_R = check_array("correct", correct, size, 0, 1).astype(bool)[order_R]
+        # Rows, bins and memo are those at planning. Counts are those of now: plans that were
+        # observed in between may have visited the same prompts.
+        rows_K, bins_K = known.rows_P[present_K], known.bins_P[present_K]
+        successes_K, failures_K = self.bins.beliefs.counts(rows_K)
         batch = Batch(
-            **now | {"bins_P": bins_K, "memo": known.memo},
-            rollouts_P=planned_P[back.position_K],
-            trials_P=back.trials_K,
-            hits_P=np.bincount(back.group_ids_R[correct_R], minlength=len(rows_K)),
+            uids_P=known.uids_P[present_K],
+            rows_P=rows_K,
+            bins_P=bins_K,
+            successes_P=successes_K,
+            failures_P=failures_K,
+            memo=known.memo,
+            rollouts_P=planned_P[position_K],
+            trials_P=trials_K,
+            hits_P=np.bincount(group_ids_R[correct_R], minlength=len(rows_K)),
             bins_after_P=bins_K,
             first_visit_P=bins_K < 0,
-            group_ids_R=back.group_ids_R,
-            rewards_R=back.rewards_R,
+            group_ids_R=group_ids_R,
+            rewards_R=rewards_R,
             correct_R=correct_R,
-            given_losses_R=back.losses_R,
+            given_losses_R=None if losses is None else losses[order_R],
             run=self.run,
         )
-        return batch, back
+        return batch, position_K, order_R
 
-    def _planned(self, plan: Plan) -> np.ndarray:
-        """Rollouts that each prompt of a plan may bring, (P,)."""
-        if not isinstance(plan, Plan) or plan.key not in self._open:
+    def _rollouts(self, plan: Plan) -> np.ndarray:
+        """Rollouts that each prompt of a plan in flight may bring, (P,)."""
+        if plan.number not in self._open:
             raise ValueError(
-                "plan must be in flight: from this controller's plan(uids) and not observed yet, "
-                f"got {plan}; make a new one for each batch"
+                f"plan must be in flight, made by this controller and not observed yet, got {plan}"
             )
-        return self._open[plan.key]
+        return self._open[plan.number]
 
-    # The state
-
-    def _prompts(self, keys_P: np.ndarray, rows_P: np.ndarray) -> Prompts:
+    def _prompts(self, uids_P: np.ndarray, rows_P: np.ndarray) -> Prompts:
         successes_P, failures_P = self.bins.beliefs.counts(rows_P)
         return Prompts(
-            keys_P=keys_P,
+            uids_P=uids_P,
             rows_P=rows_P,
             bins_P=self.bins.of_rows(rows_P),
             successes_P=successes_P,
             failures_P=failures_P,
         )
 
+    def _answer(
+        self, what: str, values: Any, size: int | None, *bounds: Any, **rules: Any
+    ) -> np.ndarray:
+        """An answer of the method, (size,) or a number, within bounds; ValueError with its name."""
+        name, shape = f"{what} of method {self.name!r}", () if size is None else (size,)
+        return check_array(name, values, shape, *bounds, **rules)
+
     def _rng(self, *stream: int) -> np.random.Generator:
         return np.random.default_rng((self.run.seed, *stream))
+
+    # The state
 
     def settings(self) -> dict[str, Any]:
         return vars(self.run) | {"method": self.name, "success_threshold": self.success_threshold}
 
-    def check_loaded(self) -> None:
-        check_int("the saved number of plans", self.planned, self.step, remedy="use a whole checkpoint")
-        self._close_plans()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._open, self._pool = {}, None  # plans from before are not in flight any more
+
+
+def row_of(
+    step: int, batch: Batch, weights_P: np.ndarray, report: dict[str, Any]
+) -> dict[str, Any]:
+    """The row that a batch adds to the record of a run: plain JSON values.
+
+    Lists have one value for each bin, None where no prompt was in it.
+    """
+    size, bins = batch.run.num_bins + 1, batch.bins_P + 1  # index 0 is for prompts without a bin
+    counts_B = np.bincount(bins, minlength=size)[1:].tolist()
+
+    def by_bin(values_P: np.ndarray, sizes_B: list) -> list[float | None]:
+        sums_B = np.bincount(bins, values_P, size)[1:].tolist()
+        return [s / n if n else None for s, n in zip(sums_B, sizes_B, strict=True)]
+
+    hard_correct, hard_expected = batch.hard_hits()
+    known_P = batch.trials_P > 1  # a single rollout has no variance
+    known_B = np.bincount(bins, known_P, size)[1:].tolist()
+    variance_B = by_bin(np.where(known_P, batch.variance_P, 0.0), known_B)
+    row = {
+        "step": step,
+        "unseen": int((batch.bins_P < 0).sum()),
+        "share": [n / len(batch) for n in counts_B],
+        "weight": by_bin(weights_P, counts_B),
+        "probability": None,
+        "rollouts": by_bin(batch.trials_P, counts_B),
+        "success": by_bin(batch.hits_P / batch.trials_P, counts_B),
+        "deviation": [None if v is None else math.sqrt(v) for v in variance_B],
+        "price": None,
+        "demand": None,
+        "mean_reward": float(batch.rewards_R.mean()),
+        "hard_correct": hard_correct,
+        "hard_expected": hard_expected,
+        "first_rollouts": int(batch.trials_P[batch.first_visit_P].sum()),
+        "first_correct": int(batch.hits_P[batch.first_visit_P].sum()),
+    }
+    # a report may fill the entries meant for it, and adds those of other names
+    return report | row | {name: report[name] for name in ENTRIES & report.keys()}

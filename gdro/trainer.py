@@ -1,111 +1,75 @@
 """GDROTrainer: TRL's GRPOTrainer with a GDROController between its data and its advantages.
 
-Nothing of GRPOTrainer is copied. A generation batch is re-planned before TRL generates from it (prompt i is
-repeated n_i times, the total unchanged); the controller observes its rewards, and its advantages replace
-TRL's. With method "grpo" the controller only watches, and training is TRL's own, bit for bit.
+Nothing of GRPOTrainer is copied. A generation batch is re-planned before TRL generates from it
+(prompt i is repeated n_i times, the total unchanged); the controller observes its rewards, and its
+advantages replace TRL's. With method "grpo" the controller only watches, and training is TRL's own,
+bit for bit (with TRL 1.14 but for the first weights of an adapter, which it makes before it seeds).
 
-Axes: P prompts of the generation batch, R its rollouts, over all processes, in TRL's order; F reward
-functions; D prompts of the data set.
+Axes: P prompts of the generation batch, R its rollouts, over all processes, in TRL's order; F
+reward functions; D prompts of the data set.
 """
 
+import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list, gather_object, set_seed
+from torch.distributed.fsdp import FSDPModule
 from transformers import TrainerState
-from trl import GRPOConfig, GRPOTrainer
+from transformers.trainer_utils import TrainOutput
+from trl import GRPOTrainer
 
-from gdro.controller import PRESETS
-from gdro.core.checks import check_choice
-from gdro.methods import METHODS
-from gdro.training.checkpoints import last_whole, step_of, write_ledger
-from gdro.training.files import load_state, save_state, written
-from gdro.training.held_out import OneEvaluationCall
-from gdro.training.refusals import (
-    check_rounds,
-    check_training,
-    checked_uids,
-    controller_of,
-    micro_steps,
-    samples_in_rounds,
-    waits,
-)
-from gdro.training.rounds import Chosen, Step, has_spread, own_share, prompts_of_batch
-from gdro.training.savings import FetchedOnce, by_length, trimmed
-from gdro.training.trl_names import check_attributes, check_calls, rollouts_of
-from gdro.training.unsloth import OnUnsloth
+from gdro import batches, config, models
+from gdro import checkpoint as checkpoints
+from gdro.bank import Bank
+from gdro.batches import Rollout, Step, TrainBatch
+from gdro.bins import StaticGroups
+from gdro.checkpoint import STATE_FILE
+from gdro.config import GDROConfig
+from gdro.uids import with_uids
 
-check_calls(GRPOTrainer)
+logger = logging.getLogger(__name__)
 MOST_BATCHES = 100  # in one step, for a method that is never ready
-STATE_FILE = "gdro_state.json"
+# what TRL holds for each token besides ids and masks; 1 for kept texts, or their log-probability
+PER_TOKEN = ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
+PER_TOKEN += ("importance_sampling_ratio", "tool_mask")
+SILENT_BATCHES = 10  # all correct or all wrong, until a warning
+NO_SILENCE = 0, math.inf, -math.inf  # such batches in a row, their lowest and highest reward
+
+PAPER = {
+    "title": "Group Distributionally Robust Optimization-Driven Reinforcement Learning for LLM "
+    "Reasoning",
+    "id": "2601.19280",
+    "citation": "@article{panaganti2026group, author={Panaganti and Liang and Yu and Mi and Yu}, "
+    "title={{Group Distributionally Robust Optimization-Driven Reinforcement Learning for LLM "
+    "Reasoning}}, year=2026, eprint={arXiv:2601.19280}}",
+}
 
 
-@dataclass
-class GDROConfig(GRPOConfig):
-    """GRPOConfig with the choices of GDRO.
-
-    Args:
-        gdro_method: name of a registered method: "grpo", "prompt", "rollout", "both", "pivotal", … or your
-            own (docs/methods.md). It must be named: no method is better than the others everywhere.
-        gdro_preset: "default", or "paper": every choice of the controller as in arXiv 2601.19280. β, the
-            loss and its clip are TRL's `beta`, `loss_type` and `epsilon_high`.
-        gdro_options: further arguments of `GDROController` and of the method, such as {"bins": {"k": 8},
-            "n_max": 8}. Rewards above "success_threshold" (default 0) count as correct: set it
-            where a wrong answer can earn something too, such as a bonus for format.
-        uid_column: column with one stable uid per prompt, integers or strings.
-        group_column: column whose values are the groups in place of difficulty bins.
-        advantage_std: "sample" divides squares by n − 1 as TRL does (default); "population" by n as (3) is
-            printed (default of preset "paper").
-        trim_batches: leave rollouts whose advantage is 0 out of forward and backward (where beta is 0), and
-            cut micro-batches to their longest texts: the same gradient, to rounding, for less work. TRL's
-            logs of entropy and clipping are then those of the rollouts left. Default: on, except for method
-            "grpo", which stays TRL's bit for bit. With Unsloth only rows are left out; batches with images
-            are left whole.
-        advantage_clip: bound on |A| before weighting, by default none; 5 in preset "paper" (inf: none).
-    """
-
-    gdro_method: str = ""
-    gdro_preset: str = "default"
-    gdro_options: dict | None = None
-    uid_column: str = "uid"
-    group_column: str | None = None
-    advantage_std: str | None = None
-    advantage_clip: float | None = None
-    trim_batches: bool | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.gdro_method:
-            raise ValueError(f"gdro_method must be named, got ''; choose one of {sorted(METHODS)}")
-        check_choice("gdro_method", self.gdro_method, tuple(METHODS))
-        check_choice("gdro_preset", self.gdro_preset, tuple(PRESETS))
-        printed = self.gdro_preset == "paper"
-        self.advantage_std = self.advantage_std or ("population" if printed else "sample")
-        check_choice("advantage_std", self.advantage_std, ("sample", "population"))
-        if self.trim_batches is None:
-            self.trim_batches = self.gdro_method != "grpo"
-        if self.advantage_clip is None and printed:
-            self.advantage_clip = 5.0
-
-
-class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
+class GDROTrainer(GRPOTrainer):
     """GRPOTrainer whose prompts, rollouts and advantages come from a GDROController.
 
-    Takes the arguments of GRPOTrainer, with a GDROConfig; refuses (ValueError), before the model is touched,
-    data without unique uids and options that cannot be met, and during training rewards that are not finite.
+    Takes the arguments of GRPOTrainer, with a GDROConfig, and refuses (ValueError) before the model
+    is touched what cannot be met. Reward functions get the column of uids with the others: one that
+    compares the rollouts of a prompt must group them by it, since groups are not equally large.
+    Rewards that are None or NaN leave their row out of training and of all counts, as in TRL.
 
     Attributes:
         controller: made from the config.
-        record: one row a generation batch: what the controller saw and decided, rollouts and tokens.
-        seconds: of the training, and in it of generation, scoring (probabilities of the old and the reference
-            policy), reward and controller. All three travel in the checkpoint.
+        record: one row a generation batch: what the controller saw and decided, rollouts and
+            tokens, and the share of rollouts with an advantage. Callbacks that need it are made
+            with the trainer, as GDROCallback is.
+        bin_names: of the lists in it, the range of pass@k or the group of each bin.
+        seconds: of the training, and in it of generation, scoring (probabilities of the old and the
+            reference policy), reward and controller. All three travel in the checkpoint.
     """
 
     args: GDROConfig
@@ -114,46 +78,81 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
     _tag_names = ["trl", "grpo", "gdro"]  # noqa: RUF012 (TRL's own attribute)
 
     def __init__(
-        self, model: Any, reward_funcs: Any, args: GDROConfig, train_dataset: Any = None, **kwargs: Any
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        args: GDROConfig | None = None,
+        train_dataset: Any = None,
+        *more: Any,
+        **named: Any,
     ) -> None:
         if not isinstance(args, GDROConfig):
-            raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}; make one")
-        self._uids_D = checked_uids(train_dataset, args)
-        self.controller = controller_of(args, train_dataset)
-        check_training(args, self.controller)
-        check_rounds(self.controller, train_dataset, kwargs)
+            raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}")
+        self._uids_D, self._data, self._has_uids = None, None, False
+        if train_dataset is not None:
+            self._has_uids = args.uid_column in (train_dataset.column_names or ())
+            train_dataset, self._uids_D, self._data = with_uids(train_dataset, args.uid_column)
+        self.controller = config.make_controller(args, train_dataset)
+        config.check_training(args, self.controller)
+        config.check_data(args, self.controller.method, train_dataset, named)
         as_trl = args.advantage_std == "sample" and args.advantage_clip is None
-        self._own_advantages = self.controller.name != "grpo" or not as_trl  # else TRL's, bit for bit
-        self._in_rounds = samples_in_rounds(self.controller.method)
+        # else TRL's, bit for bit
+        self._own_advantages = self.controller.name != "grpo" or not as_trl
+        self._in_rounds = config.samples_in_rounds(self.controller.method)
+        self.bank = Bank(self.controller.method.kept_texts)
+        self.bin_names = bin_names(self.controller.bins)
         self.record: list[dict] = []
         self.seconds = dict.fromkeys(("train", "generate", "score", "reward", "controller"), 0.0)
-        self._rewards_R = torch.empty(0)  # of the last generation batch
-        self._chosen: Chosen | None = None  # what TRL is given where it would generate
+        self._rewards_RF = torch.empty(0, 0)  # of the last generation batch, of all processes
+        self._chosen: TrainBatch | None = None  # what TRL is given where it would generate
+        self._silence = NO_SILENCE
+        self.on_unsloth = any(kind.__name__ == "UnslothGRPOTrainer" for kind in type(self).__mro__)
+        models.check_unsloth_settings(self.on_unsloth, model, args)
+        if self.on_unsloth and self.controller.method.replays:
+            name = self.controller.name
+            raise ValueError(f"gdro_method={name!r} replays texts, which Unsloth's trainer cannot")
         set_seed(args.seed)  # TRL 1.14 puts the PEFT adapter on before it seeds
-        super().__init__(model, reward_funcs, args=args, train_dataset=train_dataset, **kwargs)
-        check_attributes(self)
-        if self.use_vllm:  # it reads the model's files, which do not have the stops that `load_model` adds
+        super().__init__(model, reward_funcs, args, train_dataset, *more, **named)
+        if args.success_reward not in (None, *self.reward_func_names):
+            known, given = self.reward_func_names, args.success_reward
+            raise ValueError(f"success_reward must be one of {known}, got {given!r}")
+        if self._own_advantages:
+            self._name, self._paper = f"GDRO ({self.controller.name})", PAPER
+        if self.on_unsloth:
+            models.check_unsloth_parts(self, model)
+            if args.unsloth_grpo_mini_batch is None:
+                # Unsloth would cut batches by the memory that is free just now, and a run would not
+                # repeat itself. These are the parts that a generation batch is scored in.
+                args.unsloth_grpo_mini_batch = args.steps_per_generation
+        if self.use_vllm:  # it reads the model's files, which lack the stops that `load_model` adds
             own = self.vllm_generation.generation_kwargs
             self.vllm_generation.generation_kwargs = {"stop_token_ids": self.eos_token_ids} | own
 
-    def train(self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any) -> Any:
-        """Train as TRL does; True resumes from the last whole checkpoint, or starts anew where there is none.
+    def train(
+        self, resume_from_checkpoint: str | Path | bool | None = None, *args: Any, **named: Any
+    ) -> TrainOutput:
+        """Train as TRL does; True resumes from the last whole checkpoint, if there is one.
 
-        A checkpoint is compared with its ledger before anything of it is loaded. ValueError if the given one
-        is broken or, with True, all that were completed are.
+        A checkpoint is compared with its ledger before anything of it is loaded: ValueError if the
+        given one is broken or, with True, all that were completed are. One of GRPOTrainer is taken
+        as a start: weights, optimizer and step, with a fresh controller.
         """
         self._clock = time.perf_counter()
         chosen: list[Path | None] = [None]
         if resume_from_checkpoint and self.accelerator.is_main_process:
-            chosen = [last_whole(self.args.output_dir, resume_from_checkpoint, self.run_identity)]
+            given = resume_from_checkpoint
+            chosen = [checkpoints.find_checkpoint(self.args.output_dir, given, self.run_identity)]
         [checkpoint] = broadcast_object_list(chosen)  # the main process chooses for all
-        if checkpoint is not None and step_of(checkpoint) == self.args.max_steps:
+        if checkpoint is not None and checkpoints.step_of(checkpoint) == self.args.max_steps:
             # killed after the last step: there is nothing left to train
             self._load_from_checkpoint(str(checkpoint))
             self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-            return self._load_own_state(checkpoint)
+            self._load_own_state(checkpoint)
+            losses = [row["loss"] for row in self.state.log_history if "loss" in row]
+            loss = float(np.mean(losses)) if losses else math.nan
+            return TrainOutput(self.state.global_step, loss, {"train_loss": loss})
         try:
-            return super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
+            return super().train(checkpoint and str(checkpoint), *args, **named)
         finally:
             self._tick()
 
@@ -174,44 +173,103 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
     def _generate_and_score_completions(self, inputs):
         """What TRL's loss takes, from this process's rows of a generation batch.
 
-        TRL repeats each prompt in `num_generations` rows. The controller plans anew how many rollouts each
-        prompt gets, and TRL's own function then generates, rewards and scores these rows. Afterwards the
-        controller observes all rewards, and its advantages take the place of TRL's.
-
-        A method that samples in rounds needs the rewards earlier. Then everything is sampled and rewarded in
-        `_sampled_step`, as many rollouts as TRL's batch holds are chosen, and TRL's function scores no more
-        than these: `_generate` and `_calculate_rewards`, which it calls, return what was chosen.
+        The controller plans how many rows each prompt gets, TRL generates, rewards and scores them,
+        and the controller's advantages replace TRL's. A method that samples in rounds needs the
+        rewards earlier: `_sample_step` samples, and TRL's function only scores what was chosen,
+        which `_generate` and `_calculate_rewards` return.
         """
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
         first = self.accelerator.process_index * len(inputs)  # TRL lays the processes end to end
         mine = slice(first, first + len(inputs))
         if self._in_rounds:
-            step = self._sampled_step(inputs)
-            self._chosen = step.chosen(self.args.generation_batch_size, mine)
-            output = self._scored(self._chosen.rows)
+            step = self._sample_step(inputs)
+            self._chosen = step.train_batch(self.args.generation_batch_size, mine)
+            output = self._score(self._chosen.rows)
             self._put_advantages(output, mine, self._chosen.advantages_R, self._chosen.is_flat_R)
             self._chosen = None
             self._metrics["train"]["gdro/rollouts_spent"].append(step.spent)
-            return output
+            return self._replay(output, step.rows, step.rollouts, step.rewards_RF)
         seen_tokens = self.state.num_input_tokens_seen
         with self._timed("controller"):
             prompts, plan = self._next_batch(inputs)
             group_ids_R = np.repeat(np.arange(len(prompts)), plan.rollouts)
             if self.controller.method.moves_rollouts or self.controller.method.draws:
                 inputs = [dict(prompts[p]) for p in group_ids_R[mine]]
-        output = self._scored(inputs)
+        if self.environment_factories and not self._has_uids:  # their `reset` takes all columns
+            inputs = [{k: v for k, v in row.items() if k != self.args.uid_column} for row in inputs]
+        output = self._score(inputs)
         with self._timed("controller"):
-            rewards_R = self._rewards_R.cpu().numpy()  # `_calculate_rewards` has kept them, of all processes
-            losses_R = self._surrogate_losses(output, rewards_R, group_ids_R, len(prompts))
-            batch = self.controller.observe(plan, group_ids_R, rewards_R, losses=losses_R)
+            rewards_RF = self._rewards_RF.cpu()  # kept by `_calculate_rewards`
+            scored_R, given = self._scored(group_ids_R, rewards_RF)
+            losses_R = self._surrogate_losses(output, scored_R, given, len(prompts))
+            advantages_R, is_flat_R, _ = self._observe(
+                plan, given, scored_R, losses_R, len(rewards_RF), seen_tokens
+            )
             if self._own_advantages:
-                is_flat_R = ~has_spread(rewards_R, group_ids_R)
-                self._put_advantages(output, mine, batch.advantages, is_flat_R)
-            self._note(batch.row, len(rewards_R), seen_tokens)
+                self._put_advantages(output, mine, advantages_R, is_flat_R)
+        if not self.controller.method.replays:
+            return output
+        texts = [
+            Rollout(prompt[kept].tolist(), ids[mask.bool()].tolist(), None, None, {})
+            for prompt, kept, ids, mask in zip(
+                output["prompt_ids"], output["prompt_mask"].bool(),
+                output["completion_ids"], output["completion_mask"], strict=True,
+            )
+        ]  # fmt: skip
+        rows = [prompts[p] for p in group_ids_R]
+        return self._replay(output, rows, gather_object(texts), rewards_RF)
+
+    def _replay(self, output, rows, rollouts, rewards_RF):
+        """Keep the successes of a step, and add rows of kept ones; every process holds the bank."""
+        if not self.controller.method.replays:
+            return output
+        _, given = self._scored(np.arange(len(rows)), rewards_RF)
+        for r in given["group_ids"][given["correct"]]:
+            text = rollouts[r].prompt_ids, rollouts[r].completion_ids
+            self.bank.add(self._uid_of(rows[r]), text)
+        if (answer := self.controller.replay(self.bank.uids)) is None:
+            return output
+        _, texts, weights_R = self.bank.rows(*answer)
+        total = sum(len(text[1]) for text in texts)
+        # equally many rows for each process and micro-step: rows without tokens fill them
+        share = self.accelerator.num_processes * self.args.steps_per_generation
+        fill = -len(texts) % share
+        texts = [*texts, *[(texts[0][0], [])] * fill]
+        mine = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
+        weights = np.append(weights_R, np.zeros(fill))[mine]
+        known = {name: output.pop(name) for name in PER_TOKEN if output.get(name) is not None}
+        old, width = output["completion_ids"].shape
+        output = batches.add_texts(
+            output, texts[mine], weights, self.processing_class.pad_token_id, total
+        )
+        for name, values in known.items():  # a ratio may have one column, for whole sequences
+            columns = output["completion_ids"].size(1) if values.size(1) == width else 1
+            output[name] = values.new_ones(len(output["advantages"]), columns)
+            output[name][:old, : values.size(1)] = values
+        logps = [name for name in known if name.endswith("per_token_logps")]
+        if logps:  # kept texts are taken as the policy's own: ratio 1, no KL
+            own = self._logps(output, slice(old, None))
+            for name in logps:
+                output[name][old:] = own
+        self._metrics["train"]["gdro/replayed"].append(len(texts) - fill)
+        self._metrics["train"]["gdro/replayed_tokens"].append(total)
         return output
 
-    def _sampled_step(self, inputs):
+    @torch.no_grad()
+    def _logps(self, output, rows=slice(None)):
+        """Log-probabilities of the completions of some rows at the policy as it is."""
+        ids, mask = (
+            torch.cat([output[f"prompt_{kind}"][rows], output[f"completion_{kind}"][rows]], dim=1)
+            for kind in ("ids", "mask")
+        )
+        size, length = self.args.per_device_train_batch_size, output["completion_ids"].size(1)
+        logps, *_ = self._get_per_token_logps_and_entropies(
+            self.model, ids, mask, length, batch_size=size
+        )
+        return logps
+
+    def _sample_step(self, inputs):
         """Sample, reward and observe batches until the method lets the optimizer step."""
         step = Step()
         for _ in range(MOST_BATCHES):
@@ -223,51 +281,94 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
                 new_R = np.repeat(np.arange(len(prompts)), more_P)
                 self._sample([prompts[p] for p in new_R], step)
                 group_ids_R = np.append(group_ids_R, new_R)
-                rewards_R = (step.rewards_RF[first:] @ self.reward_weights.cpu()).numpy()
+                scored_R, given = self._scored(group_ids_R, step.rewards_RF[first:])
                 with self._timed("controller"):
-                    more_P = self.controller.extend(plan, group_ids_R, rewards_R)
+                    more_P = self.controller.extend(plan, **given) if scored_R.any() else None
             with self._timed("controller"):
-                batch = self.controller.observe(plan, group_ids_R, rewards_R)
-                step.add_batch(batch.advantages, rewards_R, group_ids_R)
-                self._note(batch.row, step.spent - spent, seen_tokens)
-            if batch.ready:
+                advantages_R, is_flat_R, ready = self._observe(
+                    plan, given, scored_R, None, step.spent - spent, seen_tokens
+                )
+                step.add_batch(advantages_R, is_flat_R, group_ids_R)
+            if ready:
                 return step
-        why = f"was not ready for an optimizer step after {MOST_BATCHES} batches"
-        raise ValueError(f"gdro_method={self.controller.name!r} {why}; give its `ready` a bound")
+        raise ValueError(
+            f"gdro_method={self.controller.name!r} was not ready for an optimizer step after "
+            f"{MOST_BATCHES} batches, the last {self._silence[0]} all correct or all wrong"
+        )
 
     def _next_batch(self, inputs):
         """The prompts of the next batch, (P,) rows of the data set, and their plan."""
         size = self.args.generation_batch_size // self.num_generations
-        drawn = self.controller.draw(self._uids_D, size)
-        if drawn is None and waits(self.controller.method):  # TRL's order has one batch a step
+        drawn = self.controller.draw(self._uids_D, size) if self._uids_D is not None else None
+        if drawn is None and config.waits_for_prompts(self.controller.method):
+            # TRL's order has one batch a step
             number, total = self.controller.planned, len(self._uids_D)
-            drawn = prompts_of_batch(number, size, total, self.args.seed, self.shuffle_dataset)
-        if drawn is None:
-            prompts = gather_object(inputs)[:: self.num_generations]  # TRL's, of all processes, each once
+            drawn = batches.prompts_of_batch(
+                number, size, total, self.args.seed, self.shuffle_dataset
+            )
+        if drawn is None:  # TRL's, of all processes, each once
+            prompts = gather_object(inputs)[:: self.num_generations]
         else:
             prompts = self.train_dataset.__getitems__(drawn.tolist())  # in one read
-        return prompts, self.controller.plan([row[self.args.uid_column] for row in prompts])
+        text_alone = self._in_rounds or self.controller.method.replays
+        if text_alone and any(config.has_images(row["prompt"]) for row in prompts):
+            raise ValueError(
+                f"gdro_method={self.controller.name!r} works with text alone, and a prompt holds "
+                "an image"
+            )
+        uids = [self._uid_of(row, place) for place, row in enumerate(prompts)]
+        return prompts, self.controller.plan(uids)
+
+    def _uid_of(self, row, place=None):
+        # without a data set, prompts are made by an environment and known by their places
+        uid = row.get(self.args.uid_column, place)
+        return uid.item() if hasattr(uid, "item") else uid  # of a torch or numpy format
 
     def _sample(self, rows, step):
-        """Add a rollout of each row to the step.
-
-        Every process must sample equally many: where they do not divide, some rows are sampled twice, and the
-        second rollout is dropped.
-        """
-        mine = [dict(row) for row in own_share(rows, self.accelerator)]
+        """Add a rollout of each row to the step (`own_share` says which of them come twice)."""
+        mine = [dict(row) for row in batches.own_share(rows, self.accelerator)]
         prompts = [row["prompt"] for row in mine]
         output = super()._generate(prompts)
         _, completion_ids, _, completions, *_ = output
         rewards_RF = self._calculate_rewards(mine, prompts, completions, completion_ids)
-        self._pending_extra_logs.clear()  # for a table of all that was sampled, which TRL does not have
-        step.add_rollouts(rows, gather_object(rollouts_of(output)), rewards_RF)
+        rollouts = batches.split_rollouts(output, self._pending_extra_logs)
+        self._pending_extra_logs.clear()  # `TrainBatch.extras` brings back those that train
+        step.add_rollouts(rows, gather_object(rollouts), rewards_RF)
         step.spent += len(mine) * self.accelerator.num_processes
 
-    def _scored(self, inputs):
+    def _scored(self, group_ids_R, rewards_RF):
+        """Which rollouts have a reward, (R,), and what the controller is told of these."""
+        rewards_R = (rewards_RF * self.reward_weights.cpu()).nansum(dim=1)
+        rewards_R[rewards_RF.isnan().all(dim=1)] = torch.nan
+        successes_R = rewards_R
+        if self.args.success_reward is not None:
+            successes_R = rewards_RF[:, self.reward_func_names.index(self.args.success_reward)]
+        scored_R = (rewards_R.isfinite() & successes_R.isfinite()).numpy()
+        given = {
+            "group_ids": group_ids_R[scored_R],
+            "rewards": rewards_R.numpy()[scored_R],
+            "correct": successes_R.numpy()[scored_R] > self.controller.success_threshold,
+        }
+        return scored_R, given
+
+    def _observe(self, plan, given, scored_R, losses_R, spent, seen_tokens):
+        """Advantages of all rollouts, whether their groups are flat, both (R,), and readiness."""
+        advantages_R, is_flat_R = np.zeros(len(scored_R)), np.ones(len(scored_R), bool)
+        if not scored_R.any():  # there is nothing to observe
+            return advantages_R, is_flat_R, True
+        losses_R = None if losses_R is None else losses_R[scored_R]
+        batch = self.controller.observe(plan, **given, losses=losses_R)
+        advantages_R[scored_R] = batch.advantages
+        is_flat_R[scored_R] = ~batches.has_spread(given["rewards"], given["group_ids"])
+        self._note(batch.row, spent, seen_tokens, float(np.mean(advantages_R != 0)))
+        self._warn_of_silence(given["rewards"], given["correct"])
+        return advantages_R, is_flat_R, batch.ready
+
+    def _score(self, inputs):
         before = dict(self.seconds)
         with self._timed("score"):
             output = super()._generate_and_score_completions(inputs)
-        for stage in ("generate", "reward"):  # which TRL's function has called, and which are timed apart
+        for stage in ("generate", "reward"):  # called by TRL's function, and timed apart
             self.seconds["score"] -= self.seconds[stage] - before[stage]
         return output
 
@@ -275,72 +376,89 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
         return super()._generate(prompts) if self._chosen is None else self._chosen.generated()
 
     def _generate_single_turn(self, prompt_ids, images, fields, num_generations, **kwargs):
-        # where every `num_generations` rows are one prompt, a vLLM server samples from each n-th row alone;
-        # row by row its prefix cache shares the prompt as well (benchmarks/prefix.py)
+        # where every `num_generations` rows are one prompt, a vLLM server samples from each n-th
+        # row alone; row by row its prefix cache shares the prompt as well (benchmarks/prefix.py)
         if self.model.training and (self.controller.method.moves_rollouts or self._in_rounds):
             num_generations = 1
+        if self.use_vllm and self.is_fsdp_enabled:
+            reshard(self.model)
         with self._timed("generate"):
-            return super()._generate_single_turn(prompt_ids, images, fields, num_generations, **kwargs)
+            return super()._generate_single_turn(
+                prompt_ids, images, fields, num_generations, **kwargs
+            )
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         if self._chosen is not None:
+            self._pending_extra_logs.update(self._chosen.extras())
             return self._chosen.rewards_RF.to(self.accelerator.device)
         with self._timed("reward"):
-            rewards_RF = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            rewards_RF = super()._calculate_rewards(
+                inputs, prompts, completions, completion_ids_list
+            )
         if self.model.training:
-            for rewards_R, name in zip(rewards_RF.T, self.reward_func_names, strict=True):
-                if bad := int((~torch.isfinite(rewards_R)).sum()):
-                    raise ValueError(
-                        f"reward function {name!r} gave None, NaN or infinity for {bad} of {len(rewards_R)} "
-                        "completions; return a number for every completion"
-                    )
-            self._rewards_R = (rewards_RF * self.reward_weights.to(rewards_RF.device)).sum(dim=1)
+            self._rewards_RF = rewards_RF
         return rewards_RF
 
     @torch.no_grad()
-    def _surrogate_losses(self, output, rewards_R, group_ids_R, num_prompts):
-        """ℓ_ij of (6) for all rollouts at the sampling policy (ρ = 1), (R,); None where it is −A_ij."""
+    def _surrogate_losses(self, output, scored_R, given, num_prompts):
+        """ℓ_ij of (6) for all rollouts at the sampling policy (ρ = 1), (R,); None where −A_ij."""
         if not self.controller.method.needs_losses or self.beta == 0.0:
             return None
         logps, mask = output.get("old_per_token_logps"), output["completion_mask"]
         if logps is None:  # TRL leaves them out where a batch serves one optimizer step
-            ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
-            whole = torch.cat([output["prompt_mask"], mask], dim=1)
-            size = {"batch_size": self.args.per_device_train_batch_size}
-            logps, *_ = self._get_per_token_logps_and_entropies(self.model, ids, whole, mask.size(1), **size)
+            logps = self._logps(output)
         gap = output["ref_per_token_logps"] - logps
         # Unsloth's rows begin with the end of the longest prompts
-        start_R = (gap.size(1) - mask.size(1) - (output["prompt_mask"] == 0).sum(dim=1)).clamp(min=0)
-        gap = gap.gather(1, start_R[:, None] + torch.arange(mask.size(1), device=mask.device))
+        excess_R = gap.size(1) - mask.size(1) - (output["prompt_mask"] == 0).sum(dim=1)
+        columns_T = torch.arange(mask.size(1), device=mask.device)
+        gap = gap.gather(1, excess_R.clamp(min=0)[:, None] + columns_T)
         # KL(π_θ ‖ π_ref) of each local rollout by TRL's estimator, averaged over its tokens
         kl_R = ((gap.exp() - gap - 1) * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
-        advantages_R = self.controller.run.advantages(rewards_R, group_ids_R, num_prompts)
-        return self.beta * self.accelerator.gather(kl_R).cpu().numpy() - advantages_R
+        losses_R = self.beta * self.accelerator.gather(kl_R).cpu().numpy()
+        rewards_R, groups_R = given["rewards"], given["group_ids"]
+        losses_R[scored_R] -= self.controller.run.advantages(rewards_R, groups_R, num_prompts)
+        return losses_R
 
     def _get_per_token_logps_and_entropies(self, model, ids, mask, length, *more, **named):
         score = partial(super()._get_per_token_logps_and_entropies, model)
         given = {name for name, value in named.items() if value is not None and value is not False}
-        # TRL's own way where gradients are needed, on Unsloth's trainer, and with arguments for images
+        # TRL's own way where gradients are needed, on Unsloth's trainer, and with images
         as_it_came = torch.is_grad_enabled() or self.on_unsloth or more or given - {"batch_size"}
         if as_it_came or not self.args.trim_batches:
             return score(ids, mask, length, *more, **named)
-        return by_length(score, ids, mask, length, named.get("batch_size"))
+        return batches.score_by_length(score, ids, mask, length, named.get("batch_size"))
+
+    def _only_advantages_train(self) -> bool:
+        """Whether rows of advantage 0 have no gradient: no KL, entropy or router term."""
+        others = self._entropy_bonus_enabled or self.aux_loss_enabled
+        return self.beta == 0 and not others and self.top_entropy_quantile == 1
+
+    def compute_loss(self, model, inputs, *args, **named):
+        if not self.on_unsloth:  # TRL's, which calls `_compute_loss`
+            return super().compute_loss(model, inputs, *args, **named)
+        if self.model.training and self.args.trim_batches and self._only_advantages_train():
+            inputs = batches.rows_with_signal(inputs, self.args.loss_type)
+        parts, self.args.unsloth_grpo_mini_batch = self.args.unsloth_grpo_mini_batch, 1
+        try:  # not cut further
+            return super().compute_loss(model, inputs, *args, **named)
+        finally:
+            self.args.unsloth_grpo_mini_batch = parts
 
     def _compute_loss(self, model, inputs):
         if not (self.model.training and self.args.trim_batches) or "num_images" in inputs:
             return super()._compute_loss(model, inputs)
         keep = len(inputs["advantages"])
-        if self.only_advantages_train():
+        if self._only_advantages_train():
             # as many on every process, since TRL gathers its metrics by row
             with_signal = (inputs["advantages"] != 0).sum().clamp(min=1)
             keep = int(self.accelerator.gather(with_signal).max())
-        inputs, factor = trimmed(inputs, keep, self.loss_type)
+        inputs, factor = batches.trim_batch(inputs, keep, self.loss_type)
         return factor * super()._compute_loss(model, inputs)
 
-    # What TRL logs
+    # What is logged
 
     def _put_advantages(self, output, mine, advantages_R, is_flat_R):
-        """Replace TRL's advantages, and what it has just logged as if all groups were equally large."""
+        """Replace TRL's advantages, and what it has just logged as if groups were equally large."""
         advantages_R = torch.as_tensor(advantages_R).to(output["advantages"])
         output["advantages"] = advantages_R[mine]
         self._metrics["train"]["frac_reward_zero_std"][-1] = float(np.mean(is_flat_R))
@@ -348,49 +466,94 @@ class GDROTrainer(OnUnsloth, OneEvaluationCall, GRPOTrainer):
         self._metrics["train"]["gdro/has_signal"].append(float((advantages_R != 0).float().mean()))
         self._logs["advantages"].extend(advantages_R.tolist())  # it holds one generation batch
 
-    def _note(self, row, rollouts, seen_tokens):
+    def _note(self, row, rollouts, seen_tokens, signal):
         """Add a row of the controller to the record and the log, with what its batch has cost."""
         tokens = int(self.state.num_input_tokens_seen - seen_tokens)
-        spent = {"global_step": self.state.global_step, "rollouts_spent": rollouts, "tokens": tokens}
-        self.record.append(row | spent)
-        for name, value in row.items():  # every number is logged, lists by bin
-            places = enumerate(value) if isinstance(value, list) else [("", value)]
-            for place, number in places:
+        spent = {"global_step": self.state.global_step, "rollouts_spent": rollouts}
+        self.record.append(row | spent | {"tokens": tokens, "signal": signal})
+        for name, value in row.items():  # every number but the step; lists by the bin's range
+            places = {"": value}
+            if isinstance(value, list):
+                by_bin = len(value) == len(self.bin_names)
+                names = self.bin_names if by_bin else range(len(value))
+                places = {f"/{place}": number for place, number in zip(names, value, strict=True)}
+            for place, number in places.items() if name != "step" else ():
                 if isinstance(number, int | float):
-                    self._metrics["train"][f"gdro/{name}/{place}".rstrip("/")].append(number)
+                    self._metrics["train"][f"gdro/{name}{place}"].append(number)
+
+    def _warn_of_silence(self, rewards_R, correct_R):
+        """Warn where rollouts were all correct or all wrong for many batches in a row."""
+        number, low, high = self._silence
+        low, high = min(low, rewards_R.min()), max(high, rewards_R.max())
+        mixed = correct_R.any() and not correct_R.all()
+        self._silence = NO_SILENCE if mixed else (number + 1, low, high)
+        if self._silence[0] == SILENT_BATCHES:
+            logger.warning(
+                f"For {SILENT_BATCHES} batches no reward, or every one, was above success_threshold"
+                f"={self.controller.success_threshold}; rewards went from {low:g} to {high:g}. Set "
+                "success_reward, or gdro_options={'success_threshold': …}"
+            )
 
     # Data, checkpoints and resuming
 
-    def _get_dataloader(self, dataset, *args, is_training=False, **kwargs):
-        dataset = FetchedOnce(dataset) if is_training else dataset
-        return super()._get_dataloader(dataset, *args, is_training=is_training, **kwargs)
+    def _set_signature_columns_if_needed(self):
+        super()._set_signature_columns_if_needed()  # those that remove_unused_columns keeps
+        if self.args.uid_column not in self._signature_columns:
+            self._signature_columns.append(self.args.uid_column)
 
     def _get_train_sampler(self, dataset=None):
-        self._sampler = super()._get_train_sampler(dataset)  # whose generator is advanced on resuming
+        self._sampler = super()._get_train_sampler(dataset)  # advanced on resuming
         return self._sampler
 
-    @written("the checkpoint")
     def _save_checkpoint(self, model, trial):
+        name = f"checkpoint-{self.state.global_step}"
+        folder = Path(self._get_output_dir(trial=trial)) / name
+        if self.args.should_save:
+            self._tick()
+            state = {"controller": self.controller.state_dict(), "data": self._data}
+            state["bank"] = self.bank.state_dict()
+            state |= {"record": self.record, "seconds": self.seconds}
+            checkpoints.save_state(folder / STATE_FILE, state)
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
-        within_a_batch = self._step % micro_steps(self.args)
-        if self.args.should_save and not within_a_batch:  # a half-used batch could not be resumed
-            self._tick()
-            folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-            own = {"controller": self.controller.state_dict(), "record": self.record, "seconds": self.seconds}
-            save_state(folder / STATE_FILE, own)
-            write_ledger(folder, self.run_identity)
+        if self.args.should_save and self._step % self.args.steps_per_batch:
+            logger.warning(f"{name} lies within a generation batch, and cannot be resumed from")
+        elif self.args.should_save:
+            checkpoints.write_ledger(folder, self.run_identity)
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            self._load_own_state(checkpoint)
+            self._load_own_state(Path(checkpoint))
             # TRL draws all epochs from one generator, which a resumed process starts again
             state = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
-            for _ in range(int((state.epoch or 0) + 1e-6) if self.shuffle_dataset else 0):
+            shuffled = self.shuffle_dataset and self._uids_D is not None
+            for _ in range(int((state.epoch or 0) + 1e-6) if shuffled else 0):
                 torch.randperm(self._sampler.num_samples, generator=self._sampler.generator)
 
     def _load_own_state(self, checkpoint):
-        state = load_state(Path(checkpoint) / STATE_FILE)
+        if checkpoints.is_foreign(checkpoint):
+            logger.warning(f"{checkpoint} is GRPOTrainer's: the controller starts anew")
+            return
+        state = checkpoints.load_state(checkpoint / STATE_FILE)
+        if state.get("data", self._data) != self._data:
+            raise ValueError(
+                f"train_dataset gives uids to other prompts than when {checkpoint.name} was saved"
+            )
         self.controller.load_state_dict(state["controller"])
+        self.bank.load_state_dict(state.get("bank", Bank().state_dict()))
         self.record, self.seconds = state["record"], state["seconds"]
+
+
+def reshard(model: Any) -> None:
+    """Shard again what a forward without a backward has gathered, which TRL cannot send to vLLM."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def bin_names(bins: Any) -> list[str]:
+    """A name for each bin: its range of pass@k, or its group."""
+    if isinstance(bins, StaticGroups):
+        return [str(group) for group in bins.groups]
+    return [f"{low:g}-{high:g}" for low, high in pairwise([0.0, *bins.edges, 1.0])]

@@ -1,10 +1,10 @@
-"""Where the rollouts of GRPO and pivotal go: their number by pass rate, each step, for the README's picture.
+"""Where the rollouts of GRPO and pivotal go, by pass rate, each step: for the README's picture.
 
     python scripts/record_rollouts.py data/measured/greeting/rollouts.csv --draws 300 301
 
-Each run is one of the arena's: same task, base, seed and settings. A prompt's pass rate is exact: it is the
-probability of its correct texts under the model, at most five steps ago. A row is a step; a column counts
-the rollouts of the prompts whose pass rate lies between its two numbers.
+Each run is one of the arena's: same task, base, seed and settings. A prompt's pass rate is exact:
+it is the probability of its correct texts under the model, at most five steps ago. A row is a step;
+a column counts the rollouts of the prompts whose pass rate lies between its two numbers.
 """
 
 import argparse
@@ -16,10 +16,10 @@ import pandas as pd
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import loop
-from gdro.arena.play import Settings, _oracle, arena_controller, draw_base
-from gdro.core.uids import as_uids
-from gdro.tasks.world import TaskWorld, read_world
-from gdro.training.files import replace_text
+from gdro.bins import as_uids
+from gdro.checkpoint import replace_text
+from gdro_lab.arena.play import Settings, _oracle, arena_controller, draw_base
+from gdro_lab.tasks.world import TaskWorld, read_world
 
 EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # the classes of notebook 07
 
@@ -29,7 +29,10 @@ def rollouts_by_pass_rate(
 ) -> pd.DataFrame:
     """Train one run of the arena; a row per step."""
     task, base = draw_base(world, draw, settings, bases)
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(base),
+        AutoTokenizer.from_pretrained(base),
+    )
     known = _oracle(task, model, tokenizer)
     controller = arena_controller(method, settings.rollouts, draw)
     counts = []
@@ -37,7 +40,7 @@ def rollouts_by_pass_rate(
 
     def plan_and_count(uids):
         plan = plan_batch(uids)
-        rates_P = known["rates"](as_uids(uids).keys)
+        rates_P = known["rates"](as_uids(uids))
         counts.append(np.histogram(rates_P, EDGES, weights=plan.rollouts)[0])
         return plan
 
@@ -63,7 +66,9 @@ if __name__ == "__main__":
     )
     parser.add_argument("out", type=Path)
     parser.add_argument("--world", default="rare-hard")
-    parser.add_argument("--methods", nargs="+", default=["grpo@2e-4", "pivotal@2e-4"], metavar="NAME@RATE")
+    parser.add_argument(
+        "--methods", nargs="+", default=["grpo@2e-4", "pivotal@2e-4"], metavar="NAME@RATE"
+    )
     parser.add_argument("--draws", nargs="+", type=int, default=[300])
     parser.add_argument("--bases", type=Path, default=Path(".cache/bases"))
     given = parser.parse_args()

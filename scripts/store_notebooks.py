@@ -2,7 +2,7 @@
 
     python scripts/store_notebooks.py notebooks/02_prompt_gdro.ipynb …
 
-Sliders are stored as their first picture, since without a kernel they cannot be moved.
+Sliders are stored as a strip of stills, since without a kernel they cannot be moved.
 """
 
 import sys
@@ -10,8 +10,7 @@ import tempfile
 from pathlib import Path
 
 import nbformat
-
-from gdro.study.notebooks import run_notebook
+import papermill
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -19,7 +18,9 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 def store(path: Path) -> None:
     """Run a notebook from the present folder and replace it by its executed, normalized self."""
     with tempfile.TemporaryDirectory() as folder:
-        executed = run_notebook(path, Path(folder) / path.name, log_output=False)
+        executed = papermill.execute_notebook(
+            path, Path(folder) / path.name, progress_bar=False, coalesce_streams=True
+        )
     for name in ("papermill", "widgets"):
         executed.metadata.pop(name, None)
     for cell in executed.cells:

@@ -1,4 +1,6 @@
-"""What tests share: small real runs; hypothesis tries the same examples everywhere, and keeps none."""
+"""What tests share: small real runs; hypothesis tries the same examples everywhere, keeps none."""
+
+import gdro_lab.peers  # noqa: F401, I001  (first: it sets the numerics and registers methods)
 
 import pytest
 import yaml
@@ -12,8 +14,8 @@ settings.load_profile("stable")
 
 # first, so that no worker is left with one of them at the end
 LONGEST = [
-    "test_pipeline", "test_teaching_notebooks", "test_experiment", "test_check", "test_trainer",
-    "test_training_notebook", "test_accelerate_configs", "test_jupyterlab", "test_vllm", "test_arena",
+    "test_teaching_notebooks", "test_run", "test_notebook", "test_jobs", "test_trainer",
+    "test_setups", "test_accelerate_configs", "test_vllm", "test_arena",
 ]  # fmt: skip
 
 PATIENCE = 1800  # seconds after which a test ends what hangs: no machine is so busy
@@ -21,12 +23,14 @@ PATIENCE = 1800  # seconds after which a test ends what hangs: no machine is so 
 # for files that train: torch on one thread; transformers and TRL warn of their own affairs
 TRAINS = [
     pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
+    ),
 ]
 
 SMALL_PROFILE = {
     "seeds": [0, 1],
-    "task": {"kind": "chain", "n_train": 60, "n_eval_per_family": 4},
+    "task": {"kind": "embedded", "n_train": 60, "n_eval_per_family": 4},
     "base": {"steps": 60, "batch_size": 32},
     "train": {"max_steps": 6, "prompts_per_step": 8, "save_steps": 2},
     "evaluation": {"samples": 4, "k": 4},
@@ -42,6 +46,9 @@ SMALL_PROFILE = {
 def pytest_collection_modifyitems(items):
     for item in items:
         item.add_marker(pytest.mark.timeout(PATIENCE))
+        if item.path.parent.name == "gpu":
+            item.add_marker(pytest.mark.gpu)
+            item.add_marker(pytest.mark.filterwarnings("default"))
     names = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: names.get(item.path.stem, len(names)))
 
@@ -66,23 +73,13 @@ def base(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory):
-    """Real runs of two methods with two seeds: (profile, runs folder, cache of bases)."""
-    import torch
+def profile_of(tmp_path_factory):
+    """Make a profile of SMALL_PROFILE with other fields."""
+    from gdro_lab.study.config import load_profile
 
-    from gdro.study import experiment
-    from gdro.study.profiles import load_profile, run_folder
+    def made(**fields):
+        path = tmp_path_factory.mktemp("profile") / "small.yaml"
+        path.write_text(yaml.safe_dump(SMALL_PROFILE | fields))
+        return load_profile(path)
 
-    folder = tmp_path_factory.mktemp("experiment")
-    variants = {name: SMALL_PROFILE["variants"][name] for name in ("prompt", "rollout")}
-    (folder / "small.yaml").write_text(yaml.safe_dump(SMALL_PROFILE | {"variants": variants}))
-    profile, threads = load_profile(folder / "small.yaml"), torch.get_num_threads()
-    torch.set_num_threads(1)
-    for variant in ["base", *profile.variants]:
-        for seed in [0] if variant == "base" else profile.seeds:
-            run = profile, variant, seed, run_folder(folder / "runs", variant, seed), folder / "bases"
-            if variant != "base":
-                experiment.train_variant(*run)
-            experiment.evaluate_variant(*run)
-    torch.set_num_threads(threads)
-    return profile, folder / "runs", folder / "bases"
+    return made

@@ -1,4 +1,4 @@
-"""Processes of tests: forked with their imports, which take seconds, or of the engines' environments."""
+"""Processes of tests: forked with their imports, or of the engines' environments."""
 
 import multiprocessing
 import os
@@ -42,8 +42,12 @@ def run_ranks(processes, target, *arguments, **environment):
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     environment |= {"WORLD_SIZE": str(processes), "ACCELERATE_USE_CPU": "true"}
     with server(), ProcessPoolExecutor(processes, CONTEXT, max_tasks_per_child=1) as pool:
-        ranks = [pool.submit(_rank, rank, environment, target, arguments) for rank in range(processes)]
-        for future in reversed(ranks):  # the last one first: if it has died, the others fail because of it
+        ranks = [
+            pool.submit(_rank, rank, environment, target, arguments) for rank in range(processes)
+        ]
+        for future in reversed(
+            ranks
+        ):  # the last one first: if it has died, the others fail because of it
             future.result()
 
 
@@ -70,7 +74,14 @@ def needs(engine):
 def run_in(engine, *words, cwd=REPOSITORY, **options):
     """Run python in the environment of "vllm" or "unsloth"; what it prints where it fails."""
     paths = os.pathsep.join(map(str, [REPOSITORY, REPOSITORY / "tests"]))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "UNSLOTH_ALLOW_CPU": "1"}
-    command, pipe = [str(python_of(engine)), *map(str, words)], {"capture_output": True, "text": True}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": paths,
+        "UNSLOTH_ALLOW_CPU": "1",
+    }
+    command, pipe = (
+        [str(python_of(engine)), *map(str, words)],
+        {"capture_output": True, "text": True},
+    )
     run = subprocess.run(command, cwd=cwd, env=environment, timeout=PATIENCE, **pipe, **options)
     assert run.returncode == 0, run.stderr[-3000:]

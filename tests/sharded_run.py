@@ -4,8 +4,8 @@
 
 is `gdro train …`; the functions are run by `processes.run_ranks`.
 
-Accelerate shards on GPUs alone: on CPU processes it quietly trains each with the whole model. PyTorch's
-fully_shard does work on them, so here the processes are told that they are GPUs.
+Accelerate shards on GPUs alone: on CPU processes it quietly trains each with the whole model.
+PyTorch's fully_shard does work on them, so here the processes are told that they are GPUs.
 """
 
 import json
@@ -28,8 +28,8 @@ from transformers import AutoModelForCausalLM
 from trl.generation.vllm_generation import VLLMGeneration
 
 import gdro.trainer
-from gdro.cli import main
-from gdro.training.files import save_state
+from gdro.checkpoint import save_state
+from gdro_lab.cli import main
 
 
 class SharedSampling(gdro.trainer.GDROTrainer):
@@ -37,40 +37,57 @@ class SharedSampling(gdro.trainer.GDROTrainer):
 
     die_at = None
     turn = 0, 0  # step, rounds sampled in it
-    rows, calls, whole_gradients = (), (), ()
+    rows, whole_gradients = (), ()
 
     def train(self, *args, **kwargs):
         result = super().train(*args, **kwargs)
-        file = Path(self.args.output_dir).parent / f"controller{self.accelerator.process_index}.json"
+        file = (
+            Path(self.args.output_dir).parent / f"controller{self.accelerator.process_index}.json"
+        )
         save_state(file, self.controller.state_dict())
         return result
 
     def compute_loss(self, model, inputs, **kwargs):
-        states = [module._get_fsdp_state() for module in model.modules() if isinstance(module, FSDPModule)]
-        weights = [w for state in states for group in state._fsdp_param_groups for w in group.fsdp_params]
+        states = [
+            module._get_fsdp_state() for module in model.modules() if isinstance(module, FSDPModule)
+        ]
+        weights = [
+            w for state in states for group in state._fsdp_param_groups for w in group.fsdp_params
+        ]
         grads = [w.unsharded_accumulated_grad for w in weights] + [
             w._unsharded_param.grad for w in weights if hasattr(w, "_unsharded_param")
         ]
-        self.whole_gradients = (*self.whole_gradients, sum(g.numel() for g in grads if g is not None))
+        self.whole_gradients = (
+            *self.whole_gradients,
+            sum(g.numel() for g in grads if g is not None),
+        )
         return super().compute_loss(model, inputs, **kwargs)
 
     def _get_per_token_logps_and_entropies(self, model, ids, *args, **kwargs):
         self.rows = (*self.rows, len(ids))
         return super()._get_per_token_logps_and_entropies(model, ids, *args, **kwargs)
 
-    def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, **kwargs):
+    def _generate_single_turn(
+        self, prompt_ids, images, multimodal_fields, num_generations, **kwargs
+    ):
         rank = self.accelerator.process_index
-        if self.die_at == str(self.state.global_step) and rank == self.accelerator.num_processes - 1:
+        if (
+            self.die_at == str(self.state.global_step)
+            and rank == self.accelerator.num_processes - 1
+        ):
             os._exit(9)
         step, rounds = self.turn
         self.turn = self.state.global_step, rounds + 1 if step == self.state.global_step else 0
         tokenizer, first = self.processing_class, rank * len(prompt_ids)
         answers = {row["prompt"]: row["answer"] for row in self.train_dataset}
-        self.calls, completions = (*self.calls, len(prompt_ids)), []
+        completions = []
         for place, ids in enumerate(prompt_ids, first):
             rng = np.random.default_rng((*self.turn, place))
             noise = rng.integers(2, len(tokenizer), 8).tolist()
-            correct = [*tokenizer(answers[tokenizer.decode(ids)])["input_ids"], tokenizer.eos_token_id]
+            correct = [
+                *tokenizer(answers[tokenizer.decode(ids)])["input_ids"],
+                tokenizer.eos_token_id,
+            ]
             completions.append(correct if rng.random() < 0.5 else noise)
         return completions, None
 
@@ -89,17 +106,23 @@ def command(arguments, die_at=None):
 
 
 def compare_savings(base, folder):
-    """Two trainings, with the savings and `sync_each_batch` on and off."""
+    """Two trainings, with the savings and `sync_each_batch` on and off.
+
+    By SGD: a step of Adam divides rounding by the gradient, however small that is.
+    """
     PartialState.set_device = as_if_gpus
 
     def weights_of(trainer):
-        return [w.full_tensor() if isinstance(w, DTensor) else w.clone() for w in trainer.model.parameters()]
+        return [
+            w.full_tensor() if isinstance(w, DTensor) else w.clone()
+            for w in trainer.model.parameters()
+        ]
 
     trainers = {}
     for name, on in {"on": True, "off": False}.items():
         args = tiny_run.arguments(
             gdro.trainer.GDROConfig, folder, max_steps=4, per_device_train_batch_size=8,
-            gradient_accumulation_steps=2, trim_batches=on,
+            gradient_accumulation_steps=2, trim_batches=on, optim="sgd", learning_rate=0.1,
             accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": on}},
         )  # fmt: skip
         trainers[name] = tiny_run.make_trainer(SharedSampling, args, base, reward=correct)
@@ -121,18 +144,14 @@ def train_in_rounds(base, folder, method):
     processes = int(os.environ["WORLD_SIZE"])
     args = tiny_run.arguments(
         gdro.trainer.GDROConfig, folder, max_steps=5, per_device_train_batch_size=32 // processes,
-        gdro_method=method, beta=0.01, num_generations_eval=2, per_device_eval_batch_size=4,
+        gdro_method=method, beta=0.01, optim="sgd", learning_rate=0.1,
         gdro_options={"n_max": 5} if method == "pilot_commit" else {},
     )  # fmt: skip
     trainer = tiny_run.make_trainer(SharedSampling, args, base, reward=correct)
     trainer.train()
-    # sampled as vLLM would be asked to: all at once
-    trainer.use_vllm, trainer.vllm_importance_sampling_correction, calls = True, False, len(trainer.calls)
-    reward = trainer.evaluate(trainer.train_dataset.select(range(8)))["eval_reward"]
-    evaluation = {"calls": trainer.calls[calls:], "reward": reward}
     if trainer.accelerator.is_main_process:
         trainer.save_model(str(Path(folder) / "model"))
-        save_state(Path(folder) / "state.json", {"record": trainer.record, "evaluation": evaluation})
+        save_state(Path(folder) / "state.json", {"record": trainer.record})
 
 
 def what_vllm_is_sent(base, folder, kind):
@@ -140,10 +159,17 @@ def what_vllm_is_sent(base, folder, kind):
     torch.distributed.init_process_group("gloo")
     generation = object.__new__(VLLMGeneration)  # without an engine
     generation.model, generation.accelerator = tied_model(base, kind), PartialState()
-    whole = {"is_fsdp": True, "fsdp_version": 2, "gather_params": lambda _: nullcontext()}  # as for FSDP2
+    whole = {
+        "is_fsdp": True,
+        "fsdp_version": 2,
+        "gather_params": lambda _: nullcontext(),
+    }  # as for FSDP2
     generation._dist = SimpleNamespace(**whole)
     for module in (*generation.model.get_submodule(LAYERS[kind]), generation.model):
         fully_shard(module)
+    with torch.no_grad():  # as in an evaluation: it leaves the root's weights gathered
+        generation.model(torch.ones(1, 4, dtype=torch.int64))
+    gdro.trainer.reshard(generation.model)
     sent = {}
     for name, weight in generation._iter_named_params():
         assert name not in sent

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gdro.cli import main
+from gdro_lab.cli import main
 
 
 @pytest.mark.parametrize("name", list(main.commands))
@@ -34,7 +34,7 @@ def test_what_is_refused_and_what_failed_exit_differently(error, code):
 
 
 def test_a_misspelt_profile_is_refused_without_a_traceback():
-    command = [sys.executable, "-m", "gdro", "train", "tniy", "grpo"]
+    command = [sys.executable, "-m", "gdro_lab", "train", "tniy", "grpo"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert ended.stderr.startswith("gdro train: profile must be one of")

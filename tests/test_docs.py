@@ -1,4 +1,4 @@
-"""The site and the workflow files: pages are listed, links lead somewhere, commands exist; the build."""
+"""The site and the workflow files: pages are listed, links lead somewhere, commands exist."""
 
 import os
 import re
@@ -15,7 +15,12 @@ import yaml
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *DOCS.glob("**/*.md"), ROOT / "data/README.md", *ROOT.glob("notebooks/*.ipynb")]
+    [
+        *ROOT.glob("*.md"),
+        *DOCS.glob("**/*.md"),
+        ROOT / "data/README.md",
+        *ROOT.glob("notebooks/*.ipynb"),
+    ]
 )
 SPHINX = ROOT / ".venv-docs/bin/python"
 
@@ -68,7 +73,11 @@ def test_every_page_and_notebook_is_in_the_contents():
         ):
             for line in filter(None, re.sub(r"^:.*", "", block, flags=re.MULTILINE).splitlines()):
                 place = os.path.relpath(DOCS / line, ROOT)
-                found = {file for file in ROOT.glob(f"{place}.*") if file.suffix in (".md", ".rst", ".ipynb")}
+                found = {
+                    file
+                    for file in ROOT.glob(f"{place}.*")
+                    if file.suffix in (".md", ".rst", ".ipynb")
+                }
                 assert found, f"{page.name} lists {line}, which does not exist"
                 listed |= found
     assert {*DOCS.glob("*.md"), *ROOT.glob("notebooks/*.ipynb")} - listed == set()
@@ -83,12 +92,15 @@ def test_the_configuration_names_what_exists(monkeypatch):
         assert (DOCS / folder).is_dir()
     assert all((DOCS / "_static" / name).is_file() for name in config["html_css_files"])
     locked = {
-        line.split("==")[0].lower() for line in (ROOT / "requirements/docs.txt").read_text().splitlines()
+        line.split("==")[0].lower()
+        for line in (ROOT / "requirements/docs.txt").read_text().splitlines()
     }
     foreign = [name for name in config["extensions"] if not name.startswith("sphinx.ext.")] + [
         config["html_theme"]
     ]
-    assert {name.replace("_", "-") for name in foreign} <= {name.replace("_", "-") for name in locked}
+    assert {name.replace("_", "-") for name in foreign} <= {
+        name.replace("_", "-") for name in locked
+    }
 
 
 @pytest.mark.parametrize(
@@ -110,10 +122,14 @@ def test_workflows_call_what_exists(file):
 def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path):
     shutil.rmtree(DOCS / "api/generated", ignore_errors=True)
     options = f"-W --keep-going -q -c docs -d {tmp_path}/trees . {tmp_path}/site"
-    run = subprocess.run([SPHINX, "-m", "sphinx", *options.split()], cwd=ROOT, capture_output=True, text=True)
+    run = subprocess.run(
+        [SPHINX, "-m", "sphinx", *options.split()], cwd=ROOT, capture_output=True, text=True
+    )
     assert run.returncode == 0, run.stderr
     pages = list((tmp_path / "site").glob("**/*.html"))
     assert len(pages) > 40
-    loaded = r"""<(?:script|img|iframe|link[^>]*rel="stylesheet")[^>]*(?:src|href)="(https?:)?//[^"]*"""
+    loaded = (
+        r"""<(?:script|img|iframe|link[^>]*rel="stylesheet")[^>]*(?:src|href)="(https?:)?//[^"]*"""
+    )
     assert [page.name for page in pages if re.search(loaded, page.read_text("utf-8"))] == []
     assert (tmp_path / "site/_static/mathjax/tex-chtml.js").is_file()

@@ -1,6 +1,5 @@
-"""GDROTrainer against TRL itself: equal where it should be, true groups, resumed runs, bad input."""
+"""GDROTrainer against TRL itself: equal where it should be, true groups, resumed runs."""
 
-import shutil
 import signal
 
 import numpy as np
@@ -13,10 +12,10 @@ from conftest import PATIENCE, TRAINS
 from safetensors.torch import load_file
 from trl import GRPOConfig, GRPOTrainer
 
+from gdro.checkpoint import find_checkpoint, load_state
+from gdro.config import check_trl
 from gdro.trainer import GDROConfig, GDROTrainer
-from gdro.training.checkpoints import LEDGER, last_whole
-from gdro.training.files import load_state
-from gdro.training.records import read_table
+from gdro_lab.study.records import read_table
 
 pytestmark = TRAINS
 
@@ -66,11 +65,13 @@ def test_advantages_and_logs_are_those_of_the_true_groups(base, tmp_path, monkey
 
     def spy(self, inputs):
         output = original(self, inputs)
-        rewards, logs = self._rewards_R.clone(), self._logs
+        rewards, logs = self._rewards_RF[:, 0].clone(), self._logs
         size = len(rewards)
         flat = self._metrics["train"]["frac_reward_zero_std"][-1]
         logged = list(logs["advantages"])[-size:]
-        seen.append((rewards, output["advantages"].clone(), list(logs["prompt"])[-size:], flat, logged))
+        seen.append(
+            (rewards, output["advantages"].clone(), list(logs["prompt"])[-size:], flat, logged)
+        )
         return output
 
     monkeypatch.setattr(GDROTrainer, "_generate_and_score_completions", spy)
@@ -131,12 +132,12 @@ def test_printed_surrogate_on_policy_is_the_kl_alone(base, tmp_path):
     choices = {"gdro_method": "prompt", "gdro_options": {"signal": "surrogate"}}
     with_kl = trained(base, tmp_path / "a", beta=0.5, **choices)
     without = trained(base, tmp_path / "b", **choices)
-    assert np.abs(without.controller.method.prompt_gdro.scores()).max() < 1e-6
-    assert with_kl.controller.method.prompt_gdro.scores().max() > 1e-4
+    assert np.abs(without.controller.method.prompt_adversary.scores()).max() < 1e-6
+    assert with_kl.controller.method.prompt_adversary.scores().max() > 1e-4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["both", "dapo", "reinforce_ada"])
+@pytest.mark.parametrize("method", ["both", "dapo", "reinforce_ada", "pivotal_replay"])
 def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, method):
     def exit_code(output, *killed_in):
         process = processes.start(tiny_run.main, base, tmp_path / output, method, *killed_in)
@@ -145,73 +146,16 @@ def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, meth
 
     assert exit_code("whole") == 0
     assert exit_code("cut", 10) == -signal.SIGKILL
-    assert last_whole(tmp_path / "cut") == tmp_path / "cut" / "checkpoint-8"
+    assert find_checkpoint(tmp_path / "cut") == tmp_path / "cut" / "checkpoint-8"
     assert not (tmp_path / "cut" / "record.jsonl").exists()
     assert exit_code("cut") == 0
     one, other = (load_file(tmp_path / name / "weights.safetensors") for name in ("whole", "cut"))
     assert all(torch.equal(one[name], other[name]) for name in one)
-    assert read_table(tmp_path / "whole" / "record.jsonl") == read_table(tmp_path / "cut" / "record.jsonl")
+    assert read_table(tmp_path / "whole" / "record.jsonl") == read_table(
+        tmp_path / "cut" / "record.jsonl"
+    )
     states = [load_state(tmp_path / name / "controller.safetensors") for name in ("whole", "cut")]
     np.testing.assert_equal(states[0], states[1])
-
-
-@pytest.fixture(scope="module")
-def checkpoints(base, tmp_path_factory):
-    """A run's folder with checkpoint-2 and checkpoint-4, of 6 steps."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    trained(base, folder, max_steps=4, save_strategy="steps", save_steps=2)
-    return folder
-
-
-def damage(path, how, other=None):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    if how == "delete":
-        path.unlink()
-    else:
-        path.write_bytes({"flip a bit": data, "cut": data[:-1], "swap": other and other.read_bytes()}[how])
-
-
-FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
-
-
-@pytest.mark.parametrize("file", [*FILES, "gdro_state.json", LEDGER])
-@pytest.mark.parametrize("how", ["cut", "flip a bit", "swap", "delete"])
-def test_a_broken_checkpoint_is_not_resumed_from(checkpoints, tmp_path, capsys, how, file):
-    run = shutil.copytree(checkpoints, tmp_path / "run")
-    older, newest = run / "checkpoint-2", run / "checkpoint-4"
-    assert last_whole(run) == newest
-    damage(newest / file, how, older / file)
-    assert last_whole(run) == older
-    unfinished = (how, file) == ("delete", LEDGER)  # as a checkpoint that was not completed
-    assert unfinished or f"{newest}" in (said := capsys.readouterr().out)
-    assert unfinished or said.endswith("Resuming from checkpoint-2, which is whole\n")
-    with pytest.raises(ValueError, match=r"ledger.json is broken|is not as it was written|holds the files"):
-        last_whole(run, newest)
-    damage(older / file, "cut" if how == "swap" else how)
-    if unfinished:
-        assert last_whole(run) is None
-    else:
-        with pytest.raises(ValueError, match=r"-4.*-2.*Put the files back, or delete .*run"):
-            last_whole(run)
-
-
-def test_nothing_of_a_broken_checkpoint_is_loaded_and_the_older_one_is_resumed(
-    base, checkpoints, tmp_path, capsys
-):
-    run = shutil.copytree(checkpoints, tmp_path / "run")
-    (run / "checkpoint-8").mkdir()  # killed while it was written
-    damage(run / "checkpoint-4" / "optimizer.pt", "flip a bit")
-    trainer = make(base, run, max_steps=4)
-    before = [parameter.clone() for parameter in trainer.model.parameters()]
-    with pytest.raises(ValueError, match=r"optimizer.pt is not as it was written"):
-        trainer.train(resume_from_checkpoint=str(run / "checkpoint-4"))
-    assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
-    trainer.train(resume_from_checkpoint=True)
-    assert "Resuming from checkpoint-2" in capsys.readouterr().out
-    whole = load_file(checkpoints / "checkpoint-4" / "model.safetensors")
-    assert len(trainer.record) == 4
-    assert all(torch.equal(p, whole[n]) for n, p in trainer.model.named_parameters() if n in whole)
 
 
 def test_a_column_of_the_data_set_can_be_the_groups(base, tmp_path):
@@ -228,61 +172,55 @@ def test_a_column_of_the_data_set_can_be_the_groups(base, tmp_path):
 
 def test_several_gpus_in_one_process_are_refused(base, tmp_path, monkeypatch):
     monkeypatch.setattr(GDROConfig, "n_gpu", 2)
-    with pytest.raises(ValueError, match=r"sees 2 GPUs .*`accelerate launch`"):
+    with pytest.raises(ValueError, match="accelerate launch"):
         make(base, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("change", "changes", "words"),
+    ("change", "changes", "named"),
     [
-        (lambda rows: [row.pop("uid") for row in rows], {}, r"no column 'uid'.*add one"),
-        (lambda rows: rows[7].update(uid=rows[3]["uid"]), {}, r"repeats .* needs a uid of its own"),
-        (lambda rows: rows.__delitem__(slice(5, None)), {}, r"train_dataset has 5 prompts, fewer than the 8"),
-        (lambda rows: rows[1].update(family=None), {"group_column": "family"}, "labels must be of one kind"),
+        (lambda rows: rows[7].update(uid=rows[3]["uid"]), {}, "'uid' repeats"),
+        (lambda rows: rows.__delitem__(slice(5, None)), {}, "5 prompts"),
+        (lambda rows: rows[1].update(family=None), {"group_column": "family"}, "labels"),
+        (lambda rows: None, {"group_column": "level"}, "'level'"),
     ],
 )
-def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, words):
+def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, named):
     rows = [dict(row) for row in tiny_run.make_task().train]
     change(rows)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=named):
         make(base, tmp_path, rows, **changes)
 
 
-def test_a_data_set_is_needed(tmp_path):
-    with pytest.raises(ValueError, match=r"train_dataset must be a datasets.Dataset, got NoneType"):
-        GDROTrainer(None, None, tiny_run.arguments(GDROConfig, tmp_path))
-
-
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "named"),
     [
-        ({"gdro_method": ""}, r"gdro_method must be named, got ''; choose one of \["),
-        ({"gdro_method": "promt"}, r"method must be one of .*'promt'"),
-        ({"gdro_preset": "printed"}, r"preset must be one of"),
-        ({"gdro_options": {"promt": {}}}, r"options of method 'both' .*promt"),
-        ({"gdro_options": {"prompt": {"etta": 1}}}, r"prompt must be arguments of PromptGDRO, got .*etta"),
-        ({"gdro_options": {"n_min": 5}}, r"mean_rollouts must be a number in \[5, 12\]"),
-        ({"group_column": "family", "gdro_options": {"bins": {"edges": [0.5]}}}, r"of StaticGroups"),
-        ({"gdro_options": {"mean_rollouts": 6}}, r"gdro_options must be .*'mean_rollouts'"),
-        ({"per_device_train_batch_size": 30}, r"divisible by num_generations"),
-        ({"save_strategy": "steps", "save_steps": 3, "num_iterations": 2}, r"save_steps=3 .* a multiple"),
-        ({"advantage_clip": -1.0}, r"advantage_clip=…\) must be a number in \(0, 1e\+100\]"),
-        ({"multi_objective_aggregation": "normalize_then_sum"}, r"use 'sum_then_normalize'"),
+        ({"gdro_method": ""}, "gdro_method"),
+        ({"gdro_method": "promt"}, "promt"),
+        ({"gdro_preset": "printed"}, "preset"),
+        ({"gdro_options": {"promt": {}}}, "promt"),
+        ({"gdro_options": {"prompt": {"etta": 1}}}, "etta"),
+        ({"gdro_options": {"n_min": 5}}, "mean_rollouts"),
+        ({"gdro_options": {"mean_rollouts": 6}}, "mean_rollouts"),
+        ({"group_column": "family", "gdro_options": {"bins": {"edges": [0.5]}}}, "edges"),
+        ({"per_device_train_batch_size": 30}, "num_generations"),
+        ({"save_strategy": "steps", "save_steps": 3, "num_iterations": 2}, "save_steps"),
+        (
+            {"save_strategy": "steps", "save_steps": 0.375, "num_iterations": 2, "max_steps": 8},
+            "save_steps",
+        ),
+        ({"advantage_clip": -1.0}, "advantage_clip"),
+        ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation"),
+        ({"success_reward": "accuracy"}, "success_reward"),
     ],
 )
-def test_settings_that_cannot_be_met(base, tmp_path, changes, message):
-    with pytest.raises(ValueError, match=message):
+def test_settings_that_cannot_be_met(base, tmp_path, changes, named):
+    with pytest.raises(ValueError, match=named):
         make(base, tmp_path, **changes)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), None, float("inf")])
-@pytest.mark.parametrize("method", ["grpo", "both"])
-def test_rewards_that_are_no_numbers(base, tmp_path, bad, method):
-    def broken_reward(completions, **kwargs):
-        return [1.0] * (len(completions) - 1) + [bad]
-
-    trainer = make(base, tmp_path, reward=broken_reward, gdro_method=method)
-    before = [parameter.clone() for parameter in trainer.model.parameters()]
-    with pytest.raises(ValueError, match=r"'broken_reward' gave None, NaN or infinity for 1 of 32"):
-        trainer.train()
-    assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
+def test_another_trl_is_refused():
+    check_trl("1.14.2")
+    for version in ("1.13.0", "1.15.0", "1.17.0"):
+        with pytest.raises(ImportError, match=version):
+            check_trl(version)

@@ -4,14 +4,32 @@ from pathlib import Path
 
 import torch
 import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from gdro.gpu.size import byte_tokenizer
-
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
 FAMILIES = ("Qwen3", "Llama", "Mistral")
 SIZES = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 8, "intermediate_size": 64, "max_position_embeddings": 1024,
 }  # fmt: skip
+
+
+def byte_tokenizer(chat_template: str = CHAT_TEMPLATE):
+    """One token for each byte of UTF-8: nothing was trained."""
+    tokens = ["<pad>", "<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        chat_template=chat_template,
+        clean_up_tokenization_spaces=False,
+    )
 
 
 def save_tiny_model(family: str, folder: Path, **sizes: int) -> Path:

@@ -8,29 +8,34 @@ from datasets import Dataset
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
-from gdro.tasks import chain
+from gdro.checkpoint import save_state
 from gdro.trainer import GDROConfig, GDROTrainer
-from gdro.training.files import save_state
-from gdro.training.models import tiny_base
-from gdro.training.records import write_table
+from gdro_lab.study.records import write_table
+from gdro_lab.tasks import embedded
+from gdro_lab.tasks.tiny import tiny_base
 
 STEPS = 14
 PROMPTS = 48  # three and a half batches an epoch would drop some: 6 steps an epoch
 
 
 def make_task():
-    spec = chain.ChainSpec(chain.DEFAULT_SPEC.families, n_train=PROMPTS, n_eval_per_family=5)
+    spec = embedded.EmbeddedSpec(
+        embedded.DEFAULT_SPEC.families, n_train=PROMPTS, n_eval_per_family=5
+    )
     return spec.draw(0)
 
 
 def make_base(cache_dir):
-    return tiny_base(make_task(), seed=0, steps=60, batch_size=32, cache_dir=cache_dir, progress=False)
+    return tiny_base(
+        make_task(), seed=0, steps=60, batch_size=32, cache_dir=cache_dir, progress=False
+    )
 
 
 def arguments(config_class, output_dir, **changes):
     settings = {
-        "output_dir": str(output_dir), "seed": 3, "max_steps": STEPS, "per_device_train_batch_size": 32,
-        "num_generations": 4, "max_completion_length": 12, "learning_rate": 1e-3, "beta": 0.0,
+        "output_dir": str(output_dir), "seed": 3, "max_steps": STEPS,
+        "per_device_train_batch_size": 32, "num_generations": 4,
+        "max_completion_length": 12, "learning_rate": 1e-3, "beta": 0.0,
         "report_to": [], "use_cpu": True, "bf16": False, "gradient_checkpointing": False,
         "disable_tqdm": True, "logging_steps": 1, "save_strategy": "no",
     }  # fmt: skip
@@ -71,7 +76,9 @@ def main(base, output, method, killed_in=None):
     trainer = make_trainer(GDROTrainer, args, base)
     trainer.add_callback(Killed(killed_in))
     trainer.train(resume_from_checkpoint=True)
-    weights = {name: tensor.detach().contiguous() for name, tensor in trainer.model.named_parameters()}
+    weights = {
+        name: tensor.detach().contiguous() for name, tensor in trainer.model.named_parameters()
+    }
     save_file(weights, output / "weights.safetensors")
     save_state(output / "controller.safetensors", trainer.controller.state_dict())
     write_table(output / "record.jsonl", trainer.record)

@@ -3,9 +3,10 @@
 python tests/unsloth_run.py BASE_DIR OUTPUT_DIR     # writes OUTPUT_DIR/report.json and weights
 
 It needs unsloth and no GPU. Real are Unsloth's patches of TRL (the trainer class that it writes and
-installs, its VLLMGeneration), its way to advantages, loss and step, and PEFT. Unsloth's own model classes
-need a GPU: the model is transformers', with the two switches that the trainer asks of a model.
-`StandInEngine` is no vLLM: it samples by transformers, from the shared base and the adapter it is handed.
+installs, its VLLMGeneration), its way to advantages, loss and step, and PEFT. Unsloth's own model
+classes need a GPU: the model is transformers', with the two switches that the trainer asks of a
+model. `StandInEngine` is no vLLM: it samples by transformers, from the shared base and the adapter
+it is handed.
 """
 
 import os
@@ -13,9 +14,11 @@ import sys
 
 os.environ["UNSLOTH_ALLOW_CPU"] = "1"
 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling its loss takes minutes on a CPU
-os.environ["UNSLOTH_MIXED_PRECISION"] = "bfloat16"  # in its words: compute in the weights' own precision
+os.environ["UNSLOTH_MIXED_PRECISION"] = (
+    "bfloat16"  # in its words: compute in the weights' own precision
+)
 
-from gdro.training.unsloth import import_unsloth, rows_with_signal
+from gdro.models import import_unsloth
 
 import_unsloth()
 # without a GPU, unsloth leaves TRL alone unless asked
@@ -39,16 +42,23 @@ import trl
 from safetensors.torch import save_file
 from trl.generation import vllm_generation
 
-import gdro.training.unsloth
+import gdro.batches
+import gdro.trainer
+from gdro.batches import rows_with_signal
 from gdro.trainer import GDROConfig, GDROTrainer
-from gdro.training.models import merged_model
+from gdro_lab.study.jobs import merged_model
 
 LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "sapo", "vespo")
 BINS = {"bins": {"k": 1}}  # bins on pass@1 tell this poor model's prompts apart
 
 
 def make(trainer_class, base, output, **changes):
-    shared = {"max_steps": 9, "learning_rate": 2e-4, "lr_scheduler_type": "constant", "gdro_options": BINS}
+    shared = {
+        "max_steps": 9,
+        "learning_rate": 2e-4,
+        "lr_scheduler_type": "constant",
+        "gdro_options": BINS,
+    }
     trainer = tiny_run.make_trainer(
         trainer_class, tiny_run.arguments(GDROConfig, output, **shared | changes), base
     )
@@ -89,13 +99,16 @@ class Watched(GDROTrainer):
     seen: tuple = ()
 
     def compute_loss(self, model, inputs, *args, **kwargs):
-        kept = {name: value.clone() if torch.is_tensor(value) else value for name, value in inputs.items()}
+        kept = {
+            name: value.clone() if torch.is_tensor(value) else value
+            for name, value in inputs.items()
+        }
         self.seen = (*self.seen, kept)
         return super().compute_loss(model, inputs, *args, **kwargs)
 
 
 def gradients_of_every_loss(base, folder):
-    """loss → how far the gradient on rows with a signal is from that on all; and what a factor does to it."""
+    """loss → how far the gradient on rows with a signal is from that on all rows."""
 
     def gradient(inputs, trim, factor=1.0):
         trainer.args.trim_batches = trim
@@ -110,7 +123,7 @@ def gradients_of_every_loss(base, folder):
         rows.append(len(kept["advantages"]))
         return kept
 
-    gdro.training.unsloth.rows_with_signal = counted
+    gdro.batches.rows_with_signal = counted
     found, rows = {}, []
     for loss in LOSSES:
         options = {"loss_type": loss, "max_steps": 2, "per_device_train_batch_size": 16}
@@ -127,12 +140,12 @@ def gradients_of_every_loss(base, folder):
             "without_a_signal": float(gradient(nothing, trim=True).norm()),
             "rows": list(rows),  # of the three losses on rows with a signal
         }
-    gdro.training.unsloth.rows_with_signal = rows_with_signal
+    gdro.batches.rows_with_signal = rows_with_signal
     return found
 
 
 def resumed(base, folder):
-    """Largest difference of weights between a training and one that was stopped and resumed; and records."""
+    """Weights and record of a training beside those of one that was stopped and resumed."""
     options = {"gdro_method": "both", "max_steps": 6, "save_strategy": "steps", "save_steps": 3}
     whole = make(GDROTrainer, base, folder / "whole", **options)
     whole.train()
@@ -146,7 +159,7 @@ def resumed(base, folder):
 
 
 class StandInEngine:
-    """A stand-in for Unsloth's vLLM engine: samples by transformers from the base and the given adapter."""
+    """A stand-in for Unsloth's vLLM engine, which samples by transformers."""
 
     shared_weights = True
     config = SimpleNamespace(model_config=SimpleNamespace(enable_sleep_mode=False))
@@ -161,13 +174,17 @@ class StandInEngine:
         adapter = {} if lora_request is None else lora_request.tensors
         self.calls.append({"prompts": ids_R, "adapter": adapter, "n": sampling_params["n"]})
         names = dict(self.model.named_parameters())
-        zeros = {name: torch.zeros_like(weight) for name, weight in names.items() if "lora_B" in name}
+        zeros = {
+            name: torch.zeros_like(weight) for name, weight in names.items() if "lora_B" in name
+        }
         ids_RT = torch.tensor(ids_R)  # the tiny task's prompts are equally long
         logps_RT = torch.zeros(len(ids_R), 0)
         with torch.no_grad():
             for _ in range(sampling_params["max_tokens"]):
                 call = {"input_ids": ids_RT}
-                logits = torch.func.functional_call(self.model, adapter or zeros, (), call).logits[:, -1]
+                logits = torch.func.functional_call(self.model, adapter or zeros, (), call).logits[
+                    :, -1
+                ]
                 probabilities = logits.softmax(-1)
                 probabilities[:, self.pad] = 0  # which Unsloth would take for the end of a row
                 chosen = torch.multinomial(probabilities, 1)
@@ -177,7 +194,9 @@ class StandInEngine:
         for ids, row, logps in zip(ids_R, ids_RT.tolist(), logps_RT.tolist(), strict=True):
             tokens = row[len(ids) :]
             tokens = tokens[: tokens.index(self.end) + 1] if self.end in tokens else tokens
-            chosen = [{t: SimpleNamespace(logprob=p, rank=1)} for t, p in zip(tokens, logps, strict=False)]
+            chosen = [
+                {t: SimpleNamespace(logprob=p, rank=1)} for t, p in zip(tokens, logps, strict=False)
+            ]
             sample = SimpleNamespace(token_ids=tokens, logprobs=chosen)
             outputs.append(SimpleNamespace(prompt_token_ids=ids, outputs=[sample]))
         return outputs
@@ -192,8 +211,16 @@ class StandInEngine:
 def with_engine(base, folder, method="both", **changes):
     """A LoRA training whose completions the stand-in samples."""
     torch.manual_seed(0)
-    args = {"gdro_method": method, "use_vllm": True, "vllm_importance_sampling_mode": "token_truncate"}
-    args |= {"max_steps": 9, "learning_rate": 1e-2, "gdro_options": BINS | {"rollout": {"eta": 20.0}}}
+    args = {
+        "gdro_method": method,
+        "use_vllm": True,
+        "vllm_importance_sampling_mode": "token_truncate",
+    }
+    args |= {
+        "max_steps": 9,
+        "learning_rate": 1e-2,
+        "gdro_options": BINS | {"rollout": {"eta": 20.0}},
+    }
     args = tiny_run.arguments(GDROConfig, folder, **args | changes)
     source = tiny_run.AutoModelForCausalLM.from_pretrained(base)
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, target_modules="all-linear")
@@ -231,7 +258,9 @@ def through_the_engine(base, folder):
 
     wrapper = vllm_generation.VLLMGeneration.generate
     cells = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__, strict=True))
-    cells["original_generate"].cell_contents = watched  # inside Unsloth's wrapper, which stays as it is
+    cells[
+        "original_generate"
+    ].cell_contents = watched  # inside Unsloth's wrapper, which stays as it is
     start = weights_of(trainer.model)
     trainer.train()
     cells["original_generate"].cell_contents = generate
@@ -308,7 +337,9 @@ def main(base, folder):
         "refusals": refusals(base, folder),
     }
     calls = FastLanguageModel.from_pretrained, FastLanguageModel.get_peft_model
-    report["signatures"] = {call.__name__: list(inspect.signature(call).parameters) for call in calls}
+    report["signatures"] = {
+        call.__name__: list(inspect.signature(call).parameters) for call in calls
+    }
     (folder / "report.json").write_text(json.dumps(report, default=float))
 
 

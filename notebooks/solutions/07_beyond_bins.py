@@ -3,7 +3,7 @@
 import numpy as np
 
 from gdro import Method, register
-from gdro.methods.draws import mostly_in_proportion
+from gdro.draws import mostly_in_proportion
 
 
 def value_for_two(alpha, beta):
@@ -24,7 +24,7 @@ def pivotal_advantages(rewards, group_ids):
 
 def next_k(hits, trials, successes, failures, gained, expected):
     rates = (successes + 0.5) / (successes + failures + 1)
-    hard = (successes + failures > 0) & (rates < 0.5)
+    hard = rates < 0.5  # a new prompt has 0.5
     foreseen = (trials * rates)[hard].sum()
     gained, expected = 0.9 * gained + hits[hard].sum() - foreseen, 0.9 * expected + foreseen
     progress = (gained + 5 / 3) / (expected + 5)

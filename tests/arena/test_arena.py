@@ -1,10 +1,9 @@
-"""The arena: worlds, spelled methods, a small contest that resumes, and tables worked out by hand."""
+"""The arena: spelled methods, a small contest that resumes, and tables worked out by hand."""
 
 import json
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,11 @@ from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import METHODS, loop
-from gdro.arena import play as arena
-from gdro.arena import tables as arena_report
-from gdro.core.uids import as_uids
-from gdro.tasks import chain
-from gdro.tasks.world import BaseSettings, TaskWorld
+from gdro.bins import as_uids
+from gdro_lab.arena import play as arena
+from gdro_lab.arena import report as arena_report
+from gdro_lab.tasks import embedded
+from gdro_lab.tasks.world import BaseSettings, TaskWorld
 
 OWN = """
 from gdro import Method, register
@@ -31,27 +30,34 @@ class FirstPrompts(Method):
 
 def test_a_method_is_spelled_with_its_options():
     controller = arena.arena_controller("prompt:preset=paper:bins.k=5", 4, seed=3)
-    assert (controller.name, controller.bins.estimator, controller.bins.k) == ("prompt", "any_of_k", 5)
-    for spelled, words in (
-        ("grpo:speed=9", "speed"),
-        ("grpo:seed=1", "options of 'grpo' must be"),
-        ("prompt:prompt=1:prompt.eta=3", "set an option once"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            arena.arena_controller(spelled, 4, seed=0)
+    found = controller.name, controller.bins.estimator, controller.bins.k
+    assert found == ("prompt", "any_of_k", 5)
+    for wrong in ("grpo:speed=9", "grpo:seed=1", "prompt:prompt=1:prompt.eta=3", "nobody"):
+        with pytest.raises(ValueError, match=r"speed|grpo|prompt|nobody"):
+            arena.arena_controller(wrong, 4, seed=0)
+
+
+@pytest.mark.parametrize("name", ["prompt", "rollout", "both"])
+def test_families_can_take_the_place_of_bins(name):
+    families = {7: "hash", 3: "star", 5: "star"}
+    spelled = f"{name}:groups=family"
+    bins = arena.arena_controller(spelled, 4, seed=0, known={"groups": families}).bins
+    assert bins.groups == ["hash", "star"]
+    assert bins.assign([3, 5, 7]).tolist() == [1, 1, 0]
+    assert arena.arena_controller(spelled, 4, seed=0).name == name  # a check before any task
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_oracles_know_reaches_no_other_method(name):
-    known = {"groups": {"a": "star"}, "rates": lambda keys: np.ones(len(keys))}
+    known = {"groups": {"a": "star"}, "rates": lambda uids: np.ones(len(uids))}
     method = arena.arena_controller(name, 4, seed=0, known=known).method
-    has = [getattr(method, key, None) is value for key, value in known.items()]
+    has = [getattr(method, key, None) == value for key, value in known.items()]
     assert any(has) == (name in ("oracle", "family_even"))
 
 
 def test_scores_by_hand():
-    families = (chain.Family("a", "*", 5, 0.75, 0.5), chain.Family("b", "+", 5, 0.25, 0.5))
-    task = chain.ChainSpec(families, 3, 40, 2).draw(0)
+    families = (embedded.Family("a", "*", 5, 0.75, 0.5), embedded.Family("b", "+", 5, 0.25, 0.5))
+    task = embedded.EmbeddedSpec(families, 3, 40, 2).draw(0)
     found = arena.scores(task, np.array([16, 8, 0, 1]), 16)
     first = {"mean_at_8": 0.75, "pass_at_8": 1 - 0.5 / 12870, "share": 0.75}
     assert found["families"]["a"] == pytest.approx(first)
@@ -64,15 +70,16 @@ def test_scores_by_hand():
 
 
 def test_an_oracle_knows_families_and_pass_rates(tmp_path):
-    families = chain.Family("a", "*", 5, 0.9, 0.9), chain.Family("b", "+", 5, 0.1, 0.9)
+    families = embedded.Family("a", "*", 5, 0.9, 0.9), embedded.Family("b", "+", 5, 0.1, 0.9)
     base = BaseSettings(steps=60, batch=32)
-    world = TaskWorld(name="w", spec=chain.ChainSpec(families, 2, 20, 2), base=base)
+    world = TaskWorld(name="w", spec=embedded.EmbeddedSpec(families, 2, 20, 2), base=base)
     task, base = arena.draw_base(world, 0, arena.Settings(), tmp_path)
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
+    model = AutoModelForCausalLM.from_pretrained(base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
     known = arena._oracle(task, model, tokenizer)
     uids = [row["uid"] for row in task.train]
-    rates = known["rates"](as_uids(uids).keys)
-    counts = loop.evaluate(model, tokenizer, task.train, chain.reward, 2000, 6, seed=0)
+    rates = known["rates"](as_uids(uids))
+    counts = loop.evaluate(model, tokenizer, task.train, embedded.reward, 2000, 6, seed=0)
     assert rates.max() > 0.05
     np.testing.assert_allclose(counts / 2000, rates, atol=5 * (0.25 / 2000) ** 0.5)
     controller = arena.arena_controller("family_even", 4, 0, known)
@@ -82,11 +89,12 @@ def test_an_oracle_knows_families_and_pass_rates(tmp_path):
 
 def command(out, *changes):
     given = {"world": "own.yaml", "bases": "bases", "methods-from": "own.py"}
-    given = {name: out.parent / file for name, file in given.items()} | {"draws": 2, "steps": 5, "prompts": 4}
-    words = [f"--{name}={value}" for name, value in (given | {"out": out}).items()]
-    words += ["--methods=grpo,first-prompts@1e-3", "--learning-rates=1e-4", *changes]
+    given = {name: out.parent / file for name, file in given.items()}
+    given |= {"draws": 2, "steps": 5, "prompts": 4, "out": out, "schedule": "linear"}
+    words = [f"--{name}={value}" for name, value in given.items()]
+    words += ["--methods=grpo,first-prompts@1e-3", "--learning-rates=1e-4", "--keep", *changes]
     environment = os.environ | {"PYTHONPATH": str(Path(arena.__file__).parents[2])}
-    command = [sys.executable, "-m", "gdro", "arena", *words]
+    command = [sys.executable, "-m", "gdro_lab", "arena", *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
@@ -94,27 +102,33 @@ def command(out, *changes):
 def test_a_contest_from_the_command_line_resumes(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "own.yaml").write_text(
-        'name: own\nn_train: 40\nn_eval_per_family: 3\nfamilies:\n  - {name: a, operator: "*", n_digits: 5, '
-        "share: 1, teacher_accuracy: 0.5}\nbase: {steps: 8, batch: 16}\n"
+        'name: own\nn_train: 40\nn_eval_per_family: 3\nfamilies:\n  - {name: a, operator: "*", '
+        "n_digits: 5, share: 1, teacher_accuracy: 0.5}\nbase: {steps: 8, batch: 16}\n"
     )
     out = tmp_path / "out"
     first = command(out, "--jobs=2")
     assert first.returncode == 0, first.stderr
     assert "mean@8" in first.stdout
-    assert "left" in first.stderr
 
     scores = pd.read_csv(out / "scores.csv")
     assert list(scores.columns) == arena_report.SCORE_COLUMNS
-    assert len(scores) == 2 * 2 * 5
     rates = set(zip(scores.method, scores.learning_rate, strict=True))
-    assert rates == {("grpo", 1e-4), ("first-prompts", 1e-3)}
-    assert scores.groupby(["method", "draw"]).step.apply(list).tolist() == 4 * [[1, 2, 3, 4, 5]]
-    assert (scores.rollouts == 16 * scores.step).all()
+    assert rates == {("grpo", 1e-4), ("first-prompts", 1e-3), ("base", 0)}
+    trained = scores[scores.method != "base"]
+    assert trained.groupby(["method", "draw"]).step.apply(list).tolist() == 4 * [[1, 2, 3, 4, 5]]
+    assert (trained.rollouts == 16 * trained.step).all()
+    base = scores[scores.method == "base"]
+    assert (len(base), set(base.step), set(base.rollouts)) == (2, {5}, {0})
     families = pd.read_csv(out / "families.csv")
-    assert len(families) == 4
+    assert len(families) == 6
     assert set(families.share) == {1.0}
-    for name in ("table.csv", "table.md", "differences.png", "frontier.png", "rollouts.png"):
-        assert (out / name).stat().st_size > 0
+    table = pd.read_csv(out / "table.csv")
+    assert set(table.method) == {"grpo", "first-prompts", "base"}
+    assert {"rollouts", "tokens", "trained_tokens", "seconds"} <= set(table.columns)
+    assert table[table.method == "base"].p_holm.isna().all()
+    assert (out / "differences.png").stat().st_size > 0
+    record = json.loads((out / "records/own/grpo_lr0.0001_draw0.json").read_text())
+    assert [row["step"] for row in record] == [0, 1, 2, 3, 4]
 
     # one run is lost: it alone is played again, to the same scores
     lost = out / "runs" / "own" / "grpo_lr0.0001_draw1.json"
@@ -129,8 +143,8 @@ def test_a_contest_from_the_command_line_resumes(tmp_path):
 
 
 def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
-    family = chain.Family("a", "*", 5, 1.0, 0.5)
-    specs = [chain.ChainSpec((family,), 3, n_train, 3) for n_train in (40, 50)]
+    family = embedded.Family("a", "*", 5, 1.0, 0.5)
+    specs = [embedded.EmbeddedSpec((family,), 3, n_train, 3) for n_train in (40, 50)]
     one, changed, other = (
         arena.ArenaRun(TaskWorld(name=name, spec=spec), "grpo", 1e-4, 0)
         for name, spec in (("a", specs[0]), ("a", specs[1]), ("b", specs[1]))
@@ -138,19 +152,22 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
     for run in (one, other, one):
         arena._check_settings([run], arena.Settings(), tmp_path, None)
     for run, settings in ((changed, arena.Settings()), (one, arena.Settings(rollouts=2))):
-        with pytest.raises(ValueError, match="same settings and worlds"):
+        with pytest.raises(ValueError, match="out"):
             arena._check_settings([run], settings, tmp_path, None)
-    with pytest.raises(ValueError, match="worlds must have names of their own"):
+    with pytest.raises(ValueError, match="worlds"):
         arena._check_settings([one, changed], arena.Settings(), tmp_path / "new", None)
     own = tmp_path / "own.py"
-    for text in ("", "changed = True"):
-        own.write_text(text)
-        with (
-            nullcontext()
-            if not text
-            else pytest.raises(ValueError, match=r"methods_from .*own.py' has changed")
-        ):
-            arena._check_settings([one], arena.Settings(), tmp_path, str(own))
+    own.write_text("")
+    arena._check_settings([one], arena.Settings(), tmp_path, str(own))
+    own.write_text("changed = True")
+    with pytest.raises(ValueError, match="methods_from"):
+        arena._check_settings([one], arena.Settings(), tmp_path, str(own))
+
+
+@pytest.mark.parametrize("change", [{"steps": 4}, {"prompts": 0}, {"size": "huge"}])
+def test_settings_are_checked(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        arena.Settings(**change)
 
 
 @pytest.mark.parametrize("text", ["", "[", "{}", '[{"world": "w"}]'])
@@ -158,9 +175,8 @@ def test_a_broken_file_of_a_run_is_named(tmp_path, text):
     file = tmp_path / "runs" / "w" / "grpo_lr0.0001_draw0.json"
     file.parent.mkdir(parents=True)
     file.write_text(text)
-    run = arena.ArenaRun(arena.read_world("even"), "grpo", 1e-4, 0)
-    with pytest.raises(ValueError, match=r"grpo_lr0.0001_draw0.json must hold 5 rows.* delete it"):
-        arena.play_all([run], arena.Settings(), tmp_path, tmp_path, 1, None)
+    with pytest.raises(ValueError, match=r"grpo_lr0\.0001_draw0\.json"):
+        arena_report.arena_rows(tmp_path)
 
 
 def test_rates_that_agree_to_six_digits_are_two(tmp_path):
@@ -168,16 +184,15 @@ def test_rates_that_agree_to_six_digits_are_two(tmp_path):
     whole = contest({("grpo", rate): [0.4] for rate in rates}, steps).assign(families=[{}] * 10)
     whole = whole.assign(training_mix_pass_at_8=0.5, seconds=1.0, controller_seconds=0.1)
     runs = [arena.ArenaRun(arena.read_world("even"), "grpo", rate, 0) for rate in rates]
-    assert runs[0].file(tmp_path).name == "grpo_lr0.0001_draw0.json"
     for run in runs:
         run.file(tmp_path).parent.mkdir(parents=True, exist_ok=True)
         rows = whole[whole.learning_rate == run.learning_rate]
         run.file(tmp_path).write_text(rows.to_json(orient="records", double_precision=15))
-    arena.play_all(runs, arena.Settings(), tmp_path, tmp_path, 1, None)
+    arena.play_all(runs, arena.Settings(), tmp_path, tmp_path, 1)
     assert set(pd.read_csv(tmp_path / "scores.csv").learning_rate) == set(rates)
     alike = [arena.ArenaRun(runs[0].world, method, 1e-4, 0) for method in ("prompt:a", "prompt_a")]
-    with pytest.raises(ValueError, match="methods must differ"):
-        arena.play_all(alike, arena.Settings(), tmp_path, tmp_path, 1, None)
+    with pytest.raises(ValueError, match="methods"):
+        arena.play_all(alike, arena.Settings(), tmp_path, tmp_path, 1)
 
 
 def contest(finals, steps=(50, 100)):
@@ -196,7 +211,12 @@ def contest(finals, steps=(50, 100)):
 
 def test_differences_are_paired_by_draw_at_each_methods_best_rate():
     good, base = np.array([0.30, 0.42, 0.37, 0.5]), np.array([0.2, 0.35, 0.33, 0.4])
-    arms = {("grpo", 1e-4): base, ("grpo", 2e-4): base - 0.1, ("new", 2e-4): good, ("new", 1e-4): base}
+    arms = {
+        ("grpo", 1e-4): base,
+        ("grpo", 2e-4): base - 0.1,
+        ("new", 2e-4): good,
+        ("new", 1e-4): base,
+    }
     table = arena_report.compare(contest(arms)).set_index(["method", "metric"])
     new = table.loc[("new", "mean_at_8")]
     expected = stats.ttest_rel(good, base)
@@ -210,11 +230,11 @@ def test_differences_are_paired_by_draw_at_each_methods_best_rate():
 
 
 def test_holm_corrects_for_all_that_was_looked_at():
-    """Two methods, one of them at two rates, four metrics: twelve comparisons; eight are returned."""
+    """Two methods, one of them at two rates, four metrics, and a base: twelve comparisons."""
     rng = np.random.default_rng(0)
     base = rng.random(6)
     arms = {("grpo", 1e-4): base, ("new", 1e-4): base, ("new", 2e-4): base, ("other", 1e-4): base}
-    scores = contest(arms)
+    scores = contest(arms | {("base", 0.0): base - 0.3})
     for metric in arena_report.METRICS:
         noise = rng.normal(0.01, 0.02, len(scores)) * (scores.method != "grpo")
         scores[metric] += noise - 0.1 * (scores.learning_rate == 2e-4)
@@ -223,7 +243,9 @@ def test_holm_corrects_for_all_that_was_looked_at():
     grpo = ends[ends.method == "grpo"]
     p = {
         (*arm, metric): stats.ttest_rel(end[metric], grpo[metric]).pvalue
-        for arm, end in ends[ends.method != "grpo"].groupby(["method", "learning_rate"])
+        for arm, end in ends[~ends.method.isin(["grpo", "base"])].groupby(
+            ["method", "learning_rate"]
+        )
         for metric in arena_report.METRICS
     }
     corrected, largest = {}, 0.0
@@ -231,10 +253,13 @@ def test_holm_corrects_for_all_that_was_looked_at():
         largest = max(largest, (len(p) - place) * p[key])
         corrected[key] = min(largest, 1)
     assert len(p) == 12
-    assert len(table) == 12  # GRPO's own four among them
+    assert len(table) == 16  # GRPO's and the base's own four among them
+    assert table.loc["base"].p_holm.isna().all()
     for method in ("new", "other"):
         for metric in arena_report.METRICS:
-            assert table.loc[(method, metric)].p_holm == pytest.approx(corrected[method, 1e-4, metric])
+            assert table.loc[(method, metric)].p_holm == pytest.approx(
+                corrected[method, 1e-4, metric]
+            )
 
 
 def test_rollouts_to_reach_grpos_best():
@@ -249,9 +274,11 @@ def test_rollouts_to_reach_grpos_best():
 
 
 def test_draws_that_not_all_have_played_decide_nothing():
-    """At 2e-4 GRPO has played the two easy draws alone, where 1e-4 is better; "same" has two draws."""
+    """At 2e-4 GRPO has played the two easy draws alone, where 1e-4 is better."""
     base = [0.1, 0.1, 0.5, 0.5]
-    scores = contest({("grpo", 1e-4): base, ("grpo", 2e-4): np.array(base) - 0.05, ("same", 1e-4): base})
+    scores = contest(
+        {("grpo", 1e-4): base, ("grpo", 2e-4): np.array(base) - 0.05, ("same", 1e-4): base}
+    )
     few = (scores.learning_rate == 2e-4) | (scores.method == "same")
     scores = scores[~few | (scores.draw > 1)]
     assert set(arena_report.at_best_rate(scores).learning_rate) == {1e-4}
@@ -276,5 +303,5 @@ def test_differences_can_be_to_another_method(tmp_path):
     ]  # fmt: skip
     table = arena_report.compare(scores, "pivotal").set_index(["method", "metric"])
     assert table.difference["grpo", "mean_at_8"] == pytest.approx(-0.2)
-    with pytest.raises(ValueError, match="baseline must be a method that was played"):
+    with pytest.raises(ValueError, match="baseline"):
         arena_report.report(tmp_path, "dapo")

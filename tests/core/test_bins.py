@@ -8,8 +8,7 @@ from scipy.integrate import quad
 from scipy.stats import beta
 
 from gdro import DifficultyBins, StaticGroups
-from gdro.core.bins import ESTIMATORS, UNSEEN, move_bins
-from gdro.core.uids import as_uids
+from gdro.bins import ESTIMATORS, UNSEEN, as_uids, move_bins
 
 ALL = sorted(ESTIMATORS)
 
@@ -72,7 +71,9 @@ def move_by_hand(edges, current, value, margin):
         return bin_by_hand(edges, value)
     while current < len(edges) and value - edges[current] >= margin - 1e-12:
         current += 1
-    while current > 0 and edges[current - 1] - value > margin - 1e-12 and value < edges[current - 1]:
+    while (
+        current > 0 and edges[current - 1] - value > margin - 1e-12 and value < edges[current - 1]
+    ):
         current -= 1
     return current
 
@@ -98,7 +99,8 @@ def test_an_unknown_estimate_leaves_the_bin_alone():
 # Uids
 
 
-@pytest.mark.parametrize("step", [1, 2**30, 2**53])  # uids that differ in their last or first bits alone
+# uids that differ in their last or first bits alone
+@pytest.mark.parametrize("step", [1, 2**30, 2**53])
 def test_arrivals_over_many_batches_keep_their_rows(step):
     rng = np.random.default_rng(0)
     bins, seen = DifficultyBins(k=1, history=1), {}
@@ -107,9 +109,17 @@ def test_arrivals_over_many_batches_keep_their_rows(step):
         successes = rng.integers(0, 5, 50)
         bins.update(uids, successes, np.full(50, 4))
         seen |= dict(zip(uids.tolist(), ((successes + 0.5) / 5).tolist(), strict=True))
-    assert len(bins.table) == len(seen)
+    assert len(bins.row_of) == len(seen)
     assert bins.pass_at_k(list(seen)) == pytest.approx(list(seen.values()))
     assert np.isnan(bins.pass_at_k([5000])[0])
+
+
+def test_rows_do_not_depend_on_the_order_of_the_batch():
+    one, other = DifficultyBins(), DifficultyBins()
+    for batch in (["b", "a", "c"], ["z", "a", "d"]):
+        rows = one.rows(batch)
+        assert other.rows(batch[::-1])[::-1].tolist() == rows.tolist()
+    assert one.row_of == {"a": 0, "b": 1, "c": 2, "d": 3, "z": 4}
 
 
 def test_a_uid_given_twice_is_one_visit():
@@ -121,47 +131,28 @@ def test_a_uid_given_twice_is_one_visit():
 
 def test_kinds_of_uids():
     for uids in ([1, -(2**63), 2**63 - 1], np.array([1, 2], np.uint16), np.arange(3)):
-        assert as_uids(uids).keys.tolist() == list(uids)
-    names = ["a", "b", "ü"]
-    keys = as_uids(names).keys.tolist()
-    assert len(set(keys)) == 3
-    for same in (np.array(names), np.array(names, object), tuple(names)):
-        assert as_uids(same).keys.tolist() == keys
-    assert as_uids(as_uids(names)).kind == "string"
-    assert len(as_uids([]).keys) == 0
+        assert as_uids(uids).tolist() == list(uids)
+    names = ["a", "b", "ü" * 500]
+    for same in (names, np.array(names), np.array(names, object), tuple(names)):
+        assert as_uids(same).tolist() == names
+    assert len(as_uids([])) == 0
+
+
+MIXED = [[1, "a"], [True, False], [1, True], [1.0, 2.0], [None], np.array([True]), [[1], [2]]]
+
+
+@pytest.mark.parametrize("uids", MIXED)
+def test_uids_of_no_or_mixed_kind_are_refused(uids):
+    with pytest.raises(ValueError, match="uids"):
+        DifficultyBins().assign(uids)
 
 
 def test_nothing_at_all_is_no_error():
     bins = DifficultyBins()
     bins.update([], [], [])
-    assert len(bins.table) == 0
+    assert len(bins.row_of) == 0
     assert bins.assign([]).shape == bins.pass_at_k([]).shape == (0,)
     assert bins.assign([3]).tolist() == [UNSEEN]
-
-
-def test_memory_is_tens_of_bytes_a_prompt():
-    bins = DifficultyBins()
-    for known in range(2000, 100_001, 2000):
-        bins.update(np.arange(known - 2000, known), np.zeros(2000, int), np.ones(2000, int))
-        held = [*vars(bins).values(), *vars(bins.table).values(), *vars(bins.beliefs).values()]
-        assert 20 <= sum(a.nbytes for a in held if isinstance(a, np.ndarray)) / known <= 26
-
-
-MIXED = [[1, "a"], ["a", 1], [True, False], [1, True], [1.0, 2.0], [None], [2**64], np.array([True, False])]
-
-
-@pytest.mark.parametrize("uids", MIXED)
-def test_uids_of_no_or_mixed_kind_are_refused(uids):
-    with pytest.raises(ValueError, match=r"uids must be all integers .* or all strings, got .*; give every"):
-        DifficultyBins().assign(uids)
-
-
-def test_integers_after_strings_are_refused():
-    bins = DifficultyBins()
-    bins.update(["a"], [1], [2])
-    for call in (lambda: bins.update([1], [1], [2]), lambda: bins.assign([1]), lambda: bins.pass_at_k([1])):
-        with pytest.raises(ValueError, match=r"uids are integers, but the prompts .* strings; keep to one"):
-            call()
 
 
 # State
@@ -190,55 +181,23 @@ def test_a_state_is_a_copy():
     same_state(state, bins.state_dict())
 
 
-DAMAGES = {
-    "not a number": lambda s: s["beliefs"]["successes_D"].__setitem__(0, np.nan),
-    "a negative count": lambda s: s["beliefs"]["failures_D"].__setitem__(0, -1),
-    "a key given twice": lambda s: s["table"]["keys_D"].__setitem__(0, 2),
-    "a bin that is not there": lambda s: s["bins_D"].__setitem__(0, 99),
-    "bins missing": lambda s: s.update(bins_D=s["bins_D"][:1]),
-    "fewer counts": lambda s: s["beliefs"].update(successes_D=s["beliefs"]["successes_D"][:1]),
-    "counts missing": lambda s: s["beliefs"].pop("successes_D"),
-    "another type": lambda s: s["table"].update(keys_D=s["table"]["keys_D"].astype(float)),
-    "another kind of uid": lambda s: s["table"].update(kind="letter"),
-    "a kind that is no word": lambda s: s["table"].update(kind=-1),
-    "a row given twice": lambda s: s["table"]["rows_D"].__setitem__(0, 1),
-    "a negative clock": lambda s: s["beliefs"].update(clock=-1),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_state_is_refused(damage):
-    bins = DifficultyBins(estimator="any_of_k")
-    bins.update([1, 2, 3], [0, 1, 4], [4, 4, 4])
-    state = bins.state_dict()
-    DAMAGES[damage](state)
-    other = DifficultyBins(estimator="any_of_k")
-    other.update([7], [1], [2])
-    before = other.state_dict()
-    with pytest.raises(ValueError, match="saved"):
-        other.load_state_dict(state)
-    same_state(other.state_dict(), before)
-
-
 # Arguments
 
 
+BAD_COUNTS = {
+    "successes": [([1], [3], [2]), ([1], [-1], [2]), ([1], [0.5], [2]), ([1], [0, 1], [1])],
+    "trials": [([1], [0], [0]), ([1, 2], [0], [1])],
+}
+
+
 @pytest.mark.parametrize(
-    ("visit", "words"),
-    [
-        (([1], [3], [2]), "successes must lie between 0 and trials, got \\[3\\]"),
-        (([1], [-1], [2]), "successes must be"),
-        (([1], [0], [0]), r"trials must be integers in \[1, inf\), got 0"),
-        (([1], [0.5], [2]), "successes must be integers, got dtype float64"),
-        (([1, 2], [0], [1]), r"trials must be integers of shape \(2,\), got shape \(1,\)"),
-        (([1], [0, 1], [1]), "successes must be integers of shape"),
-    ],
+    ("name", "visit"), [(name, visit) for name, visits in BAD_COUNTS.items() for visit in visits]
 )
-def test_counts_that_cannot_be_are_refused_and_nothing_is_learned(visit, words):
+def test_counts_that_cannot_be_are_refused_and_nothing_is_learned(name, visit):
     bins = DifficultyBins()
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=name):
         bins.update(*visit)
-    assert len(bins.table) == 0
+    assert len(bins.row_of) == 0
 
 
 def test_more_than_127_bins_keep_their_numbers():
@@ -265,22 +224,21 @@ def test_groups_resume_with_pass_rates_of_more_bins_than_groups():
     running.update([1, 2], [4, 0], [4, 4])
     restored.load_state_dict(running.state_dict())
     same_state(running.state_dict(), restored.state_dict())
-    with pytest.raises(ValueError, match="other settings"):
+    with pytest.raises(ValueError, match="settings"):
         StaticGroups([1, 2], ["b", "a"]).load_state_dict(running.state_dict())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    "arguments",
     [
-        (([], []), "labels must be .* one per uid"),
-        (([1, 2], ["a"]), r"labels must be .* one per uid \(2\), got 1"),
-        (([1, 2], ["a", None]), r"labels must be of one kind, .*, got 2: \['a', None\]"),
-        (([1, 2], ["a", 1]), "labels must be"),
-        (([1, 2], [["a"], ["b"]]), "labels must be"),
-        (([1, 1], ["a", "b"]), "uids must differ, got one twice"),
-        (([1, 2], ["a", "b"], ["a"]), r"labels must be among the groups \['a'\], got \['b'\]"),
+        ([], []),
+        ([1, 2], ["a"]),
+        ([1, 2], ["a", None]),
+        ([1, 2], ["a", 1]),
+        ([1, 1], ["a", "b"]),
+        ([1, 2], ["a", "b"], ["a"]),
     ],
 )
-def test_groups_that_cannot_be_are_refused(arguments, words):
-    with pytest.raises(ValueError, match=words):
+def test_groups_that_cannot_be_are_refused(arguments):
+    with pytest.raises(ValueError, match="labels"):
         StaticGroups(*arguments)

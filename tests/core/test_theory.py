@@ -53,7 +53,9 @@ def test_mixture_gradient_is_the_gradient_of_the_soft_worst_case():
 
     numeric = [(value(theta + step * e) - value(theta - step * e)) / (2 * step) for e in np.eye(3)]
     losses = ((theta - centres) ** 2).sum(axis=1)
-    assert theory.mixture_gradient(losses, 2 * (theta - centres), eta) == pytest.approx(numeric, abs=1e-6)
+    assert theory.mixture_gradient(losses, 2 * (theta - centres), eta) == pytest.approx(
+        numeric, abs=1e-6
+    )
 
 
 def test_regret_bounds_by_hand():
@@ -66,7 +68,9 @@ def test_allocation_by_hand():
     assert theory.square_root_allocation([1.0, 4.0], [0.5, 0.5], 3) == pytest.approx([2.0, 4.0])
 
 
-@given(st.integers(1, 8).flatmap(lambda size: arrays(float, (2, size), elements=st.floats(0.01, 1))))
+@given(
+    st.integers(1, 8).flatmap(lambda size: arrays(float, (2, size), elements=st.floats(0.01, 1)))
+)
 def test_square_root_allocation_meets_the_budget_and_the_price(table):
     variances, shares = table[0], table[1] / table[1].sum()
     allocation = theory.square_root_allocation(variances, shares, 4.0)
@@ -105,25 +109,25 @@ def test_staircase_takes_the_smaller_arm_on_a_tie():
 
 
 @pytest.mark.parametrize(
-    ("call", "arguments", "words"),
+    ("name", "call", "arguments"),
     [
-        (theory.soft_worst_case, ([0.1], 0), r"eta must be a number in \(0, inf\), got 0"),
-        (theory.soft_worst_case, ([0.1], np.inf), r"max\(losses\)"),
-        (theory.soft_worst_case, ([0.1, np.nan], 1), "losses must be finite .* got nan at position 1"),
-        (theory.soft_worst_case_bounds, ([0.1], -1), "eta must be a number"),
-        (theory.hedge_regret_bound, (3, 0), r"horizon must be .* in \(0, inf\), got 0.*; give"),
-        (theory.hedge_regret_bound, (0, 10), "num_arms must be"),
-        (theory.exp3p_regret_bound, (3, 10, 0), "delta must be"),
-        (theory.square_root_allocation, ([-1, 1], [0.5, 0.5], 4), "variances must .* got -1.0 at"),
-        (theory.square_root_allocation, ([1, 0], [0, 1.0], 4), "positive in some bin that has a share"),
-        (theory.square_root_allocation, ([1, 1], [0.5, 0.6], 4), "shares must .* sum to one .* divide"),
-        (theory.shadow_price, ([1, 1], [0.5, 0.5], 0), "mean_rollouts must be .* got 0"),
-        (theory.demand_at_price, ([1, 1], 0), "price must be .* got 0.*; raise it: at 0"),
-        (theory.variance_proxy, ([1, 1], [0.5, 0.5], [4, 0]), "rollouts must be .* got 0.0 at position 1"),
-        (theory.staircase, ([1.0], -1.0, [1, 2]), r"price must be .* in \[0, inf\), got -1"),
-        (theory.staircase, ([1.0], 1.0, [2, 1]), "arms must be positive and increasing"),
+        ("eta", theory.soft_worst_case, ([0.1], 0)),
+        ("eta", theory.soft_worst_case, ([0.1], np.inf)),
+        ("losses", theory.soft_worst_case, ([0.1, np.nan], 1)),
+        ("eta", theory.soft_worst_case_bounds, ([0.1], -1)),
+        ("horizon", theory.hedge_regret_bound, (3, 0)),
+        ("num_arms", theory.hedge_regret_bound, (0, 10)),
+        ("delta", theory.exp3p_regret_bound, (3, 10, 0)),
+        ("variances", theory.square_root_allocation, ([-1, 1], [0.5, 0.5], 4)),
+        ("variances", theory.square_root_allocation, ([1, 0], [0, 1.0], 4)),
+        ("shares", theory.square_root_allocation, ([1, 1], [0.5, 0.6], 4)),
+        ("mean_rollouts", theory.shadow_price, ([1, 1], [0.5, 0.5], 0)),
+        ("price", theory.demand_at_price, ([1, 1], 0)),
+        ("rollouts", theory.variance_proxy, ([1, 1], [0.5, 0.5], [4, 0])),
+        ("price", theory.staircase, ([1.0], -1.0, [1, 2])),
+        ("arms", theory.staircase, ([1.0], 1.0, [2, 1])),
     ],
 )
-def test_bad_arguments_are_refused_with_the_reason(call, arguments, words):
-    with pytest.raises(ValueError, match=words):
+def test_bad_arguments_are_refused_by_name(name, call, arguments):
+    with pytest.raises(ValueError, match=name):
         call(*arguments)

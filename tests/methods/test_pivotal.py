@@ -8,8 +8,8 @@ from scipy.stats import binom
 from test_peers import batch_of, run_of
 
 from gdro import GDROController
-from gdro.methods.pivotal import pivotal_value
-from gdro.methods.setup import make_method
+from gdro.method import make_method
+from gdro.pivotal import pivotal_value
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,10 @@ def test_draw_has_the_law_of_the_values_without_replacement():
     among_two = first + [
         sum(first[j] * first[i] / (1 - first[j]) for j in range(3) if j != i) for i in range(3)
     ]
-    method, rng = make_method("pivotal", "default", {"k": 2, "epsilon": 0.2}), np.random.default_rng(0)
+    method, rng = (
+        make_method("pivotal", "default", {"k": 2, "epsilon": 0.2}),
+        np.random.default_rng(0),
+    )
     singles = np.bincount([method.draw(known, 1, rng)[0] for _ in range(6000)], minlength=3) / 6000
     pairs = np.array([method.draw(known, 2, rng) for _ in range(6000)])
     assert singles == pytest.approx(first, abs=0.025)
@@ -56,8 +59,12 @@ GROUPS = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0], [1, 0], [1], [0]]
 
 def test_a_correct_rollout_gets_twice_the_share_of_the_others_that_are_wrong():
     advantages = make_method("pivotal", "default", {}).advantages(batch_of(*GROUPS))
-    assert advantages == pytest.approx([2, 0, 0, 0, 4 / 3, 4 / 3, 0, 0, *[0] * 4, *[0] * 3, 2, 0, 0, 0])
-    assert advantages == pytest.approx(make_method("pkpo", "default", {"k": 2}).advantages(batch_of(*GROUPS)))
+    assert advantages == pytest.approx(
+        [2, 0, 0, 0, 4 / 3, 4 / 3, 0, 0, *[0] * 4, *[0] * 3, 2, 0, 0, 0]
+    )
+    assert advantages == pytest.approx(
+        make_method("pkpo", "default", {"k": 2}).advantages(batch_of(*GROUPS))
+    )
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
@@ -100,7 +107,8 @@ def test_k_follows_how_much_more_often_hard_prompts_succeed_than_before():
     method, resumed = (make_method("pivotal", "default", {}) for _ in range(2))
     method.start(run_of())
     assert method.report() == {"k": 5, "progress": pytest.approx(1 / 3)}
-    # p̂ = 1.5/5 = .3: 1.2 hits expected of 4 and 3 seen; the second was never visited, the third is not hard
+    # p̂ = 1.5/5 = .3: 1.2 hits expected of 4 and 3 seen; the second was never visited, the third is
+    # not hard
     seen = {"successes": [1.0, 0.0, 9.0], "failures": [3.0, 0.0, 1.0]}
     method.update(batch_of([1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], **seen))
     assert method.progress == pytest.approx((1.8 + 5 / 3) / (1.2 + 5))

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gdro import RolloutGDRO, theory
-from gdro.methods.arms import arm_log_probabilities
-from gdro.methods.bandit import exp3p_losses
+from gdro import RolloutAdversary, theory
+from gdro.arms import arm_log_probabilities, exp3p_losses
 
 
 def test_arm_probabilities_by_hand():
@@ -34,13 +33,13 @@ def test_exp3p_losses_by_hand():
 
 
 def test_arm_losses_carry_the_price():
-    rollout = RolloutGDRO(2, utility="loss", n_min=1, n_max=3, mean_rollouts=2)
+    rollout = RolloutAdversary(2, utility="loss", n_min=1, n_max=3, mean_rollouts=2)
     rollout.price = 0.5
     assert rollout.losses() == pytest.approx(np.array([[0.5, 1.0, 1.5]] * 2))
 
 
 def test_variance_utility_is_the_proxy_relative_to_the_average_bin():
-    rollout = RolloutGDRO(2, n_min=2, n_max=4, mean_rollouts=3)
+    rollout = RolloutAdversary(2, n_min=2, n_max=4, mean_rollouts=3)
     rollout.update([1, 1], [3, 3], [0.3, 0.1])
     rollout.price = 0.0
     arms = np.array([2, 3, 4])
@@ -61,7 +60,7 @@ choices_of_rollout = st.fixed_dictionaries(
 
 @given(choices_of_rollout, st.lists(counts_of_bins, min_size=1, max_size=4), st.integers(0, 99))
 def test_budget_is_exact_and_arms_keep_their_bounds(choices, steps, seed):
-    rollout, rng = RolloutGDRO(5, seed=seed, **choices), np.random.default_rng(seed)
+    rollout, rng = RolloutAdversary(5, seed=seed, **choices), np.random.default_rng(seed)
     for counts in steps:
         rollouts = rollout.allocate(counts)
         present = counts > 0
@@ -76,7 +75,7 @@ def test_budget_is_exact_and_arms_keep_their_bounds(choices, steps, seed):
 
 def test_argmax_settles_on_the_minimizer_of_the_variance_proxy():
     variances, counts = np.array([0.25, 0.16, 0.04, 0.01]), np.array([8, 8, 8, 8])
-    rollout = RolloutGDRO(4, n_min=1, n_max=12, gamma=0.0)
+    rollout = RolloutAdversary(4, n_min=1, n_max=12, gamma=0.0)
     for _ in range(25):
         rollouts = rollout.allocate(counts)
         rollout.update(counts, rollouts, variances)
@@ -98,7 +97,7 @@ def play(rollout, counts, variances, steps):
 
 def test_the_price_moves_until_demand_is_the_budget():
     counts, variances = np.array([10, 40, 30, 20]), np.array([0.25, 0.1, 0.2, 0.01])
-    prices, demands = play(RolloutGDRO(4), counts, variances, 400)
+    prices, demands = play(RolloutAdversary(4), counts, variances, 400)
     assert prices[0] > 0
     assert np.ptp(prices[:60]) > 0.2
     assert demands[0] == pytest.approx(7.0)  # before anything is known: the mean arm
@@ -107,25 +106,29 @@ def test_the_price_moves_until_demand_is_the_budget():
 
 
 def test_the_price_settles_near_the_shadow_price():
-    """Sharp strategies buy what (31) says, so the price ends at μ* of theory, in the same relative units."""
+    """Sharp strategies buy what (31) says, so the price ends at μ* of theory."""
     counts, variances = np.array([16, 16]), np.array([0.2, 0.05])
-    rollout = RolloutGDRO(2, eta=40.0, gamma=0.0, price_lr=0.005, n_min=1, n_max=16)
+    rollout = RolloutAdversary(2, eta=40.0, gamma=0.0, price_lr=0.005, n_min=1, n_max=16)
     prices, _ = play(rollout, counts, variances, 1500)
     scale = 4.0**2 / variances.mean()
-    assert prices[-1] == pytest.approx(theory.shadow_price(variances * scale, counts / 32, 4.0), rel=0.1)
+    assert prices[-1] == pytest.approx(
+        theory.shadow_price(variances * scale, counts / 32, 4.0), rel=0.1
+    )
 
 
 def test_sampling_bandit_finds_the_arm_of_least_loss():
     """One bin alone has no choice under the budget; two bins of one size trade with each other."""
     counts = np.array([8, 8])
-    rollout = RolloutGDRO(
+    rollout = RolloutAdversary(
         2, n_min=2, n_max=6, utility="loss", ema=0.05, eta=1.0, gamma=0.1, price_lr=0.0, bonus=0.0
     )
     spent = []
     for _ in range(500):
         rollouts = rollout.allocate(counts)
         spent.append(rollouts)
-        rollout.update(counts, rollouts, [-1.0 * rollouts[0], 1.0 * rollouts[1]])  # bin 0 gains, bin 1 loses
+        rollout.update(
+            counts, rollouts, [-1.0 * rollouts[0], 1.0 * rollouts[1]]
+        )  # bin 0 gains, bin 1 loses
     assert np.mean(spent[250:], axis=0)[0] > 5
     assert len({tuple(n) for n in spent}) == 5  # every way to spend the budget has been tried
 
@@ -136,7 +139,7 @@ def test_sampling_bandit_finds_the_arm_of_least_loss():
 @pytest.mark.parametrize("bonus", [0.0, 0.01, 10.0])
 def test_the_printed_bandit_stays_finite_without_exploration(settings, bonus):
     """An arm that is never played has its optimism divided by a vanishing probability."""
-    rollout = RolloutGDRO(4, bonus=bonus, utility="loss", selection="argmax", **settings)
+    rollout = RolloutAdversary(4, bonus=bonus, utility="loss", selection="argmax", **settings)
     rng, counts = np.random.default_rng(0), np.array([4, 4, 4, 4])
     for _ in range(100):
         rollouts = rollout.allocate(counts)
@@ -151,21 +154,21 @@ GOOD, OTHERS = [1, 1, 1], [4, 4, 4]
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "words"),
+    ("name", "call", "arguments"),
     [
-        ("allocate", ([1, 1],), r"bin_counts must be integers of shape \(3,\), got shape \(2,\); count"),
-        ("allocate", ([0, 0, 0],), r"bin_counts must not be all zero"),
-        ("allocate", (GOOD, 5), r"budget must be a whole number .* got 5; change mean_rollouts"),
-        ("update", (GOOD, [4, 4], GOOD), r"rollouts must be .* of shape \(3,\)"),
-        ("update", (GOOD, OTHERS, [1]), r"observed must be .* of shape \(3,\)"),
-        ("update", (GOOD, OTHERS, [-0.1, 1, 1]), r"observed must be finite numbers in \[0, inf\), got -0.1"),
-        ("update", (GOOD, [4, 4, 13], GOOD), r"rollouts must be integers in \[0, 12\], got 13"),
-        ("update", (GOOD, OTHERS, GOOD, np.nan), r"spent must be a number"),
+        ("bin_counts", "allocate", ([1, 1],)),
+        ("bin_counts", "allocate", ([0, 0, 0],)),
+        ("budget", "allocate", (GOOD, 5)),
+        ("budget", "allocate", (GOOD, 12.5)),
+        ("rollouts", "update", (GOOD, [4, 4], GOOD)),
+        ("observed", "update", (GOOD, OTHERS, [1])),
+        ("observed", "update", (GOOD, OTHERS, [-0.1, 1, 1])),
+        ("rollouts", "update", (GOOD, [4, 4, 13], GOOD)),
     ],
 )
-def test_batches_that_cannot_be_are_refused(name, arguments, words):
-    rollout = RolloutGDRO(3)
-    with pytest.raises(ValueError, match=words):
-        getattr(rollout, name)(*arguments)
+def test_batches_that_cannot_be_are_refused(name, call, arguments):
+    rollout = RolloutAdversary(3)
+    with pytest.raises(ValueError, match=name):
+        getattr(rollout, call)(*arguments)
     assert rollout.price == 0
     assert not rollout.visits_BN.any()

@@ -15,9 +15,9 @@ from conftest import PATIENCE, SMALL_PROFILE, TRAINS
 from processes import free_port, run_ranks
 from safetensors.torch import load_file
 
-from gdro.study import experiment
-from gdro.study.profiles import load_profile
-from gdro.training.records import read_manifest, read_table
+from gdro_lab.study import jobs as experiment
+from gdro_lab.study.config import load_profile
+from gdro_lab.study.records import read_manifest, read_table
 
 pytestmark = TRAINS
 REPOSITORY = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ SCRIPT = REPOSITORY / "tests" / "sharded_run.py"
 NAMES = ("ddp", "fsdp2", "fsdp2-hybrid")
 PROFILE = SMALL_PROFILE | {
     "name": "sharded",
-    "task": {"kind": "chain", "n_train": 48, "n_eval_per_family": 2},
+    "task": {"kind": "embedded", "n_train": 48, "n_eval_per_family": 2},
     "train": {
         "max_steps": 10,
         "prompts_per_step": 8,
@@ -46,7 +46,9 @@ PROFILE = SMALL_PROFILE | {
 def test_accelerate_reads_the_configuration(name):
     config_args = pytest.importorskip("accelerate.commands.config.config_args")
     launch = pytest.importorskip("accelerate.commands.launch")
-    config = config_args.load_config_from_file(str(CONFIGS / f"{name}.yaml"))  # refuses unknown keys
+    config = config_args.load_config_from_file(
+        str(CONFIGS / f"{name}.yaml")
+    )  # refuses unknown keys
     assert config.mixed_precision == "bf16"
     assert (config.num_machines, config.machine_rank) == (2 if name == "fsdp2-hybrid" else 1, 0)
     assert str(config.distributed_type.value) == ("MULTI_GPU" if name == "ddp" else "FSDP")
@@ -75,18 +77,28 @@ def parsed(command):
 
 @pytest.fixture
 def launch(base, tmp_path, monkeypatch):
-    """Train by a shipped configuration, as `Training.launch` does, on as many machines as it says."""
+    """Train by a shipped configuration as `Training.launch` does, on that many machines."""
 
     def launched(name, folder, machines=1, run=None):
-        options = {"processes": 2, "config": f"configs/accelerate/{name}.yaml", "mixed_precision": "no"}
+        options = {
+            "processes": 2,
+            "config": name,
+            "mixed_precision": "no",
+        }
         if machines > 1:
-            options |= {"num_machines": machines, "machine_rank": "$MACHINE", "main_process_ip": "127.0.0.1"}
+            options |= {
+                "num_machines": machines,
+                "machine_rank": "$MACHINE",
+                "main_process_ip": "127.0.0.1",
+            }
             options["main_process_port"] = free_port()
         file, started = tmp_path / "sharded.yaml", []
-        file.write_text(yaml.safe_dump(PROFILE | {"launch": options, "model": {"source": str(base)}}))
+        file.write_text(
+            yaml.safe_dump(PROFILE | {"launch": options, "model": {"source": str(base)}})
+        )
 
         def start(command, check):
-            place = command.index("gdro")
+            place = command.index("gdro_lab")
             command = [*command[: place - 1], str(SCRIPT), *command[place + 1 :]]
             pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
             started.append(subprocess.Popen(command, cwd=REPOSITORY, **pipes))
@@ -107,7 +119,7 @@ def launch(base, tmp_path, monkeypatch):
 
 
 def forked(command, check, die_at=None):
-    """In place of the launcher: its processes, with what it would tell them, without their imports."""
+    """In place of the launcher: its processes, with what it tells them, without their imports."""
     args, environment = parsed(command)
     run_ranks(2, sharded_run.command, args.training_script_args, die_at, **environment)
     return SimpleNamespace(returncode=0)
@@ -140,7 +152,9 @@ def test_two_machines_and_two_shards_train_as_one_process_does(base, tmp_path, l
         moved = (weight - start[name]).abs().max()
         assert moved > 0
         assert all((weight - other[name]).abs().max() < 0.02 * moved for other in others), name
-    assert all(set(other) - set(one) <= {"lm_head.weight"} for other in others)  # tied, written once more
+    assert all(
+        set(other) - set(one) <= {"lm_head.weight"} for other in others
+    )  # tied, written once more
 
     # stopped as one process dies in step 5, then resumed
     with pytest.raises(BrokenProcessPool):
@@ -154,20 +168,27 @@ def test_two_machines_and_two_shards_train_as_one_process_does(base, tmp_path, l
 
 @pytest.mark.slow
 def test_two_shards_leave_out_what_teaches_nothing_and_keep_no_whole_gradients(base, tmp_path):
-    """On two processes: the savings change no weight, and `sync_each_batch` is what a sharded run needs."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", CONFIGS / "fsdp2.yaml"]
+    """The savings change no weight, and `sync_each_batch` is what a sharded run needs."""
+    command = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--config_file",
+        CONFIGS / "fsdp2.yaml",
+    ]
     _, environment = parsed([*command, "--num_processes=2", "--mixed_precision=no", SCRIPT])
     run_ranks(2, sharded_run.compare_savings, base, tmp_path, **environment)
     for rank in range(2):
         report = json.loads((tmp_path / f"savings{rank}.json").read_text())
-        assert report["difference"] < 1e-3 * report["moved"]
+        # rounding: 4e-6 to 9e-6 with PyTorch's three sets of CPU kernels
+        assert report["difference"] < 1e-4 * report["moved"]
         assert min(report["rows"]["on"]) < 8 == min(report["rows"]["off"])
         assert max(report["whole_gradients"]["on"]) == 0 < max(report["whole_gradients"]["off"])
 
 
 def test_options_of_several_machines_reach_the_launcher(base, tmp_path, monkeypatch):
     """The hybrid configuration on two machines, as accelerate reads the command line."""
-    given = {"processes": 16, "config": "configs/accelerate/fsdp2-hybrid.yaml"}
+    given = {"processes": 16, "config": "fsdp2-hybrid"}
     given |= {"machine_rank": "$SLURM_NODEID", "main_process_ip": "$HEAD"}
     train = PROFILE["train"] | {"prompts_per_step": 32}
     fields = {"train": train, "launch": given, "model": {"source": str(base)}}
@@ -175,12 +196,12 @@ def test_options_of_several_machines_reach_the_launcher(base, tmp_path, monkeypa
     monkeypatch.setenv("SLURM_NODEID", "1")
     monkeypatch.delenv("HEAD", raising=False)
     training = experiment.Training(load_profile(tmp_path / "two.yaml"), "both", 0, tmp_path)
-    with pytest.raises(ValueError, match=r"not set: .*main_process_ip: \$HEAD"):
+    with pytest.raises(ValueError, match=r"main_process_ip: \$HEAD"):
         training.command()
     monkeypatch.setenv("HEAD", "node7")
     command = training.command()
-    train = ["-m", "gdro", "train", tmp_path / "profile1.yaml", "both", "--launched", "--seed", 0, "--folder"]
-    assert command[-12:-3] == list(map(str, train))
+    train = ["-m", "gdro_lab", "train", tmp_path / "profile1.yaml", "both", "--launched", "--seed"]
+    assert command[-12:-3] == [*map(str, train), "0", "--folder"]
     args, environment = parsed(command)
     assert (args.num_machines, args.machine_rank, args.main_process_ip) == (2, 1, "node7")
     assert (args.main_process_port, environment["FSDP_VERSION"]) == (29500, "2")

@@ -9,13 +9,10 @@ import datasets
 import pytest
 from tiny_models import byte_tokenizer
 
-from gdro.study.profiles import MathChoice
-from gdro.tasks import load_split
-from gdro.tasks.math import data as tasks
+from gdro_lab.tasks import MathChoice, load_split
+from gdro_lab.tasks import math_data as tasks
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "math"
-HANGING = "9^{9^{9^{9}}}"  # sympy computes it in C code, until the memory is gone
-LONG = "9" * 5000  # more digits than Python turns into an integer
 
 
 def fixture(name):
@@ -44,11 +41,11 @@ ANSWERS = {
 
 @pytest.fixture(scope="module")
 def read():
-    """name → (rows, dropped) of each data set, every answer tried."""
+    """name → (rows, dropped) of each data set."""
     return {name: tasks.load_math(name, fixture(name), style="text") for name in tasks.MATH_SPECS}
 
 
-def test_answers_are_found_and_every_one_of_them_parses(read):
+def test_answers_and_problems_are_found_in_every_data_set(read):
     assert sorted(path.stem for path in FIXTURES.glob("*.jsonl")) == sorted(tasks.MATH_SPECS)
     assert sorted([*ANSWERS, "gpqa"]) == sorted(tasks.MATH_SPECS)
     for name, answers in ANSWERS.items():
@@ -62,33 +59,33 @@ def test_answers_are_found_and_every_one_of_them_parses(read):
 
 
 def test_a_chat_is_one_user_message():
-    [message] = tasks.load_math("amc", fixture("amc"), check_answers=False)[0][0]["prompt"]
+    [message] = tasks.load_math("amc", fixture("amc"))[0][0]["prompt"]
     assert message["role"] == "user"
     assert message["content"].endswith(f"\n\n{tasks.MATH_REQUEST}")
 
 
 def test_a_uid_names_the_problem_wherever_it_is(tmp_path, read):
     backward = write_jsonl(tmp_path / "backward.jsonl", fixture_rows("minerva")[::-1])
-    theirs, _ = tasks.load_math("minerva", backward, check_answers=False)
+    theirs, _ = tasks.load_math("minerva", backward)
     ours = [row["uid"] for row in read["minerva"][0]]
     assert ours == [row["uid"] for row in theirs][::-1]
     assert ours[0] == "minerva/6dfcf0bcb0c26b939e2bb38c"  # in every process, version and year
 
 
 def test_hub_and_saved_folders_stand_in_for_the_hub(tmp_path):
-    wanted = tasks.load_math("dapo", fixture("dapo"), check_answers=False)
+    wanted = tasks.load_math("dapo", fixture("dapo"))
     raw = datasets.Dataset.from_list(fixture_rows("dapo"))
     raw.save_to_disk(tmp_path / "saved")
     (tmp_path / "hub").mkdir()
     raw.to_parquet(tmp_path / "hub" / "train-00000-of-00001.parquet")
     raw.select([0]).to_parquet(tmp_path / "hub" / "test-00000-of-00001.parquet")
     for source in ("saved", "hub", "hub/train-00000-of-00001.parquet"):
-        assert tasks.load_math("dapo", tmp_path / source, check_answers=False) == wanted
+        assert tasks.load_math("dapo", tmp_path / source) == wanted
 
 
 def test_the_hub_is_asked_by_the_spec(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", hub := Mock(return_value=fixture_rows("dapo")))
-    tasks.load_math("dapo", check_answers=False)
+    tasks.load_math("dapo")
     hub.assert_called_once_with("open-r1/DAPO-Math-17k-Processed", "en", split="train")
 
 
@@ -117,39 +114,34 @@ def broken(name, row, **change):
         ("amc", broken("amc", 1, question=" "), "amc, row 1: its problem is ''"),
         ("amc", broken("amc", 2, answer=None), "row 2: .* its answer ''"),
         ("amc", broken("amc", 2, answer=float("nan")), "its answer 'nan'"),
-        ("amc", broken("amc", 2, answer="-"), "amc/.*: the reward cannot use its answer '-'"),
-        ("amc", broken("amc", 2, answer="1e" + LONG), "the reward cannot use its answer '1e999"),
-        ("amc", broken("amc", 0, answer=HANGING), r"the reward cannot use its answer '9\^"),
-        ("amc", fixture_rows("amc") + fixture_rows("amc")[:1], "amc, row 3: it repeats another"),
-        ("amc", [{"problem": "1+1?", "id": 1}], "it has no column 'answer', only .'id', 'prob"),
+        ("amc", fixture_rows("amc") + fixture_rows("amc")[:1], "amc, row 3"),
+        ("amc", [{"problem": "1+1?", "id": 1}], "no column 'answer'"),
         ("olympiad", broken("olympiad", 0, final_answer=[]), "its answer ''"),
-        ("gpqa", broken("gpqa", 0, **{"Incorrect Answer 2": None}), "its choices must be texts that differ"),
+        ("gpqa", broken("gpqa", 0, **{"Incorrect Answer 2": None}), "its choices"),
     ],
 )
 def test_bad_rows_are_left_out_and_handed_over(monkeypatch, name, rows, message):
-    check = "the reward" in message  # a process takes a second to start
-    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 2.0)
     source, good = [], fixture_rows(name)
     monkeypatch.setattr(tasks, "_open_source", lambda *_: source)
     source[:] = [*rows, good[0] | {tasks.MATH_SPECS[name].problem: "One that is good."}]
-    kept, dropped = tasks.load_math(name, check_answers=check)
+    kept, dropped = tasks.load_math(name)
     assert (len(kept), len(dropped)) == (len(rows), 1)
     assert re.search(message, dropped[0])
     source[:] = [row for row in rows if row not in good]
     with pytest.raises(ValueError, match=f"{name!r} has no usable row"):
-        tasks.load_math(name, check_answers=check)
+        tasks.load_math(name)
 
 
 def test_what_cannot_be_read_is_refused():
     for source in ("nowhere", __file__):
-        with pytest.raises(ValueError, match=r"path must be a \.jsonl or .parquet file or a folder, got"):
+        with pytest.raises(ValueError, match="path"):
             tasks.load_math("amc", source)
-    with pytest.raises(ValueError, match=r"name must be one of .'aime2024', .* got 'aime'"):
+    with pytest.raises(ValueError, match="'aime'"):
         tasks.load_math("aime")
 
 
 def test_a_split_reads_what_is_asked_for(monkeypatch):
-    """Training does not touch evaluation sets, which may be gated; scores keep their denominators."""
+    """Training does not touch evaluation sets, which may be gated; scores keep all rows."""
     paths = {name: str(fixture(name)) for name in ("dapo", "minerva")}
     fields = {"kind": "math", "train": "dapo", "evaluate": ["minerva", "gpqa"], "paths": paths}
     tokenizer = byte_tokenizer()
@@ -172,7 +164,7 @@ def test_a_split_reads_what_is_asked_for(monkeypatch):
     report = held_out.report()
     assert (report["rows"], report["dropped"]) == (len(given), [])
     assert (report["outcomes"]["correct"], report["outcomes"]["timeout"]) == (len(given), 0)
-    with pytest.raises(ValueError, match=r"task\.max_prompt_tokens must be at least"):
+    with pytest.raises(ValueError, match=r"task\.max_prompt_tokens"):
         load_split(MathChoice(**fields, max_prompt_tokens=1), tokenizer, held_out=False)
-    with pytest.raises(ValueError, match=r"task\.paths must name files or folders, got 'nowhere' for 'gpqa'"):
+    with pytest.raises(ValueError, match="'nowhere' for 'gpqa'"):
         load_split(MathChoice(**fields | {"paths": {"gpqa": "nowhere"}}), tokenizer, held_out=False)

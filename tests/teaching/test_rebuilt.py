@@ -1,6 +1,6 @@
-"""Prompt-GDRO, the default Rollout-GDRO and pivotal, written from the notebooks' text, equal the package.
+"""Prompt-GDRO, Rollout-GDRO and pivotal, written from the notebooks' text, equal the package.
 
-The classes use NumPy and nothing of gdro. Each names the notebook and section that it is written from.
+The classes use NumPy and nothing of gdro. Each names the notebook and section it is written from.
 Axes: P prompts of the batch, D of the data set, B bins, N arms, R rollouts.
 """
 
@@ -14,7 +14,7 @@ STEPS, PROMPTS, SIZE, MEAN = 30, 120, 24, 4
 
 
 class Prompts:
-    """Notebook 01: counts that fade by 1 − 1/20 a visit, ten bins of pass@1, δ = .03; −1: no bin yet."""
+    """Notebook 01, section 8: counts fade by 1 − 1/20, ten bins of pass@1, δ = 0.03; −1: none."""
 
     def __init__(self):
         self.s_D, self.f_D = np.zeros((2, PROMPTS), np.float32)
@@ -31,7 +31,9 @@ class Prompts:
         estimate_P, edges = 1 - (f_P + 0.5) / (s_P + f_P + 1), np.arange(1, 10) / 10
         before_P = self.bin_D[uids]
         reaches = (-0.03 + 1e-12, 1e-12, 0.03 - 1e-12)  # on an edge, to rounding
-        low_P, new_P, high_P = (np.searchsorted(edges, estimate_P + reach, "right") for reach in reaches)
+        low_P, new_P, high_P = (
+            np.searchsorted(edges, estimate_P + reach, "right") for reach in reaches
+        )
         self.bin_D[uids] = np.where(before_P < 0, new_P, np.clip(before_P, low_P, high_P))
         # in which bin the visit counts: the one before it, or the first one
         return np.where(before_P < 0, new_P, before_P)
@@ -104,7 +106,7 @@ class RolloutGDRO(BinGame):
         return np.log(0.99 * odds_BN / odds_BN.sum(axis=1, keepdims=True) + 0.01 / len(self.arms))
 
     def check_plan(self, uids, rollouts_P):
-        """The budget is met, n̄ for new prompts, and no choice of arms for the others is worth more."""
+        """The budget is met, new prompts get n̄, and no choice for the others is worth more."""
         bins_P, log_p_BN = self.prompts.bin_D[uids], self.log_p()
         assert rollouts_P.sum() == SIZE * MEAN
         assert (rollouts_P[bins_P < 0] == MEAN).all()
@@ -113,7 +115,9 @@ class RolloutGDRO(BinGame):
             [n], count = np.unique(rollouts_P[bins_P == b]), np.sum(bins_P == b)
             worth += count * log_p_BN[b, n - 2]
             reached = [
-                (w + count * m, v + count * log_p_BN[b, m - 2]) for w, v in best.items() for m in self.arms
+                (w + count * m, v + count * log_p_BN[b, m - 2])
+                for w, v in best.items()
+                for m in self.arms
             ]
             best = {}
             for w, v in reached:
@@ -160,7 +164,9 @@ class Pivotal:
         return rewards_R * (2 * (trials_P - hits_P) / (trials_P - 1))[ids_R]
 
 
-@pytest.mark.parametrize("rebuilt", [PromptGDRO(), RolloutGDRO(), Pivotal()], ids=lambda method: method.name)
+@pytest.mark.parametrize(
+    "rebuilt", [PromptGDRO(), RolloutGDRO(), Pivotal()], ids=lambda method: method.name
+)
 def test_what_is_written_from_the_text_alone_is_the_package(rebuilt):
     controller, rng = GDROController(rebuilt.name, MEAN), np.random.default_rng(0)
     pass_rates, seen = rng.beta(0.4, 0.7, PROMPTS), set()
@@ -175,7 +181,9 @@ def test_what_is_written_from_the_text_alone_is_the_package(rebuilt):
         ids_R = np.repeat(np.arange(SIZE), plan.rollouts)
         rewards_R = 1.0 * (rng.random(len(ids_R)) < pass_rates[uids][ids_R] ** (1 - step / STEPS))
         batch = controller.observe(plan, ids_R, rewards_R)
-        np.testing.assert_allclose(rebuilt.observe(uids, rewards_R, ids_R), batch.advantages, atol=1e-9)
+        np.testing.assert_allclose(
+            rebuilt.observe(uids, rewards_R, ids_R), batch.advantages, atol=1e-9
+        )
         for name in ("k", "price"):
             if batch.row.get(name) is not None:
                 assert getattr(rebuilt, name) == pytest.approx(batch.row[name])

@@ -1,8 +1,7 @@
-"""Loading: three families, full and LoRA, trained by GDROTrainer; seeds, dtypes, extras, Unsloth."""
+"""Loading: three families, full and LoRA, trained by GDROTrainer; seeds, dtypes, Unsloth."""
 
 import subprocess
 import sys
-from pathlib import Path
 from unittest.mock import MagicMock
 
 import peft
@@ -10,17 +9,13 @@ import pytest
 import torch
 import transformers
 from datasets import Dataset
-from tiny_models import FAMILIES, save_tiny_model
+from tiny_models import FAMILIES, byte_tokenizer, save_tiny_model
 from tiny_run import arguments
 
-from gdro.tasks.math.data import load_math
-from gdro.tasks.math.rewards import MathReward
+from gdro.models import STANDBY, choose_padding, import_unsloth, load_model
 from gdro.trainer import GDROConfig, GDROTrainer
-from gdro.training.models import load_model, merged_model
-from gdro.training.unsloth import STANDBY, import_unsloth
+from gdro_lab.study.jobs import merged_model
 
-DAPO = Path(__file__).parents[1] / "fixtures" / "math" / "dapo.jsonl"
-REWARD = MathReward()
 SERVED = {"kind": "unsloth-lora", "fast_inference": True}
 
 
@@ -36,13 +31,14 @@ def vowels(completions, **kwargs):
     return [sum(text.count(vowel) for vowel in "aeiou") / 4 for text in texts]
 
 
-def make_trainer(loaded, folder, *, style="text", **change):
-    rows, _ = load_math("dapo", DAPO, style=style, check_answers=False)
+def make_trainer(loaded, folder, *, chat=False, **change):
+    texts = [f"Spell {number}." for number in range(12)]
+    rows = [{"prompt": [{"role": "user", "content": text}] if chat else text} for text in texts]
     options = {"gdro_method": "both", "per_device_train_batch_size": 8, "max_steps": 2}
     return GDROTrainer(
         loaded.model,
-        [REWARD, vowels],
-        args=arguments(GDROConfig, folder, remove_unused_columns=False, **options | change),
+        vowels,
+        args=arguments(GDROConfig, folder, **options | change),
         train_dataset=Dataset.from_list(rows),
         processing_class=loaded.tokenizer,
         peft_config=loaded.peft_config,
@@ -61,7 +57,7 @@ def test_every_family_trains_two_steps(folders, tmp_path, family, kind):
     options = {"gradient_checkpointing": True} if (family, kind) == ("Qwen3", "lora") else {}
     loaded = load_model(folders[family], kind=kind, seed=3, dtype="float32", **options)
     assert type(loaded.model).__name__ == f"{family}ForCausalLM"
-    trainer = make_trainer(loaded, tmp_path, style="chat" if options else "text", **options)
+    trainer = make_trainer(loaded, tmp_path, chat=bool(options), **options)
     before = trainable(trainer.model)
     assert all(("lora_" in name) == (kind == "lora") for name in before)
     trainer.train()
@@ -71,14 +67,15 @@ def test_every_family_trains_two_steps(folders, tmp_path, family, kind):
     assert all(torch.isfinite(weight).all() for weight in after.values())
     assert [row["rollouts_spent"] for row in trainer.record] == [8, 8]
     assert trainer.state.log_history[-1]["step"] == 2
-    assert REWARD.counts.total() >= 16
 
 
 def test_equal_seeds_give_adapters_of_equal_bits(folders, tmp_path):
     def adapter(seed, tag):
         torch.rand(7)  # whatever random numbers were drawn before
         loaded = load_model(folders["Llama"], kind="lora", seed=seed)
-        torch.rand(7)  # … also between the model and its trainer, which seeds before it makes the adapter
+        torch.rand(
+            7
+        )  # … also between the model and its trainer, which seeds before it makes the adapter
         return trainable(make_trainer(loaded, tmp_path / tag, seed=seed).model)
 
     first, again, other = adapter(3, "a"), adapter(3, "b"), adapter(4, "c")
@@ -135,32 +132,33 @@ def test_a_chat_models_end_of_turn_ends_training_completions_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        ({"kind": "qlora"}, "kind must be one of .* got 'qlora'"),
-        ({"dtype": "float16"}, "dtype must be one of .* got 'float16'"),
-        ({"kind": "full", "lora": {}}, "lora must be None for kind 'full'"),
-        ({"kind": "unsloth-full", "lora": {}}, "lora must be None for kind 'unsloth-full'"),
-        ({"attn_implementation": "sdpa", "kind": "unsloth-full"}, "attn_implementation must be None"),
-        ({"fast_inference": True}, "fast_inference needs kind 'unsloth-lora', got 'full'"),
-        ({"quantization": "4bit", "kind": "unsloth-full"}, "quantization needs kind 'unsloth-lora'"),
-        (SERVED | {"quantization": "8bit"}, "quantization must be one of .* got '8bit'"),
-        (SERVED | {"gpu_memory_utilization": 1.0}, r"gpu_memory_utilization must be a number in \(0, 1\)"),
-        ({"kind": "unsloth-lora", "standby": True}, "standby needs fast_inference"),
-        (SERVED | {"lora": {"lora_dropout": 0.1}}, "lora.'lora_dropout'. must be 0.0 with fast_inference"),
-        (SERVED | {"lora": {"modules_to_save": ["lm_head"]}}, "'modules_to_save'. must be None"),
-        (SERVED | {"lora": {"use_dora": True}}, "'use_dora'. must be False"),
-        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"kind": "qlora"}, "qlora"),
+        ({"dtype": "float16"}, "float16"),
+        ({"kind": "full", "lora": {}}, "lora"),
+        ({"kind": "unsloth-full", "lora": {}}, "lora"),
+        ({"attn_implementation": "sdpa", "kind": "unsloth-full"}, "attn_implementation"),
+        ({"fast_inference": True}, "fast_inference"),
+        ({"quantization": "4bit", "kind": "unsloth-full"}, "quantization"),
+        (SERVED | {"quantization": "8bit"}, "8bit"),
+        (SERVED | {"gpu_memory_utilization": 1.0}, "gpu_memory_utilization"),
+        (SERVED | {"max_num_seqs": 0}, "max_num_seqs"),
+        ({"kind": "unsloth-lora", "standby": True}, "standby"),
+        (SERVED | {"lora": {"lora_dropout": 0.1}}, "lora_dropout"),
+        (SERVED | {"lora": {"modules_to_save": ["lm_head"]}}, "modules_to_save"),
+        (SERVED | {"lora": {"use_dora": True}}, "use_dora"),
+        ({"seed": -1}, "seed"),
     ],
 )
-def test_bad_arguments_are_refused(folders, change, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_arguments_are_refused(folders, change, named):
+    with pytest.raises(ValueError, match=named):
         load_model(**{"source": folders["Qwen3"], "seed": 0} | change)
 
 
 @pytest.fixture
 def stand_in(folders, monkeypatch):
-    """A stand-in for the module unsloth: it notes its calls, and gives a model with or without an engine."""
+    """A stand-in for the module unsloth, which notes its calls."""
     unsloth, (model, tokenizer, _) = MagicMock(), load_model(folders["Qwen3"], seed=0)
     unsloth.FastLanguageModel.from_pretrained.return_value = model, tokenizer
     unsloth.FastLanguageModel.get_peft_model.return_value = model
@@ -176,6 +174,7 @@ def test_unsloth_is_called_as_the_kind_says(folders, stand_in, kind):
         options |= {"lora": {"r": 8}, "fast_inference": True, "quantization": "4bit"}
         model.vllm_engine = MagicMock(shared_weights=True)
         engine = {"fast_inference": True, "max_lora_rank": 8, "gpu_memory_utilization": 0.5}
+        engine["max_num_seqs"] = 240
     assert load_model(folders["Qwen3"], kind=kind, seed=5, **options).peft_config is None
     shared = {"random_state": 5, "use_gradient_checkpointing": "unsloth"}
     assert unsloth.from_pretrained.call_args.kwargs == shared | engine | {
@@ -196,22 +195,19 @@ def test_a_model_without_the_engine_that_was_asked_for_is_refused(folders, stand
         load_model(folders["Qwen3"], kind="unsloth-lora", seed=0, fast_inference=True)
 
 
-@pytest.mark.parametrize("imported", [False, True])
-def test_standby_is_asked_for_before_the_import(monkeypatch, imported):
-    for name in (STANDBY, "PYTORCH_ALLOC_CONF"):
-        monkeypatch.setenv(name, "")
-    if imported:
-        monkeypatch.setitem(sys.modules, "unsloth", MagicMock())
-        with pytest.raises(ImportError, match=r"imported without standby; set UNSLOTH_VLLM_STANDBY=1"):
-            import_unsloth(standby=True)
-        return
-    monkeypatch.delitem(sys.modules, "unsloth", raising=False)
-    monkeypatch.delitem(sys.modules, "trl")
-    monkeypatch.setenv(STANDBY, "1")
-    with pytest.raises(ValueError, match=r"UNSLOTH_VLLM_STANDBY is set, but standby is false"):
-        import_unsloth()
-    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    with pytest.raises(ValueError, match=r"PYTORCH_ALLOC_CONF has expandable_segments"):
+def test_padding_of_unsloths_models_does_not_end_completions():
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|vision_pad|>"]})
+    choose_padding(tokenizer, [tokenizer.eos_token_id])
+    assert tokenizer.pad_token == "<pad>"
+    choose_padding(tokenizer, [tokenizer.eos_token_id, tokenizer.pad_token_id])
+    assert tokenizer.pad_token == "<|vision_pad|>"
+
+
+def test_standby_is_asked_for_before_the_import(monkeypatch):
+    monkeypatch.setenv(STANDBY, "")
+    monkeypatch.setitem(sys.modules, "unsloth", MagicMock())
+    with pytest.raises(ImportError, match=STANDBY):
         import_unsloth(standby=True)
 
 
@@ -222,5 +218,5 @@ def test_unsloth_after_trl_is_an_error(folders, monkeypatch):
 
 
 def test_loading_alone_imports_neither_trl_nor_transformers():
-    code = "import sys, gdro.training.models; assert not {'trl', 'transformers', 'torch'} & set(sys.modules)"
+    code = "import sys, gdro.models; assert not {'trl', 'transformers', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

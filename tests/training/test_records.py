@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gdro import __version__
-from gdro.training.files import replace_text
-from gdro.training.records import read_manifest, read_table, write_manifest, write_table
+from gdro.checkpoint import replace_text
+from gdro_lab.study.records import read_manifest, read_table, write_manifest, write_table
 
 
 def test_floats_come_back_bit_for_bit(tmp_path):
@@ -69,7 +69,7 @@ def test_other_types_are_refused(tmp_path):
         ('{"a": 1}\n\n{"a": 1}\n', "line 2 is broken"),
         ('{"a": NaN}\n', "line 1 is broken .*NaN is not JSON"),
         ("[1]\n", "line 1 holds a list, not an object"),
-        ('{"a": 1}\n{"a": 2}', "stops in mid-line; write it again"),
+        ('{"a": 1}\n{"a": 2}', "stops in mid-line"),
     ],
 )
 def test_a_broken_table(tmp_path, text, message):
@@ -91,7 +91,7 @@ def test_manifest_says_what_it_ran_on(tmp_path):
     text = path.read_text()
     assert str(tmp_path) not in text
     assert platform.node() not in text
-    with pytest.raises(ValueError, match=r"holds \['gdro', 'python'\].*rename"):
+    with pytest.raises(ValueError, match="python"):
         write_manifest(path, {"gdro": 1, "python": 2})
 
 

@@ -1,4 +1,4 @@
-"""Methods that sample in rounds, in TRL: what is sampled, what trains, what is thrown away and counted."""
+"""Methods that sample in rounds, in TRL: what is sampled, trains, is thrown away and counted."""
 
 import numpy as np
 import pytest
@@ -11,10 +11,10 @@ from tiny_run import half_right
 from trl import GRPOTrainer
 
 from gdro import loop
-from gdro.methods.base import Method, register
+from gdro.batches import Rollout, Step, has_spread, prompts_of_batch
+from gdro.checkpoint import load_state
+from gdro.method import Method, register
 from gdro.trainer import GDROTrainer
-from gdro.training.files import load_state
-from gdro.training.rounds import Step, prompts_of_batch
 
 METHODS = {
     "dapo": {},
@@ -25,21 +25,23 @@ METHODS = {
 
 
 def step_of_groups(*rewards_by_batch):
-    """A step with one group a batch, advantages = centred rewards, the r-th completion r + 1 tokens long."""
+    """A step with one group a batch; advantages are centred, completion r has r + 1 tokens."""
     step = Step()
     for rewards in rewards_by_batch:
         first = len(step.rows)
         places = range(first, first + len(rewards))
-        sampled = [([r], [r] * (r + 1), f"text {r}", None) for r in places]
-        step.add_rollouts([{"uid": r} for r in places], [*sampled, "dropped"], torch.tensor(rewards)[:, None])
-        rewards_R = np.array(rewards)
-        step.add_batch(rewards_R - rewards_R.mean(), rewards_R, np.zeros(len(rewards), int))
+        sampled = [Rollout([r], [r] * (r + 1), f"text {r}", None, {"note": r}) for r in places]
+        step.add_rollouts(
+            [{"uid": r} for r in places], [*sampled, "dropped"], torch.tensor(rewards)[:, None]
+        )
+        rewards_R, ids_R = np.array(rewards), np.zeros(len(rewards), int)
+        step.add_batch(rewards_R - rewards_R.mean(), ~has_spread(rewards_R, ids_R), ids_R)
     return step
 
 
 def test_groups_with_a_signal_come_first_and_a_surplus_is_cut():
     step = step_of_groups([1.0, 1.0], [0.0, 1.0], [0.0, 0.0], [1.0, 0.0])
-    chosen = step.chosen(4, slice(2, 4))
+    chosen = step.train_batch(4, slice(2, 4))
     assert chosen.advantages_R.tolist() == [-0.5, 0.5, 0.5, -0.5]
     assert [row["uid"] for row in chosen.rows] == [6, 7]  # of this process
     assert chosen.rewards_RF.flatten().tolist() == [0.0, 1.0, 1.0, 0.0]
@@ -47,12 +49,13 @@ def test_groups_with_a_signal_come_first_and_a_surplus_is_cut():
     prompt_ids, completion_ids, tool_mask, completions, logprobs, *_ = chosen.generated()
     assert (prompt_ids, [len(ids) for ids in completion_ids]) == ([[6], [7]], [7, 8])
     assert (tool_mask, completions, logprobs) == (None, ["text 6", "text 7"], None)
+    assert chosen.extras() == {"note": [6, 7]}
     # groups without a signal where there are too few others, in the order of sampling
-    assert [row["uid"] for row in step.chosen(6, slice(0, 6)).rows] == [0, 1, 2, 3, 6, 7]
+    assert [row["uid"] for row in step.train_batch(6, slice(0, 6)).rows] == [0, 1, 2, 3, 6, 7]
 
 
 def test_the_shortest_rollout_fills_a_batch_and_counts_for_nothing():
-    chosen = step_of_groups([0.0, 1.0, 1.0]).chosen(5, slice(0, 5))
+    chosen = step_of_groups([0.0, 1.0, 1.0]).train_batch(5, slice(0, 5))
     assert [row["uid"] for row in chosen.rows] == [0, 1, 2, 0, 0]
     assert chosen.advantages_R[3:].tolist() == [0.0, 0.0]
     assert chosen.is_flat_R.tolist() == [False] * 3 + [True] * 2
@@ -60,7 +63,9 @@ def test_the_shortest_rollout_fills_a_batch_and_counts_for_nothing():
 
 
 def test_further_prompts_come_epoch_by_epoch():
-    batches = [prompts_of_batch(number, 3, 7, seed=5, shuffled=True).tolist() for number in range(4)]
+    batches = [
+        prompts_of_batch(number, 3, 7, seed=5, shuffled=True).tolist() for number in range(4)
+    ]
     epochs = [batches[0] + batches[1], batches[2] + batches[3]]
     assert all(len(set(epoch)) == 6 for epoch in epochs)
     assert epochs[0] != epochs[1]
@@ -69,7 +74,9 @@ def test_further_prompts_come_epoch_by_epoch():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_the_gradient_is_that_of_the_loop_on_the_same_completions(base, tmp_path, monkeypatch, method):
+def test_the_gradient_is_that_of_the_loop_on_the_same_completions(
+    base, tmp_path, monkeypatch, method
+):
     compared, rewarded = [], []
     ours = GDROTrainer._compute_loss
 
@@ -80,13 +87,16 @@ def test_the_gradient_is_that_of_the_loop_on_the_same_completions(base, tmp_path
         real = counts.sum(dim=1) > 0  # not what only fills the batch
         texts = torch.where(counts > 0, inputs["completion_ids"], eos)[real]
         model.zero_grad()
-        tokens = loop.policy_gradient(model, inputs["prompt_ids"][real], texts, inputs["advantages"][real])
+        tokens = loop.policy_gradient(
+            model, inputs["prompt_ids"][real], texts, inputs["advantages"][real]
+        )
         assert tokens == inputs["num_items_in_batch"]
         expected = [weight.grad.clone() for weight in weights]
         model.zero_grad()
         for loss in (GRPOTrainer._compute_loss(self, model, inputs), ours(self, model, inputs)):
             for a, b in zip(expected, torch.autograd.grad(loss, weights), strict=True):
-                torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-7)
+                # as in test_savings.py
+                torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5 * float(a.abs().max()))
         compared.append((int(real.sum()), float((inputs["advantages"][real] != 0).float().mean())))
         return ours(self, model, inputs)
 
@@ -101,7 +111,9 @@ def test_the_gradient_is_that_of_the_loop_on_the_same_completions(base, tmp_path
     trainer.train()
     assert len(compared) == 5
     rows = trainer.record
-    assert sum(row["rollouts_spent"] for row in rows) == sum(rewarded)  # what is thrown away is counted
+    assert sum(row["rollouts_spent"] for row in rows) == sum(
+        rewarded
+    )  # what is thrown away is counted
     assert sum(row["tokens"] for row in rows) == trainer.state.num_input_tokens_seen
     if method == "dapo":
         assert len(rows) > 5
@@ -125,11 +137,10 @@ def test_two_processes_train_as_one_does(base, tmp_path, method):
         run_ranks(processes, sharded_run.train_in_rounds, base, folder, method)
         states.append(load_state(folder / "state.json"))
         models.append(load_file(folder / "model" / "model.safetensors"))
-    one, two = ([{**row, "tokens": 0, "rollouts_spent": 0} for row in state["record"]] for state in states)
+    one, two = (
+        [{**row, "tokens": 0, "rollouts_spent": 0} for row in state["record"]] for state in states
+    )
     assert one == two
-    evaluations = [state["evaluation"] for state in states]  # 8 prompts × 2, in batches of 4
-    assert [evaluation["calls"] for evaluation in evaluations] == [[16], [8]]
-    assert 0 < evaluations[0]["reward"] == evaluations[1]["reward"] < 1
     spent = [np.array([row["rollouts_spent"] for row in state["record"]]) for state in states]
     extra = spent[1] - spent[0]  # a round that two processes cannot divide takes one rollout more
     assert set(extra.tolist()) <= ({0} if method == "dapo" else {0, 1})
@@ -137,7 +148,8 @@ def test_two_processes_train_as_one_does(base, tmp_path, method):
     for name, weight in models[0].items():
         moved = (weight - start[name]).abs().max()
         assert moved > 0
-        assert (weight - models[1][name]).abs().max() < 0.02 * moved, name
+        # rounding makes 1.7e-4 to 5.7e-4, most in weights near 1 that hardly move
+        assert (weight - models[1][name]).abs().max() < 6e-3 * moved, name
 
 
 @register("never_ready")
@@ -149,7 +161,7 @@ class NeverReady(Method):
 @pytest.mark.slow
 def test_a_method_that_is_never_ready_is_stopped(base, tmp_path, monkeypatch):
     monkeypatch.setattr("gdro.trainer.MOST_BATCHES", 3)
-    with pytest.raises(ValueError, match=r"'never_ready' was not ready .* after 3 batches; .*a bound"):
+    with pytest.raises(ValueError, match="never_ready"):
         trained(base, tmp_path, gdro_method="never_ready")
 
 
@@ -159,8 +171,8 @@ def test_what_rounds_cannot_do_is_refused(base, tmp_path):
         rounds = True
         needs_losses = True
 
-    with pytest.raises(ValueError, match=r"samples in rounds and weighs prompts by losses .*set beta to 0"):
+    with pytest.raises(ValueError, match="beta"):
         make(base, tmp_path, gdro_method="rounds_by_losses", beta=0.1)
     rows = [{"prompt": "1", "answer": "1", "uid": uid, "image": "x"} for uid in range(8)]
-    with pytest.raises(ValueError, match=r"'dapo' samples in rounds, .* leave out 'image'"):
+    with pytest.raises(ValueError, match="'image'"):
         make(base, tmp_path, rows, gdro_method="dapo")

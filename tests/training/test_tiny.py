@@ -6,21 +6,21 @@ import shutil
 import numpy as np
 import pytest
 
-from gdro.tasks import chain
+from gdro_lab.tasks import embedded
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from gdro.training import models  # noqa: E402
-from gdro.training.checkpoints import LEDGER  # noqa: E402
-from gdro.training.models import tiny_base  # noqa: E402
+from gdro.checkpoint import LEDGER  # noqa: E402
+from gdro_lab.tasks import tiny as models  # noqa: E402
+from gdro_lab.tasks.tiny import tiny_base  # noqa: E402
 
 TINY = {"seed": 0, "steps": 3, "batch_size": 8, "progress": False}
 
 
 @pytest.fixture(scope="module")
 def task():
-    return chain.DEFAULT_SPEC.draw(0)
+    return embedded.DEFAULT_SPEC.draw(0)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,9 @@ def test_base_is_the_same_bits_for_the_same_seed(task, base, tmp_path):
 
 
 def test_base_is_found_again_and_holds_all_that_a_trainer_loads(task, base, monkeypatch):
-    monkeypatch.setattr(models, "_train_tiny_base", lambda *_: pytest.fail("trained although cached"))
+    monkeypatch.setattr(
+        models, "_train_tiny_base", lambda *_: pytest.fail("trained although cached")
+    )
     assert tiny_base(task, cache_dir=str(base.parent), **TINY) == base
     assert [path.name for path in base.parent.iterdir()] == [base.name]
     model = transformers.AutoModelForCausalLM.from_pretrained(base)
@@ -65,7 +67,9 @@ def test_a_damaged_base_is_refused_and_one_without_a_ledger_made_again(task, bas
     content = bytearray(weights_file.read_bytes())
     content[-1] ^= 1
     weights_file.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"model.safetensors is not as it was written .*; delete {copy}"):
+    with pytest.raises(
+        ValueError, match=rf"model.safetensors is not as it was written .*; delete {copy}"
+    ):
         tiny_base(task, cache_dir=tmp_path, **TINY)
     (copy / LEDGER).unlink()  # as of a release that wrote none
     assert tiny_base(task, cache_dir=tmp_path, **TINY) == copy

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-
 from gdro.methods.base import Method, register
 from gdro.methods.draws import mostly_in_proportion
 from gdro.methods.peers.pkpo import PKPO

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-
 from gdro.core.budget import exact_rollouts
 from gdro.methods.base import register
 from gdro.methods.peers.pkpo import PKPO
@@ -29,7 +28,9 @@ class Lab(Pivotal):
 
     @property
     def k_now(self):
-        return self.k or round(min(max(self.least + self.slope * self.progress, self.least), self.most))
+        return self.k or round(
+            min(max(self.least + self.slope * self.progress, self.least), self.most)
+        )
 
     def allocate(self, prompts, budget, rng):
         if not self.rounds or self.progress < self.gate:
@@ -65,12 +66,18 @@ class Lab(Pivotal):
         piv = pivotal_value(alpha, beta, k)
         n = batch.trials_P.astype(float)
         vgain0 = var * 2 * (1 / n - 1 / (n + 1))
-        s = piv[miss].mean() / max(vgain0[~miss].mean(), 1e-12) if miss.any() and (~miss).any() else 1.0
+        s = (
+            piv[miss].mean() / max(vgain0[~miss].mean(), 1e-12)
+            if miss.any() and (~miss).any()
+            else 1.0
+        )
         more = np.zeros(len(batch), np.int64)
         for _ in range(left):
             n_now = n + more
             gain = np.where(
-                miss, pivotal_value(alpha, beta + more, k), s * var * 2 * (1 / n_now - 1 / (n_now + 1))
+                miss,
+                pivotal_value(alpha, beta + more, k),
+                s * var * 2 * (1 / n_now - 1 / (n_now + 1)),
             )
             gain[more >= room] = -1
             i = int(gain.argmax())

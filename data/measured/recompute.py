@@ -1,0 +1,209 @@
+"""Every number that the results quote, from the stored rows alone; nothing is trained.
+
+    python data/measured/recompute.py            # all parts
+    python data/measured/recompute.py games peers    # some of them
+
+Differences are paired by draw, with 95% intervals by Student's t. "holm" is over everything in the
+folder's table, unless the part says otherwise. Runs are compared at the end of training.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from gdro_lab.arena.report import METRICS, compare, rollouts_to_reach
+
+HERE = Path(__file__).parent
+FAIR, FOUR = HERE / "arena-fair", list(METRICS)
+LEARNING_RATES = (1e-4, 2e-4)
+
+
+def ends(folder: Path, file: str = "scores.csv") -> pd.DataFrame:
+    """The last row of each run, with `arm`, as in "pivotal:prompts=64@2e-4"."""
+    rows = pd.read_csv(folder / file)
+    rows = rows[rows.step == rows.step.max()].copy()
+    rows["arm"] = [
+        f"{method}@{rate:.0e}".replace("e-0", "e-")
+        for method, rate in zip(rows.method, rows.learning_rate, strict=True)
+    ]
+    return rows
+
+
+def paired(rows: pd.DataFrame, arm: str, baseline: str, values: list[str] = FOUR) -> pd.DataFrame:
+    """Differences of an arm to a baseline by draw: a row for each value, with p uncorrected."""
+    of = rows.groupby(["arm", "draw"])[values].mean()
+    by_draw = (of.loc[arm] - of.loc[baseline]).dropna()
+    return differences(by_draw).assign(arm=arm, baseline=baseline)
+
+
+def differences(by_draw: pd.DataFrame) -> pd.DataFrame:
+    """Mean, interval, p and the number of draws above 0 of each column."""
+    test = stats.ttest_1samp(by_draw, 0)
+    low, high = test.confidence_interval()
+    table = pd.DataFrame({"value": by_draw.columns, "difference": by_draw.mean().to_numpy()})
+    table["interval"] = [f"{a:+.3f} to {b:+.3f}" for a, b in zip(low, high, strict=True)]
+    table["half"] = (high - low) / 2
+    return table.assign(p=test.pvalue, above=(by_draw > 0).sum().to_numpy(), draws=len(by_draw))
+
+
+def holm(p: pd.Series) -> pd.Series:
+    """Holm's correction of these p."""
+    ordered = p.sort_values()
+    return (ordered * np.arange(len(p), 0, -1)).cummax().clip(upper=1).reindex(p.index)
+
+
+def show(title: str, table: pd.DataFrame) -> None:
+    print(f"\n## {title}\n\n{table.to_markdown(index=False, floatfmt='.4g')}")
+
+
+def tables() -> None:
+    """The arena's tables: GRPO's scores, and differences with ± and a star where holm < .05."""
+    folders = ["arena/rare-hard", "arena-fair/rare-hard", "arena-fair/shapes", "arena-fair/worlds"]
+    folders += ["arena-fair/ceilings", "arena-fair/eight", "arena-transfer"]
+    for folder in [*folders, "arena-transfer/pivotal-1e-4", "pivotal-tasks", "bank/fresh"]:
+        table = compare(pd.read_csv(HERE / folder / "scores.csv"))
+        half = (table.high - table.low) / 2
+        cell = table.difference.map("{:+.3f} ±".format) + half.map("{:.3f}".format)
+        cell += np.where(table.p_holm < 0.05, "*", "")
+        cell = cell.where(table.method != "grpo", table.score.map("{:.3f}".format))
+        cell = cell.str.replace("0.", ".").str.replace("-", "−")
+        keys = ["world", "method", "learning_rate", "draws"]
+        wide = table.assign(cell=cell).pivot(index=keys, columns="metric", values="cell")[FOUR]
+        show(folder, wide.reset_index())
+    # compare() returns each method at its best rate; the family holds all rates
+    rows = ends(FAIR / "rare-hard")
+    arms = [arm for arm in rows.arm.unique() if arm != "grpo@2e-4"]
+    table = pd.concat([paired(rows, arm, "grpo@2e-4") for arm in arms], ignore_index=True)
+    show("arena-fair/rare-hard, all rates", table.assign(holm=holm(table.p)))
+    pair = paired(rows, "pivotal@2e-4", "pivotal:prompts=64@2e-4")
+    show("arena-fair/rare-hard, shipped (32 × 4) minus frozen (64 × 2)", pair)
+
+
+def peers() -> None:
+    """Pivotal against each peer, with Holm over each of the two tables of differences."""
+    rows = ends(FAIR / "rare-hard")
+    for ours in ("pivotal:prompts=64@2e-4", "pivotal@2e-4"):
+        others = [arm for arm in rows.arm.unique() if arm != ours]
+        table = pd.concat([paired(rows, ours, arm) for arm in others], ignore_index=True)
+        show(f"{ours} minus each", table.assign(holm=holm(table.p)))
+
+
+def families() -> None:
+    """Each family in rare-hard, with Holm over the six families of an arm."""
+    rows = ends(FAIR / "rare-hard", "families.csv")
+    wide = rows.pivot(index=["arm", "draw"], columns="family", values="mean_at_8").reset_index()
+    names = rows.groupby("family").share.first().sort_values(ascending=False)
+    found = [f"{arm}@2e-4" for arm in ("pivotal", "pivotal:prompts=64", "dars:prompts=48")]
+    found.append("pkpo:prompts=64@2e-4")
+    table = pd.concat([paired(wide, arm, "grpo@2e-4", [*names.index]) for arm in found])
+    table = table.assign(share=table.value.map(names)).reset_index(drop=True)
+    table["of_mean@8"] = table.difference / table.groupby("arm").difference.transform("sum")
+    show("families", table.assign(holm=table.groupby("arm").p.transform(holm)))
+
+
+def rollouts() -> None:
+    """Part of GRPO's rollouts until its best scores are reached, bootstrapped over draws."""
+    scores = pd.read_csv(FAIR / "rare-hard/scores.csv")
+    rng, pair = np.random.default_rng(0), ["mean_at_8", "pass_at_8"]
+
+    def curves(method: str, rate: float) -> np.ndarray:
+        """(draws, checkpoints, metrics)"""
+        own = scores[(scores.method == method) & (scores.learning_rate == rate)]
+        return own.sort_values(["draw", "step"])[pair].to_numpy().reshape(own.draw.nunique(), -1, 2)
+
+    grpo_TDM = np.stack([curves("grpo", rate)[:, -1] for rate in LEARNING_RATES])
+    spent = np.linspace(0.2, 1, 1001)
+    for method in ("pivotal", "pivotal:prompts=64"):
+        own, parts = curves(method, 2e-4), []  # its better rate
+        for pick in [np.arange(len(own)), *rng.integers(len(own), size=(10_000, len(own)))]:
+            best_M, mean = grpo_TDM[:, pick].mean(1).max(0), own[pick].mean(0)
+            at = np.linspace(0.2, 1, len(mean))
+            held = np.all([np.interp(spent, at, mean[:, m]) >= best_M[m] for m in (0, 1)], axis=0)
+            held = np.logical_and.accumulate(held[::-1])[::-1]
+            parts.append(spent[held.argmax()] if held.any() else np.nan)
+        expected = rollouts_to_reach(scores).set_index("method").part[method]
+        np.testing.assert_allclose(parts[0], expected)
+        low, high = np.nanpercentile(parts[1:], [2.5, 97.5])
+        missed = np.isnan(parts[1:]).mean()
+        print(f"\n{method}: {parts[0]:.3f} ({low:.3f} to {high:.3f}), not reached in {missed:.1%}")
+
+
+def games() -> None:
+    """The paper's games in rare-hard, against GRPO at its best and at the same rate (post hoc)."""
+    rows = ends(HERE / "arena/rare-hard")
+    ours = ["prompt", "rollout", "both"]
+    arms = rows.loc[rows.arm != "grpo@2e-4", "arm"].unique()
+    best = pd.concat([paired(rows, arm, "grpo@2e-4") for arm in arms], ignore_index=True)
+    of = rows.groupby(["learning_rate", "draw", "method"])[FOUR].mean()
+    over = of - of.xs("grpo", level="method").reindex(of.index.droplevel("method")).to_numpy()
+    over = over.drop("grpo", level="method")
+    equal = [differences(part).assign(arm=f"{method}@{rate:g}")
+             for (rate, method), part in over.groupby(["learning_rate", "method"])]  # fmt: skip
+    equal = pd.concat(equal, ignore_index=True)
+    mean = over.groupby(["method", "draw"]).mean().groupby("method")
+    mean = pd.concat(
+        [differences(p).assign(arm=m) for m, p in mean if m in ours], ignore_index=True
+    )
+    for title, table in {"GRPO at 2e-4": best, "GRPO at the same rate": equal}.items():
+        table["holm_folder"] = holm(table.p)
+        few = table[table.arm.str.split("@").str[0].isin(ours)]
+        show(f"minus {title}, {len(few)} of {len(table)} tests", few.assign(holm_few=holm(few.p)))
+    show("minus GRPO at the same rate, mean of both rates", mean.assign(holm=holm(mean.p)))
+    knapsack = best[best.arm.str.startswith("knapsack")]
+    show("Knapsack at n_max 12, minus GRPO at 2e-4", knapsack)
+
+
+def tuning() -> None:
+    """Arms that are other arms bit for bit; screening's ranks and their standard error."""
+    rows = pd.read_csv(FAIR / "tuning/scores.csv")
+    rows = rows[rows.world == "rare-hard"].set_index(["method", "learning_rate", "draw", "step"])
+    columns = ["tokens", *FOUR]
+    twins = [("maxrl:prompts=64", "grpo:prompts=64")]
+    twins.append(("dars:schedule=hardness:prompts=48", "dars:prompts=48"))
+    for one, other in twins:
+        pair = rows.loc[one][columns].join(rows.loc[other][columns], rsuffix="_other").dropna()
+        same = (pair[columns].to_numpy() == pair.filter(like="_other").to_numpy()).all(axis=1)
+        print(f"\n{one} equals {other} in {same.sum()} of {len(same)} rows")
+    arms = rows.reset_index()[["method", "learning_rate"]].drop_duplicates()
+    print(arms.assign(method=arms.method.str.split(":").str[0]).value_counts("method").to_string())
+    last = ends(FAIR / "screening").assign(merit=lambda r: r.mean_at_8 + r.pass_at_8)
+    wide = last.pivot(index="draw", columns="arm", values="merit")
+    wide = wide.sub(wide["grpo@2e-4"], axis=0)
+    best = wide.mean().groupby(lambda arm: arm.split("@")[0]).idxmax()
+    merit = wide[best].mean().sort_values(ascending=False)
+    error = np.sqrt((wide[best].drop(columns="grpo@2e-4").var() / 2).mean())
+    print(
+        f"\nscreening, mean@8 + pass@8 over GRPO; standard error of a difference {error:.3f}, "
+        f"of an arm {error / 2**0.5:.3f}"
+    )
+    print(merit.to_string())
+
+
+def trl() -> None:
+    """The eight tasks in TRL; the four that were fresh apart, uncorrected."""
+    rows = ends(HERE / "pivotal-tasks")
+    for name, part in {"eight": rows, "fresh four": rows[rows.draw >= 314]}.items():
+        arms = ["pivotal@2e-4", "pivotal:prompts=64@2e-4"]
+        table = pd.concat([paired(part, arm, "grpo@2e-4") for arm in arms], ignore_index=True)
+        show(f"TRL, {name}", table.assign(holm=holm(table.p)))
+
+
+def oracles() -> None:
+    """gym-weak with true pass rates known, on the two tuning draws; no correction."""
+    rows = ends(FAIR / "tuning")
+    rows = rows[(rows.world == "gym-weak") & (rows.learning_rate == 1e-4)]
+    even = "composed:draw=family_even:advantages.pkpo.k=2@1e-4"
+    drawn = [f"composed:draw.oracle.k={k}:advantages.pkpo.k=2@1e-4" for k in (3, 8)]
+    for base in ("grpo@1e-4", "pivotal@1e-4", "pkpo@1e-4"):
+        table = pd.concat([paired(rows, arm, base) for arm in [*drawn, even]])
+        show(f"gym-weak, oracles minus {base}", table)
+
+
+if __name__ == "__main__":
+    parts = [tables, peers, families, rollouts, games, tuning, trl, oracles]
+    for part in parts:
+        if not sys.argv[1:] or part.__name__ in sys.argv[1:]:
+            part()

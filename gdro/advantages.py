@@ -1,0 +1,34 @@
+"""GRPO's advantages. P prompts, R rollouts."""
+
+import numpy as np
+
+EPSILON = 1e-4  # of (3), as in TRL
+
+
+def group_advantages(
+    rewards_R: np.ndarray,
+    group_ids_R: np.ndarray,
+    num_groups: int,
+    std: str = "population",
+    scale: str = "group",
+    clip: float | None = None,
+) -> np.ndarray:
+    """(3): A_ij = (r_ij − μ_i) / (σ_i + ε) within rollout groups of any sizes, (R,).
+
+    Args:
+        std: "population" divides squares by n as (3) prints, "sample" by n − 1 as TRL does.
+        scale: "group" divides by σ_i, "batch" by the deviation of all rewards, "none" by 1.
+        clip: bound on |A|, None for none.
+    """
+    sizes_P = np.maximum(np.bincount(group_ids_R, minlength=num_groups), 1)  # a group may be empty
+    means_P = np.bincount(group_ids_R, rewards_R, num_groups) / sizes_P
+    advantages_R = rewards_R - means_P[group_ids_R]
+    freedom = 0 if std == "population" else 1
+    if scale == "group":
+        squares_P = np.bincount(group_ids_R, advantages_R**2, num_groups)
+        sigma_P = np.sqrt(squares_P / np.maximum(sizes_P - freedom, 1))
+        advantages_R = advantages_R / (sigma_P[group_ids_R] + EPSILON)
+    elif scale == "batch":
+        sigma = rewards_R.std(ddof=freedom) if len(rewards_R) > 1 else 0.0
+        advantages_R = advantages_R / (sigma + EPSILON)
+    return advantages_R if clip is None else np.clip(advantages_R, -clip, clip)

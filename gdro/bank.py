@@ -1,0 +1,76 @@
+"""A bank of successes: completions that earned the reward, kept by prompt and trained on again.
+
+Where most rollouts fail, a rare success is used for one optimizer step and then forgotten. A bank
+keeps a few distinct successes of each prompt. In every step, beside the rollouts, some of its
+prompts are replayed with all their kept texts:
+
+    L = −[Σ A log π(rollout) + Σ w log π(kept text)] / (tokens of both),
+
+    w = c · max(p̂, p_least) · (1 − p̂) / (number of texts kept for the prompt),
+
+with p̂ the posterior mean of the prompt's pass rate, from the controller's counts. w fades as the
+prompt is solved, so replay stops by itself. It needs no probability of a whole text, which
+underflows for long ones and would have to be compared with that of the policy which wrote it. MAPO
+(arXiv 1807.02322) has the same shape with such probabilities: ours puts p̂ in the place of the
+bank's share of the policy.
+
+Loop and trainer own the bank; the method says which prompts to replay, and with which weight.
+"""
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import numpy as np
+
+
+def replay_weights(rates_P: np.ndarray, scale: float, least: float = 0.1) -> np.ndarray:
+    """c · max(p̂, p_least) · (1 − p̂): what a prompt's kept texts share, (P,)."""
+    return scale * np.maximum(rates_P, least) * (1 - rates_P)
+
+
+class Bank:
+    """Distinct successes of each prompt as token ids; the oldest gives way when `size` are kept."""
+
+    def __init__(self, size: int = 4) -> None:
+        self.size = size
+        self.texts: dict[Hashable, list[tuple[int, ...]]] = {}
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def uids(self) -> list:
+        """Prompts with at least one kept text, in the order of their first success."""
+        return list(self.texts)
+
+    def add(self, uid: Hashable, text: Iterable[int]) -> None:
+        """Keep a success of a prompt."""
+        kept, text = self.texts.setdefault(uid, []), tuple(text)
+        if text not in kept:
+            kept.append(text)
+            del kept[: -self.size]
+
+    def rows(
+        self, positions: np.ndarray, weights: np.ndarray
+    ) -> tuple[list[Hashable], list[tuple[int, ...]], np.ndarray]:
+        """Uid, text and weight of every text kept for the prompts at `positions` of `uids`."""
+        uids = self.uids
+        chosen = [(uids[p], w) for p, w in zip(positions, weights, strict=True)]
+        rows = [
+            (uid, text, w / len(self.texts[uid])) for uid, w in chosen for text in self.texts[uid]
+        ]
+        of_uid, texts, weights_R = zip(*rows, strict=True) if rows else ((), (), ())
+        return list(of_uid), list(texts), np.array(weights_R, float)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values, in order, for a checkpoint."""
+        return {
+            "size": self.size,
+            "uids": self.uids,
+            "texts": [list(map(list, t)) for t in self.texts.values()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of `state_dict`."""
+        texts = [[tuple(text) for text in kept] for kept in state["texts"]]
+        self.size, self.texts = state["size"], dict(zip(state["uids"], texts, strict=True))

@@ -1,0 +1,170 @@
+"""Checkpoints that are whole or not used: files replaced at once, states as JSON, SHA-256 ledgers.
+
+A ledger is written last of a folder and has the size and the hash of every file. A checkpoint
+without one was killed while it was written; one whose files differ from it was damaged. Neither is
+resumed from. The same holds for a base in the cache and for a trained model.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LEDGER = "gdro_ledger.json"
+STATE_FILE = "gdro_state.json"  # of a checkpoint, written first: GRPOTrainer's have none
+
+
+def replace_text(path: str | Path, text: str) -> None:
+    """Write `text` to `path` at once: a reader finds the old file or the new one, never a part."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the target, since os.replace is atomic only within one file system; always of the same
+    # name, so that what a killed process leaves is replaced by the next.
+    partial = path.with_name(f".{path.name}.tmp")
+    try:
+        with partial.open("w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_whole(path: str | Path, kind: str) -> str:
+    """The text of a file; ValueError if there is none. `kind` names it in the message."""
+    if not Path(path).is_file():
+        raise ValueError(f"no {kind} at {path}: the run is not complete; run it again")
+    return Path(path).read_text(encoding="utf-8")
+
+
+def save_state(path: str | Path, state: Mapping[str, Any]) -> None:
+    """Write a nested `state_dict` of plain values and arrays as JSON. Nothing is pickled."""
+    replace_text(path, json.dumps(plain_values(state, "state", tagged=True)))
+
+
+def load_state(path: str | Path) -> dict[str, Any]:
+    """Return the nested dictionary that `save_state` wrote; ValueError if there is none."""
+
+    def decode(value: dict[str, Any]) -> Any:
+        is_array = value.keys() == {"array", "dtype", "shape"}
+        return (
+            np.array(value["array"], value["dtype"]).reshape(value["shape"]) if is_array else value
+        )
+
+    return json.loads(read_whole(path, "saved state"), object_hook=decode)
+
+
+def plain_values(value: Any, where: str, tagged: bool = False) -> Any:
+    """`value` in JSON's own types. tagged: arrays keep dtype and shape. `where` is for messages."""
+    if tagged and isinstance(value, np.ndarray):
+        return {"array": value.ravel().tolist(), "dtype": value.dtype.str, "shape": value.shape}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise ValueError(
+                f"{where} has the key {wrong[0]!r}, a {type(wrong[0]).__name__}; use a str"
+            )
+        return {key: plain_values(item, f"{where}, {key!r}", tagged) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_values(item, f"{where}, [{i}]", tagged) for i, item in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where} is {value}, which JSON cannot hold; write None instead")
+    if value is None or isinstance(value, bool | str | int | float):
+        return value
+    raise ValueError(f"{where} is a {type(value).__name__}, which JSON cannot hold")
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file, in hex; empty if there is none."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def files_in(folder: Path) -> dict[str, list]:
+    """Size and SHA-256 of each file, by its path in the folder; hidden files are not ours."""
+    return {
+        str(path.relative_to(folder)): [path.stat().st_size, file_hash(path)]
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != LEDGER and not path.name.startswith(".")
+    }
+
+
+def difference(folder: Path, written: dict[str, Any]) -> str | None:
+    """Which file is not as `files_in` found it, if any. Files that were added do no harm."""
+    for file, (size, digest) in written.items():
+        path = folder / file
+        now = path.stat().st_size if path.is_file() else None
+        if now != size or file_hash(path) != digest:
+            found = "is missing" if now is None else f"has {now} bytes now"
+            return f"{path} is not as it was written ({size} bytes; it {found})"
+    return None
+
+
+def write_ledger(folder: Path, run: str = "") -> None:
+    """Complete a folder. `run` says whose it is: other runs do not resume from it."""
+    ledger = {"name": folder.name, "run": run, "files": files_in(folder)}
+    replace_text(folder / LEDGER, json.dumps(ledger))
+
+
+def fault_of(folder: Path, run: str = "") -> str | None:
+    """What is not as the ledger of a folder says, if anything."""
+    if not (folder / LEDGER).is_file():
+        return f"{folder} was not completed"
+    try:
+        ledger = json.loads((folder / LEDGER).read_text())
+        if ledger["name"] != folder.name:
+            return f"{folder} holds the files of {ledger['name']}"
+        if run and ledger["run"] != run:
+            return f"{folder} is a checkpoint of another run"
+        return difference(folder, ledger["files"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{folder / LEDGER} is broken ({error!r})"
+
+
+def find_checkpoint(
+    output_dir: str | Path, given: str | Path | bool = True, run: str = ""
+) -> Path | None:
+    """The checkpoint to resume from: the given one, or the newest in `output_dir` that is whole.
+
+    One that GRPOTrainer wrote has no ledger and passes. Prints which ones are passed over, and why.
+    None where no checkpoint was completed; ValueError if the given one is broken, or all that were
+    completed are.
+    """
+    found = Path(output_dir).glob("checkpoint-*") if isinstance(given, bool) else [Path(given)]
+    if isinstance(given, bool):  # other names, such as checkpoint-4.bak, are people's own
+        found = sorted((f for f in found if step_of(f) is not None), key=step_of, reverse=True)
+    faults, damaged = list[str](), not isinstance(given, bool)
+    for folder in found:
+        fault = None if is_foreign(folder) and not run else fault_of(folder, run)
+        if fault is None:
+            if faults:
+                print(f"{'; '.join(faults)}. Resuming from {folder.name}", flush=True)
+            return folder
+        faults.append(fault)
+        damaged |= (folder / LEDGER).is_file()
+    if damaged:
+        raise ValueError(f"resume_from_checkpoint has no whole checkpoint: {'; '.join(faults)}")
+    if faults:
+        print(f"{'; '.join(faults)}. Starting from step 0", flush=True)
+    return None
+
+
+def is_foreign(folder: Path) -> bool:
+    """Whether a checkpoint was written by GRPOTrainer."""
+    ours = (folder / STATE_FILE).is_file() or (folder / LEDGER).is_file()
+    return not ours and (folder / "trainer_state.json").is_file()
+
+
+def step_of(folder: str | Path) -> int | None:
+    """The step that a checkpoint was saved after, by its name; None for other names."""
+    name, _, step = Path(folder).name.partition("-")
+    return int(step) if name == "checkpoint" and step.isdigit() else None

@@ -1,0 +1,194 @@
+"""GDROConfig, the controller that it asks for, and what is refused before any compute."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import datasets
+import trl
+from packaging.specifiers import SpecifierSet
+from transformers.hf_argparser import HfArg
+from trl import GRPOConfig
+
+from gdro.bins import StaticGroups
+from gdro.checks import build, check
+from gdro.controller import PRESETS, GDROController
+from gdro.method import Method, find_method
+
+# Its private methods that are overridden below could get other names, and would then do nothing.
+SUPPORTED_TRL = ">=1.14.2,<1.17,!=1.15.0"  # as in pyproject.toml
+
+
+def check_trl(version: str) -> None:
+    """ImportError for a version of TRL that this module was not tested with."""
+    if not SpecifierSet(SUPPORTED_TRL).contains(version, prereleases=True):
+        raise ImportError(f"gdro.trainer works with TRL {SUPPORTED_TRL}, this is {version}")
+
+
+check_trl(trl.__version__)
+
+
+@dataclass
+class GDROConfig(GRPOConfig):
+    """GRPOConfig with the choices of GDRO; the help of each field says what it means.
+
+    β, the loss and its clip are TRL's own `beta`, `loss_type` and `epsilon_high`.
+    """
+
+    _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "gdro_options"]  # noqa: RUF012
+
+    gdro_method: str = HfArg(
+        default="",
+        help='Name of a method: "grpo", "prompt", "rollout", "both", "pivotal", or another of '
+        "docs/methods.md. It must be named: none is better than the others everywhere.",
+    )
+    gdro_preset: str = HfArg(
+        default="default",
+        help='"default", or "paper": every choice of the controller as in arXiv 2601.19280.',
+    )
+    gdro_options: dict | str | None = HfArg(  # noqa: RUF009  # noqa: RUF009
+        default=None,
+        help="Further arguments of GDROController and of the method, such as "
+        '{"bins": {"k": 8}, "n_max": 8}; on a command line as JSON. A rollout is correct if its '
+        'reward is above "success_threshold" (default 0).',
+    )
+    success_reward: str | None = HfArg(
+        default=None,
+        help="Name of the reward function whose value says whether a rollout is correct; by "
+        "default the weighted sum of all does.",
+    )
+    uid_column: str = HfArg(
+        default="uid",
+        help="Column with one stable uid for each prompt, integers or strings. Where it is "
+        "missing, a hash of the row's columns is the uid, and equal rows are numbered.",
+    )
+    group_column: str | None = HfArg(
+        default=None, help="Column whose values are the groups in place of difficulty bins."
+    )
+    advantage_std: str | None = HfArg(
+        default=None,
+        help='"sample" divides squares by n − 1 as TRL does (default); "population" by n as (3) '
+        'is printed (default of preset "paper").',
+    )
+    advantage_clip: float | None = HfArg(
+        default=None,
+        help='Bound on |A| before weighting; by default none, and 5 in preset "paper" (inf: none).',
+    )
+    trim_batches: bool | None = HfArg(
+        default=None,
+        help="Leave rollouts whose advantage is 0 out of forward and backward (where beta is 0), "
+        "and cut micro-batches to their longest texts: the same gradient, to rounding, for less "
+        "work. TRL's logs of entropy and clipping are then those of the rollouts left. Default: "
+        'on, except for method "grpo", which stays TRL\'s bit for bit. With Unsloth only rows are '
+        "left out; batches with images are left whole.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.gdro_method:
+            raise ValueError("gdro_method must be a method's name (docs/methods.md), got ''")
+        find_method(self.gdro_method)
+        check("gdro_preset", self.gdro_preset, Literal[tuple(PRESETS)])
+        check("gdro_options", self.gdro_options, dict | None)
+        printed = self.gdro_preset == "paper"
+        self.advantage_std = self.advantage_std or ("population" if printed else "sample")
+        check("advantage_std", self.advantage_std, Literal["sample", "population"])
+        if self.trim_batches is None:
+            self.trim_batches = self.gdro_method != "grpo"
+        if self.advantage_clip is None and printed:
+            self.advantage_clip = 5.0
+
+    @property
+    def steps_per_batch(self) -> int:
+        """Micro-steps that one generation batch is used for."""
+        return self.steps_per_generation * self.num_iterations
+
+
+def make_controller(args: GDROConfig, dataset: Any = None) -> GDROController:
+    """The controller that a `GDROConfig` asks for; with a group_column, its bins are the groups."""
+    options = {"seed": args.seed, "scale_rewards": args.scale_rewards}
+    options |= {"advantage_std": args.advantage_std, "advantage_clip": args.advantage_clip}
+    options |= args.gdro_options or {}
+    if options["advantage_clip"] == math.inf:
+        options["advantage_clip"] = None
+    if (column := args.group_column) is not None:
+        if column not in (known := getattr(dataset, "column_names", None) or []):
+            raise ValueError(f"train_dataset has no column {column!r} (group_column), only {known}")
+        plain = dataset.with_format(None)
+        labels = [None if label is None else str(label) for label in plain[column]]
+        name, given = "gdro_options['bins'] with group_column", options.get("bins", {})
+        uids = list(plain[args.uid_column])
+        options["bins"] = build(name, StaticGroups, given, uids=uids, labels=labels)
+    given = {"method": args.gdro_method, "preset": args.gdro_preset}
+    given["mean_rollouts"] = args.num_generations
+    return build("gdro_options", GDROController, options, **given)
+
+
+def waits_for_prompts(method: Method) -> bool:
+    """Whether a method may ask for further prompts before it lets the optimizer step."""
+    return type(method).ready is not Method.ready
+
+
+def samples_in_rounds(method: Method) -> bool:
+    """Whether a method may sample more than once for an optimizer step."""
+    return method.rounds or waits_for_prompts(method)
+
+
+def check_training(args: GDROConfig, controller: GDROController) -> None:
+    """Refuse (ValueError) what cannot be resumed, grouped or generated."""
+    method, name = controller.method, controller.name
+    seed = (args.generation_kwargs or {}).get("seed")
+    if args.n_gpu > 1:  # transformers would wrap the model in DataParallel
+        raise ValueError(
+            f"this process sees {args.n_gpu} GPUs and would train on all of them as one; start it "
+            "with `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one"
+        )
+    if samples_in_rounds(method) and method.needs_losses and args.beta:
+        raise ValueError(
+            f"gdro_method={name!r} samples in rounds and weighs prompts by losses that are known "
+            f"only after the last one; beta must be 0, got {args.beta}"
+        )
+    if args.multi_objective_aggregation != "sum_then_normalize" and name != "grpo":
+        raise ValueError(
+            f"multi_objective_aggregation must be 'sum_then_normalize' with {name!r}, got "
+            f"{args.multi_objective_aggregation!r}, which normalizes in groups of equal size"
+        )
+    row_by_row = method.moves_rollouts or args.vllm_mode == "colocate"
+    if args.use_vllm and row_by_row and seed is not None:
+        raise ValueError(
+            f"generation_kwargs has the seed {seed}, which makes all rollouts of a prompt the same"
+        )
+    steps = args.save_steps if args.save_steps >= 1 else math.ceil(args.save_steps * args.max_steps)
+    within = (steps * args.gradient_accumulation_steps) % args.steps_per_batch
+    if args.save_strategy == "steps" and steps > 0 and within:
+        raise ValueError(
+            f"save_steps={args.save_steps} would save within a generation batch; save_steps × "
+            f"gradient_accumulation_steps must be a multiple of {args.steps_per_batch}"
+        )
+
+
+def check_data(args: GDROConfig, method: Method, dataset: Any, given: dict[str, Any]) -> None:
+    """Refuse (ValueError) data that the method cannot use; `given` are arguments of GRPOTrainer."""
+    name = f"gdro_method={args.gdro_method!r}"
+    if samples_in_rounds(method) or method.replays:
+        known = getattr(dataset, "column_names", None) or ()
+        for what in ("tools", "rollout_func", "environment_factory", "image", "images"):
+            if given.get(what) or what in known:
+                raise ValueError(f"{name} works with text alone; leave out {what!r}")
+    if isinstance(dataset, datasets.Dataset):
+        prompts = args.generation_batch_size // args.num_generations
+        if len(dataset) < prompts:  # TRL would train on none
+            raise ValueError(
+                f"train_dataset has {len(dataset)} prompts, fewer than the {prompts} of one batch"
+            )
+    elif method.draws or waits_for_prompts(method) or args.group_column is not None:
+        raise ValueError(
+            f"{name} needs all of train_dataset, a datasets.Dataset, got {type(dataset).__name__}"
+        )
+
+
+def has_images(prompt: Any) -> bool:
+    """Whether a prompt holds images inside its messages."""
+    contents = [message.get("content") for message in prompt] if isinstance(prompt, list) else []
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return any(part.get("type", "text") != "text" for part in parts if isinstance(part, dict))

@@ -1,1 +1,0 @@
-"""`gdro check`: whether a GPU box trains as it should, and what a profile costs there."""

@@ -1,1 +1,0 @@
-"""Methods of other papers in the same interface, and oracles; one file each."""

@@ -1,0 +1,133 @@
+"""Scores and diagnostics of a run: pass@k, mean@k, worst group, lead–lag, WSE, intervals.
+
+Axes: P prompts, B bins (0 hardest), S seeds; "..." is anything in front. All functions are pure.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import entr
+
+from gdro.checks import check, check_array, check_shares
+
+
+def pass_at_k(successes: ArrayLike, trials: ArrayLike, k: int) -> np.ndarray:
+    """Unbiased pass@k from c successes in n ≥ k trials, 1 − C(n−c, k)/C(n, k) (Chen et al. 2021).
+
+    The probability that one of k rollouts drawn from the n without replacement is correct.
+    """
+    check("k", k, int, ge=1)
+    return 1.0 - all_wrong_probability(*check_counts(successes, trials, k), k)
+
+
+def all_wrong_probability(successes: np.ndarray, trials: np.ndarray, k: int) -> np.ndarray:
+    """C(n−c, k)/C(n, k) as the product of k ratios, exact at 0 and 1; arguments are not checked."""
+    wrong, trials = np.asarray(trials, float) - successes, np.asarray(trials, float)
+    probability = np.ones(wrong.shape)
+    for i in range(k):
+        probability = probability * np.maximum(wrong - i, 0.0) / (trials - i)
+    return probability
+
+
+def mean_at_k(successes: ArrayLike, trials: ArrayLike) -> np.ndarray:
+    """Mean accuracy of a prompt's samples, c/n, for n ≥ 1."""
+    successes, trials = check_counts(successes, trials, 1)
+    return successes / trials
+
+
+def worst_group(values: ArrayLike, groups: ArrayLike) -> tuple[Any, float]:
+    """(name, mean) of the group of prompts with the lowest mean; ties go to the first name."""
+    groups = np.asarray(groups)
+    values = check_array("values", values, (max(groups.size, 1),))
+    names, inverse = np.unique(groups, return_inverse=True)
+    means = np.bincount(inverse, values) / np.bincount(inverse)
+    return names[means.argmin()].item(), float(means.min())
+
+
+def mean_bin_index(shares: ArrayLike) -> np.ndarray:
+    """Σ_b b·share_b, the y-axis of the paper's figures 4 and 8. (..., B) → (...)."""
+    shares = check_shares("shares", shares)
+    return shares @ np.arange(shares.shape[-1])
+
+
+def mass_from_bin(shares: ArrayLike, first_bin: int) -> np.ndarray:
+    """Share of prompts in the bins from `first_bin` on, the easier ones. (..., B) → (...)."""
+    check("first_bin", first_bin, int, ge=0)
+    return check_shares("shares", shares)[..., first_bin:].sum(axis=-1)
+
+
+def entropy(probabilities: ArrayLike) -> np.ndarray:
+    """Shannon entropy in nats along the last axis; 0·log 0 = 0."""
+    return entr(check_shares("probabilities", probabilities)).sum(axis=-1)
+
+
+def effective_number(probabilities: ArrayLike) -> np.ndarray:
+    """exp(entropy): the number of bins of an even distribution with the same entropy."""
+    return np.exp(entropy(probabilities))
+
+
+def lead_lag(weights: ArrayLike, shares: ArrayLike) -> np.ndarray:
+    """Δμ(t) = Σ_b b·ŵ_t(b) − Σ_b b·q_t(b), (32), with ŵ the weights ≥ 0 normalized over the bins.
+
+    Negative: the adversary's mean bin is harder than that of the data. (..., B) → (...).
+    """
+    weights = check_array("weights", weights, np.shape(shares), low=0)
+    sums = weights.sum(axis=-1, keepdims=True)
+    total = check_array("sums of weights", sums, low=0, open_low=True)
+    return mean_bin_index(weights / total) - mean_bin_index(shares)
+
+
+def weighted_standard_error(
+    deviations: ArrayLike, shares: ArrayLike, rollouts: ArrayLike
+) -> np.ndarray:
+    """WSE(t) = Σ_b q_t(b) σ̂_b / √n_b(t), (33). (..., B) → (...).
+
+    Bins with share 0 do not count, their deviation and rollouts may be NaN. Shares may sum to less
+    than one, since prompts not seen yet have no bin.
+    """
+    q = check_array("shares", shares, low=0)
+    q, sigma, n = np.broadcast_arrays(q, np.asarray(deviations, float), np.asarray(rollouts, float))
+    check_array("deviations of bins with a share", sigma[q > 0], low=0)
+    check_array("rollouts of bins with a share", n[q > 0], low=0, open_low=True)
+    return np.divide(q * sigma, np.sqrt(n), out=np.zeros(q.shape), where=q > 0).sum(axis=-1)
+
+
+def bootstrap_interval(
+    values_SP: ArrayLike, rng: np.random.Generator, level: float = 0.95, resamples: int = 2000
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean over seeds and prompts, redrawn independently.
+
+    Redrawing S seeds reproduces only 1 − 1/S of their variance, so the seeds' means are first moved
+    apart by √(S/(S−1)). With two seeds the interval is still too narrow; with one it does not cover
+    other seeds.
+
+    Args:
+        values_SP: (S, P), finite; every seed is evaluated on the same prompts.
+    """
+    check("level", level, gt=0, lt=1)
+    check("resamples", resamples, int, ge=1)
+    values_SP = np.atleast_2d(check_array("values_SP", values_SP))
+    num_seeds, _ = check_array("values_SP.shape", values_SP.shape, (2,), 1, whole=True)
+    if num_seeds > 1:
+        deviation_S = values_SP.mean(axis=1) - values_SP.mean()
+        values_SP = values_SP + (np.sqrt(num_seeds / (num_seeds - 1)) - 1) * deviation_S[:, None]
+    # the fraction of each resample's draws that fell on each seed, and on each prompt
+    seed_weights, prompt_weights = (
+        np.apply_along_axis(
+            np.bincount, 1, rng.integers(size, size=(resamples, size)), minlength=size
+        )
+        / size
+        for size in np.shape(values_SP)
+    )
+    means = ((seed_weights @ values_SP) * prompt_weights).sum(axis=1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def check_counts(
+    successes: ArrayLike, trials: ArrayLike, needed: int, shape: tuple[int, ...] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Integer arrays of one shape with 0 ≤ successes ≤ trials and trials ≥ needed."""
+    trials = check_array("trials", trials, shape, needed, whole=True)
+    return check_array("successes", successes, trials.shape, 0, trials, whole=True), trials

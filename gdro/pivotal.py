@@ -1,0 +1,146 @@
+"""Pivotal: prompts are drawn where one more success in k would count, and taught by pass@2.
+
+**The draw.** A prompt with pass rate p has the value p (1 − p)^(k−1), the probability that one
+rollout is *pivotal*: the only correct one among k, at a given place. It vanishes for prompts that
+are always and for prompts that are never solved, and peaks at p = 1/k. Its posterior mean under
+Beta(α, β), τ = α + β, is
+
+    c = α · Π_{j<k−1} (β + j) / Π_{j<k} (τ + j).
+
+**The advantages** are PKPO's for pass@2 (arXiv 2505.15201, with its leave-one-out baseline). Of n
+rollouts with K correct, each correct one gets 2 (n − K)/(n − 1), twice the share of the others that
+are wrong, and a wrong one gets 0. Their mean step is 2 (1 − p) ∇p. A group without a success
+teaches nothing: prompts out of reach cost rollouts, but cannot push a skill down.
+
+**What both ascend.** No importance weights undo the draw. So, but for the normalization of c and
+the even share of the draw, the mean step is in proportion to Σ p (1 − p)^k ∇p, the gradient of P(at
+least two successes in k + 2 tries). That is not pass@k: it asks for a success that can be repeated,
+and looks away from prompts that are solved once in a hundred tries.
+
+**k follows progress.** A large k seeks hard prompts. That pays where hard prompts are being
+learned, and wastes rollouts where they are not, for instance where a rare success is a guess among
+few answers. How many groups hold a success does not separate the two. Whether hard prompts do
+better than their own past says does. Over prompts seen before whose posterior mean p̂ is below ½,
+with h hits in n rollouts,
+
+    progress r = Σ (h − n p̂) / Σ n p̂,    k = 3 + 6 r, held to 3 … 12,
+
+in sums over about the last ten batches. r is near 0 where nothing is learned, and 1 where hard
+prompts succeed twice as often as before. It needs no labels and no held-out data.
+
+Axes: P prompts, R rollouts, D prompts of the data set.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from gdro.bank import replay_weights
+from gdro.checks import Count, NonNegative, PositiveShare, options
+from gdro.draws import mostly_in_proportion
+from gdro.method import Batch, Method, Prompts, Run, register
+
+LEAST, MOST, SLOPE = 3, 12, 6.0  # of k where it follows progress
+KEPT = 0.9  # part of the sums that a batch leaves to the next
+START, EVIDENCE = 1 / 3, 5.0  # progress before any is measured (k = 5), worth so many hits
+
+
+def pivotal_value(alpha: np.ndarray, beta: np.ndarray, k: int) -> np.ndarray:
+    """E[p (1 − p)^(k−1)] for p ~ Beta(alpha, beta); any shape."""
+    total = alpha + beta
+    value = alpha / (total + k - 1)
+    for j in range(k - 1):
+        value = value * (beta + j) / (total + j)
+    return value
+
+
+@register("pivotal")
+@options
+class Pivotal(Method):
+    """Draw by pivotal value, with advantages for pass@2.
+
+    Rewards count as correct or not, whatever their size.
+    """
+
+    k: Count | None = None  # the draw favours pass rates about 1/k; None lets k follow progress
+    epsilon: PositiveShare = 0.1  # share of the draw that is even over the data
+
+    state = ("gained", "expected")
+
+    def start(self, run: Run) -> None:
+        self.gained, self.expected = 0.0, 0.0  # fading sums of h − n p̂ and n p̂ over hard prompts
+
+    @property
+    def progress(self) -> float:
+        """r: how much more often hard prompts succeed than their past says, 0 for no more often."""
+        return (self.gained + START * EVIDENCE) / (self.expected + EVIDENCE)
+
+    @property
+    def k_now(self) -> int:
+        """k of the next draw."""
+        return self.k or round(min(max(LEAST + SLOPE * self.progress, LEAST), MOST))
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        value_D = pivotal_value(pool.alpha_P, pool.beta_P, self.k_now)
+        return mostly_in_proportion(value_D, self.epsilon, size, rng)
+
+    def advantages(self, batch: Batch) -> np.ndarray:
+        others_P = np.maximum(batch.trials_P - 1, 1)
+        wrong_P = (batch.trials_P - batch.hits_P) / others_P
+        return np.where(batch.correct_R, 2 * wrong_P[batch.group_ids_R], 0.0)
+
+    def update(self, batch: Batch) -> None:
+        hits, expected = batch.hard_hits()
+        self.gained = KEPT * self.gained + hits - expected
+        self.expected = KEPT * self.expected + expected
+
+    def report(self) -> dict[str, Any]:
+        return {"k": self.k_now, "progress": self.progress}
+
+
+@register("pivotal_replay")
+@options
+class PivotalReplay(Pivotal):
+    """Pivotal, and replay of the successes that are kept in a bank (see `gdro.bank`).
+
+    In every step `prompts` of the bank are drawn evenly among those that were replayed less than
+    `most` times since their last visit: p̂ moves only on visits, so without that bound a rare
+    success would be taught until it is learned by heart.
+    """
+
+    prompts: Count = 64  # replayed in a step
+    scale: NonNegative = 2.0  # c over n̄: c = 8 for groups of four
+    most: Count | None = 4  # replays of a prompt between two of its visits; None: no bound
+    start_at: Count = 16  # prompts in the bank before replay begins
+    even: bool = False  # draw prompts evenly, as PKPO does
+
+    state = (*Pivotal.state, "replays_D")
+
+    def start(self, run: Run) -> None:
+        super().start(run)
+        self.replays_D = np.zeros(0, np.int32)
+
+    @property
+    def draws(self) -> bool:
+        return not self.even
+
+    def replay(
+        self, banked: Prompts, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        if len(banked) < self.start_at:
+            return None
+        self.replays_D = self.at_least(self.replays_D, banked.rows_P)
+        places = np.arange(len(banked))
+        if self.most is not None:
+            places = places[self.replays_D[banked.rows_P] < self.most]
+        if not len(places):
+            return None
+        places = rng.choice(places, min(self.prompts, len(places)), replace=False)
+        self.replays_D[banked.rows_P[places]] += 1
+        scale = self.scale * self.run.mean_rollouts
+        return places, replay_weights(banked.rate_P[places], scale)
+
+    def update(self, batch: Batch) -> None:
+        super().update(batch)
+        self.replays_D = self.at_least(self.replays_D, batch.rows_P)
+        self.replays_D[batch.rows_P] = 0

@@ -1,0 +1,248 @@
+"""Prompt-GDRO, the data adversary (section 3.2): bins with high losses get weight, or more draws.
+
+The pure functions are (12)–(15); bins are their last axis, behind any others (seeds, settings).
+`PromptAdversary` holds the scores of one run, `PromptGDRO` is the method. Axes: P prompts, B bins.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from pydantic import Field
+
+from gdro.checks import (
+    LARGEST,
+    MOST_BINS,
+    Bound,
+    Int,
+    PositiveShare,
+    Share,
+    StepSize,
+    build,
+    check,
+    check_array,
+    options,
+)
+from gdro.draws import highest
+from gdro.method import Batch, Method, Prompts, Run, register
+from gdro.state import Saved
+
+LARGEST_LOG_WEIGHT = 200.0  # such weights, their inverses and sums of them stay below `LARGEST`
+
+
+def bin_means(
+    bin_ids_P: ArrayLike, values_P: ArrayLike, num_bins: int, weights_P: ArrayLike | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean value by bin, ℓ̄_t(b) of (13): (means (B,), NaN where absent; counts (B,)).
+
+    Bin −1 (not seen yet) and NaN are left out; `weights_P` say how much each prompt counts.
+    """
+    bin_ids_P, values_P = np.asarray(bin_ids_P), np.asarray(values_P, float)
+    counted = (bin_ids_P >= 0) & ~np.isnan(values_P)
+    bins, values = bin_ids_P[counted], values_P[counted]
+    counts_B = np.bincount(bins, minlength=num_bins)
+    weights = np.ones(len(bins)) if weights_P is None else np.asarray(weights_P, float)[counted]
+    totals_B = np.bincount(bins, weights, num_bins)
+    sums_B = np.bincount(bins, weights * values, num_bins)
+    return sums_B / np.where(totals_B > 0, totals_B, np.nan), counts_B
+
+
+def ema_scores(scores: np.ndarray, means: np.ndarray, ema: float) -> np.ndarray:
+    """S_t(b) = (1−β) S_{t−1}(b) + β ℓ̄_t(b), (12); a bin without a mean (NaN) keeps its score."""
+    return np.where(np.isnan(means), scores, (1 - ema) * scores + ema * means)
+
+
+def debias(ema_scores: np.ndarray, visits: np.ndarray, ema: float, bin_axis: int = 0) -> np.ndarray:
+    """Scores without the pull of their start at 0: EMA / (1 − (1−β)^visits).
+
+    What was never visited gets the mean of the visited bins (0 if there are none), so that it is
+    neither favoured nor starved. `ema_scores` and `visits` have one shape, with bins along
+    `bin_axis`.
+    """
+    correction = 1.0 - (1.0 - ema) ** visits  # the part of a score that is not its start
+    if visits.all():
+        return ema_scores / correction
+    visited = visits > 0
+    scores = np.divide(ema_scores, correction, out=np.zeros(correction.shape), where=visited)
+    mean = scores.sum(bin_axis, keepdims=True) / np.maximum(visited.sum(bin_axis, keepdims=True), 1)
+    return np.where(visited, scores, mean)
+
+
+def log_weights(scores: np.ndarray, eta: float, clip: float) -> np.ndarray:
+    """log ω_t(b) = η · clip(S_t(b), −C, C), of (14)."""
+    return eta * np.clip(scores, -clip, clip)
+
+
+def mixed_probabilities(weights: ArrayLike, gamma: float) -> np.ndarray:
+    """q_t(b) = (1−γ) ω_t(b)/Σω + γ/B, (15), over all B bins of the last axis."""
+    weights = np.asarray(weights, float)
+    return (1 - gamma) * weights / weights.sum(axis=-1, keepdims=True) + gamma / weights.shape[-1]
+
+
+@options
+class PromptAdversary(Saved):
+    """Exponentiated-gradient adversary over the bins."""
+
+    num_bins: Annotated[Int, Field(ge=1, le=MOST_BINS)] = 10
+    eta: StepSize = 0.65  # η_q; 0 switches the adversary off
+    gamma: Share = 0.01  # the uniform share of (15)
+    ema: PositiveShare = 0.12  # β, the weight of the newest batch
+    clip: Bound = 5.0  # C of (14)
+    max_weight: Bound = 15.0  # ω_max of (16)
+    # None keeps the intensive score of (13), so that equal losses give equal weights; a number
+    # divides it by the bin's share of the batch, floored there, as printed
+    share_floor: PositiveShare | None = None
+    debias: bool = True  # scores start from the data; False starts every bin at 0, as printed
+
+    state = ("ema_B", "visits_B")
+
+    def __post_init__(self) -> None:
+        self.ema_B, self.visits_B = np.zeros(self.num_bins), np.zeros(self.num_bins, np.uint32)
+
+    def update(
+        self, bin_ids: ArrayLike, losses: ArrayLike, weights: ArrayLike | None = None
+    ) -> None:
+        """One step of (12)–(13), all (P,): bin −1 and loss NaN are left out.
+
+        `weights` say how much a prompt counts in its bin's mean; equally by default.
+        """
+        size, largest = (np.size(bin_ids),), LARGEST**2
+        bin_ids_P = check_array("bin_ids", bin_ids, size, -1, self.num_bins - 1, whole=True)
+        losses_P = check_array("losses", losses, size, -largest, largest, nan=True)
+        if weights is not None:
+            weights = check_array("weights", weights, size, 0)
+        means_B, counts_B = bin_means(bin_ids_P, losses_P, self.num_bins, weights)
+        if self.share_floor is not None and counts_B.any():
+            means_B = means_B / np.maximum(counts_B / counts_B.sum(), self.share_floor)
+        self.ema_B = ema_scores(self.ema_B, means_B, self.ema)
+        self.visits_B += ~np.isnan(means_B)
+
+    def scores(self) -> np.ndarray:
+        """S_t(b), (B,)."""
+        return debias(self.ema_B, self.visits_B, self.ema) if self.debias else self.ema_B.copy()
+
+    def weights(self) -> np.ndarray:
+        """min(ω_t(b), ω_max), the factor of (16), (B,)."""
+        # without a cap, or with eta 1000, the exponential would overflow
+        weights_B = np.exp(np.clip(self._log_weights(), -LARGEST_LOG_WEIGHT, LARGEST_LOG_WEIGHT))
+        return np.minimum(weights_B, self.max_weight)
+
+    def probabilities(self) -> np.ndarray:
+        """q_t(b) of (15), (B,), a point of the simplex."""
+        log_weights_B = self._log_weights()
+        # a common factor cancels in (15): without the largest, no exponential overflows
+        return mixed_probabilities(np.exp(log_weights_B - log_weights_B.max()), self.gamma)
+
+    def _log_weights(self) -> np.ndarray:
+        return log_weights(self.scores(), self.eta, self.clip)
+
+
+@options
+class BinMethod(Method):
+    """A method that sees prompts by their bins alone; what both games share."""
+
+    # What counts equally in the means (17) and in the gradient. "rollout": every rollout, as in
+    # TRL's loss. "prompt": every prompt, however many rollouts it has, as printed. Then moving
+    # rollouts changes the noise of a prompt's gradient and not its size.
+    averaging: Literal["rollout", "prompt"] = "rollout"
+
+    def counts(self, batch: Batch) -> np.ndarray | None:
+        """How much each prompt counts in the mean of its bin, (P,); None for equally."""
+        return batch.trials_P if self.averaging == "rollout" else None
+
+    def weights(self, batch: Batch) -> np.ndarray:
+        if self.averaging == "rollout" or not self.moves_rollouts:
+            return np.ones(len(batch))
+        return self.run.mean_rollouts / batch.trials_P
+
+
+SIGNALS: dict[str, Callable[[Batch], np.ndarray]] = {  # the loss of a prompt that it sees, (P,)
+    # 1 − share of its rollouts that are correct (footnote 3, up to an affine map)
+    "failure_rate": lambda batch: 1.0 - batch.hits_P / batch.trials_P,
+    # (6)–(7) as printed: on-policy it is β·KL, which holds no difficulty information
+    "surrogate": lambda batch: batch.losses_P,
+    # unbiased variance of its rewards, whose expectation is free of n; NaN at n = 1
+    "spread": lambda batch: batch.variance_P,
+}
+
+
+@register("prompt")
+@options
+class PromptGDRO(BinMethod):
+    """Prompt-GDRO: weights or draws by the bins' losses. Its scores are in `prompt_adversary`.
+
+    signal: the loss, "failure_rate", "surrogate" or "spread" (see `SIGNALS`).
+    action: "reweight" scales advantages, (16); "resample" draws the prompts with probabilities q.
+    weight_scale: "mean" divides weights by their batch mean; "none" leaves them, as printed.
+    """
+
+    prompt: Mapping[str, Any] = field(default_factory=dict)  # arguments of `PromptAdversary`
+    signal: Literal["failure_rate", "surrogate", "spread"] = "failure_rate"
+    action: Literal["reweight", "resample"] = "reweight"
+    weight_scale: Literal["mean", "none"] = "mean"
+
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {
+            "prompt": {"share_floor": 0.05, "debias": False},
+            "signal": "surrogate",
+            "averaging": "prompt",
+            "weight_scale": "none",
+        }
+    }
+    state: ClassVar[tuple[str, ...]] = ("prompt_adversary",)
+
+    def start(self, run: Run) -> None:
+        super().start(run)
+        self.prompt_adversary: PromptAdversary = build(
+            "prompt", PromptAdversary, self.prompt, num_bins=run.num_bins
+        )
+        if self.signal == "spread":  # a single rollout shows none
+            check("mean_rollouts", run.mean_rollouts, gt=1)
+
+    @property
+    def draws(self) -> bool:
+        return self.action == "resample"
+
+    @property
+    def needs_losses(self) -> bool:
+        return self.signal == "surrogate" or super().needs_losses
+
+    def update(self, batch: Batch) -> None:
+        super().update(batch)
+        losses_P = SIGNALS[self.signal](batch)
+        self.prompt_adversary.update(batch.bins_P, losses_P, self.counts(batch))
+
+    def weights(self, batch: Batch) -> np.ndarray:
+        """min(ω_b, ω_max) of each prompt's bin after the batch; the mean where it has no bin."""
+        weights_P, seen_P = super().weights(batch), batch.bins_after_P >= 0
+        if self.action == "reweight" and seen_P.any():
+            omega_P = self.prompt_adversary.weights()[batch.bins_after_P]
+            mean = omega_P[seen_P].mean()
+            omega_P[~seen_P] = mean
+            weights_P = weights_P * (omega_P / mean if self.weight_scale == "mean" else omega_P)
+        return weights_P
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Bins by q, prompts evenly within a bin: none comes twice before all of its bin came.
+
+        Prompts not seen yet keep their share of the pool; q divides the rest among bins with
+        prompts.
+        """
+        counts_B = np.bincount(pool.bins_P + 1, minlength=self.run.num_bins + 1)  # [0]: not seen
+        share_B = counts_B / len(pool)
+        q_B = np.where(counts_B[1:] > 0, self.prompt_adversary.probabilities(), 0.0)
+        if q_B.any():
+            share_B[1:] = share_B[1:].sum() * q_B / q_B.sum()
+        quota_B = rng.multinomial(size, share_B / share_B.sum())
+        drawn = []
+        for b in np.flatnonzero(quota_B):
+            members = np.flatnonzero(pool.bins_P == b - 1)
+            drawn.append(members[highest(np.zeros(len(members)), quota_B[b], rng)])
+        return rng.permutation(np.concatenate(drawn))  # or one bin would follow another
+
+    def report(self) -> dict[str, Any]:
+        weights_B = self.prompt_adversary.weights()
+        q_B = self.prompt_adversary.probabilities()
+        return super().report() | {"weight": weights_B.tolist(), "probability": q_B.tolist()}

@@ -1,0 +1,279 @@
+"""Rollout-GDRO, the compute adversary (section 3.3): bins buy rollouts at a shadow price.
+
+`RolloutAdversary` holds the scores of one run, `RolloutGDRO` is the method, `Both` plays it with
+Prompt-GDRO; the paper evaluates each alone and leaves the combination open. Axes: P prompts, B
+bins, N arms.
+"""
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from pydantic import Field
+
+from gdro.arms import (
+    arm_log_probabilities,
+    best_joint_arms,
+    exp3p_losses,
+    price_step,
+    sample_joint_arms,
+)
+from gdro.checks import (
+    MOST_BINS,
+    MOST_ROLLOUTS,
+    Count,
+    Index,
+    Int,
+    Positive,
+    PositiveShare,
+    Share,
+    StepSize,
+    build,
+    check,
+    check_array,
+    options,
+)
+from gdro.draws import as_whole
+from gdro.method import Batch, Prompts, Run, register
+from gdro.prompt_gdro import BinMethod, PromptGDRO, bin_means, debias, ema_scores
+from gdro.state import Saved
+
+PRINTED = {  # the choices with which the game is as in the paper
+    "utility": "loss",
+    "selection": "argmax",
+    "joint": "bins",
+    "price_driver": "realized",
+    "debias": False,
+}
+
+
+@options
+class RolloutAdversary(Saved):
+    """EXP3.P over rollout counts in each bin, joined by an exact budget and a shadow price.
+
+    utility "variance" is −v_b/n, (28), with v_b the variance of the bin's rewards. One estimate of
+    v_b gives it for every arm, so all arms learn from each step and none has to be explored. It is
+    taken relative to the average bin, v_b/v̄ · n̄²/n, so that the price at balance is about 1
+    whatever the scale of the rewards; the allocation does not depend on that. "loss" is Ĵ_b(n) of
+    (17)–(18), as printed: only the arm that was played is seen, and its loss is divided by the
+    probability of playing it.
+
+    selection "argmax" takes the joint choice of greatest probability among those that meet the
+    budget, "sample" draws from the product of the strategies, given that the budget is met. None is
+    "argmax" for "variance" and "sample" for "loss": a bandit that never samples learns nothing of
+    the arms it does not play.
+    """
+
+    num_bins: Annotated[Int, Field(ge=1, le=MOST_BINS)] = 10
+    n_min: Count = 2  # smallest arm
+    n_max: Annotated[Int, Field(le=MOST_ROLLOUTS)] = 12  # largest arm
+    mean_rollouts: Positive = 4  # n̄, the budget per prompt, in [n_min, n_max]
+    eta: StepSize = 0.65  # 0 switches the adversary off
+    gamma: Share = 0.01  # the uniform share
+    ema: PositiveShare = 0.4  # weight of the newest arm loss
+    price_lr: StepSize = 0.05  # α_μ of (21)
+    utility: Literal["variance", "loss"] = "variance"
+    selection: Literal["argmax", "sample"] | None = None
+    # How often a bin's log-probability counts in the joint choice. "prompts": once for each of its
+    # prompts. Under "variance", argmax then is the minimizer (30) of (28), but for the floor that
+    # gamma puts under improbable arms. "bins": once for each bin, as printed.
+    joint: Literal["prompts", "bins"] = "prompts"
+    # What moves the price. "demand": what the strategies would spend before the budget is imposed.
+    # "realized": what was planned, as printed; since every plan meets the budget, that price never
+    # moves.
+    price_driver: Literal["demand", "realized"] = "demand"
+    bonus: StepSize = 0.01  # optimism of EXP3.P for utility "loss"
+    debias: bool = True  # as in `PromptAdversary`
+    seed: Index = 0  # of what is drawn when `allocate` is given no generator
+
+    state = ("price", "step", "ema_BN", "visits_BN", "played_BN")
+
+    def __post_init__(self) -> None:
+        check("n_max", self.n_max, int, ge=self.n_min)
+        check("mean_rollouts", self.mean_rollouts, ge=self.n_min, le=self.n_max)
+        self.selection = self.selection or ("argmax" if self.utility == "variance" else "sample")
+        self.arms = np.arange(self.n_min, self.n_max + 1)
+        self.price, self.step = 0.0, 0
+        self.ema_BN = np.zeros((self.num_bins, len(self.arms)))
+        self.visits_BN = np.zeros(self.ema_BN.shape, np.uint32)
+        # with which probability `allocate` last played each arm
+        self.played_BN = self.probabilities()
+
+    def losses(self) -> np.ndarray:
+        """Arm losses L_b(n) = −Ĵ_b(n) + μ n, (20), at the present price, (B, N)."""
+        scores_BN = debias(self.ema_BN, self.visits_BN, self.ema) if self.debias else self.ema_BN
+        if self.utility == "variance":
+            average = (scores_BN[:, 0] * self.arms[0]).mean()  # v̄, from v_b/n at the first arm
+            scores_BN = scores_BN * (self.mean_rollouts**2 / average if average > 0 else 0.0)
+        return scores_BN + self.price * self.arms
+
+    def probabilities(self) -> np.ndarray:
+        """Strategies p_b(n) before the budget is imposed, (B, N); each row sums to one."""
+        return np.exp(arm_log_probabilities(self.losses(), self.eta, self.gamma))
+
+    def allocate(
+        self,
+        bin_counts: ArrayLike,
+        budget: int | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> np.ndarray:
+        """Rollouts for each prompt of each bin, (B,) integers, 0 for a bin without prompts.
+
+        The budget is spent exactly, Σ_b c_b n_b = budget, wherever some choice of arms does so.
+        Where none does, the largest amount below it is spent, and the caller gives the rest to
+        single prompts (as `GDROController.plan` does).
+
+        Args:
+            bin_counts: (B,) prompts of the batch.
+            budget: rollouts in all, n̄ × prompts by default.
+            rng: for sampling and ties; by default from the seed.
+        """
+        counts_B = self._counts(bin_counts)
+        prompts = int(counts_B.sum())
+        wanted = self.mean_rollouts * prompts if budget is None else budget
+        budget = as_whole("budget", wanted, self.n_min * prompts, self.n_max * prompts)
+        rng = rng or np.random.default_rng((self.seed, self.step))
+        # bins that are equal in everything come in random order, so their number has no effect
+        shuffled = rng.permutation(np.flatnonzero(counts_B))
+        counts = counts_B[shuffled]
+        log_p = arm_log_probabilities(self.losses(), self.eta, self.gamma)[shuffled]
+        if self.selection == "argmax":
+            values = log_p * counts[:, None] if self.joint == "prompts" else log_p
+            chosen, _ = best_joint_arms(values, counts, self.arms, budget)
+            probabilities = np.exp(log_p)
+        else:
+            chosen, _, probabilities = sample_joint_arms(log_p, counts, self.arms, budget, rng)
+        self.played_BN = np.zeros_like(self.ema_BN)
+        self.played_BN[shuffled] = probabilities
+        rollouts_B = np.zeros(self.num_bins, np.int64)
+        rollouts_B[shuffled] = chosen
+        return rollouts_B
+
+    def update(
+        self,
+        bin_counts: ArrayLike,
+        rollouts: ArrayLike,
+        observed: ArrayLike,
+        spent: float | None = None,
+    ) -> float:
+        """Learn from a step, then move the price.
+
+        Args:
+            bin_counts: (B,) prompts of the step.
+            rollouts: (B,) as `allocate` gave them, 0 where none were played.
+            observed: (B,), NaN where there is none: the variance of the bin's rewards under utility
+                "variance", the mean loss −Ĵ_b(n_b) of (18) under "loss".
+            spent: rollouts per prompt in all, where single prompts got others than their bin's.
+                Matters for price_driver "realized" only.
+
+        Returns:
+            The demand: mean rollouts of a prompt if every bin played its own strategy, before it
+            learned.
+        """
+        counts_B, size = self._counts(bin_counts), (self.num_bins,)
+        least = 0 if self.utility == "variance" else -np.inf
+        rollouts_B = check_array("rollouts", rollouts, size, 0, self.n_max, whole=True)
+        observed_B = check_array("observed", observed, size, least, nan=True)
+        demand = float(counts_B @ (self.probabilities() @ self.arms) / counts_B.sum())
+        if self.utility == "variance":
+            new_BN = observed_B[:, None] / self.arms
+        else:
+            observed_B = np.where(rollouts_B > 0, observed_B, np.nan)
+            arms_B = rollouts_B - self.n_min
+            new_BN = exp3p_losses(observed_B, arms_B, self.played_BN, self.bonus)
+        self.ema_BN = ema_scores(self.ema_BN, new_BN, self.ema)
+        self.visits_BN += ~np.isnan(new_BN)
+        if self.price_driver == "demand":
+            driver = demand
+        else:
+            driver = counts_B @ rollouts_B / counts_B.sum() if spent is None else spent
+        self.price = price_step(self.price, float(driver), self.mean_rollouts, self.price_lr)
+        self.step += 1
+        return demand
+
+    def _counts(self, bin_counts: ArrayLike) -> np.ndarray:
+        counts_B = check_array("bin_counts", bin_counts, (self.num_bins,), 0, whole=True)
+        check_array("sum of bin_counts", counts_B.sum(), (), low=1)
+        return counts_B
+
+
+@register("rollout")
+@options
+class RolloutGDRO(BinMethod):
+    """Rollout-GDRO: a number of rollouts for each bin. Its scores are in `rollout_adversary`."""
+
+    # arguments of `RolloutAdversary`, but for those that the controller has
+    rollout: Mapping[str, Any] = field(default_factory=dict)
+
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"rollout": PRINTED, "averaging": "prompt"}
+    }
+    state: ClassVar[tuple[str, ...]] = ("rollout_adversary",)
+
+    def start(self, run: Run) -> None:
+        super().start(run)
+        names = ("num_bins", "n_min", "n_max", "mean_rollouts", "seed")
+        given = {name: getattr(run, name) for name in names}
+        self.rollout_adversary: RolloutAdversary = build(
+            "rollout", RolloutAdversary, self.rollout, **given
+        )
+        if self.rollout_adversary.utility == "variance":
+            # a single rollout shows no variance: a bin that played arm 1 would not be seen again
+            check("n_min", run.n_min, int, ge=2)
+        self._demand: float | None = None
+
+    @property
+    def needs_losses(self) -> bool:
+        return self.rollout_adversary.utility == "loss"
+
+    def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
+        """The rollouts of each prompt's bin; n̄ where a prompt has none."""
+        mean, seen_P = budget / len(prompts), prompts.seen_P
+        wanted_P = np.full(len(prompts), mean)
+        if seen_P.any():
+            counts_B = np.bincount(prompts.bins_P[seen_P], minlength=self.run.num_bins)
+            seen_budget = mean * int(counts_B.sum())
+            whole = int(seen_budget + 1e-9)  # 3.9999… is 4
+            rollouts_B = self.rollout_adversary.allocate(counts_B, whole, rng)
+            # what no choice of arms can spend goes to all in equal parts, rounded at random
+            left_over = (seen_budget - counts_B @ rollouts_B) / counts_B.sum()
+            wanted_P[seen_P] = rollouts_B[prompts.bins_P[seen_P]] + left_over
+            prompts.memo.update(rollouts_B=rollouts_B, played_BN=self.rollout_adversary.played_BN)
+        return wanted_P
+
+    def update(self, batch: Batch) -> None:
+        self._demand = None
+        counts_B = np.bincount(batch.bins_P[batch.seen_P], minlength=self.run.num_bins)
+        if not counts_B.any():
+            return
+        if self.rollout_adversary.utility == "variance":
+            utility_P = batch.variance_P
+        else:  # the loss of an arm is that of prompts which played it; a first visit played none
+            utility_P = np.where(batch.first_visit_P, np.nan, batch.losses_P)
+        utility_B, _ = bin_means(batch.bins_P, utility_P, self.run.num_bins, self.counts(batch))
+        planned_B = np.zeros(self.run.num_bins, np.int64)  # without a plan no arm was played
+        if "rollouts_B" in batch.memo:
+            # of this batch's own plan: another may have been made since, so `played_BN` could be
+            # that one's
+            planned_B = batch.memo["rollouts_B"] * (counts_B > 0)
+            self.rollout_adversary.played_BN = batch.memo["played_BN"]
+        # the controller's plans spend n̄ exactly, so "realized" never moves the price here
+        self._demand = self.rollout_adversary.update(
+            counts_B, planned_B, utility_B, spent=self.run.mean_rollouts
+        )
+
+    def report(self) -> dict[str, Any]:
+        return {"price": self.rollout_adversary.price, "demand": self._demand}
+
+
+@register("both")
+@options
+class Both(PromptGDRO, RolloutGDRO):
+    """Takes the arguments of `PromptGDRO` and of `RolloutGDRO`; each calls the next by super()."""
+
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": PromptGDRO.presets["paper"] | RolloutGDRO.presets["paper"]
+    }
+    state: ClassVar[tuple[str, ...]] = ("prompt_adversary", "rollout_adversary")

@@ -1,1 +1,0 @@
-"""Profiles, the jobs that they describe, their console, and notebooks run strictly."""

@@ -1,1 +1,0 @@
-"""Math data sets, and a reward that compares answers."""

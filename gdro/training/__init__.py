@@ -1,1 +1,0 @@
-"""What trainer and loop are built on: models, savings, checkpoints, files, processes."""

@@ -1,0 +1,208 @@
+"""The command `gdro`: what people run, each subcommand with an example in its --help.
+
+A subcommand imports what it needs when it is called, so that `gdro --help` is quick and Unsloth
+comes before TRL. It exits with 2 if it refuses its arguments and with 1 if the work itself failed.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class _Refusing(click.Group):
+    """Prints a subcommand's ValueError, OSError or RuntimeError in place of a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.Abort):  # click's own, which are RuntimeErrors too
+            raise
+        except (ValueError, OSError) as error:
+            click.echo(f"gdro {ctx.invoked_subcommand}: {error}", err=True)
+            sys.exit(2)
+        except RuntimeError as error:
+            if type(error).__module__.startswith("torch"):  # out of memory: the traceback is wanted
+                raise
+            click.echo(f"gdro {ctx.invoked_subcommand}: {error}", err=True)
+            sys.exit(1)
+
+
+@click.group(cls=_Refusing, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="gdro")
+def main() -> None:
+    """Group distributionally robust GRPO: train, evaluate, compare."""
+
+
+PROFILE = click.argument("profile")
+CACHE_DIR = click.option(
+    "--cache-dir", default=".cache/bases", show_default=True, help="Where tiny bases are kept."
+)
+RUNS = click.option("--runs", help="Folder of the runs.  [default: runs/PROFILE]")
+
+
+def _options_of_a_run(command: Callable) -> Callable:
+    where = "Folder of the run.  [default: runs/PROFILE/VARIANT/seedSEED]"
+    folder = click.Path(path_type=Path, file_okay=False)
+    command = click.option("--folder", type=folder, help=where)(CACHE_DIR(command))
+    command = click.option("--seed", default=0, show_default=True, type=click.IntRange(0))(command)
+    return PROFILE(click.argument("variant")(command))
+
+
+@main.command("run")
+@PROFILE
+@click.option("--cores", default=2, show_default=True, type=click.IntRange(1), help="Jobs at once.")
+@RUNS
+@CACHE_DIR
+def run_command(profile: str, cores: int, runs: str | None, cache_dir: str) -> None:
+    """Train, evaluate and compare all variants of PROFILE; print the table, draw the figures.
+
+    Complete jobs are kept and stopped ones are resumed; a job that fails stops no other.
+
+    Example: gdro run tiny --cores 2
+    """
+    from gdro_lab.run import run_profile
+
+    sys.exit(run_profile(profile, cores, runs, cache_dir))
+
+
+@main.command("base")
+@PROFILE
+@CACHE_DIR
+def base_command(profile: str, cache_dir: str) -> None:
+    """Check PROFILE, make the base model if it is a tiny one, and print its path or hub id.
+
+    Example: gdro base tiny
+    """
+    from gdro_lab.study.config import load_profile
+    from gdro_lab.study.jobs import prepare
+
+    prepare(load_profile(profile), cache_dir)
+
+
+def _run_of(profile: str, variant: str, seed: int, folder: Path | None, cache_dir: str) -> tuple:
+    from gdro_lab.study.config import load_profile, run_folder
+    from gdro_lab.study.jobs import start_job
+
+    chosen = load_profile(profile)
+    start_job()
+    folder = folder or run_folder(f"runs/{chosen.name}", variant, seed)
+    return chosen, variant, seed, folder, Path(cache_dir)
+
+
+@main.command("train")
+@_options_of_a_run
+@click.option(
+    "--try",
+    "batches",
+    type=click.IntRange(1),
+    help="Train so many generation batches after one that warms up, save nothing, print what a "
+    "batch takes: seconds and memory.",
+)
+@click.option("--launched", is_flag=True, hidden=True)  # one of a launcher's processes
+def train_command(batches: int | None, launched: bool, **given: Any) -> None:
+    """Train one VARIANT of PROFILE with one seed, or resume it. Notebook 05 draws it, too.
+
+    Example: gdro train tiny pivotal --seed 1
+    """
+    from gdro_lab.study.jobs import Training, train_variant
+
+    run = _run_of(**given)
+    if not launched and batches is None:
+        record = train_variant(*run)
+        click.echo(f"{len(record)} batches; model and record: {run[3]}/")
+        return
+    training = Training(*run)
+    if batches is None:
+        training.run()
+    elif training.launched and not launched:
+        training.launch("--try", str(batches))
+    else:
+        training.try_steps(batches)
+
+
+@main.command("evaluate")
+@_options_of_a_run
+def evaluate_command(**given: Any) -> None:
+    """Evaluate what `gdro train` left, or the variant "base", the model before training.
+
+    Example: gdro evaluate tiny pivotal --seed 1
+    """
+    from gdro_lab.study.jobs import evaluate_variant
+
+    run = _run_of(**given)
+    rows = evaluate_variant(*run)
+    accuracy = sum(row["successes"] / row["trials"] for row in rows) / len(rows)
+    click.echo(f"accuracy {accuracy:.3f} over {len(rows)} prompts: {run[3] / 'evaluation.jsonl'}")
+
+
+@main.command("report")
+@PROFILE
+@RUNS
+def report_command(profile: str, runs: str | None) -> None:
+    """Make the table and the figures of PROFILE again, from the records of its runs alone.
+
+    Example: gdro report tiny
+    """
+    from gdro_lab.results.report import write_report
+    from gdro_lab.study.config import load_profile
+
+    chosen = load_profile(profile)
+    click.echo(write_report(chosen, runs or f"runs/{chosen.name}"))
+
+
+@main.command("arena")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the scores.")
+@click.option("--methods", help="Separated by commas. Without any, the tables are made again.")
+@click.option("--world", default="rare-hard", show_default=True, help="Names or YAML files.")
+@click.option("--draws", default=8, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--first-draw",
+    default=0,
+    type=click.IntRange(0),
+    help="Its number: take fresh ones to compare.",
+)
+@click.option("--learning-rates", default="1e-4,2e-4", show_default=True)
+@click.option(
+    "--baseline", default="grpo", show_default=True, help="What the table's differences are to."
+)
+@click.option("--methods-from", help="A Python file that registers methods of your own.")
+@click.option("--steps", default=150, show_default=True)
+@click.option("--prompts", default=32, show_default=True, help="Prompts of a step.")
+@click.option("--rollouts", default=4, show_default=True, help="Mean rollouts per prompt.")
+@click.option("--size", help="Size of all bases, in place of the worlds' own.")
+@click.option("--schedule", default="constant", type=click.Choice(["constant", "linear"]))
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="Runs at once.")
+@click.option("--keep", is_flag=True, help="Write the record of each run too, a row a step.")
+@click.option("--bases", default=".cache/bases", show_default=True, help="Where bases are kept.")
+def arena_command(
+    out: Path,
+    methods: str | None,
+    world: str,
+    draws: int,
+    first_draw: int,
+    learning_rates: str,
+    baseline: str,
+    **given: Any,
+) -> None:
+    """Compare methods over fresh draws of task, base and seed, at matched rollouts.
+
+    A method is spelled NAME or NAME:OPTION=VALUE; `pivotal@2e-4` has a learning rate of its own.
+    Finished runs are kept, so the same command resumes.
+
+    Example: gdro arena --world rare-hard --methods grpo,pivotal --draws 8 --out runs/arena
+    """
+    from gdro_lab.arena.play import Settings, play_arena
+    from gdro_lab.arena.report import report
+
+    if methods:
+        names = ("steps", "prompts", "rollouts", "size", "schedule")
+        settings = Settings(**{name: given.pop(name) for name in names})
+        numbers = range(first_draw, first_draw + draws)
+        rates = learning_rates.split(",")
+        cache = Path(given.pop("bases"))
+        what = world.split(","), methods.split(","), numbers, rates, settings
+        play_arena(*what, out=out, cache=cache, **given)
+    click.echo(report(out, baseline))

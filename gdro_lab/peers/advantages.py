@@ -1,0 +1,251 @@
+"""Peers that change the advantages, or weigh them. P prompts, R rollouts.
+
+Where a docstring writes p̂ it is the share of the group that is correct, with n rollouts of which c
+are correct, and μ, σ are mean and standard deviation of its rewards.
+"""
+
+import numpy as np
+
+from gdro.bins import merge_visits
+from gdro.checks import Count, PositiveShare, options
+from gdro.method import Batch, Method, Run, register
+from gdro.metrics import all_wrong_probability
+
+
+@register("dr_grpo")
+class DrGRPO(Method):
+    """Dr. GRPO (arXiv 2503.20783): advantages without the division by σ, A_ij = r_ij − μ_i.
+
+    Dividing by σ favours prompts that are nearly always or nearly never solved. Left out: the loss
+    over a constant length in place of each answer's own, which is the trainer's
+    (`loss_type="dr_grpo"`).
+    """
+
+    def advantages(self, batch: Batch) -> np.ndarray:
+        return batch.centred_R
+
+
+@register("rloo")
+class RLOO(Method):
+    """RLOO (arXiv 2402.14740): the baseline of a rollout is the mean of the others in its group.
+
+    A_ij = r_ij − (Σ_l r_il − r_ij)/(n_i − 1) = n_i/(n_i − 1) · (r_ij − μ_i), unbiased for any
+    n_i ≥ 2; 0 at n_i = 1, which has no others. Left out: KL in the reward, and whole answers as
+    single actions.
+    """
+
+    def advantages(self, batch: Batch) -> np.ndarray:
+        factor_P = batch.trials_P / np.maximum(batch.trials_P - 1, 1)
+        return batch.centred_R * factor_P[batch.group_ids_R]
+
+
+@register("maxrl")
+class MaxRL(Method):
+    """MaxRL (arXiv 2602.02710): A_ij = (r_ij − μ_i)/μ_i, 0 for a group without a success.
+
+    log p = −Σ_k (1 − p)^k / k, so ∇ log p mixes the gradients of all pass@k with weights 1/k;
+    n rollouts give that sum up to order n − 1. Rewards count as correct or not. Nothing else is
+    left out.
+    """
+
+    def advantages(self, batch: Batch) -> np.ndarray:
+        rate_R = (batch.hits_P / batch.trials_P)[batch.group_ids_R]
+        surplus_R = batch.correct_R - rate_R
+        return np.divide(surplus_R, rate_R, out=np.zeros(len(rate_R)), where=rate_R > 0)
+
+
+@register("mc_grpo")
+class MCGRPO(Method):
+    """MC-GRPO (arXiv 2601.22582): the median of a group in place of its mean.
+
+    A_ij = (r_ij − median_i)/(MAD_i + 1e-3), MAD_i the median of |r_ij − median_i|. The paper makes
+    n + 1 rollouts, so that one of an odd group is the median: it is not trained on, and has
+    advantage 0 here. In an even group the lower middle value is the median, as in PyTorch. With 0/1
+    rewards an odd group's MAD is 0, so that the rarer outcome has ±1000 and the other 0; with
+    gradients clipped to norm 1, only how prompts compare matters.
+
+    Source: the paper. To compare at equal rollouts, give 4 + 1 of them to fewer prompts:
+    `mc_grpo:prompts=25` in the arena. Left out: leaving the median's tokens out of the mean over
+    tokens, and the division by the share of advantages that are not 0, in its public code.
+    """
+
+    floor = 1e-3  # of MAD
+
+    def advantages(self, batch: Batch) -> np.ndarray:
+        groups_R, sizes_P = batch.group_ids_R, batch.trials_P
+        surplus_R = batch.rewards_R - group_medians(batch.rewards_R, groups_R, sizes_P)[groups_R]
+        scale_P = group_medians(np.abs(surplus_R), groups_R, sizes_P) + self.floor
+        return surplus_R / scale_P[groups_R]
+
+
+def group_medians(values_R: np.ndarray, group_ids_R: np.ndarray, sizes_P: np.ndarray) -> np.ndarray:
+    """Lower median of each group's values, (P,)."""
+    sorted_R = values_R[np.lexsort((values_R, group_ids_R))]
+    return sorted_R[sizes_P.cumsum() - sizes_P + (sizes_P - 1) // 2]
+
+
+@register("nsr")
+class NSR(Method):
+    """NSR (arXiv 2506.01347): learn mostly from what is wrong, and little from what is correct.
+
+    A_ij = .1 for a correct rollout and −1 for a wrong one, without a baseline: "W-REINFORCE", which
+    keeps pass@k up by moving probability away from mistakes rather than towards one answer. Nothing
+    of the rule is left out. A group without a success pushes down all that was sampled and nothing
+    up.
+    """
+
+    positive = 0.1  # of a correct rollout
+
+    def advantages(self, batch: Batch) -> np.ndarray:
+        return np.where(batch.correct_R, self.positive, -1.0)
+
+
+@register("passk_training")
+@options
+class PasskTraining(Method):
+    """Pass@k Training (arXiv 2508.10751): GRPO on all subsets of k rollouts, rewarded by the best.
+
+    A subset's reward has the mean ρ = 1 − C(n − c, k)/C(n, k) and the standard deviation
+    σ = √(ρ(1 − ρ)). The mean normalized reward of the subsets that hold a rollout is its advantage,
+
+        A = (1 − ρ)/σ for a correct rollout,
+            (1 − ρ − C(n − c − 1, k − 1)/C(n − 1, k − 1))/σ for a wrong one,
+
+    and 0 where σ = 0. Source: the paper's derivation and its public code (`passk_adv.py`), which
+    divides by σ + 1e-6. Rewards count as correct or not; k is held to n where a group is smaller.
+    Left out: its mixtures with pass@1 training and with a schedule of k.
+    """
+
+    k: Count = 2
+
+    def advantages(self, batch: Batch) -> np.ndarray:
+        n_P, c_P = batch.trials_P, batch.hits_P
+        failed_P = np.ones(len(batch))  # C(n − c, k)/C(n, k), of all subsets
+        other_P = np.ones(len(batch))  # of the subsets that hold a given wrong rollout
+        for k in np.unique(k_P := np.minimum(self.k, n_P)):
+            at = k_P == k
+            failed_P[at] = all_wrong_probability(c_P[at], n_P[at], k)
+            other_P[at] = all_wrong_probability(c_P[at], n_P[at] - 1, k - 1)
+        sigma_P = np.sqrt(failed_P * (1 - failed_P))
+        sigma_P[sigma_P == 0] = np.inf
+        correct_P, wrong_P = failed_P / sigma_P, (failed_P - other_P) / sigma_P
+        return np.where(batch.correct_R, correct_P[batch.group_ids_R], wrong_P[batch.group_ids_R])
+
+
+@register("pkpo")
+@options
+class PKPO(Method):
+    """PKPO (arXiv 2505.15201): rewards transformed so that the policy gradient is that of pass@k.
+
+    With ρ(n, c, k) = 1 − C(n − c, k)/C(n, k),
+
+        s_ij = k/n for a correct rollout, (k/n) ρ(n − 1, c, k − 1) for a wrong one,
+
+    and Σ_j s_ij ∇ log π is unbiased for ∇ pass@k. Its baseline "loo minus one" is what k − 1 of the
+    other rollouts reach, (k/n) ρ(n − 1, c_−j, k − 1), c_−j the correct among the others. A wrong
+    rollout then gets 0 and a correct one k/n times the probability that it is pivotal among k. At
+    k = 1 this would be no baseline, and RLOO's is taken, as in the paper.
+
+    A_ij is n times this, since losses are means over rollouts where the estimator is a sum. k is
+    held to n where a group is smaller. Left out: continuous rewards (correct or not here) and
+    annealing k during the run.
+    """
+
+    k: Count = 2
+
+    def advantages(self, batch: Batch) -> np.ndarray:
+        n_R, c_R = (counts_P[batch.group_ids_R] for counts_P in (batch.trials_P, batch.hits_P))
+        k_R = np.minimum(self.k, n_R)
+        others_R, correct_R = n_R - 1, batch.correct_R
+        rest_R = c_R - correct_R  # correct among the others
+        reached_R = np.zeros(len(n_R))  # ρ(n − 1, c_−j, k − 1)
+        for k in np.unique(k_R):
+            at = k_R == k
+            reached_R[at] = 1 - all_wrong_probability(rest_R[at], others_R[at], k - 1)
+        single_R = np.where(others_R > 0, correct_R - rest_R / np.maximum(others_R, 1), 0.0)
+        transformed_R = k_R * np.where(correct_R, 1.0, reached_R)
+        return np.where(k_R == 1, single_R, transformed_R - k_R * reached_R)
+
+
+@register("dbb")
+@options
+class DBB(Method):
+    """DBB (arXiv 2603.18444): GRPO against a remembered pass rate, a discounted Beta–Bernoulli's.
+
+    α ← λα + K, β ← λβ + (n − K) at each visit with K of n rollouts correct, from α = β = 1 (11).
+    With the counts after the visit, p̂ = α/(α + β) (12) and σ̂² = αβ/(α + β)² (13) replace the
+    group's mean and variance, A_ij = (r_ij − p̂_i)/σ̂_i (2). σ̂ never vanishes, so groups in which
+    all rollouts agree teach too.
+
+    Source: the paper's section 3 and its algorithm 1; λ = .75 was best with 8 billion parameters,
+    .5 with 1.7. The prior is discounted as well, which the counts that the controller keeps are
+    not, so these are kept apart. Nothing of the rule is left out.
+    """
+
+    discount: PositiveShare = 0.5  # λ; 1 never forgets
+
+    state = ("alpha_D", "beta_D")
+
+    def start(self, run: Run) -> None:
+        self.alpha_D, self.beta_D = np.zeros(0), np.zeros(0)  # less the prior of 1, by row
+
+    def update(self, batch: Batch) -> None:
+        self.alpha_D = self.at_least(self.alpha_D, batch.rows_P)
+        self.beta_D = self.at_least(self.beta_D, batch.rows_P)
+        rows, hits, trials = merge_visits(batch.rows_P, batch.hits_P, batch.trials_P)
+        for array_D, counts in ((self.alpha_D, hits), (self.beta_D, trials - hits)):
+            array_D[rows] = self.discount * (array_D[rows] + 1) + counts - 1
+
+    def advantages(self, batch: Batch) -> np.ndarray:
+        alpha_P, beta_P = self.alpha_D[batch.rows_P] + 1, self.beta_D[batch.rows_P] + 1
+        total_P = alpha_P + beta_P
+        rate_P, sigma_P = alpha_P / total_P, np.sqrt(alpha_P * beta_P) / total_P
+        return (batch.correct_R - rate_P[batch.group_ids_R]) / sigma_P[batch.group_ids_R]
+
+
+@register("f_grpo")
+class FGRPO(Method):
+    """F-GRPO (arXiv 2602.06717): a focal weight, so that solved prompts count less.
+
+    Advantages (3) times (1 − p̂_i)^γ. Small groups miss rare correct answers and sharpen what is
+    common; the weight takes from the prompts where that happens. Left out: nothing but the other
+    objectives (DAPO, CISPO) that the paper puts the weight on.
+    """
+
+    gamma = 0.5
+
+    def weights(self, batch: Batch) -> np.ndarray:
+        return (1 - batch.hits_P / batch.trials_P) ** self.gamma
+
+
+@register("bbg")
+class BBG(Method):
+    """BBG, Bayesian boundary gating (arXiv 2606.15455): a weight by what is left to gain in pass@k.
+
+    With m of n rollouts correct, the expected slope of pass@k under Beta(m + 1, n − m + 1) is
+
+        u(m; n, k) = E[k (1 − p)^(k−1)] = k Π_{j=1}^{k−1} (n − m + j)/(n + 1 + j).
+
+    A prompt's advantages (3) are weighted by u(m)/u(1), and by 0 where u(m) < τ (n + 1): what is
+    solved often enough is not trained on. Described in the abstract, and in public code of others
+    that cites its equations 8 and 9 for u and the threshold; k = 16, τ = .01 and the division by
+    u(1) are theirs. Details not public: the paper's own k and τ, and its loss for groups without a
+    success, which are said to learn by REINFORCE with signs; here they have advantages of 0, as in
+    GRPO.
+    """
+
+    k, threshold = 16, 0.01
+
+    def weights(self, batch: Batch) -> np.ndarray:
+        slope_P = pass_at_k_slope(batch.hits_P, batch.trials_P, self.k)
+        open_P = slope_P >= self.threshold * (batch.trials_P + 1)
+        single_P = pass_at_k_slope(np.ones(len(batch)), batch.trials_P, self.k)
+        return np.where(open_P, slope_P / single_P, 0.0)
+
+
+def pass_at_k_slope(hits: np.ndarray, trials: np.ndarray, k: int) -> np.ndarray:
+    """E[k (1 − p)^(k−1)] for p ~ Beta(hits + 1, trials − hits + 1); any shape."""
+    slope = np.full(np.shape(trials), float(k))
+    for j in range(1, k):
+        slope = slope * (trials - hits + j) / (trials + 1 + j)
+    return slope

@@ -1,0 +1,268 @@
+"""Peers that draw the prompts. P prompts, D prompts of the data set.
+
+Where a docstring writes p̂ it is the posterior mean of a prompt's pass rate, and P_i the weight of
+prompt i in a draw without replacement.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from scipy.special import betaln
+
+from gdro.bins import merge_visits
+from gdro.checks import Count, NonNegative, check_array, options
+from gdro.draws import highest, in_proportion, mostly_in_proportion
+from gdro.method import Batch, Method, Prompts, Run, register
+from gdro.prompt_gdro import bin_means, ema_scores
+
+
+@register("mopps")
+class MoPPS(Method):
+    """MoPPS (arXiv 2507.04632): Thompson sampling of prompts that are solved about half the time.
+
+    θ_i ~ Beta(α_i, β_i) for each prompt of a random subset, the posterior on counts that fade;
+    train on those with the smallest |θ_i − target|. Source: the paper and its public code: target
+    ½, 8 or 16 candidates for each prompt of a batch, and counts that keep .5 at a visit or all
+    (`bins={"history": 2}` is the former; the default here keeps .95). Left out: the prior from a
+    pilot run; a new prompt has Beta(½, ½), there Beta(1, 1).
+    """
+
+    target, candidates = 0.5, 16
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        chosen = rng.permutation(len(pool))[: self.candidates * size]
+        theta = rng.beta(pool.alpha_P[chosen], pool.beta_P[chosen])
+        return chosen[highest(-np.abs(theta - self.target), size, rng)]
+
+
+@register("vade")
+class VADE(Method):
+    """VADE (arXiv 2511.18902): Thompson sampling by the information a prompt is expected to give.
+
+    θ_i ~ Beta(α_i, β_i); train on the prompts with the largest θ_i (1 − θ_i)², whose maximum is at
+    θ = 1/3. Left out: the two-scale decay of the prior (counts fade at one rate, by visit) and the
+    estimate of all prompts before the first step; a prompt without data has Beta(½, ½).
+    """
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        theta_D = rng.beta(pool.alpha_P, pool.beta_P)
+        return highest(theta_D * (1 - theta_D) ** 2, size, rng)
+
+
+@register("dots")
+class DOTS(Method):
+    """DOTS (arXiv 2506.05316): a softmax draw of prompts whose pass rate is near a target.
+
+    P_i ∝ exp(−|p̂_i − ½| / temperature). The temperature is ours and soft: posterior means of
+    prompts that are not drawn stand still, so a draw close to greedy would never see them again.
+    Left out: the predictor of p̂, which attends from a prompt's embedding to a few prompts with
+    fresh rollouts, and rollout replay.
+    """
+
+    target, temperature = 0.5, 0.1
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        return in_proportion(-np.abs(pool.rate_P - self.target) / self.temperature, size, rng)
+
+
+@register("cures")
+class CurES(Method):
+    """CurES (arXiv 2510.01037): drawn by the bound on what a gradient step on a prompt can gain.
+
+    P_i ∝ exp(√(p̂_i (1 − p̂_i)) / temperature). At our .1, a prompt solved half the time is drawn e⁵
+    times as often as one that is never or always solved. Left out: rollouts in proportion to a
+    prompt's gradient variance, and estimates of p̂ from rollouts made for that alone.
+    """
+
+    temperature = 0.1
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        return in_proportion(np.sqrt(pool.rate_P * (1 - pool.rate_P)) / self.temperature, size, rng)
+
+
+@register("lilo")
+class LILO(Method):
+    """LILO (arXiv 2502.12272): the prompts of highest learnability p̂ (1 − p̂), ties at random.
+
+    Like VCRL (2509.19803). Left out: the rollouts spent on candidate prompts to measure p̂ before
+    each step. Here it is the posterior mean, which is ½ for a prompt without data: all are visited
+    once, then only those that look learnable. VCRL's memory bank of groups is left out too.
+    """
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        return highest(pool.rate_P * (1 - pool.rate_P), size, rng)
+
+
+@register("greso")
+class GRESO(Method):
+    """GRESO (arXiv 2506.02177): skips prompts whose last visits brought no signal.
+
+    A prompt is skipped with probability 1 − max(explore^z, floor), z the number of latest visits in
+    a row in which all rollouts were correct or all wrong. Passes over the data set, each in random
+    order, go on until the batch is full. Left out: separate rates for too easy and too hard prompts
+    that adapt to a target share, the discarding of uninformative groups after generation (see
+    `dapo`), and adaptive batch sizes.
+    """
+
+    explore = 0.5  # probability of keeping a prompt after one uninformative visit
+    floor = 0.01  # the least of all; 0 would lose prompts for good
+
+    state = ("streak_D",)
+
+    def start(self, run: Run) -> None:
+        self.streak_D = np.zeros(0, np.uint8)  # by row
+
+    def keep_probability(self, prompts: Prompts) -> np.ndarray:
+        """Probability of keeping each prompt in one pass, (P,)."""
+        self.streak_D = self.at_least(self.streak_D, prompts.rows_P)
+        return np.maximum(self.explore ** self.streak_D[prompts.rows_P].astype(float), self.floor)
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        # the pass in which a prompt is first kept is geometric: the earliest fill the batch
+        return highest(-rng.geometric(self.keep_probability(pool)), size, rng)
+
+    def update(self, batch: Batch) -> None:
+        self.streak_D = self.at_least(self.streak_D, batch.rows_P)
+        rows, hits, trials = merge_visits(batch.rows_P, batch.hits_P, batch.trials_P)
+        longer = np.minimum(self.streak_D[rows].astype(np.int64) + 1, 255)
+        self.streak_D[rows] = np.where((hits == 0) | (hits == trials), longer, 0)
+
+
+@register("sec")
+class SEC(Method):
+    """SEC, self-evolving curriculum (arXiv 2505.14970): a bandit over categories, by mean |A|.
+
+    Q_c ← (1 − step) Q_c + step · mean |A_ij| over the rollouts of category c, and categories are
+    drawn by softmax(Q / temperature), their prompts evenly. For 0/1 rewards E|A| is 2√(p(1 − p)),
+    so the bandit looks for pass rates of ½. Categories are the bins (give `StaticGroups` for the
+    paper's fixed ones); prompts without a bin are a category of their own. Left out: separate
+    bandits for several kinds of problems. A category can run out of prompts, as none is drawn twice
+    in a batch; the others then fill it. N arms: no bin yet, then the bins.
+    """
+
+    step, temperature = 0.5, 0.2  # Q is in about [0, 1]
+
+    state = ("values_N",)
+
+    def start(self, run: Run) -> None:
+        self.values_N = np.zeros(run.num_bins + 1)
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        arms_D = pool.bins_P + 1
+        counts_N = np.maximum(np.bincount(arms_D, minlength=len(self.values_N)), 1)
+        log_weights_N = self.values_N / self.temperature - np.log(counts_N)
+        return in_proportion(log_weights_N[arms_D], size, rng)
+
+    def update(self, batch: Batch) -> None:
+        arms_P = np.where(batch.first_visit_P, 0, batch.bins_P + 1)
+        sizes_P = batch.sums(np.abs(batch.group_advantages_R)) / batch.trials_P
+        means_N, _ = bin_means(arms_P, sizes_P, len(self.values_N), batch.trials_P)
+        self.values_N = ema_scores(self.values_N, means_N, self.step)
+
+
+@register("spo")
+class SPO(Method):
+    """SPO (arXiv 2509.13232): a tracked baseline in place of the group's; one rollout a prompt.
+
+    The value of a prompt is its posterior mean v̂_i before the visit. A_ij = r_ij − v̂_i, less its
+    mean and over its standard deviation in the batch; P_i ∝ √(v̂_i (1 − v̂_i)) + epsilon. Source:
+    the paper and its public recipe in verl (epsilon .05, one rollout a prompt, batches eight times
+    GRPO's): `spo:prompts=128` in the arena spends what 32 × 4 do. Rewards count as correct or not.
+
+    Left out: forgetting by the policy's movement. The recipe multiplies a prompt's counts by
+    ρ = 2^(−D/.06), held to [.875, .96], D the mean |Δ log π| on the tokens of the prompt's last
+    rollout since then. A method is given no log-probabilities of earlier texts, so ρ is fixed at
+    1 − 1/H: .95 by default, within these limits (`bins={"history": 8}` is .875). Left out too:
+    values from rollouts of the initial model; a new prompt has v̂ = ½, as in the recipe without
+    them.
+    """
+
+    n_min = 1
+    epsilon = 0.05  # every prompt keeps it; 0 would lose solved prompts
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        weight_D = np.sqrt(pool.rate_P * (1 - pool.rate_P)) + self.epsilon
+        return in_proportion(np.log(weight_D), size, rng)
+
+    def advantages(self, batch: Batch) -> np.ndarray:
+        surprise_R = batch.correct_R - batch.rate_P[batch.group_ids_R]
+        sigma = surprise_R.std(ddof=1) if len(surprise_R) > 1 else 0.0
+        return (surprise_R - surprise_R.mean()) / (sigma + 1e-8)
+
+
+# For comparison only: what a part of pivotal is worth, and what knowing the truth would be.
+
+
+@register("power")
+@options
+class Power(Method):
+    """Draws by powers of the pass rate and of the failure rate, to take pivotal apart.
+
+    P_i ∝ E[p^a (1 − p)^b] = B(α_i + a, β_i + b)/B(α_i, β_i) under the posterior, but for a tenth
+    that is even. a = 1, b = k − 1 is pivotal's; a = b = 1 the variance of the outcome; a = 0,
+    b = k − 1 the slope of pass@k.
+    """
+
+    a: NonNegative = 1.0
+    b: NonNegative = 1.0
+
+    epsilon = 0.1
+
+    def values(self, pool: Prompts) -> np.ndarray:
+        """Posterior mean of p^a (1 − p)^b of each prompt, (P,)."""
+        alpha_P, beta_P = pool.alpha_P, pool.beta_P
+        return np.exp(betaln(alpha_P + self.a, beta_P + self.b) - betaln(alpha_P, beta_P))
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        return mostly_in_proportion(self.values(pool), self.epsilon, size, rng)
+
+
+@register("oracle")
+@options
+class Oracle(Method):
+    """The pivotal draw with true pass rates: how much knowing them exactly would be worth.
+
+    P_i = .9 p_i (1 − p_i)^(k−1) / Σ p (1 − p)^(k−1) + .1/D, with p from the caller. Weights and
+    advantages are GRPO's, so that the draw alone is compared.
+    """
+
+    # from uids (D,) in increasing order to the pass rates (D,) of the moment; may also be set later
+    rates: Callable[[np.ndarray], np.ndarray] | None = None
+    k: Count = 5
+
+    epsilon = 0.1
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        assert self.rates is not None, "set rates, a function of the uids, before drawing"
+        p_D = check_array("rates", self.rates(pool.uids_P), pool.uids_P.shape, 0, 1)
+        return mostly_in_proportion(p_D * (1 - p_D) ** (self.k - 1), self.epsilon, size, rng)
+
+
+@register("family_even")
+@options
+class FamilyEven(Method):
+    """Families drawn evenly, as by a curriculum that knows which prompts need which skill.
+
+    Each batch has the same number of prompts of each family, as far as whole numbers and the
+    families' sizes allow, chosen at random within a family.
+    """
+
+    # from uid to family; by default the bins are the families, which `StaticGroups` names
+    groups: Mapping[Any, Any] | None = None
+
+    def families(self, pool: Prompts) -> np.ndarray:
+        """Number of each prompt's family, (D,)."""
+        if self.groups is None:
+            return pool.bins_P  # −1, not seen yet, is a family too
+        names = [self.groups[uid] for uid in pool.uids_P.tolist()]
+        number = {name: n for n, name in enumerate(sorted(set(names), key=str))}
+        return np.array([number[name] for name in names])
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        _, family_D = np.unique(self.families(pool), return_inverse=True)
+        shuffled = np.lexsort((rng.random(len(pool)), family_D))  # by family, at random within
+        starts = np.bincount(family_D).cumsum() - np.bincount(family_D)
+        turn_D = np.empty(len(pool))
+        turn_D[shuffled] = np.arange(len(pool)) - starts[family_D[shuffled]]
+        return highest(-turn_D, size, rng)  # all firsts of the families, then all seconds, …

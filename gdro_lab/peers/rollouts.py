@@ -1,0 +1,146 @@
+"""Peers that divide the rollouts by what is known of the prompts. P prompts, N rollouts."""
+
+import numpy as np
+from scipy.special import expit
+from scipy.stats import beta
+
+from gdro.checks import Positive, options
+from gdro.draws import highest
+from gdro.method import Batch, Method, Prompts, Run, register
+from gdro_lab.peers.rounds import spread_evenly
+
+
+def best_rollouts(
+    gains_PN: np.ndarray, low: int, budget: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Rollouts that take the largest marginal gains within a budget, ties at random, (P,).
+
+    Args:
+        gains_PN: what the (low + 1)-th, (low + 2)-th, … rollout of each prompt is worth; falling
+            along N.
+        low: rollouts that every prompt gets.
+        budget: rollouts in all.
+    """
+    left = min(budget - low * len(gains_PN), gains_PN.size)
+    if left <= 0:
+        return np.full(len(gains_PN), low)
+    taken = highest(gains_PN.ravel(), left, rng) // gains_PN.shape[1]
+    return low + np.bincount(taken, minlength=len(gains_PN))
+
+
+@register("knapsack")
+class Knapsack(Method):
+    """Knapsack RL (arXiv 2509.25849): the rollouts of a batch as items, valued by what they teach.
+
+    max Σ V(n_i, p_i) subject to Σ n_i = budget, V(n, p) = (1 − pⁿ − (1 − p)ⁿ) · p (1 − p)²: the
+    probability that the group has both outcomes, times the gain of a step on the prompt. V is
+    concave in n, so taking the largest marginal values one by one is optimal. p is the share of
+    correct rollouts at the prompt's last visit, so prompts with p = 0 and p = 1 have no value: they
+    get n_min, and those not seen yet n̄. The fallback: prompts in between are expected to need
+    log(.1)/log max(p, 1 − p) rollouts each (a signal with probability .9); what the budget has
+    beyond that goes to the prompts with p = 0 evenly, without any to those with p = 1.
+
+    Source: the paper and its public code, with n_min 2 and n_max 128 (`n_max=128` sets it here;
+    prompts got up to 93). Left out: dividing the plan evenly among workers.
+    """
+
+    confidence = 0.9  # that a prompt in between gives a signal, for the fallback
+
+    state = ("share_D",)
+
+    def start(self, run: Run) -> None:
+        self.share_D = np.zeros(0)  # of correct rollouts at the last visit, by row
+
+    def update(self, batch: Batch) -> None:
+        self.share_D = self.at_least(self.share_D, batch.rows_P)
+        self.share_D[batch.rows_P] = batch.hits_P / batch.trials_P
+
+    def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
+        low, high = self.run.n_min, self.run.n_max
+        seen_P = prompts.seen_P
+        p_P = self.at_least(self.share_D, prompts.rows_P)[prompts.rows_P]
+        mixed_P, unsolved_P = seen_P & (p_P > 0) & (p_P < 1), seen_P & (p_P == 0)
+        rollouts_P = np.where(seen_P, low, max(low, int(self.run.mean_rollouts)))
+        p_Q = p_P[mixed_P]
+        needed_Q = np.log(1 - self.confidence) / np.log(np.maximum(p_Q, 1 - p_Q))
+        needed = int(np.minimum(needed_Q, high).astype(int).sum())
+        # first the fallback, with what the prompts in between do not need
+        most_P = np.where(unsolved_P if unsolved_P.any() else ~mixed_P, high, rollouts_P)
+        spare = max(budget - int(rollouts_P.sum()) - needed, 0)
+        rollouts_P = spread_evenly(rollouts_P, spare, most_P, rng)
+        if mixed_P.any():
+            n_N, p_Q1 = np.arange(low, high), p_Q[:, None]
+            # rise of the probability of both outcomes from n to n + 1
+            both_QN = p_Q1**n_N * (1 - p_Q1) + (1 - p_Q1) ** n_N * p_Q1
+            left = budget - int(rollouts_P[~mixed_P].sum())
+            rollouts_P[mixed_P] = best_rollouts(both_QN * p_Q1 * (1 - p_Q1) ** 2, low, left, rng)
+        left = budget - int(rollouts_P.sum())
+        return spread_evenly(rollouts_P, left, np.full(len(p_P), high), rng)
+
+
+@register("coba")
+@options
+class CoBA(Method):
+    """CoBA-RL (arXiv 2602.03048): rollouts to pass rates that the model's capability prefers.
+
+    max Σ V(n_i, p_i) subject to Σ n_i = budget, V(n, p) = (1 − exp(−n p (1 − p)/τ)) · Beta(p; α, β)
+    (9). The shape follows the failure rate of the batches: F̄ is its mean over the last k steps,
+    F̃ = F̄ where that is above ½ and 1/(1 + exp(−10 (F̄ − ½))) otherwise (6), and
+    α = clip(α_min + λF̃, α_min, α_max), β = κ − α (7): easy prompts first, hard ones as the model
+    improves. V is concave in n, so the largest marginal values are taken one by one (algorithm 1).
+    p is the posterior mean.
+
+    Source: the paper's section 2 and appendices; κ = 11, 2 to 128 rollouts a prompt (`n_max=128`
+    sets it here). The text does not give τ, k, λ, α_min and α_max. Ours: τ = 1, k = 10, and α from
+    1.5 to 9.5, so that its figures' 7.26, 4.50 and 2.54 lie within. Nothing else is left out but
+    clip-higher, which is the trainer's.
+    """
+
+    tau: Positive = 1.0  # rollouts, times p(1 − p), until value saturates
+
+    alpha_range, kappa, window = (1.5, 9.5), 11.0, 10
+    state = ("steps", "failures_K")
+
+    def start(self, run: Run) -> None:
+        # failure rates of the last steps, in turn
+        self.steps, self.failures_K = 0, np.zeros(self.window)
+
+    @property
+    def alpha(self) -> float:
+        """First shape of the preference at the next step; at the start as with F̄ = 1."""
+        mean = self.failures_K[: self.steps].mean() if self.steps else 1.0
+        failing = mean if mean > 0.5 else expit(10 * (mean - 0.5))
+        low, high = self.alpha_range
+        return float(np.clip(low + (high - low) * failing, low, high))
+
+    def update(self, batch: Batch) -> None:
+        self.failures_K[self.steps % self.window] = 1 - np.mean(batch.hits_P / batch.trials_P)
+        self.steps += 1
+
+    def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
+        low, high = self.run.n_min, self.run.n_max
+        speed_P1 = (prompts.rate_P * (1 - prompts.rate_P) / self.tau)[:, None]
+        worth_P = beta.pdf(prompts.rate_P, self.alpha, self.kappa - self.alpha)
+        gains_PN = np.exp(-speed_P1 * np.arange(low, high)) * (1 - np.exp(-speed_P1))
+        return best_rollouts(gains_PN * worth_P[:, None], low, budget, rng)
+
+
+@register("vip")
+class VIP(Method):
+    """VIP (arXiv 2602.01601): rollouts that minimize the variance of the batch's gradient.
+
+    min Σ a_i (n_i − 1)/n_i², a_i = 4 p_i (1 − p_i), subject to Σ n_i = budget and n_i ≥ 3, from
+    where on each further rollout saves less than the one before: taking the largest savings one by
+    one is optimal. This is the paper's variance under mean-subtracted advantages (Dr. GRPO). Left
+    out: the Gaussian process that predicts p from embeddings (here the posterior mean), norms of
+    the prompts' gradients (equal here), and the variance under RLOO.
+    """
+
+    n_min = 3
+
+    def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
+        low = max(self.run.n_min, self.n_min)
+        n_N = np.arange(low, self.run.n_max)
+        saving_N = (n_N - 1) / n_N**2 - n_N / (n_N + 1) ** 2
+        spread_P = 4 * prompts.rate_P * (1 - prompts.rate_P)
+        return best_rollouts(spread_P[:, None] * saving_N, low, budget, rng)

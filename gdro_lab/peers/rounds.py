@@ -1,0 +1,205 @@
+"""Peers that look at a pilot before they spend the rest of a step, or that wait. P prompts."""
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+
+from gdro.checks import Count, check, options
+from gdro.draws import exact_rollouts
+from gdro.method import Batch, Method, Prompts, Run, register
+
+
+def spread_evenly(
+    rollouts_P: np.ndarray, left: int, most_P: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """The rollouts with `left` more, as even as whole numbers and upper bounds allow, (P,)."""
+    rollouts_P = rollouts_P.copy()
+    while left and (open_P := np.flatnonzero(rollouts_P < most_P)).size:
+        each, one_more = divmod(left, len(open_P))
+        more = each + (rng.permutation(len(open_P)) < one_more)
+        more = np.minimum(more, (most_P - rollouts_P)[open_P])
+        rollouts_P[open_P] += more
+        left -= int(more.sum())
+    return rollouts_P
+
+
+@options
+class Pilot(Method):
+    """The same few rollouts for every prompt first; `extend` divides what is left of the budget.
+
+    Pilots count in the budget, and so does all that is spent on a prompt that turns out to be of no
+    use. What `extend` does not ask for is not spent.
+    """
+
+    pilot: Count = 2  # rollouts of each prompt in the first round
+
+    rounds = True
+
+    def start(self, run: Run) -> None:
+        check("pilot", self.pilot, int, ge=run.n_min, lt=math.ceil(run.mean_rollouts))
+
+    def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
+        return np.full(len(prompts), self.pilot)
+
+    def rest(
+        self, batch: Batch, wanted_P: np.ndarray, left: int, rng: np.random.Generator
+    ) -> np.ndarray | None:
+        """`left` rollouts in proportion to what is wanted, up to n_max, (P,); once a step."""
+        chosen_P, room = wanted_P > 0, self.run.n_max - self.pilot
+        total = min(left, room * int(chosen_P.sum()))
+        if not total or batch.memo.get("extended"):
+            return None
+        batch.memo["extended"] = True
+        further_P = np.zeros(len(batch), np.int64)
+        further_P[chosen_P] = exact_rollouts(wanted_P[chosen_P], total, 0, room, rng)
+        return further_P
+
+
+@register("dars")
+@options
+class DARS(Pilot):
+    """DARS (arXiv 2508.13755): after a pilot, rollouts for hard prompts until they catch up.
+
+    Advantages are Dr. GRPO's, r_ij − μ_i: those of n rollouts at accuracy a sum to
+    S = Σ|A| = 2 n a (1 − a). A pilot of n rollouts measures a; where a < ½, rollouts are added
+    until S reaches
+
+        "equal":    that of a prompt at a = ½, n/2, so that Δ = ⌈n (1/(4 a (1 − a)) − 1)⌉;
+        "hardness": 2 (1 − a) times as much, so that Δ = ⌈n (1/(2a) − 1)⌉;
+
+    as many as n_max allows where a = 0, none where a ≥ ½. Source: the paper, and its public scripts
+    (`grpo_use_std=False`, pilot 8, n_max 32; they set a = 0 to 1/(2n), which reaches n_max there).
+
+    The step's whole budget is spent. Where the Δ ask for more than the pilot left, they are scaled
+    down, since the paper adds them on top; where they ask for less, the rest goes to all prompts
+    evenly, as a larger pilot would. A small pilot with more prompts leaves more to the Δ:
+    `dars:prompts=48` in the arena. Left out: large batches in full-batch epochs (its "breadth"),
+    two updates a batch, and dropping groups without a signal.
+    """
+
+    schedule: Literal["equal", "hardness"] = "equal"
+
+    def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
+        room = self.run.n_max - self.pilot
+        # a = 0 asks without bound, and is held to n_max below
+        a_P = np.clip(batch.hits_P / batch.trials_P, 1e-9, 0.5)
+        factor_P = 1 / (2 * a_P) if self.schedule == "hardness" else 1 / (4 * a_P * (1 - a_P))
+        wanted_P = np.minimum(np.ceil(batch.trials_P * (factor_P - 1) - 1e-9), room).astype(int)
+        if wanted_P.sum() >= left or batch.memo.get("extended"):
+            return self.rest(batch, wanted_P, left, rng)
+        batch.memo["extended"] = True
+        most_P = np.full(len(batch), room)
+        return spread_evenly(wanted_P, left - int(wanted_P.sum()), most_P, rng)
+
+    def advantages(self, batch: Batch) -> np.ndarray:
+        return batch.centred_R
+
+
+@register("pilot_commit")
+@options
+class PilotCommit(Pilot):
+    """Pilot-Commit (arXiv 2605.26606): a pilot decides which prompts get the rest.
+
+    Prompts with low ≤ p̂ ≤ high in the pilot share what is left evenly; easier ones are skipped,
+    harder ones wait for a later visit. Without any in the range the rest is not spent. The pilot is
+    16 of 64 in the paper. Left out: the queue of deferred prompts (they return when the trainer or
+    the draw brings them) and drawing on until a batch of committed prompts is full. With 0/1
+    rewards, groups left at the pilot teach only if their outcomes differ.
+    """
+
+    low, high = 0.125, 0.75
+
+    def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
+        rate_P = batch.hits_P / batch.trials_P
+        committed_P = (rate_P >= self.low) & (rate_P <= self.high)
+        return self.rest(batch, committed_P.astype(float), left, rng)
+
+
+@register("reinforce_ada")
+@options
+class ReinforceAda(Pilot):
+    """Reinforce-Ada (arXiv 2510.04996): sample in rounds until a prompt has enough of both signs.
+
+    Each round gives `pilot` more rollouts to every prompt that is not done, up to n_max, while the
+    budget lasts; when it does not last for all of them, prompts in random order get theirs. A
+    prompt is done ("balanced") with keep/2 correct and keep/2 wrong rollouts. Of each prompt the
+    first `keep` rollouts are trained on, half of each sign as far as there are any; the others have
+    advantage 0. A_ij = r_ij − μ_i, μ_i the mean of all rollouts of the prompt, without division by
+    σ. Source: the paper's algorithm 1 and its public script (`balanced`, `global_stat_est=True`,
+    `norm_adv_by_std_in_grpo=False`, rounds of 8, at most 4 rounds, keep 4).
+
+    All rollouts count as spent, so at mean_rollouts = keep no prompt is done early and this is Dr.
+    GRPO: give fewer prompts more rollouts, as `reinforce_ada:prompts=16` does in the arena. Left
+    out: the rule that one correct rollout is enough ("positive").
+    """
+
+    keep = 4
+
+    def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
+        half, wrong_P = self.keep // 2, batch.trials_P - batch.hits_P
+        done_P = (batch.hits_P >= half) & (wrong_P >= self.keep - half)
+        wanted_P = np.where(done_P, 0, np.clip(self.run.n_max - batch.rollouts_P, 0, self.pilot))
+        if not wanted_P.any():
+            return None
+        order_P = rng.permutation(len(batch))
+        # spent when each prompt had its turn
+        reached_P = np.minimum(wanted_P[order_P].cumsum(), left)
+        further_P = np.zeros(len(batch), np.int64)
+        further_P[order_P] = np.diff(reached_P, prepend=0)
+        return further_P
+
+    def advantages(self, batch: Batch) -> np.ndarray:
+        wrong_P = batch.trials_P - batch.hits_P
+        few_P = np.minimum(wrong_P, self.keep - np.minimum(batch.hits_P, self.keep // 2))
+        quota_P = np.where([[False], [True]], self.keep - few_P, few_P)  # of wrong, of correct
+        quota_R = quota_P[batch.correct_R.astype(int), batch.group_ids_R]
+        kind_R = 2 * batch.group_ids_R + batch.correct_R  # prompt and sign
+        order_R = kind_R.argsort(kind="stable")
+        sorted_R, turn_R = kind_R[order_R], np.empty(len(kind_R), int)
+        turn_R[order_R] = np.arange(len(kind_R)) - np.searchsorted(sorted_R, sorted_R)
+        return np.where(turn_R < quota_R, batch.centred_R, 0.0)
+
+
+@register("dapo")
+@options
+class DAPO(Method):
+    """DAPO's dynamic sampling (arXiv 2503.14476): a step waits for enough groups that teach.
+
+    Groups in which all rollouts are correct or all wrong have advantages of 0 and teach nothing.
+    Batches are generated until `groups` others were collected, then one optimizer step is taken on
+    all of them: a step is what one or more batches brought, and its cost is all rollouts made for
+    it. Those of discarded groups are `discarded` in the record. Compare runs by rollouts, never by
+    steps.
+
+    Clip-higher (ε .2 below, .28 above) is the trainer's: `epsilon_high` in TRL. In `gdro.loop` each
+    batch gets one on-policy step, at ratio 1, where neither bound acts. Left out: cutting a surplus
+    of groups (it is trained on), the penalty for length, and the mean over kept tokens alone: where
+    a trainer divides by all tokens, a step is smaller by the discarded share.
+    """
+
+    # groups with both outcomes that a step needs; by default the prompts of a batch
+    groups: Count | None = None
+    max_batches: Count = 10  # after which the step is taken with whatever came
+
+    state = ("collected", "batches")
+
+    def start(self, run: Run) -> None:
+        self.collected = self.batches = 0  # since the last optimizer step
+        self.discarded = 0  # rollouts of this batch's groups that teach nothing
+
+    def update(self, batch: Batch) -> None:
+        teaches_P = (batch.hits_P > 0) & (batch.hits_P < batch.trials_P)
+        self.discarded = int(batch.trials_P[~teaches_P].sum())
+        self.collected += int(np.count_nonzero(teaches_P))
+        self.batches += 1
+
+    def report(self) -> dict[str, Any]:
+        return {"discarded": self.discarded}
+
+    def ready(self, batch: Batch) -> bool:
+        needed = len(batch) if self.groups is None else self.groups
+        if self.collected < needed and self.batches < self.max_batches:
+            return False
+        self.collected = self.batches = 0
+        return True

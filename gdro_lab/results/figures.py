@@ -1,0 +1,462 @@
+"""The paper's figures 1 and 3 to 9 from the records of runs, `gdro_lab.results.report.read_runs`.
+
+A quantity of the record is a table with a row for each (seed, step) and a column for each bin (0
+hardest), or a single column. Batches are small, so shares are a trailing mean over `SMOOTH` steps.
+Bands span the seeds.
+"""
+
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from gdro import metrics
+from gdro_lab.results.style import (
+    DATA,
+    DIVERGING,
+    EMPTY,
+    METHOD_COLORS,
+    OTHERS,
+    REPORTED,
+    WIDTH,
+    legend_below,
+)
+from gdro_lab.study.config import BASE, Profile
+
+PAPER = Path(__file__).parent / "paper"  # the numbers that the paper prints: data/paper
+
+SMOOTH = 15  # steps of the trailing mean
+SNAPSHOTS = 4  # steps shown in figures 5 and 9
+EASIER = 3, 8  # first bins of the masses in figures 4 and 8
+
+
+def runs_of(runs: list[dict], variant: str) -> list[dict]:
+    """A variant's runs, by seed."""
+    found = sorted((run for run in runs if run["variant"] == variant), key=lambda run: run["seed"])
+    if not found:
+        raise ValueError(
+            f"no run of variant {variant!r}; there are {sorted({r['variant'] for r in runs})}"
+        )
+    return found
+
+
+def series(runs: list[dict], variant: str, key: str) -> pd.DataFrame:
+    """A quantity of the record by (seed, step), NaN where there is none."""
+    rows = {run["seed"]: [row[key] for row in run["record"]] for run in runs_of(runs, variant)}
+    tables = {
+        seed: pd.DataFrame(of, range(1, len(of) + 1), dtype=float) for seed, of in rows.items()
+    }
+    return pd.concat(tables, names=["seed", "step"])
+
+
+def smoothed(table: Any, window: int = SMOOTH) -> Any:
+    """Trailing mean over the steps that skips NaN; NaN where the window has no value."""
+    mean = table.groupby(level="seed").rolling(window, min_periods=1).mean().droplevel(0)
+    return mean.round(12)  # a running sum leaves 1e-17 where all is 0
+
+
+def shares(runs: list[dict], variant: str, key: str = "") -> pd.DataFrame:
+    """Trailing mean share of each bin, of the prompts, or of them times `key` (rollouts)."""
+    batch = series(runs, variant, "share")
+    if key:
+        batch *= series(runs, variant, key).fillna(0.0)
+    mean = smoothed(batch)
+    return mean.div(mean.sum(axis=1), axis=0)
+
+
+def weights(runs: list[dict], variant: str) -> pd.DataFrame:
+    """Weight of each bin over the mean weight of its batch; NaN where the bin has no prompt."""
+    share, weight = series(runs, variant, "share"), series(runs, variant, "weight")
+    return weight.where(share > 0).div((share * weight).sum(axis=1) / share.sum(axis=1), axis=0)
+
+
+def _of_seeds(table):
+    """Mean over the seeds, by step."""
+    return table.groupby(level="step").mean()
+
+
+def _of_steps(metric, *tables):
+    """A metric by (seed, step), where none of its arguments is NaN."""
+    known = pd.concat(tables, axis=1).dropna().index
+    return pd.Series(metric(*(table.loc[known] for table in tables)), known)
+
+
+def paper_figures(profile: Profile, runs: list[dict], scores: pd.DataFrame) -> dict[str, Figure]:
+    """Figures 1 and 3 to 9 and learning curves by file name, where the profile has the methods."""
+    rewards = {
+        profile.label(name): series(runs, name, "mean_reward")[0] for name in profile.variants
+    }
+    reward = smoothed(pd.DataFrame(rewards))
+    ends = _of_seeds(reward).iloc[-1]
+    title = f"Training reward at the end: {ends.idxmax()} highest with {ends.max():.2f}"
+    drawn = {
+        "fig1_overview": results_overview(profile, runs, scores),
+        "learning_curves": _trends(
+            {"": ("mean reward of the batch", reward)}, label_colors(profile), title
+        ),
+    }
+    played = {}
+    for game in ("prompt", "rollout"):
+        if found := _variants(profile, game):
+            played[game] = found[0]
+            drawn |= game_figures(profile, runs, found[0], game)
+    if len(played) == 2:
+        drawn["fig6_lead_lag_wse"] = lead_lag_and_error(profile, runs, **played)
+    return drawn
+
+
+def _variants(profile, game):
+    return [name for name, variant in profile.variants.items() if variant.method in (game, "both")]
+
+
+def label_colors(profile: Profile) -> dict[str, str]:
+    """A colour for each variant's label: its method's, paler for the method's further variants.
+
+    A method without a colour in `METHOD_COLORS`, such as one of your own, gets the next of
+    `OTHERS`.
+    """
+    colors, free = {profile.label(BASE): METHOD_COLORS[BASE]}, cycle(OTHERS)
+    for method in dict.fromkeys(variant.method for variant in profile.variants.values()):
+        own = [
+            profile.label(name)
+            for name, variant in profile.variants.items()
+            if variant.method == method
+        ]
+        color = METHOD_COLORS.get(method) or next(free)
+        shades = sns.blend_palette([color, "white"], len(own) + 1).as_hex()
+        colors |= dict(zip(own, shades, strict=False))
+    return colors
+
+
+def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -> Figure:
+    """Figure 1: scores, gain over GRPO beside the paper's, weights and rollouts at the end."""
+    figure = plt.figure(figsize=(WIDTH, 5.0))
+    parts: Any = figure.subfigures(2, 1)
+    (top, gains), (left, right) = (part.subplots(1, 2) for part in parts)
+    colors = label_colors(profile)
+    value, low, high = (
+        scores.pivot(index="score", columns="label", values=kind).loc[
+            scores["score"].unique(), list(colors)
+        ]
+        for kind in ("value", "low", "high")
+    )
+    _bars(top, value, colors, yerr=np.stack([value - low, high - value]).transpose(2, 0, 1))
+    top.set_xticklabels([name.replace(" ", "\n").replace("-", "\n") for name in value.index])
+    top.set(
+        xlabel="",
+        ylabel="held-out score",
+        ylim=(0, 1),
+        title="Scores: mean, 95% over seeds and prompts",
+    )
+    _gains(gains, scores[scores["score"] == f"pass@{profile.evaluation.k}"], colors)
+    factors = {profile.label(name): weights(runs, name) for name in _variants(profile, "prompt")}
+    _last_fifth(left, factors, colors)
+    left.set(ylabel="weight (batch mean 1)", title="Weights, last fifth of training")
+    rollouts = {
+        profile.label(name): series(runs, name, "rollouts")
+        for name in _variants(profile, "rollout")
+    }
+    _last_fifth(right, rollouts, colors)
+    right.set(ylabel="rollouts per prompt", title="Rollouts, last fifth (dashed: GRPO)")
+    right.axhline(
+        profile.train.num_generations, color=METHOD_COLORS["grpo"], linestyle="--", linewidth=1
+    )
+    legend_below(figure)
+    return figure
+
+
+def benchmark_gains(profile: Profile, families: pd.DataFrame) -> Figure:
+    """The paper's gains over GRPO by benchmark and model (grey) above ours by family, in points.
+
+    Args:
+        families: `gdro_lab.results.report.family_table`.
+    """
+    paper = pd.read_csv(PAPER / "results.csv").set_index(["model", "method"])
+    paper = paper.drop(columns="pass@8")
+    reported = paper.drop("GRPO", level=1) - paper.xs("GRPO", level=1).reindex(paper.index, level=0)
+    ours = families.set_index(["variant", "score"])[["gain", "gain_low", "gain_high"]] * 100
+    names = list(dict.fromkeys(families["score"]))
+    played = {"prompt": "Prompt-GDRO", "rollout": "Rollout-GDRO"}
+    played = {name: played[game] for game in played for name in _variants(profile, game)[:1]}
+    height = 1.2 + 0.17 * (len(names) + paper.shape[1])
+    figure, axes = _panels(max(len(played), 1), height, "", sharex=True, sharey=True)
+    for axis, (variant, method) in zip(axes, played.items(), strict=False):
+        by_model = reported.xs(method, level=1)
+        for marker, (model, gains) in zip("o^s", by_model.iterrows(), strict=True):
+            axis.plot(gains, gains.index, marker, color=REPORTED, label=f"paper, {model}")
+        of = ours.loc[variant].loc[names]
+        look = {"fmt": "D", "color": label_colors(profile)[profile.label(variant)], "capsize": 2}
+        reach = [of["gain"] - of["gain_low"], of["gain_high"] - of["gain"]]
+        axis.errorbar(of["gain"], of.index, xerr=reach, label=profile.label(variant), **look)
+        axis.axhline(paper.shape[1] - 0.5, color="black", linewidth=0.8)
+        axis.axvline(0, color="black", linewidth=0.8)
+        above = f"{(by_model > 0).mean(axis=None):.0%} above 0, ours {(of['gain'] > 0).mean():.0%}"
+        axis.set(title=f"{method}: paper {above}", xlabel="gain over GRPO, points")
+    axes[0].invert_yaxis()
+    k = profile.evaluation.samples
+    figure.suptitle(f"mean@{k}: the paper's benchmarks, and below the line the families of ours")
+    legend_below(figure, 5)
+    return figure
+
+
+def _gains(axis, scores, colors):
+    """Relative gain in pass@k over each variant's GRPO, with intervals; the paper's in grey."""
+    gains = (
+        scores.set_index("label")
+        .reindex(columns=["value", "gain", "gain_low", "gain_high"])
+        .dropna()
+    )
+    gains = 100 * gains.div(gains["value"] - gains["gain"], axis=0)
+    error = [gains["gain"] - gains["gain_low"], gains["gain_high"] - gains["gain"]]
+    look = {"color": [colors[label] for label in gains.index], "error_kw": {"lw": 0.8}}
+    axis.barh(gains.index + ", ours", gains["gain"], xerr=error, **look)
+    reported = pd.read_csv(PAPER / "results.csv").set_index(["model", "method"])["pass@8"]
+    gain = 100 * (reported / reported.xs("GRPO", level="method") - 1).drop("GRPO", level="method")
+    axis.barh([f"{method}, {model}" for model, method in gain.index], gain, color=REPORTED)
+    axis.invert_yaxis()
+    axis.axvline(0, color="black", linewidth=0.8)
+    found = ", ".join(gains.index[gains["gain_low"] > 0])
+    axis.set(xlabel="gain in pass@k over GRPO, %", title="Gain in pass@k (grey: the paper's)")
+    axis.figure.figure.suptitle(f"Our significant gains in pass@k: {found or 'none'}")
+
+
+def _last_fifth(axis, tables, colors):
+    """Mean by bin, dots for seeds; bins without prompts have no bar. tables: {label: table}."""
+    ends = {
+        label: table.groupby(level="seed").apply(lambda run: run.tail(max(len(run) // 5, 1)).mean())
+        for label, table in tables.items()
+    }
+    if ends:
+        long = (
+            pd.concat(ends, names=["label"]).melt(var_name="bin", ignore_index=False).reset_index()
+        )
+        look = {"x": "bin", "y": "value", "hue": "label", "ax": axis, "legend": False}
+        sns.barplot(long, palette=colors, saturation=1, errorbar=None, **look)
+        sns.stripplot(
+            long, palette=dict.fromkeys(colors, "k"), dodge=True, jitter=False, size=2.5, **look
+        )
+    axis.set_xlabel("bin, 0 hardest (dots: seeds)")
+    axis.grid(axis="x", visible=False)
+
+
+def _bars(axis, table, colors, **look):
+    """A group of bars for each row of a table, a bar for each column."""
+    look |= {"color": colors, "width": 0.8, "rot": 0, "legend": False, "error_kw": {"lw": 0.8}}
+    table.plot.bar(ax=axis, **look)
+
+
+def game_figures(profile: Profile, runs: list[dict], variant: str, game: str) -> dict[str, Figure]:
+    """Figures 3 to 5 (game "prompt") or 7 to 9 ("rollout"): what the adversary saw and did."""
+    label, share = profile.label(variant), shares(runs, variant)
+    colors = {
+        "prompts": DATA,
+        "adversary q": METHOD_COLORS[game],
+        "rollouts": METHOD_COLORS[game],
+        "_price": METHOD_COLORS[game],
+    }
+    maps: dict[str, tuple] = {"share of prompts": (share, None)}
+    if game == "prompt":
+        last = _of_seeds(share).iloc[-1]
+        crowd = (
+            f"{label}: bin {last.argmax()} holds {100 * last.max():.0f}% of the prompts at the end"
+        )
+        maps["weight (batch mean 1)"] = smoothed(weights(runs, variant)), 1.0
+        maps["success rate"] = smoothed(series(runs, variant, "success")), None
+        chosen = {"prompts": share, "adversary q": series(runs, variant, "probability")}
+        panels, finding = _distributions(chosen, f"{label}: the adversary's q")
+        return {
+            "fig3_prompt_heatmaps": _heatmaps(maps, crowd),
+            "fig4_adversary_trends": _trends(panels, colors, finding),
+            "fig5_bin_snapshots": _snapshots({"prompts": share}, colors, crowd),
+        }
+    even, budget = profile.train_of(variant).num_generations, shares(runs, variant, "rollouts")
+    rollouts = smoothed(series(runs, variant, "rollouts"))
+    maps["rollouts per prompt"] = rollouts, float(even)
+    spent = {"prompts": share, "rollouts": budget}
+    panels, finding = _distributions(spent, f"{label}: the budget")
+    price = series(runs, variant, "price").set_axis(["_price"], axis=1)
+    panels["Shadow price"] = "μ (mean bin: 1)", price
+    moved = 50 * (budget - share).abs().sum(axis=1, skipna=False).mean()
+    last = _of_seeds(rollouts).iloc[-1]
+    bounds = f"at the end bins get {last.min():.1f} to {last.max():.1f} rollouts per prompt"
+    moves = f"{label} moves {moved:.1f}% of the rollouts between bins"
+    return {
+        "fig7_rollout_heatmaps": _heatmaps(maps, f"{label}: {bounds} (GRPO: {even:g})"),
+        "fig8_budget_trends": _trends(panels, colors, finding),
+        "fig9_data_against_budget": _snapshots(spent, colors, moves),
+    }
+
+
+def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout: str) -> Figure:
+    """Figure 6: lead–lag (32), WSE (33) against uniform rollouts, its reduction beside the paper's.
+
+    σ̂ is a trailing mean. "Best by bins" minimizes (33) at each step's own shares and σ̂, without
+    bounds and integers, by n ∝ σ̂^(2/3): what any rule by bins could reach.
+    """
+    weight, share = series(runs, prompt, "weight"), shares(runs, prompt)
+    lead, even = (
+        _of_steps(metrics.lead_lag, of_bin, share) for of_bin in (weight, weight.notna() * 1.0)
+    )
+    deviation = smoothed(series(runs, rollout, "deviation"))
+    share = series(runs, rollout, "share").where(deviation.notna(), 0.0)
+    error, uniform = (
+        pd.Series(metrics.weighted_standard_error(deviation, share, rollouts), share.index)
+        for rollouts in (
+            series(runs, rollout, "rollouts"),
+            profile.train_of(rollout).num_generations,
+        )
+    )
+    leads = pd.DataFrame({profile.label(prompt): lead, "equal weights": even})
+    errors = pd.DataFrame({profile.label(rollout): error, "uniform, same budget": uniform})
+    colors = [METHOD_COLORS["prompt"], DATA, METHOD_COLORS["rollout"], METHOD_COLORS["grpo"]]
+    even_n = profile.train_of(rollout).num_generations
+    least = (share * deviation ** (2 / 3)).sum(axis=1) ** 1.5 / np.sqrt(even_n)
+    cuts = {name: 100 * (1 - of.mean() / uniform.mean()) for name, of in
+            {"as run": error, "best by bins": least}.items()}  # fmt: skip
+    other = pd.read_csv(PAPER / "other.csv")
+    paper = other[other["figure"] == "WSE"].set_index("model")["value"]
+    title = f"Weights lean {(even - lead).mean():.2f} bins to the hard side; WSE is "
+    side = "below" if cuts["as run"] >= 0 else "above"
+    title += (
+        f"{abs(cuts['as run']):.1f}% {side} uniform (paper: {paper.min():g} to {paper.max():g}%)"
+    )
+    panels = {"Lead–lag (32)": ("Δμ, bins", leads)}
+    panels["WSE (33)"] = "weighted standard error", smoothed(errors)
+    figure = _trends(panels, dict(zip([*leads, *errors], colors, strict=True)), title, 1)
+    axis = figure.axes[-1]
+    look = {"color": [METHOD_COLORS["rollout"]] * len(cuts) + [REPORTED] * len(paper)}
+    names = [f"ours, {name}" for name in cuts] + [f"paper, {model}" for model in paper.index]
+    bars = axis.barh(names, [*cuts.values(), *paper], **look)
+    axis.bar_label(bars, fmt="%.1f", padding=2, fontsize=7)
+    axis.set(
+        title="WSE below uniform",
+        xlabel="percent",
+        xlim=(0, 1.25 * max(paper.max(), *cuts.values())),
+    )
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    return figure
+
+
+def one_run(record: list[dict], title: str) -> Figure:
+    """A single run by bin and step: share of prompts, success rate, and what the method changes."""
+    runs = [{"variant": "it", "seed": 0, "record": record}]
+    share, rollouts = series(runs, "it", "share"), series(runs, "it", "rollouts")
+    mean = np.nansum(share * rollouts) / np.nansum(share)
+    panels = {"share of prompts": (shares(runs, "it"), None)}
+    panels["success rate"] = smoothed(series(runs, "it", "success")), None
+    acts = {"weight (batch mean 1)": (weights(runs, "it"), 1.0)}
+    acts["rollouts per prompt"] = rollouts, mean
+    for name, (table, even) in acts.items():  # a method that leaves it even has no such panel
+        if (table / even - 1).abs().max(axis=None) > 0.01:
+            panels[name] = smoothed(table), even
+    return _heatmaps(panels, title)
+
+
+def _distributions(kinds, what):
+    """Panels of two distributions over the bins, {label: table}, and what they show."""
+    metric_of = {
+        ("Mean bin index", "bin (0 hardest)"): metrics.mean_bin_index,
+        **{(f"Mass in bins ≥ {first}", "share"): partial(metrics.mass_from_bin, first_bin=first)
+           for first in EASIER},
+        ("Effective bins", "exp(entropy)"): metrics.effective_number,
+    }  # fmt: skip
+    panels = {
+        title: (
+            ylabel,
+            pd.DataFrame({label: _of_steps(metric, table) for label, table in kinds.items()}),
+        )
+        for (title, ylabel), metric in metric_of.items()
+    }
+    data, other = panels["Mean bin index"][1].to_numpy().T
+    ahead = np.nanmean(other - data)
+    return (
+        panels,
+        f"{what} lies {abs(ahead):.2f} bins {'easier' if ahead > 0 else 'harder'} than the prompts",
+    )
+
+
+def _panels(count, height, title, **options):
+    """Axes, at most four a row, of which the last may be left out."""
+    rows = -(-count // 4)
+    size = (WIDTH, 0.4 + (height - 0.4) * rows)
+    figure, axes = plt.subplots(rows, -(-count // rows), figsize=size, squeeze=False, **options)
+    figure.suptitle(title)
+    for axis in axes.flat[count:]:
+        axis.remove()
+    return figure, axes.flat[:count]
+
+
+def _trends(panels, colors, title, more=0):
+    """Means over seeds with bands that span them.
+
+    panels: {title: (ylabel, table with a column a line)}; `more` panels are left empty for others.
+    """
+    figure, axes = _panels(len(panels) + more, 2.4, title)
+    for axis, (name, (ylabel, table)) in zip(axes, panels.items(), strict=False):
+        for label in table:
+            dashed = colors[label] in (METHOD_COLORS["grpo"], DATA)
+            look: dict[str, Any] = {"color": colors[label], "linestyle": "--" if dashed else "-"}
+            look |= {"errorbar": ("pi", 100), "err_kws": {"linewidth": 0}, "legend": False}
+            sns.lineplot(table.reset_index(), x="step", y=label, label=label, ax=axis, **look)
+        axis.set(xlabel="step", ylabel=ylabel, title=name)
+    legend_below(figure)
+    return figure
+
+
+def _heatmaps(panels, title):
+    """Steps × bins. panels: {title: (table, the even value, which is white, or None)}.
+
+    Around the even value equal ratios are equally dark, and less than it is hatched, so that the
+    two sides can be told apart in grey.
+    """
+    figure, axes = _panels(len(panels), 2.5, title)
+    compared = any(even is not None for _, even in panels.values())
+    note = "grey: no prompts" + ("; white: as GRPO, hatched: less" if compared else "")
+    figure.supxlabel(note, fontsize=7)
+    for axis, (name, (table, even)) in zip(axes, panels.items(), strict=True):
+        mean = _of_seeds(table).T
+        if name == "share of prompts":
+            mean = mean.where(mean > 0)
+        look: dict[str, Any] = {"cmap": "viridis"}
+        if even is not None:
+            reach = max(1.1, np.nanmax(np.abs(np.log(mean / even)).map(np.exp)))
+            look = {"cmap": DIVERGING, "norm": LogNorm(even / reach, even * reach)}
+        axis.grid(False)
+        image = axis.pcolormesh(mean.columns, mean.index, mean, rasterized=True, **look)
+        if even is None:
+            figure.colorbar(image, ax=axis, format="%.1f")
+        else:
+            look = {"facecolor": "none", "edgecolor": "#777777", "linewidth": 0, "hatch": "////"}
+            for b, row in mean.iterrows():
+                less = (row < 0.97 * even).to_numpy()
+                axis.fill_between(mean.columns, b - 0.5, b + 0.5, less, step="mid", **look)
+            ticks = even * reach ** np.linspace(-1, 1, 5)
+            bar = figure.colorbar(image, ax=axis, format="%.1f", ticks=ticks)
+            bar.ax.minorticks_off()
+        axis.set(xlabel="step", ylabel="bin (0 hardest)", title=name, yticks=mean.index)
+        axis.set_facecolor(EMPTY)
+    return figure
+
+
+def _snapshots(kinds, colors, title):
+    """Distributions over the bins at four steps. kinds: {label: table}."""
+    figure, axes = _panels(SNAPSHOTS, 2.3, title, sharey=True)
+    means = pd.concat({label: _of_seeds(table).stack() for label, table in kinds.items()}, axis=1)
+    for part, axis in enumerate(axes, start=1):
+        step = max(means.index.levels[0].max() * part // SNAPSHOTS, 1)
+        _bars(axis, means.loc[step], colors)
+        # on a linear scale one crowded bin hides the others
+        axis.set_yscale("function", functions=(np.sqrt, np.square))
+        axis.set(title=f"step {step}", xlabel="bin (0 hardest)", ylim=(0, 1))
+        axis.set_yticks([0, 0.01, 0.05, 0.1, 0.25, 0.5, 1])
+    axes[0].set_ylabel("share (square-root scale)")
+    legend_below(figure)
+    return figure

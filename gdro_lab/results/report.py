@@ -1,0 +1,243 @@
+"""The table of results: scores with intervals, differences to GRPO, and what each method spent.
+
+All numbers come from the records of the runs. Axes: S seeds, P held-out prompts.
+"""
+
+from collections.abc import Callable, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gdro import metrics
+from gdro.bins import DifficultyBins
+from gdro.checkpoint import replace_text
+from gdro_lab.results.figures import paper_figures, runs_of
+from gdro_lab.results.style import save, use_style
+from gdro_lab.study.config import BASE, Profile, run_folder
+from gdro_lab.study.records import read_result
+
+FEWEST_IN_A_BIN = 10  # a bin with fewer held-out prompts is not called the worst
+STAGES = ("train", "generate", "controller", "evaluate")
+# mean rewards of the evaluations during training; the highest of many noisy numbers is biased
+# upward
+PEAK, LAST = "peak (chosen on the evaluated rows)", "last evaluation"
+
+
+def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
+    """All runs of a profile, the base first: variant, seed, manifest, record, evaluation.
+
+    Raises:
+        ValueError: if one is missing or was made with other settings.
+    """
+    runs = []
+    for variant, seed in [(BASE, profile.seeds[0]), *product(profile.variants, profile.seeds)]:
+        folder = run_folder(runs_dir, variant, seed)
+        run: dict[str, Any] = {"variant": variant, "seed": seed}
+        run |= read_result(folder, trained=variant != BASE)
+        run["evaluation"].sort(key=lambda row: row["uid"])
+        if run["manifest"].get("settings") != profile.settings_of(variant):
+            raise ValueError(
+                f"the run in {folder} was made with other settings than profile {profile.name!r}; "
+                "delete the folder and run it again"
+            )
+        runs.append(run)
+    return runs
+
+
+def prompt_scores(runs: list[dict], variant: str, k: int) -> dict[str, np.ndarray]:
+    """mean@n and pass@k of every prompt: {"mean": (S, P), "pass": (S, P)}, in order of uid."""
+    rows = [run["evaluation"] for run in runs_of(runs, variant)]
+    hits_SP, trials_SP = (
+        np.array([[row[key] for row in of_run] for of_run in rows])
+        for key in ("successes", "trials")
+    )
+    return {
+        "mean": metrics.mean_at_k(hits_SP, trials_SP),
+        "pass": metrics.pass_at_k(hits_SP, trials_SP, k),
+    }
+
+
+def prompt_groups(runs: list[dict], k: int) -> dict[str, np.ndarray]:
+    """Groups of the held-out prompts, (P,) each: family, and bin of the base model's pass@k.
+
+    The bins hold the same prompts for every method. A bin with fewer than `FEWEST_IN_A_BIN` prompts
+    is joined to the next easier one, the easiest bin to the one before it.
+    """
+    table = pd.DataFrame(runs_of(runs, BASE)[0]["evaluation"])
+    # bins of the base, not of the trained models: these would choose their own worst bin
+    bins = DifficultyBins(k=k)
+    bins.update(table.uid.tolist(), table.successes.tolist(), table.trials.tolist())
+    bins_P = bins.assign(table.uid.tolist())
+    for bin_id in range(bins.num_bins - 1):
+        if (bins_P == bin_id).sum() < FEWEST_IN_A_BIN:
+            bins_P[bins_P == bin_id] = bin_id + 1
+    names, counts = np.unique(bins_P, return_counts=True)
+    if counts[-1] < FEWEST_IN_A_BIN and len(names) > 1:
+        bins_P[bins_P == names[-1]] = names[-2]
+    return {"family": table.family.to_numpy(str), "bin": bins_P}
+
+
+def score_table(profile: Profile, runs: list[dict], resamples: int = 2000) -> pd.DataFrame:
+    """One row per variant and score: value and gain over its baseline, each with a 95% interval.
+
+    Scores: mean@n, pass@k, worst-family pass@1, worst-bin pass@1 (not for the base, whose samples
+    chose the bins). Gains are paired by seed and prompt, NaN where there is no baseline. Intervals
+    are bootstrapped over seeds and prompts from a fixed seed, with the worst group of a method
+    taken as found.
+    """
+    groups = prompt_groups(runs, profile.evaluation.k)
+    kinds = {
+        f"mean@{profile.evaluation.samples}": lambda values: values["mean"],
+        f"pass@{profile.evaluation.k}": lambda values: values["pass"],
+        "worst-family pass@1": lambda values: _worst_parts(values["mean"], groups["family"]),
+        "worst-bin pass@1": lambda values: _worst_parts(values["mean"], groups["bin"]),
+    }
+    table = _estimates(profile, runs, kinds, resamples)
+    return table[(table["variant"] != BASE) | ~table["score"].str.startswith("worst-bin")]
+
+
+def family_table(profile: Profile, runs: list[dict], resamples: int = 2000) -> pd.DataFrame:
+    """The same with mean@n of each family (a skill, a data set, a level) as the scores."""
+    family_P = prompt_groups(runs, profile.evaluation.k)["family"]
+    kinds = {
+        str(f): lambda values, f=f: values["mean"][:, family_P == f]
+        for f in dict.fromkeys(family_P)
+    }
+    return _estimates(profile, runs, kinds, resamples)
+
+
+def _estimates(
+    profile: Profile, runs: list[dict], kinds: Mapping[str, Callable], resamples: int
+) -> pd.DataFrame:
+    """Rows of a score table. kinds: {score: function of `prompt_scores` whose mean it is}."""
+
+    def interval(values_SP: np.ndarray) -> tuple[float, float]:
+        return metrics.bootstrap_interval(values_SP, np.random.default_rng(0), resamples=resamples)
+
+    scores = {v: prompt_scores(runs, v, profile.evaluation.k) for v in [BASE, *profile.variants]}
+    rows = []
+    for variant, values in scores.items():
+        baseline = None if variant == BASE else profile.variants[variant].baseline
+        for name, kind in kinds.items():
+            # intervals are widened for few seeds, which could carry a score out of [0, 1]
+            low, high = np.clip(interval(kind(values)), 0, 1).tolist()
+            row: dict[str, Any] = {
+                "variant": variant,
+                "label": profile.label(variant),
+                "score": name,
+            }
+            row |= {"value": float(kind(values).mean()), "low": low, "high": high}
+            if baseline in profile.variants and baseline != variant:
+                # the same seeds and prompts on both sides, so what they have in common cancels
+                gain_SP = kind(values) - kind(scores[baseline])
+                low, high = interval(gain_SP)
+                row |= {"gain": float(gain_SP.mean()), "gain_low": low, "gain_high": high}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _worst_parts(values_SP: np.ndarray, groups_P: np.ndarray) -> np.ndarray:
+    """The worst group's score, spread over all prompts, (S, P): a row's mean is that group's.
+
+    Only the deviations from that mean have the weight P/members. Otherwise a bootstrap over prompts
+    would add the noise of how many members it happens to draw.
+    """
+    members_P = groups_P == metrics.worst_group(values_SP.mean(axis=0), groups_P)[0]
+    mean_S1 = values_SP[:, members_P].mean(axis=1, keepdims=True)
+    return mean_S1 + (values_SP - mean_S1) * members_P * (len(groups_P) / members_P.sum())
+
+
+def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
+    """Rollouts and tokens of training, and seconds by stage, one row per variant (mean over seeds).
+
+    Where all were evaluated while they trained, also the mean reward of the best and the last
+    evaluation.
+
+    Raises:
+        ValueError: if two variants spent different numbers of rollouts.
+    """
+    rows = [
+        {"variant": run["variant"], "label": profile.label(run["variant"])}
+        | {key: run["manifest"][key] for key in ("rollouts", "tokens")}
+        | {f"{stage} s": run["manifest"]["seconds"][stage] for stage in STAGES}
+        | _peak_and_last(run["manifest"])
+        for run in runs
+        if run["variant"] != BASE
+    ]
+    # scores at different budgets are not comparable
+    table = pd.DataFrame(rows).groupby(["variant", "label"], sort=False).mean().reset_index()
+    if table["rollouts"].nunique() > 1:
+        spent = table.set_index("variant")["rollouts"].to_dict()
+        raise ValueError(f"rollouts spent differ, got {spent}; compare variants of one budget")
+    return table
+
+
+def _peak_and_last(manifest: Mapping[str, Any]) -> dict[str, float]:
+    rewards = [row["reward"] for row in manifest.get("evaluations", [])]
+    return {PEAK: max(rewards), LAST: rewards[-1]} if rewards else {}
+
+
+def printed_tables(
+    profile: Profile, scores: pd.DataFrame, families: pd.DataFrame, spending: pd.DataFrame
+) -> str:
+    """The results as Markdown: scores, differences, families, what was spent; 95% intervals."""
+    spent = spending.drop(columns="variant").rename(columns={"label": "method"})
+    grpo = spending.set_index("variant")["tokens"].get("grpo", np.nan)
+    spent["tokens to GRPO %"] = 100 * (spent["tokens"] / grpo - 1)
+    checkpoints = spent.filter(["method", PEAK, LAST]) if PEAK in spent else pd.DataFrame()
+    spent = spent.drop(columns=[PEAK, LAST], errors="ignore")
+    spent["controller %"] = 100 * spent.pop("controller s") / spent["train s"]
+    formats = ("", ",.0f", ",.0f", ".0f", ".0f", ".0f", "+.2f", ".2f")
+    all_grpo = all(variant.baseline == "grpo" for variant in profile.variants.values())
+    baseline = "GRPO" if all_grpo else "the variant's own GRPO"
+    gain_title = f"Difference to {baseline}, paired by seed and prompt; "
+    gain_title += "intervals that contain 0 are inconclusive"
+    value = "value", "low", "high"
+    tables = {
+        "Scores on held-out prompts": _intervals(scores, *value, form="{:.3f}"),
+        gain_title: _intervals(scores, "gain", "gain_low", "gain_high", form="{:+.3f}"),
+        f"mean@{profile.evaluation.samples} by family": _intervals(families, *value, form="{:.3f}"),
+        "Mean reward of the evaluations while training; scores are of the last checkpoint": (
+            checkpoints.to_markdown(index=False, floatfmt=".3f") if len(checkpoints) else ""
+        ),
+        "What was spent, mean over seeds; generate and controller are parts of train": spent.to_markdown(
+            index=False, floatfmt=formats, missingval="–"
+        ),
+    }
+    return "\n\n".join(f"{title}\n\n{table}" for title, table in tables.items() if table)
+
+
+def _intervals(table: pd.DataFrame, *columns: str, form: str) -> str:
+    """Methods × scores, each cell "value (low to high)", as Markdown; "" for no value."""
+    table = table.reindex(columns=["label", "score", *columns]).dropna()
+    cells = [f"{form} ({form} to {form})".format(*row) for row in table[[*columns]].to_numpy()]
+    wide = table.assign(cell=cells).pivot(index="label", columns="score", values="cell")
+    wide = wide.reindex(index=table["label"].unique(), columns=table["score"].unique()).fillna("–")
+    return (
+        wide.rename_axis(index="method", columns=None).to_markdown(disable_numparse=True)
+        if cells
+        else ""
+    )
+
+
+def write_report(profile: Profile, runs_dir: str | Path) -> str:
+    """Write results/table.md and figures/ of a profile from its records; return table and paths.
+
+    Raises:
+        ValueError: if a run is missing or was made with other settings.
+    """
+    runs_dir, runs = Path(runs_dir), read_runs(profile, runs_dir)
+    use_style()
+    scores = score_table(profile, runs)
+    table = printed_tables(
+        profile, scores, family_table(profile, runs), spending_table(profile, runs)
+    )
+    replace_text(runs_dir / "results" / "table.md", table + "\n")
+    for name, figure in paper_figures(profile, runs, scores).items():
+        save(figure, runs_dir / "figures", name)
+    return (
+        f"{table}\n\ntable: {runs_dir / 'results' / 'table.md'}, figures: {runs_dir / 'figures'}/"
+    )

@@ -1,0 +1,1 @@
+"""Profiles, the jobs that they describe, evaluation and records."""

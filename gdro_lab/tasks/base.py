@@ -1,0 +1,95 @@
+"""What all tasks share: the interface, strict settings, whole counts by share, a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+PAD_TOKEN = "<pad>"
+EOS_TOKEN = "<eos>"
+TaskRow = dict[str, Any]  # with the columns prompt, uid, family and answer
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]  # becomes a folder
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+NotNegative = Annotated[int, Field(ge=0, le=10**9)]
+
+
+class Strict(BaseModel):
+    """Refuses unknown fields, other types and non-finite numbers; cannot be changed once made."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Task(Protocol):
+    """A drawn task: its prompts, the lessons of a base, and the reward of completions.
+
+    A row has at least ``prompt``, ``uid``, ``family`` and ``answer``, one correct completion.
+    Training prompts, held-out prompts and lessons do not overlap, except that the lessons of the
+    embedded task may repeat training prompts. All prompts have the same number of characters.
+    """
+
+    @property
+    def train(self) -> Sequence[TaskRow]:
+        """Training prompts, shuffled."""
+
+    @property
+    def eval(self) -> Sequence[TaskRow]:
+        """Held-out prompts, equally many of each family."""
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """Each family's share of the training prompts; they sum to 1."""
+
+    @property
+    def max_completion_tokens(self) -> int:
+        """Tokens of the longest correct completion, its end-of-text token included."""
+
+    def teach(self, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
+        """Draw ``n`` prompts and completions for a base to learn from, none of them held out."""
+
+    @property
+    def reward(self) -> Callable[..., list[float]]:
+        """1.0 for each correct completion, else 0.0; one of TRL's ``reward_funcs``."""
+
+    def correct_texts(self, row: Mapping[str, Any]) -> Sequence[str]:
+        """Every completion of a row that is rewarded."""
+
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """One token per character of the task."""
+
+    def fingerprint(self) -> str:
+        """Hash of everything that a base's lessons depend on."""
+
+
+def split_by_share(shares: Sequence[float], total: int) -> list[int]:
+    """Whole counts in proportion to the shares, by largest remainder; they sum to ``total``."""
+    exact = np.array([share * total for share in shares])
+    counts = np.floor(exact).astype(int)
+    order = np.argsort(counts - exact, kind="stable")  # among equal remainders, the first wins
+    counts[order[: total - counts.sum()]] += 1
+    return counts.tolist()
+
+
+def character_tokenizer(characters: Iterable[str]) -> PreTrainedTokenizerFast:
+    """Build a tokenizer with one token per character, no merges, padding on the left.
+
+    Other characters raise an exception: a token for them would silently accept a wrong data set.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokens = [PAD_TOKEN, EOS_TOKEN, *characters]
+    backend = Tokenizer(models.WordLevel({token: place for place, token in enumerate(tokens)}))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    backend.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token=PAD_TOKEN, eos_token=EOS_TOKEN, padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )  # fmt: skip

@@ -1,0 +1,288 @@
+"""Tasks of the reasoning-gym package: generators of puzzles with their answers, made by others.
+
+A world (`gdro_lab/tasks/worlds`) names families. A family is a task with a configuration, a share
+of the training prompts and, for small models, a short prompt made of the puzzle's metadata. Without a
+short prompt the original question is asked, and the answer is read from the last
+``<answer>…</answer>``, as the package's system prompt requests.
+
+Only tasks of `JUDGES` are allowed: those that are the same in every process and whose answers can
+be compared here. The package's own verifiers are never called, since some execute the answer as
+Python.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import importlib.util
+import itertools
+import json
+import re
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from gdro_lab.tasks.base import (
+    Count,
+    Name,
+    NotNegative,
+    Strict,
+    TaskRow,
+    character_tokenizer,
+    split_by_share,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
+STREAM_SIZE = 10_000  # prompts of a world whose n_train is 0
+LESSONS = 4_000  # puzzles of a family that a base is taught, at most
+TRIES = 8  # puzzles generated for each that is wanted, as they repeat
+# neighbouring seeds would overlap: puzzle i of seed s is puzzle i - 1 of seed s + 1
+SEED_SPACING = 1_000_000
+ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+def is_same(given: str, answer: str) -> bool:
+    """Whether the text is the one correct answer."""
+    return given == answer
+
+
+def is_palindrome_of(given: str, answer: str) -> bool:
+    """Whether the text is a palindrome of the same letters, of which there can be several."""
+    return given == given[::-1] and sorted(given) == sorted(answer)
+
+
+_ONE_ANSWER = (
+    "base_conversion caesar_cipher chain_sum gcd lcm leg_counting letter_counting products "
+    "rotate_matrix simple_equations spell_backward spiral_matrix string_insertion"
+)
+JUDGES: dict[str, Callable[[str, str], bool]] = dict.fromkeys(_ONE_ANSWER.split(), is_same)
+JUDGES["palindrome_generation"] = is_palindrome_of
+
+
+@dataclass(config=Strict.model_config)
+class GymFamily:
+    """One group of prompts: a task of reasoning-gym at one level.
+
+    task: one of `JUDGES`.
+    config: of the task, without size and seed.
+    prompt: a format string over the puzzle's metadata; lists are joined by what follows the colon,
+        as in {letters:}.
+    share: of the training prompts; None for all families: evenly.
+    taught: how often the base is taught it, relative to the others.
+    """
+
+    name: Name
+    task: str
+    config: dict[str, Any] = Field({})
+    prompt: str | None = None
+    share: Annotated[float, Field(gt=0, le=1)] | None = None
+    taught: Annotated[float, Field(gt=0)] = 1.0
+
+    def __post_init__(self) -> None:
+        if self.task not in JUDGES:
+            known = sorted(JUDGES)
+            raise ValueError(f"task of {self.name!r} must be one of {known}, got {self.task!r}")
+
+
+@dataclass(config=Strict.model_config)
+class GymSpec:
+    """What a world is, before anything is drawn.
+
+    max_completion_tokens: the end-of-text token included.
+    n_train: distinct training prompts; 0 for a stream, of which none is trained on twice.
+    prompt_length: short prompts are stripped and padded on the left to so many characters, one
+        token each; None where the original questions are asked.
+    permute_shares: each draw gives the shares to other families.
+    """
+
+    families: tuple[GymFamily, ...]
+    max_completion_tokens: Annotated[int, Field(ge=2)]
+    n_train: NotNegative = 4000
+    n_eval_per_family: Count = 40
+    prompt_length: Annotated[int, Field(ge=1, le=1000)] | None = None
+    permute_shares: bool = False
+
+    def __post_init__(self) -> None:
+        names = [family.name for family in self.families]
+        if len(set(names)) < len(names) or not names:
+            raise ValueError(f"families must have names of their own, got {names}")
+        given = [family.share for family in self.families if family.share is not None]
+        if given and (len(given) < len(names) or abs(sum(given) - 1) > 1e-9):
+            raise ValueError(f"families must have shares that sum to 1, or none, got {given}")
+        if {family.prompt is None for family in self.families} != {self.prompt_length is None}:
+            wanted = "given if all families have a prompt, and left out if none has"
+            raise ValueError(f"prompt_length must be {wanted}, got {self.prompt_length}")
+
+    def draw(self, seed: int, style: str = "text") -> GymTask:
+        """Draw the task with a seed; ``style`` of original questions is "text" or "chat"."""
+        # Puzzles come from their own seeds; this generator only shuffles.
+        rng = np.random.default_rng(seed)
+        shares = [family.share or 1 / len(self.families) for family in self.families]
+        if self.permute_shares:
+            shares = [shares[place] for place in rng.permutation(len(shares))]
+        held_out, train, seen = [], [], set[str]()
+        for place, count in enumerate(split_by_share(shares, self.n_train or STREAM_SIZE)):
+            wanted = self.n_eval_per_family + count
+            puzzles = _puzzles(self, place, seed, style, TRIES * wanted, seen)
+            rows = list(itertools.islice(puzzles, wanted))
+            if len(rows) < wanted:
+                raise ValueError(
+                    f"n_train and n_eval_per_family ask for {wanted} distinct prompts of family "
+                    f"{self.families[place].name!r}, got {len(rows)} from {TRIES * wanted} puzzles"
+                )
+            held_out += rows[: self.n_eval_per_family]
+            train += rows[self.n_eval_per_family :]
+        train = [train[place] for place in rng.permutation(len(train))]  # families come mixed
+        named = {family.name: share for family, share in zip(self.families, shares, strict=True)}
+        return GymTask(self, seed, named, tuple(train), tuple(held_out))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GymTask:
+    """A drawn world, see `gdro_lab.tasks.base.Task`; a uid reads ``task/family/seed/index``."""
+
+    spec: GymSpec
+    seed: int
+    shares: dict[str, float]
+    train: tuple[TaskRow, ...]  # shuffled
+    eval: tuple[TaskRow, ...]  # family by family
+
+    @property
+    def max_completion_tokens(self) -> int:
+        """Tokens that a completion may have."""
+        return self.spec.max_completion_tokens
+
+    @cached_property
+    def lessons(self) -> tuple[tuple[TaskRow, ...], ...]:
+        """By family, the puzzles that a base is taught: neither held out nor trained on."""
+        seen, found = {row["prompt"] for row in (*self.eval, *self.train)}, []
+        for place, family in enumerate(self.spec.families):
+            trained = sum(row["family"] == family.name for row in self.train)
+            tries = TRIES * (self.spec.n_eval_per_family + trained + LESSONS)
+            puzzles = _puzzles(self.spec, place, self.seed, "text", tries, seen)
+            found.append(tuple(itertools.islice(puzzles, LESSONS)))
+            if not found[-1]:
+                raise ValueError(f"n_train leaves no prompt of family {family.name!r} to teach")
+        return tuple(found)
+
+    def teach(self, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
+        """Draw ``n`` puzzles with their answers: a family as often as it is ``taught``."""
+        taught = np.array([family.taught for family in self.spec.families])
+        places = rng.choice(len(taught), size=n, p=taught / taught.sum())
+        rows = [self.lessons[place][rng.integers(len(self.lessons[place]))] for place in places]
+        return [row["prompt"] for row in rows], [row["answer"] for row in rows]
+
+    def reward(
+        self,
+        completions: Sequence[Any],
+        answer: Sequence[str],
+        family: Sequence[str],
+        **columns: Any,
+    ) -> list[float]:
+        """1.0 for each correct completion, a text or a chat, else 0.0."""
+        tasks = {family.name: family for family in self.spec.families}
+        rewards = []
+        for completion, correct, name in zip(completions, answer, family, strict=True):
+            text = completion if isinstance(completion, str) else completion[-1]["content"]
+            if tasks[name].prompt is None:
+                text = answer_of(text)
+            rewards.append(float(text is not None and JUDGES[tasks[name].task](text, correct)))
+        return rewards
+
+    def correct_texts(self, row: Mapping[str, Any]) -> list[str]:
+        """Every completion of a row that is rewarded, of short prompts."""
+        judge = JUDGES[row["uid"].split("/")[0]]
+        if judge is is_same:
+            return [row["answer"]]
+        orders = {"".join(order) for order in itertools.permutations(row["answer"])}
+        return sorted(text for text in orders if judge(text, row["answer"]))
+
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """One token per printable ASCII character."""
+        return character_tokenizer(CHARACTERS)
+
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of all that the lessons depend on."""
+        content = {
+            "families": [dataclasses.asdict(family) for family in self.spec.families],
+            "numbers": [self.spec.prompt_length, self.spec.max_completion_tokens, TRIES, LESSONS],
+            "seed": self.seed,
+            "taken": sorted(row["uid"] for row in (*self.eval, *self.train)),
+            "reasoning-gym": importlib.metadata.version("reasoning-gym"),
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def answer_of(text: str) -> str | None:
+    """What the last ``<answer>…</answer>`` of a text holds, stripped; None without one."""
+    found = ANSWER.findall(text)
+    return found[-1].strip() if found else None
+
+
+class _Formatter(string.Formatter):
+    """Joins the elements of a list, and of lists within it, by the text after the colon."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        def parts(value: Any) -> Iterable[str]:
+            return itertools.chain(*map(parts, value)) if isinstance(value, list) else [str(value)]
+
+        if isinstance(value, list):
+            return format_spec.join(parts(value))
+        return format(value, format_spec)
+
+
+def _puzzles(
+    spec: GymSpec, place: int, seed: int, style: str, tries: int, seen: set[str]
+) -> Iterable[TaskRow]:
+    """Rows of a family whose questions are not ``seen`` yet, from its first ``tries`` puzzles.
+
+    Levels of a task overlap, so all families of a world share one ``seen``.
+    """
+    if importlib.util.find_spec("reasoning_gym") is None:
+        raise ImportError("reasoning-gym is not installed; pip install -e '.[gym]'")
+    import reasoning_gym
+
+    family, own_seed = spec.families[place], (seed * len(spec.families) + place) * SEED_SPACING
+    try:
+        config = {"seed": own_seed, "size": tries, **family.config}
+        puzzles = reasoning_gym.create_dataset(family.task, **config)
+    except (TypeError, AssertionError) as error:
+        why = f"is refused by {family.task}: {error}"
+        raise ValueError(f"config of family {family.name!r} {why}") from error
+    for index in range(tries):
+        puzzle = puzzles[index]
+        question, answer = puzzle["question"], puzzle["answer"]
+        if family.prompt is not None:
+            question = _Formatter().format(family.prompt, **puzzle["metadata"]).strip()
+            lengths = spec.prompt_length or 0, spec.max_completion_tokens
+            if len(question) > lengths[0] or len(answer) >= lengths[1]:
+                raise ValueError(
+                    f"prompt_length and max_completion_tokens must hold {question!r} and, with one "
+                    f"token more, {answer!r} of family {family.name!r}, got {lengths}"
+                )
+            question = question.rjust(lengths[0])
+        if question in seen:
+            continue
+        seen.add(question)
+        uid = f"{family.task}/{family.name}/{own_seed}/{index}"
+        prompt = question if family.prompt is not None else _asked(question, style)
+        yield {"prompt": prompt, "uid": uid, "family": family.name, "answer": answer}
+
+
+def _asked(question: str, style: str) -> str | list[dict[str, str]]:
+    """An original question below the system prompt that asks for answer tags."""
+    from reasoning_gym.utils import SYSTEM_PROMPTS
+
+    request = SYSTEM_PROMPTS["default"]
+    if style == "text":
+        return f"{request}\n{question}\n"
+    return [{"role": "system", "content": request}, {"role": "user", "content": question}]

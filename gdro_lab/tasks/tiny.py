@@ -1,0 +1,158 @@
+"""The tiny base: a small Qwen3 trained on what a task teaches, made once and kept in a cache.
+
+"tiny" has 0.6 million parameters and "small" 5 million, for a laptop; "mid" has 40 million, for a
+first try on a GPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gdro.checkpoint import LEDGER, fault_of, write_ledger
+from gdro_lab.tasks.base import Task
+
+TINY_CONFIGS: dict[str, dict[str, Any]] = {
+    size: {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 2 * kv_heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,  # Qwen3's default is 128 whatever the hidden size
+        "intermediate_size": 3 * width,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": True,
+    }
+    for size, width, layers, kv_heads, head_dim in (
+        ("tiny", 128, 3, 2, 32),
+        ("small", 256, 6, 2, 64),
+        ("mid", 512, 12, 4, 64),
+    )
+}
+# fused: the other form asks MKL for square roots, which starts from the processor's estimate; these
+# differ between vendors
+TINY_OPTIMIZER: dict[str, Any] = {"betas": (0.9, 0.98), "weight_decay": 0.01, "fused": True}
+TINY_LEARNING_RATES = {"tiny": 2e-3, "small": 1e-3, "mid": 5e-4}
+TINY_WARMUP_STEPS, TINY_MAX_GRAD_NORM = 50, 1.0
+
+
+def tiny_base(
+    task: Task,
+    *,
+    seed: int,
+    cache_dir: str | Path,
+    size: str = "tiny",
+    steps: int = 800,
+    batch_size: int = 96,
+    learning_rate: float | None = None,
+    progress: bool = True,
+) -> Path:
+    """Train a small Qwen3 on what the task teaches, or find it in the cache; return its folder.
+
+    The same arguments give the same bits on one machine. PyTorch's global random state and thread
+    count are unchanged afterwards. The folder is in `cache_dir` under a hash of everything that the
+    base depends on, and exists completely or not at all; the task's evaluation prompts are held
+    out. The learning rate, by default the size's own, rises for `TINY_WARMUP_STEPS` and then falls
+    as a cosine.
+    """
+    if size not in TINY_CONFIGS:
+        raise ValueError(f"size must be one of {list(TINY_CONFIGS)}, got {size!r}")
+    for name, value, least in (
+        ("seed", seed, 0),
+        ("steps", steps, 1),
+        ("batch_size", batch_size, 1),
+    ):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+    rate = TINY_LEARNING_RATES[size] if learning_rate is None else learning_rate
+    import torch
+    import transformers
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    ingredients = {
+        "seed": seed,
+        "steps": steps,
+        "batch_size": batch_size,
+        "threads": 1,
+        "device": device,
+        "task": task.fingerprint(),
+        "config": TINY_CONFIGS[size],
+        "optimizer": TINY_OPTIMIZER | {"lr": rate},
+        "warmup_steps": TINY_WARMUP_STEPS,
+        "max_grad_norm": TINY_MAX_GRAD_NORM,
+        "versions": {module.__name__: module.__version__ for module in (np, torch, transformers)},
+    }
+    text = json.dumps(ingredients, indent=2, sort_keys=True)
+    target = Path(cache_dir) / hashlib.sha256(text.encode()).hexdigest()[:16]
+    if (target / LEDGER).is_file():
+        if (fault := fault_of(target)) is not None:
+            raise ValueError(f"{fault}; delete {target} to make the base again")
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for left in target.parent.glob(".making-*"):  # of processes that were killed
+        if time.time() - left.stat().st_mtime > 86_400:
+            shutil.rmtree(left, ignore_errors=True)
+    # Beside the target: a move is atomic only within one file system.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as making:
+        work = Path(making) / target.name
+        tokenizer = task.tokenizer()
+        training = (size, seed, steps, batch_size, rate, device, progress)
+        _train_tiny_base(task, tokenizer, *training).save_pretrained(work)
+        tokenizer.save_pretrained(work)
+        (work / "tiny_base.json").write_text(text + "\n", encoding="utf-8")
+        write_ledger(work)
+        if not (target / LEDGER).is_file():  # another process may have made the same base meanwhile
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(work, target)
+    return target
+
+
+def _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, rate, device, progress):
+    import torch
+    import transformers
+    from tqdm.auto import trange
+
+    rng = np.random.default_rng(seed)
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    ends |= {"bos_token_id": None, "vocab_size": len(tokenizer)}
+    config = transformers.Qwen3Config(**TINY_CONFIGS[size], **ends)
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(1)  # several would change the last bits
+    try:
+        with torch.random.fork_rng(devices=[]):
+            # torch.manual_seed would also seed GPUs, whose state fork_rng does not restore.
+            torch.default_generator.manual_seed(seed)
+            model = transformers.Qwen3ForCausalLM(config).to(device).train()
+            optimizer = torch.optim.AdamW(model.parameters(), lr=rate, **TINY_OPTIMIZER)
+            warmup = min(TINY_WARMUP_STEPS, steps // 2)
+            schedule = transformers.get_cosine_schedule_with_warmup(optimizer, warmup, steps)
+            for _ in trange(steps, desc="tiny base", unit="step", disable=not progress):
+                _completion_loss(model, tokenizer, *task.teach(rng, batch_size)).backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), TINY_MAX_GRAD_NORM)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+    finally:
+        torch.set_num_threads(threads_before)
+    return model.to("cpu").eval()
+
+
+def _completion_loss(model, tokenizer, prompts, completions):
+    """Mean cross-entropy, in nats per token, of the completions and their end-of-text tokens."""
+    start, longest = len(prompts[0]), max(map(len, completions))  # one token per character
+    said = [c + tokenizer.eos_token * (longest + 1 - len(c)) for c in completions]
+    texts = [p + c for p, c in zip(prompts, said, strict=True)]
+    ids = tokenizer(texts, return_tensors="pt")["input_ids"].to(model.device)
+    labels = ids.clone()
+    labels[:, :start] = -100  # is ignored by the loss
+    for row, completion in enumerate(completions):
+        labels[row, start + len(completion) + 1 :] = -100  # ends that only fill up
+    return model(input_ids=ids, labels=labels, use_cache=False).loss

@@ -1,0 +1,87 @@
+"""Worlds: a YAML file describes a task and how its tiny base is made. `WORLDS` holds ours."""
+
+import json
+import reprlib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+from ruamel.yaml import YAML, YAMLError
+
+from gdro_lab.tasks.base import Count, Name, Positive, Strict
+from gdro_lab.tasks.embedded import EmbeddedSpec
+from gdro_lab.tasks.reasoning_gym import GymSpec
+
+WORLDS = Path(__file__).parent / "worlds"
+SPECS = {"embedded": EmbeddedSpec, "reasoning_gym": GymSpec}
+
+
+class BaseSettings(Strict):
+    """Arguments of `tiny_base`; learning_rate is the peak of the schedule, None for the size's."""
+
+    size: Literal["tiny", "small", "mid"] = "tiny"
+    steps: Count = 800
+    batch: Count = 96
+    learning_rate: Positive | None = None
+
+    def options(self) -> dict[str, Any]:
+        """As arguments of `tiny_base`."""
+        options = self.model_dump()
+        return options | {"batch_size": options.pop("batch")}
+
+
+class TaskWorld(Strict):
+    """A task that can be drawn (``world.spec.draw(seed)``), and its base."""
+
+    name: Name
+    spec: EmbeddedSpec | GymSpec
+    base: BaseSettings = BaseSettings()
+
+
+def read_world(name: str | Path) -> TaskWorld:
+    """A world of ours, or that of a YAML file; ValueError for anything wrong in it.
+
+    The file has the fields `name` (if left out, the file's), `task` (of `SPECS`; if left out,
+    embedded), `base`, and those of the task's specification.
+    """
+    path = find_yaml("world", name, WORLDS)
+    fields = {"name": path.stem, "task": "embedded"} | read_yaml(path)
+    if (kind := fields.pop("task")) not in SPECS:
+        raise ValueError(f"task of {path} must be one of {list(SPECS)}, got {kind!r}")
+    own = {key: fields.pop(key) for key in ("name", "base") if key in fields}
+    try:
+        spec: EmbeddedSpec | GymSpec = TypeAdapter(SPECS[kind]).validate_json(json.dumps(fields))
+        return TaskWorld.model_validate(own | {"spec": spec})
+    except ValidationError as error:
+        raise refusal(path, error) from error
+
+
+def find_yaml(what: str, name: str | Path, folder: Path) -> Path:
+    """The file <name>.yaml of a folder, or the YAML file at a path; ValueError if there is none."""
+    path = Path(name) if Path(name).suffix in (".yaml", ".yml") else folder / f"{name}.yaml"
+    if not path.is_file():
+        known = sorted(file.stem for file in folder.glob("*.yaml"))
+        raise ValueError(f"{what} must be one of {known} or a YAML file, got {str(name)!r}")
+    return path
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """The fields of a YAML 1.2 file; ValueError if it is broken or repeats a key."""
+    try:
+        fields = YAML(typ="safe", pure=True).load(Path(path).read_text(encoding="utf-8"))
+    except (YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"{path} must hold fields such as `seeds: [0]`, got {fields!r}")
+    return fields
+
+
+def refusal(path: Path, error: ValidationError) -> ValueError:
+    """What is wrong in a file, field by field, with the values given."""
+    faults = []
+    for fault in error.errors():
+        ours = fault["type"] in ("value_error", "missing")  # such a message has the value itself
+        got = "" if ours else f", got {reprlib.repr(fault['input'])}"
+        message = fault["msg"].removeprefix("Value error, ") + got
+        faults.append(": ".join(filter(None, [".".join(map(str, fault["loc"])), message])))
+    return ValueError(f"{path}: {'; '.join(faults)}")

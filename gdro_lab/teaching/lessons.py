@@ -1,0 +1,282 @@
+"""What the notebooks share: charts, sliders, and the drawing of the whole method."""
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+import matplotlib.pyplot as plt
+import numpy as np
+import seaborn as sns
+from IPython.display import display
+from matplotlib.axes import Axes
+from matplotlib.colors import SymLogNorm
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+from PIL import Image
+
+from gdro_lab.results.style import (
+    DIVERGING,
+    LABEL_COLORS,
+    METHOD_COLORS,
+    OTHERS,
+    WIDTH,
+    legend_below,
+    save,
+)
+from gdro_lab.teaching.exercises import check as check  # for the notebooks
+
+# Pictures that notebook 04 draws more than once: maps of gains, coloured where they are decided.
+
+
+def decided_heatmap(
+    axis: Axes, gains: np.ndarray, verdicts: np.ndarray, reach: float, **labels: Any
+) -> None:
+    """Gains in points, (rows, columns); ▲ or ▼ and a colour where the verdict is +1 or −1.
+
+    Args:
+        reach: the gain of the strongest colour.
+        labels: `xticklabels` and `yticklabels`.
+    """
+    values = np.round(gains, 1) + 0.0  # no −0.0
+    marked = np.char.add(np.char.mod("%+.1f", values), np.take([" ▼", "", " ▲"], verdicts + 1))
+    look: dict[str, Any] = {"norm": SymLogNorm(1.0, vmin=-reach, vmax=reach), "cmap": DIVERGING}
+    look |= {"fmt": "", "annot": marked, "annot_kws": {"size": 7}, "cbar": False}
+    sns.heatmap(np.where(verdicts, values, 0), ax=axis, **look, **labels)
+    axis.tick_params(labelrotation=0)
+
+
+def gain_map_figure(
+    gains: np.ndarray,
+    verdicts: np.ndarray,
+    methods: Sequence[str],
+    tails: Sequence[float],
+    spreads: Sequence[float],
+    rollouts: Sequence[int],
+) -> Figure:
+    """A panel for each method: tails × (budgets × spreads).
+
+    Args:
+        gains: (methods, tails, spreads, budgets), points.
+        verdicts: the same shape, as `Gain.verdict`.
+        methods: their names.
+        rollouts: those spent, by budget.
+    """
+    height = 0.9 + len(methods) * (0.15 + 0.2 * len(tails))
+    figure, axes = plt.subplots(len(methods), 1, figsize=(WIDTH, height))
+    for axis, method, *of_method in zip(axes, methods, gains, verdicts, strict=True):
+        by_tail, sure = (of.swapaxes(1, 2).reshape(len(tails), -1)[::-1] for of in of_method)
+        names = {"xticklabels": [*spreads] * len(rollouts), "yticklabels": [*tails][::-1]}
+        decided_heatmap(axis, by_tail, sure, max(1.0, np.abs(gains).max()), **names)
+        axis.vlines(len(spreads) * np.arange(1, len(rollouts)), 0, len(tails), color="black", lw=1)
+        axis.set_ylabel(method.replace(", ", ",\n") + "\ntail", fontsize=7)
+        if axis is not axes[-1]:
+            axis.set_xticklabels([])
+    for budget, spent in enumerate(rollouts):
+        middle, words = len(spreads) * (budget + 0.5), f"after {spent:,} rollouts"
+        axes[0].text(middle, -0.15, words, ha="center", va="bottom")
+    axes[-1].set_xlabel("spread (logits)")
+    return figure
+
+
+DPI = 150  # of pictures in notebooks
+MEASURED = Path(__file__).parents[2] / "data" / "measured"  # results that the repository ships
+NONE: Mapping[str, str] = {}
+STEP_COLOR = "#777777"  # of a step's parts that are no adversary
+# the drawing of the method: what a step does, in order, as (x, y, name, what it does, colour)
+ROADMAP_PARTS: dict[str, tuple[float, float, str, str, str]] = {
+    "bins": (0.2, 0.5, "bins", "how hard is\neach prompt?", STEP_COLOR),
+    "prompt": (0.4, 0.77, "Prompt-GDRO", "weight of each bin", METHOD_COLORS["prompt"]),
+    "rollout": (0.4, 0.23, "Rollout-GDRO", "rollouts of each bin", METHOD_COLORS["rollout"]),
+    "plan": (0.6, 0.5, "plan", "sample, reward,\nobserve", STEP_COLOR),
+    "gradient": (0.8, 0.5, "gradient", "weights ×\nadvantages (3)", STEP_COLOR),
+}
+
+
+@dataclass
+class Panel:
+    """One panel of a `chart`: y by label, or the pair (x, y) where x is not the panel's."""
+
+    title: str
+    xlabel: str
+    ylabel: str
+    curves: Mapping[str, Any]
+    x: ArrayLike | None = None  # shared by the curves; 0, 1, 2, … without one
+    # by label: "--", "o" (points) or "bar"; with "k" first it is black
+    styles: Mapping[str, str] = field(default_factory=dict)
+    # by label: half of a line's band, or of the error bars of points
+    halves: Mapping[str, ArrayLike] = field(default_factory=dict)
+    # straight lines by label: which axis they cross ("x" or "y") and where
+    lines: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    log: str = ""  # axes on a log scale: "x", "y" or "xy"
+    # more settings of the axes, such as ylim
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def chart(
+    *panels: Panel,
+    title: str = "",
+    height: float = 2.6,
+    columns: int = 4,
+    colors: Mapping[str, str] = NONE,
+    width: float = WIDTH,
+) -> Figure:
+    """Panels side by side with one legend below.
+
+    A label has one colour in all panels: that of `colors`, else its own in `LABEL_COLORS`, else the
+    next of `OTHERS`.
+    """
+    figure, axes = plt.subplots(1, len(panels), figsize=(width, height), squeeze=False)
+    color_of = dict(colors)
+    free = [color for color in OTHERS if color not in colors.values()]
+    for axis, panel in zip(axes[0], panels, strict=True):
+        for label, curve in panel.curves.items():
+            style = panel.styles.get(label, "-")
+            y = np.asarray(curve[1] if isinstance(curve, tuple) else curve, float)
+            x = curve[0] if isinstance(curve, tuple) else panel.x
+            x = np.arange(len(y)) if x is None else x
+            if black := style.startswith("k"):
+                style = style[1:] or "-"
+            if not black and label not in color_of:
+                if label not in LABEL_COLORS:
+                    free.append(free.pop(0))
+                color_of[label] = LABEL_COLORS.get(label, free[-1])
+            color = "black" if black else color_of[label]
+            half = panel.halves.get(label)
+            if style == "bar":
+                axis.bar(x, y, color=color, label=label)
+            elif half is not None and style in {"o", "s", "x"}:
+                axis.errorbar(x, y, half, fmt=style, color=color, capsize=2, label=label)
+            else:
+                axis.plot(x, y, style, color=color, label=label, alpha=0.6 if style == "o" else 1)
+                if half is not None:
+                    axis.fill_between(x, y - half, y + half, color=color, alpha=0.2, linewidth=0)
+        for label, (which, place) in panel.lines.items():
+            draw = {"x": axis.axvline, "y": axis.axhline}[which]
+            draw(place, c="grey", ls=":", lw=1.2, label=label)
+        axis.set(title=panel.title, xlabel=panel.xlabel, ylabel=panel.ylabel)
+        axis.set(**{f"{name}scale": "log" for name in panel.log}, **panel.options)
+    figure.suptitle(title)
+    legend_below(figure, columns)
+    return figure
+
+
+def show(figure: Figure, folder: str = "", name: str = "") -> None:
+    """Show a figure; where a folder is given, save it there as PNG and PDF too."""
+    if folder:
+        save(figure, folder, name)
+    data, metadata = _as_output([figure], figure.get_suptitle() or name or "a chart")
+    display(data, raw=True, metadata=metadata)
+
+
+def _as_output(figures: Sequence[Figure], alt: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """Figures as one PNG output, side by side as far as the width allows; 256 colours."""
+    page, left, top = Image.new("RGB", (0, 0)), 0, 0
+    for figure in figures:
+        figure.savefig(stream := BytesIO(), format="png", dpi=DPI)
+        plt.close(figure)
+        image = Image.open(stream).convert("RGB")
+        if left + image.width > WIDTH * DPI + len(figures):  # the next row
+            left, top = 0, page.height
+        size = max(page.width, left + image.width), max(page.height, top + image.height)
+        page, before = Image.new("RGB", size, "white"), page
+        page.paste(before)
+        page.paste(image, (left, top))
+        left += image.width
+    page.quantize(256).save(stream := BytesIO(), "png", optimize=True)
+    data = {"image/png": b64encode(stream.getvalue()).decode(), "text/plain": "<Figure>"}
+    return data, {"image/png": {"width": round(100 * page.width / DPI), "alt": alt}}
+
+
+class Explorer(widgets.VBox):
+    """Controls above a picture; where no kernel answers, as on GitHub, a strip of stills alone."""
+
+    static: tuple[dict[str, str], dict[str, Any]]
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return super()._repr_mimebundle_(**kwargs) | self.static[0], self.static[1]
+
+
+def explore(
+    picture: Callable[..., Figure],
+    stills: Sequence[Mapping[str, Any]] | None = None,
+    **controls: widgets.Widget,
+) -> Explorer:
+    """Show `picture(name=value, …)` under its controls and draw it anew at each move.
+
+    The figure is an image widget whose bytes are replaced: `ipywidgets.interact` would open an
+    output area, whose messages can stall a notebook that runs without a front end. Where the
+    picture refuses its arguments (ValueError), the reason appears and the last good picture stays.
+
+    Args:
+        stills: what is stored, for readers without a kernel: values of some controls, by name, for
+            each picture of the strip. By default the first control's least, present and largest
+            value, where it is a linear slider. Narrow figures stand side by side.
+    """
+    image, message = widgets.Image(format="png"), widgets.HTML()
+
+    def present() -> dict[str, Any]:
+        return {name: control.value for name, control in controls.items()}
+
+    def redraw(_: Any = None) -> None:
+        try:
+            figure = picture(**present())
+        except ValueError as error:
+            message.value = f"<b>Refused:</b> {escape(str(error))}"
+            return
+        message.value, image.width = "", f"{130 * figure.get_figwidth():.0f}"
+        figure.savefig(stream := BytesIO(), format="png", dpi=200)
+        plt.close(figure)
+        image.value = stream.getvalue()
+
+    for name, control in controls.items():
+        control.description = control.description or name
+        if hasattr(control, "continuous_update"):
+            control.continuous_update = False
+        control.observe(redraw, "value")
+    redraw()
+    explorer = Explorer([*controls.values(), message, image])
+    if stills is None:
+        name, first = next(iter(controls.items()))
+        linear = isinstance(first, widgets.IntSlider | widgets.FloatSlider)
+        values = dict.fromkeys([first.min, first.value, first.max]) if linear else [first.value]
+        stills = [{name: value} for value in values]
+    strip = [picture(**present() | still) for still in stills]
+    explorer.static = _as_output(strip, "what the controls change, at some of their values")
+    return explorer
+
+
+def roadmap(*parts: str) -> Figure:
+    """One step of GDRO as a drawing, from prompts to gradient; what a notebook is about is filled.
+
+    Args:
+        parts: of "bins", "prompt", "rollout", "plan", "gradient"; all of them by default.
+    """
+    figure, axis = plt.subplots(figsize=(WIDTH, 1.9))
+    axis.set(xlim=(-0.09, 0.91), ylim=(-0.08, 1))
+    axis.axis("off")
+    arrow: dict[str, Any] = {"arrowstyle": "-|>", "color": "black", "shrinkA": 0, "shrinkB": 0}
+    for start, end in (  # from one box to the next
+        ((0.07, 0.5), (0.12, 0.5)), ((0.28, 0.55), (0.32, 0.77)), ((0.28, 0.45), (0.32, 0.23)),
+        ((0.48, 0.23), (0.55, 0.33)), ((0.68, 0.5), (0.72, 0.5)), ((0.48, 0.77), (0.75, 0.67)),
+    ):  # fmt: skip
+        axis.annotate("", end, start, arrowprops=arrow)
+    axis.plot([0.6, 0.6, 0.2], [0.33, -0.04, -0.04], "--", color=STEP_COLOR, linewidth=1)
+    arrow |= {"linestyle": "--", "color": STEP_COLOR}
+    axis.annotate("", (0.2, 0.33), (0.2, -0.04), arrowprops=arrow)
+    axis.text(0.62, 0.02, "rewards: bins and both adversaries learn", fontsize=7, color="#555555")
+    axis.text(0, 0.5, "prompts\nof the batch", ha="center", va="center")
+    for name, (x, y, title, words, color) in ROADMAP_PARTS.items():
+        filled = not parts or name in parts
+        face, ink = (color, "black") if filled else ("white", "#555555")
+        if filled and color == STEP_COLOR:
+            ink = "white"
+        box = plt.Rectangle((x - 0.08, y - 0.17), 0.16, 0.34, fc=face, ec=color, lw=1.2)
+        axis.add_patch(box)
+        axis.text(x, y + 0.09, title, ha="center", va="center", weight="bold", color=ink)
+        axis.text(x, y - 0.05, words, ha="center", va="center", fontsize=7, color=ink)
+    return figure

@@ -1,0 +1,140 @@
+"""When does it help? Toy games compared with GRPO at its own best step size (notebook 04).
+
+Axes: Y worlds, M methods or games, S seeds, C checkpoints. Each seed is a random world of its own,
+so intervals of differences paired by seed cover a new world.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from gdro_lab.toy import Game, Results, World, play
+
+MEASURES: dict[
+    str, tuple[str, Callable[[Results], np.ndarray]]
+] = {  # title, and (G, S, C) of the results
+    "pass_at_8": ("pass@8, mean over skills", lambda results: results.pass_at_8.mean(axis=-1)),
+    "worst_skill": ("accuracy of the worst skill", lambda results: results.accuracy.min(axis=-1)),
+    "typical": (
+        "accuracy on the training mix",
+        lambda results: np.einsum("gsck,gk->gsc", results.accuracy, results.share),
+    ),
+}
+
+
+class Gain(NamedTuple):
+    """Differences from GRPO: mean and half-width of its 95% interval."""
+
+    mean: np.ndarray
+    half: np.ndarray
+
+    def verdict(self) -> np.ndarray:
+        """+1 where the interval is above 0, −1 where below, 0 where it contains 0."""
+        return np.where(np.abs(self.mean) > self.half, np.sign(self.mean), 0).astype(int)
+
+
+def paired_gain(values_S: np.ndarray, baseline_S: np.ndarray) -> Gain:
+    """Gain over the baseline, both (..., S), paired by seed, with Student's interval."""
+    gain_S = np.asarray(values_S) - np.asarray(baseline_S)
+    seeds = gain_S.shape[-1]
+    if seeds < 2:
+        raise ValueError(
+            f"values_S must have at least two seeds for an interval, got {seeds}; play more"
+        )
+    return Gain(gain_S.mean(axis=-1), stats.t.ppf(0.975, seeds - 1) * stats.sem(gain_S, axis=-1))
+
+
+def gains_over_grpo(
+    games: Sequence[Game], seeds: Sequence[int], checkpoint: int
+) -> dict[str, Gain]:
+    """Gains over GRPO in the first game's world and at its step size, {measure: Gain of (M,)}."""
+    results = play([replace(games[0], method="grpo"), *games], seeds, [checkpoint])
+    values = {measure: of(results)[..., 0] for measure, (_, of) in MEASURES.items()}
+    return {measure: paired_gain(v[1:], v[:1]) for measure, v in values.items()}
+
+
+def best_step_sizes(
+    worlds: Sequence[World],
+    step_sizes: Sequence[float],
+    seeds: Sequence[int],
+    checkpoints: Sequence[int],
+    method: str = "grpo",
+) -> dict[str, np.ndarray]:
+    """The step size that serves a method best, by measure: {measure: indices (Y, C)}."""
+    results = play(
+        [Game(w, method, step_size=x) for w in worlds for x in step_sizes], seeds, checkpoints
+    )
+    shape = (len(worlds), len(step_sizes), -1)
+    means = {name: of(results).mean(axis=1).reshape(shape) for name, (_, of) in MEASURES.items()}
+    return {name: mean.argmax(axis=1) for name, mean in means.items()}
+
+
+def recorded_gain_map(
+    record: Path | None,
+    worlds: Sequence[World],
+    methods: Sequence[str],
+    step_sizes: Sequence[float],
+    choosing_seeds: Sequence[int],
+    seeds: Sequence[int],
+    checkpoints: Sequence[int],
+    own_best: bool = False,
+) -> tuple[dict[str, Gain], dict[str, np.ndarray]]:
+    """Gain over GRPO in pass@8 and the worst skill, at GRPO's best step size for each.
+
+    Args:
+        record: a file with the result. It is read if it was made with the same arguments, and
+        written if it
+            does not exist: delete it to play again. None plays without a record.
+        choosing_seeds: on which the step size is chosen; they must not overlap with `seeds`.
+        own_best: every method at its own best step size instead.
+
+    Returns:
+        {measure: Gain of (M, Y, C)} and GRPO's {measure: step sizes (Y, C)}.
+    """
+    chosen = (step_sizes, choosing_seeds, seeds, checkpoints, own_best)
+    # through JSON and back, so that ranges and tuples compare equal to the lists of the file
+    settings = [[asdict(world) for world in worlds], list(methods), *chosen]
+    given = json.loads(json.dumps(settings, default=list))
+    if record is not None and record.exists():
+        kept = json.loads(record.read_text(encoding="utf-8"))
+        if kept["settings"] == given:
+            gains = {measure: Gain(*map(np.array, of)) for measure, of in kept["gains"].items()}
+            return gains, {measure: np.array(of) for measure, of in kept["step_sizes"].items()}
+    if set(choosing_seeds) & set(seeds):
+        raise ValueError(
+            "choosing_seeds and seeds must not overlap: step sizes are chosen on other seeds"
+        )
+    names, measures = ["grpo", *methods], ("pass_at_8", "worst_skill")
+    sizes = {
+        name: best_step_sizes(worlds, step_sizes, choosing_seeds, checkpoints, name)
+        for name in (names if own_best else ["grpo"])
+    }
+    # one call plays all cells: games that occur twice are played once
+    cells = [
+        (measure, name, place, Game(worlds[place[0]], name, step_size=step_sizes[x]))
+        for measure, name in product(measures, names)
+        for place, x in np.ndenumerate(sizes.get(name, sizes["grpo"])[measure])
+    ]
+    results = play([game for *_, game in cells], seeds, checkpoints)
+    values = {measure: MEASURES[measure][1](results) for measure in measures}
+    shape = (len(measures), len(names), len(worlds), len(checkpoints), len(seeds))
+    picked = [values[measure][i, :, c] for i, (measure, _, (_, c), _) in enumerate(cells)]
+    gains = {
+        m: paired_gain(v[1:], v[:1])
+        for m, v in zip(measures, np.reshape(picked, shape), strict=True)
+    }
+    best = {measure: np.asarray(step_sizes)[sizes["grpo"][measure]] for measure in measures}
+    if record is not None and not record.exists():
+        played = {
+            "settings": given,
+            "gains": {m: [part.tolist() for part in of] for m, of in gains.items()},
+        }
+        played["step_sizes"] = {measure: of.tolist() for measure, of in best.items()}
+        record.write_text(json.dumps(played) + "\n", encoding="utf-8")
+    return gains, best

@@ -1,0 +1,253 @@
+"""The jobs of a run: what they leave, what a killed one resumes to, what is not believed."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import SMALL_PROFILE, TRAINS
+from safetensors.torch import load_file
+
+from gdro_lab.results import report
+from gdro_lab.study import jobs
+from gdro_lab.study.config import ModelChoice, load_profile, run_folder
+from gdro_lab.study.records import read_manifest, read_result, read_table
+from gdro_lab.tasks import prompt_token_ids
+
+pytestmark = [pytest.mark.slow, *TRAINS]
+TRAIN = SMALL_PROFILE["train"]
+
+
+@pytest.fixture(scope="module")
+def made(profile_of, tmp_path_factory):
+    """Whole runs of two methods: (profile, runs folder, cache of bases)."""
+    folder = tmp_path_factory.mktemp("runs")
+    variants = {name: SMALL_PROFILE["variants"][name] for name in ("prompt", "rollout")}
+    profile, cache = profile_of(variants=variants, seeds=[1]), folder / "bases"
+    for variant in ["base", *variants]:
+        run = profile, variant, 1, run_folder(folder / "runs", variant, 1), cache
+        if variant != "base":
+            jobs.train_variant(*run)
+        jobs.evaluate_variant(*run)
+    return profile, folder / "runs", cache
+
+
+def assert_same(folder, other):
+    """Equal bit for bit, however often a training was stopped."""
+    assert read_table(folder / "record.jsonl") == read_table(other / "record.jsonl")
+    ours, theirs = (load_file(next((f / "model").glob("*.safetensors"))) for f in (folder, other))
+    assert all(ours[name].equal(theirs[name]) for name in ours | theirs)
+
+
+def test_every_method_spends_the_same_rollouts(made):
+    profile, runs, _ = made
+    for variant in profile.variants:
+        result = read_result(run_folder(runs, variant, 1))
+        manifest = result["manifest"]
+        assert manifest["rollouts"] == 6 * 8 * 4 == profile.train.budget
+        assert len(result["evaluation"]) == 6 * 4
+        assert manifest["settings"] == profile.settings_of(variant)
+        seconds = manifest["seconds"]
+        parts = [seconds[stage] for stage in ("generate", "score", "reward", "controller")]
+        assert 0 < sum(parts) < seconds["train"]
+    assert not list(runs.glob("*/*/checkpoints*"))
+    assert read_manifest(run_folder(runs, "base", 1) / "manifest.json")["rollouts"] == 0
+
+
+@pytest.mark.parametrize("moment", ["while it trains", "before the model", "before the report"])
+def test_a_stopped_training_resumes_to_the_same_weights(made, tmp_path, monkeypatch, moment):
+    from gdro.trainer import GDROTrainer
+
+    profile, runs, cache = made
+    run = profile, "rollout", 1, tmp_path, cache
+
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    def stop_at_step_5(callback, args, state, control, **kwargs):
+        if state.global_step == 5:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if moment == "while it trains":
+            patch.setattr(jobs.ProgressLines, "on_step_end", stop_at_step_5)
+        elif moment == "before the model":
+            patch.setattr(GDROTrainer, "save_model", stop)
+        else:
+            patch.setattr(jobs, "replace_text", stop)
+        with pytest.raises(KeyboardInterrupt):
+            jobs.train_variant(*run)
+    with pytest.raises(ValueError, match="no training with the settings"):
+        jobs.evaluate_variant(*run)
+    jobs.train_variant(*run)
+    assert_same(tmp_path, run_folder(runs, "rollout", 1))
+    whole = read_table(run_folder(runs, "rollout", 1) / "evaluation.jsonl")
+    assert jobs.evaluate_variant(*run) == whole
+
+
+def test_what_other_settings_left_is_neither_resumed_nor_evaluated(made, tmp_path, capfd):
+    profile, runs, cache = made
+    lora = profile.model_copy(update={"model": ModelChoice(kind="lora", dtype="float32")})
+    jobs.train_variant(lora, "prompt", 1, tmp_path, cache)
+    assert (tmp_path / "model" / "adapter_config.json").is_file()
+    with pytest.raises(ValueError, match="no training with the settings"):
+        jobs.evaluate_variant(profile, "prompt", 1, tmp_path, cache)
+    (tmp_path / "checkpoints-other" / "checkpoint-4").mkdir(parents=True)
+    jobs.train_variant(profile, "prompt", 1, tmp_path, cache)
+    assert "checkpoints-other" in capfd.readouterr().out
+    assert not list(tmp_path.glob("checkpoints-*"))
+    assert_same(tmp_path, run_folder(runs, "prompt", 1))
+
+
+OPTIONS = {
+    # the schedule
+    "lr_scheduler_type": "cosine", "warmup_steps": 2, "weight_decay": 0.1, "adam_beta1": 0.8,
+    "adam_beta2": 0.95, "max_grad_norm": 0.5, "optim": "adafactor", "dataloader_num_workers": 1,
+    # the loss
+    "loss_type": "grpo", "beta": 0.1, "epsilon": 0.1, "epsilon_high": 0.3, "delta": 2.0,
+    "num_iterations": 2, "importance_sampling_level": "sequence", "scale_rewards": "batch",
+    "top_entropy_quantile": 0.8,
+    # the sampling
+    "temperature": 0.9, "top_p": 0.95, "top_k": 8, "min_p": 0.01, "repetition_penalty": 1.1,
+    "mask_truncated_completions": True, "shuffle_dataset": False, "trim_batches": False,
+}  # fmt: skip
+
+
+def test_options_of_trl_resume(made, profile_of, tmp_path):
+    """After a kill in step 5: the second run begins with the checkpoint of the first, after 4."""
+    profile = profile_of(train=TRAIN | {"num_generations": 2} | OPTIONS)
+    checkpoint = tmp_path / "checkpoint-4"
+    for name in ("whole", "killed"):
+        training = jobs.Training(profile, "both", 0, tmp_path / name, made[2])
+        trainer = training.make_trainer()
+        own = Path(trainer.args.output_dir) / checkpoint.name
+        if name == "killed":
+            shutil.copytree(checkpoint, own)
+        trainer.train(resume_from_checkpoint=True)
+        if name == "whole":
+            shutil.copytree(own, checkpoint)
+        training.save(trainer)
+    assert_same(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.parametrize("altered", ["model/model.safetensors", "record.jsonl", "evaluation.jsonl"])
+def test_what_was_altered_afterwards_is_not_believed(made, tmp_path, altered):
+    profile, runs, cache = made
+    shutil.copytree(runs, tmp_path / "runs")
+    folder = run_folder(tmp_path / "runs", "prompt", 1)
+    content = (folder / altered).read_bytes()
+    first = content.index(b"0")  # another digit in a table, another byte in the weights
+    (folder / altered).write_bytes(content[:first] + b"1" + content[first + 1 :])
+    believers = [jobs.train_variant, jobs.evaluate_variant]
+    for job in believers[altered == "evaluation.jsonl" :]:
+        with pytest.raises(ValueError, match=altered):
+            job(profile, "prompt", 1, folder, cache)
+    if not altered.startswith("model"):
+        with pytest.raises(ValueError, match=altered):
+            report.read_runs(profile, tmp_path / "runs")
+
+
+def test_a_result_without_hashes_is_not_believed(made, tmp_path):
+    profile, runs, _ = made
+    shutil.copytree(runs, tmp_path / "runs")
+    manifest = run_folder(tmp_path / "runs", "rollout", 1) / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"files"', '"others"'))
+    with pytest.raises(ValueError, match="not as it was written"):
+        report.read_runs(profile, tmp_path / "runs")
+
+
+def test_what_is_complete_is_not_repeated(made, monkeypatch):
+    profile, runs, cache = made
+    run = profile, "prompt", 1, run_folder(runs, "prompt", 1), cache
+    monkeypatch.setattr(jobs.Training, "run", None)
+    (run[3] / "checkpoints-x" / "checkpoint-6").mkdir(parents=True)  # of a kill just before the end
+    assert len(jobs.train_variant(*run)) == 6
+    assert not list(run[3].glob("checkpoints-*"))
+    monkeypatch.setattr(jobs, "load_parts", None)
+    assert len(jobs.evaluate_variant(*run)) == 6 * 4
+
+
+def test_evaluations_while_training_reach_the_report_and_not_the_controller(
+    made, profile_of, tmp_path
+):
+    """With two updates of each generation batch, too."""
+    extra = {"updates_per_step": 2, "eval_strategy": "steps", "eval_steps": 2, "eval_prompts": 8}
+    profile = profile_of(train=TRAIN | extra)
+    training = jobs.Training(profile, "both", 0, tmp_path, made[2])
+    trainer = training.make_trainer()
+    trainer.train()
+    training.save(trainer)
+    held_out, known = set(trainer.eval_dataset["uid"]), set()
+    for row in trainer.record:
+        known |= set(row.get("uids", ()))
+    assert len(held_out) == 8
+    assert not known & held_out
+    assert len(set(trainer.eval_dataset["family"])) == 6  # of all that is held out
+    assert len(training.record()) == 3
+    report = read_manifest(tmp_path / "training.json")
+    assert report["rollouts"] == 3 * 8 * 4 == profile.train.budget
+    rewards = [row["eval_reward"] for row in trainer.state.log_history if "eval_reward" in row]
+    assert [(row["step"], row["reward"]) for row in report["evaluations"]] == [
+        (step, rewards[step // 2 - 1]) for step in (2, 4, 6)
+    ]
+
+
+def test_some_steps_are_tried_and_leave_nothing(made, profile_of, tmp_path, capfd):
+    profile = profile_of(train=TRAIN | {"updates_per_step": 2})
+    jobs.Training(profile, "both", 0, tmp_path / "run", made[2]).try_steps(2)
+    printed = capfd.readouterr().out
+    assert "step 6/6" in printed  # one batch to warm up, two that count
+    [line] = [line for line in printed.splitlines() if "a generation batch" in line]
+    seconds, memory = float(line.split()[1]), float(line.split(", ")[1].split()[0])
+    assert seconds > 0
+    assert memory > 0.1
+    assert not list(tmp_path.rglob("checkpoint-*"))
+    assert not list(tmp_path.rglob("training.json"))
+
+
+def test_two_trainings_in_one_folder_are_refused(tmp_path):
+    held = "import fcntl, sys\nlock = open(sys.argv[1], 'w')\nfcntl.lockf(lock, fcntl.LOCK_EX)\n"
+    held += "print(1, flush=True)\nsys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = [sys.executable, "-c", held, tmp_path / ".lock"]
+    with subprocess.Popen(command, **pipes) as other:
+        assert other.stdout.read(1) == b"1"
+        with pytest.raises(ValueError, match="another process"):
+            jobs.train_variant(load_profile("tiny"), "grpo", 0, tmp_path)
+        other.stdin.close()
+
+
+def test_arguments_of_the_chat_template_reach_lengths_and_evaluation(tmp_path, monkeypatch):
+    from tiny_models import save_tiny_model
+    from transformers import AutoTokenizer
+
+    from gdro_lab.study import evaluate
+
+    source = save_tiny_model("Qwen3", tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.chat_template = "{{ 'a' * (9 if think else 2) }}{{ messages[0]['content'] }}"
+    tokenizer.save_pretrained(source)
+    fields = {
+        "seeds": [0],
+        "task": {"kind": "reasoning_gym", "world": "gym-text"},
+        "model": {"source": str(source)},
+        "train": {"chat_template_kwargs": {"think": True}},
+        "variants": {"grpo": {"method": "grpo"}},
+    }
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(fields))
+    profile = load_profile(tmp_path / "own.yaml")
+    _, _, data = jobs.load_parts(profile, "grpo", tmp_path)
+    prompts = [row["prompt"] for row in data.rows]
+    asked = prompt_token_ids(tokenizer, prompts, {"think": True})
+    assert data.max_prompt_tokens == max(map(len, asked))
+    sampled = []
+
+    def by_stub(choice, model, tokenizer, ids, max_new_tokens, seed):
+        sampled.extend(ids)
+        return [[[tokenizer.eos_token_id]] * choice.samples for _ in ids]
+
+    monkeypatch.setattr(evaluate, "_by_transformers", by_stub)
+    jobs.evaluate_variant(profile, "base", 0, tmp_path / "run", tmp_path)
+    assert all(tokenizer.decode(ids).startswith("a" * 9) for ids in sampled)

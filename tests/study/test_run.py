@@ -1,0 +1,141 @@
+"""`gdro run` as people start it, and the Snakefile's graph of the same jobs."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import PATIENCE, SMALL_PROFILE
+
+from gdro_lab.study.records import read_result
+
+pytestmark = pytest.mark.slow
+REPOSITORY = Path(__file__).parents[2]
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+TWO = {"grpo": {"method": "grpo", "label": "GRPO"}, "both": {"method": "both", "label": "Both"}}
+FAILS = """
+from gdro import Method, register
+
+@register("fails")
+class Fails(Method):
+    def update(self, batch):
+        raise RuntimeError("it fails on purpose")
+"""
+
+
+def start(folder, fields, *words):
+    """`gdro run` of the small profile with other fields, in a folder outside the repository."""
+    profile = SMALL_PROFILE | {"seeds": [0], "base": {"steps": 30, "batch_size": 32}} | fields
+    (folder / "own.yaml").write_text(yaml.safe_dump(profile))
+    command = [sys.executable, "-m", "gdro_lab", "run", "own.yaml", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, **pipes)
+
+
+def run(folder, fields, *words):
+    """Its exit code and console."""
+    with start(folder, fields, *words) as process:
+        printed, _ = process.communicate(timeout=PATIENCE)
+    return process.returncode, printed
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run in which one variant fails, and the next, with another label and without that variant.
+
+    In between, an evaluation is lost. (folder of the runs, both consoles, when files were written)
+    """
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "fails.py").write_text(FAILS)
+    three = {"variants": {"bad": {"method": "fails"}} | TWO, "methods_from": "fails.py"}
+    code, first = run(folder, three, "--cores", "1")
+    assert code == 1, first
+    runs = folder / "runs" / "own"
+    written = {path: path.stat().st_mtime_ns for path in runs.glob("*/*/*.json*")}
+    (runs / "both" / "seed0" / "manifest.json").unlink()
+    code, second = run(folder, {"variants": TWO | {"grpo": TWO["grpo"] | {"label": "Renamed"}}})
+    assert code == 0, second
+    return runs, first.replace("\r", "\n"), second.replace("\r", "\n"), written
+
+
+def test_it_leaves_records_table_and_figures(runs):
+    folder, _, printed, _ = runs
+    for variant in TWO:
+        assert len(read_result(folder / variant / "seed0")["record"]) == 6
+    table = (folder / "results" / "table.md").read_text()
+    assert table in printed
+    for label in ("base", "Renamed", "Both"):
+        assert f"| {label} |" in re.sub(" +", " ", table)
+    names = {path.stem.split("_")[0] for path in (folder / "figures").glob("*.png")}
+    assert {f"fig{n}" for n in (1, 3, 4, 5, 6, 7, 8, 9)} <= names
+
+
+def test_the_console_has_a_line_a_job(runs):
+    ended = set(re.findall(r"^(\S.*?) +100%", runs[2], re.MULTILINE))
+    stages = {f"{stage} {name} 0" for stage in ("train", "evaluate") for name in TWO}
+    assert ended == stages | {"base", "evaluate base 0", "report"}
+
+
+def test_a_job_that_fails_is_named_and_stops_no_other(runs):
+    folder, printed, _, written = runs
+    assert "train-bad-0 failed" in printed
+    assert "it fails on purpose" in printed
+    assert not list((folder / "bad" / "seed0").glob("*.json*"))
+    assert folder / "both" / "seed0" / "manifest.json" in written
+
+
+def test_only_what_is_missing_is_run_again(runs):
+    folder, _, _, written = runs
+    again = {path for path, then in written.items() if path.stat().st_mtime_ns != then}
+    both = folder / "both" / "seed0"
+    assert again == {both / "manifest.json", both / "evaluation.jsonl"}
+
+
+def test_a_wrong_profile_is_refused_before_anything_starts(tmp_path):
+    code, printed = run(tmp_path, {"variants": {"a": {"method": "rollout", "groups": 3}}})
+    assert code == 2
+    assert printed.startswith("gdro run: ")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_stopped_it_ends_its_jobs_and_the_same_command_resumes(tmp_path):
+    train = {"max_steps": 2000, "prompts_per_step": 8, "save_steps": 2}
+    one = {"variants": {"both": {"method": "both"}}, "train": train}
+    log, deadline = tmp_path / "runs/own/logs/train-both-0.log", time.monotonic() + PATIENCE
+    with start(tmp_path, one) as process:
+        while time.monotonic() < deadline:
+            if list(tmp_path.rglob("checkpoint-2/gdro_ledger.json")):
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        printed, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "the same command resumes" in printed
+    size = log.stat().st_size
+    time.sleep(1)
+    assert log.stat().st_size == size  # nothing trains any more
+
+
+@pytest.mark.parametrize(
+    ("profile", "gpus", "minutes"), [("gym", None, "60"), ("gpu-8b", {"0", "8"}, "4320")]
+)
+def test_the_graph_can_be_handed_to_a_cluster(tmp_path, profile, gpus, minutes):
+    """A world has braces in its settings, which snakemake could take for wildcards."""
+    pytest.importorskip("snakemake_executor_plugin_slurm", reason="no executor plugin")
+    options = ["--cores", "2", "--dry-run", "--executor", "slurm", "--jobs", "4"]
+    options += ["--workflow-profile", "configs/slurm", "--config", f"profile={profile}"]
+    command = [sys.executable, "-m", "snakemake", *options, f"runs={tmp_path / 'runs'}"]
+    planned = subprocess.run(
+        command, cwd=REPOSITORY, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    printed = planned.stdout + planned.stderr
+    assert planned.returncode == 0, printed
+    assert {"base", "train", "evaluate", "results"} <= set(re.findall(r"rule (\w+)", printed))
+    if gpus:  # the base takes one where the profile makes it, none where it names a model
+        assert set(re.findall(r"\bgpu=(\d+)", printed)) == gpus
+    assert minutes in re.findall(r"runtime=(\d+)", printed)  # the profile's `hours`

@@ -1,0 +1,183 @@
+"""The math reward: which box is read, numbers, choices, counts, and answers that never end."""
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from gdro_lab.tasks.math_reward import (
+    MathReward,
+    chosen_letter,
+    completion_text,
+    judge_at_once,
+    last_boxed,
+)
+
+LONG = "9" * 5000  # more digits than Python turns into an integer
+
+
+def said(content):
+    return {"role": "assistant", "content": content}
+
+
+RIGHT = {
+    "42": [
+        *("42", "42.", "+42", "042", "42.0", "$42$", r"\$42", r"42\%", "84/2", r"\frac{84}{2}"),
+        *(r"\text{42}", r"\mathbf{42}", r"\underline{42}", r"\textcolor{red}{42}"),
+        *(r"\color{blue}{42}", r"{\color{blue} 42}", r"\displaystyle 42", r"4.2 \times 10^1"),
+        *("x=42", "f(2) = 42", "a_{10} = 42", "m+n=42", r"\angle ABC = 42^\circ"),
+        *(r"42\text{ cm}", r"42^{\circ}", "42 cm^2", "42 square units", r"42\,\text{km/h}"),
+    ],
+    "1200": ["1,200", "1{,}200", r"1\,200", r"1,\!200", "1 200", r"1.2 \cdot 10^{3}"],
+    "1,200": ["1200"],
+    "0.25": [".25", r"\frac14", r"\dfrac{1}{4}", r"25\%"],
+    "-1.5": ["-1.5", "−1.5", r"-\frac{3}{2}", r"\frac{-3}{2}", r"-1\frac12"],
+    "019": ["19"],
+    r"\text{east}": ["east", r"\mathrm{east}"],
+    "6:30 PM": ["6:30 PM"],
+}
+WRONG = {  # those with words were accepted by earlier rules
+    "10": ["10 tenths", "10!", r"\binom{5}{2}", r"1\frac{0}{0}"],
+    "2": ["2 million", "2 million dollars", r"2 \text{ thousand}", "2x", "2i", r"2\pi", r"\{2\}"],
+    "5": ["5 point two", "5 perhaps six", "5 or 6", r"\pm 5", r"\frac{5}{0}", "5, 6", "5x = 5x"],
+    "12": ["12 base eight", "12_8", "1,2", "1 2", r"1\frac12", "3+9", r"\sqrt{144}"],
+    "7": ["-7", "8=7", "3=x=7", "5x=7", "x>=7", r"3 \to 7", "٧", r"7 \approx 7.01"],
+    "8": [LONG, "1e" + LONG, "8e" + "0" * 9999, "(" * 999],
+    "34": [r"3\,4"],
+    "0.33": [r"\frac13"],
+    "2023": [r"2023 \approx 2024"],
+    "2024": [r"2023 \approx 2024"],
+    "205000": [r"2.04 \times 10^5"],
+}
+
+
+@pytest.mark.parametrize("key", RIGHT)
+def test_the_same_number_or_text_is_right(key):
+    found = {answer: judge_at_once(key, answer) for answer in RIGHT[key]}
+    assert found == dict.fromkeys(RIGHT[key], "correct")
+
+
+@pytest.mark.parametrize("key", WRONG)
+def test_no_other_number_and_no_further_word_is_right(key):
+    found = {answer: judge_at_once(key, answer) for answer in WRONG[key]}
+    assert found == dict.fromkeys(WRONG[key], "wrong")
+
+
+@pytest.mark.parametrize("text", ["x_a" * 60, "1," * 90, "a+(" * 60, r"\frac" * 40, "{" * 200])
+def test_no_text_takes_long_to_read_as_a_number(text):
+    began = time.process_time()
+    assert judge_at_once("7", text) == "wrong"
+    assert time.process_time() - began < 1
+
+
+def test_math_verify_judges_all_other_keys():
+    cases = {
+        (r"2\sqrt{3}", r"\sqrt{12}"): 1.0,
+        (r"2\sqrt{3}", r"\sqrt{13}"): 0.0,
+        (r"\frac{3}{7}", r"{3 \over 7}"): 1.0,
+        ("[2,3)", "[2,3]"): 0.0,
+        ("x^2-9", "(x-3)(x+3)"): 1.0,
+        (r"\{1,2\}", ")("): 0.0,
+    }
+    given = [rf"so \boxed{{{answer}}}" for _, answer in cases]
+    assert MathReward()(given, [key for key, _ in cases]) == list(cases.values())
+
+
+def test_a_letter_is_read_or_not():
+    choices = ["B", "(B)", r"\text{B}", r"\textbf{(B)}", "$B$", "B.", "B) Neon", "(B) A cat"]
+    assert [chosen_letter(box) for box in choices] == ["B"] * len(choices)
+    for box in ("Bananas", "A or B", "b", "", "3", "A: B", "B, C", "(B) or (C)", "B. and A."):
+        assert chosen_letter(box) is None, box
+
+
+def test_outcomes_are_counted_and_wrong_is_minus_one_if_signed():
+    reward = MathReward(signed=True)
+    assert reward([r"so \boxed{B}", r"\boxed{C}", "It is B."], ["B"] * 3) == [1.0, -1.0, -1.0]
+    given = [r"\boxed{4}", r"\boxed{)(}", "4", [said(r"\boxed{4}")]]
+    assert reward(given, ["4"] * 4) == [1.0, -1.0, -1.0, 1.0]
+    assert +reward.counts == {"correct": 3, "wrong": 2, "no_box": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (r"\boxed{1} and \boxed{2}", "2"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\{1,2\}}", r"\{1,2\}"),
+        (r"\boxed {3}.", "3"),
+        (r"\fbox{3}", "3"),
+        (r"\boxed{\boxed{3}}", "3"),
+        (r"\boxed{\boxed{3} or \boxed{4}}", r"\boxed{3} or \boxed{4}"),
+        (r"{ \boxed{3}", "3"),
+        (r"\boxed{3} but \boxed{4", "3"),
+        (r"\boxed{3} in \boxed{}", "3"),
+        ("3", None),
+        (r"\boxed{}", None),
+        (r"\boxed{3", None),
+        (r"\\boxed{3}", None),
+    ],
+)
+def test_the_last_whole_box_counts(text, content):
+    assert last_boxed(text) == content
+
+
+@pytest.mark.parametrize("text", ["\\boxed{" * 50_000, "\\boxed{" * 50_000 + "}" * 50_000])
+def test_a_text_that_repeats_itself_is_read_in_one_pass(text):
+    began = time.process_time()
+    assert last_boxed(text) is None or text.endswith("}")
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize(
+    ("completion", "text"),
+    [
+        (r"\boxed{4}", r"\boxed{4}"),
+        ([said(r"\boxed{4}")], r"\boxed{4}"),
+        ([said([{"type": "text", "text": "\\boxed"}, {"text": "{4}"}])], r"\boxed{4}"),
+        ([said("1"), said("2")], "2"),
+        ([said("1"), {"role": "tool", "content": r"\boxed{4}"}], "1"),
+        ([said("1"), said(None)], "1"),
+        ([said([])], ""),
+        ([{}], ""),
+        (None, ""),
+    ],
+)
+def test_a_chat_is_judged_by_the_text_there_is(completion, text):
+    assert completion_text(completion) == text
+    assert MathReward()([completion], ["4"]) == [float(r"\boxed{4}" in text)]
+
+
+def test_bad_arguments_are_refused():
+    for empty in ("", " ", None):
+        with pytest.raises(ValueError, match="answer"):
+            MathReward()([r"\boxed{4}"], [empty])
+    with pytest.raises(ValueError, match="answer"):
+        MathReward()([r"\boxed{4}"] * 2, ["4"])
+    for limit in (0, float("inf")):
+        with pytest.raises(ValueError, match="time_limit"):
+            MathReward(time_limit=limit)
+
+
+def test_what_never_ends_is_killed_beside_the_rest():
+    before = psutil.Process().children(recursive=True)
+    reward = MathReward(time_limit=3)  # seconds of processor time: √12 takes well under one
+    given = [*(f"{n}^{{9^{{9^{{9}}}}}}" for n in range(2, 5)), r"\sqrt{12}"]
+    rewards = reward([rf"\boxed{{{answer}}}" for answer in given], [r"2\sqrt{3}"] * 4)
+    assert rewards == [0.0] * 3 + [1.0]
+    assert reward.counts["timeout"] + reward.counts["error"] == 3  # the memory may end first
+    assert reward.counts["timeout"] > 0
+    assert set(psutil.Process().children(recursive=True)) <= set(before)
+
+
+def crash(key, box, seconds):
+    os.kill(os.getpid(), signal.SIGKILL) if box == "crash" else time.sleep(0.5)
+    return True
+
+
+def test_a_worker_that_crashes_costs_its_own_answer_alone(monkeypatch):
+    monkeypatch.setattr("gdro_lab.tasks.math_reward._same", crash)
+    reward = MathReward()
+    assert reward([r"\boxed{crash}", r"\boxed{x}"], ["y", "y"]) == [0.0, 1.0]
+    assert +reward.counts == {"correct": 1, "error": 1}

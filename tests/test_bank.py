@@ -1,0 +1,214 @@
+"""Kept successes: what the bank holds, which of it is replayed, and the gradient of the loop."""
+
+import json
+
+import numpy as np
+import pytest
+import tiny_run
+import torch
+from conftest import TRAINS
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+
+from gdro import GDROController, Method, loop, register
+from gdro.bank import Bank, replay_weights
+from gdro.pivotal import PivotalReplay
+from gdro.trainer import GDROConfig, GDROTrainer
+
+pytestmark = TRAINS
+
+
+def test_the_bank_keeps_the_newest_distinct_successes():
+    bank = Bank(size=2)
+    for uid, text in [("a", [1, 2]), ("b", [5]), ("a", [3]), ("a", [1, 2]), ("a", [4, 4, 4])]:
+        bank.add(uid, text)
+    assert bank.uids == ["a", "b"]
+    uids, texts, weights = bank.rows(np.array([1, 0]), np.array([3.0, 8.0]))
+    assert list(zip(uids, texts, weights, strict=True)) == [
+        ("b", (5,), 3.0), ("a", (3,), 4.0), ("a", (4, 4, 4), 4.0),
+    ]  # fmt: skip
+    copy = Bank()
+    copy.load_state_dict(json.loads(json.dumps(bank.state_dict())))
+    assert (copy.size, copy.texts) == (bank.size, bank.texts)
+    assert Bank().rows(np.zeros(0, int), np.zeros(0))[0] == []
+
+
+def test_the_weight_fades_as_a_prompt_is_solved():
+    """c · max(p̂, .1)(1 − p̂): zero at 1, largest at a half."""
+    weights = replay_weights(np.array([0.0, 0.02, 0.5, 0.9, 1.0]), scale=8)
+    np.testing.assert_allclose(weights, [0.8, 0.784, 2.0, 0.72, 0.0])
+
+
+def visit(controller, uids, correct):
+    """Every prompt gets its rollouts, the first of them correct where `correct` says so."""
+    plan = controller.plan(uids)
+    groups = np.repeat(np.arange(len(uids)), plan.rollouts)
+    first = np.concatenate([[True], groups[1:] != groups[:-1]])
+    controller.observe(plan, groups, (first & np.asarray(correct)[groups]).astype(float))
+
+
+def replayed(controller, uids):
+    positions, weights = controller.replay(uids)
+    return {uids[p]: w for p, w in zip(positions, weights, strict=True)}
+
+
+def test_replay_follows_the_posterior_and_not_the_order_of_the_bank():
+    uids = [f"prompt {i}" for i in range(20)]
+    answers = []
+    for order in (uids, uids[::-1]):
+        controller = GDROController("pivotal_replay", prompts=5, start_at=2, seed=1)
+        visit(controller, order, [uid in uids[:10] for uid in order])
+        answers.append(replayed(controller, order[:1] + [u for u in order if u != order[0]]))
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == 5
+    # one of four rollouts correct, Jeffreys' prior: p̂ = 1.5/5; none: .5/5; c = 2 · 4
+    expected = {uid: 8 * ((0.3 * 0.7) if uid in uids[:10] else 0.1 * 0.9) for uid in uids}
+    for uid, weight in answers[0].items():
+        assert weight == pytest.approx(expected[uid])
+
+
+def test_a_prompt_is_replayed_a_few_times_between_visits():
+    controller = GDROController("pivotal_replay", prompts=4, most=2, start_at=1)
+    uids = [1, 2, 3, 4]
+    visit(controller, uids, [True] * 4)
+    assert [len(replayed(controller, uids)) for _ in range(2)] == [4, 4]
+    assert controller.replay(uids) is None
+    visit(controller, [2, 3], [False, False])
+    assert set(replayed(controller, uids)) == {2, 3}
+    copy = GDROController("pivotal_replay", prompts=4, most=2, start_at=1)
+    copy.load_state_dict(controller.state_dict())
+    assert replayed(copy, uids) == replayed(controller, uids)
+
+
+def test_few_kept_prompts_and_other_methods_replay_nothing():
+    for method, options in {"pivotal_replay": {"start_at": 3}, "pivotal": {}}.items():
+        controller = GDROController(method, **options)
+        visit(controller, [1, 2], [True, True])
+        assert controller.replay([1, 2]) is None
+        assert controller.replay([]) is None
+
+
+@register("replay_alone")
+class Watched(PivotalReplay):
+    """Zero advantages leave the replayed texts alone in the loss."""
+
+    def advantages(self, batch):
+        return np.zeros(len(batch.rewards_R))
+
+
+def test_the_gradient_of_replay_is_that_of_plain_torch(base, monkeypatch):
+    """With zero advantages a step's gradient is −Σ w ∇log π over all tokens of both."""
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(base),
+        AutoTokenizer.from_pretrained(base),
+    )
+    rows, seen = tiny_run.make_task().train, {}
+    whole, banks = loop.policy_gradient, []
+    monkeypatch.setattr(loop, "Bank", lambda size: banks.append(Bank(size)) or banks[-1])
+
+    def watch(model, prompts, texts, advantages):
+        seen.update(prompts=prompts, texts=texts, advantages=advantages)
+        tokens = whole(model, prompts, texts, advantages)
+        seen["gradient"] = [p.grad.clone() for p in model.parameters()]
+        return tokens
+
+    monkeypatch.setattr(loop, "policy_gradient", watch)
+    start = [p.detach().clone() for p in model.parameters()]
+    controller = GDROController(Watched(start_at=1, prompts=3), mean_rollouts=4)
+    [row] = loop.train(
+        model, tokenizer, rows, tiny_run.half_right, controller,
+        steps=1, prompts=8, learning_rate=1e-3, max_new_tokens=12, seed=0,
+    )  # fmt: skip
+    kept = {text for texts in banks[0].texts.values() for text in texts}
+    again = seen["advantages"] != 0
+    assert 3 <= row["replayed"] == int(again.sum()) <= 12
+    eos = tokenizer.eos_token_id
+    ended = [text[: ([*text, eos]).index(eos) + 1] for text in seen["texts"].tolist()]
+    assert {tuple(ended[r]) for r in again.nonzero()[:, 0]} <= kept
+    assert row["trained_tokens"] == sum(len(ended[r]) for r in again.nonzero()[:, 0])
+
+    # the same by transformers, text by text
+    with torch.no_grad():
+        for parameter, before in zip(model.parameters(), start, strict=True):
+            parameter.copy_(before)
+    model.zero_grad()
+    loss = 0.0
+    for r in again.nonzero()[:, 0]:
+        ids = torch.cat([seen["prompts"][r], torch.tensor(ended[r])])[None]
+        logps = model(ids[:, :-1]).logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[0, :, 0]
+        loss = loss - seen["advantages"][r] * logps[len(seen["prompts"][r]) - 1 :].sum()
+    (loss / sum(map(len, ended))).backward()
+    for parameter, gradient in zip(model.parameters(), seen["gradient"], strict=True):
+        scale = float(gradient.abs().max())
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5 * scale)
+
+
+def test_the_schedule_decays_to_zero(base, monkeypatch):
+    rates, model = [], AutoModelForCausalLM.from_pretrained(base)
+    step = torch.optim.AdamW.step
+
+    def watch(self, *args, **kwargs):
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", watch)
+    loop.train(
+        model, AutoTokenizer.from_pretrained(base), tiny_run.make_task().train, tiny_run.half_right,
+        GDROController("grpo", mean_rollouts=4), steps=4, prompts=8, learning_rate=1e-3,
+        max_new_tokens=12, seed=0, schedule="linear",
+    )  # fmt: skip
+    assert rates == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
+
+
+def test_a_method_without_replay_keeps_no_bank():
+    assert not Method().replays
+    assert PivotalReplay().replays
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4},
+        {"beta": 0.04, "steps_per_generation": 2, "gradient_accumulation_steps": 1},
+    ],
+    ids=["one batch", "micro-batches", "old and reference log-probabilities"],
+)
+def test_the_gradient_of_replay_in_trl_is_the_loops(base, tmp_path, changes):
+    """Rows of kept texts count once, with their weight; with β, their ratio is 1 and their KL 0."""
+    seen = {"gradients": []}
+
+    class Keep(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+            seen["gradients"].append([p.grad.clone() for p in model.parameters()])
+
+    class Recording(GDROTrainer):
+        def _generate_and_score_completions(self, inputs):
+            seen["batch"] = super()._generate_and_score_completions(inputs)
+            return seen["batch"]
+
+    options = {"start_at": 1, "prompts": 7}
+    args = tiny_run.arguments(
+        GDROConfig, tmp_path, max_steps=1, gdro_method="replay_alone", gdro_options=options,
+        max_grad_norm=1e9, **changes,
+    )  # fmt: skip
+    trainer = tiny_run.make_trainer(Recording, args, base)
+    trainer.add_callback(Keep())
+    trainer.train()
+    batch = seen["batch"]
+    again = batch["completion_mask"].sum(1) > 0
+    kept = again & (batch["advantages"] != 0)
+    assert kept[:32].sum() == 0 < kept.sum() == trainer.state.log_history[0]["gdro/replayed"]
+    if changes.get("beta"):
+        gap = batch["old_per_token_logps"] - batch["ref_per_token_logps"]
+        assert (gap[kept] == 0).all()
+        return  # the rollouts' KL is in the gradient too, and a batch serves two steps
+    eos = trainer.processing_class.eos_token_id
+    texts = batch["completion_ids"].masked_fill(batch["completion_mask"] == 0, eos)
+    model = AutoModelForCausalLM.from_pretrained(base)
+    tokens = loop.policy_gradient(
+        model, batch["prompt_ids"][again], texts[again], batch["advantages"][again]
+    )
+    assert tokens == batch["num_items_in_batch"]
+    for parameter, gradient in zip(model.parameters(), seen["gradients"][0], strict=True):
+        scale = float(gradient.abs().max())
+        torch.testing.assert_close(gradient, parameter.grad, rtol=1e-4, atol=1e-5 * scale)

@@ -1,0 +1,258 @@
+"""Set-ups of TRL's users, each with four methods: trained with the true groups, or refused.
+
+Completions are random bytes, in place of generation; all else is TRL's. Method "grpo" must end with
+the weights of GRPOTrainer, to the bit.
+"""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import trl
+from datasets import Dataset, IterableDataset
+from peft import LoraConfig
+from test_trainer import same_weights
+from tiny_models import byte_tokenizer, save_tiny_model
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForSequenceClassification
+from trl import GRPOConfig, GRPOTrainer
+
+from gdro.trainer import GDROConfig, GDROTrainer
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore"),
+]
+METHODS = ("grpo", "pivotal", "rollout", "dapo")
+ROWS = [{"prompt": f"Spell {n}.", "answer": str(n), "uid": n} for n in range(12)]
+CHATS = [row | {"prompt": [{"role": "user", "content": row["prompt"]}]} for row in ROWS]
+PICTURES = [
+    row | {"prompt": [{"role": "user", "content": [{"type": "image", "image": "x.png"}]}]}
+    for row in ROWS
+]
+QWEN3 = Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
+
+
+def text_of(completion):
+    return completion if isinstance(completion, str) else completion[-1].get("content") or ""
+
+
+def even(completions, **columns):
+    """1 where the last character is even, so that most groups have a signal."""
+    return [float(bool(text_of(c)) and ord(text_of(c)[-1]) % 2 == 0) for c in completions]
+
+
+def length(completions, **columns):
+    return [len(text_of(completion)) / 10 for completion in completions]
+
+
+async def slow(completions, **columns):
+    return even(completions)
+
+
+def sometimes(completions, **columns):
+    """None for what it cannot judge, as TRL documents."""
+    return [None if r % 3 == 0 else value for r, value in enumerate(even(completions))]
+
+
+def nothing(completions, **columns):
+    return [None] * len(completions)
+
+
+def noted(completions, log_extra, log_metric, **columns):
+    log_extra("length", [len(text_of(completion)) for completion in completions])
+    log_metric("longest", max(len(text_of(completion)) for completion in completions))
+    return even(completions)
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: The first.
+        b: The second.
+    """
+    return a + b
+
+
+TURNS = itertools.count()
+
+
+class World:
+    """An environment that owns its prompts and its reward."""
+
+    def reset(self, **columns):
+        return "Go."
+
+    def look(self) -> str:
+        """Look around."""
+        return "nothing"
+
+    def get_reward(self):
+        return float(next(TURNS) % 3 == 0)
+
+
+class Columns(World):
+    """An environment that takes the columns of its data set, and no others."""
+
+    def reset(self, prompt, answer):
+        return "Go."
+
+
+def roll(prompts, trainer):
+    ids = [trainer.processing_class(prompt)["input_ids"] for prompt in prompts]
+    completions, _ = scripted(trainer, ids)
+    return {"prompt_ids": ids, "completion_ids": completions, "logprobs": None}
+
+
+def scripted(trainer, prompt_ids, *args, **kwargs):
+    """Random bytes of unequal length, in place of what the model would sample."""
+    trainer.calls = getattr(trainer, "calls", 0) + 1
+    rng = np.random.default_rng(trainer.calls)
+    end = trainer.processing_class.eos_token_id
+    texts = [rng.integers(40, 90, rng.integers(2, 9)).tolist() for _ in prompt_ids]
+    return [[*text, end] for text in texts], None
+
+
+def setup(
+    rows=ROWS,
+    reward=even,
+    refused=(),
+    given=None,
+    template=None,
+    equal=True,
+    methods=METHODS,
+    **args,
+):
+    """One set-up; `refused`: methods that say no; `equal`: whether "grpo" is TRL to the bit."""
+    given = dict(given or {})
+    return locals()
+
+
+ROUNDS = ("dapo",)
+NEEDS_ALL = ("pivotal", "dapo")  # of the data set
+STREAM = IterableDataset.from_generator(lambda: iter(ROWS * 20))
+SETUPS = {
+    "plain": setup(),
+    "chat": setup(CHATS),
+    "no uid": setup([{k: v for k, v in row.items() if k != "uid"} for row in ROWS]),
+    "string uids": setup([row | {"uid": f"p{row['uid']}"} for row in ROWS]),
+    "torch format": setup(Dataset.from_list(ROWS).with_format("torch")),
+    "groups": setup([row | {"level": row["uid"] % 3} for row in ROWS], equal=False),
+    "weighted rewards": setup(reward=[even, length], reward_weights=[1.0, 0.2]),
+    "asynchronous reward": setup(reward=slow),
+    "success_reward": setup(reward=[length, even], equal=False),
+    "reward model": setup(reward="model"),
+    "None rewards": setup(reward=sometimes),
+    "None beside another": setup(reward=[sometimes, length]),
+    "nothing but None": setup(reward=nothing),
+    "log_extra": setup(reward=noted, log_completions=True),
+    "unused columns removed": setup(remove_unused_columns=True),
+    "stream": setup(STREAM, refused=NEEDS_ALL),
+    "LoRA": setup(given={"peft_config": LoraConfig(r=2, target_modules="all-linear")}),
+    "reference model": setup(beta=0.1),
+    "two iterations": setup(num_iterations=2, max_steps=4),
+    "generation of two steps": setup(steps_per_generation=2, max_steps=4),
+    "accumulation": setup(per_device_train_batch_size=4, gradient_accumulation_steps=2),
+    "evaluation": setup(given={"eval_dataset": Dataset.from_list(ROWS[:4])}, eval_strategy="steps",
+                        eval_steps=1, per_device_eval_batch_size=4),
+    "tools": setup(CHATS, given={"tools": [add]}, template=QWEN3, refused=ROUNDS),
+    "rollout_func": setup(given={"rollout_func": roll}, refused=ROUNDS),
+    "environment": setup(None, None, given={"environment_factory": World}, template=QWEN3,
+                         refused=NEEDS_ALL, equal=False),
+    "environment's columns": setup(
+        [{k: v for k, v in row.items() if k != "uid"} for row in CHATS], given=
+        {"environment_factory": Columns}, template=QWEN3, refused=ROUNDS, equal=False),
+    "environments": setup(
+        [row | {"environment": "ab"[row["uid"] % 2]} for row in CHATS], None,
+        given={"environment_factory": {"a": World, "b": World}}, template=QWEN3, refused=ROUNDS,
+        equal=False),
+    "images in messages": setup(PICTURES, refused=ROUNDS, methods=ROUNDS),  # of a text model
+    **{f"loss {loss}": setup(loss_type=loss) for loss in
+       ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "sapo", "vespo")},
+    "GSPO": setup(importance_sampling_level="sequence", loss_type="grpo"),
+    "entropy quantile": setup(top_entropy_quantile=0.3),
+    "entropy bonus": setup(entropy_coef=0.01),
+    "truncated masked": setup(mask_truncated_completions=True),
+    "unscaled": setup(scale_rewards="none"),
+    "scaled by batch": setup(scale_rewards="batch"),
+    "checkpointing": setup(gradient_checkpointing=True),
+    "bf16": setup(bf16=True),
+    "not shuffled": setup(shuffle_dataset=False),
+    "Llama": setup(family="Llama"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    return {family: save_tiny_model(family, root / family) for family in ("Qwen3", "Llama")}
+
+
+def train(trainer_class, folder, model, choice, **own):
+    args = {name: value for name, value in choice.items() if name not in ("args", "given")}
+    args = choice["args"] | own
+    args.pop("family", None)
+    if args.get("max_steps") is None:
+        args["max_steps"] = 2
+    settings = {
+        "output_dir": str(folder), "per_device_train_batch_size": 8, "num_generations": 4,
+        "max_completion_length": 10, "learning_rate": 1e-2, "report_to": [], "use_cpu": True,
+        "bf16": False, "gradient_checkpointing": False, "disable_tqdm": True, "logging_steps": 1,
+        "save_strategy": "no", "beta": 0.0,
+    }  # fmt: skip
+    config = GRPOConfig if trainer_class is GRPOTrainer else GDROConfig
+    rows = choice["rows"]
+    rows = Dataset.from_list(rows) if isinstance(rows, list) else rows
+    template = choice["template"]
+    tokenizer = byte_tokenizer(template.read_text()) if template else byte_tokenizer()
+    reward = reward_model(tokenizer) if choice["reward"] == "model" else choice["reward"]
+    more = {"reward_processing_classes": tokenizer} if choice["reward"] == "model" else {}
+    trainer = trainer_class(
+        AutoModelForCausalLM.from_pretrained(model),
+        reward,
+        args=config(**settings | args),
+        train_dataset=rows,
+        processing_class=tokenizer,
+        **choice["given"] | more,
+    )
+    trainer.train()
+    return trainer
+
+
+def reward_model(tokenizer):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8}
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        intermediate_size=16,
+        num_key_value_heads=1,
+        num_labels=1,
+        **sizes,
+    )
+    return Qwen3ForSequenceClassification(config)
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_setup(name, folders, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", scripted)
+    monkeypatch.setattr("gc.collect", lambda: 0)  # of accelerate: most of a small run's time
+    choice = SETUPS[name]
+    model = folders[choice["args"].get("family", "Qwen3")]
+    for method in choice["methods"]:
+        own = {"gdro_method": method}
+        own |= {"group_column": "level"} if name == "groups" else {}
+        own |= {"success_reward": "even"} if name == "success_reward" else {}
+        if method in choice["refused"]:
+            with pytest.raises(ValueError):
+                train(GDROTrainer, tmp_path / method, model, choice, **own)
+            continue
+        trainer = train(GDROTrainer, tmp_path / method, model, choice, **own)
+        assert trainer.state.global_step == trainer.args.max_steps
+        assert all(torch.isfinite(weight).all() for weight in trainer.model.parameters())
+        assert bool(trainer.record) == (name != "nothing but None")
+        if method == "grpo" and choice["equal"]:
+            stock = train(GRPOTrainer, tmp_path / "stock", model, choice)
+            assert same_weights(stock, trainer)

@@ -1,0 +1,137 @@
+"""Checkpoints: whole or not resumed from; what people, callbacks and GRPOTrainer leave there."""
+
+import shutil
+
+import pytest
+import tiny_run
+import torch
+from safetensors.torch import load_file
+from test_trainer import make, pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
+from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from gdro.checkpoint import LEDGER, STATE_FILE, find_checkpoint, write_ledger
+
+FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
+
+
+class Notes(TrainerCallback):
+    """Adds a file to each checkpoint, after it was written."""
+
+    def on_save(self, args, state, control, **kwargs):
+        folder = f"{args.output_dir}/checkpoint-{state.global_step}"
+        with open(f"{folder}/notes.txt", "w") as stream:
+            stream.write("mine")
+
+
+@pytest.fixture(scope="module")
+def checkpoints(base, tmp_path_factory):
+    """A run's folder with checkpoint-2 and checkpoint-4, each with a file of a callback."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    trainer = make(base, folder, max_steps=4, save_strategy="steps", save_steps=2)
+    trainer.add_callback(Notes())
+    trainer.train()
+    return folder
+
+
+@pytest.fixture
+def run(checkpoints, tmp_path):
+    return shutil.copytree(checkpoints, tmp_path / "run")
+
+
+def damage(path, how, other=None):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    if how == "delete":
+        path.unlink()
+    else:
+        changed = {"flip a bit": data, "cut": data[:-1], "swap": other and other.read_bytes()}
+        path.write_bytes(changed[how])
+
+
+@pytest.mark.parametrize("file", [*FILES, STATE_FILE, LEDGER])
+@pytest.mark.parametrize("how", ["cut", "flip a bit", "swap", "delete"])
+def test_a_broken_checkpoint_is_not_resumed_from(run, capsys, how, file):
+    older, newest = run / "checkpoint-2", run / "checkpoint-4"
+    assert find_checkpoint(run) == newest
+    damage(newest / file, how, older / file)
+    assert find_checkpoint(run) == older
+    assert str(newest) in capsys.readouterr().out
+    with pytest.raises(ValueError, match="checkpoint-4"):
+        find_checkpoint(run, newest)
+    damage(older / file, "cut" if how == "swap" else how)
+    if (how, file) == ("delete", LEDGER):  # as if killed while they were written
+        assert find_checkpoint(run) is None
+    else:
+        with pytest.raises(ValueError, match=r"-4.*-2"):
+            find_checkpoint(run)
+
+
+def test_a_folder_copied_over_that_of_another_step_is_refused(run):
+    shutil.rmtree(run / "checkpoint-2")
+    shutil.copytree(run / "checkpoint-4", run / "checkpoint-2")
+    with pytest.raises(ValueError, match="holds the files of checkpoint-4"):
+        find_checkpoint(run, run / "checkpoint-2")
+
+
+def test_files_of_other_names_block_no_run(run):
+    for name in ("checkpoint-6.bak", "checkpoint-best", "checkpoint-tmp"):
+        (run / name).mkdir()
+    (run / "checkpoint-4" / ".DS_Store").touch()
+    assert find_checkpoint(run) == run / "checkpoint-4"
+
+
+def test_a_checkpoint_of_another_run_is_passed_over(tmp_path):
+    for name, owner in (("checkpoint-2", "own"), ("checkpoint-4", "other")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").write_bytes(b"1")
+        write_ledger(tmp_path / name, owner)
+    assert find_checkpoint(tmp_path, run="own") == tmp_path / "checkpoint-2"
+    with pytest.raises(ValueError, match="another run"):
+        find_checkpoint(tmp_path, tmp_path / "checkpoint-4", "own")
+
+
+def test_nothing_of_a_broken_checkpoint_is_loaded_and_the_older_one_is_resumed(
+    base, checkpoints, run
+):
+    (run / "checkpoint-8").mkdir()  # killed while it was written
+    damage(run / "checkpoint-4" / "optimizer.pt", "flip a bit")
+    trainer = make(base, run, max_steps=4)
+    before = [parameter.clone() for parameter in trainer.model.parameters()]
+    with pytest.raises(ValueError, match=r"optimizer.pt"):
+        trainer.train(resume_from_checkpoint=str(run / "checkpoint-4"))
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
+    trainer.train(resume_from_checkpoint=True)
+    whole = load_file(checkpoints / "checkpoint-4" / "model.safetensors")
+    assert len(trainer.record) == 4
+    assert all(torch.equal(p, whole[n]) for n, p in trainer.model.named_parameters() if n in whole)
+
+
+def test_a_finished_run_returns_what_trl_returns(base, run):
+    output = make(base, run, max_steps=4).train(resume_from_checkpoint=True)
+    assert output.global_step == 4
+    assert output.metrics["train_loss"] == output.training_loss
+
+
+def test_other_data_under_the_same_uids_are_refused(base, run):
+    rows = [dict(row) for row in tiny_run.make_task().train]
+    make(base, run, rows[::-1], max_steps=4).train(resume_from_checkpoint=True)  # order is free
+    rows[0]["uid"], rows[1]["uid"] = rows[1]["uid"], rows[0]["uid"]
+    with pytest.raises(ValueError, match="uids"):
+        make(base, run, rows, max_steps=4).train(resume_from_checkpoint=True)
+
+
+def test_a_checkpoint_of_grpo_trainer_is_a_start(base, tmp_path):
+    saves = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    stock = tiny_run.make_trainer(
+        GRPOTrainer, tiny_run.arguments(GRPOConfig, tmp_path, **saves), base
+    )
+    stock.train()
+    shutil.rmtree(tmp_path / "checkpoint-4")
+    for method in ("grpo", "pivotal"):
+        trainer = make(base, tmp_path / "none", max_steps=4, gdro_method=method)
+        trainer.train(resume_from_checkpoint=tmp_path / "checkpoint-2")
+        assert trainer.state.global_step == 4
+        assert trainer.controller.step == len(trainer.record) == 2
+        weights = zip(stock.model.parameters(), trainer.model.parameters(), strict=True)
+        assert all(torch.equal(a, b) for a, b in weights) == (method == "grpo")

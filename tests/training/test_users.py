@@ -1,0 +1,172 @@
+"""What users of TRL bring: rewards of all kinds, data without uids, a command line, dashboards."""
+
+import logging
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_run
+from datasets import Dataset
+from test_trainer import make, pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
+from trl import TrlParser
+
+from gdro.bins import StaticGroups
+from gdro.callback import GDROCallback
+from gdro.trainer import GDROConfig, bin_names
+from gdro.uids import hash_of, with_uids
+
+
+def shifted(completions, answer, **columns):
+    """Correct is 3 and wrong is 2: never below the default threshold."""
+    return [2 + value for value in tiny_run.half_right(completions, answer)]
+
+
+def half_right(completions, answer, **columns):
+    return tiny_run.half_right(completions, answer)
+
+
+def test_rewards_that_never_cross_the_threshold_are_noticed_once(base, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "gdro.trainer"):
+        make(base, tmp_path, reward=shifted, gdro_method="pivotal", max_steps=12).train()
+    [message] = [row.getMessage() for row in caplog.records]
+    assert "2 to 3" in message
+    assert "success_threshold=0" in message
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "gdro.trainer"):
+        options = {"gdro_options": {"success_threshold": 2.5}, "gdro_method": "pivotal"}
+        make(base, tmp_path, reward=shifted, max_steps=12, **options).train()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("method", ["pivotal", "reinforce_ada"])
+def test_one_of_the_rewards_can_say_what_is_correct(base, tmp_path, method):
+    def bonus(completions, **columns):
+        return [5.0] * len(completions)
+
+    def first_batch(reward, **changes):
+        trainer = make(base, tmp_path, reward=reward, gdro_method=method, max_steps=1, **changes)
+        trainer.train()
+        return trainer.record[0]
+
+    plain, both = first_batch(half_right), [bonus, half_right]
+    named = first_batch(both, success_reward="half_right")
+    for name in ("success", "rollouts", "first_correct", "signal"):
+        assert named[name] == plain[name]
+    assert 0 < named["first_correct"] < named["first_rollouts"]
+    every = first_batch(both)
+    assert every["first_correct"] == every["first_rollouts"]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), None, float("inf")])
+@pytest.mark.parametrize("method", ["both", "reinforce_ada"])
+def test_rows_without_a_reward_neither_train_nor_count(base, tmp_path, monkeypatch, bad, method):
+    seen = []
+
+    def judge(completions, answer, **columns):
+        values = half_right(completions, answer)
+        return [bad if r % 8 == 0 else value for r, value in enumerate(values)]
+
+    trainer = make(base, tmp_path, reward=judge, gdro_method=method, max_steps=3)
+    observe = trainer.controller.observe
+
+    def watched(plan, group_ids, rewards, **given):
+        seen.append(len(rewards))
+        assert np.isfinite(rewards).all()
+        return observe(plan, group_ids, rewards, **given)
+
+    monkeypatch.setattr(trainer.controller, "observe", watched)
+    trainer.train()
+    assert seen[0] == 28
+    assert [row["rollouts_spent"] for row in trainer.record] == [32] * 3
+    assert np.isfinite(trainer._logs["advantages"]).all()
+
+
+def test_a_uid_is_a_hash_of_the_row():
+    rows = [{"prompt": f"p{n}", "answer": n} for n in (1, 2, 3, 2)]
+    data, uids, fingerprint = with_uids(Dataset.from_list(rows), "uid")
+    assert data["uid"] == uids.tolist() == [
+        hash_of(rows[0]), hash_of(rows[1]), hash_of(rows[2]), f"{hash_of(rows[1])}#2"
+    ]  # fmt: skip
+    assert hash_of(rows[0]) == "6395b0983c549342"  # in every session
+    _, backwards, same = with_uids(Dataset.from_list(rows[::-1]).with_format("torch"), "uid")
+    assert sorted(backwards) == sorted(uids)
+    assert same == fingerprint
+    _, _, other = with_uids(Dataset.from_list([{**row, "prompt": "q"} for row in rows]), "uid")
+    assert other != fingerprint
+
+
+def test_repeated_uids_are_seen_through_a_format():
+    data = Dataset.from_list([{"prompt": "p", "uid": 3}] * 2).with_format("torch")
+    with pytest.raises(ValueError, match="repeats 3"):
+        with_uids(data, "uid")
+
+
+def test_extra_columns_of_rounds_reach_the_table(base, tmp_path):
+    def noted(completions, answer, log_extra, **columns):
+        log_extra("text", list(completions))
+        return half_right(completions, answer)
+
+    options = {"gdro_method": "reinforce_ada", "log_completions": True, "max_steps": 2}
+    make(base, tmp_path, reward=noted, **options).train()
+    for file in sorted((tmp_path / "completions").glob("*.parquet")):
+        table = pd.read_parquet(file)
+        assert len(table) == 32
+        assert table["text"].tolist() == table["completion"].tolist()
+
+
+def test_the_command_line_takes_json_and_explains_the_fields(tmp_path, capsys):
+    words = f"--output_dir {tmp_path} --gdro_method rollout --bf16 false --use_cpu true".split()
+    parser = TrlParser(GDROConfig)
+    [args] = parser.parse_args_and_config([*words, "--gdro_options", '{"bins": {"k": 8}}'])
+    assert args.gdro_options == {"bins": {"k": 8}}
+    with pytest.raises(SystemExit):
+        parser.parse_args_and_config(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for name, field in GDROConfig.__dataclass_fields__.items():
+        if name in GDROConfig.__annotations__:
+            assert field.metadata["help"].split("%")[0] in text
+
+
+def test_the_model_card_names_the_method(base, tmp_path):
+    for method in ("grpo", "rollout"):
+        trainer = make(base, tmp_path, gdro_method=method)
+        trainer.create_model_card("mine")
+        card = (tmp_path / "README.md").read_text()
+        assert ("rollout" in card and "2601.19280" in card) == (method == "rollout")
+
+
+def test_metrics_are_named_by_the_range_of_the_bin(base, tmp_path):
+    trainer = trained(base, tmp_path, max_steps=3, gdro_options={"bins": {"edges": [0.25, 0.6]}})
+    assert trainer.bin_names == ["0-0.25", "0.25-0.6", "0.6-1"]
+    logged = {name for row in trainer.state.log_history for name in row}
+    assert {f"gdro/share/{name}" for name in trainer.bin_names} <= logged
+    assert "gdro/step" not in logged
+    assert bin_names(StaticGroups([1, 2], ["easy", "hard"])) == ["easy", "hard"]
+
+
+def test_the_callback_draws_and_sends_its_picture(base, tmp_path, monkeypatch):
+    sent, shown = [], []
+    trainer = make(base, tmp_path, max_steps=4)
+    callback = GDROCallback(trainer, every=2)
+    callback.tb_writer = SimpleNamespace(add_figure=lambda *given: shown.append(given[2]))
+    trainer.add_callback(callback)
+    trainer.train()
+    assert shown == [2, 4, 4]
+    assert (tmp_path / "gdro.png").stat().st_size > 1000
+    # a tracker that `report_to` has imported, after the training, in which TRL would look for it
+    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(Image=str, log=sent.append))
+    trainer.args.report_to = ["trackio"]
+    callback.on_train_end(trainer.args, trainer.state, None)
+    assert sent == [{"gdro": str(tmp_path / "gdro.png")}]
+
+
+def test_trls_signature_and_what_it_returns(base, tmp_path):
+    trainer = make(base, tmp_path, max_steps=1)
+    more = (trainer.model, half_right, trainer.args, trainer.train_dataset, trainer.train_dataset)
+    again = type(trainer)(*more, trainer.processing_class)
+    assert again.eval_dataset is not None
+    assert again.train().global_step == 1
+    with pytest.raises(ValueError, match="GDROConfig"):
+        type(trainer)(trainer.model, half_right)
