@@ -7,7 +7,9 @@ own.
 
 import re
 import sys
+from functools import cache, reduce
 from pathlib import Path
+from typing import Annotated, get_origin
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -76,6 +78,8 @@ html_theme_options = {"navigation_with_keys": True}
 
 def as_rst(app, what, name, obj, options, lines):
     """Docstrings hold `code` and **bold**; indented examples become literal blocks."""
+    if lines[:1] and lines[0].startswith("Alias for field number"):
+        lines.clear()
     text, literal = [], False
     for line in lines:
         indented = line.startswith("    ")
@@ -88,6 +92,13 @@ def as_rst(app, what, name, obj, options, lines):
     lines[:] = text
 
 
+def as_said(app, what, name, obj, options, lines):
+    """Napoleon takes what precedes a colon in a property's first line for its type: undone."""
+    for line in [line for line in lines if what == "property" and line.startswith(":type: ")]:
+        lines.remove(line)
+        lines[0] = f"{line.removeprefix(':type: ')}: {lines[0]}"
+
+
 def _in_section(text):
     """Whether the indented lines that follow belong to a section such as Args."""
     heads = [line for line in text if line.strip() and not line.startswith(" ")]
@@ -97,10 +108,45 @@ def _in_section(text):
 
 
 def _escaped(line):
-    parts = re.split(r"(`+[^`]*`+|\*\*[^*`]+\*\*|:\w+:`[^`]*`|^\s*\*+\w+:)", line)
+    marked = r"`+[^`]*`+|\*\*[^*`]+\*\*|(?<!\S)\*\w[^*`]*\*(?!\w)|:\w+:`[^`]*`|^\s*\*+\w+:"
+    parts = re.split(f"({marked})", line)
     return "".join(
         p if i % 2 else re.sub(r"[*|]|_\b(?!\w)", r"\\\g<0>", p) for i, p in enumerate(parts)
     )
+
+
+def with_names(app, what, name, obj, options, signature, returns):
+    """Array-likes and checked numbers by their names, in place of what they stand for."""
+    return tuple(
+        text and reduce(lambda text, alias: text.replace(*alias), _aliases(), text)
+        for text in (signature, returns)
+    )
+
+
+@cache
+def _aliases():
+    """(what Sphinx writes, name) of the annotations that have a name, longest first."""
+    from numpy.typing import ArrayLike, DTypeLike
+    from sphinx.util.typing import stringify_annotation
+
+    from gdro import checks
+
+    named = {"ArrayLike": ArrayLike, "DTypeLike": DTypeLike}
+    named |= {name: kind for name, kind in vars(checks).items() if get_origin(kind) is Annotated}
+    pairs = [(stringify_annotation(kind, "smart"), name) for name, kind in named.items()]
+    return sorted(pairs, key=lambda pair: -len(pair[0]))
+
+
+def with_download(app, doctree):
+    """A link to the notebook itself under each notebook's title."""
+    from docutils import nodes
+    from sphinx import addnodes
+
+    page = app.env.docname
+    if page.startswith("notebooks/"):
+        link = addnodes.download_reference(reftarget=f"/{page}.ipynb", refdoc=page)
+        link += nodes.Text("Download this notebook")
+        doctree.next_node(nodes.title).parent.insert(1, nodes.paragraph("", "", link))
 
 
 def as_page(app, docname, source):
@@ -125,4 +171,7 @@ def setup(app):
     _MockObject.__or__ = _MockObject.__ror__ = lambda self, other: self
     SpecifierSet.contains = lambda self, *args, **named: True
     app.connect("source-read", as_page)
+    app.connect("doctree-read", with_download, priority=400)  # before downloads are collected
+    app.connect("autodoc-process-signature", with_names)
     app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", as_said, priority=600)  # and after
