@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.colors import LogNorm
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from gdro import metrics
@@ -35,6 +36,9 @@ PAPER = Path(__file__).parent / "paper"  # the numbers that the paper prints: da
 SMOOTH = 15  # steps of the trailing mean
 SNAPSHOTS = 4  # steps shown in figures 5 and 9
 EASIER = 3, 8  # first bins of the masses in figures 4 and 8
+# of methods side by side, to be told apart in grey
+LINES = "-", "-.", ":", (0, (5, 1, 1, 1, 1, 1))
+HATCHES = "", "", "//", "\\\\", "xx", "..", "--"  # none for the base and GRPO
 
 
 def runs_of(runs: list[dict], variant: str) -> list[dict]:
@@ -148,6 +152,10 @@ def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -
         for kind in ("value", "low", "high")
     )
     _bars(top, value, colors, yerr=np.stack([value - low, high - value]).transpose(2, 0, 1))
+    drawn = [bars for bars in top.containers if isinstance(bars, BarContainer)]
+    for hatch, bars in zip(cycle(HATCHES), drawn):
+        for bar in bars:
+            bar.set_hatch(hatch)
     top.set_xticklabels([name.replace(" ", "\n").replace("-", "\n") for name in value.index])
     top.set(
         xlabel="",
@@ -401,9 +409,11 @@ def _trends(panels, colors, title, more=0):
     """
     figure, axes = _panels(len(panels) + more, 2.4, title)
     for axis, (name, (ylabel, table)) in zip(axes, panels.items(), strict=False):
+        lines = cycle(LINES)
         for label in table:
             dashed = colors[label] in (METHOD_COLORS["grpo"], DATA)
-            look: dict[str, Any] = {"color": colors[label], "linestyle": "--" if dashed else "-"}
+            line = "--" if dashed else next(lines)
+            look: dict[str, Any] = {"color": colors[label], "linestyle": line}
             look |= {"errorbar": ("pi", 100), "err_kws": {"linewidth": 0}, "legend": False}
             sns.lineplot(table.reset_index(), x="step", y=label, label=label, ax=axis, **look)
         axis.set(xlabel="step", ylabel=ylabel, title=name)
