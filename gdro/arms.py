@@ -6,14 +6,13 @@ the best choice that meets it, `sample_joint_arms` draws one. Axes: B bins, N ar
 rollouts spent beyond the smallest arm.
 """
 
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gdro.checks import check_array
 
-Number = TypeVar("Number", float, np.ndarray)
 UNREACHABLE = -(2**62)  # below any sum of keys, and far enough from overflow to add one
 LEAST_LOG_PROBABILITY = -600.0  # of a whole choice of arms: no product of the bins' own underflows
 LEAST_PROBABILITY = 1e-9  # an importance weight is at most its inverse, so that no score overflows
@@ -30,8 +29,8 @@ def arm_log_probabilities(losses_BN: np.ndarray, eta: float, gamma: float) -> np
     return np.log((1 - gamma) * odds_BN / total_B + gamma / odds_BN.shape[-1])
 
 
-def price_step(price: Number, spent: Number, mean_rollouts: float, price_lr: float) -> Number:
-    """μ ← μ + α_μ (n̂ − n̄), (21)."""
+def price_step(price: Any, spent: Any, mean_rollouts: float, price_lr: float) -> Any:
+    """μ ← μ + α_μ (n̂ − n̄), (21), of one run or of many."""
     return price + price_lr * (spent - mean_rollouts)
 
 
@@ -40,9 +39,8 @@ def best_joint_arms(
 ) -> tuple[np.ndarray, int | np.ndarray]:
     """Arms that maximize Σ_b values_b(n_b) among those with Σ_b c_b n_b = budget, exactly.
 
-    Ties go to the choice that is nearest to an even split, with the smallest Σ_b c_b (n_b −
-    budget/Σc)². Where that ties too, the bins' own counts and values decide: bins are sorted by
-    them before the search, so that their numbering has no effect.
+    Ties go to the choice nearest to an even split, of smallest Σ_b c_b (n_b − budget/Σc)². Where
+    that ties too, the bins' counts and values decide, never their numbers.
 
     Args:
         values_BN: (B, N) of one problem or (S, B, N) of many.
@@ -61,15 +59,14 @@ def best_joint_arms(
     values_BNS = np.where(counts_BS[:, None] > 0, values_BNS, 0.0)
     columns_S = np.arange(counts_BS.shape[1])
     spare_S = spare_rollouts(counts_BS, arms_N, np.broadcast_to(budget, columns_S.shape))
-    # lexsort takes its last key first: the counts, then the values from the last arm to the first
+    # sorted by count, then by the values from the last arm to the first, so that numbers of bins
+    # have no effect
     order_BS = np.lexsort((*values_BNS.swapaxes(0, 1), counts_BS), axis=0)
     counts_BS = counts_BS[order_BS, columns_S]
-    keys_BNS = _tie_broken_keys(
-        values_BNS[order_BS, :, columns_S].swapaxes(1, 2), counts_BS, spare_S
-    )
-    rollouts_BS = np.empty_like(counts_BS)
+    values_BNS = values_BNS[order_BS, :, columns_S].swapaxes(1, 2)
+    keys_BNS = _tie_broken_keys(values_BNS, counts_BS, spare_S)
     chosen_BS, left_S = _best_choices(keys_BNS, counts_BS, spare_S)
-    # back in the order given
+    rollouts_BS = np.empty_like(counts_BS)  # in the order given
     rollouts_BS[order_BS, columns_S] = arms_N[chosen_BS] * (counts_BS > 0)
     return (rollouts_BS[:, 0], int(left_S[0])) if counts_B.ndim == 1 else (rollouts_BS.T, left_S)
 
@@ -85,11 +82,10 @@ def _tie_broken_keys(
 ) -> np.ndarray:
     """Integers whose sums rank choices by value and, where values tie, by evenness. (B, N, S).
 
-    In floating point, two choices of equal value differ by rounding error, which depends on the
-    order of the bins. A sum of integers is exact in any order. Evenness (around the mean to a
-    quarter rollout) takes the low bits, as many as its largest sum needs. The value takes the rest
-    of 60 bits, so that a sum of keys fits into 64 and stays above `UNREACHABLE`. With 256 prompts,
-    values that differ by 1e-9 still differ as integers.
+    A sum of integers is exact in any order, where floating-point sums of equal value would differ
+    by rounding. Evenness (around the mean to a quarter rollout) takes the low bits, as many as its
+    largest sum needs. The value takes the rest of 60 bits, so that a sum of keys fits into 64 and
+    stays above `UNREACHABLE`. With 256 prompts, values that differ by 1e-9 still differ as integers.
     """
     prompts_S = counts_BS.sum(axis=0)
     quarters_S = np.rint(4 * spare_S / np.maximum(prompts_S, 1)).astype(np.int64)
@@ -130,8 +126,7 @@ def _best_choices(
         table_WS[0] = UNREACHABLE  # keys were added to it as well
         tables.append(table_WS)
     # Not every amount can be spent: with two bins of three prompts each, only multiples of three.
-    # Step down to the largest that can. (Keys added to UNREACHABLE leave it below its half; sums of
-    # keys are above.)
+    # Step down to the largest that can: keys added to UNREACHABLE leave it below its half.
     spent_S = spare_S
     while not (reached_S := table_WS[1 + spent_S, columns_S] > UNREACHABLE // 2).all():
         spent_S = np.where(reached_S, spent_S, spent_S - 1)
@@ -172,9 +167,8 @@ def sample_joint_arms(
     no product of B of them underflows to "unreachable".
 
     Returns:
-        Rollouts (B,), those left over as in `best_joint_arms`, and the probability of
-        each arm under the very distribution that was sampled, (B, N), by which an importance weight
-        must divide.
+        Rollouts (B,), those left over as in `best_joint_arms`, and the probability of each arm
+        under the distribution that was sampled, (B, N), by which an importance weight must divide.
     """
     counts_B, arms_N = np.asarray(counts_B), np.asarray(arms_N)
     (spare,) = spare_rollouts(counts_B[:, None], arms_N, np.array([budget]))
@@ -189,8 +183,7 @@ def sample_joint_arms(
     for p_N, back_NW in zip(p_BN, back_BNW, strict=True):
         before.append(np.append(p_N @ before[-1][back_NW], 0.0))
     most = spent = int(np.flatnonzero(before[-1] > 0)[-1])
-    # [w]: up to a factor, the probability that the bins after b spend what is missing from w to
-    # `most`
+    # [w]: up to a factor, the probability that the bins after b spend the rest, `most` − w
     after_W = np.arange(spare + 2) == most
     chosen_B, given_BN = np.empty(len(counts_B), np.int64), np.empty_like(p_BN)
     for b in reversed(range(len(counts_B))):

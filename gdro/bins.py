@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from gdro.checks import LONGEST_HISTORY, MOST_BINS, MOST_K, Float, Int, check, check_array, options
+from gdro.checks import Count, Float, check_array, options
 from gdro.metrics import check_counts
 from gdro.state import Saved
 
 
-def as_uids(uids: ArrayLike | Sequence[str]) -> np.ndarray:
+def as_uids(uids: ArrayLike | Sequence[str], name: str = "uids") -> np.ndarray:
     """Uids, all integers or all strings, as an array of integers or of Python's strings, (P,)."""
     if isinstance(uids, np.ndarray) and uids.dtype.kind == "i" and uids.ndim == 1:
         return uids
@@ -26,7 +26,7 @@ def as_uids(uids: ArrayLike | Sequence[str]) -> np.ndarray:
         return np.array(values, object)
     if all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
         return np.array(values, np.int64)
-    raise ValueError(f"uids must be all integers or all strings, got {values!s:.80}")
+    raise ValueError(f"{name} must be all integers or all strings, got {values!s:.80}")
 
 
 def resize(array: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
@@ -90,12 +90,11 @@ class FadingCounts(Saved):
 class AnyOfK(FadingCounts):
     """The paper's estimate of pass@k, (10) as printed: how often any of k rollouts is correct.
 
-    Rollouts queue up, and every k of them make one outcome c_t. Where a block ends in the middle of
-    a visit, it takes only some of the visit's rollouts. Their order has no meaning, so how many of
-    these are correct is drawn from a hypergeometric distribution: the expectation of an outcome
-    depends on k alone, not on the number of rollouts. The estimate is the mean of the last H
-    outcomes, NaN before the first. The faded counts are kept too: methods read pass rates from
-    them.
+    Rollouts queue up, and every k of them make one outcome c_t; the estimate is the mean of the
+    last H outcomes, NaN before the first. Where a block ends in the middle of a visit, it takes
+    only some of the visit's rollouts. How many of these are correct is drawn from a hypergeometric
+    distribution, because their order has no meaning. Methods read pass rates from the faded counts,
+    which are kept too.
     """
 
     by_row = (*FadingCounts.by_row, "entries_D", "outcomes_D", "queued_D", "correct_D")
@@ -140,8 +139,7 @@ TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 class DifficultyBins(Saved):
     """Online difficulty classifier: pass@k estimate (10), bins (11), symmetric hysteresis.
 
-    The defaults are the paper's; `gdro.controller.PRESETS` has those of a controller's own bins,
-    and why.
+    The defaults are the paper's; `gdro.controller.PRESETS` has those of a controller's own bins.
 
     Attributes:
         row_of: from uid to row. A row never changes.
@@ -151,9 +149,8 @@ class DifficultyBins(Saved):
 
     # array-like (B − 1,), increasing inside (0, 1): bins [a_{b−1}, a_b), the last with 1
     edges: Any = TENTHS
-    k: Annotated[Int, Field(ge=1, le=MOST_K)] = 8  # of pass@k, whatever the number of rollouts
-    # visits H that an estimate rests on
-    history: Annotated[Int, Field(ge=1, le=LONGEST_HISTORY)] = 50
+    k: Count = 8  # of pass@k, whatever the number of rollouts
+    history: Count = 50  # visits H that an estimate rests on
     # δ by which an estimate must have crossed every boundary it moves past; 0 switches it off
     hysteresis: Annotated[Float, Field(ge=0, lt=1)] = 0.03
     estimator: Literal["beta", "any_of_k"] = "beta"
@@ -161,8 +158,7 @@ class DifficultyBins(Saved):
     state = ("bins_D", "beliefs")
 
     def __post_init__(self) -> None:
-        self.edges = check_array("edges", self.edges, (np.size(self.edges),))
-        check("number of edges", len(self.edges), int, ge=1, lt=MOST_BINS)
+        self.edges = check_array("edges", self.edges, (max(np.size(self.edges), 1),))
         steps = np.diff(self.edges, prepend=0.0, append=1.0)
         check_array("steps between 0, edges and 1", steps, low=0, open_low=True)
         self.beliefs = ESTIMATORS[self.estimator](self.k, self.history)
@@ -247,9 +243,8 @@ def move_bins(
     """
     # an estimate on an edge, also when rounded, belongs to the bin above
     value = estimate + ROUNDING
-    # The bin is held between that of value − δ and that of value + δ: closer to an edge it does not
-    # move. In the second the rounding is taken off again, so that an estimate exactly δ below an
-    # edge does move down.
+    # The bin is held between that of value − δ and that of value + δ. In the second the rounding is
+    # taken off again, so that an estimate exactly δ below an edge does move down.
     lowest = np.searchsorted(edges, value - hysteresis, side="right")
     highest = np.searchsorted(edges, value + max(hysteresis - 2 * ROUNDING, 0.0), side="right")
     moved = np.minimum(np.maximum(current, lowest), highest)
@@ -279,21 +274,14 @@ class StaticGroups(DifficultyBins):
         estimator: str = "beta",
     ) -> None:
         super().__init__(k=k, history=history, estimator=estimator)
-        uids, labels = as_uids(uids), list(labels)
-        kinds = {type(label) for label in labels}
-        sound = kinds in ({str}, {int}) and len(set(uids.tolist())) == len(uids) == len(labels)
-        names = (sorted(set(labels)) if groups is None else groups) if sound else []
-        self.groups = list(dict.fromkeys(names))
+        labels = as_uids(labels, "labels").tolist()
+        self.groups = list(dict.fromkeys(sorted(set(labels)) if groups is None else groups))
         bin_of = {name: b for b, name in enumerate(self.groups)}
-        if not sound or not bin_of.keys() >= set(labels):
-            raise ValueError(
-                f"labels must be one str or int, of groups={groups}, for each of {len(uids)} "
-                f"different uids, got {len(labels)}: {labels!s:.80}"
-            )
         bins = [bin_of[label] for label in labels]
-        rows = self.rows(uids)
-        self.bins_D[rows] = bins
+        uids = as_uids(uids)
         self.labels = sorted([uid, b] for uid, b in zip(uids.tolist(), bins, strict=True))
+        rows = self.rows(uids)  # makes room in `bins_D`
+        self.bins_D[rows] = bins
 
     @property
     def num_bins(self) -> int:

@@ -10,8 +10,7 @@ numbers, the same run for the same seed, and results that do not depend on the o
 Input is checked before anything moves; after an error in a method, resume from a checkpoint. One
 thread at a time may call it.
 
-Axes: P prompts of a plan, K those of them that came back, R rollouts, B bins, D prompts of the data
-set.
+Axes: P prompts of a plan, K those of them that came back, R rollouts, D prompts of the data set.
 """
 
 import math
@@ -23,12 +22,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gdro.bins import DifficultyBins, as_uids
-from gdro.checks import LARGEST, MOST_ROLLOUTS, build, check, check_array
+from gdro.checks import LARGEST, build, check, check_array
 from gdro.draws import as_whole, exact_rollouts
 from gdro.method import Batch, Method, Prompts, Run, make_method
+from gdro.record import row_of
 from gdro.state import Saved
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, dict[str, Any]] = {  # of the bins
     # pass@1, because pass@8 of a prompt that is solved half the time is .996, almost that of a
     # solved one
     "default": {"k": 1, "history": 20},
@@ -37,7 +37,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 # Each question has a random stream of its own, so that asking one does not change the answer to
 # another.
 PLAN, DRAW, EXTEND, REPLAY = range(4)
-ENTRIES = {"weight", "probability", "price", "demand"}  # of a row, that a method's report may fill
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +67,6 @@ class GDROController(Saved):
 
     Args:
         method: a registered name ("grpo", "prompt", "rollout", "both", "pivotal", …) or a `Method`.
-            There is no default, because no method is better than the others everywhere.
         mean_rollouts: n̄, rollouts per prompt over a batch; mean_rollouts × prompts must be whole.
         preset: "default", or "paper" for every choice as printed but the advantage_clip of 5, which
             `GDROConfig` sets. Other arguments override it.
@@ -120,7 +118,7 @@ class GDROController(Saved):
             num_bins=self.bins.num_bins,
             mean_rollouts=mean,
             n_min=min(2, int(mean)) if n_min is None else n_min,
-            n_max=min(max(12, math.ceil(3 * mean)), MOST_ROLLOUTS) if n_max is None else n_max,
+            n_max=max(12, math.ceil(3 * mean)) if n_max is None else n_max,
             seed=seed,
             advantage_std=advantage_std,  # type: ignore[arg-type]
             scale_rewards=scale_rewards,  # type: ignore[arg-type]
@@ -149,13 +147,10 @@ class GDROController(Saved):
         check("size", size, int, ge=1)
         if self._pool is None or self._pool[0] is not uids or not isinstance(uids, np.ndarray):
             # kept from step to step, since sorting a large pool is slow
-            pool = as_uids(uids)
-            check("number of uids", len(pool), int, ge=1)
-            order_D = pool.argsort(kind="stable")
-            self._pool = (uids, order_D, pool[order_D], self.bins.rows(pool)[order_D])
+            self._pool = (uids, *self._sort(uids))
         _, order_D, uids_D, rows_D = self._pool
-        prompts = self._prompts(uids_D, rows_D)
-        places = self.method.draw(prompts, size, self._rng(self.planned, DRAW))
+        pool = self._prompts(uids_D, rows_D)
+        places = self.method.draw(pool, size, self._rng(self.planned, DRAW))
         if places is None:
             return None
         # back from the order of the uids
@@ -172,19 +167,19 @@ class GDROController(Saved):
             uids: (P,), of the batch, all integers or all strings. A uid that comes twice is one
                 prompt, with rollouts for each of its places.
         """
-        batch = as_uids(uids)
-        total = as_whole("mean_rollouts × prompts", self.run.mean_rollouts * len(batch), 1)
-        order_P = batch.argsort(kind="stable")
-        prompts = self._prompts(batch[order_P], self.bins.rows(batch)[order_P])
+        wanted = self.run.mean_rollouts * len(uids)  # type: ignore[arg-type]
+        total = as_whole("mean_rollouts × prompts", wanted, 1)
+        order_P, uids_P, rows_P = self._sort(uids)
+        prompts = self._prompts(uids_P, rows_P)
         rng, bounds = self._rng(self.planned, PLAN), (self.run.n_min, self.run.n_max)
         wanted_P = self.method.allocate(prompts, total, rng)
-        wanted_P = self._answer("allocate", wanted_P, len(batch), 0)
+        wanted_P = self._answer("allocate", wanted_P, len(uids_P), 0)
         self._answer("largest of allocate", wanted_P.max(), None, 0, open_low=True)
         # a first round that fits is left as it is, since `extend` spends the rest
         fits = self.method.rounds and wanted_P.sum() <= total
         if not (fits and (wanted_P == np.clip(np.rint(wanted_P), *bounds)).all()):
             wanted_P = exact_rollouts(wanted_P, total, *bounds, rng)
-        rollouts_P = np.empty(len(batch), np.int64)
+        rollouts_P = np.empty(len(uids_P), np.int64)
         rollouts_P[order_P] = wanted_P
         plan = Plan(uids, rollouts_P, self.planned, prompts, order_P)
         self._open[plan.number] = rollouts_P
@@ -282,14 +277,12 @@ class GDROController(Saved):
         """
         if not self.method.replays or not len(uids):  # type: ignore[arg-type]
             return None
-        bank = as_uids(uids)
-        order_P = bank.argsort(kind="stable")
-        banked = self._prompts(bank[order_P], self.bins.rows(bank)[order_P])
-        answer = self.method.replay(banked, self._rng(self.step, REPLAY))
+        order_P, *sorted_P = self._sort(uids)
+        answer = self.method.replay(self._prompts(*sorted_P), self._rng(self.step, REPLAY))
         if answer is None:
             return None
         places, weights = answer
-        places = self._answer("replay", places, len(weights), 0, len(banked) - 1, whole=True)
+        places = self._answer("replay", places, len(weights), 0, len(order_P) - 1, whole=True)
         return order_P[places], self._answer("replay", weights, len(weights), 0, LARGEST)
 
     def _batch(
@@ -306,28 +299,22 @@ class GDROController(Saved):
         rollout was among those given, (R,).
         """
         planned_P, known = self._rollouts(plan), plan.prompts
-        rewards_R = check_array("rewards", rewards, None, -LARGEST, LARGEST)
-        check_array("number of rewards", rewards_R.size, (), low=1)
-        size = (rewards_R.size,)
+        size = (max(np.size(rewards), 1),)
+        rewards_R = check_array("rewards", rewards, size, -LARGEST, LARGEST)
         group_ids_R = check_array("group_ids", group_ids, size, 0, len(plan) - 1, whole=True)
+        correct_R = rewards_R > self.success_threshold
+        if correct is not None:
+            correct_R = check_array("correct", correct, size, 0, 1).astype(bool)
         if losses is not None:
             losses = check_array("losses", losses, size, -LARGEST, LARGEST)
         # fewer rollouts than planned are fine, as an engine may drop some; more exceed the budget
         trials_P = np.bincount(group_ids_R, minlength=len(plan))
         check_array("rollouts of each prompt in group_ids", trials_P, None, 0, planned_P)
-        # the place of each rollout's prompt by uid, first among all P, then among the K with any
-        place_P = np.empty(len(plan), np.int64)
-        place_P[plan.order_P] = np.arange(len(plan))
-        order_R = place_P[group_ids_R].argsort(kind="stable")
+        # rollouts by the uid of their prompt; prompts with any, first among those sorted by uid
+        order_R = plan.order_P.argsort()[group_ids_R].argsort(kind="stable")
         present_K = np.flatnonzero(trials_P[plan.order_P])
         position_K = plan.order_P[present_K]
-        trials_K = trials_P[position_K]
-        group_ids_R = np.repeat(np.arange(len(position_K)), trials_K)
-        rewards_R = rewards_R[order_R]
-        if correct is None:
-            correct_R = rewards_R > self.success_threshold
-        else:
-            correct_R = check_array("correct", correct, size, 0, 1).astype(bool)[order_R]
+        group_ids_R = np.repeat(np.arange(len(position_K)), trials_P[position_K])
         # Rows, bins and memo are those at planning. Counts are those of now: plans that were
         # observed in between may have visited the same prompts.
         rows_K, bins_K = known.rows_P[present_K], known.bins_P[present_K]
@@ -340,13 +327,13 @@ class GDROController(Saved):
             failures_P=failures_K,
             memo=known.memo,
             rollouts_P=planned_P[position_K],
-            trials_P=trials_K,
-            hits_P=np.bincount(group_ids_R[correct_R], minlength=len(rows_K)),
+            trials_P=trials_P[position_K],
+            hits_P=np.bincount(group_ids_R[correct_R[order_R]], minlength=len(rows_K)),
             bins_after_P=bins_K,
             first_visit_P=bins_K < 0,
             group_ids_R=group_ids_R,
-            rewards_R=rewards_R,
-            correct_R=correct_R,
+            rewards_R=rewards_R[order_R],
+            correct_R=correct_R[order_R],
             given_losses_R=None if losses is None else losses[order_R],
             run=self.run,
         )
@@ -355,10 +342,15 @@ class GDROController(Saved):
     def _rollouts(self, plan: Plan) -> np.ndarray:
         """Rollouts that each prompt of a plan in flight may bring, (P,)."""
         if plan.number not in self._open:
-            raise ValueError(
-                f"plan must be in flight, made by this controller and not observed yet, got {plan}"
-            )
+            raise ValueError(f"plan must be in flight, and not observed yet, got {plan}")
         return self._open[plan.number]
+
+    def _sort(self, uids: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The order that sorts some uids, the sorted uids, and their rows, (P,) each."""
+        array = as_uids(uids)
+        check("number of uids", len(array), int, ge=1)
+        order_P = array.argsort(kind="stable")
+        return order_P, array[order_P], self.bins.rows(array)[order_P]
 
     def _prompts(self, uids_P: np.ndarray, rows_P: np.ndarray) -> Prompts:
         successes_P, failures_P = self.bins.beliefs.counts(rows_P)
@@ -388,42 +380,3 @@ class GDROController(Saved):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._open, self._pool = {}, None  # plans from before are not in flight any more
-
-
-def row_of(
-    step: int, batch: Batch, weights_P: np.ndarray, report: dict[str, Any]
-) -> dict[str, Any]:
-    """The row that a batch adds to the record of a run: plain JSON values.
-
-    Lists have one value for each bin, None where no prompt was in it.
-    """
-    size, bins = batch.run.num_bins + 1, batch.bins_P + 1  # index 0 is for prompts without a bin
-    counts_B = np.bincount(bins, minlength=size)[1:].tolist()
-
-    def by_bin(values_P: np.ndarray, sizes_B: list) -> list[float | None]:
-        sums_B = np.bincount(bins, values_P, size)[1:].tolist()
-        return [s / n if n else None for s, n in zip(sums_B, sizes_B, strict=True)]
-
-    hard_correct, hard_expected = batch.hard_hits()
-    known_P = batch.trials_P > 1  # a single rollout has no variance
-    known_B = np.bincount(bins, known_P, size)[1:].tolist()
-    variance_B = by_bin(np.where(known_P, batch.variance_P, 0.0), known_B)
-    row = {
-        "step": step,
-        "unseen": int((batch.bins_P < 0).sum()),
-        "share": [n / len(batch) for n in counts_B],
-        "weight": by_bin(weights_P, counts_B),
-        "probability": None,
-        "rollouts": by_bin(batch.trials_P, counts_B),
-        "success": by_bin(batch.hits_P / batch.trials_P, counts_B),
-        "deviation": [None if v is None else math.sqrt(v) for v in variance_B],
-        "price": None,
-        "demand": None,
-        "mean_reward": float(batch.rewards_R.mean()),
-        "hard_correct": hard_correct,
-        "hard_expected": hard_expected,
-        "first_rollouts": int(batch.trials_P[batch.first_visit_P].sum()),
-        "first_correct": int(batch.hits_P[batch.first_visit_P].sum()),
-    }
-    # a report may fill the entries meant for it, and adds those of other names
-    return report | row | {name: report[name] for name in ENTRIES & report.keys()}

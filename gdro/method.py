@@ -1,7 +1,7 @@
 """Methods: which prompts are drawn, how many rollouts each gets, what is learned from them.
 
-Every function of `Method` has a neutral default, and all of them together are GRPO. A method
-overrides what it is about. Three examples (`highest` is in `gdro.draws`):
+A method overrides what it is about; all defaults of `Method` together are GRPO. Three examples
+(`highest` is in `gdro.draws`):
 
     @register("even_odds")                       # draws the prompts solved about half the time
     class EvenOdds(Method):
@@ -35,17 +35,7 @@ from pydantic import Field
 
 from gdro.advantages import group_advantages
 from gdro.bins import FadingCounts, resize
-from gdro.checks import (
-    LARGEST,
-    MOST_ROLLOUTS,
-    Count,
-    Float,
-    Index,
-    Int,
-    build,
-    check,
-    options,
-)
+from gdro.checks import LARGEST, Count, Float, Index, build, check, options
 from gdro.state import Saved
 
 
@@ -56,7 +46,7 @@ class Run:
     num_bins: Count
     mean_rollouts: Annotated[Float, Field(ge=1)]  # n̄, rollouts per prompt over a batch
     n_min: Count  # bounds on a prompt's rollouts
-    n_max: Annotated[Int, Field(le=MOST_ROLLOUTS)]
+    n_max: Count
     seed: Index = 0
     advantage_std: Literal["population", "sample"] = "population"
     scale_rewards: Literal["group", "batch", "none"] = "group"
@@ -116,8 +106,8 @@ class Batch(Prompts):
 
     Counts and rates are those before this visit. `bins_P` is the bin before it too, so that a
     prompt's own outcome does not choose the bin it counts in; on a first visit, the bin that it has
-    just reached. In `extend`, where the visit is still going on, bins have not moved:
-    `bins_after_P` equals `bins_P`, and a prompt on its first visit has −1 in both.
+    just reached. In `extend` bins have not moved yet: `bins_after_P` equals `bins_P`, and a prompt
+    on its first visit has −1 in both.
     """
 
     rollouts_P: np.ndarray  # as planned
@@ -138,8 +128,7 @@ class Batch(Prompts):
     def hard_hits(self) -> tuple[float, float]:
         """Correct rollouts of hard prompts, and how many are expected from their own past.
 
-        Hard: visited before, with a posterior mean pass rate below ½. If nothing is learned, the
-        second is on average no less than the first, since the prior mean ½ is above such rates.
+        Hard: visited before, with a posterior mean pass rate below ½.
         """
         hard_P = (self.successes_P + self.failures_P > 0) & (self.rate_P < 0.5)
         return float(self.hits_P[hard_P].sum()), float((self.trials_P * self.rate_P)[hard_P].sum())
@@ -278,9 +267,7 @@ def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
         ours = known.__module__.startswith(("gdro.", "gdro_lab."))
         again = known.__qualname__ == method.__qualname__
         if not again or (ours and known.__module__ != method.__module__):
-            raise ValueError(
-                f"method name {name!r} is taken by {known.__module__}.{known.__qualname__}"
-            )
+            raise ValueError(f"method name {name!r} is taken by {known!r}")
         method.name, METHODS[name] = name, method
         return method
 
@@ -308,11 +295,8 @@ def register_from(file: str | Path) -> None:
 def make_method(method: str | Method, preset: str, given: Mapping[str, Any]) -> Method:
     """A method from its name, or the object itself; options override those of the preset."""
     if isinstance(method, Method):
-        if given or hasattr(method, "run"):
-            raise ValueError(
-                f"method {method.label!r} must be new and have its options already, got "
-                f"{'options ' + str(sorted(given)) if given else 'that of another controller'}"
-            )
+        if given or hasattr(method, "run"):  # it has its options, and serves one controller
+            raise ValueError(f"method {method.label!r} must be new, got options {sorted(given)}")
         return method
     kind = find_method(method)
     chosen = dict(kind.presets.get(preset, {}))

@@ -6,17 +6,15 @@ The pure functions are (12)–(15); bins are their last axis, behind any others 
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import Field
 
 from gdro.checks import (
     LARGEST,
-    MOST_BINS,
     Bound,
-    Int,
+    Count,
     PositiveShare,
     Share,
     StepSize,
@@ -85,7 +83,7 @@ def mixed_probabilities(weights: ArrayLike, gamma: float) -> np.ndarray:
 class PromptAdversary(Saved):
     """Exponentiated-gradient adversary over the bins."""
 
-    num_bins: Annotated[Int, Field(ge=1, le=MOST_BINS)] = 10
+    num_bins: Count = 10
     eta: StepSize = 0.65  # η_q; 0 switches the adversary off
     gamma: Share = 0.01  # the uniform share of (15)
     ema: PositiveShare = 0.12  # β, the weight of the newest batch

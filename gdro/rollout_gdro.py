@@ -7,25 +7,15 @@ bins, N arms.
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import Field
 
-from gdro.arms import (
-    arm_log_probabilities,
-    best_joint_arms,
-    exp3p_losses,
-    price_step,
-    sample_joint_arms,
-)
+from gdro import arms
 from gdro.checks import (
-    MOST_BINS,
-    MOST_ROLLOUTS,
     Count,
     Index,
-    Int,
     Positive,
     PositiveShare,
     Share,
@@ -66,9 +56,9 @@ class RolloutAdversary(Saved):
     the arms it does not play.
     """
 
-    num_bins: Annotated[Int, Field(ge=1, le=MOST_BINS)] = 10
+    num_bins: Count = 10
     n_min: Count = 2  # smallest arm
-    n_max: Annotated[Int, Field(le=MOST_ROLLOUTS)] = 12  # largest arm
+    n_max: Count = 12  # largest arm
     mean_rollouts: Positive = 4  # n̄, the budget per prompt, in [n_min, n_max]
     eta: StepSize = 0.65  # 0 switches the adversary off
     gamma: Share = 0.01  # the uniform share
@@ -111,7 +101,7 @@ class RolloutAdversary(Saved):
 
     def probabilities(self) -> np.ndarray:
         """Strategies p_b(n) before the budget is imposed, (B, N); each row sums to one."""
-        return np.exp(arm_log_probabilities(self.losses(), self.eta, self.gamma))
+        return np.exp(arms.arm_log_probabilities(self.losses(), self.eta, self.gamma))
 
     def allocate(
         self,
@@ -138,13 +128,13 @@ class RolloutAdversary(Saved):
         # bins that are equal in everything come in random order, so their number has no effect
         shuffled = rng.permutation(np.flatnonzero(counts_B))
         counts = counts_B[shuffled]
-        log_p = arm_log_probabilities(self.losses(), self.eta, self.gamma)[shuffled]
+        log_p = arms.arm_log_probabilities(self.losses(), self.eta, self.gamma)[shuffled]
         if self.selection == "argmax":
             values = log_p * counts[:, None] if self.joint == "prompts" else log_p
-            chosen, _ = best_joint_arms(values, counts, self.arms, budget)
+            chosen, _ = arms.best_joint_arms(values, counts, self.arms, budget)
             probabilities = np.exp(log_p)
         else:
-            chosen, _, probabilities = sample_joint_arms(log_p, counts, self.arms, budget, rng)
+            chosen, _, probabilities = arms.sample_joint_arms(log_p, counts, self.arms, budget, rng)
         self.played_BN = np.zeros_like(self.ema_BN)
         self.played_BN[shuffled] = probabilities
         rollouts_B = np.zeros(self.num_bins, np.int64)
@@ -182,14 +172,14 @@ class RolloutAdversary(Saved):
         else:
             observed_B = np.where(rollouts_B > 0, observed_B, np.nan)
             arms_B = rollouts_B - self.n_min
-            new_BN = exp3p_losses(observed_B, arms_B, self.played_BN, self.bonus)
+            new_BN = arms.exp3p_losses(observed_B, arms_B, self.played_BN, self.bonus)
         self.ema_BN = ema_scores(self.ema_BN, new_BN, self.ema)
         self.visits_BN += ~np.isnan(new_BN)
         if self.price_driver == "demand":
             driver = demand
         else:
             driver = counts_B @ rollouts_B / counts_B.sum() if spent is None else spent
-        self.price = price_step(self.price, float(driver), self.mean_rollouts, self.price_lr)
+        self.price = arms.price_step(self.price, float(driver), self.mean_rollouts, self.price_lr)
         self.step += 1
         return demand
 
