@@ -85,7 +85,7 @@ def _tie_broken_keys(
     A sum of integers is exact in any order, where floating-point sums of equal value would differ
     by rounding. Evenness (around the mean to a quarter rollout) takes the low bits, as many as its
     largest sum needs. The value takes the rest of 60 bits, so that a sum of keys fits into 64 and
-    stays above `UNREACHABLE`. With 256 prompts, values that differ by 1e-9 still differ as integers.
+    stays above `UNREACHABLE`: with 256 prompts, values that differ by 1e-9 still differ.
     """
     prompts_S = counts_BS.sum(axis=0)
     quarters_S = np.rint(4 * spare_S / np.maximum(prompts_S, 1)).astype(np.int64)

@@ -154,6 +154,14 @@ def prompts_of_batch(number: int, size: int, total: int, seed: int, shuffled: bo
 SUMS = ("dapo", "cispo", "vespo")  # losses that divide by the tokens of the whole generation batch
 
 
+def take_rows(inputs: dict[str, Any], rows_R: Tensor) -> dict[str, Any]:
+    """Some rows of the inputs of a loss."""
+    return {
+        name: value[rows_R] if torch.is_tensor(value) and value.dim() else value
+        for name, value in inputs.items()
+    }
+
+
 def trim_batch(inputs: dict[str, Any], keep: int, loss_type: str) -> tuple[dict[str, Any], float]:
     """`inputs` of TRL's loss with `keep` of their rows, as wide as the longest texts left.
 
@@ -170,13 +178,11 @@ def trim_batch(inputs: dict[str, Any], keep: int, loss_type: str) -> tuple[dict[
         rows_R = wanted_R.argsort(descending=True, stable=True)[:keep].sort().values
     length = max(int(lengths_R[rows_R].max()), 1)
     prompt = int(inputs["prompt_mask"][rows_R].sum(dim=1).max())
-    kept = {}
-    for name, value in inputs.items():
-        if torch.is_tensor(value) and value.dim():
-            value = value[rows_R]
-            if value.dim() == 2 and value.size(1) > 1:  # (R, 1) is one number a sequence
-                value = value[:, -prompt:] if name.startswith("prompt") else value[:, :length]
-        kept[name] = value
+    kept = take_rows(inputs, rows_R)
+    for name, value in kept.items():
+        # (R, 1) is one number a sequence
+        if torch.is_tensor(value) and value.dim() == 2 and value.size(1) > 1:
+            kept[name] = value[:, -prompt:] if name.startswith("prompt") else value[:, :length]
     if loss_type in SUMS:
         return kept, 1.0
     if loss_type == "bnpo":
@@ -202,8 +208,7 @@ def rows_with_signal(inputs: dict[str, Any], loss_type: str) -> dict[str, Any]:
         return inputs
     if not len(rows_R):
         rows_R = rows_R.new_zeros(1)
-    tensors = {name: v for name, v in inputs.items() if torch.is_tensor(v) and v.dim()}
-    kept = inputs | {name: value[rows_R] for name, value in tensors.items()}
+    kept = take_rows(inputs, rows_R)
     if loss_type in MEANS_OVER_ROWS:
         kept["advantages"] = kept["advantages"] * (len(rows_R) / len(advantages_R))
     return kept

@@ -7,7 +7,6 @@ resumed from. The same holds for a base in the cache and for a trained model.
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from gdro.checks import refuse
+
 LEDGER = "gdro_ledger.json"
-STATE_FILE = "gdro_state.json"  # of a checkpoint, written first: GRPOTrainer's have none
+STATE_FILE = "gdro_state.json"  # of a checkpoint, written first
 
 
 def replace_text(path: str | Path, text: str) -> None:
@@ -38,47 +39,38 @@ def replace_text(path: str | Path, text: str) -> None:
 
 def read_whole(path: str | Path, kind: str) -> str:
     """The text of a file; ValueError if there is none. `kind` names it in the message."""
-    if not Path(path).is_file():
-        raise ValueError(f"no {kind} at {path}: the run is not complete; run it again")
+    is_there = Path(path).is_file()
+    refuse(not is_there, f"no {kind} at {path}: the run is not complete; run it again")
     return Path(path).read_text(encoding="utf-8")
 
 
 def save_state(path: str | Path, state: Mapping[str, Any]) -> None:
     """Write a nested `state_dict` of plain values and arrays as JSON. Nothing is pickled."""
-    replace_text(path, json.dumps(plain_values(state, "state", tagged=True)))
+
+    def encode(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return {"array": value.ravel().tolist(), "dtype": value.dtype.str, "shape": value.shape}
+        return plain(value)
+
+    replace_text(path, json.dumps(state, default=encode))
 
 
 def load_state(path: str | Path) -> dict[str, Any]:
     """Return the nested dictionary that `save_state` wrote; ValueError if there is none."""
 
     def decode(value: dict[str, Any]) -> Any:
-        is_array = value.keys() == {"array", "dtype", "shape"}
-        return (
-            np.array(value["array"], value["dtype"]).reshape(value["shape"]) if is_array else value
-        )
+        if value.keys() != {"array", "dtype", "shape"}:
+            return value
+        return np.array(value["array"], value["dtype"]).reshape(value["shape"])
 
     return json.loads(read_whole(path, "saved state"), object_hook=decode)
 
 
-def plain_values(value: Any, where: str, tagged: bool = False) -> Any:
-    """`value` in JSON's own types. tagged: arrays keep dtype and shape. `where` is for messages."""
-    if tagged and isinstance(value, np.ndarray):
-        return {"array": value.ravel().tolist(), "dtype": value.dtype.str, "shape": value.shape}
+def plain(value: Any) -> Any:
+    """Arrays and scalars of numpy in JSON's own types: `default` of json.dumps."""
     if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        if wrong := [key for key in value if not isinstance(key, str)]:
-            raise ValueError(
-                f"{where} has the key {wrong[0]!r}, a {type(wrong[0]).__name__}; use a str"
-            )
-        return {key: plain_values(item, f"{where}, {key!r}", tagged) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_values(item, f"{where}, [{i}]", tagged) for i, item in enumerate(value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where} is {value}, which JSON cannot hold; write None instead")
-    if value is None or isinstance(value, bool | str | int | float):
-        return value
-    raise ValueError(f"{where} is a {type(value).__name__}, which JSON cannot hold")
+        return value.tolist()
+    raise TypeError(f"{value!r:.80} is a {type(value).__name__}, which JSON cannot hold")
 
 
 def file_hash(path: Path) -> str:
@@ -135,33 +127,28 @@ def find_checkpoint(
 ) -> Path | None:
     """The checkpoint to resume from: the given one, or the newest in `output_dir` that is whole.
 
-    One that GRPOTrainer wrote has no ledger and passes. Prints which ones are passed over, and why.
-    None where no checkpoint was completed; ValueError if the given one is broken, or all that were
-    completed are.
+    Prints which ones are passed over, and why. None where no checkpoint was completed; ValueError
+    if the given one is broken, or all that were completed are.
     """
-    found = Path(output_dir).glob("checkpoint-*") if isinstance(given, bool) else [Path(given)]
+    faults = []
     if isinstance(given, bool):  # other names, such as checkpoint-4.bak, are people's own
-        found = sorted((f for f in found if step_of(f) is not None), key=step_of, reverse=True)
-    faults, damaged = list[str](), not isinstance(given, bool)
+        found = [f for f in Path(output_dir).glob("checkpoint-*") if step_of(f) is not None]
+        found.sort(key=step_of, reverse=True)  # type: ignore[arg-type]
+    else:
+        found = [Path(given)]
     for folder in found:
-        fault = None if is_foreign(folder) and not run else fault_of(folder, run)
+        fault = fault_of(folder, run)
         if fault is None:
             if faults:
                 print(f"{'; '.join(faults)}. Resuming from {folder.name}", flush=True)
             return folder
         faults.append(fault)
-        damaged |= (folder / LEDGER).is_file()
-    if damaged:
-        raise ValueError(f"resume_from_checkpoint has no whole checkpoint: {'; '.join(faults)}")
+    # one without a ledger was killed while it was written
+    damaged = any((folder / LEDGER).is_file() for folder in found) or not isinstance(given, bool)
+    refuse(damaged, f"resume_from_checkpoint has no whole checkpoint: {'; '.join(faults)}")
     if faults:
         print(f"{'; '.join(faults)}. Starting from step 0", flush=True)
     return None
-
-
-def is_foreign(folder: Path) -> bool:
-    """Whether a checkpoint was written by GRPOTrainer."""
-    ours = (folder / STATE_FILE).is_file() or (folder / LEDGER).is_file()
-    return not ours and (folder / "trainer_state.json").is_file()
 
 
 def step_of(folder: str | Path) -> int | None:

@@ -93,6 +93,12 @@ def build(name: str, kind: Callable, given: Mapping[str, Any], **more: Any) -> A
         raise ValueError(f"{name} must be arguments of {kind.__name__}, {found}") from error
 
 
+def refuse(when: Any, why: str) -> None:
+    """ValueError with a sentence where a condition holds: for settings that do not agree."""
+    if when:
+        raise ValueError(why)
+
+
 def check_array(
     name: str,
     values: Any,

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import datasets
 import trl
@@ -11,8 +11,8 @@ from transformers.hf_argparser import HfArg
 from trl import GRPOConfig
 
 from gdro.bins import StaticGroups
-from gdro.checks import build, check
-from gdro.controller import PRESETS, GDROController
+from gdro.checks import build, refuse
+from gdro.controller import GDROController
 from gdro.method import Method, find_method
 
 # Its private methods that are overridden below could get other names, and would then do nothing.
@@ -46,7 +46,7 @@ class GDROConfig(GRPOConfig):
         default="default",
         help='"default", or "paper": every choice of the controller as in arXiv 2601.19280.',
     )
-    gdro_options: dict | str | None = HfArg(  # noqa: RUF009  # noqa: RUF009
+    gdro_options: dict | str | None = HfArg(  # noqa: RUF009
         default=None,
         help="Further arguments of GDROController and of the method, such as "
         '{"bins": {"k": 8}, "n_max": 8}; on a command line as JSON. A rollout is correct if its '
@@ -85,14 +85,9 @@ class GDROConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.gdro_method:
-            raise ValueError("gdro_method must be a method's name (docs/methods.md), got ''")
         find_method(self.gdro_method)
-        check("gdro_preset", self.gdro_preset, Literal[tuple(PRESETS)])
-        check("gdro_options", self.gdro_options, dict | None)
         printed = self.gdro_preset == "paper"
         self.advantage_std = self.advantage_std or ("population" if printed else "sample")
-        check("advantage_std", self.advantage_std, Literal["sample", "population"])
         if self.trim_batches is None:
             self.trim_batches = self.gdro_method != "grpo"
         if self.advantage_clip is None and printed:
@@ -112,8 +107,8 @@ def make_controller(args: GDROConfig, dataset: Any = None) -> GDROController:
     if options["advantage_clip"] == math.inf:
         options["advantage_clip"] = None
     if (column := args.group_column) is not None:
-        if column not in (known := getattr(dataset, "column_names", None) or []):
-            raise ValueError(f"train_dataset has no column {column!r} (group_column), only {known}")
+        known = getattr(dataset, "column_names", None) or []
+        refuse(column not in known, f"group_column must be one of {known}, got {column!r}")
         plain = dataset.with_format(None)
         labels = [None if label is None else str(label) for label in plain[column]]
         name, given = "gdro_options['bins'] with group_column", options.get("bins", {})
@@ -136,59 +131,49 @@ def samples_in_rounds(method: Method) -> bool:
 
 def check_training(args: GDROConfig, controller: GDROController) -> None:
     """Refuse (ValueError) what cannot be resumed, grouped or generated."""
-    method, name = controller.method, controller.name
+    method, name = controller.method, f"gdro_method={controller.name!r}"
+    refuse(  # transformers would wrap the model in DataParallel
+        args.n_gpu > 1,
+        f"this process sees {args.n_gpu} GPUs and would train on all of them as one; start it with "
+        "`accelerate launch`, or set CUDA_VISIBLE_DEVICES to one",
+    )
+    refuse(
+        samples_in_rounds(method) and method.needs_losses and args.beta,
+        f"beta must be 0 with {name}, which samples in rounds and weighs prompts by losses that "
+        f"are known only after the last one, got {args.beta}",
+    )
+    aggregation = args.multi_objective_aggregation
+    refuse(
+        aggregation != "sum_then_normalize" and controller.name != "grpo",
+        f"multi_objective_aggregation must be 'sum_then_normalize' with {name}, got "
+        f"{aggregation!r}, which normalizes in groups of equal size",
+    )
     seed = (args.generation_kwargs or {}).get("seed")
-    if args.n_gpu > 1:  # transformers would wrap the model in DataParallel
-        raise ValueError(
-            f"this process sees {args.n_gpu} GPUs and would train on all of them as one; start it "
-            "with `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one"
-        )
-    if samples_in_rounds(method) and method.needs_losses and args.beta:
-        raise ValueError(
-            f"gdro_method={name!r} samples in rounds and weighs prompts by losses that are known "
-            f"only after the last one; beta must be 0, got {args.beta}"
-        )
-    if args.multi_objective_aggregation != "sum_then_normalize" and name != "grpo":
-        raise ValueError(
-            f"multi_objective_aggregation must be 'sum_then_normalize' with {name!r}, got "
-            f"{args.multi_objective_aggregation!r}, which normalizes in groups of equal size"
-        )
     row_by_row = method.moves_rollouts or args.vllm_mode == "colocate"
-    if args.use_vllm and row_by_row and seed is not None:
-        raise ValueError(
-            f"generation_kwargs has the seed {seed}, which makes all rollouts of a prompt the same"
-        )
+    refuse(
+        args.use_vllm and row_by_row and seed is not None,
+        f"generation_kwargs has the seed {seed}, which makes all rollouts of a prompt the same",
+    )
     steps = args.save_steps if args.save_steps >= 1 else math.ceil(args.save_steps * args.max_steps)
-    within = (steps * args.gradient_accumulation_steps) % args.steps_per_batch
-    if args.save_strategy == "steps" and steps > 0 and within:
-        raise ValueError(
-            f"save_steps={args.save_steps} would save within a generation batch; save_steps × "
-            f"gradient_accumulation_steps must be a multiple of {args.steps_per_batch}"
-        )
+    refuse(
+        args.save_strategy == "steps"
+        and steps * args.gradient_accumulation_steps % args.steps_per_batch,
+        f"save_steps={args.save_steps} would save within a generation batch; save_steps × "
+        f"gradient_accumulation_steps must be a multiple of {args.steps_per_batch}",
+    )
 
 
 def check_data(args: GDROConfig, method: Method, dataset: Any, given: dict[str, Any]) -> None:
     """Refuse (ValueError) data that the method cannot use; `given` are arguments of GRPOTrainer."""
-    name = f"gdro_method={args.gdro_method!r}"
+    name, kind = f"gdro_method={args.gdro_method!r}", type(dataset).__name__
     if samples_in_rounds(method) or method.replays:
-        known = getattr(dataset, "column_names", None) or ()
-        for what in ("tools", "rollout_func", "environment_factory", "image", "images"):
-            if given.get(what) or what in known:
-                raise ValueError(f"{name} works with text alone; leave out {what!r}")
+        known = {*(getattr(dataset, "column_names", None) or ()), *(n for n in given if given[n])}
+        beyond = known & {"tools", "rollout_func", "environment_factory", "image", "images"}
+        refuse(beyond, f"{name} works with text alone; leave out {sorted(beyond)}")
     if isinstance(dataset, datasets.Dataset):
-        prompts = args.generation_batch_size // args.num_generations
-        if len(dataset) < prompts:  # TRL would train on none
-            raise ValueError(
-                f"train_dataset has {len(dataset)} prompts, fewer than the {prompts} of one batch"
-            )
-    elif method.draws or waits_for_prompts(method) or args.group_column is not None:
-        raise ValueError(
-            f"{name} needs all of train_dataset, a datasets.Dataset, got {type(dataset).__name__}"
-        )
-
-
-def has_images(prompt: Any) -> bool:
-    """Whether a prompt holds images inside its messages."""
-    contents = [message.get("content") for message in prompt] if isinstance(prompt, list) else []
-    parts = [part for content in contents if isinstance(content, list) for part in content]
-    return any(part.get("type", "text") != "text" for part in parts if isinstance(part, dict))
+        size, prompts = len(dataset), args.generation_batch_size // args.num_generations
+        few = f"train_dataset has {size} prompts, fewer than the {prompts} of one batch"
+        refuse(size < prompts, few)  # TRL would train on none
+    else:
+        needs_all = method.draws or waits_for_prompts(method) or args.group_column is not None
+        refuse(needs_all, f"{name} needs train_dataset to be a datasets.Dataset, got {kind}")

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from gdro.checks import check
+from gdro.checks import check, refuse
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 KINDS = ("full", "lora", "unsloth-full", "unsloth-lora")
 # Plain LoRA adapts all linear layers by default; Unsloth has its own target modules.
 LORA_DEFAULTS: dict[str, Any] = {"r": 32, "lora_alpha": 64, "lora_dropout": 0.0}
+# LoRA options that vLLM does not apply: completions would come from another policy
+SERVED_LORA = {"lora_dropout": 0.0, "modules_to_save": None, "use_dora": False, "bias": "none"}
+# completions that Unsloth's engine decodes at once, as far as its cache holds them; its own choice
+# is about half of what fits
+MAX_NUM_SEQS = 240
 
 
 class LoadedModel(NamedTuple):
@@ -50,7 +55,6 @@ def load_model(
     fast_inference: bool = False,
     quantization: str | None = None,
     gpu_memory_utilization: float = 0.5,
-    max_num_seqs: int = 240,
     standby: bool = False,
 ) -> LoadedModel:
     """Load a causal language model of any family, ready for GDROTrainer; it stops at `stop_tokens`.
@@ -74,23 +78,14 @@ def load_model(
             give GDROConfig ``use_vllm=True``).
         quantization: for "unsloth-lora", "4bit" holds the base in four bits (QLoRA).
         gpu_memory_utilization: the engine's part of the GPU's memory, weights included.
-        max_num_seqs: completions that the engine decodes at once, as far as its cache holds them;
-            Unsloth's own choice is about half of what fits.
         standby: let the engine sleep while the optimizer works; Unsloth must not have been imported
             before.
 
-    Raises ImportError if TRL was imported before Unsloth, and RuntimeError if the engine is
-    missing.
+    Raises ImportError if TRL was imported before Unsloth.
     """
-    engine: dict[str, Any] = {
-        "fast_inference": fast_inference,
-        "quantization": quantization,
-        "gpu_memory_utilization": gpu_memory_utilization,
-        "max_num_seqs": max_num_seqs,
-        "standby": standby,
-    }
-    check_choice_of_model(kind, dtype, lora, attn_implementation, **engine)
     check("seed", seed, int, ge=0)
+    asked_for = (fast_inference, quantization, gpu_memory_utilization, standby)
+    check_choice_of_model(kind, dtype, lora, attn_implementation, *asked_for)
     peft_config, options = None, LORA_DEFAULTS | dict(lora or {})
     if kind.startswith("unsloth"):
         unsloth = import_unsloth(standby)
@@ -98,7 +93,12 @@ def load_model(
 
         checkpointing = "unsloth" if gradient_checkpointing else False
         shared = {"random_state": seed, "use_gradient_checkpointing": checkpointing}
-        served = {name: engine[name] for name in ENGINE} | {"max_lora_rank": options["r"]}
+        engine = {
+            "fast_inference": True,
+            "max_lora_rank": options["r"],
+            "gpu_memory_utilization": gpu_memory_utilization,
+            "max_num_seqs": MAX_NUM_SEQS,
+        }
         model, tokenizer = unsloth.FastLanguageModel.from_pretrained(
             model_name=str(source),
             max_seq_length=max_length,
@@ -106,17 +106,11 @@ def load_model(
             load_in_4bit=quantization == "4bit",  # its default is QLoRA
             full_finetuning=kind == "unsloth-full",
             use_exact_model_name=True,  # or a hub id would become that of Unsloth's own copy
-            **served if fast_inference else {},
+            **engine if fast_inference else {},
             **shared,
         )
         if kind == "unsloth-lora":
             model = unsloth.FastLanguageModel.get_peft_model(model, **shared | options)
-        loaded = getattr(model, "vllm_engine", None)
-        if fast_inference and not getattr(loaded, "shared_weights", False):
-            raise RuntimeError(
-                "Unsloth loaded the model without a vLLM engine that shares its weights, although "
-                "fast_inference was asked for; its messages above say why (is vllm installed?)"
-            )
     else:
         import transformers
 
@@ -126,9 +120,9 @@ def load_model(
             adapter = {"target_modules": "all-linear"} | options
             peft_config = peft.LoraConfig(task_type="CAUSAL_LM", **adapter)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-        how: dict[str, Any] = {"dtype": dtype or "float32"}
-        how["attn_implementation"] = attn_implementation
-        model = transformers.AutoModelForCausalLM.from_pretrained(source, **how)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype or "float32", attn_implementation=attn_implementation
+        )
     from transformers import set_seed
 
     tokenizer.padding_side = "left"  # as generation needs
@@ -141,11 +135,6 @@ def load_model(
     return LoadedModel(model, tokenizer, peft_config)
 
 
-ENGINE = ("fast_inference", "gpu_memory_utilization", "max_num_seqs")  # as Unsloth names them
-# LoRA options that vLLM does not apply: completions would come from another policy
-SERVED_LORA = {"lora_dropout": 0.0, "modules_to_save": None, "use_dora": False, "bias": "none"}
-
-
 def check_choice_of_model(
     kind: str,
     dtype: str | None = None,
@@ -154,7 +143,6 @@ def check_choice_of_model(
     fast_inference: bool = False,
     quantization: str | None = None,
     gpu_memory_utilization: float = 0.5,
-    max_num_seqs: int = 240,
     standby: bool = False,
 ) -> None:
     """Raise ValueError for what :func:`load_model` cannot do, before anything is loaded."""
@@ -162,24 +150,15 @@ def check_choice_of_model(
     check("dtype", dtype, Literal["float32", "bfloat16"] | None)
     check("quantization", quantization, Literal["4bit"] | None)
     check("gpu_memory_utilization", gpu_memory_utilization, gt=0, lt=1)
-    check("max_num_seqs", max_num_seqs, int, ge=1)
-    if lora is not None and not kind.endswith("lora"):
-        raise ValueError(f"lora must be None for kind {kind!r}, got {dict(lora)}")
-    if attn_implementation is not None and kind.startswith("unsloth"):
-        raise ValueError(
-            f"attn_implementation must be None for {kind!r}, got {attn_implementation!r}"
-        )
-    for name, value in {"fast_inference": fast_inference, "quantization": quantization}.items():
-        if value and kind != "unsloth-lora":
-            raise ValueError(f"{name} needs kind 'unsloth-lora', got {kind!r}")
-    if standby and not fast_inference:
-        raise ValueError("standby needs fast_inference: it puts that engine to sleep")
-    for name, served in SERVED_LORA.items() if fast_inference else ():
-        if (given := dict(lora or {}).get(name, served)) != served:
-            raise ValueError(
-                f"lora[{name!r}] must be {served!r} with fast_inference, whose engine does not "
-                f"apply it, got {given!r}"
-            )
+    given, of_kind = dict(lora or {}), f"with kind {kind!r}"
+    lost = {n: given[n] for n, served in SERVED_LORA.items() if given.get(n, served) != served}
+    refuse(lora is not None and not kind.endswith("lora"), f"lora must be None {of_kind}")
+    own = attn_implementation is not None and kind.startswith("unsloth")
+    refuse(own, f"attn_implementation must be None {of_kind}")
+    refuse(fast_inference and kind != "unsloth-lora", f"fast_inference must be False {of_kind}")
+    refuse(quantization and kind != "unsloth-lora", f"quantization must be None {of_kind}")
+    refuse(standby and not fast_inference, "standby needs fast_inference, whose engine sleeps")
+    refuse(lost and fast_inference, f"lora has {lost}, which fast_inference does not apply")
 
 
 def stop_tokens(tokenizer: Any, own: int | Sequence[int] | None) -> list[int]:
@@ -211,8 +190,6 @@ def choose_padding(tokenizer: Any, stops: Sequence[int]) -> None:
 
 # Unsloth.
 
-STANDBY = "UNSLOTH_VLLM_STANDBY"
-
 
 def import_unsloth(standby: bool = False) -> Any:
     """Import and return Unsloth, which replaces TRL's trainers; ImportError if that is too late.
@@ -220,19 +197,13 @@ def import_unsloth(standby: bool = False) -> Any:
     standby: whether its vLLM engine sleeps while the optimizer works; Unsloth reads it when it is
     imported.
     """
-    imported = "unsloth" in sys.modules
-    if not imported and "trl" in sys.modules:
+    if "unsloth" not in sys.modules and "trl" in sys.modules:
         raise ImportError(
             "trl was imported before unsloth, which now cannot replace its trainers; restart, and "
             "call load_model or import_unsloth first"
         )
-    if standby and imported and os.environ.get(STANDBY) != "1":
-        raise ImportError(f"unsloth was imported without {STANDBY}=1; restart, and import it later")
-    allocation = os.environ.get("PYTORCH_ALLOC_CONF", "")  # vLLM looks at the older name alone
-    if standby and "expandable_segments:true" in allocation.lower():
-        raise ValueError(f"PYTORCH_ALLOC_CONF must not let vLLM's memory grow, got {allocation!r}")
     if standby:  # with the given share of the memory, not Unsloth's own
-        os.environ |= {STANDBY: "1", "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1"}
+        os.environ |= {"UNSLOTH_VLLM_STANDBY": "1", "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1"}
     # its sampler is compiled with a CUDA toolkit, where one is found
     os.environ.setdefault("UNSLOTH_VLLM_NO_FLASHINFER", "1")
     import unsloth
@@ -241,46 +212,53 @@ def import_unsloth(standby: bool = False) -> Any:
 
 
 # two assume equally many rollouts of every prompt, one merges the adapter into trained weights
-REFUSED_VARIABLES = ("UNSLOTH_GRPO_ZERO_VARIANCE_EXCLUDE", "UNSLOTH_GRPO_LOSS_AGGREGATION")
-REFUSED_VARIABLES += ("UNSLOTH_VLLM_MERGED_ROLLOUT",)
+REFUSED_VARIABLES = (
+    "UNSLOTH_GRPO_ZERO_VARIANCE_EXCLUDE",
+    "UNSLOTH_GRPO_LOSS_AGGREGATION",
+    "UNSLOTH_VLLM_MERGED_ROLLOUT",
+)
 
 
-def check_unsloth_settings(on_unsloth: bool, model: Any, args: Any) -> None:
-    """Refuse settings that would change the method in silence, before the trainer is made."""
+def check_unsloth_settings(on_unsloth: bool, model: Any, args: Any, replays: bool) -> None:
+    """Refuse (ValueError) what would change the method in silence, before the trainer is made."""
     engine = getattr(model, "vllm_engine", None)
     if not on_unsloth:
-        if engine is not None:
-            raise RuntimeError(
-                "the model has an engine of Unsloth, but the trainer is TRL's own; import "
-                "gdro.trainer after load_model"
-            )
+        own = "the model has an engine of Unsloth, but the trainer is TRL's own; import "
+        refuse(engine is not None, own + "gdro.trainer after load_model")
         return
     for name in REFUSED_VARIABLES:
-        if os.environ.get(name, "0") not in ("", "0"):
-            raise ValueError(f"{name} must not be set with GDROTrainer, got {os.environ[name]!r}")
-    if args.vllm_sampling_params is not None:
-        raise ValueError(
-            "vllm_sampling_params would change the policy that is sampled, and must be None; give "
-            "temperature, top_p and generation_kwargs"
-        )
-    if engine is None and args.use_vllm and hasattr(model, "peft_config"):
-        raise ValueError(
-            "use_vllm with a LoRA model of Unsloth needs fast_inference: TRL would merge the "
-            "adapter into weights of 16 bits and subtract it again at each step, and "
-            "the base would drift"
-        )
+        set_to = os.environ.get(name, "0")
+        refuse(set_to not in ("", "0"), f"{name} must not be set with GDROTrainer, got {set_to}")
+    refuse(
+        args.vllm_sampling_params is not None,
+        "vllm_sampling_params would change the policy that is sampled, and must be None; give "
+        "temperature, top_p and generation_kwargs",
+    )
+    refuse(
+        args.use_vllm and engine is None and hasattr(model, "peft_config"),
+        "use_vllm with a LoRA model of Unsloth needs fast_inference: TRL would merge the adapter "
+        "into weights of 16 bits at each step, and the base would drift",
+    )
     # Unsloth patches the engine of TRL so that it sleeps only with standby
     can_sleep = engine and engine.llm_engine.vllm_config.model_config.enable_sleep_mode
-    if args.vllm_enable_sleep_mode and not can_sleep:
-        raise ValueError("vllm_enable_sleep_mode needs a model of Unsloth loaded with standby=True")
+    refuse(
+        args.vllm_enable_sleep_mode and not can_sleep,
+        "vllm_enable_sleep_mode needs a model of Unsloth loaded with standby=True",
+    )
+    refuse(replays, f"gdro_method={args.gdro_method!r} replays texts, which Unsloth cannot")
 
 
 def check_unsloth_parts(trainer: Any, model: Any) -> None:
-    """RuntimeError unless all of Unsloth that a training relies on is in place."""
+    """ValueError unless all of Unsloth that a training relies on is in place."""
     engine = getattr(model, "vllm_engine", None)
     unsloths = next(k for k in type(trainer).__mro__ if k.__name__ == "UnslothGRPOTrainer")
     called = unsloths.compute_loss.__code__.co_names
-    found = {"its loss, grpo_accumulated_loss": "grpo_accumulated_loss" in called}
+    pad, ends = trainer.processing_class.pad_token_id, trainer.eos_token_ids
+    found = {
+        "its loss, grpo_accumulated_loss": "grpo_accumulated_loss" in called,
+        # it would leave the ends of completions out of the loss
+        f"a padding token that ends no completion, as {pad} does": pad not in ends,
+    }
     if engine is not None:
         generation = trainer.vllm_generation
         wrapped = hasattr(type(generation).generate, "_unsloth_vllm_generation_lora_wrapped")
@@ -290,14 +268,6 @@ def check_unsloth_parts(trainer: Any, model: Any) -> None:
             "the adapter handed to each generation": wrapped,
             "load_lora": getattr(generation, "_unsloth_load_lora", None) is not None,
         }
-    if missing := [part for part, is_there in found.items() if not is_there]:
-        raise RuntimeError(
-            f"Unsloth's trainer lacks: {'; '.join(missing)}. Completions or losses would be wrong "
-            "in silence; install the versions of requirements/gpu-unsloth.txt"
-        )
-    pad, ends = trainer.processing_class.pad_token_id, trainer.eos_token_ids
-    if pad in ends:
-        raise RuntimeError(
-            f"the padding token {pad} also ends completions, and Unsloth would leave their ends "
-            "out of the loss; give the tokenizer another one"
-        )
+    missing = "; ".join(part for part, is_there in found.items() if not is_there)
+    wrong = "Completions or losses would be wrong in silence; install requirements/gpu-unsloth.txt"
+    refuse(missing, f"Unsloth's trainer lacks: {missing}. {wrong}")

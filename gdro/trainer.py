@@ -33,6 +33,7 @@ from gdro.bank import Bank
 from gdro.batches import Rollout, Step, TrainBatch
 from gdro.bins import StaticGroups
 from gdro.checkpoint import STATE_FILE
+from gdro.checks import refuse
 from gdro.config import GDROConfig
 from gdro.uids import with_uids
 
@@ -42,7 +43,6 @@ MOST_BATCHES = 100  # in one step, for a method that is never ready
 PER_TOKEN = ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
 PER_TOKEN += ("importance_sampling_ratio", "tool_mask")
 SILENT_BATCHES = 10  # all correct or all wrong, until a warning
-NO_SILENCE = 0, math.inf, -math.inf  # such batches in a row, their lowest and highest reward
 
 PAPER = {
     "title": "Group Distributionally Robust Optimization-Driven Reinforcement Learning for LLM "
@@ -65,8 +65,7 @@ class GDROTrainer(GRPOTrainer):
     Attributes:
         controller: made from the config.
         record: one row a generation batch: what the controller saw and decided, rollouts and
-            tokens, and the share of rollouts with an advantage. Callbacks that need it are made
-            with the trainer, as GDROCallback is.
+            tokens, and the share of rollouts with an advantage.
         bin_names: of the lists in it, the range of pass@k or the group of each bin.
         seconds: of the training, and in it of generation, scoring (probabilities of the old and the
             reference policy), reward and controller. All three travel in the checkpoint.
@@ -86,8 +85,8 @@ class GDROTrainer(GRPOTrainer):
         *more: Any,
         **named: Any,
     ) -> None:
-        if not isinstance(args, GDROConfig):
-            raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}")
+        kind = type(args).__name__
+        refuse(not isinstance(args, GDROConfig), f"args must be a GDROConfig, got {kind}")
         self._uids_D, self._data, self._has_uids = None, None, False
         if train_dataset is not None:
             self._has_uids = args.uid_column in (train_dataset.column_names or ())
@@ -105,17 +104,14 @@ class GDROTrainer(GRPOTrainer):
         self.seconds = dict.fromkeys(("train", "generate", "score", "reward", "controller"), 0.0)
         self._rewards_RF = torch.empty(0, 0)  # of the last generation batch, of all processes
         self._chosen: TrainBatch | None = None  # what TRL is given where it would generate
-        self._silence = NO_SILENCE
+        self._silent = 0  # batches in a row that were all correct or all wrong
         self.on_unsloth = any(kind.__name__ == "UnslothGRPOTrainer" for kind in type(self).__mro__)
-        models.check_unsloth_settings(self.on_unsloth, model, args)
-        if self.on_unsloth and self.controller.method.replays:
-            name = self.controller.name
-            raise ValueError(f"gdro_method={name!r} replays texts, which Unsloth's trainer cannot")
+        models.check_unsloth_settings(self.on_unsloth, model, args, self.controller.method.replays)
         set_seed(args.seed)  # TRL 1.14 puts the PEFT adapter on before it seeds
         super().__init__(model, reward_funcs, args, train_dataset, *more, **named)
-        if args.success_reward not in (None, *self.reward_func_names):
-            known, given = self.reward_func_names, args.success_reward
-            raise ValueError(f"success_reward must be one of {known}, got {given!r}")
+        known, wanted = self.reward_func_names, args.success_reward
+        unknown = wanted not in (None, *known)
+        refuse(unknown, f"success_reward must be one of {known}, got {wanted!r}")
         if self._own_advantages:
             self._name, self._paper = f"GDRO ({self.controller.name})", PAPER
         if self.on_unsloth:
@@ -134,8 +130,7 @@ class GDROTrainer(GRPOTrainer):
         """Train as TRL does; True resumes from the last whole checkpoint, if there is one.
 
         A checkpoint is compared with its ledger before anything of it is loaded: ValueError if the
-        given one is broken or, with True, all that were completed are. One of GRPOTrainer is taken
-        as a start: weights, optimizer and step, with a fresh controller.
+        given one is broken or, with True, all that were completed are.
         """
         self._clock = time.perf_counter()
         chosen: list[Path | None] = [None]
@@ -293,7 +288,7 @@ class GDROTrainer(GRPOTrainer):
                 return step
         raise ValueError(
             f"gdro_method={self.controller.name!r} was not ready for an optimizer step after "
-            f"{MOST_BATCHES} batches, the last {self._silence[0]} all correct or all wrong"
+            f"{MOST_BATCHES} batches, the last {self._silent} all correct or all wrong"
         )
 
     def _next_batch(self, inputs):
@@ -310,12 +305,6 @@ class GDROTrainer(GRPOTrainer):
             prompts = gather_object(inputs)[:: self.num_generations]
         else:
             prompts = self.train_dataset.__getitems__(drawn.tolist())  # in one read
-        text_alone = self._in_rounds or self.controller.method.replays
-        if text_alone and any(config.has_images(row["prompt"]) for row in prompts):
-            raise ValueError(
-                f"gdro_method={self.controller.name!r} works with text alone, and a prompt holds "
-                "an image"
-            )
         uids = [self._uid_of(row, place) for place, row in enumerate(prompts)]
         return prompts, self.controller.plan(uids)
 
@@ -328,7 +317,7 @@ class GDROTrainer(GRPOTrainer):
         """Add a rollout of each row to the step (`own_share` says which of them come twice)."""
         mine = [dict(row) for row in batches.own_share(rows, self.accelerator)]
         prompts = [row["prompt"] for row in mine]
-        output = super()._generate(prompts)
+        output = self._generate(prompts)
         _, completion_ids, _, completions, *_ = output
         rewards_RF = self._calculate_rewards(mine, prompts, completions, completion_ids)
         rollouts = batches.split_rollouts(output, self._pending_extra_logs)
@@ -361,7 +350,7 @@ class GDROTrainer(GRPOTrainer):
         advantages_R[scored_R] = batch.advantages
         is_flat_R[scored_R] = ~batches.has_spread(given["rewards"], given["group_ids"])
         self._note(batch.row, spent, seen_tokens, float(np.mean(advantages_R != 0)))
-        self._warn_of_silence(given["rewards"], given["correct"])
+        self._warn_of_silence(given["correct"])
         return advantages_R, is_flat_R, batch.ready
 
     def _score(self, inputs):
@@ -373,7 +362,13 @@ class GDROTrainer(GRPOTrainer):
         return output
 
     def _generate(self, prompts):
-        return super()._generate(prompts) if self._chosen is None else self._chosen.generated()
+        if self._chosen is not None:
+            return self._chosen.generated()
+        output = super()._generate(prompts)
+        if self.model.training and (self._in_rounds or self.controller.method.replays):
+            images = output[6]  # that were found in the messages of a prompt
+            refuse(images is not None, f"{self.controller.name!r} works with text alone")
+        return output
 
     def _generate_single_turn(self, prompt_ids, images, fields, num_generations, **kwargs):
         # where every `num_generations` rows are one prompt, a vLLM server samples from each n-th
@@ -481,17 +476,14 @@ class GDROTrainer(GRPOTrainer):
                 if isinstance(number, int | float):
                     self._metrics["train"][f"gdro/{name}{place}"].append(number)
 
-    def _warn_of_silence(self, rewards_R, correct_R):
+    def _warn_of_silence(self, correct_R):
         """Warn where rollouts were all correct or all wrong for many batches in a row."""
-        number, low, high = self._silence
-        low, high = min(low, rewards_R.min()), max(high, rewards_R.max())
         mixed = correct_R.any() and not correct_R.all()
-        self._silence = NO_SILENCE if mixed else (number + 1, low, high)
-        if self._silence[0] == SILENT_BATCHES:
+        self._silent = 0 if mixed else self._silent + 1
+        if self._silent == SILENT_BATCHES:
             logger.warning(
                 f"For {SILENT_BATCHES} batches no reward, or every one, was above success_threshold"
-                f"={self.controller.success_threshold}; rewards went from {low:g} to {high:g}. Set "
-                "success_reward, or gdro_options={'success_threshold': …}"
+                f"={self.controller.success_threshold}; set it in gdro_options, or success_reward"
             )
 
     # Data, checkpoints and resuming
@@ -532,16 +524,13 @@ class GDROTrainer(GRPOTrainer):
                 torch.randperm(self._sampler.num_samples, generator=self._sampler.generator)
 
     def _load_own_state(self, checkpoint):
-        if checkpoints.is_foreign(checkpoint):
-            logger.warning(f"{checkpoint} is GRPOTrainer's: the controller starts anew")
-            return
         state = checkpoints.load_state(checkpoint / STATE_FILE)
-        if state.get("data", self._data) != self._data:
-            raise ValueError(
-                f"train_dataset gives uids to other prompts than when {checkpoint.name} was saved"
-            )
+        refuse(
+            state["data"] != self._data,
+            f"train_dataset gives uids to other prompts than when {checkpoint.name} was saved",
+        )
         self.controller.load_state_dict(state["controller"])
-        self.bank.load_state_dict(state.get("bank", Bank().state_dict()))
+        self.bank.load_state_dict(state["bank"])
         self.record, self.seconds = state["record"], state["seconds"]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import gdro
-from gdro.checkpoint import file_hash, plain_values, read_whole, replace_text
+from gdro.checkpoint import file_hash, plain, read_whole, replace_text
 
 PACKAGES = {
     *("numpy", "scipy", "torch", "transformers", "trl", "datasets", "peft"),
@@ -22,8 +22,8 @@ PACKAGES = {
 
 
 def write_table(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows as JSON lines; ValueError names the row (from 0) and key of a bad value."""
-    lines = [json.dumps(plain_values(row, f"row {i}")) + "\n" for i, row in enumerate(rows)]
+    """Write rows as JSON lines; ValueError for NaN and infinity."""
+    lines = [json.dumps(row, default=plain, allow_nan=False) + "\n" for row in rows]
     replace_text(path, "".join(lines))
 
 
@@ -43,7 +43,7 @@ def write_manifest(path: str | Path, payload: Mapping[str, Any]) -> None:
     surroundings |= {"packages": versions, "platform": machine}
     if taken := sorted(set(payload) & set(surroundings)):
         raise ValueError(f"payload may not have {taken}, which write_manifest adds")
-    text = json.dumps(surroundings | plain_values(payload, "manifest"), indent=2)
+    text = json.dumps(surroundings | {**payload}, indent=2, default=plain, allow_nan=False)
     replace_text(path, text + "\n")
 
 
