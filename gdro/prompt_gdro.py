@@ -11,18 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.checks import (
-    LARGEST,
-    Bound,
-    Count,
-    PositiveShare,
-    Share,
-    StepSize,
-    build,
-    check,
-    check_array,
-    options,
-)
+from gdro import checks
 from gdro.draws import highest
 from gdro.method import Batch, Method, Prompts, Run, register
 from gdro.state import Saved
@@ -53,11 +42,10 @@ def ema_scores(scores: np.ndarray, means: np.ndarray, ema: float) -> np.ndarray:
 
 
 def debias(ema_scores: np.ndarray, visits: np.ndarray, ema: float, bin_axis: int = 0) -> np.ndarray:
-    """Scores without the pull of their start at 0: EMA / (1 − (1−β)^visits).
+    """Scores without the pull of their start at 0: EMA / (1 − (1−β)^visits), bins along `bin_axis`.
 
     What was never visited gets the mean of the visited bins (0 if there are none), so that it is
-    neither favoured nor starved. `ema_scores` and `visits` have one shape, with bins along
-    `bin_axis`.
+    neither favoured nor starved.
     """
     correction = 1.0 - (1.0 - ema) ** visits  # the part of a score that is not its start
     if visits.all():
@@ -79,19 +67,19 @@ def mixed_probabilities(weights: ArrayLike, gamma: float) -> np.ndarray:
     return (1 - gamma) * weights / weights.sum(axis=-1, keepdims=True) + gamma / weights.shape[-1]
 
 
-@options
+@checks.options
 class PromptAdversary(Saved):
     """Exponentiated-gradient adversary over the bins."""
 
-    num_bins: Count = 10
-    eta: StepSize = 0.65  # η_q; 0 switches the adversary off
-    gamma: Share = 0.01  # the uniform share of (15)
-    ema: PositiveShare = 0.12  # β, the weight of the newest batch
-    clip: Bound = 5.0  # C of (14)
-    max_weight: Bound = 15.0  # ω_max of (16)
+    num_bins: checks.Count = 10
+    eta: checks.StepSize = 0.65  # η_q; 0 switches the adversary off
+    gamma: checks.Share = 0.01  # the uniform share of (15)
+    ema: checks.PositiveShare = 0.12  # β, the weight of the newest batch
+    clip: checks.Bound = 5.0  # C of (14)
+    max_weight: checks.Bound = 15.0  # ω_max of (16)
     # None keeps the intensive score of (13), so that equal losses give equal weights; a number
     # divides it by the bin's share of the batch, floored there, as printed
-    share_floor: PositiveShare | None = None
+    share_floor: checks.PositiveShare | None = None
     debias: bool = True  # scores start from the data; False starts every bin at 0, as printed
 
     state = ("ema_B", "visits_B")
@@ -106,11 +94,9 @@ class PromptAdversary(Saved):
 
         `weights` say how much a prompt counts in its bin's mean; equally by default.
         """
-        size, largest = (np.size(bin_ids),), LARGEST**2
-        bin_ids_P = check_array("bin_ids", bin_ids, size, -1, self.num_bins - 1, whole=True)
-        losses_P = check_array("losses", losses, size, -largest, largest, nan=True)
-        if weights is not None:
-            weights = check_array("weights", weights, size, 0)
+        size, largest = (np.size(bin_ids),), checks.LARGEST**2
+        bin_ids_P = checks.check_array("bin_ids", bin_ids, size, -1, self.num_bins - 1, whole=True)
+        losses_P = checks.check_array("losses", losses, size, -largest, largest, nan=True)
         means_B, counts_B = bin_means(bin_ids_P, losses_P, self.num_bins, weights)
         if self.share_floor is not None and counts_B.any():
             means_B = means_B / np.maximum(counts_B / counts_B.sum(), self.share_floor)
@@ -137,7 +123,7 @@ class PromptAdversary(Saved):
         return log_weights(self.scores(), self.eta, self.clip)
 
 
-@options
+@checks.options
 class BinMethod(Method):
     """A method that sees prompts by their bins alone; what both games share."""
 
@@ -167,7 +153,7 @@ SIGNALS: dict[str, Callable[[Batch], np.ndarray]] = {  # the loss of a prompt th
 
 
 @register("prompt")
-@options
+@checks.options
 class PromptGDRO(BinMethod):
     """Prompt-GDRO: weights or draws by the bins' losses. Its scores are in `prompt_adversary`.
 
@@ -193,11 +179,10 @@ class PromptGDRO(BinMethod):
 
     def start(self, run: Run) -> None:
         super().start(run)
-        self.prompt_adversary: PromptAdversary = build(
-            "prompt", PromptAdversary, self.prompt, num_bins=run.num_bins
-        )
+        given = {"num_bins": run.num_bins}
+        self.prompt_adversary = checks.build("prompt", PromptAdversary, self.prompt, **given)
         if self.signal == "spread":  # a single rollout shows none
-            check("mean_rollouts", run.mean_rollouts, gt=1)
+            checks.check("mean_rollouts", run.mean_rollouts, gt=1)
 
     @property
     def draws(self) -> bool:

@@ -12,19 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro import arms
-from gdro.checks import (
-    Count,
-    Index,
-    Positive,
-    PositiveShare,
-    Share,
-    StepSize,
-    build,
-    check,
-    check_array,
-    options,
-)
+from gdro import arms, checks
 from gdro.draws import as_whole
 from gdro.method import Batch, Prompts, Run, register
 from gdro.prompt_gdro import BinMethod, PromptGDRO, bin_means, debias, ema_scores
@@ -39,16 +27,15 @@ PRINTED = {  # the choices with which the game is as in the paper
 }
 
 
-@options
+@checks.options
 class RolloutAdversary(Saved):
     """EXP3.P over rollout counts in each bin, joined by an exact budget and a shadow price.
 
     utility "variance" is −v_b/n, (28), with v_b the variance of the bin's rewards. One estimate of
-    v_b gives it for every arm, so all arms learn from each step and none has to be explored. It is
-    taken relative to the average bin, v_b/v̄ · n̄²/n, so that the price at balance is about 1
-    whatever the scale of the rewards; the allocation does not depend on that. "loss" is Ĵ_b(n) of
-    (17)–(18), as printed: only the arm that was played is seen, and its loss is divided by the
-    probability of playing it.
+    v_b gives it for every arm, so none has to be explored. It is taken relative to the average bin,
+    v_b/v̄ · n̄²/n, so that the price at balance is about 1 whatever the scale of the rewards. "loss"
+    is Ĵ_b(n) of (17)–(18), as printed: only the arm that was played is seen, and its loss is
+    divided by the probability of playing it.
 
     selection "argmax" takes the joint choice of greatest probability among those that meet the
     budget, "sample" draws from the product of the strategies, given that the budget is met. None is
@@ -56,14 +43,14 @@ class RolloutAdversary(Saved):
     the arms it does not play.
     """
 
-    num_bins: Count = 10
-    n_min: Count = 2  # smallest arm
-    n_max: Count = 12  # largest arm
-    mean_rollouts: Positive = 4  # n̄, the budget per prompt, in [n_min, n_max]
-    eta: StepSize = 0.65  # 0 switches the adversary off
-    gamma: Share = 0.01  # the uniform share
-    ema: PositiveShare = 0.4  # weight of the newest arm loss
-    price_lr: StepSize = 0.05  # α_μ of (21)
+    num_bins: checks.Count = 10
+    n_min: checks.Count = 2  # smallest arm
+    n_max: checks.Count = 12  # largest arm
+    mean_rollouts: checks.Positive = 4  # n̄, the budget per prompt, in [n_min, n_max]
+    eta: checks.StepSize = 0.65  # 0 switches the adversary off
+    gamma: checks.Share = 0.01  # the uniform share
+    ema: checks.PositiveShare = 0.4  # weight of the newest arm loss
+    price_lr: checks.StepSize = 0.05  # α_μ of (21)
     utility: Literal["variance", "loss"] = "variance"
     selection: Literal["argmax", "sample"] | None = None
     # How often a bin's log-probability counts in the joint choice. "prompts": once for each of its
@@ -74,15 +61,15 @@ class RolloutAdversary(Saved):
     # "realized": what was planned, as printed; since every plan meets the budget, that price never
     # moves.
     price_driver: Literal["demand", "realized"] = "demand"
-    bonus: StepSize = 0.01  # optimism of EXP3.P for utility "loss"
+    bonus: checks.StepSize = 0.01  # optimism of EXP3.P for utility "loss"
     debias: bool = True  # as in `PromptAdversary`
-    seed: Index = 0  # of what is drawn when `allocate` is given no generator
+    seed: checks.Index = 0  # of what is drawn when `allocate` is given no generator
 
     state = ("price", "step", "ema_BN", "visits_BN", "played_BN")
 
     def __post_init__(self) -> None:
-        check("n_max", self.n_max, int, ge=self.n_min)
-        check("mean_rollouts", self.mean_rollouts, ge=self.n_min, le=self.n_max)
+        checks.check("n_max", self.n_max, int, ge=self.n_min)
+        checks.check("mean_rollouts", self.mean_rollouts, ge=self.n_min, le=self.n_max)
         self.selection = self.selection or ("argmax" if self.utility == "variance" else "sample")
         self.arms = np.arange(self.n_min, self.n_max + 1)
         self.price, self.step = 0.0, 0
@@ -112,8 +99,7 @@ class RolloutAdversary(Saved):
         """Rollouts for each prompt of each bin, (B,) integers, 0 for a bin without prompts.
 
         The budget is spent exactly, Σ_b c_b n_b = budget, wherever some choice of arms does so.
-        Where none does, the largest amount below it is spent, and the caller gives the rest to
-        single prompts (as `GDROController.plan` does).
+        Where none does, the largest amount below it is spent.
 
         Args:
             bin_counts: (B,) prompts of the batch.
@@ -164,8 +150,8 @@ class RolloutAdversary(Saved):
         """
         counts_B, size = self._counts(bin_counts), (self.num_bins,)
         least = 0 if self.utility == "variance" else -np.inf
-        rollouts_B = check_array("rollouts", rollouts, size, 0, self.n_max, whole=True)
-        observed_B = check_array("observed", observed, size, least, nan=True)
+        rollouts_B = checks.check_array("rollouts", rollouts, size, 0, self.n_max, whole=True)
+        observed_B = checks.check_array("observed", observed, size, least, nan=True)
         demand = float(counts_B @ (self.probabilities() @ self.arms) / counts_B.sum())
         if self.utility == "variance":
             new_BN = observed_B[:, None] / self.arms
@@ -184,13 +170,13 @@ class RolloutAdversary(Saved):
         return demand
 
     def _counts(self, bin_counts: ArrayLike) -> np.ndarray:
-        counts_B = check_array("bin_counts", bin_counts, (self.num_bins,), 0, whole=True)
-        check_array("sum of bin_counts", counts_B.sum(), (), low=1)
+        counts_B = checks.check_array("bin_counts", bin_counts, (self.num_bins,), 0, whole=True)
+        checks.check_array("sum of bin_counts", counts_B.sum(), (), low=1)
         return counts_B
 
 
 @register("rollout")
-@options
+@checks.options
 class RolloutGDRO(BinMethod):
     """Rollout-GDRO: a number of rollouts for each bin. Its scores are in `rollout_adversary`."""
 
@@ -206,12 +192,10 @@ class RolloutGDRO(BinMethod):
         super().start(run)
         names = ("num_bins", "n_min", "n_max", "mean_rollouts", "seed")
         given = {name: getattr(run, name) for name in names}
-        self.rollout_adversary: RolloutAdversary = build(
-            "rollout", RolloutAdversary, self.rollout, **given
-        )
+        self.rollout_adversary = checks.build("rollout", RolloutAdversary, self.rollout, **given)
         if self.rollout_adversary.utility == "variance":
             # a single rollout shows no variance: a bin that played arm 1 would not be seen again
-            check("n_min", run.n_min, int, ge=2)
+            checks.check("n_min", run.n_min, int, ge=2)
         self._demand: float | None = None
 
     @property
@@ -259,7 +243,7 @@ class RolloutGDRO(BinMethod):
 
 
 @register("both")
-@options
+@checks.options
 class Both(PromptGDRO, RolloutGDRO):
     """Takes the arguments of `PromptGDRO` and of `RolloutGDRO`; each calls the next by super()."""
 
