@@ -1,9 +1,8 @@
 """What a step samples, and what of it TRL trains on.
 
-A method may ask for further rollouts of the prompts it has (`extend`), or for further prompts
-(`ready`). TRL samples once a step and trains on a batch of fixed size. So the rollouts of a step
-are collected in a `Step` first, with the same content on every process, and TRL gets as many of
-them as its batch holds. `trim_batch` then leaves out what has no gradient.
+A method may ask for further rollouts (`extend`) or further prompts (`ready`), where TRL samples
+once a step and trains on a batch of fixed size. So the rollouts of a step are collected in a `Step`
+first, with the same content on every process, and TRL gets as many as its batch holds.
 
 Axes: D prompts of the data set, P prompts of a batch, R rollouts of a step or of TRL's batch, F
 reward functions, T tokens.
@@ -141,7 +140,7 @@ def prompts_of_batch(number: int, size: int, total: int, seed: int, shuffled: bo
     """Positions in the data set of the prompts of batch `number` (from 0), (size,).
 
     Each epoch has an order of its own; what is left over at its end is dropped. Nothing but the
-    arguments matters, so that a resumed run takes the same prompts as one that was never stopped.
+    arguments matters, so a resumed run takes the same prompts.
     """
     epoch, batch = divmod(number, total // size)
     rng = np.random.default_rng((seed, epoch))
@@ -165,11 +164,8 @@ def take_rows(inputs: dict[str, Any], rows_R: Tensor) -> dict[str, Any]:
 def trim_batch(inputs: dict[str, Any], keep: int, loss_type: str) -> tuple[dict[str, Any], float]:
     """`inputs` of TRL's loss with `keep` of their rows, as wide as the longest texts left.
 
-    Rows with an advantage come before those without, and of both the shorter first.
-
-    Returns:
-        The smaller inputs, and the factor that turns TRL's loss on them into that on all rows, as
-        far as it depends on the weights.
+    Rows with an advantage are kept before those without, and of both the shorter. Also the factor
+    that turns the loss on them into that on all rows, as far as it depends on the weights.
     """
     lengths_R = inputs["completion_mask"].sum(dim=1)
     rows_R = torch.arange(len(lengths_R), device=lengths_R.device)
@@ -199,18 +195,17 @@ def rows_with_signal(inputs: dict[str, Any], loss_type: str) -> dict[str, Any]:
     """`inputs` of Unsloth's loss without rows of advantage 0, but at least one: the same gradient.
 
     Its backward ignores what the loss is multiplied by, so where it takes a mean over rows the
-    advantages are scaled. Columns stay, because its log-probabilities are as wide as the longest
-    completion and the padding of the prompts together.
+    advantages are scaled. Columns stay: its log-probabilities are as wide as the longest completion
+    and the padding of the prompts together.
     """
-    advantages_R = inputs["advantages"]
-    rows_R = (advantages_R != 0).nonzero()[:, 0]
-    if len(rows_R) == len(advantages_R) or "num_images" in inputs:
+    has_signal_R = inputs["advantages"] != 0
+    if has_signal_R.all() or "num_images" in inputs:
         return inputs
-    if not len(rows_R):
-        rows_R = rows_R.new_zeros(1)
+    has_signal_R[0] |= not has_signal_R.any()
+    rows_R = has_signal_R.nonzero()[:, 0]
     kept = take_rows(inputs, rows_R)
     if loss_type in MEANS_OVER_ROWS:
-        kept["advantages"] = kept["advantages"] * (len(rows_R) / len(advantages_R))
+        kept["advantages"] = kept["advantages"] * (len(rows_R) / len(has_signal_R))
     return kept
 
 
@@ -220,13 +215,8 @@ def score_by_length(
     """Log-probabilities of completions, (R, length), where rows of similar length go together.
 
     The same numbers as from all rows at once, to rounding, with less padding; 0 where the mask is
-    0.
-
-    Args:
-        score: TRL's `_get_per_token_logps_and_entropies` without its model.
-        ids_RT, mask_RT: prompts, padded on their left, and completions, padded on their right.
-        length: columns of the completions.
-        batch_size: rows that are scored at once; None for all.
+    0. The arguments are those of `score`, TRL's `_get_per_token_logps_and_entropies`: prompts
+    padded on their left with completions padded on their right, and the columns of the latter.
     """
     prompt_R, text_R = mask_RT[:, :-length].sum(dim=1), mask_RT[:, -length:].sum(dim=1)
     start, logps_RT = ids_RT.size(1) - length, torch.zeros(0)
@@ -240,6 +230,23 @@ def score_by_length(
     return logps_RT, None, None
 
 
+# Kept texts that are trained on again (`gdro.bank`).
+
+# what TRL holds for each token besides ids and masks, in some settings
+LOGPS = ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
+PER_TOKEN = (*LOGPS, "importance_sampling_ratio", "tool_mask")
+
+
+def texts_of(output: dict[str, Any]) -> list[tuple[list[int], list[int]]]:
+    """Prompt ids and completion ids, without padding, of what TRL has scored."""
+
+    def rows(part: str) -> list[list[int]]:
+        pairs = zip(output[f"{part}_ids"], output[f"{part}_mask"].bool(), strict=True)
+        return [ids_T[mask_T].tolist() for ids_T, mask_T in pairs]
+
+    return list(zip(rows("prompt"), rows("completion"), strict=True))
+
+
 def add_texts(
     output: dict[str, Any], texts: Sequence[tuple], weights: ArrayLike, pad_id: int, total: int
 ) -> dict[str, Any]:
@@ -247,10 +254,11 @@ def add_texts(
 
     Args:
         texts: prompt ids and completion ids of each; an empty completion only fills the batch.
-        weights: their advantages.
+        weights: their advantages. What TRL holds for each token is 1.
         total: completion tokens of all processes' texts.
     """
     device, added = output["prompt_ids"].device, {}
+    old, width = output["completion_ids"].shape
     for place, (name, side) in enumerate((("prompt", "left"), ("completion", "right"))):
         new = [torch.tensor(text[place], dtype=torch.long, device=device) for text in texts]
         ids, mask = [*output[f"{name}_ids"], *new], [*output[f"{name}_mask"]]
@@ -260,4 +268,10 @@ def add_texts(
     advantages = output["advantages"]
     added["advantages"] = torch.cat([advantages, advantages.new_tensor(weights)])
     added["num_items_in_batch"] = output["num_items_in_batch"] + total
+    for name in PER_TOKEN:
+        if (values := output.get(name)) is not None:
+            # a ratio may have one column, for whole sequences
+            columns = added["completion_ids"].size(1) if values.size(1) == width else 1
+            added[name] = values.new_ones(len(added["advantages"]), columns)
+            added[name][:old, : values.size(1)] = values
     return output | added

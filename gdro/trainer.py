@@ -10,7 +10,6 @@ reward functions; D prompts of the data set.
 """
 
 import logging
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ from trl import GRPOTrainer
 from gdro import batches, config, models
 from gdro import checkpoint as checkpoints
 from gdro.bank import Bank
-from gdro.batches import Rollout, Step, TrainBatch
+from gdro.batches import Step, TrainBatch
 from gdro.bins import StaticGroups
 from gdro.checkpoint import STATE_FILE
 from gdro.checks import refuse
@@ -39,19 +38,10 @@ from gdro.uids import with_uids
 
 logger = logging.getLogger(__name__)
 MOST_BATCHES = 100  # in one step, for a method that is never ready
-# what TRL holds for each token besides ids and masks; 1 for kept texts, or their log-probability
-PER_TOKEN = ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
-PER_TOKEN += ("importance_sampling_ratio", "tool_mask")
 SILENT_BATCHES = 10  # all correct or all wrong, until a warning
 
-PAPER = {
-    "title": "Group Distributionally Robust Optimization-Driven Reinforcement Learning for LLM "
-    "Reasoning",
-    "id": "2601.19280",
-    "citation": "@article{panaganti2026group, author={Panaganti and Liang and Yu and Mi and Yu}, "
-    "title={{Group Distributionally Robust Optimization-Driven Reinforcement Learning for LLM "
-    "Reasoning}}, year=2026, eprint={arXiv:2601.19280}}",
-}
+TITLE = "Group Distributionally Robust Optimization-Driven Reinforcement Learning for LLM Reasoning"
+PAPER = {"title": TITLE, "id": "2601.19280"}  # of the model card
 
 
 class GDROTrainer(GRPOTrainer):
@@ -98,6 +88,7 @@ class GDROTrainer(GRPOTrainer):
         # else TRL's, bit for bit
         self._own_advantages = self.controller.name != "grpo" or not as_trl
         self._in_rounds = config.samples_in_rounds(self.controller.method)
+        self._text_alone = self._in_rounds or self.controller.method.replays
         self.bank = Bank(self.controller.method.kept_texts)
         self.bin_names = bin_names(self.controller.bins)
         self.record: list[dict] = []
@@ -143,8 +134,7 @@ class GDROTrainer(GRPOTrainer):
             self._load_from_checkpoint(str(checkpoint))
             self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
             self._load_own_state(checkpoint)
-            losses = [row["loss"] for row in self.state.log_history if "loss" in row]
-            loss = float(np.mean(losses)) if losses else math.nan
+            loss = float(np.mean([row["loss"] for row in self.state.log_history if "loss" in row]))
             return TrainOutput(self.state.global_step, loss, {"train_loss": loss})
         try:
             return super().train(checkpoint and str(checkpoint), *args, **named)
@@ -184,7 +174,8 @@ class GDROTrainer(GRPOTrainer):
             self._put_advantages(output, mine, self._chosen.advantages_R, self._chosen.is_flat_R)
             self._chosen = None
             self._metrics["train"]["gdro/rollouts_spent"].append(step.spent)
-            return self._replay(output, step.rows, step.rollouts, step.rewards_RF)
+            texts = [rollout[:2] for rollout in step.rollouts]
+            return self._replay(output, step.rows, texts, step.rewards_RF)
         seen_tokens = self.state.num_input_tokens_seen
         with self._timed("controller"):
             prompts, plan = self._next_batch(inputs)
@@ -205,24 +196,16 @@ class GDROTrainer(GRPOTrainer):
                 self._put_advantages(output, mine, advantages_R, is_flat_R)
         if not self.controller.method.replays:
             return output
-        texts = [
-            Rollout(prompt[kept].tolist(), ids[mask.bool()].tolist(), None, None, {})
-            for prompt, kept, ids, mask in zip(
-                output["prompt_ids"], output["prompt_mask"].bool(),
-                output["completion_ids"], output["completion_mask"], strict=True,
-            )
-        ]  # fmt: skip
-        rows = [prompts[p] for p in group_ids_R]
+        rows, texts = [prompts[p] for p in group_ids_R], batches.texts_of(output)
         return self._replay(output, rows, gather_object(texts), rewards_RF)
 
-    def _replay(self, output, rows, rollouts, rewards_RF):
+    def _replay(self, output, rows, texts, rewards_RF):
         """Keep the successes of a step, and add rows of kept ones; every process holds the bank."""
         if not self.controller.method.replays:
             return output
         _, given = self._scored(np.arange(len(rows)), rewards_RF)
         for r in given["group_ids"][given["correct"]]:
-            text = rollouts[r].prompt_ids, rollouts[r].completion_ids
-            self.bank.add(self._uid_of(rows[r]), text)
+            self.bank.add(self._uid_of(rows[r]), texts[r])
         if (answer := self.controller.replay(self.bank.uids)) is None:
             return output
         _, texts, weights_R = self.bank.rows(*answer)
@@ -233,20 +216,13 @@ class GDROTrainer(GRPOTrainer):
         texts = [*texts, *[(texts[0][0], [])] * fill]
         mine = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
         weights = np.append(weights_R, np.zeros(fill))[mine]
-        known = {name: output.pop(name) for name in PER_TOKEN if output.get(name) is not None}
-        old, width = output["completion_ids"].shape
-        output = batches.add_texts(
-            output, texts[mine], weights, self.processing_class.pad_token_id, total
-        )
-        for name, values in known.items():  # a ratio may have one column, for whole sequences
-            columns = output["completion_ids"].size(1) if values.size(1) == width else 1
-            output[name] = values.new_ones(len(output["advantages"]), columns)
-            output[name][:old, : values.size(1)] = values
-        logps = [name for name in known if name.endswith("per_token_logps")]
+        old, pad_id = len(output["advantages"]), self.processing_class.pad_token_id
+        output = batches.add_texts(output, texts[mine], weights, pad_id, total)
+        logps = [output[name] for name in batches.LOGPS if output.get(name) is not None]
         if logps:  # kept texts are taken as the policy's own: ratio 1, no KL
             own = self._logps(output, slice(old, None))
-            for name in logps:
-                output[name][old:] = own
+            for logps_RT in logps:
+                logps_RT[old:] = own
         self._metrics["train"]["gdro/replayed"].append(len(texts) - fill)
         self._metrics["train"]["gdro/replayed_tokens"].append(total)
         return output
@@ -297,10 +273,8 @@ class GDROTrainer(GRPOTrainer):
         drawn = self.controller.draw(self._uids_D, size) if self._uids_D is not None else None
         if drawn is None and config.waits_for_prompts(self.controller.method):
             # TRL's order has one batch a step
-            number, total = self.controller.planned, len(self._uids_D)
-            drawn = batches.prompts_of_batch(
-                number, size, total, self.args.seed, self.shuffle_dataset
-            )
+            batch = (self.controller.planned, size, len(self._uids_D))
+            drawn = batches.prompts_of_batch(*batch, self.args.seed, self.shuffle_dataset)
         if drawn is None:  # TRL's, of all processes, each once
             prompts = gather_object(inputs)[:: self.num_generations]
         else:
@@ -365,9 +339,9 @@ class GDROTrainer(GRPOTrainer):
         if self._chosen is not None:
             return self._chosen.generated()
         output = super()._generate(prompts)
-        if self.model.training and (self._in_rounds or self.controller.method.replays):
-            images = output[6]  # that were found in the messages of a prompt
-            refuse(images is not None, f"{self.controller.name!r} works with text alone")
+        images = output[6]  # that were found in the messages of a prompt
+        unfit = self._text_alone and self.model.training and images is not None
+        refuse(unfit, f"gdro_method={self.controller.name!r} works with text alone")
         return output
 
     def _generate_single_turn(self, prompt_ids, images, fields, num_generations, **kwargs):
