@@ -9,10 +9,8 @@ prompts are replayed with all their kept texts:
     w = c · max(p̂, p_least) · (1 − p̂) / (number of texts kept for the prompt),
 
 with p̂ the posterior mean of the prompt's pass rate, from the controller's counts. w fades as the
-prompt is solved, so replay stops by itself. It needs no probability of a whole text, which
-underflows for long ones and would have to be compared with that of the policy which wrote it. MAPO
-(arXiv 1807.02322) has the same shape with such probabilities: ours puts p̂ in the place of the
-bank's share of the policy.
+prompt is solved, so replay stops by itself. MAPO (arXiv 1807.02322) has the same shape with the
+bank's share of the policy in the place of p̂: it needs probabilities of whole texts.
 
 Loop and trainer own the bank; the method says which prompts to replay, and with which weight.
 """
@@ -54,13 +52,13 @@ class Bank:
         self, positions: np.ndarray, weights: np.ndarray
     ) -> tuple[list[Hashable], list[tuple[int, ...]], np.ndarray]:
         """Uid, text and weight of every text kept for the prompts at `positions` of `uids`."""
-        uids = self.uids
-        chosen = [(uids[p], w) for p, w in zip(positions, weights, strict=True)]
-        rows = [
-            (uid, text, w / len(self.texts[uid])) for uid, w in chosen for text in self.texts[uid]
-        ]
-        of_uid, texts, weights_R = zip(*rows, strict=True) if rows else ((), (), ())
-        return list(of_uid), list(texts), np.array(weights_R, float)
+        uids, of_uid, texts, weights_R = self.uids, [], [], []
+        for position, weight in zip(positions, weights, strict=True):
+            for text in self.texts[uids[position]]:
+                of_uid.append(uids[position])
+                texts.append(text)
+                weights_R.append(weight / len(self.texts[uids[position]]))
+        return of_uid, texts, np.array(weights_R, float)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, in order, for a checkpoint."""

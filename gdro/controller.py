@@ -7,8 +7,7 @@
 
 Whatever the method does, the controller guarantees the exact budget, the bounds on rollouts, finite
 numbers, the same run for the same seed, and results that do not depend on the order of the batch.
-Input is checked before anything moves; after an error in a method, resume from a checkpoint. One
-thread at a time may call it.
+Input is checked before anything moves. One thread at a time may call it.
 
 Axes: P prompts of a plan, K those of them that came back, R rollouts, D prompts of the data set.
 """
@@ -34,8 +33,7 @@ PRESETS: dict[str, dict[str, Any]] = {  # of the bins
     "default": {"k": 1, "history": 20},
     "paper": {"k": 8, "history": 50, "estimator": "any_of_k"},
 }
-# Each question has a random stream of its own, so that asking one does not change the answer to
-# another.
+# streams of random numbers: asking one question does not change the answer to another
 PLAN, DRAW, EXTEND, REPLAY = range(4)
 
 
@@ -79,12 +77,8 @@ class GDROController(Saved):
         **options: arguments of the method.
 
     Attributes:
-        method, bins, run: the `Method`, the `DifficultyBins` and the sizes that the arguments came
-            to.
+        method, bins, run: what the arguments came to, a `Method`, a `DifficultyBins` and a `Run`.
         step: batches observed so far.
-
-    Raises:
-        ValueError: for an unknown method or preset, and for arguments outside their domain.
     """
 
     state = ("step", "planned", "bins", "method")
@@ -108,7 +102,7 @@ class GDROController(Saved):
         check("preset", preset, Literal[tuple(PRESETS)])
         self.success_threshold = check("success_threshold", success_threshold)
         self.method = make_method(method, preset, options)
-        self.name = self.method.label
+        self.name = self.method.name or type(self.method).__name__
         if not isinstance(bins, DifficultyBins):
             bins = build("bins", DifficultyBins, {**PRESETS[preset], **(bins or {})})
         self.bins: DifficultyBins = bins
@@ -129,8 +123,7 @@ class GDROController(Saved):
         self.step = 0  # batches observed
         self.planned = 0  # plans made: seeds each plan's random numbers
         self._open: dict[int, np.ndarray] = {}  # rollouts of the plans in flight, with extensions
-        # of `draw`: uids as given, and their order, sorted uids and rows
-        self._pool: tuple[ArrayLike, np.ndarray, np.ndarray, np.ndarray] | None = None
+        self._pool: tuple | None = None  # of `draw`: uids as given, and what `_sort` makes of them
 
     # Before generation
 
@@ -159,9 +152,8 @@ class GDROController(Saved):
     def plan(self, uids: ArrayLike) -> Plan:
         """Rollouts for each prompt of a batch; they sum to mean_rollouts × P, exactly.
 
-        The method says how they are divided. An answer that does not fit the budget or the bounds
-        is scaled, then rounded to whole rollouts, ties at random. A method with rounds may plan
-        fewer: see `extend`.
+        The method says how they are divided; an answer that does not fit the budget or the bounds
+        is scaled and rounded, ties at random. A method with rounds may plan fewer: see `extend`.
 
         Args:
             uids: (P,), of the batch, all integers or all strings. A uid that comes twice is one
@@ -196,8 +188,7 @@ class GDROController(Saved):
     ) -> np.ndarray | None:
         """Further rollouts for the prompts of a plan, (P,); None when its step is done.
 
-        For methods with rounds. The other arguments are all that came back so far, as for
-        `observe`.
+        For methods with rounds; the arguments are all that came back so far, as for `observe`.
         """
         planned_P = self._rollouts(plan)
         spent = int(planned_P.sum())
@@ -240,23 +231,22 @@ class GDROController(Saved):
                 β = 0.
 
         Raises:
-            ValueError: for a plan that is not in flight, for data that do not fit the plan, and for
-                answers of the method that are not finite or have another shape.
+            ValueError: for a plan that is not in flight, data that do not fit it, and answers of
+                the method that are not finite or have another shape.
         """
         batch, position_K, order_R = self._batch(plan, group_ids, rewards, correct, losses)
         del self._open[plan.number]
-        # Bins move first, so that the method sees where prompts are now (`bins_after_P`). A prompt
-        # still counts in the bin in which it was planned (`bins_P`), or its own outcome would
-        # choose where it counts; on a first visit there is none, and the new one is taken.
+        # Bins move first, so that the method sees where prompts are now. A prompt still counts in
+        # the bin in which it was planned, or its own outcome would choose where it counts; on a
+        # first visit there is none, and the new one is taken.
         self.bins.visit(batch.rows_P, batch.hits_P, batch.trials_P)
         after_P = self.bins.of_rows(batch.rows_P)
         at_visit_P = np.where(batch.first_visit_P, after_P, batch.bins_P)
         batch = replace(batch, bins_P=at_visit_P, bins_after_P=after_P)
         self.method.update(batch)
-        weights_K = self._answer("weights", self.method.weights(batch), len(batch), 0, LARGEST)
-        advantages_R = self._answer(
-            "advantages", self.method.advantages(batch), len(order_R), -LARGEST, LARGEST
-        )
+        weights_K, advantages_R = self.method.weights(batch), self.method.advantages(batch)
+        weights_K = self._answer("weights", weights_K, len(batch), 0, LARGEST)
+        advantages_R = self._answer("advantages", advantages_R, len(order_R), -LARGEST, LARGEST)
         row = row_of(self.step, batch, weights_K, self.method.report())
         ready = bool(self.method.ready(batch))
         # back from the order of the uids to that in which the trainer gave its rollouts
@@ -295,8 +285,7 @@ class GDROController(Saved):
     ) -> tuple[Batch, np.ndarray, np.ndarray]:
         """What came back for a plan, checked and sorted by uid, with the bins not moved yet.
 
-        Also the positions in `plan.uids` of the prompts that came back, (K,), and where each
-        rollout was among those given, (R,).
+        Also the positions in `plan.uids` of its prompts, (K,), and of its rollouts as given, (R,).
         """
         planned_P, known = self._rollouts(plan), plan.prompts
         size = (max(np.size(rewards), 1),)
@@ -315,8 +304,7 @@ class GDROController(Saved):
         present_K = np.flatnonzero(trials_P[plan.order_P])
         position_K = plan.order_P[present_K]
         group_ids_R = np.repeat(np.arange(len(position_K)), trials_P[position_K])
-        # Rows, bins and memo are those at planning. Counts are those of now: plans that were
-        # observed in between may have visited the same prompts.
+        # bins are those at planning; counts those of now, as other plans may have been observed
         rows_K, bins_K = known.rows_P[present_K], known.bins_P[present_K]
         successes_K, failures_K = self.bins.beliefs.counts(rows_K)
         batch = Batch(
@@ -346,7 +334,7 @@ class GDROController(Saved):
         return self._open[plan.number]
 
     def _sort(self, uids: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The order that sorts some uids, the sorted uids, and their rows, (P,) each."""
+        """The order that sorts uids, the sorted uids, and their rows, (P,) each."""
         array = as_uids(uids)
         check("number of uids", len(array), int, ge=1)
         order_P = array.argsort(kind="stable")

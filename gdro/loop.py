@@ -1,9 +1,9 @@
 """GRPO with any method in one loop: plan, sample, reward, observe, loss, step.
 
-It does what `gdro.trainer` does inside TRL, for the Qwen3 models that this package makes, on a CPU
-or a GPU, at temperature 1. Two savings change neither the gradient nor the distribution of samples:
-rollouts with the same prefix so far share one row of the KV cache (`sample`), and equal rollouts
-enter the loss once, those of advantage 0 not at all (`policy_gradient`).
+It does what `gdro.trainer` does inside TRL, for small Qwen3 models, on a CPU or a GPU, at
+temperature 1. Two savings change neither the gradient nor the distribution of samples: rollouts
+with the same prefix share one row of the KV cache (`sample`), and equal rollouts enter the loss
+once, those of advantage 0 not at all (`policy_gradient`).
 
 Axes: D prompts of the data set, P prompts of a batch, R rollouts, N distinct texts, T tokens, V
 vocabulary.
@@ -20,7 +20,7 @@ from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, 
 
 from gdro.bank import Bank
 from gdro.bins import as_uids
-from gdro.checks import check
+from gdro.checks import check, refuse
 from gdro.controller import GDROController
 
 # The forward pass of a Qwen3 on a model's own weights: what transformers computes, in 40 lines.
@@ -106,9 +106,8 @@ def train(
     check("schedule", schedule, Literal["constant", "linear"])
     if stream:
         check("steps", steps, int, ge=1, le=len(rows) // prompts)  # nor does a stream
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=learning_rate, weight_decay=0.0, fused=True
-    )
+    weights = model.parameters()
+    optimizer = torch.optim.AdamW(weights, lr=learning_rate, weight_decay=0.0, fused=True)
     generator = torch.Generator(model.device).manual_seed(seed)
     in_order = _epochs(len(rows), prompts, np.random.default_rng(seed))
     ids_DT = prompt_ids(model, tokenizer, rows)
@@ -213,8 +212,8 @@ def sample(
 ) -> Tensor:
     """A completion of each prompt, (R, T), filled up with the token that ends it.
 
-    Rollouts with the same prefix so far have the same distribution of the next token: one row is
-    computed for all of them, and it branches where they part.
+    Rollouts with the same prefix have the same distribution of the next token: one row is computed
+    for all of them, and it branches where they part.
     """
     eos_id = model.config.eos_token_id
     text_RT = prompt_RT.new_full((len(prompt_RT), max_new_tokens), eos_id)
@@ -231,8 +230,7 @@ def sample(
         live_R = live_R[continues_R]
         if t + 1 == max_new_tokens or len(live_R) == 0:
             break
-        # a row of the next step is a pair (row of this step, token): rollouts that share both stay
-        # together
+        # a row of the next step is a pair (row of this step, token) that some rollouts share
         branch_N, row_R = (row_R * p_RV.shape[1] + token_R)[continues_R].unique(return_inverse=True)
         parent_N, token_N = branch_N // p_RV.shape[1], branch_N % p_RV.shape[1]
         cache[:] = [(keys[parent_N], values[parent_N]) for keys, values in cache]
@@ -253,23 +251,17 @@ def evaluate(
     generator = torch.Generator(model.device).manual_seed(seed)
     prompt_RT = prompt_ids(model, tokenizer, rows).repeat_interleave(samples, dim=0)
     text_RT = sample(model, prompt_RT, max_new_tokens, generator)
-    rewards_R = rewards_of(
-        tokenizer, [row for row in rows for _ in range(samples)], text_RT, reward
-    )
+    repeated = [row for row in rows for _ in range(samples)]
+    rewards_R = rewards_of(tokenizer, repeated, text_RT, reward)
     return (rewards_R.reshape(-1, samples) > 0).sum(axis=1)
 
 
 def prompt_ids(model: Model, tokenizer: Any, rows: Rows) -> Tensor:
     """Tokens of the prompts, (P, T), on the model's device; all must be equally long."""
-    if model.config.model_type != "qwen3":
-        raise ValueError(
-            f"model must be a Qwen3, got {model.config.model_type!r}; use gdro.trainer"
-        )
-    ids = tokenizer([row["prompt"] for row in rows])["input_ids"]
-    if len(lengths := {len(row) for row in ids}) != 1:
-        raise ValueError(
-            f"prompts must be equally long in tokens, got {sorted(lengths)}; use gdro.trainer"
-        )
+    kind, ids = model.config.model_type, tokenizer([row["prompt"] for row in rows])["input_ids"]
+    lengths = {len(row) for row in ids}
+    refuse(kind != "qwen3", f"model must be a Qwen3, got {kind!r}; use gdro.trainer")
+    refuse(len(lengths) != 1, f"prompts must be equally long in tokens, got {lengths}")
     return torch.tensor(ids, device=model.device)
 
 
@@ -277,9 +269,8 @@ def rewards_of(tokenizer: Any, rows: Rows, text_RT: Tensor, reward: Reward) -> n
     """The reward of each completion, (R,), asked for as TRL asks."""
     texts = tokenizer.batch_decode(text_RT, skip_special_tokens=True)
     columns = {name: [row.get(name) for row in rows] for name in rows[0] if name != "prompt"}
-    return np.asarray(
-        reward(prompts=[row["prompt"] for row in rows], completions=texts, **columns), float
-    )
+    prompts = [row["prompt"] for row in rows]
+    return np.asarray(reward(prompts=prompts, completions=texts, **columns), float)
 
 
 def _completion_mask(text_RT: Tensor, eos_id: int) -> Tensor:

@@ -159,22 +159,16 @@ class Batch(Prompts):
 class Method(Saved):
     """A rule for using rollouts. Every function has a neutral default, which together are GRPO.
 
-    What a method is given belongs to the controller: it must not write into it. What it learns is
-    kept in attributes that `start` makes and `state` names (see `gdro.state.Saved`). Options are
-    the fields of a dataclass, declared with `gdro.checks.options` or not.
+    A method must not write into what it is given. What it learns is kept in attributes that `start`
+    makes and `state` names. Options are the fields of a dataclass (see `gdro.checks.options`).
     """
 
-    name: ClassVar[str] = ""
+    name: ClassVar[str] = ""  # as registered
     run: Run  # of the controller that the method serves, set before `start`
     n_min: int | None = None  # replaces the controller's default bound on a prompt's rollouts
     kept_texts: int = 4  # successes that are kept for a prompt, where the method replays them
     rounds: bool = False  # whether `allocate` may leave budget for `extend`
     presets: ClassVar[dict[str, dict[str, Any]]] = {}  # options by the name of a preset
-
-    @property
-    def label(self) -> str:
-        """The registered name, or that of the class."""
-        return self.name or type(self).__name__
 
     def start(self, run: Run) -> None:
         """Called once by the controller, before anything else; makes the state."""
@@ -216,10 +210,7 @@ class Method(Saved):
     def replay(
         self, banked: Prompts, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Prompts with kept successes to train on again in this step; None for none.
-
-        Returns their positions in `banked` and the weight that the texts kept for each share.
-        """
+        """Positions in `banked` of prompts to train on again, and the weight their texts share."""
         return None
 
     def weights(self, batch: Batch) -> np.ndarray:
@@ -238,11 +229,7 @@ class Method(Saved):
         """Learn from what came back."""
 
     def report(self) -> dict[str, Any]:
-        """Entries for the record's row: plain JSON values.
-
-        "weight", "probability", "price" and "demand" are those of the controller's rows; others
-        need names of their own.
-        """
+        """Entries for the record's row (`gdro.record`): plain JSON values."""
         return {}
 
     def at_least(self, array: np.ndarray, rows_P: np.ndarray) -> np.ndarray:
@@ -277,8 +264,8 @@ def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
 def find_method(name: str) -> type[Method]:
     """The method registered under `name`; ValueError if there is none.
 
-    A name that is not known yet is looked for in the packages that declare the entry point
-    `gdro.methods`: each is imported, and registers its methods as it is.
+    For a name not known yet, packages with the entry point `gdro.methods` are imported, and
+    register theirs.
     """
     if name not in METHODS:
         for entry in entry_points(group="gdro.methods"):
@@ -296,7 +283,7 @@ def make_method(method: str | Method, preset: str, given: Mapping[str, Any]) -> 
     """A method from its name, or the object itself; options override those of the preset."""
     if isinstance(method, Method):
         if given or hasattr(method, "run"):  # it has its options, and serves one controller
-            raise ValueError(f"method {method.label!r} must be new, got options {sorted(given)}")
+            raise ValueError(f"method {method.name!r} must be new, got options {sorted(given)}")
         return method
     kind = find_method(method)
     chosen = dict(kind.presets.get(preset, {}))

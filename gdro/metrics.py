@@ -13,10 +13,7 @@ from gdro.checks import check, check_array, check_shares
 
 
 def pass_at_k(successes: ArrayLike, trials: ArrayLike, k: int) -> np.ndarray:
-    """Unbiased pass@k from c successes in n ≥ k trials, 1 − C(n−c, k)/C(n, k) (Chen et al. 2021).
-
-    The probability that one of k rollouts drawn from the n without replacement is correct.
-    """
+    """Unbiased pass@k of c successes in n ≥ k trials, 1 − C(n−c, k)/C(n, k) (Chen et al. 2021)."""
     check("k", k, int, ge=1)
     return 1.0 - all_wrong_probability(*check_counts(successes, trials, k), k)
 
@@ -83,8 +80,7 @@ def weighted_standard_error(
 ) -> np.ndarray:
     """WSE(t) = Σ_b q_t(b) σ̂_b / √n_b(t), (33). (..., B) → (...).
 
-    Bins with share 0 do not count, their deviation and rollouts may be NaN. Shares may sum to less
-    than one, since prompts not seen yet have no bin.
+    Bins with share 0 do not count; shares may sum to less than one, as new prompts have no bin.
     """
     q = check_array("shares", shares, low=0)
     q, sigma, n = np.broadcast_arrays(q, np.asarray(deviations, float), np.asarray(rollouts, float))
@@ -100,26 +96,21 @@ def bootstrap_interval(
 
     Redrawing S seeds reproduces only 1 − 1/S of their variance, so the seeds' means are first moved
     apart by √(S/(S−1)). With two seeds the interval is still too narrow; with one it does not cover
-    other seeds.
-
-    Args:
-        values_SP: (S, P), finite; every seed is evaluated on the same prompts.
+    other seeds. `values_SP` are finite: every seed is evaluated on the same prompts.
     """
     check("level", level, gt=0, lt=1)
-    check("resamples", resamples, int, ge=1)
     values_SP = np.atleast_2d(check_array("values_SP", values_SP))
-    num_seeds, _ = check_array("values_SP.shape", values_SP.shape, (2,), 1, whole=True)
+    num_seeds = len(values_SP)
     if num_seeds > 1:
         deviation_S = values_SP.mean(axis=1) - values_SP.mean()
         values_SP = values_SP + (np.sqrt(num_seeds / (num_seeds - 1)) - 1) * deviation_S[:, None]
     # the fraction of each resample's draws that fell on each seed, and on each prompt
-    seed_weights, prompt_weights = (
-        np.apply_along_axis(
-            np.bincount, 1, rng.integers(size, size=(resamples, size)), minlength=size
-        )
-        / size
-        for size in np.shape(values_SP)
-    )
+
+    def redraw(size: int) -> np.ndarray:
+        drawn = rng.integers(size, size=(resamples, size))
+        return np.apply_along_axis(np.bincount, 1, drawn, minlength=size) / size
+
+    seed_weights, prompt_weights = map(redraw, values_SP.shape)
     means = ((seed_weights @ values_SP) * prompt_weights).sum(axis=1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

@@ -1,8 +1,8 @@
 """Closed forms of section 4 and appendix B: soft worst case, square-root law, staircase, regret.
 
-Pure functions of arrays. Axes: B bins, N arms, D parameters; "..." is anything in front (seeds,
-settings). Bins are the last axis unless a docstring says otherwise. Shares q̂ are fractions of the
-batch and sum to one over the bins; rollouts are counts per prompt.
+Pure functions of arrays. Axes: B bins, the last unless a docstring says otherwise, N arms; "..." is
+anything in front (seeds, settings). Shares q̂ are fractions of the batch and sum to one over the
+bins; rollouts are counts per prompt.
 """
 
 import numpy as np
@@ -27,12 +27,6 @@ def soft_worst_case_bounds(losses: ArrayLike, eta: float) -> tuple[np.ndarray, n
     check("eta", eta, gt=0)
     worst = check_array("losses", losses).max(axis=-1)
     return worst, worst + np.log(np.shape(losses)[-1]) / eta
-
-
-def mixture_gradient(losses: ArrayLike, gradients: ArrayLike, eta: float) -> np.ndarray:
-    """Gradient of the soft worst case, (26): (..., B, D) mixed by softmax(ηL) to (..., D)."""
-    _, q = soft_worst_case(losses, eta)
-    return np.einsum("...b,...bd->...d", q, check_array("gradients", gradients))
 
 
 def hedge_regret_bound(num_arms: int, horizon: ArrayLike) -> np.ndarray:
@@ -66,17 +60,13 @@ def square_root_allocation(
 ) -> np.ndarray:
     """Minimizer of the variance proxy at Σ_b q̂_b n_b = n̄, n_b* = n̄ √v_b / Σ_j q̂_j √v_j, (30).
 
-    (..., B). A ValueError also if no bin with a share has any variance: then every allocation is
-    optimal.
+    (..., B). ValueError also if no bin with a share has any variance.
     """
     return demand_at_price(variances, shadow_price(variances, shares, mean_rollouts)[..., None])
 
 
 def shadow_price(variances: ArrayLike, shares: ArrayLike, mean_rollouts: float) -> np.ndarray:
-    """Price at which the demand (31) meets the budget, μ* = (Σ_j q̂_j √v_j / n̄)², (..., B) → (...).
-
-    In units of variance per rollout.
-    """
+    """Price at which demand (31) meets the budget, μ* = (Σ_j q̂_j √v_j / n̄)², (..., B) → (...)."""
     roots = np.sum(check_shares("shares", shares) * np.sqrt(_variances(variances)), axis=-1)
     return (_positive("mean of √variances", roots) / _positive("mean_rollouts", mean_rollouts)) ** 2
 
