@@ -1,9 +1,8 @@
 """The arms of Rollout-GDRO (section 3.3): strategies, the price, and the joint choice of all bins.
 
 An arm is a number of rollouts that every prompt of a bin gets. Each bin has a strategy, a
-distribution over the arms; the budget of the batch ties the bins together. `best_joint_arms` finds
-the best choice that meets it, `sample_joint_arms` draws one. Axes: B bins, N arms, S problems, W
-rollouts spent beyond the smallest arm.
+distribution over the arms; the budget of the batch ties the bins together. Axes: B bins, N arms, S
+problems, W rollouts spent beyond the smallest arm.
 """
 
 from typing import Any
@@ -103,10 +102,10 @@ def _best_choices(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Arms of the largest sum of keys, (B, S), and what they leave over, (S,).
 
-    Row 1 + w of a bin's table holds the largest sum of keys with which the bins up to it spend w.
-    Row 0 stands for all negative amounts, which cannot be reached. The next bin's table is the
-    maximum over its arms n of the key of arm n plus the table n · count rows further up. The choice
-    is read off the tables from the last bin to the first.
+    Row 1 + w of a bin's table holds the largest sum of keys with which the bins up to it spend w,
+    row 0 stands for negative amounts. The next bin's table is the maximum over its arms n of the
+    key of arm n plus the table n · count rows further up. The choice is read off the tables from
+    the last bin to the first.
     """
     columns_S, steps_N1 = np.arange(len(spare_S)), np.arange(keys_BNS.shape[1])[:, None]
     table_WS = np.full((int(spare_S.max()) + 2, len(spare_S)), UNREACHABLE)
@@ -143,9 +142,9 @@ def exp3p_losses(
 ) -> np.ndarray:
     """EXP3.P's estimated arm losses, (1[n chosen]·L − bonus)/p, (B, N).
 
-    Dividing by p makes the estimate unbiased when bonus is 0; bonus > 0 keeps every arm optimistic
-    (Auer et al. 2002, Bubeck and Cesa-Bianchi 2012, section 3.2). NaN in the rows of bins that
-    played no arm, whose loss is NaN, and for arms that the budget makes infeasible (p = 0).
+    Unbiased when bonus is 0; bonus > 0 keeps every arm optimistic (Auer et al. 2002, Bubeck and
+    Cesa-Bianchi 2012, section 3.2). NaN in the rows of bins that played no arm, whose loss is NaN,
+    and for arms that the budget makes infeasible (p = 0).
     """
     chosen_BN = np.arange(probabilities_BN.shape[1]) == np.asarray(arms_B)[:, None]
     played_B1 = np.asarray(losses_B, float)[:, None]
@@ -164,7 +163,7 @@ def sample_joint_arms(
     """Arms drawn from Π_b p_b(n_b), given that Σ_b c_b n_b = budget.
 
     Forward filtering, backward sampling. A probability below e^(−600/B) is raised to that, so that
-    no product of B of them underflows to "unreachable".
+    no product of B of them underflows.
 
     Returns:
         Rollouts (B,), those left over as in `best_joint_arms`, and the probability of each arm
@@ -173,8 +172,7 @@ def sample_joint_arms(
     counts_B, arms_N = np.asarray(counts_B), np.asarray(arms_N)
     (spare,) = spare_rollouts(counts_B[:, None], arms_N, np.array([budget]))
     p_BN = np.exp(np.maximum(log_p_BN, LEAST_LOG_PROBABILITY / max(int((counts_B > 0).sum()), 1)))
-    # where to look up "the bins before spent w less what arm n spends"; the last entry of a table
-    # is for amounts below 0, which have probability 0
+    # where a table has w less what arm n spends; its last entry is for amounts below 0
     back_BNW = np.arange(spare + 1) - (counts_B[:, None] * np.arange(len(arms_N)))[..., None]
     back_BNW[back_BNW < 0] = spare + 1
     ways = np.zeros(spare + 2)

@@ -1,7 +1,7 @@
 """Difficulty bins (section 3.1): which prompts are hard, from their counts of correct rollouts.
 
 `DifficultyBins` gives each uid a row, keeps counts and an estimate of pass@k in it, and from that
-the bin. `StaticGroups` has groups of the data set in place of bins. Axes: P prompts, D seen so far.
+the bin. Axes: P prompts, D seen so far.
 """
 
 from collections.abc import Sequence
@@ -51,8 +51,7 @@ class FadingCounts(Saved):
     """Beta posterior over a prompt's pass rate p, on counts that fade by 1 − 1/H at each visit.
 
     pass@k is E[1 − (1−p)^k] = 1 − Π_{i<k} (β+i)/(α+β+i) with α, β = ½ + the faded successes and
-    failures. Its expectation does not depend on how many rollouts a visit had. Eight bytes a
-    prompt.
+    failures: its expectation does not depend on how many rollouts a visit had.
     """
 
     state: ClassVar[tuple[str, ...]] = ("successes_D", "failures_D")
@@ -256,12 +255,11 @@ def move_bins(
 class StaticGroups(DifficultyBins):
     """Groups that the data set names, such as levels or subjects, in place of difficulty bins.
 
-    A prompt's group never changes; its pass@k record is kept all the same, for the figures.
+    A prompt's group never changes; its pass@k record is kept all the same.
 
     Args:
         uids, labels: (D,) one stable uid a prompt, and the name of its group, str or int.
-        groups: the names in the order of their bins, hardest first where there is such an order;
-            sorted by default.
+        groups: the names in the order of their bins, hardest first; sorted by default.
     """
 
     def __init__(

@@ -14,15 +14,10 @@ from gdro.checks import check_array
 def highest(
     scores_D: np.ndarray, size: int, rng: np.random.Generator, *, ties: bool = True
 ) -> np.ndarray:
-    """Positions of the highest scores, (size,).
+    """Positions of the highest scores, (size,), ties at random.
 
-    A pool smaller than `size` is first taken whole, as often as it fits.
-
-    Args:
-        scores_D: numbers.
-        size: positions wanted.
-        rng: for ties.
-        ties: False where no two scores can be equal, which saves shuffling the pool.
+    A pool smaller than `size` is first taken whole, as often as it fits. `ties` False, where no two
+    scores can be equal, saves shuffling the pool.
     """
     whole, rest = divmod(size, len(scores_D))
     taken = [rng.permutation(len(scores_D)) for _ in range(whole)]
@@ -45,8 +40,7 @@ def mostly_in_proportion(
 def in_proportion(log_weights_D: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
     """Distinct positions, drawn one after the other in proportion to exp(log_weights), (size,).
 
-    The highest of log-weights plus Gumbel noise have this law; logarithms keep small weights from
-    vanishing.
+    The highest of log-weights plus Gumbel noise have this law.
     """
     # −log of an exponential number is Gumbel noise, in half the time of rng.gumbel
     noise_D = -np.log(rng.standard_exponential(len(log_weights_D)))

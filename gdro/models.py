@@ -65,10 +65,9 @@ def load_model(
     Args:
         source: folder or hub id.
         kind: one of ``KINDS``.
-        dtype: of the weights, "float32" (default) or "bfloat16" (default of Unsloth). AdamW's steps
-            at 1e-6 are below bfloat16's resolution, and a bfloat16 base under LoRA drifts, since
-            TRL merges the adapter into it for vLLM. ``bf16=True`` in GDROConfig still computes in
-            bfloat16.
+        dtype: of the weights, "float32" (default) or "bfloat16" (default of Unsloth), whose
+            resolution AdamW's steps at 1e-6 are below. A bfloat16 base under LoRA drifts, since TRL
+            merges the adapter into it for vLLM.
         gradient_checkpointing: used by Unsloth only; give GDROConfig the same value.
         lora: arguments of ``peft.LoraConfig`` (Unsloth's ``get_peft_model``) over
             ``LORA_DEFAULTS``.
@@ -78,8 +77,7 @@ def load_model(
             give GDROConfig ``use_vllm=True``).
         quantization: for "unsloth-lora", "4bit" holds the base in four bits (QLoRA).
         gpu_memory_utilization: the engine's part of the GPU's memory, weights included.
-        standby: let the engine sleep while the optimizer works; Unsloth must not have been imported
-            before.
+        standby: let the engine sleep while the optimizer works; import Unsloth only by this call.
 
     Raises ImportError if TRL was imported before Unsloth.
     """
@@ -164,9 +162,8 @@ def check_choice_of_model(
 def stop_tokens(tokenizer: Any, own: int | Sequence[int] | None) -> list[int]:
     """Token ids that end a completion.
 
-    The tokenizer's, the generation config's (``own``), and the chat's: the special token that
-    closes an answer in the chat template. Base models such as Qwen3's name only the end of text,
-    and would go on to invent the next turn.
+    The tokenizer's, the generation config's (``own``), and the special token that closes an answer
+    in the chat template: base models such as Qwen3's would go on to invent the next turn.
     """
     ids = {tokenizer.eos_token_id, *(own if isinstance(own, list | tuple) else [own])}
     if tokenizer.chat_template is not None:
@@ -194,14 +191,10 @@ def choose_padding(tokenizer: Any, stops: Sequence[int]) -> None:
 def import_unsloth(standby: bool = False) -> Any:
     """Import and return Unsloth, which replaces TRL's trainers; ImportError if that is too late.
 
-    standby: whether its vLLM engine sleeps while the optimizer works; Unsloth reads it when it is
-    imported.
+    It reads whether its vLLM engine sleeps while the optimizer works (`standby`) at its import.
     """
     if "unsloth" not in sys.modules and "trl" in sys.modules:
-        raise ImportError(
-            "trl was imported before unsloth, which now cannot replace its trainers; restart, and "
-            "call load_model or import_unsloth first"
-        )
+        raise ImportError("trl was imported before unsloth; restart, and call load_model first")
     if standby:  # with the given share of the memory, not Unsloth's own
         os.environ |= {"UNSLOTH_VLLM_STANDBY": "1", "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1"}
     # its sampler is compiled with a CUDA toolkit, where one is found

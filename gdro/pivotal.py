@@ -1,32 +1,29 @@
 """Pivotal: prompts are drawn where one more success in k would count, and taught by pass@2.
 
 **The draw.** A prompt with pass rate p has the value p (1 − p)^(k−1), the probability that one
-rollout is *pivotal*: the only correct one among k, at a given place. It vanishes for prompts that
-are always and for prompts that are never solved, and peaks at p = 1/k. Its posterior mean under
-Beta(α, β), τ = α + β, is
+rollout is *pivotal*: the only correct one among k, at a given place. It peaks at p = 1/k. Its
+posterior mean under Beta(α, β), τ = α + β, is
 
     c = α · Π_{j<k−1} (β + j) / Π_{j<k} (τ + j).
 
 **The advantages** are PKPO's for pass@2 (arXiv 2505.15201, with its leave-one-out baseline). Of n
 rollouts with K correct, each correct one gets 2 (n − K)/(n − 1), twice the share of the others that
 are wrong, and a wrong one gets 0. Their mean step is 2 (1 − p) ∇p. A group without a success
-teaches nothing: prompts out of reach cost rollouts, but cannot push a skill down.
+teaches nothing.
 
 **What both ascend.** No importance weights undo the draw. So, but for the normalization of c and
 the even share of the draw, the mean step is in proportion to Σ p (1 − p)^k ∇p, the gradient of P(at
-least two successes in k + 2 tries). That is not pass@k: it asks for a success that can be repeated,
-and looks away from prompts that are solved once in a hundred tries.
+least two successes in k + 2 tries): not pass@k, but a success that can be repeated.
 
 **k follows progress.** A large k seeks hard prompts. That pays where hard prompts are being
 learned, and wastes rollouts where they are not, for instance where a rare success is a guess among
-few answers. How many groups hold a success does not separate the two. Whether hard prompts do
-better than their own past says does. Over prompts seen before whose posterior mean p̂ is below ½,
-with h hits in n rollouts,
+few answers. What separates the two is whether hard prompts do better than their own past says. Over
+prompts seen before whose posterior mean p̂ is below ½, with h hits in n rollouts,
 
     progress r = Σ (h − n p̂) / Σ n p̂,    k = 3 + 6 r, held to 3 … 12,
 
-in sums over about the last ten batches. r is near 0 where nothing is learned, and 1 where hard
-prompts succeed twice as often as before. It needs no labels and no held-out data.
+in sums over about the last ten batches: 0 where nothing is learned, and 1 where hard prompts
+succeed twice as often as before.
 
 Axes: P prompts, R rollouts, D prompts of the data set.
 """
@@ -103,9 +100,8 @@ class Pivotal(Method):
 class PivotalReplay(Pivotal):
     """Pivotal, and replay of the successes that are kept in a bank (see `gdro.bank`).
 
-    In every step `prompts` of the bank are drawn evenly among those that were replayed less than
-    `most` times since their last visit: p̂ moves only on visits, so without that bound a rare
-    success would be taught until it is learned by heart.
+    In every step `prompts` of the bank are drawn evenly among those replayed less than `most` times
+    since their last visit: p̂ moves only on visits, and a rare success would be learned by heart.
     """
 
     prompts: Count = 64  # replayed in a step
