@@ -15,7 +15,8 @@ from gdro.checks import check, check_array, check_shares
 def soft_worst_case(losses: ArrayLike, eta: float) -> tuple[np.ndarray, np.ndarray]:
     """Entropy-regularized worst case over the bins, (...), and the q that attains it, (22)–(24).
 
-    max_q {Σ q_b L_b + H(q)/η} = (1/η) log Σ exp(η L_b), attained by q = softmax(η L), (..., B).
+    max_q {Σ q_b L_b + H(q)/η} = (1/η) log Σ exp(η L_b), attained by q = softmax(η L), (..., B), by
+    which its gradient mixes those of the losses, (26).
     """
     check("eta", eta, gt=0)
     scaled = eta * check_array("losses", losses)

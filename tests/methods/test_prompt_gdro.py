@@ -121,7 +121,6 @@ def test_no_prompts_are_no_news():
         ("bin_ids", ([[0]], [[0.5]])),
         ("bin_ids", ([3], [0.5])),
         ("losses", ([0], [np.inf])),
-        ("weights", ([0], [0.5], [-1.0])),
     ],
 )
 def test_batches_that_cannot_be_are_refused_and_not_learned_from(name, batch):

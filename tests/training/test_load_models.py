@@ -12,7 +12,7 @@ from datasets import Dataset
 from tiny_models import FAMILIES, byte_tokenizer, save_tiny_model
 from tiny_run import arguments
 
-from gdro.models import STANDBY, choose_padding, import_unsloth, load_model
+from gdro.models import choose_padding, load_model
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro_lab.study.jobs import merged_model
 
@@ -143,7 +143,6 @@ def test_a_chat_models_end_of_turn_ends_training_completions_too(tmp_path):
         ({"quantization": "4bit", "kind": "unsloth-full"}, "quantization"),
         (SERVED | {"quantization": "8bit"}, "8bit"),
         (SERVED | {"gpu_memory_utilization": 1.0}, "gpu_memory_utilization"),
-        (SERVED | {"max_num_seqs": 0}, "max_num_seqs"),
         ({"kind": "unsloth-lora", "standby": True}, "standby"),
         (SERVED | {"lora": {"lora_dropout": 0.1}}, "lora_dropout"),
         (SERVED | {"lora": {"modules_to_save": ["lm_head"]}}, "modules_to_save"),
@@ -190,11 +189,6 @@ def test_unsloth_is_called_as_the_kind_says(folders, stand_in, kind):
         unsloth.get_peft_model.assert_called_once_with(model, **wanted)
 
 
-def test_a_model_without_the_engine_that_was_asked_for_is_refused(folders, stand_in):
-    with pytest.raises(RuntimeError, match="without a vLLM engine that shares its weights"):
-        load_model(folders["Qwen3"], kind="unsloth-lora", seed=0, fast_inference=True)
-
-
 def test_padding_of_unsloths_models_does_not_end_completions():
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|vision_pad|>"]})
@@ -202,13 +196,6 @@ def test_padding_of_unsloths_models_does_not_end_completions():
     assert tokenizer.pad_token == "<pad>"
     choose_padding(tokenizer, [tokenizer.eos_token_id, tokenizer.pad_token_id])
     assert tokenizer.pad_token == "<|vision_pad|>"
-
-
-def test_standby_is_asked_for_before_the_import(monkeypatch):
-    monkeypatch.setenv(STANDBY, "")
-    monkeypatch.setitem(sys.modules, "unsloth", MagicMock())
-    with pytest.raises(ImportError, match=STANDBY):
-        import_unsloth(standby=True)
 
 
 def test_unsloth_after_trl_is_an_error(folders, monkeypatch):

@@ -112,12 +112,12 @@ def test_the_adapter_is_saved_and_merged(report):
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("no load_lora", "RuntimeError: Unsloth's trainer lacks: load_lora"),
+        ("no load_lora", "ValueError: Unsloth's trainer lacks: load_lora"),
         (
             "no wrapper",
-            "RuntimeError: Unsloth's trainer lacks: the adapter handed to each generation",
+            "ValueError: Unsloth's trainer lacks: the adapter handed to each generation",
         ),
-        ("not shared", "RuntimeError: Unsloth's trainer lacks: weights shared with the engine"),
+        ("not shared", "ValueError: Unsloth's trainer lacks: weights shared with the engine"),
         ("no engine", "ValueError: use_vllm with a LoRA model of Unsloth needs fast_inference"),
         ("variable", "ValueError: UNSLOTH_GRPO_LOSS_AGGREGATION must not be set"),
         ("sampling", "ValueError: vllm_sampling_params"),
