@@ -77,10 +77,9 @@ class GDROConfig(GRPOConfig):
     trim_batches: bool | None = HfArg(
         default=None,
         help="Leave rollouts whose advantage is 0 out of forward and backward (where beta is 0), "
-        "and cut micro-batches to their longest texts: the same gradient, to rounding, for less "
-        "work. TRL's logs of entropy and clipping are then those of the rollouts left. Default: "
-        'on, except for method "grpo", which stays TRL\'s bit for bit. With Unsloth only rows are '
-        "left out; batches with images are left whole.",
+        "and cut micro-batches to their longest texts: the same gradient, to rounding. TRL's logs "
+        "of entropy and clipping are then those of the rollouts left. Default: on, except for "
+        'method "grpo", which stays TRL\'s bit for bit. With Unsloth only rows are left out.',
     )
 
     def __post_init__(self) -> None:
@@ -134,26 +133,20 @@ def check_training(args: GDROConfig, controller: GDROController) -> None:
     method, name = controller.method, f"gdro_method={controller.name!r}"
     refuse(  # transformers would wrap the model in DataParallel
         args.n_gpu > 1,
-        f"this process sees {args.n_gpu} GPUs and would train on all of them as one; start it with "
-        "`accelerate launch`, or set CUDA_VISIBLE_DEVICES to one",
+        f"this process sees {args.n_gpu} GPUs; use `accelerate launch` or CUDA_VISIBLE_DEVICES",
     )
-    refuse(
+    refuse(  # losses are known only after the last round
         samples_in_rounds(method) and method.needs_losses and args.beta,
-        f"beta must be 0 with {name}, which samples in rounds and weighs prompts by losses that "
-        f"are known only after the last one, got {args.beta}",
+        f"beta must be 0 with {name}, which samples in rounds, got {args.beta}",
     )
-    aggregation = args.multi_objective_aggregation
-    refuse(
-        aggregation != "sum_then_normalize" and controller.name != "grpo",
-        f"multi_objective_aggregation must be 'sum_then_normalize' with {name}, got "
-        f"{aggregation!r}, which normalizes in groups of equal size",
+    refuse(  # others normalize in groups of equal size
+        args.multi_objective_aggregation != "sum_then_normalize" and controller.name != "grpo",
+        f"multi_objective_aggregation must be 'sum_then_normalize' with {name}",
     )
     seed = (args.generation_kwargs or {}).get("seed")
-    row_by_row = method.moves_rollouts or args.vllm_mode == "colocate"
-    refuse(
-        args.use_vllm and row_by_row and seed is not None,
-        f"generation_kwargs has the seed {seed}, which makes all rollouts of a prompt the same",
-    )
+    row_by_row = args.use_vllm and (method.moves_rollouts or args.vllm_mode == "colocate")
+    same = f"generation_kwargs has the seed {seed}, which makes all rollouts of a prompt the same"
+    refuse(row_by_row and seed is not None, same)
     steps = args.save_steps if args.save_steps >= 1 else math.ceil(args.save_steps * args.max_steps)
     refuse(
         args.save_strategy == "steps"

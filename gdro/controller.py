@@ -276,12 +276,7 @@ class GDROController(Saved):
         return order_P[places], self._answer("replay", weights, len(weights), 0, LARGEST)
 
     def _batch(
-        self,
-        plan: Plan,
-        group_ids: ArrayLike,
-        rewards: ArrayLike,
-        correct: ArrayLike | None = None,
-        losses: ArrayLike | None = None,
+        self, plan: Plan, group_ids: Any, rewards: Any, correct: Any, losses: Any = None
     ) -> tuple[Batch, np.ndarray, np.ndarray]:
         """What came back for a plan, checked and sorted by uid, with the bins not moved yet.
 

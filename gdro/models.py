@@ -7,7 +7,7 @@ in TRL's place, and must come first:
     from gdro.trainer import GDROTrainer  # now built on Unsloth's trainer
 
 Where one of Unsloth's patches does not fit, it logs that and goes on with completions of the base
-model. So the trainer looks for each part that it relies on, and stops if one is missing.
+model. So the trainer stops if a part that it relies on is missing.
 """
 
 from __future__ import annotations
@@ -216,28 +216,21 @@ def check_unsloth_settings(on_unsloth: bool, model: Any, args: Any, replays: boo
     """Refuse (ValueError) what would change the method in silence, before the trainer is made."""
     engine = getattr(model, "vllm_engine", None)
     if not on_unsloth:
-        own = "the model has an engine of Unsloth, but the trainer is TRL's own; import "
-        refuse(engine is not None, own + "gdro.trainer after load_model")
+        late = "the model has an engine of Unsloth: import gdro.trainer after load_model"
+        refuse(engine is not None, late)
         return
     for name in REFUSED_VARIABLES:
         set_to = os.environ.get(name, "0")
         refuse(set_to not in ("", "0"), f"{name} must not be set with GDROTrainer, got {set_to}")
-    refuse(
-        args.vllm_sampling_params is not None,
-        "vllm_sampling_params would change the policy that is sampled, and must be None; give "
-        "temperature, top_p and generation_kwargs",
-    )
-    refuse(
-        args.use_vllm and engine is None and hasattr(model, "peft_config"),
-        "use_vllm with a LoRA model of Unsloth needs fast_inference: TRL would merge the adapter "
-        "into weights of 16 bits at each step, and the base would drift",
-    )
+    sampling = "vllm_sampling_params would change the policy that is sampled, and must be None"
+    refuse(args.vllm_sampling_params is not None, sampling)
+    # TRL would merge the adapter into weights of 16 bits at each step, and the base would drift
+    merges = args.use_vllm and engine is None and hasattr(model, "peft_config")
+    refuse(merges, "use_vllm with a LoRA model of Unsloth needs fast_inference")
     # Unsloth patches the engine of TRL so that it sleeps only with standby
     can_sleep = engine and engine.llm_engine.vllm_config.model_config.enable_sleep_mode
-    refuse(
-        args.vllm_enable_sleep_mode and not can_sleep,
-        "vllm_enable_sleep_mode needs a model of Unsloth loaded with standby=True",
-    )
+    wakes = args.vllm_enable_sleep_mode and not can_sleep
+    refuse(wakes, "vllm_enable_sleep_mode needs a model of Unsloth loaded with standby=True")
     refuse(replays, f"gdro_method={args.gdro_method!r} replays texts, which Unsloth cannot")
 
 

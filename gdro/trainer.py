@@ -84,8 +84,8 @@ class GDROTrainer(GRPOTrainer):
         self.controller = config.make_controller(args, train_dataset)
         config.check_training(args, self.controller)
         config.check_data(args, self.controller.method, train_dataset, named)
-        as_trl = args.advantage_std == "sample" and args.advantage_clip is None
         # else TRL's, bit for bit
+        as_trl = args.advantage_std == "sample" and args.advantage_clip is None
         self._own_advantages = self.controller.name != "grpo" or not as_trl
         self._in_rounds = config.samples_in_rounds(self.controller.method)
         self._text_alone = self._in_rounds or self.controller.method.replays
@@ -101,8 +101,7 @@ class GDROTrainer(GRPOTrainer):
         set_seed(args.seed)  # TRL 1.14 puts the PEFT adapter on before it seeds
         super().__init__(model, reward_funcs, args, train_dataset, *more, **named)
         known, wanted = self.reward_func_names, args.success_reward
-        unknown = wanted not in (None, *known)
-        refuse(unknown, f"success_reward must be one of {known}, got {wanted!r}")
+        refuse(wanted not in (None, *known), f"success_reward must be in {known}, got {wanted!r}")
         if self._own_advantages:
             self._name, self._paper = f"GDRO ({self.controller.name})", PAPER
         if self.on_unsloth:
@@ -124,11 +123,11 @@ class GDROTrainer(GRPOTrainer):
         given one is broken or, with True, all that were completed are.
         """
         self._clock = time.perf_counter()
-        chosen: list[Path | None] = [None]
+        checkpoint: Path | None = None
         if resume_from_checkpoint and self.accelerator.is_main_process:
-            given = resume_from_checkpoint
-            chosen = [checkpoints.find_checkpoint(self.args.output_dir, given, self.run_identity)]
-        [checkpoint] = broadcast_object_list(chosen)  # the main process chooses for all
+            where = self.args.output_dir, resume_from_checkpoint
+            checkpoint = checkpoints.find_checkpoint(*where, self.run_identity)
+        [checkpoint] = broadcast_object_list([checkpoint])  # the main process chooses for all
         if checkpoint is not None and checkpoints.step_of(checkpoint) == self.args.max_steps:
             # killed after the last step: there is nothing left to train
             self._load_from_checkpoint(str(checkpoint))
@@ -234,10 +233,9 @@ class GDROTrainer(GRPOTrainer):
             torch.cat([output[f"prompt_{kind}"][rows], output[f"completion_{kind}"][rows]], dim=1)
             for kind in ("ids", "mask")
         )
-        size, length = self.args.per_device_train_batch_size, output["completion_ids"].size(1)
-        logps, *_ = self._get_per_token_logps_and_entropies(
-            self.model, ids, mask, length, batch_size=size
-        )
+        given = (self.model, ids, mask, output["completion_ids"].size(1))
+        size = self.args.per_device_train_batch_size
+        logps, *_ = self._get_per_token_logps_and_entropies(*given, batch_size=size)
         return logps
 
     def _sample_step(self, inputs):
@@ -352,18 +350,16 @@ class GDROTrainer(GRPOTrainer):
         if self.use_vllm and self.is_fsdp_enabled:
             reshard(self.model)
         with self._timed("generate"):
-            return super()._generate_single_turn(
-                prompt_ids, images, fields, num_generations, **kwargs
-            )
+            given = (prompt_ids, images, fields, num_generations)
+            return super()._generate_single_turn(*given, **kwargs)
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         if self._chosen is not None:
             self._pending_extra_logs.update(self._chosen.extras())
             return self._chosen.rewards_RF.to(self.accelerator.device)
         with self._timed("reward"):
-            rewards_RF = super()._calculate_rewards(
-                inputs, prompts, completions, completion_ids_list
-            )
+            given = (inputs, prompts, completions, completion_ids_list)
+            rewards_RF = super()._calculate_rewards(*given)
         if self.model.training:
             self._rewards_RF = rewards_RF
         return rewards_RF
@@ -440,15 +436,17 @@ class GDROTrainer(GRPOTrainer):
         tokens = int(self.state.num_input_tokens_seen - seen_tokens)
         spent = {"global_step": self.state.global_step, "rollouts_spent": rollouts}
         self.record.append(row | spent | {"tokens": tokens, "signal": signal})
-        for name, value in row.items():  # every number but the step; lists by the bin's range
-            places = {"": value}
+        numbers = {}  # every number but the step; lists by the bin's range
+        for name, value in row.items():
             if isinstance(value, list):
                 by_bin = len(value) == len(self.bin_names)
-                names = self.bin_names if by_bin else range(len(value))
-                places = {f"/{place}": number for place, number in zip(names, value, strict=True)}
-            for place, number in places.items() if name != "step" else ():
-                if isinstance(number, int | float):
-                    self._metrics["train"][f"gdro/{name}{place}"].append(number)
+                places = self.bin_names if by_bin else range(len(value))
+                numbers |= {f"{name}/{p}": v for p, v in zip(places, value, strict=True)}
+            elif name != "step":
+                numbers[name] = value
+        for name, number in numbers.items():
+            if isinstance(number, int | float):
+                self._metrics["train"][f"gdro/{name}"].append(number)
 
     def _warn_of_silence(self, correct_R):
         """Warn where rollouts were all correct or all wrong for many batches in a row."""
