@@ -109,10 +109,3 @@ def check_array(
         found = f"{array.ravel()[place]} at position {place}"
         raise ValueError(f"{name} must be finite {wanted} in {interval}, got {found}")
     return array
-
-
-def check_shares(name: str, values: ArrayLike) -> np.ndarray:
-    """Return `values` as a float array; they must be ≥ 0 and sum to one along the last axis."""
-    array = check_array(name, values, low=0)
-    check_array(f"sum of {name} over the bins", array.sum(axis=-1), None, 1 - 1e-5, 1 + 1e-5)
-    return array

@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp, softmax
 
-from gdro.checks import check, check_array, check_shares
-
 
 def soft_worst_case(losses: ArrayLike, eta: float) -> tuple[np.ndarray, np.ndarray]:
     """Entropy-regularized worst case over the bins, (...), and the q that attains it, (22)–(24).
@@ -18,15 +16,13 @@ def soft_worst_case(losses: ArrayLike, eta: float) -> tuple[np.ndarray, np.ndarr
     max_q {Σ q_b L_b + H(q)/η} = (1/η) log Σ exp(η L_b), attained by q = softmax(η L), (..., B), by
     which its gradient mixes those of the losses, (26).
     """
-    check("eta", eta, gt=0)
-    scaled = eta * check_array("losses", losses)
+    scaled = eta * np.asarray(losses)
     return logsumexp(scaled, axis=-1) / eta, softmax(scaled, axis=-1)
 
 
 def soft_worst_case_bounds(losses: ArrayLike, eta: float) -> tuple[np.ndarray, np.ndarray]:
     """max L ≤ R_η ≤ max L + log(B)/η, (25), as (lower, upper)."""
-    check("eta", eta, gt=0)
-    worst = check_array("losses", losses).max(axis=-1)
+    worst = np.max(losses, axis=-1)
     return worst, worst + np.log(np.shape(losses)[-1]) / eta
 
 
@@ -35,8 +31,7 @@ def hedge_regret_bound(num_arms: int, horizon: ArrayLike) -> np.ndarray:
 
     For losses in [0, 1], as below; others multiply the bound by their range.
     """
-    check("num_arms", num_arms, int, ge=1)
-    return np.sqrt(_positive("horizon", horizon) * np.log(num_arms) / 2)
+    return np.sqrt(np.asarray(horizon) * np.log(num_arms) / 2)
 
 
 def exp3p_regret_bound(num_arms: int, horizon: ArrayLike, delta: float = 0.05) -> np.ndarray:
@@ -44,16 +39,12 @@ def exp3p_regret_bound(num_arms: int, horizon: ArrayLike, delta: float = 0.05) -
 
     Bubeck and Cesa-Bianchi 2012, theorem 3.3.
     """
-    check("num_arms", num_arms, int, ge=1)
-    check("delta", delta, gt=0, lt=1)
-    horizon = _positive("horizon", horizon)
-    return 5.15 * np.sqrt(horizon * num_arms * np.log(num_arms / delta))
+    return 5.15 * np.sqrt(np.asarray(horizon) * num_arms * np.log(num_arms / delta))
 
 
 def variance_proxy(variances: ArrayLike, shares: ArrayLike, rollouts: ArrayLike) -> np.ndarray:
     """VarProxy(n) = Σ_b q̂_b v_b / n_b, (28). (..., B) → (...)."""
-    rollouts = _positive("rollouts", rollouts)
-    return np.sum(check_shares("shares", shares) * _variances(variances) / rollouts, axis=-1)
+    return np.sum(np.asarray(shares) * np.asarray(variances) / np.asarray(rollouts), axis=-1)
 
 
 def square_root_allocation(
@@ -61,20 +52,19 @@ def square_root_allocation(
 ) -> np.ndarray:
     """Minimizer of the variance proxy at Σ_b q̂_b n_b = n̄, n_b* = n̄ √v_b / Σ_j q̂_j √v_j, (30).
 
-    (..., B). ValueError also if no bin with a share has any variance.
+    (..., B); NaN where no bin with a share has any variance: then every allocation is optimal.
     """
     return demand_at_price(variances, shadow_price(variances, shares, mean_rollouts)[..., None])
 
 
 def shadow_price(variances: ArrayLike, shares: ArrayLike, mean_rollouts: float) -> np.ndarray:
     """Price at which demand (31) meets the budget, μ* = (Σ_j q̂_j √v_j / n̄)², (..., B) → (...)."""
-    roots = np.sum(check_shares("shares", shares) * np.sqrt(_variances(variances)), axis=-1)
-    return (_positive("mean of √variances", roots) / _positive("mean_rollouts", mean_rollouts)) ** 2
+    return (np.sum(np.asarray(shares) * np.sqrt(variances), axis=-1) / mean_rollouts) ** 2
 
 
 def demand_at_price(variances: ArrayLike, price: ArrayLike) -> np.ndarray:
     """Rollouts a bin buys at price μ, n_b(μ) = √(v_b/μ), (31). Real-valued, (..., B)."""
-    return np.sqrt(_variances(variances) / _positive("price", price))
+    return np.sqrt(np.asarray(variances) / np.asarray(price))
 
 
 def staircase(variances: ArrayLike, price: ArrayLike, arms: ArrayLike) -> np.ndarray:
@@ -85,16 +75,6 @@ def staircase(variances: ArrayLike, price: ArrayLike, arms: ArrayLike) -> np.nda
         price: ≥ 0, a number or (...).
         arms: (N,), positive and increasing.
     """
-    arms_N = check_array("arms", arms, (np.size(arms),))
-    _positive("steps between 0 and arms", np.diff(arms_N, prepend=0.0))
-    price = check_array("price", price, low=0)
-    cost = _variances(variances)[..., None] / arms_N + price[..., None, None] * arms_N
-    return np.asarray(arms)[cost.argmin(axis=-1)]
-
-
-def _positive(name: str, values: ArrayLike) -> np.ndarray:
-    return check_array(name, values, low=0, open_low=True)
-
-
-def _variances(variances: ArrayLike) -> np.ndarray:
-    return check_array("variances", variances, low=0)
+    arms_N = np.asarray(arms)
+    cost_N = np.asarray(variances)[..., None] / arms_N + np.asarray(price)[..., None, None] * arms_N
+    return arms_N[cost_N.argmin(axis=-1)]

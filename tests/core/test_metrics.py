@@ -1,6 +1,5 @@
 """Metrics against enumeration, hand-worked numbers and resampling written out."""
 
-from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -74,15 +73,7 @@ def bootstrap(values, **options):
     [
         ("trials", metrics.pass_at_k, ([1], [4], 8)),
         ("successes", metrics.mean_at_k, ([3], [2])),
-        ("values", metrics.worst_group, ([1.0], ["a", "b"])),
-        ("probabilities", metrics.entropy, ([0.5, 0.4],)),
-        ("shares", metrics.mean_bin_index, ([0.2, np.nan],)),
-        ("weights", metrics.lead_lag, ([1] * 3, [0.5, 0.5])),
-        ("weights", metrics.lead_lag, ([0, 0], [0.5, 0.5])),
-        ("rollouts", metrics.weighted_standard_error, ([0.1], [1.0], [0])),
-        ("deviations", metrics.weighted_standard_error, ([np.nan], [1.0], [4])),
         ("values_SP", bootstrap, ([[np.nan]],)),
-        ("level", partial(bootstrap, level=1), ([[1.0]],)),
     ],
 )
 def test_bad_arguments_are_refused_by_name(name, call, arguments):
