@@ -184,10 +184,7 @@ class DifficultyBins(Saved):
         self.bins_D = resize(self.bins_D, rows, UNSEEN)
 
     def update(self, uids: ArrayLike, successes: ArrayLike, trials: ArrayLike) -> None:
-        """Record one visit a prompt, `successes` of `trials` ≥ 1 rollouts correct, (P,) each.
-
-        Bins move. A uid given twice is one visit with the counts added.
-        """
+        """Record a visit of each prompt: `successes` of `trials` ≥ 1 rollouts correct, (P,)."""
         uids = as_uids(uids)
         successes, trials = check_counts(successes, trials, 1, uids.shape)
         order = uids.argsort(kind="stable")  # what an estimator draws must not depend on the batch
@@ -237,8 +234,7 @@ def move_bins(
 ) -> np.ndarray:
     """Bins after new estimates of pass@k, (11) with the margin δ, upward and downward; any shape.
 
-    A bin is left only as far as the estimate lies beyond its boundary by `hysteresis`; NaN leaves
-    it as it is. `edges` (B−1,) increase.
+    A bin is left only as far as the estimate lies beyond its boundary by `hysteresis`.
     """
     # an estimate on an edge, also when rounded, belongs to the bin above
     value = estimate + ROUNDING

@@ -1,8 +1,7 @@
 """Checkpoints that are whole or not used: files replaced at once, states as JSON, SHA-256 ledgers.
 
-A ledger is written last of a folder and has the size and the hash of every file. A checkpoint
-without one was killed while it was written; one whose files differ from it was damaged. Neither is
-resumed from. The same holds for a base in the cache and for a trained model.
+A ledger is written last of a folder and has the size and the hash of every file. A folder without
+one was killed while it was written; one whose files differ from it was damaged. Neither is used.
 """
 
 import hashlib
@@ -24,8 +23,7 @@ def replace_text(path: str | Path, text: str) -> None:
     """Write `text` to `path` at once: a reader finds the old file or the new one, never a part."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the target, since os.replace is atomic only within one file system; always of the same
-    # name, so that what a killed process leaves is replaced by the next.
+    # beside the target, as os.replace is atomic only within one file system
     partial = path.with_name(f".{path.name}.tmp")
     try:
         with partial.open("w", encoding="utf-8", newline="") as stream:

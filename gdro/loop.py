@@ -92,15 +92,13 @@ def train(
     Args:
         steps: generation batches; each is an optimizer step unless the method waits for more.
         prompts: how many a batch.
-        stream: train on no prompt twice. They come in the order of `rows`, unless the method draws
-            them.
+        stream: train on no prompt twice, in the order of `rows` unless the method draws them.
         schedule: of the learning rate, "constant" or "linear" (decays to 0 over `steps`).
         on_step: called after each step with the number of steps done and the new row of the record.
 
     Returns:
-        The record: `batch.row` of each batch with rollouts_spent, tokens (of the rollouts),
-        replayed (kept texts in the loss), trained_tokens (of rollouts and kept texts whose
-        advantage is not 0), seconds and controller_seconds.
+        The record: `batch.row` of each batch with rollouts_spent, tokens, replayed (kept texts in
+        the loss), trained_tokens (whose advantage is not 0), seconds and controller_seconds.
     """
     check("prompts", prompts, int, ge=1, le=len(rows))  # a batch holds no prompt twice
     check("schedule", schedule, Literal["constant", "linear"])

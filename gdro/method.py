@@ -104,10 +104,9 @@ class Prompts:
 class Batch(Prompts):
     """What came back for the prompts of a plan; prompts without rollouts are left out.
 
-    Counts and rates are those before this visit. `bins_P` is the bin before it too, so that a
-    prompt's own outcome does not choose the bin it counts in; on a first visit, the bin that it has
-    just reached. In `extend` bins have not moved yet: `bins_after_P` equals `bins_P`, and a prompt
-    on its first visit has −1 in both.
+    Counts and rates are those before this visit, and so is `bins_P`, but for the first visit, where
+    it is the bin just reached. In `extend` bins have not moved yet: `bins_after_P` equals `bins_P`,
+    −1 on a first visit.
     """
 
     rollouts_P: np.ndarray  # as planned
@@ -172,8 +171,6 @@ class Method(Saved):
 
     def start(self, run: Run) -> None:
         """Called once by the controller, before anything else; makes the state."""
-
-    # Derived, so that a method which overrides `draw` or `allocate` cannot forget to declare it.
 
     @property
     def draws(self) -> bool:

@@ -16,15 +16,16 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from gdro.checks import check, refuse
+from pydantic import Field
+
+from gdro.checks import Float, check, options, refuse
 
 if TYPE_CHECKING:
     from peft import PeftConfig
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-KINDS = ("full", "lora", "unsloth-full", "unsloth-lora")
 # Plain LoRA adapts all linear layers by default; Unsloth has its own target modules.
 LORA_DEFAULTS: dict[str, Any] = {"r": 32, "lora_alpha": 64, "lora_dropout": 0.0}
 # LoRA options that vLLM does not apply: completions would come from another policy
@@ -42,20 +43,48 @@ class LoadedModel(NamedTuple):
     peft_config: PeftConfig | None
 
 
+@options
+class ModelOptions:
+    """How `load_model` loads a model; ValueError for options that do not go together."""
+
+    kind: Literal["full", "lora", "unsloth-full", "unsloth-lora"] = "full"
+    # of the weights: "float32" (default) or "bfloat16" (default of Unsloth), whose resolution
+    # AdamW's steps at 1e-6 are below; a bfloat16 base under LoRA drifts, since TRL merges the
+    # adapter into it for vLLM
+    dtype: Literal["float32", "bfloat16"] | None = None
+    # arguments of peft.LoraConfig (Unsloth's get_peft_model), over LORA_DEFAULTS
+    lora: Mapping[str, Any] | None = None
+    attn_implementation: str | None = None  # as in transformers; Unsloth has its own
+    # of "unsloth-lora": a vLLM engine that shares the weights generates (then give GDROConfig
+    # use_vllm=True); quantization "4bit" holds the base in four bits (QLoRA)
+    fast_inference: bool = False
+    quantization: Literal["4bit"] | None = None
+    # the engine's part of the GPU's memory, weights included
+    gpu_memory_utilization: Annotated[Float, Field(gt=0, lt=1)] = 0.5
+    standby: bool = False  # the engine sleeps while the optimizer works
+
+    def __post_init__(self) -> None:
+        of_kind, lora = f"with kind {self.kind!r}", dict(self.lora or {})
+        own = self.attn_implementation is not None and self.kind.startswith("unsloth")
+        alone = self.kind == "unsloth-lora"
+        lost = {n: lora[n] for n, served in SERVED_LORA.items() if lora.get(n, served) != served}
+        refuse(
+            self.lora is not None and not self.kind.endswith("lora"), f"lora must be None {of_kind}"
+        )
+        refuse(own, f"attn_implementation must be None {of_kind}")
+        refuse(self.fast_inference and not alone, f"fast_inference must be False {of_kind}")
+        refuse(self.quantization and not alone, f"quantization must be None {of_kind}")
+        refuse(self.standby and not self.fast_inference, "standby needs fast_inference")
+        refuse(self.fast_inference and lost, f"lora has {lost}, which fast_inference ignores")
+
+
 def load_model(
     source: str | Path,
     *,
-    kind: str = "full",
     seed: int,
-    dtype: str | None = None,
     gradient_checkpointing: bool = False,
-    lora: Mapping[str, Any] | None = None,
     max_length: int = 4096,
-    attn_implementation: str | None = None,
-    fast_inference: bool = False,
-    quantization: str | None = None,
-    gpu_memory_utilization: float = 0.5,
-    standby: bool = False,
+    **choice: Any,
 ) -> LoadedModel:
     """Load a causal language model of any family, ready for GDROTrainer; it stops at `stop_tokens`.
 
@@ -64,62 +93,51 @@ def load_model(
 
     Args:
         source: folder or hub id.
-        kind: one of ``KINDS``.
-        dtype: of the weights, "float32" (default) or "bfloat16" (default of Unsloth), whose
-            resolution AdamW's steps at 1e-6 are below. A bfloat16 base under LoRA drifts, since TRL
-            merges the adapter into it for vLLM.
         gradient_checkpointing: used by Unsloth only; give GDROConfig the same value.
-        lora: arguments of ``peft.LoraConfig`` (Unsloth's ``get_peft_model``) over
-            ``LORA_DEFAULTS``.
         max_length: tokens of prompt and completion together; used by Unsloth only.
-        attn_implementation: as in transformers; Unsloth has its own.
-        fast_inference: for "unsloth-lora", let a vLLM engine that shares the weights generate (then
-            give GDROConfig ``use_vllm=True``).
-        quantization: for "unsloth-lora", "4bit" holds the base in four bits (QLoRA).
-        gpu_memory_utilization: the engine's part of the GPU's memory, weights included.
-        standby: let the engine sleep while the optimizer works; import Unsloth only by this call.
+        **choice: see `ModelOptions`.
 
     Raises ImportError if TRL was imported before Unsloth.
     """
     check("seed", seed, int, ge=0)
-    asked_for = (fast_inference, quantization, gpu_memory_utilization, standby)
-    check_choice_of_model(kind, dtype, lora, attn_implementation, *asked_for)
-    peft_config, options = None, LORA_DEFAULTS | dict(lora or {})
+    chosen = ModelOptions(**choice)
+    kind, dtype = chosen.kind, chosen.dtype
+    peft_config, lora = None, LORA_DEFAULTS | dict(chosen.lora or {})
     if kind.startswith("unsloth"):
-        unsloth = import_unsloth(standby)
+        unsloth = import_unsloth(chosen.standby)
         import torch
 
         checkpointing = "unsloth" if gradient_checkpointing else False
         shared = {"random_state": seed, "use_gradient_checkpointing": checkpointing}
         engine = {
             "fast_inference": True,
-            "max_lora_rank": options["r"],
-            "gpu_memory_utilization": gpu_memory_utilization,
+            "max_lora_rank": lora["r"],
+            "gpu_memory_utilization": chosen.gpu_memory_utilization,
             "max_num_seqs": MAX_NUM_SEQS,
         }
         model, tokenizer = unsloth.FastLanguageModel.from_pretrained(
             model_name=str(source),
             max_seq_length=max_length,
             dtype=getattr(torch, dtype or "bfloat16"),
-            load_in_4bit=quantization == "4bit",  # its default is QLoRA
+            load_in_4bit=chosen.quantization == "4bit",  # its default is QLoRA
             full_finetuning=kind == "unsloth-full",
             use_exact_model_name=True,  # or a hub id would become that of Unsloth's own copy
-            **engine if fast_inference else {},
+            **engine if chosen.fast_inference else {},
             **shared,
         )
         if kind == "unsloth-lora":
-            model = unsloth.FastLanguageModel.get_peft_model(model, **shared | options)
+            model = unsloth.FastLanguageModel.get_peft_model(model, **shared | lora)
     else:
         import transformers
 
         if kind == "lora":
             import peft
 
-            adapter = {"target_modules": "all-linear"} | options
+            adapter = {"target_modules": "all-linear"} | lora
             peft_config = peft.LoraConfig(task_type="CAUSAL_LM", **adapter)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype or "float32", attn_implementation=attn_implementation
+            source, dtype=dtype or "float32", attn_implementation=chosen.attn_implementation
         )
     from transformers import set_seed
 
@@ -131,32 +149,6 @@ def load_model(
         choose_padding(tokenizer, stops)
     set_seed(seed)
     return LoadedModel(model, tokenizer, peft_config)
-
-
-def check_choice_of_model(
-    kind: str,
-    dtype: str | None = None,
-    lora: Mapping[str, Any] | None = None,
-    attn_implementation: str | None = None,
-    fast_inference: bool = False,
-    quantization: str | None = None,
-    gpu_memory_utilization: float = 0.5,
-    standby: bool = False,
-) -> None:
-    """Raise ValueError for what :func:`load_model` cannot do, before anything is loaded."""
-    check("kind", kind, Literal[KINDS])
-    check("dtype", dtype, Literal["float32", "bfloat16"] | None)
-    check("quantization", quantization, Literal["4bit"] | None)
-    check("gpu_memory_utilization", gpu_memory_utilization, gt=0, lt=1)
-    given, of_kind = dict(lora or {}), f"with kind {kind!r}"
-    lost = {n: given[n] for n, served in SERVED_LORA.items() if given.get(n, served) != served}
-    refuse(lora is not None and not kind.endswith("lora"), f"lora must be None {of_kind}")
-    own = attn_implementation is not None and kind.startswith("unsloth")
-    refuse(own, f"attn_implementation must be None {of_kind}")
-    refuse(fast_inference and kind != "unsloth-lora", f"fast_inference must be False {of_kind}")
-    refuse(quantization and kind != "unsloth-lora", f"quantization must be None {of_kind}")
-    refuse(standby and not fast_inference, "standby needs fast_inference, whose engine sleeps")
-    refuse(lost and fast_inference, f"lora has {lost}, which fast_inference does not apply")
 
 
 def stop_tokens(tokenizer: Any, own: int | Sequence[int] | None) -> list[int]:

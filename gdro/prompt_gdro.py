@@ -94,10 +94,7 @@ class PromptAdversary(Saved):
 
         `weights` say how much a prompt counts in its bin's mean; equally by default.
         """
-        size, largest = (np.size(bin_ids),), checks.LARGEST**2
-        bin_ids_P = checks.check_array("bin_ids", bin_ids, size, -1, self.num_bins - 1, whole=True)
-        losses_P = checks.check_array("losses", losses, size, -largest, largest, nan=True)
-        means_B, counts_B = bin_means(bin_ids_P, losses_P, self.num_bins, weights)
+        means_B, counts_B = bin_means(bin_ids, losses, self.num_bins, weights)
         if self.share_floor is not None and counts_B.any():
             means_B = means_B / np.maximum(counts_B / counts_B.sum(), self.share_floor)
         self.ema_B = ema_scores(self.ema_B, means_B, self.ema)

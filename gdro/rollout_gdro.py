@@ -37,10 +37,9 @@ class RolloutAdversary(Saved):
     is Ĵ_b(n) of (17)–(18), as printed: only the arm that was played is seen, and its loss is
     divided by the probability of playing it.
 
-    selection "argmax" takes the joint choice of greatest probability among those that meet the
-    budget, "sample" draws from the product of the strategies, given that the budget is met. None is
-    "argmax" for "variance" and "sample" for "loss": a bandit that never samples learns nothing of
-    the arms it does not play.
+    selection "argmax" takes the most probable joint choice that meets the budget, "sample" draws
+    from the product of the strategies, given the budget. None is "argmax" for "variance" and
+    "sample" for "loss": a bandit that never samples learns nothing of the arms it does not play.
     """
 
     num_bins: checks.Count = 10
@@ -53,13 +52,12 @@ class RolloutAdversary(Saved):
     price_lr: checks.StepSize = 0.05  # α_μ of (21)
     utility: Literal["variance", "loss"] = "variance"
     selection: Literal["argmax", "sample"] | None = None
-    # How often a bin's log-probability counts in the joint choice. "prompts": once for each of its
-    # prompts. Under "variance", argmax then is the minimizer (30) of (28), but for the floor that
-    # gamma puts under improbable arms. "bins": once for each bin, as printed.
+    # How often a bin's log-probability counts in the joint choice: once for each of its prompts
+    # (under "variance", argmax then is the minimizer (30) of (28), but for the floor of gamma), or
+    # once for each bin, as printed.
     joint: Literal["prompts", "bins"] = "prompts"
-    # What moves the price. "demand": what the strategies would spend before the budget is imposed.
-    # "realized": what was planned, as printed; since every plan meets the budget, that price never
-    # moves.
+    # What moves the price: what the strategies would spend before the budget is imposed, or what
+    # was planned, as printed; since every plan meets the budget, that price never moves.
     price_driver: Literal["demand", "realized"] = "demand"
     bonus: checks.StepSize = 0.01  # optimism of EXP3.P for utility "loss"
     debias: bool = True  # as in `PromptAdversary`
@@ -106,7 +104,7 @@ class RolloutAdversary(Saved):
             budget: rollouts in all, n̄ × prompts by default.
             rng: for sampling and ties; by default from the seed.
         """
-        counts_B = self._counts(bin_counts)
+        counts_B = np.asarray(bin_counts)
         prompts = int(counts_B.sum())
         wanted = self.mean_rollouts * prompts if budget is None else budget
         budget = as_whole("budget", wanted, self.n_min * prompts, self.n_max * prompts)
@@ -141,17 +139,13 @@ class RolloutAdversary(Saved):
             rollouts: (B,) as `allocate` gave them, 0 where none were played.
             observed: (B,), NaN where there is none: the variance of the bin's rewards under utility
                 "variance", the mean loss −Ĵ_b(n_b) of (18) under "loss".
-            spent: rollouts per prompt in all, where single prompts got others than their bin's.
-                Matters for price_driver "realized" only.
+            spent: rollouts per prompt in all, for price_driver "realized".
 
         Returns:
-            The demand: mean rollouts of a prompt if every bin played its own strategy, before it
-            learned.
+            The demand: mean rollouts of a prompt if every bin played its own strategy.
         """
-        counts_B, size = self._counts(bin_counts), (self.num_bins,)
-        least = 0 if self.utility == "variance" else -np.inf
-        rollouts_B = checks.check_array("rollouts", rollouts, size, 0, self.n_max, whole=True)
-        observed_B = checks.check_array("observed", observed, size, least, nan=True)
+        counts_B, rollouts_B = np.asarray(bin_counts), np.asarray(rollouts)
+        observed_B = np.asarray(observed, float)
         demand = float(counts_B @ (self.probabilities() @ self.arms) / counts_B.sum())
         if self.utility == "variance":
             new_BN = observed_B[:, None] / self.arms
@@ -168,11 +162,6 @@ class RolloutAdversary(Saved):
         self.price = arms.price_step(self.price, float(driver), self.mean_rollouts, self.price_lr)
         self.step += 1
         return demand
-
-    def _counts(self, bin_counts: ArrayLike) -> np.ndarray:
-        counts_B = checks.check_array("bin_counts", bin_counts, (self.num_bins,), 0, whole=True)
-        checks.check_array("sum of bin_counts", counts_B.sum(), (), low=1)
-        return counts_B
 
 
 @register("rollout")
@@ -229,8 +218,7 @@ class RolloutGDRO(BinMethod):
         utility_B, _ = bin_means(batch.bins_P, utility_P, self.run.num_bins, self.counts(batch))
         planned_B = np.zeros(self.run.num_bins, np.int64)  # without a plan no arm was played
         if "rollouts_B" in batch.memo:
-            # of this batch's own plan: another may have been made since, so `played_BN` could be
-            # that one's
+            # of this batch's own plan, as another may have been made since
             planned_B = batch.memo["rollouts_B"] * (counts_B > 0)
             self.rollout_adversary.played_BN = batch.memo["played_BN"]
         # the controller's plans spend n̄ exactly, so "realized" never moves the price here

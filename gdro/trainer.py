@@ -1,9 +1,9 @@
 """GDROTrainer: TRL's GRPOTrainer with a GDROController between its data and its advantages.
 
-Nothing of GRPOTrainer is copied. A generation batch is re-planned before TRL generates from it
-(prompt i is repeated n_i times, the total unchanged); the controller observes its rewards, and its
-advantages replace TRL's. With method "grpo" the controller only watches, and training is TRL's own,
-bit for bit (with TRL 1.14 but for the first weights of an adapter, which it makes before it seeds).
+A generation batch is re-planned before TRL generates from it (prompt i is repeated n_i times, the
+total unchanged); the controller observes its rewards, and its advantages replace TRL's. With method
+"grpo" the controller only watches, and training is TRL's own, bit for bit (with TRL 1.14 but for
+the first weights of an adapter, which it makes before it seeds).
 
 Axes: P prompts of the generation batch, R its rollouts, over all processes, in TRL's order; F
 reward functions; D prompts of the data set.
@@ -47,18 +47,17 @@ PAPER = {"title": TITLE, "id": "2601.19280"}  # of the model card
 class GDROTrainer(GRPOTrainer):
     """GRPOTrainer whose prompts, rollouts and advantages come from a GDROController.
 
-    Takes the arguments of GRPOTrainer, with a GDROConfig, and refuses (ValueError) before the model
-    is touched what cannot be met. Reward functions get the column of uids with the others: one that
-    compares the rollouts of a prompt must group them by it, since groups are not equally large.
-    Rewards that are None or NaN leave their row out of training and of all counts, as in TRL.
+    Takes the arguments of GRPOTrainer, with a GDROConfig. Reward functions get the column of uids
+    with the others: one that compares the rollouts of a prompt must group them by it, since groups
+    are not equally large. Rewards that are None or NaN leave their row out, as in TRL.
 
     Attributes:
         controller: made from the config.
         record: one row a generation batch: what the controller saw and decided, rollouts and
             tokens, and the share of rollouts with an advantage.
         bin_names: of the lists in it, the range of pass@k or the group of each bin.
-        seconds: of the training, and in it of generation, scoring (probabilities of the old and the
-            reference policy), reward and controller. All three travel in the checkpoint.
+        seconds: of the training, and in it of generation, scoring (log-probabilities), reward and
+            controller.
     """
 
     args: GDROConfig
@@ -107,8 +106,7 @@ class GDROTrainer(GRPOTrainer):
         if self.on_unsloth:
             models.check_unsloth_parts(self, model)
             if args.unsloth_grpo_mini_batch is None:
-                # Unsloth would cut batches by the memory that is free just now, and a run would not
-                # repeat itself. These are the parts that a generation batch is scored in.
+                # or Unsloth would cut batches by the memory that is free, differently in each run
                 args.unsloth_grpo_mini_batch = args.steps_per_generation
         if self.use_vllm:  # it reads the model's files, which lack the stops that `load_model` adds
             own = self.vllm_generation.generation_kwargs
@@ -157,10 +155,9 @@ class GDROTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs):
         """What TRL's loss takes, from this process's rows of a generation batch.
 
-        The controller plans how many rows each prompt gets, TRL generates, rewards and scores them,
-        and the controller's advantages replace TRL's. A method that samples in rounds needs the
-        rewards earlier: `_sample_step` samples, and TRL's function only scores what was chosen,
-        which `_generate` and `_calculate_rewards` return.
+        A method that samples in rounds needs the rewards before TRL scores: `_sample_step` samples,
+        and TRL's function only scores what was chosen, which `_generate` and `_calculate_rewards`
+        return.
         """
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
@@ -343,8 +340,7 @@ class GDROTrainer(GRPOTrainer):
         return output
 
     def _generate_single_turn(self, prompt_ids, images, fields, num_generations, **kwargs):
-        # where every `num_generations` rows are one prompt, a vLLM server samples from each n-th
-        # row alone; row by row its prefix cache shares the prompt as well (benchmarks/prefix.py)
+        # a vLLM server would sample from each n-th row alone, as if n rows in turn were one prompt
         if self.model.training and (self.controller.method.moves_rollouts or self._in_rounds):
             num_generations = 1
         if self.use_vllm and self.is_fsdp_enabled:
@@ -474,10 +470,9 @@ class GDROTrainer(GRPOTrainer):
         folder = Path(self._get_output_dir(trial=trial)) / name
         if self.args.should_save:
             self._tick()
-            state = {"controller": self.controller.state_dict(), "data": self._data}
-            state["bank"] = self.bank.state_dict()
-            state |= {"record": self.record, "seconds": self.seconds}
-            checkpoints.save_state(folder / STATE_FILE, state)
+            own = {"controller": self.controller.state_dict(), "data": self._data}
+            own |= {"bank": self.bank.state_dict(), "record": self.record, "seconds": self.seconds}
+            checkpoints.save_state(folder / STATE_FILE, own)
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
         if self.args.should_save and self._step % self.args.steps_per_batch:

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_vali
 from gdro.checks import build
 from gdro.controller import GDROController
 from gdro.method import find_method, register_from
-from gdro.models import check_choice_of_model
+from gdro.models import ModelOptions
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
 from gdro_lab.tasks.base import Count, Name, NotNegative, Positive, Strict
 from gdro_lab.tasks.reasoning_gym import GymSpec
@@ -250,7 +250,7 @@ class Profile(Strict):
 
     def _check_variant(self, name: str) -> None:
         variant, train, model = self.variants[name], self.train_of(name), self.model_of(name)
-        check_choice_of_model(**model.model_dump(exclude={"source", "gradient_checkpointing"}))
+        ModelOptions(**model.model_dump(exclude={"source", "gradient_checkpointing"}))
         known, processes, most = [*self.variants, "grpo"], self.launch.processes, train.max_steps
         need(variant.baseline in known, f"baseline must be one of {known}, got {variant.baseline}")
         same = (most, train.generation_batches) == (

@@ -112,19 +112,3 @@ def test_no_prompts_are_no_news():
     prompt.update([], [])
     prompt.update([-1, -1], [1.0, 2.0])
     assert prompt.probabilities() == pytest.approx([1 / 3] * 3)
-
-
-@pytest.mark.parametrize(
-    ("name", "batch"),
-    [
-        ("losses", ([0, 1], [0.5])),
-        ("bin_ids", ([[0]], [[0.5]])),
-        ("bin_ids", ([3], [0.5])),
-        ("losses", ([0], [np.inf])),
-    ],
-)
-def test_batches_that_cannot_be_are_refused_and_not_learned_from(name, batch):
-    prompt = PromptAdversary(3)
-    with pytest.raises(ValueError, match=name):
-        prompt.update(*batch)
-    assert not prompt.visits_B.any()

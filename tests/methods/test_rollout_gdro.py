@@ -148,27 +148,3 @@ def test_the_printed_bandit_stays_finite_without_exploration(settings, bonus):
     assert np.isfinite(rollout.losses()).all()
     assert np.isfinite(rollout.probabilities()).all()
     assert np.isfinite(rollout.price)
-
-
-GOOD, OTHERS = [1, 1, 1], [4, 4, 4]
-
-
-@pytest.mark.parametrize(
-    ("name", "call", "arguments"),
-    [
-        ("bin_counts", "allocate", ([1, 1],)),
-        ("bin_counts", "allocate", ([0, 0, 0],)),
-        ("budget", "allocate", (GOOD, 5)),
-        ("budget", "allocate", (GOOD, 12.5)),
-        ("rollouts", "update", (GOOD, [4, 4], GOOD)),
-        ("observed", "update", (GOOD, OTHERS, [1])),
-        ("observed", "update", (GOOD, OTHERS, [-0.1, 1, 1])),
-        ("rollouts", "update", (GOOD, [4, 4, 13], GOOD)),
-    ],
-)
-def test_batches_that_cannot_be_are_refused(name, call, arguments):
-    rollout = RolloutAdversary(3)
-    with pytest.raises(ValueError, match=name):
-        getattr(rollout, call)(*arguments)
-    assert rollout.price == 0
-    assert not rollout.visits_BN.any()
