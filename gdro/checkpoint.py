@@ -128,7 +128,7 @@ def find_checkpoint(
     Prints which ones are passed over, and why. None where no checkpoint was completed; ValueError
     if the given one is broken, or all that were completed are.
     """
-    faults = []
+    faults = list[str]()
     if isinstance(given, bool):  # other names, such as checkpoint-4.bak, are people's own
         found = [f for f in Path(output_dir).glob("checkpoint-*") if step_of(f) is not None]
         found.sort(key=step_of, reverse=True)  # type: ignore[arg-type]

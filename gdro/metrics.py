@@ -102,7 +102,7 @@ def bootstrap_interval(
         drawn = rng.integers(size, size=(resamples, size))
         return np.apply_along_axis(np.bincount, 1, drawn, minlength=size) / size
 
-    seed_weights, prompt_weights = map(redraw, values_SP.shape)
+    seed_weights, prompt_weights = map(redraw, np.shape(values_SP))
     means = ((seed_weights @ values_SP) * prompt_weights).sum(axis=1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

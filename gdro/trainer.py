@@ -69,7 +69,7 @@ class GDROTrainer(GRPOTrainer):
         self,
         model: Any,
         reward_funcs: Any = None,
-        args: GDROConfig | None = None,
+        args: Any = None,
         train_dataset: Any = None,
         *more: Any,
         **named: Any,
@@ -432,7 +432,7 @@ class GDROTrainer(GRPOTrainer):
         tokens = int(self.state.num_input_tokens_seen - seen_tokens)
         spent = {"global_step": self.state.global_step, "rollouts_spent": rollouts}
         self.record.append(row | spent | {"tokens": tokens, "signal": signal})
-        numbers = {}  # every number but the step; lists by the bin's range
+        numbers: dict[str, Any] = {}  # every number but the step; lists by the bin's range
         for name, value in row.items():
             if isinstance(value, list):
                 by_bin = len(value) == len(self.bin_names)
@@ -470,7 +470,7 @@ class GDROTrainer(GRPOTrainer):
         folder = Path(self._get_output_dir(trial=trial)) / name
         if self.args.should_save:
             self._tick()
-            own = {"controller": self.controller.state_dict(), "data": self._data}
+            own: dict[str, Any] = {"controller": self.controller.state_dict(), "data": self._data}
             own |= {"bank": self.bank.state_dict(), "record": self.record, "seconds": self.seconds}
             checkpoints.save_state(folder / STATE_FILE, own)
         super()._save_checkpoint(model, trial)
