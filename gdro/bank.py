@@ -1,8 +1,7 @@
 """A bank of successes: completions that earned the reward, kept by prompt and trained on again.
 
-Where most rollouts fail, a rare success is used for one optimizer step and then forgotten. A bank
-keeps a few distinct successes of each prompt. In every step, beside the rollouts, some of its
-prompts are replayed with all their kept texts:
+A bank keeps a few distinct successes of each prompt. In every step, beside the rollouts, some of
+its prompts are replayed with all their kept texts:
 
     L = −[Σ A log π(rollout) + Σ w log π(kept text)] / (tokens of both),
 
@@ -32,9 +31,6 @@ class Bank:
     def __init__(self, size: int = 4) -> None:
         self.size = size
         self.texts: dict[Hashable, list[tuple[int, ...]]] = {}
-
-    def __len__(self) -> int:
-        return len(self.texts)
 
     @property
     def uids(self) -> list:

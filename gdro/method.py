@@ -22,12 +22,10 @@ They compose by name: GDROController("composed", draw="even_odds", rollouts="fai
 `gdro_lab.peers.composed`. Axes: P prompts, R rollouts, B bins, D prompts of the data set.
 """
 
-import runpy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -269,11 +267,6 @@ def find_method(name: str) -> type[Method]:
             entry.load()
     check("method", name, Literal[tuple(METHODS)])
     return METHODS[name]
-
-
-def register_from(file: str | Path) -> None:
-    """Run a Python file that registers methods."""
-    runpy.run_path(str(file))
 
 
 def make_method(method: str | Method, preset: str, given: Mapping[str, Any]) -> Method:

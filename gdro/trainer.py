@@ -319,7 +319,7 @@ class GDROTrainer(GRPOTrainer):
         advantages_R[scored_R] = batch.advantages
         is_flat_R[scored_R] = ~batches.has_spread(given["rewards"], given["group_ids"])
         self._note(batch.row, spent, seen_tokens, float(np.mean(advantages_R != 0)))
-        self._warn_of_silence(given["correct"])
+        self._warn_of_silence(given["rewards"], given["correct"])
         return advantages_R, is_flat_R, batch.ready
 
     def _score(self, inputs):
@@ -444,14 +444,15 @@ class GDROTrainer(GRPOTrainer):
             if isinstance(number, int | float):
                 self._metrics["train"][f"gdro/{name}"].append(number)
 
-    def _warn_of_silence(self, correct_R):
+    def _warn_of_silence(self, rewards_R, correct_R):
         """Warn where rollouts were all correct or all wrong for many batches in a row."""
         mixed = correct_R.any() and not correct_R.all()
         self._silent = 0 if mixed else self._silent + 1
         if self._silent == SILENT_BATCHES:
             logger.warning(
                 f"For {SILENT_BATCHES} batches no reward, or every one, was above success_threshold"
-                f"={self.controller.success_threshold}; set it in gdro_options, or success_reward"
+                f"={self.controller.success_threshold}; the last went from {rewards_R.min():g} to "
+                f"{rewards_R.max():g}. Set it in gdro_options, or set success_reward"
             )
 
     # Data, checkpoints and resuming
@@ -484,7 +485,7 @@ class GDROTrainer(GRPOTrainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
             self._load_own_state(Path(checkpoint))
-            # TRL draws all epochs from one generator, which a resumed process starts again
+            # TRL draws all epochs from one generator
             state = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
             shuffled = self.shuffle_dataset and self._uids_D is not None
             for _ in range(int((state.epoch or 0) + 1e-6) if shuffled else 0):

@@ -30,6 +30,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import runpy
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -45,7 +46,7 @@ from gdro.bins import StaticGroups, as_uids
 from gdro.checkpoint import file_hash, replace_text
 from gdro.checks import Count, build, check, options
 from gdro.controller import GDROController
-from gdro.method import find_method, register_from
+from gdro.method import find_method
 from gdro.metrics import pass_at_k
 from gdro_lab.arena.report import BASE, CHECKPOINTS, arena_rows, slug_of, write_scores
 from gdro_lab.tasks.base import Task
@@ -284,7 +285,7 @@ def play_arena(
         RuntimeError: if a run failed.
     """
     if methods_from:
-        register_from(methods_from)
+        runpy.run_path(str(methods_from))
     arms: dict[tuple[str, float], None] = {}  # each method once a rate, though spelled twice
     most = 1
     for spelled in methods:
@@ -368,7 +369,7 @@ def _start_worker(own: str | None) -> None:
     torch.set_num_threads(1)
     transformers.logging.disable_progress_bar()
     if own:
-        register_from(own)
+        runpy.run_path(str(own))
 
 
 def _make_base(run: ArenaRun, settings: Settings, cache: Path) -> None:

@@ -6,6 +6,7 @@ first, then what makes them a `Profile`, then `training_arguments`, which hands 
 
 import hashlib
 import os
+import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_type_hints
 
@@ -13,7 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_vali
 
 from gdro.checks import build
 from gdro.controller import GDROController
-from gdro.method import find_method, register_from
+from gdro.method import find_method
 from gdro.models import ModelOptions
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
 from gdro_lab.tasks.base import Count, Name, NotNegative, Positive, Strict
@@ -240,7 +241,7 @@ class Profile(Strict):
             own = self.base.model_fields_set - {"seed"}
             need(not own, f"base must be the world's, but for its seed, got {sorted(own)}")
         if self.methods_from is not None:
-            register_from(self.methods_from)
+            runpy.run_path(str(self.methods_from))
         for name in self.variants:
             try:
                 self._check_variant(name)
