@@ -16,7 +16,7 @@ from gdro.controller import GDROController
 from gdro.method import find_method, register_from
 from gdro.models import check_choice_of_model
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
-from gdro_lab.tasks.base import Count, Name, NotNegative, Positive, Strict
+from gdro_lab.tasks.base import Count, Name, NotNegative, Positive, Strict, need
 from gdro_lab.tasks.reasoning_gym import GymSpec
 from gdro_lab.tasks.world import find_yaml, read_world, read_yaml, refusal
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 BASE = "base"  # the variant that is the model before training
 RESERVED = {BASE, "results", "figures", "logs"}  # folders of a profile's runs
-SHIPPED = Path(__file__).parents[1]  # where profiles/ and configs/ are, in a clone and installed
 Part = Annotated[float, Field(gt=0, le=1)]
 # How a machine computes, and not what: these may change between two starts of one run.
 MACHINE = {
@@ -38,10 +37,11 @@ MACHINE = {
 NOT_RESUMED = {"sync_ref_model", "save_only_model", "ignore_data_skip", "auto_find_batch_size"}
 
 
-def need(holds: Any, why: str) -> None:
-    """Raise a ValueError with this sentence unless the condition holds."""
-    if not holds:
-        raise ValueError(why)
+def shipped(folder: str, installed: str = "") -> Path:
+    """A folder at the top of a clone, or where an installed package has it."""
+    package = Path(__file__).parents[1]
+    clone = package.parent / folder
+    return clone if clone.is_dir() else package / (installed or folder)
 
 
 class BaseChoice(Strict):
@@ -156,7 +156,7 @@ class LaunchChoice(Strict):
     @property
     def file(self) -> Path | None:
         """The file of accelerate's configuration."""
-        folder = SHIPPED / "configs" / "accelerate"
+        folder = shipped("configs/accelerate")
         return None if self.config is None else find_yaml("launch.config", self.config, folder)
 
     @property
@@ -351,7 +351,7 @@ def load_profile(name: str | Path) -> Profile:
 
 def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict[str, Any]]:
     """The path of a profile, and its fields laid over those of the profile that it is `like`."""
-    path = find_yaml("profile", name, SHIPPED / "profiles")
+    path = find_yaml("profile", name, shipped("profiles"))
     need(path not in children, f"{path} is like itself")
     fields = read_yaml(path)
     if (other := fields.pop("like", None)) is None:

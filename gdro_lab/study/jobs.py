@@ -37,7 +37,7 @@ from transformers import TrainerCallback
 
 from gdro.checkpoint import difference, file_hash, files_in, replace_text
 from gdro.models import import_unsloth, load_model
-from gdro_lab.study.config import BASE, Profile, need, training_arguments
+from gdro_lab.study.config import BASE, Profile, training_arguments
 from gdro_lab.study.records import (
     read_manifest,
     read_result,
@@ -46,6 +46,7 @@ from gdro_lab.study.records import (
     write_table,
 )
 from gdro_lab.tasks import Split, draw_task, load_split
+from gdro_lab.tasks.base import need
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import read_world
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from gdro_lab.tasks.base import Count, NotNegative, Strict
+from gdro_lab.tasks.base import Count, NotNegative, Strict, need
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -127,8 +127,9 @@ def _math_split(
     from gdro_lab.tasks.math_reward import MathReward
 
     for name in (choice.train, *choice.evaluate):  # all of them now, not after hours of training
-        if not Path(path := choice.paths.get(name, ".")).exists():
-            raise ValueError(f"task.paths must name files or folders, got {path!r} for {name!r}")
+        path = choice.paths.get(name, ".")
+        there = Path(path).exists()
+        need(there, f"task.paths must name files or folders, got {path!r} for {name!r}")
     style, rows, dropped = "text" if tokenizer.chat_template is None else "chat", [], []
     for name in choice.evaluate if held_out else [choice.train]:
         good, bad = load_math(name, choice.paths.get(name), style=style)
@@ -137,14 +138,14 @@ def _math_split(
     prompts = [row["prompt"] for row in rows]
     lengths = [len(ids) for ids in prompt_token_ids(tokenizer, prompts, template)]
     most = max(lengths) if held_out else choice.max_prompt_tokens
-    if min(lengths) > most:
-        raise ValueError(f"task.max_prompt_tokens must be at least {min(lengths)}, got {most}")
-    kept = []
-    for row, length in zip(rows, lengths, strict=True):
-        if length <= most:
-            kept.append(row)
-        else:
-            dropped.append(f"{row['uid']}: a prompt of {length} tokens, over {most}")
+    least = min(lengths)
+    need(least <= most, f"task.max_prompt_tokens must be at least {least}, got {most}")
+    kept = [row for row, length in zip(rows, lengths, strict=True) if length <= most]
+    dropped += [
+        f"{row['uid']}: a prompt of {length} tokens, over {most}"
+        for row, length in zip(rows, lengths, strict=True)
+        if length > most
+    ]
     reward = MathReward(signed=choice.signed and not held_out)
     longest = max(length for length in lengths if length <= most)
     return Split(kept, reward, longest, choice.max_completion_tokens, dropped)

@@ -21,6 +21,12 @@ Count = Annotated[int, Field(ge=1, le=10**9)]
 NotNegative = Annotated[int, Field(ge=0, le=10**9)]
 
 
+def need(holds: Any, why: str) -> None:
+    """Raise a ValueError with this sentence unless the condition holds."""
+    if not holds:
+        raise ValueError(why)
+
+
 class Strict(BaseModel):
     """Refuses unknown fields, other types and non-finite numbers; cannot be changed once made."""
 
@@ -35,13 +41,8 @@ class Task(Protocol):
     embedded task may repeat training prompts. All prompts have the same number of characters.
     """
 
-    @property
-    def train(self) -> Sequence[TaskRow]:
-        """Training prompts, shuffled."""
-
-    @property
-    def eval(self) -> Sequence[TaskRow]:
-        """Held-out prompts, equally many of each family."""
+    train: Sequence[TaskRow]  # shuffled
+    eval: Sequence[TaskRow]  # held out, equally many of each family
 
     @property
     def shares(self) -> Mapping[str, float]:
@@ -51,12 +52,12 @@ class Task(Protocol):
     def max_completion_tokens(self) -> int:
         """Tokens of the longest correct completion, its end-of-text token included."""
 
-    def teach(self, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
-        """Draw ``n`` prompts and completions for a base to learn from, none of them held out."""
-
     @property
     def reward(self) -> Callable[..., list[float]]:
         """1.0 for each correct completion, else 0.0; one of TRL's ``reward_funcs``."""
+
+    def teach(self, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
+        """Draw ``n`` prompts and completions for a base to learn from, none of them held out."""
 
     def correct_texts(self, row: Mapping[str, Any]) -> Sequence[str]:
         """Every completion of a row that is rewarded."""

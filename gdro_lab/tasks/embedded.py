@@ -23,7 +23,14 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from gdro_lab.tasks.base import Count, Strict, TaskRow, character_tokenizer, split_by_share
+from gdro_lab.tasks.base import (
+    Count,
+    Strict,
+    TaskRow,
+    character_tokenizer,
+    need,
+    split_by_share,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -72,22 +79,22 @@ class EmbeddedSpec:
     def __post_init__(self) -> None:
         for field in ("name", "operator"):
             values = [getattr(family, field) for family in self.families]
-            if len(set(values)) < len(values):
-                raise ValueError(f"families must differ in their {field}s, got {values}")
-        if abs((total := sum(family.share for family in self.families)) - 1) > 1e-9:
-            raise ValueError(f"families must have shares that sum to 1, got {total:g}")
+            need(len(set(values)) == len(values), f"families must differ in {field}, got {values}")
+        total = sum(family.share for family in self.families)
+        need(abs(total - 1) <= 1e-9, f"families must have shares that sum to 1, got {total:g}")
         digits = {family.name: family.n_digits for family in self.families if family.table is None}
-        counts = train_counts(self.families, self.n_train)
-        for family, count in zip(self.families, counts, strict=True):
-            if family.table is not None and digits.get(family.table) != family.n_digits:
-                wanted = f"a family with a table of its own for {family.n_digits} digits"
-                raise ValueError(f"table of {family.name!r} must be {wanted}, got {family.table!r}")
+        for family, count in zip(self.families, self.train_counts(), strict=True):
+            shared = family.table is None or digits.get(family.table) == family.n_digits
+            wanted = f"a family with a table of its own for {family.n_digits} digits"
+            need(shared, f"table of {family.name!r} must be {wanted}, got {family.table!r}")
             have, want = family.n_digits**self.n_operands, count + self.n_eval_per_family
-            if want > have:
-                raise ValueError(
-                    f"n_train {self.n_train} and n_eval_per_family {self.n_eval_per_family} ask "
-                    f"for {want} distinct prompts of family {family.name!r}, which has {have}"
-                )
+            sizes = f"n_train {self.n_train} and n_eval_per_family {self.n_eval_per_family}"
+            asked = f"{want} of the {have} prompts of family {family.name!r}"
+            need(count > 0 and want <= have, f"{sizes} ask for {count} to train on, {asked}")
+
+    def train_counts(self) -> list[int]:
+        """Training prompts of each family."""
+        return split_by_share([family.share for family in self.families], self.n_train)
 
     def draw(self, seed: int, style: str = "text") -> EmbeddedTask:
         """Draw tables, the teacher's accuracies and the two splits, which share no prompt.
@@ -104,11 +111,9 @@ class EmbeddedSpec:
             b = (1 - family.teacher_accuracy) * self.accuracy_concentration
             accuracies.append(rng.beta(a, b, size=shape_DD))
         used = [tables[family.table or family.name] for family in self.families]
-        for array in (*used, *accuracies):
-            array.setflags(write=False)
 
         train, evaluation = [], []
-        for index, count in enumerate(train_counts(self.families, self.n_train)):
+        for index, count in enumerate(self.train_counts()):
             order_P = rng.permutation(self.families[index].n_digits ** self.n_operands)
             n_eval = self.n_eval_per_family
             evaluation += _rows(self, index, used[index], np.sort(order_P[:n_eval]))
@@ -136,7 +141,7 @@ class EmbeddedTask:
     """
 
     spec: EmbeddedSpec
-    tables: tuple[np.ndarray, ...]  # per family table_DD, table_DD[a, b] = f(a, b), read-only
+    tables: tuple[np.ndarray, ...]  # per family table_DD, table_DD[a, b] = f(a, b)
     accuracies: tuple[np.ndarray, ...]  # per family accuracy_DD: how often the teacher is correct
     train: tuple[TaskRow, ...]  # shuffled
     eval: tuple[TaskRow, ...]  # family by family
@@ -201,15 +206,6 @@ class EmbeddedTask:
             "eval": sorted(row["uid"] for row in self.eval),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def train_counts(families: tuple[Family, ...], n_train: int) -> list[int]:
-    """Split ``n_train`` prompts by the families' shares; ValueError if one is left with none."""
-    counts = split_by_share([family.share for family in families], n_train)
-    if min(counts) < 1:
-        name = families[counts.index(min(counts))].name
-        raise ValueError(f"n_train {n_train} leaves no prompt for family {name!r}")
-    return counts
 
 
 DEFAULT_SPEC = EmbeddedSpec(

@@ -5,10 +5,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from gdro.checks import check
+from gdro_lab.tasks.base import need
 from gdro_lab.tasks.math_reward import LETTERS
 
 REQUEST = "Please reason step by step, and put {} within \\boxed{{}}."
@@ -66,25 +68,21 @@ def load_math(
     Raises:
         ValueError: for a source that cannot be read, or has no usable row.
     """
-    if name not in MATH_SPECS:
-        raise ValueError(f"name must be one of {sorted(MATH_SPECS)}, got {name!r}")
-    if style not in ("chat", "text"):
-        raise ValueError(f"style must be 'chat' or 'text', got {style!r}")
+    check("name", name, Literal[tuple(MATH_SPECS)])
+    check("style", style, Literal["chat", "text"])
     spec, rows, dropped = MATH_SPECS[name], dict[str, dict[str, Any]](), []
     for place, raw in enumerate(_open_source(spec, path)):
         try:
             row = _read_row(name, raw)
-            if row["uid"] in rows:
-                raise ValueError("it repeats another")
+            need(row["uid"] not in rows, "it repeats another")
         except ValueError as error:
             dropped.append(f"{name}, row {place}: {error}")
             continue
         if style == "chat":
             row["prompt"] = [{"role": "user", "content": row["prompt"]}]
         rows[row["uid"]] = row
-    if not rows:
-        where = path or spec.hub_id
-        raise ValueError(f"{name!r} has no usable row in {where}: {'; '.join(dropped[:3])}")
+    where = f"{name!r} has no usable row in {path or spec.hub_id}"
+    need(rows, f"{where}: {'; '.join(dropped[:3])}")
     return list(rows.values()), dropped
 
 
@@ -101,8 +99,8 @@ def _open_source(spec: MathSpec, path: str | Path | None) -> Iterable[Mapping]:
         # the configs of a downloaded hub folder are in its README; a bare folder has none
         config = spec.config if (path / "README.md").is_file() else None
         return datasets.load_dataset(str(path), config, split=spec.split)
-    if not path.is_file() or path.suffix not in kinds:
-        raise ValueError(f"path must be a .jsonl or .parquet file or a folder, got {path}")
+    known = path.is_file() and path.suffix in kinds
+    need(known, f"path must be a .jsonl or .parquet file or a folder, got {path}")
     return datasets.load_dataset(kinds[path.suffix], data_files=str(path), split="train")
 
 
@@ -110,28 +108,21 @@ def _read_row(name: str, raw: Mapping) -> dict[str, Any]:
     """A row in our columns; a ValueError says what is wrong with it."""
     spec = MATH_SPECS[name]
     columns = (spec.problem, spec.answer, *spec.wrong_answers)
-    if missing := set(columns) - raw.keys():
-        raise ValueError(f"it has no column {min(missing)!r}, only {sorted(raw)}")
+    need(raw.keys() >= {*columns}, f"it has the columns {sorted(raw)} and not all of {columns}")
     problem, answer, *wrong = (_text(raw[column]) for column in columns)
-    if problem == "" or answer.lower() in ("", "none", "nan"):
-        raise ValueError(f"its problem is {problem!r} and its answer {answer!r}")
+    given = problem and answer.lower() not in ("", "none", "nan")
+    need(given, f"its problem is {problem!r} and its answer {answer!r}")
     digest = hashlib.blake2b(json.dumps([problem, answer]).encode(), digest_size=12)
     if choices := [answer, *wrong] if wrong else []:
-        if "" in choices or len(set(choices)) < len(choices):
-            raise ValueError(f"its choices must be texts that differ, got {choices}")
+        differ = len({*choices} - {""}) == len(choices)
+        need(differ, f"its choices must be texts that differ, got {choices}")
         # an order of their own, the same in every run
         order = np.random.default_rng(list(digest.digest())).permutation(len(choices)).tolist()
-        lines = [
-            f"{letter}) {choices[place]}" for letter, place in zip(LETTERS, order, strict=False)
-        ]
+        lines = [f"{LETTERS[i]}) {choices[place]}" for i, place in enumerate(order)]
         problem, answer = "\n".join([problem, "", *lines]), LETTERS[order.index(0)]
     prompt = f"{problem}\n\n{CHOICE_REQUEST if choices else MATH_REQUEST}"
-    return {
-        "prompt": prompt,
-        "answer": answer,
-        "uid": f"{name}/{digest.hexdigest()}",
-        "dataset": name,
-    }
+    uid = f"{name}/{digest.hexdigest()}"
+    return {"prompt": prompt, "answer": answer, "uid": uid, "dataset": name}
 
 
 def _text(value: Any) -> str:

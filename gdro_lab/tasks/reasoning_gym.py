@@ -1,8 +1,8 @@
 """Tasks of the reasoning-gym package: generators of puzzles with their answers, made by others.
 
 A world (`gdro_lab/tasks/worlds`) names families. A family is a task with a configuration, a share
-of the training prompts and, for small models, a short prompt made of the puzzle's metadata. Without a
-short prompt the original question is asked, and the answer is read from the last
+of the training prompts and, for small models, a short prompt made of the puzzle's metadata. Without
+a short prompt the original question is asked, and the answer is read from the last
 ``<answer>…</answer>``, as the package's system prompt requests.
 
 Only tasks of `JUDGES` are allowed: those that are the same in every process and whose answers can
@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.metadata
-import importlib.util
 import itertools
 import json
 import re
@@ -35,6 +34,7 @@ from gdro_lab.tasks.base import (
     Strict,
     TaskRow,
     character_tokenizer,
+    need,
     split_by_share,
 )
 
@@ -88,9 +88,8 @@ class GymFamily:
     taught: Annotated[float, Field(gt=0)] = 1.0
 
     def __post_init__(self) -> None:
-        if self.task not in JUDGES:
-            known = sorted(JUDGES)
-            raise ValueError(f"task of {self.name!r} must be one of {known}, got {self.task!r}")
+        known = f"one of {sorted(JUDGES)}"
+        need(self.task in JUDGES, f"task of {self.name!r} must be {known}, got {self.task!r}")
 
 
 @dataclass(config=Strict.model_config)
@@ -113,14 +112,14 @@ class GymSpec:
 
     def __post_init__(self) -> None:
         names = [family.name for family in self.families]
-        if len(set(names)) < len(names) or not names:
-            raise ValueError(f"families must have names of their own, got {names}")
+        own = 0 < len(names) == len(set(names))
+        need(own, f"families must have names of their own, got {names}")
         given = [family.share for family in self.families if family.share is not None]
-        if given and (len(given) < len(names) or abs(sum(given) - 1) > 1e-9):
-            raise ValueError(f"families must have shares that sum to 1, or none, got {given}")
-        if {family.prompt is None for family in self.families} != {self.prompt_length is None}:
-            wanted = "given if all families have a prompt, and left out if none has"
-            raise ValueError(f"prompt_length must be {wanted}, got {self.prompt_length}")
+        whole = len(given) == len(names) and abs(sum(given) - 1) <= 1e-9
+        need(whole or not given, f"families must have shares that sum to 1, or none, got {given}")
+        fits = {family.prompt is None for family in self.families} == {self.prompt_length is None}
+        wanted = "given if all families have a prompt, and left out if none has"
+        need(fits, f"prompt_length must be {wanted}, got {self.prompt_length}")
 
     def draw(self, seed: int, style: str = "text") -> GymTask:
         """Draw the task with a seed; ``style`` of original questions is "text" or "chat"."""
@@ -134,11 +133,9 @@ class GymSpec:
             wanted = self.n_eval_per_family + count
             puzzles = _puzzles(self, place, seed, style, TRIES * wanted, seen)
             rows = list(itertools.islice(puzzles, wanted))
-            if len(rows) < wanted:
-                raise ValueError(
-                    f"n_train and n_eval_per_family ask for {wanted} distinct prompts of family "
-                    f"{self.families[place].name!r}, got {len(rows)} from {TRIES * wanted} puzzles"
-                )
+            asked = f"n_train and n_eval_per_family ask for {wanted} distinct prompts of family"
+            found = f"got {len(rows)} from {TRIES * wanted} puzzles"
+            need(len(rows) == wanted, f"{asked} {self.families[place].name!r}, {found}")
             held_out += rows[: self.n_eval_per_family]
             train += rows[self.n_eval_per_family :]
         train = [train[place] for place in rng.permutation(len(train))]  # families come mixed
@@ -170,8 +167,7 @@ class GymTask:
             tries = TRIES * (self.spec.n_eval_per_family + trained + LESSONS)
             puzzles = _puzzles(self.spec, place, self.seed, "text", tries, seen)
             found.append(tuple(itertools.islice(puzzles, LESSONS)))
-            if not found[-1]:
-                raise ValueError(f"n_train leaves no prompt of family {family.name!r} to teach")
+            need(found[-1], f"n_train leaves no prompt of family {family.name!r} to teach")
         return tuple(found)
 
     def teach(self, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
@@ -182,11 +178,7 @@ class GymTask:
         return [row["prompt"] for row in rows], [row["answer"] for row in rows]
 
     def reward(
-        self,
-        completions: Sequence[Any],
-        answer: Sequence[str],
-        family: Sequence[str],
-        **columns: Any,
+        self, completions: Sequence, answer: Sequence[str], family: Sequence[str], **columns: Any
     ) -> list[float]:
         """1.0 for each correct completion, a text or a chat, else 0.0."""
         tasks = {family.name: family for family in self.spec.families}
@@ -247,8 +239,6 @@ def _puzzles(
 
     Levels of a task overlap, so all families of a world share one ``seen``.
     """
-    if importlib.util.find_spec("reasoning_gym") is None:
-        raise ImportError("reasoning-gym is not installed; pip install -e '.[gym]'")
     import reasoning_gym
 
     family, own_seed = spec.families[place], (seed * len(spec.families) + place) * SEED_SPACING
@@ -256,20 +246,19 @@ def _puzzles(
         config = {"seed": own_seed, "size": tries, **family.config}
         puzzles = reasoning_gym.create_dataset(family.task, **config)
     except (TypeError, AssertionError) as error:
-        why = f"is refused by {family.task}: {error}"
-        raise ValueError(f"config of family {family.name!r} {why}") from error
+        why = f"config of family {family.name!r} is refused by {family.task}"
+        raise ValueError(f"{why}: {error}") from error
     for index in range(tries):
         puzzle = puzzles[index]
         question, answer = puzzle["question"], puzzle["answer"]
         if family.prompt is not None:
             question = _Formatter().format(family.prompt, **puzzle["metadata"]).strip()
-            lengths = spec.prompt_length or 0, spec.max_completion_tokens
-            if len(question) > lengths[0] or len(answer) >= lengths[1]:
-                raise ValueError(
-                    f"prompt_length and max_completion_tokens must hold {question!r} and, with one "
-                    f"token more, {answer!r} of family {family.name!r}, got {lengths}"
-                )
-            question = question.rjust(lengths[0])
+            room, most = spec.prompt_length or 0, spec.max_completion_tokens
+            texts = f"{question!r} and, with one token more, {answer!r} of family {family.name!r}"
+            wanted = f"prompt_length and max_completion_tokens must hold {texts}"
+            fits = len(question) <= room and len(answer) < most
+            need(fits, f"{wanted}, got {room} and {most}")
+            question = question.rjust(room)
         if question in seen:
             continue
         seen.add(question)

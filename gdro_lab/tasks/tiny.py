@@ -13,12 +13,13 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from gdro.checkpoint import LEDGER, fault_of, write_ledger
-from gdro_lab.tasks.base import Task
+from gdro.checks import check
+from gdro_lab.tasks.base import Task, need
 
 TINY_CONFIGS: dict[str, dict[str, Any]] = {
     size: {
@@ -63,15 +64,10 @@ def tiny_base(
     out. The learning rate, by default the size's own, rises for `TINY_WARMUP_STEPS` and then falls
     as a cosine.
     """
-    if size not in TINY_CONFIGS:
-        raise ValueError(f"size must be one of {list(TINY_CONFIGS)}, got {size!r}")
-    for name, value, least in (
-        ("seed", seed, 0),
-        ("steps", steps, 1),
-        ("batch_size", batch_size, 1),
-    ):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
+    check("size", size, Literal[tuple(TINY_CONFIGS)])
+    check("seed", seed, int, ge=0)
+    check("steps", steps, int, ge=1)
+    check("batch_size", batch_size, int, ge=1)
     rate = TINY_LEARNING_RATES[size] if learning_rate is None else learning_rate
     import torch
     import transformers
@@ -93,8 +89,8 @@ def tiny_base(
     text = json.dumps(ingredients, indent=2, sort_keys=True)
     target = Path(cache_dir) / hashlib.sha256(text.encode()).hexdigest()[:16]
     if (target / LEDGER).is_file():
-        if (fault := fault_of(target)) is not None:
-            raise ValueError(f"{fault}; delete {target} to make the base again")
+        fault = fault_of(target)
+        need(fault is None, f"{fault}; delete {target} to make the base again")
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     for left in target.parent.glob(".making-*"):  # of processes that were killed
