@@ -167,9 +167,8 @@ class LaunchChoice(Strict):
     @property
     def options(self) -> dict[str, str]:
         """The further fields, with each $NAME replaced by the environment variable."""
-        return {
-            name: os.path.expandvars(str(value)) for name, value in (self.model_extra or {}).items()
-        }
+        given = (self.model_extra or {}).items()
+        return {name: os.path.expandvars(str(value)) for name, value in given}
 
     @property
     def machine(self) -> int:
@@ -253,15 +252,12 @@ class Profile(Strict):
         check_choice_of_model(**model.model_dump(exclude={"source", "gradient_checkpointing"}))
         known, processes, most = [*self.variants, "grpo"], self.launch.processes, train.max_steps
         need(variant.baseline in known, f"baseline must be one of {known}, got {variant.baseline}")
-        same = (most, train.generation_batches) == (
-            self.train.max_steps,
-            self.train.generation_batches,
-        )
-        need(same, f"max_steps must be the profile's, {self.train.max_steps}, got {most}")
+        whole, batches = self.train.max_steps, self.train.generation_batches
+        same = (most, train.generation_batches) == (whole, batches)
+        need(same, f"max_steps must be the profile's, {whole} in {batches} batches, got {most}")
         unit = train.updates_per_step * train.num_iterations
-        need(
-            most % unit == 0, f"max_steps must be a multiple of {unit} updates a batch, got {most}"
-        )
+        why = f"max_steps must be a multiple of {unit} updates a batch, got {most}"
+        need(most % unit == 0, why)
         if model.kind.startswith("unsloth"):
             need(not self.launch.shards, f"Unsloth cannot have launch.config {self.launch.config}")
         if model.kind == "unsloth-lora":
@@ -378,14 +374,9 @@ def repository() -> Path:
 
 
 def training_arguments(
-    profile: Profile,
-    variant: str,
-    seed: int,
-    folder: str | Path,
-    lengths: tuple[int, int],
-    world: int = 1,
-    **changes: Any,
-) -> "GDROConfig":
+    profile: Profile, variant: str, seed: int, folder: str | Path, lengths: tuple[int, int],
+    world: int = 1, **changes: Any,
+) -> "GDROConfig":  # fmt: skip
     """Return a variant's GDROConfig; ValueError for unknown fields and refused values.
 
     lengths: the most tokens of a prompt and of a completion. world: the number of processes that

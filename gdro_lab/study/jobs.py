@@ -70,9 +70,8 @@ def check_machine(profile: Profile, variants: Sequence[str], *, evaluates: bool)
     """Refuse (ValueError) variants, and the evaluation, whose GPUs or packages are not here."""
     check_installed(profile, variants, evaluates=evaluates)
     here = not profile.gpus or torch.cuda.is_available()
-    gpus = "a GPU" if profile.gpus == 1 else f"{profile.gpus} GPUs"
     found = f"torch {torch.__version__} finds none: see docs/gpu-box.md, 1"
-    need(here, f"profile {profile.name!r} needs {gpus}, and {found}")
+    need(here, f"profile {profile.name!r} needs {profile.gpus} GPUs, and {found}")
 
 
 def check_installed(profile: Profile, variants: Sequence[str], *, evaluates: bool) -> None:
@@ -280,16 +279,13 @@ class Training:
 
         from gdro.trainer import GDROTrainer
 
+        lines = ProgressLines(f"{self.variant}, seed {self.seed}")
         trainer = GDROTrainer(
-            loaded.model,
-            self.data.reward,
-            args=self.arguments(**changes),
-            train_dataset=Dataset.from_list(self.data.rows),
-            eval_dataset=self.eval_dataset,
-            processing_class=loaded.tokenizer,
-            peft_config=loaded.peft_config,
-            callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}"), *callbacks],
-        )
+            loaded.model, self.data.reward, args=self.arguments(**changes),
+            train_dataset=Dataset.from_list(self.data.rows), eval_dataset=self.eval_dataset,
+            processing_class=loaded.tokenizer, peft_config=loaded.peft_config,
+            callbacks=[lines, *callbacks],
+        )  # fmt: skip
         trainer.remove_callback(PrinterCallback)  # it would print each row of the log
         trainer.run_identity = self.identity
         return trainer
