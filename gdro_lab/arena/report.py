@@ -51,6 +51,7 @@ def arena_rows(out: Path) -> list[dict[str, Any]]:
     for file in sorted((out / "runs").glob("*/*.json")):
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
+            need(len(found) in (1, len(CHECKPOINTS)), "a run has a row for each checkpoint")
             rows += [{name: row[name] for name in NEEDED} | row for row in found]
         except (ValueError, TypeError, KeyError) as error:
             why = f"{file} holds no run's scores; delete it to play the run again"

@@ -70,8 +70,9 @@ def check_machine(profile: Profile, variants: Sequence[str], *, evaluates: bool)
     """Refuse (ValueError) variants, and the evaluation, whose GPUs or packages are not here."""
     check_installed(profile, variants, evaluates=evaluates)
     here = not profile.gpus or torch.cuda.is_available()
+    gpus = "a GPU" if profile.gpus == 1 else f"{profile.gpus} GPUs"
     found = f"torch {torch.__version__} finds none: see docs/gpu-box.md, 1"
-    need(here, f"profile {profile.name!r} needs {profile.gpus} GPUs, and {found}")
+    need(here, f"profile {profile.name!r} needs {gpus}, and {found}")
 
 
 def check_installed(profile: Profile, variants: Sequence[str], *, evaluates: bool) -> None:

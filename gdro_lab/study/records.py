@@ -41,6 +41,8 @@ def write_manifest(path: str | Path, payload: Mapping[str, Any]) -> None:
     machine = {"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count()}
     surroundings: dict[str, Any] = {"gdro": gdro.__version__, "python": platform.python_version()}
     surroundings |= {"packages": versions, "platform": machine}
+    taken = sorted(set(payload) & set(surroundings))
+    need(not taken, f"payload may not have {taken}, which write_manifest adds")
     text = json.dumps(surroundings | plain_values(payload, "manifest"), indent=2)
     replace_text(path, text + "\n")
 

@@ -79,7 +79,8 @@ class EmbeddedSpec:
     def __post_init__(self) -> None:
         for field in ("name", "operator"):
             values = [getattr(family, field) for family in self.families]
-            need(len(set(values)) == len(values), f"families must differ in {field}, got {values}")
+            differ = len(set(values)) == len(values)
+            need(differ, f"families must differ in their {field}s, got {values}")
         total = sum(family.share for family in self.families)
         need(abs(total - 1) <= 1e-9, f"families must have shares that sum to 1, got {total:g}")
         digits = {family.name: family.n_digits for family in self.families if family.table is None}
@@ -89,8 +90,9 @@ class EmbeddedSpec:
             need(shared, f"table of {family.name!r} must be {wanted}, got {family.table!r}")
             have, want = family.n_digits**self.n_operands, count + self.n_eval_per_family
             sizes = f"n_train {self.n_train} and n_eval_per_family {self.n_eval_per_family}"
-            asked = f"{want} of the {have} prompts of family {family.name!r}"
-            need(count > 0 and want <= have, f"{sizes} ask for {count} to train on, {asked}")
+            asked = f"{want} distinct prompts of family {family.name!r}, which has {have}"
+            need(want <= have, f"{sizes} ask for {asked}")
+            need(count > 0, f"n_train {self.n_train} leaves no prompt for family {family.name!r}")
 
     def train_counts(self) -> list[int]:
         """Training prompts of each family."""

@@ -108,7 +108,8 @@ def _read_row(name: str, raw: Mapping) -> dict[str, Any]:
     """A row in our columns; a ValueError says what is wrong with it."""
     spec = MATH_SPECS[name]
     columns = (spec.problem, spec.answer, *spec.wrong_answers)
-    need(raw.keys() >= {*columns}, f"it has the columns {sorted(raw)} and not all of {columns}")
+    missing = [column for column in columns if column not in raw]
+    need(not missing, f"it has no column {min(missing, default='')!r}, only {sorted(raw)}")
     problem, answer, *wrong = (_text(raw[column]) for column in columns)
     given = problem and answer.lower() not in ("", "none", "nan")
     need(given, f"its problem is {problem!r} and its answer {answer!r}")
