@@ -31,7 +31,7 @@ run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (defaul
 
 figures: run notebooks  ## figures/ anew: those of the tiny profile's runs and of the teaching notebooks
 	papermill --no-progress-bar notebooks/06_results.ipynb runs/$(PROFILE)/06_results.ipynb -p profile $(PROFILE)
-	python -m gdro_lab.arena.greeting
+	python scripts/greeting.py
 
 notebooks: $(READY)  ## run NOTEBOOKS (default those that teach) and store them with their outputs
 	python scripts/store_notebooks.py $(NOTEBOOKS)

@@ -1,55 +1,67 @@
-"""The toy engine beside the same games one at a time, in one run.
+"""What the maps of notebook 04 take: seconds of a game's step, and of the maps, on one core.
 
     python benchmarks/toy.py
 
-For each method: processor time per game step of the engine (thousands of games as arrays, one
-thread) and of `gdro_lab.toy.plain` (one game around a `GDROController`), and their ratio. That both
-play the same games is shown by tests/toy/test_toy.py.
+A few games of each method are timed. The maps have so many games: GRPO at every step size, on the
+seeds that choose it, then every method at GRPO's best sizes. data/measured keeps both maps, so that
+nobody has to wait for them. A faster engine, games as arrays, was removed as the maps take less
+than an hour without it.
 """
 
 import argparse
+import json
 import time
+from pathlib import Path
 
-import numpy as np
+from gdro_lab.toy import TOY_METHODS, Game, World, play
 
-from gdro_lab.toy import ARRAY_METHODS, Game, World, play
-from gdro_lab.toy.plain import PlainGame
-
-WORLDS_PLAYED = [
-    World(tail=t, spread=s) for t in (0.0, 0.5, 1.0, 1.5) for s in (0.0, 1.0, 2.0, 3.0)
-]
+MEASURED = Path(__file__).parents[1] / "data" / "measured"
+MAPS = ("toy_map.json", "toy_map_own_best.json")
 
 
-def seconds(work, repeats):
-    """Processor seconds of a call, the best of some."""
-    spent = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        spent.append(time.process_time() - start)
-    return min(spent)
+def steps_of(record: dict) -> dict[str, int]:
+    """Steps of each method's games in a map, no game counted twice; at most so many.
+
+    Where methods have step sizes of their own, only GRPO's are known: two of each world, one for
+    each measure, is the most there can be.
+    """
+    worlds, methods, sizes, choosing_seeds, seeds, checkpoints, own_best = record["settings"]
+    choosing = len(worlds) * len(sizes) * len(choosing_seeds)
+    best = {
+        (place, size)
+        for chosen in record["step_sizes"].values()
+        for place, of_world in enumerate(chosen)
+        for size in of_world
+    }
+    games = 2 * len(worlds) * len(checkpoints) if own_best else len(best)
+    steps = {}
+    for method in ("grpo", *methods):
+        chooses = own_best or method == "grpo"
+        steps[method] = (games * len(seeds) + chooses * choosing) * checkpoints[-1]
+    return steps
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=128, help="seeds of each of the 16 worlds")
-    parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--repeats", type=int, default=9)
-    options = parser.parse_args()
-    print(f"{'method':26}{'engine µs':>12}{'plain µs':>12}{'ratio':>8}")
-    total = np.zeros(2)
-    for method, label in ARRAY_METHODS.items():
-        if method == "oracle":  # which no controller plays
-            continue
-        games, seeds = [Game(world, method) for world in WORLDS_PLAYED], range(options.seeds)
-        play(games, seeds, [1])  # draws the worlds
-        engine = seconds(lambda g=games, s=seeds: play(g, s, [options.steps], 1), options.repeats)
-        game = PlainGame(Game(method=method), seed=3)
-        plain = seconds(lambda g=game: [g.step() for _ in range(options.steps)], options.repeats)
-        cost = np.array([engine / (len(games) * options.seeds), plain]) / options.steps * 1e6
-        total += cost
-        print(f"{label:26}{cost[0]:12.1f}{cost[1]:12.0f}{cost[1] / cost[0]:8.0f}")
-    print(f"{'all methods, one of each':26}{'':24}{total[1] / total[0]:8.0f}")
+    parser.add_argument("--seeds", type=int, default=2, help="games of each world and method")
+    given = parser.parse_args()
+    records = [json.loads((MEASURED / name).read_text(encoding="utf-8")) for name in MAPS]
+    worlds = [World(**world) for world in records[0]["settings"][0][::5]]
+    counts = [steps_of(record) for record in records]
+    print(f"| method | µs a step | {' | '.join(f'steps of {name}' for name in MAPS)} | minutes |")
+    print("|---|--:|--:|--:|--:|")
+    total = 0.0
+    for method, label in TOY_METHODS.items():
+        games = [Game(world, method, step_size=16.0) for world in worlds]
+        began = time.process_time()
+        play(games, range(given.seeds), [100])
+        step = (time.process_time() - began) / (len(games) * given.seeds * 100)
+        steps = [count.get(method, 0) for count in counts]
+        minutes = step * sum(steps) / 60
+        total += minutes
+        cells = [f"{1e6 * step:.0f}", *(f"{n:,}" for n in steps), f"{minutes:.1f}"]
+        print(f"| {label} | {' | '.join(cells)} |")
+    print(f"\nAll of both maps: {total:.0f} minutes of one core")
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def arrays(steps: int, cache: Path) -> str:
 
 def toy(steps: int, cache: Path) -> str:
     games = [Game(method=method) for method in ("grpo", "both", "resample", "pivotal")]
-    return digest(*play(games, range(2), [steps, 10 * steps], threads=1))
+    return digest(*play(games, range(2), [steps, 10 * steps]))
 
 
 def figure(steps: int, cache: Path) -> str:

@@ -49,7 +49,7 @@ from gdro.controller import GDROController
 from gdro.method import find_method
 from gdro.metrics import pass_at_k
 from gdro_lab.arena.report import BASE, CHECKPOINTS, arena_rows, slug_of, write_scores
-from gdro_lab.tasks.base import Task
+from gdro_lab.tasks.base import Task, need
 from gdro_lab.tasks.reasoning_gym import STREAM_SIZE
 from gdro_lab.tasks.world import TaskWorld, read_world
 
@@ -98,8 +98,7 @@ def arena_controller(
         place = options
         for part in outer:
             place = place.setdefault(part, {})
-            if not isinstance(place, dict):
-                raise ValueError(f"method must set {part} once, got {method!r}")
+            need(isinstance(place, dict), f"method must set {part} once, got {method!r}")
         try:
             place[key] = json.loads(text)
         except json.JSONDecodeError:
@@ -120,8 +119,9 @@ def batch_shape(method: str, settings: Settings) -> tuple[str, int, float]:
         key, _, text = pair.partition("=")
         if key != "prompts":
             kept.append(pair)
-        elif not text.isdigit() or not 1 <= (prompts := int(text)) <= total:
-            raise ValueError(f"prompts of {method!r} must be in [1, {total}], got {text!r}")
+            continue
+        prompts = int(text) if text.isdigit() else 0
+        need(1 <= prompts <= total, f"prompts of {method!r} must be in [1, {total}], got {text!r}")
     mean = total / prompts
     return ":".join(kept), prompts, int(mean) if mean == int(mean) else mean
 
@@ -201,20 +201,10 @@ def train_and_score(
     spelled, prompts, mean_rollouts = batch_shape(run.method, settings)
     controller = arena_controller(spelled, mean_rollouts, run.draw, _oracle(task, model, tokenizer))
     record = loop.train(
-        model,
-        tokenizer,
-        task.train,
-        task.reward,
-        controller,
-        steps=settings.steps,
-        prompts=prompts,
-        learning_rate=run.learning_rate,
-        max_new_tokens=length,
-        seed=run.draw,
-        stream=run.world.spec.n_train == 0,
-        schedule=settings.schedule,
-        on_step=on_step,
-    )
+        model, tokenizer, task.train, task.reward, controller, prompts=prompts, seed=run.draw,
+        steps=settings.steps, learning_rate=run.learning_rate, schedule=settings.schedule,
+        stream=run.world.spec.n_train == 0, max_new_tokens=length, on_step=on_step,
+    )  # fmt: skip
     return rows, record
 
 
@@ -296,8 +286,9 @@ def play_arena(
         for rate in [own] if own else learning_rates:
             arms[method, check("learning_rates", float(rate), gt=0)] = None
     known = [read_world(world) for world in dict.fromkeys(worlds)]
-    if any(world.spec.n_train == 0 for world in known) and settings.steps * most > STREAM_SIZE:
-        raise ValueError(f"steps × prompts must be at most {STREAM_SIZE} in a stream")
+    streams = any(world.spec.n_train == 0 for world in known)
+    fits = not streams or settings.steps * most <= STREAM_SIZE
+    need(fits, f"steps × prompts must be at most {STREAM_SIZE} in a stream")
     arms |= {(BASE, 0.0): None}
     runs = [ArenaRun(world, *arm, d) for world, arm, d in itertools.product(known, arms, draws)]
     play_all(runs, settings, out, cache, jobs, methods_from, keep)
@@ -314,8 +305,8 @@ def play_all(
 ) -> None:
     """Play what is not there yet, `jobs` runs at once, and write scores.csv."""
     _check_settings(runs, settings, out, own)
-    if len({run.file(out) for run in runs}) < len(runs):
-        raise ValueError("methods must differ in more than signs, which file names leave out")
+    differ = len({run.file(out) for run in runs}) == len(runs)
+    need(differ, "methods must differ in more than signs, which file names leave out")
     arena_rows(out)  # a broken file is found before anything is played
     # draw by draw, so that every state of the folder holds whole pairs
     missing = sorted((run for run in runs if not run.file(out).exists()), key=lambda run: run.draw)
@@ -345,19 +336,19 @@ def _check_settings(
 ) -> None:
     """Refuse a folder with other settings, other worlds of the same names or other own methods."""
     file, worlds = out / "settings.json", {run.world.name: run.world for run in runs}
-    if any(run.world != worlds[run.world.name] for run in runs):
-        raise ValueError(f"worlds must have names of their own, got {list(worlds)}")
+    own_names = all(run.world == worlds[run.world.name] for run in runs)
+    need(own_names, f"worlds must have names of their own, got {list(worlds)}")
     specs = {name: world.model_dump(mode="json") for name, world in worlds.items()}
     now = {"settings": asdict(settings), "worlds": specs}
     now["methods_from"] = own and file_hash(Path(own))
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
         same = all(before["worlds"].get(name, spec) == spec for name, spec in specs.items())
-        if {"schedule": "constant"} | before["settings"] != now["settings"] or not same:
-            raise ValueError(f"out must have the same settings and worlds, got {out}")
+        same = same and {"schedule": "constant"} | before["settings"] == now["settings"]
+        need(same, f"out must have the same settings and worlds, got {out}")
         known = before.get("methods_from")
-        if own and known and known != now["methods_from"]:
-            raise ValueError(f"methods_from {own!r} has changed since the runs in {out}")
+        unchanged = not (own and known) or known == now["methods_from"]
+        need(unchanged, f"methods_from {own!r} has changed since the runs in {out}")
         now["worlds"], now["methods_from"] = before["worlds"] | specs, now["methods_from"] or known
     replace_text(file, json.dumps(now, indent=1))
 

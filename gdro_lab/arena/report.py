@@ -20,13 +20,17 @@ from scipy import stats
 
 from gdro.checkpoint import replace_text
 from gdro_lab.results.style import DATA, METHOD_COLORS, PEER, WIDTH, save, use_style
+from gdro_lab.tasks.base import need
 
 # samples a held-out prompt, by part of the steps
 CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}
-_COLUMNS = "world method learning_rate draw step rollouts tokens mean_at_8 pass_at_8 worst_family "
-_COLUMNS += "training_mix_mean training_mix_pass_at_8 seconds controller_seconds "
-_COLUMNS += "trained_tokens replayed train_mean"  # files of earlier versions lack these three
-SCORE_COLUMNS = _COLUMNS.split()  # of scores.csv
+NEEDED = [
+    *("world", "method", "learning_rate", "draw", "step", "rollouts", "tokens"),
+    *("mean_at_8", "pass_at_8", "worst_family", "training_mix_mean", "training_mix_pass_at_8"),
+    *("seconds", "controller_seconds"),
+]
+# of scores.csv; files of earlier versions lack these three
+SCORE_COLUMNS = [*NEEDED, "trained_tokens", "replayed", "train_mean"]
 METRICS = {"mean_at_8": "mean@8", "pass_at_8": "pass@8", "worst_family": "worst family"}
 # a gain in mean@8 without one here is redistribution
 METRICS |= {"training_mix_mean": "training mix"}
@@ -47,14 +51,11 @@ def arena_rows(out: Path) -> list[dict[str, Any]]:
     for file in sorted((out / "runs").glob("*/*.json")):
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
-            whole = len(found) in (1, len(CHECKPOINTS)) and all(
-                {*SCORE_COLUMNS[:14], "families"} <= {*row} for row in found
-            )
-        except (ValueError, TypeError):
-            whole = False
-        if not whole:
-            raise ValueError(f"{file} holds no run's scores; delete it to play the run again")
-        rows += found
+            need(len(found) in (1, len(CHECKPOINTS)), "a run has a row for each checkpoint")
+            rows += [{name: row[name] for name in NEEDED} | row for row in found]
+        except (ValueError, TypeError, KeyError) as error:
+            why = f"{file} holds no run's scores; delete it to play the run again"
+            raise ValueError(why) from error
     return rows
 
 
@@ -120,10 +121,16 @@ def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
             found |= {"low": low, "high": high, "relative": mean / of}
             rows.append(row | found | {"p_holm": test.pvalue if test else np.nan})
     table = pd.DataFrame(rows)
-    p = table.p_holm.dropna().sort_values()
-    table["p_holm"] = (p * np.arange(len(p), 0, -1)).cummax().clip(upper=1)
+    table["p_holm"] = holm(table.p_holm)
     keys = pd.MultiIndex.from_frame(table[["world", "method"]])
     return table[table.learning_rate.to_numpy() == best.loc[keys].to_numpy()].reset_index(drop=True)
+
+
+def holm(p: pd.Series) -> pd.Series:
+    """Holm's correction of these p-values; NaN stays and is not counted."""
+    known = p.dropna().sort_values()
+    corrected = (known * np.arange(len(known), 0, -1)).cummax().clip(upper=1)
+    return corrected.reindex(p.index)
 
 
 def rollouts_to_reach(scores: pd.DataFrame) -> pd.DataFrame:
@@ -159,10 +166,9 @@ def report(out: Path, baseline: str = BASELINE) -> str:
     With another baseline than GRPO the tables are called after it, and no figure is drawn.
     """
     scores = pd.read_csv(out / "scores.csv")
-    if scores.empty:
-        raise ValueError(f"{out / 'scores.csv'} has no rows; play something with --methods")
-    if baseline != BASELINE and baseline not in (known := sorted(set(scores.method))):
-        raise ValueError(f"baseline must be one of {known}, got {baseline!r}")
+    need(len(scores), f"{out / 'scores.csv'} has no rows; play something with --methods")
+    known = sorted({BASELINE, *scores.method})
+    need(baseline in known, f"baseline must be one of {known}, got {baseline!r}")
     table, reach = compare(scores, baseline), rollouts_to_reach(scores)
     stem = "table" if baseline == BASELINE else f"table-to-{slug_of(baseline)}"
     replace_text(out / f"{stem}.csv", table.to_csv(index=False, float_format="%.6g"))
@@ -197,6 +203,11 @@ def _cell(row: Any, baseline: str) -> str:
     return f"{row.score:.3f} ({row.difference:+.3f}: {interval})"
 
 
+def _rate(learning_rate: float) -> str:
+    """As in 1e-4."""
+    return np.format_float_scientific(learning_rate, trim="-", exp_digits=1)
+
+
 def draw_differences(table: pd.DataFrame) -> Figure:
     """A row a method, a column a metric: intervals, filled where they exclude 0.
 
@@ -229,11 +240,7 @@ def draw_differences(table: pd.DataFrame) -> Figure:
             axis.axvline(0, color="black", linewidth=0.8)
             axis.set_title(f"{label}\n{(rows.low > 0).sum()} above, {(rows.high < 0).sum()} below")
             axis.locator_params(axis="x", nbins=3)
-        rates = [
-            np.format_float_scientific(rows.learning_rate[m], trim="-", exp_digits=1)
-            for m in methods
-        ]
-        names = [f"{method}, {rate}" for method, rate in zip(methods, rates, strict=True)]
+        names = [f"{method}, {_rate(rows.learning_rate[method])}" for method in methods]
         line[0].set_yticks(range(len(methods)), names)
         line[0].set(ylabel=world, ylim=(len(methods) - 0.5, -0.5))
     what = "difference to GRPO, 95% intervals over draws; filled: the interval excludes 0"

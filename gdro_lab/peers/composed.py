@@ -60,12 +60,10 @@ class Composed(Method):
             known = [part for other, part in made if other == (name, options)]
             part = known[0] if known else make_method(name, "default", options)
             made.append(((name, options), part))
-            missing = spelling and name != "grpo" and not _overrides(part, *FUNCTIONS[role])
-            if missing or _overrides(part, "ready"):
-                raise ValueError(
-                    f"{role} must name a method with {role} of its own that steps after each "
-                    f"batch, got {name!r}"
-                )
+            own = not spelling or name == "grpo" or _overrides(part, *FUNCTIONS[role])
+            if not own or _overrides(part, "ready"):
+                wanted = f"a method with {role} of its own that steps after each batch"
+                raise ValueError(f"{role} must name {wanted}, got {name!r}")
             setattr(self, f"{role}_part", part)
         for name, value in {"groups": groups, "rates": rates}.items():
             if value is not None and getattr(self.draw_part, name, self) is None:

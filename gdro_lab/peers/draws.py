@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from scipy.special import betaln
 
 from gdro.bins import merge_visits
-from gdro.checks import Count, NonNegative, check_array, options
+from gdro.checks import Count, check_array, options
 from gdro.draws import highest, in_proportion, mostly_in_proportion
 from gdro.method import Batch, Method, Prompts, Run, register
 from gdro.prompt_gdro import bin_means, ema_scores
@@ -191,31 +190,7 @@ class SPO(Method):
         return (surprise_R - surprise_R.mean()) / (sigma + 1e-8)
 
 
-# For comparison only: what a part of pivotal is worth, and what knowing the truth would be.
-
-
-@register("power")
-@options
-class Power(Method):
-    """Draws by powers of the pass rate and of the failure rate, to take pivotal apart.
-
-    P_i ∝ E[p^a (1 − p)^b] = B(α_i + a, β_i + b)/B(α_i, β_i) under the posterior, but for a tenth
-    that is even. a = 1, b = k − 1 is pivotal's; a = b = 1 the variance of the outcome; a = 0,
-    b = k − 1 the slope of pass@k.
-    """
-
-    a: NonNegative = 1.0
-    b: NonNegative = 1.0
-
-    epsilon = 0.1
-
-    def values(self, pool: Prompts) -> np.ndarray:
-        """Posterior mean of p^a (1 − p)^b of each prompt, (P,)."""
-        alpha_P, beta_P = pool.alpha_P, pool.beta_P
-        return np.exp(betaln(alpha_P + self.a, beta_P + self.b) - betaln(alpha_P, beta_P))
-
-    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        return mostly_in_proportion(self.values(pool), self.epsilon, size, rng)
+# For comparison only: what knowing the truth would be worth.
 
 
 @register("oracle")

@@ -7,7 +7,6 @@ Bands span the seeds.
 
 from functools import partial
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -29,9 +28,10 @@ from gdro_lab.results.style import (
     WIDTH,
     legend_below,
 )
-from gdro_lab.study.config import BASE, Profile
+from gdro_lab.study.config import BASE, Profile, shipped
+from gdro_lab.tasks.base import need
 
-PAPER = Path(__file__).parent / "paper"  # the numbers that the paper prints: data/paper
+PAPER = shipped("data/paper", "results/paper")  # the numbers that the paper prints
 
 SMOOTH = 15  # steps of the trailing mean
 SNAPSHOTS = 4  # steps shown in figures 5 and 9
@@ -44,19 +44,17 @@ HATCHES = "", "", "//", "\\\\", "xx", "..", "--"  # none for the base and GRPO
 def runs_of(runs: list[dict], variant: str) -> list[dict]:
     """A variant's runs, by seed."""
     found = sorted((run for run in runs if run["variant"] == variant), key=lambda run: run["seed"])
-    if not found:
-        raise ValueError(
-            f"no run of variant {variant!r}; there are {sorted({r['variant'] for r in runs})}"
-        )
+    known = sorted({run["variant"] for run in runs})
+    need(found, f"variant must be one of {known}, got {variant!r}")
     return found
 
 
 def series(runs: list[dict], variant: str, key: str) -> pd.DataFrame:
     """A quantity of the record by (seed, step), NaN where there is none."""
-    rows = {run["seed"]: [row[key] for row in run["record"]] for run in runs_of(runs, variant)}
-    tables = {
-        seed: pd.DataFrame(of, range(1, len(of) + 1), dtype=float) for seed, of in rows.items()
-    }
+    tables = {}
+    for run in runs_of(runs, variant):
+        rows = [row[key] for row in run["record"]]
+        tables[run["seed"]] = pd.DataFrame(rows, range(1, len(rows) + 1), dtype=float)
     return pd.concat(tables, names=["seed", "step"])
 
 
@@ -94,18 +92,13 @@ def _of_steps(metric, *tables):
 
 def paper_figures(profile: Profile, runs: list[dict], scores: pd.DataFrame) -> dict[str, Figure]:
     """Figures 1 and 3 to 9 and learning curves by file name, where the profile has the methods."""
-    rewards = {
-        profile.label(name): series(runs, name, "mean_reward")[0] for name in profile.variants
-    }
+    rewards = {profile.label(v): series(runs, v, "mean_reward")[0] for v in profile.variants}
     reward = smoothed(pd.DataFrame(rewards))
     ends = _of_seeds(reward).iloc[-1]
     title = f"Training reward at the end: {ends.idxmax()} highest with {ends.max():.2f}"
-    drawn = {
-        "fig1_overview": results_overview(profile, runs, scores),
-        "learning_curves": _trends(
-            {"": ("mean reward of the batch", reward)}, label_colors(profile), title
-        ),
-    }
+    panels = {"": ("mean reward of the batch", reward)}
+    drawn = {"fig1_overview": results_overview(profile, runs, scores)}
+    drawn["learning_curves"] = _trends(panels, label_colors(profile), title)
     played = {}
     for game in ("prompt", "rollout"):
         if found := _variants(profile, game):
@@ -128,11 +121,8 @@ def label_colors(profile: Profile) -> dict[str, str]:
     """
     colors, free = {profile.label(BASE): METHOD_COLORS[BASE]}, cycle(OTHERS)
     for method in dict.fromkeys(variant.method for variant in profile.variants.values()):
-        own = [
-            profile.label(name)
-            for name, variant in profile.variants.items()
-            if variant.method == method
-        ]
+        names = [name for name, variant in profile.variants.items() if variant.method == method]
+        own = [profile.label(name) for name in names]
         color = METHOD_COLORS.get(method) or next(free)
         shades = sns.blend_palette([color, "white"], len(own) + 1).as_hex()
         colors |= dict(zip(own, shades, strict=False))
@@ -145,37 +135,27 @@ def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -
     parts: Any = figure.subfigures(2, 1)
     (top, gains), (left, right) = (part.subplots(1, 2) for part in parts)
     colors = label_colors(profile)
-    value, low, high = (
-        scores.pivot(index="score", columns="label", values=kind).loc[
-            scores["score"].unique(), list(colors)
-        ]
-        for kind in ("value", "low", "high")
-    )
+    wide = scores.pivot(index="score", columns="label", values=["value", "low", "high"])
+    wide = wide.loc[scores["score"].unique()]
+    value, low, high = (wide[kind][[*colors]] for kind in ("value", "low", "high"))
     _bars(top, value, colors, yerr=np.stack([value - low, high - value]).transpose(2, 0, 1))
     drawn = [bars for bars in top.containers if isinstance(bars, BarContainer)]
     for hatch, bars in zip(cycle(HATCHES), drawn):
         for bar in bars:
             bar.set_hatch(hatch)
     top.set_xticklabels([name.replace(" ", "\n").replace("-", "\n") for name in value.index])
-    top.set(
-        xlabel="",
-        ylabel="held-out score",
-        ylim=(0, 1),
-        title="Scores: mean, 95% over seeds and prompts",
-    )
+    top.set(xlabel="", ylabel="held-out score", ylim=(0, 1))
+    top.set_title("Scores: mean, 95% over seeds and prompts")
     _gains(gains, scores[scores["score"] == f"pass@{profile.evaluation.k}"], colors)
-    factors = {profile.label(name): weights(runs, name) for name in _variants(profile, "prompt")}
+    factors = {profile.label(v): weights(runs, v) for v in _variants(profile, "prompt")}
     _last_fifth(left, factors, colors)
     left.set(ylabel="weight (batch mean 1)", title="Weights, last fifth of training")
-    rollouts = {
-        profile.label(name): series(runs, name, "rollouts")
-        for name in _variants(profile, "rollout")
-    }
+    moving = _variants(profile, "rollout")
+    rollouts = {profile.label(v): series(runs, v, "rollouts") for v in moving}
     _last_fifth(right, rollouts, colors)
     right.set(ylabel="rollouts per prompt", title="Rollouts, last fifth (dashed: GRPO)")
-    right.axhline(
-        profile.train.num_generations, color=METHOD_COLORS["grpo"], linestyle="--", linewidth=1
-    )
+    look = {"color": METHOD_COLORS["grpo"], "linestyle": "--", "linewidth": 1}
+    right.axhline(profile.train.num_generations, **look)
     legend_below(figure)
     return figure
 
@@ -216,11 +196,8 @@ def benchmark_gains(profile: Profile, families: pd.DataFrame) -> Figure:
 
 def _gains(axis, scores, colors):
     """Relative gain in pass@k over each variant's GRPO, with intervals; the paper's in grey."""
-    gains = (
-        scores.set_index("label")
-        .reindex(columns=["value", "gain", "gain_low", "gain_high"])
-        .dropna()
-    )
+    columns = ["value", "gain", "gain_low", "gain_high"]
+    gains = scores.set_index("label").reindex(columns=columns).dropna()
     gains = 100 * gains.div(gains["value"] - gains["gain"], axis=0)
     error = [gains["gain"] - gains["gain_low"], gains["gain_high"] - gains["gain"]]
     look = {"color": [colors[label] for label in gains.index], "error_kw": {"lw": 0.8}}
@@ -237,19 +214,14 @@ def _gains(axis, scores, colors):
 
 def _last_fifth(axis, tables, colors):
     """Mean by bin, dots for seeds; bins without prompts have no bar. tables: {label: table}."""
-    ends = {
-        label: table.groupby(level="seed").apply(lambda run: run.tail(max(len(run) // 5, 1)).mean())
-        for label, table in tables.items()
-    }
-    if ends:
-        long = (
-            pd.concat(ends, names=["label"]).melt(var_name="bin", ignore_index=False).reset_index()
-        )
+    if tables:
+        runs = pd.concat(tables, names=["label"]).groupby(level=["label", "seed"], sort=False)
+        ends = runs.apply(lambda run: run.tail(max(len(run) // 5, 1)).mean())
+        long = ends.melt(var_name="bin", ignore_index=False).reset_index()
         look = {"x": "bin", "y": "value", "hue": "label", "ax": axis, "legend": False}
         sns.barplot(long, palette=colors, saturation=1, errorbar=None, **look)
-        sns.stripplot(
-            long, palette=dict.fromkeys(colors, "k"), dodge=True, jitter=False, size=2.5, **look
-        )
+        look |= {"dodge": True, "jitter": False, "size": 2.5}
+        sns.stripplot(long, palette=dict.fromkeys(colors, "k"), **look)
     axis.set_xlabel("bin, 0 hardest (dots: seeds)")
     axis.grid(axis="x", visible=False)
 
@@ -263,18 +235,13 @@ def _bars(axis, table, colors, **look):
 def game_figures(profile: Profile, runs: list[dict], variant: str, game: str) -> dict[str, Figure]:
     """Figures 3 to 5 (game "prompt") or 7 to 9 ("rollout"): what the adversary saw and did."""
     label, share = profile.label(variant), shares(runs, variant)
-    colors = {
-        "prompts": DATA,
-        "adversary q": METHOD_COLORS[game],
-        "rollouts": METHOD_COLORS[game],
-        "_price": METHOD_COLORS[game],
-    }
+    colors = {"prompts": DATA}
+    colors |= dict.fromkeys(["adversary q", "rollouts", "_price"], METHOD_COLORS[game])
     maps: dict[str, tuple] = {"share of prompts": (share, None)}
     if game == "prompt":
         last = _of_seeds(share).iloc[-1]
-        crowd = (
-            f"{label}: bin {last.argmax()} holds {100 * last.max():.0f}% of the prompts at the end"
-        )
+        held = f"{100 * last.max():.0f}% of the prompts at the end"
+        crowd = f"{label}: bin {last.argmax()} holds {held}"
         maps["weight (batch mean 1)"] = smoothed(weights(runs, variant)), 1.0
         maps["success rate"] = smoothed(series(runs, variant, "success")), None
         chosen = {"prompts": share, "adversary q": series(runs, variant, "probability")}
@@ -309,22 +276,18 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
     bounds and integers, by n ∝ σ̂^(2/3): what any rule by bins could reach.
     """
     weight, share = series(runs, prompt, "weight"), shares(runs, prompt)
-    lead, even = (
-        _of_steps(metrics.lead_lag, of_bin, share) for of_bin in (weight, weight.notna() * 1.0)
-    )
+    lead = _of_steps(metrics.lead_lag, weight, share)
+    even = _of_steps(metrics.lead_lag, weight.notna() * 1.0, share)
     deviation = smoothed(series(runs, rollout, "deviation"))
     share = series(runs, rollout, "share").where(deviation.notna(), 0.0)
+    even_n = profile.train_of(rollout).num_generations
     error, uniform = (
         pd.Series(metrics.weighted_standard_error(deviation, share, rollouts), share.index)
-        for rollouts in (
-            series(runs, rollout, "rollouts"),
-            profile.train_of(rollout).num_generations,
-        )
+        for rollouts in (series(runs, rollout, "rollouts"), even_n)
     )
     leads = pd.DataFrame({profile.label(prompt): lead, "equal weights": even})
     errors = pd.DataFrame({profile.label(rollout): error, "uniform, same budget": uniform})
     colors = [METHOD_COLORS["prompt"], DATA, METHOD_COLORS["rollout"], METHOD_COLORS["grpo"]]
-    even_n = profile.train_of(rollout).num_generations
     least = (share * deviation ** (2 / 3)).sum(axis=1) ** 1.5 / np.sqrt(even_n)
     cuts = {name: 100 * (1 - of.mean() / uniform.mean()) for name, of in
             {"as run": error, "best by bins": least}.items()}  # fmt: skip
@@ -332,9 +295,8 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
     paper = other[other["figure"] == "WSE"].set_index("model")["value"]
     title = f"Weights lean {(even - lead).mean():.2f} bins to the hard side; WSE is "
     side = "below" if cuts["as run"] >= 0 else "above"
-    title += (
-        f"{abs(cuts['as run']):.1f}% {side} uniform (paper: {paper.min():g} to {paper.max():g}%)"
-    )
+    title += f"{abs(cuts['as run']):.1f}% {side} uniform "
+    title += f"(paper: {paper.min():g} to {paper.max():g}%)"
     panels = {"Lead–lag (32)": ("Δμ, bins", leads)}
     panels["WSE (33)"] = "weighted standard error", smoothed(errors)
     figure = _trends(panels, dict(zip([*leads, *errors], colors, strict=True)), title, 1)
@@ -343,11 +305,8 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
     names = [f"ours, {name}" for name in cuts] + [f"paper, {model}" for model in paper.index]
     bars = axis.barh(names, [*cuts.values(), *paper], **look)
     axis.bar_label(bars, fmt="%.1f", padding=2, fontsize=7)
-    axis.set(
-        title="WSE below uniform",
-        xlabel="percent",
-        xlim=(0, 1.25 * max(paper.max(), *cuts.values())),
-    )
+    longest = max(paper.max(), *cuts.values())
+    axis.set(title="WSE below uniform", xlabel="percent", xlim=(0, 1.25 * longest))
     axis.invert_yaxis()
     axis.grid(axis="y", visible=False)
     return figure
@@ -370,25 +329,21 @@ def one_run(record: list[dict], title: str) -> Figure:
 
 def _distributions(kinds, what):
     """Panels of two distributions over the bins, {label: table}, and what they show."""
-    metric_of = {
-        ("Mean bin index", "bin (0 hardest)"): metrics.mean_bin_index,
-        **{(f"Mass in bins ≥ {first}", "share"): partial(metrics.mass_from_bin, first_bin=first)
-           for first in EASIER},
-        ("Effective bins", "exp(entropy)"): metrics.effective_number,
-    }  # fmt: skip
-    panels = {
-        title: (
-            ylabel,
-            pd.DataFrame({label: _of_steps(metric, table) for label, table in kinds.items()}),
-        )
-        for (title, ylabel), metric in metric_of.items()
+    metric_of: dict[tuple[str, str], Any] = {
+        ("Mean bin index", "bin (0 hardest)"): metrics.mean_bin_index
     }
+    for first in EASIER:
+        mass = partial(metrics.mass_from_bin, first_bin=first)
+        metric_of[f"Mass in bins ≥ {first}", "share"] = mass
+    metric_of["Effective bins", "exp(entropy)"] = metrics.effective_number
+    panels = {}
+    for (title, ylabel), metric in metric_of.items():
+        of_steps = {label: _of_steps(metric, table) for label, table in kinds.items()}
+        panels[title] = ylabel, pd.DataFrame(of_steps)
     data, other = panels["Mean bin index"][1].to_numpy().T
     ahead = np.nanmean(other - data)
-    return (
-        panels,
-        f"{what} lies {abs(ahead):.2f} bins {'easier' if ahead > 0 else 'harder'} than the prompts",
-    )
+    side = "easier" if ahead > 0 else "harder"
+    return panels, f"{what} lies {abs(ahead):.2f} bins {side} than the prompts"
 
 
 def _panels(count, height, title, **options):

@@ -18,6 +18,7 @@ from gdro_lab.results.figures import paper_figures, runs_of
 from gdro_lab.results.style import save, use_style
 from gdro_lab.study.config import BASE, Profile, run_folder
 from gdro_lab.study.records import read_result
+from gdro_lab.tasks.base import need
 
 FEWEST_IN_A_BIN = 10  # a bin with fewer held-out prompts is not called the worst
 STAGES = ("train", "generate", "controller", "evaluate")
@@ -38,11 +39,8 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
         run: dict[str, Any] = {"variant": variant, "seed": seed}
         run |= read_result(folder, trained=variant != BASE)
         run["evaluation"].sort(key=lambda row: row["uid"])
-        if run["manifest"].get("settings") != profile.settings_of(variant):
-            raise ValueError(
-                f"the run in {folder} was made with other settings than profile {profile.name!r}; "
-                "delete the folder and run it again"
-            )
+        same = run["manifest"].get("settings") == profile.settings_of(variant)
+        need(same, f"{folder} has a run with other settings than profile {profile.name!r}")
         runs.append(run)
     return runs
 
@@ -50,14 +48,10 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
 def prompt_scores(runs: list[dict], variant: str, k: int) -> dict[str, np.ndarray]:
     """mean@n and pass@k of every prompt: {"mean": (S, P), "pass": (S, P)}, in order of uid."""
     rows = [run["evaluation"] for run in runs_of(runs, variant)]
-    hits_SP, trials_SP = (
-        np.array([[row[key] for row in of_run] for of_run in rows])
-        for key in ("successes", "trials")
-    )
-    return {
-        "mean": metrics.mean_at_k(hits_SP, trials_SP),
-        "pass": metrics.pass_at_k(hits_SP, trials_SP, k),
-    }
+    counts = np.array([[[row["successes"], row["trials"]] for row in of_run] for of_run in rows])
+    hits_SP, trials_SP = counts[..., 0], counts[..., 1]
+    passed_SP = metrics.pass_at_k(hits_SP, trials_SP, k)
+    return {"mean": metrics.mean_at_k(hits_SP, trials_SP), "pass": passed_SP}
 
 
 def prompt_groups(runs: list[dict], k: int) -> dict[str, np.ndarray]:
@@ -124,11 +118,7 @@ def _estimates(
         for name, kind in kinds.items():
             # intervals are widened for few seeds, which could carry a score out of [0, 1]
             low, high = np.clip(interval(kind(values)), 0, 1).tolist()
-            row: dict[str, Any] = {
-                "variant": variant,
-                "label": profile.label(variant),
-                "score": name,
-            }
+            row = {"variant": variant, "label": profile.label(variant), "score": name}
             row |= {"value": float(kind(values).mean()), "low": low, "high": high}
             if baseline in profile.variants and baseline != variant:
                 # the same seeds and prompts on both sides, so what they have in common cancels
@@ -169,9 +159,8 @@ def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
     ]
     # scores at different budgets are not comparable
     table = pd.DataFrame(rows).groupby(["variant", "label"], sort=False).mean().reset_index()
-    if table["rollouts"].nunique() > 1:
-        spent = table.set_index("variant")["rollouts"].to_dict()
-        raise ValueError(f"rollouts spent differ, got {spent}; compare variants of one budget")
+    spent = table.set_index("variant")["rollouts"]
+    need(spent.nunique() <= 1, f"rollouts spent differ, got {spent.to_dict()}")
     return table
 
 
@@ -196,16 +185,14 @@ def printed_tables(
     gain_title = f"Difference to {baseline}, paired by seed and prompt; "
     gain_title += "intervals that contain 0 are inconclusive"
     value = "value", "low", "high"
+    seen = checkpoints.to_markdown(index=False, floatfmt=".3f") if len(checkpoints) else ""
+    spending_title = "What was spent, mean over seeds; generate and controller are parts of train"
     tables = {
         "Scores on held-out prompts": _intervals(scores, *value, form="{:.3f}"),
         gain_title: _intervals(scores, "gain", "gain_low", "gain_high", form="{:+.3f}"),
         f"mean@{profile.evaluation.samples} by family": _intervals(families, *value, form="{:.3f}"),
-        "Mean reward of the evaluations while training; scores are of the last checkpoint": (
-            checkpoints.to_markdown(index=False, floatfmt=".3f") if len(checkpoints) else ""
-        ),
-        "What was spent, mean over seeds; generate and controller are parts of train": spent.to_markdown(
-            index=False, floatfmt=formats, missingval="–"
-        ),
+        "Mean reward of the evaluations while training; scores are of the last checkpoint": seen,
+        spending_title: spent.to_markdown(index=False, floatfmt=formats, missingval="–"),
     }
     return "\n\n".join(f"{title}\n\n{table}" for title, table in tables.items() if table)
 
@@ -216,11 +203,8 @@ def _intervals(table: pd.DataFrame, *columns: str, form: str) -> str:
     cells = [f"{form} ({form} to {form})".format(*row) for row in table[[*columns]].to_numpy()]
     wide = table.assign(cell=cells).pivot(index="label", columns="score", values="cell")
     wide = wide.reindex(index=table["label"].unique(), columns=table["score"].unique()).fillna("–")
-    return (
-        wide.rename_axis(index="method", columns=None).to_markdown(disable_numparse=True)
-        if cells
-        else ""
-    )
+    wide = wide.rename_axis(index="method", columns=None)
+    return wide.to_markdown(disable_numparse=True) if cells else ""
 
 
 def write_report(profile: Profile, runs_dir: str | Path) -> str:
@@ -232,12 +216,9 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
     runs_dir, runs = Path(runs_dir), read_runs(profile, runs_dir)
     use_style()
     scores = score_table(profile, runs)
-    table = printed_tables(
-        profile, scores, family_table(profile, runs), spending_table(profile, runs)
-    )
-    replace_text(runs_dir / "results" / "table.md", table + "\n")
+    families, spending = family_table(profile, runs), spending_table(profile, runs)
+    table, file = printed_tables(profile, scores, families, spending), runs_dir / "results/table.md"
+    replace_text(file, table + "\n")
     for name, figure in paper_figures(profile, runs, scores).items():
         save(figure, runs_dir / "figures", name)
-    return (
-        f"{table}\n\ntable: {runs_dir / 'results' / 'table.md'}, figures: {runs_dir / 'figures'}/"
-    )
+    return f"{table}\n\ntable: {file}, figures: {runs_dir / 'figures'}/"

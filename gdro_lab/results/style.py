@@ -12,9 +12,8 @@ WIDTH = 7.0  # inches in print, where no text is smaller than 7 points
 COLORS = sns.color_palette("colorblind").as_hex()
 DIVERGING = "BrBG"  # more than GRPO: green, less: brown; no red
 DATA, REPORTED, EMPTY = "#333333", "#8c8c8c", "#e8e8e8"  # prompts; the paper's numbers; empty bins
-PEER = (
-    "#a6a6a6"  # a method of another paper: its label tells it apart, so a new one changes no figure
-)
+# a method of another paper: its label tells it apart, so a new one changes no figure
+PEER = "#a6a6a6"
 # one colour is one thing in every figure. A palette for colour-blind readers, COLORS, is for our
 # methods …
 METHOD_COLORS = {
@@ -30,6 +29,9 @@ METHOD_COLORS = {
 }
 # … and another, Tol's "muted", for everything else: bandits, estimators, skills
 OTHERS = ["#332288", "#999933", "#882255", "#8c6d31", "#44aa99", "#ddcc77", "#aa4499"]
+SKILLS = dict(
+    zip(["amp", "hash", "plus", "star"], sns.color_palette("viridis", 4).as_hex(), strict=True)
+)
 LABEL_COLORS = {
     "GRPO": METHOD_COLORS["grpo"],
     "Prompt-GDRO": METHOD_COLORS["prompt"],
@@ -42,13 +44,7 @@ LABEL_COLORS = {
     "pivotal": METHOD_COLORS["pivotal"],
     **dict.fromkeys(["even play", "even weights"], PEER),
     **dict(zip(["Hedge", "EXP3", "EXP3.P"], OTHERS[:1] + OTHERS[3:5], strict=True)),
-    **dict(
-        zip(
-            ["star", "plus", "hash", "amp"],
-            sns.color_palette("viridis", 4).as_hex()[::-1],
-            strict=True,
-        )
-    ),
+    **SKILLS,
     # pass rates, from nothing left to learn to nothing to learn from
     "solved, p > .9": "#4a6fa5",
     ".3 to .9": "#2f9e8f",
@@ -80,10 +76,10 @@ def save(figure: Figure, folder: str | Path, name: str) -> Path:
 
 def legend_below(figure: Figure, columns: int = 4) -> None:
     """One legend for all panels, under them, where it covers nothing."""
-    pairs = [
-        pair for axis in figure.axes for pair in zip(*axis.get_legend_handles_labels(), strict=True)
-    ]
-    handles = {label: handle for handle, label in pairs}
+    handles = {}
+    for axis in figure.axes:
+        lines, labels = axis.get_legend_handles_labels()
+        handles |= dict(zip(labels, lines, strict=True))
     if len(handles) > 1:
         rows = ceil(len(handles) / columns)
         look: dict[str, Any] = {"ncols": ceil(len(handles) / rows), "frameon": False}

@@ -17,7 +17,7 @@ from gdro.controller import GDROController
 from gdro.method import find_method
 from gdro.models import ModelOptions
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
-from gdro_lab.tasks.base import Count, Name, NotNegative, Positive, Strict
+from gdro_lab.tasks.base import Count, Name, NotNegative, Positive, Strict, need
 from gdro_lab.tasks.reasoning_gym import GymSpec
 from gdro_lab.tasks.world import find_yaml, read_world, read_yaml, refusal
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 BASE = "base"  # the variant that is the model before training
 RESERVED = {BASE, "results", "figures", "logs"}  # folders of a profile's runs
-SHIPPED = Path(__file__).parents[1]  # where profiles/ and configs/ are, in a clone and installed
 Part = Annotated[float, Field(gt=0, le=1)]
 # How a machine computes, and not what: these may change between two starts of one run.
 MACHINE = {
@@ -39,10 +38,11 @@ MACHINE = {
 NOT_RESUMED = {"sync_ref_model", "save_only_model", "ignore_data_skip", "auto_find_batch_size"}
 
 
-def need(holds: Any, why: str) -> None:
-    """Raise a ValueError with this sentence unless the condition holds."""
-    if not holds:
-        raise ValueError(why)
+def shipped(folder: str, installed: str = "") -> Path:
+    """A folder at the top of a clone, or where an installed package has it."""
+    package = Path(__file__).parents[1]
+    clone = package.parent / folder
+    return clone if clone.is_dir() else package / (installed or folder)
 
 
 class BaseChoice(Strict):
@@ -157,7 +157,7 @@ class LaunchChoice(Strict):
     @property
     def file(self) -> Path | None:
         """The file of accelerate's configuration."""
-        folder = SHIPPED / "configs" / "accelerate"
+        folder = shipped("configs/accelerate")
         return None if self.config is None else find_yaml("launch.config", self.config, folder)
 
     @property
@@ -168,9 +168,8 @@ class LaunchChoice(Strict):
     @property
     def options(self) -> dict[str, str]:
         """The further fields, with each $NAME replaced by the environment variable."""
-        return {
-            name: os.path.expandvars(str(value)) for name, value in (self.model_extra or {}).items()
-        }
+        given = (self.model_extra or {}).items()
+        return {name: os.path.expandvars(str(value)) for name, value in given}
 
     @property
     def machine(self) -> int:
@@ -254,15 +253,12 @@ class Profile(Strict):
         ModelOptions(**model.model_dump(exclude={"source", "gradient_checkpointing"}))
         known, processes, most = [*self.variants, "grpo"], self.launch.processes, train.max_steps
         need(variant.baseline in known, f"baseline must be one of {known}, got {variant.baseline}")
-        same = (most, train.generation_batches) == (
-            self.train.max_steps,
-            self.train.generation_batches,
-        )
-        need(same, f"max_steps must be the profile's, {self.train.max_steps}, got {most}")
+        whole, batches = self.train.max_steps, self.train.generation_batches
+        same = (most, train.generation_batches) == (whole, batches)
+        need(same, f"max_steps must be the profile's, {whole} in {batches} batches, got {most}")
         unit = train.updates_per_step * train.num_iterations
-        need(
-            most % unit == 0, f"max_steps must be a multiple of {unit} updates a batch, got {most}"
-        )
+        why = f"max_steps must be a multiple of {unit} updates a batch, got {most}"
+        need(most % unit == 0, why)
         if model.kind.startswith("unsloth"):
             need(not self.launch.shards, f"Unsloth cannot have launch.config {self.launch.config}")
         if model.kind == "unsloth-lora":
@@ -352,7 +348,7 @@ def load_profile(name: str | Path) -> Profile:
 
 def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict[str, Any]]:
     """The path of a profile, and its fields laid over those of the profile that it is `like`."""
-    path = find_yaml("profile", name, SHIPPED / "profiles")
+    path = find_yaml("profile", name, shipped("profiles"))
     need(path not in children, f"{path} is like itself")
     fields = read_yaml(path)
     if (other := fields.pop("like", None)) is None:
@@ -379,14 +375,9 @@ def repository() -> Path:
 
 
 def training_arguments(
-    profile: Profile,
-    variant: str,
-    seed: int,
-    folder: str | Path,
-    lengths: tuple[int, int],
-    world: int = 1,
-    **changes: Any,
-) -> "GDROConfig":
+    profile: Profile, variant: str, seed: int, folder: str | Path, lengths: tuple[int, int],
+    world: int = 1, **changes: Any,
+) -> "GDROConfig":  # fmt: skip
     """Return a variant's GDROConfig; ValueError for unknown fields and refused values.
 
     lengths: the most tokens of a prompt and of a completion. world: the number of processes that

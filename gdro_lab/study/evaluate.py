@@ -19,6 +19,7 @@ from gdro.checks import check_array
 from gdro.models import stop_tokens
 from gdro_lab.study.config import EvaluationChoice
 from gdro_lab.tasks import prompt_token_ids
+from gdro_lab.tasks.base import need
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -50,9 +51,10 @@ def evaluate_model(
     sample = partial(engine, choice, model, tokenizer, max_new_tokens=max_new_tokens)
     ids = prompt_token_ids(tokenizer, [row["prompt"] for row in rows], template)
     processes = min(choice.data_parallel_size, len(rows))
-    if 0 < (devices := torch.cuda.device_count()) < choice.gpus and processes > 1:
-        why = f"got {choice.gpus}, and {devices} GPUs are visible"
-        raise ValueError(f"data_parallel_size × tensor_parallel_size must fit, {why}")
+    devices = torch.cuda.device_count()
+    why = f"got {choice.gpus}, and {devices} GPUs are visible"
+    fits = processes == 1 or not 0 < devices < choice.gpus
+    need(fits, f"data_parallel_size × tensor_parallel_size must fit, {why}")
     if processes == 1:
         tokens_PS = sample(ids, seed=seed)
     else:
@@ -63,47 +65,38 @@ def evaluate_model(
                 tokens_PS[rank::processes] = tokens
     tokens_R = [tokens for tokens_S in tokens_PS for tokens in tokens_S]
     rows_R = [row for row in rows for _ in range(choice.samples)]
+    texts_R = tokenizer.batch_decode(tokens_R, skip_special_tokens=True)
     completions = [
         text if isinstance(row["prompt"], str) else [{"role": "assistant", "content": text}]
-        for row, text in zip(
-            rows_R, tokenizer.batch_decode(tokens_R, skip_special_tokens=True), strict=True
-        )
+        for row, text in zip(rows_R, texts_R, strict=True)
     ]
     names = dict.fromkeys(name for row in rows for name in row if name != "prompt")
     columns = {name: [row.get(name) for row in rows_R] for name in names}
     scores_R = reward(prompts=[row["prompt"] for row in rows_R], completions=completions, **columns)
     correct_PS = (check_array("the reward", scores_R) > 0).reshape(len(rows), choice.samples)
-    return [
-        {name: row[name] for name in ("uid", "family", "dataset") if name in row}
-        | {
-            "successes": int(correct_S.sum()),
-            "trials": choice.samples,
-            "tokens": sum(map(len, tokens_S)),
-        }
-        for row, correct_S, tokens_S in zip(rows, correct_PS, tokens_PS, strict=True)
-    ]
+    evaluation = []
+    for row, correct_S, tokens_S in zip(rows, correct_PS, tokens_PS, strict=True):
+        counts = {"successes": int(correct_S.sum()), "trials": choice.samples}
+        counts["tokens"] = sum(map(len, tokens_S))
+        kept = {name: row[name] for name in ("uid", "family", "dataset") if name in row}
+        evaluation.append(kept | counts)
+    return evaluation
 
 
 def _part(
-    sample: Callable[..., list[Tokens]],
-    ids: Tokens,
-    seed: int,
-    processes: int,
-    gpus: int,
-    rank: int,
+    sample: Callable[..., list], ids: Tokens, seed: int, processes: int, gpus: int, rank: int
 ) -> list[Tokens]:
     """What the process `rank` does: every n-th prompt, with GPUs and a seed of its own."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     devices = list(map(str, range((rank + 1) * gpus))) if visible is None else visible.split(",")
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(
-        devices[rank * gpus :][:gpus]
-    )  # before CUDA starts
+    own = devices[rank * gpus :][:gpus]
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own)  # before CUDA starts
     return sample(ids[rank::processes], seed=seed * processes + rank)
 
 
 def _by_transformers(
     choice: EvaluationChoice,
-    folder: str | Path,
+    folder: Any,
     tokenizer: Any,
     ids: Tokens,
     max_new_tokens: int,
@@ -113,23 +106,17 @@ def _by_transformers(
     from tqdm.auto import trange
     from transformers import AutoModelForCausalLM, GenerationConfig
 
+    on_gpu = torch.cuda.is_available()
     # in 16 bits on a GPU, as vLLM has it
-    device, dtype = (
-        ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
-    )
+    device, dtype = ("cuda", torch.bfloat16) if on_gpu else ("cpu", torch.float32)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
     stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
     # without the model's own repetition penalty, which vLLM does not apply
-    own = {"do_sample": True, "repetition_penalty": 1.0}
-    own |= choice.model_dump(include={"temperature", "top_p", "top_k"}) | {
-        "max_new_tokens": max_new_tokens
-    }
+    own = {"do_sample": True, "repetition_penalty": 1.0, "max_new_tokens": max_new_tokens}
+    own |= choice.model_dump(include={"temperature", "top_p", "top_k"})
     ends = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": stops}
-    config, ids_R = (
-        GenerationConfig(**own | ends),
-        [row for row in ids for _ in range(choice.samples)],
-    )
-    tokens_R = []
+    config, tokens_R = GenerationConfig(**own | ends), []
+    ids_R = [row for row in ids for _ in range(choice.samples)]
     torch.manual_seed(seed)
     for start in trange(0, len(ids_R), choice.batch_size, desc="evaluate"):
         texts = {"input_ids": ids_R[start : start + choice.batch_size]}
@@ -145,7 +132,7 @@ def _by_transformers(
 
 def _by_vllm(
     choice: EvaluationChoice,
-    folder: str | Path,
+    folder: Any,
     tokenizer: Any,
     ids: Tokens,
     max_new_tokens: int,

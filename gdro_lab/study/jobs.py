@@ -37,7 +37,7 @@ from transformers import TrainerCallback
 
 from gdro.checkpoint import difference, file_hash, files_in, replace_text
 from gdro.models import import_unsloth, load_model
-from gdro_lab.study.config import BASE, Profile, need, training_arguments
+from gdro_lab.study.config import BASE, Profile, training_arguments
 from gdro_lab.study.records import (
     read_manifest,
     read_result,
@@ -46,6 +46,7 @@ from gdro_lab.study.records import (
     write_table,
 )
 from gdro_lab.tasks import Split, draw_task, load_split
+from gdro_lab.tasks.base import need
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import read_world
 
@@ -279,16 +280,13 @@ class Training:
 
         from gdro.trainer import GDROTrainer
 
+        lines = ProgressLines(f"{self.variant}, seed {self.seed}")
         trainer = GDROTrainer(
-            loaded.model,
-            self.data.reward,
-            args=self.arguments(**changes),
-            train_dataset=Dataset.from_list(self.data.rows),
-            eval_dataset=self.eval_dataset,
-            processing_class=loaded.tokenizer,
-            peft_config=loaded.peft_config,
-            callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}"), *callbacks],
-        )
+            loaded.model, self.data.reward, args=self.arguments(**changes),
+            train_dataset=Dataset.from_list(self.data.rows), eval_dataset=self.eval_dataset,
+            processing_class=loaded.tokenizer, peft_config=loaded.peft_config,
+            callbacks=[lines, *callbacks],
+        )  # fmt: skip
         trainer.remove_callback(PrinterCallback)  # it would print each row of the log
         trainer.run_identity = self.identity
         return trainer

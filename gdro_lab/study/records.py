@@ -14,6 +14,7 @@ from typing import Any
 
 import gdro
 from gdro.checkpoint import file_hash, plain, read_whole, replace_text
+from gdro_lab.tasks.base import need
 
 PACKAGES = {
     *("numpy", "scipy", "torch", "transformers", "trl", "datasets", "peft"),
@@ -30,8 +31,7 @@ def write_table(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
 def read_table(path: str | Path) -> list[dict[str, Any]]:
     """Return the rows of `write_table`; ValueError if the file is absent or a line is broken."""
     *lines, rest = read_whole(path, "table").split("\n")
-    if rest:
-        raise ValueError(f"table {path} stops in mid-line")
+    need(not rest, f"table {path} stops in mid-line")
     return [_parse(line, f"table {path}, line {place}") for place, line in enumerate(lines, 1)]
 
 
@@ -41,8 +41,8 @@ def write_manifest(path: str | Path, payload: Mapping[str, Any]) -> None:
     machine = {"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count()}
     surroundings: dict[str, Any] = {"gdro": gdro.__version__, "python": platform.python_version()}
     surroundings |= {"packages": versions, "platform": machine}
-    if taken := sorted(set(payload) & set(surroundings)):
-        raise ValueError(f"payload may not have {taken}, which write_manifest adds")
+    taken = sorted(set(payload) & set(surroundings))
+    need(not taken, f"payload may not have {taken}, which write_manifest adds")
     text = json.dumps(surroundings | {**payload}, indent=2, default=plain, allow_nan=False)
     replace_text(path, text + "\n")
 
@@ -60,20 +60,19 @@ def read_result(folder: str | Path, *, trained: bool = True) -> dict[str, Any]:
     manifest, result = read_manifest(Path(folder) / "manifest.json"), dict[str, Any]()
     for kind in ["evaluation", "record"][: 1 + trained]:
         path, files = Path(folder) / f"{kind}.jsonl", manifest.get("files", {})
-        if kind not in files or file_hash(path) != files[kind]:
-            raise ValueError(f"{path} is not as it was written, by the manifest beside it")
+        same = kind in files and file_hash(path) == files[kind]
+        need(same, f"{path} is not as it was written, by the manifest beside it")
         result[kind] = read_table(path)
     return {"record": []} | result | {"manifest": manifest}
 
 
 def _parse(text: str, where: str) -> dict[str, Any]:
     def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not JSON")
+        need(False, f"{constant} is not JSON")
 
     try:
         value = json.loads(text, parse_constant=refuse)
     except ValueError as error:
         raise ValueError(f"{where} is broken ({error})") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} holds a {type(value).__name__}, not an object")
+    need(isinstance(value, dict), f"{where} holds a {type(value).__name__}, not an object")
     return value

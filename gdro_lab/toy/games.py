@@ -4,19 +4,22 @@ Axes: as in `gdro_lab.toy`.
 """
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 import gdro_lab.peers  # noqa: F401  (registers its methods)
 from gdro.bins import DifficultyBins, StaticGroups
-from gdro.checks import check
+from gdro.checks import Count, Int, NonNegative, Positive, Share, check, options
 from gdro.controller import GDROController
-from gdro.method import METHODS, Method
+from gdro.method import METHODS, Batch, Method, Prompts
+from gdro.prompt_gdro import PromptAdversary, PromptGDRO, bin_means
+from gdro_lab.peers.rollouts import best_rollouts
 
-ARRAY_METHODS = {
+TOY_METHODS = {  # what the maps compare; all other registered methods can be played too
     "grpo": "GRPO",
     "prompt": "Prompt-GDRO, reweight",
     "resample": "Prompt-GDRO, resample",
@@ -26,45 +29,40 @@ ARRAY_METHODS = {
 }
 HELD_OUT = 8  # prompts of each skill
 ROLLOUT_NUMBERS = 16  # random numbers drawn for each slot, whatever n_max is
+Several = Annotated[Int, Field(ge=2)]
 
 
-@dataclass(frozen=True)
-class World:
+class _ByValue:
+    """Equal where all fields are, so that equal games are played once."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).values()))
+
+
+@options
+class World(_ByValue):
     """What is to be learned."""
 
-    skills: int = 6
-    prompts: int = 48  # at least one of each skill
-    tail: float = 1.0  # the share of the k-th skill is proportional to k^−tail; 0 is even
-    spread: float = (
-        2.0  # logits by which the hardest skill starts below the mean, and the easiest above it
-    )
+    skills: Count = 6
+    prompts: Count = 48  # at least one of each skill
+    tail: NonNegative = 1.0  # the share of the k-th skill is proportional to k^−tail; 0 is even
+    # logits by which the hardest skill starts below the mean, and the easiest above it
+    spread: NonNegative = 2.0
     mean_logit: float = -0.5  # where the mean starts: a pass rate of 0.17 among 4 answers
-    jitter: float = 0.7  # standard deviation of a prompt's own offset within its skill
-    rare: str = (
-        "hard"  # whether rare skills are the "hard" ones, the "easy" ones, or "mixed" (at random)
-    )
-    transfer: float = (
-        0.3  # part of what is learned that carries over to the skill; the rest is the prompt's
-    )
-    capacity: int = 64  # size of the memory; a small one makes prompts interfere
-    noise: float = (
-        2.0  # norm of the random direction in which a sampled answer also moves the memory
-    )
-    answers: int = 4  # one is correct
+    jitter: NonNegative = 0.7  # standard deviation of a prompt's own offset within its skill
+    rare: Literal["hard", "easy", "mixed"] = "hard"  # which skills are rare; "mixed" is at random
+    # part of what is learned that carries over to the skill; the rest is the prompt's
+    transfer: Share = 0.3
+    capacity: Count = 64  # size of the memory; a small one makes prompts interfere
+    # norm of the random direction in which a sampled answer also moves the memory
+    noise: NonNegative = 2.0
+    answers: Several = 4  # one is correct
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("skills", 1),
-            ("prompts", self.skills),
-            ("capacity", 1),
-            ("answers", 2),
-        ):
-            check(name, getattr(self, name), int, ge=least)
-        for name in ("tail", "spread", "jitter", "noise"):
-            check(name, getattr(self, name), ge=0)  # 0 makes all the same
-        check("mean_logit", self.mean_logit)
-        check("transfer", self.transfer, ge=0, le=1)
-        check("rare", self.rare, Literal["hard", "easy", "mixed"])
+        check("prompts", self.prompts, int, ge=self.skills)
 
     @property
     def skill_D(self) -> np.ndarray:
@@ -77,21 +75,19 @@ class World:
         return np.repeat(np.arange(self.skills), counts_K)
 
 
-@dataclass(frozen=True)
-class Game:
-    """A world and a way to train in it; from n_min on as in controller, bins and games."""
+@options
+class Game(_ByValue):
+    """A world and a way to train in it; from n_min on as in controller, bins and adversaries."""
 
     world: World = field(default_factory=World)
-    method: str | Method = (
-        "grpo"  # in `ARRAY_METHODS`, registered, or a `Method` (each game copies it)
-    )
-    step_size: float = 8.0
-    batch: int = 16  # prompts a step, at most the world's
-    mean_rollouts: int = 4
+    method: Any = "grpo"  # of `TOY_METHODS`, registered, or a `Method` (each game copies it)
+    step_size: Positive = 8.0  # such as 4 to 32
+    batch: Count = 16  # prompts a step, at most the world's: no prompt comes twice
+    mean_rollouts: Several = 4
     n_min: int = 2
     n_max: int = 8
-    grouping: str = "difficulty"  # or "skill": static groups, known from the start
-    num_bins: int = 6
+    grouping: Literal["difficulty", "skill"] = "difficulty"  # "skill": static, known from the start
+    num_bins: Several = 6
     estimator: str = "beta"
     k: int = 8
     hysteresis: float = 0.03
@@ -101,21 +97,16 @@ class Game:
     max_weight: float = 15.0
     # "ema" is (12); "cumulative" adds up the losses of all prompts in a bin, so that frequent bins
     # score high
-    score: str = "ema"
+    score: Literal["ema", "cumulative"] = "ema"
     rollout_eta: float = 0.65
     price_lr: float = 0.05
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
-            check("method", self.method, Literal[tuple(ARRAY_METHODS | METHODS)])
+            check("method", self.method, Literal[tuple(TOY_METHODS | METHODS)])
         elif type(self.method).__hash__ is None:
             raise ValueError("method must be hashable; declare its class with @dataclass(eq=False)")
-        check("grouping", self.grouping, Literal["difficulty", "skill"])
-        check("score", self.score, Literal["ema", "cumulative"])
-        check("step_size", self.step_size, gt=0)  # such as 4 to 32
-        check("batch", self.batch, int, ge=1, le=self.world.prompts)  # no prompt comes twice
-        check("mean_rollouts", self.mean_rollouts, int, ge=2)
-        check("num_bins", self.num_bins, int, ge=2)
+        check("batch", self.batch, int, le=self.world.prompts)
         self.controller("both")  # checks the rest
 
     def controller(self, method: str | Method, seed: int = 0) -> GDROController:
@@ -128,36 +119,90 @@ class Game:
             edges = np.arange(1, self.num_bins) / self.num_bins
             bins = DifficultyBins(edges, hysteresis=self.hysteresis, **record)
         # a game's options are flat, the controller's are those of each adversary
+        prompt = {name: getattr(self, name) for name in ("eta", "ema", "clip", "max_weight")}
+        rollout = {"eta": self.rollout_eta, "price_lr": self.price_lr}
+        even: dict[str, Any] = {"averaging": "prompt"}  # in the bins' means and in the gradient
         options: dict[str, Any] = {}
-        if method in ("prompt", "resample", "both"):
-            options["prompt"] = {
-                name: getattr(self, name) for name in ("eta", "ema", "clip", "max_weight")
-            }
+        if method in ("prompt", "both"):
+            options |= even | {"prompt": prompt}
         if method in ("rollout", "both"):
-            options["rollout"] = {"eta": self.rollout_eta, "price_lr": self.price_lr}
-        if options:  # each prompt counts the same in the means and in the gradient
-            options["averaging"] = "prompt"
+            options |= even | {"rollout": rollout}
         if method == "resample":
-            method, options["action"] = "prompt", "resample"
-        return GDROController(
-            copy.deepcopy(method), self.mean_rollouts, bins=bins, n_min=self.n_min, n_max=self.n_max,
-            seed=seed, advantage_std="sample", **options,
+            method = SharedDraw(prompt=prompt, action="resample", **even)
+        elif method == "oracle":
+            method = OracleRollouts()
+        controller = GDROController(
+            copy.deepcopy(method), self.mean_rollouts, n_min=self.n_min, n_max=self.n_max,
+            bins=bins, seed=seed, advantage_std="sample", **options,
         )  # fmt: skip
+        if self.score == "cumulative" and isinstance(controller.method, PromptGDRO):
+            controller.method.prompt_adversary = CumulativeAdversary(bins.num_bins, **prompt)
+        return controller
 
 
-class Results(NamedTuple):
-    """What `play` measured; leading axes games (in the order given), seeds, checkpoints.
+# Methods of the toy alone. A `Player` tells them, by `inform`, what no real method can know.
 
-    accuracy, pass_at_8: (G, S, C, K), exact probabilities on held-out prompts, mean by skill.
-    probability: (G, S, C, B), q of Prompt-GDRO at the checkpoint; NaN where a game has none or
-    fewer bins.
-    share: (G, K) of the training prompts.
-    """
 
-    accuracy: np.ndarray
-    pass_at_8: np.ndarray
-    probability: np.ndarray
-    share: np.ndarray
+class SharedDraw(PromptGDRO):
+    """Prompt-GDRO by resampling, on the random numbers that all games of a seed share."""
+
+    def inform(self, data_D: np.ndarray, slots_P: np.ndarray, rate_D: np.ndarray) -> None:
+        """Uniform numbers that order the data set and draw the slots' bins."""
+        self.data_D, self.slots_P = data_D, slots_P
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Bins by q as in `PromptGDRO.draw`, each slot by its own number; evenly within a bin.
+
+        C: no bin yet, then the bins.
+        """
+        counts_C = np.bincount(pool.bins_P + 1, minlength=self.run.num_bins + 1)
+        q_B = np.where(counts_C[1:] > 0, self.prompt_adversary.probabilities(), 0.0)
+        q_B *= counts_C[1:].sum() / max(q_B.sum(), 1e-300)
+        ladder_C = np.append(counts_C[0], q_B).cumsum()
+        # sorted numbers give sorted bins: the slots of a bin are neighbours and take turns
+        numbers_P = np.sort(self.slots_P)
+        bin_P = (ladder_C[:-1] / ladder_C[-1]).searchsorted(numbers_P, side="right")
+        turn_P = np.arange(size) - bin_P.searchsorted(bin_P)
+        order_D = self.data_D.argsort()
+        by_bin_D = order_D[pool.bins_P[order_D].argsort(kind="stable")]
+        start_C = counts_C.cumsum() - counts_C
+        return by_bin_D[start_C[bin_P] + turn_P % counts_C[bin_P]]
+
+
+class OracleRollouts(Method):
+    """Rollouts that minimize Σ p(1−p)/n by the true pass rates: no rule by bins can do better."""
+
+    def inform(self, data_D: np.ndarray, slots_P: np.ndarray, rate_D: np.ndarray) -> None:
+        """The policy's pass rates."""
+        self.rate_D = rate_D
+
+    def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
+        """The gain v/n − v/(n+1) of one more rollout falls with n, so the largest gains win."""
+        rate_P1 = self.rate_D[prompts.uids_P][:, None]
+        n_N = np.arange(self.run.n_min, self.run.n_max)
+        gains_PN = rate_P1 * (1 - rate_P1) / (n_N * (n_N + 1.0))
+        return best_rollouts(gains_PN, self.run.n_min, budget, rng)
+
+    def weights(self, batch: Batch) -> np.ndarray:
+        """Each prompt counts the same in the gradient, however many rollouts it has."""
+        return self.run.mean_rollouts / batch.trials_P
+
+
+class CumulativeAdversary(PromptAdversary):
+    """Scores that add up the losses of all prompts in a bin, over the mean prompts of a bin."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.total_B = np.zeros(self.num_bins)
+
+    def update(self, bin_ids: Any, losses: Any, weights: Any = None) -> None:
+        """Add the losses of a batch, (P,) each; every prompt counts once."""
+        means_B, counts_B = bin_means(bin_ids, losses, self.num_bins)
+        self.total_B += np.nan_to_num(means_B) * counts_B * (self.num_bins / len(losses))
+
+    def scores(self) -> np.ndarray:
+        """The sums, (B,)."""
+        return self.total_B
 
 
 @lru_cache(4096)
@@ -183,18 +228,16 @@ def draw_directions(
     return training / capacity**0.5, testing / capacity**0.5
 
 
-def draw_numbers(game: Game, generators: list[np.random.Generator]) -> tuple[np.ndarray, ...]:
-    """The random numbers of one step for S seeds; all games of a seed have the same.
+def draw_numbers(game: Game, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """The random numbers of one step; all games of a seed have the same.
 
     Returns:
-        Uniform: (S, R, P) of the first, second … rollout of each slot, (S, D) that order the data
-        set, (S, P) that draw the slots' bins. Normal: (S, F), the direction of the noise.
+        Uniform: (R, P) of the first, second … rollout of each slot, (D,) that order the data set,
+        (P,) that draw the slots' bins. Normal: (F,), the direction of the noise.
     """
-    # As many as the largest n_max can use, so that games with different bounds see the same
-    # numbers.
+    # as many as the largest n_max can use, so that games with different bounds see the same ones
     rows = max(ROLLOUT_NUMBERS, game.n_max)
-    ends = np.cumsum([rows * game.batch, game.world.prompts, game.batch]).tolist()
-    drawn = [(rng.random(ends[2]), rng.standard_normal(game.world.capacity)) for rng in generators]
-    uniform, noise = map(np.stack, zip(*drawn, strict=True))
-    rollouts = uniform[:, : ends[0]].reshape(len(drawn), rows, game.batch)
-    return rollouts, uniform[:, ends[0] : ends[1]], uniform[:, ends[1] :], noise
+    rollouts, data, slots = np.cumsum([rows * game.batch, game.world.prompts, game.batch]).tolist()
+    uniform, noise_F = rng.random(slots), rng.standard_normal(game.world.capacity)
+    rollouts_RP = uniform[:rollouts].reshape(rows, game.batch)
+    return rollouts_RP, uniform[rollouts:data], uniform[data:], noise_F

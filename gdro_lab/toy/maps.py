@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
+from gdro.checks import check
 from gdro_lab.toy import Game, Results, World, play
 
-MEASURES: dict[
-    str, tuple[str, Callable[[Results], np.ndarray]]
-] = {  # title, and (G, S, C) of the results
+# title, and (G, S, C) of the results
+MEASURES: dict[str, tuple[str, Callable[[Results], np.ndarray]]] = {
     "pass_at_8": ("pass@8, mean over skills", lambda results: results.pass_at_8.mean(axis=-1)),
     "worst_skill": ("accuracy of the worst skill", lambda results: results.accuracy.min(axis=-1)),
     "typical": (
@@ -42,11 +42,7 @@ class Gain(NamedTuple):
 def paired_gain(values_S: np.ndarray, baseline_S: np.ndarray) -> Gain:
     """Gain over the baseline, both (..., S), paired by seed, with Student's interval."""
     gain_S = np.asarray(values_S) - np.asarray(baseline_S)
-    seeds = gain_S.shape[-1]
-    if seeds < 2:
-        raise ValueError(
-            f"values_S must have at least two seeds for an interval, got {seeds}; play more"
-        )
+    seeds = check("number of seeds", gain_S.shape[-1], int, ge=2)
     return Gain(gain_S.mean(axis=-1), stats.t.ppf(0.975, seeds - 1) * stats.sem(gain_S, axis=-1))
 
 
@@ -89,8 +85,7 @@ def recorded_gain_map(
 
     Args:
         record: a file with the result. It is read if it was made with the same arguments, and
-        written if it
-            does not exist: delete it to play again. None plays without a record.
+            written if it does not exist: delete it to play again. None plays without a record.
         choosing_seeds: on which the step size is chosen; they must not overlap with `seeds`.
         own_best: every method at its own best step size instead.
 
@@ -106,10 +101,8 @@ def recorded_gain_map(
         if kept["settings"] == given:
             gains = {measure: Gain(*map(np.array, of)) for measure, of in kept["gains"].items()}
             return gains, {measure: np.array(of) for measure, of in kept["step_sizes"].items()}
-    if set(choosing_seeds) & set(seeds):
-        raise ValueError(
-            "choosing_seeds and seeds must not overlap: step sizes are chosen on other seeds"
-        )
+    if shared := set(choosing_seeds) & set(seeds):
+        raise ValueError(f"choosing_seeds and seeds must not overlap, got {shared} in both")
     names, measures = ["grpo", *methods], ("pass_at_8", "worst_skill")
     sizes = {
         name: best_step_sizes(worlds, step_sizes, choosing_seeds, checkpoints, name)
@@ -125,16 +118,12 @@ def recorded_gain_map(
     values = {measure: MEASURES[measure][1](results) for measure in measures}
     shape = (len(measures), len(names), len(worlds), len(checkpoints), len(seeds))
     picked = [values[measure][i, :, c] for i, (measure, _, (_, c), _) in enumerate(cells)]
-    gains = {
-        m: paired_gain(v[1:], v[:1])
-        for m, v in zip(measures, np.reshape(picked, shape), strict=True)
-    }
+    of_measure = zip(measures, np.reshape(picked, shape), strict=True)
+    gains = {measure: paired_gain(v[1:], v[:1]) for measure, v in of_measure}
     best = {measure: np.asarray(step_sizes)[sizes["grpo"][measure]] for measure in measures}
     if record is not None and not record.exists():
-        played = {
-            "settings": given,
-            "gains": {m: [part.tolist() for part in of] for m, of in gains.items()},
-        }
+        played: dict[str, Any] = {"settings": given}
+        played["gains"] = {measure: [part.tolist() for part in of] for measure, of in gains.items()}
         played["step_sizes"] = {measure: of.tolist() for measure, of in best.items()}
         record.write_text(json.dumps(played) + "\n", encoding="utf-8")
     return gains, best

@@ -4,6 +4,8 @@ import numpy as np
 from scipy.special import comb
 from scipy.stats import beta
 
+from gdro_lab.teaching.exercises import draw_counts
+
 
 def pass_at_k(successes, trials, k):
     return 1 - comb(trials - successes, k) / comb(trials, k)
@@ -40,3 +42,15 @@ def any_of_n_run(pass_rate=0.1, visits=400, history=50, seed=0):
         estimates.append(estimate)
         rollouts.append(n)
     return np.array(estimates), np.array(rollouts)
+
+
+# The arguments that `check` draws, such that a wrong function differs in some case.
+CASES = {
+    "pass_at_k": lambda rng: (*draw_counts(rng), int(rng.integers(1, 5))),
+    "beta_pass_at_k": lambda rng: (*draw_counts(rng), int(rng.integers(1, 5))),
+    "move_bins": lambda rng: (
+        rng.integers(-1, 5, 6), np.append(rng.random(4), rng.choice(np.arange(1, 5) / 5, 2)),
+        np.arange(1, 5) / 5, rng.choice([0.0, 0.03, 0.1]),
+    ),
+    "probability_below": lambda rng: (*draw_counts(rng), rng.uniform(0.05, 0.5)),
+}  # fmt: skip

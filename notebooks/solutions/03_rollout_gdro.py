@@ -77,3 +77,40 @@ def demand_with_absent_bins(steps=400, batch=24, seed=0):
         variances_B = np.where(counts_B > 0, p_of_bin * (1 - p_of_bin), np.nan)
         demands.append(adversary.update(counts_B, rollouts_B, variances_B))
     return np.array(demands)
+
+
+def _bin_counts(rng):
+    """Prompts of four bins in three batches, (3, 4); one bin may never come."""
+    return rng.permuted([[3, 2, 1, 1], [0, 2, 4, 1], [2, 1, 2, 0]], axis=1) * (
+        rng.permutation([1, 1, 1, rng.integers(2)])
+    )
+
+
+def _shares(rng):
+    return rng.dirichlet(np.ones(4))
+
+
+def _variances(rng):
+    return rng.random(4) * rng.permutation([1, 1, 1, rng.integers(2)])  # one may be 0
+
+
+# The arguments that `check` draws, such that a wrong function differs in some case.
+CASES = {
+    "square_root_law": lambda rng: (_variances(rng), _shares(rng), rng.uniform(2, 9)),
+    "joint_choice": lambda rng: (
+        rng.random((3, 4)), rng.permutation([1, 1, 2]), np.arange(2, 6), int(rng.integers(9, 20)),
+    ),
+    "arm_strategies": lambda rng: (
+        50 * rng.normal(size=(2, 4)), 10 ** rng.uniform(-1, 3), rng.random(),
+    ),
+    "exp3p_losses": lambda rng: (
+        rng.normal(), int(rng.integers(4)), rng.dirichlet(np.ones(4)), rng.random(),
+    ),
+    "rollout_gdro": lambda rng: (
+        _bin_counts(rng), rng.uniform(0.02, 0.25, (3, 4)), np.arange(2, 6), 4, rng.uniform(0.3, 2),
+        rng.uniform(0.05, 0.9),
+    ),
+    "rollouts_at_cost": lambda rng: (
+        rng.random(4), rng.uniform(20, 200, 4), _shares(rng), rng.uniform(100, 1000),
+    ),
+}  # fmt: skip

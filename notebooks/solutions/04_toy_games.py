@@ -3,6 +3,7 @@
 import numpy as np
 from scipy.stats import sem, t
 
+from gdro_lab.teaching.exercises import draw_groups
 from gdro_lab.toy import Game, World, play
 
 
@@ -46,3 +47,12 @@ def who_pays(seeds=32, steps=25):
     games = [Game(world, method, step_size=16.0) for method in ("grpo", "resample")]
     accuracy = play(games, range(seeds), [steps]).accuracy
     return 100 * (accuracy[1] - accuracy[0]).mean(axis=(0, 1))
+
+
+# The arguments that `check` draws, such that a wrong function differs in some case.
+CASES = {
+    "group_advantages": lambda rng: draw_groups(rng, 2),
+    "oracle_rollouts": lambda rng: (rng.random(4), np.arange(2, 6), int(rng.integers(9, 20))),
+    "paired_gain": lambda rng: (rng.random((2, 8)), rng.random((2, 8))),
+    "holm": lambda rng: (rng.beta(0.5, 2, 6),),
+}  # fmt: skip

@@ -40,3 +40,20 @@ def trained_numbers(rank, hidden=128, layers=3, heads=4, kv_heads=2, head_dim=32
     shapes = [(hidden, q), (hidden, kv), (hidden, kv), (q, hidden)]
     shapes += [(hidden, inner), (hidden, inner), (inner, hidden)]
     return layers * rank * sum(inputs + outputs for inputs, outputs in shapes)
+
+
+def _tokens(rng):
+    """Which of four tokens three completions have said, (3, 4)."""
+    return 1 * (np.arange(4) < rng.integers(1, 5, (3, 1)))
+
+
+# The arguments that `check` draws, such that a wrong function differs in some case.
+CASES = {
+    "clipped_loss": lambda rng: (
+        rng.lognormal(0, 0.5, (3, 4)), rng.normal(size=3), _tokens(rng), 0.2, 0.28,
+    ),
+    "kl_of_completions": lambda rng: (-rng.random((3, 4)), -rng.random((3, 4)), _tokens(rng)),
+    "merged_weight": lambda rng: (
+        rng.normal(size=(4, 3)), rng.normal(size=(2, 3)), rng.normal(size=(4, 2)), 8.0,
+    ),
+}  # fmt: skip

@@ -20,3 +20,17 @@ def weighted_standard_error(deviations, shares, rollouts):
 def least_error_rollouts(deviations, shares, mean_rollouts):
     """Exercise 4: n ∝ σ^(2/3) minimizes (33); (30), n ∝ σ, minimizes (28)."""
     return mean_rollouts * deviations ** (2 / 3) / (shares @ deviations ** (2 / 3))
+
+
+def _shares(rng):
+    return rng.dirichlet(np.ones(4))
+
+
+# The arguments that `check` draws, such that a wrong function differs in some case.
+CASES = {
+    "effective_number": lambda rng: (
+        np.append(rng.dirichlet(np.ones(3)), 0) if rng.random() < 0.3 else _shares(rng),
+    ),
+    "lead_lag": lambda rng: (rng.lognormal(size=4), _shares(rng)),
+    "weighted_standard_error": lambda rng: (rng.random(4), _shares(rng), rng.integers(2, 13, 4)),
+}  # fmt: skip

@@ -4,6 +4,7 @@ import numpy as np
 
 from gdro import Method, register
 from gdro.draws import mostly_in_proportion
+from gdro_lab.teaching.exercises import draw_counts, draw_groups
 
 
 def value_for_two(alpha, beta):
@@ -46,3 +47,18 @@ class HalfSolved(Method):
 
     def draw(self, pool, size, rng):
         return mostly_in_proportion(pool.rate_P * (1 - pool.rate_P), 0.1, size, rng)
+
+
+# The arguments that `check` draws, such that a wrong function differs in some case.
+CASES = {
+    "value_for_two": lambda rng: tuple(rng.gamma(2, 2, (2, 5)) + 0.1),
+    "draw_by_clocks": lambda rng: (
+        rng.random(6), 3, rng.choice([0.1, 0.5, 1]), rng.standard_exponential(6),
+    ),
+    "pivotal_advantages": lambda rng: draw_groups(rng, int(rng.integers(1, 4))),
+    "next_k": lambda rng: (
+        *draw_counts(rng), *(rng.integers(0, 9, (2, 5)) * rng.integers(0, 2, 5)),
+        rng.normal(0, 12), rng.uniform(0, 8),
+    ),
+    "mixed_group": lambda rng: (*(rng.gamma(2, 2, (2, 5)) + 0.1), int(rng.integers(2, 5))),
+}  # fmt: skip

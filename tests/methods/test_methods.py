@@ -37,7 +37,6 @@ BEYOND = {  # values that an option must not have
     METHODS["coba"]: {"tau": [0.0]},
     METHODS["dbb"]: {"discount": [0.0, 1.5]},
     METHODS["pkpo"]: {"k": [0]},
-    METHODS["power"]: {"a": [-1], "b": [np.nan]},
 }
 
 

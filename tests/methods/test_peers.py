@@ -9,7 +9,6 @@ from scipy.special import gamma
 
 from gdro import GDROController, StaticGroups, find_method
 from gdro.method import Batch, Run, make_method
-from gdro.pivotal import pivotal_value
 
 DRAWS = [
     "mopps",
@@ -22,7 +21,6 @@ DRAWS = [
     "spo",
     "oracle",
     "family_even",
-    "power",
 ]
 ROUNDS = ("dars", "pilot_commit", "reinforce_ada")
 RATES = np.array([1.0, 0.5, 0.0, 0.05])  # of the toy population, by uid modulo 4
@@ -120,12 +118,6 @@ def test_thompson_sampling_explores_what_is_uncertain(name):
         ("cures", {"temperature": 0.1}, [0.5, 0.1], np.exp((0.5 - 0.3) / 0.1)),
         ("spo", {"epsilon": 0.1}, [0.5, 0.1], 0.6 / 0.4),
         (
-            "power",
-            {"a": 0, "b": 3, "epsilon": 0.2},
-            [0.5, 0.75],
-            (0.8 * 8 / 9 + 0.1) / (0.8 / 9 + 0.1),
-        ),
-        (
             "oracle",
             {"k": 3, "epsilon": 0.2},
             [0.5, 0.75],
@@ -139,17 +131,6 @@ def test_prompts_are_drawn_in_proportion(name, options, rates, weight):
         method.rates = lambda uids: np.array(rates)[uids]
     first = np.mean([method.draw(prompts_of(rates), 1, rng)[0] == 0 for _ in range(4000)])
     assert first == pytest.approx(weight / (weight + 1), abs=0.025)
-
-
-def test_power_draws_are_posterior_means():
-    pool = batch_of(
-        [0], [0], [0], successes=np.array([1.0, 0.0, 2.5]), failures=np.array([2.0, 7.0, 0.0])
-    )
-    for k in (2, 5, 16):
-        expected = pivotal_value(pool.alpha_P, pool.beta_P, k)
-        assert method_of("power", a=1, b=k - 1).values(pool) == pytest.approx(expected)
-    # Beta(1.5, 2.5): E[(1 − p)²] = 2.5 · 3.5/(4 · 5)
-    assert method_of("power", a=0, b=2).values(pool)[0] == pytest.approx(0.4375)
 
 
 @pytest.mark.parametrize("rates", [lambda uids: uids + 2.0, lambda uids: np.array([0.5])])

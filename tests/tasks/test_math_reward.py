@@ -9,7 +9,6 @@ import pytest
 
 from gdro_lab.tasks.math_reward import (
     MathReward,
-    chosen_letter,
     completion_text,
     judge_at_once,
     last_boxed,
@@ -24,21 +23,26 @@ def said(content):
 
 RIGHT = {
     "42": [
-        *("42", "42.", "+42", "042", "42.0", "$42$", r"\$42", r"42\%", "84/2", r"\frac{84}{2}"),
+        *("42", "42.", "+42", "042", "42.0", "$42$", r"\$42", "84/2", r"\frac{84}{2}", "x=42"),
         *(r"\text{42}", r"\mathbf{42}", r"\underline{42}", r"\textcolor{red}{42}"),
-        *(r"\color{blue}{42}", r"{\color{blue} 42}", r"\displaystyle 42", r"4.2 \times 10^1"),
-        *("x=42", "f(2) = 42", "a_{10} = 42", "m+n=42", r"\angle ABC = 42^\circ"),
-        *(r"42\text{ cm}", r"42^{\circ}", "42 cm^2", "42 square units", r"42\,\text{km/h}"),
+        *(
+            r"\color{blue}{42}",
+            r"{\color{blue} 42}",
+            r"\displaystyle 42",
+            r"42^{\circ}",
+            r"42^\circ",
+        ),
     ],
-    "1200": ["1,200", "1{,}200", r"1\,200", r"1,\!200", "1 200", r"1.2 \cdot 10^{3}"],
+    "1200": ["1,200", "1{,}200", r"1\,200", r"1,\!200", "1 200"],
     "1,200": ["1200"],
-    "0.25": [".25", r"\frac14", r"\dfrac{1}{4}", r"25\%"],
-    "-1.5": ["-1.5", "−1.5", r"-\frac{3}{2}", r"\frac{-3}{2}", r"-1\frac12"],
+    "0.25": [".25", r"\frac14", r"\dfrac{1}{4}"],
+    "-1.5": ["-1.5", "−1.5", r"-\frac{3}{2}", r"\frac{-3}{2}"],
     "019": ["19"],
     r"\text{east}": ["east", r"\mathrm{east}"],
     "6:30 PM": ["6:30 PM"],
 }
-WRONG = {  # those with words were accepted by earlier rules
+WRONG = {  # units and percent are not read: the key does not say which are meant
+    "42": ["42 cm", r"42\%", "f(2) = 42", r"\angle ABC = 42^\circ", r"4.2 \times 10^1"],
     "10": ["10 tenths", "10!", r"\binom{5}{2}", r"1\frac{0}{0}"],
     "2": ["2 million", "2 million dollars", r"2 \text{ thousand}", "2x", "2i", r"2\pi", r"\{2\}"],
     "5": ["5 point two", "5 perhaps six", "5 or 6", r"\pm 5", r"\frac{5}{0}", "5, 6", "5x = 5x"],
@@ -87,9 +91,9 @@ def test_math_verify_judges_all_other_keys():
 
 def test_a_letter_is_read_or_not():
     choices = ["B", "(B)", r"\text{B}", r"\textbf{(B)}", "$B$", "B.", "B) Neon", "(B) A cat"]
-    assert [chosen_letter(box) for box in choices] == ["B"] * len(choices)
+    assert {judge_at_once("B", box) for box in choices} == {"correct"}
     for box in ("Bananas", "A or B", "b", "", "3", "A: B", "B, C", "(B) or (C)", "B. and A."):
-        assert chosen_letter(box) is None, box
+        assert judge_at_once("B", box) == "wrong", box
 
 
 def test_outcomes_are_counted_and_wrong_is_minus_one_if_signed():
@@ -135,13 +139,10 @@ def test_a_text_that_repeats_itself_is_read_in_one_pass(text):
     [
         (r"\boxed{4}", r"\boxed{4}"),
         ([said(r"\boxed{4}")], r"\boxed{4}"),
-        ([said([{"type": "text", "text": "\\boxed"}, {"text": "{4}"}])], r"\boxed{4}"),
         ([said("1"), said("2")], "2"),
         ([said("1"), {"role": "tool", "content": r"\boxed{4}"}], "1"),
         ([said("1"), said(None)], "1"),
-        ([said([])], ""),
-        ([{}], ""),
-        (None, ""),
+        ([said("")], ""),
     ],
 )
 def test_a_chat_is_judged_by_the_text_there_is(completion, text):
@@ -153,7 +154,7 @@ def test_bad_arguments_are_refused():
     for empty in ("", " ", None):
         with pytest.raises(ValueError, match="answer"):
             MathReward()([r"\boxed{4}"], [empty])
-    with pytest.raises(ValueError, match="answer"):
+    with pytest.raises(ValueError, match="shorter"):
         MathReward()([r"\boxed{4}"] * 2, ["4"])
     for limit in (0, float("inf")):
         with pytest.raises(ValueError, match="time_limit"):

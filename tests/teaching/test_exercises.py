@@ -19,9 +19,10 @@ from gdro import arms as arm_functions
 from gdro.bins import move_bins
 from gdro.method import Batch
 from gdro.prompt_gdro import debias
-from gdro_lab.teaching.exercises import CASES, SOLUTIONS, check, solution
+from gdro_lab.teaching.exercises import SOLUTIONS, check, exercise
 from gdro_lab.toy.maps import paired_gain
 
+NAMES = [name for file in SOLUTIONS.glob("*.py") for name in runpy.run_path(file)["CASES"]]
 FORMS = [
     lambda x: list(x) if isinstance(x, tuple) else np.asarray(x).tolist(),
     lambda x: x if isinstance(x, tuple) else tuple(np.ravel(x)),
@@ -29,9 +30,9 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_a_right_answer_passes_in_any_form_and_a_changed_one_does_not(name):
-    right = solution(name)
+    right = exercise(name)[0]
     for form in FORMS:
         assert check(name, lambda *case, form=form: form(right(*case))).endswith("100 cases.")
 
@@ -49,7 +50,7 @@ def test_a_right_answer_passes_in_any_form_and_a_changed_one_does_not(name):
 
 def bare(hits, trials, successes, failures, gained, expected):
     """`next_k` without the bounds 3 and 12."""
-    _, gained, expected = solution("next_k")(hits, trials, successes, failures, gained, expected)
+    _, gained, expected = exercise("next_k")[0](hits, trials, successes, failures, gained, expected)
     return round(3 + 6 * (gained + 5 / 3) / (expected + 5)), gained, expected
 
 
@@ -63,8 +64,8 @@ def without(name, **replaced):
     """A solution in which some arguments have no effect."""
 
     def answer(*case):
-        places = solution(name).__code__.co_varnames
-        return solution(name)(*(replaced.get(p, c) for p, c in zip(places, case, strict=False)))
+        places = exercise(name)[0].__code__.co_varnames
+        return exercise(name)[0](*(replaced.get(p, c) for p, c in zip(places, case, strict=False)))
 
     return answer
 
@@ -86,7 +87,7 @@ def starved(scores, visits, ema):
 
 
 def result(name, change):
-    return lambda *case: change(solution(name)(*case))
+    return lambda *case: change(exercise(name)[0](*case))
 
 
 WRONG = [

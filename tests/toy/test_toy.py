@@ -1,7 +1,6 @@
-"""The toy engine against the plain loop around a controller, and against closed forms."""
+"""Toy games against closed forms and against each other; the stored map is what is played."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,47 +13,12 @@ from scipy.stats import ttest_1samp
 
 from gdro import METHODS, Method
 from gdro.arms import best_joint_arms
-from gdro_lab.toy import ARRAY_METHODS, Game, World, maps, play
-from gdro_lab.toy.engine import Table, answer_pulls, greedy_rollouts, sampled_answers
-from gdro_lab.toy.plain import PlainGame
+from gdro.method import Prompts, Run
+from gdro_lab.toy import TOY_METHODS, Game, Player, World, maps, play
+from gdro_lab.toy.games import OracleRollouts, SharedDraw
 
 ROOT = Path(__file__).parents[2]
 MIXED = World(rare="mixed", tail=1.5, transfer=0.5)
-OPTIONS = [
-    {},
-    {"world": MIXED},
-    {"grouping": "skill"},
-    {"num_bins": 10, "k": 2, "hysteresis": 0.1, "n_max": 12, "mean_rollouts": 5},
-    {"eta": 3.0, "ema": 1.0, "rollout_eta": 30.0, "price_lr": 0.0},
-]
-
-
-def plain_result(game, seed, steps):
-    plain = PlainGame(game, seed)
-    for _ in range(steps):
-        plain.step()
-    return np.array(plain.measure()[:2])[:, 0]
-
-
-@pytest.mark.parametrize("method", ["grpo", "prompt", "rollout", "both"])
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "default")
-def test_one_seed_equals_the_plain_loop(method, options):
-    game = Game(method=method, **options)
-    # seed 3: no two bins are equal in everything; the controller puts those in random order
-    plain = plain_result(game, 3, 25)
-    for companions in ([], [replace(game, step_size=x) for x in (2.0, 30.0)]):
-        result = play([*companions, game], [3], [25])
-        found = [result.accuracy[-1, 0, 0], result.pass_at_8[-1, 0, 0]]
-        np.testing.assert_allclose(found, plain, atol=1e-11)
-
-
-def test_with_other_random_numbers_the_plain_loop_has_the_same_law():
-    """Resampling draws prompts, the controller with a generator of its own: paired over seeds."""
-    game, seeds = Game(method="resample", step_size=4.0), range(48)
-    engine = play(game, seeds, [12]).pass_at_8[0, :, 0].mean(axis=-1)
-    gap = engine - [plain_result(game, seed, 12)[1].mean() for seed in seeds]
-    assert abs(gap.mean()) < 4 * gap.std(ddof=1) / np.sqrt(len(seeds))
-    assert gap.std() < 0.05
 
 
 class Failures(Method):
@@ -88,23 +52,45 @@ def test_an_own_method_plays_beside_the_others_by_object_and_by_name(monkeypatch
     np.testing.assert_array_equal(by_name.accuracy[0], own)
 
 
-@pytest.mark.parametrize("method", ARRAY_METHODS)
-def test_a_game_does_not_depend_on_company_blocks_threads_or_checkpoints(method, monkeypatch):
+@pytest.mark.parametrize("method", TOY_METHODS)
+def test_a_game_does_not_depend_on_company_or_checkpoints(method):
     games = [Game(World(tail=0.0, spread=1.0), method), Game(method="grpo", step_size=16.0)]
     games += [Game(World(tail=1.5, spread=3.0), method, step_size=32.0)]
-    seeds = [4, 17, 20, 33, 1]
-    monkeypatch.setattr("gdro_lab.toy.GAMES_PER_BLOCK", 4)
-    together = play(games, seeds, [0, 5, 12], threads=2)
-    monkeypatch.undo()
+    seeds = [4, 17]
+    together = play(games, seeds, [0, 5, 12])
     for g, game in enumerate(games):
         for s, seed in enumerate(seeds):
-            alone = play(game, [seed], [12], threads=1)
-            for mine, other in zip(alone[:2], together[:2], strict=True):
-                np.testing.assert_allclose(mine[0, 0, 0], other[g, s, 2], atol=1e-11)
+            alone = play(game, [seed], [12])
+            for mine, other in zip(alone[:3], together[:3], strict=True):
+                np.testing.assert_array_equal(mine[0, 0, 0], other[g, s, 2])
+
+
+def test_the_shared_draw_has_the_law_of_prompt_gdros_own():
+    """Bins by q, evenly within a bin; prompts without a bin keep their share."""
+    rng, bins_D = np.random.default_rng(0), np.repeat([-1, 0, 1, 3], [4, 6, 2, 8])
+    method = SharedDraw(prompt={"eta": 2.0})
+    method.run = Run(num_bins=4, mean_rollouts=4, n_min=2, n_max=8)
+    method.start(method.run)
+    for _ in range(30):
+        method.prompt_adversary.update([0, 1, 2, 3], [0.9, 0.6, 0.5, 0.1])
+    nothing = np.zeros(20)
+    pool = Prompts(
+        uids_P=np.arange(20), rows_P=np.arange(20), bins_P=bins_D, successes_P=nothing,
+        failures_P=nothing,
+    )  # fmt: skip
+    drawn = np.zeros((2, 20))
+    for _ in range(3000):
+        method.inform(rng.random(20), rng.random(5), nothing)
+        drawn[0] += np.bincount(method.draw(pool, 5, rng), minlength=20)
+        drawn[1] += np.bincount(super(SharedDraw, method).draw(pool, 5, rng), minlength=20)
+    by_bin = np.stack([np.bincount(bins_D + 1, of, 5) for of in drawn]) / (5 * 3000)
+    q_B = method.prompt_adversary.probabilities()[[0, 1, 3]]
+    np.testing.assert_allclose(by_bin[:, [1, 2, 4]], [0.8 * q_B / q_B.sum()] * 2, atol=0.02)
+    np.testing.assert_allclose(drawn[:, bins_D == 3], drawn[:, bins_D == 3].mean(), rtol=0.3)
 
 
 def test_games_of_a_seed_see_the_same_random_numbers():
-    begin = play([Game(method=method) for method in ARRAY_METHODS], [5], [0])
+    begin = play([Game(method=method) for method in TOY_METHODS], [5], [0])
     changed = play([Game(), Game(num_bins=10), Game(n_max=12), Game(rollout_eta=2.0)], [3], [10])
     assert np.ptp(begin.accuracy, axis=0).max() == 0
     assert np.ptp(changed.accuracy, axis=0).max() == 0
@@ -119,77 +105,76 @@ def test_before_training_accuracy_is_the_softmax_of_the_offsets():
 
 
 @pytest.mark.parametrize("method", ["rollout", "both", "oracle"])
-def test_rollouts_are_matched_in_every_step_and_game(method):
-    """Σ n = n̄ P, read from inside."""
-    table = Table([Game(MIXED, method)] * 2, [16, 1, 2, 18, 19])
-    plan, seen = table._plan, []
-    table._plan = lambda *a: seen.append(plan(*a)) or seen[-1]
+def test_rollouts_are_matched_in_every_step(method, monkeypatch):
+    player = Player(Game(MIXED, method), 16)
+    plan, seen = player.controller.plan, []
+    monkeypatch.setattr(player.controller, "plan", lambda uids: seen.append(plan(uids)) or seen[-1])
     for _ in range(20):
-        table.step()
-    for n_PG in seen:
-        assert (n_PG.sum(axis=0) == 64).all()
-        assert n_PG.min() >= 2
-        assert n_PG.max() <= 8
+        player.step()
+    rollouts = np.array([of.rollouts for of in seen])
+    assert set(rollouts.sum(axis=1)) == {64}
+    assert rollouts.min() >= 2
+    assert rollouts.max() <= 8
 
 
-def test_a_cumulative_score_adds_up_the_losses_of_all_prompts_in_a_bin():
+def test_a_cumulative_score_adds_up_the_losses_of_all_prompts_in_a_bin(monkeypatch):
     game = Game(method="prompt", score="cumulative", eta=0.05, grouping="skill", clip=50.0)
-    table, wanted = Table([game], [3]), np.zeros(6)
-    observe = table._observe
+    player, wanted = Player(game, 3), np.zeros(6)
+    observe = player.controller.observe
 
-    def counting(correct_PG, n_PG):
-        np.add.at(wanted, table.bins_PG[:, 0], (1 - correct_PG[:, 0] / n_PG[:, 0]) * 6 / 16)
-        observe(correct_PG, n_PG)
+    def counting(plan, group_ids, rewards, **more):
+        failed_P = 1 - np.bincount(group_ids, rewards) / np.bincount(group_ids)
+        np.add.at(wanted, game.world.skill_D[plan.uids], failed_P * 6 / 16)
+        return observe(plan, group_ids, rewards, **more)
 
-    table._observe = counting
+    monkeypatch.setattr(player.controller, "observe", counting)
     for _ in range(10):
-        table.step()
-    np.testing.assert_allclose(table.measure()[2][0], 0.99 * softmax(0.05 * wanted) + 0.01 / 6)
+        player.step()
+    np.testing.assert_allclose(player.measure()[2], 0.99 * softmax(0.05 * wanted) + 0.01 / 6)
 
 
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=40, deadline=None)
-def test_greedy_rollouts_are_as_good_as_the_exact_programme(seed):
-    rng = np.random.default_rng(seed)
-    variances_P, arms = rng.random(7) * (rng.random(7) > 0.3), np.arange(1, 7)
-    greedy = greedy_rollouts(variances_P[:, None], 1, 6, 14)[:, 0]
+def test_the_oracles_rollouts_are_as_good_as_the_exact_programme(seed):
+    rng, method, nothing = np.random.default_rng(seed), OracleRollouts(), np.zeros(7)
+    rates_P, arms = rng.random(7) * (rng.random(7) > 0.3), np.arange(1, 7)
+    method.run = Run(num_bins=1, mean_rollouts=3, n_min=1, n_max=6)
+    method.inform(nothing, nothing, rates_P)
+    places = np.arange(7)
+    prompts = Prompts(
+        uids_P=places, rows_P=places, bins_P=places, successes_P=nothing, failures_P=nothing
+    )
+    greedy = method.allocate(prompts, 21, rng)
     assert greedy.sum() == 21
     assert greedy.max() <= 6
+    variances_P = rates_P * (1 - rates_P)
     exact, left_over = best_joint_arms(-variances_P[:, None] / arms, np.ones(7, int), arms, 21)
     assert left_over == 0
     assert (variances_P / greedy).sum() <= (variances_P / exact).sum() + 1e-7
 
 
-@pytest.mark.parametrize(("spare", "wanted"), [(0, [2, 2, 2]), (4, [4, 3, 3]), (9, [5, 5, 5])])
-def test_greedy_rollouts_without_variance_are_even_and_the_first_prompts_come_first(spare, wanted):
-    np.testing.assert_array_equal(greedy_rollouts(np.zeros((3, 1)), 2, 5, spare)[:, 0], wanted)
-
-
-def test_sampled_answers_have_the_probabilities_asked_for():
-    rng = np.random.default_rng(0)
-    p_A = np.array([0.1, 0.5, 0.15, 0.25])
-    n_PG = rng.integers(1, 6, (4, 3000))
-    p_APG = np.broadcast_to(p_A[:, None, None], (4, 4, 3000))
-    counts = sampled_answers(p_APG, n_PG, rng.random((3000, 5, 4)), 1)
-    np.testing.assert_array_equal(counts.sum(axis=0), n_PG)
-    np.testing.assert_allclose(counts.sum(axis=(1, 2)) / n_PG.sum(), p_A, atol=0.01)
-
-
-def test_answer_pulls_are_the_gradient_of_the_weighted_log_likelihood():
-    logits, answers = np.array([0.3, -0.2, 0.5, 0.0]), np.array([0, 2, 0, 3, 3])
-    rewards = (answers == 0).astype(float)
+def test_a_step_follows_the_gradient_of_the_weighted_log_likelihood():
+    world = World(skills=1, prompts=1, noise=0.0, transfer=0.4)
+    player, rng = Player(Game(world, batch=1, step_size=2.0), 0), np.random.default_rng(0)
+    player.memory_F, answers = rng.normal(size=64), np.array([0, 2, 0, 3, 3])
+    rewards = 1.0 * (answers == 0)
     advantages = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+    logits = ("directions_ADF", "offset_D", "skill_D")
 
-    def objective(z):
-        return (advantages * (z - np.log(np.exp(z).sum()))[answers]).mean()
+    def objective(change_F):
+        player.memory_F = player.memory_F + change_F
+        p_A = player.policy(*(getattr(player, name) for name in logits))[:, 0]
+        player.memory_F = player.memory_F - change_F
+        return (advantages * np.log(p_A[answers])).mean()
 
-    numeric = [
-        (objective(logits + 1e-6 * e) - objective(logits - 1e-6 * e)) / 2e-6 for e in np.eye(4)
-    ]
-    counts = np.bincount(answers, minlength=4)[:, None, None]
-    pulls, square = answer_pulls(counts, np.array([[5]]))
-    np.testing.assert_allclose(pulls[:, 0, 0], numeric, atol=1e-8)
-    np.testing.assert_allclose(square[0, 0], ((advantages / 5) ** 2).sum())
+    slope_F = [(objective(1e-6 * e) - objective(-1e-6 * e)) / 2e-6 for e in np.eye(64)]
+    before_F, p_AD = (
+        player.memory_F.copy(),
+        player.policy(*(getattr(player, name) for name in logits)),
+    )
+    player.kept = [(np.zeros(5, int), answers, advantages)]
+    player.learn(p_AD, np.zeros(64))
+    np.testing.assert_allclose(player.memory_F - before_F, 2.0 * np.array(slope_F), atol=1e-7)
 
 
 @pytest.mark.parametrize("tail", [0.0, 0.7, 2.0, 5.0])
@@ -208,7 +193,7 @@ def test_paired_gain_is_students_interval_of_the_differences():
     low, high = ttest_1samp(values - baseline, 0.0, axis=1).confidence_interval(0.95)
     np.testing.assert_allclose([gain.mean - gain.half, gain.mean + gain.half], [low, high])
     np.testing.assert_array_equal(gain.verdict(), (low > 0).astype(int) - (high < 0))
-    with pytest.raises(ValueError, match="at least two seeds"):
+    with pytest.raises(ValueError, match="number of seeds"):
         maps.paired_gain([1.0], [0.0])
 
 
@@ -217,7 +202,7 @@ def test_paired_gain_is_students_interval_of_the_differences():
     [(False, "resample", (4.0, 16.0)), (True, "prompt", (1.0, 16.0))],
 )
 def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, method, step_sizes):
-    worlds, seeds, other = [World(), World(tail=0.0)], range(16), range(100, 116)
+    worlds, seeds, other = [World(), World(tail=0.0)], range(8), range(100, 108)
     gains, chosen = maps.recorded_gain_map(
         None, worlds, [method], step_sizes, other, seeds, [5, 15], own_best
     )
@@ -258,18 +243,14 @@ def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, metho
         (lambda: World(answers=1), "answers.* 1"),
         (lambda: Game(n_min=9), "n_max"),
         (lambda: Game(batch=1000), "batch .* 48.* 1000"),
-        (lambda: play([], [0], [1]), "nothing to play"),
-        (lambda: play([Game()], [], [1]), "nothing to play"),
-        (lambda: play([Game()], [0], []), "nothing to play"),
+        (lambda: play([], [0], [1]), "number of games"),
+        (lambda: play([Game()], [], [1]), "number of .*seeds"),
+        (lambda: play([Game()], [0], []), "number of .*checkpoints"),
         (lambda: play([Game()], [0], [5, 2]), "checkpoints"),
-        (lambda: play([Game()], [0], [0.5]), "checkpoint .* 0.5"),
-        (lambda: play([Game()], [-1], [1]), "seed"),
+        (lambda: play([Game()], [0], [0.5]), "checkpoints .*0.5"),
+        (lambda: play([Game()], [-1], [1]), "seeds .*-1"),
         (lambda: Game(method=type("Own", (Failures,), {"__hash__": None})()), "eq=False"),
         (lambda: play([Game(), Game(World(skills=3))], [0], [1]), "skills"),
-        (
-            lambda: PlainGame(Game(method="oracle"), 0),
-            "another method than 'oracle' and score 'ema'",
-        ),
     ],
 )
 def test_bad_input_is_refused(call, words):
@@ -293,11 +274,11 @@ def test_a_recorded_map_is_what_is_played(tmp_path):
     shipped = json.loads((ROOT / "data/measured/toy_map.json").read_text(encoding="utf-8"))
     worlds, methods, _, _, seeds, checkpoints, own_best = shipped["settings"]
     assert not own_best
-    for method, name in enumerate(methods):
-        step = shipped["step_sizes"]["pass_at_8"][-1][0]
-        games = [Game(World(**worlds[-1]), of, step_size=step) for of in ("grpo", name)]
-        found = maps.MEASURES["pass_at_8"][1](play(games, seeds, checkpoints[:1]))[..., 0]
-        np.testing.assert_allclose(
-            maps.paired_gain(found[1], found[0]),
-            [part[method][-1][0] for part in shipped["gains"]["pass_at_8"]],
-        )
+    step = shipped["step_sizes"]["pass_at_8"][-1][0]
+    games = [
+        Game(World(**worlds[-1]), of, step_size=step) for of in ("grpo", "resample", "rollout")
+    ]
+    values = maps.MEASURES["pass_at_8"][1](play(games, seeds, checkpoints[:1]))[..., 0]
+    gains = np.array(shipped["gains"]["pass_at_8"])  # mean and half, methods, worlds, checkpoints
+    stored = gains[:, [methods.index("resample"), methods.index("rollout")], -1, 0]
+    np.testing.assert_allclose(maps.paired_gain(values[1:], values[:1]), stored)

@@ -122,6 +122,6 @@ def test_training_lowers_the_loss_of_the_completion_alone(task):
 
 @pytest.mark.parametrize("change", [{"seed": -1}, {"steps": 0}, {"batch_size": 0}, {"size": "x"}])
 def test_bad_arguments_are_refused(task, tmp_path, change):
-    with pytest.raises(ValueError, match=f"{next(iter(change))} must be"):
+    with pytest.raises(ValueError, match=f"{next(iter(change))}"):
         tiny_base(task, cache_dir=tmp_path / "new", **TINY | change)
     assert not (tmp_path / "new").exists()

@@ -1,6 +1,6 @@
 """The README's picture, from data/measured alone: where the rollouts go, and what that gains.
 
-    python -m gdro_lab.arena.greeting    # figures/greeting.png and .pdf
+    python scripts/greeting.py    # figures/greeting.png and .pdf
 
 Left: rollouts by pass rate over training, from greeting/rollouts.csv, which
 scripts/record_rollouts.py makes. The rest is one set of draws, arena-fair/rare-hard: differences to
@@ -19,10 +19,10 @@ from scipy import stats
 
 import gdro_lab.peers  # noqa: F401
 from gdro.method import METHODS
-from gdro_lab.arena.report import BASELINE, METRICS, compare
+from gdro_lab.arena.report import BASELINE, METRICS, compare, holm
 from gdro_lab.results.style import DATA, METHOD_COLORS, WIDTH, save, use_style
-from gdro_lab.study.config import repository
 
+ROOT = Path(__file__).parents[1]
 OURS, FROZEN = "pivotal", "pivotal:prompts=64"  # FROZEN: as confirmed on these draws
 SHOWN = ("mean_at_8", "pass_at_8", "training_mix_mean")
 # light to dark, so that it reads in grey; the labels are those of notebook 07
@@ -94,9 +94,7 @@ def _families(figure: Figure, families: pd.DataFrame) -> None:
     test = stats.ttest_1samp(by_draw, 0)
     low, high = test.confidence_interval()
     rows = pd.DataFrame({"difference": by_draw.mean(), "low": low, "high": high, "p": test.pvalue})
-    p = rows.p.sort_values()
-    rows["p_holm"] = (p * np.arange(len(p), 0, -1)).cummax()
-    sure = rows.p_holm < 0.05
+    sure = holm(rows.p) < 0.05
     axis = figure.subplots()
     names = [f"{name}, {100 * part:.0f}% of prompts" for name, part in share.items()]
     _dots(axis, rows, names, [METHOD_COLORS[OURS]] * len(rows), sure)
@@ -136,4 +134,4 @@ def _short(score: float) -> str:
 
 if __name__ == "__main__":
     use_style()
-    print(save(greeting(repository() / "data/measured"), repository() / "figures", "greeting"))
+    print(save(greeting(ROOT / "data/measured"), ROOT / "figures", "greeting"))

@@ -1,23 +1,71 @@
-"""One toy game as a loop around a `GDROController`, for any method. Read it before the engine.
+"""One toy game as a loop around a `GDROController`, and `play`, which measures many.
 
-Axes: as in `gdro_lab.toy`, R rollouts.
+Axes: as in `gdro_lab.toy`.
 """
+
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import softmax
 
 from gdro.bins import as_uids
+from gdro.checks import check_array
 from gdro_lab.toy.games import HELD_OUT, Game, draw_directions, draw_numbers, draw_offsets
 
 
-class PlainGame:
+class Results(NamedTuple):
+    """What `play` measured; leading axes games (in the order given), seeds, checkpoints.
+
+    accuracy, pass_at_8: (G, S, C, K), exact probabilities on held-out prompts, mean by skill.
+    probability: (G, S, C, B), q of Prompt-GDRO; NaN where a game has none or fewer bins.
+    share: (G, K) of the training prompts.
+    """
+
+    accuracy: np.ndarray
+    pass_at_8: np.ndarray
+    probability: np.ndarray
+    share: np.ndarray
+
+
+def play(games: Game | Iterable[Game], seeds: Iterable[int], checkpoints: Iterable[int]) -> Results:
+    """Play every game with every seed, equal games once, and measure at the given steps.
+
+    Args:
+        games: they may differ in anything but the number of skills.
+        seeds: integers ≥ 0.
+        checkpoints: increasing steps ≥ 0, the last is the length of the games.
+    """
+    games = [games] if isinstance(games, Game) else list(games)
+    seeds = check_array("seeds", list(seeds), low=0, whole=True).tolist()
+    steps = check_array("checkpoints", list(checkpoints), low=0, whole=True)
+    check_array("distances of checkpoints", np.diff(steps), low=1)
+    check_array(
+        "number of games, seeds and checkpoints", [len(games), len(seeds), len(steps)], low=1
+    )
+    skills = games[0].world.skills
+    check_array("skills of the games", [game.world.skills for game in games], None, skills, skills)
+    number = {game: i for i, game in enumerate(dict.fromkeys(games))}
+    shape = (len(number), len(seeds), len(steps))
+    widths = (skills, skills, max(skills, *(game.num_bins for game in games)))
+    measured = [np.full((*shape, width), np.nan) for width in widths]
+    for game, g in number.items():
+        for s, seed in enumerate(seeds):
+            player = Player(game, seed)
+            for c, step in enumerate(steps):
+                while player.steps_played < step:
+                    player.step()
+                for result, values in zip(measured, player.measure(), strict=True):
+                    result[g, s, c, : len(values)] = values
+    place_G = [number[game] for game in games]
+    shares_GK = [np.bincount(game.world.skill_D) / game.world.prompts for game in games]
+    return Results(*(result[place_G] for result in measured), np.stack(shares_GK))
+
+
+class Player:
     """One game with one seed."""
 
     def __init__(self, game: Game, seed: int) -> None:
-        if game.method == "oracle" or game.score == "cumulative":
-            raise ValueError(
-                "game must have another method than 'oracle' and score 'ema'; use gdro_lab.toy.play"
-            )
         world = game.world
         self.game, self.world, self.controller = game, world, game.controller(game.method, seed)
         self.offset_D, self.held_out_offset_E = draw_offsets(world, seed)
@@ -32,7 +80,10 @@ class PlainGame:
     def step(self) -> None:
         """Draw a batch, plan, sample, observe, learn."""
         game, controller = self.game, self.controller
-        rollouts_RP, data_D, _, noise_F = (numbers[0] for numbers in draw_numbers(game, [self.rng]))
+        rollouts_RP, data_D, slots_P, noise_F = draw_numbers(game, self.rng)
+        p_AD = self.policy(self.directions_ADF, self.offset_D, self.skill_D)
+        if hasattr(controller.method, "inform"):
+            controller.method.inform(data_D, slots_P, p_AD[0])
         batch = controller.draw(self.uids, game.batch)
         if batch is None:  # the next of the epoch's random order
             place = self.steps_played % (self.world.prompts // game.batch)
@@ -41,7 +92,6 @@ class PlainGame:
             batch = self.epoch[place * game.batch : (place + 1) * game.batch]
 
         plan = controller.plan(batch)
-        p_AD = self.policy(self.directions_ADF, self.offset_D, self.skill_D)
         # inverse transform sampling: an answer is the number of rungs of the cumulated distribution
         # below it
         below_RPA = rollouts_RP[..., None] >= p_AD.cumsum(axis=0)[:-1, batch].T
@@ -55,7 +105,7 @@ class PlainGame:
             further = controller.extend(plan, group_ids_R, answers_R == 0)
 
         # 1 for wrong and 0 for correct: the default losses −A have mean 0 in every group, so no
-        # difficulty.
+        # difficulty
         observed = controller.observe(
             plan, group_ids_R, answers_R == 0, losses=1.0 * (answers_R != 0)
         )
@@ -90,11 +140,9 @@ class PlainGame:
         self.strength_K += np.sqrt(world.transfer) * np.bincount(self.skill_D, pull_AD[0])
 
     def measure(self) -> tuple[np.ndarray, ...]:
-        """As `Table.measure`, without q."""
+        """Accuracy and pass@8 on held-out prompts, mean by skill, (K,), exact; and q, (B,)."""
         p_E = self.policy(self.held_out_AEF, self.held_out_offset_E, self.skill_E)[0]
         p_KE = p_E.reshape(-1, HELD_OUT)
-        return (
-            p_KE.mean(axis=1)[None],
-            (1 - (1 - p_KE) ** 8).mean(axis=1)[None],
-            np.full((1, 1), np.nan),
-        )
+        adversary = getattr(self.controller.method, "prompt_adversary", None)
+        q_B = adversary.probabilities() if adversary else np.zeros(0)
+        return p_KE.mean(axis=1), (1 - (1 - p_KE) ** 8).mean(axis=1), q_B
