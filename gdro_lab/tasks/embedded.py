@@ -90,7 +90,7 @@ class EmbeddedSpec:
             have, want = family.n_digits**self.n_operands, count + self.n_eval_per_family
             sizes = f"n_train {self.n_train} and n_eval_per_family {self.n_eval_per_family}"
             asked = f"{want} of the {have} prompts of family {family.name!r}"
-            need(0 < count and want <= have, f"{sizes} ask for {count} to train on, {asked}")
+            need(count > 0 and want <= have, f"{sizes} ask for {count} to train on, {asked}")
 
     def train_counts(self) -> list[int]:
         """Training prompts of each family."""

@@ -192,8 +192,8 @@ def completion_text(completion: Any) -> str:
     """The text to judge: a text, or of a chat the last message of the assistant that has one."""
     if isinstance(completion, str):
         return completion
-    said = [message["content"] for message in completion if message["role"] == "assistant"]
-    return next(filter(None, reversed(said)), "")
+    said = [message.get("content") for message in completion if message["role"] == "assistant"]
+    return next((text for text in reversed(said) if isinstance(text, str) and text.strip()), "")
 
 
 def last_boxed(text: str) -> str | None:
