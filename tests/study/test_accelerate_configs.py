@@ -80,11 +80,7 @@ def launch(base, tmp_path, monkeypatch):
     """Train by a shipped configuration as `Training.launch` does, on that many machines."""
 
     def launched(name, folder, machines=1, run=None):
-        options = {
-            "processes": 2,
-            "config": name,
-            "mixed_precision": "no",
-        }
+        options = {"processes": 2, "config": name, "mixed_precision": "no"}
         if machines > 1:
             options |= {
                 "num_machines": machines,

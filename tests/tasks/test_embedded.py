@@ -98,10 +98,7 @@ def test_a_spec_from_a_file_and_a_shared_table(tmp_path):
             spec_of(world)
 
 
-@pytest.mark.parametrize(
-    ("n_train", "counts"),
-    [(10, [5, 3, 2]), (11, [6, 3, 2]), (3, [1, 1, 1])],
-)
+@pytest.mark.parametrize(("n_train", "counts"), [(10, [5, 3, 2]), (11, [6, 3, 2]), (3, [1, 1, 1])])
 def test_train_counts_sum_and_round_by_largest_remainder(n_train, counts):
     shares = (0.5, 0.3, 0.2)
     families = tuple(
