@@ -378,7 +378,7 @@ def test_the_presets_are_as_stated_and_can_be_overridden():
 def test_gdro_needs_numpy_scipy_and_pydantic_alone():
     code = (
         "import sys; from gdro import *; c = GDROController('both');"
-        "c.observe(c.plan([1]), [0, 0], [1, 0]); print(*{name.split('.')[0] for name in sys.modules})"
+        "c.observe(c.plan([1]), [0, 0], [1, 0]); print(*{n.split('.')[0] for n in sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"torch", "transformers", "trl", "pandas", "matplotlib", "yaml", "tqdm", "gdro_lab"}

@@ -18,6 +18,7 @@ from gdro.trainer import GDROConfig, GDROTrainer
 from gdro_lab.study.records import read_table
 
 pytestmark = TRAINS
+FLAT = "frac_reward_zero_std"
 
 
 def make(base, folder, rows=None, reward=tiny_run.half_right, **changes):
@@ -65,13 +66,9 @@ def test_advantages_and_logs_are_those_of_the_true_groups(base, tmp_path, monkey
 
     def spy(self, inputs):
         output = original(self, inputs)
-        rewards, logs = self._rewards_RF[:, 0].clone(), self._logs
-        size = len(rewards)
-        flat = self._metrics["train"]["frac_reward_zero_std"][-1]
-        logged = list(logs["advantages"])[-size:]
-        seen.append(
-            (rewards, output["advantages"].clone(), list(logs["prompt"])[-size:], flat, logged)
-        )
+        rewards, flat = self._rewards_RF[:, 0].clone(), self._metrics["train"][FLAT][-1]
+        logged = [list(self._logs[name])[-len(rewards) :] for name in ("prompt", "advantages")]
+        seen.append((rewards, output["advantages"].clone(), *logged, flat))
         return output
 
     monkeypatch.setattr(GDROTrainer, "_generate_and_score_completions", spy)
@@ -79,7 +76,7 @@ def test_advantages_and_logs_are_those_of_the_true_groups(base, tmp_path, monkey
     assert [row["rollouts_spent"] for row in trainer.record] == [32] * 14
     planned = [n for row in trainer.record for n in row["rollouts"] if n is not None]
     assert min(planned) < 4 < max(planned)
-    for rewards, advantages, prompts, flat, logged in seen:
+    for rewards, advantages, prompts, logged, flat in seen:
         # group by the prompt texts themselves, which are unique
         groups: dict[str, list[int]] = {}
         for place, text in enumerate(prompts):
@@ -113,9 +110,7 @@ def test_clip_and_population_deviation_reach_grpo_too(base, tmp_path):
     [
         ("prompt", "default", {"action": "resample"}),
         ("prompt", "default", {"signal": "spread"}),
-        ("both", "default", {"bins": {"edges": [0.5]}, "rollout": {"utility": "loss"}}),
-        ("both", "paper", {}),
-        ("pivotal", "default", {}),
+        ("both", "paper", {}),  # its surrogate losses have the KL term
         ("failures", "default", {"floor": 0.5}),  # registered by examples/own_method.py
     ],
 )
@@ -125,15 +120,6 @@ def test_every_choice_trains(base, tmp_path, method, preset, options):
     assert len(trainer.record) == 5
     assert all(row["rollouts_spent"] == 32 for row in trainer.record)
     assert trainer.controller.name == method
-
-
-@pytest.mark.slow
-def test_printed_surrogate_on_policy_is_the_kl_alone(base, tmp_path):
-    choices = {"gdro_method": "prompt", "gdro_options": {"signal": "surrogate"}}
-    with_kl = trained(base, tmp_path / "a", beta=0.5, **choices)
-    without = trained(base, tmp_path / "b", **choices)
-    assert np.abs(without.controller.method.prompt_adversary.scores()).max() < 1e-6
-    assert with_kl.controller.method.prompt_adversary.scores().max() > 1e-4
 
 
 @pytest.mark.slow
@@ -151,11 +137,10 @@ def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, meth
     assert exit_code("cut") == 0
     one, other = (load_file(tmp_path / name / "weights.safetensors") for name in ("whole", "cut"))
     assert all(torch.equal(one[name], other[name]) for name in one)
-    assert read_table(tmp_path / "whole" / "record.jsonl") == read_table(
-        tmp_path / "cut" / "record.jsonl"
-    )
-    states = [load_state(tmp_path / name / "controller.safetensors") for name in ("whole", "cut")]
-    np.testing.assert_equal(states[0], states[1])
+    folders = tmp_path / "whole", tmp_path / "cut"
+    one, other = (read_table(folder / "record.jsonl") for folder in folders)
+    assert one == other
+    np.testing.assert_equal(*[load_state(f / "controller.safetensors") for f in folders])
 
 
 def test_a_column_of_the_data_set_can_be_the_groups(base, tmp_path):
@@ -166,14 +151,6 @@ def test_a_column_of_the_data_set_can_be_the_groups(base, tmp_path):
     # every prompt is in its group from the first step on
     assert [row["unseen"] for row in trainer.record] == [0] * 4
     assert all(len(row["share"]) == len(families) for row in trainer.record)
-    with pytest.raises(ValueError, match="no column 'level' \\(group_column\\)"):
-        make(base, tmp_path, group_column="level")
-
-
-def test_several_gpus_in_one_process_are_refused(base, tmp_path, monkeypatch):
-    monkeypatch.setattr(GDROConfig, "n_gpu", 2)
-    with pytest.raises(ValueError, match="accelerate launch"):
-        make(base, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -195,21 +172,13 @@ def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, named):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"gdro_method": ""}, "gdro_method"),
         ({"gdro_method": "promt"}, "promt"),
-        ({"gdro_preset": "printed"}, "preset"),
-        ({"gdro_options": {"promt": {}}}, "promt"),
         ({"gdro_options": {"prompt": {"etta": 1}}}, "etta"),
         ({"gdro_options": {"n_min": 5}}, "mean_rollouts"),
         ({"gdro_options": {"mean_rollouts": 6}}, "mean_rollouts"),
         ({"group_column": "family", "gdro_options": {"bins": {"edges": [0.5]}}}, "edges"),
         ({"per_device_train_batch_size": 30}, "num_generations"),
         ({"save_strategy": "steps", "save_steps": 3, "num_iterations": 2}, "save_steps"),
-        (
-            {"save_strategy": "steps", "save_steps": 0.375, "num_iterations": 2, "max_steps": 8},
-            "save_steps",
-        ),
-        ({"advantage_clip": -1.0}, "advantage_clip"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation"),
         ({"success_reward": "accuracy"}, "success_reward"),
     ],

@@ -24,20 +24,17 @@ def test_the_gradient_is_that_of_the_whole_batch(
         weights = list(model.parameters())
         whole = GRPOTrainer._compute_loss(self, model, inputs)
         loss = ours(self, model, inputs)
-        for a, b in zip(
-            torch.autograd.grad(whole, weights), torch.autograd.grad(loss, weights), strict=True
-        ):
+        whole, loss = (torch.autograd.grad(value, weights) for value in (whole, loss))
+        for a, b in zip(whole, loss, strict=True):
             # rounding is in proportion to the largest entry; it takes up to a tenth of this
             torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5 * float(a.abs().max()))
         compared.append(float((inputs["advantages"] == 0).float().mean()))
         return ours(self, model, inputs)
 
     monkeypatch.setattr(GDROTrainer, "_compute_loss", both)
-    size = {
-        "per_device_train_batch_size": micro_batch,
-        "gradient_accumulation_steps": 32 // micro_batch,
-    }
-    trained(base, tmp_path, max_steps=2, gdro_method="rollout", loss_type=loss_type, **size)
+    args = {"per_device_train_batch_size": micro_batch, "loss_type": loss_type, "max_steps": 2}
+    args["gradient_accumulation_steps"] = 32 // micro_batch
+    trained(base, tmp_path, gdro_method="rollout", **args)
     assert len(compared) == 2 * 32 // micro_batch
     assert max(compared) > 0.1
 
@@ -62,10 +59,8 @@ def test_rows_stay_where_more_than_advantages_teach(base, tmp_path, monkeypatch,
 @pytest.mark.slow
 def test_scoring_by_length_changes_no_log_probability(base, tmp_path, monkeypatch):
     gaps, columns = [], []
-    ours, trls = (
-        GDROTrainer._get_per_token_logps_and_entropies,
-        GRPOTrainer._get_per_token_logps_and_entropies,
-    )
+    ours = GDROTrainer._get_per_token_logps_and_entropies
+    trls = GRPOTrainer._get_per_token_logps_and_entropies
 
     def watched(self, model, ids, *inputs, **kwargs):
         columns.append(ids.numel())
@@ -83,14 +78,9 @@ def test_scoring_by_length_changes_no_log_probability(base, tmp_path, monkeypatc
     monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", watched)
     monkeypatch.setattr(GDROTrainer, "_get_per_token_logps_and_entropies", both)
     # 24 tokens: an answer has 12, and some completions never end
-    sizes = {
-        "max_completion_length": 24,
-        "per_device_train_batch_size": 4,
-        "gradient_accumulation_steps": 8,
-    }
-    trained(
-        base, tmp_path, max_steps=4, gdro_method="rollout", beta=0.02, num_iterations=2, **sizes
-    )
+    args = {"max_completion_length": 24, "per_device_train_batch_size": 4, "max_steps": 4}
+    args |= {"gradient_accumulation_steps": 8, "beta": 0.02, "num_iterations": 2}
+    trained(base, tmp_path, gdro_method="rollout", **args)
     assert len(gaps) == 4  # old and reference policy, in two generation batches
     # rounding makes 1.0e-6 to 1.9e-6, by the set of CPU kernels
     assert max(gap for gap, _ in gaps) < 2e-5
@@ -116,9 +106,8 @@ def test_what_is_kept():
     two, factor = trim_batch(inputs, 2, "bnpo")  # the row that teaches, and the shortest other
     assert two["advantages"].tolist() == [1.0, 0.0]
     assert factor == pytest.approx(4 / 8)
-    masked = inputs | {
-        "completion_mask": torch.zeros(3, 4, dtype=torch.int64)
-    }  # all rows truncated, by TRL
+    # all rows truncated, by TRL
+    masked = inputs | {"completion_mask": torch.zeros(3, 4, dtype=torch.int64)}
     assert trim_batch(masked, 3, "grpo")[0]["completion_ids"].shape == (3, 1)
     every, factor = trim_batch(inputs, 3, "grpo")
     assert every["completion_ids"].tolist() == columns.tolist()
