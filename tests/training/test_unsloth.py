@@ -1,6 +1,7 @@
 """GDROTrainer on the trainer that the real Unsloth writes, in an environment that has it."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -33,16 +34,11 @@ def report(folder):
     return json.loads((folder / "report.json").read_text())
 
 
-def test_it_is_built_on_unsloths_trainer(report):
-    runs = report["trainings"]
-    assert runs["stock"]["classes"][0] == "UnslothGRPOTrainer"
-    assert runs["both"]["classes"][0] == "GDROTrainer"
-    assert "UnslothGRPOTrainer" in runs["both"]["classes"]
-
-
 def test_method_grpo_is_unsloths_own_training_bit_for_bit(folder, report):
     stock, grpo = (load_file(folder / f"{name}.safetensors") for name in ("stock", "grpo"))
     runs = report["trainings"]
+    assert runs["stock"]["classes"][0] == "UnslothGRPOTrainer"
+    assert {"GDROTrainer", "UnslothGRPOTrainer"} < set(runs["both"]["classes"])
     assert runs["grpo"]["losses"] == runs["stock"]["losses"]
     assert any(loss != 0 for loss in runs["stock"]["losses"])
     assert all(torch.equal(grpo[name], stock[name]) for name in stock)
@@ -68,11 +64,8 @@ def test_rows_without_a_signal_leave_the_gradient_as_it_is(report, loss):
     assert without == 1
     assert found["difference"] < 1e-5
     assert found["without_a_signal"] == 0
-
-
-def test_unsloths_backward_still_ignores_a_factor_of_the_loss(report):
-    """Why advantages are scaled, and never the loss."""
-    assert all(found["of_a_halved_loss"] == 0 for found in report["gradients"].values())
+    # why advantages are scaled, and never the loss: its backward ignores a factor
+    assert found["of_a_halved_loss"] == 0
 
 
 def test_a_stopped_training_resumes_to_the_same_weights_and_record(report):
@@ -89,45 +82,30 @@ def test_each_generation_has_the_adapter_of_its_step(report):
     assert max(engine["gaps"]) < 1e-5
     assert min(engine["gap_without_adapter"]) > 0.1
     np.testing.assert_allclose(engine["ratios"], 1, atol=1e-5)
+    assert engine["saved"] == ["adapter_config.json", "adapter_model.safetensors"]
+    assert engine["merged"] < 1e-4
 
 
 def test_uneven_rollouts_go_through_the_engine_row_by_row(report):
     engine = report["engine"]
     assert engine["n"] == [1]
     assert engine["spent"] == [32] * 9
-    sizes = [
-        np.unique([str(ids) for ids in prompts], return_counts=True)[1]
-        for prompts in engine["prompts"]
-    ]
-    assert {int(counts.sum()) for counts in sizes} == {32}
-    assert any(len(set(counts)) > 1 for counts in sizes)
+    sizes = [Counter(map(str, prompts)) for prompts in engine["prompts"]]
+    assert {counts.total() for counts in sizes} == {32}
+    assert any(len(set(counts.values())) > 1 for counts in sizes)
 
 
-def test_the_adapter_is_saved_and_merged(report):
-    engine = report["engine"]
-    assert engine["saved"] == ["adapter_config.json", "adapter_model.safetensors"]
-    assert engine["merged"] < 1e-4
-
-
-@pytest.mark.parametrize(
-    ("case", "message"),
-    [
-        ("no load_lora", "RuntimeError: Unsloth's trainer lacks: load_lora"),
-        (
-            "no wrapper",
-            "RuntimeError: Unsloth's trainer lacks: the adapter handed to each generation",
-        ),
-        ("not shared", "RuntimeError: Unsloth's trainer lacks: weights shared with the engine"),
-        ("no engine", "ValueError: use_vllm with a LoRA model of Unsloth needs fast_inference"),
-        ("variable", "ValueError: UNSLOTH_GRPO_LOSS_AGGREGATION must not be set"),
-        ("sampling", "ValueError: vllm_sampling_params"),
-        ("sleep", "ValueError: vllm_enable_sleep_mode"),
-    ],
-)
-def test_what_would_be_wrong_in_silence_is_refused(report, case, message):
-    assert report["refusals"][case].startswith(message)
-
-
-@pytest.mark.parametrize("call", ARGUMENTS)
-def test_unsloth_takes_what_load_model_gives_it(report, call):
-    assert set(report["signatures"][call]) >= ARGUMENTS[call]
+def test_what_would_be_wrong_in_silence_is_refused(report):
+    named = {
+        "no load_lora": "load_lora",
+        "no wrapper": "adapter",
+        "not shared": "weights shared",
+        "no engine": "fast_inference",
+        "variable": "UNSLOTH_GRPO_LOSS_AGGREGATION",
+        "sampling": "vllm_sampling_params",
+        "sleep": "vllm_enable_sleep_mode",
+    }
+    assert named.keys() == report["refusals"].keys()
+    assert [case for case, words in named.items() if words not in report["refusals"][case]] == []
+    for call, given in ARGUMENTS.items():  # what `load_model` gives
+        assert set(report["signatures"][call]) >= given
