@@ -79,16 +79,6 @@ def test_math_with_two_processes(tmp_path, llama, monkeypatch):
     assert (len(result["record"]), manifest["processes"]) == (2, 2)
 
 
-def test_training_does_not_touch_the_evaluation_sets(tmp_path, llama):
-    (tmp_path / "gpqa.jsonl").write_text('{"no": "question"}\n')
-    task = MATH["task"] | {"paths": MATH["task"]["paths"] | {"gpqa": str(tmp_path / "gpqa.jsonl")}}
-    fields = MATH | {"task": task, "model": {"source": str(llama)}}
-    run = write_profile(tmp_path, fields), "both", 0, tmp_path / "run", CACHE
-    jobs.train_variant(*run)
-    with pytest.raises(ValueError, match="gpqa"):
-        jobs.evaluate_variant(*run)
-
-
 def test_the_cell_trains_as_the_job_does(tmp_path):
     """The trainer that notebook 05 puts together leaves the bits of `train_variant`."""
     profile, run, job = (
