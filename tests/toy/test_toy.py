@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import softmax
 from scipy.stats import ttest_1samp
@@ -103,21 +103,6 @@ def test_a_game_does_not_depend_on_company_blocks_threads_or_checkpoints(method,
                 np.testing.assert_allclose(mine[0, 0, 0], other[g, s, 2], atol=1e-11)
 
 
-def test_games_of_a_seed_see_the_same_random_numbers():
-    begin = play([Game(method=method) for method in ARRAY_METHODS], [5], [0])
-    changed = play([Game(), Game(num_bins=10), Game(n_max=12), Game(rollout_eta=2.0)], [3], [10])
-    assert np.ptp(begin.accuracy, axis=0).max() == 0
-    assert np.ptp(changed.accuracy, axis=0).max() == 0
-
-
-def test_before_training_accuracy_is_the_softmax_of_the_offsets():
-    logits = -0.5 + 1.5 * np.linspace(1, -1, 6)
-    wanted = np.exp(logits) / (np.exp(logits) + 3)
-    result = play(Game(World(jitter=0.0, spread=1.5, tail=0.0)), [0], [0])
-    np.testing.assert_allclose(result.accuracy[0, 0, 0], wanted)
-    np.testing.assert_allclose(result.pass_at_8[0, 0, 0], 1 - (1 - wanted) ** 8)
-
-
 @pytest.mark.parametrize("method", ["rollout", "both", "oracle"])
 def test_rollouts_are_matched_in_every_step_and_game(method):
     """Σ n = n̄ P, read from inside."""
@@ -148,7 +133,6 @@ def test_a_cumulative_score_adds_up_the_losses_of_all_prompts_in_a_bin():
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
 def test_greedy_rollouts_are_as_good_as_the_exact_programme(seed):
     rng = np.random.default_rng(seed)
     variances_P, arms = rng.random(7) * (rng.random(7) > 0.3), np.arange(1, 7)
@@ -158,11 +142,8 @@ def test_greedy_rollouts_are_as_good_as_the_exact_programme(seed):
     exact, left_over = best_joint_arms(-variances_P[:, None] / arms, np.ones(7, int), arms, 21)
     assert left_over == 0
     assert (variances_P / greedy).sum() <= (variances_P / exact).sum() + 1e-7
-
-
-@pytest.mark.parametrize(("spare", "wanted"), [(0, [2, 2, 2]), (4, [4, 3, 3]), (9, [5, 5, 5])])
-def test_greedy_rollouts_without_variance_are_even_and_the_first_prompts_come_first(spare, wanted):
-    np.testing.assert_array_equal(greedy_rollouts(np.zeros((3, 1)), 2, 5, spare)[:, 0], wanted)
+    # without variance: evenly, the first prompts first
+    assert greedy_rollouts(np.zeros((3, 1)), 2, 5, 4)[:, 0].tolist() == [4, 3, 3]
 
 
 def test_sampled_answers_have_the_probabilities_asked_for():
@@ -183,23 +164,12 @@ def test_answer_pulls_are_the_gradient_of_the_weighted_log_likelihood():
     def objective(z):
         return (advantages * (z - np.log(np.exp(z).sum()))[answers]).mean()
 
-    numeric = [
-        (objective(logits + 1e-6 * e) - objective(logits - 1e-6 * e)) / 2e-6 for e in np.eye(4)
-    ]
+    steps = 1e-6 * np.eye(4)
+    numeric = [(objective(logits + e) - objective(logits - e)) / 2e-6 for e in steps]
     counts = np.bincount(answers, minlength=4)[:, None, None]
     pulls, square = answer_pulls(counts, np.array([[5]]))
     np.testing.assert_allclose(pulls[:, 0, 0], numeric, atol=1e-8)
     np.testing.assert_allclose(square[0, 0], ((advantages / 5) ** 2).sum())
-
-
-@pytest.mark.parametrize("tail", [0.0, 0.7, 2.0, 5.0])
-def test_skill_counts_follow_the_tail(tail):
-    counts = np.bincount(World(tail=tail, prompts=100, skills=7).skill_D)
-    assert counts.sum() == 100
-    assert counts.min() >= 1
-    assert (np.diff(counts) <= 0).all()
-    wanted = 1 + 93 * np.arange(1, 8.0) ** -tail / (np.arange(1, 8.0) ** -tail).sum()
-    assert np.abs(counts - wanted).max() <= 1
 
 
 def test_paired_gain_is_students_interval_of_the_differences():
@@ -208,8 +178,6 @@ def test_paired_gain_is_students_interval_of_the_differences():
     low, high = ttest_1samp(values - baseline, 0.0, axis=1).confidence_interval(0.95)
     np.testing.assert_allclose([gain.mean - gain.half, gain.mean + gain.half], [low, high])
     np.testing.assert_array_equal(gain.verdict(), (low > 0).astype(int) - (high < 0))
-    with pytest.raises(ValueError, match="at least two seeds"):
-        maps.paired_gain([1.0], [0.0])
 
 
 @pytest.mark.parametrize(
@@ -236,44 +204,23 @@ def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, metho
     if not own_best:
         by_games = maps.gains_over_grpo(games[1:], seeds, 15)["pass_at_8"]
         np.testing.assert_allclose(np.ravel(by_games), found, atol=1e-12)
-    with pytest.raises(ValueError, match="overlap"):
-        maps.recorded_gain_map(None, worlds, [method], step_sizes, seeds, seeds, [5])
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("name", "call"),
     [
-        (lambda: Game(eta=-1.0), "eta.* -1.0"),
-        (lambda: Game(num_bins=1), "num_bins.* 1"),
-        (lambda: Game(method="ppo"), "method.* 'ppo'"),
-        (lambda: Game(step_size=0.0), "step_size.* 0.0"),
-        (lambda: Game(score="sum"), "score.* 'sum'"),
-        (lambda: Game(grouping="colour"), "grouping.* 'colour'"),
-        (lambda: World(tail=-1.0), "tail.* -1.0"),
-        (lambda: World(spread=np.nan), "spread.* nan"),
-        (lambda: World(transfer=1.2), "transfer.* 1.2"),
-        (lambda: World(skills=0), "skills.* 0"),
-        (lambda: World(prompts=3), "prompts.* 3"),
-        (lambda: World(rare="sometimes"), "rare.* 'sometimes'"),
-        (lambda: World(answers=1), "answers.* 1"),
-        (lambda: Game(n_min=9), "n_max"),
-        (lambda: Game(batch=1000), "batch .* 48.* 1000"),
-        (lambda: play([], [0], [1]), "nothing to play"),
-        (lambda: play([Game()], [], [1]), "nothing to play"),
-        (lambda: play([Game()], [0], []), "nothing to play"),
-        (lambda: play([Game()], [0], [5, 2]), "checkpoints"),
-        (lambda: play([Game()], [0], [0.5]), "checkpoint .* 0.5"),
-        (lambda: play([Game()], [-1], [1]), "seed"),
-        (lambda: Game(method=type("Own", (Failures,), {"__hash__": None})()), "eq=False"),
-        (lambda: play([Game(), Game(World(skills=3))], [0], [1]), "skills"),
-        (
-            lambda: PlainGame(Game(method="oracle"), 0),
-            "another method than 'oracle' and score 'ema'",
-        ),
+        ("eta", lambda: Game(eta=-1.0)),
+        ("method", lambda: Game(method="ppo")),
+        ("transfer", lambda: World(transfer=1.2)),
+        ("n_max", lambda: Game(n_min=9)),
+        ("batch", lambda: Game(batch=1000)),
+        ("checkpoints", lambda: play([Game()], [0], [5, 2])),
+        ("skills", lambda: play([Game(), Game(World(skills=3))], [0], [1])),
+        ("oracle", lambda: PlainGame(Game(method="oracle"), 0)),
     ],
 )
-def test_bad_input_is_refused(call, words):
-    with pytest.raises(ValueError, match=words):
+def test_bad_input_is_refused(name, call):
+    with pytest.raises(ValueError, match=name):
         call()
 
 
