@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+import transformers
 
 from gdro_lab.tasks import embedded
 from gdro_lab.tasks.base import EOS_TOKEN, PAD_TOKEN
@@ -48,10 +49,6 @@ def test_splits_are_disjoint_follow_the_shares_and_answers_the_tables(task):
         assert abs(in_train - family.share * task.spec.n_train) < 1
         assert sum(row["family"] == family.name for row in task.eval) == task.spec.n_eval_per_family
     assert all(row["answer"] == worked_out(row, task) for row in rows)
-    types = {"prompt": str, "uid": int, "family": str, "answer": str}
-    assert {key: type(value) for key, value in rows[0].items()} == types
-    with pytest.raises(ValueError, match="read-only"):
-        task.tables[0][0, 0] = 1
 
 
 def test_same_seed_same_task_other_seed_another():
@@ -61,18 +58,12 @@ def test_same_seed_same_task_other_seed_another():
     # the bits of 0.1.0, on which recorded runs and cached bases depend
     assert first.fingerprint().startswith("2a5b110539c5af91")
     # a uid belongs to its prompt, whatever the seed
-    uids = {row["prompt"]: row["uid"] for row in first.train + first.eval}
-    assert all(
-        uids.get(row["prompt"], row["uid"]) == row["uid"] for row in other.train + other.eval
-    )
-
-
-def test_n_train_changes_neither_tables_nor_evaluation():
-    fewer = dataclasses.replace(SMALL, n_train=20)
-    small, smaller = (spec.draw(0) for spec in (SMALL, fewer))
-    assert small.eval == smaller.eval
-    assert small.fingerprint() == smaller.fingerprint()
-    assert len(smaller.train) == 20
+    uids = {row["prompt"]: row["uid"] for row in other.train + other.eval}
+    rows = first.train + first.eval
+    assert all(uids.get(row["prompt"], row["uid"]) == row["uid"] for row in rows)
+    # the number of training prompts changes neither tables nor evaluation
+    fewer = dataclasses.replace(SMALL, n_train=20).draw(1)
+    assert (fewer.eval, fewer.fingerprint()) == (first.eval, first.fingerprint())
 
 
 def test_a_spec_from_a_file_and_a_shared_table(tmp_path):
@@ -92,20 +83,9 @@ def test_a_spec_from_a_file_and_a_shared_table(tmp_path):
     assert all(row["answer"] == worked_out(row, shared) for row in shared.train)
     assert [row["uid"] for row in shared.train] == [row["uid"] for row in own.train]
     assert shared.fingerprint() != own.fingerprint()
-    for wrong in ("caret", "nowhere", "Star"):
-        families[1]["table"] = wrong
-        with pytest.raises(ValueError, match=f"table of 'caret'.*'{wrong}'"):
-            spec_of(world)
-
-
-@pytest.mark.parametrize(("n_train", "counts"), [(10, [5, 3, 2]), (11, [6, 3, 2]), (3, [1, 1, 1])])
-def test_train_counts_sum_and_round_by_largest_remainder(n_train, counts):
-    shares = (0.5, 0.3, 0.2)
-    families = tuple(
-        embedded.Family(sign, sign, n_digits=5, share=share, teacher_accuracy=0.5)
-        for sign, share in zip("*+#", shares, strict=True)
-    )
-    assert embedded.train_counts(families, n_train) == counts
+    families[1]["table"] = "nowhere"
+    with pytest.raises(ValueError, match="nowhere"):
+        spec_of(world)
 
 
 def test_teacher_keeps_to_its_accuracy_and_continues_from_what_it_said():
@@ -139,7 +119,6 @@ def test_every_step_must_be_correct():
 
 
 def test_tokenizer_round_trip_and_reload(task, tmp_path):
-    transformers = pytest.importorskip("transformers")
     made = task.tokenizer()
     made.save_pretrained(tmp_path)
     loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -152,45 +131,21 @@ def test_tokenizer_round_trip_and_reload(task, tmp_path):
             assert len(ids) == len(text) + 1
             assert ids[-1] == tokenizer.eos_token_id
             assert tokenizer.decode(ids, skip_special_tokens=True) == text
-            n_answer = len(tokenizer(row["answer"] + EOS_TOKEN)["input_ids"])
-            assert n_answer == task.spec.max_completion_tokens
-        with pytest.raises(Exception, match="UNK"):
-            tokenizer("x")
         padded = tokenizer(["1*2?", "1*2*3?"], padding=True)["input_ids"]
         assert padded[0][:2] == [tokenizer.pad_token_id] * 2
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("of", "change"),
     [
-        *({"operator": sign} for sign in ("7", "**", "=", None)),
-        *({"n_digits": number} for number in (11, 1, "5")),
-        {"share": 0.0},
-        {"teacher_accuracy": 1.0},
+        (SMALL.families[0], {"operator": "**"}),
+        (SMALL.families[0], {"n_digits": 11}),
+        (SMALL.families[0], {"share": 0.0}),
+        (SMALL, {"families": SMALL.families[:1]}),  # shares that do not sum to 1
+        (SMALL, {"n_train": 400}),  # more than there are
+        (SMALL, {"n_operands": 1}),
     ],
 )
-def test_bad_families_are_refused(change):
-    with pytest.raises(ValueError, match=next(iter(change))):
-        dataclasses.replace(SMALL.families[0], **change)
-
-
-SAME_SIGN = (SMALL.families[0], dataclasses.replace(SMALL.families[1], operator="*"))
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"families": ()}, "shares that sum to 1"),
-        ({"families": SMALL.families[:1]}, r"shares that sum to 1, got 0\.8"),
-        ({"families": SAME_SIGN}, "operators"),
-        ({"n_train": 1}, "'caret'"),
-        ({"n_train": 400}, "330 .* 'star', which has 216"),
-        ({"n_operands": 1}, "n_operands"),
-        ({"n_train": 0}, "n_train"),
-        ({"n_eval_per_family": 0}, "n_eval_per_family"),
-        ({"accuracy_concentration": 0}, "accuracy_concentration"),
-    ],
-)
-def test_bad_specs_are_refused(change, words):
-    with pytest.raises(ValueError, match=words):
-        dataclasses.replace(SMALL, **change)
+def test_what_cannot_be_drawn_is_refused(of, change):
+    with pytest.raises(ValueError):
+        dataclasses.replace(of, **change)
