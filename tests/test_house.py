@@ -1,7 +1,6 @@
 """Rules of the house, held by the source itself: who imports whom, size, types, names."""
 
 import ast
-import collections
 import subprocess
 import sys
 from pathlib import Path
@@ -21,16 +20,6 @@ def test_imports_run_downward():
     command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout
-
-
-def test_a_name_of_the_library_has_one_meaning():
-    places = collections.defaultdict(set)
-    for module, tree in TREES.items():
-        for node in tree.body if module.startswith("gdro.") else ():
-            name = getattr(node, "name", "_")
-            if name[0] != "_":
-                places[name].add(module)
-    assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
 def public_functions(body, owner=""):
