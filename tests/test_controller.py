@@ -294,22 +294,6 @@ def test_by_prompt_each_counts_as_one_however_many_its_rollouts(averaging):
     assert batch.advantages == pytest.approx(unweighted * np.repeat(batch.weights, [2, 4]))
 
 
-def test_the_default_games_are_alive():
-    """Solved, solvable and out of reach: rollouts go to the middle, weights differ."""
-    controller, rng = GDROController("both"), np.random.default_rng(0)
-    rates, rollouts, weights = np.repeat([1.0, 0.5, 0.0], 30), np.zeros(90), np.zeros(90)
-    for step in range(20):
-        chosen = rng.choice(90, 30, replace=False)
-        plan, batch = play(controller, step, chosen, rates[chosen])
-        if step >= 10:
-            rollouts[chosen] += plan.rollouts - 4
-            weights[chosen] += batch.weights - 1
-    solved, middle, beyond = rollouts.reshape(3, 30).mean(1) / (10 / 3)
-    assert middle >= max(solved, beyond) + 1
-    solved, middle, beyond = weights.reshape(3, 30).mean(1) / (10 / 3)
-    assert solved + 0.1 < middle < beyond - 0.1
-
-
 # Draw
 
 

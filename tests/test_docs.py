@@ -7,7 +7,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-import yaml
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -52,20 +51,6 @@ def broken_links(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     assert list(broken_links(page)) == []
-
-
-@pytest.mark.parametrize(
-    "file", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda file: file.name
-)
-def test_workflows_call_what_exists(file):
-    jobs = yaml.safe_load(file.read_text("utf-8"))["jobs"]
-    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
-    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-    assert commands
-    for words in map(str.split, commands):
-        assert words[0] != "make" or set(words[1:]) <= targets
-        paths = [word for word in words if "/" in word and not word.startswith(".venv/")]
-        assert all((ROOT / path).is_file() for path in paths)
 
 
 @pytest.mark.slow

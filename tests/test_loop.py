@@ -173,15 +173,6 @@ def test_a_method_may_draw_the_prompts_and_a_stream_holds_none_twice(
     assert len(seen) == distinct
 
 
-def test_evaluation_counts_correct_samples(model, tokenizer):
-    rows = tiny_run.make_task().eval
-    given = model, tokenizer, rows, tiny_run.half_right, 16, 12
-    counts, again = (loop.evaluate(*given, seed=0) for _ in range(2))
-    assert counts.shape == (len(rows),)
-    assert 0 <= counts.min() < counts.max() <= 16
-    np.testing.assert_array_equal(counts, again)
-
-
 def test_the_schedule_decays_to_zero(model, tokenizer, monkeypatch):
     rates, step = [], torch.optim.AdamW.step
 

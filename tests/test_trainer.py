@@ -105,24 +105,6 @@ def test_clip_and_population_deviation_reach_grpo_too(base, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "preset", "options"),
-    [
-        ("prompt", "default", {"action": "resample"}),
-        ("prompt", "default", {"signal": "spread"}),
-        ("both", "paper", {}),  # its surrogate losses have the KL term
-        ("failures", "default", {"floor": 0.5}),  # registered by examples/own_method.py
-    ],
-)
-def test_every_choice_trains(base, tmp_path, method, preset, options):
-    choices = {"gdro_method": method, "gdro_preset": preset, "gdro_options": options}
-    trainer = trained(base, tmp_path, beta=0.01, **choices)
-    assert len(trainer.record) == 5
-    assert all(row["rollouts_spent"] == 32 for row in trainer.record)
-    assert trainer.controller.name == method
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["both", "dapo", "reinforce_ada", "pivotal_replay"])
 def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, method):
     def exit_code(output, *killed_in):
@@ -141,16 +123,6 @@ def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, meth
     one, other = (read_table(folder / "record.jsonl") for folder in folders)
     assert one == other
     np.testing.assert_equal(*[load_state(f / "controller.safetensors") for f in folders])
-
-
-def test_a_column_of_the_data_set_can_be_the_groups(base, tmp_path):
-    trainer = make(base, tmp_path, gdro_method="both", group_column="family", max_steps=4)
-    families = sorted({row["family"] for row in tiny_run.make_task().train})
-    assert trainer.controller.bins.groups == families
-    trainer.train()
-    # every prompt is in its group from the first step on
-    assert [row["unseen"] for row in trainer.record] == [0] * 4
-    assert all(len(row["share"]) == len(families) for row in trainer.record)
 
 
 @pytest.mark.parametrize(

@@ -109,12 +109,6 @@ def test_a_uid_given_twice_is_one_visit():
     np.testing.assert_equal(once.state_dict(), twice.state_dict())
 
 
-def test_more_than_127_bins_keep_their_numbers():
-    bins = DifficultyBins(edges=np.arange(1, 300) / 300, k=1, history=1, hysteresis=0)
-    bins.update(np.arange(101), np.arange(101), np.full(101, 100))
-    assert bins.assign(np.arange(101)).tolist() == [int(300 * (s + 0.5) / 101) for s in range(101)]
-
-
 # Static groups
 
 

@@ -1,6 +1,5 @@
 """The joint choice of arms against enumeration, for one problem and for many at once."""
 
-from collections import Counter
 from itertools import product
 
 import numpy as np
@@ -98,15 +97,3 @@ def test_what_no_choice_spends_is_left_over():
     assert (rollouts @ counts[0], left_over) == (15, 1)
     with pytest.raises(ValueError, match="budget"):
         best_joint_arms(log_p, counts, arms, np.array([9, 16]))
-
-
-@given(seeds, st.permutations(range(4)))
-def test_the_numbering_of_bins_does_not_matter(seed, order):
-    (values,), (counts,), arms, (budget,) = random_problems(seed, problems=1)
-
-    def bins_with_arms(order):
-        rollouts, _ = best_joint_arms(values[order], counts[order], arms, int(budget))
-        rows = zip(values[order].tolist(), counts[order].tolist(), rollouts.tolist(), strict=True)
-        return Counter((tuple(v), c, n) for v, c, n in rows if c)  # equal bins: as a multiset
-
-    assert bins_with_arms(order) == bins_with_arms([0, 1, 2, 3])

@@ -60,15 +60,6 @@ def test_parts_of_several_methods_answer_side_by_side():
     assert (method.draw_part.k, method.advantages_part.k, method.report()["k"]) == (3, 4, 3)
 
 
-def test_an_oracle_that_draws_gets_what_it_must_know():
-    known = {"groups": dict.fromkeys(UIDS.tolist(), "a"), "rates": lambda uids: RATES[uids]}
-    for draw, option in (("oracle.k=8", "rates"), ("family_even", "groups")):
-        spelled = f"composed:draw{'.' if '.' in draw else '='}{draw}:advantages=pivotal"
-        controller = arena_controller(spelled, 4, 0, known)
-        assert getattr(controller.method.draw_part, option) is known[option]
-        played(controller)
-
-
 @pytest.mark.parametrize(
     ("spelled", "alone", "prompts", "mean"),
     [

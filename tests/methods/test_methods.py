@@ -1,6 +1,5 @@
 """Any method: what the controller guarantees, its name, its state, packages of one's own."""
 
-import json
 import re
 import signal
 import subprocess
@@ -13,8 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gdro import METHODS, DifficultyBins, GDROController, Method, find_method, options, register
-from gdro.checks import Count
+from gdro import METHODS, DifficultyBins, GDROController, Method, find_method, register
 from gdro.prompt_gdro import PromptAdversary
 from gdro.rollout_gdro import RolloutAdversary
 
@@ -124,41 +122,6 @@ def test_rounds_spend_what_the_first_left():
     assert controller.observe(plan, *everything).weights.tolist() == [1.0] * 4
 
 
-def test_what_a_method_is_given():
-    given = []
-
-    class Looks(Method):
-        rounds = True
-
-        def draw(self, pool, *_):
-            given.append(pool)
-
-        def allocate(self, prompts, *_):
-            given.append(prompts)
-            return np.full(len(prompts), 2)
-
-        extend = update = draw
-
-    controller = GDROController(Looks())
-    for _ in range(2):
-        assert controller.draw(POOL, 4) is None  # the order is the trainer's
-        plan = controller.plan(POOL[:4])
-        back = np.repeat(np.arange(4), plan.rollouts), np.ones(8)
-        assert controller.extend(plan, *back) is None
-        controller.observe(plan, *back, losses=np.ones(8))
-    kinds = [type(one).__name__ for one in given]
-    assert kinds == ["Prompts", "Prompts", "Batch", "Batch"] * 2
-    for one in given:
-        arrays = [getattr(one, name) for name in dir(one) if name.endswith(("_P", "_R"))]
-        shapes = {array.shape for array in arrays if array is not None}  # losses in `extend`
-        assert shapes <= {(len(one),), (8,)}
-    batches = given[2:4] + given[6:8]
-    # in `extend` no bin has moved
-    assert [one.bins_after_P[0] for one in batches[:2]] == [-1, 8]
-    assert [one.bins_P[0] for one in batches] == [-1, 8, 8, 8]
-    assert [one.first_visit_P.all() for one in batches] == [True, True, False, False]
-
-
 # Names, and methods of other packages
 
 
@@ -194,36 +157,6 @@ def test_a_package_of_ones_own_is_found_by_its_entry_point(tmp_path, monkeypatch
 
 
 # State
-
-
-@options
-class Keeps(Method):
-    """Keeps a state of every kind."""
-
-    rate: Count = 1
-
-    state = ("scores", "seen", "batches", "price", "word", "on")
-
-    def start(self, run):
-        self.scores, self.seen = np.zeros(2), np.zeros(0, int)
-        self.batches, self.price, self.word, self.on = 0, 0.0, "", False
-
-    def update(self, batch):
-        self.seen = self.at_least(self.seen, batch.rows_P)
-        self.seen[batch.rows_P] += 1
-        self.scores += 0.1
-        self.batches, self.price, self.word, self.on = 3, np.float64(0.5), "a", True
-
-
-def test_states_of_every_kind_come_back():
-    running, resumed = GDROController(Keeps()), GDROController(Keeps())
-    running.observe(running.plan([5, 6, 7]), [0, 2], [1, 0])
-    resumed.load_state_dict(running.state_dict())
-    both = [json.dumps(one.state_dict(), default=np.ndarray.tolist) for one in (running, resumed)]
-    assert both[0] == both[1]
-    assert resumed.method.seen[:3].tolist() == [1, 0, 1]
-    with pytest.raises(ValueError, match="rate"):
-        GDROController(Keeps(rate=2)).load_state_dict(running.state_dict())
 
 
 KILLED = """

@@ -372,13 +372,3 @@ def test_dapo_waits_for_groups_with_both_outcomes():
 
 
 # All of them
-
-
-@pytest.mark.parametrize(
-    "name", ["mopps", "vade", "dots", "cures", "lilo", "greso", "sec", "spo", "oracle", "power"]
-)
-def test_a_pool_smaller_than_the_batch_is_drawn_whole_as_often_as_it_takes(name):
-    controller = GDROController(name)
-    controller.method.rates = lambda uids: np.full(len(uids), 0.5)  # for the oracle
-    drawn = controller.draw(np.arange(3), 7)
-    assert sorted(np.bincount(drawn).tolist()) == [2, 2, 3]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from test_peers import batch_of, first_drawn, method_of
 
-from gdro import GDROController
 from gdro.pivotal import pivotal_value
 
 
@@ -66,23 +65,6 @@ def test_the_mean_step_of_a_prompt_is_the_gradient_of_pass_at_2(rate, n):
         probability = np.prod(np.where(group, rate, 1 - rate))
         mean += probability * (method.advantages(batch_of(list(group))) * scores).mean()
     assert mean == pytest.approx(2 * (1 - rate) * rate * (1 - rate))  # d pass@2 / dp · dp / d logit
-
-
-@pytest.mark.parametrize(("k", "most"), [(2, 0.5), (None, 0.5), (16, 0.0)])
-def test_k_says_whose_prompts_get_the_rollouts_of_a_run(k, most):
-    rates, rng = np.repeat([1.0, 0.5, 0.0], 40), np.random.default_rng(0)
-    controller, drawn_in_all = GDROController("pivotal", seed=0, k=k), []
-    for _ in range(100):
-        drawn = controller.draw(np.arange(120), 24)
-        plan = controller.plan(drawn)
-        group_ids = np.repeat(np.arange(24), plan.rollouts)
-        rewards = rng.random(len(group_ids)) < rates[drawn][group_ids]
-        batch = controller.observe(plan, group_ids, rewards.astype(float))
-        assert np.mean(batch.weights) == pytest.approx(1)
-        drawn_in_all.append(rates[drawn])
-    shares = {rate: np.mean(np.array(drawn_in_all[50:]) == rate) for rate in (1.0, 0.5, 0.0)}
-    assert shares.pop(most) > (0.5 if k is None else 0.6)
-    assert min(shares.values()) > 0.02  # the even share still visits what is solved
 
 
 def test_k_follows_how_much_more_often_hard_prompts_succeed_than_before():

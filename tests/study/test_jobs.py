@@ -1,8 +1,6 @@
 """The jobs of a run: what they leave, what a killed one resumes to, what is not believed."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from transformers import AutoTokenizer
 
 from gdro_lab.results import report
 from gdro_lab.study import evaluate, jobs
-from gdro_lab.study.config import ModelChoice, load_profile, run_folder
+from gdro_lab.study.config import ModelChoice, run_folder
 from gdro_lab.study.records import read_manifest, read_result, read_table
 from gdro_lab.tasks import prompt_token_ids
 
@@ -186,18 +184,6 @@ def test_some_steps_are_tried_and_leave_nothing(made, profile_of, tmp_path, capf
     assert "step 6/6" in printed  # one batch to warm up, two that count
     assert "a generation batch" in printed
     assert not [*tmp_path.rglob("checkpoint-*"), *tmp_path.rglob("training.json")]
-
-
-def test_two_trainings_in_one_folder_are_refused(tmp_path):
-    held = "import fcntl, sys\nlock = open(sys.argv[1], 'w')\nfcntl.lockf(lock, fcntl.LOCK_EX)\n"
-    held += "print(1, flush=True)\nsys.stdin.read()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    command = [sys.executable, "-c", held, tmp_path / ".lock"]
-    with subprocess.Popen(command, **pipes) as other:
-        assert other.stdout.read(1) == b"1"
-        with pytest.raises(ValueError, match="another process"):
-            jobs.train_variant(load_profile("tiny"), "grpo", 0, tmp_path)
-        other.stdin.close()
 
 
 def test_arguments_of_the_chat_template_reach_lengths_and_evaluation(

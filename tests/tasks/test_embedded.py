@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import transformers
 
 from gdro_lab.tasks import embedded
 from gdro_lab.tasks.base import EOS_TOKEN, PAD_TOKEN
-from gdro_lab.tasks.world import read_world
 
 SMALL = embedded.EmbeddedSpec(
     families=(
@@ -64,28 +62,6 @@ def test_same_seed_same_task_other_seed_another():
     # the number of training prompts changes neither tables nor evaluation
     fewer = dataclasses.replace(SMALL, n_train=20).draw(1)
     assert (fewer.eval, fewer.fingerprint()) == (first.eval, first.fingerprint())
-
-
-def test_a_spec_from_a_file_and_a_shared_table(tmp_path):
-    families = [dataclasses.asdict(family) for family in SMALL.families]
-    world = {"name": "small", "families": families, "n_train": 60, "n_eval_per_family": 10}
-
-    def spec_of(fields):
-        (tmp_path / "small.yaml").write_text(json.dumps(fields))  # JSON is YAML
-        return read_world(tmp_path / "small.yaml").spec
-
-    assert spec_of(world) == SMALL
-    families[1] |= {"n_digits": 6, "table": "star"}
-    shared, own = (spec_of(world) for families[1]["table"] in ("star", None))
-    shared, own = shared.draw(0), own.draw(0)
-    assert (shared.tables[1] == own.tables[0]).all()
-    assert (shared.tables[1] != own.tables[1]).any()
-    assert all(row["answer"] == worked_out(row, shared) for row in shared.train)
-    assert [row["uid"] for row in shared.train] == [row["uid"] for row in own.train]
-    assert shared.fingerprint() != own.fingerprint()
-    families[1]["table"] = "nowhere"
-    with pytest.raises(ValueError, match="nowhere"):
-        spec_of(world)
 
 
 def test_teacher_keeps_to_its_accuracy_and_continues_from_what_it_said():

@@ -1,6 +1,5 @@
 """Worlds are read strictly; whatever their task, it keeps to the interface."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 
-from gdro_lab.study import jobs as experiment
 from gdro_lab.study.config import load_profile
 from gdro_lab.tasks import load_split
 from gdro_lab.tasks.world import WORLDS, read_world
@@ -123,21 +121,3 @@ def test_the_gpu_profile_asks_original_questions_and_reads_answer_tags(chat_temp
     ):
         completion = text if chat_template is None else [{"role": "assistant", "content": text}]
         assert split.reward([completion], [answer], [row["family"]], uid=[row["uid"]]) == [reward]
-
-
-@pytest.mark.slow
-def test_a_profile_of_a_world_trains_and_evaluates_in_trl(tmp_path):
-    world = (WORLDS / "gym-strings.yaml").read_text()
-    world = world.replace("steps: 400, batch: 96", "steps: 2, batch: 16")
-    (tmp_path / "small.yaml").write_text(world.replace("n_train: 4000", "n_train: 100"))
-    train = {"max_steps": 2, "prompts_per_step": 4, "save_steps": 2}
-    task = {"kind": "reasoning_gym", "world": str(tmp_path / "small.yaml")}
-    fields = {"like": "gym", "task": task, "train": train, "evaluation": {"samples": 2, "k": 2}}
-    (tmp_path / "own.yaml").write_text(json.dumps(fields))
-    profile = load_profile(tmp_path / "own.yaml")
-    run = (profile, "pivotal", 0, tmp_path / "run", tmp_path / "bases")
-    record = experiment.train_variant(*run)
-    assert [row["rollouts_spent"] for row in record] == [16, 16]
-    rows = experiment.evaluate_variant(*run)
-    families = read_world("gym-strings").spec.families
-    assert {row["family"] for row in rows} == {family.name for family in families}

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import softmax
 from scipy.stats import ttest_1samp
 
 from gdro import METHODS, Method
@@ -115,21 +114,6 @@ def test_rollouts_are_matched_in_every_step_and_game(method):
         assert (n_PG.sum(axis=0) == 64).all()
         assert n_PG.min() >= 2
         assert n_PG.max() <= 8
-
-
-def test_a_cumulative_score_adds_up_the_losses_of_all_prompts_in_a_bin():
-    game = Game(method="prompt", score="cumulative", eta=0.05, grouping="skill", clip=50.0)
-    table, wanted = Table([game], [3]), np.zeros(6)
-    observe = table._observe
-
-    def counting(correct_PG, n_PG):
-        np.add.at(wanted, table.bins_PG[:, 0], (1 - correct_PG[:, 0] / n_PG[:, 0]) * 6 / 16)
-        observe(correct_PG, n_PG)
-
-    table._observe = counting
-    for _ in range(10):
-        table.step()
-    np.testing.assert_allclose(table.measure()[2][0], 0.99 * softmax(0.05 * wanted) + 0.01 / 6)
 
 
 @given(st.integers(0, 2**32 - 1))

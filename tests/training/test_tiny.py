@@ -67,19 +67,6 @@ def test_a_damaged_base_is_refused_and_one_without_a_ledger_made_again(task, bas
     assert weights_file.read_bytes() == (base / "model.safetensors").read_bytes()
 
 
-def test_a_base_made_meanwhile_elsewhere_is_used(task, base, tmp_path, monkeypatch):
-    train, target = models._train_tiny_base, tmp_path / base.name
-
-    def train_while_another_finishes(*args):
-        model = train(*args)
-        shutil.copytree(base, target)
-        return model
-
-    monkeypatch.setattr(models, "_train_tiny_base", train_while_another_finishes)
-    assert tiny_base(task, cache_dir=tmp_path, **TINY) == target
-    assert [path.name for path in tmp_path.iterdir()] == [target.name]
-
-
 def test_failed_training_leaves_nothing(task, tmp_path, monkeypatch):
     monkeypatch.setattr(models, "_completion_loss", None)  # cannot be called
     (tmp_path / ".making-x").mkdir()  # by a process that was killed long ago

@@ -11,14 +11,6 @@ from processes import REPOSITORY, needs, run_in
 from safetensors.torch import load_file
 
 pytestmark = [pytest.mark.slow, needs("unsloth"), *TRAINS]
-# `max_num_seqs` too goes to its `load_vllm`, by **kwargs
-ENGINE = {"fast_inference", "max_lora_rank", "gpu_memory_utilization"}
-ARGUMENTS = {  # that `load_model` gives
-    "from_pretrained": {"model_name", "max_seq_length", "dtype", "load_in_4bit", "full_finetuning",
-        "use_gradient_checkpointing", "random_state", "use_exact_model_name"} | ENGINE,
-    "get_peft_model": {"r", "lora_alpha", "lora_dropout", "random_state",
-        "use_gradient_checkpointing"},
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +74,6 @@ def test_each_generation_has_the_adapter_of_its_step(report):
     assert max(engine["gaps"]) < 1e-5
     assert min(engine["gap_without_adapter"]) > 0.1
     np.testing.assert_allclose(engine["ratios"], 1, atol=1e-5)
-    assert engine["saved"] == ["adapter_config.json", "adapter_model.safetensors"]
-    assert engine["merged"] < 1e-4
 
 
 def test_uneven_rollouts_go_through_the_engine_row_by_row(report):
@@ -107,5 +97,3 @@ def test_what_would_be_wrong_in_silence_is_refused(report):
     }
     assert named.keys() == report["refusals"].keys()
     assert [case for case, words in named.items() if words not in report["refusals"][case]] == []
-    for call, given in ARGUMENTS.items():  # what `load_model` gives
-        assert set(report["signatures"][call]) >= given

@@ -118,14 +118,6 @@ def test_the_command_line_takes_json(tmp_path):
     assert args.gdro_options == {"bins": {"k": 8}}
 
 
-def test_the_model_card_names_the_method(base, tmp_path):
-    for method in ("grpo", "rollout"):
-        trainer = make(base, tmp_path, gdro_method=method)
-        trainer.create_model_card("mine")
-        card = (tmp_path / "README.md").read_text()
-        assert ("rollout" in card and "2601.19280" in card) == (method == "rollout")
-
-
 def test_metrics_are_named_by_the_range_of_the_bin(base, tmp_path):
     trainer = trained(base, tmp_path, max_steps=3, gdro_options={"bins": {"edges": [0.25, 0.6]}})
     assert trainer.bin_names == ["0-0.25", "0.25-0.6", "0.6-1"]

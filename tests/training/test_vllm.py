@@ -195,21 +195,6 @@ def test_processes_share_the_prompts(model_folder):
     assert len(set(map(str, seen[0][1]))) > 2
 
 
-def test_padding_that_is_also_the_end_is_not_counted(model_folder, tmp_path):
-    model, tokenizer = load(model_folder)
-    with torch.no_grad():
-        model.lm_head.weight[tokenizer.eos_token_id] = 0  # ends now and then
-    model.save_pretrained(tmp_path)
-    tokens = []
-    for pad in ("<pad>", "<eos>"):
-        tokenizer.pad_token = pad
-        ids = prompt_token_ids(tokenizer, PROMPTS)
-        sampled = sample(tmp_path, tokenizer, ids, 30, samples=20, temperature=5.0)
-        tokens.append([row for rows in sampled for row in rows])
-    assert tokens[0] == tokens[1]
-    assert min(map(len, tokens[0])) < 30  # some ended
-
-
 def test_a_seed_for_each_rollout_is_refused(base, tmp_path):
     changes = {"use_vllm": True, "vllm_mode": "colocate", "generation_kwargs": {"seed": 1}}
     with pytest.raises(ValueError, match="seed"):
