@@ -102,13 +102,6 @@ def test_rows_do_not_depend_on_the_order_of_the_batch():
     assert one.row_of == {"a": 0, "b": 1, "c": 2, "d": 3, "z": 4}
 
 
-def test_a_uid_given_twice_is_one_visit():
-    twice, once = (DifficultyBins(history=2) for _ in range(2))
-    twice.update(["a", "b", "a"], [1, 0, 2], [4, 9, 5])
-    once.update(["a", "b"], [3, 0], [9, 9])
-    np.testing.assert_equal(once.state_dict(), twice.state_dict())
-
-
 # Static groups
 
 

@@ -94,13 +94,6 @@ def test_mopps_looks_at_some_candidates_for_each_prompt():
     assert set(drawn) == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize("name", ["mopps", "vade"])
-def test_thompson_sampling_explores_what_is_uncertain(name):
-    pool = prompts_of([0.7, 0.5, 0.5, 0.5])  # the first for sure, the others without data
-    counts = {name: getattr(pool, name) * [1, 0, 0, 0] for name in ("successes_P", "failures_P")}
-    assert set(first_drawn(method_of(name), replace(pool, **counts), 200)) == {0, 1, 2, 3}
-
-
 # two weights w and 1: the first of two prompts is drawn with probability w / (w + 1)
 @pytest.mark.parametrize(
     ("name", "options", "rates", "weight"),
@@ -297,17 +290,6 @@ def test_the_expected_gradient_over_all_groups(name, options, gradient):
         slopes = np.where(correct, 1 / 0.3, -1 / 0.7)
         total += np.where(correct, 0.3, 0.7).prod() * np.mean(advantages * slopes)
     assert total == pytest.approx(gradient)
-
-
-def test_what_is_trained_on_by_hand():
-    # two of each sign; three and one, as there is but one
-    batch = batch_of([1, 1, 1, 0, 1, 0], [1, 1, 1, 0])
-    advantages = method_of("reinforce_ada").advantages(batch)
-    expected = [1 / 3, 1 / 3, 0, -2 / 3, 0, -2 / 3, 1 / 4, 1 / 4, 1 / 4, -3 / 4]
-    assert advantages == pytest.approx(expected)
-    # median 3, deviations 0 2 6 1 1
-    expected = np.array([0, -2, 6, 1, -1]) / 1.001
-    assert method_of("mc_grpo").advantages(batch_of([3, 1, 9, 4, 2])) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gdro import RolloutAdversary, theory
-from gdro.arms import arm_log_probabilities, exp3p_losses
-
-
-def test_arm_probabilities_by_hand():
-    log_p = arm_log_probabilities(np.array([[0.0, np.log(3.0)]]), eta=1.0, gamma=0.1)
-    assert np.exp(log_p) == pytest.approx(np.array([[0.9 * 0.75 + 0.05, 0.9 * 0.25 + 0.05]]))
-
-
-def test_exp3p_losses_by_hand():
-    probabilities = np.array([[0.5, 0.25, 0.25], [0.2, 0.8, 0.0], [1 / 3, 1 / 3, 1 / 3]])
-    losses = exp3p_losses([0.6, -0.4, np.nan], [1, 1, 0], probabilities, bonus=0.1)
-    expected = [[-0.2, 2.0, -0.4], [-0.5, -0.625, np.nan], [np.nan] * 3]
-    assert losses == pytest.approx(np.array(expected), nan_ok=True)
 
 
 def test_losses_are_the_proxy_relative_to_the_average_bin_and_carry_the_price():

@@ -134,12 +134,6 @@ def test_figures_are_drawn_from_records(runs, tmp_path):
     plt.close("all")
 
 
-def test_smoothing_is_a_trailing_mean_of_each_seed_that_skips_gaps():
-    steps = pd.MultiIndex.from_product([[0, 1], range(4)], names=["seed", "step"])
-    values = pd.Series([1, np.nan, 3, 5, 9, 9, 9, 9], steps)
-    assert figures.smoothed(values, 2).tolist() == [1, 1, 3, 4, 9, 9, 9, 9]
-
-
 DAMAGE = {
     "of another profile": lambda where: write_manifest(where / "manifest.json", {"settings": {}}),
     "without a manifest": lambda where: (where / "manifest.json").unlink(),

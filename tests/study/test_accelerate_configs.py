@@ -25,7 +25,6 @@ pytestmark = TRAINS
 REPOSITORY = Path(__file__).parents[2]
 CONFIGS = REPOSITORY / "configs" / "accelerate"
 SCRIPT = REPOSITORY / "tests" / "sharded_run.py"
-NAMES = ("ddp", "fsdp2", "fsdp2-hybrid")
 PROFILE = SMALL_PROFILE | {
     "name": "sharded",
     "task": {"kind": "embedded", "n_train": 48, "n_eval_per_family": 2},
@@ -44,7 +43,7 @@ PROFILE = SMALL_PROFILE | {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["ddp", "fsdp2", "fsdp2-hybrid"])
 def test_accelerate_reads_the_configuration(name):
     # refuses unknown keys
     config = config_args.load_config_from_file(str(CONFIGS / f"{name}.yaml"))

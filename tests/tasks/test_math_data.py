@@ -65,17 +65,6 @@ def test_a_uid_names_the_problem_wherever_it_is(tmp_path, read):
     assert ours[0] == "minerva/6dfcf0bcb0c26b939e2bb38c"  # in every process, version and year
 
 
-def test_hub_and_saved_folders_stand_in_for_the_hub(tmp_path):
-    wanted = tasks.load_math("dapo", fixture("dapo"))
-    raw = datasets.Dataset.from_list(fixture_rows("dapo"))
-    raw.save_to_disk(tmp_path / "saved")
-    (tmp_path / "hub").mkdir()
-    raw.to_parquet(tmp_path / "hub" / "train-00000-of-00001.parquet")
-    raw.select([0]).to_parquet(tmp_path / "hub" / "test-00000-of-00001.parquet")
-    for source in ("saved", "hub", "hub/train-00000-of-00001.parquet"):
-        assert tasks.load_math("dapo", tmp_path / source) == wanted
-
-
 def test_choices_are_shuffled_by_uid_alone(tmp_path, read):
     rows, (shown, _) = fixture_rows("gpqa"), read["gpqa"]
     for row, seen in zip(rows, shown, strict=True):

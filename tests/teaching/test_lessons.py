@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gdro_lab.results.style import METHOD_COLORS, OTHERS, use_style
+from gdro_lab.results.style import use_style
 from gdro_lab.teaching import gradients, lessons
 
 
@@ -18,15 +18,6 @@ def style():
     use_style()
     yield
     plt.close("all")
-
-
-def test_a_label_has_one_colour_and_a_method_its_own():
-    panels = [{"a": [1, 2], "new": [2, 1]}, {"c": [3, 4], "new": [3, 4], "pivotal": [1, 1]}]
-    figure = lessons.chart(*(lessons.Panel("", "x", "y", curves) for curves in panels))
-    (a, new), (c, again, pivotal) = (axis.lines for axis in figure.axes)
-    assert new.get_color() == again.get_color() == OTHERS[1] != c.get_color()
-    assert a.get_color() != c.get_color()
-    assert pivotal.get_color() == METHOD_COLORS["pivotal"]
 
 
 def test_a_figure_is_saved_with_the_same_bytes_every_time(tmp_path):

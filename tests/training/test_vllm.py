@@ -21,10 +21,9 @@ from processes import free_port, needs, python_of, run_in, run_ranks
 from safetensors.torch import load_file
 from sharded_run import tied_model
 from tiny_models import byte_tokenizer, save_tiny_model
-from tiny_run import arguments, half_right, make_base, make_task, make_trainer
+from tiny_run import half_right, make_base, make_task
 
 from gdro.models import stop_tokens
-from gdro.trainer import GDROConfig, GDROTrainer
 from gdro_lab.study import evaluate
 from gdro_lab.study.config import EvaluationChoice
 from gdro_lab.study.evaluate import evaluate_model
@@ -33,19 +32,22 @@ from gdro_lab.tasks import prompt_token_ids
 needs_vllm = needs("vllm")
 CHAT = [{"role": "user", "content": "Say something."}]
 PROMPTS = ["a", "What is 2 + 2?", CHAT, "abc " * 20]
+# each engine in a process of its own, since its memory stays; all with the same imports
 SAMPLE = """if True:
-    import json, sys
+    import json, sys, multiprocessing
     import gdro_lab.study.jobs  # which sets vLLM's environment, as in a job
     from gdro_lab.study.evaluate import _by_vllm
     from gdro_lab.study.config import EvaluationChoice
     from transformers import AutoTokenizer
-    out, *jobs = json.load(sys.stdin)
-    found = []
-    for folder, ids, most, seed, choice in jobs:
+    from vllm import LLM
+
+    def sample(folder, ids, most, seed, choice):
         choice = EvaluationChoice(gpu_memory_utilization=0.1, **choice)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        found.append(_by_vllm(choice, folder, tokenizer, ids, most, seed))
-    open(out, "w").write(json.dumps(found))
+        return _by_vllm(choice, folder, AutoTokenizer.from_pretrained(folder), ids, most, seed)
+
+    out, *jobs = json.load(sys.stdin)
+    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+        open(out, "w").write(json.dumps(pool.starmap(sample, jobs, chunksize=1)))
 """
 
 
@@ -193,12 +195,6 @@ def test_processes_share_the_prompts(model_folder):
         evaluate_model(greedy, model_folder, tokenizer, rows, reward, 8)
     assert seen[0] == seen[1]
     assert len(set(map(str, seen[0][1]))) > 2
-
-
-def test_a_seed_for_each_rollout_is_refused(base, tmp_path):
-    changes = {"use_vllm": True, "vllm_mode": "colocate", "generation_kwargs": {"seed": 1}}
-    with pytest.raises(ValueError, match="seed"):
-        make_trainer(GDROTrainer, arguments(GDROConfig, tmp_path, **changes), base)
 
 
 def run_training(mode, base, report, *address):
