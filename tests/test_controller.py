@@ -126,30 +126,6 @@ def test_a_prompt_seen_by_another_plan_meanwhile_is_not_counted_as_new_to_it():
     assert seen["batch"].failures_P.tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("name", "group_ids", "rewards", "losses"),
-    [
-        ("group_ids", [0, 0, 1], [1, 0], None),
-        ("group_ids", [0, 2], [1, 0], None),
-        ("group_ids", [0] * 5, [1] * 5, None),  # four were planned
-        ("rewards", [], [], None),
-        ("rewards", [0, 1], ["right", "wrong"], None),
-        ("rewards", [0, 1], [1e160, 0], None),
-        ("losses", [0, 1], [1, 0], [0.1]),
-    ],
-)
-def test_observations_that_cannot_be_are_refused_and_not_learned_from(
-    name, group_ids, rewards, losses
-):
-    controller = GDROController("both")
-    plan = controller.plan([0, 1])
-    with pytest.raises(ValueError, match=name):
-        controller.observe(plan, group_ids, rewards, losses=losses)
-    assert controller.step == 0
-    assert (controller.bins.bins_D < 0).all()
-    controller.observe(plan, [0], [1])  # the plan is still in flight
-
-
 # Observe
 
 

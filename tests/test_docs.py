@@ -53,7 +53,6 @@ def test_links_lead_somewhere(page):
     assert list(broken_links(page)) == []
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not SPHINX.exists(), reason="the site's environment is made by make docs")
 def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path):
     shutil.rmtree(DOCS / "api/generated", ignore_errors=True)

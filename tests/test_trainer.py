@@ -46,7 +46,6 @@ def same_weights(one, other):
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"beta": 0.02, "num_iterations": 2}])
 def test_grpo_is_stock_trl_bit_for_bit(base, tmp_path, changes):
     # eight steps: past the end of the first epoch, so the order of the prompts is TRL's too
@@ -59,7 +58,6 @@ def test_grpo_is_stock_trl_bit_for_bit(base, tmp_path, changes):
     assert not same_weights(stock, tiny_run.make_trainer(GRPOTrainer, args, base))  # it did train
 
 
-@pytest.mark.slow
 def test_advantages_and_logs_are_those_of_the_true_groups(base, tmp_path, monkeypatch):
     seen = []
     original = GDROTrainer._generate_and_score_completions
@@ -94,7 +92,6 @@ def test_advantages_and_logs_are_those_of_the_true_groups(base, tmp_path, monkey
     assert {"gdro/price", "gdro/unseen"} <= set(last)
 
 
-@pytest.mark.slow
 def test_clip_and_population_deviation_reach_grpo_too(base, tmp_path):
     choices = {"advantage_clip": 0.5, "advantage_std": "population"}
     plain = trained(base, tmp_path / "a", gdro_method="grpo")
@@ -104,7 +101,6 @@ def test_clip_and_population_deviation_reach_grpo_too(base, tmp_path):
     assert not same_weights(plain, clipped)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["both", "dapo", "reinforce_ada", "pivotal_replay"])
 def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, method):
     def exit_code(output, *killed_in):

@@ -31,10 +31,8 @@ patch_trl_vllm_generation()
 import copy
 import inspect
 import json
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import patch
 
 import peft
 import tiny_run
@@ -169,10 +167,8 @@ class StandInEngine:
         logps_RT = torch.zeros(len(ids_R), 0)
         with torch.no_grad():
             for _ in range(sampling_params["max_tokens"]):
-                call = {"input_ids": ids_RT}
-                logits = torch.func.functional_call(self.model, adapter or zeros, (), call).logits[
-                    :, -1
-                ]
+                call = adapter or zeros, (), {"input_ids": ids_RT}
+                logits = torch.func.functional_call(self.model, *call).logits[:, -1]
                 probabilities = logits.softmax(-1)
                 probabilities[:, self.pad] = 0  # which Unsloth would take for the end of a row
                 chosen = torch.multinomial(probabilities, 1)
@@ -182,9 +178,8 @@ class StandInEngine:
         for ids, row, logps in zip(ids_R, ids_RT.tolist(), logps_RT.tolist(), strict=True):
             tokens = row[len(ids) :]
             tokens = tokens[: tokens.index(self.end) + 1] if self.end in tokens else tokens
-            chosen = [
-                {t: SimpleNamespace(logprob=p, rank=1)} for t, p in zip(tokens, logps, strict=False)
-            ]
+            pairs = zip(tokens, logps, strict=False)
+            chosen = [{token: SimpleNamespace(logprob=p, rank=1)} for token, p in pairs]
             sample = SimpleNamespace(token_ids=tokens, logprobs=chosen)
             outputs.append(SimpleNamespace(prompt_token_ids=ids, outputs=[sample]))
         return outputs
@@ -269,30 +264,23 @@ def through_the_engine(base, folder):
 
 
 def refusals(base, folder):
-    """What is refused with which words."""
+    """With which words that is refused which would be wrong in silence, by what they name."""
 
-    def refused(change=lambda model: None, during=nullcontext(), **changes):  # noqa: B008
-        os.environ.pop("UNSLOTH_GRPO_LOSS_AGGREGATION", None)
+    def refused(change=lambda model: None, **changes):
         start = with_engine(base, folder / "refused", **changes)
         change(inspect.getclosurevars(start).nonlocals["model"])
         try:
-            with during:
-                start()
+            start()
         except (ValueError, RuntimeError) as error:
-            return f"{type(error).__name__}: {error}"
+            return str(error)
         return ""
 
-    generation = vllm_generation.VLLMGeneration
-    unwrapped = patch.object(generation, "generate", generation.generate.__wrapped__)
-    variable = patch.dict(os.environ, UNSLOTH_GRPO_LOSS_AGGREGATION="prompt")
     return {
-        "no load_lora": refused(lambda model: delattr(model, "load_lora")),
-        "no wrapper": refused(during=unwrapped),
-        "not shared": refused(lambda model: setattr(model.vllm_engine, "shared_weights", False)),
-        "no engine": refused(lambda model: delattr(model, "vllm_engine")),
-        "variable": refused(during=variable),
-        "sampling": refused(vllm_sampling_params=SimpleNamespace(min_p=0.1)),
-        "sleep": refused(vllm_enable_sleep_mode=True),
+        "load_lora": refused(lambda model: delattr(model, "load_lora")),
+        "shared": refused(lambda model: setattr(model.vllm_engine, "shared_weights", False)),
+        "fast_inference": refused(lambda model: delattr(model, "vllm_engine")),
+        "vllm_sampling_params": refused(vllm_sampling_params=SimpleNamespace(min_p=0.1)),
+        "vllm_enable_sleep_mode": refused(vllm_enable_sleep_mode=True),
     }
 
 

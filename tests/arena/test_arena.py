@@ -92,7 +92,6 @@ def command(out, *changes):
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.slow
 def test_a_contest_from_the_command_line_resumes(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "own.yaml").write_text(

@@ -94,14 +94,6 @@ def test_arrivals_over_many_batches_keep_their_rows(step):
     assert np.isnan(bins.pass_at_k([5000])[0])
 
 
-def test_rows_do_not_depend_on_the_order_of_the_batch():
-    one, other = DifficultyBins(), DifficultyBins()
-    for batch in (["b", "a", "c"], ["z", "a", "d"]):
-        rows = one.rows(batch)
-        assert other.rows(batch[::-1])[::-1].tolist() == rows.tolist()
-    assert one.row_of == {"a": 0, "b": 1, "c": 2, "d": 3, "z": 4}
-
-
 # Static groups
 
 

@@ -107,21 +107,6 @@ def test_nonsense_is_refused_by_the_name_of_the_method(name, value):
         step()
 
 
-def test_rounds_spend_what_the_first_left():
-    method = Answers(allocate=np.full(4, 2), extend=np.array([2, 0, 0, 0]))
-    method.rounds = True
-    controller = GDROController(method)
-    plan, rollouts = controller.plan(POOL[:4]), np.full(4, 2)
-    assert plan.rollouts.tolist() == [2] * 4
-    for _ in range(4):
-        back = np.repeat(np.arange(4), rollouts), np.ones(rollouts.sum())
-        rollouts += controller.extend(plan, *back)
-    assert rollouts.tolist() == [10, 2, 2, 2]
-    everything = np.repeat(np.arange(4), rollouts), np.ones(16)
-    assert controller.extend(plan, *everything) is None
-    assert controller.observe(plan, *everything).weights.tolist() == [1.0] * 4
-
-
 # Names, and methods of other packages
 
 

@@ -107,7 +107,6 @@ def forked(command, check, die_at=None):
     return SimpleNamespace(returncode=0)
 
 
-@pytest.mark.slow
 def test_two_machines_and_two_shards_train_as_one_process_does(
     base, tmp_path, start_training, monkeypatch
 ):
@@ -148,7 +147,6 @@ def test_two_machines_and_two_shards_train_as_one_process_does(
         assert weight.equal(others[1][name]), name
 
 
-@pytest.mark.slow
 def test_two_shards_leave_out_what_teaches_nothing_and_keep_no_whole_gradients(base, tmp_path):
     """The savings change no weight, and `sync_each_batch` is what a sharded run needs."""
     command = [sys.executable, "-m", "accelerate.commands.launch"]

@@ -15,7 +15,7 @@ from gdro_lab.study.config import ModelChoice, run_folder
 from gdro_lab.study.records import read_manifest, read_result, read_table
 from gdro_lab.tasks import prompt_token_ids
 
-pytestmark = [pytest.mark.slow, *TRAINS]
+pytestmark = TRAINS
 TRAIN = SMALL_PROFILE["train"]
 
 

@@ -16,7 +16,7 @@ from gdro_lab.study import jobs
 from gdro_lab.study.config import load_profile
 from gdro_lab.study.records import read_manifest, read_result
 
-pytestmark = [pytest.mark.slow, *TRAINS]
+pytestmark = TRAINS
 REPOSITORY = Path(__file__).parents[2]
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "math"
 CACHE = REPOSITORY / ".cache" / "bases"  # where the notebooks have theirs

@@ -15,7 +15,6 @@ from conftest import PATIENCE, SMALL_PROFILE
 
 from gdro_lab.study.records import read_result
 
-pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
 TWO = {"grpo": {"method": "grpo", "label": "GRPO"}, "both": {"method": "both", "label": "Both"}}

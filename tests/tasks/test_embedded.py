@@ -5,10 +5,8 @@ import itertools
 
 import numpy as np
 import pytest
-import transformers
 
 from gdro_lab.tasks import embedded
-from gdro_lab.tasks.base import EOS_TOKEN, PAD_TOKEN
 
 SMALL = embedded.EmbeddedSpec(
     families=(
@@ -18,11 +16,6 @@ SMALL = embedded.EmbeddedSpec(
     n_train=60,
     n_eval_per_family=10,
 )
-
-
-@pytest.fixture(scope="module")
-def task():
-    return embedded.DEFAULT_SPEC.draw(0)
 
 
 def worked_out(row, task):
@@ -38,7 +31,8 @@ def worked_out(row, task):
     return ";".join(lines)
 
 
-def test_splits_are_disjoint_follow_the_shares_and_answers_the_tables(task):
+def test_splits_are_disjoint_follow_the_shares_and_answers_the_tables():
+    task = embedded.DEFAULT_SPEC.draw(0)
     rows = task.train + task.eval
     assert len({row["uid"] for row in rows}) == len({row["prompt"] for row in rows}) == len(rows)
     assert len(task.train) == task.spec.n_train
@@ -92,23 +86,6 @@ def test_every_step_must_be_correct():
     wrong = ["7*4=2;2*3=4", "7*4=2;8*3=4", "8*3=4", "4", "7*4=8;8*3=4;", ""]
     correct = "7*4=8;8*3=4"
     assert embedded.reward([correct, *wrong], [correct] * 7, uid=[3] * 7) == [1.0] + [0.0] * 6
-
-
-def test_tokenizer_round_trip_and_reload(task, tmp_path):
-    made = task.tokenizer()
-    made.save_pretrained(tmp_path)
-    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    for tokenizer in (made, loaded):
-        assert tokenizer.padding_side == "left"
-        assert (tokenizer.pad_token, tokenizer.eos_token) == (PAD_TOKEN, EOS_TOKEN)
-        for row in task.eval:
-            text = row["prompt"] + row["answer"]
-            ids = tokenizer(text + EOS_TOKEN)["input_ids"]
-            assert len(ids) == len(text) + 1
-            assert ids[-1] == tokenizer.eos_token_id
-            assert tokenizer.decode(ids, skip_special_tokens=True) == text
-        padded = tokenizer(["1*2?", "1*2*3?"], padding=True)["input_ids"]
-        assert padded[0][:2] == [tokenizer.pad_token_id] * 2
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,6 @@ def test_shipped_as_executed_and_normalized(name):
     assert not re.search(r"/(work|home|root|tmp|Users)/|0x[0-9a-f]{6}", text)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TEACHING)
 def test_runs_to_the_stored_numbers(name, tmp_path):
     source = stored(name)

@@ -23,24 +23,6 @@ def test_floats_come_back_bit_for_bit(tmp_path):
     assert [x.hex() for x in last["all"]] == [x.hex() for x in floats]
 
 
-def test_numpy_values_and_ragged_rows(tmp_path):
-    rows = [
-        {"step": np.int64(3), "loss": np.float32(0.1), "ok": np.bool_(True), "n": 2**70},
-        {"w_B": np.array([0.25, 0.75]), "zero_d": np.array(2.0), "none": None, "name": "σ\u2028\n"},
-        {},
-        {"nested": [[1, 2.5], []], "tuple": (1, "a")},
-    ]
-    write_table(tmp_path / "t.jsonl", rows)
-    assert read_table(tmp_path / "t.jsonl") == [
-        {"step": 3, "loss": float(np.float32(0.1)), "ok": True, "n": 2**70},
-        {"w_B": [0.25, 0.75], "zero_d": 2.0, "none": None, "name": "σ\u2028\n"},
-        {},
-        {"nested": [[1, 2.5], []], "tuple": [1, "a"]},
-    ]
-    write_table(tmp_path / "t.jsonl", [])
-    assert read_table(tmp_path / "t.jsonl") == []
-
-
 def test_a_failed_write_leaves_the_old_file_and_no_partial(tmp_path, monkeypatch):
     path = tmp_path / "m.json"
     replace_text(path, "old")

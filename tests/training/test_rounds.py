@@ -72,7 +72,6 @@ def test_further_prompts_come_epoch_by_epoch():
     assert prompts_of_batch(3, 3, 7, seed=5, shuffled=False).tolist() == [3, 4, 5]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_the_gradient_is_that_of_the_loop_on_the_same_completions(
     base, tmp_path, monkeypatch, method
@@ -124,7 +123,6 @@ def test_the_gradient_is_that_of_the_loop_on_the_same_completions(
         assert min(trains for trains, _ in compared) < 32
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dapo", "pilot_commit"])
 def test_two_processes_train_as_one_does(base, tmp_path, method):
     states, models = [], []

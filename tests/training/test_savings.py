@@ -9,7 +9,6 @@ from gdro.batches import trim_batch
 from gdro.trainer import GDROTrainer
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "loss_type", ["dapo", "grpo", "bnpo", "dr_grpo", "cispo", "luspo", "sapo", "vespo"]
 )
@@ -57,7 +56,6 @@ def test_what_is_kept():
     assert factor == pytest.approx(4 / 8)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{"beta": 0.02}, {"top_entropy_quantile": 0.5}, {"trim_batches": False}]
 )
@@ -74,7 +72,6 @@ def test_rows_stay_where_more_than_advantages_teach(base, tmp_path, monkeypatch,
     assert rows == [32, 32]
 
 
-@pytest.mark.slow
 def test_scoring_by_length_changes_no_log_probability(base, tmp_path, monkeypatch):
     gaps, columns = [], []
     ours = GDROTrainer._get_per_token_logps_and_entropies

@@ -228,7 +228,6 @@ def server(base, log):
         process.wait(PATIENCE)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["full", "lora"])
 def test_two_shards_of_a_tied_model_send_each_weight_once(tmp_path, kind):
     """vLLM refuses an output matrix tied to the embedding (TRL 1.14 sends both, 1.16 one)."""
@@ -253,7 +252,6 @@ def group_sizes(prompts):
 
 
 @needs_vllm
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["colocate", "server"])
 def test_vllm_samples_every_row_of_unequal_groups_with_the_weights_of_the_step(
     mode, base, tmp_path
