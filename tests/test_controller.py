@@ -34,9 +34,6 @@ def give_record(controller, uids, successes, trials=10):
     controller.bins.update(uids, np.asarray(successes), np.full(len(successes), trials))
 
 
-# Plan
-
-
 def test_a_plan_is_a_value_that_is_observed_once_and_not_after_a_state_was_loaded():
     controller = GDROController("both")
     state, early = controller.state_dict(), controller.plan(["a", "b"])
@@ -72,9 +69,6 @@ def test_an_infeasible_budget_is_met_by_single_prompts_at_random():
         assert rollouts[0][order].tolist() == rollouts[1].tolist()
         seen.add(tuple(rollouts[0]))
     assert len(seen) > 1  # it moves with the seed
-
-
-# Plans in flight, and what is missing
 
 
 def test_plans_can_be_observed_in_any_order():
@@ -124,9 +118,6 @@ def test_a_prompt_seen_by_another_plan_meanwhile_is_not_counted_as_new_to_it():
     controller.observe(second, *come_back(second, 0, [1.0, 1.0]))
     assert seen["batch"].successes_P.tolist() == [4.0, 0.0]
     assert seen["batch"].failures_P.tolist() == [0.0, 0.0]
-
-
-# Observe
 
 
 def test_the_record_of_a_step_by_hand():
@@ -215,9 +206,6 @@ def test_the_printed_price_never_moves_even_with_prompts_not_seen_and_rollouts_l
     assert (controller.method.rollout_adversary.price == 0.0) == (driver == "realized")
 
 
-# Advantages and weights
-
-
 @pytest.mark.parametrize("std", ["population", "sample"])
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 @pytest.mark.parametrize("clip", [None, 0.7])
@@ -261,9 +249,6 @@ def test_by_prompt_each_counts_as_one_however_many_its_rollouts(averaging):
     assert batch.advantages == pytest.approx(unweighted * np.repeat(batch.weights, [2, 4]))
 
 
-# Draw
-
-
 def test_draws_follow_the_bin_probabilities_and_leave_unseen_prompts_their_share():
     """Bins of 10, 20, 30 and 40 prompts and 20 not seen, with q far from the shares."""
     bins_D = np.repeat([0, 1, 2, 4, -1], [10, 20, 30, 40, 20])
@@ -290,9 +275,6 @@ def test_draws_follow_the_bin_probabilities_and_leave_unseen_prompts_their_share
     for b in (0, 1, 2, 4, -1):
         times = np.bincount(drawn, minlength=120)[bins_D == b]
         assert times.max() - times.min() <= 1
-
-
-# Construction
 
 
 def test_what_belongs_to_another_controller_is_refused():

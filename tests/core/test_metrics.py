@@ -65,11 +65,8 @@ def test_bootstrap_interval_is_the_two_way_resampling_written_out():
     [
         ("trials", metrics.pass_at_k, ([1], [4], 8)),
         ("successes", metrics.mean_at_k, ([3], [2])),
-        ("values", metrics.worst_group, ([1.0], ["a", "b"])),
-        ("probabilities", metrics.entropy, ([0.5, 0.4],)),
         ("shares", metrics.mean_bin_index, ([0.2, np.nan],)),
         ("weights", metrics.lead_lag, ([0, 0], [0.5, 0.5])),
-        ("rollouts", metrics.weighted_standard_error, ([0.1], [1.0], [0])),
         ("level", metrics.bootstrap_interval, ([[1.0]], np.random.default_rng(0), 1)),
     ],
 )

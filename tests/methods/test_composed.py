@@ -52,14 +52,6 @@ def test_the_parts_of_a_method_make_that_method(whole, parts):
     assert played(again) == played(both[1]) == played(both[0])
 
 
-def test_parts_of_several_methods_answer_side_by_side():
-    spelled = "composed:draw.pivotal.k=3:rollouts=knapsack:advantages.pkpo.k=4:weights=f_grpo"
-    method = arena_controller(spelled, 4, seed=0).method
-    assert [part.name for part in method.parts] == ["pivotal", "knapsack", "pkpo", "f_grpo"]
-    assert (method.draws, method.moves_rollouts, method.rounds) == (True, True, False)
-    assert (method.draw_part.k, method.advantages_part.k, method.report()["k"]) == (3, 4, 3)
-
-
 @pytest.mark.parametrize(
     ("spelled", "alone", "prompts", "mean"),
     [

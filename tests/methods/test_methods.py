@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from gdro import METHODS, DifficultyBins, GDROController, Method, find_method, register
 from gdro.prompt_gdro import PromptAdversary
-from gdro.rollout_gdro import RolloutAdversary
 
 DOCS = Path(__file__).parents[2] / "docs/methods.md"
 EXAMPLE = Path(own_method.__file__)
@@ -27,15 +26,10 @@ POOL = np.arange(100, 140)
         ("k", DifficultyBins, {"k": 2.0}),
         ("edges", DifficultyBins, {"edges": (0.7, 0.5)}),
         ("eta", PromptAdversary, {"eta": np.nan}),
-        ("mean_rollouts", RolloutAdversary, {"mean_rollouts": 13}),
         ("epsilon", METHODS["pivotal"], {"epsilon": 2.0}),
-        ("schedule", METHODS["dars"], {"schedule": "none"}),
         ("method", GDROController, {"method": "ppo"}),
-        ("floor", GDROController, {"method": "grpo", "floor": 1}),
         ("etta", GDROController, {"method": "prompt", "prompt": {"etta": 1}}),
         ("n_max", GDROController, {"method": "both", "rollout": {"n_max": 8}}),  # the controller's
-        ("preset", GDROController, {"method": "both", "preset": "papre"}),
-        ("kk", GDROController, {"method": "both", "bins": {"kk": 1}}),
         ("n_min", GDROController, {"method": "both", "mean_rollouts": 1.5}),  # one has no variance
         ("mean_rollouts", GDROController, {"method": "both", "n_min": 5}),
         ("scale_rewards", GDROController, {"method": "both", "scale_rewards": True}),
@@ -45,9 +39,6 @@ POOL = np.arange(100, 140)
 def test_an_option_beyond_its_domain_is_refused_by_name(name, kind, options):
     with pytest.raises(ValueError, match=name):
         kind(**options)
-
-
-# Whatever a method answers
 
 
 class Answers(Method):
@@ -107,9 +98,6 @@ def test_nonsense_is_refused_by_the_name_of_the_method(name, value):
         step()
 
 
-# Names, and methods of other packages
-
-
 def test_a_name_is_taken_once():
     for name in ("Other", "GRPO"):  # a copy with the class's name is refused too
         with pytest.raises(ValueError, match="grpo"):
@@ -139,9 +127,6 @@ def test_a_package_of_ones_own_is_found_by_its_entry_point(tmp_path, monkeypatch
     finally:
         METHODS.pop("stranger", None)
         sys.modules.pop("stranger_methods", None)
-
-
-# State
 
 
 KILLED = """

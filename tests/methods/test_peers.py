@@ -69,9 +69,6 @@ def batch_of(*groups, rates=None, bins=None, successes=0.0, failures=0.0):
     )
 
 
-# Draws
-
-
 @pytest.mark.parametrize(
     ("name", "options", "drawn"),
     [
@@ -164,9 +161,6 @@ def test_families_are_drawn_evenly_whatever_their_sizes(named):
         assert len(set(drawn)) == size
 
 
-# Rollouts
-
-
 @pytest.mark.parametrize(
     ("name", "low", "value"),  # of n rollouts at pass rate p, the larger the better
     [
@@ -244,9 +238,6 @@ def test_what_a_round_adds(name, options, groups, left, further):
     assert answer is further is None or answer.tolist() == further
 
 
-# Advantages
-
-
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
@@ -271,25 +262,6 @@ def test_what_a_round_adds(name, options, groups, left, further):
 def test_advantages_by_hand(name, options, expected):
     advantages = method_of(name, **options).advantages(batch_of([1, 0, 0, 0], [1, 0], [0, 0]))
     assert advantages == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "gradient"),  # d/dp of what is maximized, at p = .3 and n = 4
-    [
-        ("rloo", {}, 1.0),
-        ("dr_grpo", {}, 3 / 4),
-        ("maxrl", {}, 1 + 0.7 + 0.7**2),  # of log p = −Σ (1 − p)^k / k, up to order n − 1
-        ("pkpo", {"k": 1}, 1.0),
-        ("pkpo", {"k": 3}, 3 * 0.7**2),  # of 1 − (1 − p)^k
-    ],
-)
-def test_the_expected_gradient_over_all_groups(name, options, gradient):
-    method, total = method_of(name, **options), 0.0
-    for group in product([0, 1], repeat=4):
-        correct, advantages = np.array(group) > 0, method.advantages(batch_of(group))
-        slopes = np.where(correct, 1 / 0.3, -1 / 0.7)
-        total += np.where(correct, 0.3, 0.7).prod() * np.mean(advantages * slopes)
-    assert total == pytest.approx(gradient)
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,6 @@ def test_value_in_closed_form(alpha, beta, k, value):
     assert pivotal_value(np.array([alpha]), np.array([beta]), k) == pytest.approx([value])
 
 
-@pytest.mark.parametrize("k", [1, 2, 5, 9])
-def test_value_of_a_known_rate_peaks_at_one_in_k(k):
-    rates = np.linspace(0, 1, 1001)[1:-1]
-    values = pivotal_value(1e9 * rates, 1e9 * (1 - rates), k)
-    assert values == pytest.approx(rates * (1 - rates) ** (k - 1), rel=1e-4)
-    assert rates[values.argmax()] == pytest.approx(min(1 / k, 0.999), abs=1e-3)
-
-
 def test_draw_has_the_law_of_the_values_without_replacement():
     # successes of trials 0/0, 3/6 and 9/9; at k = 2 the value is αβ/(τ(τ + 1))
     known = batch_of([0], [0], [0], successes=[0.0, 3.0, 9.0], failures=[0.0, 3.0, 0.0])

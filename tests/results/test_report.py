@@ -134,26 +134,6 @@ def test_figures_are_drawn_from_records(runs, tmp_path):
     plt.close("all")
 
 
-DAMAGE = {
-    "of another profile": lambda where: write_manifest(where / "manifest.json", {"settings": {}}),
-    "without a manifest": lambda where: (where / "manifest.json").unlink(),
-    "changed afterwards": lambda where: write_table(where / "record.jsonl", []),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_runs_that_are_not_the_profiles_are_refused(runs_dir, damage):
-    where = run_folder(runs_dir, "grpo", 0)
-    kept = {file: file.read_bytes() for file in where.iterdir()}
-    try:
-        damage(where)
-        with pytest.raises(ValueError, match=str(runs_dir)):
-            report.read_runs(PROFILE, runs_dir)
-    finally:
-        for file, content in kept.items():
-            file.write_bytes(content)
-
-
 def test_notebook_06_shows_the_measured_table():
     text = (ROOT / "data/measured/tiny/table.md").read_text("utf-8")
     scores = text.split("\n\nmean@8 by family")[0]

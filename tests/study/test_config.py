@@ -31,9 +31,7 @@ def test_shipped_profiles_are_valid_from_anywhere(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"variants": {"a": {"method": "gpro"}}}, "method"),
         ({"variants": {"x$(touch F)": GRPO}}, "variants"),
-        ({"variants": {"results": GRPO}}, "results"),
         ({"variants": {"a": GRPO, "b": GRPO | {"label": "a"}}}, "labels"),
         ({"variants": {"a": {"method": "both", "options": {"rollout": {"n_min": 9}}}}}, "n_min"),
         ({"variants": {"a": GRPO | {"train": {"max_steps": 3}}}}, "max_steps"),
@@ -41,12 +39,10 @@ def test_shipped_profiles_are_valid_from_anywhere(name, tmp_path, monkeypatch):
         ({"evaluation": {"samples": 2, "k": 4}}, "evaluation.k"),
         ({"launch": {"processes": 3}}, "3 processes"),
         ({"launch": {"config": "fdsp2"}}, "fdsp2"),
-        ({"model": {"lora": {"r": 8}}}, "lora"),
         ({"model": {"kind": "unsloth-lora"}, "train": VLLM}, "fast_inference"),
         ({"model": {"kind": "unsloth-lora"}, "launch": {"config": "fsdp2"}}, "fsdp2"),
         ({"task": {"kind": "math"}}, "model.source"),
         ({"task": {"kind": "reasoning_gym", "world": "gym-text"}}, "model.source"),
-        ({"task": {"kind": "reasoning_gym", "world": "rare-hard"}}, "task.world"),
     ],
 )
 def test_what_would_fail_late_is_refused_by_name(profile_of, fields, named):
@@ -91,15 +87,12 @@ TRAIN = SMALL_PROFILE["train"]
     [
         ({"title": "T", "seeds": [3], "hours": 9.0}, False, False),
         ({"variants": {"a": {"method": "both", "label": "A", "baseline": "a"}}}, False, False),
-        ({"train": TRAIN | {"report_to": "tensorboard"}}, False, False),
         ({"train": TRAIN | {"vllm_gpu_memory_utilization": 0.2}}, False, False),
         ({"train": TRAIN | {"vllm_enable_sleep_mode": True}}, False, False),
-        ({"evaluation": {"samples": 4, "k": 4, "gpu_memory_utilization": 0.3}}, False, False),
         ({"evaluation": {"samples": 8, "k": 4}}, True, False),
         ({"train": TRAIN | {"max_grad_norm": 0.5}}, True, True),
         ({"train": TRAIN | {"chat_template_kwargs": {"a": 1}}}, True, True),
         ({"variants": {"a": {"method": "both", "options": {"averaging": "prompt"}}}}, True, True),
-        ({"base": {"steps": 61}}, True, True),
     ],
 )
 def test_a_run_depends_on_what_it_computes_alone(profile_of, fields, evaluation, training):

@@ -9,7 +9,6 @@ import pytest
 from gdro_lab.tasks.math_reward import (
     MathReward,
     chosen_letter,
-    completion_text,
     judge_at_once,
     last_boxed,
 )
@@ -118,22 +117,6 @@ def test_outcomes_are_counted_and_wrong_is_minus_one_if_signed():
 )
 def test_the_last_whole_box_counts(text, content):
     assert last_boxed(text) == content
-
-
-@pytest.mark.parametrize(
-    ("completion", "text"),
-    [
-        (r"\boxed{4}", r"\boxed{4}"),
-        ([said(r"\boxed{4}")], r"\boxed{4}"),
-        ([said([{"type": "text", "text": "\\boxed"}, {"text": "{4}"}])], r"\boxed{4}"),
-        ([said("1"), {"role": "tool", "content": r"\boxed{4}"}], "1"),
-        ([said("1"), said(None)], "1"),
-        (None, ""),
-    ],
-)
-def test_a_chat_is_judged_by_the_text_there_is(completion, text):
-    assert completion_text(completion) == text
-    assert MathReward()([completion], ["4"]) == [float(r"\boxed{4}" in text)]
 
 
 def test_what_never_ends_is_killed_beside_the_rest():

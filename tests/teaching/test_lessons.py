@@ -30,24 +30,6 @@ def test_a_figure_is_saved_with_the_same_bytes_every_time(tmp_path):
     assert found[0] == found[1]
 
 
-def test_a_slider_redraws_and_a_refused_value_keeps_the_last_picture():
-    def picture(n):
-        if n > 5:
-            raise ValueError(f"n must be ≤ 5, got {n}")
-        return lessons.chart(lessons.Panel(f"n = {n}", "x", "y", {"a": [0, n]}))
-
-    slider = widgets.IntSlider(1, min=0, max=9)
-    explorer = lessons.explore(picture, [{"n": 1}], n=slider)
-    *_, message, image = explorer.children
-    first = image.value
-    slider.value = 3
-    assert image.value != first
-    shown = image.value
-    slider.value = 6
-    assert image.value == shown
-    assert "got 6" in message.value
-
-
 def test_without_a_kernel_a_slider_is_a_strip_of_stills():
     asked = []
 

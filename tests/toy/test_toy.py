@@ -190,24 +190,6 @@ def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, metho
         np.testing.assert_allclose(np.ravel(by_games), found, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "call"),
-    [
-        ("eta", lambda: Game(eta=-1.0)),
-        ("method", lambda: Game(method="ppo")),
-        ("transfer", lambda: World(transfer=1.2)),
-        ("n_max", lambda: Game(n_min=9)),
-        ("batch", lambda: Game(batch=1000)),
-        ("checkpoints", lambda: play([Game()], [0], [5, 2])),
-        ("skills", lambda: play([Game(), Game(World(skills=3))], [0], [1])),
-        ("oracle", lambda: PlainGame(Game(method="oracle"), 0)),
-    ],
-)
-def test_bad_input_is_refused(name, call):
-    with pytest.raises(ValueError, match=name):
-        call()
-
-
 def test_a_recorded_map_is_what_is_played(tmp_path):
     """Written, read where the arguments are the same, played where not."""
     arguments = ([World()], ["resample"], [4.0, 16.0], [7, 8], [0, 1, 2], [5])

@@ -54,14 +54,6 @@ def test_groups_with_a_signal_come_first_and_a_surplus_is_cut():
     assert [row["uid"] for row in step.train_batch(6, slice(0, 6)).rows] == [0, 1, 2, 3, 6, 7]
 
 
-def test_the_shortest_rollout_fills_a_batch_and_counts_for_nothing():
-    chosen = step_of_groups([0.0, 1.0, 1.0]).train_batch(5, slice(0, 5))
-    assert [row["uid"] for row in chosen.rows] == [0, 1, 2, 0, 0]
-    assert chosen.advantages_R[3:].tolist() == [0.0, 0.0]
-    assert chosen.is_flat_R.tolist() == [False] * 3 + [True] * 2
-    assert chosen.generated()[2] == [[1], [1, 1], [1, 1, 1], [0], [0]]
-
-
 def test_further_prompts_come_epoch_by_epoch():
     batches = [
         prompts_of_batch(number, 3, 7, seed=5, shuffled=True).tolist() for number in range(4)

@@ -43,16 +43,6 @@ def test_base_is_the_same_bits_for_the_same_seed(task, base, tmp_path):
     assert any(not torch.equal(ours[name], array) for name, array in weights(other).items())
 
 
-def test_base_is_found_again_and_holds_all_that_a_trainer_loads(task, base, monkeypatch):
-    monkeypatch.setattr(models, "_train_tiny_base", None)  # it is not trained again
-    assert tiny_base(task, cache_dir=str(base.parent), **TINY) == base
-    model = transformers.AutoModelForCausalLM.from_pretrained(base)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
-    assert model.config.vocab_size == len(tokenizer)
-    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
-    assert 0.5e6 < model.num_parameters() < 0.7e6
-
-
 def test_a_damaged_base_is_refused_and_one_without_a_ledger_made_again(task, base, tmp_path):
     copy = tmp_path / base.name
     shutil.copytree(base, copy)
