@@ -70,21 +70,6 @@ def test_moves_are_those_worked_out_boundary_by_boundary(edges, margin, path):
         current = moved
 
 
-# uids that differ in their last or first bits alone
-@pytest.mark.parametrize("step", [1, 2**30, 2**53])
-def test_arrivals_over_many_batches_keep_their_rows(step):
-    rng = np.random.default_rng(0)
-    bins, seen = DifficultyBins(k=1, history=1), {}
-    for _ in range(40):
-        uids = step * (rng.choice(2000, 50, replace=False) - 1000)
-        successes = rng.integers(0, 5, 50)
-        bins.update(uids, successes, np.full(50, 4))
-        seen |= dict(zip(uids.tolist(), ((successes + 0.5) / 5).tolist(), strict=True))
-    assert len(bins.row_of) == len(seen)
-    assert bins.pass_at_k(list(seen)) == pytest.approx(list(seen.values()))
-    assert np.isnan(bins.pass_at_k([5000])[0])
-
-
 def test_groups_are_those_named_never_change_and_resume():
     groups, restored = (StaticGroups([30, 10, 20], ["b", "a", "b"]) for _ in range(2))
     assert (groups.groups, groups.num_bins) == (["a", "b"], 2)

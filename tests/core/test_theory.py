@@ -69,17 +69,6 @@ def test_square_root_allocation_meets_the_budget_and_the_price(table):
     assert theory.demand_at_price(variances, price) == pytest.approx(allocation)
 
 
-def test_shadow_price_is_what_one_more_rollout_would_save():
-    variances, shares = np.array([0.25, 0.09]), np.array([0.3, 0.7])
-
-    def best(mean):
-        n = theory.square_root_allocation(variances, shares, mean)
-        return theory.variance_proxy(variances, shares, n)
-
-    saved = (best(4 - 1e-5) - best(4 + 1e-5)) / 2e-5
-    assert theory.shadow_price(variances, shares, 4.0) == pytest.approx(saved, rel=1e-6)
-
-
 def test_staircase_is_the_brute_force_and_falls_with_the_price():
     variances, arms = np.array([0.25, 0.1, 0.0, 0.02]), np.arange(2, 13)
     prices = np.geomspace(1e-5, 1.0, 300)

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from gdro import GDROController
-from gdro.method import make_method
 from gdro_lab.arena.play import Settings, arena_controller, batch_shape
 
 UIDS, RATES = np.arange(60), np.linspace(0, 1, 60)
@@ -65,14 +63,3 @@ def test_a_step_spends_the_same_on_other_numbers_of_prompts(spelled, alone, prom
     assert batch_shape(spelled, Settings()) == (alone, prompts, mean)
     controller = arena_controller(alone, mean, 0)
     assert controller.plan(np.arange(prompts)).rollouts.sum() <= 128
-
-
-def test_equal_parts_are_one_object_and_a_part_that_is_none_is_refused():
-    for advantages, is_one in (({"pivotal": {"k": 3}}, True), ("pivotal", False)):
-        options = {"draw": {"pivotal": {"k": 3}}, "advantages": advantages}
-        method = make_method("composed", "default", options)
-        assert method.advantages_part is method.weights_part
-        assert (method.draw_part is method.advantages_part) == is_one
-    for options in ({"draw": "pkpo"}, {"advantages": "dapo"}, {"draw": "ppo"}):
-        with pytest.raises(ValueError):
-            GDROController("composed", **options)

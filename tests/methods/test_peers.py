@@ -9,7 +9,6 @@ from scipy.stats import beta
 
 from gdro import GDROController, StaticGroups, find_method
 from gdro.method import Batch, Run, make_method
-from gdro.pivotal import pivotal_value
 
 PILOT = {"pilot": 4, "mean_rollouts": 5}
 CERTAIN = 1e9  # posterior counts at which a sample is the mean
@@ -83,14 +82,6 @@ def test_the_best_by_a_score_are_drawn(name, options, drawn):
     assert set(method_of(name, **options).draw(pool, 2, np.random.default_rng(0))) == drawn
 
 
-def test_mopps_looks_at_some_candidates_for_each_prompt():
-    pool = prompts_of([0.5, 0.1, 0.1, 0.1])
-    first = first_drawn(method_of("mopps", candidates=2), pool) == 0
-    assert np.mean(first) == pytest.approx(0.5, abs=0.025)  # among two of four
-    drawn = method_of("mopps", candidates=1).draw(pool, 4, np.random.default_rng(0))
-    assert set(drawn) == {0, 1, 2, 3}
-
-
 # two weights w and 1: the first of two prompts is drawn with probability w / (w + 1)
 @pytest.mark.parametrize(
     ("name", "options", "rates", "weight"),
@@ -110,15 +101,6 @@ def test_prompts_are_drawn_in_proportion(name, options, rates, weight):
         method.rates = lambda uids: np.array(rates)[uids]
     first = np.mean(first_drawn(method, prompts_of(rates)) == 0)
     assert first == pytest.approx(weight / (weight + 1), abs=0.025)
-
-
-def test_power_draws_are_posterior_means():
-    pool = batch_of([0], [0], [0], successes=[1.0, 0.0, 2.5], failures=[2.0, 7.0, 0.0])
-    for k in (2, 5, 16):
-        expected = pivotal_value(pool.alpha_P, pool.beta_P, k)
-        assert method_of("power", a=1, b=k - 1).values(pool) == pytest.approx(expected)
-    # Beta(1.5, 2.5): E[(1 − p)²] = 2.5 · 3.5/(4 · 5)
-    assert method_of("power", a=0, b=2).values(pool)[0] == pytest.approx(0.4375)
 
 
 def test_greso_skips_the_more_the_longer_nothing_was_learned():
@@ -179,27 +161,6 @@ def test_rollouts_are_the_best_of_all_divisions(name, low, value, rates):
     divisions = [n for n in product(range(low, 13), repeat=3) if sum(n) == budget]
     worth = [sum(map(value, n, rates)) for n in (*divisions, got.tolist())]
     assert worth[-1] == pytest.approx(max(worth))
-
-
-@pytest.mark.parametrize(
-    ("shares", "most", "budget", "rollouts"),
-    [
-        # ½ is expected to need log(.1)/log(.5) = 3.3 beyond its 2: 24 − 3 go to the unsolved
-        ([0, 0, 1, 0.5], 12, 32, [12, 12, 2, 6]),
-        ([0, 1, 0.5], 30, 24, [2 + 18 - 3, 2, 5]),
-        ([1, 0.5], 30, 12, [2 + 5, 5]),  # nothing unsolved: the solved get it
-        ([0, 0, 1], 30, 12, [5, 5, 2]),  # nothing in between
-        ([1, 1], 30, 12, [6, 6]),
-        ([0.5, None], 30, 10, [5, 5]),  # n̄ for a prompt not seen, and what is left
-    ],
-)
-def test_knapsack_falls_back_to_the_unsolved(shares, most, budget, rollouts):
-    method = method_of("knapsack", n_min=2, n_max=most)
-    method.share_D = np.array([share or 0 for share in shares], float)
-    prompts = prompts_of([0.5] * len(shares), bins=[-1 if share is None else 0 for share in shares])
-    assert method.allocate(prompts, budget, np.random.default_rng(0)).tolist() == rollouts
-    method.update(batch_of([1, 0, 0, 0]))
-    assert method.share_D[0] == 0.25
 
 
 def test_coba_prefers_harder_prompts_as_failures_fall():

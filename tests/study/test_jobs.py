@@ -177,15 +177,6 @@ def test_evaluations_while_training_reach_the_report_and_not_the_controller(
     ]
 
 
-def test_some_steps_are_tried_and_leave_nothing(made, profile_of, tmp_path, capfd):
-    profile = profile_of(train=TRAIN | {"updates_per_step": 2})
-    jobs.Training(profile, "both", 0, tmp_path / "run", made[2]).try_steps(2)
-    printed = capfd.readouterr().out
-    assert "step 6/6" in printed  # one batch to warm up, two that count
-    assert "a generation batch" in printed
-    assert not [*tmp_path.rglob("checkpoint-*"), *tmp_path.rglob("training.json")]
-
-
 def test_arguments_of_the_chat_template_reach_lengths_and_evaluation(
     profile_of, tmp_path, monkeypatch
 ):

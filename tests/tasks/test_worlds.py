@@ -7,8 +7,6 @@ import sys
 import numpy as np
 import pytest
 
-from gdro_lab.study.config import load_profile
-from gdro_lab.tasks import load_split
 from gdro_lab.tasks.world import WORLDS, read_world
 
 SHIPPED = sorted(file.stem for file in WORLDS.glob("*.yaml"))
@@ -85,39 +83,3 @@ def test_gym_tasks_are_the_same_in_every_process():
     environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert run.stdout == f"{task.fingerprint()} {task.train[:50]} {task.eval[-1]}\n"
-
-
-class Words:
-    """A tokenizer as far as a split needs one: a token is a word."""
-
-    def __init__(self, chat_template):
-        self.chat_template = chat_template
-
-    def __call__(self, prompts):
-        one = isinstance(prompts, str)
-        return {"input_ids": prompts.split() if one else [p.split() for p in prompts]}
-
-    def apply_chat_template(self, chat, **options):
-        return " ".join(message["content"] for message in chat).split()
-
-
-@pytest.mark.parametrize("chat_template", [None, "a template"])
-def test_the_gpu_profile_asks_original_questions_and_reads_answer_tags(chat_template):
-    profile = load_profile("gpu-gym")
-    split = load_split(profile.task, Words(chat_template), held_out=True)
-    assert len(split.rows) == 30 * 20
-    assert split.max_completion_tokens == 1024
-    row = split.rows[0]
-    assert row["uid"].startswith("chain_sum/chain_sum-1/0/")
-    asked = row["prompt"] if chat_template is None else row["prompt"][1]["content"]
-    assert "State the final answer" in asked
-    assert isinstance(row["prompt"], str) == (chat_template is None)
-    answer = row["answer"]
-    for text, reward in (
-        (f"I think.\n<answer> {answer}\n</answer>", 1.0),
-        (f"<answer>{answer}</answer> or <answer>7 7</answer>", 0.0),
-        (f"<answer>{answer}", 0.0),
-        (answer, 0.0),
-    ):
-        completion = text if chat_template is None else [{"role": "assistant", "content": text}]
-        assert split.reward([completion], [answer], [row["family"]], uid=[row["uid"]]) == [reward]

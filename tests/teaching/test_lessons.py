@@ -1,13 +1,8 @@
-"""What the notebooks share: charts, sliders, and a tiny model's log-probabilities."""
+"""What the notebooks share: charts, and a tiny model's log-probabilities."""
 
-from base64 import b64decode
-from io import BytesIO
-
-import ipywidgets as widgets
 import matplotlib.pyplot as plt
 import pytest
 import torch
-from PIL import Image
 
 from gdro_lab.results.style import use_style
 from gdro_lab.teaching import gradients, lessons
@@ -28,25 +23,6 @@ def test_a_figure_is_saved_with_the_same_bytes_every_time(tmp_path):
         lessons.show(figure, str(tmp_path), "chart")
         found.append([(tmp_path / f"chart.{kind}").read_bytes() for kind in ("png", "pdf")])
     assert found[0] == found[1]
-
-
-def test_without_a_kernel_a_slider_is_a_strip_of_stills():
-    asked = []
-
-    def size_of(width, **options):
-        def picture(n, m):
-            asked.append((n, m))
-            return lessons.chart(lessons.Panel("", "x", "y", {"a": [n, m]}), width=width, height=2)
-
-        controls = {"n": widgets.IntSlider(1, min=0, max=5), "m": widgets.IntSlider(2)}
-        data, _ = lessons.explore(picture, **options, **controls)._repr_mimebundle_()
-        assert "application/vnd.jupyter.widget-view+json" in data
-        return Image.open(BytesIO(b64decode(data["image/png"]))).size
-
-    wide, high = size_of(2.3)
-    assert asked[1:] == [(0, 2), (1, 2), (5, 2)]  # least, present and largest
-    assert (wide, high) == (3 * 345, 300)  # side by side
-    assert size_of(7, stills=[{"n": 1}, {"n": 2}]) == (1050, 600)  # one above the other
 
 
 def test_log_probabilities_are_those_of_transformers_up_to_the_end(tmp_path):

@@ -11,7 +11,7 @@ from tiny_run import half_right
 from trl import GRPOTrainer
 
 from gdro import loop
-from gdro.batches import Rollout, Step, has_spread, prompts_of_batch
+from gdro.batches import prompts_of_batch
 from gdro.checkpoint import load_state
 from gdro.method import Method, register
 from gdro.trainer import GDROTrainer
@@ -22,36 +22,6 @@ METHODS = {
     "dars": {},
     "pilot_commit": {"n_max": 5},  # leaves some of the budget where few prompts are worth it
 }
-
-
-def step_of_groups(*rewards_by_batch):
-    """A step with one group a batch; advantages are centred, completion r has r + 1 tokens."""
-    step = Step()
-    for rewards in rewards_by_batch:
-        first = len(step.rows)
-        places = range(first, first + len(rewards))
-        sampled = [Rollout([r], [r] * (r + 1), f"text {r}", None, {"note": r}) for r in places]
-        step.add_rollouts(
-            [{"uid": r} for r in places], [*sampled, "dropped"], torch.tensor(rewards)[:, None]
-        )
-        rewards_R, ids_R = np.array(rewards), np.zeros(len(rewards), int)
-        step.add_batch(rewards_R - rewards_R.mean(), ~has_spread(rewards_R, ids_R), ids_R)
-    return step
-
-
-def test_groups_with_a_signal_come_first_and_a_surplus_is_cut():
-    step = step_of_groups([1.0, 1.0], [0.0, 1.0], [0.0, 0.0], [1.0, 0.0])
-    chosen = step.train_batch(4, slice(2, 4))
-    assert chosen.advantages_R.tolist() == [-0.5, 0.5, 0.5, -0.5]
-    assert [row["uid"] for row in chosen.rows] == [6, 7]  # of this process
-    assert chosen.rewards_RF.flatten().tolist() == [0.0, 1.0, 1.0, 0.0]
-    assert not chosen.is_flat_R.any()
-    prompt_ids, completion_ids, tool_mask, completions, logprobs, *_ = chosen.generated()
-    assert (prompt_ids, [len(ids) for ids in completion_ids]) == ([[6], [7]], [7, 8])
-    assert (tool_mask, completions, logprobs) == (None, ["text 6", "text 7"], None)
-    assert chosen.extras() == {"note": [6, 7]}
-    # groups without a signal where there are too few others, in the order of sampling
-    assert [row["uid"] for row in step.train_batch(6, slice(0, 6)).rows] == [0, 1, 2, 3, 6, 7]
 
 
 def test_further_prompts_come_epoch_by_epoch():

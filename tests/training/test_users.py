@@ -5,7 +5,6 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import tiny_run
 from datasets import Dataset
@@ -96,19 +95,6 @@ def test_a_uid_is_a_hash_of_the_row():
     assert other != fingerprint
     with pytest.raises(ValueError, match="repeats 3"):
         with_uids(Dataset.from_list([{"prompt": "p", "uid": 3}] * 2).with_format("torch"), "uid")
-
-
-def test_extra_columns_of_rounds_reach_the_table(base, tmp_path):
-    def noted(completions, answer, log_extra, **columns):
-        log_extra("text", list(completions))
-        return half_right(completions, answer)
-
-    options = {"gdro_method": "reinforce_ada", "log_completions": True, "max_steps": 2}
-    make(base, tmp_path, reward=noted, **options).train()
-    for file in sorted((tmp_path / "completions").glob("*.parquet")):
-        table = pd.read_parquet(file)
-        assert len(table) == 32
-        assert table["text"].tolist() == table["completion"].tolist()
 
 
 def test_the_command_line_takes_json(tmp_path):
