@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gdro_lab.arena.play import Settings, arena_controller, batch_shape
+from gdro_lab.arena.play import arena_controller
 
 UIDS, RATES = np.arange(60), np.linspace(0, 1, 60)
 
@@ -48,18 +48,3 @@ def test_the_parts_of_a_method_make_that_method(whole, parts):
     again = arena_controller(parts, 4, seed=1)
     again.load_state_dict(both[1].state_dict())
     assert played(again) == played(both[1]) == played(both[0])
-
-
-@pytest.mark.parametrize(
-    ("spelled", "alone", "prompts", "mean"),
-    [
-        ("grpo", "grpo", 32, 4),
-        ("spo:prompts=128", "spo", 128, 1),
-        ("dars:prompts=48:schedule=hardness", "dars:schedule=hardness", 48, 128 / 48),
-        ("composed:draw=pivotal:prompts=16", "composed:draw=pivotal", 16, 8),
-    ],
-)
-def test_a_step_spends_the_same_on_other_numbers_of_prompts(spelled, alone, prompts, mean):
-    assert batch_shape(spelled, Settings()) == (alone, prompts, mean)
-    controller = arena_controller(alone, mean, 0)
-    assert controller.plan(np.arange(prompts)).rollouts.sum() <= 128

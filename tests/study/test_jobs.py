@@ -203,3 +203,12 @@ def test_arguments_of_the_chat_template_reach_lengths_and_evaluation(
     monkeypatch.setattr(evaluate, "_by_transformers", by_stub)
     jobs.evaluate_variant(profile, "base", 0, tmp_path / "run", tmp_path)
     assert all(tokenizer.decode(ids).startswith("a" * 9) for ids in sampled)
+
+
+def test_some_steps_are_tried_and_leave_nothing(made, profile_of, tmp_path, capfd):
+    profile = profile_of(train=TRAIN | {"updates_per_step": 2})
+    jobs.Training(profile, "both", 0, tmp_path / "run", made[2]).try_steps(2)
+    printed = capfd.readouterr().out
+    assert "step 6/6" in printed  # one batch to warm up, two that count
+    assert "a generation batch" in printed
+    assert not [*tmp_path.rglob("checkpoint-*"), *tmp_path.rglob("training.json")]
