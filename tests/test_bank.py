@@ -7,12 +7,11 @@ import pytest
 import tiny_run
 import torch
 from conftest import TRAINS
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import GDROController, Method, loop, register
 from gdro.bank import Bank, replay_weights
 from gdro.pivotal import PivotalReplay
-from gdro.trainer import GDROConfig, GDROTrainer
 
 pytestmark = TRAINS
 
@@ -80,6 +79,8 @@ def test_a_prompt_is_replayed_a_few_times_between_visits():
 
 
 def test_few_kept_prompts_and_other_methods_replay_nothing():
+    assert not Method().replays
+    assert PivotalReplay().replays
     for method, options in {"pivotal_replay": {"start_at": 3}, "pivotal": {}}.items():
         controller = GDROController(method, **options)
         visit(controller, [1, 2], [True, True])
@@ -97,10 +98,8 @@ class Watched(PivotalReplay):
 
 def test_the_gradient_of_replay_is_that_of_plain_torch(base, monkeypatch):
     """With zero advantages a step's gradient is −Σ w ∇log π over all tokens of both."""
-    model, tokenizer = (
-        AutoModelForCausalLM.from_pretrained(base),
-        AutoTokenizer.from_pretrained(base),
-    )
+    model = AutoModelForCausalLM.from_pretrained(base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
     rows, seen = tiny_run.make_task().train, {}
     whole, banks = loop.policy_gradient, []
     monkeypatch.setattr(loop, "Bank", lambda size: banks.append(Bank(size)) or banks[-1])
@@ -112,7 +111,6 @@ def test_the_gradient_of_replay_is_that_of_plain_torch(base, monkeypatch):
         return tokens
 
     monkeypatch.setattr(loop, "policy_gradient", watch)
-    start = [p.detach().clone() for p in model.parameters()]
     controller = GDROController(Watched(start_at=1, prompts=3), mean_rollouts=4)
     [row] = loop.train(
         model, tokenizer, rows, tiny_run.half_right, controller,
@@ -127,41 +125,13 @@ def test_the_gradient_of_replay_is_that_of_plain_torch(base, monkeypatch):
     assert row["trained_tokens"] == sum(len(ended[r]) for r in again.nonzero()[:, 0])
 
     # the same by transformers, text by text
-    with torch.no_grad():
-        for parameter, before in zip(model.parameters(), start, strict=True):
-            parameter.copy_(before)
-    model.zero_grad()
-    loss = 0.0
+    model, loss = AutoModelForCausalLM.from_pretrained(base), 0.0
     for r in again.nonzero()[:, 0]:
         ids = torch.cat([seen["prompts"][r], torch.tensor(ended[r])])[None]
         logps = model(ids[:, :-1]).logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[0, :, 0]
         loss = loss - seen["advantages"][r] * logps[len(seen["prompts"][r]) - 1 :].sum()
     (loss / sum(map(len, ended))).backward()
-    for parameter, gradient in zip(model.parameters(), seen["gradient"], strict=True):
-        scale = float(gradient.abs().max())
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5 * scale)
-
-
-def test_the_schedule_decays_to_zero(base, monkeypatch):
-    rates, model = [], AutoModelForCausalLM.from_pretrained(base)
-    step = torch.optim.AdamW.step
-
-    def watch(self, *args, **kwargs):
-        rates.append(self.param_groups[0]["lr"])
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", watch)
-    loop.train(
-        model, AutoTokenizer.from_pretrained(base), tiny_run.make_task().train, tiny_run.half_right,
-        GDROController("grpo", mean_rollouts=4), steps=4, prompts=8, learning_rate=1e-3,
-        max_new_tokens=12, seed=0, schedule="linear",
-    )  # fmt: skip
-    assert rates == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
-
-
-def test_a_method_without_replay_keeps_no_bank():
-    assert not Method().replays
-    assert PivotalReplay().replays
+    tiny_run.assert_gradient(model, seen["gradient"])
 
 
 @pytest.mark.parametrize(
@@ -175,26 +145,11 @@ def test_a_method_without_replay_keeps_no_bank():
 )
 def test_the_gradient_of_replay_in_trl_is_the_loops(base, tmp_path, changes):
     """Rows of kept texts count once, with their weight; with β, their ratio is 1 and their KL 0."""
-    seen = {"gradients": []}
-
-    class Keep(TrainerCallback):
-        def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-            seen["gradients"].append([p.grad.clone() for p in model.parameters()])
-
-    class Recording(GDROTrainer):
-        def _generate_and_score_completions(self, inputs):
-            seen["batch"] = super()._generate_and_score_completions(inputs)
-            return seen["batch"]
-
     options = {"start_at": 1, "prompts": 7}
-    args = tiny_run.arguments(
-        GDROConfig, tmp_path, max_steps=1, gdro_method="replay_alone", gdro_options=options,
-        max_grad_norm=1e9, **changes,
-    )  # fmt: skip
-    trainer = tiny_run.make_trainer(Recording, args, base)
-    trainer.add_callback(Keep())
-    trainer.train()
-    batch = seen["batch"]
+    trainer = tiny_run.train_one_step(
+        base, tmp_path, gdro_method="replay_alone", gdro_options=options, **changes
+    )
+    batch = trainer.batch
     again = batch["completion_mask"].sum(1) > 0
     kept = again & (batch["advantages"] != 0)
     assert kept[:32].sum() == 0 < kept.sum() == trainer.state.log_history[0]["gdro/replayed"]
@@ -209,6 +164,4 @@ def test_the_gradient_of_replay_in_trl_is_the_loops(base, tmp_path, changes):
         model, batch["prompt_ids"][again], texts[again], batch["advantages"][again]
     )
     assert tokens == batch["num_items_in_batch"]
-    for parameter, gradient in zip(model.parameters(), seen["gradients"][0], strict=True):
-        scale = float(gradient.abs().max())
-        torch.testing.assert_close(gradient, parameter.grad, rtol=1e-4, atol=1e-5 * scale)
+    tiny_run.assert_gradient(model, trainer.gradient)

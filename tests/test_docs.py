@@ -1,16 +1,10 @@
 """The site and the workflow files: pages are listed, links lead somewhere, commands exist."""
 
-import os
 import re
-import runpy
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
 import pytest
-import yaml
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -22,7 +16,6 @@ PAGES = sorted(
         *ROOT.glob("notebooks/*.ipynb"),
     ]
 )
-SPHINX = ROOT / ".venv-docs/bin/python"
 
 
 def text_of(page):
@@ -55,81 +48,3 @@ def broken_links(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     assert list(broken_links(page)) == []
-
-
-def test_a_broken_link_is_found(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# A head, with `code`\n[a](page.md#a-head-with) [b](gone.md) [c](#no-head) `[d](code.md)`\n"
-    )
-    assert list(broken_links(page)) == ["gone.md", "#no-head"]
-
-
-def test_every_page_and_notebook_is_in_the_contents():
-    listed = {DOCS / "index.md"}
-    for page in (DOCS / "index.md", DOCS / "notebooks.md"):
-        for block in re.findall(
-            r"^```\{toctree\}\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
-        ):
-            for line in filter(None, re.sub(r"^:.*", "", block, flags=re.MULTILINE).splitlines()):
-                place = os.path.relpath(DOCS / line, ROOT)
-                found = {
-                    file
-                    for file in ROOT.glob(f"{place}.*")
-                    if file.suffix in (".md", ".rst", ".ipynb")
-                }
-                assert found, f"{page.name} lists {line}, which does not exist"
-                listed |= found
-    assert {*DOCS.glob("*.md"), *ROOT.glob("notebooks/*.ipynb")} - listed == set()
-
-
-def test_the_configuration_names_what_exists(monkeypatch):
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    config = runpy.run_path(str(DOCS / "conf.py"))
-    assert (ROOT / f"{config['root_doc']}.md").is_file()
-    assert f'url={config["root_doc"]}.html"' in (DOCS / "_extra/index.html").read_text("utf-8")
-    for folder in config["html_static_path"] + config["html_extra_path"] + config["templates_path"]:
-        assert (DOCS / folder).is_dir()
-    assert all((DOCS / "_static" / name).is_file() for name in config["html_css_files"])
-    locked = {
-        line.split("==")[0].lower()
-        for line in (ROOT / "requirements/docs.txt").read_text().splitlines()
-    }
-    foreign = [name for name in config["extensions"] if not name.startswith("sphinx.ext.")] + [
-        config["html_theme"]
-    ]
-    assert {name.replace("_", "-") for name in foreign} <= {
-        name.replace("_", "-") for name in locked
-    }
-
-
-@pytest.mark.parametrize(
-    "file", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda file: file.name
-)
-def test_workflows_call_what_exists(file):
-    jobs = yaml.safe_load(file.read_text("utf-8"))["jobs"]
-    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
-    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-    assert commands
-    for words in map(str.split, commands):
-        assert words[0] != "make" or set(words[1:]) <= targets
-        paths = [word for word in words if "/" in word and not word.startswith(".venv/")]
-        assert all((ROOT / path).is_file() for path in paths)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not SPHINX.exists(), reason="the site's environment is made by make docs")
-def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path):
-    shutil.rmtree(DOCS / "api/generated", ignore_errors=True)
-    options = f"-W --keep-going -q -c docs -d {tmp_path}/trees . {tmp_path}/site"
-    run = subprocess.run(
-        [SPHINX, "-m", "sphinx", *options.split()], cwd=ROOT, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
-    pages = list((tmp_path / "site").glob("**/*.html"))
-    assert len(pages) > 40
-    loaded = (
-        r"""<(?:script|img|iframe|link[^>]*rel="stylesheet")[^>]*(?:src|href)="(https?:)?//[^"]*"""
-    )
-    assert [page.name for page in pages if re.search(loaded, page.read_text("utf-8"))] == []
-    assert (tmp_path / "site/_static/mathjax/tex-chtml.js").is_file()

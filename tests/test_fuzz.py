@@ -153,7 +153,6 @@ def state_of(controller):
     return json.dumps(controller.state_dict(), default=plain)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_twins_agree(method, tmp_path):
     played = 0

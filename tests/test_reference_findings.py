@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -49,32 +48,17 @@ def test_11_difficulty_does_not_depend_on_the_rollouts_allotted(preset):
     assert found == pytest.approx([1 - 0.9**8] * 2, abs=0.04)
 
 
-def swallowed(folder):
-    """At how many places of each file an error could vanish without a word."""
-    typed = "lint.flake8-bandit.check-typed-exception=true"
-    rules = ["--isolated", "--ignore-noqa", "--select=BLE001,E722,S110,S112", f"--config={typed}"]
-    ruff = [sys.executable, "-m", "ruff", "check", "--output-format=json", *rules, folder]
-    found = json.loads(subprocess.run(ruff, capture_output=True, text=True).stdout)
-    counts = Counter(Path(one["filename"]).name for one in found)
-    for file in Path(folder).rglob("*.py"):
-        counts[file.name] += file.read_text("utf-8").count("suppress(")
-    return {name: count for name, count in counts.items() if count}
-
-
 def test_16_no_error_is_swallowed(tmp_path):
     """Errors are raised, with the reason: no handler of everything, none that does nothing."""
-    for package in (gdro, gdro_lab):
-        assert swallowed(Path(package.__file__).parent) == {}
-    released = (
-        "try:\n    x()\nexcept Exception:\n    y = 0",
-        "try:\n    x()\nexcept:\n    y = 0",
-        "try:\n    x()\nexcept (KeyError, Exception) as e:\n    log(e)",
-        "try:\n    x()\nexcept KeyError:\n    pass",
-        "with contextlib.suppress(KeyError):\n    x()",
-    )
-    for number, source in enumerate(released):
-        (tmp_path / f"{number}.py").write_text(source)
-    assert len(swallowed(tmp_path)) == len(released)
+    released = tmp_path / "released.py"
+    released.write_text("try:\n    x()\nexcept Exception:\n    y = 0")
+    folders = [Path(package.__file__).parent for package in (gdro, gdro_lab)]
+    typed = "--config=lint.flake8-bandit.check-typed-exception=true"
+    rules = ["--isolated", "--ignore-noqa", "--select=BLE001,E722,S110,S112", typed]
+    ruff = [sys.executable, "-m", "ruff", "check", "--output-format=json", *rules]
+    found = subprocess.run([*ruff, *folders, released], capture_output=True, text=True).stdout
+    assert [Path(one["filename"]).name for one in json.loads(found)] == [released.name]
+    assert not any("suppress(" in f.read_text("utf-8") for p in folders for f in p.rglob("*.py"))
 
 
 @pytest.mark.parametrize("preset", ["default", "paper"])
@@ -122,8 +106,7 @@ def test_19_the_printed_surrogate_holds_the_kl_term():
 
     check(surrogate(0.1))
     assert surrogate(0.0) is None  # the controller then takes −A itself
-    # under Unsloth a row begins with the end of the longest prompt: one column more, here before or
-    # after
+    # under Unsloth a row begins with the end of the longest prompt: a column more, before or after
     for name in ("old_per_token_logps", "ref_per_token_logps"):
         first, second = output[name]
         junk = torch.tensor([7.0])

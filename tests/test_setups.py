@@ -20,10 +20,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from gdro.trainer import GDROConfig, GDROTrainer
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore"),
-]
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 METHODS = ("grpo", "pivotal", "rollout", "dapo")
 ROWS = [{"prompt": f"Spell {n}.", "answer": str(n), "uid": n} for n in range(12)]
 CHATS = [row | {"prompt": [{"role": "user", "content": row["prompt"]}]} for row in ROWS]

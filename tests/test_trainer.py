@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from trl import GRPOConfig, GRPOTrainer
 
 from gdro.checkpoint import find_checkpoint, load_state
-from gdro.config import check_trl
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro_lab.study.records import read_table
 
 pytestmark = TRAINS
+FLAT = "frac_reward_zero_std"
 
 
 def make(base, folder, rows=None, reward=tiny_run.half_right, **changes):
@@ -45,7 +45,6 @@ def same_weights(one, other):
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"beta": 0.02, "num_iterations": 2}])
 def test_grpo_is_stock_trl_bit_for_bit(base, tmp_path, changes):
     # eight steps: past the end of the first epoch, so the order of the prompts is TRL's too
@@ -58,20 +57,15 @@ def test_grpo_is_stock_trl_bit_for_bit(base, tmp_path, changes):
     assert not same_weights(stock, tiny_run.make_trainer(GRPOTrainer, args, base))  # it did train
 
 
-@pytest.mark.slow
 def test_advantages_and_logs_are_those_of_the_true_groups(base, tmp_path, monkeypatch):
     seen = []
     original = GDROTrainer._generate_and_score_completions
 
     def spy(self, inputs):
         output = original(self, inputs)
-        rewards, logs = self._rewards_RF[:, 0].clone(), self._logs
-        size = len(rewards)
-        flat = self._metrics["train"]["frac_reward_zero_std"][-1]
-        logged = list(logs["advantages"])[-size:]
-        seen.append(
-            (rewards, output["advantages"].clone(), list(logs["prompt"])[-size:], flat, logged)
-        )
+        rewards, flat = self._rewards_RF[:, 0].clone(), self._metrics["train"][FLAT][-1]
+        logged = [list(self._logs[name])[-len(rewards) :] for name in ("prompt", "advantages")]
+        seen.append((rewards, output["advantages"].clone(), *logged, flat))
         return output
 
     monkeypatch.setattr(GDROTrainer, "_generate_and_score_completions", spy)
@@ -79,7 +73,7 @@ def test_advantages_and_logs_are_those_of_the_true_groups(base, tmp_path, monkey
     assert [row["rollouts_spent"] for row in trainer.record] == [32] * 14
     planned = [n for row in trainer.record for n in row["rollouts"] if n is not None]
     assert min(planned) < 4 < max(planned)
-    for rewards, advantages, prompts, flat, logged in seen:
+    for rewards, advantages, prompts, logged, flat in seen:
         # group by the prompt texts themselves, which are unique
         groups: dict[str, list[int]] = {}
         for place, text in enumerate(prompts):
@@ -97,7 +91,6 @@ def test_advantages_and_logs_are_those_of_the_true_groups(base, tmp_path, monkey
     assert {"gdro/price", "gdro/unseen"} <= set(last)
 
 
-@pytest.mark.slow
 def test_clip_and_population_deviation_reach_grpo_too(base, tmp_path):
     choices = {"advantage_clip": 0.5, "advantage_std": "population"}
     plain = trained(base, tmp_path / "a", gdro_method="grpo")
@@ -107,36 +100,6 @@ def test_clip_and_population_deviation_reach_grpo_too(base, tmp_path):
     assert not same_weights(plain, clipped)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "preset", "options"),
-    [
-        ("prompt", "default", {"action": "resample"}),
-        ("prompt", "default", {"signal": "spread"}),
-        ("both", "default", {"bins": {"edges": [0.5]}, "rollout": {"utility": "loss"}}),
-        ("both", "paper", {}),
-        ("pivotal", "default", {}),
-        ("failures", "default", {"floor": 0.5}),  # registered by examples/own_method.py
-    ],
-)
-def test_every_choice_trains(base, tmp_path, method, preset, options):
-    choices = {"gdro_method": method, "gdro_preset": preset, "gdro_options": options}
-    trainer = trained(base, tmp_path, beta=0.01, **choices)
-    assert len(trainer.record) == 5
-    assert all(row["rollouts_spent"] == 32 for row in trainer.record)
-    assert trainer.controller.name == method
-
-
-@pytest.mark.slow
-def test_printed_surrogate_on_policy_is_the_kl_alone(base, tmp_path):
-    choices = {"gdro_method": "prompt", "gdro_options": {"signal": "surrogate"}}
-    with_kl = trained(base, tmp_path / "a", beta=0.5, **choices)
-    without = trained(base, tmp_path / "b", **choices)
-    assert np.abs(without.controller.method.prompt_adversary.scores()).max() < 1e-6
-    assert with_kl.controller.method.prompt_adversary.scores().max() > 1e-4
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["both", "dapo", "reinforce_ada", "pivotal_replay"])
 def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, method):
     def exit_code(output, *killed_in):
@@ -151,29 +114,10 @@ def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, meth
     assert exit_code("cut") == 0
     one, other = (load_file(tmp_path / name / "weights.safetensors") for name in ("whole", "cut"))
     assert all(torch.equal(one[name], other[name]) for name in one)
-    assert read_table(tmp_path / "whole" / "record.jsonl") == read_table(
-        tmp_path / "cut" / "record.jsonl"
-    )
-    states = [load_state(tmp_path / name / "controller.safetensors") for name in ("whole", "cut")]
-    np.testing.assert_equal(states[0], states[1])
-
-
-def test_a_column_of_the_data_set_can_be_the_groups(base, tmp_path):
-    trainer = make(base, tmp_path, gdro_method="both", group_column="family", max_steps=4)
-    families = sorted({row["family"] for row in tiny_run.make_task().train})
-    assert trainer.controller.bins.groups == families
-    trainer.train()
-    # every prompt is in its group from the first step on
-    assert [row["unseen"] for row in trainer.record] == [0] * 4
-    assert all(len(row["share"]) == len(families) for row in trainer.record)
-    with pytest.raises(ValueError, match="group_column"):
-        make(base, tmp_path, group_column="level")
-
-
-def test_several_gpus_in_one_process_are_refused(base, tmp_path, monkeypatch):
-    monkeypatch.setattr(GDROConfig, "n_gpu", 2)
-    with pytest.raises(ValueError, match="accelerate launch"):
-        make(base, tmp_path)
+    folders = tmp_path / "whole", tmp_path / "cut"
+    one, other = (read_table(folder / "record.jsonl") for folder in folders)
+    assert one == other
+    np.testing.assert_equal(*[load_state(f / "controller.safetensors") for f in folders])
 
 
 @pytest.mark.parametrize(
@@ -195,21 +139,13 @@ def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, named):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"gdro_method": ""}, "method"),
         ({"gdro_method": "promt"}, "promt"),
-        ({"gdro_preset": "printed"}, "preset"),
-        ({"gdro_options": {"promt": {}}}, "promt"),
         ({"gdro_options": {"prompt": {"etta": 1}}}, "etta"),
         ({"gdro_options": {"n_min": 5}}, "mean_rollouts"),
         ({"gdro_options": {"mean_rollouts": 6}}, "mean_rollouts"),
         ({"group_column": "family", "gdro_options": {"bins": {"edges": [0.5]}}}, "edges"),
         ({"per_device_train_batch_size": 30}, "num_generations"),
         ({"save_strategy": "steps", "save_steps": 3, "num_iterations": 2}, "save_steps"),
-        (
-            {"save_strategy": "steps", "save_steps": 0.375, "num_iterations": 2, "max_steps": 8},
-            "save_steps",
-        ),
-        ({"advantage_clip": -1.0}, "advantage_clip"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation"),
         ({"success_reward": "accuracy"}, "success_reward"),
     ],
@@ -217,10 +153,3 @@ def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, named):
 def test_settings_that_cannot_be_met(base, tmp_path, changes, named):
     with pytest.raises(ValueError, match=named):
         make(base, tmp_path, **changes)
-
-
-def test_another_trl_is_refused():
-    check_trl("1.14.2")
-    for version in ("1.13.0", "1.15.0", "1.17.0"):
-        with pytest.raises(ImportError, match=version):
-            check_trl(version)

@@ -59,6 +59,35 @@ def make_trainer(trainer_class, args, base, rows=None, reward=half_right):
     )
 
 
+class Recording(GDROTrainer):
+    """Keeps its last generation batch."""
+
+    def _generate_and_score_completions(self, inputs):
+        self.batch = super()._generate_and_score_completions(inputs)
+        return self.batch
+
+
+def train_one_step(base, folder, **changes):
+    """A `Recording` after one step, with the gradient that it took."""
+    args = arguments(GDROConfig, folder, max_steps=1, max_grad_norm=1e9, **changes)
+    trainer, keep = make_trainer(Recording, args, base), TrainerCallback()
+
+    def on_pre_optimizer_step(*_, model, **given):
+        trainer.gradient = [weight.grad.clone() for weight in model.parameters()]
+
+    keep.on_pre_optimizer_step = on_pre_optimizer_step
+    trainer.add_callback(keep)
+    trainer.train()
+    return trainer
+
+
+def assert_gradient(model, expected):
+    """The gradients are those given; rounding is in proportion to the largest entry."""
+    for weight, wanted in zip(model.parameters(), expected, strict=True):
+        atol = 1e-5 * float(wanted.abs().max())
+        torch.testing.assert_close(weight.grad, wanted, rtol=1e-4, atol=atol)
+
+
 class Killed(TrainerCallback):
     """Kills its process at the end of a step."""
 

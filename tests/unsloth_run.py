@@ -22,18 +22,17 @@ from gdro.models import import_unsloth
 
 import_unsloth()
 # without a GPU, unsloth leaves TRL alone unless asked
-from unsloth import FastLanguageModel
+
 from unsloth.models.rl import _patch_trl_rl_trainers, patch_trl_vllm_generation
 
 _patch_trl_rl_trainers("grpo_trainer")
 patch_trl_vllm_generation()
 
+import copy
 import inspect
 import json
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import patch
 
 import peft
 import tiny_run
@@ -46,22 +45,15 @@ import gdro.batches
 import gdro.trainer
 from gdro.batches import rows_with_signal
 from gdro.trainer import GDROConfig, GDROTrainer
-from gdro_lab.study.jobs import merged_model
 
 LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "sapo", "vespo")
 BINS = {"bins": {"k": 1}}  # bins on pass@1 tell this poor model's prompts apart
 
 
 def make(trainer_class, base, output, **changes):
-    shared = {
-        "max_steps": 9,
-        "learning_rate": 2e-4,
-        "lr_scheduler_type": "constant",
-        "gdro_options": BINS,
-    }
-    trainer = tiny_run.make_trainer(
-        trainer_class, tiny_run.arguments(GDROConfig, output, **shared | changes), base
-    )
+    shared = {"max_steps": 9, "learning_rate": 2e-4, "lr_scheduler_type": "constant"}
+    args = tiny_run.arguments(GDROConfig, output, **shared | {"gdro_options": BINS} | changes)
+    trainer = tiny_run.make_trainer(trainer_class, args, base)
     add_switches(trainer.model)
     return trainer
 
@@ -99,11 +91,7 @@ class Watched(GDROTrainer):
     seen: tuple = ()
 
     def compute_loss(self, model, inputs, *args, **kwargs):
-        kept = {
-            name: value.clone() if torch.is_tensor(value) else value
-            for name, value in inputs.items()
-        }
-        self.seen = (*self.seen, kept)
+        self.seen = (*self.seen, copy.deepcopy(inputs))
         return super().compute_loss(model, inputs, *args, **kwargs)
 
 
@@ -174,17 +162,13 @@ class StandInEngine:
         adapter = {} if lora_request is None else lora_request.tensors
         self.calls.append({"prompts": ids_R, "adapter": adapter, "n": sampling_params["n"]})
         names = dict(self.model.named_parameters())
-        zeros = {
-            name: torch.zeros_like(weight) for name, weight in names.items() if "lora_B" in name
-        }
+        zeros = {n: torch.zeros_like(weight) for n, weight in names.items() if "lora_B" in n}
         ids_RT = torch.tensor(ids_R)  # the tiny task's prompts are equally long
         logps_RT = torch.zeros(len(ids_R), 0)
         with torch.no_grad():
             for _ in range(sampling_params["max_tokens"]):
-                call = {"input_ids": ids_RT}
-                logits = torch.func.functional_call(self.model, adapter or zeros, (), call).logits[
-                    :, -1
-                ]
+                call = adapter or zeros, (), {"input_ids": ids_RT}
+                logits = torch.func.functional_call(self.model, *call).logits[:, -1]
                 probabilities = logits.softmax(-1)
                 probabilities[:, self.pad] = 0  # which Unsloth would take for the end of a row
                 chosen = torch.multinomial(probabilities, 1)
@@ -194,9 +178,8 @@ class StandInEngine:
         for ids, row, logps in zip(ids_R, ids_RT.tolist(), logps_RT.tolist(), strict=True):
             tokens = row[len(ids) :]
             tokens = tokens[: tokens.index(self.end) + 1] if self.end in tokens else tokens
-            chosen = [
-                {t: SimpleNamespace(logprob=p, rank=1)} for t, p in zip(tokens, logps, strict=False)
-            ]
+            pairs = zip(tokens, logps, strict=False)
+            chosen = [{token: SimpleNamespace(logprob=p, rank=1)} for token, p in pairs]
             sample = SimpleNamespace(token_ids=tokens, logprobs=chosen)
             outputs.append(SimpleNamespace(prompt_token_ids=ids, outputs=[sample]))
         return outputs
@@ -211,16 +194,9 @@ class StandInEngine:
 def with_engine(base, folder, method="both", **changes):
     """A LoRA training whose completions the stand-in samples."""
     torch.manual_seed(0)
-    args = {
-        "gdro_method": method,
-        "use_vllm": True,
-        "vllm_importance_sampling_mode": "token_truncate",
-    }
-    args |= {
-        "max_steps": 9,
-        "learning_rate": 1e-2,
-        "gdro_options": BINS | {"rollout": {"eta": 20.0}},
-    }
+    args = {"gdro_method": method, "use_vllm": True, "max_steps": 9, "learning_rate": 1e-2}
+    args["vllm_importance_sampling_mode"] = "token_truncate"
+    args["gdro_options"] = BINS | {"rollout": {"eta": 20.0}}
     args = tiny_run.arguments(GDROConfig, folder, **args | changes)
     source = tiny_run.AutoModelForCausalLM.from_pretrained(base)
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, target_modules="all-linear")
@@ -258,12 +234,11 @@ def through_the_engine(base, folder):
 
     wrapper = vllm_generation.VLLMGeneration.generate
     cells = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__, strict=True))
-    cells[
-        "original_generate"
-    ].cell_contents = watched  # inside Unsloth's wrapper, which stays as it is
+    original = cells["original_generate"]  # inside Unsloth's wrapper, which stays as it is
+    original.cell_contents = watched
     start = weights_of(trainer.model)
     trainer.train()
-    cells["original_generate"].cell_contents = generate
+    original.cell_contents = generate
     now = weights_of(trainer.model)
     moved = {name: float((now[name] - start[name]).abs().max()) for name in now}
     steps = [row for row in trainer.state.log_history if "reward" in row]
@@ -274,12 +249,6 @@ def through_the_engine(base, folder):
     lost.vllm_generation._unsloth_load_lora = None
     lost.train()
 
-    trainer.save_model(str(folder / "adapter"))
-    merged = merged_model(base, folder / "adapter", folder / "merged")
-    ids = torch.tensor(engine.calls[0]["prompts"])
-    with torch.no_grad():
-        ours = trainer.model.eval()(ids).logits
-        theirs = tiny_run.AutoModelForCausalLM.from_pretrained(merged)(ids).logits
     return {
         "is_the_engine": generation.llm is engine,
         "adapter_of_the_step": handed,
@@ -291,36 +260,27 @@ def through_the_engine(base, folder):
         "n": sorted({call["n"] for call in engine.calls}),
         "prompts": [call["prompts"] for call in engine.calls],
         "spent": [row["rollouts_spent"] for row in trainer.record],
-        "merged": float((ours - theirs).abs().max()),
-        "saved": sorted(path.name for path in (folder / "adapter").glob("adapter*")),
     }
 
 
 def refusals(base, folder):
-    """What is refused with which words."""
+    """With which words that is refused which would be wrong in silence, by what they name."""
 
-    def refused(change=lambda model: None, during=nullcontext(), **changes):  # noqa: B008
-        os.environ.pop("UNSLOTH_GRPO_LOSS_AGGREGATION", None)
+    def refused(change=lambda model: None, **changes):
         start = with_engine(base, folder / "refused", **changes)
         change(inspect.getclosurevars(start).nonlocals["model"])
         try:
-            with during:
-                start()
+            start()
         except (ValueError, RuntimeError) as error:
-            return f"{type(error).__name__}: {error}"
+            return str(error)
         return ""
 
-    generation = vllm_generation.VLLMGeneration
-    unwrapped = patch.object(generation, "generate", generation.generate.__wrapped__)
-    variable = patch.dict(os.environ, UNSLOTH_GRPO_LOSS_AGGREGATION="prompt")
     return {
-        "no load_lora": refused(lambda model: delattr(model, "load_lora")),
-        "no wrapper": refused(during=unwrapped),
-        "not shared": refused(lambda model: setattr(model.vllm_engine, "shared_weights", False)),
-        "no engine": refused(lambda model: delattr(model, "vllm_engine")),
-        "variable": refused(during=variable),
-        "sampling": refused(vllm_sampling_params=SimpleNamespace(min_p=0.1)),
-        "sleep": refused(vllm_enable_sleep_mode=True),
+        "load_lora": refused(lambda model: delattr(model, "load_lora")),
+        "shared": refused(lambda model: setattr(model.vllm_engine, "shared_weights", False)),
+        "fast_inference": refused(lambda model: delattr(model, "vllm_engine")),
+        "vllm_sampling_params": refused(vllm_sampling_params=SimpleNamespace(min_p=0.1)),
+        "vllm_enable_sleep_mode": refused(vllm_enable_sleep_mode=True),
     }
 
 
@@ -336,10 +296,7 @@ def main(base, folder):
         "engine": through_the_engine(base, folder),
         "refusals": refusals(base, folder),
     }
-    calls = FastLanguageModel.from_pretrained, FastLanguageModel.get_peft_model
-    report["signatures"] = {
-        call.__name__: list(inspect.signature(call).parameters) for call in calls
-    }
+
     (folder / "report.json").write_text(json.dumps(report, default=float))
 
 

@@ -18,11 +18,8 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_correct_one(k):
             )
 
 
-def test_mean_at_k():
+def test_means_and_the_worst_group_with_its_tie():
     assert metrics.mean_at_k([0, 2, 8], [8, 8, 8]).tolist() == [0.0, 0.25, 1.0]
-
-
-def test_worst_group_and_its_tie():
     values, groups = [1, 0, 0.5, 0.5, 1.0], ["b", "b", "a", "a", "c"]
     assert metrics.worst_group(values, groups) == ("a", 0.5)
     assert metrics.worst_group([0.3, 0.1], [4, 2]) == (2, pytest.approx(0.1))
@@ -44,8 +41,7 @@ def test_lead_lag_by_hand():
 
 
 def test_weighted_standard_error_by_hand_and_without_absent_bins():
-    # .5·.4/√4 + .5·.2/√16 = .1 + .025; the third bin has no share, so its NaN and 0 are not looked
-    # at
+    # .5·.4/√4 + .5·.2/√16 = .1 + .025; the third bin has no share: its NaN and 0 are not looked at
     found = metrics.weighted_standard_error([0.4, 0.2, np.nan], [0.5, 0.5, 0.0], [4, 16, 0])
     assert found == pytest.approx(0.125)
 
@@ -64,16 +60,14 @@ def test_bootstrap_interval_is_the_two_way_resampling_written_out():
     assert found == pytest.approx(np.quantile(overall, [0.05, 0.95]))
 
 
-def bootstrap(values, **options):
-    return metrics.bootstrap_interval(values, np.random.default_rng(0), **options)
-
-
 @pytest.mark.parametrize(
     ("name", "call", "arguments"),
     [
         ("trials", metrics.pass_at_k, ([1], [4], 8)),
         ("successes", metrics.mean_at_k, ([3], [2])),
-        ("values_SP", bootstrap, ([[np.nan]],)),
+        ("shares", metrics.mean_bin_index, ([0.2, np.nan],)),
+        ("weights", metrics.lead_lag, ([0, 0], [0.5, 0.5])),
+        ("level", metrics.bootstrap_interval, ([[1.0]], np.random.default_rng(0), 1)),
     ],
 )
 def test_bad_arguments_are_refused_by_name(name, call, arguments):

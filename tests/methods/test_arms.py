@@ -1,11 +1,10 @@
 """The joint choice of arms against enumeration, for one problem and for many at once."""
 
-from collections import Counter
 from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gdro.arms import best_joint_arms, sample_joint_arms
@@ -33,7 +32,6 @@ def choices(values, counts, arms, budget):
 
 
 @given(seeds)
-@settings(max_examples=60, deadline=None)
 def test_best_arms_are_those_of_enumeration_ties_to_the_most_even(seed):
     values, counts, arms, budget = random_problems(seed)
     rollouts, left_over = best_joint_arms(values, counts, arms, budget)
@@ -55,13 +53,10 @@ def test_best_arms_are_those_of_enumeration_ties_to_the_most_even(seed):
 
 
 @given(seeds)
-@settings(max_examples=30, deadline=None)
 def test_sampled_probabilities_are_those_of_enumeration(seed):
     (values,), (counts,), arms, (budget,) = random_problems(seed, problems=1)
-    rollouts, left_over, p = sample_joint_arms(
-        values, counts, arms, budget, np.random.default_rng(seed)
-    )
-    present = counts > 0
+    rng, present = np.random.default_rng(seed), counts > 0
+    rollouts, left_over, p = sample_joint_arms(values, counts, arms, budget, rng)
     every, sums = choices(values[present], counts[present], arms, budget)
     weights = np.exp(sums) / np.exp(sums).sum()
     wanted = [np.bincount(column, weights, len(arms)) for column in every.T]
@@ -70,12 +65,9 @@ def test_sampled_probabilities_are_those_of_enumeration(seed):
 
 
 def test_draws_follow_the_probabilities():
-    log_p, counts, arms = (
-        np.log([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3]]),
-        np.array([2, 1]),
-        np.arange(2, 5),
-    )
-    rng, found, draws = np.random.default_rng(0), np.zeros((2, 3)), 4000
+    log_p, counts = np.log([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3]]), np.array([2, 1])
+    arms, draws = np.arange(2, 5), 4000
+    rng, found = np.random.default_rng(0), np.zeros((2, 3))
     for _ in range(draws):
         rollouts, left_over, probabilities = sample_joint_arms(log_p, counts, arms, 9, rng)
         assert (left_over, rollouts @ counts) == (0, 9)
@@ -96,29 +88,12 @@ def test_probabilities_that_underflow_are_still_sampled_exactly(steepness, count
 
 def test_what_no_choice_spends_is_left_over():
     """Five prompts in one bin and one rollout too many; beside a problem that meets its budget."""
-    counts, arms, log_p = (
-        np.array([[5, 0], [4, 1]]),
-        np.arange(2, 6),
-        np.log(np.full((2, 2, 4), 0.25)),
-    )
+    counts, arms, rng = np.array([[5, 0], [4, 1]]), np.arange(2, 6), np.random.default_rng(0)
+    log_p = np.log(np.full((2, 2, 4), 0.25))
     rollouts, left_over = best_joint_arms(log_p, counts, arms, 16)
     np.testing.assert_array_equal(left_over, [1, 0])
     np.testing.assert_array_equal((rollouts * counts).sum(axis=1), [15, 16])
-    rollouts, left_over, _ = sample_joint_arms(
-        log_p[0], counts[0], arms, 16, np.random.default_rng(0)
-    )
+    rollouts, left_over, _ = sample_joint_arms(log_p[0], counts[0], arms, 16, rng)
     assert (rollouts @ counts[0], left_over) == (15, 1)
     with pytest.raises(ValueError, match="budget"):
         best_joint_arms(log_p, counts, arms, np.array([9, 16]))
-
-
-@given(seeds, st.permutations(range(4)))
-def test_the_numbering_of_bins_does_not_matter(seed, order):
-    (values,), (counts,), arms, (budget,) = random_problems(seed, problems=1)
-
-    def bins_with_arms(order):
-        rollouts, _ = best_joint_arms(values[order], counts[order], arms, int(budget))
-        rows = zip(values[order].tolist(), counts[order].tolist(), rollouts.tolist(), strict=True)
-        return Counter((tuple(v), c, n) for v, c, n in rows if c)  # equal bins: as a multiset
-
-    assert bins_with_arms(order) == bins_with_arms([0, 1, 2, 3])

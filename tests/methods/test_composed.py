@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from gdro import GDROController
-from gdro.method import make_method
-from gdro_lab.arena.play import Settings, arena_controller, batch_shape
+from gdro_lab.arena.play import arena_controller
 
 UIDS, RATES = np.arange(60), np.linspace(0, 1, 60)
 
@@ -22,13 +20,10 @@ def played(controller, steps=5):
         while (further := controller.extend(plan, groups, rewards)) is not None:
             groups = np.concatenate([groups, np.repeat(np.arange(12), further)])
             rates = RATES[uids][groups[len(rewards) :]]
-            rewards = np.concatenate(
-                [rewards, np.random.default_rng(99 + step).random(len(rates)) < rates]
-            )
+            more = np.random.default_rng(99 + step).random(len(rates)) < rates
+            rewards = np.concatenate([rewards, more])
         batch = controller.observe(plan, groups, rewards.astype(float))
-        told.append(
-            (uids.tolist(), groups.tolist(), batch.advantages.tolist(), batch.weights.tolist())
-        )
+        told.append([part.tolist() for part in (uids, groups, batch.advantages, batch.weights)])
     return told
 
 
@@ -53,59 +48,3 @@ def test_the_parts_of_a_method_make_that_method(whole, parts):
     again = arena_controller(parts, 4, seed=1)
     again.load_state_dict(both[1].state_dict())
     assert played(again) == played(both[1]) == played(both[0])
-
-
-def test_parts_of_several_methods_answer_side_by_side():
-    spelled = "composed:draw.pivotal.k=3:rollouts=knapsack:advantages.pkpo.k=4:weights=f_grpo"
-    method = arena_controller(spelled, 4, seed=0).method
-    assert [part.name for part in method.parts] == ["pivotal", "knapsack", "pkpo", "f_grpo"]
-    assert (method.draws, method.moves_rollouts, method.rounds) == (True, True, False)
-    assert (method.draw_part.k, method.advantages_part.k, method.report()["k"]) == (3, 4, 3)
-
-
-def test_an_oracle_that_draws_gets_what_it_must_know():
-    known = {"groups": dict.fromkeys(UIDS.tolist(), "a"), "rates": lambda uids: RATES[uids]}
-    for draw, option in (("oracle.k=8", "rates"), ("family_even", "groups")):
-        spelled = f"composed:draw{'.' if '.' in draw else '='}{draw}:advantages=pivotal"
-        controller = arena_controller(spelled, 4, 0, known)
-        assert getattr(controller.method.draw_part, option) is known[option]
-        played(controller)
-
-
-@pytest.mark.parametrize(
-    ("spelled", "alone", "prompts", "mean"),
-    [
-        ("grpo", "grpo", 32, 4),
-        ("spo:prompts=128", "spo", 128, 1),
-        ("dars:prompts=48:schedule=hardness", "dars:schedule=hardness", 48, 128 / 48),
-        ("composed:draw=pivotal:prompts=16", "composed:draw=pivotal", 16, 8),
-    ],
-)
-def test_a_step_spends_the_same_on_other_numbers_of_prompts(spelled, alone, prompts, mean):
-    assert batch_shape(spelled, Settings()) == (alone, prompts, mean)
-    controller = arena_controller(alone, mean, 0)
-    assert controller.plan(np.arange(prompts)).rollouts.sum() <= 128
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"draw": "pkpo"},
-        {"weights": "dars"},
-        {"advantages": "dapo"},
-        {"draw": {"pivotal": {}, "mopps": {}}},
-        {"draw": "ppo"},
-        {"draw": {"pivotal": {"epsilon": 0}}},
-    ],
-)
-def test_a_part_that_is_none_is_refused(options):
-    with pytest.raises(ValueError):
-        GDROController("composed", **options)
-
-
-def test_equal_parts_are_one_object():
-    for advantages, is_one in (({"pivotal": {"k": 3}}, True), ("pivotal", False)):
-        options = {"draw": {"pivotal": {"k": 3}}, "advantages": advantages}
-        method = make_method("composed", "default", options)
-        assert method.advantages_part is method.weights_part
-        assert (method.draw_part is method.advantages_part) == is_one

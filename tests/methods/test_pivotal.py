@@ -4,11 +4,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy.stats import binom
-from test_peers import batch_of, run_of
+from test_peers import batch_of, first_drawn, method_of
 
-from gdro import GDROController
-from gdro.method import make_method
 from gdro.pivotal import pivotal_value
 
 
@@ -27,14 +24,6 @@ def test_value_in_closed_form(alpha, beta, k, value):
     assert pivotal_value(np.array([alpha]), np.array([beta]), k) == pytest.approx([value])
 
 
-@pytest.mark.parametrize("k", [1, 2, 5, 9])
-def test_value_of_a_known_rate_peaks_at_one_in_k(k):
-    rates = np.linspace(0, 1, 1001)[1:-1]
-    values = pivotal_value(1e9 * rates, 1e9 * (1 - rates), k)
-    assert values == pytest.approx(rates * (1 - rates) ** (k - 1), rel=1e-4)
-    assert rates[values.argmax()] == pytest.approx(min(1 / k, 0.999), abs=1e-3)
-
-
 def test_draw_has_the_law_of_the_values_without_replacement():
     # successes of trials 0/0, 3/6 and 9/9; at k = 2 the value is αβ/(τ(τ + 1))
     known = batch_of([0], [0], [0], successes=[0.0, 3.0, 9.0], failures=[0.0, 3.0, 0.0])
@@ -43,34 +32,26 @@ def test_draw_has_the_law_of_the_values_without_replacement():
     among_two = first + [
         sum(first[j] * first[i] / (1 - first[j]) for j in range(3) if j != i) for i in range(3)
     ]
-    method, rng = (
-        make_method("pivotal", "default", {"k": 2, "epsilon": 0.2}),
-        np.random.default_rng(0),
-    )
-    singles = np.bincount([method.draw(known, 1, rng)[0] for _ in range(6000)], minlength=3) / 6000
+    method, rng = method_of("pivotal", k=2, epsilon=0.2), np.random.default_rng(0)
+    singles = np.bincount(first_drawn(method, known, 6000), minlength=3) / 6000
     pairs = np.array([method.draw(known, 2, rng) for _ in range(6000)])
     assert singles == pytest.approx(first, abs=0.025)
     assert (pairs[:, 0] != pairs[:, 1]).all()
     assert np.bincount(pairs.ravel(), minlength=3) / 6000 == pytest.approx(among_two, abs=0.025)
 
 
-GROUPS = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0], [1, 0], [1], [0]]
-
-
 def test_a_correct_rollout_gets_twice_the_share_of_the_others_that_are_wrong():
-    advantages = make_method("pivotal", "default", {}).advantages(batch_of(*GROUPS))
-    assert advantages == pytest.approx(
-        [2, 0, 0, 0, 4 / 3, 4 / 3, 0, 0, *[0] * 4, *[0] * 3, 2, 0, 0, 0]
-    )
-    assert advantages == pytest.approx(
-        make_method("pkpo", "default", {"k": 2}).advantages(batch_of(*GROUPS))
-    )
+    batch = batch_of([1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0], [1, 0], [1], [0])
+    advantages = method_of("pivotal").advantages(batch)
+    expected = [2, 0, 0, 0, 4 / 3, 4 / 3, 0, 0, *[0] * 4, *[0] * 3, 2, 0, 0, 0]
+    assert advantages == pytest.approx(expected)
+    assert advantages == pytest.approx(method_of("pkpo", k=2).advantages(batch))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("n", [2, 5])
 def test_the_mean_step_of_a_prompt_is_the_gradient_of_pass_at_2(rate, n):
-    method, mean = make_method("pivotal", "default", {}), 0.0
+    method, mean = method_of("pivotal"), 0.0
     for group in product([0, 1], repeat=n):
         scores = np.array(group) - rate  # of a Bernoulli policy, with respect to its logit
         probability = np.prod(np.where(group, rate, 1 - rate))
@@ -78,34 +59,8 @@ def test_the_mean_step_of_a_prompt_is_the_gradient_of_pass_at_2(rate, n):
     assert mean == pytest.approx(2 * (1 - rate) * rate * (1 - rate))  # d pass@2 / dp · dp / d logit
 
 
-@pytest.mark.parametrize("k", [1, 3, 12])
-def test_draw_and_advantages_ascend_two_successes_in_k_plus_two_tries(k):
-    rates, h = np.linspace(0.05, 0.7, 14), 1e-6
-    slopes = (binom.sf(1, k + 2, rates + h) - binom.sf(1, k + 2, rates - h)) / (2 * h)
-    steps = pivotal_value(1e9 * rates, 1e9 * (1 - rates), k) * 2 * (1 - rates)
-    assert steps / steps.sum() == pytest.approx(slopes / slopes.sum(), rel=1e-4)
-
-
-@pytest.mark.parametrize(("k", "most"), [(2, 0.5), (None, 0.5), (16, 0.0)])
-def test_k_says_whose_prompts_get_the_rollouts_of_a_run(k, most):
-    rates, rng = np.repeat([1.0, 0.5, 0.0], 40), np.random.default_rng(0)
-    controller, drawn_in_all = GDROController("pivotal", seed=0, k=k), []
-    for _ in range(100):
-        drawn = controller.draw(np.arange(120), 24)
-        plan = controller.plan(drawn)
-        group_ids = np.repeat(np.arange(24), plan.rollouts)
-        rewards = rng.random(len(group_ids)) < rates[drawn][group_ids]
-        batch = controller.observe(plan, group_ids, rewards.astype(float))
-        assert np.mean(batch.weights) == pytest.approx(1)
-        drawn_in_all.append(rates[drawn])
-    shares = {rate: np.mean(np.array(drawn_in_all[50:]) == rate) for rate in (1.0, 0.5, 0.0)}
-    assert shares.pop(most) > (0.5 if k is None else 0.6)
-    assert min(shares.values()) > 0.02  # the even share still visits what is solved
-
-
 def test_k_follows_how_much_more_often_hard_prompts_succeed_than_before():
-    method, resumed = (make_method("pivotal", "default", {}) for _ in range(2))
-    method.start(run_of())
+    method, resumed = method_of("pivotal"), method_of("pivotal")
     assert method.report() == {"k": 5, "progress": pytest.approx(1 / 3)}
     # p̂ = 1.5/5 = .3: 1.2 hits expected of 4 and 3 seen; the second was never visited, the third is
     # not hard
@@ -113,12 +68,11 @@ def test_k_follows_how_much_more_often_hard_prompts_succeed_than_before():
     method.update(batch_of([1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], **seen))
     assert method.progress == pytest.approx((1.8 + 5 / 3) / (1.2 + 5))
     assert method.k_now == 6  # 3 + 6 · .559 = 6.35
-    resumed.start(run_of())
+
     resumed.load_state_dict(method.state_dict())
     resumed.update(batch_of([0, 0], successes=1.0, failures=3.0))  # .6 expected
     assert resumed.progress == pytest.approx((0.9 * 1.8 - 0.6 + 5 / 3) / (0.9 * 1.2 + 0.6 + 5))
-    method.start(run_of())  # another controller starts anew
-    assert method.k_now == 5
+
     for group, bound in (([1, 1, 1, 1], 12), ([0, 0, 0, 0], 3)):
         for _ in range(60):
             method.update(batch_of(group, successes=1.0, failures=3.0))

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gdro import PromptAdversary
-from gdro.prompt_gdro import bin_means
 
 PRINTED = {"debias": False}
 
@@ -17,15 +16,6 @@ def batches(draw, num_bins=5):
     size = draw(st.integers(1, 20))
     bin_ids = draw(arrays(np.int64, size, elements=st.integers(-1, num_bins - 1)))
     return bin_ids, draw(arrays(float, size, elements=st.floats(-10, 10)))
-
-
-def test_bin_means_by_hand():
-    means, counts = bin_means([0, 2, 2, -1, 0, 3], [1.0, 2.0, 4.0, 99.0, np.nan, np.nan], 4)
-    assert np.array_equal(means, [1.0, np.nan, 3.0, np.nan], equal_nan=True)
-    assert counts.tolist() == [1, 0, 2, 0]
-    means, counts = bin_means([0, 0, 1], [1.0, 4.0, 7.0], 2, [1, 2, 5])
-    assert means.tolist() == [3.0, 7.0]
-    assert counts.tolist() == [2, 1]
 
 
 def test_scores_weights_and_probabilities_by_hand():
@@ -57,6 +47,9 @@ def test_debiased_scores_are_weighted_means_of_what_was_seen():
     # the bin never seen stands at the mean of the others
     assert prompt.scores() == pytest.approx([expected, expected])
     assert PromptAdversary(3).scores().tolist() == [0.0, 0.0, 0.0]
+    for name, batch in {"losses": ([0, 1], [0.5]), "bin_ids": ([3], [0.5])}.items():
+        with pytest.raises(ValueError, match=name):
+            prompt.update(*batch)
 
 
 settings_of_prompt = st.fixed_dictionaries(
@@ -72,28 +65,24 @@ settings_of_prompt = st.fixed_dictionaries(
 )
 
 
-@given(settings_of_prompt, st.lists(batches(), max_size=4))
-def test_probabilities_are_a_point_of_the_simplex(settings, played):
-    prompt = PromptAdversary(5, **settings)
-    for batch in played:
-        prompt.update(*batch)
+@given(settings_of_prompt, st.lists(batches(), max_size=4), st.permutations(range(5)))
+def test_probabilities_are_on_the_simplex_and_bins_may_be_renumbered(settings, played, number):
+    prompt, other, number = (
+        PromptAdversary(5, **settings),
+        PromptAdversary(5, **settings),
+        [*number],
+    )
+    for bin_ids, losses in played:
+        prompt.update(bin_ids, losses)
+        other.update(np.where(bin_ids >= 0, np.array(number)[bin_ids], -1), losses)
+    assert other.weights()[list(number)] == pytest.approx(prompt.weights())
+    assert other.probabilities()[list(number)] == pytest.approx(prompt.probabilities())
     q = prompt.probabilities()
     assert q.sum() == pytest.approx(1)
     assert (q >= settings["gamma"] / 5 - 1e-12).all()
     weights = prompt.weights()
     assert (weights > 0).all()
     assert (weights <= settings["max_weight"]).all()
-
-
-@given(settings_of_prompt, st.lists(batches(), max_size=4), st.permutations(range(5)))
-def test_numbering_of_the_bins_changes_nothing(settings, played, number):
-    number = np.array(number)
-    straight, other = PromptAdversary(5, **settings), PromptAdversary(5, **settings)
-    for bin_ids, losses in played:
-        straight.update(bin_ids, losses)
-        other.update(np.where(bin_ids >= 0, number[bin_ids], -1), losses)
-    assert other.weights()[number] == pytest.approx(straight.weights())
-    assert other.probabilities()[number] == pytest.approx(straight.probabilities())
 
 
 @pytest.mark.parametrize("eta", [1000.0, 1e6])
@@ -105,10 +94,3 @@ def test_large_steps_without_clip_or_cap_stay_finite(eta, loss):
     assert (prompt.weights() > 0).all()
     assert prompt.probabilities().sum() == pytest.approx(1)
     assert prompt.probabilities().argmax() == (0 if loss > 0 else 2)
-
-
-def test_no_prompts_are_no_news():
-    prompt = PromptAdversary(3, share_floor=0.1)
-    prompt.update([], [])
-    prompt.update([-1, -1], [1.0, 2.0])
-    assert prompt.probabilities() == pytest.approx([1 / 3] * 3)

@@ -9,36 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gdro import RolloutAdversary, theory
-from gdro.arms import arm_log_probabilities, exp3p_losses
 
 
-def test_arm_probabilities_by_hand():
-    log_p = arm_log_probabilities(np.array([[0.0, np.log(3.0)]]), eta=1.0, gamma=0.1)
-    assert np.exp(log_p) == pytest.approx(np.array([[0.9 * 0.75 + 0.05, 0.9 * 0.25 + 0.05]]))
-
-
-@given(arrays(float, (3, 4), elements=st.floats(-1e4, 1e4)), st.floats(0, 5), st.floats(0, 1))
-def test_arm_probabilities_are_points_of_the_simplex(losses, eta, gamma):
-    log_p = arm_log_probabilities(losses, eta, gamma)
-    assert np.exp(log_p).sum(axis=1) == pytest.approx(np.ones(3))
-    assert np.isfinite(log_p).all()
-    assert (np.exp(log_p) >= gamma / 4 - 1e-12).all()
-
-
-def test_exp3p_losses_by_hand():
-    probabilities = np.array([[0.5, 0.25, 0.25], [0.2, 0.8, 0.0], [1 / 3, 1 / 3, 1 / 3]])
-    losses = exp3p_losses([0.6, -0.4, np.nan], [1, 1, 0], probabilities, bonus=0.1)
-    expected = [[-0.2, 2.0, -0.4], [-0.5, -0.625, np.nan], [np.nan] * 3]
-    assert losses == pytest.approx(np.array(expected), nan_ok=True)
-
-
-def test_arm_losses_carry_the_price():
+def test_losses_are_the_proxy_relative_to_the_average_bin_and_carry_the_price():
     rollout = RolloutAdversary(2, utility="loss", n_min=1, n_max=3, mean_rollouts=2)
     rollout.price = 0.5
     assert rollout.losses() == pytest.approx(np.array([[0.5, 1.0, 1.5]] * 2))
-
-
-def test_variance_utility_is_the_proxy_relative_to_the_average_bin():
     rollout = RolloutAdversary(2, n_min=2, n_max=4, mean_rollouts=3)
     rollout.update([1, 1], [3, 3], [0.3, 0.1])
     rollout.price = 0.0
@@ -95,7 +71,8 @@ def play(rollout, counts, variances, steps):
     return np.array(prices), np.array(demands)
 
 
-def test_the_price_moves_until_demand_is_the_budget():
+def test_the_price_moves_until_demand_is_the_budget_and_settles_near_the_shadow_price():
+    """Sharp strategies buy what (31) says, so the price ends at μ* of theory."""
     counts, variances = np.array([10, 40, 30, 20]), np.array([0.25, 0.1, 0.2, 0.01])
     prices, demands = play(RolloutAdversary(4), counts, variances, 400)
     assert prices[0] > 0
@@ -104,33 +81,11 @@ def test_the_price_moves_until_demand_is_the_budget():
     assert demands[-1] == pytest.approx(4.0, abs=0.01)
     assert np.ptp(prices[-50:]) < 0.01
 
-
-def test_the_price_settles_near_the_shadow_price():
-    """Sharp strategies buy what (31) says, so the price ends at μ* of theory."""
     counts, variances = np.array([16, 16]), np.array([0.2, 0.05])
     rollout = RolloutAdversary(2, eta=40.0, gamma=0.0, price_lr=0.005, n_min=1, n_max=16)
     prices, _ = play(rollout, counts, variances, 1500)
-    scale = 4.0**2 / variances.mean()
-    assert prices[-1] == pytest.approx(
-        theory.shadow_price(variances * scale, counts / 32, 4.0), rel=0.1
-    )
-
-
-def test_sampling_bandit_finds_the_arm_of_least_loss():
-    """One bin alone has no choice under the budget; two bins of one size trade with each other."""
-    counts = np.array([8, 8])
-    rollout = RolloutAdversary(
-        2, n_min=2, n_max=6, utility="loss", ema=0.05, eta=1.0, gamma=0.1, price_lr=0.0, bonus=0.0
-    )
-    spent = []
-    for _ in range(500):
-        rollouts = rollout.allocate(counts)
-        spent.append(rollouts)
-        rollout.update(
-            counts, rollouts, [-1.0 * rollouts[0], 1.0 * rollouts[1]]
-        )  # bin 0 gains, bin 1 loses
-    assert np.mean(spent[250:], axis=0)[0] > 5
-    assert len({tuple(n) for n in spent}) == 5  # every way to spend the budget has been tried
+    price = theory.shadow_price(variances * 4.0**2 / variances.mean(), counts / 32, 4.0)
+    assert prices[-1] == pytest.approx(price, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -148,3 +103,7 @@ def test_the_printed_bandit_stays_finite_without_exploration(settings, bonus):
     assert np.isfinite(rollout.losses()).all()
     assert np.isfinite(rollout.probabilities()).all()
     assert np.isfinite(rollout.price)
+    with pytest.raises(ValueError, match="bin_counts"):
+        rollout.allocate([1, 1])
+    with pytest.raises(ValueError, match="rollouts"):
+        rollout.update(counts, [4, 4, 4, 13], counts)

@@ -1,8 +1,6 @@
 """Profiles: what may be in one, what is refused, what a run depends on, what reaches TRL."""
 
 import re
-import shlex
-from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -10,20 +8,13 @@ import yaml
 from conftest import SMALL_PROFILE, TRAINS
 
 from gdro_lab.study import jobs
-from gdro_lab.study.config import (
-    TrainChoice,
-    load_profile,
-    repository,
-    shipped,
-    training_arguments,
-)
+from gdro_lab.study.config import SHIPPED, TrainChoice, load_profile, repository, training_arguments
 
 pytestmark = TRAINS
 GPU_BOX = (repository() / "docs" / "gpu-box.md").read_text()
 NAMES = sorted(path.stem for path in shipped("profiles").glob("*.yaml"))
 GRPO = {"method": "grpo"}
-MATH = {"task": {"kind": "math"}, "model": {"source": "some/model"}}
-ENGINE, VLLM = {"kind": "unsloth-lora", "fast_inference": True}, {"use_vllm": True, "max_steps": 6}
+VLLM = {"use_vllm": True, "max_steps": 6}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -40,30 +31,18 @@ def test_shipped_profiles_are_valid_from_anywhere(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"train": {"max_steps": True}}, "max_steps"),
-        ({"variants": {"a": {"method": "gpro"}}}, "method"),
-        ({"variants": {}}, "variants"),
         ({"variants": {"x$(touch F)": GRPO}}, "variants"),
-        ({"variants": {"results": GRPO}}, "results"),
         ({"variants": {"a": GRPO, "b": GRPO | {"label": "a"}}}, "labels"),
-        ({"variants": {"a": GRPO | {"baseline": "b"}}}, "baseline"),
-        ({"variants": {"a": GRPO | {"preset": "papre"}}}, "preset"),
         ({"variants": {"a": {"method": "both", "options": {"rollout": {"n_min": 9}}}}}, "n_min"),
         ({"variants": {"a": GRPO | {"train": {"max_steps": 3}}}}, "max_steps"),
         ({"train": {"max_steps": 7, "updates_per_step": 2}}, "max_steps"),
-        ({"seeds": [1, 1]}, "seeds"),
         ({"evaluation": {"samples": 2, "k": 4}}, "evaluation.k"),
         ({"launch": {"processes": 3}}, "3 processes"),
         ({"launch": {"config": "fdsp2"}}, "fdsp2"),
-        ({"launch": {"num_machines": 2}}, "launch.config"),
-        ({"model": {"lora": {"r": 8}}}, "lora"),
         ({"model": {"kind": "unsloth-lora"}, "train": VLLM}, "fast_inference"),
-        ({"model": ENGINE, "train": VLLM, "launch": {"processes": 2}}, "launch.processes"),
         ({"model": {"kind": "unsloth-lora"}, "launch": {"config": "fsdp2"}}, "fsdp2"),
         ({"task": {"kind": "math"}}, "model.source"),
-        (MATH | {"task": {"kind": "math", "evaluate": ["dapo"]}}, "task.evaluate"),
         ({"task": {"kind": "reasoning_gym", "world": "gym-text"}}, "model.source"),
-        ({"task": {"kind": "reasoning_gym", "world": "rare-hard"}}, "task.world"),
     ],
 )
 def test_what_would_fail_late_is_refused_by_name(profile_of, fields, named):
@@ -71,30 +50,11 @@ def test_what_would_fail_late_is_refused_by_name(profile_of, fields, named):
         profile_of(**fields)
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("train: {max_steps: 12, max_steps: 99}", "max_steps"),
-        ("train: {max_steps: 1:30}", "max_steps"),
-        ("train: {learning_rate: .inf}", "learning_rate"),
-        ("seeds: [true]", "seeds"),
-        ("- a", "bad.yaml"),
-        ("a: [", "bad.yaml"),
-    ],
-)
-def test_yaml_that_could_mean_something_else_is_refused(tmp_path, text, named):
-    path, variants = tmp_path / "bad.yaml", "\nvariants: {grpo: {method: grpo}}\n"
-    path.write_text(text + variants if text[0] not in "-[" else text)
-    with pytest.raises(ValueError, match=named):
-        load_profile(path)
-
-
 def test_a_profile_may_be_like_another(tmp_path):
     """Its blocks are laid over the other's field by field; variants replace the other's."""
     path = tmp_path / "own.yaml"
-    path.write_text(
-        "like: gpu-8b\nseeds: [5]\ntrain: {beta: 0}\nvariants: {grpo: {method: grpo}}\n"
-    )
+    text = "like: gpu-8b\nseeds: [5]\ntrain: {beta: 0}\nvariants: {grpo: {method: grpo}}\n"
+    path.write_text(text)
     own, other = load_profile(path), load_profile("gpu-8b")
     assert (own.name, own.seeds, list(own.variants)) == ("own", [5], ["grpo"])
     assert own.train.model_dump() == other.train.model_dump() | {"beta": 0}
@@ -109,11 +69,7 @@ def test_a_profile_may_be_like_another(tmp_path):
     [
         ({"learning_rte": 1}, "learning_rte"),
         ({"save_only_model": True}, "save_only_model"),
-        ({"sync_ref_model": True}, "sync_ref_model"),
-        ({"max_grad_norm": True}, "max_grad_norm"),
         ({"temperature": "0.9"}, "temperature"),
-        ({"load_best_model_at_end": True}, "load_best_model_at_end"),
-        ({"advantage_std": "smaple"}, "advantage_std"),
         ({"lr_scheduler_type": "constnat"}, "constnat"),
     ],
 )
@@ -121,15 +77,6 @@ def test_training_options_are_trls_own_and_of_their_types(train, named):
     profile = load_profile("smoke").model_copy(update={"train": TrainChoice(**train)})
     with pytest.raises(ValueError, match=named):
         training_arguments(profile, "grpo", 0, "unused", (1, 1))
-
-
-def test_training_options_reach_trl():
-    args = training_arguments(load_profile("gpu-8b"), "paper-prompt", 1, "unused", (1024, 3072))
-    assert args.vllm_importance_sampling_mode == "token_truncate"
-    assert args.vllm_max_model_length == 4096
-    assert (args.loss_type, args.advantage_clip, args.seed) == ("grpo", 5.0, 1)
-    assert args.accelerator_config.gradient_accumulation_kwargs == {"sync_each_batch": True}
-    assert args.gradient_accumulation_steps * args.per_device_train_batch_size == 256 * 4
 
 
 TRAIN = SMALL_PROFILE["train"]
@@ -140,15 +87,12 @@ TRAIN = SMALL_PROFILE["train"]
     [
         ({"title": "T", "seeds": [3], "hours": 9.0}, False, False),
         ({"variants": {"a": {"method": "both", "label": "A", "baseline": "a"}}}, False, False),
-        ({"train": TRAIN | {"report_to": "tensorboard"}}, False, False),
         ({"train": TRAIN | {"vllm_gpu_memory_utilization": 0.2}}, False, False),
         ({"train": TRAIN | {"vllm_enable_sleep_mode": True}}, False, False),
-        ({"evaluation": {"samples": 4, "k": 4, "gpu_memory_utilization": 0.3}}, False, False),
         ({"evaluation": {"samples": 8, "k": 4}}, True, False),
         ({"train": TRAIN | {"max_grad_norm": 0.5}}, True, True),
         ({"train": TRAIN | {"chat_template_kwargs": {"a": 1}}}, True, True),
         ({"variants": {"a": {"method": "both", "options": {"averaging": "prompt"}}}}, True, True),
-        ({"base": {"steps": 61}}, True, True),
     ],
 )
 def test_a_run_depends_on_what_it_computes_alone(profile_of, fields, evaluation, training):
@@ -157,16 +101,6 @@ def test_a_run_depends_on_what_it_computes_alone(profile_of, fields, evaluation,
     assert (before.settings_of("a") != after.settings_of("a")) == evaluation
     of_training = [profile.settings_of("a", evaluated=False) for profile in (before, after)]
     assert (of_training[0] != of_training[1]) == training
-
-
-def test_a_changed_method_of_ones_own_is_another_run(profile_of, tmp_path):
-    file = tmp_path / "own.py"
-    file.write_text("import gdro\n@gdro.register('own-a')\nclass A(gdro.Method): pass\n")
-    given = {"methods_from": str(file), "variants": {"a": {"method": "own-a"}}}
-    before = profile_of(**given).settings_of("a")
-    file.write_text(file.read_text().replace("own-a", "own-b"))
-    given["variants"] = {"a": {"method": "own-b"}}
-    assert profile_of(**given).settings_of("a")["methods"] != before["methods"]
 
 
 def test_the_budget_is_exact():
@@ -188,22 +122,10 @@ def test_what_the_guide_to_the_gpu_box_says_of_profiles_is_valid(tmp_path, block
     assert all(getattr(args, name) == value for name, value in changes.get("train", {}).items())
 
 
-def test_the_guides_vllm_server_is_trls():
-    from trl.scripts.vllm_serve import ScriptArguments, build_command
-
-    [text] = re.findall(r"vllm serve (Qwen.*)", GPU_BOX)
-    model, *options = shlex.split(text)
-    trls = build_command(ScriptArguments(model, tensor_parallel_size=8, max_model_len=4096))
-    pairs = list(pairwise(trls))
-    assert all(pair in pairs for pair in zip(options[::2], options[1::2], strict=True))
-    assert {"--weight-transfer-config", "--logprobs-mode", "--max-logprobs"} <= set(options)
-
-
 @pytest.mark.parametrize(
     ("name", "here", "trl", "named"),
     [
         ("gpu-1.7b", (), "1.16.0", "unsloth, vllm, liger_kernel"),
-        ("gpu-8b", (), "1.16.0", "vllm"),
         ("gpu-4b", ("vllm",), "1.14.2", "TRL 1.16"),
         ("gpu-4b", ("vllm",), "1.16.0", None),
         ("tiny", (), "1.14.2", None),

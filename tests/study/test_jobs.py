@@ -1,22 +1,21 @@
 """The jobs of a run: what they leave, what a killed one resumes to, what is not believed."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from conftest import SMALL_PROFILE, TRAINS
 from safetensors.torch import load_file
+from tiny_models import save_tiny_model
+from transformers import AutoTokenizer
 
 from gdro_lab.results import report
-from gdro_lab.study import jobs
-from gdro_lab.study.config import ModelChoice, load_profile, run_folder
+from gdro_lab.study import evaluate, jobs
+from gdro_lab.study.config import ModelChoice, run_folder
 from gdro_lab.study.records import read_manifest, read_result, read_table
 from gdro_lab.tasks import prompt_token_ids
 
-pytestmark = [pytest.mark.slow, *TRAINS]
+pytestmark = TRAINS
 TRAIN = SMALL_PROFILE["train"]
 
 
@@ -56,10 +55,8 @@ def test_every_method_spends_the_same_rollouts(made):
     assert read_manifest(run_folder(runs, "base", 1) / "manifest.json")["rollouts"] == 0
 
 
-@pytest.mark.parametrize("moment", ["while it trains", "before the model", "before the report"])
+@pytest.mark.parametrize("moment", ["while it trains", "before the report"])
 def test_a_stopped_training_resumes_to_the_same_weights(made, tmp_path, monkeypatch, moment):
-    from gdro.trainer import GDROTrainer
-
     profile, runs, cache = made
     run = profile, "rollout", 1, tmp_path, cache
 
@@ -73,8 +70,6 @@ def test_a_stopped_training_resumes_to_the_same_weights(made, tmp_path, monkeypa
     with monkeypatch.context() as patch:
         if moment == "while it trains":
             patch.setattr(jobs.ProgressLines, "on_step_end", stop_at_step_5)
-        elif moment == "before the model":
-            patch.setattr(GDROTrainer, "save_model", stop)
         else:
             patch.setattr(jobs, "replace_text", stop)
         with pytest.raises(KeyboardInterrupt):
@@ -149,15 +144,6 @@ def test_what_was_altered_afterwards_is_not_believed(made, tmp_path, altered):
             report.read_runs(profile, tmp_path / "runs")
 
 
-def test_a_result_without_hashes_is_not_believed(made, tmp_path):
-    profile, runs, _ = made
-    shutil.copytree(runs, tmp_path / "runs")
-    manifest = run_folder(tmp_path / "runs", "rollout", 1) / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"files"', '"others"'))
-    with pytest.raises(ValueError, match="not as it was written"):
-        report.read_runs(profile, tmp_path / "runs")
-
-
 def test_what_is_complete_is_not_repeated(made, monkeypatch):
     profile, runs, cache = made
     run = profile, "prompt", 1, run_folder(runs, "prompt", 1), cache
@@ -179,11 +165,8 @@ def test_evaluations_while_training_reach_the_report_and_not_the_controller(
     trainer = training.make_trainer()
     trainer.train()
     training.save(trainer)
-    held_out, known = set(trainer.eval_dataset["uid"]), set()
-    for row in trainer.record:
-        known |= set(row.get("uids", ()))
-    assert len(held_out) == 8
-    assert not known & held_out
+    assert len(set(trainer.eval_dataset["uid"])) == 8
+    assert set(trainer.controller.bins.row_of) <= set(trainer.train_dataset["uid"])
     assert len(set(trainer.eval_dataset["family"])) == 6  # of all that is held out
     assert len(training.record()) == 3
     report = read_manifest(tmp_path / "training.json")
@@ -194,50 +177,19 @@ def test_evaluations_while_training_reach_the_report_and_not_the_controller(
     ]
 
 
-def test_some_steps_are_tried_and_leave_nothing(made, profile_of, tmp_path, capfd):
-    profile = profile_of(train=TRAIN | {"updates_per_step": 2})
-    jobs.Training(profile, "both", 0, tmp_path / "run", made[2]).try_steps(2)
-    printed = capfd.readouterr().out
-    assert "step 6/6" in printed  # one batch to warm up, two that count
-    [line] = [line for line in printed.splitlines() if "a generation batch" in line]
-    seconds, memory = float(line.split()[1]), float(line.split(", ")[1].split()[0])
-    assert seconds > 0
-    assert memory > 0.1
-    assert not list(tmp_path.rglob("checkpoint-*"))
-    assert not list(tmp_path.rglob("training.json"))
-
-
-def test_two_trainings_in_one_folder_are_refused(tmp_path):
-    held = "import fcntl, sys\nlock = open(sys.argv[1], 'w')\nfcntl.lockf(lock, fcntl.LOCK_EX)\n"
-    held += "print(1, flush=True)\nsys.stdin.read()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    command = [sys.executable, "-c", held, tmp_path / ".lock"]
-    with subprocess.Popen(command, **pipes) as other:
-        assert other.stdout.read(1) == b"1"
-        with pytest.raises(ValueError, match="another process"):
-            jobs.train_variant(load_profile("tiny"), "grpo", 0, tmp_path)
-        other.stdin.close()
-
-
-def test_arguments_of_the_chat_template_reach_lengths_and_evaluation(tmp_path, monkeypatch):
-    from tiny_models import save_tiny_model
-    from transformers import AutoTokenizer
-
-    from gdro_lab.study import evaluate
-
+def test_arguments_of_the_chat_template_reach_lengths_and_evaluation(
+    profile_of, tmp_path, monkeypatch
+):
     source = save_tiny_model("Qwen3", tmp_path / "model")
     tokenizer = AutoTokenizer.from_pretrained(source)
     tokenizer.chat_template = "{{ 'a' * (9 if think else 2) }}{{ messages[0]['content'] }}"
     tokenizer.save_pretrained(source)
-    fields = {
-        "seeds": [0],
-        "task": {"kind": "reasoning_gym", "world": "gym-text"},
-        "model": {"source": str(source)},
-        "train": {"chat_template_kwargs": {"think": True}},
-        "variants": {"grpo": {"method": "grpo"}},
-    }
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump(fields))
-    profile = load_profile(tmp_path / "own.yaml")
+    profile = profile_of(
+        task={"kind": "reasoning_gym", "world": "gym-text"},
+        model={"source": str(source)},
+        base={},
+        train=TRAIN | {"chat_template_kwargs": {"think": True}},
+    )
     _, _, data = jobs.load_parts(profile, "grpo", tmp_path)
     prompts = [row["prompt"] for row in data.rows]
     asked = prompt_token_ids(tokenizer, prompts, {"think": True})
@@ -251,3 +203,12 @@ def test_arguments_of_the_chat_template_reach_lengths_and_evaluation(tmp_path, m
     monkeypatch.setattr(evaluate, "_by_transformers", by_stub)
     jobs.evaluate_variant(profile, "base", 0, tmp_path / "run", tmp_path)
     assert all(tokenizer.decode(ids).startswith("a" * 9) for ids in sampled)
+
+
+def test_some_steps_are_tried_and_leave_nothing(made, profile_of, tmp_path, capfd):
+    profile = profile_of(train=TRAIN | {"updates_per_step": 2})
+    jobs.Training(profile, "both", 0, tmp_path / "run", made[2]).try_steps(2)
+    printed = capfd.readouterr().out
+    assert "step 6/6" in printed  # one batch to warm up, two that count
+    assert "a generation batch" in printed
+    assert not [*tmp_path.rglob("checkpoint-*"), *tmp_path.rglob("training.json")]

