@@ -8,7 +8,13 @@ import yaml
 from conftest import SMALL_PROFILE, TRAINS
 
 from gdro_lab.study import jobs
-from gdro_lab.study.config import SHIPPED, TrainChoice, load_profile, repository, training_arguments
+from gdro_lab.study.config import (
+    TrainChoice,
+    load_profile,
+    repository,
+    shipped,
+    training_arguments,
+)
 
 pytestmark = TRAINS
 GPU_BOX = (repository() / "docs" / "gpu-box.md").read_text()

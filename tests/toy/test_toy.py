@@ -6,8 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import softmax
 from scipy.stats import ttest_1samp
 
 from gdro import METHODS, Method
@@ -88,6 +89,21 @@ def test_the_shared_draw_has_the_law_of_prompt_gdros_own():
     np.testing.assert_allclose(drawn[:, bins_D == 3], drawn[:, bins_D == 3].mean(), rtol=0.3)
 
 
+def test_games_of_a_seed_see_the_same_random_numbers():
+    begin = play([Game(method=method) for method in TOY_METHODS], [5], [0])
+    changed = play([Game(), Game(num_bins=10), Game(n_max=12), Game(rollout_eta=2.0)], [3], [10])
+    assert np.ptp(begin.accuracy, axis=0).max() == 0
+    assert np.ptp(changed.accuracy, axis=0).max() == 0
+
+
+def test_before_training_accuracy_is_the_softmax_of_the_offsets():
+    logits = -0.5 + 1.5 * np.linspace(1, -1, 6)
+    wanted = np.exp(logits) / (np.exp(logits) + 3)
+    result = play(Game(World(jitter=0.0, spread=1.5, tail=0.0)), [0], [0])
+    np.testing.assert_allclose(result.accuracy[0, 0, 0], wanted)
+    np.testing.assert_allclose(result.pass_at_8[0, 0, 0], 1 - (1 - wanted) ** 8)
+
+
 @pytest.mark.parametrize("method", ["rollout", "both", "oracle"])
 def test_rollouts_are_matched_in_every_step(method, monkeypatch):
     player = Player(Game(MIXED, method), 16)
@@ -101,34 +117,47 @@ def test_rollouts_are_matched_in_every_step(method, monkeypatch):
     assert rollouts.max() <= 8
 
 
+def test_a_cumulative_score_adds_up_the_losses_of_all_prompts_in_a_bin(monkeypatch):
+    game = Game(method="prompt", score="cumulative", eta=0.05, grouping="skill", clip=50.0)
+    player, wanted = Player(game, 3), np.zeros(6)
+    observe = player.controller.observe
+
+    def counting(plan, group_ids, rewards, **more):
+        failed_P = 1 - np.bincount(group_ids, rewards) / np.bincount(group_ids)
+        np.add.at(wanted, game.world.skill_D[plan.uids], failed_P * 6 / 16)
+        return observe(plan, group_ids, rewards, **more)
+
+    monkeypatch.setattr(player.controller, "observe", counting)
+    for _ in range(10):
+        player.step()
+    np.testing.assert_allclose(player.measure()[2], 0.99 * softmax(0.05 * wanted) + 0.01 / 6)
+
+
 @given(st.integers(0, 2**32 - 1))
-def test_greedy_rollouts_are_as_good_as_the_exact_programme(seed):
-    rng = np.random.default_rng(seed)
-    variances_P, arms = rng.random(7) * (rng.random(7) > 0.3), np.arange(1, 7)
-    greedy = greedy_rollouts(variances_P[:, None], 1, 6, 14)[:, 0]
+@settings(max_examples=40, deadline=None)
+def test_the_oracles_rollouts_are_as_good_as_the_exact_programme(seed):
+    rng, method, nothing = np.random.default_rng(seed), OracleRollouts(), np.zeros(7)
+    rates_P, arms = rng.random(7) * (rng.random(7) > 0.3), np.arange(1, 7)
+    method.run = Run(num_bins=1, mean_rollouts=3, n_min=1, n_max=6)
+    method.inform(nothing, nothing, rates_P)
+    places = np.arange(7)
+    prompts = Prompts(
+        uids_P=places, rows_P=places, bins_P=places, successes_P=nothing, failures_P=nothing
+    )
+    greedy = method.allocate(prompts, 21, rng)
     assert greedy.sum() == 21
     assert greedy.max() <= 6
     variances_P = rates_P * (1 - rates_P)
     exact, left_over = best_joint_arms(-variances_P[:, None] / arms, np.ones(7, int), arms, 21)
     assert left_over == 0
     assert (variances_P / greedy).sum() <= (variances_P / exact).sum() + 1e-7
-    # without variance: evenly, the first prompts first
-    assert greedy_rollouts(np.zeros((3, 1)), 2, 5, 4)[:, 0].tolist() == [4, 3, 3]
 
 
-def test_sampled_answers_have_the_probabilities_asked_for():
-    rng = np.random.default_rng(0)
-    p_A = np.array([0.1, 0.5, 0.15, 0.25])
-    n_PG = rng.integers(1, 6, (4, 3000))
-    p_APG = np.broadcast_to(p_A[:, None, None], (4, 4, 3000))
-    counts = sampled_answers(p_APG, n_PG, rng.random((3000, 5, 4)), 1)
-    np.testing.assert_array_equal(counts.sum(axis=0), n_PG)
-    np.testing.assert_allclose(counts.sum(axis=(1, 2)) / n_PG.sum(), p_A, atol=0.01)
-
-
-def test_answer_pulls_are_the_gradient_of_the_weighted_log_likelihood():
-    logits, answers = np.array([0.3, -0.2, 0.5, 0.0]), np.array([0, 2, 0, 3, 3])
-    rewards = (answers == 0).astype(float)
+def test_a_step_follows_the_gradient_of_the_weighted_log_likelihood():
+    world = World(skills=1, prompts=1, noise=0.0, transfer=0.4)
+    player, rng = Player(Game(world, batch=1, step_size=2.0), 0), np.random.default_rng(0)
+    player.memory_F, answers = rng.normal(size=64), np.array([0, 2, 0, 3, 3])
+    rewards = 1.0 * (answers == 0)
     advantages = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
     logits = ("directions_ADF", "offset_D", "skill_D")
 
@@ -138,12 +167,24 @@ def test_answer_pulls_are_the_gradient_of_the_weighted_log_likelihood():
         player.memory_F = player.memory_F - change_F
         return (advantages * np.log(p_A[answers])).mean()
 
-    steps = 1e-6 * np.eye(4)
-    numeric = [(objective(logits + e) - objective(logits - e)) / 2e-6 for e in steps]
-    counts = np.bincount(answers, minlength=4)[:, None, None]
-    pulls, square = answer_pulls(counts, np.array([[5]]))
-    np.testing.assert_allclose(pulls[:, 0, 0], numeric, atol=1e-8)
-    np.testing.assert_allclose(square[0, 0], ((advantages / 5) ** 2).sum())
+    slope_F = [(objective(1e-6 * e) - objective(-1e-6 * e)) / 2e-6 for e in np.eye(64)]
+    before_F, p_AD = (
+        player.memory_F.copy(),
+        player.policy(*(getattr(player, name) for name in logits)),
+    )
+    player.kept = [(np.zeros(5, int), answers, advantages)]
+    player.learn(p_AD, np.zeros(64))
+    np.testing.assert_allclose(player.memory_F - before_F, 2.0 * np.array(slope_F), atol=1e-7)
+
+
+@pytest.mark.parametrize("tail", [0.0, 0.7, 2.0, 5.0])
+def test_skill_counts_follow_the_tail(tail):
+    counts = np.bincount(World(tail=tail, prompts=100, skills=7).skill_D)
+    assert counts.sum() == 100
+    assert counts.min() >= 1
+    assert (np.diff(counts) <= 0).all()
+    wanted = 1 + 93 * np.arange(1, 8.0) ** -tail / (np.arange(1, 8.0) ** -tail).sum()
+    assert np.abs(counts - wanted).max() <= 1
 
 
 def test_paired_gain_is_students_interval_of_the_differences():
@@ -152,6 +193,8 @@ def test_paired_gain_is_students_interval_of_the_differences():
     low, high = ttest_1samp(values - baseline, 0.0, axis=1).confidence_interval(0.95)
     np.testing.assert_allclose([gain.mean - gain.half, gain.mean + gain.half], [low, high])
     np.testing.assert_array_equal(gain.verdict(), (low > 0).astype(int) - (high < 0))
+    with pytest.raises(ValueError, match="number of seeds"):
+        maps.paired_gain([1.0], [0.0])
 
 
 @pytest.mark.parametrize(
@@ -178,6 +221,41 @@ def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, metho
     if not own_best:
         by_games = maps.gains_over_grpo(games[1:], seeds, 15)["pass_at_8"]
         np.testing.assert_allclose(np.ravel(by_games), found, atol=1e-12)
+    with pytest.raises(ValueError, match="overlap"):
+        maps.recorded_gain_map(None, worlds, [method], step_sizes, seeds, seeds, [5])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Game(eta=-1.0), "eta.* -1.0"),
+        (lambda: Game(num_bins=1), "num_bins.* 1"),
+        (lambda: Game(method="ppo"), "method.* 'ppo'"),
+        (lambda: Game(step_size=0.0), "step_size.* 0.0"),
+        (lambda: Game(score="sum"), "score.* 'sum'"),
+        (lambda: Game(grouping="colour"), "grouping.* 'colour'"),
+        (lambda: World(tail=-1.0), "tail.* -1.0"),
+        (lambda: World(spread=np.nan), "spread.* nan"),
+        (lambda: World(transfer=1.2), "transfer.* 1.2"),
+        (lambda: World(skills=0), "skills.* 0"),
+        (lambda: World(prompts=3), "prompts.* 3"),
+        (lambda: World(rare="sometimes"), "rare.* 'sometimes'"),
+        (lambda: World(answers=1), "answers.* 1"),
+        (lambda: Game(n_min=9), "n_max"),
+        (lambda: Game(batch=1000), "batch .* 48.* 1000"),
+        (lambda: play([], [0], [1]), "number of games"),
+        (lambda: play([Game()], [], [1]), "number of .*seeds"),
+        (lambda: play([Game()], [0], []), "number of .*checkpoints"),
+        (lambda: play([Game()], [0], [5, 2]), "checkpoints"),
+        (lambda: play([Game()], [0], [0.5]), "checkpoints .*0.5"),
+        (lambda: play([Game()], [-1], [1]), "seeds .*-1"),
+        (lambda: Game(method=type("Own", (Failures,), {"__hash__": None})()), "eq=False"),
+        (lambda: play([Game(), Game(World(skills=3))], [0], [1]), "skills"),
+    ],
+)
+def test_bad_input_is_refused(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
 
 
 def test_a_recorded_map_is_what_is_played(tmp_path):

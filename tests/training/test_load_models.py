@@ -154,14 +154,10 @@ def test_padding_of_unsloths_models_does_not_end_completions():
     assert tokenizer.pad_token == "<|vision_pad|>"
 
 
-def test_unsloth_must_come_before_trl_and_standby_before_unsloth(folders, monkeypatch):
+def test_unsloth_must_come_before_trl(folders, monkeypatch):
     monkeypatch.delitem(sys.modules, "unsloth", raising=False)
     with pytest.raises(ImportError, match="unsloth"):
         load_model(folders["Qwen3"], kind="unsloth-lora", seed=0)
-    monkeypatch.setenv(STANDBY, "")
-    monkeypatch.setitem(sys.modules, "unsloth", MagicMock())
-    with pytest.raises(ImportError, match=STANDBY):
-        import_unsloth(standby=True)
 
 
 @pytest.mark.parametrize(
