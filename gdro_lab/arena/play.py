@@ -9,15 +9,12 @@ same draws, and differences between them are paired.
 A method is spelled NAME or NAME:OPTION=VALUE:…, with options of GDROController and of the method:
 
     prompt:prompt.eta=3         an entry of a dictionary
-    prompt:groups=family        the task's families in place of difficulty bins, for any method
     grpo:prompts=64             the same rollouts a step on 64 prompts
     pivotal@2e-4                at this learning rate alone, in place of those of --learning-rates
     composed:draw=pivotal:advantages.pkpo.k=4    see gdro_lab.peers.composed
 
 DIR has a file for each finished run, so that the same command resumes, and what is made from these
-alone: scores.csv, a row per world, method, learning rate, draw and checkpoint; families.csv, at the
-end of training a row more per family; and tables and figures, see `gdro_lab.arena.report`. The
-method "base" is the model before training.
+alone by `gdro_lab.arena.report`. The method "base" is the model before training.
 
 The scores are of held-out prompts, 8 samples each at 20, 40, 60 and 80% of the steps, 32 at the
 end: mean_at_8 and worst_family are the mean and the lowest of the families' mean accuracies,
@@ -42,13 +39,13 @@ import pandas as pd
 from pydantic import Field
 from tqdm.auto import tqdm
 
-from gdro.bins import StaticGroups, as_uids
+from gdro.bins import as_uids
 from gdro.checkpoint import file_hash, replace_text
 from gdro.checks import Count, build, check, options
 from gdro.controller import GDROController
 from gdro.method import find_method
 from gdro.metrics import pass_at_k
-from gdro_lab.arena.report import BASE, CHECKPOINTS, arena_rows, slug_of, write_scores
+from gdro_lab.arena.report import BASE, CHECKPOINTS, slug_of, write_scores
 from gdro_lab.tasks.base import Task, need
 from gdro_lab.tasks.reasoning_gym import STREAM_SIZE
 from gdro_lab.tasks.world import TaskWorld, read_world
@@ -103,11 +100,6 @@ def arena_controller(
             place[key] = json.loads(text)
         except json.JSONDecodeError:
             place[key] = text
-    if options.get("groups") == "family":
-        del options["groups"]
-        families = known["groups"] if known else {"any": "family"}  # of no task yet: a check
-        given = {"uids": list(families), "labels": list(families.values())}
-        options["bins"] = build("bins", StaticGroups, options.get("bins", {}), **given)
     given = {"method": name, "mean_rollouts": mean_rollouts, "seed": seed}
     return build(f"options of {name!r}", GDROController, options, **given)
 
@@ -307,7 +299,6 @@ def play_all(
     _check_settings(runs, settings, out, own)
     differ = len({run.file(out) for run in runs}) == len(runs)
     need(differ, "methods must differ in more than signs, which file names leave out")
-    arena_rows(out)  # a broken file is found before anything is played
     # draw by draw, so that every state of the folder holds whole pairs
     missing = sorted((run for run in runs if not run.file(out).exists()), key=lambda run: run.draw)
     draws = {(run.world.name, run.draw): run for run in missing}

@@ -37,16 +37,6 @@ def test_a_method_is_spelled_with_its_options():
             arena.arena_controller(wrong, 4, seed=0)
 
 
-@pytest.mark.parametrize("name", ["prompt", "rollout", "both"])
-def test_families_can_take_the_place_of_bins(name):
-    families = {7: "hash", 3: "star", 5: "star"}
-    spelled = f"{name}:groups=family"
-    bins = arena.arena_controller(spelled, 4, seed=0, known={"groups": families}).bins
-    assert bins.groups == ["hash", "star"]
-    assert bins.assign([3, 5, 7]).tolist() == [1, 1, 0]
-    assert arena.arena_controller(spelled, 4, seed=0).name == name  # a check before any task
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_what_oracles_know_reaches_no_other_method(name):
     known = {"groups": {"a": "star"}, "rates": lambda uids: np.ones(len(uids))}
@@ -168,15 +158,6 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
 def test_settings_are_checked(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         arena.Settings(**change)
-
-
-@pytest.mark.parametrize("text", ["", "[", "{}", '[{"world": "w"}]'])
-def test_a_broken_file_of_a_run_is_named(tmp_path, text):
-    file = tmp_path / "runs" / "w" / "grpo_lr0.0001_draw0.json"
-    file.parent.mkdir(parents=True)
-    file.write_text(text)
-    with pytest.raises(ValueError, match=r"grpo_lr0\.0001_draw0\.json"):
-        arena_report.arena_rows(tmp_path)
 
 
 def test_rates_that_agree_to_six_digits_are_two(tmp_path):
