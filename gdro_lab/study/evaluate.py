@@ -19,7 +19,6 @@ from gdro.checks import check_array
 from gdro.models import stop_tokens
 from gdro_lab.study.config import EvaluationChoice
 from gdro_lab.tasks import prompt_token_ids
-from gdro_lab.tasks.base import need
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -51,10 +50,6 @@ def evaluate_model(
     sample = partial(engine, choice, model, tokenizer, max_new_tokens=max_new_tokens)
     ids = prompt_token_ids(tokenizer, [row["prompt"] for row in rows], template)
     processes = min(choice.data_parallel_size, len(rows))
-    devices = torch.cuda.device_count()
-    why = f"got {choice.gpus}, and {devices} GPUs are visible"
-    fits = processes == 1 or not 0 < devices < choice.gpus
-    need(fits, f"data_parallel_size × tensor_parallel_size must fit, {why}")
     if processes == 1:
         tokens_PS = sample(ids, seed=seed)
     else:
