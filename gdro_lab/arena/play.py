@@ -256,15 +256,12 @@ def play_arena(
         methods: spelled as at the top of this file.
         draws: their numbers; for a fair comparison, numbers that chose no method.
         learning_rates: for methods that name none of their own.
-        out: folder of the scores.
         cache: where bases are kept.
         jobs: runs at once, one thread each.
         methods_from: a Python file that registers own methods.
         keep: write each run's record too, a row a step.
 
-    Raises:
-        ValueError: for what is misspelled or impossible, before any training.
-        RuntimeError: if a run failed.
+    ValueError for what is misspelled, before any training; RuntimeError if a run failed.
     """
     if methods_from:
         runpy.run_path(str(methods_from))

@@ -82,9 +82,8 @@ def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
     """Final scores and differences to the baseline, in pairs by draw, by world, method and metric.
 
     low, high: 95% interval of the mean difference, Student's t over draws. p_holm: of its being 0,
-    with Holm's correction over all comparisons, of every world, method, learning rate and metric,
-    though a method is returned at its best rate alone. NaN where draws are fewer than two, and for
-    the base, which is no method.
+    corrected over every world, method, learning rate and metric, though a method is returned at its
+    best rate alone. NaN where draws are fewer than two, and for the base.
     """
     best = at_best_rate(scores).groupby(["world", "method"]).learning_rate.first()
     rows = []

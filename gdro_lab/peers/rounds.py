@@ -101,8 +101,8 @@ class PilotCommit(Pilot):
 
     Prompts with low ≤ p̂ ≤ high in the pilot share what is left evenly; easier ones are skipped,
     harder ones wait for a later visit. Without any in the range the rest is not spent. The pilot is
-    16 of 64 in the paper. Left out: the queue of deferred prompts (they return when the trainer or
-    the draw brings them) and drawing on until a batch of committed prompts is full.
+    16 of 64 in the paper. Left out: the queue of deferred prompts, and drawing on until a batch of
+    committed prompts is full.
     """
 
     low, high = 0.125, 0.75
@@ -126,9 +126,8 @@ class ReinforceAda(Pilot):
     σ. Source: the paper's algorithm 1 and its public script (`balanced`, `global_stat_est=True`,
     `norm_adv_by_std_in_grpo=False`, rounds of 8, at most 4 rounds, keep 4).
 
-    All rollouts count as spent, so at mean_rollouts = keep no prompt is done early and this is Dr.
-    GRPO: give fewer prompts more rollouts, as `reinforce_ada:prompts=16` does in the arena. Left
-    out: the rule that one correct rollout is enough ("positive").
+    All rollouts count as spent: give fewer prompts more of them, as `reinforce_ada:prompts=16` does
+    in the arena. Left out: the rule that one correct rollout is enough ("positive").
     """
 
     keep = 4

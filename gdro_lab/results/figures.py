@@ -238,8 +238,7 @@ def game_figures(profile: Profile, runs: list[dict], variant: str, game: str) ->
 def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout: str) -> Figure:
     """Figure 6: lead–lag (32), WSE (33) against uniform rollouts, its reduction beside the paper's.
 
-    σ̂ is a trailing mean. "Best by bins" minimizes (33) at each step's own shares and σ̂, without
-    bounds and integers, by n ∝ σ̂^(2/3): what any rule by bins could reach.
+    "Best by bins" minimizes (33) at each step's own shares and trailing mean σ̂ by n ∝ σ̂^(2/3).
     """
     weight, share = series(runs, prompt, "weight"), shares(runs, prompt)
     lead = _of_steps(metrics.lead_lag, weight, share)

@@ -1,7 +1,6 @@
 """A profile, the YAML file of a kind of run: its fields, what it may not say, and TRL's arguments.
 
-`load_profile` reads one; whatever is wrong in it is a ValueError, before any compute. Fields come
-first, then what makes them a `Profile`, then `training_arguments`, which hands them to TRL.
+Whatever is wrong in one is a ValueError, before any compute.
 """
 
 import hashlib

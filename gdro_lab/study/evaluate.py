@@ -1,8 +1,7 @@
 """Evaluation: sample held-out prompts by transformers or vLLM, and count what is correct.
 
 Both engines divide logits by the temperature, then apply top-k, then top-p. vLLM keeps the GPU's
-memory until its process ends, so use it in a process of its own, such as the jobs of
-`gdro_lab.study.jobs`.
+memory until its process ends, so use it in a process of its own.
 """
 
 import os
@@ -39,12 +38,10 @@ def evaluate_model(
     """Return a row a prompt: uid, family, dataset where it has one, successes, trials, tokens.
 
     Args:
-        choice: engine, samples of each prompt, how they are drawn, processes that share prompts.
         model: folder or hub id of a whole model.
         rows: prompts with the columns prompt (a text or a chat), uid, and those of the reward.
         reward: as TRL calls it, (prompts=, completions=, **columns) → finite numbers; above 0 is
             correct. A column that a row lacks is None.
-        template: arguments of the chat template.
     """
     engine = {"hf": _by_transformers, "vllm": _by_vllm}[choice.engine]
     sample = partial(engine, choice, model, tokenizer, max_new_tokens=max_new_tokens)

@@ -151,15 +151,15 @@ def explore(
 ) -> Explorer:
     """Show `picture(name=value, …)` under its controls and draw it anew at each move.
 
-    The figure is an image widget whose bytes are replaced: `ipywidgets.interact` would open an
-    output area, whose messages can stall a notebook that runs without a front end. Where the
-    picture refuses its arguments (ValueError), the reason appears and the last good picture stays.
+    Where the picture refuses its arguments (ValueError), the reason appears and the last good
+    picture stays.
 
     Args:
         stills: what is stored, for readers without a kernel: values of some controls, by name, for
             each picture of the strip. By default the first control's least, present and largest
-            value, where it is a linear slider. Narrow figures stand side by side.
+            value, where it is a linear slider.
     """
+    # an image whose bytes are replaced: `interact` can stall a notebook without a front end
     image, message = widgets.Image(format="png"), widgets.HTML()
 
     def present() -> dict[str, Any]:

@@ -84,8 +84,8 @@ def recorded_gain_map(
     """Gain over GRPO in pass@8 and the worst skill, at GRPO's best step size for each.
 
     Args:
-        record: a file with the result. It is read if it was made with the same arguments, and
-            written if it does not exist: delete it to play again. None plays without a record.
+        record: a file with the result, read if it was made with the same arguments, written if it
+            does not exist.
         choosing_seeds: on which the step size is chosen; they must not overlap with `seeds`.
         own_best: every method at its own best step size instead.
 

@@ -130,22 +130,6 @@ def test_a_small_easiest_bin_is_joined_and_a_worst_group_without_spread_has_no_i
     np.testing.assert_allclose(parts, [[0.5] * 5, [0.3] * 5])
 
 
-def test_the_best_evaluation_while_training_is_named_for_what_it_is(runs):
-    for place, run in enumerate(runs[1:]):
-        rewards = (0.1, 0.3 + place % 2 / 10, 0.2)
-        run["manifest"]["evaluations"] = [
-            {"step": s, "reward": reward} for s, reward in enumerate(rewards)
-        ]
-    spending = report.spending_table(PROFILE, runs)
-    assert spending["peak (chosen on the evaluated rows)"].tolist() == pytest.approx([0.35] * 3)
-    assert spending["last evaluation"].tolist() == pytest.approx([0.2] * 3)
-    tables = [report.score_table(PROFILE, runs, 50), report.family_table(PROFILE, runs, 50)]
-    blocks = report.printed_tables(PROFILE, *tables, spending).split("\n\n")
-    assert "last checkpoint" in blocks[6]
-    assert " 0.350 |" in blocks[7]
-    assert "peak" not in blocks[9]
-
-
 def test_figures_are_drawn_from_records(runs, tmp_path):
     use_style()
     drawn = figures.paper_figures(PROFILE, runs, report.score_table(PROFILE, runs, resamples=50))
