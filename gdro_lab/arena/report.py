@@ -8,6 +8,7 @@ differences, frontier, rollouts    figures, as PNG and PDF
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -187,11 +188,6 @@ def _cell(row: Any, baseline: str) -> str:
     return f"{row.score:.3f} ({row.difference:+.3f}: {interval})"
 
 
-def _rate(learning_rate: float) -> str:
-    """As in 1e-4."""
-    return np.format_float_scientific(learning_rate, trim="-", exp_digits=1)
-
-
 def draw_differences(table: pd.DataFrame) -> Figure:
     """A row a method, a column a metric: intervals, filled where they exclude 0.
 
@@ -224,7 +220,8 @@ def draw_differences(table: pd.DataFrame) -> Figure:
             axis.axvline(0, color="black", linewidth=0.8)
             axis.set_title(f"{label}\n{(rows.low > 0).sum()} above, {(rows.high < 0).sum()} below")
             axis.locator_params(axis="x", nbins=3)
-        names = [f"{method}, {_rate(rows.learning_rate[method])}" for method in methods]
+        rates = rows.learning_rate.map(partial(np.format_float_scientific, trim="-", exp_digits=1))
+        names = [f"{method}, {rates[method]}" for method in methods]
         line[0].set_yticks(range(len(methods)), names)
         line[0].set(ylabel=world, ylim=(len(methods) - 0.5, -0.5))
     what = "difference to GRPO, 95% intervals over draws; filled: the interval excludes 0"

@@ -59,9 +59,9 @@ class MCGRPO(Method):
     n + 1 rollouts, so that one of an odd group is the median: it is not trained on, and has
     advantage 0 here. In an even group the lower middle value is the median, as in PyTorch.
 
-    Source: the paper. To compare at equal rollouts, give 4 + 1 of them to fewer prompts:
-    `mc_grpo:prompts=25` in the arena. Left out: leaving the median's tokens out of the mean over
-    tokens, and the division by the share of advantages that are not 0, in its public code.
+    Source: the paper; `mc_grpo:prompts=25` compares at equal rollouts in the arena. Left out:
+    leaving the median's tokens out of the mean over tokens, and the division by the share of
+    advantages that are not 0, in its public code.
     """
 
     floor = 1e-3  # of MAD
@@ -104,9 +104,9 @@ class PasskTraining(Method):
         A = (1 − ρ)/σ for a correct rollout,
             (1 − ρ − C(n − c − 1, k − 1)/C(n − 1, k − 1))/σ for a wrong one,
 
-    and 0 where σ = 0. Source: the paper's derivation and its public code (`passk_adv.py`), which
-    divides by σ + 1e-6. Rewards count as correct or not; k is held to n where a group is smaller.
-    Left out: its mixtures with pass@1 training and with a schedule of k.
+    and 0 where σ = 0. Source: the paper and its public code, which divides by σ + 1e-6. Rewards
+    count as correct or not; k is held to n where a group is smaller. Left out: its mixtures with
+    pass@1 training and with a schedule of k.
     """
 
     k: Count = 2
@@ -135,13 +135,10 @@ class PKPO(Method):
         s_ij = k/n for a correct rollout, (k/n) ρ(n − 1, c, k − 1) for a wrong one,
 
     and Σ_j s_ij ∇ log π is unbiased for ∇ pass@k. Its baseline "loo minus one" is what k − 1 of the
-    other rollouts reach, (k/n) ρ(n − 1, c_−j, k − 1), c_−j the correct among the others. A wrong
-    rollout then gets 0 and a correct one k/n times the probability that it is pivotal among k. At
-    k = 1 this would be no baseline, and RLOO's is taken, as in the paper.
-
-    A_ij is n times this, since losses are means over rollouts where the estimator is a sum. k is
-    held to n where a group is smaller. Left out: continuous rewards (correct or not here) and
-    annealing k during the run.
+    other rollouts reach, (k/n) ρ(n − 1, c_−j, k − 1), c_−j the correct among the others. At k = 1
+    this would be no baseline, and RLOO's is taken, as in the paper. A_ij is n times this, since
+    losses are means over rollouts where the estimator is a sum. k is held to n where a group is
+    smaller. Left out: continuous rewards (correct or not here) and annealing k during the run.
     """
 
     k: Count = 2
@@ -198,8 +195,7 @@ class DBB(Method):
 class FGRPO(Method):
     """F-GRPO (arXiv 2602.06717): a focal weight, so that solved prompts count less.
 
-    Advantages (3) times (1 − p̂_i)^γ. Left out: the other objectives (DAPO, CISPO) that the paper
-    puts the weight on.
+    Advantages (3) times (1 − p̂_i)^γ. Left out: the paper's other objectives (DAPO, CISPO).
     """
 
     gamma = 0.5

@@ -25,11 +25,9 @@ class Composed(Method):
 
     Args:
         draw: whose `draw` chooses the prompts.
-        rollouts: whose `allocate` and `extend` divide the rollouts; its n_min is the controller's
-            default.
+        rollouts: whose `allocate` and `extend` divide the rollouts, and whose n_min is the default.
         advantages: whose `advantages` are taken.
-        weights: whose `weights` multiply them; by default those of the method that `advantages`
-            names.
+        weights: whose `weights` multiply them; by default those of the one named by `advantages`.
         groups, rates: options of an oracle that draws, `family_even` or `oracle`.
     """
 

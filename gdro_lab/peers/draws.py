@@ -21,10 +21,9 @@ class MoPPS(Method):
     """MoPPS (arXiv 2507.04632): Thompson sampling of prompts that are solved about half the time.
 
     θ_i ~ Beta(α_i, β_i) for each prompt of a random subset, the posterior on counts that fade;
-    train on those with the smallest |θ_i − target|. Source: the paper and its public code: target
-    ½, 8 or 16 candidates for each prompt of a batch, and counts that keep .5 at a visit or all
-    (`bins={"history": 2}` is the former; the default here keeps .95). Left out: the prior from a
-    pilot run; a new prompt has Beta(½, ½), there Beta(1, 1).
+    train on those with the smallest |θ_i − target|. Source: the paper and its public code, whose
+    counts keep .5 at a visit or all (`bins={"history": 2}` is the former; the default here keeps
+    .95). Left out: the prior from a pilot run; a new prompt has Beta(½, ½), there Beta(1, 1).
     """
 
     target, candidates = 0.5, 16
@@ -95,9 +94,8 @@ class GRESO(Method):
 
     A prompt is skipped with probability 1 − max(explore^z, floor), z the number of latest visits in
     a row in which all rollouts were correct or all wrong. Passes over the data set, each in random
-    order, go on until the batch is full. Left out: separate rates for too easy and too hard prompts
-    that adapt to a target share, the discarding of uninformative groups after generation (see
-    `dapo`), and adaptive batch sizes.
+    order, go on until the batch is full. Left out: rates that adapt to a target share, the
+    discarding of uninformative groups after generation (see `dapo`), and adaptive batch sizes.
     """
 
     explore = 0.5  # probability of keeping a prompt after one uninformative visit
@@ -211,8 +209,7 @@ class Oracle(Method):
 class FamilyEven(Method):
     """Families drawn evenly, as by a curriculum that knows which prompts need which skill.
 
-    Each batch has the same number of prompts of each family, as far as whole numbers and the
-    families' sizes allow, chosen at random within a family.
+    A batch has equally many of each family, as far as possible, at random within a family.
     """
 
     # from uid to family; by default the bins are the families, which `StaticGroups` names

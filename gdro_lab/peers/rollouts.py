@@ -16,8 +16,7 @@ def best_rollouts(
     """Rollouts that take the largest marginal gains within a budget, ties at random, (P,).
 
     Args:
-        gains_PN: what the (low + 1)-th, (low + 2)-th, … rollout of each prompt is worth; falling
-            along N.
+        gains_PN: what the (low + 1)-th, … rollout of each prompt is worth; falling along N.
         low: rollouts that every prompt gets.
         budget: rollouts in all.
     """

@@ -101,8 +101,7 @@ class PilotCommit(Pilot):
 
     Prompts with low ≤ p̂ ≤ high in the pilot share what is left evenly; easier ones are skipped,
     harder ones wait for a later visit. Without any in the range the rest is not spent. The pilot is
-    16 of 64 in the paper. Left out: the queue of deferred prompts, and drawing on until a batch of
-    committed prompts is full.
+    16 of 64 there. Left out: the queue of deferred prompts and drawing until a batch is full.
     """
 
     low, high = 0.125, 0.75
@@ -164,8 +163,7 @@ class DAPO(Method):
 
     Groups in which all rollouts are correct or all wrong have advantages of 0 and teach nothing.
     Batches are generated until `groups` others were collected, then one optimizer step is taken on
-    all of them. Rollouts of the discarded groups are `discarded` in the record. Compare runs by
-    rollouts, never by steps.
+    all of them. Rollouts of discarded groups are `discarded` in the record. Compare by rollouts.
 
     Clip-higher is the trainer's: `epsilon_high` in TRL. Left out: cutting a surplus of groups (it
     is trained on), the penalty for length, and the mean over kept tokens alone: where a trainer

@@ -116,8 +116,7 @@ def _variants(profile, game):
 def label_colors(profile: Profile) -> dict[str, str]:
     """A colour for each variant's label: its method's, paler for the method's further variants.
 
-    A method without a colour in `METHOD_COLORS`, such as one of your own, gets the next of
-    `OTHERS`.
+    A method without a colour in `METHOD_COLORS` gets the next of `OTHERS`.
     """
     colors, free = {profile.label(BASE): METHOD_COLORS[BASE]}, cycle(OTHERS)
     for method in dict.fromkeys(variant.method for variant in profile.variants.values()):

@@ -258,8 +258,7 @@ class Training:
 
     def arguments(self, **changes: Any) -> "GDROConfig":
         """The profile's `train:` block as a GDROConfig, with these changes."""
-        # The folder is named after the identity, so checkpoints of other settings or data are never
-        # resumed.
+        # named after the identity, so checkpoints of other settings or data are never resumed
         checkpoints = self.folder / f"checkpoints-{self.identity[:8]}"
         others = {found.parent for found in self.folder.glob("checkpoints-*/checkpoint-*")}
         for other in sorted(others - {checkpoints}) if os.environ.get("RANK", "0") == "0" else ():
@@ -299,7 +298,7 @@ class Training:
         self.save(trainer)
 
     def try_steps(self, batches: int) -> None:
-        """Train some generation batches after one that warms up, print what each took, save none."""
+        """Train some generation batches after one that warms up, print what one took, save none."""
         updates = self.settings.updates_per_step * self.settings.num_iterations
         watch, steps = Stopwatch(updates), (batches + 1) * updates
         none = {"save_strategy": "no", "eval_strategy": "no", "max_steps": steps}

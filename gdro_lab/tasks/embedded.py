@@ -22,14 +22,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from gdro_lab.tasks.base import (
-    Count,
-    Strict,
-    TaskRow,
-    character_tokenizer,
-    need,
-    split_by_share,
-)
+from gdro_lab.tasks.base import Count, Strict, TaskRow, character_tokenizer, need, split_by_share
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -98,8 +91,7 @@ class EmbeddedSpec:
     def draw(self, seed: int, style: str = "text") -> EmbeddedTask:
         """Draw tables, the teacher's accuracies and the two splits, which share no prompt.
 
-        Tables and evaluation prompts do not depend on ``n_train``. A prompt is text in either
-        style.
+        Tables and held-out prompts do not depend on ``n_train``. A prompt is text in either style.
         """
         rng, tables, accuracies = np.random.default_rng(seed), {}, []
         for family in self.families:

@@ -1,7 +1,6 @@
 """The tiny base: a small Qwen3 trained on what a task teaches, made once and kept in a cache.
 
-"tiny" has 0.6 million parameters and "small" 5 million, for a laptop; "mid" has 40 million, for a
-first try on a GPU.
+"tiny" has 0.6 million parameters and "small" 5 million; "mid", for a GPU, has 40 million.
 """
 
 from __future__ import annotations

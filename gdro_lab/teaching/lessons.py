@@ -70,8 +70,7 @@ def chart(
 ) -> Figure:
     """Panels side by side with one legend below.
 
-    A label has one colour in all panels: that of `colors`, else its own in `LABEL_COLORS`, else the
-    next of `OTHERS`.
+    A label has one colour in all panels: of `colors`, else of `LABEL_COLORS`, else of `OTHERS`.
     """
     figure, axes = plt.subplots(1, len(panels), figsize=(width, height), squeeze=False)
     color_of = dict(colors)
@@ -151,8 +150,7 @@ def explore(
 ) -> Explorer:
     """Show `picture(name=value, …)` under its controls and draw it anew at each move.
 
-    Where the picture refuses its arguments (ValueError), the reason appears and the last good
-    picture stays.
+    Where the picture refuses its arguments (ValueError), the reason appears above the last one.
 
     Args:
         stills: what is stored, for readers without a kernel: values of some controls, by name, for

@@ -11,9 +11,8 @@ random directions ε overlap. Every sampled answer also adds gradient noise: its
 a random direction of norm `noise`. Skills differ in how frequent they are (`tail`) and how hard
 they are at first (`spread`).
 
-`play` plays any `gdro.Method` with a `GDROController`, one game after the other: half a millisecond
-a step. All games of a seed see the same random numbers whatever their method, so differences are
-paired.
+`play` plays any `gdro.Method` with a `GDROController`. All games of a seed see the same random
+numbers whatever their method, so differences are paired.
 
 Axes: G games, S seeds, C checkpoints, K skills, D prompts of the data set, P prompts of a batch, R
 rollouts, A answers (0 is correct), F memory, E held-out prompts, B bins.
