@@ -31,8 +31,7 @@ PROGRESS = re.compile(r"(\d+)/(\d+)(?:, \d+ s left| \[)")
 def run_profile(name: str, cores: int, runs_dir: str | None, cache_dir: str) -> int:
     """Run the jobs of a profile that are not done yet; print the table and where the figures are.
 
-    cores: jobs at once; those of a profile with GPUs run one by one. runs_dir: by default
-    runs/PROFILE. Returns 0, 1 where a job failed, 130 where it was interrupted.
+    Jobs of a profile with GPUs run one by one. Returns 0, 1 where a job failed, 130 on Ctrl-C.
     """
     profile = load_profile(name)
     runs, workers = Path(runs_dir or f"runs/{profile.name}"), 1 if profile.gpus else cores

@@ -15,9 +15,7 @@ A method is spelled NAME or NAME:OPTION=VALUE:…, with options of GDROControlle
     composed:draw=pivotal:advantages.pkpo.k=4    see gdro_lab.peers.composed
 
 DIR has a file for each finished run, so that the same command resumes, and what is made from these
-alone: scores.csv, a row per world, method, learning rate, draw and checkpoint; families.csv, at the
-end of training a row more per family; and tables and figures, see `gdro_lab.arena.report`. The
-method "base" is the model before training.
+alone by `gdro_lab.arena.report`. The method "base" is the model before training.
 
 The scores are of held-out prompts, 8 samples each at 20, 40, 60 and 80% of the steps, 32 at the
 end: mean_at_8 and worst_family are the mean and the lowest of the families' mean accuracies,
@@ -48,7 +46,7 @@ from gdro.checks import Count, build, check, options
 from gdro.controller import GDROController
 from gdro.method import find_method
 from gdro.metrics import pass_at_k
-from gdro_lab.arena.report import BASE, CHECKPOINTS, arena_rows, slug_of, write_scores
+from gdro_lab.arena.report import BASE, CHECKPOINTS, slug_of, write_scores
 from gdro_lab.tasks.base import Task, need
 from gdro_lab.tasks.reasoning_gym import STREAM_SIZE
 from gdro_lab.tasks.world import TaskWorld, read_world
@@ -264,15 +262,12 @@ def play_arena(
         methods: spelled as at the top of this file.
         draws: their numbers; for a fair comparison, numbers that chose no method.
         learning_rates: for methods that name none of their own.
-        out: folder of the scores.
         cache: where bases are kept.
         jobs: runs at once, one thread each.
         methods_from: a Python file that registers own methods.
         keep: write each run's record too, a row a step.
 
-    Raises:
-        ValueError: for what is misspelled or impossible, before any training.
-        RuntimeError: if a run failed.
+    ValueError for what is misspelled, before any training; RuntimeError if a run failed.
     """
     if methods_from:
         runpy.run_path(str(methods_from))
@@ -307,7 +302,6 @@ def play_all(
     _check_settings(runs, settings, out, own)
     differ = len({run.file(out) for run in runs}) == len(runs)
     need(differ, "methods must differ in more than signs, which file names leave out")
-    arena_rows(out)  # a broken file is found before anything is played
     # draw by draw, so that every state of the folder holds whole pairs
     missing = sorted((run for run in runs if not run.file(out).exists()), key=lambda run: run.draw)
     draws = {(run.world.name, run.draw): run for run in missing}

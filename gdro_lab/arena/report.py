@@ -8,6 +8,7 @@ differences, frontier, rollouts    figures, as PNG and PDF
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,11 @@ from gdro_lab.tasks.base import need
 
 # samples a held-out prompt, by part of the steps
 CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}
-NEEDED = [
+SCORE_COLUMNS = [
     *("world", "method", "learning_rate", "draw", "step", "rollouts", "tokens"),
     *("mean_at_8", "pass_at_8", "worst_family", "training_mix_mean", "training_mix_pass_at_8"),
-    *("seconds", "controller_seconds"),
+    *("seconds", "controller_seconds", "trained_tokens", "replayed", "train_mean"),
 ]
-# of scores.csv; files of earlier versions lack these three
-SCORE_COLUMNS = [*NEEDED, "trained_tokens", "replayed", "train_mean"]
 METRICS = {"mean_at_8": "mean@8", "pass_at_8": "pass@8", "worst_family": "worst family"}
 # a gain in mean@8 without one here is redistribution
 METRICS |= {"training_mix_mean": "training mix"}
@@ -45,23 +44,10 @@ def slug_of(method: str) -> str:
     return re.sub(r"[^\w.=-]", "_", method)
 
 
-def arena_rows(out: Path) -> list[dict[str, Any]]:
-    """The rows of all runs; a ValueError names a file that is not whole."""
-    rows = []
-    for file in sorted((out / "runs").glob("*/*.json")):
-        try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-            need(len(found) in (1, len(CHECKPOINTS)), "a run has a row for each checkpoint")
-            rows += [{name: row[name] for name in NEEDED} | row for row in found]
-        except (ValueError, TypeError, KeyError) as error:
-            why = f"{file} holds no run's scores; delete it to play the run again"
-            raise ValueError(why) from error
-    return rows
-
-
 def write_scores(out: Path) -> None:
     """Write scores.csv and families.csv from the files of the runs."""
-    rows = arena_rows(out)
+    files = sorted((out / "runs").glob("*/*.json"))
+    rows = [row for file in files for row in json.loads(file.read_text(encoding="utf-8"))]
     names = ["world", "method", "learning_rate", "draw", "step"]
     last = max((row["step"] for row in rows), default=0)
     families = [
@@ -97,9 +83,8 @@ def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
     """Final scores and differences to the baseline, in pairs by draw, by world, method and metric.
 
     low, high: 95% interval of the mean difference, Student's t over draws. p_holm: of its being 0,
-    with Holm's correction over all comparisons, of every world, method, learning rate and metric,
-    though a method is returned at its best rate alone. NaN where draws are fewer than two, and for
-    the base, which is no method.
+    corrected over every world, method, learning rate and metric, though a method is returned at its
+    best rate alone. NaN where draws are fewer than two, and for the base.
     """
     best = at_best_rate(scores).groupby(["world", "method"]).learning_rate.first()
     rows = []
@@ -203,11 +188,6 @@ def _cell(row: Any, baseline: str) -> str:
     return f"{row.score:.3f} ({row.difference:+.3f}: {interval})"
 
 
-def _rate(learning_rate: float) -> str:
-    """As in 1e-4."""
-    return np.format_float_scientific(learning_rate, trim="-", exp_digits=1)
-
-
 def draw_differences(table: pd.DataFrame) -> Figure:
     """A row a method, a column a metric: intervals, filled where they exclude 0.
 
@@ -240,7 +220,8 @@ def draw_differences(table: pd.DataFrame) -> Figure:
             axis.axvline(0, color="black", linewidth=0.8)
             axis.set_title(f"{label}\n{(rows.low > 0).sum()} above, {(rows.high < 0).sum()} below")
             axis.locator_params(axis="x", nbins=3)
-        names = [f"{method}, {_rate(rows.learning_rate[method])}" for method in methods]
+        rates = rows.learning_rate.map(partial(np.format_float_scientific, trim="-", exp_digits=1))
+        names = [f"{method}, {rates[method]}" for method in methods]
         line[0].set_yticks(range(len(methods)), names)
         line[0].set(ylabel=world, ylim=(len(methods) - 0.5, -0.5))
     what = "difference to GRPO, 95% intervals over draws; filled: the interval excludes 0"

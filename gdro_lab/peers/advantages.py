@@ -16,9 +16,7 @@ from gdro.metrics import all_wrong_probability
 class DrGRPO(Method):
     """Dr. GRPO (arXiv 2503.20783): advantages without the division by σ, A_ij = r_ij − μ_i.
 
-    Dividing by σ favours prompts that are nearly always or nearly never solved. Left out: the loss
-    over a constant length in place of each answer's own, which is the trainer's
-    (`loss_type="dr_grpo"`).
+    Left out: the loss over a constant length, which is the trainer's (`loss_type="dr_grpo"`).
     """
 
     def advantages(self, batch: Batch) -> np.ndarray:
@@ -44,8 +42,7 @@ class MaxRL(Method):
     """MaxRL (arXiv 2602.02710): A_ij = (r_ij − μ_i)/μ_i, 0 for a group without a success.
 
     log p = −Σ_k (1 − p)^k / k, so ∇ log p mixes the gradients of all pass@k with weights 1/k;
-    n rollouts give that sum up to order n − 1. Rewards count as correct or not. Nothing else is
-    left out.
+    n rollouts give that sum up to order n − 1. Rewards count as correct or not.
     """
 
     def advantages(self, batch: Batch) -> np.ndarray:
@@ -60,13 +57,11 @@ class MCGRPO(Method):
 
     A_ij = (r_ij − median_i)/(MAD_i + 1e-3), MAD_i the median of |r_ij − median_i|. The paper makes
     n + 1 rollouts, so that one of an odd group is the median: it is not trained on, and has
-    advantage 0 here. In an even group the lower middle value is the median, as in PyTorch. With 0/1
-    rewards an odd group's MAD is 0, so that the rarer outcome has ±1000 and the other 0; with
-    gradients clipped to norm 1, only how prompts compare matters.
+    advantage 0 here. In an even group the lower middle value is the median, as in PyTorch.
 
-    Source: the paper. To compare at equal rollouts, give 4 + 1 of them to fewer prompts:
-    `mc_grpo:prompts=25` in the arena. Left out: leaving the median's tokens out of the mean over
-    tokens, and the division by the share of advantages that are not 0, in its public code.
+    Source: the paper; `mc_grpo:prompts=25` compares at equal rollouts in the arena. Left out:
+    leaving the median's tokens out of the mean over tokens, and the division by the share of
+    advantages that are not 0, in its public code.
     """
 
     floor = 1e-3  # of MAD
@@ -89,9 +84,7 @@ class NSR(Method):
     """NSR (arXiv 2506.01347): learn mostly from what is wrong, and little from what is correct.
 
     A_ij = .1 for a correct rollout and −1 for a wrong one, without a baseline: "W-REINFORCE", which
-    keeps pass@k up by moving probability away from mistakes rather than towards one answer. Nothing
-    of the rule is left out. A group without a success pushes down all that was sampled and nothing
-    up.
+    keeps pass@k up by moving probability away from mistakes rather than towards one answer.
     """
 
     positive = 0.1  # of a correct rollout
@@ -111,9 +104,9 @@ class PasskTraining(Method):
         A = (1 − ρ)/σ for a correct rollout,
             (1 − ρ − C(n − c − 1, k − 1)/C(n − 1, k − 1))/σ for a wrong one,
 
-    and 0 where σ = 0. Source: the paper's derivation and its public code (`passk_adv.py`), which
-    divides by σ + 1e-6. Rewards count as correct or not; k is held to n where a group is smaller.
-    Left out: its mixtures with pass@1 training and with a schedule of k.
+    and 0 where σ = 0. Source: the paper and its public code, which divides by σ + 1e-6. Rewards
+    count as correct or not; k is held to n where a group is smaller. Left out: its mixtures with
+    pass@1 training and with a schedule of k.
     """
 
     k: Count = 2
@@ -142,13 +135,10 @@ class PKPO(Method):
         s_ij = k/n for a correct rollout, (k/n) ρ(n − 1, c, k − 1) for a wrong one,
 
     and Σ_j s_ij ∇ log π is unbiased for ∇ pass@k. Its baseline "loo minus one" is what k − 1 of the
-    other rollouts reach, (k/n) ρ(n − 1, c_−j, k − 1), c_−j the correct among the others. A wrong
-    rollout then gets 0 and a correct one k/n times the probability that it is pivotal among k. At
-    k = 1 this would be no baseline, and RLOO's is taken, as in the paper.
-
-    A_ij is n times this, since losses are means over rollouts where the estimator is a sum. k is
-    held to n where a group is smaller. Left out: continuous rewards (correct or not here) and
-    annealing k during the run.
+    other rollouts reach, (k/n) ρ(n − 1, c_−j, k − 1), c_−j the correct among the others. At k = 1
+    this would be no baseline, and RLOO's is taken, as in the paper. A_ij is n times this, since
+    losses are means over rollouts where the estimator is a sum. k is held to n where a group is
+    smaller. Left out: continuous rewards (correct or not here) and annealing k during the run.
     """
 
     k: Count = 2
@@ -174,12 +164,10 @@ class DBB(Method):
 
     α ← λα + K, β ← λβ + (n − K) at each visit with K of n rollouts correct, from α = β = 1 (11).
     With the counts after the visit, p̂ = α/(α + β) (12) and σ̂² = αβ/(α + β)² (13) replace the
-    group's mean and variance, A_ij = (r_ij − p̂_i)/σ̂_i (2). σ̂ never vanishes, so groups in which
-    all rollouts agree teach too.
+    group's mean and variance, A_ij = (r_ij − p̂_i)/σ̂_i (2).
 
     Source: the paper's section 3 and its algorithm 1; λ = .75 was best with 8 billion parameters,
-    .5 with 1.7. The prior is discounted as well, which the counts that the controller keeps are
-    not, so these are kept apart. Nothing of the rule is left out.
+    .5 with 1.7. The prior is discounted too, unlike that of the controller's counts.
     """
 
     discount: PositiveShare = 0.5  # λ; 1 never forgets
@@ -207,9 +195,7 @@ class DBB(Method):
 class FGRPO(Method):
     """F-GRPO (arXiv 2602.06717): a focal weight, so that solved prompts count less.
 
-    Advantages (3) times (1 − p̂_i)^γ. Small groups miss rare correct answers and sharpen what is
-    common; the weight takes from the prompts where that happens. Left out: nothing but the other
-    objectives (DAPO, CISPO) that the paper puts the weight on.
+    Advantages (3) times (1 − p̂_i)^γ. Left out: the paper's other objectives (DAPO, CISPO).
     """
 
     gamma = 0.5
@@ -226,12 +212,10 @@ class BBG(Method):
 
         u(m; n, k) = E[k (1 − p)^(k−1)] = k Π_{j=1}^{k−1} (n − m + j)/(n + 1 + j).
 
-    A prompt's advantages (3) are weighted by u(m)/u(1), and by 0 where u(m) < τ (n + 1): what is
-    solved often enough is not trained on. Described in the abstract, and in public code of others
-    that cites its equations 8 and 9 for u and the threshold; k = 16, τ = .01 and the division by
-    u(1) are theirs. Details not public: the paper's own k and τ, and its loss for groups without a
-    success, which are said to learn by REINFORCE with signs; here they have advantages of 0, as in
-    GRPO.
+    A prompt's advantages (3) are weighted by u(m)/u(1), and by 0 where u(m) < τ (n + 1). Source:
+    the abstract, and public code of others that cites its equations 8 and 9; k = 16, τ = .01 and
+    the division by u(1) are theirs. Left out: the loss of groups without a success, said to learn
+    by REINFORCE with signs; here their advantages are 0, as in GRPO.
     """
 
     k, threshold = 16, 0.01

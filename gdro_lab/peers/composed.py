@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from gdro.method import Batch, Method, Prompts, Run, make_method, register
+from gdro.method import Batch, Method, Run, make_method, register
 
 MethodPart = str | Mapping[str, Mapping[str, Any]]  # a name, or {name: options}
 FUNCTIONS = {  # what a method overrides that has such a part of its own
@@ -22,18 +20,14 @@ class Composed(Method):
 
         GDROController("composed", draw="pivotal", advantages={"pkpo": {"k": 4}})
 
-    and in the arena composed:draw=pivotal:advantages.pkpo.k=4. It serves to find out which part of
-    a method has an effect. Parts that are spelled equally are one object; every part learns from
-    every batch. Not supported: methods that wait for another batch before a step (`dapo`) and
-    presets of the parts.
+    Parts that are spelled equally are one object; every part learns from every batch. Not
+    supported: methods that wait for another batch before a step (`dapo`) and presets of the parts.
 
     Args:
         draw: whose `draw` chooses the prompts.
-        rollouts: whose `allocate` and `extend` divide the rollouts; its n_min is the controller's
-            default.
+        rollouts: whose `allocate` and `extend` divide the rollouts, and whose n_min is the default.
         advantages: whose `advantages` are taken.
-        weights: whose `weights` multiply them; by default those of the method that `advantages`
-            names.
+        weights: whose `weights` multiply them; by default those of the one named by `advantages`.
         groups, rates: options of an oracle that draws, `family_even` or `oracle`.
     """
 
@@ -65,6 +59,8 @@ class Composed(Method):
                 wanted = f"a method with {role} of its own that steps after each batch"
                 raise ValueError(f"{role} must name {wanted}, got {name!r}")
             setattr(self, f"{role}_part", part)
+            for function in FUNCTIONS[role]:
+                setattr(self, function, getattr(part, function))
         for name, value in {"groups": groups, "rates": rates}.items():
             if value is not None and getattr(self.draw_part, name, self) is None:
                 setattr(self.draw_part, name, value)
@@ -87,21 +83,6 @@ class Composed(Method):
     @property
     def needs_losses(self) -> bool:
         return any(part.needs_losses for part in self.parts)
-
-    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray | None:
-        return self.draw_part.draw(pool, size, rng)
-
-    def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
-        return self.rollouts_part.allocate(prompts, budget, rng)
-
-    def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
-        return self.rollouts_part.extend(batch, left, rng)
-
-    def weights(self, batch: Batch) -> np.ndarray:
-        return self.weights_part.weights(batch)
-
-    def advantages(self, batch: Batch) -> np.ndarray:
-        return self.advantages_part.advantages(batch)
 
     def update(self, batch: Batch) -> None:
         for part in self.parts:

@@ -21,10 +21,9 @@ class MoPPS(Method):
     """MoPPS (arXiv 2507.04632): Thompson sampling of prompts that are solved about half the time.
 
     θ_i ~ Beta(α_i, β_i) for each prompt of a random subset, the posterior on counts that fade;
-    train on those with the smallest |θ_i − target|. Source: the paper and its public code: target
-    ½, 8 or 16 candidates for each prompt of a batch, and counts that keep .5 at a visit or all
-    (`bins={"history": 2}` is the former; the default here keeps .95). Left out: the prior from a
-    pilot run; a new prompt has Beta(½, ½), there Beta(1, 1).
+    train on those with the smallest |θ_i − target|. Source: the paper and its public code, whose
+    counts keep .5 at a visit or all (`bins={"history": 2}` is the former; the default here keeps
+    .95). Left out: the prior from a pilot run; a new prompt has Beta(½, ½), there Beta(1, 1).
     """
 
     target, candidates = 0.5, 16
@@ -53,10 +52,8 @@ class VADE(Method):
 class DOTS(Method):
     """DOTS (arXiv 2506.05316): a softmax draw of prompts whose pass rate is near a target.
 
-    P_i ∝ exp(−|p̂_i − ½| / temperature). The temperature is ours and soft: posterior means of
-    prompts that are not drawn stand still, so a draw close to greedy would never see them again.
-    Left out: the predictor of p̂, which attends from a prompt's embedding to a few prompts with
-    fresh rollouts, and rollout replay.
+    P_i ∝ exp(−|p̂_i − ½| / temperature). The temperature is ours. Left out: the predictor of p̂
+    from embeddings and a few prompts with fresh rollouts, and rollout replay.
     """
 
     target, temperature = 0.5, 0.1
@@ -69,9 +66,8 @@ class DOTS(Method):
 class CurES(Method):
     """CurES (arXiv 2510.01037): drawn by the bound on what a gradient step on a prompt can gain.
 
-    P_i ∝ exp(√(p̂_i (1 − p̂_i)) / temperature). At our .1, a prompt solved half the time is drawn e⁵
-    times as often as one that is never or always solved. Left out: rollouts in proportion to a
-    prompt's gradient variance, and estimates of p̂ from rollouts made for that alone.
+    P_i ∝ exp(√(p̂_i (1 − p̂_i)) / temperature). The temperature is ours. Left out: rollouts in
+    proportion to a prompt's gradient variance, and rollouts made to estimate p̂ alone.
     """
 
     temperature = 0.1
@@ -84,9 +80,8 @@ class CurES(Method):
 class LILO(Method):
     """LILO (arXiv 2502.12272): the prompts of highest learnability p̂ (1 − p̂), ties at random.
 
-    Like VCRL (2509.19803). Left out: the rollouts spent on candidate prompts to measure p̂ before
-    each step. Here it is the posterior mean, which is ½ for a prompt without data: all are visited
-    once, then only those that look learnable. VCRL's memory bank of groups is left out too.
+    Left out: the rollouts spent on candidate prompts to measure p̂ before each step. Here it is the
+    posterior mean, which is ½ for a prompt without data.
     """
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -99,9 +94,8 @@ class GRESO(Method):
 
     A prompt is skipped with probability 1 − max(explore^z, floor), z the number of latest visits in
     a row in which all rollouts were correct or all wrong. Passes over the data set, each in random
-    order, go on until the batch is full. Left out: separate rates for too easy and too hard prompts
-    that adapt to a target share, the discarding of uninformative groups after generation (see
-    `dapo`), and adaptive batch sizes.
+    order, go on until the batch is full. Left out: rates that adapt to a target share, the
+    discarding of uninformative groups after generation (see `dapo`), and adaptive batch sizes.
     """
 
     explore = 0.5  # probability of keeping a prompt after one uninformative visit
@@ -133,11 +127,10 @@ class SEC(Method):
     """SEC, self-evolving curriculum (arXiv 2505.14970): a bandit over categories, by mean |A|.
 
     Q_c ← (1 − step) Q_c + step · mean |A_ij| over the rollouts of category c, and categories are
-    drawn by softmax(Q / temperature), their prompts evenly. For 0/1 rewards E|A| is 2√(p(1 − p)),
-    so the bandit looks for pass rates of ½. Categories are the bins (give `StaticGroups` for the
-    paper's fixed ones); prompts without a bin are a category of their own. Left out: separate
-    bandits for several kinds of problems. A category can run out of prompts, as none is drawn twice
-    in a batch; the others then fill it. N arms: no bin yet, then the bins.
+    drawn by softmax(Q / temperature), their prompts evenly, none of them twice in a batch.
+    Categories are the bins (give `StaticGroups` for the paper's fixed ones); prompts without a bin
+    are a category of their own. Left out: separate bandits for several kinds of problems. N arms:
+    no bin yet, then the bins.
     """
 
     step, temperature = 0.5, 0.2  # Q is in about [0, 1]
@@ -169,12 +162,9 @@ class SPO(Method):
     the paper and its public recipe in verl (epsilon .05, one rollout a prompt, batches eight times
     GRPO's): `spo:prompts=128` in the arena spends what 32 × 4 do. Rewards count as correct or not.
 
-    Left out: forgetting by the policy's movement. The recipe multiplies a prompt's counts by
-    ρ = 2^(−D/.06), held to [.875, .96], D the mean |Δ log π| on the tokens of the prompt's last
-    rollout since then. A method is given no log-probabilities of earlier texts, so ρ is fixed at
-    1 − 1/H: .95 by default, within these limits (`bins={"history": 8}` is .875). Left out too:
-    values from rollouts of the initial model; a new prompt has v̂ = ½, as in the recipe without
-    them.
+    Left out: forgetting by the policy's movement (the recipe keeps .875 to .96 of a prompt's counts
+    at a visit; here it is 1 − 1/H, by default .95, and .875 with `bins={"history": 8}`), and values
+    from rollouts of the initial model; a new prompt has v̂ = ½, as in the recipe without them.
     """
 
     n_min = 1
@@ -219,8 +209,7 @@ class Oracle(Method):
 class FamilyEven(Method):
     """Families drawn evenly, as by a curriculum that knows which prompts need which skill.
 
-    Each batch has the same number of prompts of each family, as far as whole numbers and the
-    families' sizes allow, chosen at random within a family.
+    A batch has equally many of each family, as far as possible, at random within a family.
     """
 
     # from uid to family; by default the bins are the families, which `StaticGroups` names

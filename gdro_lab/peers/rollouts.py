@@ -16,8 +16,7 @@ def best_rollouts(
     """Rollouts that take the largest marginal gains within a budget, ties at random, (P,).
 
     Args:
-        gains_PN: what the (low + 1)-th, (low + 2)-th, … rollout of each prompt is worth; falling
-            along N.
+        gains_PN: what the (low + 1)-th, … rollout of each prompt is worth; falling along N.
         low: rollouts that every prompt gets.
         budget: rollouts in all.
     """
@@ -33,15 +32,14 @@ class Knapsack(Method):
     """Knapsack RL (arXiv 2509.25849): the rollouts of a batch as items, valued by what they teach.
 
     max Σ V(n_i, p_i) subject to Σ n_i = budget, V(n, p) = (1 − pⁿ − (1 − p)ⁿ) · p (1 − p)²: the
-    probability that the group has both outcomes, times the gain of a step on the prompt. V is
-    concave in n, so taking the largest marginal values one by one is optimal. p is the share of
-    correct rollouts at the prompt's last visit, so prompts with p = 0 and p = 1 have no value: they
-    get n_min, and those not seen yet n̄. The fallback: prompts in between are expected to need
+    probability that the group has both outcomes, times the gain of a step on the prompt. p is the
+    share of correct rollouts at the prompt's last visit; where it is 0 or 1, prompts get n_min, and
+    those not seen yet n̄. The fallback: prompts in between are expected to need
     log(.1)/log max(p, 1 − p) rollouts each (a signal with probability .9); what the budget has
     beyond that goes to the prompts with p = 0 evenly, without any to those with p = 1.
 
-    Source: the paper and its public code, with n_min 2 and n_max 128 (`n_max=128` sets it here;
-    prompts got up to 93). Left out: dividing the plan evenly among workers.
+    Source: the paper and its public code, with n_min 2 and n_max 128 (`n_max=128` sets it here).
+    Left out: dividing the plan evenly among workers.
     """
 
     confidence = 0.9  # that a prompt in between gives a signal, for the fallback
@@ -87,13 +85,11 @@ class CoBA(Method):
     (9). The shape follows the failure rate of the batches: F̄ is its mean over the last k steps,
     F̃ = F̄ where that is above ½ and 1/(1 + exp(−10 (F̄ − ½))) otherwise (6), and
     α = clip(α_min + λF̃, α_min, α_max), β = κ − α (7): easy prompts first, hard ones as the model
-    improves. V is concave in n, so the largest marginal values are taken one by one (algorithm 1).
-    p is the posterior mean.
+    improves. p is the posterior mean.
 
     Source: the paper's section 2 and appendices; κ = 11, 2 to 128 rollouts a prompt (`n_max=128`
     sets it here). The text does not give τ, k, λ, α_min and α_max. Ours: τ = 1, k = 10, and α from
-    1.5 to 9.5, so that its figures' 7.26, 4.50 and 2.54 lie within. Nothing else is left out but
-    clip-higher, which is the trainer's.
+    1.5 to 9.5, so that its figures' 7.26, 4.50 and 2.54 lie within.
     """
 
     tau: Positive = 1.0  # rollouts, times p(1 − p), until value saturates
@@ -129,11 +125,10 @@ class CoBA(Method):
 class VIP(Method):
     """VIP (arXiv 2602.01601): rollouts that minimize the variance of the batch's gradient.
 
-    min Σ a_i (n_i − 1)/n_i², a_i = 4 p_i (1 − p_i), subject to Σ n_i = budget and n_i ≥ 3, from
-    where on each further rollout saves less than the one before: taking the largest savings one by
-    one is optimal. This is the paper's variance under mean-subtracted advantages (Dr. GRPO). Left
-    out: the Gaussian process that predicts p from embeddings (here the posterior mean), norms of
-    the prompts' gradients (equal here), and the variance under RLOO.
+    min Σ a_i (n_i − 1)/n_i², a_i = 4 p_i (1 − p_i), subject to Σ n_i = budget and n_i ≥ 3: the
+    paper's variance under mean-subtracted advantages (Dr. GRPO). Left out: the Gaussian process
+    that predicts p from embeddings (here the posterior mean), norms of the prompts' gradients
+    (equal here), and the variance under RLOO.
     """
 
     n_min = 3

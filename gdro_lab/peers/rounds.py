@@ -28,8 +28,7 @@ def spread_evenly(
 class Pilot(Method):
     """The same few rollouts for every prompt first; `extend` divides what is left of the budget.
 
-    Pilots count in the budget, and so does all that is spent on a prompt that turns out to be of no
-    use. What `extend` does not ask for is not spent.
+    Pilots count in the budget. What `extend` does not ask for is not spent.
     """
 
     pilot: Count = 2  # rollouts of each prompt in the first round
@@ -71,11 +70,10 @@ class DARS(Pilot):
     as many as n_max allows where a = 0, none where a ≥ ½. Source: the paper, and its public scripts
     (`grpo_use_std=False`, pilot 8, n_max 32; they set a = 0 to 1/(2n), which reaches n_max there).
 
-    The step's whole budget is spent. Where the Δ ask for more than the pilot left, they are scaled
-    down, since the paper adds them on top; where they ask for less, the rest goes to all prompts
-    evenly, as a larger pilot would. A small pilot with more prompts leaves more to the Δ:
-    `dars:prompts=48` in the arena. Left out: large batches in full-batch epochs (its "breadth"),
-    two updates a batch, and dropping groups without a signal.
+    The step's whole budget is spent. Where the Δ, which the paper adds on top, ask for more than
+    the pilot left, they are scaled down; where they ask for less, the rest goes to all prompts
+    evenly. `dars:prompts=48` in the arena leaves more to them. Left out: large batches in
+    full-batch epochs (its "breadth"), two updates a batch, and dropping groups without a signal.
     """
 
     schedule: Literal["equal", "hardness"] = "equal"
@@ -103,9 +101,7 @@ class PilotCommit(Pilot):
 
     Prompts with low ≤ p̂ ≤ high in the pilot share what is left evenly; easier ones are skipped,
     harder ones wait for a later visit. Without any in the range the rest is not spent. The pilot is
-    16 of 64 in the paper. Left out: the queue of deferred prompts (they return when the trainer or
-    the draw brings them) and drawing on until a batch of committed prompts is full. With 0/1
-    rewards, groups left at the pilot teach only if their outcomes differ.
+    16 of 64 there. Left out: the queue of deferred prompts and drawing until a batch is full.
     """
 
     low, high = 0.125, 0.75
@@ -129,9 +125,8 @@ class ReinforceAda(Pilot):
     σ. Source: the paper's algorithm 1 and its public script (`balanced`, `global_stat_est=True`,
     `norm_adv_by_std_in_grpo=False`, rounds of 8, at most 4 rounds, keep 4).
 
-    All rollouts count as spent, so at mean_rollouts = keep no prompt is done early and this is Dr.
-    GRPO: give fewer prompts more rollouts, as `reinforce_ada:prompts=16` does in the arena. Left
-    out: the rule that one correct rollout is enough ("positive").
+    All rollouts count as spent: give fewer prompts more of them, as `reinforce_ada:prompts=16` does
+    in the arena. Left out: the rule that one correct rollout is enough ("positive").
     """
 
     keep = 4
@@ -168,14 +163,11 @@ class DAPO(Method):
 
     Groups in which all rollouts are correct or all wrong have advantages of 0 and teach nothing.
     Batches are generated until `groups` others were collected, then one optimizer step is taken on
-    all of them: a step is what one or more batches brought, and its cost is all rollouts made for
-    it. Those of discarded groups are `discarded` in the record. Compare runs by rollouts, never by
-    steps.
+    all of them. Rollouts of discarded groups are `discarded` in the record. Compare by rollouts.
 
-    Clip-higher (ε .2 below, .28 above) is the trainer's: `epsilon_high` in TRL. In `gdro.loop` each
-    batch gets one on-policy step, at ratio 1, where neither bound acts. Left out: cutting a surplus
-    of groups (it is trained on), the penalty for length, and the mean over kept tokens alone: where
-    a trainer divides by all tokens, a step is smaller by the discarded share.
+    Clip-higher is the trainer's: `epsilon_high` in TRL. Left out: cutting a surplus of groups (it
+    is trained on), the penalty for length, and the mean over kept tokens alone: where a trainer
+    divides by all tokens, a step is smaller by the discarded share.
     """
 
     # groups with both outcomes that a step needs; by default the prompts of a batch

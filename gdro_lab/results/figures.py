@@ -116,8 +116,7 @@ def _variants(profile, game):
 def label_colors(profile: Profile) -> dict[str, str]:
     """A colour for each variant's label: its method's, paler for the method's further variants.
 
-    A method without a colour in `METHOD_COLORS`, such as one of your own, gets the next of
-    `OTHERS`.
+    A method without a colour in `METHOD_COLORS` gets the next of `OTHERS`.
     """
     colors, free = {profile.label(BASE): METHOD_COLORS[BASE]}, cycle(OTHERS)
     for method in dict.fromkeys(variant.method for variant in profile.variants.values()):
@@ -157,40 +156,6 @@ def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -
     look = {"color": METHOD_COLORS["grpo"], "linestyle": "--", "linewidth": 1}
     right.axhline(profile.train.num_generations, **look)
     legend_below(figure)
-    return figure
-
-
-def benchmark_gains(profile: Profile, families: pd.DataFrame) -> Figure:
-    """The paper's gains over GRPO by benchmark and model (grey) above ours by family, in points.
-
-    Args:
-        families: `gdro_lab.results.report.family_table`.
-    """
-    paper = pd.read_csv(PAPER / "results.csv").set_index(["model", "method"])
-    paper = paper.drop(columns="pass@8")
-    reported = paper.drop("GRPO", level=1) - paper.xs("GRPO", level=1).reindex(paper.index, level=0)
-    ours = families.set_index(["variant", "score"])[["gain", "gain_low", "gain_high"]] * 100
-    names = list(dict.fromkeys(families["score"]))
-    played = {"prompt": "Prompt-GDRO", "rollout": "Rollout-GDRO"}
-    played = {name: played[game] for game in played for name in _variants(profile, game)[:1]}
-    height = 1.2 + 0.17 * (len(names) + paper.shape[1])
-    figure, axes = _panels(max(len(played), 1), height, "", sharex=True, sharey=True)
-    for axis, (variant, method) in zip(axes, played.items(), strict=False):
-        by_model = reported.xs(method, level=1)
-        for marker, (model, gains) in zip("o^s", by_model.iterrows(), strict=True):
-            axis.plot(gains, gains.index, marker, color=REPORTED, label=f"paper, {model}")
-        of = ours.loc[variant].loc[names]
-        look = {"fmt": "D", "color": label_colors(profile)[profile.label(variant)], "capsize": 2}
-        reach = [of["gain"] - of["gain_low"], of["gain_high"] - of["gain"]]
-        axis.errorbar(of["gain"], of.index, xerr=reach, label=profile.label(variant), **look)
-        axis.axhline(paper.shape[1] - 0.5, color="black", linewidth=0.8)
-        axis.axvline(0, color="black", linewidth=0.8)
-        above = f"{(by_model > 0).mean(axis=None):.0%} above 0, ours {(of['gain'] > 0).mean():.0%}"
-        axis.set(title=f"{method}: paper {above}", xlabel="gain over GRPO, points")
-    axes[0].invert_yaxis()
-    k = profile.evaluation.samples
-    figure.suptitle(f"mean@{k}: the paper's benchmarks, and below the line the families of ours")
-    legend_below(figure, 5)
     return figure
 
 
@@ -272,8 +237,7 @@ def game_figures(profile: Profile, runs: list[dict], variant: str, game: str) ->
 def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout: str) -> Figure:
     """Figure 6: lead–lag (32), WSE (33) against uniform rollouts, its reduction beside the paper's.
 
-    σ̂ is a trailing mean. "Best by bins" minimizes (33) at each step's own shares and σ̂, without
-    bounds and integers, by n ∝ σ̂^(2/3): what any rule by bins could reach.
+    "Best by bins" minimizes (33) at each step's own shares and trailing mean σ̂ by n ∝ σ̂^(2/3).
     """
     weight, share = series(runs, prompt, "weight"), shares(runs, prompt)
     lead = _of_steps(metrics.lead_lag, weight, share)

@@ -22,16 +22,12 @@ from gdro_lab.tasks.base import need
 
 FEWEST_IN_A_BIN = 10  # a bin with fewer held-out prompts is not called the worst
 STAGES = ("train", "generate", "controller", "evaluate")
-# mean rewards of the evaluations during training; the highest of many noisy numbers is biased
-# upward
-PEAK, LAST = "peak (chosen on the evaluated rows)", "last evaluation"
 
 
 def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
     """All runs of a profile, the base first: variant, seed, manifest, record, evaluation.
 
-    Raises:
-        ValueError: if one is missing or was made with other settings.
+    ValueError if one is missing or was made with other settings.
     """
     runs = []
     for variant, seed in [(BASE, profile.seeds[0]), *product(profile.variants, profile.seeds)]:
@@ -77,10 +73,9 @@ def prompt_groups(runs: list[dict], k: int) -> dict[str, np.ndarray]:
 def score_table(profile: Profile, runs: list[dict], resamples: int = 2000) -> pd.DataFrame:
     """One row per variant and score: value and gain over its baseline, each with a 95% interval.
 
-    Scores: mean@n, pass@k, worst-family pass@1, worst-bin pass@1 (not for the base, whose samples
-    chose the bins). Gains are paired by seed and prompt, NaN where there is no baseline. Intervals
-    are bootstrapped over seeds and prompts from a fixed seed, with the worst group of a method
-    taken as found.
+    Worst-bin pass@1 is not for the base, whose samples chose the bins. Gains are paired by seed and
+    prompt, NaN where there is no baseline. Intervals are bootstrapped over seeds and prompts from a
+    fixed seed, with the worst group of a method taken as found.
     """
     groups = prompt_groups(runs, profile.evaluation.k)
     kinds = {
@@ -143,17 +138,12 @@ def _worst_parts(values_SP: np.ndarray, groups_P: np.ndarray) -> np.ndarray:
 def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
     """Rollouts and tokens of training, and seconds by stage, one row per variant (mean over seeds).
 
-    Where all were evaluated while they trained, also the mean reward of the best and the last
-    evaluation.
-
-    Raises:
-        ValueError: if two variants spent different numbers of rollouts.
+    ValueError if two variants spent different numbers of rollouts.
     """
     rows = [
         {"variant": run["variant"], "label": profile.label(run["variant"])}
         | {key: run["manifest"][key] for key in ("rollouts", "tokens")}
         | {f"{stage} s": run["manifest"]["seconds"][stage] for stage in STAGES}
-        | _peak_and_last(run["manifest"])
         for run in runs
         if run["variant"] != BASE
     ]
@@ -164,11 +154,6 @@ def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
     return table
 
 
-def _peak_and_last(manifest: Mapping[str, Any]) -> dict[str, float]:
-    rewards = [row["reward"] for row in manifest.get("evaluations", [])]
-    return {PEAK: max(rewards), LAST: rewards[-1]} if rewards else {}
-
-
 def printed_tables(
     profile: Profile, scores: pd.DataFrame, families: pd.DataFrame, spending: pd.DataFrame
 ) -> str:
@@ -176,8 +161,6 @@ def printed_tables(
     spent = spending.drop(columns="variant").rename(columns={"label": "method"})
     grpo = spending.set_index("variant")["tokens"].get("grpo", np.nan)
     spent["tokens to GRPO %"] = 100 * (spent["tokens"] / grpo - 1)
-    checkpoints = spent.filter(["method", PEAK, LAST]) if PEAK in spent else pd.DataFrame()
-    spent = spent.drop(columns=[PEAK, LAST], errors="ignore")
     spent["controller %"] = 100 * spent.pop("controller s") / spent["train s"]
     formats = ("", ",.0f", ",.0f", ".0f", ".0f", ".0f", "+.2f", ".2f")
     all_grpo = all(variant.baseline == "grpo" for variant in profile.variants.values())
@@ -185,13 +168,11 @@ def printed_tables(
     gain_title = f"Difference to {baseline}, paired by seed and prompt; "
     gain_title += "intervals that contain 0 are inconclusive"
     value = "value", "low", "high"
-    seen = checkpoints.to_markdown(index=False, floatfmt=".3f") if len(checkpoints) else ""
     spending_title = "What was spent, mean over seeds; generate and controller are parts of train"
     tables = {
         "Scores on held-out prompts": _intervals(scores, *value, form="{:.3f}"),
         gain_title: _intervals(scores, "gain", "gain_low", "gain_high", form="{:+.3f}"),
         f"mean@{profile.evaluation.samples} by family": _intervals(families, *value, form="{:.3f}"),
-        "Mean reward of the evaluations while training; scores are of the last checkpoint": seen,
         spending_title: spent.to_markdown(index=False, floatfmt=formats, missingval="–"),
     }
     return "\n\n".join(f"{title}\n\n{table}" for title, table in tables.items() if table)
@@ -208,11 +189,7 @@ def _intervals(table: pd.DataFrame, *columns: str, form: str) -> str:
 
 
 def write_report(profile: Profile, runs_dir: str | Path) -> str:
-    """Write results/table.md and figures/ of a profile from its records; return table and paths.
-
-    Raises:
-        ValueError: if a run is missing or was made with other settings.
-    """
+    """Write results/table.md and figures/ of a profile from its records; return table and paths."""
     runs_dir, runs = Path(runs_dir), read_runs(profile, runs_dir)
     use_style()
     scores = score_table(profile, runs)

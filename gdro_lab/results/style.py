@@ -14,8 +14,7 @@ DIVERGING = "BrBG"  # more than GRPO: green, less: brown; no red
 DATA, REPORTED, EMPTY = "#333333", "#8c8c8c", "#e8e8e8"  # prompts; the paper's numbers; empty bins
 # a method of another paper: its label tells it apart, so a new one changes no figure
 PEER = "#a6a6a6"
-# one colour is one thing in every figure. A palette for colour-blind readers, COLORS, is for our
-# methods …
+# one colour is one thing in every figure. COLORS, for colour-blind readers, is for our methods …
 METHOD_COLORS = {
     "base": "#d0d0d0",
     "grpo": COLORS[0],

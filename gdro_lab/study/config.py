@@ -1,7 +1,6 @@
 """A profile, the YAML file of a kind of run: its fields, what it may not say, and TRL's arguments.
 
-`load_profile` reads one; whatever is wrong in it is a ValueError, before any compute. Fields come
-first, then what makes them a `Profile`, then `training_arguments`, which hands them to TRL.
+Whatever is wrong in one is a ValueError, before any compute.
 """
 
 import hashlib
@@ -121,8 +120,7 @@ class TrainChoice(Strict):
 class EvaluationChoice(Strict):
     """How held-out prompts are sampled; batch_size is for the engine "hf".
 
-    data_parallel_size: processes that share the prompts; with "vllm", each has tensor_parallel_size
-    GPUs.
+    data_parallel_size: processes that share the prompts, each with tensor_parallel_size GPUs.
     """
 
     engine: Literal["hf", "vllm"] = "hf"
@@ -182,8 +180,7 @@ class LaunchChoice(Strict):
 class Variant(Strict):
     """One way to train: a registered method with its options, and changes to `train` and `model`.
 
-    groups: a column of static groups in place of difficulty bins. baseline: the variant to compare
-    with.
+    groups: a column of static groups in place of difficulty bins. baseline: to compare with.
     """
 
     method: str
@@ -334,8 +331,7 @@ class Profile(Strict):
 def load_profile(name: str | Path) -> Profile:
     """Read a shipped profile, or the .yaml file at a path; ValueError for whatever is wrong.
 
-    `like: other` takes what it does not say from another profile, field by field, `variants` as a
-    whole.
+    `like: other` takes what it does not say from another, field by field, `variants` as a whole.
     """
     path, fields = _read(name)
     if isinstance(fields.get("task"), dict):

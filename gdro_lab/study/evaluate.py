@@ -1,8 +1,7 @@
 """Evaluation: sample held-out prompts by transformers or vLLM, and count what is correct.
 
 Both engines divide logits by the temperature, then apply top-k, then top-p. vLLM keeps the GPU's
-memory until its process ends, so use it in a process of its own, such as the jobs of
-`gdro_lab.study.jobs`.
+memory until its process ends, so use it in a process of its own.
 """
 
 import os
@@ -19,7 +18,6 @@ from gdro.checks import check_array
 from gdro.models import stop_tokens
 from gdro_lab.study.config import EvaluationChoice
 from gdro_lab.tasks import prompt_token_ids
-from gdro_lab.tasks.base import need
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,21 +38,15 @@ def evaluate_model(
     """Return a row a prompt: uid, family, dataset where it has one, successes, trials, tokens.
 
     Args:
-        choice: engine, samples of each prompt, how they are drawn, processes that share prompts.
         model: folder or hub id of a whole model.
         rows: prompts with the columns prompt (a text or a chat), uid, and those of the reward.
         reward: as TRL calls it, (prompts=, completions=, **columns) → finite numbers; above 0 is
             correct. A column that a row lacks is None.
-        template: arguments of the chat template.
     """
     engine = {"hf": _by_transformers, "vllm": _by_vllm}[choice.engine]
     sample = partial(engine, choice, model, tokenizer, max_new_tokens=max_new_tokens)
     ids = prompt_token_ids(tokenizer, [row["prompt"] for row in rows], template)
     processes = min(choice.data_parallel_size, len(rows))
-    devices = torch.cuda.device_count()
-    why = f"got {choice.gpus}, and {devices} GPUs are visible"
-    fits = processes == 1 or not 0 < devices < choice.gpus
-    need(fits, f"data_parallel_size × tensor_parallel_size must fit, {why}")
     if processes == 1:
         tokens_PS = sample(ids, seed=seed)
     else:

@@ -197,10 +197,7 @@ def train_variant(
     """Train one variant with one seed, unless that is done, and return its record.
 
     With several machines (`launch`), each must call it. All but the first return an empty record.
-
-    Raises:
-        ValueError: for options that TRL refuses, and a folder in which another process trains.
-        RuntimeError: where launched processes fail.
+    ValueError for a folder in which another process trains.
     """
     # one lock for each machine: several write into one folder on a shared disk
     machine = profile.launch.machine
@@ -261,8 +258,7 @@ class Training:
 
     def arguments(self, **changes: Any) -> "GDROConfig":
         """The profile's `train:` block as a GDROConfig, with these changes."""
-        # The folder is named after the identity, so checkpoints of other settings or data are never
-        # resumed.
+        # named after the identity, so checkpoints of other settings or data are never resumed
         checkpoints = self.folder / f"checkpoints-{self.identity[:8]}"
         others = {found.parent for found in self.folder.glob("checkpoints-*/checkpoint-*")}
         for other in sorted(others - {checkpoints}) if os.environ.get("RANK", "0") == "0" else ():
@@ -302,11 +298,7 @@ class Training:
         self.save(trainer)
 
     def try_steps(self, batches: int) -> None:
-        """Train some generation batches after one that warms up, save nothing, print what it took.
-
-        Seconds are those of the real step: prompts and completions of the profile, in its numbers.
-        Completions get longer or shorter in a real training, and the step with them.
-        """
+        """Train some generation batches after one that warms up, print what one took, save none."""
         updates = self.settings.updates_per_step * self.settings.num_iterations
         watch, steps = Stopwatch(updates), (batches + 1) * updates
         none = {"save_strategy": "no", "eval_strategy": "no", "max_steps": steps}

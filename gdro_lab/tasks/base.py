@@ -36,7 +36,6 @@ class Strict(BaseModel):
 class Task(Protocol):
     """A drawn task: its prompts, the lessons of a base, and the reward of completions.
 
-    A row has at least ``prompt``, ``uid``, ``family`` and ``answer``, one correct completion.
     Training prompts, held-out prompts and lessons do not overlap, except that the lessons of the
     embedded task may repeat training prompts. All prompts have the same number of characters.
     """

@@ -1,10 +1,9 @@
 """The embedded task: chains of one made-up operation, answered step by step.
 
 A prompt reads ``7*4*3?`` and its one correct answer ``7*4=8;8*3=4``. Each family of prompts has its
-own operator sign and its own random table f(a, b) of digits. So nothing learned on one family helps
+own operator sign and its own random table f(a, b) of digits, so nothing learned on one family helps
 another, unless they share a table. Families differ in their share of the training prompts, in size,
-and in how well the base knows them. These are the differences that GDRO is about: skills that are
-rare and skills that are hard.
+and in how well the base knows them.
 
 Axes: D digits of one family (0 … n_digits - 1), P prompts, O operands of a prompt, T steps of a
 chain.
@@ -23,14 +22,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from gdro_lab.tasks.base import (
-    Count,
-    Strict,
-    TaskRow,
-    character_tokenizer,
-    need,
-    split_by_share,
-)
+from gdro_lab.tasks.base import Count, Strict, TaskRow, character_tokenizer, need, split_by_share
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -99,8 +91,7 @@ class EmbeddedSpec:
     def draw(self, seed: int, style: str = "text") -> EmbeddedTask:
         """Draw tables, the teacher's accuracies and the two splits, which share no prompt.
 
-        Tables and evaluation prompts do not depend on ``n_train``. A prompt is text in either
-        style.
+        Tables and held-out prompts do not depend on ``n_train``. A prompt is text in either style.
         """
         rng, tables, accuracies = np.random.default_rng(seed), {}, []
         for family in self.families:
@@ -159,10 +150,9 @@ class EmbeddedTask:
     def teach(self, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
         """Draw ``n`` prompts and the noisy teacher's completions: what the base model learns from.
 
-        Families are drawn evenly, whatever their share; prompts evenly within the family, with
-        repetition, never from the evaluation split. At each step the teacher states the fact with
-        that fact's accuracy, otherwise another digit of the family, and continues from the digit
-        that it stated.
+        Families are drawn evenly, prompts evenly within the family, never held-out ones. At each
+        step the teacher states the fact with that fact's accuracy, otherwise another digit of the
+        family, and continues from what it stated.
         """
         spec, eval_uids = self.spec, np.array([row["uid"] for row in self.eval])
         family_P = rng.integers(len(spec.families), size=n)

@@ -64,9 +64,6 @@ def load_math(
 
     Returns:
         the rows, and of each row that was left out its place and fault.
-
-    Raises:
-        ValueError: for a source that cannot be read, or has no usable row.
     """
     check("name", name, Literal[tuple(MATH_SPECS)])
     check("style", style, Literal["chat", "text"])

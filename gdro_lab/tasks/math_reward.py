@@ -59,8 +59,7 @@ class MathReward:
 
     Args:
         signed: a wrong completion gets −1 instead of 0.
-        time_limit: seconds of processor time that math-verify has for an answer. An answer that
-            takes longer is wrong.
+        time_limit: seconds of processor time that math-verify has for an answer; longer is wrong.
 
     Attributes:
         counts: completions by outcome, see `OUTCOMES`, over all calls.

@@ -1,13 +1,10 @@
 """Tasks of the reasoning-gym package: generators of puzzles with their answers, made by others.
 
-A world (`gdro_lab/tasks/worlds`) names families. A family is a task with a configuration, a share
-of the training prompts and, for small models, a short prompt made of the puzzle's metadata. Without
-a short prompt the original question is asked, and the answer is read from the last
-``<answer>…</answer>``, as the package's system prompt requests.
-
-Only tasks of `JUDGES` are allowed: those that are the same in every process and whose answers can
-be compared here. The package's own verifiers are never called, since some execute the answer as
-Python.
+A family is a task with a configuration and, for small models, a short prompt made of the puzzle's
+metadata. Without one the original question is asked, and the answer is read from the last
+``<answer>…</answer>``, as the package's system prompt requests. Only tasks of `JUDGES` are allowed:
+those that are the same in every process and whose answers can be compared here. The package's own
+verifiers are never called, since some execute the answer as Python.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The tiny base: a small Qwen3 trained on what a task teaches, made once and kept in a cache.
 
-"tiny" has 0.6 million parameters and "small" 5 million, for a laptop; "mid" has 40 million, for a
-first try on a GPU.
+"tiny" has 0.6 million parameters and "small" 5 million; "mid", for a GPU, has 40 million.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from gdro.checkpoint import LEDGER, fault_of, write_ledger
-from gdro.checks import check
 from gdro_lab.tasks.base import Task, need
 
 TINY_CONFIGS: dict[str, dict[str, Any]] = {
@@ -58,16 +56,10 @@ def tiny_base(
 ) -> Path:
     """Train a small Qwen3 on what the task teaches, or find it in the cache; return its folder.
 
-    The same arguments give the same bits on one machine. PyTorch's global random state and thread
-    count are unchanged afterwards. The folder is in `cache_dir` under a hash of everything that the
-    base depends on, and exists completely or not at all; the task's evaluation prompts are held
-    out. The learning rate, by default the size's own, rises for `TINY_WARMUP_STEPS` and then falls
-    as a cosine.
+    The same arguments give the same bits on one machine. The folder is in `cache_dir` under a hash
+    of everything that the base depends on, and exists completely or not at all. The learning rate,
+    by default the size's own, rises for `TINY_WARMUP_STEPS` and then falls as a cosine.
     """
-    check("size", size, Literal[tuple(TINY_CONFIGS)])
-    check("seed", seed, int, ge=0)
-    check("steps", steps, int, ge=1)
-    check("batch_size", batch_size, int, ge=1)
     rate = TINY_LEARNING_RATES[size] if learning_rate is None else learning_rate
     import torch
     import transformers

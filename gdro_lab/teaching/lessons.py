@@ -11,16 +11,12 @@ from typing import Any
 import ipywidgets as widgets
 import matplotlib.pyplot as plt
 import numpy as np
-import seaborn as sns
 from IPython.display import display
-from matplotlib.axes import Axes
-from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from PIL import Image
 
 from gdro_lab.results.style import (
-    DIVERGING,
     LABEL_COLORS,
     METHOD_COLORS,
     OTHERS,
@@ -29,59 +25,6 @@ from gdro_lab.results.style import (
     save,
 )
 from gdro_lab.teaching.exercises import check as check  # for the notebooks
-
-# Pictures that notebook 04 draws more than once: maps of gains, coloured where they are decided.
-
-
-def decided_heatmap(
-    axis: Axes, gains: np.ndarray, verdicts: np.ndarray, reach: float, **labels: Any
-) -> None:
-    """Gains in points, (rows, columns); ▲ or ▼ and a colour where the verdict is +1 or −1.
-
-    Args:
-        reach: the gain of the strongest colour.
-        labels: `xticklabels` and `yticklabels`.
-    """
-    values = np.round(gains, 1) + 0.0  # no −0.0
-    marked = np.char.add(np.char.mod("%+.1f", values), np.take([" ▼", "", " ▲"], verdicts + 1))
-    look: dict[str, Any] = {"norm": SymLogNorm(1.0, vmin=-reach, vmax=reach), "cmap": DIVERGING}
-    look |= {"fmt": "", "annot": marked, "annot_kws": {"size": 7}, "cbar": False}
-    sns.heatmap(np.where(verdicts, values, 0), ax=axis, **look, **labels)
-    axis.tick_params(labelrotation=0)
-
-
-def gain_map_figure(
-    gains: np.ndarray,
-    verdicts: np.ndarray,
-    methods: Sequence[str],
-    tails: Sequence[float],
-    spreads: Sequence[float],
-    rollouts: Sequence[int],
-) -> Figure:
-    """A panel for each method: tails × (budgets × spreads).
-
-    Args:
-        gains: (methods, tails, spreads, budgets), points.
-        verdicts: the same shape, as `Gain.verdict`.
-        methods: their names.
-        rollouts: those spent, by budget.
-    """
-    height = 0.9 + len(methods) * (0.15 + 0.2 * len(tails))
-    figure, axes = plt.subplots(len(methods), 1, figsize=(WIDTH, height))
-    for axis, method, *of_method in zip(axes, methods, gains, verdicts, strict=True):
-        by_tail, sure = (of.swapaxes(1, 2).reshape(len(tails), -1)[::-1] for of in of_method)
-        names = {"xticklabels": [*spreads] * len(rollouts), "yticklabels": [*tails][::-1]}
-        decided_heatmap(axis, by_tail, sure, max(1.0, np.abs(gains).max()), **names)
-        axis.vlines(len(spreads) * np.arange(1, len(rollouts)), 0, len(tails), color="black", lw=1)
-        axis.set_ylabel(method.replace(", ", ",\n") + "\ntail", fontsize=7)
-        if axis is not axes[-1]:
-            axis.set_xticklabels([])
-    for budget, spent in enumerate(rollouts):
-        middle, words = len(spreads) * (budget + 0.5), f"after {spent:,} rollouts"
-        axes[0].text(middle, -0.15, words, ha="center", va="bottom")
-    axes[-1].set_xlabel("spread (logits)")
-    return figure
-
 
 DPI = 150  # of pictures in notebooks
 MEASURED = Path(__file__).parents[2] / "data" / "measured"  # results that the repository ships
@@ -127,8 +70,7 @@ def chart(
 ) -> Figure:
     """Panels side by side with one legend below.
 
-    A label has one colour in all panels: that of `colors`, else its own in `LABEL_COLORS`, else the
-    next of `OTHERS`.
+    A label has one colour in all panels: of `colors`, else of `LABEL_COLORS`, else of `OTHERS`.
     """
     figure, axes = plt.subplots(1, len(panels), figsize=(width, height), squeeze=False)
     color_of = dict(colors)
@@ -208,15 +150,14 @@ def explore(
 ) -> Explorer:
     """Show `picture(name=value, …)` under its controls and draw it anew at each move.
 
-    The figure is an image widget whose bytes are replaced: `ipywidgets.interact` would open an
-    output area, whose messages can stall a notebook that runs without a front end. Where the
-    picture refuses its arguments (ValueError), the reason appears and the last good picture stays.
+    Where the picture refuses its arguments (ValueError), the reason appears above the last one.
 
     Args:
         stills: what is stored, for readers without a kernel: values of some controls, by name, for
             each picture of the strip. By default the first control's least, present and largest
-            value, where it is a linear slider. Narrow figures stand side by side.
+            value, where it is a linear slider.
     """
+    # an image whose bytes are replaced: `interact` can stall a notebook without a front end
     image, message = widgets.Image(format="png"), widgets.HTML()
 
     def present() -> dict[str, Any]:

@@ -95,8 +95,7 @@ class Game(_ByValue):
     ema: float = 0.12
     clip: float = 5.0
     max_weight: float = 15.0
-    # "ema" is (12); "cumulative" adds up the losses of all prompts in a bin, so that frequent bins
-    # score high
+    # "ema" is (12); "cumulative" adds up the losses of all prompts in a bin
     score: Literal["ema", "cumulative"] = "ema"
     rollout_eta: float = 0.65
     price_lr: float = 0.05

@@ -6,7 +6,7 @@ so intervals of differences paired by seed cover a new world.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,15 +46,6 @@ def paired_gain(values_S: np.ndarray, baseline_S: np.ndarray) -> Gain:
     return Gain(gain_S.mean(axis=-1), stats.t.ppf(0.975, seeds - 1) * stats.sem(gain_S, axis=-1))
 
 
-def gains_over_grpo(
-    games: Sequence[Game], seeds: Sequence[int], checkpoint: int
-) -> dict[str, Gain]:
-    """Gains over GRPO in the first game's world and at its step size, {measure: Gain of (M,)}."""
-    results = play([replace(games[0], method="grpo"), *games], seeds, [checkpoint])
-    values = {measure: of(results)[..., 0] for measure, (_, of) in MEASURES.items()}
-    return {measure: paired_gain(v[1:], v[:1]) for measure, v in values.items()}
-
-
 def best_step_sizes(
     worlds: Sequence[World],
     step_sizes: Sequence[float],
@@ -84,8 +75,7 @@ def recorded_gain_map(
     """Gain over GRPO in pass@8 and the worst skill, at GRPO's best step size for each.
 
     Args:
-        record: a file with the result. It is read if it was made with the same arguments, and
-            written if it does not exist: delete it to play again. None plays without a record.
+        record: a file with the result, read if it has the same arguments, written if it is absent.
         choosing_seeds: on which the step size is chosen; they must not overlap with `seeds`.
         own_best: every method at its own best step size instead.
 

@@ -37,12 +37,9 @@ def play(games: Game | Iterable[Game], seeds: Iterable[int], checkpoints: Iterab
         checkpoints: increasing steps ≥ 0, the last is the length of the games.
     """
     games = [games] if isinstance(games, Game) else list(games)
-    seeds = check_array("seeds", list(seeds), low=0, whole=True).tolist()
+    seeds = list(seeds)
     steps = check_array("checkpoints", list(checkpoints), low=0, whole=True)
     check_array("distances of checkpoints", np.diff(steps), low=1)
-    check_array(
-        "number of games, seeds and checkpoints", [len(games), len(seeds), len(steps)], low=1
-    )
     skills = games[0].world.skills
     check_array("skills of the games", [game.world.skills for game in games], None, skills, skills)
     number = {game: i for i, game in enumerate(dict.fromkeys(games))}
@@ -92,8 +89,7 @@ class Player:
             batch = self.epoch[place * game.batch : (place + 1) * game.batch]
 
         plan = controller.plan(batch)
-        # inverse transform sampling: an answer is the number of rungs of the cumulated distribution
-        # below it
+        # inverse transform sampling: an answer is the number of cumulated probabilities below it
         below_RPA = rollouts_RP[..., None] >= p_AD.cumsum(axis=0)[:-1, batch].T
         answers_PR = below_RPA.sum(axis=-1).T  # as many as any plan may ask for
         rollouts = plan.rollouts * 0
@@ -104,8 +100,7 @@ class Player:
             answers_R = answers_PR[np.arange(answers_PR.shape[1]) < rollouts[:, None]]
             further = controller.extend(plan, group_ids_R, answers_R == 0)
 
-        # 1 for wrong and 0 for correct: the default losses −A have mean 0 in every group, so no
-        # difficulty
+        # 1 for wrong and 0 for correct: the default losses −A have mean 0 in every group
         observed = controller.observe(
             plan, group_ids_R, answers_R == 0, losses=1.0 * (answers_R != 0)
         )
@@ -134,8 +129,7 @@ class Player:
         self.memory_F += np.sqrt(1 - world.transfer) * np.einsum(
             "ad,adf->f", pull_AD, self.directions_ADF
         )
-        # the noise: Gaussian directions of all rollouts add up to one, with the sum of their
-        # variances
+        # Gaussian directions of all rollouts add up to one, with the sum of their variances
         self.memory_F += world.noise * np.sqrt(pulls_R @ pulls_R / world.capacity) * noise_F
         self.strength_K += np.sqrt(world.transfer) * np.bincount(self.skill_D, pull_AD[0])
 

@@ -218,9 +218,6 @@ def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, metho
     place = (0, 1, 1)
     gain = gains["pass_at_8"]
     np.testing.assert_allclose((gain.mean[place], gain.half[place]), found, atol=1e-12)
-    if not own_best:
-        by_games = maps.gains_over_grpo(games[1:], seeds, 15)["pass_at_8"]
-        np.testing.assert_allclose(np.ravel(by_games), found, atol=1e-12)
     with pytest.raises(ValueError, match="overlap"):
         maps.recorded_gain_map(None, worlds, [method], step_sizes, seeds, seeds, [5])
 
@@ -243,12 +240,8 @@ def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, metho
         (lambda: World(answers=1), "answers.* 1"),
         (lambda: Game(n_min=9), "n_max"),
         (lambda: Game(batch=1000), "batch .* 48.* 1000"),
-        (lambda: play([], [0], [1]), "number of games"),
-        (lambda: play([Game()], [], [1]), "number of .*seeds"),
-        (lambda: play([Game()], [0], []), "number of .*checkpoints"),
         (lambda: play([Game()], [0], [5, 2]), "checkpoints"),
         (lambda: play([Game()], [0], [0.5]), "checkpoints .*0.5"),
-        (lambda: play([Game()], [-1], [1]), "seeds .*-1"),
         (lambda: Game(method=type("Own", (Failures,), {"__hash__": None})()), "eq=False"),
         (lambda: play([Game(), Game(World(skills=3))], [0], [1]), "skills"),
     ],
