@@ -44,8 +44,5 @@ class PivotalOwnPrior(Pivotal):
         first_P = batch.first_visit_P & (batch.trials_P > 1)
         hits_F, trials_F = batch.hits_P[first_P], batch.trials_P[first_P]
         pairs_F = hits_F * (hits_F - 1) / (trials_F * (trials_F - 1))
-        self.moments_M = self.moments_M + [
-            len(hits_F),
-            float((hits_F / trials_F).sum()),
-            float(pairs_F.sum()),
-        ]
+        found = [len(hits_F), (hits_F / trials_F).sum(), pairs_F.sum()]
+        self.moments_M = self.moments_M + np.array(found, float)
