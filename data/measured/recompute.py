@@ -205,9 +205,7 @@ def oracles() -> None:
 def bank() -> None:
     """The bank of successes: differences to each other arm, and what is learned by heart."""
     ours = "pivotal_replay:most=4@2e-4"
-    for folder in ("fresh", "long", "long-linear", "equal-tokens"):
-        if not (HERE / "bank" / folder / "scores.csv").exists():
-            continue
+    for folder in ("fresh", "long", "equal-tokens", "peers"):
         for world, rows in ends(HERE / "bank" / folder).groupby("world"):
             rows = rows.assign(heart=rows.train_mean - rows.training_mix_mean)
             costs = ["draw", "mean_at_8", "pass_at_8", "training_mix_mean", "heart"]
@@ -220,6 +218,10 @@ def bank() -> None:
                 table = [paired(rows, ours, arm, [*FOUR, "heart"]) for arm in others]
                 show(f"bank/{folder}, {world}: {ours} minus each", pd.concat(table))
 
+    control = ends(HERE / "bank/equal-tokens").query("method == 'grpo'")
+    rows = pd.concat([ends(HERE / "bank/peers"), control.assign(arm="grpo, 345 batches")])
+    show("bank, equal trained tokens", paired(rows, ours, "grpo, 345 batches"))
+
 
 def best() -> None:
     """The games at their own best in rare-hard; GRPO with more rollouts a prompt, uncorrected."""
@@ -229,11 +231,9 @@ def best() -> None:
     table = pd.concat([paired(rows, arm, base) for arm in arms], ignore_index=True)
     show("gdro-best/rare-hard minus GRPO", table.assign(holm=holm(table.p)))
     for rollouts in (5, 10):
-        folder = HERE / f"gdro-best/rollouts-{rollouts}"
-        if folder.exists():
-            more = ends(folder).query("method == 'grpo'").assign(arm=f"grpo, {rollouts}")
-            pair = pd.concat([rows[rows.arm == base], more])
-            show(f"GRPO with {rollouts} rollouts", paired(pair, f"grpo, {rollouts}", base))
+        more = ends(HERE / f"gdro-best/rollouts-{rollouts}").query("method == 'grpo'")
+        pair = pd.concat([rows[rows.arm == base], more.assign(arm=f"grpo, {rollouts}")])
+        show(f"GRPO with {rollouts} rollouts", paired(pair, f"grpo, {rollouts}", base))
 
 
 if __name__ == "__main__":
