@@ -202,8 +202,42 @@ def oracles() -> None:
         show(f"gym-weak, oracles minus {base}", table)
 
 
+def bank() -> None:
+    """The bank of successes: differences to each other arm, and what is learned by heart."""
+    ours = "pivotal_replay:most=4@2e-4"
+    for folder in ("fresh", "long", "equal-tokens", "peers"):
+        for world, rows in ends(HERE / "bank" / folder).groupby("world"):
+            rows = rows.assign(heart=rows.train_mean - rows.training_mix_mean)
+            costs = ["draw", "mean_at_8", "pass_at_8", "training_mix_mean", "heart"]
+            costs += ["rollouts", "tokens", "trained_tokens", "seconds"]
+            means = rows.groupby("arm")[costs].mean().assign(draws=rows.groupby("arm").draw.size())
+            show(f"bank/{folder}, {world}: means", means.drop(columns="draw").reset_index())
+            others = [arm for arm in rows.arm.unique() if arm not in (ours, "base@0e+00")]
+            pairs = rows.groupby("draw").arm.nunique().max() > 1 and rows.draw.nunique() > 1
+            if ours in set(rows.arm) and pairs:
+                table = [paired(rows, ours, arm, [*FOUR, "heart"]) for arm in others]
+                show(f"bank/{folder}, {world}: {ours} minus each", pd.concat(table))
+
+    control = ends(HERE / "bank/equal-tokens").query("method == 'grpo'")
+    rows = pd.concat([ends(HERE / "bank/peers"), control.assign(arm="grpo, 345 batches")])
+    show("bank, equal trained tokens", paired(rows, ours, "grpo, 345 batches"))
+
+
+def best() -> None:
+    """The games at their own best in rare-hard; GRPO with more rollouts a prompt, uncorrected."""
+    rows = ends(HERE / "gdro-best/rare-hard")
+    base = "grpo@2e-4"
+    arms = [arm for arm in rows.arm.unique() if arm not in (base, "base@0e+00")]
+    table = pd.concat([paired(rows, arm, base) for arm in arms], ignore_index=True)
+    show("gdro-best/rare-hard minus GRPO", table.assign(holm=holm(table.p)))
+    for rollouts in (5, 10):
+        more = ends(HERE / f"gdro-best/rollouts-{rollouts}").query("method == 'grpo'")
+        pair = pd.concat([rows[rows.arm == base], more.assign(arm=f"grpo, {rollouts}")])
+        show(f"GRPO with {rollouts} rollouts", paired(pair, f"grpo, {rollouts}", base))
+
+
 if __name__ == "__main__":
-    parts = [tables, peers, families, rollouts, games, tuning, trl, oracles]
+    parts = [tables, peers, families, rollouts, games, tuning, trl, oracles, bank, best]
     for part in parts:
         if not sys.argv[1:] or part.__name__ in sys.argv[1:]:
             part()

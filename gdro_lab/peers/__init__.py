@@ -3,6 +3,6 @@
 Importing this package registers them all; `gdro` finds it by the entry point `gdro.methods`.
 """
 
-from gdro_lab.peers import advantages, composed, draws, rollouts, rounds
+from gdro_lab.peers import advantages, composed, draws, replay, rollouts, rounds
 
-__all__ = ["advantages", "composed", "draws", "rollouts", "rounds"]
+__all__ = ["advantages", "composed", "draws", "replay", "rollouts", "rounds"]

@@ -1,0 +1,76 @@
+"""The peers that keep successes: what they replay, with which weight, and what they train on."""
+
+import numpy as np
+
+from gdro import GDROController
+
+
+def visit(controller, uids, hits, rollouts=4):
+    """One batch: the first `hits` rollouts of each prompt are correct; the advantages, (P, n)."""
+    plan = controller.plan(uids)
+    groups = np.repeat(np.arange(len(uids)), plan.rollouts)
+    place = np.arange(len(groups)) % rollouts
+    rewards = (place < np.asarray(hits)[groups]).astype(float)
+    return controller.observe(plan, groups, rewards).advantages.reshape(len(uids), rollouts)
+
+
+def test_raft_trains_on_kept_texts_with_weight_one_and_on_nothing_else():
+    controller = GDROController("raft", prompts=3, seed=0)
+    assert controller.method.kept_texts == 1
+    advantages = visit(controller, np.arange(5), [0, 1, 2, 3, 4])
+    assert not advantages.any()
+    positions, weights = controller.replay(np.arange(1, 5))
+    assert len(set(positions.tolist())) == 3
+    assert (weights == 1).all()
+
+
+def test_raft_without_replay_trains_on_its_correct_rollouts():
+    controller = GDROController("raft", prompts=0, seed=0)
+    advantages = visit(controller, np.arange(3), [0, 1, 4])
+    assert advantages.tolist() == [[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
+    assert controller.replay(np.arange(1, 3)) is None
+
+
+def test_exgrpo_waits_until_enough_prompts_are_solved():
+    controller = GDROController("exgrpo", seed=0)
+    hits = np.zeros(20, int)
+    for solved, started in [(7, False), (8, True)]:  # of 20: .35 is not above .35
+        hits[:solved] = 2
+        visit(controller, np.arange(20), hits)
+        assert controller.method.started == started
+
+
+def test_exgrpo_puts_the_kept_success_into_its_prompts_group():
+    """Half of a batch has kept successes; a group of n rollouts and one success has GRPO's (3)."""
+    uids = np.arange(40)
+    controller = GDROController("exgrpo", seed=0)
+    visit(controller, uids, np.where(uids < 10, 1, np.where(uids < 20, 4, 0)))  # 20: half solved
+    drawn = controller.draw(uids, 16)
+    again = drawn[drawn < 10]  # 10 to 19 are retired, and the others have nothing to keep
+    assert len(again) == 8
+    assert len(set(drawn.tolist())) == 16
+    # one of four is correct, so with the kept one two of five
+    advantages = visit(controller, drawn, np.ones(16, int))
+    plain = np.isin(drawn, again, invert=True)
+    two_of_five = np.array([1, 1, 0, 0, 0]) - 0.4
+    expected = two_of_five / np.sqrt(0.4 * 0.6)
+    np.testing.assert_allclose(advantages[~plain], np.tile(expected[1:], (8, 1)))
+    one_of_four = (np.array([1, 0, 0, 0]) - 0.25) / np.sqrt(0.25 * 0.75)
+    np.testing.assert_allclose(advantages[plain], np.tile(one_of_four, (8, 1)), rtol=1e-3)
+    bank = np.arange(20)
+    positions, weights = controller.replay(bank)
+    assert sorted(bank[positions].tolist()) == sorted(again.tolist())
+    np.testing.assert_allclose(weights, expected[0] / 1.1)
+
+
+def test_exgrpo_resumes_with_what_it_learned():
+    first, uids = GDROController("exgrpo", seed=3), np.arange(30)
+    visit(first, uids, uids % 5)
+    second = GDROController("exgrpo", seed=3)
+    second.load_state_dict(first.state_dict())
+    for controller in (first, second):
+        drawn = controller.draw(uids, 10)
+        visit(controller, drawn, drawn % 5)
+
+    one, other = first.replay(uids), second.replay(uids)
+    assert [a.tolist() for a in one] == [a.tolist() for a in other]
