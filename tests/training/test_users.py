@@ -1,6 +1,8 @@
 """What users of TRL bring: rewards of all kinds, data without uids, a command line, dashboards."""
 
 import logging
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from test_trainer import make, pytestmark, trained  # noqa: F401 (one thread, TR
 from trl import TrlParser
 
 from gdro.bins import StaticGroups
+from gdro.callback import GDROCallback
 from gdro.trainer import GDROConfig, bin_names
 from gdro.uids import hash_of, with_uids
 
