@@ -30,10 +30,10 @@ from gdro import batches, config, models
 from gdro import checkpoint as checkpoints
 from gdro.bank import Bank
 from gdro.batches import Step, TrainBatch
-from gdro.bins import StaticGroups
 from gdro.checkpoint import STATE_FILE
 from gdro.checks import refuse
 from gdro.config import GDROConfig
+from gdro.groups import StaticGroups
 from gdro.uids import with_uids
 
 logger = logging.getLogger(__name__)
