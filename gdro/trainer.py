@@ -287,6 +287,9 @@ class GDROTrainer(GRPOTrainer):
     def _sample(self, rows, step):
         """Add a rollout of each row to the step (`own_share` says which of them come twice)."""
         mine = [dict(row) for row in batches.own_share(rows, self.accelerator)]
+        # a stream may not know its columns, and `config.check_data` cannot see them
+        beyond = [n for n in ("image", "images") if any(row.get(n) is not None for row in mine)]
+        refuse(beyond, f"gdro_method={self.controller.name!r} works with text alone, got {beyond}")
         prompts = [row["prompt"] for row in mine]
         output = self._generate(prompts)
         _, completion_ids, _, completions, *_ = output
