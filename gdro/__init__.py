@@ -5,9 +5,10 @@ what weight. What is exported here needs numpy, scipy and pydantic; `gdro.traine
 """
 
 from gdro import metrics, theory
-from gdro.bins import DifficultyBins, StaticGroups
+from gdro.bins import DifficultyBins
 from gdro.checks import options
 from gdro.controller import GDROController, Plan
+from gdro.groups import StaticGroups
 from gdro.method import METHODS, Method, find_method, register
 from gdro.pivotal import Pivotal
 from gdro.prompt_gdro import PromptAdversary, PromptGDRO

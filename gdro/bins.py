@@ -5,13 +5,14 @@ the bin. Axes: P prompts, D seen so far.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
 from gdro.checks import Count, Float, check_array, options
+from gdro.estimators import ESTIMATORS, resize
 from gdro.metrics import check_counts
 from gdro.state import Saved
 
@@ -29,13 +30,6 @@ def as_uids(uids: ArrayLike | Sequence[str], name: str = "uids") -> np.ndarray:
     raise ValueError(f"{name} must be all integers or all strings, got {values!s:.80}")
 
 
-def resize(array: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
-    """A copy with `size` rows; new ones hold `fill`."""
-    new = np.full((size, *array.shape[1:]), fill, array.dtype)
-    new[: len(array)] = array[:size]
-    return new
-
-
 def merge_visits(
     rows: np.ndarray, successes: np.ndarray, trials: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -47,90 +41,8 @@ def merge_visits(
     return rows, successes, trials
 
 
-class FadingCounts(Saved):
-    """Beta posterior over a prompt's pass rate p, on counts that fade by 1 − 1/H at each visit.
-
-    pass@k is E[1 − (1−p)^k] = 1 − Π_{i<k} (β+i)/(α+β+i) with α, β = ½ + the faded successes and
-    failures: its expectation does not depend on how many rollouts a visit had.
-    """
-
-    state: ClassVar[tuple[str, ...]] = ("successes_D", "failures_D")
-    by_row: ClassVar[tuple[str, ...]] = state  # arrays with a row for each prompt
-    prior = 0.5  # Jeffreys: pass@k of a new prompt is broad, not extreme
-
-    def __init__(self, k: int, history: int) -> None:
-        self.k, self.keep = k, np.float32(1.0 - 1.0 / history)  # float32, as the counts are
-        self.successes_D, self.failures_D = np.zeros(0, np.float32), np.zeros(0, np.float32)
-
-    def grow(self, rows: int) -> None:
-        """Resize to a number of rows."""
-        for name in self.by_row:
-            setattr(self, name, resize(getattr(self, name), rows))
-
-    def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
-        """Record a visit to each of some distinct rows: successes and trials are (P,) integers."""
-        self.successes_D[rows] = self.keep * self.successes_D[rows] + successes
-        self.failures_D[rows] = self.keep * self.failures_D[rows] + (trials - successes)
-
-    def counts(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Faded successes and failures, (P,) each."""
-        return self.successes_D[rows].astype(float), self.failures_D[rows].astype(float)
-
-    def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
-        """Estimate of pass@k, (P,); NaN where there is no data yet."""
-        successes, failures = self.counts(rows)
-        beta, total = self.prior + failures, 2 * self.prior + successes + failures
-        all_wrong = np.ones(len(beta))
-        for i in range(self.k):
-            all_wrong *= (beta + i) / (total + i)
-        return np.where(successes + failures > 0, 1.0 - all_wrong, np.nan)
-
-
-class AnyOfK(FadingCounts):
-    """The paper's estimate of pass@k, (10) as printed: how often any of k rollouts is correct.
-
-    Rollouts queue up, and every k of them make one outcome c_t; the estimate is the mean of the
-    last H outcomes, NaN before the first. Where a block ends in the middle of a visit, it takes
-    only some of the visit's rollouts. How many of these are correct is drawn from a hypergeometric
-    distribution, because their order has no meaning. Methods read pass rates from the faded counts,
-    which are kept too.
-    """
-
-    by_row = (*FadingCounts.by_row, "entries_D", "outcomes_D", "queued_D", "correct_D")
-    state = (*by_row, "clock")
-
-    def __init__(self, k: int, history: int) -> None:
-        super().__init__(k, history)
-        self.history, self.clock = history, 0
-        self.entries_D, self.outcomes_D = np.zeros(0, np.uint32), np.zeros((0, history), np.uint8)
-        # of the block that is not full yet
-        self.queued_D, self.correct_D = np.zeros(0, np.uint16), np.zeros(0, np.uint16)
-
-    def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
-        super().add(rows, successes, trials)
-        self.clock += 1
-        rng = np.random.default_rng(self.clock)  # saved, so that a resumed run draws the same
-        correct, left = successes.copy(), trials.copy()  # of this visit, not queued yet
-        while left.any():
-            take = np.minimum(self.k - self.queued_D[rows].astype(np.int64), left)
-            hits = rng.hypergeometric(correct, left - correct, take)
-            self.correct_D[rows] += hits.astype(np.uint16)
-            self.queued_D[rows] += take.astype(np.uint16)
-            correct, left = correct - hits, left - take
-            full = rows[self.queued_D[rows] == self.k]
-            self.outcomes_D[full, self.entries_D[full] % self.history] = self.correct_D[full] > 0
-            self.entries_D[full] += 1
-            self.queued_D[full] = self.correct_D[full] = 0
-
-    def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
-        entries = np.minimum(self.entries_D[rows], self.history).astype(float)
-        hits = self.outcomes_D[rows].sum(axis=1)
-        return np.divide(hits, entries, out=np.full(len(rows), np.nan), where=entries > 0)
-
-
 UNSEEN = -1  # bin of a prompt without an estimate
 ROUNDING = 1e-12  # 1 − 0.9 is a little less than 0.1
-ESTIMATORS: dict[str, type[FadingCounts]] = {"beta": FadingCounts, "any_of_k": AnyOfK}
 TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -246,43 +158,3 @@ def move_bins(
     if (fresh := current == UNSEEN).any():  # a first bin is that of the estimate, without a margin
         moved = np.where(fresh, np.searchsorted(edges, value, side="right"), moved)
     return np.where(np.isnan(estimate), current, moved)
-
-
-class StaticGroups(DifficultyBins):
-    """Groups that the data set names, such as levels or subjects, in place of difficulty bins.
-
-    A prompt's group never changes; its pass@k record is kept all the same.
-
-    Args:
-        uids, labels: (D,) one stable uid a prompt, and the name of its group, str or int.
-        groups: the names in the order of their bins, hardest first; sorted by default.
-    """
-
-    def __init__(
-        self,
-        uids: ArrayLike | Sequence[str],
-        labels: Sequence[Any],
-        groups: Sequence[Any] | None = None,
-        k: int = 8,
-        history: int = 50,
-        estimator: str = "beta",
-    ) -> None:
-        super().__init__(k=k, history=history, estimator=estimator)
-        labels = as_uids(labels, "labels").tolist()
-        self.groups = list(dict.fromkeys(sorted(set(labels)) if groups is None else groups))
-        bin_of = {name: b for b, name in enumerate(self.groups)}
-        bins = [bin_of[label] for label in labels]
-        uids = as_uids(uids)
-        self.labels = sorted([uid, b] for uid, b in zip(uids.tolist(), bins, strict=True))
-        rows = self.rows(uids)  # makes room in `bins_D`
-        self.bins_D[rows] = bins
-
-    @property
-    def num_bins(self) -> int:
-        return len(self.groups)
-
-    def next_bins(self, bins: np.ndarray, estimate: np.ndarray) -> np.ndarray:
-        return bins
-
-    def settings(self) -> dict[str, Any]:
-        return super().settings() | {"groups": self.groups, "labels": self.labels}

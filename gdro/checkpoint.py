@@ -16,7 +16,7 @@ import numpy as np
 from gdro.checks import refuse
 
 LEDGER = "gdro_ledger.json"
-STATE_FILE = "gdro_state.json"  # of a checkpoint, written first
+STATE_FILE = "gdro_state.json"  # of a checkpoint, written first: GRPOTrainer's have none
 
 
 def replace_text(path: str | Path, text: str) -> None:
@@ -125,8 +125,9 @@ def find_checkpoint(
 ) -> Path | None:
     """The checkpoint to resume from: the given one, or the newest in `output_dir` that is whole.
 
-    Prints which ones are passed over, and why. None where no checkpoint was completed; ValueError
-    if the given one is broken, or all that were completed are.
+    One that GRPOTrainer wrote has no ledger and passes, unless `run` says whose it must be. Prints
+    which ones are passed over, and why. None where no checkpoint was completed; ValueError if the
+    given one is broken, or all that were completed are.
     """
     faults = list[str]()
     if isinstance(given, bool):  # other names, such as checkpoint-4.bak, are people's own
@@ -135,7 +136,7 @@ def find_checkpoint(
     else:
         found = [Path(given)]
     for folder in found:
-        fault = fault_of(folder, run)
+        fault = None if is_foreign(folder) and not run else fault_of(folder, run)
         if fault is None:
             if faults:
                 print(f"{'; '.join(faults)}. Resuming from {folder.name}", flush=True)
@@ -147,6 +148,12 @@ def find_checkpoint(
     if faults:
         print(f"{'; '.join(faults)}. Starting from step 0", flush=True)
     return None
+
+
+def is_foreign(folder: Path) -> bool:
+    """Whether a checkpoint was written by GRPOTrainer."""
+    ours = (folder / STATE_FILE).is_file() or (folder / LEDGER).is_file()
+    return not ours and (folder / "trainer_state.json").is_file()
 
 
 def step_of(folder: str | Path) -> int | None:

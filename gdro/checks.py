@@ -1,13 +1,13 @@
 """Checks where input enters: options and arguments by pydantic, arrays by `check_array`.
 
-What fails is a ValueError with the argument's name and the value it got. Inside, nothing is checked
-again.
+What fails is a ValueError of one sentence with the argument's name and the value it got. Inside,
+nothing is checked again.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 import numpy as np
@@ -43,7 +43,18 @@ AnyClass = TypeVar("AnyClass", bound=type)
 @dataclass_transform(eq_default=False, field_specifiers=(field, Field))
 def options(kind: AnyClass) -> AnyClass:
     """Class decorator: a dataclass whose fields pydantic checks, strictly, when one is made."""
-    return pydantic.dataclasses.dataclass(eq=False, config=STRICT)(kind)  # type: ignore[return-value]
+    kind = pydantic.dataclasses.dataclass(eq=False, config=STRICT)(kind)  # type: ignore[assignment]
+    make = kind.__init__  # type: ignore[misc]
+
+    @wraps(make)
+    def __init__(self: Any, *values: Any, **named: Any) -> None:
+        try:
+            make(self, *values, **named)
+        except ValidationError as error:
+            raise ValueError(f"{kind.__name__}: {_sentence(error)}") from None
+
+    kind.__init__ = __init__  # type: ignore[misc]
+    return kind
 
 
 def check(name: str, value: Any, kind: Any = float, **bounds: float) -> Any:
@@ -51,14 +62,28 @@ def check(name: str, value: Any, kind: Any = float, **bounds: float) -> Any:
     try:
         return _adapter(kind, **bounds).validate_python(_plain(value))
     except ValidationError as error:
-        message = error.errors(include_url=False)[0]["msg"].removeprefix("Input should ")
-        raise ValueError(f"{name} must {message}, got {value!r}") from None
+        raise ValueError(f"{name} {_sentence(error)}") from None
 
 
 @lru_cache(256)
 def _adapter(kind: Any, **bounds: float) -> TypeAdapter:
     kind = Annotated[kind, Field(**bounds)] if bounds else kind  # type: ignore[arg-type]
     return TypeAdapter(kind, config=STRICT)
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first finding of pydantic: argument, what it should be, value."""
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "value_error":  # raised by `__post_init__`, a sentence already
+        return str(first["ctx"]["error"])
+    where = ".".join(map(str, first["loc"]))
+    message = first["msg"].removeprefix("Input ")
+    return f"{where} {message[0].lower()}{message[1:]}, got {_short(first['input'])}".lstrip()
+
+
+def _short(value: Any) -> str:
+    """A value on one line, of at most 80 characters."""
+    return " ".join(repr(value).split())[:80]
 
 
 def build(name: str, kind: Callable, given: Mapping[str, Any], **more: Any) -> Any:
@@ -92,12 +117,15 @@ def check_array(
     All must be finite and in [low, high], or (low, high] with `open_low`; with `nan` NaN passes.
     The bounds are numbers or arrays of the same shape.
     """
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # a ragged list, a tensor on a GPU
+        raise ValueError(f"{name} must be an array, got {_short(values)} ({error})") from None
     wanted = "integers" if whole else "numbers"
     typed = not array.size or array.dtype.kind in ("iu" if whole else "iufb")
     if not typed or shape not in (None, array.shape):
         wanted += "" if shape is None else f" of shape {shape}"
-        raise ValueError(f"{name} must be {wanted}, got {array!s:.80} ({array.dtype})")
+        raise ValueError(f"{name} must be {wanted}, got {_short(array)} ({array.dtype})")
     array = array.astype(np.int64 if whole else float, copy=False)
     good = np.isfinite(array) & (array <= high) & ((array > low) if open_low else (array >= low))
     if nan:

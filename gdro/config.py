@@ -5,27 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import datasets
-import trl
-from packaging.specifiers import SpecifierSet
 from transformers.hf_argparser import HfArg
 from trl import GRPOConfig
 
-from gdro.bins import StaticGroups
 from gdro.checks import build, refuse
 from gdro.controller import GDROController
+from gdro.groups import StaticGroups
 from gdro.method import Method, find_method
-
-# Its private methods that are overridden below could get other names, and would then do nothing.
-SUPPORTED_TRL = ">=1.14.2,<1.17,!=1.15.0"  # as in pyproject.toml
-
-
-def check_trl(version: str) -> None:
-    """ImportError for a version of TRL that this module was not tested with."""
-    if not SpecifierSet(SUPPORTED_TRL).contains(version, prereleases=True):
-        raise ImportError(f"gdro.trainer works with TRL {SUPPORTED_TRL}, this is {version}")
-
-
-check_trl(trl.__version__)
 
 
 @dataclass
@@ -147,13 +133,6 @@ def check_training(args: GDROConfig, controller: GDROController) -> None:
     row_by_row = args.use_vllm and (method.moves_rollouts or args.vllm_mode == "colocate")
     same = f"generation_kwargs has the seed {seed}, which makes all rollouts of a prompt the same"
     refuse(row_by_row and seed is not None, same)
-    steps = args.save_steps if args.save_steps >= 1 else math.ceil(args.save_steps * args.max_steps)
-    refuse(
-        args.save_strategy == "steps"
-        and steps * args.gradient_accumulation_steps % args.steps_per_batch,
-        f"save_steps={args.save_steps} would save within a generation batch; save_steps × "
-        f"gradient_accumulation_steps must be a multiple of {args.steps_per_batch}",
-    )
 
 
 def check_data(args: GDROConfig, method: Method, dataset: Any, given: dict[str, Any]) -> None:

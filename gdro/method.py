@@ -32,8 +32,8 @@ import numpy as np
 from pydantic import Field
 
 from gdro.advantages import group_advantages
-from gdro.bins import FadingCounts, resize
 from gdro.checks import LARGEST, Count, Float, Index, build, check, options
+from gdro.estimators import FadingCounts, resize
 from gdro.state import Saved
 
 

@@ -1,9 +1,7 @@
-"""Scores and diagnostics of a run: pass@k, mean@k, worst group, lead–lag, WSE, intervals.
+"""Scores and diagnostics of a run: pass@k, shares of bins, lead–lag, WSE.
 
-Axes: P prompts, B bins (0 hardest), S seeds; "..." is anything in front. All functions are pure.
+Axes: P prompts, B bins (0 hardest); "..." is anything in front. All functions are pure.
 """
-
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,19 +23,6 @@ def all_wrong_probability(successes: np.ndarray, trials: np.ndarray, k: int) -> 
     for i in range(k):
         probability = probability * np.maximum(wrong - i, 0.0) / (trials - i)
     return probability
-
-
-def mean_at_k(successes: ArrayLike, trials: ArrayLike) -> np.ndarray:
-    """Mean accuracy of a prompt's samples, c/n, for n ≥ 1."""
-    successes, trials = check_counts(successes, trials, 1)
-    return successes / trials
-
-
-def worst_group(values: ArrayLike, groups: ArrayLike) -> tuple[Any, float]:
-    """(name, mean) of the group of prompts with the lowest mean; ties go to the first name."""
-    names, inverse = np.unique(groups, return_inverse=True)
-    means = np.bincount(inverse, values) / np.bincount(inverse)
-    return names[means.argmin()].item(), float(means.min())
 
 
 def mean_bin_index(shares: ArrayLike) -> np.ndarray:
@@ -80,32 +65,6 @@ def weighted_standard_error(
     given = (np.asarray(values, float) for values in (shares, deviations, rollouts))
     q, sigma, n = np.broadcast_arrays(*given)
     return np.divide(q * sigma, np.sqrt(n), out=np.zeros(q.shape), where=q > 0).sum(axis=-1)
-
-
-def bootstrap_interval(
-    values_SP: ArrayLike, rng: np.random.Generator, level: float = 0.95, resamples: int = 2000
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean over seeds and prompts, redrawn independently.
-
-    Redrawing S seeds reproduces only 1 − 1/S of their variance, so the seeds' means are first moved
-    apart by √(S/(S−1)). With two seeds the interval is still too narrow; with one it does not cover
-    other seeds. `values_SP` are finite: every seed is evaluated on the same prompts.
-    """
-    values_SP = np.atleast_2d(check_array("values_SP", values_SP))
-    num_seeds = len(values_SP)
-    if num_seeds > 1:
-        deviation_S = values_SP.mean(axis=1) - values_SP.mean()
-        values_SP = values_SP + (np.sqrt(num_seeds / (num_seeds - 1)) - 1) * deviation_S[:, None]
-    # the fraction of each resample's draws that fell on each seed, and on each prompt
-
-    def redraw(size: int) -> np.ndarray:
-        drawn = rng.integers(size, size=(resamples, size))
-        return np.apply_along_axis(np.bincount, 1, drawn, minlength=size) / size
-
-    seed_weights, prompt_weights = map(redraw, np.shape(values_SP))
-    means = ((seed_weights @ values_SP) * prompt_weights).sum(axis=1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
 
 
 def check_counts(

@@ -30,10 +30,10 @@ from gdro import batches, config, models
 from gdro import checkpoint as checkpoints
 from gdro.bank import Bank
 from gdro.batches import Step, TrainBatch
-from gdro.bins import StaticGroups
 from gdro.checkpoint import STATE_FILE
 from gdro.checks import refuse
 from gdro.config import GDROConfig
+from gdro.groups import StaticGroups
 from gdro.uids import with_uids
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,8 @@ class GDROTrainer(GRPOTrainer):
     Attributes:
         controller: made from the config.
         record: one row a generation batch: what the controller saw and decided, rollouts and
-            tokens, and the share of rollouts with an advantage.
+            tokens, and the share of rollouts with an advantage. A callback that reads it is made
+            with the trainer, as `gdro.callback.GDROCallback` is.
         bin_names: of the lists in it, the range of pass@k or the group of each bin.
         seconds: of the training, and in it of generation, scoring (log-probabilities), reward and
             controller.
@@ -118,7 +119,8 @@ class GDROTrainer(GRPOTrainer):
         """Train as TRL does; True resumes from the last whole checkpoint, if there is one.
 
         A checkpoint is compared with its ledger before anything of it is loaded: ValueError if the
-        given one is broken or, with True, all that were completed are.
+        given one is broken or, with True, all that were completed are. One of GRPOTrainer is taken
+        as a start: weights, optimizer and step, with a fresh controller.
         """
         self._clock = time.perf_counter()
         checkpoint: Path | None = None
@@ -285,6 +287,9 @@ class GDROTrainer(GRPOTrainer):
     def _sample(self, rows, step):
         """Add a rollout of each row to the step (`own_share` says which of them come twice)."""
         mine = [dict(row) for row in batches.own_share(rows, self.accelerator)]
+        # a stream may not know its columns, and `config.check_data` cannot see them
+        beyond = [n for n in ("image", "images") if any(row.get(n) is not None for row in mine)]
+        refuse(beyond, f"gdro_method={self.controller.name!r} works with text alone, got {beyond}")
         prompts = [row["prompt"] for row in mine]
         output = self._generate(prompts)
         _, completion_ids, _, completions, *_ = output
@@ -333,13 +338,12 @@ class GDROTrainer(GRPOTrainer):
     def _generate(self, prompts):
         if self._chosen is not None:
             return self._chosen.generated()
-        output = super()._generate(prompts)
-        images = output[6]  # that were found in the messages of a prompt
-        unfit = self._text_alone and self.model.training and images is not None
-        refuse(unfit, f"gdro_method={self.controller.name!r} works with text alone")
-        return output
+        return super()._generate(prompts)
 
     def _generate_single_turn(self, prompt_ids, images, fields, num_generations, **kwargs):
+        # images that TRL found in the messages of a prompt
+        unfit = images is not None and self._text_alone and self.model.training
+        refuse(unfit, f"gdro_method={self.controller.name!r} works with text alone, without images")
         # a vLLM server would sample from each n-th row alone, as if n rows in turn were one prompt
         if self.model.training and (self.controller.method.moves_rollouts or self._in_rounds):
             num_generations = 1
@@ -492,6 +496,9 @@ class GDROTrainer(GRPOTrainer):
                 torch.randperm(self._sampler.num_samples, generator=self._sampler.generator)
 
     def _load_own_state(self, checkpoint):
+        if checkpoints.is_foreign(checkpoint):
+            logger.warning(f"{checkpoint} is GRPOTrainer's: the controller starts anew")
+            return
         state = checkpoints.load_state(checkpoint / STATE_FILE)
         refuse(
             state["data"] != self._data,

@@ -145,7 +145,6 @@ def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, named):
         ({"gdro_options": {"mean_rollouts": 6}}, "mean_rollouts"),
         ({"group_column": "family", "gdro_options": {"bins": {"edges": [0.5]}}}, "edges"),
         ({"per_device_train_batch_size": 30}, "num_generations"),
-        ({"save_strategy": "steps", "save_steps": 3, "num_iterations": 2}, "save_steps"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation"),
         ({"success_reward": "accuracy"}, "success_reward"),
     ],

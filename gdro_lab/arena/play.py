@@ -40,10 +40,11 @@ import pandas as pd
 from pydantic import Field
 from tqdm.auto import tqdm
 
-from gdro.bins import StaticGroups, as_uids
+from gdro.bins import as_uids
 from gdro.checkpoint import file_hash, replace_text
 from gdro.checks import Count, build, check, options
 from gdro.controller import GDROController
+from gdro.groups import StaticGroups
 from gdro.method import find_method
 from gdro.metrics import pass_at_k
 from gdro_lab.arena.report import BASE, CHECKPOINTS, slug_of, write_scores

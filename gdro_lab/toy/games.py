@@ -12,9 +12,10 @@ import numpy as np
 from pydantic import Field
 
 import gdro_lab.peers  # noqa: F401  (registers its methods)
-from gdro.bins import DifficultyBins, StaticGroups
+from gdro.bins import DifficultyBins
 from gdro.checks import Count, Int, NonNegative, Positive, Share, check, options
 from gdro.controller import GDROController
+from gdro.groups import StaticGroups
 from gdro.method import METHODS, Batch, Method, Prompts
 from gdro.prompt_gdro import PromptAdversary, PromptGDRO, bin_means
 from gdro_lab.peers.rollouts import best_rollouts

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from test_trainer import make, pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
 from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
 
 from gdro.checkpoint import LEDGER, STATE_FILE, find_checkpoint, write_ledger
 

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import sharded_run
 import torch
+from datasets import Dataset
 from processes import run_ranks
 from safetensors.torch import load_file
 from test_trainer import make, pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
+from tiny_models import byte_tokenizer
 from tiny_run import half_right
 from trl import GRPOTrainer
 
@@ -125,3 +127,30 @@ def test_what_rounds_cannot_do_is_refused(base, tmp_path, monkeypatch):
     rows = [{"prompt": "1", "answer": "1", "uid": uid, "image": "x"} for uid in range(8)]
     with pytest.raises(ValueError, match="'image'"):
         make(base, tmp_path, rows, gdro_method="dapo")
+
+
+@pytest.mark.parametrize("method", ["dapo", "reinforce_ada", "pivotal_replay"])
+def test_images_inside_messages_are_refused_and_not_trained_without(base, tmp_path, method):
+    picture = {"type": "image", "image": "x.png"}
+    rows = [
+        {"prompt": [{"role": "user", "content": [picture]}], "answer": "1", "uid": uid}
+        for uid in range(8)
+    ]
+    trainer = make(base, tmp_path, rows, gdro_method=method, max_steps=1)
+    trainer.processing_class = byte_tokenizer()
+    before = [weight.clone() for weight in trainer.model.parameters()]
+    with pytest.raises(ValueError, match=method):
+        trainer.train()
+    assert not trainer.record
+    weights = zip(before, trainer.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in weights)
+
+
+def test_images_in_a_stream_without_known_columns_are_refused(base, tmp_path):
+    rows = [{"prompt": "1", "answer": "1", "uid": uid, "image": "x"} for uid in range(8)]
+    stream = Dataset.from_list(rows).to_iterable_dataset().map(dict)
+    known = make(base, tmp_path, gdro_method="reinforce_ada", max_steps=1)
+    parts = {"args": known.args, "processing_class": known.processing_class}
+    trainer = GDROTrainer(known.model, half_right, train_dataset=stream, **parts)
+    with pytest.raises(ValueError, match="'image'"):
+        trainer.train()

@@ -1,6 +1,8 @@
 """What users of TRL bring: rewards of all kinds, data without uids, a command line, dashboards."""
 
 import logging
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from datasets import Dataset
 from test_trainer import make, pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
 from trl import TrlParser
 
-from gdro.bins import StaticGroups
+from gdro.callback import GDROCallback
+from gdro.groups import StaticGroups
 from gdro.trainer import GDROConfig, bin_names
 from gdro.uids import hash_of, with_uids
 

@@ -1,0 +1,59 @@
+"""A picture of a training while it runs: bins, rollouts and signal over its batches.
+
+    trainer.add_callback(GDROCallback(trainer))
+
+It needs matplotlib. The picture is `gdro.png` in the output folder, and goes to TensorBoard,
+Weights & Biases and Trackio where `report_to` has started them.
+"""
+
+import sys
+from typing import Any
+
+import numpy as np
+from transformers import TrainerCallback
+
+
+class GDROCallback(TrainerCallback):
+    """Draws `trainer.record` every `every` steps and at the end."""
+
+    def __init__(self, trainer: Any, every: int = 50) -> None:
+        self.trainer, self.every = trainer, every
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step % self.every == 0:
+            self.on_train_end(args, state, control)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not state.is_world_process_zero or not self.trainer.record:
+            return
+        figure = draw(self.trainer.record, self.trainer.bin_names)
+        file = f"{args.output_dir}/gdro.png"
+        figure.savefig(file, dpi=120)
+        for callback in self.trainer.callback_handler.callbacks:
+            if getattr(callback, "tb_writer", None) is not None:
+                callback.tb_writer.add_figure("gdro", figure, state.global_step)
+        for name in ("wandb", "trackio"):
+            tracker = sys.modules.get(name)
+            if tracker is not None and name in args.report_to:
+                tracker.log({"gdro": tracker.Image(file)})
+
+
+def draw(record: list[dict[str, Any]], bins: list[str]) -> Any:
+    """A figure of three panels over batches; each bin has a colour, from hard to easy."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    shares_TB = np.array([row["share"] for row in record], float)
+    rollouts_TB = np.array([row["rollouts"] for row in record], float)  # NaN for empty bins
+    colors = colormaps["viridis"](np.linspace(0, 1, len(bins)))
+    share, rollouts, signal = figure.subplots(1, 3)
+    share.stackplot(np.arange(len(record)), shares_TB.T, colors=colors, labels=bins)
+    share.legend(fontsize=6)
+    share.set(title="share of the prompts", ylim=(0, 1))
+    rollouts.set_prop_cycle(color=colors)
+    rollouts.plot(rollouts_TB, ".")
+    rollouts.set(title="rollouts a prompt")
+    signal.plot([row["signal"] for row in record], color="black")
+    signal.set(title="rollouts with an advantage", ylim=(0, 1))
+    return figure
