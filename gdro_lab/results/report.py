@@ -15,7 +15,7 @@ from gdro import metrics
 from gdro.bins import DifficultyBins
 from gdro.checkpoint import replace_text
 from gdro_lab.results.figures import paper_figures, runs_of
-from gdro_lab.results.scores import bootstrap_interval, mean_at_k, worst_group
+from gdro_lab.results.intervals import bootstrap_interval
 from gdro_lab.results.style import save, use_style
 from gdro_lab.study.config import BASE, Profile, run_folder
 from gdro_lab.study.records import read_result
@@ -48,7 +48,7 @@ def prompt_scores(runs: list[dict], variant: str, k: int) -> dict[str, np.ndarra
     counts = np.array([[[row["successes"], row["trials"]] for row in of_run] for of_run in rows])
     hits_SP, trials_SP = counts[..., 0], counts[..., 1]
     passed_SP = metrics.pass_at_k(hits_SP, trials_SP, k)
-    return {"mean": mean_at_k(hits_SP, trials_SP), "pass": passed_SP}
+    return {"mean": hits_SP / trials_SP, "pass": passed_SP}
 
 
 def prompt_groups(runs: list[dict], k: int) -> dict[str, np.ndarray]:
@@ -131,7 +131,8 @@ def _worst_parts(values_SP: np.ndarray, groups_P: np.ndarray) -> np.ndarray:
     Only the deviations from that mean have the weight P/members. Otherwise a bootstrap over prompts
     would add the noise of how many members it happens to draw.
     """
-    members_P = groups_P == worst_group(values_SP.mean(axis=0), groups_P)[0]
+    means = pd.Series(values_SP.mean(axis=0)).groupby(groups_P).mean()
+    members_P = groups_P == means.idxmin()  # ties go to the first name
     mean_S1 = values_SP[:, members_P].mean(axis=1, keepdims=True)
     return mean_S1 + (values_SP - mean_S1) * members_P * (len(groups_P) / members_P.sum())
 

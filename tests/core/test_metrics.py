@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gdro import metrics
-from gdro_lab.results.scores import bootstrap_interval, mean_at_k, worst_group
+from gdro_lab.results.intervals import bootstrap_interval
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])
@@ -17,13 +17,6 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_correct_one(k):
             assert metrics.pass_at_k([c], [n], k)[0] == pytest.approx(
                 np.mean([any(s) for s in subsets])
             )
-
-
-def test_means_and_the_worst_group_with_its_tie():
-    assert mean_at_k([0, 2, 8], [8, 8, 8]).tolist() == [0.0, 0.25, 1.0]
-    values, groups = [1, 0, 0.5, 0.5, 1.0], ["b", "b", "a", "a", "c"]
-    assert worst_group(values, groups) == ("a", 0.5)
-    assert worst_group([0.3, 0.1], [4, 2]) == (2, pytest.approx(0.1))
 
 
 def test_index_mass_and_entropy_by_hand():
@@ -65,7 +58,6 @@ def test_bootstrap_interval_is_the_two_way_resampling_written_out():
     ("name", "call", "arguments"),
     [
         ("trials", metrics.pass_at_k, ([1], [4], 8)),
-        ("successes", mean_at_k, ([3], [2])),
         ("values_SP", bootstrap_interval, ([[np.nan]], np.random.default_rng(0))),
     ],
 )

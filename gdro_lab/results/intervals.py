@@ -1,25 +1,9 @@
-"""Scores of an evaluation: mean@k, the worst group, intervals. Axes: P prompts, S seeds."""
-
-from typing import Any
+"""Intervals of the scores of an evaluation. Axes: P prompts, S seeds."""
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gdro.checks import check_array
-from gdro.metrics import check_counts
-
-
-def mean_at_k(successes: ArrayLike, trials: ArrayLike) -> np.ndarray:
-    """Mean accuracy of a prompt's samples, c/n, for n ≥ 1."""
-    successes, trials = check_counts(successes, trials, 1)
-    return successes / trials
-
-
-def worst_group(values: ArrayLike, groups: ArrayLike) -> tuple[Any, float]:
-    """(name, mean) of the group of prompts with the lowest mean; ties go to the first name."""
-    names, inverse = np.unique(groups, return_inverse=True)
-    means = np.bincount(inverse, values) / np.bincount(inverse)
-    return names[means.argmin()].item(), float(means.min())
 
 
 def bootstrap_interval(
