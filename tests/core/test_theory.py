@@ -81,18 +81,3 @@ def test_staircase_is_the_brute_force_and_falls_with_the_price():
     assert set(taken[:, 0]) == set(arms.tolist())  # every stair is trodden
     # 12/n + 2n is 10 at n = 2 and n = 3, exactly: the smaller arm
     assert theory.staircase([12.0], 2.0, [1, 2, 3, 4]).tolist() == [2]
-
-
-@pytest.mark.parametrize(
-    ("name", "call", "arguments"),
-    [
-        ("eta", theory.soft_worst_case, ([0.1], 0)),
-        ("delta", theory.exp3p_regret_bound, (3, 10, 0)),
-        ("variances", theory.square_root_allocation, ([-1, 1], [0.5, 0.5], 4)),
-        ("rollouts", theory.variance_proxy, ([1, 1], [0.5, 0.5], [4, 0])),
-        ("arms", theory.staircase, ([1.0], 1.0, [2, 1])),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(name, call, arguments):
-    with pytest.raises(ValueError, match=name):
-        call(*arguments)

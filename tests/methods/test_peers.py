@@ -91,7 +91,6 @@ def test_the_best_by_a_score_are_drawn(name, options, drawn):
         ("cures", {"temperature": 0.1}, [0.5, 0.1], np.exp((0.5 - 0.3) / 0.1)),
         ("spo", {"epsilon": 0.1}, [0.5, 0.1], 0.6 / 0.4),
         # shares of the values 1/8 and 1/64; of p(1 − p)², 1/8 and 3/64
-        ("power", {"a": 0, "b": 3, "epsilon": 0.2}, [0.5, 0.75], (6.4 + 0.9) / (0.8 + 0.9)),
         ("oracle", {"k": 3, "epsilon": 0.2}, [0.5, 0.75], (6.4 + 1.1) / (2.4 + 1.1)),
     ],
 )

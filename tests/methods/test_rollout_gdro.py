@@ -103,7 +103,3 @@ def test_the_printed_bandit_stays_finite_without_exploration(settings, bonus):
     assert np.isfinite(rollout.losses()).all()
     assert np.isfinite(rollout.probabilities()).all()
     assert np.isfinite(rollout.price)
-    with pytest.raises(ValueError, match="bin_counts"):
-        rollout.allocate([1, 1])
-    with pytest.raises(ValueError, match="rollouts"):
-        rollout.update(counts, [4, 4, 4, 13], counts)
