@@ -89,21 +89,6 @@ def test_the_shared_draw_has_the_law_of_prompt_gdros_own():
     np.testing.assert_allclose(drawn[:, bins_D == 3], drawn[:, bins_D == 3].mean(), rtol=0.3)
 
 
-def test_games_of_a_seed_see_the_same_random_numbers():
-    begin = play([Game(method=method) for method in TOY_METHODS], [5], [0])
-    changed = play([Game(), Game(num_bins=10), Game(n_max=12), Game(rollout_eta=2.0)], [3], [10])
-    assert np.ptp(begin.accuracy, axis=0).max() == 0
-    assert np.ptp(changed.accuracy, axis=0).max() == 0
-
-
-def test_before_training_accuracy_is_the_softmax_of_the_offsets():
-    logits = -0.5 + 1.5 * np.linspace(1, -1, 6)
-    wanted = np.exp(logits) / (np.exp(logits) + 3)
-    result = play(Game(World(jitter=0.0, spread=1.5, tail=0.0)), [0], [0])
-    np.testing.assert_allclose(result.accuracy[0, 0, 0], wanted)
-    np.testing.assert_allclose(result.pass_at_8[0, 0, 0], 1 - (1 - wanted) ** 8)
-
-
 @pytest.mark.parametrize("method", ["rollout", "both", "oracle"])
 def test_rollouts_are_matched_in_every_step(method, monkeypatch):
     player = Player(Game(MIXED, method), 16)
@@ -175,16 +160,6 @@ def test_a_step_follows_the_gradient_of_the_weighted_log_likelihood():
     player.kept = [(np.zeros(5, int), answers, advantages)]
     player.learn(p_AD, np.zeros(64))
     np.testing.assert_allclose(player.memory_F - before_F, 2.0 * np.array(slope_F), atol=1e-7)
-
-
-@pytest.mark.parametrize("tail", [0.0, 0.7, 2.0, 5.0])
-def test_skill_counts_follow_the_tail(tail):
-    counts = np.bincount(World(tail=tail, prompts=100, skills=7).skill_D)
-    assert counts.sum() == 100
-    assert counts.min() >= 1
-    assert (np.diff(counts) <= 0).all()
-    wanted = 1 + 93 * np.arange(1, 8.0) ** -tail / (np.arange(1, 8.0) ** -tail).sum()
-    assert np.abs(counts - wanted).max() <= 1
 
 
 def test_paired_gain_is_students_interval_of_the_differences():
