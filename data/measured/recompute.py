@@ -212,10 +212,10 @@ def bank() -> None:
             costs += ["rollouts", "tokens", "trained_tokens", "seconds"]
             means = rows.groupby("arm")[costs].mean().assign(draws=rows.groupby("arm").draw.size())
             show(f"bank/{folder}, {world}: means", means.drop(columns="draw").reset_index())
-            others = [arm for arm in rows.arm.unique() if arm not in (ours, "base@0e+00")]
+            played = means.index[(means.draws > 1) & ~means.index.isin([ours, "base@0e+00"])]
             pairs = rows.groupby("draw").arm.nunique().max() > 1 and rows.draw.nunique() > 1
             if ours in set(rows.arm) and pairs:
-                table = [paired(rows, ours, arm, [*FOUR, "heart"]) for arm in others]
+                table = [paired(rows, ours, arm, [*FOUR, "heart"]) for arm in played]
                 show(f"bank/{folder}, {world}: {ours} minus each", pd.concat(table))
 
     control = ends(HERE / "bank/equal-tokens").query("method == 'grpo'")
