@@ -90,7 +90,7 @@ def test_the_best_by_a_score_are_drawn(name, options, drawn):
         ("dots", {"temperature": 0.5, "target": 0.3}, [0.5, 0.9], np.exp(0.4 / 0.5)),
         ("cures", {"temperature": 0.1}, [0.5, 0.1], np.exp((0.5 - 0.3) / 0.1)),
         ("spo", {"epsilon": 0.1}, [0.5, 0.1], 0.6 / 0.4),
-        # shares of the values 1/8 and 1/64; of p(1 − p)², 1/8 and 3/64
+        # shares of p(1 − p)², 1/8 and 3/64
         ("oracle", {"k": 3, "epsilon": 0.2}, [0.5, 0.75], (6.4 + 1.1) / (2.4 + 1.1)),
     ],
 )

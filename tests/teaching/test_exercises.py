@@ -48,81 +48,11 @@ def test_a_right_answer_passes_in_any_form_and_a_changed_one_does_not(name):
     assert f"{name} was called with" in caught.value.__notes__[0]
 
 
-def bare(hits, trials, successes, failures, gained, expected):
-    """`next_k` without the bounds 3 and 12."""
-    _, gained, expected = exercise("next_k")[0](hits, trials, successes, failures, gained, expected)
-    return round(3 + 6 * (gained + 5 / 3) / (expected + 5)), gained, expected
-
-
-def left_edges(current, estimate, edges, hysteresis):
-    shifts = (0, -hysteresis, hysteresis)
-    fresh, low, high = (np.searchsorted(edges, estimate + d, side="left") for d in shifts)
-    return np.where(current < 0, fresh, np.clip(current, low, high))
-
-
-def without(name, **replaced):
-    """A solution in which some arguments have no effect."""
-
-    def answer(*case):
-        places = exercise(name)[0].__code__.co_varnames
-        return exercise(name)[0](*(replaced.get(p, c) for p, c in zip(places, case, strict=False)))
-
-    return answer
-
-
-def no_epsilon(rewards, group_ids):
-    groups = [rewards[group_ids == g] for g in range(group_ids.max() + 1)]
-    return np.concatenate([(group - group.mean()) / group.std() for group in groups])
-
-
 def prompt_gdro(bins, losses, num_bins, eta, ema, max_weight, **options):
     adversary = PromptAdversary(num_bins, eta=eta, ema=ema, max_weight=max_weight, **options)
     for bins_P, losses_P in zip(bins, losses, strict=True):
         adversary.update(bins_P, losses_P)
     return adversary.weights()
-
-
-def starved(scores, visits, ema):
-    return np.divide(scores, 1 - (1 - ema) ** visits, out=np.zeros(4), where=visits > 0)
-
-
-def result(name, change):
-    return lambda *case: change(exercise(name)[0](*case))
-
-
-WRONG = [
-    ("next_k", bare),
-    ("move_bins", left_edges),
-    ("move_bins", without("move_bins", hysteresis=0.0)),
-    ("pass_at_k", lambda s, n, k: 1 - (1 - s / n) ** k),
-    ("beta_pass_at_k", result("beta_pass_at_k", lambda x: 1 - x)),
-    ("soft_worst_case", lambda x, eta: (np.log(np.exp(eta * x).sum()) / eta, 0 * x)),
-    ("debiased_scores", starved),
-    ("prompt_gdro", without("prompt_gdro", max_weight=np.inf)),
-    ("prompt_gdro", lambda *case: prompt_gdro(*case, clip=np.inf)),
-    ("prompt_gdro", lambda *case: prompt_gdro(*case, debias=False)),
-    ("worst_share", without("worst_share", alpha=1)),
-    ("square_root_law", result("square_root_law", lambda x: x / 4)),
-    ("arm_strategies", result("arm_strategies", lambda x: x[:, ::-1])),
-    ("arm_strategies", result("arm_strategies", np.transpose)),
-    ("arm_strategies", without("arm_strategies", gamma=0.0)),
-    ("exp3p_losses", result("exp3p_losses", lambda x: -x)),
-    ("exp3p_losses", without("exp3p_losses", bonus=0.0)),
-    ("group_advantages", no_epsilon),
-    ("effective_number", lambda p: np.exp(-(p * np.log(p)).sum())),
-    ("lead_lag", result("lead_lag", lambda x: -x)),
-    ("paired_gain", result("paired_gain", lambda x: (x[0], 2 * x[1]))),
-    ("holm", lambda p: np.minimum(p * len(p), 1)),
-    ("merged_weight", result("merged_weight", np.transpose)),
-    ("draw_by_clocks", without("draw_by_clocks", epsilon=0.0)),
-    ("clipped_loss", without("clipped_loss", high=0.2)),
-]
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(("name", "answer"), WRONG)
-def test_a_wrong_answer_never_passes(name, answer):
-    assert "not yet" in check(name, answer)
 
 
 def beta_pass_at_k(successes, trials, k):
@@ -186,14 +116,3 @@ PACKAGE = {
 @pytest.mark.parametrize("name", PACKAGE)
 def test_the_solution_is_what_the_package_does(name):
     assert check(name, PACKAGE[name]).endswith("correct in 100 cases.")
-
-
-def test_the_open_exercises_have_solutions_that_show_what_they_say():
-    solved = {k: v for p in sorted(SOLUTIONS.glob("0[123]*")) for k, v in runpy.run_path(p).items()}
-    estimates, rollouts = solved["any_of_n_run"]()
-    assert (np.diff(rollouts) != 0).sum() >= 4  # it swings, for ever
-    assert estimates.min() < 0.5 < estimates[100:].max()
-    early, late = solved["effective_groups"]([0.65, 40.0], [20, 400], 4, skills=8).T
-    assert early[1] < min(early[0], late[1])
-    demands = solved["demand_with_absent_bins"]()
-    assert demands[200:].mean() == pytest.approx(4, abs=0.3)

@@ -89,21 +89,6 @@ def test_the_shared_draw_has_the_law_of_prompt_gdros_own():
     np.testing.assert_allclose(drawn[:, bins_D == 3], drawn[:, bins_D == 3].mean(), rtol=0.3)
 
 
-def test_games_of_a_seed_see_the_same_random_numbers():
-    begin = play([Game(method=method) for method in TOY_METHODS], [5], [0])
-    changed = play([Game(), Game(num_bins=10), Game(n_max=12), Game(rollout_eta=2.0)], [3], [10])
-    assert np.ptp(begin.accuracy, axis=0).max() == 0
-    assert np.ptp(changed.accuracy, axis=0).max() == 0
-
-
-def test_before_training_accuracy_is_the_softmax_of_the_offsets():
-    logits = -0.5 + 1.5 * np.linspace(1, -1, 6)
-    wanted = np.exp(logits) / (np.exp(logits) + 3)
-    result = play(Game(World(jitter=0.0, spread=1.5, tail=0.0)), [0], [0])
-    np.testing.assert_allclose(result.accuracy[0, 0, 0], wanted)
-    np.testing.assert_allclose(result.pass_at_8[0, 0, 0], 1 - (1 - wanted) ** 8)
-
-
 @pytest.mark.parametrize("method", ["rollout", "both", "oracle"])
 def test_rollouts_are_matched_in_every_step(method, monkeypatch):
     player = Player(Game(MIXED, method), 16)
@@ -177,16 +162,6 @@ def test_a_step_follows_the_gradient_of_the_weighted_log_likelihood():
     np.testing.assert_allclose(player.memory_F - before_F, 2.0 * np.array(slope_F), atol=1e-7)
 
 
-@pytest.mark.parametrize("tail", [0.0, 0.7, 2.0, 5.0])
-def test_skill_counts_follow_the_tail(tail):
-    counts = np.bincount(World(tail=tail, prompts=100, skills=7).skill_D)
-    assert counts.sum() == 100
-    assert counts.min() >= 1
-    assert (np.diff(counts) <= 0).all()
-    wanted = 1 + 93 * np.arange(1, 8.0) ** -tail / (np.arange(1, 8.0) ** -tail).sum()
-    assert np.abs(counts - wanted).max() <= 1
-
-
 def test_paired_gain_is_students_interval_of_the_differences():
     values, baseline = np.random.default_rng(0).normal(size=(2, 3, 20))
     gain = maps.paired_gain(values, baseline)
@@ -223,31 +198,18 @@ def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, metho
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("name", "call"),
     [
-        (lambda: Game(eta=-1.0), "eta.* -1.0"),
-        (lambda: Game(num_bins=1), "num_bins.* 1"),
-        (lambda: Game(method="ppo"), "method.* 'ppo'"),
-        (lambda: Game(step_size=0.0), "step_size.* 0.0"),
-        (lambda: Game(score="sum"), "score.* 'sum'"),
-        (lambda: Game(grouping="colour"), "grouping.* 'colour'"),
-        (lambda: World(tail=-1.0), "tail.* -1.0"),
-        (lambda: World(spread=np.nan), "spread.* nan"),
-        (lambda: World(transfer=1.2), "transfer.* 1.2"),
-        (lambda: World(skills=0), "skills.* 0"),
-        (lambda: World(prompts=3), "prompts.* 3"),
-        (lambda: World(rare="sometimes"), "rare.* 'sometimes'"),
-        (lambda: World(answers=1), "answers.* 1"),
-        (lambda: Game(n_min=9), "n_max"),
-        (lambda: Game(batch=1000), "batch .* 48.* 1000"),
-        (lambda: play([Game()], [0], [5, 2]), "checkpoints"),
-        (lambda: play([Game()], [0], [0.5]), "checkpoints .*0.5"),
-        (lambda: Game(method=type("Own", (Failures,), {"__hash__": None})()), "eq=False"),
-        (lambda: play([Game(), Game(World(skills=3))], [0], [1]), "skills"),
+        ("eta", lambda: Game(eta=-1.0)),
+        ("method", lambda: Game(method="ppo")),
+        ("transfer", lambda: World(transfer=1.2)),
+        ("n_max", lambda: Game(n_min=9)),
+        ("batch", lambda: Game(batch=1000)),
+        ("checkpoints", lambda: play([Game()], [0], [5, 2])),
     ],
 )
-def test_bad_input_is_refused(call, words):
-    with pytest.raises(ValueError, match=words):
+def test_bad_input_is_refused(name, call):
+    with pytest.raises(ValueError, match=name):
         call()
 
 

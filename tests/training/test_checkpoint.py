@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 from test_trainer import make, pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
 from transformers import TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
 
 from gdro.checkpoint import LEDGER, STATE_FILE, find_checkpoint, write_ledger
 
@@ -111,18 +110,3 @@ def test_other_data_under_the_same_uids_are_refused(base, run):
     rows[0]["uid"], rows[1]["uid"] = rows[1]["uid"], rows[0]["uid"]
     with pytest.raises(ValueError, match="uids"):
         make(base, run, rows, max_steps=4).train(resume_from_checkpoint=True)
-
-
-def test_a_checkpoint_of_grpo_trainer_is_a_start(base, tmp_path):
-    saves = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
-    args = tiny_run.arguments(GRPOConfig, tmp_path, **saves)
-    stock = tiny_run.make_trainer(GRPOTrainer, args, base)
-    stock.train()
-    shutil.rmtree(tmp_path / "checkpoint-4")
-    for method in ("grpo", "pivotal"):
-        trainer = make(base, tmp_path / "none", max_steps=4, gdro_method=method)
-        trainer.train(resume_from_checkpoint=tmp_path / "checkpoint-2")
-        assert trainer.state.global_step == 4
-        assert trainer.controller.step == len(trainer.record) == 2
-        weights = zip(stock.model.parameters(), trainer.model.parameters(), strict=True)
-        assert all(torch.equal(a, b) for a, b in weights) == (method == "grpo")

@@ -1,8 +1,6 @@
 """What users of TRL bring: rewards of all kinds, data without uids, a command line, dashboards."""
 
 import logging
-import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ from datasets import Dataset
 from test_trainer import make, pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
 from trl import TrlParser
 
-from gdro.callback import GDROCallback
 from gdro.groups import StaticGroups
 from gdro.trainer import GDROConfig, bin_names
 from gdro.uids import hash_of, with_uids
@@ -111,19 +108,3 @@ def test_metrics_are_named_by_the_range_of_the_bin(base, tmp_path):
     assert {f"gdro/share/{name}" for name in trainer.bin_names} <= logged
     assert "gdro/step" not in logged
     assert bin_names(StaticGroups([1, 2], ["easy", "hard"])) == ["easy", "hard"]
-
-
-def test_the_callback_draws_and_sends_its_picture(base, tmp_path, monkeypatch):
-    sent, shown = [], []
-    trainer = make(base, tmp_path, max_steps=4)
-    callback = GDROCallback(trainer, every=2)
-    callback.tb_writer = SimpleNamespace(add_figure=lambda *given: shown.append(given[2]))
-    trainer.add_callback(callback)
-    trainer.train()
-    assert shown == [2, 4, 4]
-    assert (tmp_path / "gdro.png").stat().st_size > 1000
-    # a tracker that `report_to` has imported, after the training, in which TRL would look for it
-    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(Image=str, log=sent.append))
-    trainer.args.report_to = ["trackio"]
-    callback.on_train_end(trainer.args, trainer.state, None)
-    assert sent == [{"gdro": str(tmp_path / "gdro.png")}]
