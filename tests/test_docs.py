@@ -1,4 +1,4 @@
-"""The site and the workflow files: pages are listed, links lead somewhere, commands exist."""
+"""Pages and notebooks: their links lead somewhere."""
 
 import re
 from pathlib import Path
@@ -7,15 +7,8 @@ import nbformat
 import pytest
 
 ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs"
-PAGES = sorted(
-    [
-        *ROOT.glob("*.md"),
-        *DOCS.glob("**/*.md"),
-        ROOT / "data/README.md",
-        *ROOT.glob("notebooks/*.ipynb"),
-    ]
-)
+FOLDERS = "*.md", "docs/**/*.md", "data/README.md", "notebooks/*.ipynb"
+PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(folder))
 
 
 def text_of(page):

@@ -217,3 +217,15 @@ def test_draws_that_not_all_have_played_decide_nothing():
     scores = scores[~few | (scores.draw > 1)]
     assert set(arena_report.at_best_rate(scores).learning_rate) == {1e-4}
     assert arena_report.rollouts_to_reach(scores).part.tolist() == pytest.approx([1, 1], abs=1e-3)
+
+
+def test_differences_can_be_to_another_method(tmp_path):
+    scores = contest({("grpo", 1e-4): [0.5, 0.6], ("pivotal", 1e-4): [0.8, 0.7]})
+    scores.to_csv(tmp_path / "scores.csv", index=False)
+    assert arena_report.report(tmp_path, "pivotal") == (
+        (tmp_path / "table-to-pivotal.md").read_text()
+    )
+    table = arena_report.compare(scores, "pivotal").set_index(["method", "metric"])
+    assert table.difference["grpo", "mean_at_8"] == pytest.approx(-0.2)
+    with pytest.raises(ValueError, match="baseline"):
+        arena_report.report(tmp_path, "dapo")

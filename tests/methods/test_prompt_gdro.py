@@ -32,12 +32,6 @@ def test_scores_weights_and_probabilities_by_hand():
     assert prompt.probabilities() == pytest.approx(0.9 * omega / omega.sum() + 0.1 / 3)
 
 
-def test_division_by_the_share_has_a_floor():
-    prompt = PromptAdversary(3, ema=1.0, share_floor=0.2, **PRINTED)
-    prompt.update([0] * 5 + [1] * 4 + [2], np.ones(10))
-    assert prompt.scores() == pytest.approx([1 / 0.5, 1 / 0.4, 1 / 0.2])
-
-
 def test_debiased_scores_are_weighted_means_of_what_was_seen():
     prompt, losses = PromptAdversary(2, ema=0.3), [0.9, 0.1, 0.4]
     for loss in losses:

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 
 import numpy as np
+import pytest
 
 from gdro_lab.tasks import embedded
 
@@ -85,3 +86,16 @@ def test_every_step_must_be_correct():
     wrong = ["7*4=2;2*3=4", "7*4=2;8*3=4", "8*3=4", "4", "7*4=8;8*3=4;", ""]
     correct = "7*4=8;8*3=4"
     assert embedded.reward([correct, *wrong], [correct] * 7, uid=[3] * 7) == [1.0] + [0.0] * 6
+
+
+@pytest.mark.parametrize(
+    ("of", "change"),
+    [
+        (SMALL.families[0], {"operator": "**"}),
+        (SMALL, {"families": SMALL.families[:1]}),  # shares that do not sum to 1
+        (SMALL, {"n_train": 400}),  # more than there are
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(of, change):
+    with pytest.raises(ValueError):
+        dataclasses.replace(of, **change)

@@ -1,5 +1,6 @@
 """What the notebooks share: charts, and a tiny model's log-probabilities."""
 
+import ipywidgets as widgets
 import matplotlib.pyplot as plt
 import pytest
 import torch
@@ -37,3 +38,21 @@ def test_log_probabilities_are_those_of_transformers_up_to_the_end(tmp_path):
         length = [*said, model.config.eos_token_id].index(model.config.eos_token_id) + 1
         torch.testing.assert_close(own[:length], theirs[:length], atol=1e-5, rtol=1e-5)
         assert own[length:].isnan().all()
+
+
+def test_a_slider_redraws_and_a_refused_value_keeps_the_last_picture():
+    def picture(n):
+        if n > 5:
+            raise ValueError(f"n must be ≤ 5, got {n}")
+        return lessons.chart(lessons.Panel(f"n = {n}", "x", "y", {"a": [0, n]}), width=2, height=2)
+
+    slider = widgets.IntSlider(1, min=0, max=9)
+    explorer = lessons.explore(picture, [{"n": 1}], n=slider)
+    *_, message, image = explorer.children
+    first, slider.value = image.value, 3
+    shown, slider.value = image.value, 6
+    assert shown != first
+    assert image.value == shown
+    assert "got 6" in message.value
+    data, _ = explorer._repr_mimebundle_()  # without a kernel, a picture
+    assert {"image/png", "application/vnd.jupyter.widget-view+json"} <= set(data)

@@ -9,14 +9,7 @@ import papermill
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TEACHING = (
-    "00_grpo_and_gdro",
-    "01_difficulty_binning",
-    "02_prompt_gdro",
-    "03_rollout_gdro",
-    "04_toy_games",
-    "07_beyond_bins",
-)
+TEACHING = sorted(path.stem for path in (ROOT / "notebooks").glob("0[0-47]_*.ipynb"))
 
 
 def path_of(name):

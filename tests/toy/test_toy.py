@@ -198,31 +198,18 @@ def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, metho
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("name", "call"),
     [
-        (lambda: Game(eta=-1.0), "eta.* -1.0"),
-        (lambda: Game(num_bins=1), "num_bins.* 1"),
-        (lambda: Game(method="ppo"), "method.* 'ppo'"),
-        (lambda: Game(step_size=0.0), "step_size.* 0.0"),
-        (lambda: Game(score="sum"), "score.* 'sum'"),
-        (lambda: Game(grouping="colour"), "grouping.* 'colour'"),
-        (lambda: World(tail=-1.0), "tail.* -1.0"),
-        (lambda: World(spread=np.nan), "spread.* nan"),
-        (lambda: World(transfer=1.2), "transfer.* 1.2"),
-        (lambda: World(skills=0), "skills.* 0"),
-        (lambda: World(prompts=3), "prompts.* 3"),
-        (lambda: World(rare="sometimes"), "rare.* 'sometimes'"),
-        (lambda: World(answers=1), "answers.* 1"),
-        (lambda: Game(n_min=9), "n_max"),
-        (lambda: Game(batch=1000), "batch .* 48.* 1000"),
-        (lambda: play([Game()], [0], [5, 2]), "checkpoints"),
-        (lambda: play([Game()], [0], [0.5]), "checkpoints .*0.5"),
-        (lambda: Game(method=type("Own", (Failures,), {"__hash__": None})()), "eq=False"),
-        (lambda: play([Game(), Game(World(skills=3))], [0], [1]), "skills"),
+        ("eta", lambda: Game(eta=-1.0)),
+        ("method", lambda: Game(method="ppo")),
+        ("transfer", lambda: World(transfer=1.2)),
+        ("n_max", lambda: Game(n_min=9)),
+        ("batch", lambda: Game(batch=1000)),
+        ("checkpoints", lambda: play([Game()], [0], [5, 2])),
     ],
 )
-def test_bad_input_is_refused(call, words):
-    with pytest.raises(ValueError, match=words):
+def test_bad_input_is_refused(name, call):
+    with pytest.raises(ValueError, match=name):
         call()
 
 

@@ -51,8 +51,7 @@ def test_what_is_kept():
     assert one["prompt_ids"].tolist() == [[6, 7]]
     assert one["completion_ids"].tolist() == [[4, 5, 6]]
     assert factor == pytest.approx(1 / 3)
-    two, factor = trim_batch(inputs, 2, "bnpo")  # the row that teaches, and the shortest other
-    assert two["advantages"].tolist() == [1.0, 0.0]
+    _, factor = trim_batch(inputs, 2, "bnpo")  # the row that teaches, and the shortest other
     assert factor == pytest.approx(4 / 8)
 
 
