@@ -10,6 +10,7 @@ reward functions; D prompts of the data set.
 """
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -133,7 +134,8 @@ class GDROTrainer(GRPOTrainer):
             self._load_from_checkpoint(str(checkpoint))
             self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
             self._load_own_state(checkpoint)
-            loss = float(np.mean([row["loss"] for row in self.state.log_history if "loss" in row]))
+            losses = [row["loss"] for row in self.state.log_history if "loss" in row]
+            loss = float(np.mean(losses)) if losses else math.nan
             return TrainOutput(self.state.global_step, loss, {"train_loss": loss})
         try:
             return super().train(checkpoint and str(checkpoint), *args, **named)
