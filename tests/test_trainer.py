@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 from trl import GRPOConfig, GRPOTrainer
 
 from gdro.checkpoint import find_checkpoint, load_state
-from gdro.config import check_trl
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro_lab.study.records import read_table
 
@@ -153,10 +152,3 @@ def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, named):
 def test_settings_that_cannot_be_met(base, tmp_path, changes, named):
     with pytest.raises(ValueError, match=named):
         make(base, tmp_path, **changes)
-
-
-def test_another_trl_is_refused():
-    check_trl("1.14.2")
-    for version in ("1.13.0", "1.15.0", "1.17.0"):
-        with pytest.raises(ImportError, match=version):
-            check_trl(version)

