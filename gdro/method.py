@@ -24,6 +24,7 @@ They compose by name: GDROController("composed", draw="even_odds", rollouts="fai
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -32,7 +33,7 @@ import numpy as np
 from pydantic import Field
 
 from gdro.advantages import group_advantages
-from gdro.checks import LARGEST, Count, Float, Index, build, check, options
+from gdro.checks import LARGEST, Count, Float, Index, build, check, options, refuse
 from gdro.estimators import FadingCounts, resize
 from gdro.state import Saved
 
@@ -265,7 +266,9 @@ def find_method(name: str) -> type[Method]:
     if name not in METHODS:
         for entry in entry_points(group="gdro.methods"):
             entry.load()
-    check("method", name, Literal[tuple(METHODS)])
+    near = get_close_matches(str(name), METHODS, 3, 0.3) or ["grpo", "prompt", "rollout"]
+    known = f"a name of docs/methods.md or docs/peers.md, such as {near}"
+    refuse(name not in METHODS, f"method must be {known}, got {name!r}")
     return METHODS[name]
 
 
