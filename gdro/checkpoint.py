@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gdro.checks import refuse
+from gdro.checks import need
 
 LEDGER = "gdro_ledger.json"
 STATE_FILE = "gdro_state.json"  # of a checkpoint, written first: GRPOTrainer's have none
@@ -38,7 +38,7 @@ def replace_text(path: str | Path, text: str) -> None:
 def read_whole(path: str | Path, kind: str) -> str:
     """The text of a file; ValueError if there is none. `kind` names it in the message."""
     is_there = Path(path).is_file()
-    refuse(not is_there, f"no {kind} at {path}: the run is not complete; run it again")
+    need(is_there, f"no {kind} at {path}: the run is not complete; run it again")
     return Path(path).read_text(encoding="utf-8")
 
 
@@ -144,7 +144,7 @@ def find_checkpoint(
         faults.append(fault)
     # one without a ledger was killed while it was written
     damaged = any((folder / LEDGER).is_file() for folder in found) or not isinstance(given, bool)
-    refuse(damaged, f"resume_from_checkpoint has no whole checkpoint: {'; '.join(faults)}")
+    need(not damaged, f"resume_from_checkpoint has no whole checkpoint: {'; '.join(faults)}")
     if faults:
         print(f"{'; '.join(faults)}. Starting from step 0", flush=True)
     return None

@@ -95,9 +95,9 @@ def build(name: str, kind: Callable, given: Mapping[str, Any], **more: Any) -> A
         raise ValueError(f"{name} must be arguments of {kind.__name__}, {found}") from error
 
 
-def refuse(when: Any, why: str) -> None:
-    """ValueError with a sentence where a condition holds: for settings that do not agree."""
-    if when:
+def need(holds: Any, why: str) -> None:
+    """Raise a ValueError with this sentence unless the condition holds."""
+    if not holds:
         raise ValueError(why)
 
 

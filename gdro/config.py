@@ -8,7 +8,7 @@ import datasets
 from transformers.hf_argparser import HfArg
 from trl import GRPOConfig
 
-from gdro.checks import build, refuse
+from gdro.checks import build, need
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups
 from gdro.method import Method, find_method
@@ -93,7 +93,7 @@ def make_controller(args: GDROConfig, dataset: Any = None) -> GDROController:
         options["advantage_clip"] = None
     if (column := args.group_column) is not None:
         known = getattr(dataset, "column_names", None) or []
-        refuse(column not in known, f"group_column must be one of {known}, got {column!r}")
+        need(column in known, f"group_column must be one of {known}, got {column!r}")
         plain = dataset.with_format(None)
         labels = [None if label is None else str(label) for label in plain[column]]
         name, given = "gdro_options['bins'] with group_column", options.get("bins", {})
@@ -117,22 +117,22 @@ def samples_in_rounds(method: Method) -> bool:
 def check_training(args: GDROConfig, controller: GDROController) -> None:
     """Refuse (ValueError) what cannot be resumed, grouped or generated."""
     method, name = controller.method, f"gdro_method={controller.name!r}"
-    refuse(  # transformers would wrap the model in DataParallel
-        args.n_gpu > 1,
+    need(  # transformers would wrap the model in DataParallel
+        args.n_gpu <= 1,
         f"this process sees {args.n_gpu} GPUs; use `accelerate launch` or CUDA_VISIBLE_DEVICES",
     )
-    refuse(  # losses are known only after the last round
-        samples_in_rounds(method) and method.needs_losses and args.beta,
+    need(  # losses are known only after the last round
+        not (samples_in_rounds(method) and method.needs_losses and args.beta),
         f"beta must be 0 with {name}, which samples in rounds, got {args.beta}",
     )
-    refuse(  # others normalize in groups of equal size
-        args.multi_objective_aggregation != "sum_then_normalize" and controller.name != "grpo",
+    need(  # others normalize in groups of equal size
+        args.multi_objective_aggregation == "sum_then_normalize" or controller.name == "grpo",
         f"multi_objective_aggregation must be 'sum_then_normalize' with {name}",
     )
     seed = (args.generation_kwargs or {}).get("seed")
     row_by_row = args.use_vllm and (method.moves_rollouts or args.vllm_mode == "colocate")
     same = f"generation_kwargs has the seed {seed}, which makes all rollouts of a prompt the same"
-    refuse(row_by_row and seed is not None, same)
+    need(not row_by_row or seed is None, same)
 
 
 def check_data(args: GDROConfig, method: Method, dataset: Any, given: dict[str, Any]) -> None:
@@ -141,11 +141,11 @@ def check_data(args: GDROConfig, method: Method, dataset: Any, given: dict[str, 
     if samples_in_rounds(method) or method.replays:
         known = {*(getattr(dataset, "column_names", None) or ()), *(n for n in given if given[n])}
         beyond = known & {"tools", "rollout_func", "environment_factory", "image", "images"}
-        refuse(beyond, f"{name} works with text alone; leave out {sorted(beyond)}")
+        need(not beyond, f"{name} works with text alone; leave out {sorted(beyond)}")
     if isinstance(dataset, datasets.Dataset):
         size, prompts = len(dataset), args.generation_batch_size // args.num_generations
         few = f"train_dataset has {size} prompts, fewer than the {prompts} of one batch"
-        refuse(size < prompts, few)  # TRL would train on none
+        need(size >= prompts, few)  # TRL would train on none
     else:
         needs_all = method.draws or waits_for_prompts(method) or args.group_column is not None
-        refuse(needs_all, f"{name} needs train_dataset to be a datasets.Dataset, got {kind}")
+        need(not needs_all, f"{name} needs train_dataset to be a datasets.Dataset, got {kind}")

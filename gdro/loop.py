@@ -20,7 +20,7 @@ from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, 
 
 from gdro.bank import Bank
 from gdro.bins import as_uids
-from gdro.checks import check, refuse
+from gdro.checks import check, need
 from gdro.controller import GDROController
 
 # The forward pass of a Qwen3 on a model's own weights: what transformers computes, in 40 lines.
@@ -258,8 +258,8 @@ def prompt_ids(model: Model, tokenizer: Any, rows: Rows) -> Tensor:
     """Tokens of the prompts, (P, T), on the model's device; all must be equally long."""
     kind, ids = model.config.model_type, tokenizer([row["prompt"] for row in rows])["input_ids"]
     lengths = {len(row) for row in ids}
-    refuse(kind != "qwen3", f"model must be a Qwen3, got {kind!r}; use gdro.trainer")
-    refuse(len(lengths) != 1, f"prompts must be equally long in tokens, got {lengths}")
+    need(kind == "qwen3", f"model must be a Qwen3, got {kind!r}; use gdro.trainer")
+    need(len(lengths) == 1, f"prompts must be equally long in tokens, got {lengths}")
     return torch.tensor(ids, device=model.device)
 
 

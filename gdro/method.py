@@ -33,7 +33,7 @@ import numpy as np
 from pydantic import Field
 
 from gdro.advantages import group_advantages
-from gdro.checks import LARGEST, Count, Float, Index, build, check, options, refuse
+from gdro.checks import LARGEST, Count, Float, Index, build, check, need, options
 from gdro.estimators import FadingCounts, resize
 from gdro.state import Saved
 
@@ -268,7 +268,7 @@ def find_method(name: str) -> type[Method]:
             entry.load()
     near = get_close_matches(str(name), METHODS, 3, 0.3) or ["grpo", "prompt", "rollout"]
     known = f"a name of docs/methods.md or docs/peers.md, such as {near}"
-    refuse(name not in METHODS, f"method must be {known}, got {name!r}")
+    need(name in METHODS, f"method must be {known}, got {name!r}")
     return METHODS[name]
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from gdro.checks import Float, check, options, refuse
+from gdro.checks import Float, check, need, options
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -68,14 +68,12 @@ class ModelOptions:
         own = self.attn_implementation is not None and self.kind.startswith("unsloth")
         alone = self.kind == "unsloth-lora"
         lost = {n: lora[n] for n, served in SERVED_LORA.items() if lora.get(n, served) != served}
-        refuse(
-            self.lora is not None and not self.kind.endswith("lora"), f"lora must be None {of_kind}"
-        )
-        refuse(own, f"attn_implementation must be None {of_kind}")
-        refuse(self.fast_inference and not alone, f"fast_inference must be False {of_kind}")
-        refuse(self.quantization and not alone, f"quantization must be None {of_kind}")
-        refuse(self.standby and not self.fast_inference, "standby needs fast_inference")
-        refuse(self.fast_inference and lost, f"lora has {lost}, which fast_inference ignores")
+        need(self.lora is None or self.kind.endswith("lora"), f"lora must be None {of_kind}")
+        need(not own, f"attn_implementation must be None {of_kind}")
+        need(alone or not self.fast_inference, f"fast_inference must be False {of_kind}")
+        need(alone or not self.quantization, f"quantization must be None {of_kind}")
+        need(self.fast_inference or not self.standby, "standby needs fast_inference")
+        need(not (self.fast_inference and lost), f"lora has {lost}, which fast_inference ignores")
 
 
 def load_model(
@@ -209,21 +207,21 @@ def check_unsloth_settings(on_unsloth: bool, model: Any, args: Any, replays: boo
     engine = getattr(model, "vllm_engine", None)
     if not on_unsloth:
         late = "the model has an engine of Unsloth: import gdro.trainer after load_model"
-        refuse(engine is not None, late)
+        need(engine is None, late)
         return
     for name in REFUSED_VARIABLES:
         set_to = os.environ.get(name, "0")
-        refuse(set_to not in ("", "0"), f"{name} must not be set with GDROTrainer, got {set_to}")
+        need(set_to in ("", "0"), f"{name} must not be set with GDROTrainer, got {set_to}")
     sampling = "vllm_sampling_params would change the policy that is sampled, and must be None"
-    refuse(args.vllm_sampling_params is not None, sampling)
+    need(args.vllm_sampling_params is None, sampling)
     # TRL would merge the adapter into weights of 16 bits at each step, and the base would drift
     merges = args.use_vllm and engine is None and hasattr(model, "peft_config")
-    refuse(merges, "use_vllm with a LoRA model of Unsloth needs fast_inference")
+    need(not merges, "use_vllm with a LoRA model of Unsloth needs fast_inference")
     # Unsloth patches the engine of TRL so that it sleeps only with standby
     can_sleep = engine and engine.llm_engine.vllm_config.model_config.enable_sleep_mode
     wakes = args.vllm_enable_sleep_mode and not can_sleep
-    refuse(wakes, "vllm_enable_sleep_mode needs a model of Unsloth loaded with standby=True")
-    refuse(replays, f"gdro_method={args.gdro_method!r} replays texts, which Unsloth cannot")
+    need(not wakes, "vllm_enable_sleep_mode needs a model of Unsloth loaded with standby=True")
+    need(not replays, f"gdro_method={args.gdro_method!r} replays texts, which Unsloth cannot")
 
 
 def check_unsloth_parts(trainer: Any, model: Any) -> None:
@@ -248,4 +246,4 @@ def check_unsloth_parts(trainer: Any, model: Any) -> None:
         }
     missing = "; ".join(part for part, is_there in found.items() if not is_there)
     wrong = "Completions or losses would be wrong in silence; install requirements/gpu-unsloth.txt"
-    refuse(missing, f"Unsloth's trainer lacks: {missing}. {wrong}")
+    need(not missing, f"Unsloth's trainer lacks: {missing}. {wrong}")

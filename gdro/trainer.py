@@ -32,7 +32,7 @@ from gdro import checkpoint as checkpoints
 from gdro.bank import Bank
 from gdro.batches import Step, TrainBatch
 from gdro.checkpoint import STATE_FILE
-from gdro.checks import refuse
+from gdro.checks import need
 from gdro.config import GDROConfig
 from gdro.groups import StaticGroups
 from gdro.uids import with_uids
@@ -77,7 +77,7 @@ class GDROTrainer(GRPOTrainer):
         **named: Any,
     ) -> None:
         kind = type(args).__name__
-        refuse(not isinstance(args, GDROConfig), f"args must be a GDROConfig, got {kind}")
+        need(isinstance(args, GDROConfig), f"args must be a GDROConfig, got {kind}")
         self._uids_D, self._data, self._has_uids = None, None, False
         if train_dataset is not None:
             self._has_uids = args.uid_column in (train_dataset.column_names or ())
@@ -102,7 +102,7 @@ class GDROTrainer(GRPOTrainer):
         set_seed(args.seed)  # TRL 1.14 puts the PEFT adapter on before it seeds
         super().__init__(model, reward_funcs, args, train_dataset, *more, **named)
         known, wanted = self.reward_func_names, args.success_reward
-        refuse(wanted not in (None, *known), f"success_reward must be in {known}, got {wanted!r}")
+        need(wanted in (None, *known), f"success_reward must be in {known}, got {wanted!r}")
         if self._own_advantages:
             self._name, self._paper = f"GDRO ({self.controller.name})", PAPER
         if self.on_unsloth:
@@ -174,6 +174,8 @@ class GDROTrainer(GRPOTrainer):
             self._put_advantages(output, mine, self._chosen.advantages_R, self._chosen.is_flat_R)
             self._chosen = None
             self._metrics["train"]["gdro/rollouts_spent"].append(step.spent)
+            if not self.controller.method.replays:
+                return output
             texts = [rollout[:2] for rollout in step.rollouts]
             return self._replay(output, step.rows, texts, step.rewards_RF)
         seen_tokens = self.state.num_input_tokens_seen
@@ -201,8 +203,6 @@ class GDROTrainer(GRPOTrainer):
 
     def _replay(self, output, rows, texts, rewards_RF):
         """Keep the successes of a step, and add rows of kept ones; every process holds the bank."""
-        if not self.controller.method.replays:
-            return output
         _, given = self._scored(np.arange(len(rows)), rewards_RF)
         for r in given["group_ids"][given["correct"]]:
             self.bank.add(self._uid_of(rows[r]), texts[r])
@@ -291,7 +291,9 @@ class GDROTrainer(GRPOTrainer):
         mine = [dict(row) for row in batches.own_share(rows, self.accelerator)]
         # a stream may not know its columns, and `config.check_data` cannot see them
         beyond = [n for n in ("image", "images") if any(row.get(n) is not None for row in mine)]
-        refuse(beyond, f"gdro_method={self.controller.name!r} works with text alone, got {beyond}")
+        need(
+            not beyond, f"gdro_method={self.controller.name!r} works with text alone, got {beyond}"
+        )
         prompts = [row["prompt"] for row in mine]
         output = self._generate(prompts)
         _, completion_ids, _, completions, *_ = output
@@ -345,7 +347,9 @@ class GDROTrainer(GRPOTrainer):
     def _generate_single_turn(self, prompt_ids, images, fields, num_generations, **kwargs):
         # images that TRL found in the messages of a prompt
         unfit = images is not None and self._text_alone and self.model.training
-        refuse(unfit, f"gdro_method={self.controller.name!r} works with text alone, without images")
+        need(
+            not unfit, f"gdro_method={self.controller.name!r} works with text alone, without images"
+        )
         # a vLLM server would sample from each n-th row alone, as if n rows in turn were one prompt
         if self.model.training and (self.controller.method.moves_rollouts or self._in_rounds):
             num_generations = 1
@@ -502,8 +506,8 @@ class GDROTrainer(GRPOTrainer):
             logger.warning(f"{checkpoint} is GRPOTrainer's: the controller starts anew")
             return
         state = checkpoints.load_state(checkpoint / STATE_FILE)
-        refuse(
-            state["data"] != self._data,
+        need(
+            state["data"] == self._data,
             f"train_dataset gives uids to other prompts than when {checkpoint.name} was saved",
         )
         self.controller.load_state_dict(state["controller"])

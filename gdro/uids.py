@@ -13,7 +13,7 @@ import datasets
 import numpy as np
 
 from gdro.bins import as_uids
-from gdro.checks import refuse
+from gdro.checks import need
 
 
 def hash_of(value: Any) -> str:
@@ -46,8 +46,8 @@ def with_uids(dataset: Any, column: str) -> tuple[Any, np.ndarray | None, str | 
     for row in plain_rows(dataset.select_columns(read)):
         uid = row[column] if given else hash_of(row)
         counts[uid] += 1
-        again = given and counts[uid] > 1
-        refuse(again, f"column {column!r} repeats {uid!r}; each prompt needs a uid of its own")
+        is_new = not given or counts[uid] == 1
+        need(is_new, f"column {column!r} repeats {uid!r}; each prompt needs a uid of its own")
         uids.append(uid if counts[uid] == 1 else f"{uid}#{counts[uid]}")
         total += int(hash_of([uids[-1], row.get("prompt")]), 16)  # a sum has no order
     if not given:

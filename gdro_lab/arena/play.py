@@ -42,13 +42,13 @@ from tqdm.auto import tqdm
 
 from gdro.bins import as_uids
 from gdro.checkpoint import file_hash, replace_text
-from gdro.checks import Count, build, check, options
+from gdro.checks import Count, build, check, need, options
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups
 from gdro.method import find_method
 from gdro.metrics import pass_at_k
 from gdro_lab.arena.report import BASE, CHECKPOINTS, slug_of, write_scores
-from gdro_lab.tasks.base import Task, need
+from gdro_lab.tasks.base import Task
 from gdro_lab.tasks.reasoning_gym import STREAM_SIZE
 from gdro_lab.tasks.world import TaskWorld, read_world
 

@@ -18,6 +18,7 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from gdro import metrics
+from gdro.checks import need
 from gdro_lab.results.style import (
     DATA,
     DIVERGING,
@@ -29,7 +30,6 @@ from gdro_lab.results.style import (
     legend_below,
 )
 from gdro_lab.study.config import BASE, Profile, shipped
-from gdro_lab.tasks.base import need
 
 PAPER = shipped("data/paper", "results/paper")  # the numbers that the paper prints
 

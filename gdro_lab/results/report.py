@@ -14,12 +14,12 @@ import pandas as pd
 from gdro import metrics
 from gdro.bins import DifficultyBins
 from gdro.checkpoint import replace_text
+from gdro.checks import need
 from gdro_lab.results.figures import paper_figures, runs_of
 from gdro_lab.results.intervals import bootstrap_interval
 from gdro_lab.results.style import save, use_style
 from gdro_lab.study.config import BASE, Profile, run_folder
 from gdro_lab.study.records import read_result
-from gdro_lab.tasks.base import need
 
 FEWEST_IN_A_BIN = 10  # a bin with fewer held-out prompts is not called the worst
 STAGES = ("train", "generate", "controller", "evaluate")

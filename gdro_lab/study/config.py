@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from gdro.checks import build
+from gdro.checks import build, need
 from gdro.controller import GDROController
 from gdro.method import find_method
 from gdro.models import ModelOptions
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
-from gdro_lab.tasks.base import Count, Name, NotNegative, Positive, Strict, need
+from gdro_lab.tasks.base import Count, Name, NotNegative, Positive, Strict
 from gdro_lab.tasks.reasoning_gym import GymSpec
 from gdro_lab.tasks.world import find_yaml, read_world, read_yaml, refusal
 

@@ -36,6 +36,7 @@ from packaging.version import Version
 from transformers import TrainerCallback
 
 from gdro.checkpoint import difference, file_hash, files_in, replace_text
+from gdro.checks import need
 from gdro.models import import_unsloth, load_model
 from gdro_lab.study.config import BASE, Profile, training_arguments
 from gdro_lab.study.records import (
@@ -46,7 +47,6 @@ from gdro_lab.study.records import (
     write_table,
 )
 from gdro_lab.tasks import Split, draw_task, load_split
-from gdro_lab.tasks.base import need
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import read_world
 

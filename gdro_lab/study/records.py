@@ -14,7 +14,7 @@ from typing import Any
 
 import gdro
 from gdro.checkpoint import file_hash, plain, read_whole, replace_text
-from gdro_lab.tasks.base import need
+from gdro.checks import need
 
 PACKAGES = {
     *("numpy", "scipy", "torch", "transformers", "trl", "datasets", "peft"),

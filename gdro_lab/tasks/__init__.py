@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from gdro_lab.tasks.base import Count, NotNegative, Strict, need
+from gdro.checks import need
+from gdro_lab.tasks.base import Count, NotNegative, Strict
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

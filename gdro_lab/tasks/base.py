@@ -21,12 +21,6 @@ Count = Annotated[int, Field(ge=1, le=10**9)]
 NotNegative = Annotated[int, Field(ge=0, le=10**9)]
 
 
-def need(holds: Any, why: str) -> None:
-    """Raise a ValueError with this sentence unless the condition holds."""
-    if not holds:
-        raise ValueError(why)
-
-
 class Strict(BaseModel):
     """Refuses unknown fields, other types and non-finite numbers; cannot be changed once made."""
 

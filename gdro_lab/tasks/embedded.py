@@ -22,7 +22,8 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from gdro_lab.tasks.base import Count, Strict, TaskRow, character_tokenizer, need, split_by_share
+from gdro.checks import need
+from gdro_lab.tasks.base import Count, Strict, TaskRow, character_tokenizer, split_by_share
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gdro.checks import check
-from gdro_lab.tasks.base import need
+from gdro.checks import check, need
 from gdro_lab.tasks.math_reward import LETTERS
 
 REQUEST = "Please reason step by step, and put {} within \\boxed{{}}."

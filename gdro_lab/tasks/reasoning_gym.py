@@ -24,6 +24,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from gdro.checks import need
 from gdro_lab.tasks.base import (
     Count,
     Name,
@@ -31,7 +32,6 @@ from gdro_lab.tasks.base import (
     Strict,
     TaskRow,
     character_tokenizer,
-    need,
     split_by_share,
 )
 

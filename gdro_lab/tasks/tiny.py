@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from gdro.checkpoint import LEDGER, fault_of, write_ledger
-from gdro_lab.tasks.base import Task, need
+from gdro.checks import need
+from gdro_lab.tasks.base import Task
 
 TINY_CONFIGS: dict[str, dict[str, Any]] = {
     size: {
