@@ -247,10 +247,8 @@ def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
 
     def add(method: AnyMethod) -> AnyMethod:
         known = METHODS.get(name, method)
-        ours = known.__module__.startswith(("gdro.", "gdro_lab."))
-        again = known.__qualname__ == method.__qualname__
-        if not again or (ours and known.__module__ != method.__module__):
-            raise ValueError(f"method name {name!r} is taken by {known!r}")
+        again = (known.__module__, known.__qualname__) == (method.__module__, method.__qualname__)
+        need(again, f"method name {name!r} is taken by {known!r}")
         method.name, METHODS[name] = name, method
         return method
 

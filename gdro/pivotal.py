@@ -108,17 +108,12 @@ class PivotalReplay(Pivotal):
     scale: NonNegative = 2.0  # c over n̄: c = 8 for groups of four
     most: Count | None = 4  # replays of a prompt between two of its visits; None: no bound
     start_at: Count = 16  # prompts in the bank before replay begins
-    even: bool = False  # draw prompts evenly, as PKPO does
 
     state = (*Pivotal.state, "replays_D")
 
     def start(self, run: Run) -> None:
         super().start(run)
         self.replays_D = np.zeros(0, np.int32)
-
-    @property
-    def draws(self) -> bool:
-        return not self.even
 
     def replay(
         self, banked: Prompts, rng: np.random.Generator

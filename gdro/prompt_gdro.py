@@ -41,8 +41,8 @@ def ema_scores(scores: np.ndarray, means: np.ndarray, ema: float) -> np.ndarray:
     return np.where(np.isnan(means), scores, (1 - ema) * scores + ema * means)
 
 
-def debias(ema_scores: np.ndarray, visits: np.ndarray, ema: float, bin_axis: int = 0) -> np.ndarray:
-    """Scores without the pull of their start at 0: EMA / (1 − (1−β)^visits), bins along `bin_axis`.
+def debias(ema_scores: np.ndarray, visits: np.ndarray, ema: float) -> np.ndarray:
+    """Scores without the pull of their start at 0: EMA / (1 − (1−β)^visits), bins along axis 0.
 
     What was never visited gets the mean of the visited bins (0 if there are none), so that it is
     neither favoured nor starved.
@@ -52,8 +52,7 @@ def debias(ema_scores: np.ndarray, visits: np.ndarray, ema: float, bin_axis: int
         return ema_scores / correction
     visited = visits > 0
     scores = np.divide(ema_scores, correction, out=np.zeros(correction.shape), where=visited)
-    mean = scores.sum(bin_axis, keepdims=True) / np.maximum(visited.sum(bin_axis, keepdims=True), 1)
-    return np.where(visited, scores, mean)
+    return np.where(visited, scores, scores.sum(axis=0) / np.maximum(visited.sum(axis=0), 1))
 
 
 def log_weights(scores: np.ndarray, eta: float, clip: float) -> np.ndarray:
