@@ -7,7 +7,7 @@ nothing is checked again.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 import numpy as np
@@ -59,16 +59,11 @@ def options(kind: AnyClass) -> AnyClass:
 
 def check(name: str, value: Any, kind: Any = float, **bounds: float) -> Any:
     """Return a value of a type (int, Literal["a", "b"]) within bounds: ge, gt, le, lt."""
+    kind = Annotated[kind, Field(**bounds)] if bounds else kind  # type: ignore[arg-type]
     try:
-        return _adapter(kind, **bounds).validate_python(_plain(value))
+        return TypeAdapter(kind, config=STRICT).validate_python(_plain(value))
     except ValidationError as error:
         raise ValueError(f"{name} {_sentence(error)}") from None
-
-
-@lru_cache(256)
-def _adapter(kind: Any, **bounds: float) -> TypeAdapter:
-    kind = Annotated[kind, Field(**bounds)] if bounds else kind  # type: ignore[arg-type]
-    return TypeAdapter(kind, config=STRICT)
 
 
 def _sentence(error: ValidationError) -> str:

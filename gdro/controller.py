@@ -331,7 +331,7 @@ class GDROController(Saved):
     def _sort(self, uids: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The order that sorts uids, the sorted uids, and their rows, (P,) each."""
         array = as_uids(uids)
-        check("number of uids", len(array), int, ge=1)
+        need(len(array), "uids must have at least one, got none")
         order_P = array.argsort(kind="stable")
         return order_P, array[order_P], self.bins.rows(array)[order_P]
 

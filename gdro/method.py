@@ -123,14 +123,6 @@ class Batch(Prompts):
         """Sum over each prompt's rollouts, (P,)."""
         return np.bincount(self.group_ids_R, values_R, len(self))
 
-    def hard_hits(self) -> tuple[float, float]:
-        """Correct rollouts of hard prompts, and how many are expected from their own past.
-
-        Hard: visited before, with a posterior mean pass rate below ½.
-        """
-        hard_P = (self.successes_P + self.failures_P > 0) & (self.rate_P < 0.5)
-        return float(self.hits_P[hard_P].sum()), float((self.trials_P * self.rate_P)[hard_P].sum())
-
     @cached_property
     def centred_R(self) -> np.ndarray:
         """Rewards less the mean of their rollout group."""

@@ -86,8 +86,10 @@ class Pivotal(Method):
         return np.where(batch.correct_R, 2 * wrong_P[batch.group_ids_R], 0.0)
 
     def update(self, batch: Batch) -> None:
-        hits, expected = batch.hard_hits()
-        self.gained = KEPT * self.gained + hits - expected
+        # of hard prompts that were visited before
+        hard_P = (batch.successes_P + batch.failures_P > 0) & (batch.rate_P < 0.5)
+        expected = float((batch.trials_P * batch.rate_P)[hard_P].sum())
+        self.gained = KEPT * self.gained + float(batch.hits_P[hard_P].sum()) - expected
         self.expected = KEPT * self.expected + expected
 
     def report(self) -> dict[str, Any]:

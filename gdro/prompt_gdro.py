@@ -106,17 +106,15 @@ class PromptAdversary(Saved):
     def weights(self) -> np.ndarray:
         """min(ω_t(b), ω_max), the factor of (16), (B,)."""
         # without a cap, or with eta 1000, the exponential would overflow
-        weights_B = np.exp(np.clip(self._log_weights(), -LARGEST_LOG_WEIGHT, LARGEST_LOG_WEIGHT))
+        log_weights_B = log_weights(self.scores(), self.eta, self.clip)
+        weights_B = np.exp(np.clip(log_weights_B, -LARGEST_LOG_WEIGHT, LARGEST_LOG_WEIGHT))
         return np.minimum(weights_B, self.max_weight)
 
     def probabilities(self) -> np.ndarray:
         """q_t(b) of (15), (B,), a point of the simplex."""
-        log_weights_B = self._log_weights()
+        log_weights_B = log_weights(self.scores(), self.eta, self.clip)
         # a common factor cancels in (15): without the largest, no exponential overflows
         return mixed_probabilities(np.exp(log_weights_B - log_weights_B.max()), self.gamma)
-
-    def _log_weights(self) -> np.ndarray:
-        return log_weights(self.scores(), self.eta, self.clip)
 
 
 @checks.options

@@ -7,8 +7,6 @@ import numpy as np
 
 from gdro.method import Batch
 
-REPORTED = {"weight", "probability", "price", "demand"}  # entries that a method's report may fill
-
 
 def row_of(
     step: int, batch: Batch, weights_P: np.ndarray, report: dict[str, Any]
@@ -40,4 +38,4 @@ def row_of(
         "demand": None,
         "mean_reward": float(batch.rewards_R.mean()),
     }
-    return report | row | {name: report[name] for name in REPORTED & report.keys()}
+    return row | report

@@ -290,9 +290,8 @@ class GDROTrainer(GRPOTrainer):
         mine = [dict(row) for row in batches.own_share(rows, self.accelerator)]
         # a stream may not know its columns, and `config.check_data` cannot see them
         beyond = [n for n in ("image", "images") if any(row.get(n) is not None for row in mine)]
-        need(
-            not beyond, f"gdro_method={self.controller.name!r} works with text alone, got {beyond}"
-        )
+        name = self.controller.name
+        need(not beyond, f"gdro_method={name!r} works with text alone, got {beyond}")
         prompts = [row["prompt"] for row in mine]
         output = self._generate(prompts)
         _, completion_ids, _, completions, *_ = output
@@ -338,9 +337,7 @@ class GDROTrainer(GRPOTrainer):
     def _generate_single_turn(self, prompt_ids, images, fields, num_generations, **kwargs):
         # images that TRL found in the messages of a prompt
         unfit = images is not None and self._text_alone and self.model.training
-        need(
-            not unfit, f"gdro_method={self.controller.name!r} works with text alone, without images"
-        )
+        need(not unfit, f"gdro_method={self.controller.name!r} works with text alone")
         # a vLLM server would sample from each n-th row alone, as if n rows in turn were one prompt
         if self.model.training and (self.controller.method.moves_rollouts or self._in_rounds):
             num_generations = 1
@@ -476,7 +473,8 @@ class GDROTrainer(GRPOTrainer):
             checkpoints.save_state(folder / STATE_FILE, own)
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
-        if self.args.should_save and self._step % self.args.steps_per_batch:
+        in_batch = self._step % (self.args.steps_per_generation * self.args.num_iterations)
+        if self.args.should_save and in_batch:
             logger.warning(f"{name} lies within a generation batch, and cannot be resumed from")
         elif self.args.should_save:
             checkpoints.write_ledger(folder, self.run_identity)

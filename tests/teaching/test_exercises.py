@@ -17,7 +17,6 @@ from gdro import (
 )
 from gdro import arms as arm_functions
 from gdro.bins import move_bins
-from gdro.method import Batch
 from gdro.prompt_gdro import debias
 from gdro_lab.teaching.exercises import SOLUTIONS, check, exercise
 from gdro_lab.toy.maps import paired_gain
@@ -145,7 +144,7 @@ def next_k(hits, trials, successes, failures, gained, expected):
     )  # fmt: skip
     method = pivotal.Pivotal()
     method.gained, method.expected = gained, expected
-    method.update(SimpleNamespace(hard_hits=lambda: Batch.hard_hits(visited)))
+    method.update(visited)
     return method.k_now, method.gained, method.expected
 
 
