@@ -22,7 +22,7 @@ class Unreadable:
     [
         (lambda: DifficultyBins(k=-7), ("DifficultyBins", "k", "-7")),
         (lambda: DifficultyBins(estimator="mean"), ("DifficultyBins", "estimator", "'mean'")),
-        (lambda: DifficultyBins(edges=[0.5, 0.25]), ("DifficultyBins", "edges", "-0.25")),
+        (lambda: DifficultyBins(edges=[0.5, 0.25]), ("edges", "[0.5, 0.25]")),
         (lambda: DifficultyBins(kk=3), ("DifficultyBins", "kk", "3")),
         (lambda: PromptAdversary(eta=np.ones((3, 3))), ("PromptAdversary", "eta", "array([[1.")),
         (lambda: GDROController("grpo", 4, n_max=3), ("Run", "mean_rollouts", "4")),
