@@ -84,11 +84,10 @@ class DARS(Pilot):
         a_P = np.clip(batch.hits_P / batch.trials_P, 1e-9, 0.5)
         factor_P = 1 / (2 * a_P) if self.schedule == "hardness" else 1 / (4 * a_P * (1 - a_P))
         wanted_P = np.minimum(np.ceil(batch.trials_P * (factor_P - 1) - 1e-9), room).astype(int)
-        if wanted_P.sum() >= left or batch.memo.get("extended"):
-            return self.rest(batch, wanted_P, left, rng)
-        batch.memo["extended"] = True
-        most_P = np.full(len(batch), room)
-        return spread_evenly(wanted_P, left - int(wanted_P.sum()), most_P, rng)
+        spare = left - int(wanted_P.sum())
+        if spare > 0 and not batch.memo.get("extended"):
+            wanted_P = spread_evenly(wanted_P, spare, np.full(len(batch), room), rng)
+        return self.rest(batch, wanted_P, left, rng)
 
     def advantages(self, batch: Batch) -> np.ndarray:
         return batch.centred_R

@@ -9,9 +9,9 @@ import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_type_hints
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from gdro.checks import build, need
+from gdro.checks import build, check, need
 from gdro.controller import GDROController
 from gdro.method import find_method
 from gdro.models import ModelOptions
@@ -95,11 +95,6 @@ class TrainChoice(Strict):
     def generation_batches(self) -> int:
         """Generation batches of the whole training, one row of the record each."""
         return self.max_steps // (self.updates_per_step * self.num_iterations)
-
-    @property
-    def budget(self) -> int:
-        """Rollouts of the whole training."""
-        return self.generation_batches * self.prompts_per_step * self.num_generations
 
     @property
     def template(self) -> dict[str, Any]:
@@ -416,19 +411,15 @@ def training_arguments(
     given = settings.model_dump(exclude={"prompts_per_step", "updates_per_step", "eval_prompts"})
     given["per_device_train_batch_size"] = micro_batch
     types = get_type_hints(GDROConfig)
-    strict = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
     try:
         for name, value in given.items():
             need(name not in ours, f"{name} follows from the rest of the profile")
             need(name not in NOT_RESUMED, f"a killed run with {name} would not resume as it was")
             if name in types:  # TRL's parser checks no types: a text for a number would fail late
-                TypeAdapter(types[name], config=strict).validate_python(value)
+                check(name, value, types[name])
         args = HfArgumentParser(GDROConfig).parse_dict(defaults | given | ours | changes)[0]
         args._n_gpu = min(args.n_gpu, 1)  # as transformers does where one process has one GPU
         check_training(args, profile.controller_of(variant))
         return args
-    except ValidationError as error:
-        why = f"{name} is {value!r}: {error.errors()[0]['msg']}"
-        raise ValueError(f"train of variant {variant!r}: {why}") from error
     except (ValueError, TypeError) as error:
         raise ValueError(f"train of variant {variant!r}: {error}") from error

@@ -18,6 +18,7 @@ import hashlib
 import json
 import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -131,20 +132,14 @@ class ProgressLines(TrainerCallback):
 
 
 class Stopwatch(TrainerCallback):
-    """Seconds and memory of the generation batches after the first, which warms up."""
+    """When each step ended, and the most memory that this process held at the end of one."""
 
-    def __init__(self, updates: int) -> None:
-        self.updates, self.ends, self.peak = updates, list[float](), 0.0
+    def __init__(self) -> None:
+        self.ends, self.peak = list[float](), 0.0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step % self.updates == 0:
-            self.ends.append(time.perf_counter())
+        self.ends.append(time.perf_counter())
         self.peak = max(self.peak, _memory())
-
-    def report(self) -> str:
-        """The mean, and the most memory that this process held at the end of a step."""
-        seconds = (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1)
-        return f"{seconds:.2f} s a generation batch, {self.peak:.1f} GiB"
 
 
 def make_base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool = False) -> str:
@@ -300,13 +295,15 @@ class Training:
     def try_steps(self, batches: int) -> None:
         """Train some generation batches after one that warms up, print what one took, save none."""
         updates = self.settings.updates_per_step * self.settings.num_iterations
-        watch, steps = Stopwatch(updates), (batches + 1) * updates
+        watch, steps = Stopwatch(), (batches + 1) * updates
         none = {"save_strategy": "no", "eval_strategy": "no", "max_steps": steps}
         trainer = self.make_trainer([watch], **none)
         trainer.train()
         if trainer.accelerator.is_main_process:
+            seconds = (watch.ends[-1] - watch.ends[updates - 1]) / batches
+            took = f"{seconds:.2f} s a generation batch, {watch.peak:.1f} GiB"
             total = f"{self.settings.generation_batches} of them in a training"
-            print(f"{self.variant}: {watch.report()}; {total}", flush=True)
+            print(f"{self.variant}: {took}; {total}", flush=True)
 
     def save(self, trainer: "GDROTrainer") -> None:
         """Write model, record and report of a training that has ended; remove its checkpoints."""
@@ -463,8 +460,6 @@ def _memory() -> float:
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
         return max(total - free, torch.cuda.max_memory_reserved()) / 2**30
-    import resource
-
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # in KiB on Linux
 
 

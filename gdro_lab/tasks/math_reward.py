@@ -7,6 +7,7 @@ can judge.
 """
 
 import importlib
+import logging
 import multiprocessing
 import re
 import resource
@@ -134,8 +135,6 @@ def _outcome(future: Any) -> str:
 
 
 def _start_worker() -> None:
-    import logging
-
     logging.disable(logging.CRITICAL)  # math-verify logs what it cannot read
     if (status := Path("/proc/self/statm")).exists():
         size = int(status.read_text().split()[0]) * resource.getpagesize()
