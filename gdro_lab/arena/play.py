@@ -50,6 +50,7 @@ from gdro.metrics import pass_at_k
 from gdro_lab.arena.report import BASE, CHECKPOINTS, slug_of, write_scores
 from gdro_lab.tasks.base import Task
 from gdro_lab.tasks.reasoning_gym import STREAM_SIZE
+from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import TaskWorld, read_world
 
 # the options through which methods with an oracle get what `_oracle` knows
@@ -133,8 +134,6 @@ def _drawn(world: str, draw: int) -> Task:
 
 def draw_base(world: TaskWorld, draw: int, settings: Settings, cache: Path) -> tuple[Task, Path]:
     """The task of a draw and the folder of its base, which is trained if the cache has none."""
-    from gdro_lab.tasks.tiny import tiny_base
-
     task, options = _drawn(world.model_dump_json(), draw), world.base.options()
     options |= {"size": settings.size} if settings.size else {}
     return task, tiny_base(task, seed=draw, cache_dir=cache, progress=False, **options)

@@ -4,6 +4,7 @@ import math
 from typing import Any, Literal
 
 import numpy as np
+from scipy.stats import rankdata
 
 from gdro.checks import Count, check, options
 from gdro.draws import exact_rollouts
@@ -149,9 +150,7 @@ class ReinforceAda(Pilot):
         quota_P = np.where([[False], [True]], self.keep - few_P, few_P)  # of wrong, of correct
         quota_R = quota_P[batch.correct_R.astype(int), batch.group_ids_R]
         kind_R = 2 * batch.group_ids_R + batch.correct_R  # prompt and sign
-        order_R = kind_R.argsort(kind="stable")
-        sorted_R, turn_R = kind_R[order_R], np.empty(len(kind_R), int)
-        turn_R[order_R] = np.arange(len(kind_R)) - np.searchsorted(sorted_R, sorted_R)
+        turn_R = rankdata(kind_R, "ordinal") - rankdata(kind_R, "min")  # from 0, in order
         return np.where(turn_R < quota_R, batch.centred_R, 0.0)
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_type_hints
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from gdro.checks import build, check, need
+from gdro.checks import Positive, PositiveShare, build, check, need
 from gdro.controller import GDROController
 from gdro.method import find_method
 from gdro.models import ModelOptions
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
-from gdro_lab.tasks.base import Count, Name, NotNegative, Positive, Strict
+from gdro_lab.tasks.base import Count, Name, NotNegative, Strict
 from gdro_lab.tasks.reasoning_gym import GymSpec
 from gdro_lab.tasks.world import find_yaml, read_world, read_yaml, refusal
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 BASE = "base"  # the variant that is the model before training
 RESERVED = {BASE, "results", "figures", "logs"}  # folders of a profile's runs
-Part = Annotated[float, Field(gt=0, le=1)]
 # How a machine computes, and not what: these may change between two starts of one run.
 MACHINE = {
     *("vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "vllm_server_base_url"),
@@ -64,7 +63,7 @@ class ModelChoice(Strict):
     attn_implementation: str | None = None
     fast_inference: bool = False
     quantization: Literal["4bit"] | None = None
-    gpu_memory_utilization: Part = 0.5
+    gpu_memory_utilization: PositiveShare = 0.5
     standby: bool = False
 
 
@@ -122,10 +121,10 @@ class EvaluationChoice(Strict):
     samples: Count = 8
     k: Count = 8
     temperature: Positive = 1.0
-    top_p: Part = 1.0
+    top_p: PositiveShare = 1.0
     top_k: NotNegative = 0
     batch_size: Count = 240
-    gpu_memory_utilization: Part = 0.9
+    gpu_memory_utilization: PositiveShare = 0.9
     tensor_parallel_size: Count = 1
     data_parallel_size: Count = 1
 

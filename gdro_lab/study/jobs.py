@@ -98,12 +98,8 @@ def only_process_in(folder: Path, name: str = ".lock") -> Iterator[None]:
 
     It is a lock of the process, not of the open file, which workers of a data loader would inherit.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / name).open("w")
-    except OSError as error:
-        raise ValueError(f"{folder} cannot be a run's folder ({error.strerror})") from error
-    with lock:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / name).open("w") as lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
