@@ -219,7 +219,8 @@ def _oracle(task: Task, model: Any, tokenizer: Any, every: int = 5) -> dict[str,
 
     uids_D = as_uids([row["uid"] for row in task.train])
     order_D = uids_D.argsort()
-    calls, rates_D = itertools.count(), np.zeros(len(uids_D))
+    calls = itertools.count()
+    rates_D: Any = None  # of the moment, in increasing order of uids
 
     @functools.cache  # once, and only if asked: several texts may be correct
     def texts() -> tuple[list[int], torch.Tensor]:
@@ -291,13 +292,13 @@ def play_arena(
     need(differ, "methods must differ in more than signs, which file names leave out")
     # draw by draw, so that every state of the folder holds whole pairs
     missing = sorted((run for run in runs if not run.file(out).exists()), key=lambda run: run.draw)
-    draws = {(run.world.name, run.draw): run for run in missing}
+    of_draw = {(run.world.name, run.draw): run for run in missing}
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers inherit it
     failed = []
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, spawn, _start_worker, (methods_from,)) as pool:
         try:
-            bases = [pool.submit(_make_base, run, settings, cache) for run in draws.values()]
+            bases = [pool.submit(_make_base, run, settings, cache) for run in of_draw.values()]
             for future in tqdm(as_completed(bases), "bases", len(bases)):
                 future.result()
             play = (settings, out, cache, keep)
