@@ -55,13 +55,12 @@ if TYPE_CHECKING:
     from gdro.trainer import GDROConfig, GDROTrainer
 
 CACHE = ".cache/bases"
-# Read once, when huggingface_hub, vLLM and Unsloth are imported. FlashInfer's sampler needs a CUDA
-# toolkit; with several processes, equal seeds would not give equal samples.
+# Read once, when huggingface_hub and vLLM are imported. FlashInfer's sampler needs a CUDA toolkit;
+# with several processes, equal seeds would not give equal samples.
 for _name, _value in {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
-    "UNSLOTH_VLLM_NO_FLASHINFER": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }.items():
     os.environ.setdefault(_name, _value)
