@@ -18,16 +18,12 @@ class _Refusing(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (click.exceptions.Exit, click.Abort):  # click's own, which are RuntimeErrors too
-            raise
-        except (ValueError, OSError) as error:
-            click.echo(f"gdro {ctx.invoked_subcommand}: {error}", err=True)
-            sys.exit(2)
-        except RuntimeError as error:
-            if type(error).__module__.startswith("torch"):  # out of memory: the traceback is wanted
+        except (ValueError, OSError, RuntimeError) as error:
+            # click's own exits, and torch's out of memory, whose traceback is wanted
+            if type(error).__module__.startswith(("click", "torch")):
                 raise
             click.echo(f"gdro {ctx.invoked_subcommand}: {error}", err=True)
-            sys.exit(1)
+            sys.exit(1 if isinstance(error, RuntimeError) else 2)
 
 
 @click.group(cls=_Refusing, context_settings={"help_option_names": ["-h", "--help"]})
@@ -178,14 +174,7 @@ def report_command(profile: str, runs: str | None) -> None:
 @click.option("--keep", is_flag=True, help="Write the record of each run too, a row a step.")
 @click.option("--bases", default=".cache/bases", show_default=True, help="Where bases are kept.")
 def arena_command(
-    out: Path,
-    methods: str | None,
-    world: str,
-    draws: int,
-    first_draw: int,
-    learning_rates: str,
-    baseline: str,
-    **given: Any,
+    out: Path, methods: str | None, draws: int, first_draw: int, baseline: str, **given: Any
 ) -> None:
     """Compare methods over fresh draws of task, base and seed, at matched rollouts.
 
@@ -200,9 +189,8 @@ def arena_command(
     if methods:
         names = ("steps", "prompts", "rollouts", "size", "schedule")
         settings = Settings(**{name: given.pop(name) for name in names})
+        worlds, rates = (given.pop(name).split(",") for name in ("world", "learning_rates"))
         numbers = range(first_draw, first_draw + draws)
-        rates = learning_rates.split(",")
-        cache = Path(given.pop("bases"))
-        what = world.split(","), methods.split(","), numbers, rates, settings
-        play_arena(*what, out=out, cache=cache, **given)
+        what = worlds, methods.split(","), numbers, rates, settings
+        play_arena(*what, out=out, cache=Path(given.pop("bases")), **given)
     click.echo(report(out, baseline))

@@ -50,6 +50,7 @@ from gdro.metrics import pass_at_k
 from gdro_lab.arena.report import BASE, CHECKPOINTS, slug_of, write_scores
 from gdro_lab.tasks.base import Task
 from gdro_lab.tasks.reasoning_gym import STREAM_SIZE
+from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import TaskWorld, read_world
 
 # the options through which methods with an oracle get what `_oracle` knows
@@ -133,8 +134,6 @@ def _drawn(world: str, draw: int) -> Task:
 
 def draw_base(world: TaskWorld, draw: int, settings: Settings, cache: Path) -> tuple[Task, Path]:
     """The task of a draw and the folder of its base, which is trained if the cache has none."""
-    from gdro_lab.tasks.tiny import tiny_base
-
     task, options = _drawn(world.model_dump_json(), draw), world.base.options()
     options |= {"size": settings.size} if settings.size else {}
     return task, tiny_base(task, seed=draw, cache_dir=cache, progress=False, **options)
@@ -156,10 +155,8 @@ def scores(task: Task, successes_P: np.ndarray, samples: int) -> dict[str, Any]:
     }
 
 
-def train_and_score(
-    run: ArenaRun, settings: Settings, cache: Path
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Train one run: a row of scores each checkpoint, and the record, a row a step.
+def play_run(run: ArenaRun, settings: Settings, out: Path, cache: Path, keep: bool) -> None:
+    """Train one run; write a row of scores each checkpoint, and with `keep` its record.
 
     The base, which is not trained, has one row, as of the last step.
     """
@@ -174,7 +171,7 @@ def train_and_score(
     length = task.max_completion_tokens
     identity = {"world": run.world.name, "method": run.method, "learning_rate": run.learning_rate}
     spent = dict.fromkeys((*SPENT, "rollouts"), 0.0)
-    rows = []
+    rows, record = list[dict](), list[dict]()
 
     def score(step: int) -> None:
         successes_P = loop.evaluate(
@@ -196,15 +193,18 @@ def train_and_score(
 
     if run.method == BASE:
         score(settings.steps)
-        return rows, []
-    spelled, prompts, mean_rollouts = batch_shape(run.method, settings)
-    controller = arena_controller(spelled, mean_rollouts, run.draw, _oracle(task, model, tokenizer))
-    record = loop.train(
-        model, tokenizer, task.train, task.reward, controller, prompts=prompts, seed=run.draw,
-        steps=settings.steps, learning_rate=run.learning_rate, schedule=settings.schedule,
-        stream=run.world.spec.n_train == 0, max_new_tokens=length, on_step=on_step,
-    )  # fmt: skip
-    return rows, record
+    else:
+        spelled, prompts, mean_rollouts = batch_shape(run.method, settings)
+        known = _oracle(task, model, tokenizer)
+        controller = arena_controller(spelled, mean_rollouts, run.draw, known)
+        record = loop.train(
+            model, tokenizer, task.train, task.reward, controller, prompts=prompts, seed=run.draw,
+            steps=settings.steps, learning_rate=run.learning_rate, schedule=settings.schedule,
+            stream=run.world.spec.n_train == 0, max_new_tokens=length, on_step=on_step,
+        )  # fmt: skip
+    if keep:
+        replace_text(run.file(out, "records"), json.dumps(record))
+    replace_text(run.file(out), json.dumps(rows))
 
 
 def _oracle(task: Task, model: Any, tokenizer: Any, every: int = 5) -> dict[str, Any]:
@@ -219,27 +219,27 @@ def _oracle(task: Task, model: Any, tokenizer: Any, every: int = 5) -> dict[str,
 
     uids_D = as_uids([row["uid"] for row in task.train])
     order_D = uids_D.argsort()
-    state: dict[str, Any] = {"calls": 0}
+    calls = itertools.count()
+    rates_D: Any = None  # of the moment, in increasing order of uids
 
-    def prepare() -> None:  # once, and only if asked: several texts may be correct
+    @functools.cache  # once, and only if asked: several texts may be correct
+    def texts() -> tuple[list[int], torch.Tensor]:
         pairs = [(d, text) for d, row in enumerate(task.train) for text in task.correct_texts(row)]
         ends = [tokenizer.eos_token * (task.max_completion_tokens - len(text)) for _, text in pairs]
         said = [text + end for (_, text), end in zip(pairs, ends, strict=True)]
-        state["prompt_of_N"] = [d for d, _ in pairs]
-        prompts = (task.train[d]["prompt"] for d in state["prompt_of_N"])
+        prompts = (task.train[d]["prompt"] for d, _ in pairs)
         ids = tokenizer([p + text for p, text in zip(prompts, said, strict=True)])["input_ids"]
-        state["ids_NT"] = torch.tensor(ids, device=model.device)
+        return [d for d, _ in pairs], torch.tensor(ids, device=model.device)
 
     def rates(wanted: np.ndarray) -> np.ndarray:
-        if state["calls"] == 0:
-            prepare()
-        if state["calls"] % every == 0:
+        nonlocal rates_D
+        if next(calls) % every == 0:
+            prompt_of_N, ids_NT = texts()
             with torch.no_grad():
-                logps_N = text_logps(model, state["ids_NT"], len(task.train[0]["prompt"]))
-            rates_D = np.bincount(state["prompt_of_N"], logps_N.exp().cpu().double().numpy())
-            state["rates_D"] = rates_D[order_D].clip(0, 1)
-        state["calls"] += 1
-        return state["rates_D"][uids_D[order_D].searchsorted(wanted)]
+                logps_N = text_logps(model, ids_NT, len(task.train[0]["prompt"]))
+            rates_D = np.bincount(prompt_of_N, logps_N.exp().cpu().double().numpy())
+            rates_D = rates_D[order_D].clip(0, 1)
+        return rates_D[uids_D[order_D].searchsorted(wanted)]
 
     return {"groups": {row["uid"]: row["family"] for row in task.train}, "rates": rates}
 
@@ -256,7 +256,7 @@ def play_arena(
     methods_from: str | None = None,
     keep: bool = False,
 ) -> None:
-    """Play methods in worlds on fresh draws; what is not there yet is trained.
+    """Play methods in worlds on fresh draws, train what is not there yet, and write scores.csv.
 
     Args:
         worlds: names or YAML files.
@@ -287,35 +287,22 @@ def play_arena(
     need(fits, f"steps × prompts must be at most {STREAM_SIZE} in a stream")
     arms |= {(BASE, 0.0): None}
     runs = [ArenaRun(world, *arm, d) for world, arm, d in itertools.product(known, arms, draws)]
-    play_all(runs, settings, out, cache, jobs, methods_from, keep)
-
-
-def play_all(
-    runs: Sequence[ArenaRun],
-    settings: Settings,
-    out: Path,
-    cache: Path,
-    jobs: int,
-    own: str | None = None,
-    keep: bool = False,
-) -> None:
-    """Play what is not there yet, `jobs` runs at once, and write scores.csv."""
-    _check_settings(runs, settings, out, own)
+    _check_settings(runs, settings, out, methods_from)
     differ = len({run.file(out) for run in runs}) == len(runs)
     need(differ, "methods must differ in more than signs, which file names leave out")
     # draw by draw, so that every state of the folder holds whole pairs
     missing = sorted((run for run in runs if not run.file(out).exists()), key=lambda run: run.draw)
-    draws = {(run.world.name, run.draw): run for run in missing}
+    of_draw = {(run.world.name, run.draw): run for run in missing}
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers inherit it
     failed = []
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, spawn, _start_worker, (own,)) as pool:
+    with ProcessPoolExecutor(jobs, spawn, _start_worker, (methods_from,)) as pool:
         try:
-            bases = [pool.submit(_make_base, run, settings, cache) for run in draws.values()]
+            bases = [pool.submit(_make_base, run, settings, cache) for run in of_draw.values()]
             for future in tqdm(as_completed(bases), "bases", len(bases)):
                 future.result()
             play = (settings, out, cache, keep)
-            futures = {pool.submit(_play_and_write, run, *play): run for run in missing}
+            futures = {pool.submit(play_run, run, *play): run for run in missing}
             for future in tqdm(as_completed(futures), "runs", len(futures), smoothing=0):
                 if error := future.exception():
                     failed.append(f"{futures[future].file(out).stem}: {error}")
@@ -360,10 +347,3 @@ def _start_worker(own: str | None) -> None:
 
 def _make_base(run: ArenaRun, settings: Settings, cache: Path) -> None:
     draw_base(run.world, run.draw, settings, cache)
-
-
-def _play_and_write(run: ArenaRun, settings: Settings, out: Path, cache: Path, keep: bool) -> None:
-    rows, record = train_and_score(run, settings, cache)
-    if keep:
-        replace_text(run.file(out, "records"), json.dumps(record))
-    replace_text(run.file(out), json.dumps(rows))

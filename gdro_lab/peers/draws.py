@@ -215,18 +215,12 @@ class FamilyEven(Method):
     # from uid to family; by default the bins are the families, which `StaticGroups` names
     groups: Mapping[Any, Any] | None = None
 
-    def families(self, pool: Prompts) -> np.ndarray:
-        """Number of each prompt's family, (D,)."""
-        if self.groups is None:
-            return pool.bins_P  # −1, not seen yet, is a family too
-        names = [self.groups[uid] for uid in pool.uids_P.tolist()]
-        number = {name: n for n, name in enumerate(sorted(set(names), key=str))}
-        return np.array([number[name] for name in names])
-
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        _, family_D = np.unique(self.families(pool), return_inverse=True)
+        names: Any = pool.bins_P  # −1, not seen yet, is a family too
+        if self.groups is not None:
+            names = [str(self.groups[uid]) for uid in pool.uids_P.tolist()]
+        _, family_D = np.unique(names, return_inverse=True)
         shuffled = np.lexsort((rng.random(len(pool)), family_D))  # by family, at random within
         starts = np.bincount(family_D).cumsum() - np.bincount(family_D)
-        turn_D = np.empty(len(pool))
-        turn_D[shuffled] = np.arange(len(pool)) - starts[family_D[shuffled]]
+        turn_D = (shuffled.argsort() - starts[family_D]).astype(float)
         return highest(-turn_D, size, rng)  # all firsts of the families, then all seconds, …

@@ -4,6 +4,7 @@ import math
 from typing import Any, Literal
 
 import numpy as np
+from scipy.stats import rankdata
 
 from gdro.checks import Count, check, options
 from gdro.draws import exact_rollouts
@@ -84,11 +85,10 @@ class DARS(Pilot):
         a_P = np.clip(batch.hits_P / batch.trials_P, 1e-9, 0.5)
         factor_P = 1 / (2 * a_P) if self.schedule == "hardness" else 1 / (4 * a_P * (1 - a_P))
         wanted_P = np.minimum(np.ceil(batch.trials_P * (factor_P - 1) - 1e-9), room).astype(int)
-        if wanted_P.sum() >= left or batch.memo.get("extended"):
-            return self.rest(batch, wanted_P, left, rng)
-        batch.memo["extended"] = True
-        most_P = np.full(len(batch), room)
-        return spread_evenly(wanted_P, left - int(wanted_P.sum()), most_P, rng)
+        spare = left - int(wanted_P.sum())
+        if spare > 0 and not batch.memo.get("extended"):
+            wanted_P = spread_evenly(wanted_P, spare, np.full(len(batch), room), rng)
+        return self.rest(batch, wanted_P, left, rng)
 
     def advantages(self, batch: Batch) -> np.ndarray:
         return batch.centred_R
@@ -150,9 +150,7 @@ class ReinforceAda(Pilot):
         quota_P = np.where([[False], [True]], self.keep - few_P, few_P)  # of wrong, of correct
         quota_R = quota_P[batch.correct_R.astype(int), batch.group_ids_R]
         kind_R = 2 * batch.group_ids_R + batch.correct_R  # prompt and sign
-        order_R = kind_R.argsort(kind="stable")
-        sorted_R, turn_R = kind_R[order_R], np.empty(len(kind_R), int)
-        turn_R[order_R] = np.arange(len(kind_R)) - np.searchsorted(sorted_R, sorted_R)
+        turn_R = rankdata(kind_R, "ordinal") - rankdata(kind_R, "min")  # from 0, in order
         return np.where(turn_R < quota_R, batch.centred_R, 0.0)
 
 

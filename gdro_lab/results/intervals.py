@@ -20,9 +20,9 @@ def bootstrap_interval(
     if num_seeds > 1:
         deviation_S = values_SP.mean(axis=1) - values_SP.mean()
         values_SP = values_SP + (np.sqrt(num_seeds / (num_seeds - 1)) - 1) * deviation_S[:, None]
-    # the fraction of each resample's draws that fell on each seed, and on each prompt
 
     def redraw(size: int) -> np.ndarray:
+        """The fraction of each resample's draws that fell on each seed, or on each prompt."""
         drawn = rng.integers(size, size=(resamples, size))
         return np.apply_along_axis(np.bincount, 1, drawn, minlength=size) / size
 

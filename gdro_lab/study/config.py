@@ -9,14 +9,14 @@ import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_type_hints
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from gdro.checks import build, need
+from gdro.checks import Positive, PositiveShare, build, check, need
 from gdro.controller import GDROController
 from gdro.method import find_method
 from gdro.models import ModelOptions
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
-from gdro_lab.tasks.base import Count, Name, NotNegative, Positive, Strict
+from gdro_lab.tasks.base import Count, Name, NotNegative, Strict
 from gdro_lab.tasks.reasoning_gym import GymSpec
 from gdro_lab.tasks.world import find_yaml, read_world, read_yaml, refusal
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 BASE = "base"  # the variant that is the model before training
 RESERVED = {BASE, "results", "figures", "logs"}  # folders of a profile's runs
-Part = Annotated[float, Field(gt=0, le=1)]
 # How a machine computes, and not what: these may change between two starts of one run.
 MACHINE = {
     *("vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "vllm_server_base_url"),
@@ -64,7 +63,7 @@ class ModelChoice(Strict):
     attn_implementation: str | None = None
     fast_inference: bool = False
     quantization: Literal["4bit"] | None = None
-    gpu_memory_utilization: Part = 0.5
+    gpu_memory_utilization: PositiveShare = 0.5
     standby: bool = False
 
 
@@ -97,11 +96,6 @@ class TrainChoice(Strict):
         return self.max_steps // (self.updates_per_step * self.num_iterations)
 
     @property
-    def budget(self) -> int:
-        """Rollouts of the whole training."""
-        return self.generation_batches * self.prompts_per_step * self.num_generations
-
-    @property
     def template(self) -> dict[str, Any]:
         """Arguments of the chat template, in training and evaluation."""
         return (self.model_extra or {}).get("chat_template_kwargs") or {}
@@ -127,10 +121,10 @@ class EvaluationChoice(Strict):
     samples: Count = 8
     k: Count = 8
     temperature: Positive = 1.0
-    top_p: Part = 1.0
+    top_p: PositiveShare = 1.0
     top_k: NotNegative = 0
     batch_size: Count = 240
-    gpu_memory_utilization: Part = 0.9
+    gpu_memory_utilization: PositiveShare = 0.9
     tensor_parallel_size: Count = 1
     data_parallel_size: Count = 1
 
@@ -416,19 +410,15 @@ def training_arguments(
     given = settings.model_dump(exclude={"prompts_per_step", "updates_per_step", "eval_prompts"})
     given["per_device_train_batch_size"] = micro_batch
     types = get_type_hints(GDROConfig)
-    strict = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
     try:
         for name, value in given.items():
             need(name not in ours, f"{name} follows from the rest of the profile")
             need(name not in NOT_RESUMED, f"a killed run with {name} would not resume as it was")
             if name in types:  # TRL's parser checks no types: a text for a number would fail late
-                TypeAdapter(types[name], config=strict).validate_python(value)
+                check(name, value, types[name])
         args = HfArgumentParser(GDROConfig).parse_dict(defaults | given | ours | changes)[0]
         args._n_gpu = min(args.n_gpu, 1)  # as transformers does where one process has one GPU
         check_training(args, profile.controller_of(variant))
         return args
-    except ValidationError as error:
-        why = f"{name} is {value!r}: {error.errors()[0]['msg']}"
-        raise ValueError(f"train of variant {variant!r}: {why}") from error
     except (ValueError, TypeError) as error:
         raise ValueError(f"train of variant {variant!r}: {error}") from error

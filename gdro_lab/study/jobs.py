@@ -18,6 +18,7 @@ import hashlib
 import json
 import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -54,13 +55,12 @@ if TYPE_CHECKING:
     from gdro.trainer import GDROConfig, GDROTrainer
 
 CACHE = ".cache/bases"
-# Read once, when huggingface_hub, vLLM and Unsloth are imported. FlashInfer's sampler needs a CUDA
-# toolkit; with several processes, equal seeds would not give equal samples.
+# Read once, when huggingface_hub and vLLM are imported. FlashInfer's sampler needs a CUDA toolkit;
+# with several processes, equal seeds would not give equal samples.
 for _name, _value in {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
-    "UNSLOTH_VLLM_NO_FLASHINFER": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }.items():
     os.environ.setdefault(_name, _value)
@@ -97,12 +97,8 @@ def only_process_in(folder: Path, name: str = ".lock") -> Iterator[None]:
 
     It is a lock of the process, not of the open file, which workers of a data loader would inherit.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / name).open("w")
-    except OSError as error:
-        raise ValueError(f"{folder} cannot be a run's folder ({error.strerror})") from error
-    with lock:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / name).open("w") as lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -131,20 +127,14 @@ class ProgressLines(TrainerCallback):
 
 
 class Stopwatch(TrainerCallback):
-    """Seconds and memory of the generation batches after the first, which warms up."""
+    """When each step ended, and the most memory that this process held at the end of one."""
 
-    def __init__(self, updates: int) -> None:
-        self.updates, self.ends, self.peak = updates, list[float](), 0.0
+    def __init__(self) -> None:
+        self.ends, self.peak = list[float](), 0.0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step % self.updates == 0:
-            self.ends.append(time.perf_counter())
+        self.ends.append(time.perf_counter())
         self.peak = max(self.peak, _memory())
-
-    def report(self) -> str:
-        """The mean, and the most memory that this process held at the end of a step."""
-        seconds = (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1)
-        return f"{seconds:.2f} s a generation batch, {self.peak:.1f} GiB"
 
 
 def make_base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool = False) -> str:
@@ -300,13 +290,15 @@ class Training:
     def try_steps(self, batches: int) -> None:
         """Train some generation batches after one that warms up, print what one took, save none."""
         updates = self.settings.updates_per_step * self.settings.num_iterations
-        watch, steps = Stopwatch(updates), (batches + 1) * updates
+        watch, steps = Stopwatch(), (batches + 1) * updates
         none = {"save_strategy": "no", "eval_strategy": "no", "max_steps": steps}
         trainer = self.make_trainer([watch], **none)
         trainer.train()
         if trainer.accelerator.is_main_process:
+            seconds = (watch.ends[-1] - watch.ends[updates - 1]) / batches
+            took = f"{seconds:.2f} s a generation batch, {watch.peak:.1f} GiB"
             total = f"{self.settings.generation_batches} of them in a training"
-            print(f"{self.variant}: {watch.report()}; {total}", flush=True)
+            print(f"{self.variant}: {took}; {total}", flush=True)
 
     def save(self, trainer: "GDROTrainer") -> None:
         """Write model, record and report of a training that has ended; remove its checkpoints."""
@@ -463,8 +455,6 @@ def _memory() -> float:
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
         return max(total - free, torch.cuda.max_memory_reserved()) / 2**30
-    import resource
-
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # in KiB on Linux
 
 

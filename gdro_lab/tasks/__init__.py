@@ -11,6 +11,8 @@ from pydantic import Field
 
 from gdro.checks import need
 from gdro_lab.tasks.base import Count, NotNegative, Strict
+from gdro_lab.tasks.embedded import DEFAULT_SPEC, EmbeddedSpec
+from gdro_lab.tasks.world import read_world
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -97,11 +99,7 @@ def load_split(
 def draw_task(choice: EmbeddedChoice | GymChoice, style: str = "text") -> Task:
     """Draw the task, with the lessons of the tiny base; ``style`` is for original questions."""
     if choice.kind == "reasoning_gym":
-        from gdro_lab.tasks.world import read_world
-
         return read_world(choice.world).spec.draw(choice.seed, style)
-    from gdro_lab.tasks.embedded import DEFAULT_SPEC, EmbeddedSpec
-
     sizes = {"n_train": choice.n_train, "n_eval_per_family": choice.n_eval_per_family}
     return EmbeddedSpec(DEFAULT_SPEC.families, **sizes).draw(choice.seed)
 

@@ -16,7 +16,6 @@ EOS_TOKEN = "<eos>"
 TaskRow = dict[str, Any]  # with the columns prompt, uid, family and answer
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]  # becomes a folder
-Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 NotNegative = Annotated[int, Field(ge=0, le=10**9)]
 

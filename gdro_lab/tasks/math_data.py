@@ -5,12 +5,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_uppercase as LETTERS
 from typing import Any, Literal
 
 import numpy as np
 
 from gdro.checks import check, need
-from gdro_lab.tasks.math_reward import LETTERS
 
 REQUEST = "Please reason step by step, and put {} within \\boxed{{}}."
 MATH_REQUEST = REQUEST.format("your final answer")

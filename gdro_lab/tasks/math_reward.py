@@ -6,7 +6,7 @@ processes that are killed when an answer takes too long. docs/rewards.md says wh
 can judge.
 """
 
-import importlib
+import logging
 import multiprocessing
 import re
 import resource
@@ -18,6 +18,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
+import math_verify
+import pebble
 from pydantic import Field
 
 from gdro.checks import check
@@ -68,8 +70,6 @@ class MathReward:
     __name__ = "math_reward"  # TRL names its metrics after it
 
     def __init__(self, *, signed: bool = False, time_limit: float = 5.0) -> None:
-        for needed in ("math_verify", "pebble"):  # now, not at the first key that needs them
-            importlib.import_module(needed)
         self.signed, self.time_limit = signed, check("time_limit", time_limit, gt=0)
         self.counts = Counter(dict.fromkeys(OUTCOMES, 0))
 
@@ -103,9 +103,6 @@ class MathReward:
 
     def _judge_in_processes(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
         """What math-verify says. On a model's text it can run forever or take all memory."""
-        import math_verify
-        import pebble
-
         # Its grammar is loaded here, once: workers inherit it, and their time is the answer's.
         math_verify.parse("\\boxed{1+x}", parsing_timeout=None)
         # A fork starts at once, and needs no guard of the main module as a spawned process does.
@@ -121,8 +118,6 @@ class MathReward:
 
 
 def _outcome(future: Any) -> str:
-    import pebble
-
     try:
         return "correct" if future.result() else "wrong"
     except TimeoutError:
@@ -134,8 +129,6 @@ def _outcome(future: Any) -> str:
 
 
 def _start_worker() -> None:
-    import logging
-
     logging.disable(logging.CRITICAL)  # math-verify logs what it cannot read
     if (status := Path("/proc/self/statm")).exists():
         size = int(status.read_text().split()[0]) * resource.getpagesize()
@@ -144,12 +137,11 @@ def _start_worker() -> None:
 
 def _same(key: str, box: str, seconds: float) -> bool:
     """math-verify's verdict, in a worker; the system ends that after so many seconds."""
-    from math_verify import parse, verify
-
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
-        wanted, given = (parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in (key, box))
-        return bool(verify(wanted, given, timeout_seconds=None))
+        texts = (f"\\boxed{{{text}}}" for text in (key, box))
+        wanted, given = (math_verify.parse(text, parsing_timeout=None) for text in texts)
+        return bool(math_verify.verify(wanted, given, timeout_seconds=None))
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
 

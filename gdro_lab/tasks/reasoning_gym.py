@@ -14,6 +14,7 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
+import operator
 import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,11 +48,6 @@ SEED_SPACING = 1_000_000
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
-def is_same(given: str, answer: str) -> bool:
-    """Whether the text is the one correct answer."""
-    return given == answer
-
-
 def is_palindrome_of(given: str, answer: str) -> bool:
     """Whether the text is a palindrome of the same letters, of which there can be several."""
     return given == given[::-1] and sorted(given) == sorted(answer)
@@ -61,7 +57,7 @@ _ONE_ANSWER = (
     "base_conversion caesar_cipher chain_sum gcd lcm leg_counting letter_counting products "
     "rotate_matrix simple_equations spell_backward spiral_matrix string_insertion"
 )
-JUDGES: dict[str, Callable[[str, str], bool]] = dict.fromkeys(_ONE_ANSWER.split(), is_same)
+JUDGES: dict[str, Callable[[str, str], bool]] = dict.fromkeys(_ONE_ANSWER.split(), operator.eq)
 JUDGES["palindrome_generation"] = is_palindrome_of
 
 
@@ -182,15 +178,16 @@ class GymTask:
         rewards = []
         for completion, correct, name in zip(completions, answer, family, strict=True):
             text = completion if isinstance(completion, str) else completion[-1]["content"]
-            if tasks[name].prompt is None:
-                text = answer_of(text)
+            if tasks[name].prompt is None:  # the last answer in tags, if there is one
+                found = ANSWER.findall(text)
+                text = found[-1].strip() if found else None
             rewards.append(float(text is not None and JUDGES[tasks[name].task](text, correct)))
         return rewards
 
     def correct_texts(self, row: Mapping[str, Any]) -> list[str]:
         """Every completion of a row that is rewarded, of short prompts."""
         judge = JUDGES[row["uid"].split("/")[0]]
-        if judge is is_same:
+        if judge is operator.eq:
             return [row["answer"]]
         orders = {"".join(order) for order in itertools.permutations(row["answer"])}
         return sorted(text for text in orders if judge(text, row["answer"]))
@@ -211,22 +208,13 @@ class GymTask:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def answer_of(text: str) -> str | None:
-    """What the last ``<answer>…</answer>`` of a text holds, stripped; None without one."""
-    found = ANSWER.findall(text)
-    return found[-1].strip() if found else None
-
-
 class _Formatter(string.Formatter):
     """Joins the elements of a list, and of lists within it, by the text after the colon."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        def parts(value: Any) -> Iterable[str]:
-            return itertools.chain(*map(parts, value)) if isinstance(value, list) else [str(value)]
-
         if isinstance(value, list):
-            return format_spec.join(parts(value))
-        return format(value, format_spec)
+            return format_spec.join(map(str, np.ravel(value).tolist()))
+        return super().format_field(value, format_spec)
 
 
 def _puzzles(
@@ -237,6 +225,7 @@ def _puzzles(
     Levels of a task overlap, so all families of a world share one ``seen``.
     """
     import reasoning_gym
+    from reasoning_gym.utils import SYSTEM_PROMPTS
 
     family, own_seed = spec.families[place], (seed * len(spec.families) + place) * SEED_SPACING
     try:
@@ -260,15 +249,10 @@ def _puzzles(
             continue
         seen.add(question)
         uid = f"{family.task}/{family.name}/{own_seed}/{index}"
-        prompt = question if family.prompt is not None else _asked(question, style)
-        yield {"prompt": prompt, "uid": uid, "family": family.name, "answer": answer}
-
-
-def _asked(question: str, style: str) -> str | list[dict[str, str]]:
-    """An original question below the system prompt that asks for answer tags."""
-    from reasoning_gym.utils import SYSTEM_PROMPTS
-
-    request = SYSTEM_PROMPTS["default"]
-    if style == "text":
-        return f"{request}\n{question}\n"
-    return [{"role": "system", "content": request}, {"role": "user", "content": question}]
+        row = {"prompt": question, "uid": uid, "family": family.name, "answer": answer}
+        if family.prompt is None:  # as it is, below the system prompt that asks for answer tags
+            request = {"role": "system", "content": SYSTEM_PROMPTS["default"]}
+            row["prompt"] = [request, {"role": "user", "content": question}]
+            if style == "text":
+                row["prompt"] = f"{request['content']}\n{question}\n"
+        yield row

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML, YAMLError
 
-from gdro.checks import need
-from gdro_lab.tasks.base import Count, Name, Positive, Strict
+from gdro.checks import Positive, need
+from gdro_lab.tasks.base import Count, Name, Strict
 from gdro_lab.tasks.embedded import EmbeddedSpec
 from gdro_lab.tasks.reasoning_gym import GymSpec
 

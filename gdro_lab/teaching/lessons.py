@@ -28,7 +28,6 @@ from gdro_lab.teaching.exercises import check as check  # for the notebooks
 
 DPI = 150  # of pictures in notebooks
 MEASURED = Path(__file__).parents[2] / "data" / "measured"  # results that the repository ships
-NONE: Mapping[str, str] = {}
 STEP_COLOR = "#777777"  # of a step's parts that are no adversary
 # the drawing of the method: what a step does, in order, as (x, y, name, what it does, colour)
 ROADMAP_PARTS: dict[str, tuple[float, float, str, str, str]] = {
@@ -65,7 +64,7 @@ def chart(
     title: str = "",
     height: float = 2.6,
     columns: int = 4,
-    colors: Mapping[str, str] = NONE,
+    colors: Mapping[str, str] | None = None,
     width: float = WIDTH,
 ) -> Figure:
     """Panels side by side with one legend below.
@@ -73,8 +72,8 @@ def chart(
     A label has one colour in all panels: of `colors`, else of `LABEL_COLORS`, else of `OTHERS`.
     """
     figure, axes = plt.subplots(1, len(panels), figsize=(width, height), squeeze=False)
-    color_of = dict(colors)
-    free = [color for color in OTHERS if color not in colors.values()]
+    color_of = dict(colors or {})
+    free = [color for color in OTHERS if color not in color_of.values()]
     for axis, panel in zip(axes[0], panels, strict=True):
         for label, curve in panel.curves.items():
             style = panel.styles.get(label, "-")

@@ -109,10 +109,9 @@ def test_a_run_depends_on_what_it_computes_alone(profile_of, fields, evaluation,
     assert (of_training[0] != of_training[1]) == training
 
 
-def test_the_budget_is_exact():
+def test_generation_batches_and_their_parts_are_whole():
     train = TrainChoice(max_steps=12, updates_per_step=2, num_iterations=3, prompts_per_step=8)
     assert train.generation_batches == 2
-    assert train.budget == 2 * 8 * 4
     assert train.local_batch(processes=2) == (8, 1)
 
 

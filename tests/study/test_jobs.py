@@ -45,7 +45,7 @@ def test_every_method_spends_the_same_rollouts(made):
     for variant in profile.variants:
         result = read_result(run_folder(runs, variant, 1))
         manifest = result["manifest"]
-        assert manifest["rollouts"] == 6 * 8 * 4 == profile.train.budget
+        assert manifest["rollouts"] == 6 * 8 * 4
         assert len(result["evaluation"]) == 6 * 4
         assert manifest["settings"] == profile.settings_of(variant)
         seconds = manifest["seconds"]
@@ -169,7 +169,7 @@ def test_evaluations_while_training_reach_the_report_and_not_the_controller(
     assert len(set(trainer.eval_dataset["family"])) == 6  # of all that is held out
     assert len(training.record()) == 3
     report = read_manifest(tmp_path / "training.json")
-    assert report["rollouts"] == 3 * 8 * 4 == profile.train.budget
+    assert report["rollouts"] == 3 * 8 * 4
     rewards = [row["eval_reward"] for row in trainer.state.log_history if "eval_reward" in row]
     assert [(row["step"], row["reward"]) for row in report["evaluations"]] == [
         (step, rewards[step // 2 - 1]) for step in (2, 4, 6)
