@@ -58,16 +58,12 @@ settings_of_prompt = st.fixed_dictionaries(
 
 @given(settings_of_prompt, st.lists(batches(), max_size=4), st.permutations(range(5)))
 def test_probabilities_are_on_the_simplex_and_bins_may_be_renumbered(settings, played, number):
-    prompt, other, number = (
-        PromptAdversary(5, **settings),
-        PromptAdversary(5, **settings),
-        [*number],
-    )
+    prompt, other = PromptAdversary(5, **settings), PromptAdversary(5, **settings)
     for bin_ids, losses in played:
         prompt.update(bin_ids, losses)
         other.update(np.where(bin_ids >= 0, np.array(number)[bin_ids], -1), losses)
-    assert other.weights()[list(number)] == pytest.approx(prompt.weights())
-    assert other.probabilities()[list(number)] == pytest.approx(prompt.probabilities())
+    assert other.weights()[number] == pytest.approx(prompt.weights())
+    assert other.probabilities()[number] == pytest.approx(prompt.probabilities())
     q = prompt.probabilities()
     assert q.sum() == pytest.approx(1)
     assert (q >= settings["gamma"] / 5 - 1e-12).all()

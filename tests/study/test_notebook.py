@@ -81,11 +81,8 @@ def test_math_with_two_processes(tmp_path, llama, monkeypatch):
 
 def test_the_cell_trains_as_the_job_does(tmp_path):
     """The trainer that notebook 05 puts together leaves the bits of `train_variant`."""
-    profile, run, job = (
-        write_profile(tmp_path, SMALL),
-        tmp_path / "both" / "seed0",
-        tmp_path / "job",
-    )
+    profile = write_profile(tmp_path, SMALL)
+    run, job = tmp_path / "both" / "seed0", tmp_path / "job"
     shown = [output.get("data", {}) for output in run_notebook(tmp_path)]
     assert any("image/png" in data for data in shown)
     assert read_manifest(tmp_path / "manifest.json")["steps"] == 3

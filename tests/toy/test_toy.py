@@ -153,10 +153,8 @@ def test_a_step_follows_the_gradient_of_the_weighted_log_likelihood():
         return (advantages * np.log(p_A[answers])).mean()
 
     slope_F = [(objective(1e-6 * e) - objective(-1e-6 * e)) / 2e-6 for e in np.eye(64)]
-    before_F, p_AD = (
-        player.memory_F.copy(),
-        player.policy(*(getattr(player, name) for name in logits)),
-    )
+    before_F = player.memory_F.copy()
+    p_AD = player.policy(*(getattr(player, name) for name in logits))
     player.kept = [(np.zeros(5, int), answers, advantages)]
     player.learn(p_AD, np.zeros(64))
     np.testing.assert_allclose(player.memory_F - before_F, 2.0 * np.array(slope_F), atol=1e-7)
