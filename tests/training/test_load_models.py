@@ -8,18 +8,12 @@ import pytest
 import torch
 import transformers
 from datasets import Dataset
-from tiny_models import FAMILIES, byte_tokenizer, save_tiny_model
+from tiny_models import byte_tokenizer
 from tiny_run import arguments
 
 from gdro.models import choose_padding, load_model
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro_lab.study.jobs import merged_model
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    root = tmp_path_factory.mktemp("models")
-    return {family: save_tiny_model(family, root / family) for family in FAMILIES}
 
 
 def vowels(completions, **kwargs):
