@@ -32,17 +32,6 @@ def test_scores_weights_and_probabilities_by_hand():
     assert prompt.probabilities() == pytest.approx(0.9 * omega / omega.sum() + 0.1 / 3)
 
 
-def test_debiased_scores_are_weighted_means_of_what_was_seen():
-    prompt, losses = PromptAdversary(2, ema=0.3), [0.9, 0.1, 0.4]
-    for loss in losses:
-        prompt.update([0], [loss])
-    weights = 0.7 ** np.arange(2, -1, -1)
-    expected = (weights * losses).sum() / weights.sum()
-    # the bin never seen stands at the mean of the others
-    assert prompt.scores() == pytest.approx([expected, expected])
-    assert PromptAdversary(3).scores().tolist() == [0.0, 0.0, 0.0]
-
-
 settings_of_prompt = st.fixed_dictionaries(
     {
         "eta": st.floats(0, 3),
