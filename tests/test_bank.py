@@ -135,22 +135,25 @@ def test_the_gradient_of_replay_is_that_of_plain_torch(base, monkeypatch):
     tiny_run.assert_gradient(tiny_run.gradient(model), seen["gradient"])
 
 
+MICRO = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {},
-        {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4},
+        MICRO,
+        MICRO | {"gdro_method": "raft", "gdro_options": {"prompts": 7}},  # one text of each prompt
         {"beta": 0.04, "steps_per_generation": 2, "gradient_accumulation_steps": 1},
     ],
-    ids=["one batch", "micro-batches", "old and reference log-probabilities"],
+    ids=["one batch", "micro-batches", "seven texts", "old and reference log-probabilities"],
 )
 def test_the_gradient_of_replay_in_trl_is_the_loops(base, tmp_path, changes):
     """Rows of kept texts count once, with their weight; with β, their ratio is 1 and their KL 0."""
-    options = {"start_at": 1, "prompts": 7}
-    trainer = tiny_run.train_one_step(
-        base, tmp_path, gdro_method="replay_alone", gdro_options=options, **changes
-    )
+    given = {"gdro_method": "replay_alone", "gdro_options": {"start_at": 1, "prompts": 7}}
+    trainer = tiny_run.train_one_step(base, tmp_path, **given | changes)
     batch = trainer.batch
+    assert len(batch["advantages"]) % trainer.args.steps_per_generation == 0  # TRL drops the rest
     again = batch["completion_mask"].sum(1) > 0
     kept = again & (batch["advantages"] != 0)
     assert kept[:32].sum() == 0 < kept.sum() == trainer.state.log_history[0]["gdro/replayed"]
