@@ -191,14 +191,9 @@ def train(trainer_class, folder, model, choice, **own):
 
 def reward_model(tokenizer):
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8}
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        intermediate_size=16,
-        num_key_value_heads=1,
-        num_labels=1,
-        **sizes,
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    config = Qwen3Config(vocab_size=len(tokenizer), num_labels=1, **sizes, **heads)
     return Qwen3ForSequenceClassification(config)
 
 

@@ -7,6 +7,7 @@ from gdro import DifficultyBins, GDROController, PromptAdversary, StaticGroups
 from gdro.checks import check, check_array
 from gdro.metrics import pass_at_k
 from gdro_lab.results.intervals import bootstrap_interval
+from gdro_lab.toy import Game, World, play
 
 
 class Unreadable:
@@ -43,6 +44,12 @@ class Unreadable:
         (lambda: GDROController("pivotal", k=0), ("Pivotal", "k", "0")),
         (lambda: GDROController("pivotal", epsilon=2.0), ("Pivotal", "epsilon", "2.0")),
         (lambda: GDROController("dars", pilot=4), ("pilot", "4")),  # no less than the budget
+        (lambda: World(transfer=1.2), ("World", "transfer", "1.2")),
+        (lambda: Game(eta=-1.0), ("Game", "eta", "-1.0")),
+        (lambda: Game(method="ppo"), ("Game", "method", "'ppo'")),
+        (lambda: Game(n_min=9), ("Game", "n_max", "9")),
+        (lambda: Game(batch=1000), ("Game", "batch", "1000")),
+        (lambda: play([Game()], [0], [5, 2]), ("checkpoints", "-3")),
         (lambda: check("size", 2.5, int), ("size", "2.5")),
         (lambda: check("share", 1.5, ge=0, le=1), ("share", "1", "1.5")),
         (lambda: check_array("rewards", [[1, 2], [3]]), ("rewards", "[[1, 2], [3]]")),

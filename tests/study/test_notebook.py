@@ -1,13 +1,11 @@
 """Notebook 05 under papermill, and other kinds of run: math data, LoRA, processes, vLLM."""
 
-from pathlib import Path
-
 import nbformat
 import papermill
 import pytest
 import yaml
 from conftest import SMALL_PROFILE, TRAINS
-from processes import needs, run_in
+from processes import REPOSITORY, needs, run_in
 from safetensors.torch import load_file
 from tiny_models import save_tiny_model
 from transformers import AutoTokenizer
@@ -17,8 +15,7 @@ from gdro_lab.study.config import load_profile
 from gdro_lab.study.records import read_manifest, read_result
 
 pytestmark = TRAINS
-REPOSITORY = Path(__file__).parents[2]
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "math"
+FIXTURES = REPOSITORY / "tests" / "fixtures" / "math"
 CACHE = REPOSITORY / ".cache" / "bases"  # where the notebooks have theirs
 
 SMALL = SMALL_PROFILE | {

@@ -166,22 +166,6 @@ def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, metho
         maps.recorded_gain_map(None, worlds, [method], step_sizes, seeds, seeds, [5])
 
 
-@pytest.mark.parametrize(
-    ("name", "call"),
-    [
-        ("eta", lambda: Game(eta=-1.0)),
-        ("method", lambda: Game(method="ppo")),
-        ("transfer", lambda: World(transfer=1.2)),
-        ("n_max", lambda: Game(n_min=9)),
-        ("batch", lambda: Game(batch=1000)),
-        ("checkpoints", lambda: play([Game()], [0], [5, 2])),
-    ],
-)
-def test_bad_input_is_refused(name, call):
-    with pytest.raises(ValueError, match=name):
-        call()
-
-
 def test_a_recorded_map_is_what_is_played(tmp_path):
     """Written, read where the arguments are the same, played where not."""
     arguments = ([World()], ["resample"], [4.0, 16.0], [7, 8], [0, 1, 2], [5])
