@@ -41,7 +41,7 @@ def runs_dir(tmp_path_factory):
             controller = GDROController(method=variant, mean_rollouts=4)
             for step in range(6):
                 uids = (np.arange(8) * 3 + step) % 24
-                plan, batch = play(controller, step, uids, rates[uids])
+                plan, batch = play(controller, 6 * seed + step, uids, rates[uids])
                 record.append(batch.row | {"rollouts_spent": int(plan.rollouts.sum())})
         evaluation = [
             {"uid": uid, "family": family, "trials": 4}
