@@ -58,11 +58,7 @@ class Bank:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, in order, for a checkpoint."""
-        return {
-            "size": self.size,
-            "uids": self.uids,
-            "texts": [list(map(list, t)) for t in self.texts.values()],
-        }
+        return {"size": self.size, "uids": self.uids, "texts": [*map(list, self.texts.values())]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of `state_dict`."""

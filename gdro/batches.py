@@ -18,8 +18,6 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from trl.trainer.utils import pad
 
-from gdro.advantages import group_advantages
-
 
 class Rollout(NamedTuple):
     """One of the rollouts that TRL's `_generate` returned."""
@@ -130,10 +128,9 @@ def own_share(rows: Sequence[Any], accelerator: Any) -> list[Any]:
 
 def has_spread(rewards_R: np.ndarray, group_ids_R: np.ndarray) -> np.ndarray:
     """Whether the rewards of each rollout's group differ, (R,)."""
-    if not len(rewards_R):
-        return np.zeros(0, bool)
-    centred_R = group_advantages(rewards_R, group_ids_R, int(group_ids_R.max()) + 1, scale="none")
-    return (np.bincount(group_ids_R, centred_R**2) > 1e-12)[group_ids_R]
+    _, first_P, place_R = np.unique(group_ids_R, return_index=True, return_inverse=True)
+    differs_R = np.abs(rewards_R - rewards_R[first_P][place_R]) > 1e-6
+    return (np.bincount(place_R, differs_R) > 0)[place_R]
 
 
 def prompts_of_batch(number: int, size: int, total: int, seed: int, shuffled: bool) -> np.ndarray:

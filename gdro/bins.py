@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from gdro.checks import Count, Float, check_array, options
+from gdro.checks import Count, Float, check_array, need, options
 from gdro.estimators import ESTIMATORS, resize
 from gdro.metrics import check_counts
 from gdro.state import Saved
@@ -70,8 +70,8 @@ class DifficultyBins(Saved):
 
     def __post_init__(self) -> None:
         self.edges = check_array("edges", self.edges, (max(np.size(self.edges), 1),))
-        steps = np.diff(self.edges, prepend=0.0, append=1.0)
-        check_array("steps between 0, edges and 1", steps, low=0, open_low=True)
+        rising = (np.diff(self.edges, prepend=0.0, append=1.0) > 0).all()
+        need(rising, f"edges must increase inside (0, 1), got {self.edges.tolist()}")
         self.beliefs = ESTIMATORS[self.estimator](self.k, self.history)
         self.row_of: dict[int | str, int] = {}
         self.bins_D: np.ndarray = np.zeros(0, np.int16)

@@ -9,7 +9,7 @@ Weights & Biases and Trackio where `report_to` has started them.
 import sys
 from typing import Any
 
-import numpy as np
+import pandas as pd
 from transformers import TrainerCallback
 
 
@@ -40,20 +40,17 @@ class GDROCallback(TrainerCallback):
 
 def draw(record: list[dict[str, Any]], bins: list[str]) -> Any:
     """A figure of three panels over batches; each bin has a colour, from hard to easy."""
-    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3), layout="constrained")
-    shares_TB = np.array([row["share"] for row in record], float)
-    rollouts_TB = np.array([row["rollouts"] for row in record], float)  # NaN for empty bins
-    colors = colormaps["viridis"](np.linspace(0, 1, len(bins)))
-    share, rollouts, signal = figure.subplots(1, 3)
-    share.stackplot(np.arange(len(record)), shares_TB.T, colors=colors, labels=bins)
-    share.legend(fontsize=6)
-    share.set(title="share of the prompts", ylim=(0, 1))
-    rollouts.set_prop_cycle(color=colors)
-    rollouts.plot(rollouts_TB, ".")
-    rollouts.set(title="rollouts a prompt")
-    signal.plot([row["signal"] for row in record], color="black")
-    signal.set(title="rollouts with an advantage", ylim=(0, 1))
+    shares, rollouts = (  # NaN for empty bins
+        pd.DataFrame([row[name] for row in record], columns=bins, dtype=float)
+        for name in ("share", "rollouts")
+    )
+    signal = pd.Series([row["signal"] for row in record])
+    left, middle, right = figure.subplots(1, 3)
+    shares.plot.area(ax=left, cmap="viridis", title="share of the prompts", ylim=(0, 1), lw=0)
+    left.legend(fontsize=6)
+    rollouts.plot(ax=middle, cmap="viridis", title="rollouts a prompt", style=".", legend=False)
+    signal.plot(ax=right, color="black", title="rollouts with an advantage", ylim=(0, 1))
     return figure

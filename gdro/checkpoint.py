@@ -92,10 +92,8 @@ def difference(folder: Path, written: dict[str, Any]) -> str | None:
     """Which file is not as `files_in` found it, if any. Files that were added do no harm."""
     for file, (size, digest) in written.items():
         path = folder / file
-        now = path.stat().st_size if path.is_file() else None
-        if now != size or file_hash(path) != digest:
-            found = "is missing" if now is None else f"has {now} bytes now"
-            return f"{path} is not as it was written ({size} bytes; it {found})"
+        if not path.is_file() or path.stat().st_size != size or file_hash(path) != digest:
+            return f"{path} is missing, or not as it was written ({size} bytes)"
     return None
 
 
@@ -138,15 +136,12 @@ def find_checkpoint(
     for folder in found:
         fault = None if is_foreign(folder) and not run else fault_of(folder, run)
         if fault is None:
-            if faults:
-                print(f"{'; '.join(faults)}. Resuming from {folder.name}", flush=True)
             return folder
+        print(f"{fault}; it is passed over", flush=True)
         faults.append(fault)
     # one without a ledger was killed while it was written
     damaged = any((folder / LEDGER).is_file() for folder in found) or not isinstance(given, bool)
     need(not damaged, f"resume_from_checkpoint has no whole checkpoint: {'; '.join(faults)}")
-    if faults:
-        print(f"{'; '.join(faults)}. Starting from step 0", flush=True)
     return None
 
 

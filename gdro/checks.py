@@ -7,7 +7,7 @@ nothing is checked again.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 import numpy as np
@@ -59,16 +59,11 @@ def options(kind: AnyClass) -> AnyClass:
 
 def check(name: str, value: Any, kind: Any = float, **bounds: float) -> Any:
     """Return a value of a type (int, Literal["a", "b"]) within bounds: ge, gt, le, lt."""
+    kind = Annotated[kind, Field(**bounds)] if bounds else kind  # type: ignore[arg-type]
     try:
-        return _adapter(kind, **bounds).validate_python(_plain(value))
+        return TypeAdapter(kind, config=STRICT).validate_python(_plain(value))
     except ValidationError as error:
         raise ValueError(f"{name} {_sentence(error)}") from None
-
-
-@lru_cache(256)
-def _adapter(kind: Any, **bounds: float) -> TypeAdapter:
-    kind = Annotated[kind, Field(**bounds)] if bounds else kind  # type: ignore[arg-type]
-    return TypeAdapter(kind, config=STRICT)
 
 
 def _sentence(error: ValidationError) -> str:
@@ -109,12 +104,9 @@ def check_array(
     high: ArrayLike = math.inf,
     *,
     whole: bool = False,
-    nan: bool = False,
-    open_low: bool = False,
 ) -> np.ndarray:
-    """Return `values` as an array of floats, of integers where `whole`.
+    """Return `values` as an array of floats, of integers where `whole`, finite and in [low, high].
 
-    All must be finite and in [low, high], or (low, high] with `open_low`; with `nan` NaN passes.
     The bounds are numbers or arrays of the same shape.
     """
     try:
@@ -127,13 +119,10 @@ def check_array(
         wanted += "" if shape is None else f" of shape {shape}"
         raise ValueError(f"{name} must be {wanted}, got {_short(array)} ({array.dtype})")
     array = array.astype(np.int64 if whole else float, copy=False)
-    good = np.isfinite(array) & (array <= high) & ((array > low) if open_low else (array >= low))
-    if nan:
-        good |= np.isnan(array)
+    good = np.isfinite(array) & (array >= low) & (array <= high)
     if not good.all():
         place = int(good.ravel().argmin())
         low, high = (np.broadcast_to(bound, array.shape).ravel()[place] for bound in (low, high))
-        interval = f"{'(' if open_low else '['}{low:g}, {high:g}]"
         found = f"{array.ravel()[place]} at position {place}"
-        raise ValueError(f"{name} must be finite {wanted} in {interval}, got {found}")
+        raise ValueError(f"{name} must be finite {wanted} in [{low:g}, {high:g}], got {found}")
     return array

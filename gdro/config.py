@@ -78,11 +78,6 @@ class GDROConfig(GRPOConfig):
         if self.advantage_clip is None and printed:
             self.advantage_clip = 5.0
 
-    @property
-    def steps_per_batch(self) -> int:
-        """Micro-steps that one generation batch is used for."""
-        return self.steps_per_generation * self.num_iterations
-
 
 def make_controller(args: GDROConfig, dataset: Any = None) -> GDROController:
     """The controller that a `GDROConfig` asks for; with a group_column, its bins are the groups."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gdro.bins import DifficultyBins, as_uids
-from gdro.checks import LARGEST, build, check, check_array
+from gdro.checks import LARGEST, build, check, check_array, need
 from gdro.draws import as_whole, exact_rollouts
 from gdro.method import Batch, Method, Prompts, Run, make_method
 from gdro.record import row_of
@@ -166,7 +166,7 @@ class GDROController(Saved):
         rng, bounds = self._rng(self.planned, PLAN), (self.run.n_min, self.run.n_max)
         wanted_P = self.method.allocate(prompts, total, rng)
         wanted_P = self._answer("allocate", wanted_P, len(uids_P), 0)
-        self._answer("largest of allocate", wanted_P.max(), None, 0, open_low=True)
+        need(wanted_P.any(), f"allocate of method {self.name!r} must not be 0 for all prompts")
         # a first round that fits is left as it is, since `extend` spends the rest
         fits = self.method.rounds and wanted_P.sum() <= total
         if not (fits and (wanted_P == np.clip(np.rint(wanted_P), *bounds)).all()):
@@ -324,14 +324,14 @@ class GDROController(Saved):
 
     def _rollouts(self, plan: Plan) -> np.ndarray:
         """Rollouts that each prompt of a plan in flight may bring, (P,)."""
-        if plan.number not in self._open:
-            raise ValueError(f"plan must be in flight, and not observed yet, got {plan}")
+        known = plan.number in self._open
+        need(known, f"plan must be in flight, and not observed yet, got {plan}")
         return self._open[plan.number]
 
     def _sort(self, uids: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The order that sorts uids, the sorted uids, and their rows, (P,) each."""
         array = as_uids(uids)
-        check("number of uids", len(array), int, ge=1)
+        need(len(array), "uids must have at least one, got none")
         order_P = array.argsort(kind="stable")
         return order_P, array[order_P], self.bins.rows(array)[order_P]
 

@@ -98,7 +98,7 @@ def train(
 
     Returns:
         The record: `batch.row` of each batch with rollouts_spent, tokens, replayed (kept texts in
-        the loss), trained_tokens (whose advantage is not 0), seconds and controller_seconds.
+        the loss), trained_tokens (whose advantage is not 0) and seconds.
     """
     check("prompts", prompts, int, ge=1, le=len(rows))  # a batch holds no prompt twice
     check("schedule", schedule, Literal["constant", "linear"])
@@ -113,27 +113,18 @@ def train(
     left_D = np.arange(len(rows))  # of a stream, the prompts that have not come yet
     eos_id = model.config.eos_token_id
     record: list[dict] = []
-    controller_seconds = 0.0
-
-    def timed(question: Callable, *given: Any) -> Any:
-        nonlocal controller_seconds
-        began = time.perf_counter()
-        answer = question(*given)
-        controller_seconds += time.perf_counter() - began
-        return answer
-
     bank = Bank(controller.method.kept_texts)  # keyed by position in `rows`
     # prompt, text and advantage of what the next optimizer step learns from
     kept: list[tuple[Tensor, Tensor, Tensor]] = []
     for step in range(1, steps + 1):
-        began, controller_seconds = time.perf_counter(), 0.0
+        began = time.perf_counter()
         pool = uids_D[left_D] if stream else uids_D  # the same object is sorted once
-        drawn_P = timed(controller.draw, pool, prompts)
+        drawn_P = controller.draw(pool, prompts)
         if drawn_P is None:
             drawn_P = np.arange(prompts) if stream else next(in_order)
         drawn_P = left_D[np.asarray(drawn_P)]
         left_D = np.setdiff1d(left_D, drawn_P) if stream else left_D
-        plan = timed(controller.plan, uids_D[drawn_P])
+        plan = controller.plan(uids_D[drawn_P])
 
         more_P, groups_R, rewards_R, texts = plan.rollouts, np.zeros(0, int), np.zeros(0), []
         while more_P is not None:  # a method with rounds sees the rewards and may ask for more
@@ -141,9 +132,9 @@ def train(
             texts.append(sample(model, ids_DT[drawn_P[new_R]], max_new_tokens, generator))
             scores_R = rewards_of(tokenizer, [rows[d] for d in drawn_P[new_R]], texts[-1], reward)
             groups_R, rewards_R = np.append(groups_R, new_R), np.append(rewards_R, scores_R)
-            more_P = timed(controller.extend, plan, groups_R, rewards_R)
+            more_P = controller.extend(plan, groups_R, rewards_R)
 
-        batch = timed(controller.observe, plan, groups_R, rewards_R)
+        batch = controller.observe(plan, groups_R, rewards_R)
         advantages_R = torch.as_tensor(batch.advantages, dtype=torch.float32, device=model.device)
         text_RT = torch.cat(texts)
         kept.append((ids_DT[drawn_P[groups_R]], text_RT, advantages_R))
@@ -156,7 +147,7 @@ def train(
             for r in np.flatnonzero(rewards_R > controller.success_threshold):
                 bank.add(int(drawn_P[groups_R[r]]), text_RT[r, : length_R[r]].tolist())
         if batch.ready:  # False where a method that discards groups (DAPO) wants another batch
-            answer = timed(controller.replay, uids_D[np.array(bank.uids, int)])
+            answer = controller.replay(uids_D[np.array(bank.uids, int)])
             if answer is not None:
                 d_M, texts_M, weights_M = bank.rows(*answer)
                 replayed, lengths_M = len(d_M), list(map(len, texts_M))
@@ -176,7 +167,7 @@ def train(
 
         spent: dict[str, float] = {"rollouts_spent": len(rewards_R), "tokens": tokens}
         spent |= {"replayed": replayed, "trained_tokens": trained_tokens}
-        spent |= {"seconds": time.perf_counter() - began, "controller_seconds": controller_seconds}
+        spent["seconds"] = time.perf_counter() - began
         record.append(batch.row | spent)
         if on_step is not None:
             on_step(step, record[-1])

@@ -123,14 +123,6 @@ class Batch(Prompts):
         """Sum over each prompt's rollouts, (P,)."""
         return np.bincount(self.group_ids_R, values_R, len(self))
 
-    def hard_hits(self) -> tuple[float, float]:
-        """Correct rollouts of hard prompts, and how many are expected from their own past.
-
-        Hard: visited before, with a posterior mean pass rate below ½.
-        """
-        hard_P = (self.successes_P + self.failures_P > 0) & (self.rate_P < 0.5)
-        return float(self.hits_P[hard_P].sum()), float((self.trials_P * self.rate_P)[hard_P].sum())
-
     @cached_property
     def centred_R(self) -> np.ndarray:
         """Rewards less the mean of their rollout group."""
@@ -247,10 +239,8 @@ def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
 
     def add(method: AnyMethod) -> AnyMethod:
         known = METHODS.get(name, method)
-        ours = known.__module__.startswith(("gdro.", "gdro_lab."))
-        again = known.__qualname__ == method.__qualname__
-        if not again or (ours and known.__module__ != method.__module__):
-            raise ValueError(f"method name {name!r} is taken by {known!r}")
+        again = (known.__module__, known.__qualname__) == (method.__module__, method.__qualname__)
+        need(again, f"method name {name!r} is taken by {known!r}")
         method.name, METHODS[name] = name, method
         return method
 

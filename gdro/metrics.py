@@ -30,19 +30,9 @@ def mean_bin_index(shares: ArrayLike) -> np.ndarray:
     return np.asarray(shares) @ np.arange(np.shape(shares)[-1])
 
 
-def mass_from_bin(shares: ArrayLike, first_bin: int) -> np.ndarray:
-    """Share of prompts in the bins from `first_bin` on, the easier ones. (..., B) → (...)."""
-    return np.asarray(shares)[..., first_bin:].sum(axis=-1)
-
-
-def entropy(probabilities: ArrayLike) -> np.ndarray:
-    """Shannon entropy in nats along the last axis; 0·log 0 = 0."""
-    return entr(np.asarray(probabilities)).sum(axis=-1)
-
-
 def effective_number(probabilities: ArrayLike) -> np.ndarray:
     """exp(entropy): the number of bins of an even distribution with the same entropy."""
-    return np.exp(entropy(probabilities))
+    return np.exp(entr(np.asarray(probabilities)).sum(axis=-1))  # 0·log 0 = 0
 
 
 def lead_lag(weights: ArrayLike, shares: ArrayLike) -> np.ndarray:

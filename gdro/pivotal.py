@@ -32,8 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from gdro.bank import replay_weights
-from gdro.checks import Count, NonNegative, PositiveShare, options
+from gdro.checks import Count, PositiveShare, options
 from gdro.draws import mostly_in_proportion
 from gdro.method import Batch, Method, Prompts, Run, register
 
@@ -87,56 +86,11 @@ class Pivotal(Method):
         return np.where(batch.correct_R, 2 * wrong_P[batch.group_ids_R], 0.0)
 
     def update(self, batch: Batch) -> None:
-        hits, expected = batch.hard_hits()
-        self.gained = KEPT * self.gained + hits - expected
+        # of hard prompts that were visited before
+        hard_P = (batch.successes_P + batch.failures_P > 0) & (batch.rate_P < 0.5)
+        expected = float((batch.trials_P * batch.rate_P)[hard_P].sum())
+        self.gained = KEPT * self.gained + float(batch.hits_P[hard_P].sum()) - expected
         self.expected = KEPT * self.expected + expected
 
     def report(self) -> dict[str, Any]:
         return {"k": self.k_now, "progress": self.progress}
-
-
-@register("pivotal_replay")
-@options
-class PivotalReplay(Pivotal):
-    """Pivotal, and replay of the successes that are kept in a bank (see `gdro.bank`).
-
-    In every step `prompts` of the bank are drawn evenly among those replayed less than `most` times
-    since their last visit: p̂ moves only on visits, and a rare success would be learned by heart.
-    """
-
-    prompts: Count = 64  # replayed in a step
-    scale: NonNegative = 2.0  # c over n̄: c = 8 for groups of four
-    most: Count | None = 4  # replays of a prompt between two of its visits; None: no bound
-    start_at: Count = 16  # prompts in the bank before replay begins
-    even: bool = False  # draw prompts evenly, as PKPO does
-
-    state = (*Pivotal.state, "replays_D")
-
-    def start(self, run: Run) -> None:
-        super().start(run)
-        self.replays_D = np.zeros(0, np.int32)
-
-    @property
-    def draws(self) -> bool:
-        return not self.even
-
-    def replay(
-        self, banked: Prompts, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray] | None:
-        if len(banked) < self.start_at:
-            return None
-        self.replays_D = self.at_least(self.replays_D, banked.rows_P)
-        places = np.arange(len(banked))
-        if self.most is not None:
-            places = places[self.replays_D[banked.rows_P] < self.most]
-        if not len(places):
-            return None
-        places = rng.choice(places, min(self.prompts, len(places)), replace=False)
-        self.replays_D[banked.rows_P[places]] += 1
-        scale = self.scale * self.run.mean_rollouts
-        return places, replay_weights(banked.rate_P[places], scale)
-
-    def update(self, batch: Batch) -> None:
-        super().update(batch)
-        self.replays_D = self.at_least(self.replays_D, batch.rows_P)
-        self.replays_D[batch.rows_P] = 0

@@ -41,8 +41,8 @@ def ema_scores(scores: np.ndarray, means: np.ndarray, ema: float) -> np.ndarray:
     return np.where(np.isnan(means), scores, (1 - ema) * scores + ema * means)
 
 
-def debias(ema_scores: np.ndarray, visits: np.ndarray, ema: float, bin_axis: int = 0) -> np.ndarray:
-    """Scores without the pull of their start at 0: EMA / (1 − (1−β)^visits), bins along `bin_axis`.
+def debias(ema_scores: np.ndarray, visits: np.ndarray, ema: float) -> np.ndarray:
+    """Scores without the pull of their start at 0: EMA / (1 − (1−β)^visits), bins along axis 0.
 
     What was never visited gets the mean of the visited bins (0 if there are none), so that it is
     neither favoured nor starved.
@@ -52,8 +52,7 @@ def debias(ema_scores: np.ndarray, visits: np.ndarray, ema: float, bin_axis: int
         return ema_scores / correction
     visited = visits > 0
     scores = np.divide(ema_scores, correction, out=np.zeros(correction.shape), where=visited)
-    mean = scores.sum(bin_axis, keepdims=True) / np.maximum(visited.sum(bin_axis, keepdims=True), 1)
-    return np.where(visited, scores, mean)
+    return np.where(visited, scores, scores.sum(axis=0) / np.maximum(visited.sum(axis=0), 1))
 
 
 def log_weights(scores: np.ndarray, eta: float, clip: float) -> np.ndarray:
@@ -107,17 +106,15 @@ class PromptAdversary(Saved):
     def weights(self) -> np.ndarray:
         """min(ω_t(b), ω_max), the factor of (16), (B,)."""
         # without a cap, or with eta 1000, the exponential would overflow
-        weights_B = np.exp(np.clip(self._log_weights(), -LARGEST_LOG_WEIGHT, LARGEST_LOG_WEIGHT))
+        log_weights_B = log_weights(self.scores(), self.eta, self.clip)
+        weights_B = np.exp(np.clip(log_weights_B, -LARGEST_LOG_WEIGHT, LARGEST_LOG_WEIGHT))
         return np.minimum(weights_B, self.max_weight)
 
     def probabilities(self) -> np.ndarray:
         """q_t(b) of (15), (B,), a point of the simplex."""
-        log_weights_B = self._log_weights()
+        log_weights_B = log_weights(self.scores(), self.eta, self.clip)
         # a common factor cancels in (15): without the largest, no exponential overflows
         return mixed_probabilities(np.exp(log_weights_B - log_weights_B.max()), self.gamma)
-
-    def _log_weights(self) -> np.ndarray:
-        return log_weights(self.scores(), self.eta, self.clip)
 
 
 @checks.options

@@ -7,8 +7,6 @@ import numpy as np
 
 from gdro.method import Batch
 
-REPORTED = {"weight", "probability", "price", "demand"}  # entries that a method's report may fill
-
 
 def row_of(
     step: int, batch: Batch, weights_P: np.ndarray, report: dict[str, Any]
@@ -24,7 +22,6 @@ def row_of(
         sums_B = np.bincount(bins, values_P, size)[1:].tolist()
         return [s / n if n else None for s, n in zip(sums_B, sizes_B, strict=True)]
 
-    hard_correct, hard_expected = batch.hard_hits()
     known_P = batch.trials_P > 1  # a single rollout has no variance
     known_B = np.bincount(bins, known_P, size)[1:].tolist()
     variance_B = by_bin(np.where(known_P, batch.variance_P, 0.0), known_B)
@@ -40,9 +37,5 @@ def row_of(
         "price": None,
         "demand": None,
         "mean_reward": float(batch.rewards_R.mean()),
-        "hard_correct": hard_correct,
-        "hard_expected": hard_expected,
-        "first_rollouts": int(batch.trials_P[batch.first_visit_P].sum()),
-        "first_correct": int(batch.hits_P[batch.first_visit_P].sum()),
     }
-    return report | row | {name: report[name] for name in REPORTED & report.keys()}
+    return row | report

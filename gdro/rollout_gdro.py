@@ -159,7 +159,7 @@ class RolloutAdversary(Saved):
             driver = demand
         else:
             driver = counts_B @ rollouts_B / counts_B.sum() if spent is None else spent
-        self.price = arms.price_step(self.price, float(driver), self.mean_rollouts, self.price_lr)
+        self.price += self.price_lr * (float(driver) - self.mean_rollouts)  # (21)
         self.step += 1
         return demand
 

@@ -1,4 +1,4 @@
-"""Closed forms of section 4 and appendix B: soft worst case, square-root law, staircase, regret.
+"""Closed forms of section 4 and appendix B: soft worst case, square-root law, staircase.
 
 Pure functions of arrays. Axes: B bins, the last unless a docstring says otherwise, N arms; "..." is
 anything in front (seeds, settings). Shares q̂ are fractions of the batch and sum to one over the
@@ -24,22 +24,6 @@ def soft_worst_case_bounds(losses: ArrayLike, eta: float) -> tuple[np.ndarray, n
     """max L ≤ R_η ≤ max L + log(B)/η, (25), as (lower, upper)."""
     worst = np.max(losses, axis=-1)
     return worst, worst + np.log(np.shape(losses)[-1]) / eta
-
-
-def hedge_regret_bound(num_arms: int, horizon: ArrayLike) -> np.ndarray:
-    """Regret of exponential weights at the best fixed step size, full information: √(T log N / 2).
-
-    For losses in [0, 1], as below; others multiply the bound by their range.
-    """
-    return np.sqrt(np.asarray(horizon) * np.log(num_arms) / 2)
-
-
-def exp3p_regret_bound(num_arms: int, horizon: ArrayLike, delta: float = 0.05) -> np.ndarray:
-    """Regret of EXP3.P under bandit feedback, with probability 1 − δ: 5.15 √(T N log(N/δ)).
-
-    Bubeck and Cesa-Bianchi 2012, theorem 3.3.
-    """
-    return 5.15 * np.sqrt(np.asarray(horizon) * num_arms * np.log(num_arms / delta))
 
 
 def variance_proxy(variances: ArrayLike, shares: ArrayLike, rollouts: ArrayLike) -> np.ndarray:
@@ -70,10 +54,8 @@ def demand_at_price(variances: ArrayLike, price: ArrayLike) -> np.ndarray:
 def staircase(variances: ArrayLike, price: ArrayLike, arms: ArrayLike) -> np.ndarray:
     """Demand when only the arms can be bought: argmin_n v_b/n + μ n, the smaller n on a tie.
 
-    Args:
-        variances: (..., B), as is the result.
-        price: ≥ 0, a number or (...).
-        arms: (N,), positive and increasing.
+    Variances and the result are (..., B), the price is ≥ 0, a number or (...), and the arms are
+    (N,), positive and increasing.
     """
     arms_N = np.asarray(arms)
     cost_N = np.asarray(variances)[..., None] / arms_N + np.asarray(price)[..., None, None] * arms_N

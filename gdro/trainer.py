@@ -58,8 +58,7 @@ class GDROTrainer(GRPOTrainer):
             tokens, and the share of rollouts with an advantage. A callback that reads it is made
             with the trainer, as `gdro.callback.GDROCallback` is.
         bin_names: of the lists in it, the range of pass@k or the group of each bin.
-        seconds: of the training, and in it of generation, scoring (log-probabilities), reward and
-            controller.
+        seconds: of the training, and in it of generation and controller.
     """
 
     args: GDROConfig
@@ -93,7 +92,7 @@ class GDROTrainer(GRPOTrainer):
         self.bank = Bank(self.controller.method.kept_texts)
         self.bin_names = bin_names(self.controller.bins)
         self.record: list[dict] = []
-        self.seconds = dict.fromkeys(("train", "generate", "score", "reward", "controller"), 0.0)
+        self.seconds = dict.fromkeys(("train", "generate", "controller"), 0.0)
         self._rewards_RF = torch.empty(0, 0)  # of the last generation batch, of all processes
         self._chosen: TrainBatch | None = None  # what TRL is given where it would generate
         self._silent = 0  # batches in a row that were all correct or all wrong
@@ -170,7 +169,7 @@ class GDROTrainer(GRPOTrainer):
         if self._in_rounds:
             step = self._sample_step(inputs)
             self._chosen = step.train_batch(self.args.generation_batch_size, mine)
-            output = self._score(self._chosen.rows)
+            output = super()._generate_and_score_completions(self._chosen.rows)
             self._put_advantages(output, mine, self._chosen.advantages_R, self._chosen.is_flat_R)
             self._chosen = None
             self._metrics["train"]["gdro/rollouts_spent"].append(step.spent)
@@ -186,7 +185,7 @@ class GDROTrainer(GRPOTrainer):
                 inputs = [dict(prompts[p]) for p in group_ids_R[mine]]
         if self.environment_factories and not self._has_uids:  # their `reset` takes all columns
             inputs = [{k: v for k, v in row.items() if k != self.args.uid_column} for row in inputs]
-        output = self._score(inputs)
+        output = super()._generate_and_score_completions(inputs)
         with self._timed("controller"):
             rewards_RF = self._rewards_RF.cpu()  # kept by `_calculate_rewards`
             scored_R, given = self._scored(group_ids_R, rewards_RF)
@@ -291,9 +290,8 @@ class GDROTrainer(GRPOTrainer):
         mine = [dict(row) for row in batches.own_share(rows, self.accelerator)]
         # a stream may not know its columns, and `config.check_data` cannot see them
         beyond = [n for n in ("image", "images") if any(row.get(n) is not None for row in mine)]
-        need(
-            not beyond, f"gdro_method={self.controller.name!r} works with text alone, got {beyond}"
-        )
+        name = self.controller.name
+        need(not beyond, f"gdro_method={name!r} works with text alone, got {beyond}")
         prompts = [row["prompt"] for row in mine]
         output = self._generate(prompts)
         _, completion_ids, _, completions, *_ = output
@@ -331,14 +329,6 @@ class GDROTrainer(GRPOTrainer):
         self._warn_of_silence(given["rewards"], given["correct"])
         return advantages_R, is_flat_R, batch.ready
 
-    def _score(self, inputs):
-        before = dict(self.seconds)
-        with self._timed("score"):
-            output = super()._generate_and_score_completions(inputs)
-        for stage in ("generate", "reward"):  # called by TRL's function, and timed apart
-            self.seconds["score"] -= self.seconds[stage] - before[stage]
-        return output
-
     def _generate(self, prompts):
         if self._chosen is not None:
             return self._chosen.generated()
@@ -347,9 +337,7 @@ class GDROTrainer(GRPOTrainer):
     def _generate_single_turn(self, prompt_ids, images, fields, num_generations, **kwargs):
         # images that TRL found in the messages of a prompt
         unfit = images is not None and self._text_alone and self.model.training
-        need(
-            not unfit, f"gdro_method={self.controller.name!r} works with text alone, without images"
-        )
+        need(not unfit, f"gdro_method={self.controller.name!r} works with text alone")
         # a vLLM server would sample from each n-th row alone, as if n rows in turn were one prompt
         if self.model.training and (self.controller.method.moves_rollouts or self._in_rounds):
             num_generations = 1
@@ -363,9 +351,8 @@ class GDROTrainer(GRPOTrainer):
         if self._chosen is not None:
             self._pending_extra_logs.update(self._chosen.extras())
             return self._chosen.rewards_RF.to(self.accelerator.device)
-        with self._timed("reward"):
-            given = (inputs, prompts, completions, completion_ids_list)
-            rewards_RF = super()._calculate_rewards(*given)
+        given = (inputs, prompts, completions, completion_ids_list)
+        rewards_RF = super()._calculate_rewards(*given)
         if self.model.training:
             self._rewards_RF = rewards_RF
         return rewards_RF
@@ -486,7 +473,8 @@ class GDROTrainer(GRPOTrainer):
             checkpoints.save_state(folder / STATE_FILE, own)
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
-        if self.args.should_save and self._step % self.args.steps_per_batch:
+        in_batch = self._step % (self.args.steps_per_generation * self.args.num_iterations)
+        if self.args.should_save and in_batch:
             logger.warning(f"{name} lies within a generation batch, and cannot be resumed from")
         elif self.args.should_save:
             checkpoints.write_ledger(folder, self.run_identity)

@@ -5,8 +5,8 @@ D prompts of the data set.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from hashlib import sha256
+from itertools import chain
 from typing import Any
 
 import datasets
@@ -25,12 +25,6 @@ def hash_of(value: Any) -> str:
     return sha256(json.dumps(value, sort_keys=True, default=encode).encode()).hexdigest()[:16]
 
 
-def plain_rows(dataset: datasets.Dataset) -> Iterator[dict[str, Any]]:
-    """The rows as they are stored: no format applied, no image decoded."""
-    for batch in dataset.with_format("arrow").iter(1000):
-        yield from batch.to_pylist()
-
-
 def with_uids(dataset: Any, column: str) -> tuple[Any, np.ndarray | None, str | None]:
     """A data set with a column of uids, its uids (D,), and a fingerprint; None for a stream.
 
@@ -43,7 +37,9 @@ def with_uids(dataset: Any, column: str) -> tuple[Any, np.ndarray | None, str | 
         return dataset.map(lambda row: {column: hash_of(row)} | row), None, None
     given, counts, uids, total = column in dataset.column_names, Counter[Any](), [], 0
     read = [name for name in dataset.column_names if not given or name in (column, "prompt")]
-    for row in plain_rows(dataset.select_columns(read)):
+    # as they are stored: no format applied, no image decoded
+    stored = dataset.select_columns(read).with_format("arrow").iter(1000)
+    for row in chain.from_iterable(batch.to_pylist() for batch in stored):
         uid = row[column] if given else hash_of(row)
         counts[uid] += 1
         is_new = not given or counts[uid] == 1

@@ -87,7 +87,8 @@ def run_profile(name: str, cores: int, runs_dir: str | None, cache_dir: str) -> 
             list(pool.map(lambda pair: run(*pair), pairs))
         if not failed and job("report", f"{REPORT}:write_report", runs):
             table = runs / "results" / "table.md"
-            print(table.read_text(encoding="utf-8"))
+            for file in (table, runs / "results" / "seconds.md"):
+                print(file.read_text(encoding="utf-8"))
             print(f"table: {table}, figures: {runs / 'figures'}/")
     except KeyboardInterrupt:
         pool.shutdown(wait=False, cancel_futures=True)

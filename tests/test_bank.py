@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import GDROController, Method, loop, register
 from gdro.bank import Bank, replay_weights
-from gdro.pivotal import PivotalReplay
+from gdro_lab.peers.replay import PivotalReplay
 
 pytestmark = TRAINS
 

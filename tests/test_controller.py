@@ -136,9 +136,6 @@ def test_the_record_of_a_step_by_hand():
     assert row["deviation"][0] == pytest.approx(0.5)
     assert row["deviation"][4] == pytest.approx(np.sqrt((1 / 3 + 0) / 2))
     assert row["mean_reward"] == pytest.approx(5 / 9)
-    # of "hard" ½ + 0 of ½ + ½ + 10 in the past, so 4/22 hits are expected and 1 came
-    assert (row["hard_correct"], row["hard_expected"]) == (1, pytest.approx(4 / 22))
-    assert (row["first_rollouts"], row["first_correct"]) == (2, 2)  # of "new"
     # failure rates .75 and 1/6, other bins at their mean
     middle = (0.75 + 1 / 6) / 2
     assert row["weight"] == pytest.approx(np.exp([0.75, middle, middle, middle, 1 / 6]).tolist())

@@ -122,7 +122,6 @@ def test_a_seed_fixes_the_run_and_another_changes_it(base, tokenizer):
     assert not torch.equal(weights(models[0]), before)
     assert [row["rollouts_spent"] for row in records[0]] == [32] * 3
     assert [row["tokens"] for row in records[0]] == [row["tokens"] for row in records[1]]
-    assert all(0 <= row["controller_seconds"] <= row["seconds"] for row in records[0])
 
 
 def test_a_batch_without_signal_changes_nothing(model, tokenizer):

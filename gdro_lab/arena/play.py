@@ -55,7 +55,7 @@ from gdro_lab.tasks.world import TaskWorld, read_world
 # the options through which methods with an oracle get what `_oracle` knows
 ORACLES = {"family_even": ("groups",), "oracle": ("rates",), "composed": ("groups", "rates")}
 TRAIN_PROMPTS = 512  # on which accuracy is measured at the end
-SPENT = ("tokens", "trained_tokens", "replayed", "seconds", "controller_seconds")
+SPENT = ("tokens", "trained_tokens", "replayed", "seconds")
 
 
 @options

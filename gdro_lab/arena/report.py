@@ -28,7 +28,7 @@ CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}
 SCORE_COLUMNS = [
     *("world", "method", "learning_rate", "draw", "step", "rollouts", "tokens"),
     *("mean_at_8", "pass_at_8", "worst_family", "training_mix_mean", "training_mix_pass_at_8"),
-    *("seconds", "controller_seconds", "trained_tokens", "replayed", "train_mean"),
+    *("seconds", "trained_tokens", "replayed", "train_mean"),
 ]
 METRICS = {"mean_at_8": "mean@8", "pass_at_8": "pass@8", "worst_family": "worst family"}
 # a gain in mean@8 without one here is redistribution

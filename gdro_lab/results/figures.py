@@ -84,6 +84,11 @@ def _of_seeds(table):
     return table.groupby(level="step").mean()
 
 
+def _mass_from(first, shares):
+    """Share of the prompts in the bins from `first` on, the easier ones."""
+    return shares.iloc[:, first:].sum(axis=1)
+
+
 def _of_steps(metric, *tables):
     """A metric by (seed, step), where none of its arguments is NaN."""
     known = pd.concat(tables, axis=1).dropna().index
@@ -297,8 +302,7 @@ def _distributions(kinds, what):
         ("Mean bin index", "bin (0 hardest)"): metrics.mean_bin_index
     }
     for first in EASIER:
-        mass = partial(metrics.mass_from_bin, first_bin=first)
-        metric_of[f"Mass in bins ≥ {first}", "share"] = mass
+        metric_of[f"Mass in bins ≥ {first}", "share"] = partial(_mass_from, first)
     metric_of["Effective bins", "exp(entropy)"] = metrics.effective_number
     panels = {}
     for (title, ylabel), metric in metric_of.items():

@@ -159,25 +159,36 @@ def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
 def printed_tables(
     profile: Profile, scores: pd.DataFrame, families: pd.DataFrame, spending: pd.DataFrame
 ) -> str:
-    """The results as Markdown: scores, differences, families, what was spent; 95% intervals."""
-    spent = spending.drop(columns="variant").rename(columns={"label": "method"})
+    """The results as Markdown: scores, differences, families, what was spent; 95% intervals.
+
+    The same on every machine: seconds have a table of their own.
+    """
+    spent = spending[["label", "rollouts", "tokens"]].rename(columns={"label": "method"})
     grpo = spending.set_index("variant")["tokens"].get("grpo", np.nan)
     spent["tokens to GRPO %"] = 100 * (spent["tokens"] / grpo - 1)
-    spent["controller %"] = 100 * spent.pop("controller s") / spent["train s"]
-    formats = ("", ",.0f", ",.0f", ".0f", ".0f", ".0f", "+.2f", ".2f")
+    formats = ("", ",.0f", ",.0f", "+.2f")
     all_grpo = all(variant.baseline == "grpo" for variant in profile.variants.values())
     baseline = "GRPO" if all_grpo else "the variant's own GRPO"
     gain_title = f"Difference to {baseline}, paired by seed and prompt; "
     gain_title += "intervals that contain 0 are inconclusive"
     value = "value", "low", "high"
-    spending_title = "What was spent, mean over seeds; generate and controller are parts of train"
     tables = {
         "Scores on held-out prompts": _intervals(scores, *value, form="{:.3f}"),
         gain_title: _intervals(scores, "gain", "gain_low", "gain_high", form="{:+.3f}"),
         f"mean@{profile.evaluation.samples} by family": _intervals(families, *value, form="{:.3f}"),
-        spending_title: spent.to_markdown(index=False, floatfmt=formats, missingval="–"),
+        "What was spent, mean over seeds": spent.to_markdown(
+            index=False, floatfmt=formats, missingval="–"
+        ),
     }
     return "\n\n".join(f"{title}\n\n{table}" for title, table in tables.items() if table)
+
+
+def seconds_table(spending: pd.DataFrame) -> str:
+    """Seconds by stage as Markdown, mean over seeds."""
+    seconds = spending.drop(columns=["variant", "rollouts", "tokens"])
+    title = "Seconds of this machine; generate and controller are parts of train"
+    seconds = seconds.rename(columns={"label": "method"})
+    return f"{title}\n\n{seconds.to_markdown(index=False, floatfmt='.1f')}"
 
 
 def _intervals(table: pd.DataFrame, *columns: str, form: str) -> str:
@@ -191,13 +202,15 @@ def _intervals(table: pd.DataFrame, *columns: str, form: str) -> str:
 
 
 def write_report(profile: Profile, runs_dir: str | Path) -> str:
-    """Write results/table.md and figures/ of a profile from its records; return table and paths."""
+    """Write results/ and figures/ of a profile from its records; return tables and paths."""
     runs_dir, runs = Path(runs_dir), read_runs(profile, runs_dir)
     use_style()
     scores = score_table(profile, runs)
     families, spending = family_table(profile, runs), spending_table(profile, runs)
     table, file = printed_tables(profile, scores, families, spending), runs_dir / "results/table.md"
     replace_text(file, table + "\n")
+    seconds = seconds_table(spending)
+    replace_text(runs_dir / "results/seconds.md", seconds + "\n")
     for name, figure in paper_figures(profile, runs, scores).items():
         save(figure, runs_dir / "figures", name)
-    return f"{table}\n\ntable: {file}, figures: {runs_dir / 'figures'}/"
+    return f"{table}\n\n{seconds}\n\ntable: {file}, figures: {runs_dir / 'figures'}/"

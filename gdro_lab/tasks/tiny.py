@@ -20,6 +20,7 @@ from gdro.checkpoint import LEDGER, fault_of, write_ledger
 from gdro.checks import need
 from gdro_lab.tasks.base import Task
 
+SHIPPED = Path(__file__).parents[2] / "data/bases"  # of a clone: the base of `make run`
 TINY_CONFIGS: dict[str, dict[str, Any]] = {
     size: {
         "hidden_size": width,
@@ -55,11 +56,12 @@ def tiny_base(
     learning_rate: float | None = None,
     progress: bool = True,
 ) -> Path:
-    """Train a small Qwen3 on what the task teaches, or find it in the cache; return its folder.
+    """Train a small Qwen3 on what the task teaches, or find it; return its folder.
 
-    The same arguments give the same bits on one machine. The folder is in `cache_dir` under a hash
-    of everything that the base depends on, and exists completely or not at all. The learning rate,
-    by default the size's own, rises for `TINY_WARMUP_STEPS` and then falls as a cosine.
+    The same arguments give the same bits on one machine. The folder is in `cache_dir`, or shipped
+    in data/bases, under a hash of everything that the base depends on, and exists completely or not
+    at all. The learning rate, by default the size's own, rises for `TINY_WARMUP_STEPS` and then
+    falls as a cosine.
     """
     rate = TINY_LEARNING_RATES[size] if learning_rate is None else learning_rate
     import torch
@@ -80,11 +82,13 @@ def tiny_base(
         "versions": {module.__name__: module.__version__ for module in (np, torch, transformers)},
     }
     text = json.dumps(ingredients, indent=2, sort_keys=True)
-    target = Path(cache_dir) / hashlib.sha256(text.encode()).hexdigest()[:16]
-    if (target / LEDGER).is_file():
-        fault = fault_of(target)
-        need(fault is None, f"{fault}; delete {target} to make the base again")
-        return target
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    target = Path(cache_dir) / name
+    for kept in (target, SHIPPED / name):
+        if (kept / LEDGER).is_file():
+            fault = fault_of(kept)
+            need(fault is None, f"{fault}; delete {kept} to make the base again")
+            return kept
     target.parent.mkdir(parents=True, exist_ok=True)
     for left in target.parent.glob(".making-*"):  # of processes that were killed
         if time.time() - left.stat().st_mtime > 86_400:

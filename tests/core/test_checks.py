@@ -25,8 +25,8 @@ class Unreadable:
     [
         (lambda: DifficultyBins(k=-7), ("DifficultyBins", "k", "-7")),
         (lambda: DifficultyBins(estimator="mean"), ("DifficultyBins", "estimator", "'mean'")),
-        (lambda: DifficultyBins(edges=[0.5, 0.25]), ("DifficultyBins", "edges", "-0.25")),
         (lambda: DifficultyBins(k=2.0), ("DifficultyBins", "k", "2.0")),
+        (lambda: DifficultyBins(edges=[0.5, 0.25]), ("edges", "[0.5, 0.25]")),
         (lambda: DifficultyBins(kk=3), ("DifficultyBins", "kk", "3")),
         (lambda: DifficultyBins().assign([1, "a"]), ("uids", "[1, 'a']")),
         (lambda: DifficultyBins().assign([1.0, 2.0]), ("uids", "[1.0, 2.0]")),

@@ -19,11 +19,9 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_correct_one(k):
             )
 
 
-def test_index_mass_and_entropy_by_hand():
+def test_mean_bin_and_effective_number_by_hand():
     shares = np.array([[0.5, 0.0, 0.5], [0.2, 0.3, 0.5]])
     assert metrics.mean_bin_index(shares) == pytest.approx([1.0, 1.3])
-    assert metrics.mass_from_bin(shares, 1) == pytest.approx([0.5, 0.8])
-    assert metrics.entropy(shares)[0] == pytest.approx(np.log(2))
     assert metrics.effective_number(shares)[0] == pytest.approx(2)
 
 

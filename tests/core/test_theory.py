@@ -47,11 +47,6 @@ def test_mixture_gradient_is_the_gradient_of_the_soft_worst_case():
     assert q @ (2 * (theta - centres)) == pytest.approx(numeric, abs=1e-6)
 
 
-def test_regret_bounds_by_hand():
-    assert theory.hedge_regret_bound(2, 200) == pytest.approx(8.3255461)  # √(100 ln 2)
-    assert theory.exp3p_regret_bound(2, 100, delta=2 / np.e) == pytest.approx(5.15 * np.sqrt(200))
-
-
 def test_allocation_by_hand():
     assert theory.variance_proxy([1.0, 4.0], [0.25, 0.75], [2, 6]) == pytest.approx(0.625)
     assert theory.square_root_allocation([1.0, 4.0], [0.5, 0.5], 3) == pytest.approx([2.0, 4.0])

@@ -99,6 +99,8 @@ def test_scores_are_those_of_the_counts_and_printed(runs):
     assert [block.count("\n") + 1 for block in blocks[1::2]] == [6, 4, 6, 5]
     assert f"{of.value['prompt', 'mean@4']:.3f} (" in blocks[1]
     assert "192" in blocks[7]
+    seconds = report.seconds_table(report.spending_table(PROFILE, runs))
+    assert seconds.count("1.0") == 3 * len(report.STAGES)
 
 
 def test_small_bins_are_joined_and_a_worst_group_without_spread_has_no_interval(runs):

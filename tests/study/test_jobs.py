@@ -49,8 +49,7 @@ def test_every_method_spends_the_same_rollouts(made):
         assert len(result["evaluation"]) == 6 * 4
         assert manifest["settings"] == profile.settings_of(variant)
         seconds = manifest["seconds"]
-        parts = [seconds[stage] for stage in ("generate", "score", "reward", "controller")]
-        assert 0 < sum(parts) < seconds["train"]
+        assert 0 < seconds["generate"] + seconds["controller"] < seconds["train"]
     assert not list(runs.glob("*/*/checkpoints*"))
     assert read_manifest(run_folder(runs, "base", 1) / "manifest.json")["rollouts"] == 0
 

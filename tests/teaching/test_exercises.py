@@ -9,7 +9,6 @@ import pytest
 from gdro import PromptAdversary, RolloutAdversary, advantages, metrics, pivotal, theory
 from gdro.arms import arm_log_probabilities, best_joint_arms, exp3p_losses
 from gdro.bins import DifficultyBins, move_bins
-from gdro.method import Batch
 from gdro.prompt_gdro import debias
 from gdro_lab.teaching.exercises import SOLUTIONS, check, exercise
 from gdro_lab.toy.maps import paired_gain
@@ -137,7 +136,7 @@ def next_k(hits, trials, successes, failures, gained, expected):
     )  # fmt: skip
     method = pivotal.Pivotal()
     method.gained, method.expected = gained, expected
-    method.update(SimpleNamespace(hard_hits=lambda: Batch.hard_hits(visited)))
+    method.update(visited)
     return method.k_now, method.gained, method.expected
 
 
