@@ -73,6 +73,15 @@ def base(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """The folders of tiny random models, by family."""
+    from tiny_models import FAMILIES, save_tiny_model
+
+    root = tmp_path_factory.mktemp("models")
+    return {family: save_tiny_model(family, root / family) for family in FAMILIES}
+
+
+@pytest.fixture(scope="session")
 def profile_of(tmp_path_factory):
     """Make a profile of SMALL_PROFILE with other fields."""
     from gdro_lab.study.config import load_profile

@@ -45,9 +45,8 @@ def run_ranks(processes, target, *arguments, **environment):
         ranks = [
             pool.submit(_rank, rank, environment, target, arguments) for rank in range(processes)
         ]
-        for future in reversed(
-            ranks
-        ):  # the last one first: if it has died, the others fail because of it
+        # the last one first: if it has died, the others fail because of it
+        for future in reversed(ranks):
             future.result()
 
 
@@ -74,14 +73,8 @@ def needs(engine):
 def run_in(engine, *words, cwd=REPOSITORY, **options):
     """Run python in the environment of "vllm" or "unsloth"; what it prints where it fails."""
     paths = os.pathsep.join(map(str, [REPOSITORY, REPOSITORY / "tests"]))
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": paths,
-        "UNSLOTH_ALLOW_CPU": "1",
-    }
-    command, pipe = (
-        [str(python_of(engine)), *map(str, words)],
-        {"capture_output": True, "text": True},
-    )
-    run = subprocess.run(command, cwd=cwd, env=environment, timeout=PATIENCE, **pipe, **options)
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "UNSLOTH_ALLOW_CPU": "1"}
+    options |= {"capture_output": True, "text": True, "timeout": PATIENCE}
+    command = [str(python_of(engine)), *map(str, words)]
+    run = subprocess.run(command, cwd=cwd, env=os.environ | own, **options)
     assert run.returncode == 0, run.stderr[-3000:]

@@ -40,27 +40,19 @@ class SharedSampling(gdro.trainer.GDROTrainer):
     rows, whole_gradients = (), ()
 
     def train(self, *args, **kwargs):
-        result = super().train(*args, **kwargs)
-        file = (
-            Path(self.args.output_dir).parent / f"controller{self.accelerator.process_index}.json"
-        )
+        result, rank = super().train(*args, **kwargs), self.accelerator.process_index
+        file = Path(self.args.output_dir).parent / f"controller{rank}.json"
         save_state(file, self.controller.state_dict())
         return result
 
     def compute_loss(self, model, inputs, **kwargs):
-        states = [
-            module._get_fsdp_state() for module in model.modules() if isinstance(module, FSDPModule)
-        ]
-        weights = [
-            w for state in states for group in state._fsdp_param_groups for w in group.fsdp_params
-        ]
-        grads = [w.unsharded_accumulated_grad for w in weights] + [
-            w._unsharded_param.grad for w in weights if hasattr(w, "_unsharded_param")
-        ]
-        self.whole_gradients = (
-            *self.whole_gradients,
-            sum(g.numel() for g in grads if g is not None),
-        )
+        modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        groups = [group for m in modules for group in m._get_fsdp_state()._fsdp_param_groups]
+        weights = [weight for group in groups for weight in group.fsdp_params]
+        grads = [w.unsharded_accumulated_grad for w in weights]
+        grads += [w._unsharded_param.grad for w in weights if hasattr(w, "_unsharded_param")]
+        whole = sum(grad.numel() for grad in grads if grad is not None)
+        self.whole_gradients = (*self.whole_gradients, whole)
         return super().compute_loss(model, inputs, **kwargs)
 
     def _get_per_token_logps_and_entropies(self, model, ids, *args, **kwargs):
@@ -70,11 +62,8 @@ class SharedSampling(gdro.trainer.GDROTrainer):
     def _generate_single_turn(
         self, prompt_ids, images, multimodal_fields, num_generations, **kwargs
     ):
-        rank = self.accelerator.process_index
-        if (
-            self.die_at == str(self.state.global_step)
-            and rank == self.accelerator.num_processes - 1
-        ):
+        rank, last = self.accelerator.process_index, self.accelerator.num_processes - 1
+        if self.die_at == str(self.state.global_step) and rank == last:
             os._exit(9)
         step, rounds = self.turn
         self.turn = self.state.global_step, rounds + 1 if step == self.state.global_step else 0
@@ -84,10 +73,7 @@ class SharedSampling(gdro.trainer.GDROTrainer):
         for place, ids in enumerate(prompt_ids, first):
             rng = np.random.default_rng((*self.turn, place))
             noise = rng.integers(2, len(tokenizer), 8).tolist()
-            correct = [
-                *tokenizer(answers[tokenizer.decode(ids)])["input_ids"],
-                tokenizer.eos_token_id,
-            ]
+            correct = tokenizer(answers[tokenizer.decode(ids)] + tokenizer.eos_token)["input_ids"]
             completions.append(correct if rng.random() < 0.5 else noise)
         return completions, None
 
@@ -159,12 +145,8 @@ def what_vllm_is_sent(base, folder, kind):
     torch.distributed.init_process_group("gloo")
     generation = object.__new__(VLLMGeneration)  # without an engine
     generation.model, generation.accelerator = tied_model(base, kind), PartialState()
-    whole = {
-        "is_fsdp": True,
-        "fsdp_version": 2,
-        "gather_params": lambda _: nullcontext(),
-    }  # as for FSDP2
-    generation._dist = SimpleNamespace(**whole)
+    whole = {"is_fsdp": True, "fsdp_version": 2, "gather_params": lambda _: nullcontext()}
+    generation._dist = SimpleNamespace(**whole)  # as for FSDP2
     for module in (*generation.model.get_submodule(LAYERS[kind]), generation.model):
         fully_shard(module)
     with torch.no_grad():  # as in an evaluation: it leaves the root's weights gathered
@@ -187,9 +169,8 @@ def tied_model(base, kind):
     if kind == "full":
         return model
     torch.manual_seed(0)
-    return peft.get_peft_model(
-        model, peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
-    )
+    adapter = peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+    return peft.get_peft_model(model, adapter)
 
 
 def correct(completions, answer, **kwargs):

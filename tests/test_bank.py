@@ -37,12 +37,13 @@ def test_the_weight_fades_as_a_prompt_is_solved():
     np.testing.assert_allclose(weights, [0.8, 0.784, 2.0, 0.72, 0.0])
 
 
-def visit(controller, uids, correct):
-    """Every prompt gets its rollouts, the first of them correct where `correct` says so."""
+def visit(controller, uids, hits, rollouts=4):
+    """One batch: the first `hits` rollouts of each prompt are correct; the advantages, (P, n)."""
     plan = controller.plan(uids)
     groups = np.repeat(np.arange(len(uids)), plan.rollouts)
-    first = np.concatenate([[True], groups[1:] != groups[:-1]])
-    controller.observe(plan, groups, (first & np.asarray(correct)[groups]).astype(float))
+    place = np.arange(len(groups)) % rollouts
+    rewards = (place < np.asarray(hits)[groups]).astype(float)
+    return controller.observe(plan, groups, rewards).advantages.reshape(len(uids), rollouts)
 
 
 def replayed(controller, uids):
@@ -107,7 +108,7 @@ def test_the_gradient_of_replay_is_that_of_plain_torch(base, monkeypatch):
     def watch(model, prompts, texts, advantages):
         seen.update(prompts=prompts, texts=texts, advantages=advantages)
         tokens = whole(model, prompts, texts, advantages)
-        seen["gradient"] = [p.grad.clone() for p in model.parameters()]
+        seen["gradient"] = tiny_run.gradient(model)
         return tokens
 
     monkeypatch.setattr(loop, "policy_gradient", watch)
@@ -131,25 +132,28 @@ def test_the_gradient_of_replay_is_that_of_plain_torch(base, monkeypatch):
         logps = model(ids[:, :-1]).logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[0, :, 0]
         loss = loss - seen["advantages"][r] * logps[len(seen["prompts"][r]) - 1 :].sum()
     (loss / sum(map(len, ended))).backward()
-    tiny_run.assert_gradient(model, seen["gradient"])
+    tiny_run.assert_gradient(tiny_run.gradient(model), seen["gradient"])
+
+
+MICRO = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {},
-        {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4},
+        MICRO,
+        MICRO | {"gdro_method": "raft", "gdro_options": {"prompts": 7}},  # one text of each prompt
         {"beta": 0.04, "steps_per_generation": 2, "gradient_accumulation_steps": 1},
     ],
-    ids=["one batch", "micro-batches", "old and reference log-probabilities"],
+    ids=["one batch", "micro-batches", "seven texts", "old and reference log-probabilities"],
 )
 def test_the_gradient_of_replay_in_trl_is_the_loops(base, tmp_path, changes):
     """Rows of kept texts count once, with their weight; with β, their ratio is 1 and their KL 0."""
-    options = {"start_at": 1, "prompts": 7}
-    trainer = tiny_run.train_one_step(
-        base, tmp_path, gdro_method="replay_alone", gdro_options=options, **changes
-    )
+    given = {"gdro_method": "replay_alone", "gdro_options": {"start_at": 1, "prompts": 7}}
+    trainer = tiny_run.train_one_step(base, tmp_path, **given | changes)
     batch = trainer.batch
+    assert len(batch["advantages"]) % trainer.args.steps_per_generation == 0  # TRL drops the rest
     again = batch["completion_mask"].sum(1) > 0
     kept = again & (batch["advantages"] != 0)
     assert kept[:32].sum() == 0 < kept.sum() == trainer.state.log_history[0]["gdro/replayed"]
@@ -164,4 +168,4 @@ def test_the_gradient_of_replay_in_trl_is_the_loops(base, tmp_path, changes):
         model, batch["prompt_ids"][again], texts[again], batch["advantages"][again]
     )
     assert tokens == batch["num_items_in_batch"]
-    tiny_run.assert_gradient(model, trainer.gradient)
+    tiny_run.assert_gradient(tiny_run.gradient(model), trainer.gradient)

@@ -109,7 +109,7 @@ def test_the_gradient_is_the_trainers(base, tokenizer, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(base)
     tokens = loop.policy_gradient(model, batch["prompt_ids"], texts, advantages)
     assert tokens == batch["completion_mask"].sum()
-    tiny_run.assert_gradient(model, trainer.gradient)
+    tiny_run.assert_gradient(tiny_run.gradient(model), trainer.gradient)
 
 
 def test_a_seed_fixes_the_run_and_another_changes_it(base, tokenizer):

@@ -14,7 +14,8 @@ import trl
 from datasets import Dataset, IterableDataset
 from peft import LoraConfig
 from test_trainer import same_weights
-from tiny_models import byte_tokenizer, save_tiny_model
+from tiny_models import byte_tokenizer
+from tiny_run import arguments
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForSequenceClassification
 from trl import GRPOConfig, GRPOTrainer
 
@@ -24,10 +25,6 @@ pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings(
 METHODS = ("grpo", "pivotal", "rollout", "dapo")
 ROWS = [{"prompt": f"Spell {n}.", "answer": str(n), "uid": n} for n in range(12)]
 CHATS = [row | {"prompt": [{"role": "user", "content": row["prompt"]}]} for row in ROWS]
-PICTURES = [
-    row | {"prompt": [{"role": "user", "content": [{"type": "image", "image": "x.png"}]}]}
-    for row in ROWS
-]
 QWEN3 = Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
 
 
@@ -112,18 +109,8 @@ def scripted(trainer, prompt_ids, *args, **kwargs):
     return [[*text, end] for text in texts], None
 
 
-def setup(
-    rows=ROWS,
-    reward=even,
-    refused=(),
-    given=None,
-    template=None,
-    equal=True,
-    methods=METHODS,
-    **args,
-):
+def setup(rows=ROWS, reward=even, refused=(), given=(), template=None, equal=True, **args):
     """One set-up; `refused`: methods that say no; `equal`: whether "grpo" is TRL to the bit."""
-    given = dict(given or {})
     return locals()
 
 
@@ -165,7 +152,6 @@ SETUPS = {
         [row | {"environment": "ab"[row["uid"] % 2]} for row in CHATS], None,
         given={"environment_factory": {"a": World, "b": World}}, template=QWEN3, refused=ROUNDS,
         equal=False),
-    "images in messages": setup(PICTURES, refused=ROUNDS, methods=ROUNDS),  # of a text model
     **{f"loss {loss}": setup(loss_type=loss) for loss in
        ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "sapo", "vespo")},
     "GSPO": setup(importance_sampling_level="sequence", loss_type="grpo"),
@@ -177,28 +163,13 @@ SETUPS = {
     "checkpointing": setup(gradient_checkpointing=True),
     "bf16": setup(bf16=True),
     "not shuffled": setup(shuffle_dataset=False),
-    "Llama": setup(family="Llama"),
+    "Llama": setup(),
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    root = tmp_path_factory.mktemp("models")
-    return {family: save_tiny_model(family, root / family) for family in ("Qwen3", "Llama")}
-
-
 def train(trainer_class, folder, model, choice, **own):
-    args = {name: value for name, value in choice.items() if name not in ("args", "given")}
-    args = choice["args"] | own
-    args.pop("family", None)
-    if args.get("max_steps") is None:
-        args["max_steps"] = 2
-    settings = {
-        "output_dir": str(folder), "per_device_train_batch_size": 8, "num_generations": 4,
-        "max_completion_length": 10, "learning_rate": 1e-2, "report_to": [], "use_cpu": True,
-        "bf16": False, "gradient_checkpointing": False, "disable_tqdm": True, "logging_steps": 1,
-        "save_strategy": "no", "beta": 0.0,
-    }  # fmt: skip
+    settings = {"per_device_train_batch_size": 8, "max_completion_length": 10}
+    settings |= {"learning_rate": 1e-2, "max_steps": 2} | choice["args"] | own
     config = GRPOConfig if trainer_class is GRPOTrainer else GDROConfig
     rows = choice["rows"]
     rows = Dataset.from_list(rows) if isinstance(rows, list) else rows
@@ -209,10 +180,10 @@ def train(trainer_class, folder, model, choice, **own):
     trainer = trainer_class(
         AutoModelForCausalLM.from_pretrained(model),
         reward,
-        args=config(**settings | args),
+        args=arguments(config, folder, **settings),
         train_dataset=rows,
         processing_class=tokenizer,
-        **choice["given"] | more,
+        **dict(choice["given"]) | more,
     )
     trainer.train()
     return trainer
@@ -220,14 +191,9 @@ def train(trainer_class, folder, model, choice, **own):
 
 def reward_model(tokenizer):
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8}
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        intermediate_size=16,
-        num_key_value_heads=1,
-        num_labels=1,
-        **sizes,
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    config = Qwen3Config(vocab_size=len(tokenizer), num_labels=1, **sizes, **heads)
     return Qwen3ForSequenceClassification(config)
 
 
@@ -237,8 +203,8 @@ def test_setup(name, folders, tmp_path, monkeypatch):
     monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", scripted)
     monkeypatch.setattr("gc.collect", lambda: 0)  # of accelerate: most of a small run's time
     choice = SETUPS[name]
-    model = folders[choice["args"].get("family", "Qwen3")]
-    for method in choice["methods"]:
+    model = folders["Llama" if name == "Llama" else "Qwen3"]
+    for method in METHODS:
         own = {"gdro_method": method}
         own |= {"group_column": "level"} if name == "groups" else {}
         own |= {"success_reward": "even"} if name == "success_reward" else {}

@@ -73,7 +73,7 @@ def train_one_step(base, folder, **changes):
     trainer, keep = make_trainer(Recording, args, base), TrainerCallback()
 
     def on_pre_optimizer_step(*_, model, **given):
-        trainer.gradient = [weight.grad.clone() for weight in model.parameters()]
+        trainer.gradient = gradient(model)
 
     keep.on_pre_optimizer_step = on_pre_optimizer_step
     trainer.add_callback(keep)
@@ -81,11 +81,15 @@ def train_one_step(base, folder, **changes):
     return trainer
 
 
-def assert_gradient(model, expected):
-    """The gradients are those given; rounding is in proportion to the largest entry."""
-    for weight, wanted in zip(model.parameters(), expected, strict=True):
+def gradient(model):
+    return [weight.grad.clone() for weight in model.parameters()]
+
+
+def assert_gradient(found, expected):
+    """Equal but for rounding: it is in proportion to the largest entry, up to a tenth of this."""
+    for one, wanted in zip(found, expected, strict=True):
         atol = 1e-5 * float(wanted.abs().max())
-        torch.testing.assert_close(weight.grad, wanted, rtol=1e-4, atol=atol)
+        torch.testing.assert_close(one, wanted, rtol=1e-4, atol=atol)
 
 
 class Killed(TrainerCallback):

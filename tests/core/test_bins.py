@@ -81,18 +81,3 @@ def test_groups_are_those_named_never_change_and_resume():
     np.testing.assert_equal(groups.state_dict(), restored.state_dict())
     with pytest.raises(ValueError, match="settings"):
         StaticGroups([30, 10], ["b", "a"]).load_state_dict(groups.state_dict())
-
-
-@pytest.mark.parametrize(
-    ("name", "call", "arguments"),
-    [
-        ("uids", DifficultyBins().assign, ([1, "a"],)),
-        ("uids", DifficultyBins().assign, ([1.0, 2.0],)),
-        ("successes", DifficultyBins().update, ([1], [3], [2])),
-        ("trials", DifficultyBins().update, ([1], [0], [0])),
-        ("labels", StaticGroups, ([1, 2], ["a", 1])),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(name, call, arguments):
-    with pytest.raises(ValueError, match=name):
-        call(*arguments)

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
-from gdro import DifficultyBins, GDROController, PromptAdversary
+from gdro import DifficultyBins, GDROController, PromptAdversary, StaticGroups
 from gdro.checks import check, check_array
+from gdro.metrics import pass_at_k
+from gdro_lab.results.intervals import bootstrap_interval
+from gdro_lab.toy import Game, World, play
 
 
 class Unreadable:
@@ -22,12 +25,31 @@ class Unreadable:
     [
         (lambda: DifficultyBins(k=-7), ("DifficultyBins", "k", "-7")),
         (lambda: DifficultyBins(estimator="mean"), ("DifficultyBins", "estimator", "'mean'")),
+        (lambda: DifficultyBins(k=2.0), ("DifficultyBins", "k", "2.0")),
         (lambda: DifficultyBins(edges=[0.5, 0.25]), ("edges", "[0.5, 0.25]")),
         (lambda: DifficultyBins(kk=3), ("DifficultyBins", "kk", "3")),
+        (lambda: DifficultyBins().assign([1, "a"]), ("uids", "[1, 'a']")),
+        (lambda: DifficultyBins().assign([1.0, 2.0]), ("uids", "[1.0, 2.0]")),
+        (lambda: DifficultyBins().update([1], [3], [2]), ("successes", "3")),
+        (lambda: DifficultyBins().update([1], [0], [0]), ("trials", "0")),
+        (lambda: StaticGroups([1, 2], ["a", 1]), ("labels", "['a', 1]")),
         (lambda: PromptAdversary(eta=np.ones((3, 3))), ("PromptAdversary", "eta", "array([[1.")),
+        (lambda: PromptAdversary(eta=np.nan), ("PromptAdversary", "eta", "nan")),
         (lambda: GDROController("grpo", 4, n_max=3), ("Run", "mean_rollouts", "4")),
+        (lambda: GDROController("both", n_min=5), ("Run", "mean_rollouts", "4")),
+        (lambda: GDROController("both", 1.5), ("n_min", "1")),  # one has no variance
+        (lambda: GDROController("both", scale_rewards=True), ("Run", "scale_rewards", "True")),
+        (lambda: GDROController("both", rollout={"n_max": 8}), ("n_max", "8")),  # the controller's
         (lambda: GDROController("promt"), ("method", "'promt'")),
         (lambda: GDROController("pivotal", k=0), ("Pivotal", "k", "0")),
+        (lambda: GDROController("pivotal", epsilon=2.0), ("Pivotal", "epsilon", "2.0")),
+        (lambda: GDROController("dars", pilot=4), ("pilot", "4")),  # no less than the budget
+        (lambda: World(transfer=1.2), ("World", "transfer", "1.2")),
+        (lambda: Game(eta=-1.0), ("Game", "eta", "-1.0")),
+        (lambda: Game(method="ppo"), ("Game", "method", "'ppo'")),
+        (lambda: Game(n_min=9), ("Game", "n_max", "9")),
+        (lambda: Game(batch=1000), ("Game", "batch", "1000")),
+        (lambda: play([Game()], [0], [5, 2]), ("checkpoints", "-3")),
         (lambda: check("size", 2.5, int), ("size", "2.5")),
         (lambda: check("share", 1.5, ge=0, le=1), ("share", "1", "1.5")),
         (lambda: check_array("rewards", [[1, 2], [3]]), ("rewards", "[[1, 2], [3]]")),
@@ -35,6 +57,8 @@ class Unreadable:
         (lambda: check_array("rewards", np.full((9, 9), "x")), ("rewards", "'x'")),
         (lambda: check_array("rewards", np.ones((9, 9)), (2,)), ("rewards", "(2,)", "1.")),
         (lambda: check_array("rewards", [0, np.nan]), ("rewards", "nan")),
+        (lambda: pass_at_k([1], [4], 8), ("trials", "4")),
+        (lambda: bootstrap_interval([[np.nan]], np.random.default_rng(0)), ("values_SP", "nan")),
     ],
 )
 def test_an_error_is_one_sentence_with_the_argument_and_the_value(call, parts):

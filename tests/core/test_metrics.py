@@ -50,15 +50,3 @@ def test_bootstrap_interval_is_the_two_way_resampling_written_out():
     ]
     found = bootstrap_interval(values, np.random.default_rng(3), level, 500)
     assert found == pytest.approx(np.quantile(overall, [0.05, 0.95]))
-
-
-@pytest.mark.parametrize(
-    ("name", "call", "arguments"),
-    [
-        ("trials", metrics.pass_at_k, ([1], [4], 8)),
-        ("values_SP", bootstrap_interval, ([[np.nan]], np.random.default_rng(0))),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(name, call, arguments):
-    with pytest.raises(ValueError, match=name):
-        call(*arguments)

@@ -15,13 +15,12 @@ def played(controller, steps=5):
         drawn = controller.draw(UIDS, 12)
         uids = UIDS[np.arange(12) + step if drawn is None else drawn]
         plan = controller.plan(uids)
-        groups = np.repeat(np.arange(12), plan.rollouts)
-        rewards = np.random.default_rng(step).random(len(groups)) < RATES[uids][groups]
-        while (further := controller.extend(plan, groups, rewards)) is not None:
+        luck, groups = np.random.default_rng(step).random(999), np.zeros(0, int)
+        further = plan.rollouts
+        while further is not None:
             groups = np.concatenate([groups, np.repeat(np.arange(12), further)])
-            rates = RATES[uids][groups[len(rewards) :]]
-            more = np.random.default_rng(99 + step).random(len(rates)) < rates
-            rewards = np.concatenate([rewards, more])
+            rewards = luck[: len(groups)] < RATES[uids][groups]
+            further = controller.extend(plan, groups, rewards)
         batch = controller.observe(plan, groups, rewards.astype(float))
         told.append([part.tolist() for part in (uids, groups, batch.advantages, batch.weights)])
     return told

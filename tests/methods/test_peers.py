@@ -266,6 +266,3 @@ def test_dapo_waits_for_groups_with_both_outcomes():
     patient = method_of("dapo", groups=1, max_batches=3)
     assert [steps(patient, dull) for _ in range(4)] == [False, False, True, False]
     assert steps(patient, both)
-
-
-# All of them

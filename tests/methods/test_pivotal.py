@@ -57,23 +57,3 @@ def test_the_mean_step_of_a_prompt_is_the_gradient_of_pass_at_2(rate, n):
         probability = np.prod(np.where(group, rate, 1 - rate))
         mean += probability * (method.advantages(batch_of(list(group))) * scores).mean()
     assert mean == pytest.approx(2 * (1 - rate) * rate * (1 - rate))  # d pass@2 / dp · dp / d logit
-
-
-def test_k_follows_how_much_more_often_hard_prompts_succeed_than_before():
-    method, resumed = method_of("pivotal"), method_of("pivotal")
-    assert method.report() == {"k": 5, "progress": pytest.approx(1 / 3)}
-    # p̂ = 1.5/5 = .3: 1.2 hits expected of 4 and 3 seen; the second was never visited, the third is
-    # not hard
-    seen = {"successes": [1.0, 0.0, 9.0], "failures": [3.0, 0.0, 1.0]}
-    method.update(batch_of([1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], **seen))
-    assert method.progress == pytest.approx((1.8 + 5 / 3) / (1.2 + 5))
-    assert method.k_now == 6  # 3 + 6 · .559 = 6.35
-
-    resumed.load_state_dict(method.state_dict())
-    resumed.update(batch_of([0, 0], successes=1.0, failures=3.0))  # .6 expected
-    assert resumed.progress == pytest.approx((0.9 * 1.8 - 0.6 + 5 / 3) / (0.9 * 1.2 + 0.6 + 5))
-
-    for group, bound in (([1, 1, 1, 1], 12), ([0, 0, 0, 0], 3)):
-        for _ in range(60):
-            method.update(batch_of(group, successes=1.0, failures=3.0))
-        assert method.k_now == bound

@@ -1,17 +1,9 @@
 """The peers that keep successes: what they replay, with which weight, and what they train on."""
 
 import numpy as np
+from test_bank import visit
 
 from gdro import GDROController
-
-
-def visit(controller, uids, hits, rollouts=4):
-    """One batch: the first `hits` rollouts of each prompt are correct; the advantages, (P, n)."""
-    plan = controller.plan(uids)
-    groups = np.repeat(np.arange(len(uids)), plan.rollouts)
-    place = np.arange(len(groups)) % rollouts
-    rewards = (place < np.asarray(hits)[groups]).astype(float)
-    return controller.observe(plan, groups, rewards).advantages.reshape(len(uids), rollouts)
 
 
 def test_raft_trains_on_kept_texts_with_weight_one_and_on_nothing_else():

@@ -8,6 +8,7 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from test_controller import play
 
 from gdro import GDROController
 from gdro.checkpoint import file_hash
@@ -39,11 +40,9 @@ def runs_dir(tmp_path_factory):
         if variant != BASE:
             controller = GDROController(method=variant, mean_rollouts=4)
             for step in range(6):
-                plan = controller.plan((np.arange(8) * 3 + step) % 24)
-                group_ids = np.repeat(np.arange(8), plan.rollouts)
-                rewards = (rng.random(len(group_ids)) < rates[plan.uids][group_ids]).astype(float)
-                row = controller.observe(plan, group_ids, rewards).row
-                record.append(row | {"rollouts_spent": len(group_ids)})
+                uids = (np.arange(8) * 3 + step) % 24
+                plan, batch = play(controller, 6 * seed + step, uids, rates[uids])
+                record.append(batch.row | {"rollouts_spent": int(plan.rollouts.sum())})
         evaluation = [
             {"uid": uid, "family": family, "trials": 4}
             | {"successes": int(rng.binomial(4, rates[uid]))}

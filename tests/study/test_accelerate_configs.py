@@ -5,7 +5,6 @@ import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +13,7 @@ import yaml
 from accelerate.commands import launch
 from accelerate.commands.config import config_args
 from conftest import PATIENCE, SMALL_PROFILE, TRAINS
-from processes import free_port, run_ranks
+from processes import REPOSITORY, free_port, run_ranks
 from safetensors.torch import load_file
 
 from gdro_lab.study import jobs as experiment
@@ -22,7 +21,6 @@ from gdro_lab.study.config import load_profile
 from gdro_lab.study.records import read_manifest, read_table
 
 pytestmark = TRAINS
-REPOSITORY = Path(__file__).parents[2]
 CONFIGS = REPOSITORY / "configs" / "accelerate"
 SCRIPT = REPOSITORY / "tests" / "sharded_run.py"
 PROFILE = SMALL_PROFILE | {

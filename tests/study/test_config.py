@@ -1,6 +1,7 @@
 """Profiles: what may be in one, what is refused, what a run depends on, what reaches TRL."""
 
 import re
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -8,13 +9,7 @@ import yaml
 from conftest import SMALL_PROFILE, TRAINS
 
 from gdro_lab.study import jobs
-from gdro_lab.study.config import (
-    TrainChoice,
-    load_profile,
-    repository,
-    shipped,
-    training_arguments,
-)
+from gdro_lab.study.config import TrainChoice, load_profile, repository, shipped, training_arguments
 
 pytestmark = TRAINS
 GPU_BOX = (repository() / "docs" / "gpu-box.md").read_text()
@@ -140,11 +135,8 @@ def test_packages_that_a_profile_needs_are_asked_for_first(monkeypatch, name, he
     monkeypatch.setattr(jobs, "find_spec", lambda name: name in here or None)
     monkeypatch.setattr(jobs, "version", lambda name: trl)
     profile = load_profile(name)
-    if named is None:
+    with pytest.raises(ValueError, match=named) if named else nullcontext():
         jobs.check_installed(profile, list(profile.variants), evaluates=True)
-    else:
-        with pytest.raises(ValueError, match=named):
-            jobs.check_installed(profile, list(profile.variants), evaluates=True)
 
 
 @pytest.mark.parametrize("job", ["train_variant", "evaluate_variant"])

@@ -1,13 +1,11 @@
 """Notebook 05 under papermill, and other kinds of run: math data, LoRA, processes, vLLM."""
 
-from pathlib import Path
-
 import nbformat
 import papermill
 import pytest
 import yaml
 from conftest import SMALL_PROFILE, TRAINS
-from processes import needs, run_in
+from processes import REPOSITORY, needs, run_in
 from safetensors.torch import load_file
 from tiny_models import save_tiny_model
 from transformers import AutoTokenizer
@@ -17,8 +15,7 @@ from gdro_lab.study.config import load_profile
 from gdro_lab.study.records import read_manifest, read_result
 
 pytestmark = TRAINS
-REPOSITORY = Path(__file__).parents[2]
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "math"
+FIXTURES = REPOSITORY / "tests" / "fixtures" / "math"
 CACHE = REPOSITORY / ".cache" / "bases"  # where the notebooks have theirs
 
 SMALL = SMALL_PROFILE | {
@@ -81,11 +78,8 @@ def test_math_with_two_processes(tmp_path, llama, monkeypatch):
 
 def test_the_cell_trains_as_the_job_does(tmp_path):
     """The trainer that notebook 05 puts together leaves the bits of `train_variant`."""
-    profile, run, job = (
-        write_profile(tmp_path, SMALL),
-        tmp_path / "both" / "seed0",
-        tmp_path / "job",
-    )
+    profile = write_profile(tmp_path, SMALL)
+    run, job = tmp_path / "both" / "seed0", tmp_path / "job"
     shown = [output.get("data", {}) for output in run_notebook(tmp_path)]
     assert any("image/png" in data for data in shown)
     assert read_manifest(tmp_path / "manifest.json")["steps"] == 3

@@ -6,17 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gdro import (
-    DifficultyBins,
-    PromptAdversary,
-    RolloutAdversary,
-    advantages,
-    metrics,
-    pivotal,
-    theory,
-)
-from gdro import arms as arm_functions
-from gdro.bins import move_bins
+from gdro import PromptAdversary, RolloutAdversary, advantages, metrics, pivotal, theory
+from gdro.arms import arm_log_probabilities, best_joint_arms, exp3p_losses
+from gdro.bins import DifficultyBins, move_bins
 from gdro.prompt_gdro import debias
 from gdro_lab.teaching.exercises import SOLUTIONS, check, exercise
 from gdro_lab.toy.maps import paired_gain
@@ -162,14 +154,12 @@ PACKAGE = {
     "debiased_scores": debias,
     "prompt_gdro": prompt_gdro,
     "square_root_law": theory.square_root_allocation,
-    "joint_choice": lambda *case: arm_functions.best_joint_arms(*case)[0],
-    "arm_strategies": lambda *case: np.exp(arm_functions.arm_log_probabilities(*case)),
-    "exp3p_losses": lambda loss, arm, p, bonus: arm_functions.exp3p_losses(
-        [loss], [arm], p[None], bonus
-    )[0],
+    "joint_choice": lambda *case: best_joint_arms(*case)[0],
+    "arm_strategies": lambda *case: np.exp(arm_log_probabilities(*case)),
+    "exp3p_losses": lambda loss, arm, p, bonus: exp3p_losses([loss], [arm], p[None], bonus)[0],
     "rollout_gdro": rollout_gdro,
     "group_advantages": lambda r, ids: advantages.group_advantages(r, ids, ids.max() + 1),
-    "oracle_rollouts": lambda v, arms, budget: arm_functions.best_joint_arms(
+    "oracle_rollouts": lambda v, arms, budget: best_joint_arms(
         -v[:, None] / arms, np.ones(len(v), int), arms, budget
     )[0],
     "paired_gain": lambda *case: tuple(paired_gain(*case)),

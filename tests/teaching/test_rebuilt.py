@@ -4,6 +4,8 @@ The classes use NumPy and nothing of gdro. Each names the notebook and section i
 Axes: P prompts of the batch, D of the data set, B bins, N arms, R rollouts.
 """
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -114,14 +116,10 @@ class RolloutGDRO(BinGame):
         for b in np.unique(bins_P[bins_P >= 0]):
             [n], count = np.unique(rollouts_P[bins_P == b]), np.sum(bins_P == b)
             worth += count * log_p_BN[b, n - 2]
-            reached = [
-                (w + count * m, v + count * log_p_BN[b, m - 2])
-                for w, v in best.items()
-                for m in self.arms
-            ]
-            best = {}
-            for w, v in reached:
-                best[w] = max(v, best.get(w, -np.inf))
+            before, best = best, {}
+            for (spent, value), m in product(before.items(), self.arms):
+                found = value + count * log_p_BN[b, m - 2]
+                best[spent + count * m] = max(found, best.get(spent + count * m, -np.inf))
         assert worth == pytest.approx(best[MEAN * np.sum(bins_P >= 0)])
 
     def observe(self, uids, rewards_R, ids_R):

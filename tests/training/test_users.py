@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tiny_run
 from datasets import Dataset
 from test_trainer import make, pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
+from tiny_run import half_right
 from trl import TrlParser
 
 from gdro.callback import GDROCallback
@@ -19,11 +19,7 @@ from gdro.uids import hash_of, with_uids
 
 def shifted(completions, answer, **columns):
     """Correct is 3 and wrong is 2: never below the default threshold."""
-    return [2 + value for value in tiny_run.half_right(completions, answer)]
-
-
-def half_right(completions, answer, **columns):
-    return tiny_run.half_right(completions, answer)
+    return [2 + value for value in half_right(completions, answer)]
 
 
 def test_rewards_that_never_cross_the_threshold_are_noticed_once(base, tmp_path, caplog):
