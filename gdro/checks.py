@@ -12,7 +12,6 @@ from typing import Annotated, Any, TypeVar, dataclass_transform
 
 import numpy as np
 import pydantic
-from numpy.typing import ArrayLike
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 LARGEST = 1e100  # of a reward, loss, weight or advantage: squares and products of two stay finite
@@ -59,7 +58,7 @@ def options(kind: AnyClass) -> AnyClass:
 
 def check(name: str, value: Any, kind: Any = float, **bounds: float) -> Any:
     """Return a value of a type (int, Literal["a", "b"]) within bounds: ge, gt, le, lt."""
-    kind = Annotated[kind, Field(**bounds)] if bounds else kind  # type: ignore[arg-type]
+    kind = Annotated[kind, Field(**bounds)] if bounds else kind  # type: ignore[call-overload]
     try:
         return TypeAdapter(kind, config=STRICT).validate_python(_plain(value))
     except ValidationError as error:
@@ -100,8 +99,8 @@ def check_array(
     name: str,
     values: Any,
     shape: tuple[int, ...] | None = None,
-    low: ArrayLike = -math.inf,
-    high: ArrayLike = math.inf,
+    low: Any = -math.inf,
+    high: Any = math.inf,
     *,
     whole: bool = False,
 ) -> np.ndarray:
@@ -123,6 +122,6 @@ def check_array(
     if not good.all():
         place = int(good.ravel().argmin())
         low, high = (np.broadcast_to(bound, array.shape).ravel()[place] for bound in (low, high))
-        found = f"{array.ravel()[place]} at position {place}"
+        found = f"{array.ravel().tolist()[place]} at position {place}"
         raise ValueError(f"{name} must be finite {wanted} in [{low:g}, {high:g}], got {found}")
     return array

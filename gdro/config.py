@@ -83,7 +83,7 @@ def make_controller(args: GDROConfig, dataset: Any = None) -> GDROController:
     """The controller that a `GDROConfig` asks for; with a group_column, its bins are the groups."""
     options = {"seed": args.seed, "scale_rewards": args.scale_rewards}
     options |= {"advantage_std": args.advantage_std, "advantage_clip": args.advantage_clip}
-    options |= args.gdro_options or {}
+    options |= args.gdro_options or {}  # type: ignore[arg-type]
     if options["advantage_clip"] == math.inf:
         options["advantage_clip"] = None
     if (column := args.group_column) is not None:

@@ -105,7 +105,7 @@ class GDROController(Saved):
         self.name = self.method.name or type(self.method).__name__
         if not isinstance(bins, DifficultyBins):
             bins = build("bins", DifficultyBins, {**PRESETS[preset], **(bins or {})})
-        self.bins: DifficultyBins = bins
+        self.bins: DifficultyBins = bins  # type: ignore[assignment]
         mean = check("mean_rollouts", mean_rollouts, ge=1)
         n_min = self.method.n_min if n_min is None else n_min
         self.run = Run(

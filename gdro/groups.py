@@ -1,7 +1,7 @@
 """Groups of prompts that the data set names, in place of difficulty bins."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,7 +26,7 @@ class StaticGroups(DifficultyBins):
         groups: Sequence[Any] | None = None,
         k: int = 8,
         history: int = 50,
-        estimator: str = "beta",
+        estimator: Literal["beta", "any_of_k"] = "beta",
     ) -> None:
         super().__init__(k=k, history=history, estimator=estimator)
         labels = as_uids(labels, "labels").tolist()

@@ -132,7 +132,7 @@ def train(
             texts.append(sample(model, ids_DT[drawn_P[new_R]], max_new_tokens, generator))
             scores_R = rewards_of(tokenizer, [rows[d] for d in drawn_P[new_R]], texts[-1], reward)
             groups_R, rewards_R = np.append(groups_R, new_R), np.append(rewards_R, scores_R)
-            more_P = controller.extend(plan, groups_R, rewards_R)
+            more_P = controller.extend(plan, groups_R, rewards_R)  # type: ignore[assignment]
 
         batch = controller.observe(plan, groups_R, rewards_R)
         advantages_R = torch.as_tensor(batch.advantages, dtype=torch.float32, device=model.device)

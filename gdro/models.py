@@ -227,7 +227,7 @@ def check_unsloth_settings(on_unsloth: bool, model: Any, args: Any, replays: boo
 def check_unsloth_parts(trainer: Any, model: Any) -> None:
     """ValueError unless all of Unsloth that a training relies on is in place."""
     engine = getattr(model, "vllm_engine", None)
-    unsloths = next(k for k in type(trainer).__mro__ if k.__name__ == "UnslothGRPOTrainer")
+    unsloths: Any = next(k for k in type(trainer).__mro__ if k.__name__ == "UnslothGRPOTrainer")
     called = unsloths.compute_loss.__code__.co_names
     pad, ends = trainer.processing_class.pad_token_id, trainer.eos_token_ids
     found = {

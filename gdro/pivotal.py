@@ -28,7 +28,7 @@ succeed twice as often as before.
 Axes: P prompts, R rollouts, D prompts of the data set.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -61,7 +61,7 @@ class Pivotal(Method):
     k: Count | None = None  # the draw favours pass rates about 1/k; None lets k follow progress
     epsilon: PositiveShare = 0.1  # share of the draw that is even over the data
 
-    state = ("gained", "expected")
+    state: ClassVar[tuple[str, ...]] = ("gained", "expected")
 
     def start(self, run: Run) -> None:
         self.gained, self.expected = 0.0, 0.0  # fading sums of h − n p̂ and n p̂ over hard prompts

@@ -271,7 +271,7 @@ class GDROTrainer(GRPOTrainer):
         drawn = self.controller.draw(self._uids_D, size) if self._uids_D is not None else None
         if drawn is None and config.waits_for_prompts(self.controller.method):
             # TRL's order has one batch a step
-            batch = (self.controller.planned, size, len(self._uids_D))
+            batch = (self.controller.planned, size, len(self.train_dataset))
             drawn = batches.prompts_of_batch(*batch, self.args.seed, self.shuffle_dataset)
         if drawn is None:  # TRL's, of all processes, each once
             prompts = gather_object(inputs)[:: self.num_generations]

@@ -108,8 +108,8 @@ def arena_controller(
         families = known["groups"] if known else {"any": "family"}  # of no task yet: a check
         given = {"uids": list(families), "labels": list(families.values())}
         options["bins"] = build("bins", StaticGroups, options.get("bins", {}), **given)
-    given = {"method": name, "mean_rollouts": mean_rollouts, "seed": seed}
-    return build(f"options of {name!r}", GDROController, options, **given)
+    more: dict[str, Any] = {"method": name, "mean_rollouts": mean_rollouts, "seed": seed}
+    return build(f"options of {name!r}", GDROController, options, **more)
 
 
 def batch_shape(method: str, settings: Settings) -> tuple[str, int, float]:
@@ -129,7 +129,7 @@ def batch_shape(method: str, settings: Settings) -> tuple[str, int, float]:
 @functools.lru_cache(4)
 def _drawn(world: str, draw: int) -> Task:
     """The task of a draw of a world in JSON; kept, as a worker plays a draw's runs in a row."""
-    return TaskWorld.model_validate_json(world).spec.draw(draw)
+    return TaskWorld.model_validate_json(world).spec.draw(draw)  # type: ignore[return-value]
 
 
 def draw_base(world: TaskWorld, draw: int, settings: Settings, cache: Path) -> tuple[Task, Path]:
@@ -321,7 +321,7 @@ def _check_settings(
     own_names = all(run.world == worlds[run.world.name] for run in runs)
     need(own_names, f"worlds must have names of their own, got {list(worlds)}")
     specs = {name: world.model_dump(mode="json") for name, world in worlds.items()}
-    now = {"settings": asdict(settings), "worlds": specs}
+    now: dict[str, Any] = {"settings": asdict(settings), "worlds": specs}
     now["methods_from"] = own and file_hash(Path(own))
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))

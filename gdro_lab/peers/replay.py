@@ -3,6 +3,8 @@
 Axes: P prompts, R rollouts, D prompts of the data set.
 """
 
+from typing import ClassVar
+
 import numpy as np
 from scipy.stats import norm
 
@@ -27,7 +29,7 @@ class PivotalReplay(Pivotal):
     most: Count | None = 4  # replays of a prompt between two of its visits; None: no bound
     start_at: Count = 16  # prompts in the bank before replay begins
 
-    state = (*Pivotal.state, "replays_D")
+    state: ClassVar[tuple[str, ...]] = (*Pivotal.state, "replays_D")
 
     def start(self, run: Run) -> None:
         super().start(run)

@@ -5,7 +5,6 @@ hardest), or a single column. Batches are small, so shares are a trailing mean o
 Bands span the seeds.
 """
 
-from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -82,11 +81,6 @@ def weights(runs: list[dict], variant: str) -> pd.DataFrame:
 def _of_seeds(table):
     """Mean over the seeds, by step."""
     return table.groupby(level="step").mean()
-
-
-def _mass_from(first, shares):
-    """Share of the prompts in the bins from `first` on, the easier ones."""
-    return shares.iloc[:, first:].sum(axis=1)
 
 
 def _of_steps(metric, *tables):
@@ -286,7 +280,7 @@ def one_run(record: list[dict], title: str) -> Figure:
     runs = [{"variant": "it", "seed": 0, "record": record}]
     share, rollouts = series(runs, "it", "share"), series(runs, "it", "rollouts")
     mean = np.nansum(share * rollouts) / np.nansum(share)
-    panels = {"share of prompts": (shares(runs, "it"), None)}
+    panels: dict[str, Any] = {"share of prompts": (shares(runs, "it"), None)}
     panels["success rate"] = smoothed(series(runs, "it", "success")), None
     acts = {"weight (batch mean 1)": (weights(runs, "it"), 1.0)}
     acts["rollouts per prompt"] = rollouts, mean
@@ -302,7 +296,8 @@ def _distributions(kinds, what):
         ("Mean bin index", "bin (0 hardest)"): metrics.mean_bin_index
     }
     for first in EASIER:
-        metric_of[f"Mass in bins ≥ {first}", "share"] = partial(_mass_from, first)
+        mass = f"Mass in bins ≥ {first}", "share"
+        metric_of[mass] = lambda shares, first=first: shares.iloc[:, first:].sum(axis=1)
     metric_of["Effective bins", "exp(entropy)"] = metrics.effective_number
     panels = {}
     for (title, ylabel), metric in metric_of.items():

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from gdro import metrics
 from gdro.bins import DifficultyBins
 from gdro.checkpoint import replace_text
-from gdro.checks import need
+from gdro.checks import check_array, need
 from gdro_lab.results.figures import paper_figures, runs_of
-from gdro_lab.results.intervals import bootstrap_interval
 from gdro_lab.results.style import save, use_style
 from gdro_lab.study.config import BASE, Profile, run_folder
 from gdro_lab.study.records import read_result
@@ -114,7 +114,11 @@ def _estimates(
         for name, kind in kinds.items():
             # intervals are widened for few seeds, which could carry a score out of [0, 1]
             low, high = np.clip(interval(kind(values)), 0, 1).tolist()
-            row = {"variant": variant, "label": profile.label(variant), "score": name}
+            row: dict[str, Any] = {
+                "variant": variant,
+                "label": profile.label(variant),
+                "score": name,
+            }
             row |= {"value": float(kind(values).mean()), "low": low, "high": high}
             if baseline in profile.variants and baseline != variant:
                 # the same seeds and prompts on both sides, so what they have in common cancels
@@ -123,6 +127,32 @@ def _estimates(
                 row |= {"gain": float(gain_SP.mean()), "gain_low": low, "gain_high": high}
             rows.append(row)
     return pd.DataFrame(rows)
+
+
+def bootstrap_interval(
+    values_SP: ArrayLike, rng: np.random.Generator, level: float = 0.95, resamples: int = 2000
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean over seeds and prompts, redrawn independently.
+
+    Redrawing S seeds reproduces only 1 − 1/S of their variance, so the seeds' means are first moved
+    apart by √(S/(S−1)). With two seeds the interval is still too narrow; with one it does not cover
+    other seeds. `values_SP` are finite: every seed is evaluated on the same prompts.
+    """
+    values_SP = np.atleast_2d(check_array("values_SP", values_SP))
+    num_seeds = len(values_SP)
+    if num_seeds > 1:
+        deviation_S = values_SP.mean(axis=1) - values_SP.mean()
+        values_SP = values_SP + (np.sqrt(num_seeds / (num_seeds - 1)) - 1) * deviation_S[:, None]
+
+    def redraw(size: int) -> np.ndarray:
+        """The fraction of each resample's draws that fell on each seed, or on each prompt."""
+        drawn = rng.integers(size, size=(resamples, size))
+        return np.apply_along_axis(np.bincount, 1, drawn, minlength=size) / size
+
+    seed_weights, prompt_weights = map(redraw, np.shape(values_SP))
+    means = ((seed_weights @ values_SP) * prompt_weights).sum(axis=1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
 
 
 def _worst_parts(values_SP: np.ndarray, groups_P: np.ndarray) -> np.ndarray:
@@ -166,7 +196,7 @@ def printed_tables(
     spent = spending[["label", "rollouts", "tokens"]].rename(columns={"label": "method"})
     grpo = spending.set_index("variant")["tokens"].get("grpo", np.nan)
     spent["tokens to GRPO %"] = 100 * (spent["tokens"] / grpo - 1)
-    formats = ("", ",.0f", ",.0f", "+.2f")
+    costs = spent.to_markdown(index=False, floatfmt=("", ",.0f", ",.0f", "+.2f"), missingval="–")
     all_grpo = all(variant.baseline == "grpo" for variant in profile.variants.values())
     baseline = "GRPO" if all_grpo else "the variant's own GRPO"
     gain_title = f"Difference to {baseline}, paired by seed and prompt; "
@@ -176,17 +206,15 @@ def printed_tables(
         "Scores on held-out prompts": _intervals(scores, *value, form="{:.3f}"),
         gain_title: _intervals(scores, "gain", "gain_low", "gain_high", form="{:+.3f}"),
         f"mean@{profile.evaluation.samples} by family": _intervals(families, *value, form="{:.3f}"),
-        "What was spent, mean over seeds": spent.to_markdown(
-            index=False, floatfmt=formats, missingval="–"
-        ),
+        "What was spent, mean over seeds": costs,
     }
     return "\n\n".join(f"{title}\n\n{table}" for title, table in tables.items() if table)
 
 
 def seconds_table(spending: pd.DataFrame) -> str:
     """Seconds by stage as Markdown, mean over seeds."""
-    seconds = spending.drop(columns=["variant", "rollouts", "tokens"])
     title = "Seconds of this machine; generate and controller are parts of train"
+    seconds = spending.drop(columns=["variant", "rollouts", "tokens"])
     seconds = seconds.rename(columns={"label": "method"})
     return f"{title}\n\n{seconds.to_markdown(index=False, floatfmt='.1f')}"
 

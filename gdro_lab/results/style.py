@@ -75,11 +75,11 @@ def save(figure: Figure, folder: str | Path, name: str) -> Path:
 
 def legend_below(figure: Figure, columns: int = 4) -> None:
     """One legend for all panels, under them, where it covers nothing."""
-    handles = {}
+    handles: dict[str, Any] = {}
     for axis in figure.axes:
         lines, labels = axis.get_legend_handles_labels()
         handles |= dict(zip(labels, lines, strict=True))
     if len(handles) > 1:
         rows = ceil(len(handles) / columns)
         look: dict[str, Any] = {"ncols": ceil(len(handles) / rows), "frameon": False}
-        figure.legend(handles.values(), list(handles), loc="outside lower center", **look)
+        figure.legend([*handles.values()], [*handles], loc="outside lower center", **look)

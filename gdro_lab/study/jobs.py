@@ -215,6 +215,7 @@ class Training:
     def __init__(
         self, profile: Profile, variant: str, seed: int, folder: Path, cache_dir: str | Path = CACHE
     ) -> None:
+        need(variant != BASE, "variant must be one that is trained, got 'base'")
         check_machine(profile, [variant], evaluates=False)
         self.profile, self.variant, self.seed = profile, variant, seed
         self.folder, self.cache_dir, self.settings = folder, cache_dir, profile.train_of(variant)

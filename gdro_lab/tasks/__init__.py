@@ -99,9 +99,9 @@ def load_split(
 def draw_task(choice: EmbeddedChoice | GymChoice, style: str = "text") -> Task:
     """Draw the task, with the lessons of the tiny base; ``style`` is for original questions."""
     if choice.kind == "reasoning_gym":
-        return read_world(choice.world).spec.draw(choice.seed, style)
+        return read_world(choice.world).spec.draw(choice.seed, style)  # type: ignore[return-value]
     sizes = {"n_train": choice.n_train, "n_eval_per_family": choice.n_eval_per_family}
-    return EmbeddedSpec(DEFAULT_SPEC.families, **sizes).draw(choice.seed)
+    return EmbeddedSpec(DEFAULT_SPEC.families, **sizes).draw(choice.seed)  # type: ignore
 
 
 def prompt_token_ids(

@@ -38,7 +38,7 @@ def load_tiny(
     steps: int, batch_size: int, per_family: int, cache_dir: str = ".cache/bases"
 ) -> Tiny:
     """A base trained for so many steps, or found in the cache, and `per_family` prompts a skill."""
-    task = SPEC.draw(0)
+    task: Any = SPEC.draw(0)
     folder = tiny_base(
         task, seed=0, cache_dir=cache_dir, steps=steps, batch_size=batch_size, progress=False
     )

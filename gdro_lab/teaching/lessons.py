@@ -185,7 +185,7 @@ def explore(
         linear = isinstance(first, widgets.IntSlider | widgets.FloatSlider)
         values = dict.fromkeys([first.min, first.value, first.max]) if linear else [first.value]
         stills = [{name: value} for value in values]
-    strip = [picture(**present() | still) for still in stills]
+    strip = [picture(**{**present(), **still}) for still in stills]
     explorer.static = _as_output(strip, "what the controls change, at some of their values")
     return explorer
 
