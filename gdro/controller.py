@@ -137,7 +137,7 @@ class GDROController(Saved):
         """
         if not self.method.draws:
             return None
-        check("size", size, int, ge=1)
+        size = as_whole("size", size, 1)
         if self._pool is None or self._pool[0] is not uids or not isinstance(uids, np.ndarray):
             # kept from step to step, since sorting a large pool is slow
             self._pool = (uids, *self._sort(uids))
@@ -324,8 +324,8 @@ class GDROController(Saved):
 
     def _rollouts(self, plan: Plan) -> np.ndarray:
         """Rollouts that each prompt of a plan in flight may bring, (P,)."""
-        known = plan.number in self._open
-        need(known, f"plan must be in flight, and not observed yet, got {plan}")
+        if plan.number not in self._open:  # to print a plan is slow
+            raise ValueError(f"plan must be in flight, and not observed yet, got {plan}")
         return self._open[plan.number]
 
     def _sort(self, uids: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
