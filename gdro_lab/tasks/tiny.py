@@ -74,6 +74,7 @@ def tiny_base(
         "batch_size": batch_size,
         "threads": 1,
         "device": device,
+        "kernels": torch.backends.cpu.get_cpu_capability(),
         "task": task.fingerprint(),
         "config": TINY_CONFIGS[size],
         "optimizer": TINY_OPTIMIZER | {"lr": rate},

@@ -54,7 +54,7 @@ def test_rows_without_a_signal_leave_the_gradient_as_it_is(report, loss):
     with_signal, again, without = found["rows"]  # of 16; where no row has a signal, one is left
     assert 1 < with_signal == again < 16
     assert without == 1
-    assert found["difference"] < 1e-5
+    assert found["difference"] < 1e-4  # of rounding: up to 1.2e-5 without AVX
     assert found["without_a_signal"] == 0
     # why advantages are scaled, and never the loss: its backward ignores a factor
     assert found["of_a_halved_loss"] == 0
