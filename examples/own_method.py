@@ -5,17 +5,16 @@ python examples/own_method.py
 
 import numpy as np
 
-from gdro import GDROController, Method, register
+from gdro import GDROController, Method, options, register
+from gdro.checks import Positive
 
 
 @register("failures")
+@options
 class Failures(Method):
     """Rollouts in proportion to the estimated failure rate; the controller keeps the budget."""
 
-    def __init__(self, floor: float = 0.1) -> None:
-        if not floor > 0:
-            raise ValueError(f"Failures(floor=…) must be positive, got {floor}; raise it")
-        self.floor = floor
+    floor: Positive = 0.1
 
     def allocate(self, prompts, budget, rng):
         return self.floor + 1 - prompts.rate_P

@@ -44,9 +44,10 @@ class GDROTrainerSync(PPOTrainerSync):
         rollouts = config.actor_rollout_ref.rollout.n
         self.controller = GDROController(method, mean_rollouts=rollouts, **own | options)
         asked = self.controller.method
-        if asked.rounds or type(asked).ready is not Method.ready or asked.needs_losses:
+        waits = type(asked).ready is not Method.ready
+        if asked.rounds or waits or asked.needs_losses or asked.replays:
             raise ValueError(
-                f"gdro.method must take one round a step and no losses, got {method!r}"
+                f"gdro.method must take one round a step, no losses and no replay, got {method!r}"
             )
         refill = config.trainer.v1.sampler.get("sync_refill_failed_groups", False)
         filters = (config.algorithm.get("filter_groups") or {}).get("enable", False)

@@ -52,7 +52,7 @@ class TrainBatch:
     is_flat_R: np.ndarray  # whether all rewards of the rollout's group are equal; True for fillers
 
     def generated(self) -> tuple:
-        """What TRL's `_generate` returns, as if it had sampled these, as text without tools."""
+        """What TRL's `_generate` returns, in its form, for text without tools."""
         parts = map(list, zip(*self.rollouts, strict=True))
         prompt_ids, completion_ids, completions, logprobs, _ = parts
         tool_mask = None  # 0 for tokens that neither train nor count in the loss

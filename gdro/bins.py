@@ -33,7 +33,7 @@ def as_uids(uids: ArrayLike | Sequence[str], name: str = "uids") -> np.ndarray:
 def merge_visits(
     rows: np.ndarray, successes: np.ndarray, trials: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Visits of distinct rows: where one comes twice, side by side, its counts are added."""
+    """Merge adjacent visits of the same row: their counts are added."""
     if not (rows[1:] == rows[:-1]).any():
         return rows, successes, trials
     rows, place_P = np.unique(rows, return_inverse=True)
@@ -50,7 +50,7 @@ TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 class DifficultyBins(Saved):
     """Online difficulty classifier: pass@k estimate (10), bins (11), symmetric hysteresis.
 
-    The defaults are the paper's; `gdro.controller.PRESETS` has those of a controller's own bins.
+    The defaults are the paper's but for the estimator; `gdro.controller.PRESETS` has others.
 
     Attributes:
         row_of: from uid to row. A row never changes.

@@ -102,7 +102,7 @@ class GDROController(Saved):
         check("preset", preset, Literal[tuple(PRESETS)])
         self.success_threshold = check("success_threshold", success_threshold)
         self.method = make_method(method, preset, options)
-        self.name = self.method.name or type(self.method).__name__
+        self.name = vars(type(self.method)).get("name") or type(self.method).__name__
         if not isinstance(bins, DifficultyBins):
             bins = build("bins", DifficultyBins, {**PRESETS[preset], **(bins or {})})
         self.bins: DifficultyBins = bins  # type: ignore[assignment]
@@ -122,7 +122,7 @@ class GDROController(Saved):
         self.method.start(self.run)
         self.step = 0  # batches observed
         self.planned = 0  # plans made: seeds each plan's random numbers
-        self._open: dict[int, np.ndarray] = {}  # rollouts of the plans in flight, with extensions
+        self._open: dict[int, tuple] = {}  # of plans in flight: uids, rollouts with extensions
         self._pool: tuple | None = None  # of `draw`: uids as given, and what `_sort` makes of them
 
     # Before generation
@@ -174,7 +174,7 @@ class GDROController(Saved):
         rollouts_P = np.empty(len(uids_P), np.int64)
         rollouts_P[order_P] = wanted_P
         plan = Plan(uids, rollouts_P, self.planned, prompts, order_P)
-        self._open[plan.number] = rollouts_P
+        self._open[plan.number] = uids_P, rollouts_P.copy()
         self.planned += 1
         return plan
 
@@ -205,7 +205,7 @@ class GDROController(Saved):
         self._answer("sum of extend", further_K.sum(), None, 1, left, whole=True)
         further_P = np.zeros(len(plan), np.int64)
         further_P[position_K] = further_K
-        self._open[plan.number] = planned_P + further_P
+        self._open[plan.number] = plan.prompts.uids_P, planned_P + further_P
         return further_P
 
     # After generation
@@ -269,7 +269,7 @@ class GDROController(Saved):
             return None
         order_P, *sorted_P = self._sort(uids)
         answer = self.method.replay(self._prompts(*sorted_P), self._rng(self.step, REPLAY))
-        if answer is None:
+        if answer is None or not len(answer[0]):
             return None
         places, weights = answer
         places = self._answer("replay", places, len(weights), 0, len(order_P) - 1, whole=True)
@@ -283,7 +283,7 @@ class GDROController(Saved):
         Also the positions in `plan.uids` of its prompts, (K,), and of its rollouts as given, (R,).
         """
         planned_P, known = self._rollouts(plan), plan.prompts
-        size = (max(np.size(rewards), 1),)
+        size = (max(len(rewards), 1),)
         rewards_R = check_array("rewards", rewards, size, -LARGEST, LARGEST)
         group_ids_R = check_array("group_ids", group_ids, size, 0, len(plan) - 1, whole=True)
         correct_R = rewards_R > self.success_threshold
@@ -324,9 +324,10 @@ class GDROController(Saved):
 
     def _rollouts(self, plan: Plan) -> np.ndarray:
         """Rollouts that each prompt of a plan in flight may bring, (P,)."""
-        if plan.number not in self._open:  # to print a plan is slow
-            raise ValueError(f"plan must be in flight, and not observed yet, got {plan}")
-        return self._open[plan.number]
+        uids_P, rollouts_P = self._open.get(plan.number, (None, plan.rollouts))
+        if not np.array_equal(uids_P, plan.prompts.uids_P):  # to print a plan is slow
+            raise ValueError(f"plan must be this controller's, not observed yet, got {plan}")
+        return rollouts_P
 
     def _sort(self, uids: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The order that sorts uids, the sorted uids, and their rows, (P,) each."""

@@ -57,7 +57,7 @@ def as_whole(name: str, value: float, low: int, high: float = math.inf) -> int:
 def exact_rollouts(
     wanted_P: np.ndarray, total: int, low: int, high: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Integers in [low, high] that sum to the total and are nearest to what was wanted, (P,).
+    """Integers in [low, high] that sum to the total, in the wanted proportions, (P,).
 
     `wanted_P` are numbers ≥ 0, not all 0. They are clipped to the bounds, and where they then miss
     the total, scaled by the one factor that meets it. Ties between equal remainders are random.

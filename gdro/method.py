@@ -95,7 +95,7 @@ class Prompts:
 
     @cached_property
     def seen_P(self) -> np.ndarray:
-        """Which prompts have a bin."""
+        """Which prompts have a bin; in a batch, those of a first visit too."""
         return self.bins_P >= 0
 
 
@@ -108,14 +108,14 @@ class Batch(Prompts):
     −1 on a first visit.
     """
 
-    rollouts_P: np.ndarray  # as planned
+    rollouts_P: np.ndarray  # as planned, with extensions
     trials_P: np.ndarray  # as observed
     hits_P: np.ndarray  # correct rollouts of this visit
     bins_after_P: np.ndarray  # bins with this visit
     first_visit_P: np.ndarray  # whether a prompt had no bin when it was planned
     group_ids_R: np.ndarray  # place of each rollout's prompt in the arrays above, increasing
     rewards_R: np.ndarray
-    correct_R: np.ndarray  # whether the reward is above the controller's success_threshold
+    correct_R: np.ndarray  # as given, else whether the reward is above success_threshold
     given_losses_R: np.ndarray | None  # surrogate losses (6), where the trainer has them
     run: Run
 
@@ -192,7 +192,7 @@ class Method(Saved):
         return np.full(len(prompts), budget / len(prompts))
 
     def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
-        """Further rollouts within the step, (P,) integers with a sum ≤ `left`; None to stop."""
+        """Further rollouts within the step, (P,) integers with a sum from 1 to `left`; None: no."""
         return None
 
     def replay(
@@ -265,8 +265,8 @@ def find_method(name: str) -> type[Method]:
 def make_method(method: str | Method, preset: str, given: Mapping[str, Any]) -> Method:
     """A method from its name, or the object itself; options override those of the preset."""
     if isinstance(method, Method):
-        if given or hasattr(method, "run"):  # it has its options, and serves one controller
-            raise ValueError(f"method {method.name!r} must be new, got options {sorted(given)}")
+        new = not given and not hasattr(method, "run")  # it serves one controller
+        need(new, f"method must be a new object without options, got {method} and {sorted(given)}")
         return method
     kind = find_method(method)
     chosen = dict(kind.presets.get(preset, {}))

@@ -27,7 +27,7 @@ def row_of(
     variance_B = by_bin(np.where(known_P, batch.variance_P, 0.0), known_B)
     row = {
         "step": step,
-        "unseen": int((batch.bins_P < 0).sum()),
+        "unseen": int(batch.first_visit_P.sum()),
         "share": [n / len(batch) for n in counts_B],
         "weight": by_bin(weights_P, counts_B),
         "probability": None,

@@ -55,8 +55,8 @@ class GDROTrainer(GRPOTrainer):
     Attributes:
         controller: made from the config.
         record: one row a generation batch: what the controller saw and decided, rollouts and
-            tokens, and the share of rollouts with an advantage. A callback that reads it is made
-            with the trainer, as `gdro.callback.GDROCallback` is.
+            tokens, and the share of rollouts with an advantage. A callback that reads it takes
+            the trainer as its argument, as `gdro.callback.GDROCallback` does.
         bin_names: of the lists in it, the range of pass@k or the group of each bin.
         seconds: of the training, and in it of generation and controller.
     """

@@ -6,8 +6,9 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
-from gdro import GDROController
+from gdro import GDROController, Method
 from gdro.advantages import group_advantages
 
 EDGES = (0.2, 0.4, 0.6, 0.8)
@@ -41,9 +42,22 @@ def test_a_plan_is_a_value_that_is_observed_once_and_not_after_a_state_was_loade
     controller.load_state_dict(state)
     plan = controller.plan(["a", "b"])
     controller.observe(pickle.loads(pickle.dumps(plan)), [0, 1], [0, 1])
-    for closed in (early, plan):  # the same plan, whichever copy
+    foreign = GDROController("both").plan(["a", "c"])
+    again = controller.plan(["a", "b"])
+    again.rollouts[:] = 0  # what the caller does to it has no effect
+    controller.observe(again, torch.tensor([0, 1]), torch.tensor([0.0, 1.0]))
+    controller.plan(["a", "b"])
+    for closed in (early, plan, foreign):  # the same plan, whichever copy
         with pytest.raises(ValueError, match="plan"):
             controller.observe(closed, [0, 1], [0, 1])
+
+
+def test_a_method_that_replays_nothing_is_as_one_without_an_answer():
+    class Nothing(Method):
+        def replay(self, banked, rng):
+            return np.zeros(0, int), np.zeros(0)
+
+    assert GDROController(Nothing()).replay([1, 2]) is None
 
 
 def test_a_mean_that_is_not_whole_is_spent_exactly():
@@ -139,7 +153,7 @@ def test_the_record_of_a_step_by_hand():
     # failure rates .75 and 1/6, other bins at their mean
     middle = (0.75 + 1 / 6) / 2
     assert row["weight"] == pytest.approx(np.exp([0.75, middle, middle, middle, 1 / 6]).tolist())
-    assert (row["step"], row["unseen"], row["demand"], row["price"]) == (0, 0, None, None)
+    assert (row["step"], row["unseen"], row["demand"], row["price"]) == (0, 1, None, None)
 
 
 @pytest.mark.parametrize(

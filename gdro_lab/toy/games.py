@@ -11,12 +11,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-import gdro_lab.peers  # noqa: F401  (registers its methods)
 from gdro.bins import DifficultyBins
-from gdro.checks import Count, Int, NonNegative, Positive, Share, check, options
+from gdro.checks import Count, Int, NonNegative, Positive, Share, check, need, options
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups
-from gdro.method import METHODS, Batch, Method, Prompts
+from gdro.method import Batch, Method, Prompts, find_method
 from gdro.prompt_gdro import PromptAdversary, PromptGDRO, bin_means
 from gdro_lab.peers.rollouts import best_rollouts
 
@@ -102,10 +101,10 @@ class Game(_ByValue):
     price_lr: float = 0.05
 
     def __post_init__(self) -> None:
-        if not isinstance(self.method, Method):
-            check("method", self.method, Literal[tuple(TOY_METHODS | METHODS)])
-        elif type(self.method).__hash__ is None:
-            raise ValueError("method must be hashable; declare its class with @dataclass(eq=False)")
+        own = type(self.method) if isinstance(self.method, Method) else None
+        kind = own or (Method if self.method in TOY_METHODS else find_method(self.method))
+        need(kind.__hash__ is not None, "method must be hashable: use @dataclass(eq=False)")
+        need(kind.replay is Method.replay, "method must not replay texts, which the toy has not")
         check("batch", self.batch, int, le=self.world.prompts)
         self.controller("both")  # checks the rest
 
