@@ -56,7 +56,7 @@ def play(games: Game | Iterable[Game], seeds: Iterable[int], checkpoints: Iterab
                     result[g, s, c, : len(values)] = values
     place_G = [number[game] for game in games]
     shares_GK = [np.bincount(game.world.skill_D) / game.world.prompts for game in games]
-    return Results(*(result[place_G] for result in measured), np.stack(shares_GK))  # type: ignore[call-arg]
+    return Results(*(result[place_G] for result in measured), np.stack(shares_GK))  # type: ignore
 
 
 class Player:
