@@ -324,7 +324,7 @@ class GDROController(Saved):
 
     def _rollouts(self, plan: Plan) -> np.ndarray:
         """Rollouts that each prompt of a plan in flight may bring, (P,)."""
-        uids_P, rollouts_P = self._open.get(plan.number, (None, plan.rollouts))
+        uids_P, rollouts_P = self._open.get(plan.number, (None, None))
         if not np.array_equal(uids_P, plan.prompts.uids_P):  # to print a plan is slow
             raise ValueError(f"plan must be this controller's, not observed yet, got {plan}")
         return rollouts_P

@@ -256,9 +256,10 @@ def find_method(name: str) -> type[Method]:
     if name not in METHODS:
         for entry in entry_points(group="gdro.methods"):
             entry.load()
-    near = get_close_matches(str(name), METHODS, 3, 0.3) or ["grpo", "prompt", "rollout"]
-    known = f"a name of docs/methods.md or docs/peers.md, such as {near}"
-    need(name in METHODS, f"method must be {known}, got {name!r}")
+    if name not in METHODS:
+        near = get_close_matches(str(name), METHODS, 3, 0.3) or ["grpo", "prompt", "rollout"]
+        known = f"a name of docs/methods.md or docs/peers.md, such as {near}"
+        raise ValueError(f"method must be {known}, got {name!r}")
     return METHODS[name]
 
 
@@ -266,7 +267,8 @@ def make_method(method: str | Method, preset: str, given: Mapping[str, Any]) -> 
     """A method from its name, or the object itself; options override those of the preset."""
     if isinstance(method, Method):
         new = not given and not hasattr(method, "run")  # it serves one controller
-        need(new, f"method must be a new object without options, got {method} and {sorted(given)}")
+        found = f"{type(method).__name__} and {sorted(given)}"
+        need(new, f"method must be a new object without options, got {found}")
         return method
     kind = find_method(method)
     chosen = dict(kind.presets.get(preset, {}))

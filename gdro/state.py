@@ -1,5 +1,6 @@
 """What a checkpoint holds of an object: attributes by name, and settings that must agree."""
 
+from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,12 +18,12 @@ class Saved:
     def settings(self) -> dict[str, Any]:
         """What a saved state must agree on: the class, and the plain fields of a dataclass."""
         settings = {"class": type(self).__name__}
-        for name in getattr(self, "__dataclass_fields__", ()):
-            value = getattr(self, name)
+        for field in fields(self) if is_dataclass(self) else ():  # type: ignore[var-annotated]
+            value = getattr(self, field.name)
             if isinstance(value, np.ndarray):
                 value = value.tolist()
             if isinstance(value, bool | int | float | str | list | None):
-                settings[name] = str(value)  # as text, since JSON knows no infinity
+                settings[field.name] = str(value)  # as text, since JSON knows no infinity
         return settings
 
     def state_dict(self) -> dict[str, Any]:

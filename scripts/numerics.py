@@ -74,8 +74,7 @@ def own_loop(steps: int, cache: Path) -> str:
             model, tokenizer, task.train, half_right, controller, steps=steps, prompts=PROMPTS,
             learning_rate=2e-4, max_new_tokens=length, seed=SEED,
         )  # fmt: skip
-        timed = {"seconds"}
-        parts += [{key: row[key] for key in row if key not in timed} for row in record]
+        parts += [{key: row[key] for key in row if key != "seconds"} for row in record]
         ids = loop.prompt_ids(model, tokenizer, task.eval[:PROMPTS])
         texts = loop.sample(model, ids, length, torch.Generator().manual_seed(SEED))
         parts += [*model.parameters(), texts]

@@ -205,7 +205,8 @@ def oracles() -> None:
 def bank() -> None:
     """The bank of successes: differences to each other arm, and what is learned by heart."""
     ours = "pivotal_replay:most=4@2e-4"
-    for folder in ("fresh", "long", "long-worlds", "long-linear", "long-stream", "equal-tokens", "peers"):
+    long = ("long", "long-worlds", "long-linear", "long-stream")
+    for folder in ("fresh", *long, "equal-tokens", "peers"):
         for world, rows in ends(HERE / "bank" / folder).groupby("world"):
             rows = rows.assign(heart=rows.train_mean - rows.training_mix_mean)
             costs = ["draw", "mean_at_8", "pass_at_8", "training_mix_mean", "heart"]

@@ -44,8 +44,6 @@ class PivotalReplay(Pivotal):
         places = np.arange(len(banked))
         if self.most is not None:
             places = places[self.replays_D[banked.rows_P] < self.most]
-        if not len(places):
-            return None
         places = rng.choice(places, min(self.prompts, len(places)), replace=False)
         self.replays_D[banked.rows_P[places]] += 1
         scale = self.scale * self.run.mean_rollouts
@@ -81,7 +79,7 @@ class RAFT(Method):
         self, banked: Prompts, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray] | None:
         size = min(self.prompts, len(banked))
-        return (rng.choice(len(banked), size, replace=False), np.ones(size)) if size else None
+        return rng.choice(len(banked), size, replace=False), np.ones(size)
 
 
 @register("exgrpo")
@@ -147,4 +145,4 @@ class ExGRPO(Method):
         self.replayed_D = self.at_least(self.replayed_D, banked.rows_P)
         weights_P = self.replayed_D[banked.rows_P]
         places = np.flatnonzero(weights_P)
-        return (places, weights_P[places]) if len(places) else None
+        return places, weights_P[places]

@@ -114,11 +114,7 @@ def _estimates(
         for name, kind in kinds.items():
             # intervals are widened for few seeds, which could carry a score out of [0, 1]
             low, high = np.clip(interval(kind(values)), 0, 1).tolist()
-            row: dict[str, Any] = {
-                "variant": variant,
-                "label": profile.label(variant),
-                "score": name,
-            }
+            row = dict[str, Any](variant=variant, label=profile.label(variant), score=name)
             row |= {"value": float(kind(values).mean()), "low": low, "high": high}
             if baseline in profile.variants and baseline != variant:
                 # the same seeds and prompts on both sides, so what they have in common cancels

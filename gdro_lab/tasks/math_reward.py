@@ -83,11 +83,11 @@ class MathReward:
             answer: the answer keys, a column of the data set; an empty one is a ValueError.
             **kwargs: TRL's other arguments, which are not used.
         """
+        check("answer", list(answer), list[Key])
         outcomes, pairs = ["no_box"] * len(answer), dict[int, tuple[str, str]]()
         for row, (completion, key) in enumerate(zip(completions, answer, strict=True)):
             if (box := last_boxed(completion_text(completion))) is not None:
                 pairs[row] = key, box
-            check("answer", key, Key)
         for row, outcome in zip(pairs, self.judge(list(pairs.values())), strict=True):
             outcomes[row] = outcome
         self.counts.update(outcomes)
