@@ -9,10 +9,11 @@ from gdro.bins import DifficultyBins
 from gdro.checks import options
 from gdro.controller import GDROController, Plan
 from gdro.groups import StaticGroups
-from gdro.method import METHODS, Method, find_method, register
-from gdro.pivotal import Pivotal
-from gdro.prompt_gdro import PromptAdversary, PromptGDRO
-from gdro.rollout_gdro import RolloutAdversary, RolloutGDRO
+from gdro.method import Method
+from gdro.methods.pivotal import Pivotal
+from gdro.methods.prompt_gdro import PromptAdversary, PromptGDRO
+from gdro.methods.rollout_gdro import RolloutAdversary, RolloutGDRO
+from gdro.registry import METHODS, find_method, register
 
 __version__ = "0.3.0.dev0"
 __all__ = [

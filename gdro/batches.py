@@ -227,7 +227,7 @@ def score_by_length(
     return logps_RT, None, None
 
 
-# Kept texts that are trained on again (`gdro.bank`).
+# Kept texts that are trained on again (`gdro.methods.bank`).
 
 # what TRL holds for each token besides ids and masks, in some settings
 LOGPS = ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")

@@ -11,7 +11,8 @@ from trl import GRPOConfig
 from gdro.checks import build, need
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups
-from gdro.method import Method, find_method
+from gdro.method import Method
+from gdro.registry import find_method
 
 
 @dataclass

@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gdro.bins import DifficultyBins, as_uids
+from gdro.budget import as_whole, exact_rollouts
 from gdro.checks import LARGEST, build, check, check_array, need
-from gdro.draws import as_whole, exact_rollouts
-from gdro.method import Batch, Method, Prompts, Run, make_method
+from gdro.method import Batch, Method, Prompts, Run
 from gdro.record import row_of
+from gdro.registry import make_method
 from gdro.state import Saved
 
 PRESETS: dict[str, dict[str, Any]] = {  # of the bins
@@ -260,7 +261,7 @@ class GDROController(Saved):
         """Prompts to train on again by their kept successes, after `observe`; None for none.
 
         Args:
-            uids: (P,), of the prompts in the trainer's bank (`gdro.bank.Bank.uids`).
+            uids: (P,), of the prompts in the trainer's bank (`gdro.methods.bank.Bank.uids`).
 
         Returns:
             Positions in `uids`, and the weight that the kept texts of each share.

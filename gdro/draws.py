@@ -1,14 +1,6 @@
-"""Prompts drawn by a score or in proportion, and whole rollouts that spend a budget exactly.
-
-Axes: D prompts of the data set, P prompts of a batch.
-"""
-
-import math
+"""Prompts drawn by a score or in proportion. D prompts of the data set."""
 
 import numpy as np
-from scipy.optimize import brentq
-
-from gdro.checks import check_array
 
 
 def highest(
@@ -45,54 +37,3 @@ def in_proportion(log_weights_D: np.ndarray, size: int, rng: np.random.Generator
     # −log of an exponential number is Gumbel noise, in half the time of rng.gumbel
     noise_D = -np.log(rng.standard_exponential(len(log_weights_D)))
     return highest(log_weights_D + noise_D, size, rng, ties=False)
-
-
-def as_whole(name: str, value: float, low: int, high: float = math.inf) -> int:
-    """`value` as an int in [low, high] if it is whole up to rounding: 4.1 × 30 is below 123."""
-    nearest = round(value)
-    is_whole = abs(value - nearest) <= 1e-9 * max(abs(value), 1.0)
-    return int(check_array(name, nearest if is_whole else value, (), low, high, whole=True))
-
-
-def exact_rollouts(
-    wanted_P: np.ndarray, total: int, low: int, high: int, rng: np.random.Generator
-) -> np.ndarray:
-    """Integers in [low, high] that sum to the total, in the wanted proportions, (P,).
-
-    `wanted_P` are numbers ≥ 0, not all 0. They are clipped to the bounds, and where they then miss
-    the total, scaled by the one factor that meets it. Ties between equal remainders are random.
-    """
-    scaled_P = np.clip(wanted_P, low, high)
-    if abs(scaled_P.sum() - total) > 1e-6:
-        scaled_P = _scale(wanted_P / wanted_P.max(), total, low, high)
-    floor_P = np.floor(scaled_P + 1e-9)  # 3.9999… is 4
-    rollouts_P = floor_P.astype(np.int64)
-    left = total - int(rollouts_P.sum())
-    if left == 0:
-        return rollouts_P
-    rest_P = np.round(scaled_P - floor_P, 9)  # equal remainders stay equal, whatever their rounding
-    by_rest_P = np.lexsort((rng.random(len(rest_P)), -rest_P))  # largest first, ties at random
-    step = 1 if left > 0 else -1
-    while left:  # a second pass only where the bounds leave no other way
-        within_P = rollouts_P < high if step > 0 else rollouts_P > low
-        chosen = by_rest_P[within_P[by_rest_P]][: abs(left)]
-        rollouts_P[chosen] += step
-        left -= step * len(chosen)
-    return rollouts_P
-
-
-def _scale(share_P: np.ndarray, total: int, low: int, high: int) -> np.ndarray:
-    """clip(factor × share, low, high) with the factor for which it sums to the total."""
-    share_P = np.maximum(share_P, 1e-9)  # what is wanted least can still take the rest
-
-    # the sum grows with the factor, so one meets the total; shares may differ by magnitudes, so it
-    # is sought by its logarithm
-    def clipped(log_factor: float) -> np.ndarray:
-        return np.clip(np.exp(log_factor) * share_P, low, high)
-
-    all_low = math.log(max(low, 1e-6)) - 1.0
-    all_high = math.log(high / share_P.min()) + 1.0
-    for log_factor, reached in ((all_low, np.greater_equal), (all_high, np.less_equal)):
-        if reached(clipped(log_factor).sum(), total):
-            return clipped(log_factor)
-    return clipped(brentq(lambda x: clipped(x).sum() - total, all_low, all_high))

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
-from gdro.bank import Bank
 from gdro.bins import as_uids
 from gdro.checks import check, need
 from gdro.controller import GDROController
+from gdro.methods.bank import Bank
 
 # The forward pass of a Qwen3 on a model's own weights: what transformers computes, in 40 lines.
 

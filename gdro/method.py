@@ -19,21 +19,18 @@ A method overrides what it is about; all defaults of `Method` together are GRPO.
             return batch.centred_R
 
 They compose by name: GDROController("composed", draw="even_odds", rollouts="failures"), with
-`gdro_lab.peers.composed`. Axes: P prompts, R rollouts, B bins, D prompts of the data set.
+`gdro.peers.composed`. Axes: P prompts, R rollouts, B bins, D prompts of the data set.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cached_property
-from importlib.metadata import entry_points
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from gdro.advantages import group_advantages
-from gdro.checks import LARGEST, Count, Float, Index, build, check, need, options
+from gdro.checks import LARGEST, Count, Float, Index, check, options
 from gdro.estimators import FadingCounts, resize
 from gdro.state import Saved
 
@@ -175,7 +172,7 @@ class Method(Saved):
 
     @property
     def replays(self) -> bool:
-        """Whether successes must be kept in a `gdro.bank.Bank`."""
+        """Whether successes must be kept in a `gdro.methods.bank.Bank`."""
         return type(self).replay is not Method.replay
 
     @property
@@ -224,60 +221,3 @@ class Method(Saved):
         """`array` with zeros added up to the largest of the rows, so that these can index it."""
         missing = int(rows_P.max(initial=-1)) + 1 - len(array)
         return array if missing <= 0 else resize(array, len(array) + max(missing, len(array) // 2))
-
-
-METHODS: dict[str, type[Method]] = {}
-AnyMethod = TypeVar("AnyMethod", bound=type[Method])
-
-
-def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
-    """Class decorator that puts a `Method` into the registry under `name`.
-
-    Defining a class of the same name again, as in a notebook cell, replaces it. ValueError if
-    another class has the name.
-    """
-
-    def add(method: AnyMethod) -> AnyMethod:
-        known = METHODS.get(name, method)
-        again = (known.__module__, known.__qualname__) == (method.__module__, method.__qualname__)
-        need(again, f"method name {name!r} is taken by {known!r}")
-        method.name, METHODS[name] = name, method
-        return method
-
-    return add
-
-
-def find_method(name: str) -> type[Method]:
-    """The method registered under `name`; ValueError if there is none.
-
-    For a name not known yet, packages with the entry point `gdro.methods` are imported, and
-    register theirs.
-    """
-    if name not in METHODS:
-        for entry in entry_points(group="gdro.methods"):
-            entry.load()
-    if name not in METHODS:
-        near = get_close_matches(str(name), METHODS, 3, 0.3) or ["grpo", "prompt", "rollout"]
-        known = f"a name of docs/methods.md or docs/peers.md, such as {near}"
-        raise ValueError(f"method must be {known}, got {name!r}")
-    return METHODS[name]
-
-
-def make_method(method: str | Method, preset: str, given: Mapping[str, Any]) -> Method:
-    """A method from its name, or the object itself; options override those of the preset."""
-    if isinstance(method, Method):
-        new = not given and not hasattr(method, "run")  # it serves one controller
-        found = f"{type(method).__name__} and {sorted(given)}"
-        need(new, f"method must be a new object without options, got {found}")
-        return method
-    kind = find_method(method)
-    chosen = dict(kind.presets.get(preset, {}))
-    for name, value in given.items():
-        nested = isinstance(chosen.get(name), dict) and isinstance(value, Mapping)
-        chosen[name] = {**chosen[name], **value} if nested else value
-    return build(f"options of method {method!r}", kind, chosen)
-
-
-@register("grpo")
-class GRPO(Method):
-    """Every default of `Method`, unchanged: prompts as they come, rollouts and weights even."""

@@ -29,12 +29,12 @@ from trl import GRPOTrainer
 
 from gdro import batches, config, models
 from gdro import checkpoint as checkpoints
-from gdro.bank import Bank
 from gdro.batches import Step, TrainBatch
 from gdro.checkpoint import STATE_FILE
 from gdro.checks import need
 from gdro.config import GDROConfig
 from gdro.groups import StaticGroups
+from gdro.methods.bank import Bank
 from gdro.uids import with_uids
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-import gdro_lab.peers  # noqa: F401
-from gdro.method import METHODS
+import gdro.peers  # noqa: F401
+from gdro.registry import METHODS
 from gdro_lab.arena.report import BASELINE, METRICS, compare, holm
 from gdro_lab.results.style import DATA, METHOD_COLORS, WIDTH, save, use_style
 

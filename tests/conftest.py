@@ -1,6 +1,7 @@
 """What tests share: small real runs; hypothesis tries the same examples everywhere, keeps none."""
 
-import gdro_lab.peers  # noqa: F401, I001  (first: it sets the numerics and registers methods)
+import gdro_lab  # noqa: F401, I001  (first: it sets the numerics)
+import gdro.peers  # noqa: F401  (registers the published methods)
 
 import pytest
 import yaml

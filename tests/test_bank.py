@@ -10,8 +10,8 @@ from conftest import TRAINS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import GDROController, Method, loop, register
-from gdro.bank import Bank, replay_weights
-from gdro_lab.peers.replay import PivotalReplay
+from gdro.methods.bank import Bank, replay_weights
+from gdro.methods.replay import PivotalReplay
 
 pytestmark = TRAINS
 

@@ -12,7 +12,7 @@ A method is spelled NAME or NAME:OPTION=VALUE:…, with options of GDROControlle
     prompt:groups=family        the task's families in place of difficulty bins, for any method
     grpo:prompts=64             the same rollouts a step on 64 prompts
     pivotal@2e-4                at this learning rate alone, in place of those of --learning-rates
-    composed:draw=pivotal:advantages.pkpo.k=4    see gdro_lab.peers.composed
+    composed:draw=pivotal:advantages.pkpo.k=4    see gdro.peers.composed
 
 DIR has a file for each finished run, so that the same command resumes, and what is made from these
 alone by `gdro_lab.arena.report`. The method "base" is the model before training.
@@ -45,8 +45,8 @@ from gdro.checkpoint import file_hash, replace_text
 from gdro.checks import Count, build, check, need, options
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups
-from gdro.method import find_method
 from gdro.metrics import pass_at_k
+from gdro.registry import find_method
 from gdro_lab.arena.report import BASE, CHECKPOINTS, slug_of, write_scores
 from gdro_lab.tasks.base import Task
 from gdro_lab.tasks.reasoning_gym import STREAM_SIZE

@@ -13,8 +13,8 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from gdro.checks import Positive, PositiveShare, build, check, need
 from gdro.controller import GDROController
-from gdro.method import find_method
 from gdro.models import ModelOptions
+from gdro.registry import find_method
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
 from gdro_lab.tasks.base import Count, Name, NotNegative, Strict
 from gdro_lab.tasks.reasoning_gym import GymSpec

@@ -15,9 +15,11 @@ from gdro.bins import DifficultyBins
 from gdro.checks import Count, Int, NonNegative, Positive, Share, check, need, options
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups
-from gdro.method import Batch, Method, Prompts, find_method
-from gdro.prompt_gdro import PromptAdversary, PromptGDRO, bin_means
-from gdro_lab.peers.rollouts import best_rollouts
+from gdro.method import Batch, Method, Prompts
+from gdro.methods.prompt_gdro import PromptAdversary, PromptGDRO
+from gdro.peers.rollouts import best_rollouts
+from gdro.registry import find_method
+from gdro.scores import bin_means
 
 TOY_METHODS = {  # what the maps compare; all other registered methods can be played too
     "grpo": "GRPO",

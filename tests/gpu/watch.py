@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
-from gdro.method import Method, register
+from gdro.method import Method
+from gdro.registry import register
 from gdro_lab.study.config import Profile
 from gdro_lab.study.jobs import Training
 from gdro_lab.study.records import read_table

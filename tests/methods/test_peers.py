@@ -8,7 +8,8 @@ import pytest
 from scipy.stats import beta
 
 from gdro import GDROController, StaticGroups, find_method
-from gdro.method import Batch, Run, make_method
+from gdro.method import Batch, Run
+from gdro.registry import make_method
 
 PILOT = {"pilot": 4, "mean_rollouts": 5}
 CERTAIN = 1e9  # posterior counts at which a sample is the mean

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_peers import batch_of, first_drawn, method_of
 
-from gdro.pivotal import pivotal_value
+from gdro.methods.pivotal import pivotal_value
 
 
 @pytest.mark.parametrize(

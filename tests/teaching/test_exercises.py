@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gdro import PromptAdversary, RolloutAdversary, advantages, metrics, pivotal, theory
+from gdro import PromptAdversary, RolloutAdversary, advantages, metrics, theory
 from gdro.arms import arm_log_probabilities, best_joint_arms, exp3p_losses
 from gdro.bins import DifficultyBins, move_bins
-from gdro.prompt_gdro import debias
+from gdro.methods import pivotal
+from gdro.scores import debias
 from gdro_lab.teaching.exercises import SOLUTIONS, check, exercise
 from gdro_lab.toy.maps import paired_gain
 

@@ -15,7 +15,8 @@ from trl import GRPOTrainer
 from gdro import loop
 from gdro.batches import prompts_of_batch
 from gdro.checkpoint import load_state
-from gdro.method import Method, register
+from gdro.method import Method
+from gdro.registry import register
 from gdro.trainer import GDROTrainer
 
 METHODS = {

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from gdro.checks import options
-from gdro.method import Method, Prompts, register
+from gdro.method import Method, Prompts
+from gdro.registry import register
 from gdro_lab.arena.play import ORACLES
 
 ORACLES["rollout_oracle"] = ("rates",)

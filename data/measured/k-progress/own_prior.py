@@ -7,8 +7,9 @@ the hits that are expected of them, are then those of the posterior under it. Th
 
 import numpy as np
 
-from gdro.method import Batch, Run, register
-from gdro.pivotal import KEPT, Pivotal
+from gdro.method import Batch, Run
+from gdro.methods.pivotal import KEPT, Pivotal
+from gdro.registry import register
 
 START = np.array([8.0, 8 / 2, 8 * 3 / 8])  # Beta(½, ½), worth eight prompts
 STRENGTH = (0.2, 20.0)  # bounds of a + b

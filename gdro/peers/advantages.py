@@ -8,8 +8,9 @@ import numpy as np
 
 from gdro.bins import merge_visits
 from gdro.checks import Count, PositiveShare, options
-from gdro.method import Batch, Method, Run, register
+from gdro.method import Batch, Method, Run
 from gdro.metrics import all_wrong_probability
+from gdro.registry import register
 
 
 @register("dr_grpo")

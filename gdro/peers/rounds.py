@@ -6,9 +6,10 @@ from typing import Any, Literal
 import numpy as np
 from scipy.stats import rankdata
 
+from gdro.budget import exact_rollouts
 from gdro.checks import Count, check, options
-from gdro.draws import exact_rollouts
-from gdro.method import Batch, Method, Prompts, Run, register
+from gdro.method import Batch, Method, Prompts, Run
+from gdro.registry import register
 
 
 def spread_evenly(

@@ -1,7 +1,6 @@
 """Rollout-GDRO, the compute adversary (section 3.3): bins buy rollouts at a shadow price.
 
-`RolloutAdversary` holds the scores of one run, `RolloutGDRO` is the method, `Both` plays it with
-Prompt-GDRO; the paper evaluates each alone and leaves the combination open. Axes: P prompts, B
+`RolloutAdversary` holds the scores of one run, `RolloutGDRO` is the method. Axes: P prompts, B
 bins, N arms.
 """
 
@@ -13,9 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gdro import arms, checks
-from gdro.draws import as_whole
-from gdro.method import Batch, Prompts, Run, register
-from gdro.prompt_gdro import BinMethod, PromptGDRO, bin_means, debias, ema_scores
+from gdro.budget import as_whole
+from gdro.method import Batch, Prompts, Run
+from gdro.methods.prompt_gdro import BinMethod
+from gdro.registry import register
+from gdro.scores import bin_means, debias, ema_scores
 from gdro.state import Saved
 
 PRINTED = {  # the choices with which the game is as in the paper
@@ -228,14 +229,3 @@ class RolloutGDRO(BinMethod):
 
     def report(self) -> dict[str, Any]:
         return {"price": self.rollout_adversary.price, "demand": self._demand}
-
-
-@register("both")
-@checks.options
-class Both(PromptGDRO, RolloutGDRO):
-    """Takes the arguments of `PromptGDRO` and of `RolloutGDRO`; each calls the next by super()."""
-
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": PromptGDRO.presets["paper"] | RolloutGDRO.presets["paper"]
-    }
-    state: ClassVar[tuple[str, ...]] = ("prompt_adversary", "rollout_adversary")

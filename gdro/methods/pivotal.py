@@ -34,7 +34,8 @@ import numpy as np
 
 from gdro.checks import Count, PositiveShare, options
 from gdro.draws import mostly_in_proportion
-from gdro.method import Batch, Method, Prompts, Run, register
+from gdro.method import Batch, Method, Prompts, Run
+from gdro.registry import register
 
 LEAST, MOST, SLOPE = 3, 12, 6.0  # of k where it follows progress
 KEPT = 0.9  # part of the sums that a batch leaves to the next

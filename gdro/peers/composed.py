@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gdro.method import Batch, Method, Run, make_method, register
+from gdro.method import Batch, Method, Run
+from gdro.registry import make_method, register
 
 MethodPart = str | Mapping[str, Mapping[str, Any]]  # a name, or {name: options}
 FUNCTIONS = {  # what a method overrides that has such a part of its own

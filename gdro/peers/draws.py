@@ -12,8 +12,9 @@ import numpy as np
 from gdro.bins import merge_visits
 from gdro.checks import Count, check_array, options
 from gdro.draws import highest, in_proportion, mostly_in_proportion
-from gdro.method import Batch, Method, Prompts, Run, register
-from gdro.prompt_gdro import bin_means, ema_scores
+from gdro.method import Batch, Method, Prompts, Run
+from gdro.registry import register
+from gdro.scores import bin_means, ema_scores
 
 
 @register("mopps")

@@ -6,8 +6,9 @@ from scipy.stats import beta
 
 from gdro.checks import Positive, options
 from gdro.draws import highest
-from gdro.method import Batch, Method, Prompts, Run, register
-from gdro_lab.peers.rounds import spread_evenly
+from gdro.method import Batch, Method, Prompts, Run
+from gdro.peers.rounds import spread_evenly
+from gdro.registry import register
 
 
 def best_rollouts(

@@ -1,0 +1,19 @@
+"""Prompt-GDRO and Rollout-GDRO at once; the paper evaluates each alone and leaves this open."""
+
+from typing import Any, ClassVar
+
+from gdro import checks
+from gdro.methods.prompt_gdro import PromptGDRO
+from gdro.methods.rollout_gdro import RolloutGDRO
+from gdro.registry import register
+
+
+@register("both")
+@checks.options
+class Both(PromptGDRO, RolloutGDRO):
+    """Takes the arguments of `PromptGDRO` and of `RolloutGDRO`; each calls the next by super()."""
+
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": PromptGDRO.presets["paper"] | RolloutGDRO.presets["paper"]
+    }
+    state: ClassVar[tuple[str, ...]] = ("prompt_adversary", "rollout_adversary")

@@ -1,0 +1,51 @@
+"""Pivotal, and replay of kept successes. P prompts, D prompts of the data set."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from gdro.checks import Count, NonNegative, options
+from gdro.method import Batch, Prompts, Run
+from gdro.methods.bank import replay_weights
+from gdro.methods.pivotal import Pivotal
+from gdro.registry import register
+
+
+@register("pivotal_replay")
+@options
+class PivotalReplay(Pivotal):
+    """Pivotal, and replay of the successes that are kept in a bank (see `gdro.methods.bank`).
+
+    In every step `prompts` of the bank are drawn evenly among those replayed less than `most` times
+    since their last visit: p̂ moves only on visits, and a rare success would be learned by heart.
+    """
+
+    prompts: Count = 64  # replayed in a step
+    scale: NonNegative = 2.0  # c over n̄: c = 8 for groups of four
+    most: Count | None = 4  # replays of a prompt between two of its visits; None: no bound
+    start_at: Count = 16  # prompts in the bank before replay begins
+
+    state: ClassVar[tuple[str, ...]] = (*Pivotal.state, "replays_D")
+
+    def start(self, run: Run) -> None:
+        super().start(run)
+        self.replays_D = np.zeros(0, np.int32)
+
+    def replay(
+        self, banked: Prompts, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        if len(banked) < self.start_at:
+            return None
+        self.replays_D = self.at_least(self.replays_D, banked.rows_P)
+        places = np.arange(len(banked))
+        if self.most is not None:
+            places = places[self.replays_D[banked.rows_P] < self.most]
+        places = rng.choice(places, min(self.prompts, len(places)), replace=False)
+        self.replays_D[banked.rows_P[places]] += 1
+        scale = self.scale * self.run.mean_rollouts
+        return places, replay_weights(banked.rate_P[places], scale)
+
+    def update(self, batch: Batch) -> None:
+        super().update(batch)
+        self.replays_D = self.at_least(self.replays_D, batch.rows_P)
+        self.replays_D[batch.rows_P] = 0

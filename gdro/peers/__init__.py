@@ -1,0 +1,8 @@
+"""Methods of other papers in the same interface, and oracles, by what they change.
+
+Importing this package registers them all; `gdro.find_method` does so for a name not known yet.
+"""
+
+from gdro.peers import advantages, composed, draws, replay, rollouts, rounds
+
+__all__ = ["advantages", "composed", "draws", "replay", "rollouts", "rounds"]
