@@ -24,7 +24,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 from gdro import GDROController, Method
 from gdro.bins import as_uids
-from gdro.checkpoint import load_state, save_state
+from gdro.files import load_state, save_state
 
 
 @register_trainer("gdro")

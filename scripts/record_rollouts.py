@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import loop
 from gdro.bins import as_uids
-from gdro.checkpoint import replace_text
+from gdro.files import replace_text
 from gdro_lab.arena.play import Settings, _oracle, arena_controller, draw_base
 from gdro_lab.tasks.world import TaskWorld, read_world
 

@@ -316,7 +316,7 @@ def test_the_presets_are_as_stated_and_can_be_overridden():
 def test_gdro_needs_numpy_scipy_and_pydantic_alone():
     """Loading models, too, imports transformers only when it is asked to load one."""
     code = (
-        "import sys, gdro.models; from gdro import *; c = GDROController('both');"
+        "import sys, gdro.trl.models; from gdro import *; c = GDROController('both');"
         "c.observe(c.plan([1]), [0, 0], [1, 0]); print(*{n.split('.')[0] for n in sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -14,7 +14,7 @@ import pytest
 
 from gdro import METHODS, GDROController
 from gdro.bins import ESTIMATORS
-from gdro.checkpoint import load_state, save_state
+from gdro.files import load_state, save_state
 
 POOL, SIZE = 30, 8  # prompts of the data set, and of a batch
 

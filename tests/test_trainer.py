@@ -12,8 +12,9 @@ from conftest import PATIENCE, TRAINS
 from safetensors.torch import load_file
 from trl import GRPOConfig, GRPOTrainer
 
-from gdro.checkpoint import find_checkpoint, load_state
+from gdro.files import load_state
 from gdro.trainer import GDROConfig, GDROTrainer
+from gdro.trl.checkpoints import find_checkpoint
 from gdro_lab.study.records import read_table
 
 pytestmark = TRAINS

@@ -8,7 +8,7 @@ from datasets import Dataset
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
-from gdro.checkpoint import save_state
+from gdro.files import save_state
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro_lab.study.records import write_table
 from gdro_lab.tasks import embedded

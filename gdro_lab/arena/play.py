@@ -41,9 +41,9 @@ from pydantic import Field
 from tqdm.auto import tqdm
 
 from gdro.bins import as_uids
-from gdro.checkpoint import file_hash, replace_text
 from gdro.checks import Count, build, check, need, options
 from gdro.controller import GDROController
+from gdro.files import file_hash, replace_text
 from gdro.groups import StaticGroups
 from gdro.metrics import pass_at_k
 from gdro.registry import find_method

@@ -19,8 +19,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy import stats
 
-from gdro.checkpoint import replace_text
 from gdro.checks import need
+from gdro.files import replace_text
 from gdro_lab.results.style import DATA, METHOD_COLORS, PEER, WIDTH, save, use_style
 
 # samples a held-out prompt, by part of the steps

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 
 from gdro import metrics
 from gdro.bins import DifficultyBins
-from gdro.checkpoint import replace_text
 from gdro.checks import check_array, need
+from gdro.files import replace_text
 from gdro_lab.results.figures import paper_figures, runs_of
 from gdro_lab.results.style import save, use_style
 from gdro_lab.study.config import BASE, Profile, run_folder

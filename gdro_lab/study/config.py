@@ -13,8 +13,8 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from gdro.checks import Positive, PositiveShare, build, check, need
 from gdro.controller import GDROController
-from gdro.models import ModelOptions
 from gdro.registry import find_method
+from gdro.trl.models import ModelOptions
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
 from gdro_lab.tasks.base import Count, Name, NotNegative, Strict
 from gdro_lab.tasks.reasoning_gym import GymSpec
@@ -376,7 +376,7 @@ def training_arguments(
     import torch
     from transformers import HfArgumentParser
 
-    from gdro.config import GDROConfig, check_training
+    from gdro.trl.config import GDROConfig, check_training
 
     chosen, settings = profile.variants[variant], profile.train_of(variant)
     micro_batch, accumulated = settings.local_batch(world)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gdro.checks import check_array
-from gdro.models import stop_tokens
+from gdro.trl.models import stop_tokens
 from gdro_lab.study.config import EvaluationChoice
 from gdro_lab.tasks import prompt_token_ids
 

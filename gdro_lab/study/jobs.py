@@ -36,9 +36,10 @@ import torch
 from packaging.version import Version
 from transformers import TrainerCallback
 
-from gdro.checkpoint import difference, file_hash, files_in, replace_text
 from gdro.checks import need
-from gdro.models import import_unsloth, load_model
+from gdro.files import difference, file_hash, files_in, replace_text
+from gdro.trl.models import load_model
+from gdro.trl.unsloth import import_unsloth
 from gdro_lab.study.config import BASE, Profile, training_arguments
 from gdro_lab.study.records import (
     read_manifest,

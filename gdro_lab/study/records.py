@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import gdro
-from gdro.checkpoint import file_hash, plain, read_whole, replace_text
 from gdro.checks import need
+from gdro.files import file_hash, plain, read_whole, replace_text
 
 PACKAGES = {
     *("numpy", "scipy", "torch", "transformers", "trl", "datasets", "peft"),

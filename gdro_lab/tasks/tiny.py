@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from gdro.checkpoint import LEDGER, fault_of, write_ledger
 from gdro.checks import need
+from gdro.files import LEDGER, fault_of, write_ledger
 from gdro_lab.tasks.base import Task
 
 SHIPPED = Path(__file__).parents[2] / "data/bases"  # of a clone: the base of `make run`

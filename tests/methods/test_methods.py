@@ -109,7 +109,7 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from pathlib import Path
-from gdro.checkpoint import load_state, save_state
+from gdro.files import load_state, save_state
 exec(sys.argv[1])
 controller, state, kill = GDROController("surprise"), Path(sys.argv[2]), int(sys.argv[3])
 if state.exists():

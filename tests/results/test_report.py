@@ -11,7 +11,7 @@ import pytest
 from test_controller import play
 
 from gdro import GDROController
-from gdro.checkpoint import file_hash
+from gdro.files import file_hash
 from gdro_lab.results import figures, report
 from gdro_lab.results.style import METHOD_COLORS, save, use_style
 from gdro_lab.study.config import BASE, Profile, run_folder

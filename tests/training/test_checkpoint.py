@@ -11,7 +11,8 @@ from test_trainer import make, pytestmark, same_weights  # noqa: F401 (one threa
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from gdro.checkpoint import LEDGER, STATE_FILE, find_checkpoint, write_ledger
+from gdro.files import LEDGER, write_ledger
+from gdro.trl.checkpoints import STATE_FILE, find_checkpoint
 
 FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 

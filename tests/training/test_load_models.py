@@ -11,8 +11,9 @@ from datasets import Dataset
 from tiny_models import byte_tokenizer
 from tiny_run import arguments
 
-from gdro.models import choose_padding, load_model
 from gdro.trainer import GDROConfig, GDROTrainer
+from gdro.trl.models import load_model
+from gdro.trl.unsloth import choose_padding
 from gdro_lab.study.jobs import merged_model
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gdro import __version__
-from gdro.checkpoint import replace_text
+from gdro.files import replace_text
 from gdro_lab.study.records import read_manifest, read_table, write_manifest, write_table
 
 

@@ -13,11 +13,11 @@ from tiny_run import assert_gradient, gradient, half_right
 from trl import GRPOTrainer
 
 from gdro import loop
-from gdro.batches import prompts_of_batch
-from gdro.checkpoint import load_state
+from gdro.files import load_state
 from gdro.method import Method
 from gdro.registry import register
 from gdro.trainer import GDROTrainer
+from gdro.trl.batches import prompts_of_batch
 
 METHODS = {
     "dapo": {},
@@ -118,7 +118,7 @@ class NeverReady(Method):
 
 
 def test_what_rounds_cannot_do_is_refused(base, tmp_path, monkeypatch):
-    monkeypatch.setattr("gdro.trainer.MOST_BATCHES", 3)
+    monkeypatch.setattr("gdro.trl.trainer.MOST_BATCHES", 3)
     with pytest.raises(ValueError, match="never_ready"):
         trained(base, tmp_path, gdro_method="never_ready")
     with pytest.raises(ValueError, match="beta"):

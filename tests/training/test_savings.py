@@ -6,8 +6,8 @@ from test_trainer import pytestmark, trained  # noqa: F401 (one thread, TRL's ow
 from tiny_run import assert_gradient
 from trl import GRPOTrainer
 
-from gdro.batches import trim_batch
 from gdro.trainer import GDROTrainer
+from gdro.trl.batches import trim_batch
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ from test_trainer import make, pytestmark, trained  # noqa: F401 (one thread, TR
 from tiny_run import half_right
 from trl import TrlParser
 
-from gdro.callback import GDROCallback
 from gdro.groups import StaticGroups
-from gdro.trainer import GDROConfig, bin_names
-from gdro.uids import hash_of, with_uids
+from gdro.trainer import GDROConfig
+from gdro.trl.callback import GDROCallback
+from gdro.trl.data import hash_of, with_uids
+from gdro.trl.trainer import bin_names
 
 
 def shifted(completions, answer, **columns):
@@ -23,12 +24,12 @@ def shifted(completions, answer, **columns):
 
 
 def test_rewards_that_never_cross_the_threshold_are_noticed_once(base, tmp_path, caplog):
-    with caplog.at_level(logging.WARNING, "gdro.trainer"):
+    with caplog.at_level(logging.WARNING, "gdro.trl.trainer"):
         make(base, tmp_path, reward=shifted, gdro_method="pivotal", max_steps=12).train()
     [message] = [row.getMessage() for row in caplog.records]
     assert "success_threshold" in message
     caplog.clear()
-    with caplog.at_level(logging.WARNING, "gdro.trainer"):
+    with caplog.at_level(logging.WARNING, "gdro.trl.trainer"):
         options = {"gdro_options": {"success_threshold": 2.5}, "gdro_method": "pivotal"}
         make(base, tmp_path, reward=shifted, max_steps=12, **options).train()
     assert not caplog.records

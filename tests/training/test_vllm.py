@@ -23,7 +23,7 @@ from sharded_run import tied_model
 from tiny_models import byte_tokenizer, save_tiny_model
 from tiny_run import half_right, make_base, make_task
 
-from gdro.models import stop_tokens
+from gdro.trl.models import stop_tokens
 from gdro_lab.study import evaluate
 from gdro_lab.study.config import EvaluationChoice
 from gdro_lab.study.evaluate import evaluate_model

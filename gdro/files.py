@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not used: files replaced at once, states as JSON, SHA-256 ledgers.
+"""Folders that are whole or not used: files replaced at once, states as JSON, SHA-256 ledgers.
 
 A ledger is written last of a folder and has the size and the hash of every file. A folder without
 one was killed while it was written; one whose files differ from it was damaged. Neither is used.
@@ -16,7 +16,6 @@ import numpy as np
 from gdro.checks import need
 
 LEDGER = "gdro_ledger.json"
-STATE_FILE = "gdro_state.json"  # of a checkpoint, written first: GRPOTrainer's have none
 
 
 def replace_text(path: str | Path, text: str) -> None:
@@ -116,42 +115,3 @@ def fault_of(folder: Path, run: str = "") -> str | None:
         return difference(folder, ledger["files"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{folder / LEDGER} is broken ({error!r})"
-
-
-def find_checkpoint(
-    output_dir: str | Path, given: str | Path | bool = True, run: str = ""
-) -> Path | None:
-    """The checkpoint to resume from: the given one, or the newest in `output_dir` that is whole.
-
-    One that GRPOTrainer wrote has no ledger and passes, unless `run` says whose it must be. Prints
-    which ones are passed over, and why. None where no checkpoint was completed; ValueError if the
-    given one is broken, or all that were completed are.
-    """
-    faults = list[str]()
-    if isinstance(given, bool):  # other names, such as checkpoint-4.bak, are people's own
-        found = [f for f in Path(output_dir).glob("checkpoint-*") if step_of(f) is not None]
-        found.sort(key=step_of, reverse=True)  # type: ignore[arg-type]
-    else:
-        found = [Path(given)]
-    for folder in found:
-        fault = None if is_foreign(folder) and not run else fault_of(folder, run)
-        if fault is None:
-            return folder
-        print(f"{fault}; it is passed over", flush=True)
-        faults.append(fault)
-    # one without a ledger was killed while it was written
-    damaged = any((folder / LEDGER).is_file() for folder in found) or not isinstance(given, bool)
-    need(not damaged, f"resume_from_checkpoint has no whole checkpoint: {'; '.join(faults)}")
-    return None
-
-
-def is_foreign(folder: Path) -> bool:
-    """Whether a checkpoint was written by GRPOTrainer."""
-    ours = (folder / STATE_FILE).is_file() or (folder / LEDGER).is_file()
-    return not ours and (folder / "trainer_state.json").is_file()
-
-
-def step_of(folder: str | Path) -> int | None:
-    """The step that a checkpoint was saved after, by its name; None for other names."""
-    name, _, step = Path(folder).name.partition("-")
-    return int(step) if name == "checkpoint" and step.isdigit() else None

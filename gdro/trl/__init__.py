@@ -1,0 +1,1 @@
+"""GDRO in TRL's GRPOTrainer. Its modules need the packages of the extra `train`."""
