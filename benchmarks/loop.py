@@ -32,6 +32,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
+from gdro_lab import numerics
+
+numerics.fix()  # before torch and numpy are imported
+
 import numpy as np
 import torch
 from datasets import Dataset

@@ -13,6 +13,10 @@ import json
 import time
 from pathlib import Path
 
+from gdro_lab import numerics
+
+numerics.fix()  # before torch and numpy are imported
+
 from gdro_lab.toy import TOY_METHODS, Game, World, play
 
 MEASURED = Path(__file__).parents[1] / "data" / "measured"

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from gdro_lab import numerics
+
 
 class _Refusing(click.Group):
     """Prints a subcommand's ValueError, OSError or RuntimeError in place of a traceback."""
@@ -30,6 +32,7 @@ class _Refusing(click.Group):
 @click.version_option(package_name="gdro")
 def main() -> None:
     """Group distributionally robust GRPO: train, evaluate, compare."""
+    numerics.fix()
 
 
 PROFILE = click.argument("profile")

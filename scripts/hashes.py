@@ -21,17 +21,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gdro_lab  # noqa: F401  (first: it sets how torch and numpy compute)
+from gdro_lab import numerics
 
-# isort: split
+numerics.fix()  # before torch and numpy are imported
+
 import numpy as np
 import torch
 import transformers
 from datasets import Dataset
 from transformers.utils.logging import disable_progress_bar
 
-from gdro import METHODS, GDROController, find_method, loop
+from gdro import METHODS, GDROController, find_method
 from gdro.trainer import GDROConfig, GDROTrainer
+from gdro_lab import loop
 from gdro_lab.tasks import embedded
 
 Digest = Callable[[], str]

@@ -2,7 +2,7 @@
 
     python scripts/numerics.py [--steps 20] [--parts base,loop,trl,arrays,toy,figure]
 
-The variables of gdro_lab/__init__.py hold unless others are set. An emulator is slow:
+The variables of gdro_lab/numerics.py hold unless others are set. An emulator is slow:
 
     qemu-x86_64 -cpu Haswell .venv/bin/python scripts/numerics.py --steps 2
 
@@ -20,16 +20,18 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-import gdro_lab  # noqa: F401  (first: it sets how torch and numpy compute)
+from gdro_lab import numerics
 
-# isort: split
+numerics.fix()  # before torch and numpy are imported
+
 import numpy as np
 import torch
 from scipy import special, stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from gdro import GDROController, loop
+from gdro import GDROController
+from gdro_lab import loop
 from gdro_lab.tasks import embedded
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.toy import Game, play

@@ -11,13 +11,17 @@ import argparse
 import itertools
 from pathlib import Path
 
+from gdro_lab import numerics
+
+numerics.fix()  # before torch and numpy are imported
+
 import numpy as np
 import pandas as pd
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gdro import loop
 from gdro.bins import as_uids
 from gdro.files import replace_text
+from gdro_lab import loop
 from gdro_lab.arena.play import Settings, _oracle, arena_controller, draw_base
 from gdro_lab.tasks.world import TaskWorld, read_world
 

@@ -1,11 +1,14 @@
 """What tests share: small real runs; hypothesis tries the same examples everywhere, keeps none."""
 
-import gdro_lab  # noqa: F401, I001  (first: it sets the numerics)
-import gdro.peers  # noqa: F401  (registers the published methods)
+from gdro_lab import numerics
+
+numerics.fix()  # before torch and numpy are imported
 
 import pytest
 import yaml
 from hypothesis import HealthCheck, settings
+
+import gdro.peers  # noqa: F401  (registers the published methods)
 
 settings.register_profile(
     "stable", derandomize=True, database=None, deadline=None, max_examples=40,

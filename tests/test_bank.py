@@ -9,9 +9,10 @@ import torch
 from conftest import TRAINS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gdro import GDROController, Method, loop, register
+from gdro import GDROController, Method, register
 from gdro.methods.bank import Bank, replay_weights
 from gdro.methods.replay import PivotalReplay
+from gdro_lab import loop
 
 pytestmark = TRAINS
 

@@ -7,8 +7,9 @@ import torch
 from conftest import TRAINS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gdro import GDROController, Method, loop
-from gdro.loop import forward
+from gdro import GDROController, Method
+from gdro_lab import loop
+from gdro_lab.loop import forward
 
 pytestmark = TRAINS
 

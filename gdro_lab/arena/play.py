@@ -162,7 +162,7 @@ def play_run(run: ArenaRun, settings: Settings, out: Path, cache: Path, keep: bo
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from gdro import loop
+    from gdro_lab import loop
 
     task, base = draw_base(run.world, run.draw, settings, cache)
     model = AutoModelForCausalLM.from_pretrained(base)
@@ -215,7 +215,7 @@ def _oracle(task: Task, model: Any, tokenizer: Any, every: int = 5) -> dict[str,
     """
     import torch
 
-    from gdro.loop import text_logps
+    from gdro_lab.loop import text_logps
 
     uids_D = as_uids([row["uid"] for row in task.train])
     order_D = uids_D.argsort()

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gdro import loop
-from gdro.loop import forward
+from gdro_lab import loop
+from gdro_lab.loop import forward
 from gdro_lab.tasks import embedded
 from gdro_lab.tasks.tiny import tiny_base
 

@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gdro import loop
 from gdro.bins import as_uids
+from gdro_lab import loop
 from gdro_lab.arena import play as arena
 from gdro_lab.arena import report as arena_report
 from gdro_lab.tasks import embedded

@@ -49,15 +49,18 @@ def test_shipped_as_executed_and_normalized(name):
     assert kinds == {"text/plain", "text/html", "image/png"}  # no widget, which needs a kernel
     assert set(notebook.metadata) == {"kernelspec", "language_info"}
     assert {key for cell in notebook.cells for key in cell.metadata} <= {"tags", "jupyter"}
-    sources = "\n".join(cell.source for cell in cells)  # gdro_lab sets the numerics
-    assert re.search("^(import|from) .*", sources, re.M)[0].startswith("import gdro_lab")
+    sources = "\n".join(cell.source for cell in cells)
+    first = re.findall("^(?:import|from|numerics) *.*", sources, re.M)[:2]
+    assert [line.partition("  #")[0] for line in first] == [
+        "from gdro_lab import numerics", "numerics.fix()",
+    ]  # fmt: skip
     text = json.dumps([o for o in outputs if "image/png" not in o.get("data", {})])
     assert not re.search(r"/(work|home|root|tmp|Users)/|0x[0-9a-f]{6}", text)
 
 
 @pytest.mark.parametrize("name", TEACHING)
 def test_runs_to_the_stored_numbers(name, tmp_path, monkeypatch):
-    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)  # the kernels that gdro_lab chooses
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)  # the kernels that the numerics choose
     source = stored(name)
     tagged = [cell for cell in source.cells if "parameters" in cell.metadata.get("tags", [])]
     saves = any("figures_dir" in cell.source for cell in tagged)

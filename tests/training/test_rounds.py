@@ -12,12 +12,12 @@ from tiny_models import byte_tokenizer
 from tiny_run import assert_gradient, gradient, half_right
 from trl import GRPOTrainer
 
-from gdro import loop
 from gdro.files import load_state
 from gdro.method import Method
 from gdro.registry import register
 from gdro.trainer import GDROTrainer
 from gdro.trl.batches import prompts_of_batch
+from gdro_lab import loop
 
 METHODS = {
     "dapo": {},

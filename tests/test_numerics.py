@@ -1,0 +1,52 @@
+"""The numerics: an explicit call, and nothing that an import or a controller changes."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gdro_lab import numerics
+
+UNCHANGED = """
+import os
+import torch
+
+def settings():
+    return (
+        dict(os.environ), torch.get_num_threads(), torch.get_num_interop_threads(),
+        torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(), torch.backends.cpu.get_cpu_capability(),
+    )
+
+before = settings()
+import gdro
+import gdro_lab
+gdro.GDROController("dapo")
+try:
+    gdro.GDROController("dappo")
+except ValueError:
+    pass
+else:
+    raise AssertionError
+assert settings() == before
+"""
+
+
+def test_imports_and_controllers_leave_the_process_as_it_is():
+    environment = {name: os.environ[name] for name in os.environ.keys() - numerics.VARIABLES}
+    command = [sys.executable, "-c", UNCHANGED]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "AMD64", "arm64"])
+def test_the_call_sets_what_is_not_set_where_it_has_a_meaning(machine, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    for name in numerics.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    numerics.fix()
+    set_now = {name: os.environ[name] for name in numerics.VARIABLES if name in os.environ}
+    chosen = {} if machine == "arm64" else numerics.VARIABLES
+    assert set_now == {**chosen, "OMP_NUM_THREADS": "7"}
