@@ -82,10 +82,11 @@ $(READY): requirements/cpu.txt pyproject.toml
 	touch $@
 
 # What does not agree with the cpu lock, each in an environment of its own.
-.venv-%/ready: requirements/%-cpu.txt pyproject.toml
+vpath %-cpu.txt requirements .ci
+.venv-%/ready: %-cpu.txt pyproject.toml
 	$(PYTHON) -m venv .venv-$*
 	@echo "Installing the locked packages into .venv-$*: about three minutes"
-	@$(call install,.venv-$*,--no-deps -r requirements/$*-cpu.txt)
+	@$(call install,.venv-$*,--no-deps -r $<)
 	@$(call install,.venv-$*,--no-deps -e .)
 	touch $@
 

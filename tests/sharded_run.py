@@ -1,6 +1,6 @@
 """Trainings of several processes, with sampling that does not depend on how many share a batch.
 
-    accelerate launch --config_file configs/accelerate/fsdp2.yaml … tests/sharded_run.py train …
+    accelerate launch --config_file …/fsdp2.yaml … tests/sharded_run.py train …
 
 is `gdro train …`; the functions are run by `processes.run_ranks`.
 

@@ -6,6 +6,7 @@ Bands span the seeds.
 """
 
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -28,9 +29,9 @@ from gdro_lab.results.style import (
     WIDTH,
     legend_below,
 )
-from gdro_lab.study.config import BASE, Profile, shipped
+from gdro_lab.study.config import BASE, Profile
 
-PAPER = shipped("data/paper", "results/paper")  # the numbers that the paper prints
+PAPER = Path(__file__).parent / "paper"  # the numbers that the paper prints
 
 SMOOTH = 15  # steps of the trailing mean
 SNAPSHOTS = 4  # steps shown in figures 5 and 9

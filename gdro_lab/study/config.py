@@ -23,6 +23,8 @@ from gdro_lab.tasks.world import find_yaml, read_world, read_yaml, refusal
 if TYPE_CHECKING:
     from gdro.trainer import GDROConfig
 
+PROFILES = Path(__file__).parents[1] / "profiles"
+ACCELERATE = Path(__file__).parents[1] / "launch/accelerate"
 BASE = "base"  # the variant that is the model before training
 RESERVED = {BASE, "results", "figures", "logs"}  # folders of a profile's runs
 # How a machine computes, and not what: these may change between two starts of one run.
@@ -34,13 +36,6 @@ MACHINE = {
 }
 # Options of TRL with which a run that was killed would not resume to the same weights.
 NOT_RESUMED = {"sync_ref_model", "save_only_model", "ignore_data_skip", "auto_find_batch_size"}
-
-
-def shipped(folder: str, installed: str = "") -> Path:
-    """A folder at the top of a clone, or where an installed package has it."""
-    package = Path(__file__).parents[1]
-    clone = package.parent / folder
-    return clone if clone.is_dir() else package / (installed or folder)
 
 
 class BaseChoice(Strict):
@@ -137,8 +132,8 @@ class EvaluationChoice(Strict):
 class LaunchChoice(Strict):
     """Processes that train, over all machines.
 
-    config: an accelerate configuration, by name (configs/accelerate) or path. Further fields are
-    options of `accelerate launch`, such as num_machines and machine_rank.
+    config: an accelerate configuration, by name (in gdro_lab/launch/accelerate) or path. Further
+    fields are options of `accelerate launch`, such as num_machines and machine_rank.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -149,8 +144,7 @@ class LaunchChoice(Strict):
     @property
     def file(self) -> Path | None:
         """The file of accelerate's configuration."""
-        folder = shipped("configs/accelerate")
-        return None if self.config is None else find_yaml("launch.config", self.config, folder)
+        return None if self.config is None else find_yaml("launch.config", self.config, ACCELERATE)
 
     @property
     def shards(self) -> bool:
@@ -338,7 +332,7 @@ def load_profile(name: str | Path) -> Profile:
 
 def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict[str, Any]]:
     """The path of a profile, and its fields laid over those of the profile that it is `like`."""
-    path = find_yaml("profile", name, shipped("profiles"))
+    path = find_yaml("profile", name, PROFILES)
     need(path not in children, f"{path} is like itself")
     fields = read_yaml(path)
     if (other := fields.pop("like", None)) is None:
@@ -361,7 +355,9 @@ def run_folder(runs_dir: str | Path, variant: str, seed: int) -> Path:
 def repository() -> Path:
     """The clone that holds the working directory, for notebooks opened in their folder."""
     folders = (Path.cwd(), *Path.cwd().parents)
-    return next((folder for folder in folders if (folder / "profiles").is_dir()), Path.cwd())
+    return next(
+        (folder for folder in folders if (folder / "gdro_lab/profiles").is_dir()), Path.cwd()
+    )
 
 
 def training_arguments(

@@ -21,7 +21,7 @@ from gdro_lab.study.config import load_profile
 from gdro_lab.study.records import read_manifest, read_table
 
 pytestmark = TRAINS
-CONFIGS = REPOSITORY / "configs" / "accelerate"
+CONFIGS = REPOSITORY / "gdro_lab/launch/accelerate"
 SCRIPT = REPOSITORY / "tests" / "sharded_run.py"
 PROFILE = SMALL_PROFILE | {
     "name": "sharded",

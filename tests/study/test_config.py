@@ -9,11 +9,17 @@ import yaml
 from conftest import SMALL_PROFILE, TRAINS
 
 from gdro_lab.study import jobs
-from gdro_lab.study.config import TrainChoice, load_profile, repository, shipped, training_arguments
+from gdro_lab.study.config import (
+    PROFILES,
+    TrainChoice,
+    load_profile,
+    repository,
+    training_arguments,
+)
 
 pytestmark = TRAINS
 GPU_BOX = (repository() / "docs" / "gpu-box.md").read_text()
-NAMES = sorted(path.stem for path in shipped("profiles").glob("*.yaml"))
+NAMES = sorted(path.stem for path in PROFILES.glob("*.yaml"))
 GRPO = {"method": "grpo"}
 VLLM = {"use_vllm": True, "max_steps": 6}
 
@@ -112,7 +118,7 @@ def test_generation_batches_and_their_parts_are_whole():
 
 @pytest.mark.parametrize("block", re.findall("```yaml\n(.*?)```", GPU_BOX, re.DOTALL))
 def test_what_the_guide_to_the_gpu_box_says_of_profiles_is_valid(tmp_path, block):
-    fields = yaml.safe_load((shipped("profiles") / "gpu-8b.yaml").read_text())
+    fields = yaml.safe_load((PROFILES / "gpu-8b.yaml").read_text())
     changes = yaml.safe_load(block)
     for name, change in changes.items():
         fields[name] = fields.get(name, {}) | change if isinstance(change, dict) else change

@@ -113,7 +113,7 @@ def test_the_graph_can_be_handed_to_a_cluster(tmp_path, profile, gpus, minutes):
     """A world has braces in its settings, which snakemake could take for wildcards."""
     pytest.importorskip("snakemake_executor_plugin_slurm", reason="no executor plugin")
     options = ["--cores", "2", "--dry-run", "--executor", "slurm", "--jobs", "4"]
-    options += ["--workflow-profile", "configs/slurm", "--config", f"profile={profile}"]
+    options += ["--workflow-profile", "gdro_lab/launch/slurm", "--config", f"profile={profile}"]
     command = [sys.executable, "-m", "snakemake", *options, f"runs={tmp_path / 'runs'}"]
     planned = subprocess.run(
         command, cwd=REPOSITORY, env=ENVIRONMENT, capture_output=True, text=True, check=False
