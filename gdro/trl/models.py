@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from gdro.checks import Float, check, need, options
-from gdro.trl.unsloth import choose_padding, import_unsloth
+from gdro.trl.gguf import is_gguf, load_gguf
+from gdro.trl.unsloth import import_unsloth
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -86,7 +87,7 @@ def load_model(
     trainer next, and equal seeds give bit-equal adapters.
 
     Args:
-        source: folder or hub id.
+        source: folder, hub id, or a .gguf file, which Unsloth does not take.
         gradient_checkpointing: used by Unsloth only; give GDROConfig the same value.
         max_length: tokens of prompt and completion together; used by Unsloth only.
         **choice: see `ModelOptions`.
@@ -98,6 +99,8 @@ def load_model(
     kind, dtype = chosen.kind, chosen.dtype
     peft_config, lora = None, LORA_DEFAULTS | dict(chosen.lora or {})
     if kind.startswith("unsloth"):
+        if is_gguf(source):
+            raise ValueError(f"source must be a folder or hub id with kind {kind!r}, got {source}")
         unsloth = import_unsloth(chosen.standby)
         import torch
 
@@ -129,18 +132,19 @@ def load_model(
 
             adapter = {"target_modules": "all-linear"} | lora
             peft_config = peft.LoraConfig(task_type="CAUSAL_LM", **adapter)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype or "float32", attn_implementation=chosen.attn_implementation
-        )
+        weights = {"dtype": dtype or "float32", "attn_implementation": chosen.attn_implementation}
+        if is_gguf(source):
+            model, tokenizer = load_gguf(source, **weights)
+        else:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+            model = transformers.AutoModelForCausalLM.from_pretrained(source, **weights)
     from transformers import set_seed
 
     tokenizer.padding_side = "left"  # as generation needs
     stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
     if len(stops) > 1:
         model.generation_config.eos_token_id = stops
-    if kind.startswith("unsloth"):
-        choose_padding(tokenizer, stops)
+    choose_padding(tokenizer, stops)
     set_seed(seed)
     return LoadedModel(model, tokenizer, peft_config)
 
@@ -160,3 +164,21 @@ def stop_tokens(tokenizer: Any, own: int | Sequence[int] | None) -> list[int]:
         special = {i for i, added in tokenizer.added_tokens_decoder.items() if added.special}
         ids |= special & set(after[:1])
     return sorted(ids - {None})
+
+
+def choose_padding(tokenizer: PreTrainedTokenizerBase, stops: Sequence[int]) -> None:
+    """Replace padding that is missing or also ends completions, if another special token can.
+
+    What leaves padding out of a loss, as Unsloth does, would leave out the ends.
+    """
+    pad = tokenizer.pad_token_id
+    if pad is not None and pad not in stops:
+        return
+    added = tokenizer.added_tokens_decoder.items()
+    special = [str(token) for i, token in added if token.special and i not in stops]
+    # such as Qwen's <|vision_pad|>, SmolLM2's <|endoftext|>, Llama 2's <unk>
+    for word in ("pad", "endoftext", "unk"):
+        for token in special:
+            if word in token.lower():
+                tokenizer.pad_token = token
+                return

