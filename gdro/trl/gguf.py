@@ -19,7 +19,7 @@ def is_gguf(source: str | Path) -> bool:
 
 
 def load_gguf(
-    path: str | Path, *, dtype: str, attn_implementation: str | None = None
+    path: str | Path, dtype: str, attn_implementation: str | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a GGUF file as an ordinary model, which can be trained and saved, and its tokenizer.
 

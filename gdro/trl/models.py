@@ -132,12 +132,14 @@ def load_model(
 
             adapter = {"target_modules": "all-linear"} | lora
             peft_config = peft.LoraConfig(task_type="CAUSAL_LM", **adapter)
-        weights = {"dtype": dtype or "float32", "attn_implementation": chosen.attn_implementation}
+        attention = chosen.attn_implementation
         if is_gguf(source):
-            model, tokenizer = load_gguf(source, **weights)
+            model, tokenizer = load_gguf(source, dtype or "float32", attention)
         else:
             tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-            model = transformers.AutoModelForCausalLM.from_pretrained(source, **weights)
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                source, dtype=dtype or "float32", attn_implementation=attention
+            )
     from transformers import set_seed
 
     tokenizer.padding_side = "left"  # as generation needs

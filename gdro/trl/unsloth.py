@@ -6,7 +6,6 @@ So the trainer stops if a part that it relies on is missing.
 
 import os
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from gdro.checks import need

