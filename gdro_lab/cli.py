@@ -7,11 +7,14 @@ comes before TRL. It exits with 2 if it refuses its arguments and with 1 if the 
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gdro_lab import numerics
+
+if TYPE_CHECKING:
+    from gdro_lab.study.config import Profile
 
 
 class _Refusing(click.Group):
@@ -50,6 +53,16 @@ def _options_of_a_run(command: Callable) -> Callable:
     return PROFILE(click.argument("variant")(command))
 
 
+def _load_profile(name: str) -> "Profile":
+    """Read a profile before PyTorch is imported, whose numerics depend on it."""
+    from gdro_lab.study.config import load_profile
+
+    profile = load_profile(name)
+    if profile.is_pretrained:
+        numerics.leave_torch_free()
+    return profile
+
+
 @main.command("run")
 @PROFILE
 @click.option("--cores", default=2, show_default=True, type=click.IntRange(1), help="Jobs at once.")
@@ -77,10 +90,10 @@ def base_command(profile: str, cache_dir: str) -> None:
 
     Example: gdro base tiny
     """
-    from gdro_lab.study.config import load_profile
+    chosen = _load_profile(profile)
     from gdro_lab.study.jobs import prepare
 
-    prepare(load_profile(profile), cache_dir)
+    prepare(chosen, cache_dir)
 
 
 @main.command("model")
@@ -105,10 +118,10 @@ def model_command(package: str, cache_dir: str) -> None:
 
 
 def _run_of(profile: str, variant: str, seed: int, folder: Path | None, cache_dir: str) -> tuple:
-    from gdro_lab.study.config import load_profile, run_folder
+    chosen = _load_profile(profile)
+    from gdro_lab.study.config import run_folder
     from gdro_lab.study.jobs import start_job
 
-    chosen = load_profile(profile)
     start_job()
     folder = folder or run_folder(f"runs/{chosen.name}", variant, seed)
     return chosen, variant, seed, folder, Path(cache_dir)

@@ -14,14 +14,18 @@ def arithmetic(*, pretrained: bool) -> Arithmetic:
     """What models compute in on this machine: float32, or bfloat16 where that is faster.
 
     On a GPU, bfloat16. On a processor, bfloat16 for a pretrained model where the processor has
-    instructions for it. Our tiny models stay in float32, because their tables are equal everywhere.
+    instructions for it, and PyTorch is not held to AVX2 by `gdro_lab.numerics`: its attention in
+    bfloat16 then fails on processors with AMX. Our tiny models stay in float32, because their
+    tables are equal everywhere.
     """
     import torch
 
     if torch.cuda.is_available():
         return "bfloat16"
     flags = processor_flags()
-    if pretrained and any(flag in flags for flag in BFLOAT16_FLAGS):
+    has_bfloat16 = any(flag in flags for flag in BFLOAT16_FLAGS)
+    is_free = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    if pretrained and has_bfloat16 and is_free:
         return "bfloat16"
     return "float32"
 

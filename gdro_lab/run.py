@@ -19,6 +19,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from gdro_lab import numerics
 from gdro_lab.study.config import BASE, load_profile, run_folder
 
 # imported once, by the process that the jobs are forked from; Unsloth would have to come first
@@ -34,6 +35,8 @@ def run_profile(name: str, cores: int, runs_dir: str | None, cache_dir: str) -> 
     Jobs of a profile with GPUs run one by one. Returns 0, 1 where a job failed, 130 on Ctrl-C.
     """
     profile = load_profile(name)
+    if profile.is_pretrained:
+        numerics.leave_torch_free()
     runs, workers = Path(runs_dir or f"runs/{profile.name}"), 1 if profile.gpus else cores
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([] if profile.gpus else IMPORTED)

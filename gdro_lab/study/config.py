@@ -271,6 +271,11 @@ class Profile(Strict):
         text = f"{variants * seeds} trainings (variants × seeds: {variants} × {seeds})"
         return text + f", up to {variants * seeds * hours:,.0f} GPU-hours" * bool(hours)
 
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether any variant trains another model than a tiny base."""
+        return any(self.model_of(name).source is not None for name in self.variants)
+
     def label(self, variant: str) -> str:
         """What tables and legends call a variant."""
         return "base" if variant == BASE else self.variants[variant].label or variant
