@@ -41,9 +41,7 @@ NESTED = re.compile(r"^(?:\\(?:boxed|fbox)\s*\{)+([^{}]*)\}+$")
 TAGS = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
 # the sign of "= -3", not the minus of "5-3"
-IN_TEXT = re.compile(
-    rf"((?<![\w)\]}}])[-−]\$?)?((?:{DIGITS}(?:\.[0-9]+)?|\.[0-9]+)(?:/{DIGITS})?)"
-)
+IN_TEXT = re.compile(rf"((?<![\w)\]}}])[-−]\$?)?((?:{DIGITS}(?:\.[0-9]+)?|\.[0-9]+)(?:/{DIGITS})?)")
 ALONE = re.compile(rf"([-−]?)\s*\$?\s*({DIGITS}(?:\.[0-9]*)?|\.[0-9]+)")
 UNIT = re.compile(r"\s*\([^()]*\)$")
 
@@ -121,7 +119,12 @@ def ask(problem: str, request: str, style: Literal["chat", "text"]) -> str | lis
 
 
 def with_answer(solution: str, answer: str, reader: Reader) -> str:
-    """A worked solution that ends with its answer, in the form that the reader finds."""
+    """A worked solution that ends with its answer, in the form that the reader finds.
+
+    Where the whole text is read, that is the answer alone.
+    """
+    if reader == "whole":
+        return answer
     if read_answer(solution, reader) == answer:
         return solution
     return f"{solution}\n{FORMS[reader].replace('ANSWER', answer)}"

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from gdro_lab.tasks.answers import KeyReader, Reader
-from gdro_lab.tasks.base import Count, NotNegative, Strict
+from gdro_lab.tasks.base import Count, NotNegative, Strict, without_defaults
 from gdro_lab.tasks.math_data import Source, named_source, own_source, with_reader
 from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
+
 
 class EmbeddedChoice(Strict):
     """The embedded task; see gdro_lab.tasks.embedded."""
@@ -40,12 +41,10 @@ class Columns(Strict):
     solution: str | None = None
     """A worked solution, which a cold start teaches; it may be empty."""
 
-    def schema(self, reader: KeyReader) -> Schema:
-        """The schema of these columns."""
+    def read_by(self, reader: KeyReader) -> Schema:
+        """The schema of these columns, with the key read in this way."""
         several = [self.problem] if isinstance(self.problem, str) else self.problem
-        return Schema(
-            tuple(several), self.answer, reader, group=self.group, solution=self.solution
-        )
+        return Schema(tuple(several), self.answer, reader, group=self.group, solution=self.solution)
 
 
 class SourceChoice(Strict):
@@ -74,8 +73,7 @@ class SourceChoice(Strict):
         return Path(self.source).stem
 
 
-# The fields that came after the first runs, with their defaults. A task that uses none of them is
-# written as before, so that a run that was made before is still known as the same.
+# the fields that came after the first runs, see `without_defaults`
 LATER: dict[str, Any] = {
     "columns": Columns().model_dump(),
     "answer": "whole",
@@ -156,12 +154,7 @@ class MathChoice(Strict):
 
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = write(self)
-        return {
-            name: value
-            for name, value in fields.items()
-            if name not in LATER or value != LATER[name]
-        }
+        return without_defaults(write(self), LATER)
 
     @property
     def training_choices(self) -> list[SourceChoice]:
@@ -186,7 +179,7 @@ class MathChoice(Strict):
     def _find_source(self, choice: SourceChoice) -> Source:
         if choice.source not in MATH_SPECS:
             columns = choice.columns or self.columns
-            schema = columns.schema(choice.answer or self.answer)
+            schema = columns.read_by(choice.answer or self.answer)
             return own_source(
                 choice.source, schema, name=choice.label, config=choice.config, split=choice.split
             )
@@ -198,7 +191,7 @@ class MathChoice(Strict):
             split=choice.split,
         )
         if choice.columns is not None:
-            schema = choice.columns.schema(choice.answer or "whole")
+            schema = choice.columns.read_by(choice.answer or "whole")
             source = dataclasses.replace(source, schemas=(schema,))
         elif choice.answer is not None:
             source = with_reader(source, choice.answer)

@@ -14,9 +14,8 @@ from gdro_lab.tasks.answers import KeyReader, plain_number, read_answer
 RawRow = Mapping[str, Any]
 ARITHMETIC = re.compile(r"[\d.+\-*/()]+")
 INFIX = re.compile(r"[\d.)][+\-*/][\d.(]")
-STEP = re.compile(r"[\d.+\-*/()]+=\$?(-?[\d.]+)")
-GSM8K_INFIX = re.compile(r"[\d.)][+\-*/][\d.(]")
-STEP = re.compile(r"<<(.*?)>>")
+STEP = re.compile(r"[\d.+\-*/()%]+=\$?(-?[\d.]+)%?")
+MARKED_STEP = re.compile(r"<<(.*?)>>")
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def _problem(answer: str = "answer") -> Schema:
 def _gsm8k(row: RawRow) -> RawRow:
     """The family by the number of steps, and the steps that are marked, such as <<48/2=24>>."""
     text = str(row["answer"])
-    steps = [step.replace(" ", "") for step in GSM8K_STEP.findall(text)]
+    steps = [step.replace(" ", "") for step in MARKED_STEP.findall(text)]
     lines = text.partition("####")[0].strip().splitlines()
     count = len(steps) or len(lines)
     is_plain = all(STEP.fullmatch(step) for step in steps)

@@ -27,6 +27,13 @@ class Split:
     dropped: list[str] = field(default_factory=list)
     """Of each row of the source that was left out, its name and the reason."""
 
+    def summary(self) -> str:
+        """A line: how many prompts there are, how many rows were left out, and why the first."""
+        line = f"{len(self.rows)} prompts"
+        if not self.dropped:
+            return line
+        return f"{line}; {len(self.dropped)} rows left out, the first of them {self.dropped[0]}"
+
     def report(self) -> dict[str, Any]:
         """For a manifest: rows used and dropped, completions by outcome if they are counted."""
         outcomes = dict(getattr(self.reward, "counts", {}))
