@@ -7,7 +7,6 @@ answered in several spellings, right and wrong. math-verify runs in this process
 """
 
 import argparse
-import json
 import logging
 import time
 from importlib.metadata import version
@@ -15,8 +14,9 @@ from pathlib import Path
 
 from math_verify import parse, verify
 
-from gdro_lab.tasks.math_data import MATH_SPECS
+from gdro_lab.tasks.math_data import load_math
 from gdro_lab.tasks.math_reward import MathReward
+from gdro_lab.tasks.math_sets import MATH_SPECS
 
 FIXTURES = Path(__file__).parents[1] / "tests" / "fixtures" / "math"
 SPELLINGS = (
@@ -29,10 +29,9 @@ def fixture_keys() -> list[str]:
     """Answer keys of the samples, without those of multiple choice."""
     keys = []
     for name, spec in MATH_SPECS.items():
-        if not spec.wrong_answers:
-            lines = (FIXTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-            answers = (json.loads(line)[spec.answer] for line in lines)
-            keys += [str(answer[0] if isinstance(answer, list) else answer) for answer in answers]
+        if not spec.schemas[0].wrong_answers:
+            rows, _ = load_math(name, FIXTURES / f"{name}.jsonl")
+            keys += [row["answer"] for row in rows]
     return list(dict.fromkeys(keys))
 
 

@@ -220,7 +220,6 @@ class Profile(Strict):
         need(launch.file or not launch.options, "launch.config must be given with further options")
         if task.kind == "math":
             need(source, "model.source must be given for task.kind 'math'")
-            need(task.train not in task.evaluate, f"task.evaluate has {task.train}, task.train too")
         if task.kind == "reasoning_gym":
             spec = read_world(task.world).spec
             finite = isinstance(spec, GymSpec) and spec.n_train > 0

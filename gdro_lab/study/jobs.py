@@ -317,6 +317,8 @@ class Training:
 
         same = len(set(gather_object([self.identity]))) == 1
         need(same, "the processes have dropped different rows of the training data")
+        if trainer.accelerator.is_main_process:
+            print(f"{self.variant}, seed {self.seed}: {self.data.summary()}", flush=True)
         trainer.train(resume_from_checkpoint=True)
         self.save(trainer)
 

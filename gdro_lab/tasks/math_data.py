@@ -1,8 +1,12 @@
-"""The math data sets: where each is, and one reader for all. data/README.md is the data card."""
+"""Problems and answer keys out of named sets, files, folders and data sets of the hub.
 
+`gdro_lab.tasks.math_sets` has the named sets, docs/your-own-data.md the options.
+"""
+
+import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase as LETTERS
@@ -10,118 +14,247 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gdro.checks import check, need
+from gdro_lab.tasks.answers import (
+    REQUESTS,
+    KeyReader,
+    Reader,
+    ask,
+    plain_number,
+    read_answer,
+    with_answer,
+)
+from gdro_lab.tasks.math_sets import MATH_SPECS, RawRow, Schema
+from gdro_lab.tasks.sources import Place, check_path, find_place, read_rows
 
-REQUEST = "Please reason step by step, and put {} within \\boxed{{}}."
-MATH_REQUEST = REQUEST.format("your final answer")
-CHOICE_REQUEST = REQUEST.format("the letter of the correct choice")
+ANSWER = "your final answer"
+CHOICE = "the letter of the correct choice"
 
 
 @dataclass(frozen=True)
-class MathSpec:
-    """Where a data set is and which of its columns are read."""
+class Source:
+    """Problems to read: where they are, and how their rows are read."""
 
-    hub_id: str
-    config: str | None
-    split: str
-    problem: str
+    name: str
+    """What `dataset` and the uids of its rows begin with."""
+    place: Place
+    schemas: tuple[Schema, ...]
+    """The first whose columns are there is taken."""
+    is_named: bool = False
+    """Whether it is a named set, whose families are prefixed by its name."""
+    gated: bool = False
+    """Whether reading it needs a login at the hub."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem with its answer key."""
+
+    text: str
+    """With the choices, where there are some, and without a request."""
     answer: str
-    wrong_answers: tuple[str, ...] = ()  # columns of the wrong choices; makes it multiple choice
+    uid: str
+    """The source's name and a hash of the problem and its answer: the same in every copy."""
+    dataset: str
+    family: str
+    solution: str | None = None
+    """A worked solution, perhaps without its answer."""
+    is_choice: bool = False
+
+    def row(self, style: str, request: str | None, reader: Reader) -> dict[str, Any]:
+        """The row of a data set, with a prompt that asks for the answer."""
+        asked = CHOICE if self.is_choice else ANSWER
+        request = request or REQUESTS[reader].replace("{answer}", asked)
+        solution = self.solution and with_answer(self.solution, self.answer, reader)
+        return {
+            "prompt": ask(self.text, request, "text" if style == "text" else "chat"),
+            "answer": self.answer,
+            "uid": self.uid,
+            "dataset": self.dataset,
+            "family": self.family,
+            "solution": solution,
+        }
 
 
-MATH_SPECS: dict[str, MathSpec] = {
-    "dapo": MathSpec("open-r1/DAPO-Math-17k-Processed", "en", "train", "prompt", "solution"),
-    "math500": MathSpec("HuggingFaceH4/MATH-500", None, "test", "problem", "answer"),
-    "aime2024": MathSpec("HuggingFaceH4/aime_2024", None, "train", "problem", "answer"),
-    "aime2025": MathSpec("MathArena/aime_2025", None, "train", "problem", "answer"),
-    "amc": MathSpec("math-ai/amc23", None, "test", "question", "answer"),
-    "minerva": MathSpec("math-ai/minervamath", None, "test", "question", "answer"),
-    "olympiad": MathSpec(
-        "Hothan/OlympiadBench", "OE_TO_maths_en_COMP", "train", "question", "final_answer"
-    ),
-    "gpqa": MathSpec(
-        *("Idavidrein/gpqa", "gpqa_diamond", "train", "Question", "Correct Answer"),
-        wrong_answers=("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"),
-    ),
-}
+def named_source(
+    name: str,
+    paths: Iterable[str | Path] = (),
+    *,
+    config: str | None = None,
+    split: str | None = None,
+) -> Source:
+    """A named set, from the hub or from local copies.
+
+    Several copies are the parts of one set, such as mawps_addsub.jsonl and mawps_singleop.jsonl;
+    each is a family.
+    """
+    if name not in MATH_SPECS:
+        raise ValueError(f"name must be one of {sorted(MATH_SPECS)}, got {name!r}")
+    spec = MATH_SPECS[name]
+    local = tuple(map(Path, paths))
+    for path in local:
+        if not path.exists():
+            raise ValueError(f"paths must name files or folders, got {str(path)!r} for {name!r}")
+        check_path(path)
+    place = Place(local, spec.hub_id, config or spec.config, split or spec.split)
+    return Source(name, place, spec.schemas, is_named=True, gated=spec.gated and not local)
+
+
+def own_source(
+    source: str,
+    schema: Schema,
+    *,
+    name: str | None = None,
+    config: str | None = None,
+    split: str | None = None,
+) -> Source:
+    """A file, a folder or a data set of the hub that is no named set."""
+    return Source(name or Path(source).stem, find_place(source, config, split), (schema,))
 
 
 def load_math(
-    name: str, path: str | Path | None = None, *, style: str = "chat"
+    name: str,
+    path: str | Path | None = None,
+    *,
+    style: Literal["chat", "text"] = "chat",
+    completion: Reader = "boxed",
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Read a math data set into rows of prompt, answer, uid and dataset.
-
-    The prompt is the problem with the request to box the answer; the answer, what the reward
-    compares with or the letter of the correct choice; the uid, a hash of problem and answer after
-    the data set's name. A row is left out if a column is missing or empty, if it repeats another,
-    or if its choices are not all there and different.
+    """Read a named set into rows of prompt, answer, uid, dataset, family and solution.
 
     Args:
-        path: a local copy in the hub's schema, in place of the hub: a .jsonl or .parquet file, a
-            folder that ``Dataset.save_to_disk`` wrote, or a downloaded hub folder.
-        style: of the prompt, "chat" or "text".
+        name: one of `MATH_SPECS`.
+        path: a local copy in place of the hub: a .jsonl, .json, .csv or .parquet file, a folder
+            that ``Dataset.save_to_disk`` wrote, or a downloaded hub folder.
+        style: of the prompt.
+        completion: in which form the prompt asks for the answer.
 
     Returns:
         the rows, and of each row that was left out its place and fault.
     """
-    check("name", name, Literal[tuple(MATH_SPECS)])
-    check("style", style, Literal["chat", "text"])
-    spec, rows, dropped = MATH_SPECS[name], dict[str, dict[str, Any]](), []
-    for place, raw in enumerate(_open_source(spec, path)):
+    if style not in ("chat", "text"):
+        raise ValueError(f"style must be 'chat' or 'text', got {style!r}")
+    problems, dropped = read_problems(named_source(name, [] if path is None else [path]))
+    return [problem.row(style, None, completion) for problem in problems], dropped
+
+
+def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
+    """The problems of a source, and of each row that was left out its place and fault.
+
+    A row is left out if a column is empty, if its answer cannot be read, if it repeats another, or
+    if its choices are not all there and different.
+
+    Raises:
+        ValueError: if the source cannot be read, lacks a column, or has no usable row.
+    """
+    rows = read_rows(source.place)
+    schema = _find_schema(source, [row.columns for row in rows if not row.fault])
+    problems: dict[str, Problem] = {}
+    dropped = []
+    for row in rows:
         try:
-            row = _read_row(name, raw)
-            need(row["uid"] not in rows, "it repeats another")
+            if row.fault:
+                raise ValueError(row.fault)
+            problem = _read_problem(source, schema, row.columns, row.place)
+            if problem.uid in problems:
+                raise ValueError("it repeats another")
         except ValueError as error:
-            dropped.append(f"{name}, row {place}: {error}")
+            dropped.append(f"{source.name}, {row.place}: {error}")
             continue
-        if style == "chat":
-            row["prompt"] = [{"role": "user", "content": row["prompt"]}]
-        rows[row["uid"]] = row
-    where = f"{name!r} has no usable row in {path or spec.hub_id}"
-    need(rows, f"{where}: {'; '.join(dropped[:3])}")
-    return list(rows.values()), dropped
+        problems[problem.uid] = problem
+    if not problems:
+        faults = "; ".join(dropped[:3]) or "it has no rows"
+        raise ValueError(f"{source.name!r} has no usable row in {source.place}: {faults}")
+    return list(problems.values()), dropped
 
 
-def _open_source(spec: MathSpec, path: str | Path | None) -> Iterable[Mapping]:
-    """The rows as the source has them."""
-    import datasets
-
-    if path is None:
-        return datasets.load_dataset(spec.hub_id, spec.config, split=spec.split)
-    path, kinds = Path(path), {".jsonl": "json", ".parquet": "parquet"}
-    if (path / "dataset_info.json").is_file():
-        return datasets.load_from_disk(str(path))
-    if path.is_dir():
-        # the configs of a downloaded hub folder are in its README; a bare folder has none
-        config = spec.config if (path / "README.md").is_file() else None
-        return datasets.load_dataset(str(path), config, split=spec.split)
-    known = path.is_file() and path.suffix in kinds
-    need(known, f"path must be a .jsonl or .parquet file or a folder, got {path}")
-    return datasets.load_dataset(kinds[path.suffix], data_files=str(path), split="train")
+def _find_schema(source: Source, rows: list[RawRow]) -> Schema:
+    """The first schema whose columns occur; ValueError names those that are missing."""
+    names = {name for row in rows for name in row if isinstance(name, str)}
+    for schema in source.schemas:
+        if names.issuperset(schema.named):
+            return schema
+    if not rows:
+        return source.schemas[0]
+    needed = " or ".join(str(list(schema.named)) for schema in source.schemas)
+    raise ValueError(
+        f"{source.name!r} needs the columns {needed}, and {source.place} has {sorted(names)}: "
+        "name yours in task.columns"
+    )
 
 
-def _read_row(name: str, raw: Mapping) -> dict[str, Any]:
-    """A row in our columns; a ValueError says what is wrong with it."""
-    spec = MATH_SPECS[name]
-    columns = (spec.problem, spec.answer, *spec.wrong_answers)
-    need(raw.keys() >= {*columns}, f"it has the columns {sorted(raw)} and not all of {columns}")
-    problem, answer, *wrong = (_text(raw[column]) for column in columns)
-    given = problem and answer.lower() not in ("", "none", "nan")
-    need(given, f"its problem is {problem!r} and its answer {answer!r}")
-    digest = hashlib.blake2b(json.dumps([problem, answer]).encode(), digest_size=12)
-    if choices := [answer, *wrong] if wrong else []:
-        differ = len({*choices} - {""}) == len(choices)
-        need(differ, f"its choices must be texts that differ, got {choices}")
-        # an order of their own, the same in every run
-        order = np.random.default_rng(list(digest.digest())).permutation(len(choices)).tolist()
-        lines = [f"{LETTERS[i]}) {choices[place]}" for i, place in enumerate(order)]
-        problem, answer = "\n".join([problem, "", *lines]), LETTERS[order.index(0)]
-    prompt = f"{problem}\n\n{CHOICE_REQUEST if choices else MATH_REQUEST}"
-    uid = f"{name}/{digest.hexdigest()}"
-    return {"prompt": prompt, "answer": answer, "uid": uid, "dataset": name}
+def _read_problem(source: Source, schema: Schema, raw: RawRow, place: str) -> Problem:
+    """A problem of a row; a ValueError says what is wrong with it."""
+    missing = [name for name in schema.needed if name not in raw]
+    if missing:
+        raise ValueError(f"it has the columns {sorted(map(str, raw))} and not {missing}")
+    raw = schema.prepare(raw) if schema.prepare else raw
+    text = " ".join(filter(None, (_text(raw[name]) for name in schema.problem)))
+    given = _text(raw[schema.answer])
+    if not text or given.lower() in ("", "none", "nan"):
+        raise ValueError(f"its problem is {text!r} and its answer {given!r}")
+    answer = _read_key(given, schema.reader)
+    digest = hashlib.blake2b(json.dumps([text, answer]).encode(), digest_size=12)
+    if schema.wrong_answers:
+        wrong = [_text(raw[name]) for name in schema.wrong_answers]
+        text, answer = _with_choices(text, [answer, *wrong], digest.digest())
+    group = _text(raw.get(schema.group)) if schema.group else ""
+    solution = _text(raw.get(schema.solution)) if schema.solution else ""
+    return Problem(
+        text=text,
+        answer=answer,
+        uid=f"{source.name}/{digest.hexdigest()}",
+        dataset=source.name,
+        family=_family(source, group, place),
+        solution=solution or None,
+        is_choice=bool(schema.wrong_answers),
+    )
+
+
+def _read_key(text: str, reader: KeyReader) -> str:
+    """The answer key in a column's text; a ValueError says why there is none."""
+    if reader == "whole":
+        return text
+    key = read_answer(text, reader)
+    shown = repr(text if len(text) <= 60 else f"…{text[-60:]}")
+    if key is None:
+        kinds = {"boxed": "\\boxed{…}", "hash": "answer after ####"}
+        raise ValueError(f"its answer {shown} has no {kinds.get(reader, 'number')}")
+    if reader == "boxed":
+        return key
+    return plain_number(key) or key
+
+
+def _with_choices(problem: str, choices: list[str], seed: bytes) -> tuple[str, str]:
+    """The problem with its choices in an order of its own, the same in every run, and the letter.
+
+    Args:
+        problem: its text.
+        choices: the correct one first.
+        seed: a hash of the problem.
+    """
+    if "" in choices or len(set(choices)) < len(choices):
+        raise ValueError(f"its choices must be texts that differ, got {choices}")
+    order = np.random.default_rng(list(seed)).permutation(len(choices)).tolist()
+    lines = [f"{LETTERS[i]}) {choices[place]}" for i, place in enumerate(order)]
+    return "\n".join([problem, "", *lines]), LETTERS[order.index(0)]
+
+
+def _family(source: Source, group: str, place: str) -> str:
+    """The group, of a named set after the set's name; without one, the part or the source."""
+    if source.is_named and len(source.place.paths) > 1:
+        part = Path(place.partition(",")[0]).stem
+        group = group or part.removeprefix(source.name).lstrip("-_")
+    if not group:
+        return source.name
+    return f"{source.name}-{group}" if source.is_named else group
 
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_text, value))
     return "" if value is None else str(value).strip()
+
+
+def with_reader(source: Source, reader: KeyReader) -> Source:
+    """The source with its answer keys read in another way."""
+    schemas = tuple(dataclasses.replace(schema, reader=reader) for schema in source.schemas)
+    return dataclasses.replace(source, schemas=schemas)

@@ -1,9 +1,9 @@
-"""The math reward: 1 for a completion whose last ``\\boxed{…}`` says the same as the answer key.
+r"""The math reward: 1 for a completion whose answer says the same as the answer key.
 
-A key that is a letter A–J is a multiple choice. A key that is an integer or a plain decimal is
-compared with the number in the box, exactly. All other keys are judged by math-verify, in
-processes that are killed when an answer takes too long. docs/rewards.md says what none of these
-can judge.
+The answer is read from the last ``\boxed{…}``, or as `MathReward` is told. A key that is a letter
+A–J is a multiple choice. A key that is an integer or a plain decimal is compared with the number in
+the answer, exactly. All other keys are judged by math-verify, in processes that are killed when an
+answer takes too long. docs/rewards.md says what none of these can judge.
 """
 
 import logging
@@ -20,21 +20,19 @@ from typing import Annotated, Any
 
 import math_verify
 import pebble
+from latex2sympy2_extended.math_normalization import units_regex_pattern
 from pydantic import Field
 
 from gdro.checks import check
+from gdro_lab.tasks.answers import LONGEST, Reader, completion_text, last_boxed, read_answer
 
 LETTERS = "ABCDEFGHIJ"
 # how a completion can turn out; all but "correct" are wrong
-OUTCOMES = ("correct", "wrong", "no_box", "timeout", "error")
+OUTCOMES = ("correct", "wrong", "no_answer", "timeout", "error")
 WORKERS = 8  # slow answers overlap
 MEMORY_BYTES = 2 * 2**30  # that a worker may add; a runaway computation becomes a MemoryError
-LONGEST = 200  # characters of a box that are read as a number
 Key = Annotated[str, Field(pattern=r"\S")]
 
-# an escaped brace is the sign of a set and groups nothing
-BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
-NESTED = re.compile(r"^(?:\\(?:boxed|fbox)\s*\{)+([^{}]*)\}+$")
 # a letter and perhaps what it stands for, but not a second letter
 CHOICE = re.compile(r"\(?([A-J])(?:[.:)]+(?!\W*(?:and|or)?\W*[A-J]\b(?!\s+[a-z])).*)?", re.DOTALL)
 # what changes the look of a text and not what it says
@@ -49,18 +47,29 @@ FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\
 DIGITS = r"(?:\d{1,3}(?:(?:,|\{,\}|\\,|\\ |[ ~])\d{3})+(?!\d)|\d+)"  # perhaps in thousands
 PLAIN = rf"(?:{DIGITS}(?:\.\d*)?|\.\d+)"
 NUMBER = re.compile(rf"[-+−]?\s*{PLAIN}", re.ASCII)
-VALUE = re.compile(  # of a box, such as 1/4, x = 3 or 60^\circ
-    rf"(?:[A-Za-z]\s*=\s*)?([-+−]?)\s*({PLAIN}|-?{DIGITS}\s*/\s*{DIGITS})\s*"
-    r"(?:\^\s*\{?\s*\\circ\s*\}?)?",
+VALUE = re.compile(  # such as 3, 1/4 or 60^\circ
+    rf"([-+−]?)\s*({PLAIN}|-?{DIGITS}\s*/\s*{DIGITS})\s*(?:\^\s*\{{?\s*\\circ\s*\}}?)?",
     re.ASCII,
 )
+# between two signs of equality: of "x = 5 y = 7" the middle is no arithmetic
+ARITHMETIC = re.compile(r"(?:[\d\s.+\-−*/^(){}]|\\cdot|\\times)+", re.ASCII)
+# a left side that does not name the value on the right: several answers, another relation than
+# equality, or an unknown with a factor, whose own value is another
+NO_NAME = re.compile(
+    rf"[,;<>≤≥≈≠]|[!:]$|\b(?:or|and|not)\b|^[-+−]?\s*{PLAIN}\s*\*?\s*[A-Za-z]$"
+    r"|\\(?:not|neq?|approx|sim|equiv|[lg]eq?|[lg]t|pm|mp|to|l?or|land|wedge|vee|in)(?![A-Za-z])"
+)
+# math-verify's units, each as a word: "million" and "tenths" are none
+UNIT = re.compile(units_regex_pattern)
+UNIT_BEHIND = re.compile(r"(.*[^\s])\s*\\text\s*\{([^{}]*)\}\s*\.?", re.DOTALL)
 
 
 class MathReward:
-    """1 for a completion whose last ``\\boxed{…}`` says the same as the answer key.
+    """1 for a completion whose answer says the same as the answer key.
 
     Args:
         signed: a wrong completion gets −1 instead of 0.
+        completion: where the answer is in a completion.
         time_limit: seconds of processor time that math-verify has for an answer; longer is wrong.
 
     Attributes:
@@ -69,8 +78,12 @@ class MathReward:
 
     __name__ = "math_reward"  # TRL names its metrics after it
 
-    def __init__(self, *, signed: bool = False, time_limit: float = 5.0) -> None:
-        self.signed, self.time_limit = signed, check("time_limit", time_limit, gt=0)
+    def __init__(
+        self, *, signed: bool = False, completion: Reader = "boxed", time_limit: float = 5.0
+    ) -> None:
+        self.signed = signed
+        self.completion = check("completion", completion, Reader)
+        self.time_limit = check("time_limit", time_limit, gt=0)
         self.counts = Counter(dict.fromkeys(OUTCOMES, 0))
 
     def __call__(
@@ -84,10 +97,12 @@ class MathReward:
             **kwargs: TRL's other arguments, which are not used.
         """
         check("answer", list(answer), list[Key])
-        outcomes, pairs = ["no_box"] * len(answer), dict[int, tuple[str, str]]()
+        outcomes = ["no_answer"] * len(answer)
+        pairs: dict[int, tuple[str, str]] = {}
         for row, (completion, key) in enumerate(zip(completions, answer, strict=True)):
-            if (box := last_boxed(completion_text(completion))) is not None:
-                pairs[row] = key, box
+            said = read_answer(completion_text(completion), self.completion)
+            if said is not None:
+                pairs[row] = (key, said)
         for row, outcome in zip(pairs, self.judge(list(pairs.values())), strict=True):
             outcomes[row] = outcome
         self.counts.update(outcomes)
@@ -95,7 +110,7 @@ class MathReward:
         return [1.0 if outcome == "correct" else wrong for outcome in outcomes]
 
     def judge(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
-        """Outcome of each (answer key, content of the box); equal pairs are judged once."""
+        """Outcome of each (answer key, answer); equal pairs are judged once."""
         found = {pair: judge_at_once(*pair) for pair in pairs}
         if rest := [pair for pair, outcome in found.items() if outcome is None]:
             found |= zip(rest, self._judge_in_processes(rest), strict=True)
@@ -146,19 +161,45 @@ def _same(key: str, box: str, seconds: float) -> bool:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def judge_at_once(key: str, box: str) -> str | None:
+def judge_at_once(key: str, answer: str) -> str | None:
     """The outcome for a letter, a number or the key's own text; None for math-verify to judge."""
-    key, box = cleaned(last_boxed(key) or key), cleaned(box)
+    key = cleaned(last_boxed(key) or key)
+    text = cleaned(answer)
     if len(key) == 1 and key in LETTERS:
-        choice = CHOICE.fullmatch(box)
+        choice = CHOICE.fullmatch(text)
         return "correct" if choice and choice[1] == key else "wrong"
     if len(key) <= LONGEST and NUMBER.fullmatch(key):
-        return "correct" if number_of(box) == number_of(key) else "wrong"
-    return "correct" if key == box else None
+        value = value_of(cleaned(without_unit(answer)))
+        return "correct" if value == number_of(key) else "wrong"
+    return "correct" if key == text else None
+
+
+def without_unit(answer: str) -> str:
+    """An answer such as ``20\\text{ square units}`` without the unit behind it."""
+    match = UNIT_BEHIND.fullmatch(answer) if len(answer) <= LONGEST else None
+    if match is None:
+        return answer
+    words = match[2].replace("per cent", "percent").split()
+    return match[1] if all(UNIT.fullmatch(word) for word in words) else answer
+
+
+def value_of(text: str) -> Fraction | None:
+    """The value of a cleaned answer: a number, or what an equation such as m+n = 113 ends with."""
+    *sides, last = (side.strip() for side in text.split("="))
+    value = number_of(last)
+    if not sides or value is None:
+        return value
+    first, *between = sides
+    numbers = [number_of(side) for side in sides]
+    if any(number not in (None, value) for number in numbers):  # 8 = 7
+        return None
+    if NO_NAME.search(first) or not all(ARITHMETIC.fullmatch(side) for side in between):
+        return None
+    return value
 
 
 def number_of(text: str) -> Fraction | None:
-    """The value of a cleaned text: an integer, a decimal or a quotient, perhaps after "x ="."""
+    """The value of a cleaned text: an integer, a decimal or a quotient; None for any other."""
     match = VALUE.fullmatch(text) if len(text) <= LONGEST else None
     if match is None:
         return None
@@ -177,26 +218,3 @@ def cleaned(text: str) -> str:
     while text != before:  # from the inside out
         before, text = text, GROUP.sub(r" \1 ", FRACTION.sub(r" \1\2/\3\4 ", text))
     return re.sub(r"\s+", " ", text).strip().removesuffix(".").strip()
-
-
-def completion_text(completion: Any) -> str:
-    """The text to judge: a text, or of a chat the last message of the assistant that has one."""
-    if isinstance(completion, str):
-        return completion
-    said = [message.get("content") for message in completion if message["role"] == "assistant"]
-    return next((text for text in reversed(said) if isinstance(text, str) and text.strip()), "")
-
-
-def last_boxed(text: str) -> str | None:
-    """Content of the last whole ``\\boxed{…}`` that is not empty; None without one."""
-    # one pass, as a text that repeats itself can open thousands of boxes and close none
-    open_braces: list[int | None] = []  # where a box's content starts; None for any other brace
-    found = slice(0)
-    for match in BRACES.finditer(text):
-        if match["box"] or match[0] == "{":
-            open_braces.append(match.end() if match["box"] else None)
-        elif match[0] == "}" and open_braces and (start := open_braces.pop()) is not None:
-            inside = slice(start, match.start())
-            if inside.stop - start > LONGEST or text[inside].strip():
-                found = inside  # a box around others closes last, and counts
-    return NESTED.sub(r"\1", text[found].strip()) or None

@@ -2,9 +2,9 @@
 
 A family is a task with a configuration and, for small models, a short prompt made of the puzzle's
 metadata. Without one the original question is asked, and the answer is read from the last
-``<answer>…</answer>``, as the package's system prompt requests. Only tasks of `JUDGES` are allowed:
-those that are the same in every process and whose answers can be compared here. The package's own
-verifiers are never called, since some execute the answer as Python.
+``<answer>…</answer>``, as the package's system prompt requests, or as the world says. Only tasks
+of `JUDGES` are allowed: those that are the same in every process and whose answers can be compared
+here. The package's own verifiers are never called, since some execute the answer as Python.
 """
 
 from __future__ import annotations
@@ -15,17 +15,25 @@ import importlib.metadata
 import itertools
 import json
 import operator
-import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.dataclasses import dataclass
 
 from gdro.checks import need
+from gdro_lab.tasks.answers import (
+    REQUESTS,
+    Reader,
+    ask,
+    completion_text,
+    plain_number,
+    read_answer,
+    with_answer,
+)
 from gdro_lab.tasks.base import (
     Count,
     Name,
@@ -34,6 +42,7 @@ from gdro_lab.tasks.base import (
     TaskRow,
     character_tokenizer,
     split_by_share,
+    without_defaults,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +54,7 @@ LESSONS = 4_000  # puzzles of a family that a base is taught, at most
 TRIES = 8  # puzzles generated for each that is wanted, as they repeat
 # neighbouring seeds would overlap: puzzle i of seed s is puzzle i - 1 of seed s + 1
 SEED_SPACING = 1_000_000
-ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+WORKED_TEXT = "answer_cot"  # of the metadata, where a task has it
 
 
 def is_palindrome_of(given: str, answer: str) -> bool:
@@ -94,6 +103,9 @@ class GymSpec:
     prompt_length: short prompts are stripped and padded on the left to so many characters, one
         token each; None where the original questions are asked.
     permute_shares: each draw gives the shares to other families.
+    completion: how the answer to an original question is read.
+    request: how one is asked, with ``{problem}`` in its place; None asks for the answer in the form
+        that `completion` reads, for "tags" by the package's own system prompt.
     """
 
     families: tuple[GymFamily, ...]
@@ -102,8 +114,17 @@ class GymSpec:
     n_eval_per_family: Count = 40
     prompt_length: Annotated[int, Field(ge=1, le=1000)] | None = None
     permute_shares: bool = False
+    completion: Reader = "tags"
+    request: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write a world that uses no later field as before: its runs stay known as the same."""
+        return without_defaults(write(self), {"completion": "tags", "request": None})
 
     def __post_init__(self) -> None:
+        if self.request is not None and "{problem}" not in self.request:
+            raise ValueError(f"request must contain {{problem}}, got {self.request!r}")
         names = [family.name for family in self.families]
         own = 0 < len(names) == len(set(names))
         need(own, f"families must have names of their own, got {names}")
@@ -175,15 +196,17 @@ class GymTask:
 
         They are neither held out nor trained on.
         """
-        seen = {_question(row["prompt"]) for row in (*self.eval, *self.train)}
+        used = {json.dumps(row["prompt"]) for row in (*self.eval, *self.train)}
         taught = np.array([family.taught for family in self.spec.families])
         counts = split_by_share((taught / taught.sum()).tolist(), n)
+        seen: set[str] = set()
         rows: list[TaskRow] = []
         for place, (family, count) in enumerate(zip(self.spec.families, counts, strict=True)):
             trained = sum(row["family"] == family.name for row in self.train)
             tries = TRIES * (self.spec.n_eval_per_family + trained + count)
             puzzles = _puzzles(self.spec, place, self.seed, style, tries, seen, solved=True)
-            rows += itertools.islice(puzzles, count)
+            unused = (row for row in puzzles if json.dumps(row["prompt"]) not in used)
+            rows += itertools.islice(unused, count)
         return rows
 
     def reward(
@@ -193,12 +216,18 @@ class GymTask:
         tasks = {family.name: family for family in self.spec.families}
         rewards = []
         for completion, correct, name in zip(completions, answer, family, strict=True):
-            text = completion if isinstance(completion, str) else completion[-1]["content"]
-            if tasks[name].prompt is None:  # the last answer in tags, if there is one
-                found = ANSWER.findall(text)
-                text = found[-1].strip() if found else None
+            text: str | None = completion_text(completion)
+            if tasks[name].prompt is None:
+                text = self._answer_of(text or "")
             rewards.append(float(text is not None and JUDGES[tasks[name].task](text, correct)))
         return rewards
+
+    def _answer_of(self, completion: str) -> str | None:
+        """The answer to an original question; a number read from prose, as answers write it."""
+        text = read_answer(completion, self.spec.completion)
+        if text is None or self.spec.completion == "tags":
+            return text
+        return plain_number(text) or text
 
     def correct_texts(self, row: Mapping[str, Any]) -> list[str]:
         """Every completion of a row that is rewarded, of short prompts."""
@@ -233,22 +262,12 @@ class _Formatter(string.Formatter):
         return super().format_field(value, format_spec)
 
 
-def _question(prompt: str | list[dict[str, str]]) -> str:
-    """The question in a prompt that `_puzzles` made."""
-    from reasoning_gym.utils import SYSTEM_PROMPTS
-
-    if not isinstance(prompt, str):
-        return prompt[-1]["content"]
-    return prompt.removeprefix(f"{SYSTEM_PROMPTS['default']}\n").removesuffix("\n")
-
-
-def _solution(family: GymFamily, puzzle: Mapping[str, Any]) -> str:
-    """The answer in the form that is asked for, after the steps to it where the task has them."""
+def _solution(spec: GymSpec, family: GymFamily, puzzle: Mapping[str, Any]) -> str:
+    """The answer in the form that is read, after the steps to it where the task has them."""
     if family.prompt is not None:
         return puzzle["answer"]
-    steps = puzzle["metadata"].get("answer_cot", "").splitlines()  # gsm_symbolic's, then "#### 12"
-    lines = [line for line in steps if not line.startswith("####")]
-    return "\n".join([*lines, f"<answer>{puzzle['answer']}</answer>"])
+    steps = puzzle["metadata"].get(WORKED_TEXT, "").partition("####")[0].strip()
+    return with_answer(steps, puzzle["answer"], spec.completion).strip()
 
 
 def _puzzles(
@@ -292,11 +311,21 @@ def _puzzles(
         seen.add(question)
         uid = f"{family.task}/{family.name}/{own_seed}/{index}"
         row = {"prompt": question, "uid": uid, "family": family.name, "answer": answer}
-        if family.prompt is None:  # as it is, below the system prompt that asks for answer tags
-            request = {"role": "system", "content": SYSTEM_PROMPTS["default"]}
-            row["prompt"] = [request, {"role": "user", "content": question}]
-            if style == "text":
-                row["prompt"] = f"{request['content']}\n{question}\n"
+        if family.prompt is None:
+            row["prompt"] = _asked(spec, question, style, SYSTEM_PROMPTS["default"])
         if solved:
-            row["solution"] = _solution(family, puzzle)
+            row["solution"] = _solution(spec, family, puzzle)
         yield row
+
+
+def _asked(spec: GymSpec, question: str, style: str, system: str) -> str | list[dict[str, str]]:
+    """The prompt of an original question."""
+    shape: Literal["chat", "text"] = "text" if style == "text" else "chat"
+    if spec.request is not None:
+        return ask(question, spec.request, shape)
+    if spec.completion != "tags":
+        request = REQUESTS[spec.completion].replace("{answer}", "your final answer")
+        return ask(question, request, shape)
+    if shape == "text":
+        return f"{system}\n{question}\n"
+    return [{"role": "system", "content": system}, {"role": "user", "content": question}]

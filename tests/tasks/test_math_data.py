@@ -1,30 +1,50 @@
-"""The math data sets: schemas, uids, choices, bad rows."""
+"""Math problems: named sets, files of every kind, how keys are read, bad rows, splits."""
 
+import csv
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import datasets
 import pytest
+from pydantic import ValidationError
 from tiny_models import byte_tokenizer
 
+from gdro_lab.study.config import load_profile
 from gdro_lab.tasks import MathChoice, load_split
 from gdro_lab.tasks import math_data as tasks
+from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "math"
-
-
-def fixture(name):
-    return FIXTURES / f"{name}.jsonl"
+ROOT = Path(__file__).parents[2]
+FIXTURES = ROOT / "tests" / "fixtures" / "math"
+BOXED = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
+LETTER = (
+    "\n\nPlease reason step by step, and put the letter of the correct choice within \\boxed{}."
+)
+PATHS = {name: str(FIXTURES / f"{name}.jsonl") for name in MATH_SPECS}
 
 
 def fixture_rows(name):
-    return [json.loads(line) for line in fixture(name).read_text(encoding="utf-8").splitlines()]
+    lines = (FIXTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def write_jsonl(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
+
+
+def read_file(path, schema=None, **options):
+    return tasks.read_problems(
+        tasks.own_source(str(path), schema or Schema(("question",), "answer"), **options)
+    )
+
+
+def split(evaluated=False, chat=False, **fields):
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = tokenizer.chat_template if chat else None
+    return load_split(MathChoice(kind="math", **fields), tokenizer, held_out=evaluated)
 
 
 ANSWERS = {
@@ -35,26 +55,76 @@ ANSWERS = {
     "amc": ["25", "11", "5.0"],
     "minerva": ["4", "\\sqrt{\\frac{k}{m}}", "\\frac{\\ln 2}{2}", "1.6 \\times 10^{-19}"],
     "olympiad": ["$3,-3$", "$729$", "$\\frac{12}{\\pi}$", "$2^{n-1}$"],
+    "gsm8k": ["36", "1450", "50", "3"],
+    "gsm8k-test": ["20", "20"],
+    "svamp": ["11", "4"],
+    "asdiv": ["24", "12", "18", "7", "1", "12"],
+    "mawps": ["9", "7.5"],
 }
 
 
 @pytest.fixture(scope="module")
 def read():
     """name → (rows, dropped) of each data set."""
-    return {name: tasks.load_math(name, fixture(name), style="text") for name in tasks.MATH_SPECS}
+    return {name: tasks.load_math(name, PATHS[name], style="text") for name in MATH_SPECS}
 
 
 def test_answers_and_problems_are_found_in_every_data_set(read):
-    assert sorted(path.stem for path in FIXTURES.glob("*.jsonl")) == sorted(tasks.MATH_SPECS)
-    assert sorted([*ANSWERS, "gpqa"]) == sorted(tasks.MATH_SPECS)
+    assert sorted(path.stem for path in FIXTURES.glob("*.jsonl")) == sorted(MATH_SPECS)
+    assert sorted([*ANSWERS, "gpqa"]) == sorted(MATH_SPECS)
     for name, answers in ANSWERS.items():
         rows, dropped = read[name]
         assert [row["answer"] for row in rows] == answers
         assert dropped == []
         assert all(row["uid"].startswith(f"{name}/") and row["dataset"] == name for row in rows)
         assert len({row["uid"] for row in rows}) == len(rows)
-        problem = fixture_rows(name)[0][tasks.MATH_SPECS[name].problem]
-        assert rows[0]["prompt"] == f"{problem}\n\n{tasks.MATH_REQUEST}"
+        schema = MATH_SPECS[name].schemas[0]
+        if schema.prepare is None:
+            problem = fixture_rows(name)[0][schema.problem[0]]
+            assert rows[0]["prompt"] == problem + BOXED
+
+
+@pytest.mark.parametrize(
+    ("name", "families", "solutions"),
+    [
+        ("gsm8k", "2 2 4 3", ["12*2=24; 12+24=36", "450*3=1350; 1350+100=1450", ..., None]),
+        ("gsm8k-test", "2 3", ["30/6=5; 4*5=20", "3*4=12; 12+5=17; 17+3=20"]),
+        ("svamp", " ", ["8+3=11", "(30/5)-2=4"]),
+        (
+            "asdiv",
+            "mul sub other div add other",
+            ["4*6=24", "20-8=12", "9+9=18", "35/5=7", "5+3=8; 8-7=1", None],
+        ),
+        ("mawps", " ", ["14-5=9", "3*2.5=7.5"]),
+    ],
+)
+def test_word_problems_have_families_and_worked_solutions(name, families, solutions):
+    rows, _ = tasks.load_math(name, PATHS[name], completion="hash")
+    wanted = [f"{name}-{family}" for family in families.split()] or [name] * len(rows)
+    assert [row["family"] for row in rows] == wanted
+    for row, solution in zip(rows, solutions, strict=True):
+        if solution is not ...:
+            worked = solution and f"{solution}\n#### {row['answer']}"
+            assert row["solution"] == worked
+
+
+def test_problems_of_several_columns_are_sentences(read):
+    assert read["svamp"][0][0]["prompt"].startswith("A shelf holds 8.0 jars and 3.0 bowls. How")
+    assert read["asdiv"][0][0]["prompt"].startswith("Four boats carry 6 people each. How many")
+    assert read["mawps"][0][0]["prompt"].startswith("A baker has 14 loaves and sells 5 . How")
+
+
+def test_copies_with_other_columns_are_known(tmp_path):
+    row = {"problem": "Give $2+2$.", "solution": "It is $\\boxed{4}$, or \\boxed{\\frac{8}{2}}."}
+    rows, _ = tasks.load_math("minerva", write_jsonl(tmp_path / "minerva.jsonl", [row]))
+    assert rows[0]["answer"] == "\\frac{8}{2}"
+    for part, target in (("addsub", 2 / 3), ("singleop", 5.0)):
+        row = {"input": f"What is asked in {part} ?", "target": target}
+        write_jsonl(tmp_path / f"mawps_{part}.jsonl", [row])
+    parts = [tmp_path / "mawps_addsub.jsonl", tmp_path / "mawps_singleop.jsonl"]
+    problems, _ = tasks.read_problems(tasks.named_source("mawps", parts))
+    assert [problem.answer for problem in problems] == ["0.6667", "5"]
+    assert [problem.family for problem in problems] == ["mawps-addsub", "mawps-singleop"]
 
 
 def test_a_uid_names_the_problem_wherever_it_is(tmp_path, read):
@@ -66,11 +136,12 @@ def test_a_uid_names_the_problem_wherever_it_is(tmp_path, read):
 
 
 def test_choices_are_shuffled_by_uid_alone(tmp_path, read):
-    rows, (shown, _) = fixture_rows("gpqa"), read["gpqa"]
+    rows = fixture_rows("gpqa")
+    shown = read["gpqa"][0]
     for row, seen in zip(rows, shown, strict=True):
         assert f"{seen['answer']}) {row['Correct Answer'].strip()}\n" in seen["prompt"]
         assert all(f") {row[f'Incorrect Answer {i}']}\n" in seen["prompt"] for i in (1, 2, 3))
-        assert seen["prompt"].endswith(tasks.CHOICE_REQUEST)
+        assert seen["prompt"].endswith(LETTER)
     last = write_jsonl(tmp_path / "last.jsonl", rows[-1:])
     assert tasks.load_math("gpqa", last, style="text")[0][0] == shown[-1]
     many = [rows[0] | {"Question": f"Question {number}?"} for number in range(40)]
@@ -91,40 +162,172 @@ def broken(name, row, **change):
         ("amc", broken("amc", 2, answer=float("nan")), "row 2"),
         ("amc", fixture_rows("amc") + fixture_rows("amc")[:1], "row 3"),
         ("amc", [{"problem": "1+1?", "id": 1}], "'answer'"),
+        ("amc", [7], "7"),
         ("olympiad", broken("olympiad", 0, final_answer=[]), "answer"),
         ("gpqa", broken("gpqa", 0, **{"Incorrect Answer 2": None}), "choices"),
+        ("gsm8k", broken("gsm8k", 1, answer="It is 3."), "row 1: .*####"),
+        ("asdiv", broken("asdiv", 2, answer="Bo (the boy)"), "row 2: .*number"),
+        ("mawps", broken("mawps", 0, Numbers="14.0"), "row 0: .*14"),
     ],
 )
-def test_bad_rows_are_left_out_and_handed_over(monkeypatch, name, rows, message):
-    source, good = [], fixture_rows(name)
-    monkeypatch.setattr(tasks, "_open_source", lambda *_: source)
-    source[:] = [*rows, good[0] | {tasks.MATH_SPECS[name].problem: "One that is good."}]
-    kept, dropped = tasks.load_math(name)
-    assert (len(kept), len(dropped)) == (len(rows), 1)
+def test_bad_rows_are_left_out_and_named(tmp_path, name, rows, message):
+    good = fixture_rows(name)
+    more = [row for row in good if row not in rows]
+    kept, dropped = tasks.load_math(name, write_jsonl(tmp_path / "rows.jsonl", [*rows, *more]))
+    assert (len(kept), len(dropped)) == (len(rows) + len(more) - 1, 1)
     assert re.search(message, dropped[0])
-    source[:] = [row for row in rows if row not in good]
+    bad = [row for row in rows if row not in good] or [rows[0] | {"question": ""}]
     with pytest.raises(ValueError, match=name):
-        tasks.load_math(name)
+        tasks.load_math(name, write_jsonl(tmp_path / "bad.jsonl", bad))
+
+
+OWN = [
+    {"question": "What is 3+4?", "answer": "7", "level": "easy"},
+    {"question": "What is 3-4?", "answer": "-1", "level": "hard"},
+    {"question": "Wie viel ist 007·1?", "answer": "007", "level": "hard"},
+]
+
+
+def write_as(kind, path):
+    """The rows of `OWN` in one kind of source."""
+    if kind == "jsonl":
+        return write_jsonl(path / "own.jsonl", OWN)
+    if kind == "json":
+        (path / "own.json").write_text(json.dumps(OWN), encoding="utf-8")
+        return path / "own.json"
+    if kind == "csv":  # as Excel writes it
+        with (path / "own.csv").open("w", encoding="utf-8-sig", newline="") as file:
+            writer = csv.DictWriter(file, OWN[0])
+            writer.writeheader()
+            writer.writerows(OWN)
+        return path / "own.csv"
+    rows = datasets.Dataset.from_list(OWN)
+    if kind == "parquet":
+        rows.to_parquet(path / "own.parquet")
+        return path / "own.parquet"
+    folder = path / "own"
+    if kind == "saved":
+        rows.save_to_disk(folder)
+    elif kind == "saved splits":
+        datasets.DatasetDict(train=rows, test=rows.select([0])).save_to_disk(folder)
+    else:
+        folder.mkdir()
+        rows.to_parquet(folder / "train-00000-of-00001.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "parquet", "saved", "saved splits", "folder"])
+def test_every_kind_of_source_gives_the_same_problems(tmp_path, kind):
+    schema = Schema(("question",), "answer", group="level")
+    problems, dropped = read_file(write_as(kind, tmp_path), schema)
+    assert [problem.answer for problem in problems] == ["7", "-1", "007"]
+    assert [problem.family for problem in problems] == ["easy", "hard", "hard"]
+    assert problems == read_file(write_as("jsonl", tmp_path), schema)[0]
+    assert dropped == []
+
+
+def test_the_hub_is_asked_for_what_the_profile_names(monkeypatch):
+    asked = []
+
+    def load(*place, **options):
+        asked.append((place, options))
+        return OWN
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    source = {"source": "someone/sums", "config": "small", "split": "test"}
+    read = split(train=source, evaluate=["openai/gsm8k"], deduplicate=False)
+    assert {row["dataset"] for row in read.rows} == {"sums"}
+    assert asked == [(("someone/sums", "small"), {"split": "test"})]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *place, **_: fixture_rows("gsm8k-test"))
+    read = split(evaluated=True, train="someone/sums", evaluate=["gsm8k-test", "someone/own"])
+    assert [row["answer"] for row in read.rows][:2] == ["20", "20"]
+    assert {row["family"] for row in read.rows} == {"gsm8k-test-2", "gsm8k-test-3", "own"}
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "key"),
+    [
+        ("whole", " \\frac{1}{2} ", "\\frac{1}{2}"),
+        ("whole", 7.0, "7.0"),
+        ("boxed", "so \\boxed{1} or \\boxed{x+1}", "x+1"),
+        ("boxed", "so 7", None),
+        ("hash", "3*4=12\n#### 1,200\nDone.", "1200"),
+        ("hash", "#### x+1", "x+1"),
+        ("hash", "12 ####", None),
+        ("last_number", "3 of 4 are 0.75 of all.", "0.75"),
+        ("last_number", "It is 5-3.", "3"),
+        ("last_number", "x = -3", "-3"),
+        ("last_number", "none", None),
+        ("number", "9 (apples)", "9"),
+        ("number", "1,450.00", "1450"),
+        ("number", "−2.50", "-2.5"),
+        ("number", "$3", "3"),
+        ("number", "9 apples", None),
+        ("number", "3:30", None),
+        ("number", "1/2", None),
+    ],
+)
+def test_how_the_key_is_read_is_an_option(tmp_path, reader, text, key):
+    rows = [{"question": "The one?", "answer": text}, {"question": "Good?", "answer": "#### 1"}]
+    rows[1]["answer"] = {"boxed": "\\boxed{1}", "number": 1}.get(reader, "#### 1")
+    path = write_jsonl(tmp_path / "own.jsonl", rows)
+    problems, dropped = read_file(path, Schema(("question",), "answer", reader))
+    assert [problem.answer for problem in problems][:-1] == ([] if key is None else [key])
+    assert [fault.startswith("own, row 0: ") for fault in dropped] == [True] * (key is None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("own.txt", b"1+1=2", r"must end in \.jsonl.*own\.txt"),
+        ("own.jsonl", b'{"q": "1+1?", "a": "2"}\n', r"'question', 'answer'.*'a', 'q'.*columns"),
+        ("own.jsonl", b'{"question": "1+1?", "answer": ""}\n', "no usable row.*row 0"),
+        ("own.jsonl", b"", "no usable row.*no rows"),
+        ("own.jsonl", b"question: 1+1?\n", "no usable row.*row 0.*JSON"),
+        ("own.json", b'{"question": "1+1?"}', "list of objects"),
+        ("own.json", b"[", "JSON"),
+        ("own.csv", b"question,answer\n", "no rows"),
+        ("own.csv", b"question;answer\n1+1?;2\n", "question;answer"),
+        ("own.csv", b"question,answer\n\xff,1\n", "UTF-8"),
+        ("own.parquet", b"PAR", "own.parquet.*cannot be read"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_file(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("source", ["gsm8kk", "not/there.jsonl", "a/b/c"])
+def test_a_source_that_is_nowhere_is_refused(source):
+    with pytest.raises(ValueError, match=source):
+        split(train=source, evaluate=["math500"], paths=PATHS)
+
+
+def test_a_bad_line_costs_itself_alone(tmp_path):
+    lines = [json.dumps(OWN[0]), "{broken", "", json.dumps({"question": "Which?"}), "[1]"]
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join([*lines, json.dumps(OWN[1])]), encoding="utf-8")
+    problems, dropped = read_file(path)
+    assert [problem.answer for problem in problems] == ["7", "-1"]
+    assert [fault.partition(":")[0] for fault in dropped] == [f"own, row {i}" for i in (1, 2, 3)]
 
 
 def test_a_split_reads_what_is_asked_for(monkeypatch):
-    """Training does not touch evaluation sets, which may be gated; scores keep all rows."""
-    paths = {name: str(fixture(name)) for name in ("dapo", "minerva")}
-    fields = {"kind": "math", "train": "dapo", "evaluate": ["minerva", "gpqa"], "paths": paths}
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = None
-    files = datasets.load_dataset
-    no_hub = lambda kind, *_, **given: files(kind, **given) if "data_files" in given else 1 / 0  # noqa: E731
-    monkeypatch.setattr(datasets, "load_dataset", no_hub)
-    train = load_split(MathChoice(**fields, max_prompt_tokens=140), tokenizer, held_out=False)
-    assert max(len(row["prompt"]) for row in train.rows) <= train.max_prompt_tokens <= 140
+    """Training does not touch gated evaluation sets; scores keep all rows."""
+    paths = {name: PATHS[name] for name in ("dapo", "minerva")}
+    fields = {"train": "dapo", "evaluate": ["minerva", "gpqa"], "paths": paths}
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: 1 / 0)
+    train = split(**fields, max_prompt_tokens=140)
+    assert max(len(row["prompt"]) for row in train.rows) == train.max_prompt_tokens <= 140
     assert len(train.rows) + len(train.dropped) == len(fixture_rows("dapo"))
     assert "a prompt of 1" in train.dropped[0]
     assert train.reward.signed
     with pytest.raises(ZeroDivisionError):  # gpqa, from the hub
-        load_split(MathChoice(**fields), tokenizer, held_out=True)
-    paths["gpqa"] = str(fixture("gpqa"))
-    held_out = load_split(MathChoice(**fields), tokenizer, held_out=True)
+        split(evaluated=True, **fields)
+    paths["gpqa"] = PATHS["gpqa"]
+    held_out = split(evaluated=True, **fields)
     assert {row["family"] for row in held_out.rows} == {"minerva", "gpqa"}
     given = [f"\\boxed{{{row['answer']}}}" for row in held_out.rows]
     assert held_out.reward(given, [row["answer"] for row in held_out.rows]) == [1.0] * len(given)
@@ -132,4 +335,146 @@ def test_a_split_reads_what_is_asked_for(monkeypatch):
     assert (report["rows"], report["dropped"]) == (len(given), [])
     assert report["outcomes"]["correct"] == len(given)
     with pytest.raises(ValueError, match=r"task\.max_prompt_tokens"):
-        load_split(MathChoice(**fields, max_prompt_tokens=1), tokenizer, held_out=False)
+        split(**fields, max_prompt_tokens=1)
+
+
+@pytest.fixture
+def sums(tmp_path):
+    """A file of 60 problems in three families, of which one is rare."""
+    families = ["add"] * 30 + ["sub"] * 20 + ["mul"] * 10
+    signs = {"add": "+", "sub": "-", "mul": "*"}
+    rows = [
+        {"question": f"{i} {signs[family]} {i % 7}?", "answer": i, "family": family}
+        for i, family in enumerate(families)
+    ]
+    return write_jsonl(tmp_path / "sums.jsonl", rows)
+
+
+def own(path, **fields):
+    columns = {"problem": "question", "answer": "answer", "group": "family"}
+    return {"train": str(path), "columns": columns} | fields
+
+
+def uids(split):
+    return {row["uid"] for row in split.rows}
+
+
+def test_problems_are_set_apart_by_family(tmp_path, sums):
+    fields = own(sums, held_out=4)
+    train = split(**fields)
+    held_out = split(evaluated=True, **fields)
+    assert Counter(row["family"] for row in held_out.rows) == dict.fromkeys(
+        ("add", "sub", "mul"), 4
+    )
+    assert Counter(row["family"] for row in train.rows) == {"add": 26, "sub": 16, "mul": 6}
+    assert not uids(train) & uids(held_out)
+    # another seed is another draw; the order of the file is none
+    assert uids(split(evaluated=True, **fields, seed=1)) != uids(held_out)
+    lines = sums.read_text().splitlines()
+    (tmp_path / "other").mkdir()
+    backward = tmp_path / "other" / "sums.jsonl"
+    backward.write_text("\n".join(reversed(lines)))
+    assert uids(split(evaluated=True, **own(backward, held_out=4))) == uids(held_out)
+    with pytest.raises(ValueError, match=r"held_out.*10 problems.*'mul'"):
+        split(**own(sums, held_out=10))
+
+
+def test_training_problems_are_drawn_by_share(sums):
+    mix = [
+        {"source": str(sums), "share": 0.75, "columns": own(sums)["columns"]},
+        {"source": "asdiv", "share": 0.25},
+    ]
+    fields = {"train": mix, "train_size": 16, "paths": PATHS, "evaluate": ["gsm8k-test"]}
+    drawn = split(**fields)
+    assert Counter(row["dataset"] for row in drawn.rows) == {"sums": 12, "asdiv": 4}
+    assert uids(split(**fields)) == uids(drawn)
+    assert uids(split(**fields, seed=1)) != uids(drawn)
+    with pytest.raises(ValueError, match=r"train_size asks for 10 problems of 'asdiv', .* 6"):
+        split(**fields | {"train_size": 40})
+    alike = split(**own(sums, train_size=20, evaluate=["math500"], paths=PATHS))
+    assert len(alike.rows) == 20
+    # a problem that was drawn out of few is drawn out of fewer
+    fewer = split(**own(sums, train_size=10, evaluate=["math500"], paths=PATHS))
+    assert uids(fewer) < uids(alike)
+
+
+def test_what_repeats_or_is_evaluated_is_not_trained_on(tmp_path):
+    texts = ["What is  3+4 ?", "what is 3+4", "What is 3-4?", "What is 1.5+1?", "What is 15+1?"]
+    rows = [{"question": text, "answer": place} for place, text in enumerate(texts)]
+    train = write_jsonl(tmp_path / "train.jsonl", rows)
+    seen = write_jsonl(tmp_path / "seen.jsonl", [{"question": "WHAT IS 3-4", "answer": "-1"}])
+    fields = {"train": str(train), "evaluate": [str(seen)]}
+    kept = split(**fields)
+    assert [row["answer"] for row in kept.rows] == ["0", "3", "4"]
+    assert ["repeats" in fault for fault in kept.dropped] == [True, False]
+    assert "seen/" in kept.dropped[1]
+    assert len(split(evaluated=True, **fields).rows) == 1
+    assert len(split(**fields, deduplicate=False).rows) == len(rows)
+    copy = write_jsonl(tmp_path / "copy.jsonl", rows)
+    with pytest.raises(ValueError, match=r"task\.train has only problems"):
+        split(train=str(train), evaluate=[str(copy)])
+
+
+def test_a_request_of_ones_own_and_worked_solutions(tmp_path):
+    rows = [
+        {"question": "What is 3+4?", "answer": "7", "worked": "3+4=7"},
+        {"question": "What is 3-4?", "answer": "-1", "worked": "Below 0, so\n#### -1"},
+        {"question": "What is 3*4?", "answer": "12"},
+    ]
+    fields = {
+        "train": str(write_jsonl(tmp_path / "own.jsonl", rows)),
+        "columns": {"solution": "worked"},
+        "evaluate": ["math500"],
+        "paths": PATHS,
+        "completion": "hash",
+        "request": "Q: {problem}\nEnd with #### and \\boxed{} is not read.",
+    }
+    train = split(chat=True, **fields)
+    prompt = "Q: What is 3+4?\nEnd with #### and \\boxed{} is not read."
+    assert train.rows[0]["prompt"] == [{"role": "user", "content": prompt}]
+    solutions = ["3+4=7\n#### 7", "Below 0, so\n#### -1", None]
+    assert [row["solution"] for row in train.rows] == solutions
+    assert train.reward(["3+4=7\n#### 7", "\\boxed{7}"], ["7", "7"]) == [1.0, -1.0]
+    assert not any("solution" in row for row in split(**fields | {"columns": {}}).rows)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"train": []}, "train"),
+        ({"train": "dapo", "evaluate": ["dapo"]}, "task.evaluate has dapo"),
+        ({"train": ["asdiv", {"source": "x/asdiv"}]}, "differ in their names"),
+        ({"evaluate": []}, "task.evaluate"),
+        ({"paths": {"gsm9k": "x"}}, "gsm9k"),
+        ({"request": "Solve it."}, "problem"),
+        ({"train": ["asdiv", {"source": "svamp", "share": 0.5}], "train_size": 8}, "sum to 1"),
+        ({"train": [{"source": "svamp", "share": 1.0}]}, "train_size"),
+        ({"answer": "aloud"}, "answer"),
+        ({"columns": {"probelm": "q"}}, "probelm"),
+    ],
+)
+def test_a_choice_that_cannot_be_meant_is_refused(fields, message):
+    with pytest.raises(ValidationError, match=message):
+        MathChoice(kind="math", **fields)
+
+
+def test_a_task_without_later_options_is_written_as_before():
+    """Its settings are hashed into the identity of runs that were made before."""
+    fields = {"kind", "train", "evaluate", "paths", "signed"}
+    fields |= {"max_prompt_tokens", "max_completion_tokens"}
+    choice = MathChoice(kind="math")
+    assert set(choice.model_dump()) == fields
+    later = MathChoice(kind="math", held_out=3, completion="hash")
+    assert set(later.model_dump()) == fields | {"held_out", "completion"}
+    for each in (choice, later):
+        assert MathChoice.model_validate_json(each.model_dump_json()) == each
+
+
+def test_the_example_profile_has_ten_problems(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    task = load_profile("examples/ten_problems.yaml").task
+    train = load_split(task, byte_tokenizer(), held_out=False)
+    held_out = load_split(task, byte_tokenizer(), held_out=True)
+    assert (len(train.rows), len(held_out.rows), train.dropped) == (7, 3, [])
+    answers = [row["answer"] for row in train.rows]
+    assert train.reward([f"It is {answer}." for answer in answers], answers) == [1.0] * 7

@@ -20,23 +20,37 @@ RIGHT = {
         *("42", "42.", "+42", "042", "42.0", "$42$", r"\$42", "84/2", r"\frac{84}{2}", "x=42"),
         *(r"\text{42}", r"\mathbf{42}", r"\underline{42}", r"\textcolor{red}{42}"),
         *(r"\color{blue}{42}", r"{\color{blue} 42}", r"\displaystyle 42"),
-        *(r"42^{\circ}", r"42^\circ"),
+        *(r"42^{\circ}", r"42^\circ", r"\angle ABC = 42^\circ", "f(2) = 42", "=42"),
+        *("m+n=42", "20+22=42", "m + n = 20+22 = 42.", r"x = 6\cdot 7 = 42", r"\frac{m}{n}=42"),
+        *(r"42\text{ units}", r"42 \text{ square units}", r"42\text{ cm}.", r"A = 42\text{ m}"),
     ],
     "1200": ["1,200", "1{,}200", r"1\,200", r"1,\!200", "1 200"],
     "1,200": ["1200"],
     "0.25": [".25", r"\frac14", r"\dfrac{1}{4}"],
     "-1.5": ["-1.5", "−1.5", r"-\frac{3}{2}", r"\frac{-3}{2}"],
+    "841": ["29^2 = 841", "AB^2 = 841"],
     "019": ["19"],
     r"\text{east}": ["east", r"\mathrm{east}"],
     "6:30 PM": ["6:30 PM"],
 }
-WRONG = {  # units and percent are not read: the key does not say which are meant
-    "42": ["42 cm", r"42\%", "f(2) = 42", r"\angle ABC = 42^\circ", r"4.2 \times 10^1"],
-    "10": ["10 tenths", "10!", r"\binom{5}{2}", r"1\frac{0}{0}"],
-    "2": ["2 million", "2 million dollars", r"2 \text{ thousand}", "2x", "2i", r"2\pi", r"\{2\}"],
-    "5": ["5 point two", "5 perhaps six", "5 or 6", r"\pm 5", r"\frac{5}{0}", "5, 6", "5x = 5x"],
+WRONG = {  # a word behind a number is a unit only where \text{} says so, and never one of number
+    "42": ["42 cm", r"42\%", r"4.2 \times 10^1", r"\text{ units}", r"42\text{ cm} 43"],
+    "10": ["10 tenths", "10!", r"\binom{5}{2}", r"1\frac{0}{0}", r"10\text{ tenths}"],
+    "2": [
+        *("2 million", "2 million dollars", "2x", "2i", r"2\pi", r"\{2\}"),
+        *(rf"2\text{{ {word}}}" for word in ("million", "thousand", "hundred units", "dozen")),
+        *(rf"2\text{{ {word}}}" for word in ("percent", "per cent", "halves", "base eight")),
+    ],
+    "5": [
+        *("5 point two", "5 perhaps six", "5 or 6", r"\pm 5", r"\frac{5}{0}", "5, 6", "5x = 5x"),
+        *(r"5\text{ point two}", r"5\text{ or }6", r"6\text{ or }5", r"5 \text{ perhaps six}"),
+    ],
     "12": ["12 base eight", "12_8", "1,2", "1 2", r"1\frac12", "3+9", r"\sqrt{144}"],
-    "7": ["-7", "8=7", "3=x=7", "5x=7", "x>=7", r"3 \to 7", "٧", r"7 \approx 7.01"],
+    "7": [
+        *("-7", "8=7", "3=x=7", "5x=7", "x>=7", r"3 \to 7", "٧", r"7 \approx 7.01", "x=7=8"),
+        *("a=8, b=7", "x=5 y=7", r"x=5\text{ or }x=7", r"x=5 \quad y=7", "n=5; m=7", "x != 7"),
+        *(r"x \neq 7 = 7", r"x \approx 6.9 = 7", r"x \le 6 = 7", r"x \not= 7", "-7=7", "2x = 7"),
+    ],
     "8": [LONG, "1e" + LONG, "8e" + "0" * 9999, "(" * 999],
     "34": [r"3\,4"],
     "0.33": [r"\frac13"],
@@ -85,7 +99,27 @@ def test_outcomes_are_counted_and_wrong_is_minus_one_if_signed():
     assert reward([r"so \boxed{B}", r"\boxed{C}", "It is B."], ["B"] * 3) == [1.0, -1.0, -1.0]
     given = [r"\boxed{4}", r"\boxed{)(}", "4", [said(r"\boxed{4}")]]
     assert reward(given, ["4"] * 4) == [1.0, -1.0, -1.0, 1.0]
-    assert +reward.counts == {"correct": 3, "wrong": 2, "no_box": 2}
+    assert +reward.counts == {"correct": 3, "wrong": 2, "no_answer": 2}
+
+
+@pytest.mark.parametrize(
+    ("completion", "right", "wrong"),
+    [
+        ("hash", "40+2=42\n#### 42", ["42", "#### 41", "#### 42 or 43", "42\n####", "####\n"]),
+        ("hash", "#### 41\nNo:\n#### $42.", [r"\boxed{42}", "#### 42\n#### 7"]),
+        ("last_number", "It is 42.", ["42 or 43", "4 2", "-42", "4.2", "none", "", "42 = 6 * 7"]),
+        ("last_number", "so 50-8 = $42", ["5-42-1", "(-42)", "42/5"]),
+        ("last_number", "84/2", ["84/4"]),
+        ("whole", " 42\n", ["It is 42.", "#### 42", " "]),
+        ("tags", "<answer> 42 </answer>", ["42", "<answer>41</answer>", "<answer>42"]),
+    ],
+)
+def test_the_answer_is_read_where_the_profile_says(completion, right, wrong):
+    reward = MathReward(completion=completion)
+    assert reward([right, *wrong], ["42"] * (1 + len(wrong))) == [1.0] + [0.0] * len(wrong)
+    assert reward([[said(right)]], ["42.0"]) == [1.0]
+    with pytest.raises(ValueError, match="completion"):
+        MathReward(completion="aloud")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ GYM += "families: [{name: a, task: gcd, prompt: 'g{numbers:,}'}]\n"
         (f"{FAMILY}base: {{learning_rate: 0}}\n", r"base\.learning_rate"),
         (f"{FAMILY}task: chess\n", "'chess'"),
         (GYM.replace("gcd", "n_queens"), "'n_queens'"),
+        (f"{GYM}request: no place for it\n", "problem"),
+        (f"{GYM}completion: aloud\n", "completion"),
     ],
 )
 def test_a_world_that_cannot_be_read_is_refused(tmp_path, text, match):
@@ -61,7 +63,8 @@ def test_every_task_keeps_to_the_protocol(drawn):
         assert abs(counts[0] - share * len(task.train)) < 1
         assert counts[1] == world.spec.n_eval_per_family
 
-    asks_freely = world.name == "gym-text"  # whose base is a model that reads
+    # whose base is a model that reads
+    asks_freely = getattr(world.spec, "prompt_length", 0) is None
     if not asks_freely:
         prompts, lessons = task.teach(np.random.default_rng(0), 2000)
         assert not set(prompts) & held_out
@@ -71,6 +74,8 @@ def test_every_task_keeps_to_the_protocol(drawn):
         assert max(map(len, lessons)) < task.max_completion_tokens
 
     columns = {name: [row[name] for row in rows] for name in ("answer", "uid", "family")}
+    if asks_freely and world.spec.completion != "tags":
+        return  # the next test
     for wrong in (None, "", "7", "{} {}", "{}\n"):
         form = "{}" if wrong is None else wrong
         texts = [form.format(*2 * [row["answer"]]) for row in rows]
@@ -80,6 +85,40 @@ def test_every_task_keeps_to_the_protocol(drawn):
             assert task.reward(given, **columns) == list(map(float, right))
         assert all(right) == (wrong is None)
         assert wrong in (None, "7") or not any(right)  # 7 may be a sum
+
+
+@pytest.mark.parametrize(
+    ("completion", "right", "wrong"),
+    [
+        ("tags", "so <answer>{}</answer>", "so {}"),
+        ("hash", "6*7=42\n#### {}", "so {}"),
+        ("boxed", "so \\boxed{{{}}}", "so {}"),
+        ("last_number", "That makes {}.", "{} and then 987654321"),
+        ("whole", " {} ", "It is {}."),
+    ],
+)
+@pytest.mark.parametrize("style", ["chat", "text"])
+def test_a_world_says_how_an_answer_is_asked_for_and_read(style, completion, right, wrong):
+    spec = dataclasses.replace(read_world("smol").spec, n_train=60, n_eval_per_family=1)
+    spec = dataclasses.replace(spec, completion=completion, request=None)
+    task = spec.draw(2, style)
+    rows = [*task.train, *task.eval]
+    columns = {name: [row[name] for row in rows] for name in ("answer", "family")}
+    for form, reward in ((right, 1.0), (wrong, 0.0)):
+        texts = [form.format(row["answer"]) for row in rows]
+        assert task.reward(texts, **columns) == [reward] * len(rows)
+        chats = [[{"role": "assistant", "content": text}] for text in texts]
+        assert task.reward(chats, **columns) == [reward] * len(rows)
+    worked = [row for row in rows if row["solution"] is not None]
+    assert {row["family"] for row in worked} == {"story"}
+    texts = [row["solution"] for row in worked]
+    columns = {name: [row[name] for row in worked] for name in columns}
+    assert task.reward(texts, **columns) == [1.0] * len(worked)
+    other = dataclasses.replace(spec, request="Q: {problem}\nA:").draw(2, style)
+    prompt = other.train[0]["prompt"]
+    text = prompt if style == "text" else prompt[0]["content"]
+    assert text.startswith("Q: ")
+    assert text.endswith("\nA:")
 
 
 def test_gym_tasks_are_the_same_in_every_process():

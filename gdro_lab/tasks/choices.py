@@ -1,0 +1,204 @@
+"""What a profile says under ``task:``, for each kind of task."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from gdro_lab.tasks.answers import KeyReader, Reader
+from gdro_lab.tasks.base import Count, NotNegative, Strict, without_defaults
+from gdro_lab.tasks.math_data import Source, named_source, own_source, with_reader
+from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
+
+
+class EmbeddedChoice(Strict):
+    """The embedded task; see gdro_lab.tasks.embedded."""
+
+    kind: Literal["embedded"] = "embedded"
+    seed: NotNegative = 0
+    n_train: Count = 1000
+    n_eval_per_family: Count = 40
+
+
+class GymChoice(Strict):
+    """A world of reasoning-gym, its name or file; see gdro_lab.tasks.reasoning_gym."""
+
+    kind: Literal["reasoning_gym"]
+    world: str = "gym-strings"
+    seed: NotNegative = 0
+
+
+class Columns(Strict):
+    """Which columns of a source are read."""
+
+    problem: str | list[str] = "question"
+    """The problem's text; several columns are joined by a space."""
+    answer: str = "answer"
+    """The answer key."""
+    group: str | None = None
+    """The family of a problem, by which scores are split; without it, the source is one family."""
+    solution: str | None = None
+    """A worked solution, which a cold start teaches; it may be empty."""
+
+    def read_by(self, reader: KeyReader) -> Schema:
+        """The schema of these columns, with the key read in this way."""
+        several = [self.problem] if isinstance(self.problem, str) else self.problem
+        return Schema(tuple(several), self.answer, reader, group=self.group, solution=self.solution)
+
+
+class SourceChoice(Strict):
+    """A source of problems with what it has of its own; a plain name stands for `source` alone."""
+
+    source: str
+    """A named set, a file (.jsonl, .json, .csv, .parquet), a folder, or a hub id."""
+    name: str | None = None
+    """What its rows are called; by default the set's name, or the last part of `source`."""
+    config: str | None = None
+    """The configuration of a data set of the hub."""
+    split: str | None = None
+    """The split of a data set of the hub or of a folder, "train" by default."""
+    columns: Columns | None = None
+    """Its columns, in place of task.columns or of the named set's own."""
+    answer: KeyReader | None = None
+    """How its keys are read, in place of task.answer or of the named set's own way."""
+    share: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Its share of task.train_size."""
+
+    @property
+    def label(self) -> str:
+        """What its rows are called."""
+        if self.name or self.source in MATH_SPECS:
+            return self.name or self.source
+        return Path(self.source).stem
+
+
+# the fields that came after the first runs, see `without_defaults`
+LATER: dict[str, Any] = {
+    "columns": Columns().model_dump(),
+    "answer": "whole",
+    "completion": "boxed",
+    "request": None,
+    "held_out": 0,
+    "train_size": None,
+    "seed": 0,
+    "deduplicate": True,
+}
+
+
+class MathChoice(Strict):
+    """Questions with answers that can be judged; docs/your-own-data.md explains each field."""
+
+    kind: Literal["math"]
+    train: str | SourceChoice | list[str | SourceChoice] = "dapo"
+    """A source of training problems, or a list of them."""
+    evaluate: list[str | SourceChoice]
+    """Sources that are evaluated; math500 unless given or `held_out` is."""
+    paths: dict[str, str | list[str]] = Field({})
+    """Local copies of named sets, each in the hub's schema; several files are parts of one set."""
+    columns: Columns = Columns()
+    """The columns of all sources that are no named sets and have none of their own."""
+    answer: KeyReader = "whole"
+    """How the answer column of these sources holds the key."""
+    completion: Reader = "boxed"
+    """How the answer is read from a completion."""
+    request: str | None = None
+    """The prompt, with ``{problem}`` where the problem goes; by default it asks for the answer in
+    the form that `completion` reads."""
+    held_out: NotNegative = 0
+    """Problems of each family of the training sources that are set aside and evaluated."""
+    train_size: Count | None = None
+    """Training problems to draw; None takes all."""
+    seed: NotNegative = 0
+    """Of the draw: which problems are held out and trained on."""
+    deduplicate: bool = True
+    """Leaves out training problems that repeat another or that are evaluated."""
+    signed: bool = True
+    """Whether a wrong completion earns −1 in training, and not 0."""
+    max_prompt_tokens: Count = 1024
+    max_completion_tokens: Count = 3072
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_evaluation(cls, fields: Any) -> Any:
+        """Evaluate math500 where nothing else is."""
+        if isinstance(fields, dict) and "evaluate" not in fields:
+            return {**fields, "evaluate": [] if fields.get("held_out") else ["math500"]}
+        return fields
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        train = self.training_choices
+        names = [choice.label for choice in train]
+        shares = [choice.share for choice in train if choice.share is not None]
+        unknown = sorted(set(self.paths) - set(MATH_SPECS))
+        if unknown:
+            raise ValueError(f"task.paths must name {sorted(MATH_SPECS)}, got {unknown[0]!r}")
+        if not train:
+            raise ValueError("task.train must name a source, got []")
+        if not self.evaluate and not self.held_out:
+            raise ValueError("task.evaluate must name a source where task.held_out is 0")
+        if len(set(names)) < len(names):
+            raise ValueError(f"sources of task.train must differ in their names, got {names}")
+        sources = [choice.source for choice in train]
+        both = [choice.source for choice in self.evaluated_choices if choice.source in sources]
+        if both:
+            raise ValueError(f"task.evaluate has {both[0]}, task.train too")
+        if shares and (len(shares) < len(train) or abs(sum(shares) - 1) > 1e-9):
+            raise ValueError(f"shares of task.train must be given for all and sum to 1: {shares}")
+        if shares and self.train_size is None:
+            raise ValueError("task.train_size must be given where sources have shares")
+        if self.request is not None and "{problem}" not in self.request:
+            raise ValueError(f"task.request must contain {{problem}}, got {self.request!r}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return without_defaults(write(self), LATER)
+
+    @property
+    def training_choices(self) -> list[SourceChoice]:
+        """The training sources, each with all of its fields."""
+        return _spelled_out(self.train if isinstance(self.train, list) else [self.train])
+
+    @property
+    def evaluated_choices(self) -> list[SourceChoice]:
+        """The evaluation sources, each with all of its fields."""
+        return _spelled_out(self.evaluate)
+
+    @property
+    def shares(self) -> dict[str, float] | None:
+        """The share of each training source, or None where none is given."""
+        shares = {choice.label: choice.share for choice in self.training_choices if choice.share}
+        return shares or None
+
+    def find_sources(self, choices: list[SourceChoice]) -> list[Source]:
+        """Where each of the sources is; ValueError for one that is not there."""
+        return [self._find_source(choice) for choice in choices]
+
+    def _find_source(self, choice: SourceChoice) -> Source:
+        if choice.source not in MATH_SPECS:
+            columns = choice.columns or self.columns
+            schema = columns.read_by(choice.answer or self.answer)
+            return own_source(
+                choice.source, schema, name=choice.label, config=choice.config, split=choice.split
+            )
+        paths = self.paths.get(choice.source, [])
+        source = named_source(
+            choice.source,
+            [paths] if isinstance(paths, str) else paths,
+            config=choice.config,
+            split=choice.split,
+        )
+        if choice.columns is not None:
+            schema = choice.columns.read_by(choice.answer or "whole")
+            source = dataclasses.replace(source, schemas=(schema,))
+        elif choice.answer is not None:
+            source = with_reader(source, choice.answer)
+        return dataclasses.replace(source, name=choice.label)
+
+
+def _spelled_out(choices: list[str | SourceChoice]) -> list[SourceChoice]:
+    return [
+        SourceChoice(source=choice) if isinstance(choice, str) else choice for choice in choices
+    ]

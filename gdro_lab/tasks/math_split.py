@@ -1,0 +1,114 @@
+"""Training and held-out problems: without repeats, set apart by family, drawn by share.
+
+Which problems are drawn depends on the seed and on each problem alone, not on the order of a file:
+problems are ordered by a hash of the seed and their uid.
+"""
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from gdro_lab.tasks.base import split_by_share
+from gdro_lab.tasks.math_data import Problem
+
+# signs of arithmetic stay: 3+4 is not 3-4
+NO_CONTENT = re.compile(r"[^\w+\-*/^=<>%()\[\]{}|\\]+")
+
+
+def normalized(text: str) -> str:
+    """A text without case, spaces and punctuation, by which repeats are found."""
+    return NO_CONTENT.sub(" ", text.casefold()).strip()
+
+
+def drop_repeats(problems: Iterable[Problem]) -> tuple[list[Problem], list[str]]:
+    """The problems whose text is that of no earlier one, and what was left out."""
+    first: dict[str, Problem] = {}
+    dropped = []
+    for problem in problems:
+        earlier = first.setdefault(normalized(problem.text), problem)
+        if earlier is not problem:
+            dropped.append(f"{problem.uid}: it repeats {earlier.uid}")
+    return list(first.values()), dropped
+
+
+def drop_evaluated(
+    problems: Iterable[Problem], evaluated: Iterable[Problem]
+) -> tuple[list[Problem], list[str]]:
+    """The problems that no evaluation set has, and what was left out."""
+    held_out = {normalized(problem.text): problem for problem in evaluated}
+    kept = []
+    dropped = []
+    for problem in problems:
+        twin = held_out.get(normalized(problem.text))
+        if twin is None:
+            kept.append(problem)
+        else:
+            dropped.append(f"{problem.uid}: it is evaluated as {twin.uid}")
+    return kept, dropped
+
+
+def set_apart(
+    problems: Sequence[Problem], count: int, seed: int
+) -> tuple[list[Problem], list[Problem]]:
+    """Set ``count`` problems of each family apart.
+
+    Returns:
+        the problems to train on and those held out, each in the order of ``problems``.
+
+    Raises:
+        ValueError: if that leaves a family no problem to train on.
+    """
+    families: dict[str, list[Problem]] = defaultdict(list)
+    for problem in problems:
+        families[problem.family].append(problem)
+    chosen: set[str] = set()
+    for family, members in families.items():
+        if count >= len(members):
+            raise ValueError(
+                f"task.held_out must be below the {len(members)} problems of family {family!r}, "
+                f"got {count}"
+            )
+        chosen |= _first(members, count, f"held out/{seed}")
+    train = [problem for problem in problems if problem.uid not in chosen]
+    held_out = [problem for problem in problems if problem.uid in chosen]
+    return train, held_out
+
+
+def draw(
+    problems: Sequence[Problem], size: int, shares: Mapping[str, float] | None, seed: int
+) -> list[Problem]:
+    """Draw ``size`` problems, in the order of ``problems``.
+
+    Args:
+        problems: to draw from.
+        size: how many.
+        shares: of each data set, which sum to 1; None draws from all of them alike.
+        seed: another one gives another draw.
+
+    Raises:
+        ValueError: if there are too few problems.
+    """
+    pools: dict[str, list[Problem]] = defaultdict(list)
+    for problem in problems:
+        pools[problem.dataset if shares else "all sources"].append(problem)
+    names = list(shares) if shares else ["all sources"]
+    counts = split_by_share([shares[name] if shares else 1.0 for name in names], size)
+    chosen: set[str] = set()
+    for name, count in zip(names, counts, strict=True):
+        if count > len(pools[name]):
+            raise ValueError(
+                f"task.train_size asks for {count} problems of {name!r}, "
+                f"which has {len(pools[name])}"
+            )
+        chosen |= _first(pools[name], count, f"train/{seed}")
+    return [problem for problem in problems if problem.uid in chosen]
+
+
+def _first(problems: Iterable[Problem], count: int, salt: str) -> set[str]:
+    """The uids of the first ``count`` problems in an order by hash."""
+
+    def order(uid: str) -> bytes:
+        return hashlib.blake2b(f"{salt}/{uid}".encode(), digest_size=16).digest()
+
+    return set(sorted((problem.uid for problem in problems), key=order)[:count])
