@@ -12,6 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from gdro.checks import check_array
@@ -38,7 +39,9 @@ def evaluate_model(
     *,
     dtype: Arithmetic | None = None,
 ) -> list[dict[str, Any]]:
-    """Return a row a prompt: uid, family, dataset where it has one, successes, trials, tokens.
+    """Return a row a prompt: uid, family, dataset where it has one, and counts.
+
+    These are successes, trials, distinct (different texts among the correct ones) and tokens.
 
     Args:
         model: folder or hub id of a whole model.
@@ -78,8 +81,12 @@ def evaluate_model(
     scores_R = reward(prompts=[row["prompt"] for row in rows_R], completions=completions, **columns)
     correct_PS = (check_array("the reward", scores_R) > 0).reshape(len(rows), choice.samples)
     evaluation = []
-    for row, correct_S, tokens_S in zip(rows, correct_PS, tokens_PS, strict=True):
+    texts_PS = np.array(texts_R, object).reshape(len(rows), choice.samples)
+    for row, correct_S, texts_S, tokens_S in zip(
+        rows, correct_PS, texts_PS, tokens_PS, strict=True
+    ):
         counts = {"successes": int(correct_S.sum()), "trials": choice.samples}
+        counts["distinct"] = len({text.strip() for text in texts_S[correct_S]})
         counts["tokens"] = sum(map(len, tokens_S))
         kept = {name: row[name] for name in ("uid", "family", "dataset") if name in row}
         evaluation.append(kept | counts)

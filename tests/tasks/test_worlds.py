@@ -109,11 +109,12 @@ def test_a_world_says_how_an_answer_is_asked_for_and_read(style, completion, rig
         assert task.reward(texts, **columns) == [reward] * len(rows)
         chats = [[{"role": "assistant", "content": text}] for text in texts]
         assert task.reward(chats, **columns) == [reward] * len(rows)
-    worked = [row for row in rows if row["solution"] is not None]
-    assert {row["family"] for row in worked} == {"story"}
-    texts = [row["solution"] for row in worked]
-    columns = {name: [row[name] for row in worked] for name in columns}
-    assert task.reward(texts, **columns) == [1.0] * len(worked)
+    solved = task.solutions(24, style)
+    assert not {row["uid"] for row in solved} & {row["uid"] for row in rows}
+    assert "story" in {row["family"] for row in solved}
+    texts = [row["solution"] for row in solved]
+    columns = {name: [row[name] for row in solved] for name in columns}
+    assert task.reward(texts, **columns) == [1.0] * len(solved)
     other = dataclasses.replace(spec, request="Q: {problem}\nA:").draw(2, style)
     prompt = other.train[0]["prompt"]
     text = prompt if style == "text" else prompt[0]["content"]

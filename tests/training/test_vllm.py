@@ -169,8 +169,16 @@ def test_counts_and_what_the_reward_receives(monkeypatch):
         return [1.0, 0.0, -1.0, 0.0]
 
     assert evaluate_model(choice, "folder", tokenizer, rows, reward, 8) == [
-        {"uid": "a", "dataset": "one", "successes": 1, "trials": 2, "tokens": 3},
-        {"uid": "b", "family": "f", "dataset": "two", "successes": 0, "trials": 2, "tokens": 2},
+        {"uid": "a", "dataset": "one", "successes": 1, "trials": 2, "distinct": 1, "tokens": 3},
+        {
+            "uid": "b",
+            "family": "f",
+            "dataset": "two",
+            "successes": 0,
+            "trials": 2,
+            "distinct": 0,
+            "tokens": 2,
+        },
     ]
     assert (seen["uid"], seen["level"]) == (["a", "a", "b", "b"], [3, 3, None, None])
     assert seen["prompts"] == ["p", "p", CHAT, CHAT]
