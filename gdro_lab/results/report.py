@@ -18,6 +18,7 @@ from gdro.checks import check_array, need
 from gdro.files import replace_text
 from gdro_lab.results.figures import paper_figures, runs_of
 from gdro_lab.results.style import save, use_style
+from gdro_lab.results.texts import texts_before_and_after
 from gdro_lab.study.config import BASE, Profile, run_folder
 from gdro_lab.study.records import read_result
 
@@ -233,6 +234,9 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
     families, spending = family_table(profile, runs), spending_table(profile, runs)
     table, file = printed_tables(profile, scores, families, spending), runs_dir / "results/table.md"
     replace_text(file, table + "\n")
+    texts = texts_before_and_after(profile, runs)
+    if texts:
+        replace_text(runs_dir / "results/texts.md", texts)
     seconds = seconds_table(spending)
     replace_text(runs_dir / "results/seconds.md", seconds + "\n")
     for name, figure in paper_figures(profile, runs, scores).items():

@@ -125,6 +125,8 @@ class EvaluationChoice(Strict):
     gpu_memory_utilization: PositiveShare = 0.9
     tensor_parallel_size: Count = 1
     data_parallel_size: Count = 1
+    texts: NotNegative = 0
+    """Held-out problems of each family whose question and samples are kept, for results/texts.md."""
 
     @property
     def gpus(self) -> int:

@@ -5,6 +5,7 @@ memory until its process ends, so use it in a process of its own.
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -41,7 +42,8 @@ def evaluate_model(
 ) -> list[dict[str, Any]]:
     """Return a row a prompt: uid, family, dataset where it has one, and counts.
 
-    These are successes, trials, distinct (different texts among the correct ones) and tokens.
+    These are successes, trials, distinct (different texts among the correct ones) and tokens. The
+    first problems of each family, as many as `choice.texts`, have their question and texts too.
 
     Args:
         model: folder or hub id of a whole model.
@@ -81,6 +83,7 @@ def evaluate_model(
     scores_R = reward(prompts=[row["prompt"] for row in rows_R], completions=completions, **columns)
     correct_PS = (check_array("the reward", scores_R) > 0).reshape(len(rows), choice.samples)
     evaluation = []
+    kept_texts: Counter[str] = Counter()  # problems by family
     texts_PS = np.array(texts_R, object).reshape(len(rows), choice.samples)
     for row, correct_S, texts_S, tokens_S in zip(
         rows, correct_PS, texts_PS, tokens_PS, strict=True
@@ -89,8 +92,17 @@ def evaluate_model(
         counts["distinct"] = len({text.strip() for text in texts_S[correct_S]})
         counts["tokens"] = sum(map(len, tokens_S))
         kept = {name: row[name] for name in ("uid", "family", "dataset") if name in row}
+        family = row.get("family", "")
+        if kept_texts[family] < choice.texts:
+            kept_texts[family] += 1
+            kept |= {"question": _last_text(row["prompt"]), "texts": texts_S.tolist()}
         evaluation.append(kept | counts)
     return evaluation
+
+
+def _last_text(prompt: str | Sequence[Mapping[str, Any]]) -> str:
+    """A prompt that is a text, or the last message of a chat."""
+    return prompt if isinstance(prompt, str) else prompt[-1]["content"]
 
 
 def _part(
