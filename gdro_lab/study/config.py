@@ -126,7 +126,7 @@ class EvaluationChoice(Strict):
     tensor_parallel_size: Count = 1
     data_parallel_size: Count = 1
     texts: NotNegative = 0
-    """Held-out problems of each family whose question and samples are kept, for results/texts.md."""
+    """Held-out problems of each family whose texts are kept, for results/texts.md."""
 
     @property
     def gpus(self) -> int:
