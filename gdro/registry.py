@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from gdro.checks import build, need
+from gdro.checks import build, short
 from gdro.method import Method
 
 METHODS: dict[str, type[Method]] = {}
@@ -21,10 +21,12 @@ def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
     """
 
     def add(method: AnyMethod) -> AnyMethod:
-        known = METHODS.get(name, method)
-        again = (known.__module__, known.__qualname__) == (method.__module__, method.__qualname__)
-        need(again, f"method name {name!r} is taken by {known!r}")
-        method.name, METHODS[name] = name, method
+        present = METHODS.get(name, method)
+        is_same_module = present.__module__ == method.__module__
+        if not is_same_module or present.__qualname__ != method.__qualname__:
+            raise ValueError(f"method name {name!r} is taken by {present!r}; choose another")
+        method.name = name
+        METHODS[name] = method
         return method
 
     return add
@@ -36,6 +38,8 @@ def find_method(name: str) -> type[Method]:
     For a name not known yet, the published methods of `gdro.peers` are imported, and then packages
     with the entry point `gdro.methods`, which register theirs.
     """
+    if not isinstance(name, str):
+        raise ValueError(f"method must be a name or a Method, got {short(name)}")
     if name not in METHODS:
         # here and by its name, since the peers themselves import this module
         import_module("gdro.peers")
@@ -43,22 +47,31 @@ def find_method(name: str) -> type[Method]:
         for entry in entry_points(group="gdro.methods"):
             entry.load()
     if name not in METHODS:
-        near = get_close_matches(str(name), METHODS, 3, 0.3) or ["grpo", "prompt", "rollout"]
-        known = f"a name of docs/methods.md or docs/peers.md, such as {near}"
-        raise ValueError(f"method must be {known}, got {name!r}")
+        near = get_close_matches(name, METHODS, 3, 0.3) or ["grpo", "prompt", "rollout"]
+        raise ValueError(
+            f"method must be a name of docs/methods.md or docs/peers.md, such as {near}, "
+            f"got {name!r}; import the module of your own first"
+        )
     return METHODS[name]
 
 
-def make_method(method: str | Method, preset: str, given: Mapping[str, Any]) -> Method:
+def make_method(method: str | Method, preset: str, options: Mapping[str, object]) -> Method:
     """A method from its name, or the object itself; options override those of the preset."""
     if isinstance(method, Method):
-        new = not given and not hasattr(method, "run")  # it serves one controller
-        found = f"{type(method).__name__} and {sorted(given)}"
-        need(new, f"method must be a new object without options, got {found}")
+        kind = type(method).__name__
+        if options:
+            raise ValueError(
+                f"method must be a name where it gets options, got a {kind} and {sorted(options)}; "
+                f"give them to {kind}"
+            )
+        if hasattr(method, "run"):
+            raise ValueError(f"method must be new, got a {kind} that serves another controller")
         return method
-    kind = find_method(method)
-    chosen = dict(kind.presets.get(preset, {}))
-    for name, value in given.items():
-        nested = isinstance(chosen.get(name), dict) and isinstance(value, Mapping)
-        chosen[name] = {**chosen[name], **value} if nested else value
-    return build(f"options of method {method!r}", kind, chosen)
+    factory = find_method(method)
+    arguments = dict(factory.presets.get(preset, {}))
+    for name, value in options.items():
+        default = arguments.get(name)
+        if isinstance(default, dict) and isinstance(value, Mapping):
+            value = {**default, **value}
+        arguments[name] = value
+    return build(f"options of method {method!r}", factory, arguments)

@@ -27,8 +27,6 @@ def tokenizer(base):
 class Rounds(Method):
     """Half of the rollouts at first, the rest to the first prompts."""
 
-    rounds = True
-
     def allocate(self, prompts, budget, rng):
         return np.full(len(prompts), 2)
 
