@@ -38,12 +38,12 @@ Positive = Annotated[Float, Field(gt=0)]
 Bound = Annotated[float, Field(gt=0, allow_inf_nan=True), BeforeValidator(_plain)]  # inf: none
 StepSize = Annotated[Float, Field(ge=0, le=LARGEST_STEP)]
 
-AnyClass = TypeVar("AnyClass", bound=type)
+Class = TypeVar("Class", bound=type)
 Built = TypeVar("Built")
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(field, Field))
-def options(kind: AnyClass) -> AnyClass:
+def options(kind: Class) -> Class:
     """Class decorator: a dataclass whose fields pydantic checks, strictly, when one is made."""
     kind = pydantic.dataclasses.dataclass(eq=False, config=STRICT)(kind)  # type: ignore[assignment]
     make = kind.__init__  # type: ignore[misc]

@@ -85,7 +85,7 @@ def files_in(folder: Path) -> dict[str, list]:
     }
 
 
-def difference(folder: Path, written: dict[str, Any]) -> str | None:
+def difference(folder: Path, written: Mapping[str, list]) -> str | None:
     """Which file is not as `files_in` found it, if any. Files that were added do no harm."""
     for file, (size, digest) in written.items():
         path = folder / file

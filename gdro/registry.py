@@ -10,17 +10,17 @@ from gdro.checks import build, short
 from gdro.method import Method
 
 METHODS: dict[str, type[Method]] = {}
-AnyMethod = TypeVar("AnyMethod", bound=type[Method])
+MethodClass = TypeVar("MethodClass", bound=type[Method])
 
 
-def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
+def register(name: str) -> Callable[[MethodClass], MethodClass]:
     """Class decorator that puts a `Method` into the registry under `name`.
 
     Defining a class of the same name again, as in a notebook cell, replaces it. ValueError if
     another class has the name.
     """
 
-    def add(method: AnyMethod) -> AnyMethod:
+    def add(method: MethodClass) -> MethodClass:
         present = METHODS.get(name, method)
         is_same_module = present.__module__ == method.__module__
         if not is_same_module or present.__qualname__ != method.__qualname__:

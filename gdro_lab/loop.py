@@ -26,6 +26,7 @@ from gdro.metrics import is_correct
 from gdro.rounds import sample_in_rounds
 from gdro_lab.qwen3 import Cache, Model, forward
 
+Tokenizer = Any  # of the model, as transformers has it
 Rows = Sequence[Mapping[str, Any]]  # columns: prompt, uid and those that the reward asks for
 Reward = Callable[..., Sequence[float]]  # as TRL takes it: (prompts=…, completions=…, **columns)
 
@@ -70,7 +71,7 @@ class Order:
 
 def train(
     model: Model,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     rows: Rows,
     reward: Reward,
     controller: GDROController,
@@ -119,16 +120,14 @@ def train(
         began = time.perf_counter()
         texts, observed = training.play_batch(order.next_batch(controller))
         collected.append(texts)
-        row = observed.row | training.costs(texts)
+        kept: Texts | None = None
         if observed.ready:  # False where a method that discards groups (DAPO) wants another batch
-            replayed = training.replayed_texts()
-            if replayed is not None:
-                collected.append(replayed)
-                row["replayed"] = len(replayed.text_RT)
-                row["trained_tokens"] += training.count_tokens(replayed.text_RT)
+            kept = training.kept_texts()
+            collected += [] if kept is None else [kept]
             decay = 1 - (step - 1) / steps if schedule == "linear" else 1.0
             take_step(model, optimizer, learning_rate * decay, collected)
             collected = []
+        row = observed.row | training.costs(texts, kept)
         row["seconds"] = time.perf_counter() - began
         record.append(row)
         if on_step is not None:
@@ -145,7 +144,7 @@ class Training:
     def __init__(
         self,
         model: Model,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         rows: Rows,
         reward: Reward,
         controller: GDROController,
@@ -188,7 +187,7 @@ class Training:
         advantages_R = torch.as_tensor(observed.advantages, dtype=torch.float32)
         return Texts(self.ids_DT[drawn_R], text_RT, advantages_R.to(self.model.device)), observed
 
-    def replayed_texts(self) -> Texts | None:
+    def kept_texts(self) -> Texts | None:
         """Kept successes that the method wants in this step, with their weights as advantages."""
         answer = self.controller.replay(self.uids_D[np.array(self.bank.uids, int)])
         if answer is None:
@@ -203,19 +202,18 @@ class Training:
         advantages_M = torch.as_tensor(weights_M, dtype=torch.float32).to(self.model.device)
         return Texts(self.ids_DT[np.array(uids_M)], text_MT, advantages_M)
 
-    def costs(self, texts: Texts) -> dict[str, float]:
-        """What a batch has cost, for its row of the record."""
-        trained_RT = texts.text_RT[texts.advantages_R != 0]
+    def costs(self, texts: Texts, kept: Texts | None) -> dict[str, float]:
+        """What a batch and its replay have cost, for the row of the record."""
+        lengths_R = self._mask(texts.text_RT).sum(dim=1)
+        trained_tokens = lengths_R[texts.advantages_R != 0].sum()
+        if kept is not None:
+            trained_tokens = trained_tokens + self._mask(kept.text_RT).sum()
         return {
-            "rollouts_spent": len(texts.text_RT),
-            "tokens": self.count_tokens(texts.text_RT),
-            "replayed": 0,
-            "trained_tokens": self.count_tokens(trained_RT),
+            "rollouts_spent": len(lengths_R),
+            "tokens": int(lengths_R.sum()),
+            "replayed": 0 if kept is None else len(kept.text_RT),
+            "trained_tokens": int(trained_tokens),
         }
-
-    def count_tokens(self, text_RT: Tensor) -> int:
-        """Tokens of completions, the one that ends them included."""
-        return int(self._mask(text_RT).sum())
 
     def _mask(self, text_RT: Tensor) -> Tensor:
         return _completion_mask(text_RT, self.model.config.eos_token_id)
@@ -313,7 +311,7 @@ def sample(
 
 def evaluate(
     model: Model,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     rows: Rows,
     reward: Reward,
     samples: int,
@@ -341,7 +339,7 @@ def evaluate(
     return correct_R.reshape(-1, samples).sum(axis=1)
 
 
-def prompt_ids(model: Model, tokenizer: Any, rows: Rows) -> Tensor:
+def prompt_ids(model: Model, tokenizer: Tokenizer, rows: Rows) -> Tensor:
     """Tokens of the prompts, (P, T), on the model's device; all must be equally long."""
     kind = model.config.model_type
     if kind != "qwen3":
@@ -353,7 +351,7 @@ def prompt_ids(model: Model, tokenizer: Any, rows: Rows) -> Tensor:
     return torch.tensor(ids, device=model.device)
 
 
-def rewards_of(tokenizer: Any, rows: Rows, text_RT: Tensor, reward: Reward) -> np.ndarray:
+def rewards_of(tokenizer: Tokenizer, rows: Rows, text_RT: Tensor, reward: Reward) -> np.ndarray:
     """The reward of each completion, (R,), asked for as TRL asks."""
     texts = tokenizer.batch_decode(text_RT, skip_special_tokens=True)
     columns = {name: [row.get(name) for row in rows] for name in rows[0] if name != "prompt"}

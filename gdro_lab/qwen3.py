@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
+Layer = Any  # one of its projections or norms, with a weight
 Model = Any  # a transformers Qwen3ForCausalLM, without sliding windows or adapters
 Cache = list[tuple[Tensor, Tensor]]  # of each layer the keys and values, NHTW
 
@@ -23,10 +24,10 @@ def forward(model: Model, ids_NT: Tensor, cache: Cache | None = None) -> Tensor:
     cos_TW = angles_TW.cos().repeat(1, 2)
     sin_TW = torch.cat([-angles_TW.sin(), angles_TW.sin()], dim=1)
 
-    def norm(x: Tensor, layer_norm: Any) -> Tensor:
+    def norm(x: Tensor, layer_norm: Layer) -> Tensor:
         return rms_norm(x, x.shape[-1:], layer_norm.weight, model.config.rms_norm_eps)
 
-    def heads(x: Tensor, projection: Any) -> Tensor:
+    def heads(x: Tensor, projection: Layer) -> Tensor:
         return linear(x, projection.weight).unflatten(-1, (-1, width)).transpose(1, 2)
 
     def rotated(x_NHTW: Tensor) -> Tensor:  # by an angle in proportion to the position

@@ -37,9 +37,13 @@ from gdro.draws import mostly_in_proportion
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
 
-LEAST, MOST, SLOPE = 3, 12, 6.0  # of k where it follows progress
+# of k where it follows progress
+LEAST = 3
+MOST = 12
+SLOPE = 6.0
 KEPT = 0.9  # part of the sums that a batch leaves to the next
-START, EVIDENCE = 1 / 3, 5.0  # progress before any is measured (k = 5), worth so many hits
+START = 1 / 3  # progress before any is measured: k = 5
+EVIDENCE = 5.0  # hits that the start is worth
 
 
 def pivotal_value(alpha: np.ndarray, beta: np.ndarray, k: int) -> np.ndarray:

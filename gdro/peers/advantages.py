@@ -70,7 +70,8 @@ class MCGRPO(Method):
     """Added to MAD."""
 
     def advantages(self, batch: Batch) -> np.ndarray:
-        groups_R, sizes_P = batch.group_ids_R, batch.trials_P
+        groups_R = batch.group_ids_R
+        sizes_P = batch.trials_P
         surplus_R = batch.rewards_R - group_medians(batch.rewards_R, groups_R, sizes_P)[groups_R]
         scale_P = group_medians(np.abs(surplus_R), groups_R, sizes_P) + self.floor
         return surplus_R / scale_P[groups_R]

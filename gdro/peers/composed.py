@@ -45,7 +45,7 @@ class Composed(Method):
         rollouts: MethodPart = "grpo",
         advantages: MethodPart = "grpo",
         weights: MethodPart | None = None,
-        groups: Mapping[Any, Any] | None = None,
+        groups: Mapping[int | str, object] | None = None,
         rates: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
         made: list[tuple[MethodPart, Method]] = []

@@ -45,8 +45,8 @@ def play(games: Game | Iterable[Game], seeds: Iterable[int], checkpoints: Iterab
     check_array("skills of the games", [game.world.skills for game in games], None, skills, skills)
     number = {game: i for i, game in enumerate(dict.fromkeys(games))}
     shape = (len(number), len(seeds), len(steps))
-    widths = (skills, skills, max(skills, *(game.num_bins for game in games)))
-    measured = [np.full((*shape, width), np.nan) for width in widths]
+    most_bins = max([skills] + [game.num_bins for game in games])
+    measured = [np.full((*shape, width), np.nan) for width in (skills, skills, most_bins)]
     for game, g in number.items():
         for s, seed in enumerate(seeds):
             player = Player(game, seed)
@@ -57,7 +57,8 @@ def play(games: Game | Iterable[Game], seeds: Iterable[int], checkpoints: Iterab
                     result[g, s, c, : len(values)] = values
     place_G = [number[game] for game in games]
     shares_GK = [np.bincount(game.world.skill_D) / game.world.prompts for game in games]
-    return Results(*(result[place_G] for result in measured), np.stack(shares_GK))  # type: ignore
+    accuracy, pass_at_8, probability = (result[place_G] for result in measured)
+    return Results(accuracy, pass_at_8, probability, np.stack(shares_GK))
 
 
 class Sampler:
