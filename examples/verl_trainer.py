@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
 from verl.utils import tensordict_utils as tu
@@ -83,7 +84,7 @@ class GDROTrainerSync(PPOTrainerSync):
         rows["uid"] = np.array([str(uuid.uuid4()) for _ in drawn], dtype=object)
         return tu.get_tensordict(rows)
 
-    def _submit_batch_to_rollout(self, batch: TensorDict) -> object:
+    def _submit_batch_to_rollout(self, batch: TensorDict) -> int:
         self.plan = self.controller.plan([int(index) for index in batch["index"]])
         # verl's uids are of one step
         self.position = {uid: place for place, uid in enumerate(batch["uid"])}
@@ -111,7 +112,7 @@ class GDROTrainerSync(PPOTrainerSync):
         advantages_RT *= response_mask
         return advantages_RT, advantages_RT
 
-    def _compute_advantage(self, batch: TensorDict, metrics: dict[str, float]) -> TensorDict:
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, float]) -> KVBatchMeta:
         batch = super()._compute_advantage(batch, metrics)
         for name, value in self.row.items():
             if isinstance(value, int | float):

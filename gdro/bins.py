@@ -187,6 +187,11 @@ class DifficultyBins(Saved):
         self._resize(len(self.row_of))  # no spare capacity in a checkpoint
         return super().state_dict() | {"uids": list(self.row_of)}  # in the order of their rows
 
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        super().check_state(state)
+        if "uids" not in state:
+            raise ValueError(f"state of DifficultyBins must have 'uids', got only {sorted(state)}")
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.row_of = {uid: row for row, uid in enumerate(state["uids"])}

@@ -149,19 +149,22 @@ class GDROController(Saved):
         if not self.method.draws:
             return None
         size = check("size", size, int, ge=1)
-        if self._sorted_pool is None or self._pool is not uids or not isinstance(uids, np.ndarray):
-            # kept from step to step, since sorting a large pool is slow
-            self._sorted_pool = self._sort(check_uids(uids))
+        if isinstance(uids, np.ndarray) and uids is self._pool:
+            array = uids
+        else:
+            array = check_uids(uids)
+            self._sorted_pool = None
+        if size > len(array):
+            raise ValueError(f"size must be at most {len(array)}, the number of uids, got {size}")
+        if self._sorted_pool is None:  # an array is sorted once, since a large one takes long
+            self._sorted_pool = self._sort(array)
             self._pool = uids
-        order_D = self._sorted_pool.order_P
-        if size > len(order_D):
-            raise ValueError(f"size must be at most {len(order_D)}, the number of uids, got {size}")
         pool = self._prompts(self._sorted_pool)
         places = self.method.draw(pool, size, self._rng(self.planned, DRAW))
         if places is None:
             return None
-        places = self._check_answer("draw", places, size, 0, len(order_D) - 1, whole=True)
-        return order_D[places]  # back from the order of the uids
+        places = self._check_answer("draw", places, size, 0, len(array) - 1, whole=True)
+        return self._sorted_pool.order_P[places]  # back from the order of the uids
 
     def plan(self, uids: ArrayLike) -> Plan:
         """Divide the rollouts of a batch among its prompts.

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.bins import DifficultyBins, as_uids
+from gdro.bins import DifficultyBins, as_uids, check_uids
 
 
 class StaticGroups(DifficultyBins):
@@ -32,7 +32,7 @@ class StaticGroups(DifficultyBins):
         estimator: Literal["beta", "any_of_k"] = "beta",
     ) -> None:
         super().__init__(k=k, history=history, estimator=estimator)
-        uids_D = as_uids(uids)
+        uids_D = check_uids(uids)
         names_D = as_uids(labels, "labels").tolist()
         if len(names_D) != len(uids_D):
             raise ValueError(
@@ -40,7 +40,7 @@ class StaticGroups(DifficultyBins):
             )
         for uid, times in Counter(uids_D.tolist()).most_common(1):
             if times > 1:
-                raise ValueError(f"uids must differ, got {uid!r} {times} times")
+                raise ValueError(f"uids must differ, got {uid!r} more than once")
         names = sorted(set(names_D)) if groups is None else groups
         self.groups: list[Any] = list(dict.fromkeys(names))
         bin_of = {name: b for b, name in enumerate(self.groups)}
