@@ -50,7 +50,8 @@ class Run:
     seed: Index = 0
     """Of everything random."""
     advantage_std: Literal["population", "sample"] = "population"
-    """See `gdro.advantages.group_advantages`, here and below."""
+    """σ of (3): "population" as printed, "sample" as TRL has it, which is `GDROTrainer`'s default.
+    See `gdro.advantages.group_advantages`, also for the next two."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
     advantage_clip: Annotated[Float, Field(gt=0, le=LARGEST)] | None = None
 

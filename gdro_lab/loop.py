@@ -58,9 +58,10 @@ class Order:
     def next_batch(self, controller: GDROController) -> np.ndarray:
         """Positions of the next prompts, (P,): the method's choice, or else ours."""
         if not self.stream:
-            # the pool is the same object each time, so the controller sorts it once
+            # the pool is the same array each time, so the controller sorts it once
             drawn_P = controller.draw(self.uids_D, self.batch_size)
             return next(self.epochs) if drawn_P is None else drawn_P
+        # a stream's pool shrinks, as nothing in it comes again
         places_P = controller.draw(self.uids_D[self.left_D], self.batch_size)
         if places_P is None:
             places_P = np.arange(self.batch_size)
@@ -119,10 +120,10 @@ def train(
     for step in range(1, steps + 1):
         began = time.perf_counter()
         texts, observed = training.play_batch(order.next_batch(controller))
-        collected.append(texts)
+        collected.append(texts)  # those of advantage 0 too: the loss divides by their tokens
         kept: Texts | None = None
         if observed.ready:  # False where a method that discards groups (DAPO) wants another batch
-            kept = training.kept_texts()
+            kept = training.bank_texts()
             collected += [] if kept is None else [kept]
             decay = 1 - (step - 1) / steps if schedule == "linear" else 1.0
             take_step(model, optimizer, learning_rate * decay, collected)
@@ -181,13 +182,14 @@ class Training:
         drawn_R = drawn_P[samples.group_ids_R]
         if self.controller.method.replays:
             ends_R = self._mask(text_RT).sum(dim=1).tolist()
+            # without what fills a text up, so that equal texts are kept once
             for r in np.flatnonzero(samples.correct_R):
                 self.bank.add(int(drawn_R[r]), text_RT[r, : ends_R[r]].tolist())
-        # the loss is computed in the model's own precision
+        # float32, as the weights are
         advantages_R = torch.as_tensor(observed.advantages, dtype=torch.float32)
         return Texts(self.ids_DT[drawn_R], text_RT, advantages_R.to(self.model.device)), observed
 
-    def kept_texts(self) -> Texts | None:
+    def bank_texts(self) -> Texts | None:
         """Kept successes that the method wants in this step, with their weights as advantages."""
         answer = self.controller.replay(self.uids_D[np.array(self.bank.uids, int)])
         if answer is None:

@@ -40,7 +40,7 @@ class Bank:
         self.texts: dict[Hashable, list[tuple[int, ...]]] = {}
 
     @property
-    def uids(self) -> list:
+    def uids(self) -> list[Any]:
         """Prompts with at least one kept text, in the order of their first success."""
         return list(self.texts)
 

@@ -116,7 +116,7 @@ class CoBA(Method):
     state = ("steps", "failures_K")
 
     def __post_init__(self) -> None:
-        check("alpha_max", self.alpha_max, ge=self.alpha_min, lt=self.kappa)
+        check("CoBA: alpha_max", self.alpha_max, ge=self.alpha_min, lt=self.kappa)
 
     def start(self, run: Run) -> None:
         self.steps = 0
