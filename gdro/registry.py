@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
+from inspect import isfunction
 from typing import TypeVar
 
 from gdro.checks import build, short
@@ -55,6 +56,24 @@ def find_method(name: str) -> type[Method]:
     return METHODS[name]
 
 
+def check_hooks(kind: type[Method]) -> None:
+    """Refuse a method whose function is nearly called as a hook that it leaves alone.
+
+    `alocate` would never be called, and the method would train as GRPO without a word.
+    """
+    hooks = [name for name, value in vars(Method).items() if isfunction(value)]
+    for parent in kind.__mro__[: kind.__mro__.index(Method)]:
+        for name, value in vars(parent).items():
+            if not isfunction(value) or name.startswith("_") or name in hooks:
+                continue
+            for hook in get_close_matches(name, hooks, 1, 0.85):
+                if getattr(kind, hook) is getattr(Method, hook):
+                    raise ValueError(
+                        f"{kind.__name__} must not have a function {name!r} beside the default "
+                        f"{hook!r}; correct its name, or choose one that is less alike"
+                    )
+
+
 def make_method(method: str | Method, preset: str, options: Mapping[str, object]) -> Method:
     """A method from its name, or the object itself; options override those of the preset."""
     if isinstance(method, Method):
@@ -66,8 +85,10 @@ def make_method(method: str | Method, preset: str, options: Mapping[str, object]
             )
         if hasattr(method, "run"):
             raise ValueError(f"method must be new, got a {kind} that serves another controller")
+        check_hooks(type(method))
         return method
     factory = find_method(method)
+    check_hooks(factory)
     arguments = dict(factory.presets.get(preset, {}))
     for name, value in options.items():
         default = arguments.get(name)

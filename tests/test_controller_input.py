@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from gdro import GDROController, Method, StaticGroups, register
-from gdro.rounds import sample_in_rounds
+from gdro import GDROController, Method, StaticGroups, register, sample_in_rounds
 
 UIDS = [3, 1, 2, 5]
 IDS = np.repeat(np.arange(4), 4)
@@ -171,6 +170,11 @@ def test_a_cancelled_plan_is_forgotten_and_others_stay_in_flight():
     assert state_of(controller) == state_of(twin)
 
 
+class Misspelt(Method):
+    def alocate(self, prompts, budget, rng):
+        return np.ones(len(prompts))
+
+
 class Forgetful(Method):
     state = ("x",)
 
@@ -187,6 +191,8 @@ class Broken(Method):
 
 
 def test_what_a_method_does_wrong_is_said_early():
+    with pytest.raises(ValueError, match=r"Misspelt.*'alocate'.*'allocate'"):
+        GDROController(Misspelt())
     with pytest.raises(ValueError, match=r"'Forgetful'.*start.*'x'"):
         GDROController(Forgetful())
     controller = GDROController(Overwriting())
