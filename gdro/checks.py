@@ -6,7 +6,7 @@ nothing is checked again.
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from functools import lru_cache, wraps
 from typing import Annotated, Any, TypeVar, dataclass_transform
@@ -89,16 +89,14 @@ def short(value: object) -> str:
     return " ".join(repr(value).split())[:80]
 
 
-def build(
-    name: str, kind: Callable[..., Built], options: Mapping[str, object], **fixed: object
-) -> Built:
+def build(name: str, kind: type[Built], options: Mapping[str, object], **fixed: object) -> Built:
     """`kind(**options, **fixed)`; ValueError for options that it does not take.
 
     An error inside `kind` is raised as it is.
 
     Args:
         name: of the options in the message.
-        kind: a class or a function.
+        kind: the class.
         options: arguments as a user gave them.
         fixed: further arguments, which options may not set.
     """
@@ -106,12 +104,21 @@ def build(
     if twice:
         raise ValueError(f"{name} must leave out {twice}, set elsewhere, got {dict(options)!r}")
     try:
-        inspect.signature(kind).bind(**options, **fixed)
+        _signature(kind).bind(**options, **fixed)
     except TypeError as error:
         raise ValueError(
             f"{name} must be arguments of {kind.__name__}, got {dict(options)!r} ({error})"
         ) from None
     return kind(**options, **fixed)
+
+
+def _signature(kind: type) -> inspect.Signature:
+    """Arguments of a class."""
+    if "__init__" not in vars(kind) or "__signature__" in vars(kind):
+        return inspect.signature(kind)
+    # not the one that pydantic has put on a parent
+    signature = inspect.signature(kind.__init__)  # type: ignore[misc]
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 def need(holds: object, why: str) -> None:

@@ -52,6 +52,7 @@ class Order:
     """Of the epochs, where the method does not draw."""
 
     def __post_init__(self) -> None:
+        check("prompts", self.batch_size, int, ge=1, le=len(self.uids_D))  # none twice in a batch
         self.left_D = np.arange(len(self.uids_D))  # of a stream, those that have not come yet
         self.epochs = _epochs(len(self.uids_D), self.batch_size, self.rng)
 
@@ -83,14 +84,13 @@ def train(
     max_new_tokens: int,
     seed: int,
     stream: bool = False,
-    schedule: str = "constant",
+    schedule: Literal["constant", "linear"] = "constant",
     on_step: Callable[[int, dict], None] | None = None,
 ) -> list[dict]:
     """Train `model` in float32, in place, by TRL's defaults: AdamW, gradients clipped to norm 1.
 
     Args:
-        model: a Qwen3.
-        tokenizer: of the model; all prompts must be equally long in its tokens.
+        model, tokenizer: a Qwen3, in whose tokens all prompts must be equally long.
         rows: the data set, with the columns prompt and uid.
         reward: called with prompts, completions and the other columns of the rows.
         controller: with any method.
@@ -107,29 +107,26 @@ def train(
         The record: `observed.row` of each batch with rollouts_spent, tokens, replayed (kept texts
         in the loss), trained_tokens (whose advantage is not 0) and seconds.
     """
-    check("prompts", prompts, int, ge=1, le=len(rows))  # a batch holds no prompt twice
     check("schedule", schedule, Literal["constant", "linear"])
-    if stream:
-        check("steps", steps, int, ge=1, le=len(rows) // prompts)  # nor does a stream
     training = Training(model, tokenizer, rows, reward, controller, max_new_tokens, seed)
     order = Order(training.uids_D, prompts, stream, np.random.default_rng(seed))
-    weights = model.parameters()
-    optimizer = torch.optim.AdamW(weights, lr=learning_rate, weight_decay=0.0, fused=True)
+    if stream:
+        check("steps", steps, int, ge=1, le=len(rows) // prompts)  # it holds no prompt twice
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0, fused=True)
     record: list[dict] = []
     collected: list[Texts] = []  # what the next optimizer step learns from
     for step in range(1, steps + 1):
         began = time.perf_counter()
         texts, observed = training.play_batch(order.next_batch(controller))
         collected.append(texts)  # those of advantage 0 too: the loss divides by their tokens
-        kept: Texts | None = None
+        kept = training.bank_texts() if observed.ready else None
         if observed.ready:  # False where a method that discards groups (DAPO) wants another batch
-            kept = training.bank_texts()
             collected += [] if kept is None else [kept]
             decay = 1 - (step - 1) / steps if schedule == "linear" else 1.0
             take_step(model, optimizer, learning_rate * decay, collected)
             collected = []
-        row = observed.row | training.costs(texts, kept)
-        row["seconds"] = time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        row = observed.row | training.costs(texts, kept) | {"seconds": seconds}
         record.append(row)
         if on_step is not None:
             on_step(step, row)
