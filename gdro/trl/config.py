@@ -102,12 +102,12 @@ def make_controller(args: GDROConfig, dataset: Any = None) -> GDROController:
 
 def waits_for_prompts(method: Method) -> bool:
     """Whether a method may ask for further prompts before it lets the optimizer step."""
-    return type(method).ready is not Method.ready
+    return method.waits
 
 
 def samples_in_rounds(method: Method) -> bool:
     """Whether a method may sample more than once for an optimizer step."""
-    return method.rounds or waits_for_prompts(method)
+    return method.in_rounds or method.waits
 
 
 def check_training(args: GDROConfig, controller: GDROController) -> None:

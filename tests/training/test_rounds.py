@@ -111,7 +111,7 @@ def test_two_processes_train_as_one_does(base, tmp_path, method):
 
 @register("never_ready")
 class NeverReady(Method):
-    rounds = needs_losses = True
+    needs_losses = True
 
     def ready(self, batch):
         return False
