@@ -1,4 +1,4 @@
-"""A cold start: solutions of a task, taught once, as an adapter or in full, found again, shipped."""
+"""A cold start: solutions of a task, taught once, as adapter or in full; found again, shipped."""
 
 import json
 import shutil
