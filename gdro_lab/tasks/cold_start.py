@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 RECIPE = "cold_start.json"
-MICRO_BATCH = 16  # solutions of a forward pass, so that memory does not grow with the batch
+MICRO_BATCH = 4  # solutions of a forward pass: of like lengths, and memory stays that of a few
 WARMUP = 0.05  # of the steps
 LAST_RATE = 0.1  # of the learning rate, to which it falls as a cosine
 
