@@ -9,7 +9,6 @@ from gdro.metrics import pass_at_k
 from gdro_lab.results.report import bootstrap_interval
 from gdro_lab.toy import Game, World, play
 
-
 GROUPS = {"uids": [1, 2], "labels": ["a", "b"]}
 
 
