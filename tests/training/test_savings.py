@@ -7,7 +7,7 @@ from tiny_run import assert_gradient
 from trl import GRPOTrainer
 
 from gdro.trainer import GDROTrainer
-from gdro.trl.batches import trim_batch
+from gdro.trl.trimming import trim_batch
 
 
 @pytest.mark.parametrize(
