@@ -85,7 +85,8 @@ class GDROConfig(GRPOConfig):
     trim_batches: bool | None = None
     """Leave rollouts whose advantage is 0 out of forward and backward (where beta is 0), and cut
     micro-batches to their longest texts: the same gradient, to rounding. TRL's logs of entropy and
-    clipping are then those of the rollouts left. Default: on, except for method "grpo", which stays
+    clipping are then those of the rollouts left. Where one process trains, a micro-batch
+    without any advantage is not computed at all. Default: on, except for method "grpo", which stays
     TRL's bit for bit. With Unsloth only rows are left out."""
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from trl import GRPOTrainer
 
@@ -55,9 +56,12 @@ class TrimmedLoss(GRPOTrainer):
             return super()._compute_loss(model, inputs)
         keep = len(inputs["advantages"])
         if self._only_advantages_train():
+            with_signal = (inputs["advantages"] != 0).sum()
+            # with several processes, forward and backward exchange weights: all take part
+            if not with_signal and self.accelerator.distributed_type == DistributedType.NO:
+                return zero_loss(model)
             # as many on every process, since TRL gathers its metrics by row
-            with_signal = (inputs["advantages"] != 0).sum().clamp(min=1)
-            keep = int(self.accelerator.gather(with_signal).max())
+            keep = int(self.accelerator.gather(with_signal.clamp(min=1)).max())
         inputs, factor = trim_batch(inputs, keep, self.loss_type)
         return factor * super()._compute_loss(model, inputs)
 
@@ -84,6 +88,20 @@ class TrimmedLoss(GRPOTrainer):
             return score(input_ids, attention_mask, logits_to_keep, *args, **kwargs)
         size = kwargs.get("batch_size")
         return score_by_length(score, input_ids, attention_mask, logits_to_keep, size)
+
+
+def zero_loss(model: nn.Module) -> Tensor:
+    """A loss of 0 whose backward gives a gradient of 0 to each weight that has none yet.
+
+    It takes the place of forward and backward where no row has an advantage. Weights must have a
+    gradient, or the optimizer would pass over them, and with them over their momentum and decay.
+    """
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    without = [weight for weight in weights if weight.grad is None]
+    # a backward needs at least one
+    chosen = without or [min(weights, key=torch.Tensor.numel)]
+    # sums over nothing: no weight is read, so none can make it NaN
+    return torch.stack([weight.flatten()[:0].sum().float() for weight in chosen]).sum()
 
 
 def take_rows(inputs: LossInputs, rows_N: Tensor) -> LossInputs:
