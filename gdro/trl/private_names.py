@@ -123,4 +123,8 @@ PRIVATE_NAMES = (
     # arguments
     PrivateName(ARGUMENTS, "_VALID_DICT_FIELDS", "options that a command line gives as JSON"),
     PrivateName(ARGUMENTS, "_n_gpu", "transformers': set in gdro_lab, one GPU a process"),
+    # vLLM on a CPU
+    PrivateName(
+        "trl.generation.vllm_generation", "LLM", "replaced while TRL makes an engine on a CPU"
+    ),
 )

@@ -33,7 +33,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gdro.methods.bank import Bank
-from gdro.trl import config, unsloth
+from gdro.trl import config, cpu_engine, unsloth
 from gdro.trl.checkpoints import WholeCheckpoints
 from gdro.trl.config import GDROConfig
 from gdro.trl.data import with_uids
@@ -114,7 +114,8 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         self._rewards_RF = torch.empty(0, 0)  # of the last generation batch
         self._start_logs()
         set_seed(args.seed)  # TRL 1.14 puts the PEFT adapter on before it seeds
-        super().__init__(model, reward_funcs, args, train_dataset, *more, **named)
+        with cpu_engine.reloadable(args):
+            super().__init__(model, reward_funcs, args, train_dataset, *more, **named)
         names = self.reward_func_names
         if args.success_reward not in (None, *names):
             raise ValueError(f"success_reward must be in {names}, got {args.success_reward!r}")
