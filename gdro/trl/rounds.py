@@ -94,7 +94,7 @@ class Rounds(ControlledTrainer):
             group_ids_R = np.append(group_ids_R, new_R)
             scored = self._score(group_ids_R, step.rewards_RF[first:])
             more_P = None
-            if scored.any():
+            if scored.any():  # without a reward there is nothing to ask the method about
                 with self._timed("controller"):
                     more_P = self.controller.extend(
                         plan, scored.group_ids, scored.rewards, correct=scored.correct
@@ -107,6 +107,7 @@ class Rounds(ControlledTrainer):
 
     def _sample(self, rows: list[Row], step: Step) -> None:
         """Add a rollout of each row to the step (`own_share` says which of them come twice)."""
+        # copies, since reward functions may write into them
         local_rows = [dict(row) for row in own_share(rows, self.accelerator)]
         self._check_text(local_rows)
         prompts = [row["prompt"] for row in local_rows]

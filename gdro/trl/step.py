@@ -136,8 +136,11 @@ class Step:
             size: rollouts of TRL's batch, of all processes.
             local_rows: those of this process.
         """
+        # whole groups are not kept together: a group cut by `size` trains with the advantages that
+        # all of it has given
         places_R = np.sort(np.argsort(~self.group_has_signal_R, kind="stable")[:size])
         is_filler_R = np.arange(size) >= len(places_R)
+        # the cheapest rows, since TRL's batch must be full
         lengths = [len(rollout.completion_ids) for rollout in self.rollouts]
         fillers = np.full(size - len(places_R), np.argmin(lengths))
         places_R = np.append(places_R, fillers)

@@ -101,6 +101,7 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
             data = with_uids(train_dataset, args.uid_column)
             train_dataset, self._uids_D, self.data_fingerprint = data
         self.has_dataset = self._uids_D is not None
+        # all is refused here, before TRL loads or starts anything
         self.controller = config.make_controller(args, train_dataset)
         method = self.controller.method
         config.check_training(args, self.controller)
@@ -137,14 +138,19 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         first = self.accelerator.process_index * len(inputs)  # TRL lays the processes end to end
         local_rows = slice(first, first + len(inputs))
         if config.samples_in_rounds(self.controller.method):
-            step = self._sample_step(inputs)
-            output = self._score_step(step, local_rows)
-            if not self.controller.method.replays:
-                return output
-            texts = [Text(rollout.prompt_ids, rollout.completion_ids) for rollout in step.rollouts]
-            self._keep_successes(step.rows, texts, step.rewards_RF)
-            return self._add_replayed(output)
+            return self._score_in_rounds(inputs, local_rows)
         return self._score_once(inputs, local_rows)
+
+    def _score_in_rounds(self, inputs: list[Row], local_rows: slice) -> LossInputs:
+        """Sample and observe until the method is ready, and let TRL score what is chosen of it."""
+        step = self._sample_step(inputs)
+        output = self._score_step(step, local_rows)
+        if not self.controller.method.replays:
+            return output
+        # all that was sampled may be kept, not only what trains
+        texts = [Text(rollout.prompt_ids, rollout.completion_ids) for rollout in step.rollouts]
+        self._keep_successes(step.rows, texts, step.rewards_RF)
+        return self._add_replayed(output)
 
     def _score_once(self, inputs: list[Row], local_rows: slice) -> LossInputs:
         """Plan a batch, let TRL sample, judge and score it, and observe it."""
@@ -153,6 +159,7 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         with self._timed("controller"):
             prompts, plan = self._next_batch(inputs)
             group_ids_R = np.repeat(np.arange(len(prompts)), plan.rollouts)
+            # the rows that TRL has repeated are those of other prompts, or of other groups
             if method.moves_rollouts or method.draws:
                 inputs = [dict(prompts[p]) for p in group_ids_R[local_rows]]
         if self.environment_factories and not self._has_uids:  # their `reset` takes all columns
