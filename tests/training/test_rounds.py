@@ -16,7 +16,7 @@ from gdro.files import load_state
 from gdro.method import Method
 from gdro.registry import register
 from gdro.trainer import GDROTrainer
-from gdro.trl.batches import prompts_of_batch
+from gdro.trl.data import prompts_of_batch
 from gdro_lab import loop
 
 METHODS = {
@@ -118,7 +118,7 @@ class NeverReady(Method):
 
 
 def test_what_rounds_cannot_do_is_refused(base, tmp_path, monkeypatch):
-    monkeypatch.setattr("gdro.trl.trainer.MOST_BATCHES", 3)
+    monkeypatch.setattr("gdro.trl.rounds.MOST_BATCHES", 3)
     with pytest.raises(ValueError, match="never_ready"):
         trained(base, tmp_path, gdro_method="never_ready")
     with pytest.raises(ValueError, match="beta"):
