@@ -13,7 +13,7 @@ frees the GPU.
 
 import json
 
-from gdro_lab.study.config import BASE, load_profile
+from gdro_lab.experiments.profile import BASE, load_profile
 
 profile = load_profile(config.setdefault("profile", "tiny"))
 RUNS = config.setdefault("runs", f"runs/{profile.name}")

@@ -14,7 +14,7 @@ import click
 from gdro_lab import numerics
 
 if TYPE_CHECKING:
-    from gdro_lab.study.config import Profile
+    from gdro_lab.experiments.profile import Profile
 
 
 class _Refusing(click.Group):
@@ -55,7 +55,7 @@ def _options_of_a_run(command: Callable) -> Callable:
 
 def _load_profile(name: str) -> "Profile":
     """Read a profile before PyTorch is imported, whose numerics depend on it."""
-    from gdro_lab.study.config import load_profile
+    from gdro_lab.experiments.profile import load_profile
 
     profile = load_profile(name)
     if profile.is_pretrained:
@@ -75,7 +75,7 @@ def run_command(profile: str, cores: int, runs: str | None, cache_dir: str) -> N
 
     Example: gdro run tiny --cores 2
     """
-    from gdro_lab.run import run_profile
+    from gdro_lab.experiments.runner import run_profile
 
     sys.exit(run_profile(profile, cores, runs, cache_dir))
 
@@ -91,7 +91,7 @@ def base_command(profile: str, cache_dir: str) -> None:
     Example: gdro base tiny
     """
     chosen = _load_profile(profile)
-    from gdro_lab.study.jobs import prepare
+    from gdro_lab.experiments.training import prepare
 
     prepare(chosen, cache_dir)
 
@@ -119,8 +119,8 @@ def model_command(package: str, cache_dir: str) -> None:
 
 def _run_of(profile: str, variant: str, seed: int, folder: Path | None, cache_dir: str) -> tuple:
     chosen = _load_profile(profile)
-    from gdro_lab.study.config import run_folder
-    from gdro_lab.study.jobs import start_job
+    from gdro_lab.experiments.profile import run_folder
+    from gdro_lab.experiments.training import start_job
 
     start_job()
     folder = folder or run_folder(f"runs/{chosen.name}", variant, seed)
@@ -142,7 +142,7 @@ def train_command(batches: int | None, launched: bool, **given: Any) -> None:
 
     Example: gdro train tiny pivotal --seed 1
     """
-    from gdro_lab.study.jobs import Training, train_variant
+    from gdro_lab.experiments.training import Training, train_variant
 
     run = _run_of(**given)
     if not launched and batches is None:
@@ -165,7 +165,7 @@ def evaluate_command(**given: Any) -> None:
 
     Example: gdro evaluate tiny pivotal --seed 1
     """
-    from gdro_lab.study.jobs import evaluate_variant
+    from gdro_lab.experiments.training import evaluate_variant
 
     run = _run_of(**given)
     rows = evaluate_variant(*run)
@@ -181,8 +181,8 @@ def report_command(profile: str, runs: str | None) -> None:
 
     Example: gdro report tiny
     """
-    from gdro_lab.results.report import write_report
-    from gdro_lab.study.config import load_profile
+    from gdro_lab.experiments.profile import load_profile
+    from gdro_lab.experiments.report import write_report
 
     chosen = load_profile(profile)
     click.echo(write_report(chosen, runs or f"runs/{chosen.name}"))
@@ -222,8 +222,8 @@ def arena_command(
 
     Example: gdro arena --world rare-hard --methods grpo,pivotal --draws 8 --out runs/arena
     """
-    from gdro_lab.arena.play import Settings, play_arena
-    from gdro_lab.arena.report import report
+    from gdro_lab.experiments.loop_runs import Settings, play_arena
+    from gdro_lab.experiments.table import report
 
     if methods:
         names = ("steps", "prompts", "rollouts", "size", "schedule")

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from gdro.bins import as_uids
 from gdro.files import replace_text
 from gdro_lab import loop
-from gdro_lab.arena.play import Settings, _oracle, arena_controller, draw_base
+from gdro_lab.experiments.loop_runs import Settings, _oracle, arena_controller, draw_base
 from gdro_lab.tasks.world import TaskWorld, read_world
 
 EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # the classes of notebook 07

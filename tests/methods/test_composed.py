@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gdro_lab.arena.play import arena_controller
+from gdro_lab.experiments.loop_runs import arena_controller
 
 UIDS, RATES = np.arange(60), np.linspace(0, 1, 60)
 

@@ -28,9 +28,9 @@ from transformers import TrainerCallback
 
 from gdro.files import replace_text
 from gdro.metrics import pass_at_k
-from gdro_lab.study.config import Profile, load_profile
-from gdro_lab.study.evaluate import evaluate_model
-from gdro_lab.study.jobs import Training, load_parts, start_job
+from gdro_lab.experiments.evaluation import evaluate_model
+from gdro_lab.experiments.profile import Profile, load_profile
+from gdro_lab.experiments.training import Training, load_parts, start_job
 
 HERE = Path(__file__).parent
 FILES = {

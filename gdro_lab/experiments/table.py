@@ -21,7 +21,7 @@ from scipy import stats
 
 from gdro.checks import need
 from gdro.files import replace_text
-from gdro_lab.results.style import DATA, METHOD_COLORS, PEER, WIDTH, save, use_style
+from gdro_lab.experiments.style import DATA, METHOD_COLORS, PEER, WIDTH, save, use_style
 
 # samples a held-out prompt, by part of the steps
 CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}

@@ -1,4 +1,4 @@
-"""The paper's figures 1 and 3 to 9 from the records of runs, `gdro_lab.results.report.read_runs`.
+"""The paper's figures 1 and 3 to 9 from the records of runs, as `report.read_runs` has them.
 
 A quantity of the record is a table with a row for each (seed, step) and a column for each bin (0
 hardest), or a single column. Batches are small, so shares are a trailing mean over `SMOOTH` steps.
@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 
 from gdro import metrics
 from gdro.checks import need
-from gdro_lab.results.style import (
+from gdro_lab.experiments.profile import BASE, Profile
+from gdro_lab.experiments.style import (
     DATA,
     DIVERGING,
     EMPTY,
@@ -29,7 +30,6 @@ from gdro_lab.results.style import (
     WIDTH,
     legend_below,
 )
-from gdro_lab.study.config import BASE, Profile
 
 PAPER = Path(__file__).parent / "paper"  # the numbers that the paper prints
 

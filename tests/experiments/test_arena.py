@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro.bins import as_uids
 from gdro_lab import loop
-from gdro_lab.arena import play as arena
-from gdro_lab.arena import report as arena_report
+from gdro_lab.experiments import loop_runs as arena
+from gdro_lab.experiments import table as arena_report
 from gdro_lab.tasks import embedded
 from gdro_lab.tasks.world import BaseSettings, TaskWorld
 

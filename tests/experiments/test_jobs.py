@@ -9,10 +9,11 @@ from safetensors.torch import load_file
 from tiny_models import save_tiny_model
 from transformers import AutoTokenizer
 
-from gdro_lab.results import report
-from gdro_lab.study import evaluate, jobs
-from gdro_lab.study.config import ModelChoice, run_folder
-from gdro_lab.study.records import read_manifest, read_result, read_table
+from gdro_lab.experiments import evaluation as evaluate
+from gdro_lab.experiments import report
+from gdro_lab.experiments import training as jobs
+from gdro_lab.experiments.profile import ModelChoice, run_folder
+from gdro_lab.experiments.records import read_manifest, read_result, read_table
 from gdro_lab.tasks import prompt_token_ids
 
 pytestmark = TRAINS

@@ -20,11 +20,11 @@ from typing import Any
 from tqdm import tqdm
 
 from gdro_lab import numerics
-from gdro_lab.study.config import BASE, load_profile, run_folder
+from gdro_lab.experiments.profile import BASE, load_profile, run_folder
 
 # imported once, by the process that the jobs are forked from; Unsloth would have to come first
-JOBS, REPORT = "gdro_lab.study.jobs", "gdro_lab.results.report"
-IMPORTED = [JOBS, "gdro_lab.study.evaluate", "gdro.trainer", REPORT]
+JOBS, REPORT = "gdro_lab.experiments.training", "gdro_lab.experiments.report"
+IMPORTED = [JOBS, "gdro_lab.experiments.evaluation", "gdro.trainer", REPORT]
 # "step 8/150, 40 s left" of a training, "8/150 [00:02<00:40" of tqdm
 PROGRESS = re.compile(r"(\d+)/(\d+)(?:, \d+ s left| \[)")
 
@@ -79,7 +79,7 @@ def run_profile(name: str, cores: int, runs_dir: str | None, cache_dir: str) -> 
             job(f"evaluate {variant} {seed}", f"{JOBS}:evaluate_variant", *given)
 
     if profile.gpus:
-        from gdro_lab.study.jobs import check_machine
+        from gdro_lab.experiments.training import check_machine
 
         check_machine(profile, list(profile.variants), evaluates=True)
     print(f"profile {profile.name}: {profile.cost}; logs in {runs / 'logs'}/", flush=True)
@@ -110,7 +110,7 @@ def _logged(log: Path, target: str, name: str, *given: Any) -> None:
     with log.open("wb") as stream:
         for descriptor in (1, 2):
             os.dup2(stream.fileno(), descriptor)
-    from gdro_lab.study.jobs import start_job
+    from gdro_lab.experiments.training import start_job
 
     start_job()
     resolve_name(target)(load_profile(name), *given)  # its own methods are registered here, too

@@ -12,10 +12,10 @@ from test_controller import play
 
 from gdro import GDROController
 from gdro.files import file_hash
-from gdro_lab.results import figures, report
-from gdro_lab.results.style import METHOD_COLORS, save, use_style
-from gdro_lab.study.config import BASE, Profile, run_folder
-from gdro_lab.study.records import write_manifest, write_table
+from gdro_lab.experiments import figures, report
+from gdro_lab.experiments.profile import BASE, Profile, run_folder
+from gdro_lab.experiments.records import write_manifest, write_table
+from gdro_lab.experiments.style import METHOD_COLORS, save, use_style
 
 ROOT = Path(__file__).parents[2]
 PROFILE = Profile(
@@ -32,7 +32,7 @@ FAMILIES = np.repeat(["star", "plus"], 12)
 
 @pytest.fixture(scope="module")
 def runs_dir(tmp_path_factory):
-    """Runs as `gdro_lab.study.jobs` leaves them, of prompts with fixed pass rates."""
+    """Runs as `gdro_lab.experiments.training` leaves them, of prompts with fixed pass rates."""
     folder = tmp_path_factory.mktemp("runs")
     rng, rates = np.random.default_rng(0), np.linspace(0.05, 0.95, len(FAMILIES))
     for variant, seed in [(BASE, 0), *itertools.product(PROFILE.variants, PROFILE.seeds)]:

@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 from tiny_models import save_tiny_model
 from transformers import AutoTokenizer
 
-from gdro_lab.study import jobs
-from gdro_lab.study.config import load_profile
-from gdro_lab.study.records import read_manifest, read_result
+from gdro_lab.experiments import training as jobs
+from gdro_lab.experiments.profile import load_profile
+from gdro_lab.experiments.records import read_manifest, read_result
 
 pytestmark = TRAINS
 FIXTURES = REPOSITORY / "tests" / "fixtures" / "math"

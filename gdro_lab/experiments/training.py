@@ -40,15 +40,15 @@ from gdro.checks import need
 from gdro.files import difference, file_hash, files_in, replace_text
 from gdro.trl.models import load_model
 from gdro.trl.unsloth import import_unsloth
-from gdro_lab.machine import arithmetic, describe_machine
-from gdro_lab.study.config import BASE, Profile, training_arguments
-from gdro_lab.study.records import (
+from gdro_lab.experiments.profile import BASE, Profile, training_arguments
+from gdro_lab.experiments.records import (
     read_manifest,
     read_result,
     read_table,
     write_manifest,
     write_table,
 )
+from gdro_lab.machine import arithmetic, describe_machine
 from gdro_lab.tasks import Split, draw_task, load_split
 from gdro_lab.tasks.cold_start import cold_start
 from gdro_lab.tasks.pretrained import find_model, merged_model
@@ -437,7 +437,7 @@ def evaluate_variant(
 
     ValueError if the training is not complete.
     """
-    from gdro_lab.study.evaluate import evaluate_model
+    from gdro_lab.experiments.evaluation import evaluate_model
 
     folder, trained = Path(folder), {} if variant == BASE else _training(Path(folder))
     if variant != BASE:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from conftest import PATIENCE, SMALL_PROFILE
 
-from gdro_lab.study.records import read_result
+from gdro_lab.experiments.records import read_result
 
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from conftest import SMALL_PROFILE, TRAINS
 
-from gdro_lab.study import jobs
-from gdro_lab.study.config import (
+from gdro_lab.experiments import training as jobs
+from gdro_lab.experiments.profile import (
     PROFILES,
     TrainChoice,
     load_profile,

@@ -17,8 +17,8 @@ import torch
 
 from gdro.checks import check_array
 from gdro.trl.models import stop_tokens
+from gdro_lab.experiments.profile import EvaluationChoice
 from gdro_lab.machine import Arithmetic, arithmetic
-from gdro_lab.study.config import EvaluationChoice
 from gdro_lab.tasks import prompt_token_ids
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from gdro import metrics
 from gdro.bins import DifficultyBins
 from gdro.checks import check_array, need
 from gdro.files import replace_text
-from gdro_lab.results.figures import paper_figures, runs_of
-from gdro_lab.results.style import save, use_style
-from gdro_lab.study.config import BASE, Profile, run_folder
-from gdro_lab.study.records import read_result
+from gdro_lab.experiments.figures import paper_figures, runs_of
+from gdro_lab.experiments.profile import BASE, Profile, run_folder
+from gdro_lab.experiments.records import read_result
+from gdro_lab.experiments.style import save, use_style
 
 FEWEST_IN_A_BIN = 10  # a bin with fewer held-out prompts is not called the worst
 STAGES = ("train", "generate", "controller", "evaluate")

@@ -15,7 +15,7 @@ A method is spelled NAME or NAME:OPTION=VALUE:…, with options of GDROControlle
     composed:draw=pivotal:advantages.pkpo.k=4    see gdro.peers.composed
 
 DIR has a file for each finished run, so that the same command resumes, and what is made from these
-alone by `gdro_lab.arena.report`. The method "base" is the model before training.
+alone by `gdro_lab.experiments.table`. The method "base" is the model before training.
 
 The scores are of held-out prompts, 8 samples each at 20, 40, 60 and 80% of the steps, 32 at the
 end: mean_at_8 and worst_family are the mean and the lowest of the families' mean accuracies,
@@ -47,7 +47,7 @@ from gdro.files import file_hash, replace_text
 from gdro.groups import StaticGroups
 from gdro.metrics import pass_at_k
 from gdro.registry import find_method
-from gdro_lab.arena.report import BASE, CHECKPOINTS, slug_of, write_scores
+from gdro_lab.experiments.table import BASE, CHECKPOINTS, slug_of, write_scores
 from gdro_lab.tasks.base import Task
 from gdro_lab.tasks.reasoning_gym import STREAM_SIZE
 from gdro_lab.tasks.tiny import tiny_base
