@@ -1,10 +1,13 @@
-"""Evaluation: sample held-out prompts by transformers or vLLM, and count what is correct.
+"""Evaluation: sample held-out prompts by an engine, and count what is correct.
 
-Both engines divide logits by the temperature, then apply top-k, then top-p. vLLM keeps the GPU's
-memory until its process ends, so use it in a process of its own.
+The engines "hf" (transformers) and "vllm" divide logits by the temperature, then apply top-k, then
+top-p. vLLM keeps the GPU's memory until its process ends, so use it in a process of its own. The
+loop samples its tiny models itself. Whether a text is correct is decided in `count_correct` alone.
 """
 
 import os
+import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -16,41 +19,124 @@ import numpy as np
 import torch
 
 from gdro.checks import check_array
+from gdro.files import file_hash
 from gdro.trl.models import stop_tokens
-from gdro_lab.experiments.profile import EvaluationChoice
-from gdro_lab.machine import Arithmetic, arithmetic
+from gdro_lab.experiments.blocks import EvaluationChoice
+from gdro_lab.experiments.parts import CACHE, check_machine, load_parts
+from gdro_lab.experiments.processes import end_with_parent, report_progress
+from gdro_lab.experiments.profile import BASE, Profile
+from gdro_lab.experiments.records import (
+    check_training_files,
+    read_manifest,
+    read_result,
+    read_training,
+    write_manifest,
+    write_table,
+)
+from gdro_lab.machine import Arithmetic, arithmetic, describe_machine
 from gdro_lab.tasks import prompt_token_ids
+from gdro_lab.tasks.pretrained import merged_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Tokens = list[list[int]]
+Rows = Sequence[Mapping[str, Any]]
+Reward = Callable[..., Sequence[float]]
+KEPT = ("uid", "family", "dataset")
+"""Columns of a prompt that its counts keep, where it has them."""
+
+
+def evaluate_variant(
+    profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
+) -> list[dict[str, Any]]:
+    """Evaluate the base, or the model that `train_variant` left in `folder`, unless that is done.
+
+    ValueError if the training is not complete.
+    """
+    folder = Path(folder)
+    trained: dict[str, Any] = {}
+    if variant != BASE:
+        profile.variant(variant)
+        trained = read_training(folder)
+        if trained.get("settings") != profile.settings_of(variant, evaluated=False):
+            raise ValueError(
+                f"{folder} holds no training with the settings of profile {profile.name!r}"
+            )
+        check_training_files(folder, trained)
+    if (folder / "manifest.json").is_file():
+        before = read_manifest(folder / "manifest.json")
+        is_same = before.get("settings") == profile.settings_of(variant)
+        if is_same and before.get("identity") == trained.get("identity"):
+            return read_result(folder, trained=variant != BASE)["evaluation"]
+    check_machine(profile, [], evaluates=True)
+    source, tokenizer, data = load_parts(profile, variant, cache_dir, held_out=True)
+    began = time.perf_counter()
+    model = source if variant == BASE else str(folder / "model")
+    is_pretrained = profile.model_of(variant).source is not None
+    # an adapter is merged into its base, because both engines sample from whole models
+    with tempfile.TemporaryDirectory() as merged:
+        if variant != BASE and profile.model_of(variant).kind.endswith("lora"):
+            model = str(merged_model(source, model, merged))
+        evaluation = evaluate_model(
+            profile.evaluation,
+            model,
+            tokenizer,
+            data.rows,
+            data.reward,
+            data.max_completion_tokens,
+            seed,
+            profile.train_of(variant).template,
+            threshold=profile.success_threshold,
+            dtype=arithmetic(pretrained=is_pretrained),
+        )
+    seconds = time.perf_counter() - began
+    write_table(folder / "evaluation.jsonl", evaluation)
+    machine = describe_machine(pretrained=is_pretrained)
+    empty = {"steps": 0, "rollouts": 0, "tokens": 0, "processes": 1, "peak_memory_gib": None}
+    evaluated = {
+        "settings": profile.settings_of(variant),
+        "seconds": trained.get("seconds", {}) | {"evaluate": seconds},
+        "evaluated_on": machine,
+        "profile": profile.name,
+        "variant": variant,
+        "seed": seed,
+        "held_out_data": data.report(),
+        "files": trained.get("files", {}) | {"evaluation": file_hash(folder / "evaluation.jsonl")},
+    }
+    write_manifest(folder / "manifest.json", empty | machine | trained | evaluated)
+    return evaluation
 
 
 def evaluate_model(
     choice: EvaluationChoice,
     model: str | Path,
     tokenizer: "PreTrainedTokenizerBase",
-    rows: Sequence[Mapping[str, Any]],
-    reward: Callable[..., Sequence[float]],
+    rows: Rows,
+    reward: Reward,
     max_new_tokens: int,
     seed: int = 0,
     template: Mapping[str, Any] | None = None,
     *,
+    threshold: float = 0.0,
     dtype: Arithmetic | None = None,
 ) -> list[dict[str, Any]]:
-    """Return a row a prompt: uid, family, dataset where it has one, and counts.
-
-    These are successes, trials, distinct (different texts among the correct ones) and tokens.
+    """Sample from a model, and return the counts of each prompt, as `count_correct` does.
 
     Args:
+        choice: engine and sampling.
         model: folder or hub id of a whole model.
+        tokenizer: the model's.
         rows: prompts with the columns prompt (a text or a chat), uid, and those of the reward.
-        reward: as TRL calls it, (prompts=, completions=, **columns) → finite numbers; above 0 is
-            correct. A column that a row lacks is None.
+        reward: as TRL calls it, (prompts=, completions=, **columns) → finite numbers.
+        max_new_tokens: of a completion.
+        seed: of the sampling.
+        template: arguments of the chat template.
+        threshold: the reward above which a completion is correct.
         dtype: of the weights that the engine "hf" samples from; None for `arithmetic` of a model
             that is not pretrained. vLLM chooses for itself.
     """
+    ids = prompt_token_ids(tokenizer, [row["prompt"] for row in rows], template)
     sample: Callable[..., list[Tokens]] = partial(
         _by_vllm, choice, model, tokenizer, max_new_tokens=max_new_tokens
     )
@@ -59,54 +145,124 @@ def evaluate_model(
         sample = partial(
             _by_transformers, choice, model, tokenizer, max_new_tokens=max_new_tokens, dtype=dtype
         )
-    ids = prompt_token_ids(tokenizer, [row["prompt"] for row in rows], template)
     processes = min(choice.data_parallel_size, len(rows))
     if processes == 1:
         tokens_PS = sample(ids, seed=seed)
     else:
-        tokens_PS = [[]] * len(rows)
-        part = partial(_part, sample, ids, seed, processes, choice.tensor_parallel_size)
-        with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=1) as pool:
-            for rank, tokens in enumerate(pool.map(part, range(processes))):
-                tokens_PS[rank::processes] = tokens
-    tokens_R = [tokens for tokens_S in tokens_PS for tokens in tokens_S]
-    rows_R = [row for row in rows for _ in range(choice.samples)]
-    texts_R = tokenizer.batch_decode(tokens_R, skip_special_tokens=True)
-    completions = [
+        tokens_PS = _in_processes(sample, ids, seed, processes, choice.tensor_parallel_size)
+    texts_PS = [
+        tokenizer.batch_decode(tokens_S, skip_special_tokens=True) for tokens_S in tokens_PS
+    ]
+    counts = count_correct(rows, texts_PS, reward, threshold)
+    for row, tokens_S in zip(counts, tokens_PS, strict=True):
+        row["tokens"] = sum(map(len, tokens_S))
+    return counts
+
+
+def count_correct(
+    rows: Rows, texts_PS: Sequence[Sequence[str]], reward: Reward, threshold: float = 0.0
+) -> list[dict[str, Any]]:
+    """A row a prompt: uid, family, dataset where it has one, and what is correct.
+
+    Args:
+        rows: prompts with the columns prompt and those of the reward. A column that one lacks is
+            None.
+        texts_PS: equally many samples of each prompt.
+        reward: as TRL calls it.
+        threshold: a sample is correct where its reward is greater.
+
+    Returns:
+        successes, trials, and distinct, the number of different texts among the correct ones.
+    """
+    samples = len(texts_PS[0])
+    rows_R = [row for row in rows for _ in range(samples)]
+    texts_R = [text for texts_S in texts_PS for text in texts_S]
+    completions_R = [
         text if isinstance(row["prompt"], str) else [{"role": "assistant", "content": text}]
         for row, text in zip(rows_R, texts_R, strict=True)
     ]
     names = dict.fromkeys(name for row in rows for name in row if name != "prompt")
-    columns = {name: [row.get(name) for row in rows_R] for name in names}
-    scores_R = reward(prompts=[row["prompt"] for row in rows_R], completions=completions, **columns)
-    correct_PS = (check_array("the reward", scores_R) > 0).reshape(len(rows), choice.samples)
-    evaluation = []
-    texts_PS = np.array(texts_R, object).reshape(len(rows), choice.samples)
-    for row, correct_S, texts_S, tokens_S in zip(
-        rows, correct_PS, texts_PS, tokens_PS, strict=True
-    ):
-        counts = {"successes": int(correct_S.sum()), "trials": choice.samples}
-        counts["distinct"] = len({text.strip() for text in texts_S[correct_S]})
-        counts["tokens"] = sum(map(len, tokens_S))
-        kept = {name: row[name] for name in ("uid", "family", "dataset") if name in row}
-        evaluation.append(kept | counts)
-    return evaluation
+    rewards_R = reward(
+        prompts=[row["prompt"] for row in rows_R],
+        completions=completions_R,
+        **{name: [row.get(name) for row in rows_R] for name in names},
+    )
+    correct_PS = (check_array("the reward", rewards_R) > threshold).reshape(len(rows), samples)
+    counts = []
+    for row, correct_S, texts_S in zip(rows, correct_PS, texts_PS, strict=True):
+        solved = {
+            text.strip() for text, is_correct in zip(texts_S, correct_S, strict=True) if is_correct
+        }
+        count = {name: row[name] for name in KEPT if name in row}
+        count["successes"] = int(correct_S.sum())
+        count["trials"] = samples
+        count["distinct"] = len(solved)
+        counts.append(count)
+    return counts
+
+
+def evaluate_loop(
+    model: Any,
+    tokenizer: Any,
+    rows: Rows,
+    reward: Reward,
+    *,
+    samples: int,
+    max_new_tokens: int,
+    seed: int,
+    threshold: float = 0.0,
+) -> list[dict[str, Any]]:
+    """The counts of each prompt, sampled by `gdro_lab.loop` from a tiny model."""
+    from gdro_lab import loop
+
+    generator = torch.Generator(model.device).manual_seed(seed)
+    prompts_RT = loop.prompt_ids(model, tokenizer, rows).repeat_interleave(samples, dim=0)
+    text_RT = loop.sample(model, prompts_RT, max_new_tokens, generator)
+    texts_R = tokenizer.batch_decode(text_RT, skip_special_tokens=True)
+    texts_PS = [texts_R[start : start + samples] for start in range(0, len(texts_R), samples)]
+    return count_correct(rows, texts_PS, reward, threshold)
+
+
+def counts_of(rows: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """Successes and trials of each prompt, (P,) each."""
+    successes_P = np.array([row["successes"] for row in rows])
+    trials_P = np.array([row["trials"] for row in rows])
+    return successes_P, trials_P
+
+
+def _in_processes(
+    sample: Callable[..., list[Tokens]], ids: Tokens, seed: int, processes: int, gpus: int
+) -> list[Tokens]:
+    """Tokens of the samples of each prompt, from processes with GPUs of their own."""
+    tokens_PS: list[Tokens] = [[]] * len(ids)
+    part = partial(_part, sample, ids, seed, processes, gpus)
+    with ProcessPoolExecutor(
+        processes, get_context("spawn"), end_with_parent, max_tasks_per_child=1
+    ) as pool:
+        for rank, tokens in enumerate(pool.map(part, range(processes))):
+            tokens_PS[rank::processes] = tokens
+    return tokens_PS
 
 
 def _part(
-    sample: Callable[..., list], ids: Tokens, seed: int, processes: int, gpus: int, rank: int
+    sample: Callable[..., list[Tokens]],
+    ids: Tokens,
+    seed: int,
+    processes: int,
+    gpus: int,
+    rank: int,
 ) -> list[Tokens]:
     """What the process `rank` does: every n-th prompt, with GPUs and a seed of its own."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     devices = list(map(str, range((rank + 1) * gpus))) if visible is None else visible.split(",")
-    own = devices[rank * gpus :][:gpus]
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own)  # before CUDA starts
+    # before CUDA starts
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices[rank * gpus :][:gpus])
     return sample(ids[rank::processes], seed=seed * processes + rank)
 
 
 def _by_transformers(
     choice: EvaluationChoice,
-    folder: Any,
+    folder: str | Path,
     tokenizer: Any,
     ids: Tokens,
     max_new_tokens: int,
@@ -114,20 +270,24 @@ def _by_transformers(
     dtype: Arithmetic,
 ) -> list[Tokens]:
     """Tokens of the samples of each prompt, up to the one that ends them: a list for each."""
-    from tqdm.auto import trange
     from transformers import AutoModelForCausalLM, GenerationConfig
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
     stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
-    # without the model's own repetition penalty, which vLLM does not apply
-    own = {"do_sample": True, "repetition_penalty": 1.0, "max_new_tokens": max_new_tokens}
-    own |= choice.model_dump(include={"temperature", "top_p", "top_k"})
-    ends = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": stops}
-    config, tokens_R = GenerationConfig(**own | ends), []
+    config = GenerationConfig(
+        do_sample=True,
+        repetition_penalty=1.0,  # without the model's own, which vLLM does not apply
+        max_new_tokens=max_new_tokens,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=stops,
+        **choice.model_dump(include={"temperature", "top_p", "top_k"}),
+    )
     ids_R = [row for row in ids for _ in range(choice.samples)]
+    tokens_R = []
     torch.manual_seed(seed)
-    for start in trange(0, len(ids_R), choice.batch_size, desc="evaluate"):
+    for start in range(0, len(ids_R), choice.batch_size):
+        report_progress(start, len(ids_R))
         texts = {"input_ids": ids_R[start : start + choice.batch_size]}
         batch = tokenizer.pad(texts, padding_side="left", return_tensors="pt").to(device)
         output = model.generate(**batch, generation_config=config)
@@ -141,7 +301,7 @@ def _by_transformers(
 
 def _by_vllm(
     choice: EvaluationChoice,
-    folder: Any,
+    folder: str | Path,
     tokenizer: Any,
     ids: Tokens,
     max_new_tokens: int,
@@ -161,11 +321,13 @@ def _by_vllm(
         seed=seed,
         **choice.model_dump(include={"gpu_memory_utilization", "tensor_parallel_size"}),
     )
-    stops = stop_tokens(tokenizer, None)  # vLLM itself adds those of the generation config
-    ends = {"max_tokens": max_new_tokens, "stop_token_ids": stops, "detokenize": False}
-    cut = choice.model_dump(include={"temperature", "top_p", "top_k"})
-    prompts = [{"prompt_token_ids": row} for row in ids]
-    outputs = engine.generate(
-        prompts, vllm.SamplingParams(n=choice.samples, **ends | cut), use_tqdm=False
+    sampling = vllm.SamplingParams(
+        n=choice.samples,
+        max_tokens=max_new_tokens,
+        stop_token_ids=stop_tokens(tokenizer, None),  # vLLM adds those of the generation config
+        detokenize=False,
+        **choice.model_dump(include={"temperature", "top_p", "top_k"}),
     )
+    prompts = [{"prompt_token_ids": row} for row in ids]
+    outputs = engine.generate(prompts, sampling, use_tqdm=False)
     return [[list(sample.token_ids) for sample in output.outputs] for output in outputs]

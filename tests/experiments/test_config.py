@@ -8,14 +8,10 @@ import pytest
 import yaml
 from conftest import SMALL_PROFILE, TRAINS
 
-from gdro_lab.experiments import training as jobs
-from gdro_lab.experiments.profile import (
-    PROFILES,
-    TrainChoice,
-    load_profile,
-    repository,
-    training_arguments,
-)
+from gdro_lab.experiments import evaluation, parts, training
+from gdro_lab.experiments.arguments import Lengths, training_arguments
+from gdro_lab.experiments.blocks import TrainChoice
+from gdro_lab.experiments.profile import PROFILES, load_profile, repository
 
 pytestmark = TRAINS
 GPU_BOX = (repository() / "docs" / "gpu-box.md").read_text()
@@ -30,7 +26,7 @@ def test_shipped_profiles_are_valid_from_anywhere(name, tmp_path, monkeypatch):
     profile = load_profile(name)
     assert profile.name == name
     for variant in profile.variants:
-        args = training_arguments(profile, variant, 0, "unused", (1, 1))
+        args = training_arguments(profile, variant, 0, "unused", Lengths(1, 1))
         # "grpo" has no savings by default, and seconds would then favour all others
         assert args.trim_batches
 
@@ -83,7 +79,7 @@ def test_a_profile_may_be_like_another(tmp_path):
 def test_training_options_are_trls_own_and_of_their_types(train, named):
     profile = load_profile("smoke").model_copy(update={"train": TrainChoice(**train)})
     with pytest.raises(ValueError, match=named):
-        training_arguments(profile, "grpo", 0, "unused", (1, 1))
+        training_arguments(profile, "grpo", 0, "unused", Lengths(1, 1))
 
 
 TRAIN = SMALL_PROFILE["train"]
@@ -124,7 +120,7 @@ def test_what_the_guide_to_the_gpu_box_says_of_profiles_is_valid(tmp_path, block
         fields[name] = fields.get(name, {}) | change if isinstance(change, dict) else change
     (tmp_path / "guide.yaml").write_text(yaml.safe_dump(fields))
     profile = load_profile(tmp_path / "guide.yaml")
-    args = training_arguments(profile, "prompt", 0, "unused", (1024, 3072))
+    args = training_arguments(profile, "prompt", 0, "unused", Lengths(1024, 3072))
     assert all(getattr(args, name) == value for name, value in changes.get("train", {}).items())
 
 
@@ -138,18 +134,18 @@ def test_what_the_guide_to_the_gpu_box_says_of_profiles_is_valid(tmp_path, block
     ],
 )
 def test_packages_that_a_profile_needs_are_asked_for_first(monkeypatch, name, here, trl, named):
-    monkeypatch.setattr(jobs, "find_spec", lambda name: name in here or None)
-    monkeypatch.setattr(jobs, "version", lambda name: trl)
+    monkeypatch.setattr(parts, "find_spec", lambda name: name in here or None)
+    monkeypatch.setattr(parts, "version", lambda name: trl)
     profile = load_profile(name)
     with pytest.raises(ValueError, match=named) if named else nullcontext():
-        jobs.check_installed(profile, list(profile.variants), evaluates=True)
+        parts.check_installed(profile, list(profile.variants), evaluates=True)
 
 
-@pytest.mark.parametrize("job", ["train_variant", "evaluate_variant"])
+@pytest.mark.parametrize("job", [training.train_variant, evaluation.evaluate_variant])
 def test_without_a_gpu_a_profile_for_gpus_is_refused_at_once(monkeypatch, tmp_path, job):
-    monkeypatch.setattr(jobs, "find_spec", lambda name: "here")
-    monkeypatch.setattr(jobs.torch, "cuda", SimpleNamespace(is_available=lambda: False))
-    monkeypatch.setattr(jobs, "load_parts", None)
-    variant = "grpo" if job == "train_variant" else "base"
+    monkeypatch.setattr(parts, "find_spec", lambda name: "here")
+    monkeypatch.setattr(parts.torch, "cuda", SimpleNamespace(is_available=lambda: False))
+    variant = "grpo" if job is training.train_variant else "base"
     with pytest.raises(ValueError, match="needs a GPU"):
-        getattr(jobs, job)(load_profile("gpu-smoke"), variant, 0, tmp_path / "run")
+        job(load_profile("gpu-smoke"), variant, 0, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -42,7 +42,8 @@ def runs_dir(tmp_path_factory):
             for step in range(6):
                 uids = (np.arange(8) * 3 + step) % 24
                 plan, batch = play(controller, 6 * seed + step, uids, rates[uids])
-                record.append(batch.row | {"rollouts_spent": int(plan.rollouts.sum())})
+                spent = {"rollouts_spent": int(plan.rollouts.sum()), "tokens": 7.0 * seed}
+                record.append(batch.row | spent)
         evaluation = [
             {"uid": uid, "family": family, "trials": 4}
             | {"successes": int(rng.binomial(4, rates[uid]))}
@@ -53,8 +54,9 @@ def runs_dir(tmp_path_factory):
         manifest = {
             "settings": PROFILE.settings_of(variant),
             "seconds": dict.fromkeys(report.STAGES, 1.0),
-            "rollouts": sum(row["rollouts_spent"] for row in record),
-            "tokens": 7.0 * seed,
+            "rollouts": 1,  # totals are those of the record, whatever a manifest says
+            "tokens": 2,
+            "families": {"star": 30, "plus": 10},
             "files": {k: file_hash(where / f"{k}.jsonl") for k in ("record", "evaluation")},
         }
         write_manifest(where / "manifest.json", manifest)
@@ -70,7 +72,7 @@ def test_every_method_spends_the_same_rollouts(runs):
     assert len(runs) == 1 + 3 * 2
     spending = report.spending_table(PROFILE, runs)
     assert set(spending["rollouts"]) == {6 * 8 * 4}
-    assert spending["tokens"].tolist() == [3.5] * 3  # the mean over seeds
+    assert spending["tokens"].tolist() == [6 * 3.5] * 3  # the mean over seeds
     runs[1]["manifest"]["rollouts"] += 1
     with pytest.raises(ValueError, match="rollouts spent differ"):
         report.spending_table(PROFILE, runs)

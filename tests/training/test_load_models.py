@@ -14,7 +14,7 @@ from tiny_run import arguments
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.models import load_model
 from gdro.trl.unsloth import choose_padding
-from gdro_lab.experiments.training import merged_model
+from gdro_lab.tasks.pretrained import merged_model
 
 
 def vowels(completions, **kwargs):

@@ -25,8 +25,8 @@ from tiny_run import half_right, make_base, make_task
 
 from gdro.trl.models import stop_tokens
 from gdro_lab.experiments import evaluation as evaluate
+from gdro_lab.experiments.blocks import EvaluationChoice
 from gdro_lab.experiments.evaluation import evaluate_model
-from gdro_lab.experiments.profile import EvaluationChoice
 from gdro_lab.tasks import prompt_token_ids
 
 needs_vllm = needs("vllm")
@@ -35,9 +35,9 @@ PROMPTS = ["a", "What is 2 + 2?", CHAT, "abc " * 20]
 # each engine in a process of its own, since its memory stays; all with the same imports
 SAMPLE = """if True:
     import json, sys, multiprocessing
-    import gdro_lab.experiments.training  # which sets vLLM's environment, as in a job
+    import gdro_lab.experiments.parts  # which sets vLLM's environment, as in a job
     from gdro_lab.experiments.evaluation import _by_vllm
-    from gdro_lab.experiments.profile import EvaluationChoice
+    from gdro_lab.experiments.blocks import EvaluationChoice
     from transformers import AutoTokenizer
     from vllm import LLM
 
