@@ -133,8 +133,9 @@ class _Run:
 
 def _run_of(profile: str, variant: str, seed: int, folder: Path | None, cache_dir: str) -> _Run:
     chosen = _load_trainings(profile)
+    from gdro_lab.experiments.blocks import BASE
     from gdro_lab.experiments.processes import start_job
-    from gdro_lab.experiments.profile import BASE, run_folder
+    from gdro_lab.experiments.profile import run_folder
 
     if variant != BASE:
         chosen.variant(variant)
@@ -207,7 +208,8 @@ def report_command(profile: str, runs: str | None) -> None:
 
     Example: gdro report tiny
     """
-    from gdro_lab.experiments.profile import LoopProfile, load_profile
+    from gdro_lab.experiments.loop_profile import LoopProfile
+    from gdro_lab.experiments.profile import load_profile
 
     chosen = load_profile(profile)
     folder = Path(runs or f"runs/{chosen.name}")
@@ -262,7 +264,7 @@ def arena_command(
 
         click.echo(report(out, options["baseline"]))
         return
-    from gdro_lab.experiments.profile import make_loop_profile
+    from gdro_lab.experiments.loop_profile import make_loop_profile
     from gdro_lab.experiments.runner import run_profile
     from gdro_lab.experiments.spelling import check_rate
 

@@ -13,6 +13,8 @@ from gdro.registry import find_method
 from gdro_lab.tasks.base import Count, Name, NotNegative, Strict
 from gdro_lab.tasks.world import find_yaml
 
+BASE = "base"
+"""The variant that is the model before training."""
 ACCELERATE = Path(__file__).parents[1] / "launch/accelerate"
 
 # Options of TRL and of LoRA whose bounds neither TRL nor peft checks before it trains.

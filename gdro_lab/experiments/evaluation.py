@@ -21,10 +21,10 @@ import torch
 from gdro.checks import check_array
 from gdro.files import file_hash
 from gdro.trl.models import stop_tokens
-from gdro_lab.experiments.blocks import EvaluationChoice
+from gdro_lab.experiments.blocks import BASE, EvaluationChoice
 from gdro_lab.experiments.parts import CACHE, check_machine, load_parts
 from gdro_lab.experiments.processes import end_with_parent, report_progress
-from gdro_lab.experiments.profile import BASE, Profile
+from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
     check_training_files,
     read_manifest,

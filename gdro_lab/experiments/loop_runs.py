@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gdro_lab.experiments.blocks import Variant
+from gdro_lab.experiments.blocks import BASE, Variant
+from gdro_lab.experiments.loop_profile import LoopProfile
 from gdro_lab.experiments.oracles import loop_controller, make_oracle
 from gdro_lab.experiments.processes import report_progress
-from gdro_lab.experiments.profile import BASE, LoopProfile
 from gdro_lab.experiments.records import read_rows, write_rows
 from gdro_lab.experiments.scores import score_families
 from gdro_lab.experiments.spelling import slug_of

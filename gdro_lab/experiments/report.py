@@ -16,9 +16,10 @@ import pandas as pd
 from gdro import metrics
 from gdro.bins import DifficultyBins
 from gdro.files import replace_text
+from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.figures import paper_figures, runs_of
 from gdro_lab.experiments.intervals import bootstrap_interval
-from gdro_lab.experiments.profile import BASE, Profile, run_folder
+from gdro_lab.experiments.profile import Profile, run_folder
 from gdro_lab.experiments.records import read_result
 from gdro_lab.experiments.scores import K, score_families
 from gdro_lab.experiments.style import save, use_style

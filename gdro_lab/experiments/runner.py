@@ -22,6 +22,8 @@ from typing import Any
 from tqdm import tqdm
 
 from gdro_lab import numerics
+from gdro_lab.experiments.blocks import BASE
+from gdro_lab.experiments.loop_profile import LoopProfile
 from gdro_lab.experiments.processes import (
     PROGRESS,
     end_with_parent,
@@ -29,7 +31,7 @@ from gdro_lab.experiments.processes import (
     read_progress,
     start_job,
 )
-from gdro_lab.experiments.profile import BASE, LoopProfile, Profile, run_folder
+from gdro_lab.experiments.profile import Profile, run_folder
 from gdro_lab.experiments.spelling import slug_of
 
 # imported once, by the process that the jobs are forked from; Unsloth would have to come first
@@ -59,7 +61,7 @@ class Job:
     @property
     def stem(self) -> str:
         """Of the names of its files in logs/."""
-        return slug_of(self.title).replace(" ", "-")
+        return "-".join(slug_of(word) for word in self.title.split())
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gdro.files import replace_text
+from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.intervals import holm, paired_t
-from gdro_lab.experiments.profile import BASE
 from gdro_lab.experiments.records import read_rows
 from gdro_lab.experiments.scores import ROW_COLUMNS
 from gdro_lab.experiments.spelling import slug_of

@@ -31,6 +31,7 @@ from gdro.files import file_hash, files_in, replace_text
 from gdro.trl.models import load_model
 from gdro.trl.unsloth import import_unsloth
 from gdro_lab.experiments.arguments import Lengths, check_profile, training_arguments
+from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.parts import (
     CACHE,
     check_installed,
@@ -39,7 +40,7 @@ from gdro_lab.experiments.parts import (
     make_base,
 )
 from gdro_lab.experiments.processes import only_process_in, report_progress
-from gdro_lab.experiments.profile import BASE, Profile
+from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
     check_training_files,
     identity_of,

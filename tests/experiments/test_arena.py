@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from gdro.bins import as_uids
 from gdro_lab import loop
 from gdro_lab.experiments import table as arena_report
+from gdro_lab.experiments.loop_profile import LoopProfile, make_loop_profile
 from gdro_lab.experiments.loop_runs import check_loops, draw_base, runs_of
 from gdro_lab.experiments.oracles import Oracle, loop_controller, make_oracle
-from gdro_lab.experiments.profile import LoopProfile, make_loop_profile
 from gdro_lab.experiments.records import read_rows, write_rows
 from gdro_lab.experiments.scores import ROW_COLUMNS, score_families
 from gdro_lab.experiments.spelling import read_spelling

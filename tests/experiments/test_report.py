@@ -13,7 +13,8 @@ from test_controller import play
 from gdro import GDROController
 from gdro.files import file_hash
 from gdro_lab.experiments import figures, report
-from gdro_lab.experiments.profile import BASE, Profile, run_folder
+from gdro_lab.experiments.blocks import BASE
+from gdro_lab.experiments.profile import Profile, run_folder
 from gdro_lab.experiments.records import write_manifest, write_table
 from gdro_lab.experiments.style import METHOD_COLORS, save, use_style
 
