@@ -42,10 +42,15 @@ IMPORTED = {
         "gdro.trainer",
         "gdro_lab.experiments.report",
     ],
-    "loop": ["gdro_lab.experiments.loop_runs", "gdro_lab.loop", "transformers"],
+    "loop": [
+        "gdro_lab.experiments.loop_runs",
+        "gdro_lab.experiments.evaluation",
+        "gdro_lab.loop",
+        "transformers",
+    ],
 }
 BAR = "{desc:28} {percentage:3.0f}%, {elapsed} gone, {remaining} left{postfix}"
-MANY = 20
+MANY = 30
 """With more jobs than this the line of a job goes when it is done."""
 
 
