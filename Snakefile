@@ -1,103 +1,92 @@
-"""The jobs of a profile as a graph: what is missing is run, what was stopped is resumed.
+"""The jobs of a profile for a cluster: those of `gdro run`, one command each.
 
     snakemake --cores 2 --config profile=tiny
-    snakemake --cores 16 --resources gpu=1 --config profile=gpu-1.7b    # one run at a time on one GPU
+    snakemake --workflow-profile gdro_lab/launch/slurm --config profile=gpu-8b
 
-For a cluster, through snakemake's own executors (--executor slurm, kubernetes); `gpu` is what its
-slurm executor reserves. On one machine, `gdro run` does the same with a quieter console.
-
-Training goes through notebook 05, so that every run leaves its curves, and the results through
-notebook 06; base and evaluation are plain commands. Each job is a process of its own, whose end
-frees the GPU.
+The runner lists them, so that there is one graph. What is complete is not repeated, and what was
+stopped resumes: the commands see to that. `gpu` is what snakemake's slurm executor reserves.
 """
 
-import json
+import shlex
+from pathlib import Path
 
-from gdro_lab.study.config import BASE, load_profile
+from gdro_lab.experiments.profile import load_trainings
+from gdro_lab.experiments.records import identity_of
+from gdro_lab.experiments.runner import jobs_of
 
-profile = load_profile(config.setdefault("profile", "tiny"))
-RUNS = config.setdefault("runs", f"runs/{profile.name}")
-RUN = RUNS + "/{variant}/seed{seed}"
-BASE_MODEL = f"{RUNS}/base/model.txt"
-BASE_RUN = f"{RUNS}/base/seed{profile.seeds[0]}/manifest.json"
-RUN_NOTEBOOK = "papermill --no-progress-bar --log-output {input.notebook:q} {output.notebook:q}"
-
-
-def settings(variant, evaluated):
-    """What a job depends on, by the profile's own notion: a renamed label repeats nothing."""
-    return json.dumps(profile.settings_of(variant, evaluated=evaluated), sort_keys=True)
-
-
-wildcard_constraints:
-    variant="[A-Za-z0-9._-]+",
-    seed=r"\d+",
+profile = load_trainings(config.setdefault("profile", "tiny"))
+runs = Path(config.setdefault("runs", f"runs/{profile.name}"))
+plan = jobs_of(profile, runs, ".cache/bases")
+DONE = f"{runs}/logs/{{job}}.done"  # empty; delete it to let the command look again
+words = {}  # of each job, what follows `gdro`
+before = {}  # of each job, the file of the job that it needs
+identities = {}  # of each job: with other settings it is done again
+for in_turn in plan.chains:
+    needed = DONE.format(job="base")
+    for job in in_turn:
+        variant, seed, folder, cache = job.arguments
+        kind = job.title.split()[0]
+        command = [kind, config["profile"], variant, "--seed", seed, "--folder", folder]
+        words[job.stem] = shlex.join(map(str, command))
+        before[job.stem] = needed
+        identities[job.stem] = identity_of(profile.settings_of(variant, evaluated=kind == "evaluate"))
+        needed = DONE.format(job=job.stem)
 
 
 rule results:
     input:
-        BASE_RUN,
-        expand(RUN + "/manifest.json", variant=profile.variants, seed=profile.seeds),
-        notebook="notebooks/06_results.ipynb",
+        [DONE.format(job=in_turn[-1].stem) for in_turn in plan.chains],
     output:
-        manifest=RUNS + "/results/manifest.json",
-        notebook=RUNS + "/results/06_results.ipynb",
-    params:
-        profile=lambda run: profile.model_dump_json(),  # a function: braces in it are not wildcards
+        plan.printed[0],
     log:
-        RUNS + "/logs/results.log",
+        f"{runs}/logs/results.log",
     shell:
-        RUN_NOTEBOOK + " -p profile {config[profile]:q} -p runs_dir {config[runs]:q}"
-        " -p figures_dir {config[runs]:q}/figures -p manifest {output.manifest:q} > {log:q} 2>&1"
+        "gdro report {config[profile]:q} --runs {config[runs]:q} > {log:q} 2>&1"
 
 
 rule base:
     output:
-        BASE_MODEL,
-    params:
-        settings=lambda run: settings(BASE, evaluated=False),
+        touch(DONE.format(job="base")),
     resources:
         gpu=min(profile.gpus, 1) if profile.model.source is None else 0,  # else it prints a name
     log:
-        RUNS + "/logs/base.log",
+        f"{runs}/logs/base.log",
     shell:
-        "gdro base {config[profile]:q} > {output:q} 2> {log:q}"
+        "gdro base {config[profile]:q} > {log:q} 2>&1"
 
 
 rule train:
     input:
-        BASE_MODEL,
-        notebook="notebooks/05_grpo_training.ipynb",
+        lambda run: before[f"train-{run.job}"],
     output:
-        manifest=RUN + "/notebook.json",
-        notebook=RUN + "/05_grpo_training.ipynb",
+        touch(DONE.format(job="train-{job}")),
     params:
-        settings=lambda run: settings(run.variant, evaluated=False),
+        words=lambda run: words[f"train-{run.job}"],
+        identity=lambda run: identities[f"train-{run.job}"],
     resources:
         gpu=profile.gpus,
         runtime=round(60 * profile.hours),
         nodes=1,
         cpus_per_gpu=8 if profile.gpus else 0,
     log:
-        RUNS + "/logs/train-{variant}-seed{seed}.log",
+        f"{runs}/logs/train-{{job}}.log",
     shell:
-        RUN_NOTEBOOK + " -p profile {config[profile]:q} -p method {wildcards.variant:q}"
-        " -p seed {wildcards.seed}"
-        " -p runs_dir {config[runs]:q} -p manifest {output.manifest:q} > {log:q} 2>&1"
+        "gdro {params.words} > {log:q} 2>&1"
 
 
 rule evaluate:
     input:
-        lambda run: BASE_MODEL if run.variant == BASE else RUN + "/notebook.json",
+        lambda run: before[f"evaluate-{run.job}"],
     output:
-        RUN + "/manifest.json",
+        touch(DONE.format(job="evaluate-{job}")),
     params:
-        settings=lambda run: settings(run.variant, evaluated=True),
+        words=lambda run: words[f"evaluate-{run.job}"],
+        identity=lambda run: identities[f"evaluate-{run.job}"],
     resources:
         gpu=min(profile.gpus, profile.evaluation.gpus),
         nodes=1,
         cpus_per_gpu=8 if profile.gpus else 0,
     log:
-        RUNS + "/logs/evaluate-{variant}-seed{seed}.log",
+        f"{runs}/logs/evaluate-{{job}}.log",
     shell:
-        "gdro evaluate {config[profile]:q} {wildcards.variant:q} --seed {wildcards.seed} --folder"
-        " {config[runs]:q}/{wildcards.variant:q}/seed{wildcards.seed} > {log:q} 2>&1"
+        "gdro {params.words} > {log:q} 2>&1"

@@ -4,7 +4,7 @@
 
 The same prompts with the same unequal numbers of rollouts are sampled
 
-- by prompt: one request a prompt, SamplingParams(n=n_i), as in `gdro_lab.study.evaluate`;
+- by prompt: one request a prompt, SamplingParams(n=n_i), as in `gdro_lab.experiments.evaluation`;
 - by row: one request a rollout, its prompt repeated, as GDROTrainer has it through TRL;
 
 each with vLLM's prefix cache on and off, in an engine of its own. Completions are short beside the

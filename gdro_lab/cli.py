@@ -6,6 +6,7 @@ comes before TRL. It exits with 2 if it refuses its arguments and with 1 if the 
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import click
 from gdro_lab import numerics
 
 if TYPE_CHECKING:
-    from gdro_lab.study.config import Profile
+    from gdro_lab.experiments.profile import Profile
 
 
 class _Refusing(click.Group):
@@ -48,16 +49,17 @@ RUNS = click.option("--runs", help="Folder of the runs.  [default: runs/PROFILE]
 def _options_of_a_run(command: Callable) -> Callable:
     where = "Folder of the run.  [default: runs/PROFILE/VARIANT/seedSEED]"
     folder = click.Path(path_type=Path, file_okay=False)
+    seed = click.IntRange(0, 2**32 - 1)
     command = click.option("--folder", type=folder, help=where)(CACHE_DIR(command))
-    command = click.option("--seed", default=0, show_default=True, type=click.IntRange(0))(command)
+    command = click.option("--seed", default=0, show_default=True, type=seed)(command)
     return PROFILE(click.argument("variant")(command))
 
 
-def _load_profile(name: str) -> "Profile":
+def _load_trainings(name: str) -> "Profile":
     """Read a profile before PyTorch is imported, whose numerics depend on it."""
-    from gdro_lab.study.config import load_profile
+    from gdro_lab.experiments.profile import load_trainings
 
-    profile = load_profile(name)
+    profile = load_trainings(name)
     if profile.is_pretrained:
         numerics.leave_torch_free()
     return profile
@@ -75,9 +77,10 @@ def run_command(profile: str, cores: int, runs: str | None, cache_dir: str) -> N
 
     Example: gdro run tiny --cores 2
     """
-    from gdro_lab.run import run_profile
+    from gdro_lab.experiments.profile import load_profile
+    from gdro_lab.experiments.runner import run_profile
 
-    sys.exit(run_profile(profile, cores, runs, cache_dir))
+    sys.exit(run_profile(load_profile(profile), cores, runs, cache_dir))
 
 
 @main.command("base")
@@ -90,8 +93,8 @@ def base_command(profile: str, cache_dir: str) -> None:
 
     Example: gdro base tiny
     """
-    chosen = _load_profile(profile)
-    from gdro_lab.study.jobs import prepare
+    chosen = _load_trainings(profile)
+    from gdro_lab.experiments.training import prepare
 
     prepare(chosen, cache_dir)
 
@@ -117,14 +120,28 @@ def model_command(package: str, cache_dir: str) -> None:
     click.echo(folder)
 
 
-def _run_of(profile: str, variant: str, seed: int, folder: Path | None, cache_dir: str) -> tuple:
-    chosen = _load_profile(profile)
-    from gdro_lab.study.config import run_folder
-    from gdro_lab.study.jobs import start_job
+@dataclass(frozen=True)
+class _Run:
+    """The run that `gdro train` and `gdro evaluate` are about."""
 
+    profile: "Profile"
+    variant: str
+    seed: int
+    folder: Path
+    cache_dir: Path
+
+
+def _run_of(profile: str, variant: str, seed: int, folder: Path | None, cache_dir: str) -> _Run:
+    chosen = _load_trainings(profile)
+    from gdro_lab.experiments.blocks import BASE
+    from gdro_lab.experiments.processes import start_job
+    from gdro_lab.experiments.profile import run_folder
+
+    if variant != BASE:
+        chosen.variant(variant)
     start_job()
-    folder = folder or run_folder(f"runs/{chosen.name}", variant, seed)
-    return chosen, variant, seed, folder, Path(cache_dir)
+    default = run_folder(f"runs/{chosen.name}", variant, seed)
+    return _Run(chosen, variant, seed, folder or default, Path(cache_dir))
 
 
 @main.command("train")
@@ -137,19 +154,27 @@ def _run_of(profile: str, variant: str, seed: int, folder: Path | None, cache_di
     "batch takes: seconds and memory.",
 )
 @click.option("--launched", is_flag=True, hidden=True)  # one of a launcher's processes
-def train_command(batches: int | None, launched: bool, **given: Any) -> None:
+def train_command(
+    profile: str,
+    variant: str,
+    seed: int,
+    folder: Path | None,
+    cache_dir: str,
+    batches: int | None,
+    launched: bool,
+) -> None:
     """Train one VARIANT of PROFILE with one seed, or resume it. Notebook 05 draws it, too.
 
     Example: gdro train tiny pivotal --seed 1
     """
-    from gdro_lab.study.jobs import Training, train_variant
+    run = _run_of(profile, variant, seed, folder, cache_dir)
+    from gdro_lab.experiments.training import Training, train_variant
 
-    run = _run_of(**given)
     if not launched and batches is None:
-        record = train_variant(*run)
-        click.echo(f"{len(record)} batches; model and record: {run[3]}/")
+        record = train_variant(run.profile, run.variant, run.seed, run.folder, run.cache_dir)
+        click.echo(f"{len(record)} batches; model and record: {run.folder}/")
         return
-    training = Training(*run)
+    training = Training(run.profile, run.variant, run.seed, run.folder, run.cache_dir)
     if batches is None:
         training.run()
     elif training.launched and not launched:
@@ -160,17 +185,19 @@ def train_command(batches: int | None, launched: bool, **given: Any) -> None:
 
 @main.command("evaluate")
 @_options_of_a_run
-def evaluate_command(**given: Any) -> None:
+def evaluate_command(
+    profile: str, variant: str, seed: int, folder: Path | None, cache_dir: str
+) -> None:
     """Evaluate what `gdro train` left, or the variant "base", the model before training.
 
     Example: gdro evaluate tiny pivotal --seed 1
     """
-    from gdro_lab.study.jobs import evaluate_variant
+    run = _run_of(profile, variant, seed, folder, cache_dir)
+    from gdro_lab.experiments.evaluation import evaluate_variant
 
-    run = _run_of(**given)
-    rows = evaluate_variant(*run)
+    rows = evaluate_variant(run.profile, run.variant, run.seed, run.folder, run.cache_dir)
     accuracy = sum(row["successes"] / row["trials"] for row in rows) / len(rows)
-    click.echo(f"accuracy {accuracy:.3f} over {len(rows)} prompts: {run[3] / 'evaluation.jsonl'}")
+    click.echo(f"accuracy {accuracy:.3f} over {len(rows)} prompts: {run.folder}/evaluation.jsonl")
 
 
 @main.command("report")
@@ -181,18 +208,27 @@ def report_command(profile: str, runs: str | None) -> None:
 
     Example: gdro report tiny
     """
-    from gdro_lab.results.report import write_report
-    from gdro_lab.study.config import load_profile
+    from gdro_lab.experiments.loop_profile import LoopProfile
+    from gdro_lab.experiments.profile import load_profile
 
     chosen = load_profile(profile)
-    click.echo(write_report(chosen, runs or f"runs/{chosen.name}"))
+    folder = Path(runs or f"runs/{chosen.name}")
+    if isinstance(chosen, LoopProfile):
+        from gdro_lab.experiments.loop_runs import write_loop_report
+
+        click.echo(write_loop_report(chosen, folder))
+    else:
+        from gdro_lab.experiments.report import write_report
+
+        click.echo(write_report(chosen, folder))
 
 
 @main.command("arena")
+@click.argument("worlds", required=False)
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the scores.")
 @click.option("--methods", help="Separated by commas. Without any, the tables are made again.")
-@click.option("--world", default="rare-hard", show_default=True, help="Names or YAML files.")
-@click.option("--draws", default=8, show_default=True, type=click.IntRange(1))
+@click.option("--world", default="rare-hard", show_default=True, help="The same as WORLDS.")
+@click.option("--draws", default=8, show_default=True, type=click.IntRange(1), help="Seeds.")
 @click.option(
     "--first-draw",
     default=0,
@@ -213,23 +249,44 @@ def report_command(profile: str, runs: str | None) -> None:
 @click.option("--keep", is_flag=True, help="Write the record of each run too, a row a step.")
 @click.option("--bases", default=".cache/bases", show_default=True, help="Where bases are kept.")
 def arena_command(
-    out: Path, methods: str | None, draws: int, first_draw: int, baseline: str, **given: Any
+    worlds: str | None, world: str, methods: str | None, out: Path, **options: Any
 ) -> None:
-    """Compare methods over fresh draws of task, base and seed, at matched rollouts.
+    """Compare methods in WORLDS over fresh draws of task, base and seed, at matched rollouts.
 
-    A method is spelled NAME or NAME:OPTION=VALUE; `pivotal@2e-4` has a learning rate of its own.
-    Finished runs are kept, so the same command resumes.
+    WORLDS are names or YAML files, separated by commas. It is short for `gdro run` with a profile
+    of the backend "loop". A method is spelled NAME or NAME:OPTION=VALUE; `pivotal@2e-4` has a
+    learning rate of its own. Finished runs are kept, so the same command resumes.
 
-    Example: gdro arena --world rare-hard --methods grpo,pivotal --draws 8 --out runs/arena
+    Example: gdro arena rare-hard --methods grpo,pivotal --draws 8 --out runs/arena
     """
-    from gdro_lab.arena.play import Settings, play_arena
-    from gdro_lab.arena.report import report
+    if not methods:
+        from gdro_lab.experiments.table import report
 
-    if methods:
-        names = ("steps", "prompts", "rollouts", "size", "schedule")
-        settings = Settings(**{name: given.pop(name) for name in names})
-        worlds, rates = (given.pop(name).split(",") for name in ("world", "learning_rates"))
-        numbers = range(first_draw, first_draw + draws)
-        what = worlds, methods.split(","), numbers, rates, settings
-        play_arena(*what, out=out, cache=Path(given.pop("bases")), **given)
-    click.echo(report(out, baseline))
+        click.echo(report(out, options["baseline"]))
+        return
+    from gdro_lab.experiments.loop_profile import make_loop_profile
+    from gdro_lab.experiments.runner import run_profile
+    from gdro_lab.experiments.spelling import check_rate
+
+    first = options["first_draw"]
+    profile = make_loop_profile(
+        {
+            "name": "arena",
+            "backend": "loop",
+            "worlds": (worlds or world).split(","),
+            "methods": methods.split(","),
+            "learning_rates": [check_rate(rate) for rate in options["learning_rates"].split(",")],
+            "seeds": list(range(first, first + options["draws"])),
+            "train": {
+                "max_steps": options["steps"],
+                "prompts_per_step": options["prompts"],
+                "num_generations": options["rollouts"],
+                "lr_scheduler_type": options["schedule"],
+            },
+            "size": options["size"],
+            "keep_records": options["keep"],
+            "baseline": options["baseline"],
+            "methods_from": options["methods_from"],
+        }
+    )
+    sys.exit(run_profile(profile, options["jobs"], out, options["bases"]))

@@ -19,8 +19,9 @@ from scipy import stats
 
 import gdro.peers  # noqa: F401
 from gdro.registry import METHODS
-from gdro_lab.arena.report import BASELINE, METRICS, compare, holm
-from gdro_lab.results.style import DATA, METHOD_COLORS, WIDTH, save, use_style
+from gdro_lab.experiments.intervals import holm
+from gdro_lab.experiments.style import DATA, METHOD_COLORS, WIDTH, save, use_style
+from gdro_lab.experiments.table import BASELINE, METRICS, compare
 
 ROOT = Path(__file__).parents[1]
 OURS, FROZEN = "pivotal", "pivotal:prompts=64"  # FROZEN: as confirmed on these draws

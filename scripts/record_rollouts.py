@@ -22,37 +22,42 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from gdro.bins import as_uids
 from gdro.files import replace_text
 from gdro_lab import loop
-from gdro_lab.arena.play import Settings, _oracle, arena_controller, draw_base
+from gdro_lab.experiments.blocks import LoopTrain
+from gdro_lab.experiments.loop_runs import draw_base
+from gdro_lab.experiments.oracles import PassRates, loop_controller
+from gdro_lab.experiments.spelling import read_spelling
 from gdro_lab.tasks.world import TaskWorld, read_world
 
 EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # the classes of notebook 07
 
 
-def rollouts_by_pass_rate(
-    world: TaskWorld, method: str, rate: float, draw: int, bases: Path, settings: Settings
-) -> pd.DataFrame:
+def rollouts_by_pass_rate(world: TaskWorld, spelled: str, draw: int, bases: Path) -> pd.DataFrame:
     """Train one run of the arena; a row per step."""
-    task, base = draw_base(world, draw, settings, bases)
-    model, tokenizer = (
-        AutoModelForCausalLM.from_pretrained(base),
-        AutoTokenizer.from_pretrained(base),
-    )
-    known = _oracle(task, model, tokenizer)
-    controller = arena_controller(method, settings.rollouts, draw)
+    settings = LoopTrain()
+    variant = read_spelling(spelled)
+    rate = variant.train["learning_rate"]
+    task, base = draw_base(world, draw, bases)
+    model = AutoModelForCausalLM.from_pretrained(base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    pass_rates = PassRates(task, model, tokenizer)
+    controller = loop_controller(variant, settings.num_generations, draw)
     counts = []
     plan_batch = controller.plan
 
     def plan_and_count(uids):
         plan = plan_batch(uids)
-        rates_P = known["rates"](as_uids(uids))
-        counts.append(np.histogram(rates_P, EDGES, weights=plan.rollouts)[0])
+        counts.append(np.histogram(pass_rates(as_uids(uids)), EDGES, weights=plan.rollouts)[0])
         return plan
 
     controller.plan = plan_and_count
     loop.train(
-        *(model, tokenizer, task.train, task.reward, controller),
-        steps=settings.steps,
-        prompts=settings.prompts,
+        model,
+        tokenizer,
+        task.train,
+        task.reward,
+        controller,
+        steps=settings.max_steps,
+        prompts=settings.prompts_per_step,
         learning_rate=rate,
         max_new_tokens=task.max_completion_tokens,
         seed=draw,
@@ -60,7 +65,7 @@ def rollouts_by_pass_rate(
     columns = [f"{low:g}-{high:g}" for low, high in itertools.pairwise(EDGES)]
     table = pd.DataFrame(counts, columns=columns).astype(int)
     table.insert(0, "step", table.index + 1)
-    table = table.assign(world=world.name, method=method, learning_rate=rate, draw=draw)
+    table = table.assign(world=world.name, method=variant.label, learning_rate=rate, draw=draw)
     return table[["world", "method", "learning_rate", "draw", "step", *columns]]
 
 
@@ -76,11 +81,11 @@ if __name__ == "__main__":
     parser.add_argument("--draws", nargs="+", type=int, default=[300])
     parser.add_argument("--bases", type=Path, default=Path(".cache/bases"))
     given = parser.parse_args()
-    tables = []
-    for draw in given.draws:
-        for spelled in given.methods:
-            method, _, rate = spelled.partition("@")
-            run = read_world(given.world), method, float(rate), draw, given.bases, Settings()
-            tables.append(rollouts_by_pass_rate(*run))
+    world = read_world(given.world)
+    tables = [
+        rollouts_by_pass_rate(world, spelled, draw, given.bases)
+        for draw in given.draws
+        for spelled in given.methods
+    ]
     given.out.parent.mkdir(parents=True, exist_ok=True)
     replace_text(given.out, pd.concat(tables).to_csv(index=False))

@@ -88,7 +88,7 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="session")
 def profile_of(tmp_path_factory):
     """Make a profile of SMALL_PROFILE with other fields."""
-    from gdro_lab.study.config import load_profile
+    from gdro_lab.experiments.profile import load_profile
 
     def made(**fields):
         path = tmp_path_factory.mktemp("profile") / "small.yaml"

@@ -30,3 +30,22 @@ def test_every_subcommand_has_help_and_refuses_a_misspelt_profile(name):
         ended = CliRunner().invoke(main, words)
         assert ended.exit_code == 2
         assert "profile" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "smoke", "../../../../esc"],
+        ["evaluate", "smoke", "nobody"],
+        ["train", "smoke", "grpo", "--seed", str(2**32)],
+        ["train", "arena", "grpo"],
+        ["arena", "rare-hard", "--out", "out", "--methods", "nobody"],
+        ["arena", "no-such-world", "--out", "out", "--methods", "grpo"],
+        ["arena", "--out", "out"],
+    ],
+)
+def test_what_is_refused_writes_nothing(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(main, words)
+    assert ended.exit_code == 2, ended.output
+    assert list(tmp_path.iterdir()) == []

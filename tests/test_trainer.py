@@ -15,7 +15,7 @@ from trl import GRPOConfig, GRPOTrainer
 from gdro.files import load_state
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.checkpoints import find_checkpoint
-from gdro_lab.study.records import read_table
+from gdro_lab.experiments.records import read_table
 
 pytestmark = TRAINS
 FLAT = "frac_reward_zero_std"

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from gdro.files import save_state
 from gdro.trainer import GDROConfig, GDROTrainer
-from gdro_lab.study.records import write_table
+from gdro_lab.experiments.records import write_table
 from gdro_lab.tasks import embedded
 from gdro_lab.tasks.tiny import tiny_base
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from gdro_lab.arena.report import METRICS, compare, rollouts_to_reach
+from gdro_lab.experiments.table import METRICS, compare, rollouts_to_reach
 
 HERE = Path(__file__).parent
 FAIR, FOUR = HERE / "arena-fair", list(METRICS)

@@ -14,6 +14,7 @@ from gdro_lab.tasks.embedded import EmbeddedSpec
 from gdro_lab.tasks.reasoning_gym import GymSpec
 
 WORLDS = Path(__file__).parent / "worlds"
+MOST_VALUES = 100_000
 SPECS = {"embedded": EmbeddedSpec, "reasoning_gym": GymSpec}
 
 
@@ -72,12 +73,30 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         fields = YAML(typ="safe", pure=True).load(Path(path).read_text(encoding="utf-8"))
     except (YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-    fine = isinstance(fields, dict)
-    need(fine, f"{path} must hold fields such as `seeds: [0]`, got {fields!r}")
+    _check_size(path, fields)
+    if not isinstance(fields, dict):
+        raise ValueError(
+            f"{path} must hold fields such as `seeds: [0]`, got {reprlib.repr(fields)}"
+        )
     return fields
 
 
-def refusal(path: Path, error: ValidationError) -> ValueError:
+def _check_size(path: str | Path, fields: Any) -> None:
+    """Refuse (ValueError) a file that has more than `MOST_VALUES` values, aliases written out."""
+    values = [fields]
+    count = 0
+    while values:
+        value = values.pop()
+        count += 1
+        if count > MOST_VALUES:
+            raise ValueError(f"{path} has more than {MOST_VALUES} values")
+        if isinstance(value, dict):
+            values += value.values()
+        elif isinstance(value, list):
+            values += value
+
+
+def refusal(path: str | Path, error: ValidationError) -> ValueError:
     """What is wrong in a file, field by field, with the values given."""
     faults = []
     for fault in error.errors():

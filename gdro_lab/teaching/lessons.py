@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from PIL import Image
 
-from gdro_lab.results.style import (
+from gdro_lab.experiments.style import (
     LABEL_COLORS,
     METHOD_COLORS,
     OTHERS,

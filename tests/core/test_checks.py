@@ -6,7 +6,7 @@ import pytest
 from gdro import DifficultyBins, GDROController, PromptAdversary, StaticGroups
 from gdro.checks import build, check, check_array
 from gdro.metrics import pass_at_k
-from gdro_lab.results.report import bootstrap_interval
+from gdro_lab.experiments.intervals import bootstrap_interval
 from gdro_lab.toy import Game, World, play
 
 GROUPS = {"uids": [1, 2], "labels": ["a", "b"]}

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from gdro_lab.experiments.arguments import training_arguments
 from gdro_lab.machine import arithmetic, describe_machine
-from gdro_lab.study.config import training_arguments
 
 
 @pytest.fixture

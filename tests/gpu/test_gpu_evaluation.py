@@ -6,9 +6,9 @@ import pytest
 import torch
 from watch import CACHE, small_profile
 
-from gdro_lab.study.config import EvaluationChoice
-from gdro_lab.study.evaluate import evaluate_model
-from gdro_lab.study.jobs import load_parts
+from gdro_lab.experiments.blocks import EvaluationChoice
+from gdro_lab.experiments.evaluation import evaluate_model
+from gdro_lab.experiments.parts import load_parts
 
 pytest.importorskip("vllm", reason="no vLLM: docs/gpu-box.md, 1")
 

@@ -6,8 +6,9 @@ import torch
 import transformers
 from watch import CACHE, TOLERANCE, small_profile
 
-from gdro_lab.study.jobs import make_base, train_variant
-from gdro_lab.study.records import read_table
+from gdro_lab.experiments.parts import make_base
+from gdro_lab.experiments.records import read_table
+from gdro_lab.experiments.training import train_variant
 
 pytest.importorskip("vllm", reason="no vLLM: docs/gpu-box.md, 1")
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

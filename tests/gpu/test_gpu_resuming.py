@@ -4,7 +4,7 @@ import needs_gpu  # noqa: F401
 import pytest
 from watch import CACHE, check_resuming, small_profile
 
-from gdro_lab.study.jobs import Training
+from gdro_lab.experiments.training import Training
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])

@@ -15,9 +15,9 @@ from safetensors.numpy import load_file
 
 from gdro.method import Method
 from gdro.registry import register
-from gdro_lab.study.config import Profile
-from gdro_lab.study.jobs import Training
-from gdro_lab.study.records import read_table
+from gdro_lab.experiments.profile import Profile
+from gdro_lab.experiments.records import read_table
+from gdro_lab.experiments.training import Training
 
 CACHE = ".cache/bases"
 TOLERANCE = 0.02  # of a mean |Δ log-probability| in 16 bits

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from gdro_lab.arena.play import arena_controller
+from gdro_lab.experiments.oracles import loop_controller
+from gdro_lab.experiments.spelling import read_spelling
 
 UIDS, RATES = np.arange(60), np.linspace(0, 1, 60)
 
@@ -41,9 +42,9 @@ def played(controller, steps=5):
     ],
 )
 def test_the_parts_of_a_method_make_that_method(whole, parts):
-    both = [arena_controller(method, 4, seed=1) for method in (whole, parts)]
+    both = [loop_controller(read_spelling(text), 4, seed=1) for text in (whole, parts)]
     told = [played(controller) for controller in both]
     assert told[0] == told[1]
-    again = arena_controller(parts, 4, seed=1)
+    again = loop_controller(read_spelling(parts), 4, seed=1)
     again.load_state_dict(both[1].state_dict())
     assert played(again) == played(both[1]) == played(both[0])

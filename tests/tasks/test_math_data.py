@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 from tiny_models import byte_tokenizer
 
-from gdro_lab.study.config import load_profile
+from gdro_lab.experiments.profile import load_profile
 from gdro_lab.tasks import MathChoice, load_split
 from gdro_lab.tasks import math_data as tasks
 from gdro_lab.tasks.math_sets import MATH_SPECS, Schema

@@ -5,7 +5,7 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from gdro_lab.results.style import use_style
+from gdro_lab.experiments.style import use_style
 from gdro_lab.teaching import gradients, lessons
 
 

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from tiny_models import byte_tokenizer
 
 from gdro.files import LEDGER
-from gdro_lab.study.jobs import load_parts, prepare
+from gdro_lab.experiments.parts import load_parts
+from gdro_lab.experiments.training import prepare
 from gdro_lab.tasks import GymChoice, MathChoice, draw_task, prompt_token_ids, solutions
 from gdro_lab.tasks import cold_start as module
 from gdro_lab.tasks.cold_start import (

@@ -13,7 +13,7 @@ from tiny_run import arguments
 
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.models import choose_padding, load_model
-from gdro_lab.study.jobs import merged_model
+from gdro_lab.tasks.pretrained import merged_model
 
 
 def vowels(completions, **kwargs):

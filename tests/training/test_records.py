@@ -9,7 +9,7 @@ import pytest
 
 from gdro import __version__
 from gdro.files import replace_text
-from gdro_lab.study.records import read_manifest, read_table, write_manifest, write_table
+from gdro_lab.experiments.records import read_manifest, read_table, write_manifest, write_table
 
 
 def test_floats_come_back_bit_for_bit(tmp_path):

@@ -26,9 +26,9 @@ from tiny_run import half_right, make_base, make_task
 
 from gdro.trl.cpu_engine import keep_matrix
 from gdro.trl.models import stop_tokens
-from gdro_lab.study import evaluate
-from gdro_lab.study.config import EvaluationChoice
-from gdro_lab.study.evaluate import evaluate_model
+from gdro_lab.experiments import evaluation as evaluate
+from gdro_lab.experiments.blocks import EvaluationChoice
+from gdro_lab.experiments.evaluation import evaluate_model
 from gdro_lab.tasks import prompt_token_ids
 
 needs_vllm = needs("vllm")
@@ -37,9 +37,9 @@ PROMPTS = ["a", "What is 2 + 2?", CHAT, "abc " * 20]
 # each engine in a process of its own, since its memory stays; all with the same imports
 SAMPLE = """if True:
     import json, sys, multiprocessing
-    import gdro_lab.study.jobs  # which sets vLLM's environment, as in a job
-    from gdro_lab.study.evaluate import _by_vllm
-    from gdro_lab.study.config import EvaluationChoice
+    import gdro_lab.experiments.parts  # which sets vLLM's environment, as in a job
+    from gdro_lab.experiments.evaluation import _by_vllm
+    from gdro_lab.experiments.blocks import EvaluationChoice
     from transformers import AutoTokenizer
     from vllm import LLM
 

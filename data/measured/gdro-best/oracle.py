@@ -7,7 +7,7 @@ import numpy as np
 from gdro.checks import options
 from gdro.method import Method, Prompts
 from gdro.registry import register
-from gdro_lab.arena.play import ORACLES
+from gdro_lab.experiments.oracles import ORACLES
 
 ORACLES["rollout_oracle"] = ("rates",)
 

@@ -28,9 +28,11 @@ from transformers import TrainerCallback
 
 from gdro.files import replace_text
 from gdro.metrics import pass_at_k
-from gdro_lab.study.config import Profile, load_profile
-from gdro_lab.study.evaluate import evaluate_model
-from gdro_lab.study.jobs import Training, load_parts, start_job
+from gdro_lab.experiments.evaluation import evaluate_model
+from gdro_lab.experiments.parts import load_parts
+from gdro_lab.experiments.processes import start_job
+from gdro_lab.experiments.profile import Profile, load_trainings
+from gdro_lab.experiments.training import Training
 
 HERE = Path(__file__).parent
 FILES = {
@@ -78,7 +80,7 @@ def read_profile(words: Path | None, draw: int, arm: str) -> Profile:
         }
     file = Path("runs/smol") / f"{arm}_draw{draw}.yaml"
     replace_text(file, json.dumps(fields))  # JSON is YAML
-    return load_profile(file)
+    return load_trainings(file)
 
 
 def train(profile: Profile, variant: str, draw: int, folder: Path, cache: str) -> None:

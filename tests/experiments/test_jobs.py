@@ -9,10 +9,12 @@ from safetensors.torch import load_file
 from tiny_models import save_tiny_model
 from transformers import AutoTokenizer
 
-from gdro_lab.results import report
-from gdro_lab.study import evaluate, jobs
-from gdro_lab.study.config import ModelChoice, run_folder
-from gdro_lab.study.records import read_manifest, read_result, read_table
+from gdro_lab.experiments import evaluation, report, training
+from gdro_lab.experiments.blocks import ModelChoice
+from gdro_lab.experiments.evaluation import evaluate_variant
+from gdro_lab.experiments.parts import load_parts
+from gdro_lab.experiments.profile import run_folder
+from gdro_lab.experiments.records import read_manifest, read_result, read_table
 from gdro_lab.tasks import prompt_token_ids
 
 pytestmark = TRAINS
@@ -28,8 +30,8 @@ def made(profile_of, tmp_path_factory):
     for variant in ["base", *variants]:
         run = profile, variant, 1, run_folder(folder / "runs", variant, 1), cache
         if variant != "base":
-            jobs.train_variant(*run)
-        jobs.evaluate_variant(*run)
+            training.train_variant(*run)
+        evaluate_variant(*run)
     return profile, folder / "runs", cache
 
 
@@ -68,28 +70,28 @@ def test_a_stopped_training_resumes_to_the_same_weights(made, tmp_path, monkeypa
 
     with monkeypatch.context() as patch:
         if moment == "while it trains":
-            patch.setattr(jobs.ProgressLines, "on_step_end", stop_at_step_5)
+            patch.setattr(training.ProgressLines, "on_step_end", stop_at_step_5)
         else:
-            patch.setattr(jobs, "replace_text", stop)
+            patch.setattr(training, "replace_text", stop)
         with pytest.raises(KeyboardInterrupt):
-            jobs.train_variant(*run)
+            training.train_variant(*run)
     with pytest.raises(ValueError, match="no training with the settings"):
-        jobs.evaluate_variant(*run)
-    jobs.train_variant(*run)
+        evaluate_variant(*run)
+    training.train_variant(*run)
     assert_same(tmp_path, run_folder(runs, "rollout", 1))
     whole = read_table(run_folder(runs, "rollout", 1) / "evaluation.jsonl")
-    assert jobs.evaluate_variant(*run) == whole
+    assert evaluate_variant(*run) == whole
 
 
 def test_what_other_settings_left_is_neither_resumed_nor_evaluated(made, tmp_path, capfd):
     profile, runs, cache = made
     lora = profile.model_copy(update={"model": ModelChoice(kind="lora", dtype="float32")})
-    jobs.train_variant(lora, "prompt", 1, tmp_path, cache)
+    training.train_variant(lora, "prompt", 1, tmp_path, cache)
     assert (tmp_path / "model" / "adapter_config.json").is_file()
     with pytest.raises(ValueError, match="no training with the settings"):
-        jobs.evaluate_variant(profile, "prompt", 1, tmp_path, cache)
+        evaluate_variant(profile, "prompt", 1, tmp_path, cache)
     (tmp_path / "checkpoints-other" / "checkpoint-4").mkdir(parents=True)
-    jobs.train_variant(profile, "prompt", 1, tmp_path, cache)
+    training.train_variant(profile, "prompt", 1, tmp_path, cache)
     assert "checkpoints-other" in capfd.readouterr().out
     assert not list(tmp_path.glob("checkpoints-*"))
     assert_same(tmp_path, run_folder(runs, "prompt", 1))
@@ -114,15 +116,15 @@ def test_options_of_trl_resume(made, profile_of, tmp_path):
     profile = profile_of(train=TRAIN | {"num_generations": 2} | OPTIONS)
     checkpoint = tmp_path / "checkpoint-4"
     for name in ("whole", "killed"):
-        training = jobs.Training(profile, "both", 0, tmp_path / name, made[2])
-        trainer = training.make_trainer()
+        run = training.Training(profile, "both", 0, tmp_path / name, made[2])
+        trainer = run.make_trainer()
         own = Path(trainer.args.output_dir) / checkpoint.name
         if name == "killed":
             shutil.copytree(checkpoint, own)
         trainer.train(resume_from_checkpoint=True)
         if name == "whole":
             shutil.copytree(own, checkpoint)
-        training.save(trainer)
+        run.save(trainer)
     assert_same(tmp_path / "whole", tmp_path / "killed")
 
 
@@ -134,7 +136,7 @@ def test_what_was_altered_afterwards_is_not_believed(made, tmp_path, altered):
     content = (folder / altered).read_bytes()
     first = content.index(b"0")  # another digit in a table, another byte in the weights
     (folder / altered).write_bytes(content[:first] + b"1" + content[first + 1 :])
-    believers = [jobs.train_variant, jobs.evaluate_variant]
+    believers = [training.train_variant, evaluate_variant]
     for job in believers[altered == "evaluation.jsonl" :]:
         with pytest.raises(ValueError, match=altered):
             job(profile, "prompt", 1, folder, cache)
@@ -146,12 +148,12 @@ def test_what_was_altered_afterwards_is_not_believed(made, tmp_path, altered):
 def test_what_is_complete_is_not_repeated(made, monkeypatch):
     profile, runs, cache = made
     run = profile, "prompt", 1, run_folder(runs, "prompt", 1), cache
-    monkeypatch.setattr(jobs.Training, "run", None)
+    monkeypatch.setattr(training.Training, "run", None)
     (run[3] / "checkpoints-x" / "checkpoint-6").mkdir(parents=True)  # of a kill just before the end
-    assert len(jobs.train_variant(*run)) == 6
+    assert len(training.train_variant(*run)) == 6
     assert not list(run[3].glob("checkpoints-*"))
-    monkeypatch.setattr(jobs, "load_parts", None)
-    assert len(jobs.evaluate_variant(*run)) == 6 * 4
+    monkeypatch.setattr(evaluation, "load_parts", None)
+    assert len(evaluate_variant(*run)) == 6 * 4
 
 
 def test_evaluations_while_training_reach_the_report_and_not_the_controller(
@@ -160,14 +162,14 @@ def test_evaluations_while_training_reach_the_report_and_not_the_controller(
     """With two updates of each generation batch, too."""
     extra = {"updates_per_step": 2, "eval_strategy": "steps", "eval_steps": 2, "eval_prompts": 8}
     profile = profile_of(train=TRAIN | extra)
-    training = jobs.Training(profile, "both", 0, tmp_path, made[2])
-    trainer = training.make_trainer()
+    run = training.Training(profile, "both", 0, tmp_path, made[2])
+    trainer = run.make_trainer()
     trainer.train()
-    training.save(trainer)
+    run.save(trainer)
     assert len(set(trainer.eval_dataset["uid"])) == 8
     assert set(trainer.controller.bins.row_of) <= set(trainer.train_dataset["uid"])
     assert len(set(trainer.eval_dataset["family"])) == 6  # of all that is held out
-    assert len(training.record()) == 3
+    assert len(run.record()) == 3
     report = read_manifest(tmp_path / "training.json")
     assert report["rollouts"] == 3 * 8 * 4
     rewards = [row["eval_reward"] for row in trainer.state.log_history if "eval_reward" in row]
@@ -189,7 +191,7 @@ def test_arguments_of_the_chat_template_reach_lengths_and_evaluation(
         base={},
         train=TRAIN | {"chat_template_kwargs": {"think": True}},
     )
-    _, _, data = jobs.load_parts(profile, "grpo", tmp_path)
+    _, _, data = load_parts(profile, "grpo", tmp_path)
     prompts = [row["prompt"] for row in data.rows]
     asked = prompt_token_ids(tokenizer, prompts, {"think": True})
     assert data.max_prompt_tokens == max(map(len, asked))
@@ -199,14 +201,14 @@ def test_arguments_of_the_chat_template_reach_lengths_and_evaluation(
         sampled.extend(ids)
         return [[[tokenizer.eos_token_id]] * choice.samples for _ in ids]
 
-    monkeypatch.setattr(evaluate, "_by_transformers", by_stub)
-    jobs.evaluate_variant(profile, "base", 0, tmp_path / "run", tmp_path)
+    monkeypatch.setattr(evaluation, "_by_transformers", by_stub)
+    evaluate_variant(profile, "base", 0, tmp_path / "run", tmp_path)
     assert all(tokenizer.decode(ids).startswith("a" * 9) for ids in sampled)
 
 
 def test_some_steps_are_tried_and_leave_nothing(made, profile_of, tmp_path, capfd):
     profile = profile_of(train=TRAIN | {"updates_per_step": 2})
-    jobs.Training(profile, "both", 0, tmp_path / "run", made[2]).try_steps(2)
+    training.Training(profile, "both", 0, tmp_path / "run", made[2]).try_steps(2)
     printed = capfd.readouterr().out
     assert "step 6/6" in printed  # one batch to warm up, two that count
     assert "a generation batch" in printed

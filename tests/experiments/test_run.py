@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 import yaml
 from conftest import PATIENCE, SMALL_PROFILE
 
-from gdro_lab.study.records import read_result
+from gdro_lab.experiments.records import read_result
 
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
@@ -90,20 +91,50 @@ def test_only_what_is_missing_is_run_again(runs):
     assert again == {both / "manifest.json", both / "evaluation.jsonl"}
 
 
-def test_stopped_it_ends_its_jobs(runs):
+LONG = {
+    "variants": {"long": {"method": "both"}},
+    "train": {"max_steps": 20_000, "prompts_per_step": 8, "save_steps": 2},
+}
+
+
+def until(holds, process):
+    while process.poll() is None and not holds():
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_stopped_or_killed_it_ends_its_jobs(runs, how):
     """Beside the runs, whose base is used."""
     folder, *_ = runs
-    train = {"max_steps": 20_000, "prompts_per_step": 8, "save_steps": 2}
-    fields = {"variants": {"long": {"method": "both"}}, "train": train}
-    with start(folder.parents[1], fields) as process:
-        while process.poll() is None and not list(folder.rglob("checkpoint-2/gdro_ledger.json")):
-            time.sleep(0.1)
+    shutil.rmtree(folder / "long", ignore_errors=True)
+    with start(folder.parents[1], LONG) as process:
+        until(lambda: list(folder.rglob("checkpoint-2/gdro_ledger.json")), process)
         jobs = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(how)
         process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
+    assert process.returncode == (130 if how == signal.SIGTERM else -signal.SIGKILL)
     assert jobs
     assert psutil.wait_procs(jobs, timeout=PATIENCE)[1] == []
+
+
+def test_a_second_run_in_a_folder_leaves_the_first_alone(runs):
+    folder, *_ = runs
+    log = folder / "logs" / "train-long-0.log"
+    with start(folder.parents[1], LONG) as process:
+        until(lambda: log.is_file() and "step" in log.read_text(), process)
+        code, printed = run(folder.parents[1], LONG)
+        assert code == 2
+        assert "another process works in" in printed
+        assert "step" in log.read_text()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE)
+
+
+def test_what_is_refused_leaves_nothing(tmp_path):
+    code, printed = run(tmp_path, {"train": SMALL_PROFILE["train"] | {"learning_rte": 1}})
+    assert code == 2
+    assert "learning_rte" in printed.splitlines()[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
 
 
 @pytest.mark.parametrize(

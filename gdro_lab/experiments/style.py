@@ -11,7 +11,9 @@ from matplotlib.figure import Figure
 WIDTH = 7.0  # inches in print, where no text is smaller than 7 points
 COLORS = sns.color_palette("colorblind").as_hex()
 DIVERGING = "BrBG"  # more than GRPO: green, less: brown; no red
-DATA, REPORTED, EMPTY = "#333333", "#8c8c8c", "#e8e8e8"  # prompts; the paper's numbers; empty bins
+DATA = "#333333"  # prompts
+REPORTED = "#8c8c8c"  # the paper's numbers
+EMPTY = "#e8e8e8"  # empty bins
 # a method of another paper: its label tells it apart, so a new one changes no figure
 PEER = "#a6a6a6"
 # one colour is one thing in every figure. COLORS, for colour-blind readers, is for our methods …
@@ -55,11 +57,21 @@ LABEL_COLORS = {
 def use_style() -> None:
     """Set the look of all figures; call it once before drawing."""
     looks: dict[str, Any] = {
-        "font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8.5, "figure.titlesize": 9.5,
-        "xtick.labelsize": 7.5, "ytick.labelsize": 7.5, "legend.fontsize": 7.5, "figure.dpi": 110,
-        "savefig.dpi": 200, "lines.linewidth": 1.4, "lines.markersize": 4, "grid.linewidth": 0.5,
-        "axes.titlelocation": "left", "figure.constrained_layout.use": True,
-    }  # fmt: skip
+        "font.size": 8,
+        "axes.labelsize": 8,
+        "axes.titlesize": 8.5,
+        "axes.titlelocation": "left",
+        "figure.titlesize": 9.5,
+        "figure.dpi": 110,
+        "figure.constrained_layout.use": True,
+        "xtick.labelsize": 7.5,
+        "ytick.labelsize": 7.5,
+        "legend.fontsize": 7.5,
+        "savefig.dpi": 200,
+        "lines.linewidth": 1.4,
+        "lines.markersize": 4,
+        "grid.linewidth": 0.5,
+    }
     sns.set_theme(context="paper", style="whitegrid", palette=COLORS, rc=looks)
 
 

@@ -16,9 +16,9 @@ from conftest import PATIENCE, SMALL_PROFILE, TRAINS
 from processes import REPOSITORY, free_port, run_ranks
 from safetensors.torch import load_file
 
-from gdro_lab.study import jobs as experiment
-from gdro_lab.study.config import load_profile
-from gdro_lab.study.records import read_manifest, read_table
+from gdro_lab.experiments import training as experiment
+from gdro_lab.experiments.profile import load_profile
+from gdro_lab.experiments.records import read_manifest, read_table
 
 pytestmark = TRAINS
 CONFIGS = REPOSITORY / "gdro_lab/launch/accelerate"

@@ -1,6 +1,5 @@
 """The arena: spelled methods, a small contest that resumes, and tables worked out by hand."""
 
-import json
 import os
 import subprocess
 import sys
@@ -14,8 +13,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro.bins import as_uids
 from gdro_lab import loop
-from gdro_lab.arena import play as arena
-from gdro_lab.arena import report as arena_report
+from gdro_lab.experiments import table as arena_report
+from gdro_lab.experiments.loop_profile import LoopProfile, make_loop_profile
+from gdro_lab.experiments.loop_runs import check_loops, draw_base, runs_of
+from gdro_lab.experiments.oracles import Oracle, loop_controller, make_oracle
+from gdro_lab.experiments.records import read_rows, write_rows
+from gdro_lab.experiments.scores import ROW_COLUMNS, score_families
+from gdro_lab.experiments.spelling import read_spelling
 from gdro_lab.tasks import embedded
 from gdro_lab.tasks.world import BaseSettings, TaskWorld
 
@@ -29,14 +33,19 @@ class FirstPrompts(Method):
 
 
 def test_a_method_is_spelled_with_its_options():
-    controller = arena.arena_controller("prompt:preset=paper:bins.k=5", 4, seed=3)
-    found = controller.name, controller.bins.estimator, controller.bins.k
-    assert found == ("prompt", "any_of_k", 5)
+    variant = read_spelling("prompt:preset=paper:bins.k=5:prompts=8@2e-4")
+    assert variant.train == {"learning_rate": 2e-4, "prompts_per_step": 8}
+    controller = loop_controller(variant, 4, seed=3)
+    assert (controller.name, controller.bins.estimator, controller.bins.k) == (
+        "prompt",
+        "any_of_k",
+        5,
+    )
     for wrong in ("grpo:speed=9", "grpo:seed=1", "prompt:prompt=1:prompt.eta=3", "nobody"):
         with pytest.raises(ValueError, match=r"speed|grpo|prompt|nobody"):
-            arena.arena_controller(wrong, 4, seed=0)
-    known = {"groups": {7: "hash", 3: "star", 5: "star"}}
-    bins = arena.arena_controller("both:groups=family", 4, seed=0, known=known).bins
+            make_loop_profile({"name": "w", "backend": "loop", "methods": [wrong], "seeds": [0]})
+    oracle = Oracle({7: "hash", 3: "star", 5: "star"}, np.zeros_like)
+    bins = loop_controller(read_spelling("both:groups=family"), 4, 0, oracle).bins
     assert bins.groups == ["hash", "star"]
     assert bins.assign([3, 5, 7]).tolist() == [1, 1, 0]
 
@@ -44,7 +53,8 @@ def test_a_method_is_spelled_with_its_options():
 def test_scores_by_hand():
     families = (embedded.Family("a", "*", 5, 0.75, 0.5), embedded.Family("b", "+", 5, 0.25, 0.5))
     task = embedded.EmbeddedSpec(families, 3, 40, 2).draw(0)
-    found = arena.scores(task, np.array([16, 8, 0, 1]), 16)
+    names = [row["family"] for row in task.eval]
+    found = score_families(names, np.array([16, 8, 0, 1]), np.full(4, 16), task.shares)
     first = {"mean_at_8": 0.75, "pass_at_8": 1 - 0.5 / 12870, "share": 0.75}
     assert found["families"]["a"] == pytest.approx(first)
     assert found["families"]["b"] == {"mean_at_8": 1 / 32, "pass_at_8": 0.25, "share": 0.25}
@@ -59,16 +69,16 @@ def test_an_oracle_knows_families_and_pass_rates(tmp_path):
     families = embedded.Family("a", "*", 5, 0.9, 0.9), embedded.Family("b", "+", 5, 0.1, 0.9)
     base = BaseSettings(steps=60, batch=32)
     world = TaskWorld(name="w", spec=embedded.EmbeddedSpec(families, 2, 20, 2), base=base)
-    task, base = arena.draw_base(world, 0, arena.Settings(), tmp_path)
+    task, base = draw_base(world, 0, tmp_path)
     model = AutoModelForCausalLM.from_pretrained(base)
     tokenizer = AutoTokenizer.from_pretrained(base)
-    known = arena._oracle(task, model, tokenizer)
+    oracle = make_oracle(task, model, tokenizer)
     uids = [row["uid"] for row in task.train]
-    rates = known["rates"](as_uids(uids))
+    rates = oracle.rates(as_uids(uids))
     counts = loop.evaluate(model, tokenizer, task.train, embedded.reward, 2000, 6, seed=0)
     assert rates.max() > 0.05
     np.testing.assert_allclose(counts / 2000, rates, atol=5 * (0.25 / 2000) ** 0.5)
-    controller = arena.arena_controller("family_even", 4, 0, known)
+    controller = loop_controller(read_spelling("family_even"), 4, 0, oracle)
     families = [task.train[d]["family"] for d in controller.draw(uids, 4)]
     assert sorted(families) == ["a", "a", "b", "b"]
 
@@ -79,7 +89,7 @@ def command(out, *changes):
     given |= {"draws": 2, "steps": 5, "prompts": 4, "out": out, "schedule": "linear"}
     words = [f"--{name}={value}" for name, value in given.items()]
     words += ["--methods=grpo,first-prompts@1e-3", "--learning-rates=1e-4", "--keep", *changes]
-    environment = os.environ | {"PYTHONPATH": str(Path(arena.__file__).parents[2])}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-m", "gdro_lab", "arena", *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
@@ -96,7 +106,7 @@ def test_a_contest_from_the_command_line_resumes(tmp_path):
     assert "mean@8" in first.stdout
 
     scores = pd.read_csv(out / "scores.csv")
-    assert list(scores.columns) == arena_report.SCORE_COLUMNS
+    assert list(scores.columns) == ROW_COLUMNS
     rates = set(zip(scores.method, scores.learning_rate, strict=True))
     assert rates == {("grpo", 1e-4), ("first-prompts", 1e-3), ("base", 0)}
     trained = scores[scores.method != "base"]
@@ -107,33 +117,49 @@ def test_a_contest_from_the_command_line_resumes(tmp_path):
     assert len(pd.read_csv(out / "families.csv")) == 6
     assert set(pd.read_csv(out / "table.csv").method) == {"grpo", "first-prompts", "base"}
     assert (out / "differences.png").stat().st_size > 0
-    record = json.loads((out / "records/own/grpo_lr0.0001_draw0.json").read_text())
+    record = read_rows(out / "records/own/grpo_lr0.0001_draw0.json")["rows"]
     assert [row["step"] for row in record] == [0, 1, 2, 3, 4]
 
     # one run is lost: it alone is played again, to the same scores
     lost = out / "runs" / "own" / "grpo_lr0.0001_draw1.json"
     kept = {file: file.stat().st_mtime_ns for file in out.glob("runs/*/*.json") if file != lost}
-    before = json.loads(lost.read_text())
+    before = read_rows(lost)["rows"]
     lost.unlink()
     again = command(out, "--jobs=1")
     assert again.returncode == 0, again.stderr
     assert {file: file.stat().st_mtime_ns for file in kept} == kept
-    for row, other in zip(before, json.loads(lost.read_text()), strict=True):
+    for row, other in zip(before, read_rows(lost)["rows"], strict=True):
         assert all(row[key] == other[key] for key in row if "seconds" not in key)
 
 
 def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
-    family = embedded.Family("a", "*", 5, 1.0, 0.5)
-    specs = [embedded.EmbeddedSpec((family,), 3, n_train, 3) for n_train in (40, 50)]
-    one, changed, other = (
-        arena.ArenaRun(TaskWorld(name=name, spec=spec), "grpo", 1e-4, 0)
-        for name, spec in (("a", specs[0]), ("a", specs[1]), ("b", specs[1]))
-    )
-    for run in (one, other, one):
-        arena._check_settings([run], arena.Settings(), tmp_path, None)
-    for run, settings in ((changed, arena.Settings()), (one, arena.Settings(rollouts=2))):
-        with pytest.raises(ValueError, match="out"):
-            arena._check_settings([run], settings, tmp_path, None)
+    def profile(world, n_train, **fields):
+        text = f"n_train: {n_train}\nn_eval_per_family: 3\nfamilies:\n"
+        text += '  - {name: a, operator: "*", n_digits: 5, share: 1, teacher_accuracy: 0.5}\n'
+        (tmp_path / f"{world}.yaml").write_text(text)
+        fields = {"name": "p", "backend": "loop", "methods": ["grpo"], "seeds": [0]} | fields
+        return LoopProfile(worlds=[str(tmp_path / f"{world}.yaml")], **fields)
+
+    out = tmp_path / "out"
+    one = profile("a", 40)
+    for run in runs_of(one):
+        write_rows(run.file(out), one.settings_of(run.world, run.variant), [])
+    check_loops(one, out)
+    check_loops(profile("b", 50), out)
+    for other in (profile("a", 50), profile("a", 40, train={"num_generations": 2})):
+        with pytest.raises(ValueError, match="out must have the same"):
+            check_loops(other, out)
+
+
+def test_a_file_of_scores_that_was_altered_is_not_believed(tmp_path):
+    write_rows(tmp_path / "run.json", {"train": 1}, [{"mean_at_8": 0.5}])
+    file = tmp_path / "run.json"
+    file.write_text(file.read_text().replace("0.5", "0.99"))
+    with pytest.raises(ValueError, match=r"run\.json is not as it was written"):
+        read_rows(file)
+    file.write_text(file.read_text()[:20])
+    with pytest.raises(ValueError, match=r"run\.json is broken"):
+        read_rows(file)
 
 
 def contest(finals, steps=(50, 100)):

@@ -12,10 +12,11 @@ from test_controller import play
 
 from gdro import GDROController
 from gdro.files import file_hash
-from gdro_lab.results import figures, report
-from gdro_lab.results.style import METHOD_COLORS, save, use_style
-from gdro_lab.study.config import BASE, Profile, run_folder
-from gdro_lab.study.records import write_manifest, write_table
+from gdro_lab.experiments import figures, report
+from gdro_lab.experiments.blocks import BASE
+from gdro_lab.experiments.profile import Profile, run_folder
+from gdro_lab.experiments.records import write_manifest, write_table
+from gdro_lab.experiments.style import METHOD_COLORS, save, use_style
 
 ROOT = Path(__file__).parents[2]
 PROFILE = Profile(
@@ -32,7 +33,7 @@ FAMILIES = np.repeat(["star", "plus"], 12)
 
 @pytest.fixture(scope="module")
 def runs_dir(tmp_path_factory):
-    """Runs as `gdro_lab.study.jobs` leaves them, of prompts with fixed pass rates."""
+    """Runs as `gdro_lab.experiments.training` leaves them, of prompts with fixed pass rates."""
     folder = tmp_path_factory.mktemp("runs")
     rng, rates = np.random.default_rng(0), np.linspace(0.05, 0.95, len(FAMILIES))
     for variant, seed in [(BASE, 0), *itertools.product(PROFILE.variants, PROFILE.seeds)]:
@@ -42,7 +43,8 @@ def runs_dir(tmp_path_factory):
             for step in range(6):
                 uids = (np.arange(8) * 3 + step) % 24
                 plan, batch = play(controller, 6 * seed + step, uids, rates[uids])
-                record.append(batch.row | {"rollouts_spent": int(plan.rollouts.sum())})
+                spent = {"rollouts_spent": int(plan.rollouts.sum()), "tokens": 7.0 * seed}
+                record.append(batch.row | spent)
         evaluation = [
             {"uid": uid, "family": family, "trials": 4}
             | {"successes": int(rng.binomial(4, rates[uid]))}
@@ -53,8 +55,9 @@ def runs_dir(tmp_path_factory):
         manifest = {
             "settings": PROFILE.settings_of(variant),
             "seconds": dict.fromkeys(report.STAGES, 1.0),
-            "rollouts": sum(row["rollouts_spent"] for row in record),
-            "tokens": 7.0 * seed,
+            "rollouts": 1,  # totals are those of the record, whatever a manifest says
+            "tokens": 2,
+            "families": {"star": 30, "plus": 10},
             "files": {k: file_hash(where / f"{k}.jsonl") for k in ("record", "evaluation")},
         }
         write_manifest(where / "manifest.json", manifest)
@@ -70,7 +73,7 @@ def test_every_method_spends_the_same_rollouts(runs):
     assert len(runs) == 1 + 3 * 2
     spending = report.spending_table(PROFILE, runs)
     assert set(spending["rollouts"]) == {6 * 8 * 4}
-    assert spending["tokens"].tolist() == [3.5] * 3  # the mean over seeds
+    assert spending["tokens"].tolist() == [6 * 3.5] * 3  # the mean over seeds
     runs[1]["manifest"]["rollouts"] += 1
     with pytest.raises(ValueError, match="rollouts spent differ"):
         report.spending_table(PROFILE, runs)

@@ -1,6 +1,8 @@
-"""The table of results: scores with intervals, differences to GRPO, and what each method spent.
+"""The results of trainings in TRL: scores with intervals, differences to GRPO, what was spent.
 
-All numbers come from the records of the runs. Axes: S seeds, P held-out prompts.
+All numbers come from the records of the runs. There are few seeds, so intervals are bootstrapped
+over seeds and held-out prompts; `rows_of` gives the same runs as rows of `gdro_lab.experiments.
+table`, which compares draws alone. Axes: S seeds, P held-out prompts.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,20 +12,28 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from gdro import metrics
 from gdro.bins import DifficultyBins
-from gdro.checks import check_array, need
 from gdro.files import replace_text
-from gdro_lab.results.figures import paper_figures, runs_of
-from gdro_lab.results.style import save, use_style
-from gdro_lab.results.texts import texts_before_and_after
-from gdro_lab.study.config import BASE, Profile, run_folder
-from gdro_lab.study.records import read_result
+from gdro_lab.experiments.blocks import BASE
+from gdro_lab.experiments.figures import paper_figures, runs_of
+from gdro_lab.experiments.intervals import bootstrap_interval
+from gdro_lab.experiments.profile import Profile, run_folder
+from gdro_lab.experiments.records import read_result
+from gdro_lab.experiments.scores import K, score_families
+from gdro_lab.experiments.style import save, use_style
+from gdro_lab.experiments.table import BASELINE, compare, printed_table, rollouts_to_reach
+from gdro_lab.experiments.texts import texts_before_and_after
 
-FEWEST_IN_A_BIN = 10  # a bin with fewer held-out prompts is not called the worst
+FEWEST_IN_A_BIN = 10
+"""A bin with fewer held-out prompts is not called the worst."""
 STAGES = ("train", "generate", "controller", "evaluate")
+
+Scores = dict[str, np.ndarray]
+"""mean@n and pass@k of every prompt: {"mean": (S, P), "pass": (S, P)}, in order of uid."""
+Kinds = Mapping[str, Callable[[Scores], np.ndarray]]
+"""By name of a score, the values (S, P) whose mean it is."""
 
 
 def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
@@ -37,22 +47,48 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
         run: dict[str, Any] = {"variant": variant, "seed": seed}
         run |= read_result(folder, trained=variant != BASE)
         run["evaluation"].sort(key=lambda row: row["uid"])
-        same = run["manifest"].get("settings") == profile.settings_of(variant)
-        need(same, f"{folder} has a run with other settings than profile {profile.name!r}")
+        if run["manifest"].get("settings") != profile.settings_of(variant):
+            raise ValueError(f"{folder} has a run with other settings than {profile.name!r}")
         runs.append(run)
     return runs
 
 
-def prompt_scores(runs: list[dict], variant: str, k: int) -> dict[str, np.ndarray]:
-    """mean@n and pass@k of every prompt: {"mean": (S, P), "pass": (S, P)}, in order of uid."""
+def rows_of(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
+    """The runs as rows of scores at the end of training, as those of the loop are."""
+    rows = []
+    for run in runs:
+        counts = pd.DataFrame(run["evaluation"])
+        families = run["manifest"].get("families") or {}
+        total = sum(families.values())
+        scores = score_families(
+            counts.family.to_list(),
+            counts.successes.to_numpy(),
+            counts.trials.to_numpy(),
+            {name: count / total for name, count in families.items()},
+        )
+        identity = {
+            "world": profile.name,
+            "method": run["variant"],
+            "learning_rate": profile.train_of(run["variant"]).learning_rate,
+            "draw": run["seed"],
+            "step": profile.train.max_steps,
+            "rollouts": run["manifest"]["rollouts"],
+            "tokens": run["manifest"]["tokens"],
+        }
+        rows.append(identity | scores)
+    return pd.DataFrame(rows).drop(columns="families")
+
+
+def prompt_scores(runs: list[dict[str, Any]], variant: str, k: int) -> Scores:
+    """The scores of every prompt by every seed of a variant."""
     rows = [run["evaluation"] for run in runs_of(runs, variant)]
     counts = np.array([[[row["successes"], row["trials"]] for row in of_run] for of_run in rows])
-    hits_SP, trials_SP = counts[..., 0], counts[..., 1]
-    passed_SP = metrics.pass_at_k(hits_SP, trials_SP, k)
-    return {"mean": hits_SP / trials_SP, "pass": passed_SP}
+    hits_SP = counts[..., 0]
+    trials_SP = counts[..., 1]
+    return {"mean": hits_SP / trials_SP, "pass": metrics.pass_at_k(hits_SP, trials_SP, k)}
 
 
-def prompt_groups(runs: list[dict], k: int) -> dict[str, np.ndarray]:
+def prompt_groups(runs: list[dict[str, Any]], k: int) -> dict[str, np.ndarray]:
     """Groups of the held-out prompts, (P,) each: family, and bin of the base model's pass@k.
 
     The bins hold the same prompts for every method. A bin with fewer than `FEWEST_IN_A_BIN` prompts
@@ -72,7 +108,9 @@ def prompt_groups(runs: list[dict], k: int) -> dict[str, np.ndarray]:
     return {"family": table.family.to_numpy(str), "bin": bins_P}
 
 
-def score_table(profile: Profile, runs: list[dict], resamples: int = 2000) -> pd.DataFrame:
+def score_table(
+    profile: Profile, runs: list[dict[str, Any]], resamples: int = 2000
+) -> pd.DataFrame:
     """One row per variant and score: value and gain over its baseline, each with a 95% interval.
 
     Worst-bin pass@1 is not for the base, whose samples chose the bins. Gains are paired by seed and
@@ -80,7 +118,7 @@ def score_table(profile: Profile, runs: list[dict], resamples: int = 2000) -> pd
     fixed seed, with the worst group of a method taken as found.
     """
     groups = prompt_groups(runs, profile.evaluation.k)
-    kinds = {
+    kinds: Kinds = {
         f"mean@{profile.evaluation.samples}": lambda values: values["mean"],
         f"pass@{profile.evaluation.k}": lambda values: values["pass"],
         "worst-family pass@1": lambda values: _worst_parts(values["mean"], groups["family"]),
@@ -90,20 +128,22 @@ def score_table(profile: Profile, runs: list[dict], resamples: int = 2000) -> pd
     return table[(table["variant"] != BASE) | ~table["score"].str.startswith("worst-bin")]
 
 
-def family_table(profile: Profile, runs: list[dict], resamples: int = 2000) -> pd.DataFrame:
+def family_table(
+    profile: Profile, runs: list[dict[str, Any]], resamples: int = 2000
+) -> pd.DataFrame:
     """The same with mean@n of each family (a skill, a data set, a level) as the scores."""
     family_P = prompt_groups(runs, profile.evaluation.k)["family"]
-    kinds = {
-        str(f): lambda values, f=f: values["mean"][:, family_P == f]
-        for f in dict.fromkeys(family_P)
+    kinds: Kinds = {
+        str(name): lambda values, name=name: values["mean"][:, family_P == name]  # type: ignore[misc]
+        for name in dict.fromkeys(family_P)
     }
     return _estimates(profile, runs, kinds, resamples)
 
 
 def _estimates(
-    profile: Profile, runs: list[dict], kinds: Mapping[str, Callable], resamples: int
+    profile: Profile, runs: list[dict[str, Any]], kinds: Kinds, resamples: int
 ) -> pd.DataFrame:
-    """Rows of a score table. kinds: {score: function of `prompt_scores` whose mean it is}."""
+    """Rows of a score table."""
 
     def interval(values_SP: np.ndarray) -> tuple[float, float]:
         return bootstrap_interval(values_SP, np.random.default_rng(0), resamples=resamples)
@@ -115,8 +155,14 @@ def _estimates(
         for name, kind in kinds.items():
             # intervals are widened for few seeds, which could carry a score out of [0, 1]
             low, high = np.clip(interval(kind(values)), 0, 1).tolist()
-            row = dict[str, Any](variant=variant, label=profile.label(variant), score=name)
-            row |= {"value": float(kind(values).mean()), "low": low, "high": high}
+            row = {
+                "variant": variant,
+                "label": profile.label(variant),
+                "score": name,
+                "value": float(kind(values).mean()),
+                "low": low,
+                "high": high,
+            }
             if baseline in profile.variants and baseline != variant:
                 # the same seeds and prompts on both sides, so what they have in common cancels
                 gain_SP = kind(values) - kind(scores[baseline])
@@ -124,32 +170,6 @@ def _estimates(
                 row |= {"gain": float(gain_SP.mean()), "gain_low": low, "gain_high": high}
             rows.append(row)
     return pd.DataFrame(rows)
-
-
-def bootstrap_interval(
-    values_SP: ArrayLike, rng: np.random.Generator, level: float = 0.95, resamples: int = 2000
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean over seeds and prompts, redrawn independently.
-
-    Redrawing S seeds reproduces only 1 − 1/S of their variance, so the seeds' means are first moved
-    apart by √(S/(S−1)). With two seeds the interval is still too narrow; with one it does not cover
-    other seeds. `values_SP` are finite: every seed is evaluated on the same prompts.
-    """
-    values_SP = np.atleast_2d(check_array("values_SP", values_SP))
-    num_seeds = len(values_SP)
-    if num_seeds > 1:
-        deviation_S = values_SP.mean(axis=1) - values_SP.mean()
-        values_SP = values_SP + (np.sqrt(num_seeds / (num_seeds - 1)) - 1) * deviation_S[:, None]
-
-    def redraw(size: int) -> np.ndarray:
-        """The fraction of each resample's draws that fell on each seed, or on each prompt."""
-        drawn = rng.integers(size, size=(resamples, size))
-        return np.apply_along_axis(np.bincount, 1, drawn, minlength=size) / size
-
-    seed_weights, prompt_weights = map(redraw, np.shape(values_SP))
-    means = ((seed_weights @ values_SP) * prompt_weights).sum(axis=1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
 
 
 def _worst_parts(values_SP: np.ndarray, groups_P: np.ndarray) -> np.ndarray:
@@ -164,7 +184,7 @@ def _worst_parts(values_SP: np.ndarray, groups_P: np.ndarray) -> np.ndarray:
     return mean_S1 + (values_SP - mean_S1) * members_P * (len(groups_P) / members_P.sum())
 
 
-def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
+def spending_table(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
     """Rollouts and tokens of training, and seconds by stage, one row per variant (mean over seeds).
 
     ValueError if two variants spent different numbers of rollouts.
@@ -179,7 +199,8 @@ def spending_table(profile: Profile, runs: list[dict]) -> pd.DataFrame:
     # scores at different budgets are not comparable
     table = pd.DataFrame(rows).groupby(["variant", "label"], sort=False).mean().reset_index()
     spent = table.set_index("variant")["rollouts"]
-    need(spent.nunique() <= 1, f"rollouts spent differ, got {spent.to_dict()}")
+    if spent.nunique() > 1:
+        raise ValueError(f"rollouts spent differ, got {spent.to_dict()}")
     return table
 
 
@@ -196,13 +217,16 @@ def printed_tables(
     costs = spent.to_markdown(index=False, floatfmt=("", ",.0f", ",.0f", "+.2f"), missingval="–")
     all_grpo = all(variant.baseline == "grpo" for variant in profile.variants.values())
     baseline = "GRPO" if all_grpo else "the variant's own GRPO"
-    gain_title = f"Difference to {baseline}, paired by seed and prompt; "
-    gain_title += "intervals that contain 0 are inconclusive"
-    value = "value", "low", "high"
+    gain_title = (
+        f"Difference to {baseline}, paired by seed and prompt; "
+        "intervals that contain 0 are inconclusive"
+    )
+    value = ("value", "low", "high")
+    gain = ("gain", "gain_low", "gain_high")
     tables = {
-        "Scores on held-out prompts": _intervals(scores, *value, form="{:.3f}"),
-        gain_title: _intervals(scores, "gain", "gain_low", "gain_high", form="{:+.3f}"),
-        f"mean@{profile.evaluation.samples} by family": _intervals(families, *value, form="{:.3f}"),
+        "Scores on held-out prompts": _intervals(scores, value, "{:.3f}"),
+        gain_title: _intervals(scores, gain, "{:+.3f}"),
+        f"mean@{profile.evaluation.samples} by family": _intervals(families, value, "{:.3f}"),
         "What was spent, mean over seeds": costs,
     }
     return "\n\n".join(f"{title}\n\n{table}" for title, table in tables.items() if table)
@@ -216,29 +240,47 @@ def seconds_table(spending: pd.DataFrame) -> str:
     return f"{title}\n\n{seconds.to_markdown(index=False, floatfmt='.1f')}"
 
 
-def _intervals(table: pd.DataFrame, *columns: str, form: str) -> str:
+def _intervals(table: pd.DataFrame, columns: tuple[str, str, str], form: str) -> str:
     """Methods × scores, each cell "value (low to high)", as Markdown; "" for no value."""
     table = table.reindex(columns=["label", "score", *columns]).dropna()
-    cells = [f"{form} ({form} to {form})".format(*row) for row in table[[*columns]].to_numpy()]
+    if table.empty:
+        return ""
+    template = f"{form} ({form} to {form})"
+    cells = [template.format(*row) for row in table[[*columns]].to_numpy()]
     wide = table.assign(cell=cells).pivot(index="label", columns="score", values="cell")
     wide = wide.reindex(index=table["label"].unique(), columns=table["score"].unique()).fillna("–")
-    wide = wide.rename_axis(index="method", columns=None)
-    return wide.to_markdown(disable_numparse=True) if cells else ""
+    return wide.rename_axis(index="method", columns=None).to_markdown(disable_numparse=True)
 
 
 def write_report(profile: Profile, runs_dir: str | Path) -> str:
     """Write results/ and figures/ of a profile from its records; return tables and paths."""
-    runs_dir, runs = Path(runs_dir), read_runs(profile, runs_dir)
+    runs_dir = Path(runs_dir)
+    results = runs_dir / "results"
+    runs = read_runs(profile, runs_dir)
     use_style()
     scores = score_table(profile, runs)
-    families, spending = family_table(profile, runs), spending_table(profile, runs)
-    table, file = printed_tables(profile, scores, families, spending), runs_dir / "results/table.md"
-    replace_text(file, table + "\n")
+    families = family_table(profile, runs)
+    spending = spending_table(profile, runs)
+    table = printed_tables(profile, scores, families, spending)
+    seconds = seconds_table(spending)
+    replace_text(results / "table.md", table + "\n")
+    replace_text(results / "seconds.md", seconds + "\n")
     texts = texts_before_and_after(profile, runs)
     if texts:
-        replace_text(runs_dir / "results/texts.md", texts)
-    seconds = seconds_table(spending)
-    replace_text(runs_dir / "results/seconds.md", seconds + "\n")
+        replace_text(results / "texts.md", texts)
+    _write_paired(profile, runs, results)
     for name, figure in paper_figures(profile, runs, scores).items():
         save(figure, runs_dir / "figures", name)
-    return f"{table}\n\n{seconds}\n\ntable: {file}, figures: {runs_dir / 'figures'}/"
+    return (
+        f"{table}\n\n{seconds}\n\ntable: {results / 'table.md'}, figures: {runs_dir / 'figures'}/"
+    )
+
+
+def _write_paired(profile: Profile, runs: list[dict[str, Any]], results: Path) -> None:
+    """Write the table of the loop's form too: in pairs by seed alone, with Holm's correction."""
+    if BASELINE not in profile.variants or profile.evaluation.samples < K:
+        return
+    rows = rows_of(profile, runs)
+    table = compare(rows)
+    replace_text(results / "rows.csv", rows.to_csv(index=False, float_format="%.6g"))
+    replace_text(results / "paired.md", printed_table(table, rollouts_to_reach(rows), BASELINE))

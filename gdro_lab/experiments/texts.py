@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from gdro_lab.results.figures import runs_of
-from gdro_lab.study.config import BASE, Profile
+from gdro_lab.experiments.blocks import BASE
+from gdro_lab.experiments.figures import runs_of
+from gdro_lab.experiments.profile import Profile
 
 MOST = 8  # questions that are shown
 
@@ -19,7 +20,7 @@ def texts_before_and_after(profile: Profile, runs: list[dict[str, Any]]) -> str:
 
     Args:
         profile: its variants are shown in their order, the first seed of each.
-        runs: as `gdro_lab.results.report.read_runs` gives them.
+        runs: as `gdro_lab.experiments.report.read_runs` gives them.
     """
     kept = {}
     for variant in [BASE, *profile.variants]:

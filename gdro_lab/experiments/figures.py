@@ -1,4 +1,4 @@
-"""The paper's figures 1 and 3 to 9 from the records of runs, `gdro_lab.results.report.read_runs`.
+"""The paper's figures 1 and 3 to 9 from the records of runs, as `report.read_runs` has them.
 
 A quantity of the record is a table with a row for each (seed, step) and a column for each bin (0
 hardest), or a single column. Batches are small, so shares are a trailing mean over `SMOOTH` steps.
@@ -18,8 +18,9 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from gdro import metrics
-from gdro.checks import need
-from gdro_lab.results.style import (
+from gdro_lab.experiments.blocks import BASE
+from gdro_lab.experiments.profile import Profile
+from gdro_lab.experiments.style import (
     DATA,
     DIVERGING,
     EMPTY,
@@ -29,7 +30,6 @@ from gdro_lab.results.style import (
     WIDTH,
     legend_below,
 )
-from gdro_lab.study.config import BASE, Profile
 
 PAPER = Path(__file__).parent / "paper"  # the numbers that the paper prints
 
@@ -43,10 +43,11 @@ HATCHES = "", "", "//", "\\\\", "xx", "..", "--"  # none for the base and GRPO
 
 def runs_of(runs: list[dict], variant: str) -> list[dict]:
     """A variant's runs, by seed."""
-    found = sorted((run for run in runs if run["variant"] == variant), key=lambda run: run["seed"])
-    known = sorted({run["variant"] for run in runs})
-    need(found, f"variant must be one of {known}, got {variant!r}")
-    return found
+    of_variant = [run for run in runs if run["variant"] == variant]
+    if not of_variant:
+        known = sorted({run["variant"] for run in runs})
+        raise ValueError(f"variant must be one of {known}, got {variant!r}")
+    return sorted(of_variant, key=lambda run: run["seed"])
 
 
 def series(runs: list[dict], variant: str, key: str) -> pd.DataFrame:
@@ -75,7 +76,8 @@ def shares(runs: list[dict], variant: str, key: str = "") -> pd.DataFrame:
 
 def weights(runs: list[dict], variant: str) -> pd.DataFrame:
     """Weight of each bin over the mean weight of its batch; NaN where the bin has no prompt."""
-    share, weight = series(runs, variant, "share"), series(runs, variant, "weight")
+    share = series(runs, variant, "share")
+    weight = series(runs, variant, "weight")
     return weight.where(share > 0).div((share * weight).sum(axis=1) / share.sum(axis=1), axis=0)
 
 
@@ -118,7 +120,8 @@ def label_colors(profile: Profile) -> dict[str, str]:
 
     A method without a colour in `METHOD_COLORS` gets the next of `OTHERS`.
     """
-    colors, free = {profile.label(BASE): METHOD_COLORS[BASE]}, cycle(OTHERS)
+    colors = {profile.label(BASE): METHOD_COLORS[BASE]}
+    free = cycle(OTHERS)
     for method in dict.fromkeys(variant.method for variant in profile.variants.values()):
         names = [name for name, variant in profile.variants.items() if variant.method == method]
         own = [profile.label(name) for name in names]
@@ -199,7 +202,8 @@ def _bars(axis, table, colors, **look):
 
 def game_figures(profile: Profile, runs: list[dict], variant: str, game: str) -> dict[str, Figure]:
     """Figures 3 to 5 (game "prompt") or 7 to 9 ("rollout"): what the adversary saw and did."""
-    label, share = profile.label(variant), shares(runs, variant)
+    label = profile.label(variant)
+    share = shares(runs, variant)
     colors = {"prompts": DATA}
     colors |= dict.fromkeys(["adversary q", "rollouts", "_price"], METHOD_COLORS[game])
     maps: dict[str, tuple] = {"share of prompts": (share, None)}
@@ -216,7 +220,8 @@ def game_figures(profile: Profile, runs: list[dict], variant: str, game: str) ->
             "fig4_adversary_trends": _trends(panels, colors, finding),
             "fig5_bin_snapshots": _snapshots({"prompts": share}, colors, crowd),
         }
-    even, budget = profile.train_of(variant).num_generations, shares(runs, variant, "rollouts")
+    even = profile.train_of(variant).num_generations
+    budget = shares(runs, variant, "rollouts")
     rollouts = smoothed(series(runs, variant, "rollouts"))
     maps["rollouts per prompt"] = rollouts, float(even)
     spent = {"prompts": share, "rollouts": budget}
@@ -239,7 +244,8 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
 
     "Best by bins" minimizes (33) at each step's own shares and trailing mean σ̂ by n ∝ σ̂^(2/3).
     """
-    weight, share = series(runs, prompt, "weight"), shares(runs, prompt)
+    weight = series(runs, prompt, "weight")
+    share = shares(runs, prompt)
     lead = _of_steps(metrics.lead_lag, weight, share)
     even = _of_steps(metrics.lead_lag, weight.notna() * 1.0, share)
     deviation = smoothed(series(runs, rollout, "deviation"))
@@ -253,8 +259,10 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
     errors = pd.DataFrame({profile.label(rollout): error, "uniform, same budget": uniform})
     colors = [METHOD_COLORS["prompt"], DATA, METHOD_COLORS["rollout"], METHOD_COLORS["grpo"]]
     least = (share * deviation ** (2 / 3)).sum(axis=1) ** 1.5 / np.sqrt(even_n)
-    cuts = {name: 100 * (1 - of.mean() / uniform.mean()) for name, of in
-            {"as run": error, "best by bins": least}.items()}  # fmt: skip
+    cuts = {
+        name: 100 * (1 - values.mean() / uniform.mean())
+        for name, values in {"as run": error, "best by bins": least}.items()
+    }
     other = pd.read_csv(PAPER / "other.csv")
     paper = other[other["figure"] == "WSE"].set_index("model")["value"]
     title = f"Weights lean {(even - lead).mean():.2f} bins to the hard side; WSE is "
@@ -279,7 +287,8 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
 def one_run(record: list[dict], title: str) -> Figure:
     """A single run by bin and step: share of prompts, success rate, and what the method changes."""
     runs = [{"variant": "it", "seed": 0, "record": record}]
-    share, rollouts = series(runs, "it", "share"), series(runs, "it", "rollouts")
+    share = series(runs, "it", "share")
+    rollouts = series(runs, "it", "rollouts")
     mean = np.nansum(share * rollouts) / np.nansum(share)
     panels: dict[str, Any] = {"share of prompts": (shares(runs, "it"), None)}
     panels["success rate"] = smoothed(series(runs, "it", "success")), None

@@ -8,14 +8,10 @@ import pytest
 import yaml
 from conftest import SMALL_PROFILE, TRAINS
 
-from gdro_lab.study import jobs
-from gdro_lab.study.config import (
-    PROFILES,
-    TrainChoice,
-    load_profile,
-    repository,
-    training_arguments,
-)
+from gdro_lab.experiments import evaluation, parts, training
+from gdro_lab.experiments.arguments import Lengths, training_arguments
+from gdro_lab.experiments.blocks import TrainChoice
+from gdro_lab.experiments.profile import PROFILES, Profile, load_profile, repository
 
 pytestmark = TRAINS
 GPU_BOX = (repository() / "docs" / "gpu-box.md").read_text()
@@ -29,8 +25,10 @@ def test_shipped_profiles_are_valid_from_anywhere(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     profile = load_profile(name)
     assert profile.name == name
+    if not isinstance(profile, Profile):
+        return
     for variant in profile.variants:
-        args = training_arguments(profile, variant, 0, "unused", (1, 1))
+        args = training_arguments(profile, variant, 0, "unused", Lengths(1, 1))
         # "grpo" has no savings by default, and seconds would then favour all others
         assert args.trim_batches
 
@@ -83,7 +81,63 @@ def test_a_profile_may_be_like_another(tmp_path):
 def test_training_options_are_trls_own_and_of_their_types(train, named):
     profile = load_profile("smoke").model_copy(update={"train": TrainChoice(**train)})
     with pytest.raises(ValueError, match=named):
-        training_arguments(profile, "grpo", 0, "unused", (1, 1))
+        training_arguments(profile, "grpo", 0, "unused", Lengths(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"train": {"deepspeed": "x.json"}}, "deepspeed"),
+        ({"train": {"beta": -1.0}}, "beta"),
+        ({"train": {"top_p": 2.0}}, "top_p"),
+        ({"train": {"temperature": 0.0}}, "temperature"),
+        ({"train": {"save_total_limit": 0}}, "save_total_limit"),
+        ({"train": {"save_total_limit": -3}}, "save_total_limit"),
+        ({"train": {"loss_type": "nonsense"}}, "loss_type"),
+        ({"train": {"report_to": "nobody"}}, "nobody"),
+        ({"model": {"attn_implementation": "none_such"}}, "attn_implementation"),
+        ({"model": {"kind": "lora", "lora": {"r": "abc"}}}, "lora.r"),
+        ({"model": {"kind": "lora", "lora": {"rr": 3}}}, "rr"),
+    ],
+)
+def test_what_trl_or_peft_would_stumble_over_is_refused_before_anything_is_made(
+    profile_of, tmp_path, fields, named
+):
+    """By `gdro base`, `gdro train` and `gdro run` alike."""
+    with pytest.raises(ValueError, match=named):
+        training.prepare(profile_of(**fields), tmp_path / "bases")
+    with pytest.raises(ValueError, match=named):
+        training.train_variant(profile_of(**fields), "grpo", 0, tmp_path / "run", tmp_path)
+    with pytest.raises(ValueError, match=named):
+        training.check_trainings(profile_of(**fields))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "code", ["def", "import sys\nsys.exit(0)", "raise KeyError(1)", "import no_such_module"]
+)
+def test_broken_methods_are_refused_in_a_sentence(profile_of, tmp_path, code):
+    (tmp_path / "own.py").write_text(code)
+    for path in (tmp_path / "own.py", tmp_path, tmp_path / "absent.py"):
+        with pytest.raises(ValueError, match="methods_from"):
+            profile_of(methods_from=str(path))
+
+
+def test_aliases_do_not_blow_a_file_up(tmp_path):
+    lines = ["a: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    (tmp_path / "bomb.yaml").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=r"bomb\.yaml has more than"):
+        load_profile(tmp_path / "bomb.yaml")
+
+
+def test_one_threshold_says_what_is_correct(profile_of):
+    high = {"method": "grpo", "options": {"success_threshold": 0.5}}
+    profile = profile_of(variants={"a": high, "b": high | {"label": "other"}})
+    assert profile.success_threshold == 0.5
+    assert profile.settings_of("base") != profile_of().settings_of("base")
+    with pytest.raises(ValueError, match="success_threshold"):
+        profile_of(variants={"a": high, "b": GRPO})
 
 
 TRAIN = SMALL_PROFILE["train"]
@@ -124,7 +178,7 @@ def test_what_the_guide_to_the_gpu_box_says_of_profiles_is_valid(tmp_path, block
         fields[name] = fields.get(name, {}) | change if isinstance(change, dict) else change
     (tmp_path / "guide.yaml").write_text(yaml.safe_dump(fields))
     profile = load_profile(tmp_path / "guide.yaml")
-    args = training_arguments(profile, "prompt", 0, "unused", (1024, 3072))
+    args = training_arguments(profile, "prompt", 0, "unused", Lengths(1024, 3072))
     assert all(getattr(args, name) == value for name, value in changes.get("train", {}).items())
 
 
@@ -138,18 +192,18 @@ def test_what_the_guide_to_the_gpu_box_says_of_profiles_is_valid(tmp_path, block
     ],
 )
 def test_packages_that_a_profile_needs_are_asked_for_first(monkeypatch, name, here, trl, named):
-    monkeypatch.setattr(jobs, "find_spec", lambda name: name in here or None)
-    monkeypatch.setattr(jobs, "version", lambda name: trl)
+    monkeypatch.setattr(parts, "find_spec", lambda name: name in here or None)
+    monkeypatch.setattr(parts, "version", lambda name: trl)
     profile = load_profile(name)
     with pytest.raises(ValueError, match=named) if named else nullcontext():
-        jobs.check_installed(profile, list(profile.variants), evaluates=True)
+        parts.check_installed(profile, list(profile.variants), evaluates=True)
 
 
-@pytest.mark.parametrize("job", ["train_variant", "evaluate_variant"])
+@pytest.mark.parametrize("job", [training.train_variant, evaluation.evaluate_variant])
 def test_without_a_gpu_a_profile_for_gpus_is_refused_at_once(monkeypatch, tmp_path, job):
-    monkeypatch.setattr(jobs, "find_spec", lambda name: "here")
-    monkeypatch.setattr(jobs.torch, "cuda", SimpleNamespace(is_available=lambda: False))
-    monkeypatch.setattr(jobs, "load_parts", None)
-    variant = "grpo" if job == "train_variant" else "base"
+    monkeypatch.setattr(parts, "find_spec", lambda name: "here")
+    monkeypatch.setattr(parts.torch, "cuda", SimpleNamespace(is_available=lambda: False))
+    variant = "grpo" if job is training.train_variant else "base"
     with pytest.raises(ValueError, match="needs a GPU"):
-        getattr(jobs, job)(load_profile("gpu-smoke"), variant, 0, tmp_path / "run")
+        job(load_profile("gpu-smoke"), variant, 0, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

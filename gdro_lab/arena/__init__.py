@@ -1,1 +1,0 @@
-"""Every method in every world at matched rollouts: play, then tables and figures."""

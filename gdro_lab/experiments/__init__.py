@@ -1,0 +1,10 @@
+"""One system for experiments: a profile names data, variants, seeds and a backend.
+
+profile, loop_profile, blocks    what a profile says; spelling: methods in one word
+runner, processes                jobs of a profile, each in a process of its own
+training, parts, arguments       the backend "trl": `GDROTrainer` on real and tiny models
+loop_runs, oracles               the backend "loop": tiny models in `gdro_lab.loop`
+evaluation, scores               what is correct, and scores from counts by prompt
+table, report, intervals         paired differences with intervals; figures, style
+records                          files that a run leaves
+"""

@@ -1,0 +1,168 @@
+"""A variant's settings as TRL's arguments, and what is refused of them before anything is made."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+
+import torch
+
+from gdro.checks import check
+from gdro_lab.experiments.blocks import ModelChoice
+from gdro_lab.experiments.profile import Profile
+from gdro_lab.machine import arithmetic
+
+if TYPE_CHECKING:  # Unsloth comes before TRL
+    from gdro.trainer import GDROConfig
+
+NOT_RESUMED = {"sync_ref_model", "save_only_model", "ignore_data_skip", "auto_find_batch_size"}
+"""Options of TRL with which a run that was killed would not resume to the same weights."""
+OURS = {"prompts_per_step", "updates_per_step", "eval_prompts"}
+"""Fields of `train` that TRL does not know."""
+
+
+class Lengths(NamedTuple):
+    """The most tokens of a training's texts."""
+
+    prompt: int
+    completion: int
+
+
+def check_profile(profile: Profile, variants: Sequence[str] = ()) -> None:
+    """Refuse (ValueError) what TRL, peft or transformers would refuse of these variants, or all."""
+    from transformers.integrations.integration_utils import get_reporting_integration_callbacks
+
+    for name in variants or profile.variants:
+        args = training_arguments(profile, name, 0, "unused", Lengths(1, 1))
+        try:
+            get_reporting_integration_callbacks(args.report_to)
+            _check_model(profile.model_of(name))
+        except (ValueError, TypeError, ImportError) as error:
+            raise ValueError(f"variant {name!r}: {error}") from error
+
+
+def _check_model(model: ModelChoice) -> None:
+    """Refuse arguments that LoRA or transformers do not know; Unsloth has its own."""
+    if model.kind.startswith("unsloth"):
+        return
+    if model.lora is not None:
+        import peft
+
+        peft.LoraConfig(task_type="CAUSAL_LM", **model.lora)
+    attention = model.attn_implementation
+    if attention is not None and "/" not in attention:  # else a kernel of the hub
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        known = ["eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()]
+        if attention not in known:
+            raise ValueError(f"attn_implementation must be one of {known}, got {attention!r}")
+
+
+def training_arguments(
+    profile: Profile,
+    variant: str,
+    seed: int,
+    folder: str | Path,
+    lengths: Lengths,
+    processes: int = 1,
+    **changes: Any,
+) -> "GDROConfig":
+    """Return a variant's GDROConfig; ValueError for unknown fields and refused values.
+
+    Args:
+        profile: the experiment.
+        variant: which of its variants.
+        seed: of the training.
+        folder: where TRL writes.
+        lengths: the most tokens of a prompt and of a completion.
+        processes: that train.
+        changes: to the result.
+    """
+    from gdro.trl.config import check_training
+
+    try:
+        chosen = profile.train_of(variant).model_dump(exclude=OURS)
+        fixed = _fixed_arguments(profile, variant, seed, folder, lengths, processes)
+        chosen["per_device_train_batch_size"] = fixed.pop("per_device_train_batch_size")
+        _check_options(chosen, fixed)
+        defaults = _default_arguments(profile, variant, lengths, processes)
+        args = _parse(defaults | chosen | fixed | changes)
+        args._n_gpu = min(args.n_gpu, 1)  # as transformers does where one process has one GPU
+        check_training(args, profile.controller_of(variant))
+        return args
+    except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
+        raise ValueError(f"train of variant {variant!r}: {error}") from error
+
+
+def _fixed_arguments(
+    profile: Profile,
+    variant: str,
+    seed: int,
+    folder: str | Path,
+    lengths: Lengths,
+    processes: int,
+) -> dict[str, Any]:
+    """What the rest of the profile determines: `train` may not name these."""
+    method = profile.variant(variant)
+    settings = profile.train_of(variant)
+    micro_batch, accumulated = settings.local_batch(processes)
+    return {
+        "output_dir": str(folder),
+        "seed": seed,
+        "per_device_train_batch_size": micro_batch,
+        "gradient_accumulation_steps": accumulated,
+        "steps_per_generation": accumulated * settings.updates_per_step,
+        "max_completion_length": lengths.completion,
+        "gradient_checkpointing": profile.model_of(variant).gradient_checkpointing,
+        "gdro_method": method.method,
+        "gdro_preset": method.preset,
+        "gdro_options": method.options,
+        "group_column": method.groups,
+        "save_strategy": "steps",
+        # the last checkpoint is evaluated: the best of noisy ones looks too good
+        "load_best_model_at_end": False,
+    }
+
+
+def _default_arguments(
+    profile: Profile, variant: str, lengths: Lengths, processes: int
+) -> dict[str, Any]:
+    """What `train` may override."""
+    on_gpu = torch.cuda.is_available()
+    is_pretrained = profile.model_of(variant).source is not None
+    uses_vllm = profile.train_of(variant).use_vllm
+    return {
+        "save_total_limit": 2,
+        "report_to": "none",
+        "trim_batches": True,  # the same savings for every method, so that their seconds compare
+        "disable_tqdm": True,
+        "use_cpu": not on_gpu,
+        "bf16": arithmetic(pretrained=is_pretrained) == "bfloat16",
+        "ddp_backend": None if on_gpu or processes == 1 else "gloo",
+        "ddp_find_unused_parameters": False,
+        "vllm_max_model_length": sum(lengths) if uses_vllm else None,
+    }
+
+
+def _check_options(chosen: dict[str, Any], fixed: dict[str, Any]) -> None:
+    """Refuse options of `train` that are set elsewhere, do not resume, or have another type."""
+    from gdro.trainer import GDROConfig
+
+    types = get_type_hints(GDROConfig)
+    for name, value in chosen.items():
+        if name in fixed:
+            raise ValueError(f"{name} follows from the rest of the profile")
+        if name in NOT_RESUMED:
+            raise ValueError(f"a killed run with {name} would not resume as it was")
+        if name == "deepspeed":
+            raise ValueError("deepspeed is not supported: shard by `launch: {config: fsdp2}`")
+        if name in types:  # TRL's parser checks no types: a text for a number would fail late
+            check(name, value, types[name])
+
+
+def _parse(options: dict[str, Any]) -> "GDROConfig":
+    """A GDROConfig of these options; ValueError for one that it does not have."""
+    from transformers import HfArgumentParser
+
+    from gdro.trainer import GDROConfig
+
+    return HfArgumentParser(GDROConfig).parse_dict(options)[0]  # type: ignore[arg-type]

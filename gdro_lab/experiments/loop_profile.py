@@ -1,0 +1,114 @@
+"""Profiles of the backend "loop": tiny models in `gdro_lab.loop`, where a seed draws all anew."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from gdro.checks import Positive
+from gdro_lab.experiments.blocks import Experiment, LoopTrain, Variant
+from gdro_lab.experiments.oracles import loop_controller
+from gdro_lab.experiments.spelling import read_spelling
+from gdro_lab.tasks.reasoning_gym import STREAM_SIZE
+from gdro_lab.tasks.world import TaskWorld, read_world, refusal
+
+
+class LoopProfile(Experiment):
+    """An experiment in the loop: every method in every world, at every rate, on every seed."""
+
+    backend: Literal["loop"]
+    worlds: list[str] = Field(["rare-hard"], min_length=1)
+    """Tasks with their bases: names in gdro_lab/tasks/worlds, or YAML files."""
+    methods: list[str] = Field(min_length=1)
+    """Spelled as in `gdro_lab.experiments.spelling`."""
+    learning_rates: list[Positive] = Field([1e-4, 2e-4], min_length=1)
+    """Of methods that name none of their own."""
+    train: LoopTrain = LoopTrain()
+    size: Literal["tiny", "small", "mid"] | None = None
+    """Of all bases, in place of the worlds' own."""
+    keep_records: bool = False
+    """Write the record of each run too, a row a step."""
+    baseline: str = "grpo"
+    """The method that differences are to."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        """Refuse what is misspelled, before any training."""
+        names = [world.name for world in self.drawn_worlds]
+        if len(set(names)) != len(names):
+            raise ValueError(f"worlds must have names of their own, got {names}")
+        most = 1
+        for text in self.methods:
+            variant = read_spelling(text)
+            prompts, mean_rollouts = self.batch_shape(variant)
+            loop_controller(variant, mean_rollouts, seed=0)
+            most = max(most, prompts)
+        streams = [world.name for world in self.drawn_worlds if world.spec.n_train == 0]
+        if streams and self.train.max_steps * most > STREAM_SIZE:
+            raise ValueError(f"steps × prompts must be at most {STREAM_SIZE} in a stream")
+        return self
+
+    @property
+    def drawn_worlds(self) -> list[TaskWorld]:
+        """The worlds, each once."""
+        return [read_world(name) for name in dict.fromkeys(self.worlds)]
+
+    @property
+    def is_pretrained(self) -> bool:
+        """The loop trains tiny models alone."""
+        return False
+
+    @property
+    def gpus(self) -> int:
+        """Loops run one by one on a processor core."""
+        return 0
+
+    @property
+    def cost(self) -> str:
+        """A sentence: how many runs a profile has, with the base of each draw."""
+        worlds = len(self.drawn_worlds)
+        arms = len(self.arms())
+        seeds = len(self.seeds)
+        return (
+            f"{worlds * arms * seeds} trainings (worlds × methods at their rates × seeds: "
+            f"{worlds} × {arms} × {seeds})"
+        )
+
+    def arms(self) -> list[tuple[str, Variant, float]]:
+        """Spelling without the rate, variant and learning rate of each arm, each once."""
+        arms: dict[tuple[str, float], Variant] = {}
+        for text in self.methods:
+            variant = read_spelling(text)
+            own = variant.train.get("learning_rate")
+            for rate in self.learning_rates if own is None else [own]:
+                arms[variant.label, rate] = variant
+        return [(spelling, variant, rate) for (spelling, rate), variant in arms.items()]
+
+    def batch_shape(self, variant: Variant) -> tuple[int, float]:
+        """A variant's prompts a step and mean rollouts a prompt, at the profile's budget."""
+        total = self.train.prompts_per_step * self.train.num_generations
+        prompts = variant.train.get("prompts_per_step", self.train.prompts_per_step)
+        if not isinstance(prompts, int) or not 1 <= prompts <= total:
+            raise ValueError(
+                f"prompts of {variant.label!r} must be in [1, {total}], got {prompts!r}"
+            )
+        mean_rollouts = total / prompts
+        return prompts, int(mean_rollouts) if mean_rollouts.is_integer() else mean_rollouts
+
+    def settings_of(self, world: TaskWorld, variant: Variant | None) -> dict[str, Any]:
+        """What a run depends on besides method, rate and seed; the base has no variant."""
+        settings: dict[str, Any] = {
+            "world": world.model_dump(mode="json"),
+            "train": self.train.model_dump(),
+            "size": self.size,
+        }
+        if variant is not None:
+            settings["methods"] = self.methods_hash(variant.method)
+        return settings
+
+
+def make_loop_profile(fields: dict[str, Any]) -> LoopProfile:
+    """A profile of the loop from its fields; ValueError for whatever is wrong."""
+    try:
+        return LoopProfile.model_validate(fields)
+    except ValidationError as error:
+        raise refusal("arena", error) from error

@@ -1,0 +1,244 @@
+"""Runs of the loop: a method in a world at a learning rate, on a seed.
+
+A world is a task with its base: a name in gdro_lab/tasks/worlds, or a YAML file. A seed draws a
+fresh task, a fresh base and a fresh training. So all methods have the same draws, and differences
+between them are paired. The method "base" is the model before training.
+
+The folder of a profile has a file for each finished run (runs/WORLD/…json), so that the same
+profile resumes, and what is made from these alone by `gdro_lab.experiments.table`. Scores are of
+held-out prompts, 8 samples each at 20, 40, 60 and 80% of the steps, 32 at the end.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gdro_lab.experiments.blocks import BASE, Variant
+from gdro_lab.experiments.loop_profile import LoopProfile
+from gdro_lab.experiments.oracles import loop_controller, make_oracle
+from gdro_lab.experiments.processes import report_progress
+from gdro_lab.experiments.records import read_rows, write_rows
+from gdro_lab.experiments.scores import score_families
+from gdro_lab.experiments.spelling import slug_of
+from gdro_lab.experiments.table import report, write_scores
+from gdro_lab.tasks.base import Task
+from gdro_lab.tasks.tiny import tiny_base
+from gdro_lab.tasks.world import TaskWorld
+
+if TYPE_CHECKING:
+    from gdro.controller import GDROController
+
+CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}
+"""Samples a held-out prompt, by part of the steps."""
+TRAIN_PROMPTS = 512
+"""Training prompts on which accuracy is measured at the end: what is above the held-out scores is
+memory."""
+SPENT = ("tokens", "trained_tokens", "replayed", "seconds")
+"""Columns of the record that rows add up, beside the rollouts."""
+
+
+@dataclass(frozen=True)
+class LoopRun:
+    """One training."""
+
+    world: TaskWorld
+    method: str
+    """As it is spelled, without its rate."""
+    variant: Variant | None
+    """None of the base, which is not trained."""
+    learning_rate: float
+    seed: int
+
+    @property
+    def title(self) -> str:
+        """For the console and logs."""
+        return f"{self.world.name} {self.method} {self.learning_rate:g} {self.seed}"
+
+    def file(self, out: Path, kind: str = "runs") -> Path:
+        """Where its scores ("runs") or its record ("records") are written."""
+        name = f"{slug_of(self.method)}_lr{self.learning_rate!r}_draw{self.seed}.json"
+        return out / kind / self.world.name / name
+
+
+def runs_of(profile: LoopProfile) -> list[LoopRun]:
+    """All runs of a profile, seed by seed, so that every state of its folder holds whole pairs."""
+    arms: list[tuple[str, Variant | None, float]] = [*profile.arms(), (BASE, None, 0.0)]
+    return [
+        LoopRun(world, method, variant, rate, seed)
+        for seed in profile.seeds
+        for world in profile.drawn_worlds
+        for method, variant, rate in arms
+    ]
+
+
+def missing_runs(profile: LoopProfile, out: Path) -> list[LoopRun]:
+    """The runs of a profile that its folder does not have."""
+    return [run for run in runs_of(profile) if not run.file(out).exists()]
+
+
+def check_loops(profile: LoopProfile, out: Path) -> None:
+    """Refuse (ValueError) a folder of other settings, other worlds or other methods of your own."""
+    runs = runs_of(profile)
+    if len({run.file(out) for run in runs}) < len(runs):
+        raise ValueError("methods must differ in more than signs, which file names leave out")
+    worlds = {world.name: world for world in profile.drawn_worlds}
+    for file in sorted((out / "runs").glob("*/*.json")):
+        settings = read_rows(file)["settings"]
+        world = worlds.get(file.parent.name)
+        ours = profile.settings_of(world or next(iter(worlds.values())), None)
+        names = ["train", "size"] if world is None else ["train", "size", "world"]
+        for name in names:
+            if settings.get(name) != ours[name]:
+                raise ValueError(f"out must have the same {name} settings, got {out}: see {file}")
+    for run in runs:
+        if run.variant is not None and run.file(out).exists():
+            before = read_rows(run.file(out))["settings"].get("methods")
+            if before != profile.methods_hash(run.variant.method):
+                raise ValueError(f"methods_from has changed since {run.file(out)} was played")
+
+
+@functools.lru_cache(4)
+def _drawn(world: str, seed: int) -> Task:
+    """The task of a draw of a world in JSON; kept, as a run asks for it twice."""
+    return TaskWorld.model_validate_json(world).spec.draw(seed)  # type: ignore[return-value]
+
+
+def draw_base(
+    world: TaskWorld, seed: int, cache_dir: str | Path, size: str | None = None
+) -> tuple[Task, Path]:
+    """The task of a draw and the folder of its base, which is trained if the cache has none."""
+    task = _drawn(world.model_dump_json(), seed)
+    options = world.base.options()
+    if size is not None:
+        options["size"] = size
+    return task, tiny_base(task, seed=seed, cache_dir=cache_dir, progress=False, **options)
+
+
+def make_base(profile: LoopProfile, run: LoopRun, cache_dir: str) -> None:
+    """Make the base of a run's draw, if the cache lacks it."""
+    draw_base(run.world, run.seed, cache_dir, profile.size)
+
+
+@dataclass
+class Scorer:
+    """Takes the scores of a run at its checkpoints."""
+
+    run: LoopRun
+    task: Task
+    model: Any
+    tokenizer: Any
+    steps: int
+    """Of the whole training."""
+    threshold: float = 0.0
+    """A completion is correct where its reward is greater."""
+    spent: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys((*SPENT, "rollouts"), 0.0)
+    )
+    """So far."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def on_step(self, step: int, record: dict[str, Any]) -> None:
+        """Add up what a step spent; take scores where they are due."""
+        report_progress(step, self.steps)
+        for name in SPENT:
+            self.spent[name] += record[name]
+        self.spent["rollouts"] += record["rollouts_spent"]
+        samples = {round(part * self.steps): count for part, count in CHECKPOINTS.items()}
+        if step in samples:
+            self.score(step, samples[step])
+
+    def score(self, step: int, samples: int) -> None:
+        """Add the row of a checkpoint."""
+        successes_P = self._sample(self.task.eval, samples, step)
+        families_P = [row["family"] for row in self.task.eval]
+        identity = {
+            "world": self.run.world.name,
+            "method": self.run.method,
+            "learning_rate": self.run.learning_rate,
+            "draw": self.run.seed,
+            "step": step,
+        }
+        scores = score_families(
+            families_P, successes_P, np.full(len(families_P), samples), self.task.shares
+        )
+        self.rows.append(identity | self.spent | scores)
+        if step == self.steps:
+            some = self.task.train[:: max(len(self.task.train) // TRAIN_PROMPTS, 1)]
+            self.rows[-1]["train_mean"] = float(self._sample(some, 8, step).mean() / 8)
+
+    def _sample(self, rows: Sequence[dict[str, Any]], samples: int, seed: int) -> np.ndarray:
+        """Correct samples of each prompt, (P,)."""
+        from gdro_lab.experiments.evaluation import evaluate_loop
+
+        counts = evaluate_loop(
+            self.model,
+            self.tokenizer,
+            rows,
+            self.task.reward,
+            samples=samples,
+            max_new_tokens=self.task.max_completion_tokens,
+            seed=seed,
+            threshold=self.threshold,
+        )
+        return np.array([row["successes"] for row in counts])
+
+
+def play_run(profile: LoopProfile, run: LoopRun, out: Path, cache_dir: str) -> None:
+    """Train one run; write a row of scores each checkpoint, and its record where it is kept.
+
+    The base, which is not trained, has one row, as of the last step.
+    """
+    import transformers
+
+    transformers.logging.disable_progress_bar()
+    task, base = draw_base(run.world, run.seed, cache_dir, profile.size)
+    model = transformers.AutoModelForCausalLM.from_pretrained(base)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    steps = profile.train.max_steps
+    scorer = Scorer(run, task, model, tokenizer, steps)
+    record: list[dict[str, Any]] = []
+    if run.variant is None:
+        scorer.score(steps, CHECKPOINTS[1.0])
+    else:
+        prompts, mean_rollouts = profile.batch_shape(run.variant)
+        oracle = make_oracle(task, model, tokenizer)
+        controller = loop_controller(run.variant, mean_rollouts, run.seed, oracle)
+        scorer.threshold = controller.success_threshold
+        record = _train(profile, scorer, controller, prompts)
+    if profile.keep_records:
+        write_rows(run.file(out, "records"), {}, record)
+    write_rows(run.file(out), profile.settings_of(run.world, run.variant), scorer.rows)
+
+
+def _train(
+    profile: LoopProfile, scorer: Scorer, controller: "GDROController", prompts: int
+) -> list[dict[str, Any]]:
+    """Train the scorer's run, and return its record."""
+    from gdro_lab import loop
+
+    run = scorer.run
+    return loop.train(
+        scorer.model,
+        scorer.tokenizer,
+        scorer.task.train,
+        scorer.task.reward,
+        controller,
+        prompts=prompts,
+        seed=run.seed,
+        steps=scorer.steps,
+        learning_rate=run.learning_rate,
+        schedule=profile.train.lr_scheduler_type,
+        stream=run.world.spec.n_train == 0,
+        max_new_tokens=scorer.task.max_completion_tokens,
+        on_step=scorer.on_step,
+    )
+
+
+def write_loop_report(profile: LoopProfile, out: Path) -> str:
+    """Write scores.csv from the files of the runs, and from it tables and the figure."""
+    write_scores(out)
+    return report(out, profile.baseline)

@@ -1,0 +1,137 @@
+"""What a run in TRL needs first: packages and GPUs, the model to start from, tokenizer, data."""
+
+import os
+from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from packaging.version import Version
+
+from gdro.trl.unsloth import import_unsloth
+from gdro_lab.experiments.profile import Profile
+from gdro_lab.tasks import Split, draw_task, load_split
+from gdro_lab.tasks.cold_start import cold_start
+from gdro_lab.tasks.pretrained import find_model
+from gdro_lab.tasks.solutions import load_solutions
+from gdro_lab.tasks.tiny import tiny_base
+from gdro_lab.tasks.world import read_world
+
+CACHE = ".cache/bases"
+# Read once, when huggingface_hub and vLLM are imported. FlashInfer's sampler needs a CUDA toolkit;
+# with several processes, equal seeds would not give equal samples.
+for _name, _value in {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}.items():
+    os.environ.setdefault(_name, _value)
+
+
+class Parts(NamedTuple):
+    """What a job needs first."""
+
+    source: str
+    """The base, a folder or hub id."""
+    tokenizer: Any
+    data: Split
+
+
+def check_machine(profile: Profile, variants: Sequence[str], *, evaluates: bool) -> None:
+    """Refuse (ValueError) variants, and the evaluation, whose GPUs or packages are not here."""
+    check_installed(profile, variants, evaluates=evaluates)
+    if profile.gpus and not torch.cuda.is_available():
+        gpus = "a GPU" if profile.gpus == 1 else f"{profile.gpus} GPUs"
+        raise ValueError(
+            f"profile {profile.name!r} needs {gpus}, and torch {torch.__version__} finds none: "
+            "see docs/gpu-box.md, 1"
+        )
+
+
+def check_installed(profile: Profile, variants: Sequence[str], *, evaluates: bool) -> None:
+    """Refuse (ValueError) variants, and the evaluation, whose packages are not installed."""
+    trainings = [profile.train_of(variant) for variant in variants]
+    trains_with_vllm = any(train.use_vllm for train in trainings)
+    is_used = {
+        "unsloth": any(profile.model_of(name).kind.startswith("unsloth") for name in variants),
+        "vllm": trains_with_vllm or (evaluates and profile.evaluation.engine == "vllm"),
+        "liger_kernel": any((t.model_extra or {}).get("use_liger_kernel") for t in trainings),
+    }
+    missing = [name for name, used in is_used.items() if used and find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"profile {profile.name!r} needs {', '.join(missing)}, not installed: "
+            "see docs/gpu-box.md, 1"
+        )
+    is_old = Version(version("trl")) < Version("1.16")
+    if is_old and profile.launch.shards and trains_with_vllm:
+        raise ValueError(
+            f"profile {profile.name!r} needs TRL 1.16 to bring sharded weights to vLLM, "
+            f"got {version('trl')}"
+        )
+
+
+def make_base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool = False) -> str:
+    """The profile's model, a folder or hub id, made if the cache lacks it.
+
+    Without model.source it is the tiny base; with cold_start, the source that was taught solutions.
+    """
+    if profile.model.source is not None:
+        return _pretrained_base(profile, profile.model.source, cache_dir, progress)
+    assert profile.task.kind != "math"  # its profiles name their model
+    choice = profile.base.model_dump()
+    if profile.task.kind == "reasoning_gym":
+        choice |= read_world(profile.task.world).base.options()
+    return str(tiny_base(draw_task(profile.task), cache_dir=cache_dir, progress=progress, **choice))
+
+
+def _pretrained_base(profile: Profile, source: str, cache_dir: str | Path, progress: bool) -> str:
+    """The source itself as a folder or hub id, or the model that was taught solutions."""
+    folder = find_model(source, cache_dir)
+    if profile.cold_start is None:
+        return folder
+    assert profile.task.kind != "embedded"  # such profiles have no cold start
+    choice = profile.cold_start
+    template = profile.train.template
+    solutions = load_solutions(
+        profile.task, load_tokenizer(folder), choice.examples, choice.seed, template
+    )
+    taught = cold_start(
+        source, solutions, choice, cache_dir=cache_dir, template=template, progress=progress
+    )
+    return str(taught)
+
+
+def load_tokenizer(source: str) -> Any:
+    """The tokenizer of a folder or hub id, which pads on the left; ValueError if it has none."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
+    except Exception as error:  # transformers raises what it stumbles over
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(f"model.source {str(source)!r} cannot be loaded ({reason})") from error
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # Llama has none; as TRL does
+    return tokenizer
+
+
+def load_parts(
+    profile: Profile, variant: str, cache_dir: str | Path, *, held_out: bool = False
+) -> Parts:
+    """The model to start from, which is made if the cache lacks it, with tokenizer and data."""
+    choice = profile.model_of(variant)
+    # Unsloth patches transformers and TRL, so it comes first. Evaluation uses plain transformers.
+    if choice.kind.startswith("unsloth") and not held_out:
+        import_unsloth(choice.standby)
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    # a variant may train another model than the profile's other ones
+    source = make_base(profile.model_copy(update={"model": choice}), cache_dir)
+    tokenizer = load_tokenizer(source)
+    template = profile.train_of(variant).template
+    data = load_split(profile.task, tokenizer, held_out=held_out, template=template)
+    return Parts(source, tokenizer, data)

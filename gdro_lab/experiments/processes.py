@@ -1,0 +1,75 @@
+"""Processes that train or evaluate: one a folder, with progress, ended when their parent ends."""
+
+import fcntl
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PROGRESS = "GDRO_PROGRESS"
+"""Names the file in which a job says how far it is; processes that it launches inherit it."""
+GRACE = 30
+"""Seconds that a process has to end by itself."""
+
+
+def report_progress(done: int, total: int) -> None:
+    """Tell whoever started this job how far it is."""
+    path = os.environ.get(PROGRESS)
+    if path:
+        Path(path).write_text(f"{done} {total}")
+
+
+def read_progress(path: Path) -> tuple[int, int] | None:
+    """What `report_progress` wrote last; None if it has not, or is just writing."""
+    try:
+        done, total = path.read_text().split()
+        return int(done), int(total)
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def only_process_in(folder: Path, name: str = ".lock") -> Iterator[None]:
+    """Refuse (ValueError) a second process that holds this folder. The lock ends with the process.
+
+    It is a lock of the process, not of the open file, which workers of a data loader would inherit.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / name).open("w") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ValueError(f"another process works in {folder}") from error
+        yield
+
+
+def end_with_parent() -> None:
+    """Make this process end when the one that started it does, however that was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)  # so that what it launched ends, too
+        time.sleep(GRACE)
+        os._exit(143)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def start_job() -> None:
+    """Set up a process that trains or evaluates: few threads, a clean end on SIGTERM."""
+    import torch
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that launched processes end too
+    # transformers restores a second process's optimizer to "cpu:1", unknown to torch.load
+    torch.serialization.register_package(
+        1, lambda storage: None, lambda storage, place: storage if place.startswith("cpu") else None
+    )

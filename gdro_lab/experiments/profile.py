@@ -1,0 +1,302 @@
+"""A profile: the YAML file of an experiment. It names data, variants, seeds and a backend.
+
+`Profile` is of the backend "trl", which trains real models and tiny ones with `GDROTrainer`.
+`LoopProfile`, in the file beside this one, is of the backend "loop". Whatever is wrong in a file is
+a ValueError, before any compute.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from gdro.checks import Positive, build
+from gdro.controller import GDROController
+from gdro.trl.models import ModelOptions
+from gdro_lab.experiments.blocks import (
+    BASE,
+    BaseChoice,
+    EvaluationChoice,
+    Experiment,
+    LaunchChoice,
+    ModelChoice,
+    TrainChoice,
+    Variant,
+)
+from gdro_lab.experiments.loop_profile import LoopProfile
+from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
+from gdro_lab.tasks.base import Name, NotNegative
+from gdro_lab.tasks.cold_start import ColdStart
+from gdro_lab.tasks.reasoning_gym import GymSpec
+from gdro_lab.tasks.world import find_yaml, read_world, read_yaml, refusal
+
+PROFILES = Path(__file__).parents[1] / "profiles"
+RESERVED = {BASE, "results", "figures", "logs"}
+"""Folders of a profile's runs."""
+# How a machine computes, and not what: these may change between two starts of one run.
+MACHINE = {
+    "vllm_gpu_memory_utilization",
+    "vllm_enable_sleep_mode",
+    "vllm_server_base_url",
+    "vllm_server_host",
+    "vllm_server_port",
+    "vllm_server_timeout",
+    "vllm_group_port",
+    "gpu_memory_utilization",
+    "standby",
+    "report_to",
+    "run_name",
+    "log_completions",
+    "logging_steps",
+    "disable_tqdm",
+    "save_total_limit",
+}
+
+
+class Profile(Experiment):
+    """An experiment in TRL."""
+
+    backend: Literal["trl"] = "trl"
+    task: EmbeddedChoice | GymChoice | MathChoice = Field(EmbeddedChoice(), discriminator="kind")
+    base: BaseChoice = BaseChoice()
+    model: ModelChoice = ModelChoice()
+    cold_start: ColdStart | None = None
+    """Worked solutions that the model is taught first; without it, none."""
+    train: TrainChoice = TrainChoice()
+    evaluation: EvaluationChoice = EvaluationChoice()
+    launch: LaunchChoice = LaunchChoice()
+    gpus: NotNegative = 0
+    """What a scheduler reserves for one training."""
+    hours: Positive = 1.0
+    """What a scheduler reserves for one training."""
+    variants: dict[Name, Variant] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        """Refuse what would otherwise fail after hours."""
+        labels = [self.label(variant) for variant in self.variants]
+        if len(set(labels)) != len(labels):
+            raise ValueError(f"labels of variants must differ, got {labels}")
+        if RESERVED & set(self.variants):
+            raise ValueError(f"variants may not be called {sorted(RESERVED)}")
+        if self.evaluation.k > self.evaluation.samples:
+            raise ValueError("evaluation.k must be at most samples")
+        if self.launch.file is None and self.launch.options:
+            raise ValueError("launch.config must be given with further options")
+        self._check_task()
+        for name in self.variants:
+            try:
+                self._check_variant(name)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"variant {name!r}: {error}") from error
+        if len(self._thresholds) > 1:
+            raise ValueError(
+                f"success_threshold must be the same in all variants, got {self._thresholds}"
+            )
+        return self
+
+    def _check_task(self) -> None:
+        """Refuse a task without the model that it needs."""
+        task = self.task
+        source = self.model.source
+        if task.kind == "math" and source is None:
+            raise ValueError("model.source must be given for task.kind 'math'")
+        if task.kind == "reasoning_gym":
+            spec = read_world(task.world).spec
+            if not isinstance(spec, GymSpec) or spec.n_train == 0:
+                raise ValueError(
+                    f"task.world must be a finite one of reasoning-gym, got {task.world!r}"
+                )
+            if source is None and spec.prompt_length is None:
+                raise ValueError(f"model.source must be given for task.world {task.world}")
+            changed = sorted(self.base.model_fields_set - {"seed"})
+            if changed:
+                raise ValueError(f"base must be the world's, but for its seed, got {changed}")
+        if self.cold_start is not None and (source is None or task.kind == "embedded"):
+            raise ValueError(
+                "cold_start needs model.source and a task of kind math or reasoning_gym, "
+                f"got {source!r} and {task.kind!r}"
+            )
+
+    def _check_variant(self, name: str) -> None:
+        """Refuse a variant that cannot be trained, or not be compared."""
+        variant = self.variants[name]
+        train = self.train_of(name)
+        model = self.model_of(name)
+        ModelOptions(**model.model_dump(exclude={"source", "gradient_checkpointing"}))
+        known = [*self.variants, "grpo"]
+        if variant.baseline not in known:
+            raise ValueError(f"baseline must be one of {known}, got {variant.baseline}")
+        steps = self.train.max_steps
+        batches = self.train.generation_batches
+        if (train.max_steps, train.generation_batches) != (steps, batches):
+            raise ValueError(
+                f"max_steps must be the profile's, {steps} in {batches} batches, "
+                f"got {train.max_steps}"
+            )
+        unit = train.updates_per_step * train.num_iterations
+        if train.max_steps % unit != 0:
+            raise ValueError(
+                f"max_steps must be a multiple of {unit} updates a batch, got {train.max_steps}"
+            )
+        if model.kind.startswith("unsloth") and self.launch.shards:
+            raise ValueError(f"Unsloth cannot have launch.config {self.launch.config}")
+        if model.kind == "unsloth-lora" and train.use_vllm != model.fast_inference:
+            raise ValueError("use_vllm and fast_inference must be equal for unsloth-lora")
+        processes = self.launch.processes
+        if model.fast_inference and processes != 1:
+            raise ValueError(f"launch.processes must be 1 with fast_inference, got {processes}")
+        train.local_batch(processes)
+        self.controller_of(name)
+
+    @property
+    def cost(self) -> str:
+        """A sentence: how many trainings a profile has, and the GPU-hours that they may take."""
+        variants = len(self.variants)
+        seeds = len(self.seeds)
+        text = f"{variants * seeds} trainings (variants × seeds: {variants} × {seeds})"
+        hours = self.gpus * self.hours
+        if hours == 0:
+            return text
+        return f"{text}, up to {variants * seeds * hours:,.0f} GPU-hours"
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether any variant trains another model than a tiny base."""
+        return any(self.model_of(name).source is not None for name in self.variants)
+
+    @property
+    def success_threshold(self) -> float:
+        """The reward above which a completion is correct, in training and in evaluation."""
+        return self._thresholds[0]
+
+    @property
+    def _thresholds(self) -> list[float]:
+        return sorted({self.controller_of(name).success_threshold for name in self.variants})
+
+    def label(self, variant: str) -> str:
+        """What tables and legends call a variant."""
+        return "base" if variant == BASE else self.variants[variant].label or variant
+
+    def train_of(self, variant: str) -> TrainChoice:
+        """The training settings of a variant; of the base, those of the profile."""
+        changes = {} if variant == BASE else self.variant(variant).train
+        return TrainChoice(**(self.train.model_dump() | changes))
+
+    def model_of(self, variant: str) -> ModelChoice:
+        """The model settings of a variant; of the base, those of the profile."""
+        changes = {} if variant == BASE else self.variant(variant).model
+        return ModelChoice(**(self.model.model_dump() | changes))
+
+    def controller_of(self, variant: str) -> GDROController:
+        """A controller with the method and budget of a variant."""
+        chosen = self.variant(variant)
+        return build(
+            "gdro_options",
+            GDROController,
+            {"seed": 0} | chosen.options,
+            method=chosen.method,
+            preset=chosen.preset,
+            mean_rollouts=self.train_of(variant).num_generations,
+        )
+
+    def settings_of(self, variant: str, *, evaluated: bool = True) -> dict[str, Any]:
+        """What a run depends on besides its seed: no labels, nothing of `MACHINE`.
+
+        Without `evaluated`, what a training depends on: nothing of the evaluation.
+        """
+        settings = self.model_dump(include={"task", "base", "evaluation"})
+        if self.cold_start is not None:  # runs of profiles without one stay as they were identified
+            settings["cold_start"] = self.cold_start.model_dump()
+            settings["template"] = self.train.template
+        if self.task.kind == "reasoning_gym":
+            settings["world"] = read_world(self.task.world).model_dump(mode="json")
+        if variant == BASE and self.success_threshold != 0:
+            settings["success_threshold"] = self.success_threshold
+        if not evaluated:
+            settings.pop("evaluation")
+            if variant == BASE or self.train_of(variant).eval_strategy == "no":
+                settings["task"].pop("evaluate", None)
+        settings["model"] = self.model_of(variant).model_dump()
+        if variant == BASE:
+            settings["template"] = self.train.template
+        else:
+            chosen = self.variant(variant)
+            settings |= chosen.model_dump(include={"method", "preset", "options", "groups"})
+            settings["train"] = self.train_of(variant).model_dump()
+            code = self.methods_hash(chosen.method)
+            if code is not None:
+                settings["methods"] = code
+        for block in ("model", "train", "evaluation"):
+            for name in MACHINE & set(settings.get(block, ())):
+                del settings[block][name]
+        return settings
+
+    def variant(self, name: str) -> Variant:
+        """A variant by its name; ValueError if there is none, as for the base."""
+        if name not in self.variants:
+            raise ValueError(f"variant must be one of {[BASE, *self.variants]}, got {name!r}")
+        return self.variants[name]
+
+
+def load_profile(name: str | Path) -> Profile | LoopProfile:
+    """Read a shipped profile, or the .yaml file at a path; ValueError for whatever is wrong.
+
+    `like: other` takes what it does not say from another, field by field, `variants` as a whole.
+    """
+    path, fields = _read(name)
+    if isinstance(fields.get("task"), dict):
+        fields["task"] = {"kind": "embedded"} | fields["task"]
+    backend = fields.get("backend", "trl")
+    kinds: dict[Any, type[Profile | LoopProfile]] = {"trl": Profile, "loop": LoopProfile}
+    if backend not in ("trl", "loop"):
+        raise ValueError(f"{path}: backend must be one of {list(kinds)}, got {backend!r}")
+    try:
+        return kinds[backend].model_validate({"name": path.stem, **fields})
+    except ValidationError as error:
+        raise refusal(path, error) from error
+
+
+def load_trainings(name: str | Path) -> Profile:
+    """Read a profile of the backend "trl", for commands that work with one of its runs."""
+    profile = load_profile(name)
+    if not isinstance(profile, Profile):
+        raise ValueError(f"profile {profile.name!r} is of the loop: use `gdro run {name}`")
+    return profile
+
+
+def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict[str, Any]]:
+    """The path of a profile, and its fields laid over those of the profile that it is `like`."""
+    path = find_yaml("profile", name, PROFILES)
+    if path in children:
+        raise ValueError(f"{path} is like itself")
+    fields = read_yaml(path)
+    other = fields.pop("like", None)
+    if other is None:
+        return path, fields
+    _, merged = _read(str(other), (*children, path))
+    for block, changes in fields.items():
+        merged[block] = _merged_block(block, merged.get(block), changes)
+    return path, merged
+
+
+def _merged_block(block: str, before: Any, changes: Any) -> Any:
+    """Changes laid over a block, or in its place."""
+    if block == "variants" or not isinstance(changes, dict) or not isinstance(before, dict):
+        return changes
+    if block == "task" and changes.get("kind") not in (None, before.get("kind")):
+        return changes  # another kind of task has other fields
+    return before | changes
+
+
+def run_folder(runs_dir: str | Path, variant: str, seed: int) -> Path:
+    """Where a run's records are."""
+    return Path(runs_dir) / variant / f"seed{seed}"
+
+
+def repository() -> Path:
+    """The clone that holds the working directory, for notebooks opened in their folder."""
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        if (folder / "gdro_lab/profiles").is_dir():
+            return folder
+    return Path.cwd()

@@ -1,0 +1,68 @@
+"""Scores from counts by prompt: one row a run and checkpoint, the same for both backends.
+
+mean_at_8 and worst_family are the mean and the lowest of the families' mean accuracies, pass_at_8
+the mean over families of unbiased pass@8, and training_mix_* weigh the families as the training
+prompts do. Axes: P held-out prompts.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gdro.metrics import pass_at_k
+
+K = 8
+"""Of the pass@k in these rows."""
+ROW_COLUMNS = [
+    "world",
+    "method",
+    "learning_rate",
+    "draw",
+    "step",
+    "rollouts",
+    "tokens",
+    "mean_at_8",
+    "pass_at_8",
+    "worst_family",
+    "training_mix_mean",
+    "training_mix_pass_at_8",
+    "seconds",
+    "trained_tokens",
+    "replayed",
+    "train_mean",
+]
+"""Of a row: what was run, what it spent until this checkpoint, and its scores there."""
+
+
+def score_families(
+    families_P: Sequence[str],
+    successes_P: np.ndarray,
+    trials_P: np.ndarray,
+    shares: Mapping[str, float],
+) -> dict[str, Any]:
+    """Scores of a checkpoint.
+
+    Args:
+        families_P: the family of each held-out prompt.
+        successes_P: correct samples.
+        trials_P: samples, at least 8.
+        shares: each family's share of the training prompts; they sum to 1.
+    """
+    prompts = pd.DataFrame(
+        {
+            "mean_at_8": successes_P / trials_P,
+            "pass_at_8": pass_at_k(successes_P, trials_P, K),
+        }
+    )
+    families = prompts.groupby(list(families_P)).mean()
+    share = pd.Series(shares)
+    return {
+        "mean_at_8": families.mean_at_8.mean(),
+        "pass_at_8": families.pass_at_8.mean(),
+        "worst_family": families.mean_at_8.min(),
+        "training_mix_mean": (families.mean_at_8 * share).sum(),
+        "training_mix_pass_at_8": (families.pass_at_8 * share).sum(),
+        "families": families.assign(share=share).to_dict("index"),
+    }

@@ -1,0 +1,76 @@
+"""Methods as they are spelled in one word, for profiles of the loop and on the command line.
+
+pivotal                      a registered method
+prompt:prompt.eta=3          with an option, here an entry of a dictionary
+prompt:preset=paper          with a preset
+prompt:groups=family         with the task's families in place of difficulty bins
+grpo:prompts=64              with the same rollouts a step on 64 prompts
+pivotal@2e-4                 at this learning rate alone
+composed:draw=pivotal:advantages.pkpo.k=4    see gdro.peers.composed
+"""
+
+import json
+import re
+from typing import Any
+
+from gdro.checks import check
+from gdro.registry import find_method
+from gdro_lab.experiments.blocks import Variant
+
+
+def read_spelling(text: str) -> Variant:
+    """The variant that a spelling names; ValueError for an unknown method or a repeated option."""
+    spelled, at, rate = text.partition("@")
+    method, *pairs = spelled.split(":")
+    find_method(method)
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        path, _, value = pair.partition("=")
+        _set_option(options, path.split("."), _value_of(value), spelled)
+    train: dict[str, Any] = {}
+    if at:
+        train["learning_rate"] = check_rate(rate)
+    if "prompts" in options:
+        train["prompts_per_step"] = options.pop("prompts")
+    return Variant(
+        method=method,
+        preset=options.pop("preset", "default"),
+        groups=options.pop("groups", None),
+        options=options,
+        train=train,
+        label=spelled,
+    )
+
+
+def check_rate(text: str | float) -> float:
+    """A learning rate as a number; ValueError where it is none."""
+    try:
+        rate = float(text)
+    except ValueError as error:
+        raise ValueError(f"a learning rate must be a number, got {text!r}") from error
+    return check("a learning rate", rate, gt=0)
+
+
+def slug_of(method: str) -> str:
+    """A method's spelling as part of a file's name."""
+    return re.sub(r"[^\w.=-]", "_", method)
+
+
+def _value_of(text: str) -> Any:
+    """A value in JSON, or the text itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _set_option(options: dict[str, Any], path: list[str], value: Any, spelled: str) -> None:
+    """Set the entry at a path in nested dictionaries."""
+    *outer, name = path
+    for part in outer:
+        options = options.setdefault(part, {})
+        if not isinstance(options, dict):
+            raise ValueError(f"method must set {part} once, got {spelled!r}")
+    if name in options:
+        raise ValueError(f"method must set {name} once, got {spelled!r}")
+    options[name] = value

@@ -1,0 +1,390 @@
+"""Trainings in TRL: one is a variant with a seed, in a folder (runs/PROFILE/VARIANT/seedSEED).
+
+    record.jsonl       a row per generation batch: what the controller saw and decided, what it cost
+    log_history.jsonl  what TRL logged: loss, KL, entropy, lengths, importance ratios
+    model/             the trained model, or the adapter
+    training.json      settings, seconds, hashes; written last: the training is complete
+    evaluation.jsonl   a row per held-out prompt: successes, trials
+    manifest.json      training.json and the same of the evaluation: the run is complete
+
+A killed training resumes from its last complete checkpoint. Heavy packages are imported where they
+are used: Unsloth must be imported before TRL and transformers.
+"""
+
+import json
+import math
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from gdro.files import file_hash, files_in, replace_text
+from gdro.trl.models import load_model
+from gdro.trl.unsloth import import_unsloth
+from gdro_lab.experiments.arguments import Lengths, check_profile, training_arguments
+from gdro_lab.experiments.blocks import BASE
+from gdro_lab.experiments.parts import (
+    CACHE,
+    check_installed,
+    check_machine,
+    load_parts,
+    make_base,
+)
+from gdro_lab.experiments.processes import only_process_in, report_progress
+from gdro_lab.experiments.profile import Profile
+from gdro_lab.experiments.records import (
+    check_training_files,
+    identity_of,
+    read_table,
+    read_training,
+    totals,
+    write_table,
+)
+from gdro_lab.machine import describe_machine
+from gdro_lab.tasks import load_split
+
+if TYPE_CHECKING:
+    from gdro.trainer import GDROConfig, GDROTrainer
+
+
+class ProgressLines(TrainerCallback):
+    """A line every few seconds, legible in a log: step, time left."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.began = time.perf_counter()
+        self.last_line = self.began
+        self.first_step = state.global_step
+        if state.is_world_process_zero:
+            print(f"{self.name}: {state.max_steps} steps, from step {self.first_step}", flush=True)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if not state.is_world_process_zero:
+            return
+        now = time.perf_counter()
+        step = state.global_step
+        last = state.max_steps
+        if now - self.last_line >= 5 or step == last:
+            self.last_line = now
+            left = (now - self.began) / (step - self.first_step) * (last - step)
+            print(f"{self.name}: step {step}/{last}, {left:.0f} s left", flush=True)
+            report_progress(step, last)
+
+
+class Stopwatch(TrainerCallback):
+    """When each step ended, and the most memory that this process held at the end of one."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+        self.peak = 0.0
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.ends.append(time.perf_counter())
+        self.peak = max(self.peak, _memory())
+
+
+def prepare(profile: Profile, cache_dir: str | Path = CACHE) -> None:
+    """Check packages and all training arguments; make the base, print where it is."""
+    check_installed(profile, list(profile.variants), evaluates=True)
+    check_profile(profile)
+    print(make_base(profile, cache_dir, progress=True))
+    for variant in profile.variants:
+        column = profile.variant(variant).groups
+        if column is not None:
+            rows = load_parts(profile, variant, cache_dir, held_out=True).data.rows
+            _check_groups(column, rows)
+
+
+def check_run(profile: Profile, variant: str) -> None:
+    """Refuse (ValueError) a training before anything is written."""
+    profile.variant(variant)
+    check_machine(profile, [variant], evaluates=False)
+    model = profile.model_of(variant)
+    if model.kind.startswith("unsloth"):
+        import_unsloth(model.standby)  # it comes before TRL
+    check_profile(profile, [variant])
+
+
+def check_trainings(profile: Profile) -> None:
+    """Refuse (ValueError) a profile of which not all can be trained and evaluated here."""
+    check_machine(profile, list(profile.variants), evaluates=True)
+    check_profile(profile)
+
+
+def _check_groups(column: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows and column not in rows[0]:
+        raise ValueError(f"groups must be one of {sorted(rows[0])}, got {column!r}")
+
+
+def train_variant(
+    profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
+) -> list[dict[str, Any]]:
+    """Train one variant with one seed, unless that is done, and return its record.
+
+    With several machines (`launch`), each must call it. All but the first return an empty record.
+    ValueError for a folder in which another process trains.
+    """
+    check_run(profile, variant)
+    # one lock for each machine: several write into one folder on a shared disk
+    machine = profile.launch.machine
+    with only_process_in(Path(folder), f".lock{machine or ''}"):
+        training = Training(profile, variant, seed, Path(folder), cache_dir)
+        if training.done:
+            training.remove_checkpoints()  # a kill just before the end leaves them
+        elif training.launched:
+            training.launch()
+        else:
+            training.run()
+    return training.record() if machine == 0 else []
+
+
+class Training:
+    """One training: its parts, as notebook 05 uses them one by one, and `run`, which does all."""
+
+    def __init__(
+        self, profile: Profile, variant: str, seed: int, folder: Path, cache_dir: str | Path = CACHE
+    ) -> None:
+        if variant == BASE:
+            raise ValueError("variant must be one that is trained, got 'base'")
+        check_run(profile, variant)
+        self.profile = profile
+        self.variant = variant
+        self.seed = seed
+        self.folder = folder
+        self.cache_dir = cache_dir
+        self.settings = profile.train_of(variant)
+        parts = load_parts(profile, variant, cache_dir)
+        self.source = parts.source
+        """The model to train, a folder or hub id."""
+        self.tokenizer = parts.tokenizer
+        self.data = parts.data
+        """Prompts and reward."""
+        self.eval_dataset = None
+        """Held-out prompts, where train.eval_strategy asks for them."""
+        longest = self.data.max_prompt_tokens
+        if self.settings.eval_strategy != "no":
+            longest = max(longest, self._take_eval_prompts())
+        self.lengths = Lengths(longest, self.data.max_completion_tokens)
+        self.model_options = profile.model_of(variant).model_dump(exclude={"source"})
+        """Arguments of `load_model`."""
+        self.model_options |= {"seed": seed, "max_length": sum(self.lengths)}
+        self.launched = profile.launch.processes > 1 or profile.launch.config is not None
+        """Whether the profile asks for several processes, or a configuration of accelerate."""
+        # which rows there are depends on the tokenizer
+        settings = profile.settings_of(variant, evaluated=False)
+        self.identity = identity_of(settings, seed, self.data.rows)
+        """A hash of all that the weights depend on."""
+
+    def _take_eval_prompts(self) -> int:
+        """Take held-out prompts, evenly from all of them; return the length of the longest."""
+        from datasets import Dataset
+
+        held_out = load_split(
+            self.profile.task, self.tokenizer, held_out=True, template=self.settings.template
+        )
+        every = math.ceil(len(held_out.rows) / self.settings.eval_prompts)
+        self.eval_dataset = Dataset.from_list(held_out.rows[::every])
+        return held_out.max_prompt_tokens
+
+    @property
+    def done(self) -> bool:
+        """Whether the folder holds this very training; ValueError if a file was altered since."""
+        training = read_training(self.folder)
+        if training.get("identity") != self.identity:
+            return False
+        check_training_files(self.folder, training)
+        return True
+
+    def arguments(self, **changes: Any) -> "GDROConfig":
+        """The profile's `train:` block as a GDROConfig, with these changes."""
+        # named after the identity, so checkpoints of other settings or data are never resumed
+        checkpoints = self.folder / f"checkpoints-{self.identity[:8]}"
+        others = {path.parent for path in self.folder.glob("checkpoints-*/checkpoint-*")}
+        if os.environ.get("RANK", "0") == "0":
+            for other in sorted(others - {checkpoints}):
+                print(f"{other} is of other settings or data and is not resumed from", flush=True)
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        return training_arguments(
+            self.profile,
+            self.variant,
+            self.seed,
+            checkpoints,
+            self.lengths,
+            processes,
+            **changes,
+        )
+
+    def make_trainer(
+        self, callbacks: Sequence[TrainerCallback] = (), **changes: Any
+    ) -> "GDROTrainer":
+        """The GDROTrainer of this training: model, reward, arguments, data. Loads the model."""
+        loaded = load_model(self.source, **self.model_options)  # Unsloth comes before TRL
+        from datasets import Dataset
+        from transformers import PrinterCallback
+
+        from gdro.trainer import GDROTrainer
+
+        trainer = GDROTrainer(
+            loaded.model,
+            self.data.reward,
+            args=self.arguments(**changes),
+            train_dataset=Dataset.from_list(self.data.rows),
+            eval_dataset=self.eval_dataset,
+            processing_class=loaded.tokenizer,
+            peft_config=loaded.peft_config,
+            callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}"), *callbacks],
+        )
+        trainer.remove_callback(PrinterCallback)  # it would print each row of the log
+        trainer.run_identity = self.identity
+        return trainer
+
+    def run(self, callbacks: Sequence[TrainerCallback] = ()) -> None:
+        """Train in this process, which may be one of several that a launcher started, and save."""
+        trainer = self.make_trainer(callbacks)
+        from accelerate.utils import gather_object
+
+        if len(set(gather_object([self.identity]))) > 1:
+            raise ValueError("the processes have dropped different rows of the training data")
+        if trainer.accelerator.is_main_process:
+            print(f"{self.variant}, seed {self.seed}: {self.data.summary()}", flush=True)
+        trainer.train(resume_from_checkpoint=True)
+        self.save(trainer)
+
+    def try_steps(self, batches: int) -> None:
+        """Train some generation batches after one that warms up, print what one took, save none."""
+        updates = self.settings.updates_per_step * self.settings.num_iterations
+        watch = Stopwatch()
+        trainer = self.make_trainer(
+            [watch], save_strategy="no", eval_strategy="no", max_steps=(batches + 1) * updates
+        )
+        trainer.train()
+        if trainer.accelerator.is_main_process:
+            seconds = (watch.ends[-1] - watch.ends[updates - 1]) / batches
+            print(
+                f"{self.variant}: {seconds:.2f} s a generation batch, {watch.peak:.1f} GiB; "
+                f"{self.settings.generation_batches} of them in a training",
+                flush=True,
+            )
+
+    def save(self, trainer: "GDROTrainer") -> None:
+        """Write model, record and report of a training that has ended; remove its checkpoints."""
+        from accelerate.utils import gather_object
+
+        is_main = trainer.accelerator.is_main_process
+        model = self.folder / "model"
+        # training.json goes first and comes back last: without it, the folder is not complete
+        if is_main:
+            (self.folder / "training.json").unlink(missing_ok=True)
+            shutil.rmtree(model, ignore_errors=True)  # of another training
+        trainer.accelerator.wait_for_everyone()
+        trainer.save_model(str(model))  # all processes take part where weights are sharded
+        # each process has its own GPU, and has rewarded its own part of the completions
+        parts = gather_object([(_memory(), self.data.report()["outcomes"])])
+        if not is_main:
+            return
+        write_table(self.folder / "record.jsonl", trainer.record)
+        write_table(self.folder / "log_history.jsonl", map(_finite, trainer.state.log_history))
+        report = self._report(trainer, parts)
+        replace_text(self.folder / "training.json", json.dumps(report))
+        self.remove_checkpoints()
+
+    def _report(
+        self, trainer: "GDROTrainer", parts: Sequence[tuple[float, Mapping[str, int]]]
+    ) -> dict[str, Any]:
+        """What training.json says. parts: memory and outcomes of each process."""
+        outcomes = [counts for _, counts in parts]
+        all_outcomes = {name: sum(counts[name] for counts in outcomes) for name in outcomes[0]}
+        is_pretrained = self.profile.model_of(self.variant).source is not None
+        machine = describe_machine(pretrained=is_pretrained)
+        # `train` may say otherwise than the machine's own choice
+        machine["arithmetic"] = "bfloat16" if trainer.args.bf16 else "float32"
+        report = {
+            "identity": self.identity,
+            "settings": self.profile.settings_of(self.variant, evaluated=False),
+            "steps": trainer.args.max_steps,
+            "seconds": trainer.seconds,
+            "processes": trainer.accelerator.num_processes,
+            "peak_memory_gib": max(memory for memory, _ in parts),
+            "evaluations": [
+                {"step": row["step"], "reward": row["eval_reward"], "seconds": row["eval_runtime"]}
+                for row in trainer.state.log_history
+                if "eval_reward" in row
+            ],
+            "train_data": self.data.report() | {"outcomes": all_outcomes},
+            "families": Counter(str(row.get("family", "")) for row in self.data.rows),
+            "files": {
+                "model": files_in(self.folder / "model"),
+                "record": file_hash(self.folder / "record.jsonl"),
+            },
+        }
+        return report | totals(trainer.record) | machine
+
+    def remove_checkpoints(self) -> None:
+        """Remove the checkpoints of a training that has ended; TRL's logs and completions stay."""
+        for checkpoints in self.folder.glob("checkpoints-*"):
+            for leftover in checkpoints.glob("checkpoint-*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+            (checkpoints / "README.md").unlink(missing_ok=True)  # TRL's card of a model
+            if not any(checkpoints.iterdir()):
+                checkpoints.rmdir()
+
+    def command(self, *options: str) -> list[str]:
+        """What `launch` runs."""
+        launch = self.profile.launch
+        file = self.folder / f"profile{launch.machine}.yaml"
+        replace_text(file, self.profile.model_dump_json())  # JSON is YAML
+        launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", launch.processes]
+        if launch.file is not None:
+            unset = [f"{name}: {value}" for name, value in launch.options.items() if "$" in value]
+            if unset:
+                raise ValueError(f"launch has variables that are not set: {unset}")
+            launcher = ["accelerate.commands.launch", "--config_file", launch.file]
+            launcher += ["--num_processes", launch.processes]
+            launcher += [f"--{name}={value}" for name, value in launch.options.items()]
+        train = ["-m", "gdro_lab", "train", file, self.variant, "--launched", "--seed", self.seed]
+        train += ["--folder", self.folder, "--cache-dir", self.cache_dir, *options]
+        return [sys.executable, "-m", *map(str, launcher + train)]
+
+    def launch(self, *options: str) -> None:
+        """Train in the processes that the profile asks for; with several machines, in our part."""
+        # its output appears in Jupyter, and it ends if this process is interrupted
+        code = subprocess.run(self.command(*options), check=False).returncode
+        if code:
+            raise RuntimeError(f"the launched training failed with exit code {code}")
+
+    def record(self) -> list[dict[str, Any]]:
+        """The record of the training in the folder, one row per generation batch."""
+        return read_table(self.folder / "record.jsonl")
+
+
+def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of TRL's log with None for each number that is not finite, which JSON cannot hold."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.items()
+    }
+
+
+def _memory() -> float:
+    """GiB that this process's GPU holds, vLLM's included; without one, the most of the process."""
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        return max(total - free, torch.cuda.max_memory_reserved()) / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # in KiB on Linux

@@ -1,1 +1,0 @@
-"""From records to tables and figures, in one style."""

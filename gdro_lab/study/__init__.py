@@ -1,1 +1,0 @@
-"""Profiles, the jobs that they describe, evaluation and records."""
