@@ -19,7 +19,7 @@ settings.load_profile("stable")
 # first, so that no worker is left with one of them at the end
 LONGEST = [
     "test_teaching_notebooks", "test_run", "test_notebook", "test_jobs", "test_trainer",
-    "test_setups", "test_accelerate_configs", "test_vllm", "test_arena",
+    "test_trl_setups", "test_accelerate_configs", "test_vllm", "test_arena",
 ]  # fmt: skip
 
 PATIENCE = 1800  # seconds after which a test ends what hangs: no machine is so busy
