@@ -35,8 +35,7 @@ class Replay(ControlledTrainer):
 
     def _keep_successes(self, rows: list[Row], texts: list[Text], rewards_RF: Tensor) -> None:
         """Add the correct rollouts of a step to the bank, those that are whole."""
-        # of a processor, the tokenizer in it
-        tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
+        tokenizer = self.processing_class
         ends = set(self.eos_token_ids)
         specials = set(tokenizer.all_special_ids)
         scored = self._score(np.arange(len(rows)), rewards_RF)
