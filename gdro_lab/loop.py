@@ -21,7 +21,7 @@ from torch import Tensor
 from gdro.bins import as_uids
 from gdro.checks import check
 from gdro.controller import GDROController, Observed
-from gdro.methods.bank import Bank
+from gdro.methods.bank import Bank, is_whole
 from gdro.metrics import is_correct
 from gdro.rounds import sample_in_rounds
 from gdro_lab.qwen3 import Cache, Model, forward
@@ -178,13 +178,21 @@ class Training:
         text_RT = torch.cat(rounds)
         drawn_R = drawn_P[samples.group_ids_R]
         if self.controller.method.replays:
-            ends_R = self._mask(text_RT).sum(dim=1).tolist()
-            # without what fills a text up, so that equal texts are kept once
-            for r in np.flatnonzero(samples.correct_R):
-                self.bank.add(int(drawn_R[r]), text_RT[r, : ends_R[r]].tolist())
+            self._keep_successes(drawn_R[samples.correct_R], text_RT[samples.correct_R])
         # float32, as the weights are
         advantages_R = torch.as_tensor(observed.advantages, dtype=torch.float32)
         return Texts(self.ids_DT[drawn_R], text_RT, advantages_R.to(self.model.device)), observed
+
+    def _keep_successes(self, drawn_R: np.ndarray, text_RT: Tensor) -> None:
+        """Add correct rollouts to the bank, those that are whole."""
+        ends = {self.model.config.eos_token_id}
+        specials = set(self.tokenizer.all_special_ids)
+        lengths_R = self._mask(text_RT).sum(dim=1).tolist()
+        for position, row_T, length in zip(drawn_R, text_RT, lengths_R, strict=True):
+            text = row_T[:length].tolist()
+            if is_whole(text, ends, specials):
+                key = self.tokenizer.decode(text, skip_special_tokens=True)
+                self.bank.add(int(position), text, key)
 
     def bank_texts(self) -> Texts | None:
         """Kept successes that the method wants in this step, with their weights as advantages."""

@@ -10,8 +10,9 @@ from conftest import TRAINS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import GDROController, Method, register
-from gdro.methods.bank import Bank, replay_weights
+from gdro.methods.bank import Bank, is_whole, replay_weights
 from gdro.methods.replay import PivotalReplay
+from gdro.trainer import GDROConfig, GDROTrainer
 from gdro_lab import loop
 
 pytestmark = TRAINS
@@ -20,7 +21,7 @@ pytestmark = TRAINS
 def test_the_bank_keeps_the_newest_distinct_successes():
     bank = Bank(size=2)
     for uid, text in [("a", [1, 2]), ("b", [5]), ("a", [3]), ("a", [1, 2]), ("a", [4, 4, 4])]:
-        bank.add(uid, text)
+        bank.add(uid, text, key=str(text))
     assert bank.uids == ["a", "b"]
     uids, texts, weights = bank.rows(np.array([1, 0]), np.array([3.0, 8.0]))
     assert list(zip(uids, texts, weights, strict=True)) == [
@@ -29,7 +30,34 @@ def test_the_bank_keeps_the_newest_distinct_successes():
     copy = Bank()
     copy.load_state_dict(json.loads(json.dumps(bank.state_dict())))
     assert (copy.size, copy.texts) == (bank.size, bank.texts)
+    copy.add("a", [4, 4, 4], key=str([4, 4, 4]))
+    assert copy.texts == bank.texts
     assert Bank().rows(np.zeros(0, int), np.zeros(0))[0] == []
+
+
+def test_texts_that_read_the_same_are_one():
+    bank = Bank(size=2)
+    bank.add("a", [7, 8, 1], key="go")
+    bank.add("a", [9, 1], key="go")
+    assert bank.rows(np.array([0]), np.ones(1))[1] == [(7, 8, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ([5, 6, 1], True),
+        ([5, 2], True),  # there are two ends
+        ([5, 6], False),
+        ([], False),
+        ([1], False),
+        ([5, 0, 1], False),
+        ([0, 5, 1], False),
+        ([5, 2, 1], False),
+        ([5, 0], False),
+    ],
+)
+def test_a_whole_text_ends_and_has_no_special_token_inside(text, whole):
+    assert is_whole(text, ends={1, 2}, specials={0, 1}) == whole
 
 
 def test_the_weight_fades_as_a_prompt_is_solved():
@@ -118,7 +146,7 @@ def test_the_gradient_of_replay_is_that_of_plain_torch(base, monkeypatch):
         model, tokenizer, rows, tiny_run.half_right, controller,
         steps=1, prompts=8, learning_rate=1e-3, max_new_tokens=12, seed=0,
     )  # fmt: skip
-    kept = {text for texts in banks[0].texts.values() for text in texts}
+    kept = {text for texts in banks[0].texts.values() for text in texts.values()}
     again = seen["advantages"] != 0
     assert 3 <= row["replayed"] == int(again.sum()) <= 12
     eos = tokenizer.eos_token_id
@@ -134,6 +162,34 @@ def test_the_gradient_of_replay_is_that_of_plain_torch(base, monkeypatch):
         loss = loss - seen["advantages"][r] * logps[len(seen["prompts"][r]) - 1 :].sum()
     (loss / sum(map(len, ended))).backward()
     tiny_run.assert_gradient(tiny_run.gradient(model), seen["gradient"])
+
+
+def all_right(completions, **columns):
+    return [1.0] * len(completions)
+
+
+def test_the_loop_keeps_whole_texts_once(base, monkeypatch):
+    model = AutoModelForCausalLM.from_pretrained(base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    eos = tokenizer.eos_token_id
+    pad = tokenizer.pad_token_id
+    one, two = tokenizer.convert_tokens_to_ids(["1", "2"])
+    sampled = torch.tensor(
+        [
+            [one, eos, eos, eos],
+            [one, eos, two, eos],  # what comes after the end does not count
+            [one, pad, eos, eos],
+            [one, two, one, two],
+            [eos, eos, eos, eos],
+            [two, eos, eos, eos],
+        ]
+    )
+    monkeypatch.setattr(loop, "sample", lambda *given: sampled)
+    controller = GDROController("pivotal_replay", mean_rollouts=6)
+    rows = tiny_run.make_task().train[:1]
+    training = loop.Training(model, tokenizer, rows, all_right, controller, 4, seed=0)
+    training.play_batch(np.zeros(1, int))
+    assert training.bank.texts == {0: {"1": (one, eos), "2": (two, eos)}}
 
 
 MICRO = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}
@@ -170,3 +226,32 @@ def test_the_gradient_of_replay_in_trl_is_the_loops(base, tmp_path, changes):
     )
     assert tokens == batch["num_items_in_batch"]
     tiny_run.assert_gradient(tiny_run.gradient(model), trainer.gradient)
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_the_trainer_keeps_no_completion_that_is_cut(base, tmp_path, masks):
+    """With `mask_truncated_completions` TRL has no token of them left."""
+    trainer = train_all_right(base, tmp_path, 2, mask_truncated_completions=masks)
+    assert trainer.state.log_history[0]["completions/clipped_ratio"] == 1
+    assert trainer.bank.uids == []
+
+
+def test_the_trainer_keeps_whole_texts(base, tmp_path):
+    trainer = train_all_right(base, tmp_path, 12)
+    tokenizer = trainer.processing_class
+    assert len(trainer.bank.uids) > 1
+    for texts in trainer.bank.texts.values():
+        for _, ids in texts.values():
+            assert ids[-1] == tokenizer.eos_token_id
+            assert not set(ids[:-1]) & set(tokenizer.all_special_ids)
+
+
+def train_all_right(base, folder, tokens, **changes):
+    """One step with pivotal_replay on completions that all earn the reward."""
+    args = tiny_run.arguments(
+        GDROConfig, folder, max_steps=1, gdro_method="pivotal_replay",
+        max_completion_length=tokens, **changes,
+    )  # fmt: skip
+    trainer = tiny_run.make_trainer(GDROTrainer, args, base, reward=all_right)
+    trainer.train()
+    return trainer

@@ -12,9 +12,13 @@ prompt is solved, so replay stops by itself. MAPO (arXiv 1807.02322) has the sam
 bank's share of the policy in the place of p̂: it needs probabilities of whole texts.
 
 Loop and trainer own the bank; the method says which prompts to replay, and with which weight.
+
+Rewards judge the decoded text, where special tokens do not show. So a text may earn the reward
+without an end, or with padding inside, and replay would teach just that. Loop and trainer keep only
+texts that are whole (`is_whole`), and tell them apart by the decoded text.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +29,19 @@ def replay_weights(rates_P: np.ndarray, scale: float, least: float = 0.1) -> np.
     return scale * np.maximum(rates_P, least) * (1 - rates_P)
 
 
+def is_whole(text: Sequence[int], ends: Collection[int], specials: Collection[int]) -> bool:
+    """Whether a completion has tokens, then one that ends it, and no special token before that.
+
+    Args:
+        text: its token ids, without what fills it up.
+        ends: ids of the tokens that end a text.
+        specials: ids that the decoder leaves out, such as padding.
+    """
+    if len(text) < 2 or text[-1] not in ends:
+        return False
+    return not any(token in ends or token in specials for token in text[:-1])
+
+
 class Bank:
     """Distinct successes of each prompt as token ids; the oldest gives way when `size` are kept.
 
@@ -32,30 +49,33 @@ class Bank:
         size: texts kept for a prompt.
 
     Attributes:
-        texts: of each prompt, by its uid, from the oldest to the newest.
+        texts: of each prompt, by its uid, and by key, from the oldest to the newest.
     """
 
     def __init__(self, size: int = 4) -> None:
         self.size = size
-        self.texts: dict[Hashable, list[tuple[int, ...]]] = {}
+        self.texts: dict[Hashable, dict[str, tuple[int, ...]]] = {}
 
     @property
     def uids(self) -> list[Any]:
         """Prompts with at least one kept text, in the order of their first success."""
         return list(self.texts)
 
-    def add(self, uid: Hashable, text: Iterable[int]) -> None:
-        """Keep a success of a prompt, unless it is kept already.
+    def add(self, uid: Hashable, text: Iterable[int], key: str) -> None:
+        """Keep a success of a prompt, unless one with the same key is kept already.
 
         Args:
             uid: of the prompt.
             text: tokens of the completion, the one that ends it included.
+            key: the decoded text.
         """
-        texts = self.texts.setdefault(uid, [])
-        tokens = tuple(text)
-        if tokens not in texts:
-            texts.append(tokens)
-            del texts[: -self.size]
+        texts = self.texts.setdefault(uid, {})
+        if key in texts:
+            return
+        texts[key] = tuple(text)
+        if len(texts) > self.size:
+            oldest = next(iter(texts))
+            del texts[oldest]
 
     def rows(
         self, positions: np.ndarray, weights: np.ndarray
@@ -75,7 +95,7 @@ class Bank:
         weights_R: list[float] = []
         for position, weight in zip(positions, weights, strict=True):
             uid = uids[position]
-            for text in self.texts[uid]:
+            for text in self.texts[uid].values():
                 uids_R.append(uid)
                 texts_R.append(text)
                 weights_R.append(weight / len(self.texts[uid]))
@@ -83,12 +103,14 @@ class Bank:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, in order, for a checkpoint."""
-        texts = [list(texts) for texts in self.texts.values()]
-        return {"size": self.size, "uids": self.uids, "texts": texts}
+        keys = [list(texts) for texts in self.texts.values()]
+        texts = [list(texts.values()) for texts in self.texts.values()]
+        return {"size": self.size, "uids": self.uids, "keys": keys, "texts": texts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of `state_dict`."""
         self.size = state["size"]
         self.texts = {}
-        for uid, texts in zip(state["uids"], state["texts"], strict=True):
-            self.texts[uid] = [tuple(text) for text in texts]
+        for uid, keys, texts in zip(state["uids"], state["keys"], state["texts"], strict=True):
+            tuples = [tuple(text) for text in texts]
+            self.texts[uid] = dict(zip(keys, tuples, strict=True))

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from trl.trainer.utils import pad
 
-from gdro.methods.bank import Bank
+from gdro.methods.bank import Bank, is_whole
 from gdro.trl.controlled import ControlledTrainer
 from gdro.trl.values import LossInputs, Row
 
@@ -34,10 +34,16 @@ class Replay(ControlledTrainer):
     bank: Bank  # every process holds the same
 
     def _keep_successes(self, rows: list[Row], texts: list[Text], rewards_RF: Tensor) -> None:
-        """Add the correct rollouts of a step to the bank."""
+        """Add the correct rollouts of a step to the bank, those that are whole."""
+        tokenizer = self.processing_class
+        ends = set(self.eos_token_ids)
+        specials = set(tokenizer.all_special_ids)
         scored = self._score(np.arange(len(rows)), rewards_RF)
         for r in scored.group_ids[scored.correct]:
-            self.bank.add(self._uid_of(rows[r]), texts[r])
+            ids = texts[r].completion_ids
+            if is_whole(ids, ends, specials):
+                key = tokenizer.decode(ids, skip_special_tokens=True)
+                self.bank.add(self._uid_of(rows[r]), texts[r], key)
 
     def _add_replayed(self, output: LossInputs) -> LossInputs:
         """What TRL's loss takes, with this process's share of the texts that are replayed."""

@@ -5,6 +5,13 @@ metadata. Without one the original question is asked, and the answer is read fro
 ``<answer>…</answer>``, as the package's system prompt requests, or as the world says. Only tasks
 of `JUDGES` are allowed: those that are the same in every process and whose answers can be compared
 here. The package's own verifiers are never called, since some execute the answer as Python.
+
+A generator does not draw all puzzles equally often, and the first distinct ones are the frequent
+ones: gcd's have an answer above 1, and at the end 1 alone is left. So the distinct puzzles of a
+short prompt are shuffled before they are split into held-out ones, training and lessons, which then
+have the same distribution of answers. No family takes more than half of its puzzles; what is left
+is taught. Original questions are split in the order of their generator, since nearly all of their
+families have far more puzzles than are drawn.
 """
 
 from __future__ import annotations
@@ -14,11 +21,11 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
+import logging
 import operator
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
@@ -49,6 +56,7 @@ from gdro_lab.tasks.base import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+logger = logging.getLogger(__name__)
 CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
 STREAM_SIZE = 10_000  # prompts of a world whose n_train is 0
 LESSONS = 4_000  # puzzles of a family that a base is taught, at most
@@ -56,6 +64,15 @@ TRIES = 8  # puzzles generated for each that is wanted, as they repeat
 # neighbouring seeds would overlap: puzzle i of seed s is puzzle i - 1 of seed s + 1
 SEED_SPACING = 1_000_000
 WORKED_TEXT = "answer_cot"  # of the metadata, where a task has it
+
+
+class FamilyRows(NamedTuple):
+    """The puzzles of a family, which do not overlap."""
+
+    held_out: list[TaskRow]
+    train: list[TaskRow]
+    lessons: list[TaskRow]
+    """Of short prompts."""
 
 
 def is_palindrome_of(given: str, answer: str) -> bool:
@@ -143,19 +160,65 @@ class GymSpec:
         shares = [family.share or 1 / len(self.families) for family in self.families]
         if self.permute_shares:
             shares = [shares[place] for place in rng.permutation(len(shares))]
-        held_out, train, seen = [], [], set[str]()
-        for place, count in enumerate(split_by_share(shares, self.n_train or STREAM_SIZE)):
-            wanted = self.n_eval_per_family + count
-            puzzles = _puzzles(self, place, seed, style, TRIES * wanted, seen)
-            rows = list(itertools.islice(puzzles, wanted))
-            asked = f"n_train and n_eval_per_family ask for {wanted} distinct prompts of family"
-            found = f"got {len(rows)} from {TRIES * wanted} puzzles"
-            need(len(rows) == wanted, f"{asked} {self.families[place].name!r}, {found}")
-            held_out += rows[: self.n_eval_per_family]
-            train += rows[self.n_eval_per_family :]
+        counts = split_by_share(shares, self.n_train or STREAM_SIZE)
+        seen: set[str] = set()
+        drawn: list[FamilyRows] = []
+        for place, count in enumerate(counts):
+            if self.prompt_length is None:
+                drawn.append(self._draw_originals(place, count, seed, style, seen))
+            else:
+                drawn.append(self._draw_short(place, count, seed, seen))
+        held_out = [row for rows in drawn for row in rows.held_out]
+        train = [row for rows in drawn for row in rows.train]
+        if len(train) < sum(counts):  # a family was cut
+            shares = [len(rows.train) / len(train) for rows in drawn]
         train = [train[place] for place in rng.permutation(len(train))]  # families come mixed
         named = {family.name: share for family, share in zip(self.families, shares, strict=True)}
-        return GymTask(self, seed, named, tuple(train), tuple(held_out))
+        lessons = tuple(tuple(rows.lessons) for rows in drawn)
+        return GymTask(self, seed, named, tuple(train), tuple(held_out), lessons)
+
+    def _draw_originals(
+        self, place: int, count: int, seed: int, style: str, seen: set[str]
+    ) -> FamilyRows:
+        """Split a family of original questions in the order of its generator."""
+        name = self.families[place].name
+        size = self.n_eval_per_family + count
+        puzzles = _puzzles(self, place, seed, style, TRIES * size, seen)
+        rows = list(itertools.islice(puzzles, size))
+        if len(rows) < size:
+            raise ValueError(
+                f"n_train and n_eval_per_family ask for {size} distinct prompts of family "
+                f"{name!r}, got {len(rows)} from {TRIES * size} puzzles"
+            )
+        return FamilyRows(rows[: self.n_eval_per_family], rows[self.n_eval_per_family :], [])
+
+    def _draw_short(self, place: int, count: int, seed: int, seen: set[str]) -> FamilyRows:
+        """Shuffle the distinct puzzles of a family and split them; half of them at most are used.
+
+        Where the generator has no more of them, fewer are trained on, and a warning says so.
+        """
+        name = self.families[place].name
+        size = self.n_eval_per_family + count
+        pool_size = size + max(size, LESSONS)
+        puzzles = _puzzles(self, place, seed, "text", TRIES * pool_size, seen)
+        pool = list(itertools.islice(puzzles, pool_size))
+        order = np.random.default_rng([seed, place]).permutation(len(pool))
+        pool = [pool[position] for position in order]
+        half = len(pool) // 2
+        if half <= self.n_eval_per_family:
+            raise ValueError(
+                f"n_eval_per_family={self.n_eval_per_family} leaves nothing to train on of family "
+                f"{name!r}: it has {len(pool)} distinct prompts, of which half may be used"
+            )
+        if half < size:
+            logger.warning(
+                f"family {name!r} has {len(pool)} distinct prompts, of which half may be used: "
+                f"{half - self.n_eval_per_family} are trained on in place of {count}"
+            )
+            size = half
+        held_out = pool[: self.n_eval_per_family]
+        train = pool[self.n_eval_per_family : size]
+        return FamilyRows(held_out, train, pool[size : size + LESSONS])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -167,26 +230,18 @@ class GymTask:
     shares: dict[str, float]
     train: tuple[TaskRow, ...]  # shuffled
     eval: tuple[TaskRow, ...]  # family by family
+    lessons: tuple[tuple[TaskRow, ...], ...]
+    """By family, the short prompts that a base is taught: neither held out nor trained on."""
 
     @property
     def max_completion_tokens(self) -> int:
         """Tokens that a completion may have."""
         return self.spec.max_completion_tokens
 
-    @cached_property
-    def lessons(self) -> tuple[tuple[TaskRow, ...], ...]:
-        """By family, the puzzles that a base is taught: neither held out nor trained on."""
-        seen, found = {row["prompt"] for row in (*self.eval, *self.train)}, []
-        for place, family in enumerate(self.spec.families):
-            trained = sum(row["family"] == family.name for row in self.train)
-            tries = TRIES * (self.spec.n_eval_per_family + trained + LESSONS)
-            puzzles = _puzzles(self.spec, place, self.seed, "text", tries, seen)
-            found.append(tuple(itertools.islice(puzzles, LESSONS)))
-            need(found[-1], f"n_train leaves no prompt of family {family.name!r} to teach")
-        return tuple(found)
-
     def teach(self, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
-        """Draw ``n`` puzzles with their answers: a family as often as it is ``taught``."""
+        """Draw ``n`` short prompts with their answers: a family as often as it is ``taught``."""
+        if self.spec.prompt_length is None:
+            raise ValueError("teach needs a world with a prompt_length, got original questions")
         taught = np.array([family.taught for family in self.spec.families])
         places = rng.choice(len(taught), size=n, p=taught / taught.sum())
         rows = [self.lessons[place][rng.integers(len(self.lessons[place]))] for place in places]

@@ -1,13 +1,16 @@
 """Worlds are read strictly; whatever their task, it keeps to the interface."""
 
 import dataclasses
+import logging
 import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from scipy.stats import chi2_contingency
 
+from gdro_lab.tasks.reasoning_gym import GymFamily, GymSpec
 from gdro_lab.tasks.world import WORLDS, read_world
 
 SHIPPED = sorted(file.stem for file in WORLDS.glob("*.yaml"))
@@ -129,3 +132,44 @@ def test_gym_tasks_are_the_same_in_every_process():
     environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert run.stdout == f"{task.fingerprint()} {task.train[:50]} {task.eval[-1]}\n"
+
+
+GCD = GymFamily("gcd", "gcd", {"min_value": 1, "max_value": 40}, "g{numbers:,}", 0.6)
+SPIRAL = GymFamily("spiral", "spiral_matrix", {"min_n": 2, "max_n": 2}, "s{matrix:}", 0.4)
+
+
+def two_families(n_train):
+    return GymSpec(
+        families=(GCD, SPIRAL),
+        n_train=n_train,
+        n_eval_per_family=100,
+        prompt_length=9,
+        max_completion_tokens=9,
+    )
+
+
+def test_lessons_training_and_held_out_prompts_have_the_same_answers():
+    """Of the 1,600 pairs up to 40, the generator draws those with a common factor first."""
+    task = two_families(n_train=1000).draw(0)
+    parts = (task.eval, task.train, task.lessons[0])
+    answers = [[row["answer"] for row in part if row["family"] == "gcd"] for part in parts]
+    assert list(map(len, answers)) == [100, 600, 900]
+    table = [[part.count("1"), part.count("2"), len(part)] for part in answers]
+    table = [[one, two, size - one - two] for one, two, size in table]
+    assert chi2_contingency(table).pvalue > 0.01
+    assert {row["prompt"] for row in task.lessons[0]}.isdisjoint(
+        row["prompt"] for row in (*task.train, *task.eval)
+    )
+
+
+def test_a_family_takes_half_of_its_prompts_at_most(caplog):
+    with caplog.at_level(logging.WARNING):
+        task = two_families(n_train=2000).draw(0)
+    [message] = caplog.messages
+    assert "'gcd'" in message
+    assert len(task.train) == 700 + 800
+    assert task.shares == {"gcd": 700 / 1500, "spiral": 800 / 1500}
+    assert len(task.lessons[0]) == 800
+    few = dataclasses.replace(GCD, config={"min_value": 1, "max_value": 12})
+    with pytest.raises(ValueError, match="n_eval_per_family"):
+        dataclasses.replace(two_families(100), families=(few, SPIRAL)).draw(0)
