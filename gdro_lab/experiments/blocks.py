@@ -159,6 +159,8 @@ class EvaluationChoice(Strict):
     """GPUs of each process."""
     data_parallel_size: Count = 1
     """Processes that share the prompts."""
+    texts: NotNegative = 0
+    """Held-out problems of each family whose texts are kept, for results/texts.md."""
 
     @property
     def gpus(self) -> int:

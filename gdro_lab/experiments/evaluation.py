@@ -8,6 +8,7 @@ loop samples its tiny models itself. Whether a text is correct is decided in `co
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -123,6 +124,8 @@ def evaluate_model(
 ) -> list[dict[str, Any]]:
     """Sample from a model, and return the counts of each prompt, as `count_correct` does.
 
+    The first prompts of each family, as many as `choice.texts`, have their question and texts too.
+
     Args:
         choice: engine and sampling.
         model: folder or hub id of a whole model.
@@ -156,6 +159,7 @@ def evaluate_model(
     counts = count_correct(rows, texts_PS, reward, threshold)
     for row, tokens_S in zip(counts, tokens_PS, strict=True):
         row["tokens"] = sum(map(len, tokens_S))
+    _keep_texts(choice.texts, rows, texts_PS, counts)
     return counts
 
 
@@ -199,6 +203,20 @@ def count_correct(
         count["distinct"] = len(solved)
         counts.append(count)
     return counts
+
+
+def _keep_texts(
+    most: int, rows: Rows, texts_PS: Sequence[Sequence[str]], counts: list[dict[str, Any]]
+) -> None:
+    """Add question and texts to the counts of the first prompts of each family."""
+    kept: Counter[str] = Counter()  # prompts by family
+    for row, texts_S, count in zip(rows, texts_PS, counts, strict=True):
+        family = row.get("family", "")
+        if kept[family] < most:
+            kept[family] += 1
+            prompt = row["prompt"]
+            count["question"] = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+            count["texts"] = list(texts_S)
 
 
 def evaluate_loop(

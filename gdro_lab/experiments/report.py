@@ -24,6 +24,7 @@ from gdro_lab.experiments.records import read_result
 from gdro_lab.experiments.scores import K, score_families
 from gdro_lab.experiments.style import save, use_style
 from gdro_lab.experiments.table import BASELINE, compare, printed_table, rollouts_to_reach
+from gdro_lab.experiments.texts import texts_before_and_after
 
 FEWEST_IN_A_BIN = 10
 """A bin with fewer held-out prompts is not called the worst."""
@@ -264,6 +265,9 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
     seconds = seconds_table(spending)
     replace_text(results / "table.md", table + "\n")
     replace_text(results / "seconds.md", seconds + "\n")
+    texts = texts_before_and_after(profile, runs)
+    if texts:
+        replace_text(results / "texts.md", texts)
     _write_paired(profile, runs, results)
     for name, figure in paper_figures(profile, runs, scores).items():
         save(figure, runs_dir / "figures", name)

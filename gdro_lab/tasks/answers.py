@@ -8,6 +8,9 @@ import re
 from decimal import Decimal
 from typing import Any, Literal
 
+Style = Literal["chat", "text"]
+"""Whether a prompt is a message of a chat, or the plain text."""
+
 Reader = Literal["boxed", "hash", "last_number", "whole", "tags"]
 """Where a text has its answer: in its last ``\\boxed{…}``, behind its last ``####`` up to the end
 of the line, as its last number, as the whole text, or in its last ``<answer>…</answer>``."""
@@ -112,7 +115,7 @@ def completion_text(completion: Any) -> str:
     return next((text for text in reversed(said) if isinstance(text, str) and text.strip()), "")
 
 
-def ask(problem: str, request: str, style: Literal["chat", "text"]) -> str | list[dict[str, str]]:
+def ask(problem: str, request: str, style: Style) -> str | list[dict[str, str]]:
     """The prompt: the request with the problem in place of ``{problem}``, a text or a chat."""
     text = request.replace("{problem}", problem)
     return text if style == "text" else [{"role": "user", "content": text}]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gdro.checks import Positive
 from gdro.files import plain
-from gdro_lab.machine import arithmetic, describe_machine
+from gdro_lab.machine import arithmetic, describe_machine, fast_attention
 from gdro_lab.tasks import prompt_token_ids
 from gdro_lab.tasks.base import Count, NotNegative, Strict
 from gdro_lab.tasks.cache import find_made, make_once
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 RECIPE = "cold_start.json"
-MICRO_BATCH = 4  # solutions of a forward pass, so that memory does not grow with the batch
+MICRO_BATCH = 16  # solutions of a forward pass, so that memory does not grow with the batch
 WARMUP = 0.05  # of the steps
 LAST_RATE = 0.1  # of the learning rate, to which it falls as a cosine
 
@@ -131,11 +131,10 @@ def _teach(
 
     from gdro.trl.models import load_model
 
-    if choice.rank is None:
-        loaded = load_model(folder, seed=choice.seed)
-    else:
-        lora = {"r": choice.rank, "lora_alpha": 2 * choice.rank}
-        loaded = load_model(folder, seed=choice.seed, kind="lora", lora=lora)
+    options: dict[str, Any] = {"attn_implementation": fast_attention()}
+    if choice.rank is not None:
+        options |= {"kind": "lora", "lora": {"r": choice.rank, "lora_alpha": 2 * choice.rank}}
+    loaded = load_model(folder, seed=choice.seed, **options)
     rows = labelled_tokens(loaded.tokenizer, solutions, template)
     with tempfile.TemporaryDirectory() as logs:
         trainer = SFTTrainer(

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase as LETTERS
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -18,13 +18,14 @@ from gdro_lab.tasks.answers import (
     REQUESTS,
     KeyReader,
     Reader,
+    Style,
     ask,
     plain_number,
     read_answer,
     with_answer,
 )
-from gdro_lab.tasks.math_sets import MATH_SPECS, RawRow, Schema
-from gdro_lab.tasks.sources import Place, check_path, find_place, read_rows
+from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
+from gdro_lab.tasks.sources import Place, RawRow, check_path, find_place, read_rows
 
 ANSWER = "your final answer"
 CHOICE = "the letter of the correct choice"
@@ -60,13 +61,13 @@ class Problem:
     """A worked solution, perhaps without its answer."""
     is_choice: bool = False
 
-    def row(self, style: str, request: str | None, reader: Reader) -> dict[str, Any]:
+    def row(self, style: Style, request: str | None, reader: Reader) -> dict[str, Any]:
         """The row of a data set, with a prompt that asks for the answer."""
         asked = CHOICE if self.is_choice else ANSWER
         request = request or REQUESTS[reader].replace("{answer}", asked)
         solution = self.solution and with_answer(self.solution, self.answer, reader)
         return {
-            "prompt": ask(self.text, request, "text" if style == "text" else "chat"),
+            "prompt": ask(self.text, request, style),
             "answer": self.answer,
             "uid": self.uid,
             "dataset": self.dataset,
@@ -115,7 +116,7 @@ def load_math(
     name: str,
     path: str | Path | None = None,
     *,
-    style: Literal["chat", "text"] = "chat",
+    style: Style = "chat",
     completion: Reader = "boxed",
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Read a named set into rows of prompt, answer, uid, dataset, family and solution.
@@ -146,14 +147,14 @@ def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
         ValueError: if the source cannot be read, lacks a column, or has no usable row.
     """
     rows = read_rows(source.place)
-    schema = _find_schema(source, [row.columns for row in rows if not row.fault])
+    schema = _find_schema(source, [row for row in rows if not row.fault])
     problems: dict[str, Problem] = {}
     dropped = []
     for row in rows:
         try:
             if row.fault:
                 raise ValueError(row.fault)
-            problem = _read_problem(source, schema, row.columns, row.place)
+            problem = _read_problem(source, schema, row)
             if problem.uid in problems:
                 raise ValueError("it repeats another")
         except ValueError as error:
@@ -168,7 +169,7 @@ def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
 
 def _find_schema(source: Source, rows: list[RawRow]) -> Schema:
     """The first schema whose columns occur; ValueError names those that are missing."""
-    names = {name for row in rows for name in row if isinstance(name, str)}
+    names = {name for row in rows for name in row.columns if isinstance(name, str)}
     for schema in source.schemas:
         if names.issuperset(schema.named):
             return schema
@@ -181,8 +182,9 @@ def _find_schema(source: Source, rows: list[RawRow]) -> Schema:
     )
 
 
-def _read_problem(source: Source, schema: Schema, raw: RawRow, place: str) -> Problem:
+def _read_problem(source: Source, schema: Schema, row: RawRow) -> Problem:
     """A problem of a row; a ValueError says what is wrong with it."""
+    raw = row.columns
     missing = [name for name in schema.needed if name not in raw]
     if missing:
         raise ValueError(f"it has the columns {sorted(map(str, raw))} and not {missing}")
@@ -203,7 +205,7 @@ def _read_problem(source: Source, schema: Schema, raw: RawRow, place: str) -> Pr
         answer=answer,
         uid=f"{source.name}/{digest.hexdigest()}",
         dataset=source.name,
-        family=_family(source, group, place),
+        family=_family(source, group, row.part),
         solution=solution or None,
         is_choice=bool(schema.wrong_answers),
     )
@@ -238,11 +240,9 @@ def _with_choices(problem: str, choices: list[str], seed: bytes) -> tuple[str, s
     return "\n".join([problem, "", *lines]), LETTERS[order.index(0)]
 
 
-def _family(source: Source, group: str, place: str) -> str:
+def _family(source: Source, group: str, part: str) -> str:
     """The group, of a named set after the set's name; without one, the part or the source."""
-    if source.is_named and len(source.place.paths) > 1:
-        part = Path(place.partition(",")[0]).stem
-        group = group or part.removeprefix(source.name).lstrip("-_")
+    group = group or part.removeprefix(source.name).lstrip("-_")
     if not group:
         return source.name
     return f"{source.name}-{group}" if source.is_named else group

@@ -11,7 +11,7 @@ from typing import Any
 
 from gdro_lab.tasks.answers import KeyReader, plain_number, read_answer
 
-RawRow = Mapping[str, Any]
+Columns = Mapping[str, Any]
 ARITHMETIC = re.compile(r"[\d.+\-*/()]+")
 INFIX = re.compile(r"[\d.)][+\-*/][\d.(]")
 STEP = re.compile(r"[\d.+\-*/()%]+=\$?(-?[\d.]+)%?")
@@ -34,7 +34,7 @@ class Schema:
     """The column of a worked solution, which may be empty."""
     wrong_answers: tuple[str, ...] = ()
     """Columns of the wrong choices; they make it multiple choice."""
-    prepare: Callable[[RawRow], RawRow] | None = None
+    prepare: Callable[[Columns], Columns] | None = None
     """Works out the columns group and solution, or the problem, from the others."""
     columns: tuple[str, ...] = ()
     """The columns that `prepare` needs, where these are not problem and answer."""
@@ -72,7 +72,7 @@ def _problem(answer: str = "answer") -> Schema:
     return Schema(("problem",), answer)
 
 
-def _gsm8k(row: RawRow) -> RawRow:
+def _gsm8k(row: Columns) -> Columns:
     """The family by the number of steps, and the steps that are marked, such as <<48/2=24>>."""
     text = str(row["answer"])
     steps = [step.replace(" ", "") for step in MARKED_STEP.findall(text)]
@@ -86,7 +86,7 @@ def _gsm8k(row: RawRow) -> RawRow:
 ASDIV_FAMILIES = {"Addition": "add", "Subtraction": "sub", "Multiplication": "mul"}
 
 
-def _asdiv(row: RawRow) -> RawRow:
+def _asdiv(row: Columns) -> Columns:
     """The family by the kind of solution, and the formula where it is plain arithmetic."""
     kind = str(row["solution_type"])
     family = "div" if kind.endswith("Division") else ASDIV_FAMILIES.get(kind, "other")
@@ -98,14 +98,14 @@ def _asdiv(row: RawRow) -> RawRow:
     return {**row, "group": family, "solution": "; ".join(steps) if is_right else None}
 
 
-def _svamp(row: RawRow) -> RawRow:
+def _svamp(row: Columns) -> Columns:
     """Body and question as sentences, and the equation with its value."""
     body = str(row["Body"] or "").rstrip(" .")
     problem = f"{body}. {str(row['Question'] or '').strip()}"
     return {**row, "problem": problem, "solution": _solved(row["Equation"], row["Answer"])}
 
 
-def _mawps(row: RawRow) -> RawRow:
+def _mawps(row: Columns) -> Columns:
     """The hub's rows have N_00, N_01, … in place of the numbers."""
     numbers = [plain_number(text) or text for text in str(row["Numbers"] or "").split()]
 
@@ -121,7 +121,7 @@ def _mawps(row: RawRow) -> RawRow:
     return {**row, "problem": problem, "key": answer, "solution": _solved(equation, answer)}
 
 
-def _mawps_copy(row: RawRow) -> RawRow:
+def _mawps_copy(row: Columns) -> Columns:
     return {**row, "key": _rounded(row["target"])}
 
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from gdro_lab.tasks.base import split_by_share
 from gdro_lab.tasks.math_data import Problem
 
-# signs of arithmetic stay: 3+4 is not 3-4
-NO_CONTENT = re.compile(r"[^\w+\-*/^=<>%()\[\]{}|\\]+")
+# signs of mathematics stay: 3+4 is not 3-4, and 5! is not 5
+PUNCTUATION = re.compile(r"[\s.,;:?$…`\"'‘’“”]+")
 
 
 def normalized(text: str) -> str:
     """A text without case, spaces and punctuation, by which repeats are found."""
-    return NO_CONTENT.sub(" ", text.casefold()).strip()
+    return PUNCTUATION.sub(" ", text.casefold()).strip()
 
 
 def drop_repeats(problems: Iterable[Problem]) -> tuple[list[Problem], list[str]]:

@@ -18,7 +18,7 @@ import operator
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
@@ -28,6 +28,7 @@ from gdro.checks import need
 from gdro_lab.tasks.answers import (
     REQUESTS,
     Reader,
+    Style,
     ask,
     completion_text,
     plain_number,
@@ -320,7 +321,7 @@ def _puzzles(
 
 def _asked(spec: GymSpec, question: str, style: str, system: str) -> str | list[dict[str, str]]:
     """The prompt of an original question."""
-    shape: Literal["chat", "text"] = "text" if style == "text" else "chat"
+    shape: Style = "text" if style == "text" else "chat"
     if spec.request is not None:
         return ask(question, spec.request, shape)
     if spec.completion != "tags":

@@ -5,12 +5,14 @@ They are neither trained on nor held out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gdro_lab.tasks import GymChoice, MathChoice, draw_task, load_split
+from gdro_lab.tasks.base import split_by_share
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,7 +39,7 @@ def load_solutions(
     Args:
         choice: the task.
         tokenizer: one with a chat template is taught chats, another texts.
-        examples: how many are drawn.
+        examples: how many are drawn; where training sources have shares, in these shares.
         seed: of the draw and of the order.
         template: arguments of the chat template.
 
@@ -60,7 +62,9 @@ def load_solutions(
             "train on fewer rows, or allow longer completions"
         )
     order = np.random.default_rng(seed).permutation(len(short))
-    chosen = [short[place] for place in order[:examples]]
+    shuffled = [short[place] for place in order]
+    shares = choice.shares if choice.kind == "math" else None
+    chosen = _in_proportion(shuffled, examples, shares) if shares else shuffled[:examples]
     return [Solution(row["prompt"], row["solution"]) for row in chosen]
 
 
@@ -73,6 +77,23 @@ def _unused_rows(
     drawn = load_split(choice, tokenizer, held_out=False, template=template).rows
     uids = {row["uid"] for row in drawn}
     return [row for row in rows if row["uid"] not in uids and row.get("solution")]
+
+
+def _in_proportion(
+    rows: Sequence[Mapping[str, Any]], examples: int, shares: Mapping[str, float]
+) -> list[Mapping[str, Any]]:
+    """Rows of each data set by its share of the training problems, of those that have any."""
+    sizes = Counter(row["dataset"] for row in rows)
+    names = [name for name in shares if sizes[name]]
+    total = sum(shares[name] for name in names)
+    counts = split_by_share([shares[name] / total for name in names], examples)
+    left = dict(zip(names, counts, strict=True))
+    chosen = []
+    for row in rows:
+        if left[row["dataset"]] > 0:
+            left[row["dataset"]] -= 1
+            chosen.append(row)
+    return chosen
 
 
 def _completion_tokens(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> int:

@@ -18,6 +18,8 @@ class RawRow(NamedTuple):
     place: str
     columns: Mapping[str, Any]
     fault: str | None = None
+    part: str = ""
+    """The name of its file without the ending, where a source has several."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,12 @@ def read_rows(place: Place) -> list[RawRow]:
     """
     if not place.paths:
         return _numbered(_load(place.hub_id, place.config, place.split), "row ")
+    if len(place.paths) == 1:
+        return _read_path(place.paths[0], place, "row ")
     rows: list[RawRow] = []
     for path in place.paths:
-        label = f"{path.name}, row " if len(place.paths) > 1 else "row "
-        rows += _read_path(path, place, label)
+        part = _read_path(path, place, f"{path.name}, row ")
+        rows += [row._replace(part=path.stem) for row in part]
     return rows
 
 

