@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gdro_lab.experiments.arguments import training_arguments
+from gdro_lab.experiments.arguments import Lengths, training_arguments
 from gdro_lab.machine import arithmetic, describe_machine
 
 
