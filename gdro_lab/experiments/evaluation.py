@@ -241,13 +241,6 @@ def evaluate_loop(
     return count_correct(rows, texts_PS, reward, threshold)
 
 
-def counts_of(rows: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """Successes and trials of each prompt, (P,) each."""
-    successes_P = np.array([row["successes"] for row in rows])
-    trials_P = np.array([row["trials"] for row in rows])
-    return successes_P, trials_P
-
-
 def _in_processes(
     sample: Callable[..., list[Tokens]], ids: Tokens, seed: int, processes: int, gpus: int
 ) -> list[Tokens]:
