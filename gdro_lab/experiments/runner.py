@@ -173,6 +173,7 @@ class Runner:
             self.lines.put(line)
         self.failed: list[Path] = []
         """Logs of the jobs that failed."""
+        self.is_stopped = False
         self.keeps_lines = True
         self.overall: tqdm | None = None
         """Where lines go, the bar of all jobs."""
@@ -209,6 +210,7 @@ class Runner:
 
     def stop(self) -> None:
         """End all jobs that run, and start no other."""
+        self.is_stopped = True
         self.pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             process.terminate()
@@ -223,6 +225,8 @@ class Runner:
 
     def _run_job(self, job: Job) -> bool:
         """Run a job in a process of its own, with a line of progress; False if it failed."""
+        if self.is_stopped:
+            return False
         line = self.lines.get()
         log = self.logs / f"{job.stem}.log"
         progress = self.logs / f".{job.stem}.progress"
