@@ -37,12 +37,14 @@ from gdro_lab.experiments.spelling import slug_of
 # imported once, by the process that the jobs are forked from; Unsloth would have to come first
 IMPORTED = {
     "trl": [
+        "gdro_lab.experiments.runner",
         "gdro_lab.experiments.training",
         "gdro_lab.experiments.evaluation",
         "gdro.trainer",
         "gdro_lab.experiments.report",
     ],
     "loop": [
+        "gdro_lab.experiments.runner",
         "gdro_lab.experiments.loop_runs",
         "gdro_lab.experiments.evaluation",
         "gdro_lab.loop",
@@ -153,7 +155,8 @@ def run_profile(
         print("stopped; the same command resumes", file=sys.stderr)
         return 130
     for log in runner.failed:
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        text = log.read_text(errors="replace") if log.is_file() else "It left no log."
+        lines = [line for line in text.splitlines() if line.strip()]
         print(f"\n{log.stem} failed. The end of {log}:", *lines[-8:], sep="\n  ", file=sys.stderr)
     return 1 if runner.failed else 0
 
