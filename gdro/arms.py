@@ -20,7 +20,7 @@ LEAST_PROBABILITY = 1e-9  # an importance weight is at most its inverse, so that
 def arm_log_probabilities(losses_BN: np.ndarray, eta: float, gamma: float) -> np.ndarray:
     """log p_b(n), exponential weights over arm losses mixed with a uniform share γ. (..., B, N)."""
     scores_BN = -eta * losses_BN
-    scores_BN -= scores_BN.max(axis=-1, keepdims=True)
+    scores_BN -= scores_BN.max(axis=-1, keepdims=True)  # a common factor cancels, none overflows
     odds_BN = np.exp(scores_BN)
     total_B = odds_BN.sum(axis=-1, keepdims=True)
     if gamma == 0:
@@ -46,7 +46,8 @@ def best_joint_arms(
         Rollouts (B,), and how many are left over: where no choice meets the budget, the largest
         amount below it is spent.
     """
-    counts_B, arms_N = np.asarray(counts_B), np.asarray(arms_N)
+    counts_B = np.asarray(counts_B)
+    arms_N = np.asarray(arms_N)
     spare = spare_rollouts(counts_B, arms_N, budget)
     # an empty bin spends nothing whatever its arm, so no arm of it may add to the sum
     values_BN = np.where(counts_B[:, None] > 0, values_BN, 0.0)
@@ -91,19 +92,22 @@ def _best_choices(keys_BN: np.ndarray, counts_B: np.ndarray, spare: int) -> tupl
     key of arm n plus the table n · count entries further down. The choice is read off the tables
     from the last bin to the first.
     """
-    steps_N, places_W = np.arange(keys_BN.shape[1]), np.arange(spare + 2)
+    steps_N = np.arange(keys_BN.shape[1])
+    places_W = np.arange(spare + 2)
     table_W = np.full(spare + 2, UNREACHABLE)
     table_W[1] = 0
     tables = [table_W]
     for keys_N, count in zip(keys_BN, counts_B, strict=True):
         back_NW = np.maximum(places_W - steps_N[:, None] * count, 0)
+        # what is left for the bins before, where this bin plays arm n
         table_W = (tables[-1][back_NW] + keys_N[:, None]).max(axis=0)
         table_W[0] = UNREACHABLE  # keys were added to it as well
         tables.append(table_W)
     # Not every amount can be spent: with two bins of three prompts each, only multiples of three.
     # Take the largest that can: keys added to UNREACHABLE leave it below its half.
     spent = int(np.flatnonzero(table_W > UNREACHABLE // 2)[-1]) - 1
-    left, chosen_B = spare - spent, np.empty_like(counts_B)
+    left = spare - spent
+    chosen_B = np.empty_like(counts_B)
     for b in reversed(range(len(counts_B))):
         back_N = np.maximum(1 + spent - steps_N * counts_B[b], 0)
         chosen_B[b] = (tables[b][back_N] + keys_BN[b]).argmax()
@@ -143,7 +147,8 @@ def sample_joint_arms(
         Rollouts (B,), those left over as in `best_joint_arms`, and the probability of each arm
         under the distribution that was sampled, (B, N), by which an importance weight must divide.
     """
-    counts_B, arms_N = np.asarray(counts_B), np.asarray(arms_N)
+    counts_B = np.asarray(counts_B)
+    arms_N = np.asarray(arms_N)
     spare = spare_rollouts(counts_B, arms_N, budget)
     p_BN = np.exp(np.maximum(log_p_BN, LEAST_LOG_PROBABILITY / max(int((counts_B > 0).sum()), 1)))
     # where a table has w less what arm n spends; its last entry is for amounts below 0
@@ -157,14 +162,18 @@ def sample_joint_arms(
     most = spent = int(np.flatnonzero(before[-1] > 0)[-1])
     # [w]: up to a factor, the probability that the bins after b spend the rest, `most` − w
     after_W = np.arange(spare + 2) == most
-    chosen_B, given_BN = np.empty(len(counts_B), np.int64), np.empty_like(p_BN)
+    chosen_B = np.empty(len(counts_B), np.int64)
+    # of each arm, given the budget
+    conditional_BN = np.empty_like(p_BN)
+    # from the last bin to the first: each arm is drawn given what the bins after it have spent
     for b in reversed(range(len(counts_B))):
         ladder_N = (p_BN[b] * before[b][back_BNW[b, :, spent]]).cumsum()
         chosen_B[b] = ladder_N.searchsorted(rng.random() * ladder_N[-1], side="right")
         spent -= counts_B[b] * chosen_B[b]
         joint_NW = p_BN[b][:, None] * after_W[: spare + 1]
-        given_BN[b] = (joint_NW * before[b][back_BNW[b]]).sum(axis=1)
+        conditional_BN[b] = (joint_NW * before[b][back_BNW[b]]).sum(axis=1)
         after_W = np.bincount(back_BNW[b].ravel(), joint_NW.ravel(), spare + 2)
         after_W[-1] = 0.0
-    given_BN /= given_BN.sum(axis=1, keepdims=True)
-    return arms_N[chosen_B] * (counts_B > 0), int(spare - most), given_BN
+    conditional_BN /= conditional_BN.sum(axis=1, keepdims=True)
+    rollouts_B = arms_N[chosen_B] * (counts_B > 0)
+    return rollouts_B, int(spare - most), conditional_BN

@@ -4,30 +4,58 @@
 the bin. Axes: P prompts, D seen so far.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from gdro.checks import Count, Float, check_array, need, options
+from gdro.checks import Count, Float, build, check_array, options, short
 from gdro.estimators import ESTIMATORS, resize
 from gdro.metrics import check_counts
 from gdro.state import Saved
 
 
 def as_uids(uids: ArrayLike | Sequence[str], name: str = "uids") -> np.ndarray:
-    """Uids, all integers or all strings, as an array of integers or of Python's strings, (P,)."""
+    """Uids, all integers or all strings, as an array of integers or of Python's strings, (P,).
+
+    Args:
+        uids: a list, an array or a tensor of one axis, or another sequence.
+        name: of the argument in the message of an error.
+
+    Raises:
+        ValueError: for what has no order or no length, such as a set, a string or a generator,
+            and for uids of other or of both types.
+    """
     if isinstance(uids, np.ndarray) and uids.dtype.kind == "i" and uids.ndim == 1:
         return uids
-    values = uids.tolist() if hasattr(uids, "tolist") else list(uids)  # type: ignore[arg-type]
+    if hasattr(uids, "tolist"):  # of numpy, torch or pandas
+        values = uids.tolist()
+    elif isinstance(uids, Sequence) and not isinstance(uids, str | bytes):
+        values = list(uids)
+    else:
+        values = None
+    if not isinstance(values, list):
+        raise ValueError(f"{name} must be a list or an array, got {short(uids)}")
     kinds = set(map(type, values))
     if all(issubclass(kind, str) for kind in kinds):
         return np.array(values, object)
     if all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
-        return np.array(values, np.int64)
+        try:
+            return np.array(values, np.int64)
+        except OverflowError:
+            largest = max(values, key=abs)
+            raise ValueError(f"{name} must fit into 64 bits, got {largest}; use strings") from None
     raise ValueError(f"{name} must be all integers or all strings, got {values!s:.80}")
+
+
+def check_uids(uids: ArrayLike | Sequence[str]) -> np.ndarray:
+    """`as_uids` of at least one prompt, (P,)."""
+    array = as_uids(uids)
+    if not len(array):
+        raise ValueError("uids must have at least one, got none")
+    return array
 
 
 def merge_visits(
@@ -37,7 +65,8 @@ def merge_visits(
     if not (rows[1:] == rows[:-1]).any():
         return rows, successes, trials
     rows, place_P = np.unique(rows, return_inverse=True)
-    successes, trials = (np.bincount(place_P, n).astype(np.int64) for n in (successes, trials))
+    successes = np.bincount(place_P, successes).astype(np.int64)
+    trials = np.bincount(place_P, trials).astype(np.int64)
     return rows, successes, trials
 
 
@@ -45,12 +74,21 @@ UNSEEN = -1  # bin of a prompt without an estimate
 ROUNDING = 1e-12  # 1 − 0.9 is a little less than 0.1
 TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
+# What `GDROController(preset=...)` takes in place of the defaults of `DifficultyBins`. Its own
+# default is pass@1: pass@8 of a prompt that is solved half the time is .996, almost that of a
+# solved one.
+PRESETS: dict[str, dict[str, Any]] = {
+    "default": {"k": 1, "history": 20},
+    "paper": {"k": 8, "history": 50, "estimator": "any_of_k"},
+}
+
 
 @options
 class DifficultyBins(Saved):
     """Online difficulty classifier: pass@k estimate (10), bins (11), symmetric hysteresis.
 
-    The defaults are the paper's but for the estimator; `gdro.controller.PRESETS` has others.
+    The defaults are the paper's but for the estimator. A `GDROController` that makes its own bins
+    takes k and history from `PRESETS` instead: 1 and 20 by default.
 
     Attributes:
         row_of: from uid to row. A row never changes.
@@ -58,20 +96,24 @@ class DifficultyBins(Saved):
         beliefs: the counts of each row, and the estimate of pass@k from them.
     """
 
-    # array-like (B − 1,), increasing inside (0, 1): bins [a_{b−1}, a_b), the last with 1
     edges: Any = TENTHS
-    k: Count = 8  # of pass@k, whatever the number of rollouts
-    history: Count = 50  # visits H that an estimate rests on
-    # δ by which an estimate must have crossed every boundary it moves past; 0 switches it off
+    """Array-like (B − 1,), increasing inside (0, 1): bins [a_{b−1}, a_b), the last with 1."""
+    k: Count = 8
+    """Of the pass@k by which prompts are sorted into bins, whatever the number of rollouts. It is
+    neither the k of `pivotal` nor that of a method that optimizes pass@k."""
+    history: Count = 50
+    """Visits H that an estimate rests on."""
     hysteresis: Annotated[Float, Field(ge=0, lt=1)] = 0.03
+    """δ by which an estimate must cross each boundary that it moves past; 0 switches it off."""
     estimator: Literal["beta", "any_of_k"] = "beta"
+    """"beta" is `FadingCounts`, "any_of_k" is (10) as printed, `AnyOfK` of `gdro.estimators`."""
 
     state = ("bins_D", "beliefs")
 
     def __post_init__(self) -> None:
         self.edges = check_array("edges", self.edges, (max(np.size(self.edges), 1),))
-        rising = (np.diff(self.edges, prepend=0.0, append=1.0) > 0).all()
-        need(rising, f"edges must increase inside (0, 1), got {self.edges.tolist()}")
+        if (np.diff(self.edges, prepend=0.0, append=1.0) <= 0).any():
+            raise ValueError(f"edges must increase inside (0, 1), got {self.edges.tolist()}")
         self.beliefs = ESTIMATORS[self.estimator](self.k, self.history)
         self.row_of: dict[int | str, int] = {}
         self.bins_D: np.ndarray = np.zeros(0, np.int16)
@@ -83,13 +125,22 @@ class DifficultyBins(Saved):
     def rows(self, uids: ArrayLike | Sequence[str]) -> np.ndarray:
         """Row of each prompt, (P,). New uids get the next ones, in the order of the uids."""
         values = as_uids(uids).tolist()
-        if new := set(values).difference(self.row_of):
-            # sorted, so that rows do not depend on the order of the batch
-            self.row_of |= {uid: len(self.row_of) + n for n, uid in enumerate(sorted(new))}
-            capacity = len(self.bins_D)
-            if len(self.row_of) > capacity:  # an eighth more, so that arrays are seldom copied
-                self._resize(max(len(self.row_of), capacity + capacity // 8, 64))
+        new = set(values).difference(self.row_of)
+        if new:
+            self.add(new)
         return np.fromiter(map(self.row_of.__getitem__, values), np.int64, len(values))
+
+    def add(self, new: Set[int | str]) -> None:
+        """Give rows to uids that have none."""
+        in_order = sorted(new)  # so that rows do not depend on the order of the batch
+        first = next(iter(self.row_of), in_order[0])
+        if isinstance(first, str) != isinstance(in_order[0], str):
+            kind = "strings" if isinstance(first, str) else "integers"
+            raise ValueError(f"uids must be {kind}, as they were before, got {in_order[0]!r}")
+        self.row_of |= {uid: len(self.row_of) + n for n, uid in enumerate(in_order)}
+        capacity = len(self.bins_D)
+        if len(self.row_of) > capacity:  # an eighth more, so that arrays are seldom copied
+            self._resize(max(len(self.row_of), capacity + capacity // 8, 64))
 
     def _resize(self, rows: int) -> None:
         self.beliefs.grow(rows)
@@ -136,9 +187,24 @@ class DifficultyBins(Saved):
         self._resize(len(self.row_of))  # no spare capacity in a checkpoint
         return super().state_dict() | {"uids": list(self.row_of)}  # in the order of their rows
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        super().check_state(state)
+        if "uids" not in state:
+            raise ValueError(f"state of DifficultyBins must have 'uids', got only {sorted(state)}")
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.row_of = {uid: row for row, uid in enumerate(state["uids"])}
+
+
+def make_bins(bins: DifficultyBins | Mapping[str, object] | None, preset: str) -> DifficultyBins:
+    """Bins as an object, or made of arguments over those of a preset."""
+    if isinstance(bins, DifficultyBins):
+        return bins
+    if bins is not None and not isinstance(bins, Mapping):
+        raise ValueError(f"bins must be a DifficultyBins or its arguments, got {short(bins)}")
+    arguments: dict[str, object] = PRESETS[preset] | dict(bins or {})
+    return build("bins", DifficultyBins, arguments)
 
 
 def move_bins(
@@ -155,6 +221,7 @@ def move_bins(
     lowest = np.searchsorted(edges, value - hysteresis, side="right")
     highest = np.searchsorted(edges, value + max(hysteresis - 2 * ROUNDING, 0.0), side="right")
     moved = np.minimum(np.maximum(current, lowest), highest)
-    if (fresh := current == UNSEEN).any():  # a first bin is that of the estimate, without a margin
-        moved = np.where(fresh, np.searchsorted(edges, value, side="right"), moved)
+    is_new = current == UNSEEN
+    if is_new.any():  # a first bin is that of the estimate, without a margin
+        moved = np.where(is_new, np.searchsorted(edges, value, side="right"), moved)
     return np.where(np.isnan(estimate), current, moved)

@@ -5,27 +5,35 @@ import math
 import numpy as np
 from scipy.optimize import brentq
 
-from gdro.checks import check_array
+from gdro.checks import check
 
 
 def as_whole(name: str, value: float, low: int, high: float = math.inf) -> int:
     """`value` as an int in [low, high] if it is whole up to rounding: 4.1 × 30 is below 123."""
+    value = check(name, value, ge=low, le=high)
     nearest = round(value)
-    is_whole = abs(value - nearest) <= 1e-9 * max(abs(value), 1.0)
-    return int(check_array(name, nearest if is_whole else value, (), low, high, whole=True))
+    if abs(value - nearest) > 1e-9 * max(abs(value), 1.0):
+        raise ValueError(f"{name} must be a whole number, got {value:g}")
+    return nearest
 
 
 def exact_rollouts(
-    wanted_P: np.ndarray, total: int, low: int, high: int, rng: np.random.Generator
+    shares_P: np.ndarray, total: int, low: int, high: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Integers in [low, high] that sum to the total, in the wanted proportions, (P,).
+    """Integers in [low, high] that sum to the total, in proportion to the shares, (P,).
 
-    `wanted_P` are numbers ≥ 0, not all 0. They are clipped to the bounds, and where they then miss
-    the total, scaled by the one factor that meets it. Ties between equal remainders are random.
+    The shares are clipped to the bounds, and where they then miss the total, scaled by the one
+    factor that meets it. Ties between equal remainders are random.
+
+    Args:
+        shares_P: numbers ≥ 0, not all 0.
+        total: of the rollouts, from P · low to P · high.
+        low, high: bounds on each prompt's rollouts.
+        rng: for ties.
     """
-    scaled_P = np.clip(wanted_P, low, high)
+    scaled_P = np.clip(shares_P, low, high)
     if abs(scaled_P.sum() - total) > 1e-6:
-        scaled_P = _scale(wanted_P / wanted_P.max(), total, low, high)
+        scaled_P = _scale(shares_P / shares_P.max(), total, low, high)
     floor_P = np.floor(scaled_P + 1e-9)  # 3.9999… is 4
     rollouts_P = floor_P.astype(np.int64)
     left = total - int(rollouts_P.sum())

@@ -4,14 +4,16 @@ What fails is a ValueError of one sentence with the argument's name and the valu
 nothing is checked again.
 """
 
+import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 import numpy as np
 import pydantic
+from numpy.typing import ArrayLike
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 LARGEST = 1e100  # of a reward, loss, weight or advantage: squares and products of two stay finite
@@ -20,7 +22,7 @@ LARGEST_STEP = 1e6  # of a step size: beyond it the same bin or arm is chosen, u
 STRICT = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -36,17 +38,18 @@ Positive = Annotated[Float, Field(gt=0)]
 Bound = Annotated[float, Field(gt=0, allow_inf_nan=True), BeforeValidator(_plain)]  # inf: none
 StepSize = Annotated[Float, Field(ge=0, le=LARGEST_STEP)]
 
-AnyClass = TypeVar("AnyClass", bound=type)
+Class = TypeVar("Class", bound=type)
+Built = TypeVar("Built")
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(field, Field))
-def options(kind: AnyClass) -> AnyClass:
+def options(kind: Class) -> Class:
     """Class decorator: a dataclass whose fields pydantic checks, strictly, when one is made."""
     kind = pydantic.dataclasses.dataclass(eq=False, config=STRICT)(kind)  # type: ignore[assignment]
     make = kind.__init__  # type: ignore[misc]
 
     @wraps(make)
-    def __init__(self: Any, *values: Any, **named: Any) -> None:
+    def __init__(self: object, *values: object, **named: object) -> None:
         try:
             make(self, *values, **named)
         except ValidationError as error:
@@ -56,13 +59,19 @@ def options(kind: AnyClass) -> AnyClass:
     return kind
 
 
-def check(name: str, value: Any, kind: Any = float, **bounds: float) -> Any:
+def check(name: str, value: object, kind: object = float, **bounds: float) -> Any:
     """Return a value of a type (int, Literal["a", "b"]) within bounds: ge, gt, le, lt."""
-    kind = Annotated[kind, Field(**bounds)] if bounds else kind  # type: ignore[call-overload]
     try:
-        return TypeAdapter(kind, config=STRICT).validate_python(_plain(value))
+        return _adapter(kind, tuple(bounds.items())).validate_python(_plain(value))
     except ValidationError as error:
         raise ValueError(f"{name} {_sentence(error)}") from None
+
+
+@lru_cache(256)  # it takes a hundred times as long to make one as to use it
+def _adapter(kind: object, bounds: tuple[tuple[str, float], ...]) -> TypeAdapter:
+    """What checks values of a type within bounds."""
+    bounded = Annotated[kind, Field(**dict(bounds))] if bounds else kind  # type: ignore
+    return TypeAdapter(bounded, config=STRICT)  # type: ignore[arg-type]
 
 
 def _sentence(error: ValidationError) -> str:
@@ -72,35 +81,58 @@ def _sentence(error: ValidationError) -> str:
         return str(first["ctx"]["error"])
     where = ".".join(map(str, first["loc"]))
     message = first["msg"].removeprefix("Input ")
-    return f"{where} {message[0].lower()}{message[1:]}, got {_short(first['input'])}".lstrip()
+    return f"{where} {message[0].lower()}{message[1:]}, got {short(first['input'])}".lstrip()
 
 
-def _short(value: Any) -> str:
+def short(value: object) -> str:
     """A value on one line, of at most 80 characters."""
     return " ".join(repr(value).split())[:80]
 
 
-def build(name: str, kind: Callable, given: Mapping[str, Any], **more: Any) -> Any:
-    """`kind(**more, **given)`; arguments that it does not take are a ValueError too."""
+def build(name: str, kind: type[Built], options: Mapping[str, object], **fixed: object) -> Built:
+    """`kind(**options, **fixed)`; ValueError for options that it does not take.
+
+    An error inside `kind` is raised as it is.
+
+    Args:
+        name: of the options in the message.
+        kind: the class.
+        options: arguments as a user gave them.
+        fixed: further arguments, which options may not set.
+    """
+    twice = sorted(options.keys() & fixed.keys())
+    if twice:
+        raise ValueError(f"{name} must leave out {twice}, set elsewhere, got {dict(options)!r}")
     try:
-        return kind(**more, **given)
+        _signature(kind).bind(**options, **fixed)
     except TypeError as error:
-        found = f"got {given!r} ({error})"
-        raise ValueError(f"{name} must be arguments of {kind.__name__}, {found}") from error
+        raise ValueError(
+            f"{name} must be arguments of {kind.__name__}, got {dict(options)!r} ({error})"
+        ) from None
+    return kind(**options, **fixed)
 
 
-def need(holds: Any, why: str) -> None:
-    """Raise a ValueError with this sentence unless the condition holds."""
+def _signature(kind: type) -> inspect.Signature:
+    """Arguments of a class."""
+    if "__init__" not in vars(kind) or "__signature__" in vars(kind):
+        return inspect.signature(kind)
+    # not the one that pydantic has put on a parent
+    signature = inspect.signature(kind.__init__)  # type: ignore[misc]
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def need(holds: object, why: str) -> None:
+    """Raise a ValueError with this sentence unless the condition holds. Not for new code."""
     if not holds:
         raise ValueError(why)
 
 
 def check_array(
     name: str,
-    values: Any,
+    values: object,
     shape: tuple[int, ...] | None = None,
-    low: Any = -math.inf,
-    high: Any = math.inf,
+    low: ArrayLike = -math.inf,
+    high: ArrayLike = math.inf,
     *,
     whole: bool = False,
 ) -> np.ndarray:
@@ -111,17 +143,37 @@ def check_array(
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # a ragged list, a tensor on a GPU
-        raise ValueError(f"{name} must be an array, got {_short(values)} ({error})") from None
-    wanted = "integers" if whole else "numbers"
-    typed = not array.size or array.dtype.kind in ("iu" if whole else "iufb")
-    if not typed or shape not in (None, array.shape):
-        wanted += "" if shape is None else f" of shape {shape}"
-        raise ValueError(f"{name} must be {wanted}, got {_short(array)} ({array.dtype})")
+        raise ValueError(f"{name} must be an array, got {short(values)} ({error})") from None
+    numbers = "integers" if whole else "numbers"
+    is_typed = not array.size or array.dtype.kind in ("iu" if whole else "iufb")
+    if not is_typed or shape not in (None, array.shape):
+        form = "" if shape is None else f" of shape {shape}"
+        raise ValueError(f"{name} must be {numbers}{form}, got {short(array)} ({array.dtype})")
     array = array.astype(np.int64 if whole else float, copy=False)
-    good = np.isfinite(array) & (array >= low) & (array <= high)
-    if not good.all():
-        place = int(good.ravel().argmin())
-        low, high = (np.broadcast_to(bound, array.shape).ravel()[place] for bound in (low, high))
-        found = f"{array.ravel().tolist()[place]} at position {place}"
-        raise ValueError(f"{name} must be finite {wanted} in [{low:g}, {high:g}], got {found}")
+    is_good = np.isfinite(array) & (array >= low) & (array <= high)
+    if not is_good.all():
+        place = int(is_good.ravel().argmin())
+        value = array.ravel().tolist()[place]
+        lowest = np.broadcast_to(low, array.shape).ravel()[place]
+        highest = np.broadcast_to(high, array.shape).ravel()[place]
+        interval = f"[{lowest:g}, {highest:g}]"
+        raise ValueError(
+            f"{name} must be finite {numbers} in {interval}, got {value} at position {place}"
+        )
+    return array
+
+
+def check_each(
+    name: str,
+    values: object,
+    count: int,
+    of: str,
+    low: ArrayLike = -math.inf,
+    high: ArrayLike = math.inf,
+) -> np.ndarray:
+    """`check_array` of one value for each of `count` things, which `of` names in the message."""
+    array = check_array(name, values, None, low, high)
+    if array.shape != (count,):
+        size = len(array) if array.ndim == 1 else f"the shape {array.shape}"
+        raise ValueError(f"{name} must have one value for each of the {count} {of}, got {size}")
     return array

@@ -29,8 +29,10 @@ class FadingCounts(Saved):
     prior = 0.5  # Jeffreys: pass@k of a new prompt is broad, not extreme
 
     def __init__(self, k: int, history: int) -> None:
-        self.k, self.keep = k, np.float32(1.0 - 1.0 / history)  # float32, as the counts are
-        self.successes_D, self.failures_D = np.zeros(0, np.float32), np.zeros(0, np.float32)
+        self.k = k
+        self.keep = np.float32(1.0 - 1.0 / history)  # float32, as the counts are
+        self.successes_D = np.zeros(0, np.float32)
+        self.failures_D = np.zeros(0, np.float32)
 
     def grow(self, rows: int) -> None:
         """Resize to a number of rows."""
@@ -49,7 +51,8 @@ class FadingCounts(Saved):
     def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
         """Estimate of pass@k, (P,); NaN where there is no data yet."""
         successes, failures = self.counts(rows)
-        beta, total = self.prior + failures, 2 * self.prior + successes + failures
+        beta = self.prior + failures
+        total = 2 * self.prior + successes + failures
         all_wrong = np.ones(len(beta))
         for i in range(self.k):
             all_wrong *= (beta + i) / (total + i)
@@ -71,22 +74,28 @@ class AnyOfK(FadingCounts):
 
     def __init__(self, k: int, history: int) -> None:
         super().__init__(k, history)
-        self.history, self.clock = history, 0
-        self.entries_D, self.outcomes_D = np.zeros(0, np.uint32), np.zeros((0, history), np.uint8)
+        self.history = history
+        self.clock = 0  # calls of `add`
+        self.entries_D = np.zeros(0, np.uint32)  # blocks that were completed
+        self.outcomes_D = np.zeros((0, history), np.uint8)
         # of the block that is not full yet
-        self.queued_D, self.correct_D = np.zeros(0, np.uint16), np.zeros(0, np.uint16)
+        self.queued_D = np.zeros(0, np.uint16)
+        self.correct_D = np.zeros(0, np.uint16)
 
     def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
         super().add(rows, successes, trials)
         self.clock += 1
         rng = np.random.default_rng(self.clock)  # saved, so that a resumed run draws the same
-        correct, left = successes.copy(), trials.copy()  # of this visit, not queued yet
+        # of this visit, not queued yet
+        correct = successes.copy()
+        left = trials.copy()
         while left.any():
             take = np.minimum(self.k - self.queued_D[rows].astype(np.int64), left)
             hits = rng.hypergeometric(correct, left - correct, take)
             self.correct_D[rows] += hits.astype(np.uint16)
             self.queued_D[rows] += take.astype(np.uint16)
-            correct, left = correct - hits, left - take
+            correct = correct - hits
+            left = left - take
             full = rows[self.queued_D[rows] == self.k]
             self.outcomes_D[full, self.entries_D[full] % self.history] = self.correct_D[full] > 0
             self.entries_D[full] += 1

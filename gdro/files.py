@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from gdro.checks import need
-
 LEDGER = "gdro_ledger.json"
 
 
@@ -36,15 +34,15 @@ def replace_text(path: str | Path, text: str) -> None:
 
 def read_whole(path: str | Path, kind: str) -> str:
     """The text of a file; ValueError if there is none. `kind` names it in the message."""
-    is_there = Path(path).is_file()
-    need(is_there, f"no {kind} at {path}: the run is not complete; run it again")
+    if not Path(path).is_file():
+        raise ValueError(f"no {kind} at {path}: the run is not complete; run it again")
     return Path(path).read_text(encoding="utf-8")
 
 
-def save_state(path: str | Path, state: Mapping[str, Any]) -> None:
+def save_state(path: str | Path, state: Mapping[str, object]) -> None:
     """Write a nested `state_dict` of plain values and arrays as JSON. Nothing is pickled."""
 
-    def encode(value: Any) -> Any:
+    def encode(value: object) -> Any:
         if isinstance(value, np.ndarray):
             return {"array": value.ravel().tolist(), "dtype": value.dtype.str, "shape": value.shape}
         return plain(value)
@@ -63,7 +61,7 @@ def load_state(path: str | Path) -> dict[str, Any]:
     return json.loads(read_whole(path, "saved state"), object_hook=decode)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Arrays and scalars of numpy in JSON's own types: `default` of json.dumps."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
@@ -87,7 +85,7 @@ def files_in(folder: Path) -> dict[str, list]:
     }
 
 
-def difference(folder: Path, written: dict[str, Any]) -> str | None:
+def difference(folder: Path, written: Mapping[str, list]) -> str | None:
     """Which file is not as `files_in` found it, if any. Files that were added do no harm."""
     for file, (size, digest) in written.items():
         path = folder / file

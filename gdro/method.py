@@ -40,11 +40,18 @@ class Run:
     """What a method may know of the run: sizes, budget, and how (3) is computed."""
 
     num_bins: Count
-    mean_rollouts: Annotated[Float, Field(ge=1)]  # n̄, rollouts per prompt over a batch
-    n_min: Count  # bounds on a prompt's rollouts
+    """B, difficulty bins or groups."""
+    mean_rollouts: Annotated[Float, Field(ge=1)]
+    """n̄, rollouts per prompt over a batch."""
+    n_min: Count
+    """Least rollouts of a prompt."""
     n_max: Count
+    """Most rollouts of a prompt."""
     seed: Index = 0
+    """Of everything random."""
     advantage_std: Literal["population", "sample"] = "population"
+    """σ of (3): "population" as printed, "sample" as TRL has it, which is `GDROTrainer`'s default.
+    See `gdro.advantages.group_advantages`, also for the next two."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
     advantage_clip: Annotated[Float, Field(gt=0, le=LARGEST)] | None = None
 
@@ -56,21 +63,32 @@ class Run:
         self, rewards_R: np.ndarray, group_ids_R: np.ndarray, num_groups: int
     ) -> np.ndarray:
         """(3) by the rule of this run, (R,)."""
-        rule = (self.advantage_std, self.scale_rewards, self.advantage_clip)
-        return group_advantages(rewards_R, group_ids_R, num_groups, *rule)
+        return group_advantages(
+            rewards_R,
+            group_ids_R,
+            num_groups,
+            std=self.advantage_std,
+            scale=self.scale_rewards,
+            clip=self.advantage_clip,
+        )
 
 
 @dataclass(kw_only=True, eq=False)
 class Prompts:
     """What is known of P prompts before they are sampled."""
 
-    uids_P: np.ndarray  # in increasing order
-    rows_P: np.ndarray  # a number that never changes, to index a method's own arrays
-    bins_P: np.ndarray  # −1: not seen yet
-    successes_P: np.ndarray  # counts that fade with the visits
+    uids_P: np.ndarray
+    """In increasing order."""
+    rows_P: np.ndarray
+    """A number of each prompt that never changes, to index a method's own arrays."""
+    bins_P: np.ndarray
+    """Difficulty bin; −1: not seen yet."""
+    successes_P: np.ndarray
+    """Correct rollouts so far, in counts that fade with the visits."""
     failures_P: np.ndarray
-    # from `allocate` to the batch of the same plan
+    """Wrong rollouts so far, likewise."""
     memo: dict[str, Any] = field(default_factory=dict)
+    """Of the method: what `allocate` puts here comes back in the batch of the same plan."""
 
     def __len__(self) -> int:
         return len(self.uids_P)
@@ -105,15 +123,24 @@ class Batch(Prompts):
     −1 on a first visit.
     """
 
-    rollouts_P: np.ndarray  # as planned, with extensions
-    trials_P: np.ndarray  # as observed
-    hits_P: np.ndarray  # correct rollouts of this visit
-    bins_after_P: np.ndarray  # bins with this visit
-    first_visit_P: np.ndarray  # whether a prompt had no bin when it was planned
-    group_ids_R: np.ndarray  # place of each rollout's prompt in the arrays above, increasing
+    rollouts_P: np.ndarray
+    """Rollouts as planned, with extensions."""
+    trials_P: np.ndarray
+    """Rollouts that came back, at least 1."""
+    hits_P: np.ndarray
+    """Correct ones among them."""
+    bins_after_P: np.ndarray
+    """Bins with this visit."""
+    first_visit_P: np.ndarray
+    """Whether a prompt had no bin when it was planned."""
+    group_ids_R: np.ndarray
+    """Place of each rollout's prompt in the arrays above, increasing."""
     rewards_R: np.ndarray
-    correct_R: np.ndarray  # as given, else whether the reward is above success_threshold
-    given_losses_R: np.ndarray | None  # surrogate losses (6), where the trainer has them
+    """As the trainer gave them."""
+    correct_R: np.ndarray
+    """As the trainer gave it, else whether the reward is above success_threshold."""
+    given_losses_R: np.ndarray | None
+    """Surrogate losses (6), where the trainer has them."""
     run: Run
 
     def sums(self, values_R: np.ndarray) -> np.ndarray:
@@ -150,74 +177,139 @@ class Method(Saved):
     makes and `state` names. Options are the fields of a dataclass (see `gdro.checks.options`).
     """
 
-    name: ClassVar[str] = ""  # as registered
-    run: Run  # of the controller that the method serves, set before `start`
-    n_min: int | None = None  # replaces the controller's default bound on a prompt's rollouts
-    kept_texts: int = 4  # successes that are kept for a prompt, where the method replays them
-    rounds: bool = False  # whether `allocate` may leave budget for `extend`
-    presets: ClassVar[dict[str, dict[str, Any]]] = {}  # options by the name of a preset
+    name: ClassVar[str] = ""
+    """As registered."""
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    """Options by the name of a preset."""
+    run: Run
+    """Of the controller that the method serves, set before `start`."""
+    n_min: int | None = None
+    """Replaces the controller's default bound on a prompt's rollouts."""
+    kept_texts: int = 4
+    """Successes that are kept for a prompt, where the method replays them."""
 
-    def start(self, run: Run) -> None:
-        """Called once by the controller, before anything else; makes the state."""
+    # Capabilities: what the controller and every trainer ask before they start. They follow from
+    # what a class overrides. Where an option decides, override the capability as well.
 
     @property
     def draws(self) -> bool:
-        """Whether the method chooses the prompts."""
-        return type(self).draw is not Method.draw
+        """Whether `draw` chooses the prompts; else the trainer's own order does."""
+        return self._overrides("draw")
 
     @property
     def moves_rollouts(self) -> bool:
-        """Whether prompts may get unequal numbers of rollouts."""
-        return type(self).allocate is not Method.allocate
+        """Whether `allocate` may give prompts unequal numbers of rollouts."""
+        return self._overrides("allocate")
+
+    @property
+    def in_rounds(self) -> bool:
+        """Whether `allocate` may leave budget for `extend`, which sees rewards and asks for more.
+
+        A trainer then samples more than once a plan (`gdro.rounds.sample_in_rounds`).
+        """
+        return self._overrides("extend")
+
+    @property
+    def waits(self) -> bool:
+        """Whether `ready` may ask for another batch before an optimizer step."""
+        return self._overrides("ready")
 
     @property
     def replays(self) -> bool:
-        """Whether successes must be kept in a `gdro.methods.bank.Bank`."""
-        return type(self).replay is not Method.replay
+        """Whether successes must be kept in a `gdro.methods.bank.Bank`, for `replay`."""
+        return self._overrides("replay")
 
     @property
     def needs_losses(self) -> bool:
         """Whether `observe` should be given the surrogate losses (6), in place of −A_ij."""
         return False
 
+    def _overrides(self, hook: str) -> bool:
+        return getattr(type(self), hook) is not getattr(Method, hook)
+
+    # Hooks, in the order in which a step asks them.
+
+    def start(self, run: Run) -> None:
+        """Make the state. Called once by the controller, before anything else."""
+
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray | None:
-        """Positions in `pool` of the next prompts, (size,); None leaves them to the trainer."""
+        """Choose the prompts of the next batch.
+
+        Args:
+            pool: what is known of all D prompts of the data set, in the order of their uids.
+            size: prompts wanted, at least 1 and at most D.
+            rng: of this step alone.
+
+        Returns:
+            Positions in the pool, (size,) integers; None leaves the choice to the trainer.
+        """
         return None
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
-        """Rollouts of each prompt, (P,) numbers ≥ 0, which the controller fits to the budget."""
+        """Divide the rollouts of a batch.
+
+        Args:
+            prompts: what is known of the P prompts of the batch.
+            budget: rollouts of the whole batch.
+            rng: of this plan alone.
+
+        Returns:
+            Rollouts of each prompt, (P,) numbers ≥ 0, not all 0. The controller scales and rounds
+            what does not fit the budget or the bounds; a method with `extend` may plan fewer.
+        """
         return np.full(len(prompts), budget / len(prompts))
 
     def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
-        """Further rollouts within the step, (P,) integers with a sum from 1 to `left`; None: no."""
+        """Ask for further rollouts within the step, after each round.
+
+        Args:
+            batch: what came back in all rounds so far.
+            left: rollouts of the budget that are not planned yet, at least 1.
+            rng: of this round alone.
+
+        Returns:
+            Further rollouts, (P,) integers ≥ 0 with a sum from 1 to `left` that stay within n_max;
+            None when the step is done.
+        """
         return None
 
-    def replay(
-        self, banked: Prompts, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Positions in `banked` of prompts to train on again, and the weight their texts share."""
-        return None
+    def update(self, batch: Batch) -> None:
+        """Learn from what came back for a plan."""
 
     def weights(self, batch: Batch) -> np.ndarray:
-        """Factor on each prompt's advantages, (P,)."""
+        """Factor on each prompt's advantages, (P,) numbers ≥ 0; called after `update`."""
         return np.ones(len(batch))
 
     def advantages(self, batch: Batch) -> np.ndarray:
-        """Advantage of each rollout before it is weighted, (R,)."""
+        """Advantage of each rollout before it is weighted, (R,); called after `update`."""
         return batch.group_advantages_R
+
+    def report(self) -> dict[str, Any]:
+        """Entries for the record's row, plain JSON values; see `gdro.record.row_of`."""
+        return {}
 
     def ready(self, batch: Batch) -> bool:
         """Whether to take the optimizer step now, or with the next batch's rollouts too."""
         return True
 
-    def update(self, batch: Batch) -> None:
-        """Learn from what came back."""
+    def replay(
+        self, banked: Prompts, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Choose kept successes to train on again, in a step that is ready.
 
-    def report(self) -> dict[str, Any]:
-        """Entries for the record's row (`gdro.record`): plain JSON values."""
-        return {}
+        Args:
+            banked: what is known of the prompts with a kept success.
+            rng: of this step alone.
+
+        Returns:
+            Positions in `banked`, and the weight ≥ 0 that the kept texts of each prompt share,
+            which stands in the loss where a rollout has its advantage. None for no replay.
+        """
+        return None
 
     def at_least(self, array: np.ndarray, rows_P: np.ndarray) -> np.ndarray:
         """`array` with zeros added up to the largest of the rows, so that these can index it."""
         missing = int(rows_P.max(initial=-1)) + 1 - len(array)
-        return array if missing <= 0 else resize(array, len(array) + max(missing, len(array) // 2))
+        if missing <= 0:
+            return array
+        return resize(array, len(array) + max(missing, len(array) // 2))

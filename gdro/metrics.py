@@ -1,4 +1,4 @@
-"""Scores and diagnostics of a run: pass@k, shares of bins, lead–lag, WSE.
+"""Scores and diagnostics of a run: what is correct, pass@k, shares of bins, lead–lag, WSE.
 
 Axes: P prompts, B bins (0 hardest); "..." is anything in front. All functions are pure.
 """
@@ -10,15 +10,25 @@ from scipy.special import entr
 from gdro.checks import check, check_array
 
 
+def is_correct(rewards: ArrayLike, threshold: float = 0.0) -> np.ndarray:
+    """Whether rollouts with these rewards count as correct: above the threshold; any shape.
+
+    The controller, the loop and every evaluation decide it here. A reward that is NaN is not.
+    """
+    return np.asarray(rewards) > threshold
+
+
 def pass_at_k(successes: ArrayLike, trials: ArrayLike, k: int) -> np.ndarray:
     """Unbiased pass@k of c successes in n ≥ k trials, 1 − C(n−c, k)/C(n, k) (Chen et al. 2021)."""
     check("k", k, int, ge=1)
-    return 1.0 - all_wrong_probability(*check_counts(successes, trials, k), k)
+    successes, trials = check_counts(successes, trials, k)
+    return 1.0 - all_wrong_probability(successes, trials, k)
 
 
 def all_wrong_probability(successes: np.ndarray, trials: np.ndarray, k: int) -> np.ndarray:
     """C(n−c, k)/C(n, k) as the product of k ratios, exact at 0 and 1; arguments are not checked."""
-    wrong, trials = np.asarray(trials, float) - successes, np.asarray(trials, float)
+    trials = np.asarray(trials, float)
+    wrong = trials - successes
     probability = np.ones(wrong.shape)
     for i in range(k):
         probability = probability * np.maximum(wrong - i, 0.0) / (trials - i)
@@ -52,9 +62,9 @@ def weighted_standard_error(
 
     Bins with share 0 do not count; shares may sum to less than one, as new prompts have no bin.
     """
-    given = (np.asarray(values, float) for values in (shares, deviations, rollouts))
-    q, sigma, n = np.broadcast_arrays(*given)
-    return np.divide(q * sigma, np.sqrt(n), out=np.zeros(q.shape), where=q > 0).sum(axis=-1)
+    q, sigma, n = np.broadcast_arrays(shares, deviations, rollouts)
+    errors = np.divide(q * sigma, np.sqrt(n), out=np.zeros(q.shape), where=q > 0)
+    return errors.sum(axis=-1)
 
 
 def check_counts(
@@ -62,4 +72,5 @@ def check_counts(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Integer arrays of one shape with 0 ≤ successes ≤ trials and trials ≥ needed."""
     trials = check_array("trials", trials, shape, needed, whole=True)
-    return check_array("successes", successes, trials.shape, 0, trials, whole=True), trials
+    successes = check_array("successes", successes, trials.shape, 0, trials, whole=True)
+    return successes, trials

@@ -1,4 +1,4 @@
-"""The record of a run: one row a batch, of plain JSON values."""
+"""The record of a run: one row a batch, of plain JSON values. P prompts, B bins."""
 
 import math
 from typing import Any
@@ -7,24 +7,37 @@ import numpy as np
 
 from gdro.method import Batch
 
+METHODS_OWN = {"weight", "probability", "price", "demand"}  # of the row, which a method may fill
+
 
 def row_of(
     step: int, batch: Batch, weights_P: np.ndarray, report: dict[str, Any]
 ) -> dict[str, Any]:
-    """The row that a batch adds to the record, with the `report` of its method.
+    """The row that a batch adds to the record.
 
-    Lists have one value for each bin, None where no prompt was in it.
+    Lists have one value for each bin, None where no prompt was in it. "deviation" is that of the
+    rewards of a prompt, "share" and "success" are fractions.
+
+    Args:
+        step: batches observed before.
+        batch: with the bins of the visit.
+        weights_P: factors on the prompts' advantages.
+        report: of the method: entries of its own, and those of `METHODS_OWN`.
+
+    Raises:
+        ValueError: where the report has another of the row's own entries.
     """
-    size, bins = batch.run.num_bins + 1, batch.bins_P + 1  # index 0 is for prompts without a bin
-    counts_B = np.bincount(bins, minlength=size)[1:].tolist()
+    size = batch.run.num_bins + 1
+    bins_P = batch.bins_P + 1  # index 0 is for prompts without a bin
+    counts_B = np.bincount(bins_P, minlength=size)[1:].tolist()
 
     def by_bin(values_P: np.ndarray, sizes_B: list) -> list[float | None]:
-        sums_B = np.bincount(bins, values_P, size)[1:].tolist()
+        sums_B = np.bincount(bins_P, values_P, size)[1:].tolist()
         return [s / n if n else None for s, n in zip(sums_B, sizes_B, strict=True)]
 
-    known_P = batch.trials_P > 1  # a single rollout has no variance
-    known_B = np.bincount(bins, known_P, size)[1:].tolist()
-    variance_B = by_bin(np.where(known_P, batch.variance_P, 0.0), known_B)
+    has_variance_P = batch.trials_P > 1  # a single rollout has none
+    varied_B = np.bincount(bins_P, has_variance_P, size)[1:].tolist()
+    variance_B = by_bin(np.where(has_variance_P, batch.variance_P, 0.0), varied_B)
     row = {
         "step": step,
         "unseen": int(batch.first_visit_P.sum()),
@@ -38,4 +51,7 @@ def row_of(
         "demand": None,
         "mean_reward": float(batch.rewards_R.mean()),
     }
+    taken = sorted((row.keys() - METHODS_OWN) & report.keys())
+    if taken:
+        raise ValueError(f"report must leave {taken} to the controller; name its entries otherwise")
     return row | report

@@ -4,27 +4,30 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, TypeVar
+from inspect import isfunction
+from typing import TypeVar
 
-from gdro.checks import build, need
+from gdro.checks import build, short
 from gdro.method import Method
 
 METHODS: dict[str, type[Method]] = {}
-AnyMethod = TypeVar("AnyMethod", bound=type[Method])
+MethodClass = TypeVar("MethodClass", bound=type[Method])
 
 
-def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
+def register(name: str) -> Callable[[MethodClass], MethodClass]:
     """Class decorator that puts a `Method` into the registry under `name`.
 
     Defining a class of the same name again, as in a notebook cell, replaces it. ValueError if
     another class has the name.
     """
 
-    def add(method: AnyMethod) -> AnyMethod:
-        known = METHODS.get(name, method)
-        again = (known.__module__, known.__qualname__) == (method.__module__, method.__qualname__)
-        need(again, f"method name {name!r} is taken by {known!r}")
-        method.name, METHODS[name] = name, method
+    def add(method: MethodClass) -> MethodClass:
+        present = METHODS.get(name, method)
+        is_same_module = present.__module__ == method.__module__
+        if not is_same_module or present.__qualname__ != method.__qualname__:
+            raise ValueError(f"method name {name!r} is taken by {present!r}; choose another")
+        method.name = name
+        METHODS[name] = method
         return method
 
     return add
@@ -36,6 +39,8 @@ def find_method(name: str) -> type[Method]:
     For a name not known yet, the published methods of `gdro.peers` are imported, and then packages
     with the entry point `gdro.methods`, which register theirs.
     """
+    if not isinstance(name, str):
+        raise ValueError(f"method must be a name or a Method, got {short(name)}")
     if name not in METHODS:
         # here and by its name, since the peers themselves import this module
         import_module("gdro.peers")
@@ -43,22 +48,51 @@ def find_method(name: str) -> type[Method]:
         for entry in entry_points(group="gdro.methods"):
             entry.load()
     if name not in METHODS:
-        near = get_close_matches(str(name), METHODS, 3, 0.3) or ["grpo", "prompt", "rollout"]
-        known = f"a name of docs/methods.md or docs/peers.md, such as {near}"
-        raise ValueError(f"method must be {known}, got {name!r}")
+        near = get_close_matches(name, METHODS, 3, 0.3) or ["grpo", "prompt", "rollout"]
+        raise ValueError(
+            f"method must be a name of docs/methods.md or docs/peers.md, such as {near}, "
+            f"got {name!r}; import the module of your own first"
+        )
     return METHODS[name]
 
 
-def make_method(method: str | Method, preset: str, given: Mapping[str, Any]) -> Method:
+def check_hooks(kind: type[Method]) -> None:
+    """Refuse a method whose function is nearly called as a hook that it leaves alone.
+
+    `alocate` would never be called, and the method would train as GRPO without a word.
+    """
+    hooks = [name for name, value in vars(Method).items() if isfunction(value)]
+    for parent in kind.__mro__[: kind.__mro__.index(Method)]:
+        for name, value in vars(parent).items():
+            if not isfunction(value) or name.startswith("_") or name in hooks:
+                continue
+            for hook in get_close_matches(name, hooks, 1, 0.85):
+                if getattr(kind, hook) is getattr(Method, hook):
+                    raise ValueError(
+                        f"{kind.__name__} must not have a function {name!r} beside the default "
+                        f"{hook!r}; correct its name, or choose one that is less alike"
+                    )
+
+
+def make_method(method: str | Method, preset: str, options: Mapping[str, object]) -> Method:
     """A method from its name, or the object itself; options override those of the preset."""
     if isinstance(method, Method):
-        new = not given and not hasattr(method, "run")  # it serves one controller
-        found = f"{type(method).__name__} and {sorted(given)}"
-        need(new, f"method must be a new object without options, got {found}")
+        kind = type(method).__name__
+        if options:
+            raise ValueError(
+                f"method must be a name where it gets options, got a {kind} and {sorted(options)}; "
+                f"give them to {kind}"
+            )
+        if hasattr(method, "run"):
+            raise ValueError(f"method must be new, got a {kind} that serves another controller")
+        check_hooks(type(method))
         return method
-    kind = find_method(method)
-    chosen = dict(kind.presets.get(preset, {}))
-    for name, value in given.items():
-        nested = isinstance(chosen.get(name), dict) and isinstance(value, Mapping)
-        chosen[name] = {**chosen[name], **value} if nested else value
-    return build(f"options of method {method!r}", kind, chosen)
+    factory = find_method(method)
+    check_hooks(factory)
+    arguments = dict(factory.presets.get(preset, {}))
+    for name, value in options.items():
+        default = arguments.get(name)
+        if isinstance(default, dict) and isinstance(value, Mapping):
+            value = {**default, **value}
+        arguments[name] = value
+    return build(f"options of method {method!r}", factory, arguments)

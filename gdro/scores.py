@@ -15,9 +15,11 @@ def bin_means(
 
     Bin −1 (not seen yet) and NaN are left out; `weights_P` say how much each prompt counts.
     """
-    bin_ids_P, values_P = np.asarray(bin_ids_P, np.int64), np.asarray(values_P, float)
+    bin_ids_P = np.asarray(bin_ids_P, np.int64)
+    values_P = np.asarray(values_P, float)
     counted = (bin_ids_P >= 0) & ~np.isnan(values_P)
-    bins, values = bin_ids_P[counted], values_P[counted]
+    bins = bin_ids_P[counted]
+    values = values_P[counted]
     counts_B = np.bincount(bins, minlength=num_bins)
     weights = np.ones(len(bins)) if weights_P is None else np.asarray(weights_P, float)[counted]
     totals_B = np.bincount(bins, weights, num_bins)

@@ -1,9 +1,12 @@
 """What a checkpoint holds of an object: attributes by name, and settings that must agree."""
 
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+
+from gdro.checks import short
 
 
 class Saved:
@@ -14,6 +17,7 @@ class Saved:
     """
 
     state: ClassVar[tuple[str, ...]] = ()
+    """Names of the attributes that a checkpoint holds."""
 
     def settings(self) -> dict[str, Any]:
         """What a saved state must agree on: the class, and the plain fields of a dataclass."""
@@ -22,7 +26,7 @@ class Saved:
             value = getattr(self, field.name)
             if isinstance(value, np.ndarray):
                 value = value.tolist()
-            if isinstance(value, bool | int | float | str | list | None):
+            if isinstance(value, bool | int | float | str | list | tuple | None):
                 settings[field.name] = str(value)  # as text, since JSON knows no infinity
         return settings
 
@@ -36,19 +40,36 @@ class Saved:
             saved[name] = value.copy() if isinstance(value, np.ndarray) else value
         return saved
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of `state_dict`; ValueError where the saved settings are others."""
-        saved, wanted = state["settings"], self.settings()
-        if differ := [name for name in saved | wanted if saved.get(name) != wanted.get(name)]:
-            values = {name: (saved.get(name), wanted.get(name)) for name in differ}
-            raise ValueError(
-                f"settings of {type(self).__name__} must be those of the saved state, "
-                f"got (saved, wanted) {values!s:.500}"
-            )
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `state_dict`; ValueError where parts are missing or settings are others."""
+        self.check_state(state)
         for name in self.state:
             value = getattr(self, name)
             if isinstance(value, Saved):
                 value.load_state_dict(state[name])
+            elif isinstance(value, np.ndarray):
+                setattr(self, name, np.array(state[name], value.dtype))
             else:
-                array = isinstance(value, np.ndarray)
-                setattr(self, name, np.array(state[name], value.dtype) if array else state[name])
+                setattr(self, name, state[name])
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """ValueError for a state that is not one of this object; nothing is loaded."""
+        kind = type(self).__name__
+        if not isinstance(state, Mapping):
+            raise ValueError(f"state must be a state_dict of {kind}, got {short(state)}")
+        missing = [name for name in ("settings", *self.state) if name not in state]
+        if missing:
+            raise ValueError(f"state of {kind} must have {missing}, got only {sorted(state)}")
+        mine = self.settings()
+        saved = state["settings"]
+        differ = [name for name in saved | mine if saved.get(name) != mine.get(name)]
+        if differ:
+            pairs = {name: (saved.get(name), mine.get(name)) for name in differ}
+            raise ValueError(
+                f"settings of {kind} must be those of the saved state, "
+                f"got (saved, present) {pairs!s:.500}"
+            )
+        for name in self.state:
+            value = getattr(self, name)
+            if isinstance(value, Saved):
+                value.check_state(state[name])

@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM
 from trl.generation.vllm_generation import VLLMGeneration
 
 import gdro.trainer
-import gdro.trl.trainer
+import gdro.trl.generation
 from gdro.files import save_state
 from gdro_lab.cli import main
 
@@ -152,7 +152,7 @@ def what_vllm_is_sent(base, folder, kind):
         fully_shard(module)
     with torch.no_grad():  # as in an evaluation: it leaves the root's weights gathered
         generation.model(torch.ones(1, 4, dtype=torch.int64))
-    gdro.trl.trainer.reshard(generation.model)
+    gdro.trl.generation.reshard(generation.model)
     sent = {}
     for name, weight in generation._iter_named_params():
         assert name not in sent

@@ -78,7 +78,7 @@ class Twins:
         rollouts = plans[0].rollouts
         assert np.array_equal(rollouts[order], plans[1].rollouts)
         budget = round(run.mean_rollouts * SIZE)
-        least = 1 if self.pair[0].method.rounds else budget
+        least = 1 if self.pair[0].method.in_rounds else budget
         assert least <= rollouts.sum() <= budget
         assert run.n_min <= rollouts.min() <= rollouts.max() <= run.n_max
         self.flying.append((plans, order, places))

@@ -27,8 +27,6 @@ def tokenizer(base):
 class Rounds(Method):
     """Half of the rollouts at first, the rest to the first prompts."""
 
-    rounds = True
-
     def allocate(self, prompts, budget, rng):
         return np.full(len(prompts), 2)
 
@@ -159,6 +157,15 @@ def test_a_method_may_draw_the_prompts_and_a_stream_holds_none_twice(
 
     run(model, tokenizer, method, steps=4, reward=reward, stream=stream)
     assert len(seen) == distinct
+
+
+def test_what_counts_as_correct_in_an_evaluation_is_the_thresholds_choice(model, tokenizer):
+    def reward(completions, **_):
+        return [0.5, 2.0] * (len(completions) // 2)
+
+    arguments = (model, tokenizer, ROWS[:3], reward, 4, 12, 0)
+    assert loop.evaluate(*arguments).tolist() == [4, 4, 4]
+    assert loop.evaluate(*arguments, success_threshold=0.5).tolist() == [2, 2, 2]
 
 
 def test_the_schedule_decays_to_zero(model, tokenizer, monkeypatch):

@@ -50,3 +50,15 @@ def test_the_call_sets_what_is_not_set_where_it_has_a_meaning(machine, monkeypat
     set_now = {name: os.environ[name] for name in numerics.VARIABLES if name in os.environ}
     chosen = {} if machine == "arm64" else numerics.VARIABLES
     assert set_now == {**chosen, "OMP_NUM_THREADS": "7"}
+
+
+def test_what_the_call_set_for_torch_is_taken_back_and_nothing_else(monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(numerics, "_set_here", set())
+    for name in numerics.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MKL_CBWR", "AVX2")  # the user's own
+    numerics.fix()
+    numerics.leave_torch_free()
+    left = {name: os.environ.get(name) for name in numerics.VARIABLES}
+    assert left == numerics.VARIABLES | {"ATEN_CPU_CAPABILITY": None, "MKL_CBWR": "AVX2"}

@@ -72,7 +72,13 @@ def test_19_the_printed_surrogate_holds_the_kl_term():
         "completion_mask": torch.tensor([[1, 1, 0], [1, 1, 1]]),
         "prompt_mask": torch.tensor([[0, 1], [1, 1]]),
     }
-    given = {"rewards": np.array([1.0, 0.0]), "group_ids": np.array([0, 0])}
+    values = pytest.importorskip("gdro.trl.values")
+    scored = values.Scored(
+        is_scored_R=np.array([True, True]),
+        group_ids=np.array([0, 0]),
+        rewards=np.array([1.0, 0.0]),
+        correct=np.array([True, False]),
+    )
 
     def surrogate(beta):
         stand_in = SimpleNamespace(
@@ -80,7 +86,7 @@ def test_19_the_printed_surrogate_holds_the_kl_term():
             beta=beta,
             accelerator=SimpleNamespace(gather=lambda x: x),
         )
-        return trainer._surrogate_losses(stand_in, output, np.array([True, True]), given, 1)
+        return trainer._surrogate_losses(stand_in, output, scored, 1)
 
     def kl(gap):
         return np.exp(gap) - gap - 1

@@ -42,9 +42,9 @@ from safetensors.torch import save_file
 from trl.generation import vllm_generation
 
 import gdro.trainer
-import gdro.trl.batches
+import gdro.trl.trimming
 from gdro.trainer import GDROConfig, GDROTrainer
-from gdro.trl.batches import rows_with_signal
+from gdro.trl.trimming import rows_with_signal
 
 LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "sapo", "vespo")
 BINS = {"bins": {"k": 1}}  # bins on pass@1 tell this poor model's prompts apart
@@ -111,7 +111,7 @@ def gradients_of_every_loss(base, folder):
         rows.append(len(kept["advantages"]))
         return kept
 
-    gdro.trl.batches.rows_with_signal = counted
+    gdro.trl.trimming.rows_with_signal = counted
     found, rows = {}, []
     for loss in LOSSES:
         options = {"loss_type": loss, "max_steps": 2, "per_device_train_batch_size": 16}
@@ -128,7 +128,7 @@ def gradients_of_every_loss(base, folder):
             "without_a_signal": float(gradient(nothing, trim=True).norm()),
             "rows": list(rows),  # of the three losses on rows with a signal
         }
-    gdro.trl.batches.rows_with_signal = rows_with_signal
+    gdro.trl.trimming.rows_with_signal = rows_with_signal
     return found
 
 

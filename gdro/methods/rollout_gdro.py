@@ -44,25 +44,37 @@ class RolloutAdversary(Saved):
     """
 
     num_bins: checks.Count = 10
-    n_min: checks.Count = 2  # smallest arm
-    n_max: checks.Count = 12  # largest arm
-    mean_rollouts: checks.Positive = 4  # n̄, the budget per prompt, in [n_min, n_max]
-    eta: checks.StepSize = 0.65  # 0 switches the adversary off
-    gamma: checks.Share = 0.01  # the uniform share
-    ema: checks.PositiveShare = 0.4  # weight of the newest arm loss
-    price_lr: checks.StepSize = 0.05  # α_μ of (21)
+    n_min: checks.Count = 2
+    """Smallest arm."""
+    n_max: checks.Count = 12
+    """Largest arm."""
+    mean_rollouts: checks.Positive = 4
+    """n̄, the budget per prompt, in [n_min, n_max]."""
+    eta: checks.StepSize = 0.65
+    """Of the strategies; 0 switches the adversary off."""
+    gamma: checks.Share = 0.01
+    """The uniform share of the strategies."""
+    ema: checks.PositiveShare = 0.4
+    """Weight of the newest arm loss."""
+    price_lr: checks.StepSize = 0.05
+    """α_μ of (21)."""
     utility: Literal["variance", "loss"] = "variance"
+    """What an arm is worth, see above."""
     selection: Literal["argmax", "sample"] | None = None
-    # How often a bin's log-probability counts in the joint choice: once for each of its prompts
-    # (under "variance", argmax then is the minimizer (30) of (28), but for the floor of gamma), or
-    # once for each bin, as printed.
+    """How a joint choice is made, see above."""
     joint: Literal["prompts", "bins"] = "prompts"
-    # What moves the price: what the strategies would spend before the budget is imposed, or what
-    # was planned, as printed; since every plan meets the budget, that price never moves.
+    """How often a bin's log-probability counts in the joint choice: once for each of its prompts
+    (under "variance", argmax then is the minimizer (30) of (28), but for the floor of gamma), or
+    once for each bin, as printed."""
     price_driver: Literal["demand", "realized"] = "demand"
-    bonus: checks.StepSize = 0.01  # optimism of EXP3.P for utility "loss"
-    debias: bool = True  # as in `PromptAdversary`
-    seed: checks.Index = 0  # of what is drawn when `allocate` is given no generator
+    """What moves the price: what the strategies would spend before the budget is imposed, or what
+    was planned, as printed; since every plan meets the budget, that price never moves."""
+    bonus: checks.StepSize = 0.01
+    """Optimism of EXP3.P, for utility "loss"."""
+    debias: bool = True
+    """As in `PromptAdversary`."""
+    seed: checks.Index = 0
+    """Of what is drawn when `allocate` is given no generator."""
 
     state = ("price", "step", "ema_BN", "visits_BN", "played_BN")
 
@@ -71,7 +83,8 @@ class RolloutAdversary(Saved):
         checks.check("mean_rollouts", self.mean_rollouts, ge=self.n_min, le=self.n_max)
         self.selection = self.selection or ("argmax" if self.utility == "variance" else "sample")
         self.arms = np.arange(self.n_min, self.n_max + 1)
-        self.price, self.step = 0.0, 0
+        self.price = 0.0
+        self.step = 0
         self.ema_BN = np.zeros((self.num_bins, len(self.arms)))
         self.visits_BN = np.zeros(self.ema_BN.shape, np.uint32)
         # with which probability `allocate` last played each arm
@@ -104,11 +117,14 @@ class RolloutAdversary(Saved):
             bin_counts: (B,) prompts of the batch.
             budget: rollouts in all, n̄ × prompts by default.
             rng: for sampling and ties; by default from the seed.
+
+        Returns:
+            The rollouts, (B,). With which probability each arm was played is kept in `played_BN`.
         """
         counts_B = np.asarray(bin_counts)
         prompts = int(counts_B.sum())
-        wanted = self.mean_rollouts * prompts if budget is None else budget
-        budget = as_whole("budget", wanted, self.n_min * prompts, self.n_max * prompts)
+        total = self.mean_rollouts * prompts if budget is None else budget
+        budget = as_whole("budget", total, self.n_min * prompts, self.n_max * prompts)
         rng = rng or np.random.default_rng((self.seed, self.step))
         # bins that are equal in everything come in random order, so their number has no effect
         shuffled = rng.permutation(np.flatnonzero(counts_B))
@@ -132,6 +148,7 @@ class RolloutAdversary(Saved):
         rollouts: ArrayLike,
         observed: ArrayLike,
         spent: float | None = None,
+        played: np.ndarray | None = None,
     ) -> float:
         """Learn from a step, then move the price.
 
@@ -141,19 +158,26 @@ class RolloutAdversary(Saved):
             observed: (B,), NaN where there is none: the variance of the bin's rewards under utility
                 "variance", the mean loss −Ĵ_b(n_b) of (18) under "loss".
             spent: rollouts per prompt in all, for price_driver "realized".
+            played: (B, N), with which probability each arm was played when these rollouts were
+                allocated; by default at the last `allocate`.
 
         Returns:
-            The demand: mean rollouts of a prompt if every bin played its own strategy.
+            The demand: mean rollouts of a prompt if every bin played its own strategy. Without
+            prompts it is 0, and nothing is learned.
         """
-        counts_B, rollouts_B = np.asarray(bin_counts), np.asarray(rollouts)
+        counts_B = np.asarray(bin_counts)
+        rollouts_B = np.asarray(rollouts)
         observed_B = np.asarray(observed, float)
+        if not counts_B.any():  # no mean over prompts, by which the price could move
+            return 0.0
         demand = float(counts_B @ (self.probabilities() @ self.arms) / counts_B.sum())
         if self.utility == "variance":
             new_BN = observed_B[:, None] / self.arms
         else:
             observed_B = np.where(rollouts_B > 0, observed_B, np.nan)
             arms_B = rollouts_B - self.n_min
-            new_BN = arms.exp3p_losses(observed_B, arms_B, self.played_BN, self.bonus)
+            played_BN = self.played_BN if played is None else played
+            new_BN = arms.exp3p_losses(observed_B, arms_B, played_BN, self.bonus)
         self.ema_BN = ema_scores(self.ema_BN, new_BN, self.ema)
         self.visits_BN += ~np.isnan(new_BN)
         if self.price_driver == "demand":
@@ -170,8 +194,8 @@ class RolloutAdversary(Saved):
 class RolloutGDRO(BinMethod):
     """Rollout-GDRO: a number of rollouts for each bin. Its scores are in `rollout_adversary`."""
 
-    # arguments of `RolloutAdversary`, but for those that the controller has
     rollout: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of `RolloutAdversary`, but for those that the controller has."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"rollout": PRINTED, "averaging": "prompt"}
@@ -180,9 +204,16 @@ class RolloutGDRO(BinMethod):
 
     def start(self, run: Run) -> None:
         super().start(run)
-        names = ("num_bins", "n_min", "n_max", "mean_rollouts", "seed")
-        given = {name: getattr(run, name) for name in names}
-        self.rollout_adversary = checks.build("rollout", RolloutAdversary, self.rollout, **given)
+        self.rollout_adversary = checks.build(
+            "rollout",
+            RolloutAdversary,
+            self.rollout,
+            num_bins=run.num_bins,
+            n_min=run.n_min,
+            n_max=run.n_max,
+            mean_rollouts=run.mean_rollouts,
+            seed=run.seed,
+        )
         if self.rollout_adversary.utility == "variance":
             # a single rollout shows no variance: a bin that played arm 1 would not be seen again
             checks.check("n_min", run.n_min, int, ge=2)
@@ -194,8 +225,9 @@ class RolloutGDRO(BinMethod):
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
         """The rollouts of each prompt's bin; n̄ where a prompt has none."""
-        mean, seen_P = budget / len(prompts), prompts.seen_P
-        wanted_P = np.full(len(prompts), mean)
+        mean = budget / len(prompts)
+        rollouts_P = np.full(len(prompts), mean)
+        seen_P = prompts.seen_P
         if seen_P.any():
             counts_B = np.bincount(prompts.bins_P[seen_P], minlength=self.run.num_bins)
             seen_budget = mean * int(counts_B.sum())
@@ -203,9 +235,11 @@ class RolloutGDRO(BinMethod):
             rollouts_B = self.rollout_adversary.allocate(counts_B, whole, rng)
             # what no choice of arms can spend goes to all in equal parts, rounded at random
             left_over = (seen_budget - counts_B @ rollouts_B) / counts_B.sum()
-            wanted_P[seen_P] = rollouts_B[prompts.bins_P[seen_P]] + left_over
-            prompts.memo.update(rollouts_B=rollouts_B, played_BN=self.rollout_adversary.played_BN)
-        return wanted_P
+            rollouts_P[seen_P] = rollouts_B[prompts.bins_P[seen_P]] + left_over
+            # for `update`, as other plans may be made before this one comes back
+            prompts.memo["rollouts_B"] = rollouts_B
+            prompts.memo["played_BN"] = self.rollout_adversary.played_BN
+        return rollouts_P
 
     def update(self, batch: Batch) -> None:
         self._demand = None
@@ -217,14 +251,15 @@ class RolloutGDRO(BinMethod):
         else:  # the loss of an arm is that of prompts which played it; a first visit played none
             utility_P = np.where(batch.first_visit_P, np.nan, batch.losses_P)
         utility_B, _ = bin_means(batch.bins_P, utility_P, self.run.num_bins, self.counts(batch))
-        planned_B = np.zeros(self.run.num_bins, np.int64)  # without a plan no arm was played
-        if "rollouts_B" in batch.memo:
-            # of this batch's own plan, as another may have been made since
-            planned_B = batch.memo["rollouts_B"] * (counts_B > 0)
-            self.rollout_adversary.played_BN = batch.memo["played_BN"]
-        # the controller's plans spend n̄ exactly, so "realized" never moves the price here
+        # where no prompt of the plan had a bin, no arm was played
+        none_B = np.zeros(self.run.num_bins, np.int64)
+        rollouts_B = batch.memo.get("rollouts_B", none_B)
         self._demand = self.rollout_adversary.update(
-            counts_B, planned_B, utility_B, spent=self.run.mean_rollouts
+            counts_B,
+            np.where(counts_B > 0, rollouts_B, 0),
+            utility_B,
+            spent=self.run.mean_rollouts,  # by every plan, so "realized" never moves the price
+            played=batch.memo.get("played_BN"),
         )
 
     def report(self) -> dict[str, Any]:

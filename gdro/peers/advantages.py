@@ -7,7 +7,7 @@ are correct, and μ, σ are mean and standard deviation of its rewards.
 import numpy as np
 
 from gdro.bins import merge_visits
-from gdro.checks import Count, PositiveShare, options
+from gdro.checks import Count, NonNegative, Positive, PositiveShare, options
 from gdro.method import Batch, Method, Run
 from gdro.metrics import all_wrong_probability
 from gdro.registry import register
@@ -53,6 +53,7 @@ class MaxRL(Method):
 
 
 @register("mc_grpo")
+@options
 class MCGRPO(Method):
     """MC-GRPO (arXiv 2601.22582): the median of a group in place of its mean.
 
@@ -65,10 +66,12 @@ class MCGRPO(Method):
     advantages that are not 0, in its public code.
     """
 
-    floor = 1e-3  # of MAD
+    floor: Positive = 1e-3
+    """Added to MAD."""
 
     def advantages(self, batch: Batch) -> np.ndarray:
-        groups_R, sizes_P = batch.group_ids_R, batch.trials_P
+        groups_R = batch.group_ids_R
+        sizes_P = batch.trials_P
         surplus_R = batch.rewards_R - group_medians(batch.rewards_R, groups_R, sizes_P)[groups_R]
         scale_P = group_medians(np.abs(surplus_R), groups_R, sizes_P) + self.floor
         return surplus_R / scale_P[groups_R]
@@ -81,6 +84,7 @@ def group_medians(values_R: np.ndarray, group_ids_R: np.ndarray, sizes_P: np.nda
 
 
 @register("nsr")
+@options
 class NSR(Method):
     """NSR (arXiv 2506.01347): learn mostly from what is wrong, and little from what is correct.
 
@@ -88,7 +92,8 @@ class NSR(Method):
     keeps pass@k up by moving probability away from mistakes rather than towards one answer.
     """
 
-    positive = 0.1  # of a correct rollout
+    positive: NonNegative = 0.1
+    """Advantage of a correct rollout."""
 
     def advantages(self, batch: Batch) -> np.ndarray:
         return np.where(batch.correct_R, self.positive, -1.0)
@@ -111,18 +116,22 @@ class PasskTraining(Method):
     """
 
     k: Count = 2
+    """Of the pass@k that is optimized."""
 
     def advantages(self, batch: Batch) -> np.ndarray:
-        n_P, c_P = batch.trials_P, batch.hits_P
+        n_P = batch.trials_P
+        c_P = batch.hits_P
+        k_P = np.minimum(self.k, n_P)
         failed_P = np.ones(len(batch))  # C(n − c, k)/C(n, k), of all subsets
         other_P = np.ones(len(batch))  # of the subsets that hold a given wrong rollout
-        for k in np.unique(k_P := np.minimum(self.k, n_P)):
+        for k in np.unique(k_P):
             at = k_P == k
             failed_P[at] = all_wrong_probability(c_P[at], n_P[at], k)
             other_P[at] = all_wrong_probability(c_P[at], n_P[at] - 1, k - 1)
         sigma_P = np.sqrt(failed_P * (1 - failed_P))
         sigma_P[sigma_P == 0] = np.inf
-        correct_P, wrong_P = failed_P / sigma_P, (failed_P - other_P) / sigma_P
+        correct_P = failed_P / sigma_P
+        wrong_P = (failed_P - other_P) / sigma_P
         return np.where(batch.correct_R, correct_P[batch.group_ids_R], wrong_P[batch.group_ids_R])
 
 
@@ -143,11 +152,14 @@ class PKPO(Method):
     """
 
     k: Count = 2
+    """Of the pass@k that is optimized."""
 
     def advantages(self, batch: Batch) -> np.ndarray:
-        n_R, c_R = (counts_P[batch.group_ids_R] for counts_P in (batch.trials_P, batch.hits_P))
+        n_R = batch.trials_P[batch.group_ids_R]
+        c_R = batch.hits_P[batch.group_ids_R]
         k_R = np.minimum(self.k, n_R)
-        others_R, correct_R = n_R - 1, batch.correct_R
+        others_R = n_R - 1
+        correct_R = batch.correct_R
         rest_R = c_R - correct_R  # correct among the others
         reached_R = np.zeros(len(n_R))  # ρ(n − 1, c_−j, k − 1)
         for k in np.unique(k_R):
@@ -163,7 +175,7 @@ class PKPO(Method):
 class DBB(Method):
     """DBB (arXiv 2603.18444): GRPO against a remembered pass rate, a discounted Beta–Bernoulli's.
 
-    α ← λα + K, β ← λβ + (n − K) at each visit with K of n rollouts correct, from α = β = 1 (11).
+    α ← λα + c, β ← λβ + (n − c) at each visit with c of n rollouts correct, from α = β = 1 (11).
     With the counts after the visit, p̂ = α/(α + β) (12) and σ̂² = αβ/(α + β)² (13) replace the
     group's mean and variance, A_ij = (r_ij − p̂_i)/σ̂_i (2).
 
@@ -171,12 +183,15 @@ class DBB(Method):
     .5 with 1.7. The prior is discounted too, unlike that of the controller's counts.
     """
 
-    discount: PositiveShare = 0.5  # λ; 1 never forgets
+    discount: PositiveShare = 0.5
+    """λ; 1 never forgets."""
 
     state = ("alpha_D", "beta_D")
 
     def start(self, run: Run) -> None:
-        self.alpha_D, self.beta_D = np.zeros(0), np.zeros(0)  # less the prior of 1, by row
+        # less the prior of 1, by row
+        self.alpha_D = np.zeros(0)
+        self.beta_D = np.zeros(0)
 
     def update(self, batch: Batch) -> None:
         self.alpha_D = self.at_least(self.alpha_D, batch.rows_P)
@@ -186,26 +201,31 @@ class DBB(Method):
             array_D[rows] = self.discount * (array_D[rows] + 1) + counts - 1
 
     def advantages(self, batch: Batch) -> np.ndarray:
-        alpha_P, beta_P = self.alpha_D[batch.rows_P] + 1, self.beta_D[batch.rows_P] + 1
+        alpha_P = self.alpha_D[batch.rows_P] + 1
+        beta_P = self.beta_D[batch.rows_P] + 1
         total_P = alpha_P + beta_P
-        rate_P, sigma_P = alpha_P / total_P, np.sqrt(alpha_P * beta_P) / total_P
+        rate_P = alpha_P / total_P
+        sigma_P = np.sqrt(alpha_P * beta_P) / total_P
         return (batch.correct_R - rate_P[batch.group_ids_R]) / sigma_P[batch.group_ids_R]
 
 
 @register("f_grpo")
+@options
 class FGRPO(Method):
     """F-GRPO (arXiv 2602.06717): a focal weight, so that solved prompts count less.
 
     Advantages (3) times (1 − p̂_i)^γ. Left out: the paper's other objectives (DAPO, CISPO).
     """
 
-    gamma = 0.5
+    gamma: NonNegative = 0.5
+    """γ; 0 is GRPO."""
 
     def weights(self, batch: Batch) -> np.ndarray:
         return (1 - batch.hits_P / batch.trials_P) ** self.gamma
 
 
 @register("bbg")
+@options
 class BBG(Method):
     """BBG, Bayesian boundary gating (arXiv 2606.15455): a weight by what is left to gain in pass@k.
 
@@ -219,7 +239,10 @@ class BBG(Method):
     by REINFORCE with signs; here their advantages are 0, as in GRPO.
     """
 
-    k, threshold = 16, 0.01
+    k: Count = 16
+    """Of the pass@k that is optimized."""
+    threshold: NonNegative = 0.01
+    """τ; prompts with less to gain have weight 0."""
 
     def weights(self, batch: Batch) -> np.ndarray:
         slope_P = pass_at_k_slope(batch.hits_P, batch.trials_P, self.k)

@@ -1,17 +1,20 @@
 """A method of parts: the draw of one, the rollouts of another, the advantages of a third."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from gdro.method import Batch, Method, Run
+import numpy as np
+
+from gdro.checks import short
+from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import make_method, register
 
 MethodPart = str | Mapping[str, Mapping[str, Any]]  # a name, or {name: options}
-FUNCTIONS = {  # what a method overrides that has such a part of its own
-    "draw": ["draw"],
-    "rollouts": ["allocate", "extend"],
-    "advantages": ["advantages"],
-    "weights": ["weights"],
+HOOKS = {  # what a method overrides that has such a part of its own
+    "draw": ("draw",),
+    "rollouts": ("allocate", "extend"),
+    "advantages": ("advantages",),
+    "weights": ("weights",),
 }
 
 
@@ -21,8 +24,10 @@ class Composed(Method):
 
         GDROController("composed", draw="pivotal", advantages={"pkpo": {"k": 4}})
 
-    Parts that are spelled equally are one object; every part learns from every batch. Not
-    supported: methods that wait for another batch before a step (`dapo`) and presets of the parts.
+    Parts that are spelled equally are one object; every part learns from every batch. Refused are
+    methods that wait for another batch before a step (`dapo`) and those that replay kept successes
+    (`pivotal_replay`): the bank would be lost, and their advantages count on it. Parts have no
+    presets.
 
     Args:
         draw: whose `draw` chooses the prompts.
@@ -33,10 +38,6 @@ class Composed(Method):
     """
 
     state = ("draw_part", "rollouts_part", "advantages_part", "weights_part")
-    draw_part: Method
-    rollouts_part: Method
-    advantages_part: Method
-    weights_part: Method
 
     def __init__(
         self,
@@ -44,34 +45,22 @@ class Composed(Method):
         rollouts: MethodPart = "grpo",
         advantages: MethodPart = "grpo",
         weights: MethodPart | None = None,
-        groups: Any = None,
-        rates: Any = None,
+        groups: Mapping[int | str, object] | None = None,
+        rates: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
-        given = {"draw": draw, "rollouts": rollouts, "advantages": advantages, "weights": weights}
-        made: list[tuple[Any, Method]] = []
-        for role, spelling in given.items():
-            wanted = spelling or advantages
-            ((name, options),) = ({wanted: {}} if isinstance(wanted, str) else wanted).items()
-            known = [part for other, part in made if other == (name, options)]
-            part = known[0] if known else make_method(name, "default", options)
-            made.append(((name, options), part))
-            own = not spelling or name == "grpo" or _overrides(part, *FUNCTIONS[role])
-            if not own or _overrides(part, "ready"):
-                wanted = f"a method with {role} of its own that steps after each batch"
-                raise ValueError(f"{role} must name {wanted}, got {name!r}")
-            setattr(self, f"{role}_part", part)
-            for function in FUNCTIONS[role]:
-                setattr(self, function, getattr(part, function))
-        for name, value in {"groups": groups, "rates": rates}.items():
-            if value is not None and getattr(self.draw_part, name, self) is None:
+        made: list[tuple[MethodPart, Method]] = []
+        self.draw_part = _part("draw", draw, made)
+        self.rollouts_part = _part("rollouts", rollouts, made)
+        self.advantages_part = _part("advantages", advantages, made)
+        if weights is None:  # they go with the advantages, which may have none of their own
+            self.weights_part = self.advantages_part
+        else:
+            self.weights_part = _part("weights", weights, made)
+        self.parts = [part for _, part in made]
+        for name, value in (("groups", groups), ("rates", rates)):
+            if value is not None and getattr(self.draw_part, name, value) is None:
                 setattr(self.draw_part, name, value)
-        self.n_min, self.rounds = self.rollouts_part.n_min, self.rollouts_part.rounds
-        self.parts = list(dict.fromkeys(getattr(self, name) for name in self.state))
-
-    def start(self, run: Run) -> None:
-        for part in self.parts:
-            part.run = run
-            part.start(run)
+        self.n_min = self.rollouts_part.n_min
 
     @property
     def draws(self) -> bool:
@@ -82,16 +71,62 @@ class Composed(Method):
         return self.rollouts_part.moves_rollouts
 
     @property
+    def in_rounds(self) -> bool:
+        return self.rollouts_part.in_rounds
+
+    @property
     def needs_losses(self) -> bool:
         return any(part.needs_losses for part in self.parts)
+
+    def start(self, run: Run) -> None:
+        for part in self.parts:
+            part.run = run
+            part.start(run)
+
+    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray | None:
+        return self.draw_part.draw(pool, size, rng)
+
+    def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
+        return self.rollouts_part.allocate(prompts, budget, rng)
+
+    def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
+        return self.rollouts_part.extend(batch, left, rng)
 
     def update(self, batch: Batch) -> None:
         for part in self.parts:
             part.update(batch)
 
+    def weights(self, batch: Batch) -> np.ndarray:
+        return self.weights_part.weights(batch)
+
+    def advantages(self, batch: Batch) -> np.ndarray:
+        return self.advantages_part.advantages(batch)
+
     def report(self) -> dict[str, Any]:
-        return {name: value for part in self.parts for name, value in part.report().items()}
+        entries: dict[str, Any] = {}
+        for part in self.parts:
+            entries |= part.report()
+        return entries
 
 
-def _overrides(part: Method, *functions: str) -> bool:
-    return any(getattr(type(part), name) is not getattr(Method, name) for name in functions)
+def _part(role: str, spelled: MethodPart, made: list[tuple[MethodPart, Method]]) -> Method:
+    """The method of a part, with what the role needs; one that was made before if spelled so."""
+    whole = {spelled: {}} if isinstance(spelled, str) else spelled
+    if not isinstance(whole, Mapping) or len(whole) != 1:
+        raise ValueError(f"{role} must be a name or {{name: options}}, got {short(spelled)}")
+    [(name, options)] = whole.items()
+    part = next((part for other, part in made if other == whole), None)
+    if part is None:
+        part = make_method(name, "default", options)
+        made.append((whole, part))
+    if name != "grpo" and not any(_overrides(part, hook) for hook in HOOKS[role]):
+        raise ValueError(f"{role} must name a method with {role} of its own, got {name!r}")
+    if part.waits:
+        raise ValueError(f"{role} must name a method that steps after each batch, got {name!r}")
+    if part.replays:
+        raise ValueError(f"{role} must name a method that replays nothing, got {name!r}")
+    return part
+
+
+def _overrides(part: Method, hook: str) -> bool:
+    return getattr(type(part), hook) is not getattr(Method, hook)

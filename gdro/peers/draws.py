@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdro.bins import merge_visits
-from gdro.checks import Count, check_array, options
+from gdro.checks import Count, Positive, PositiveShare, Share, check_array, options
 from gdro.draws import highest, in_proportion, mostly_in_proportion
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
@@ -18,6 +18,7 @@ from gdro.scores import bin_means, ema_scores
 
 
 @register("mopps")
+@options
 class MoPPS(Method):
     """MoPPS (arXiv 2507.04632): Thompson sampling of prompts that are solved about half the time.
 
@@ -27,7 +28,10 @@ class MoPPS(Method):
     .95). Left out: the prior from a pilot run; a new prompt has Beta(½, ½), there Beta(1, 1).
     """
 
-    target, candidates = 0.5, 16
+    target: Share = 0.5
+    """Pass rate that is sought."""
+    candidates: Count = 16
+    """Size of the random subset, in batches."""
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         chosen = rng.permutation(len(pool))[: self.candidates * size]
@@ -50,6 +54,7 @@ class VADE(Method):
 
 
 @register("dots")
+@options
 class DOTS(Method):
     """DOTS (arXiv 2506.05316): a softmax draw of prompts whose pass rate is near a target.
 
@@ -57,13 +62,17 @@ class DOTS(Method):
     from embeddings and a few prompts with fresh rollouts, and rollout replay.
     """
 
-    target, temperature = 0.5, 0.1
+    target: Share = 0.5
+    """Pass rate that is sought."""
+    temperature: Positive = 0.1
+    """Of the softmax."""
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         return in_proportion(-np.abs(pool.rate_P - self.target) / self.temperature, size, rng)
 
 
 @register("cures")
+@options
 class CurES(Method):
     """CurES (arXiv 2510.01037): drawn by the bound on what a gradient step on a prompt can gain.
 
@@ -71,7 +80,8 @@ class CurES(Method):
     proportion to a prompt's gradient variance, and rollouts made to estimate p̂ alone.
     """
 
-    temperature = 0.1
+    temperature: Positive = 0.1
+    """Of the softmax."""
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         return in_proportion(np.sqrt(pool.rate_P * (1 - pool.rate_P)) / self.temperature, size, rng)
@@ -90,6 +100,7 @@ class LILO(Method):
 
 
 @register("greso")
+@options
 class GRESO(Method):
     """GRESO (arXiv 2506.02177): skips prompts whose last visits brought no signal.
 
@@ -99,8 +110,10 @@ class GRESO(Method):
     discarding of uninformative groups after generation (see `dapo`), and adaptive batch sizes.
     """
 
-    explore = 0.5  # probability of keeping a prompt after one uninformative visit
-    floor = 0.01  # the least of all; 0 would lose prompts for good
+    explore: Share = 0.5
+    """Probability of keeping a prompt after one uninformative visit."""
+    floor: PositiveShare = 0.01
+    """The least of all; 0 would lose prompts for good."""
 
     state = ("streak_D",)
 
@@ -124,6 +137,7 @@ class GRESO(Method):
 
 
 @register("sec")
+@options
 class SEC(Method):
     """SEC, self-evolving curriculum (arXiv 2505.14970): a bandit over categories, by mean |A|.
 
@@ -134,7 +148,10 @@ class SEC(Method):
     no bin yet, then the bins.
     """
 
-    step, temperature = 0.5, 0.2  # Q is in about [0, 1]
+    step: PositiveShare = 0.5
+    """Weight of the newest batch in Q."""
+    temperature: Positive = 0.2
+    """Of the softmax of Q, which is in about [0, 1]."""
 
     state = ("values_N",)
 
@@ -155,6 +172,7 @@ class SEC(Method):
 
 
 @register("spo")
+@options
 class SPO(Method):
     """SPO (arXiv 2509.13232): a tracked baseline in place of the group's; one rollout a prompt.
 
@@ -168,8 +186,10 @@ class SPO(Method):
     from rollouts of the initial model; a new prompt has v̂ = ½, as in the recipe without them.
     """
 
+    epsilon: Positive = 0.05
+    """Part of the weight that every prompt keeps; 0 would lose solved prompts."""
+
     n_min = 1
-    epsilon = 0.05  # every prompt keeps it; 0 would lose solved prompts
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         weight_D = np.sqrt(pool.rate_P * (1 - pool.rate_P)) + self.epsilon
@@ -189,18 +209,20 @@ class SPO(Method):
 class Oracle(Method):
     """The pivotal draw with true pass rates: how much knowing them exactly would be worth.
 
-    P_i = .9 p_i (1 − p_i)^(k−1) / Σ p (1 − p)^(k−1) + .1/D, with p from the caller. Weights and
+    P_i = (1 − ε) p_i (1 − p_i)^(k−1) / Σ p (1 − p)^(k−1) + ε/D, with p from the caller. Weights and
     advantages are GRPO's, so that the draw alone is compared.
     """
 
-    # from uids (D,) in increasing order to the pass rates (D,) of the moment; may also be set later
     rates: Callable[[np.ndarray], np.ndarray] | None = None
+    """From uids (D,) in increasing order to the pass rates (D,) now; may also be set later."""
     k: Count = 5
-
-    epsilon = 0.1
+    """The draw favours pass rates about 1/k, as that of `pivotal`."""
+    epsilon: PositiveShare = 0.1
+    """Share of the draw that is even over the data."""
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        assert self.rates is not None, "set rates, a function of the uids, before drawing"
+        if self.rates is None:
+            raise ValueError("rates must be set before drawing, got None; give a function of uids")
         p_D = check_array("rates", self.rates(pool.uids_P), pool.uids_P.shape, 0, 1)
         return mostly_in_proportion(p_D * (1 - p_D) ** (self.k - 1), self.epsilon, size, rng)
 
@@ -213,8 +235,8 @@ class FamilyEven(Method):
     A batch has equally many of each family, as far as possible, at random within a family.
     """
 
-    # from uid to family; by default the bins are the families, which `StaticGroups` names
     groups: Mapping[Any, Any] | None = None
+    """From uid to family; by default the bins are the families, which `StaticGroups` names."""
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         names: Any = pool.bins_P  # −1, not seen yet, is a family too

@@ -6,7 +6,7 @@ Axes: P prompts, R rollouts, D prompts of the data set.
 import numpy as np
 from scipy.stats import norm
 
-from gdro.checks import Index, options
+from gdro.checks import Index, NonNegative, Share, options
 from gdro.draws import in_proportion
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
@@ -27,10 +27,14 @@ class RAFT(Method):
     """
 
     prompts: Index = 64
+    """Prompts that are replayed in a step; 0 for none."""
+
     kept_texts = 1
 
     def advantages(self, batch: Batch) -> np.ndarray:
-        return batch.correct_R.astype(float) * (self.prompts == 0)
+        if self.prompts:  # kept texts alone are trained on
+            return np.zeros(len(batch.correct_R))
+        return batch.correct_R.astype(float)
 
     def replay(
         self, banked: Prompts, rng: np.random.Generator
@@ -44,10 +48,11 @@ class RAFT(Method):
 class ExGRPO(Method):
     """ExGRPO (arXiv 2510.02245): half of each batch are prompts solved before, with a kept success.
 
-    Once `start` of a batch's prompts were solved, a share ρ of each batch comes from prompts whose
-    latest visit had some rollouts correct, but not all; a prompt solved by all is retired. They are
-    drawn by q ∝ N(share correct at the latest visit; ½, 1). Their group is the new rollouts and one
-    kept success, whose reward is 1: advantages are GRPO's over both, with the population's σ.
+    Once `start_at` of a batch's prompts were solved, a share ρ of each batch comes from prompts
+    whose latest visit had some rollouts correct, but not all; a prompt solved by all is retired.
+    They are drawn by q ∝ N(share correct at the latest visit; ½, 1). Their group is the new
+    rollouts and one kept success, whose reward is 1: advantages are GRPO's over both, with the
+    population's σ.
 
     What differs: the group has n new rollouts and the kept text, theirs n − 1; the kept text is
     the latest success, theirs has the lowest entropy under the present policy; its importance
@@ -55,7 +60,13 @@ class ExGRPO(Method):
     not masked, and the other half of the batch is drawn evenly from all other prompts.
     """
 
-    rho, start_at, shaping = 0.5, 0.35, 0.1
+    rho: Share = 0.5
+    """ρ, share of a batch that comes from prompts solved before."""
+    start_at: Share = 0.35
+    """Share of a batch's prompts that must be solved before that begins."""
+    shaping: NonNegative = 0.1
+    """β of the importance weight of a kept success."""
+
     kept_texts = 1
     state = ("started", "share_D", "again_D", "replayed_D")
 
@@ -70,12 +81,12 @@ class ExGRPO(Method):
         self.again_D = np.zeros(len(self.share_D))
         share_P = self.share_D[pool.rows_P]
         mixed = np.flatnonzero((share_P > 0) & (share_P < 1))
-        wanted = min(int(self.rho * size), len(mixed)) if self.started else 0
+        seats = min(int(self.rho * size), len(mixed)) if self.started else 0
         odds = norm.logpdf(share_P[mixed], 0.5, 1.0)
-        again = mixed[in_proportion(odds, wanted, rng)] if wanted else mixed[:0]
+        again = mixed[in_proportion(odds, seats, rng)] if seats else mixed[:0]
         self.again_D[pool.rows_P[again]] = 1
         others = np.setdiff1d(np.arange(len(pool)), again)
-        return np.append(again, rng.choice(others, size - wanted, replace=False))
+        return np.append(again, rng.choice(others, size - seats, replace=False))
 
     def advantages(self, batch: Batch) -> np.ndarray:
         """(3) over the rollouts of a prompt and its kept success."""
@@ -91,7 +102,8 @@ class ExGRPO(Method):
 
     def update(self, batch: Batch) -> None:
         self.share_D = self.at_least(self.share_D, batch.rows_P)
-        before_P, now_P = self.share_D[batch.rows_P], batch.hits_P / batch.trials_P
+        before_P = self.share_D[batch.rows_P]
+        now_P = batch.hits_P / batch.trials_P
         # without a success this time, what was kept stays; all correct, and the prompt is retired
         self.share_D[batch.rows_P] = np.where(now_P > 0, now_P, before_P)
         self.started = self.started or float((batch.hits_P > 0).mean()) > self.start_at

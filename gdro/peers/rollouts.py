@@ -1,10 +1,13 @@
 """Peers that divide the rollouts by what is known of the prompts. P prompts, N rollouts."""
 
+from typing import Annotated
+
 import numpy as np
+from pydantic import Field
 from scipy.special import expit
 from scipy.stats import beta
 
-from gdro.checks import Positive, options
+from gdro.checks import Count, Positive, Share, check, options
 from gdro.draws import highest
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.peers.rounds import spread_evenly
@@ -29,6 +32,7 @@ def best_rollouts(
 
 
 @register("knapsack")
+@options
 class Knapsack(Method):
     """Knapsack RL (arXiv 2509.25849): the rollouts of a batch as items, valued by what they teach.
 
@@ -36,14 +40,15 @@ class Knapsack(Method):
     probability that the group has both outcomes, times the gain of a step on the prompt. p is the
     share of correct rollouts at the prompt's last visit; where it is 0 or 1, prompts get n_min, and
     those not seen yet n̄. The fallback: prompts in between are expected to need
-    log(.1)/log max(p, 1 − p) rollouts each (a signal with probability .9); what the budget has
+    log(1 − confidence)/log max(p, 1 − p) rollouts each; what the budget has
     beyond that goes to the prompts with p = 0 evenly, without any to those with p = 1.
 
     Source: the paper and its public code, with n_min 2 and n_max 128 (`n_max=128` sets it here).
     Left out: dividing the plan evenly among workers.
     """
 
-    confidence = 0.9  # that a prompt in between gives a signal, for the fallback
+    confidence: Annotated[Share, Field(lt=1)] = 0.9
+    """Probability that a prompt in between gives a signal, for the fallback."""
 
     state = ("share_D",)
 
@@ -55,10 +60,12 @@ class Knapsack(Method):
         self.share_D[batch.rows_P] = batch.hits_P / batch.trials_P
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
-        low, high = self.run.n_min, self.run.n_max
+        low = self.run.n_min
+        high = self.run.n_max
         seen_P = prompts.seen_P
         p_P = self.at_least(self.share_D, prompts.rows_P)[prompts.rows_P]
-        mixed_P, unsolved_P = seen_P & (p_P > 0) & (p_P < 1), seen_P & (p_P == 0)
+        mixed_P = seen_P & (p_P > 0) & (p_P < 1)
+        unsolved_P = seen_P & (p_P == 0)
         rollouts_P = np.where(seen_P, low, max(low, int(self.run.mean_rollouts)))
         p_Q = p_P[mixed_P]
         needed_Q = np.log(1 - self.confidence) / np.log(np.maximum(p_Q, 1 - p_Q))
@@ -68,7 +75,8 @@ class Knapsack(Method):
         spare = max(budget - int(rollouts_P.sum()) - needed, 0)
         rollouts_P = spread_evenly(rollouts_P, spare, most_P, rng)
         if mixed_P.any():
-            n_N, p_Q1 = np.arange(low, high), p_Q[:, None]
+            n_N = np.arange(low, high)
+            p_Q1 = p_Q[:, None]
             # rise of the probability of both outcomes from n to n + 1
             both_QN = p_Q1**n_N * (1 - p_Q1) + (1 - p_Q1) ** n_N * p_Q1
             left = budget - int(rollouts_P[~mixed_P].sum())
@@ -83,39 +91,52 @@ class CoBA(Method):
     """CoBA-RL (arXiv 2602.03048): rollouts to pass rates that the model's capability prefers.
 
     max Σ V(n_i, p_i) subject to Σ n_i = budget, V(n, p) = (1 − exp(−n p (1 − p)/τ)) · Beta(p; α, β)
-    (9). The shape follows the failure rate of the batches: F̄ is its mean over the last k steps,
+    (9). The shape follows the failure rate of the batches: F̄ is its mean over the last steps,
     F̃ = F̄ where that is above ½ and 1/(1 + exp(−10 (F̄ − ½))) otherwise (6), and
     α = clip(α_min + λF̃, α_min, α_max), β = κ − α (7): easy prompts first, hard ones as the model
     improves. p is the posterior mean.
 
     Source: the paper's section 2 and appendices; κ = 11, 2 to 128 rollouts a prompt (`n_max=128`
-    sets it here). The text does not give τ, k, λ, α_min and α_max. Ours: τ = 1, k = 10, and α from
-    1.5 to 9.5, so that its figures' 7.26, 4.50 and 2.54 lie within.
+    sets it here). The text does not give τ, the number of steps, λ, α_min and α_max. Ours: τ = 1,
+    ten steps, λ = α_max − α_min, and α from 1.5 to 9.5, so that its figures' 7.26, 4.50 and 2.54
+    lie within.
     """
 
-    tau: Positive = 1.0  # rollouts, times p(1 − p), until value saturates
+    tau: Positive = 1.0
+    """τ: rollouts, times p(1 − p), until value saturates."""
+    alpha_min: Positive = 1.5
+    """α while nothing fails."""
+    alpha_max: Positive = 9.5
+    """α while everything fails; below kappa."""
+    kappa: Positive = 11.0
+    """κ = α + β, how sharp the preference is."""
+    window: Count = 10
+    """Steps over which the failure rate is averaged."""
 
-    alpha_range, kappa, window = (1.5, 9.5), 11.0, 10
     state = ("steps", "failures_K")
 
+    def __post_init__(self) -> None:
+        check("CoBA: alpha_max", self.alpha_max, ge=self.alpha_min, lt=self.kappa)
+
     def start(self, run: Run) -> None:
-        # failure rates of the last steps, in turn
-        self.steps, self.failures_K = 0, np.zeros(self.window)
+        self.steps = 0
+        self.failures_K = np.zeros(self.window)  # failure rates of the last steps, in turn
 
     @property
     def alpha(self) -> float:
         """First shape of the preference at the next step; at the start as with F̄ = 1."""
         mean = self.failures_K[: self.steps].mean() if self.steps else 1.0
         failing = mean if mean > 0.5 else expit(10 * (mean - 0.5))
-        low, high = self.alpha_range
-        return float(np.clip(low + (high - low) * failing, low, high))
+        alpha = self.alpha_min + (self.alpha_max - self.alpha_min) * failing
+        return float(np.clip(alpha, self.alpha_min, self.alpha_max))
 
     def update(self, batch: Batch) -> None:
         self.failures_K[self.steps % self.window] = 1 - np.mean(batch.hits_P / batch.trials_P)
         self.steps += 1
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
-        low, high = self.run.n_min, self.run.n_max
+        low = self.run.n_min
+        high = self.run.n_max
         speed_P1 = (prompts.rate_P * (1 - prompts.rate_P) / self.tau)[:, None]
         worth_P = beta.pdf(prompts.rate_P, self.alpha, self.kappa - self.alpha)
         gains_PN = np.exp(-speed_P1 * np.arange(low, high)) * (1 - np.exp(-speed_P1))

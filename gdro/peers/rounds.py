@@ -7,7 +7,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from gdro.budget import exact_rollouts
-from gdro.checks import Count, check, options
+from gdro.checks import Count, Share, check, options
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
 
@@ -17,7 +17,10 @@ def spread_evenly(
 ) -> np.ndarray:
     """The rollouts with `left` more, as even as whole numbers and upper bounds allow, (P,)."""
     rollouts_P = rollouts_P.copy()
-    while left and (open_P := np.flatnonzero(rollouts_P < most_P)).size:
+    while left:
+        open_P = np.flatnonzero(rollouts_P < most_P)
+        if not len(open_P):
+            break
         each, one_more = divmod(left, len(open_P))
         more = each + (rng.permutation(len(open_P)) < one_more)
         more = np.minimum(more, (most_P - rollouts_P)[open_P])
@@ -33,9 +36,8 @@ class Pilot(Method):
     Pilots count in the budget. What `extend` does not ask for is not spent.
     """
 
-    pilot: Count = 2  # rollouts of each prompt in the first round
-
-    rounds = True
+    pilot: Count = 2
+    """Rollouts of each prompt in the first round, and in each further one of `reinforce_ada`."""
 
     def start(self, run: Run) -> None:
         check("pilot", self.pilot, int, ge=run.n_min, lt=math.ceil(run.mean_rollouts))
@@ -44,16 +46,17 @@ class Pilot(Method):
         return np.full(len(prompts), self.pilot)
 
     def rest(
-        self, batch: Batch, wanted_P: np.ndarray, left: int, rng: np.random.Generator
+        self, batch: Batch, shares_P: np.ndarray, left: int, rng: np.random.Generator
     ) -> np.ndarray | None:
-        """`left` rollouts in proportion to what is wanted, up to n_max, (P,); once a step."""
-        chosen_P, room = wanted_P > 0, self.run.n_max - self.pilot
+        """`left` rollouts in proportion to the shares, up to n_max, (P,); once a step."""
+        chosen_P = shares_P > 0
+        room = self.run.n_max - self.pilot
         total = min(left, room * int(chosen_P.sum()))
         if not total or batch.memo.get("extended"):
             return None
         batch.memo["extended"] = True
         further_P = np.zeros(len(batch), np.int64)
-        further_P[chosen_P] = exact_rollouts(wanted_P[chosen_P], total, 0, room, rng)
+        further_P[chosen_P] = exact_rollouts(shares_P[chosen_P], total, 0, room, rng)
         return further_P
 
 
@@ -79,17 +82,18 @@ class DARS(Pilot):
     """
 
     schedule: Literal["equal", "hardness"] = "equal"
+    """Which S hard prompts reach, see above."""
 
     def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
         room = self.run.n_max - self.pilot
         # a = 0 asks without bound, and is held to n_max below
         a_P = np.clip(batch.hits_P / batch.trials_P, 1e-9, 0.5)
         factor_P = 1 / (2 * a_P) if self.schedule == "hardness" else 1 / (4 * a_P * (1 - a_P))
-        wanted_P = np.minimum(np.ceil(batch.trials_P * (factor_P - 1) - 1e-9), room).astype(int)
-        spare = left - int(wanted_P.sum())
+        delta_P = np.minimum(np.ceil(batch.trials_P * (factor_P - 1) - 1e-9), room).astype(int)
+        spare = left - int(delta_P.sum())
         if spare > 0 and not batch.memo.get("extended"):
-            wanted_P = spread_evenly(wanted_P, spare, np.full(len(batch), room), rng)
-        return self.rest(batch, wanted_P, left, rng)
+            delta_P = spread_evenly(delta_P, spare, np.full(len(batch), room), rng)
+        return self.rest(batch, delta_P, left, rng)
 
     def advantages(self, batch: Batch) -> np.ndarray:
         return batch.centred_R
@@ -105,7 +109,10 @@ class PilotCommit(Pilot):
     16 of 64 there. Left out: the queue of deferred prompts and drawing until a batch is full.
     """
 
-    low, high = 0.125, 0.75
+    low: Share = 0.125
+    """Least pass rate in the pilot with which a prompt gets more."""
+    high: Share = 0.75
+    """Largest such pass rate."""
 
     def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
         rate_P = batch.hits_P / batch.trials_P
@@ -130,18 +137,20 @@ class ReinforceAda(Pilot):
     in the arena. Left out: the rule that one correct rollout is enough ("positive").
     """
 
-    keep = 4
+    keep: Count = 4
+    """Rollouts of a prompt that are trained on."""
 
     def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
-        half, wrong_P = self.keep // 2, batch.trials_P - batch.hits_P
+        half = self.keep // 2
+        wrong_P = batch.trials_P - batch.hits_P
         done_P = (batch.hits_P >= half) & (wrong_P >= self.keep - half)
-        wanted_P = np.where(done_P, 0, np.clip(self.run.n_max - batch.rollouts_P, 0, self.pilot))
-        if not wanted_P.any():
+        room_P = np.clip(self.run.n_max - batch.rollouts_P, 0, self.pilot)
+        further_P = np.where(done_P, 0, room_P)
+        if not further_P.any():
             return None
         order_P = rng.permutation(len(batch))
         # spent when each prompt had its turn
-        reached_P = np.minimum(wanted_P[order_P].cumsum(), left)
-        further_P = np.zeros(len(batch), np.int64)
+        reached_P = np.minimum(further_P[order_P].cumsum(), left)
         further_P[order_P] = np.diff(reached_P, prepend=0)
         return further_P
 
@@ -169,14 +178,17 @@ class DAPO(Method):
     divides by all tokens, a step is smaller by the discarded share.
     """
 
-    # groups with both outcomes that a step needs; by default the prompts of a batch
     groups: Count | None = None
-    max_batches: Count = 10  # after which the step is taken with whatever came
+    """Groups with both outcomes that a step needs; by default the prompts of a batch."""
+    max_batches: Count = 10
+    """After which the step is taken with whatever came."""
 
     state = ("collected", "batches")
 
     def start(self, run: Run) -> None:
-        self.collected = self.batches = 0  # since the last optimizer step
+        # since the last optimizer step
+        self.collected = 0
+        self.batches = 0
         self.discarded = 0  # rollouts of this batch's groups that teach nothing
 
     def update(self, batch: Batch) -> None:
@@ -192,5 +204,6 @@ class DAPO(Method):
         needed = len(batch) if self.groups is None else self.groups
         if self.collected < needed and self.batches < self.max_batches:
             return False
-        self.collected = self.batches = 0
+        self.collected = 0
+        self.batches = 0
         return True

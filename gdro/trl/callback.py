@@ -6,24 +6,44 @@ It needs matplotlib. The picture is `gdro.png` in the output folder, and goes to
 Weights & Biases and Trackio where `report_to` has started them.
 """
 
+from __future__ import annotations
+
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from gdro.trl.logs import Logs
 
 
 class GDROCallback(TrainerCallback):
     """Draws `trainer.record` every `every` steps and at the end."""
 
-    def __init__(self, trainer: Any, every: int = 50) -> None:
-        self.trainer, self.every = trainer, every
+    def __init__(self, trainer: Logs, every: int = 50) -> None:
+        self.trainer = trainer
+        self.every = every
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
         if state.global_step % self.every == 0:
             self.on_train_end(args, state, control)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
         if not state.is_world_process_zero or not self.trainer.record:
             return
         figure = draw(self.trainer.record, self.trainer.bin_names)
@@ -38,8 +58,13 @@ class GDROCallback(TrainerCallback):
                 tracker.log({"gdro": tracker.Image(file)})
 
 
-def draw(record: list[dict[str, Any]], bins: list[str]) -> Any:
-    """A figure of three panels over batches; each bin has a colour, from hard to easy."""
+def draw(record: list[dict[str, Any]], bins: list[str]) -> Figure:
+    """A figure of three panels over batches; each bin has a colour, from hard to easy.
+
+    Args:
+        record: of the trainer, at least one row.
+        bins: names of the bins (`GDROTrainer.bin_names`).
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3), layout="constrained")

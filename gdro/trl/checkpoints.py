@@ -1,44 +1,176 @@
-"""The checkpoints of a training: which of them is whole, and the newest to resume from."""
+"""Checkpoints that are whole or not resumed from, and the state of the controller in them."""
 
+import logging
+import math
 from pathlib import Path
+from typing import Any
 
-from gdro.checks import need
+import numpy as np
+import torch
+from accelerate.utils import broadcast_object_list
+from datasets import Dataset
+from torch import nn
+from torch.utils.data import Sampler
+from transformers import TrainerState
+from transformers.trainer_utils import TrainOutput
+
+from gdro import files
 from gdro.files import LEDGER, fault_of
+from gdro.methods.bank import Bank
+from gdro.trl.logs import Logs
 
+logger = logging.getLogger(__name__)
 STATE_FILE = "gdro_state.json"  # of a checkpoint, written first: GRPOTrainer's have none
+
+
+class WholeCheckpoints(Logs):
+    """GRPOTrainer whose checkpoints have the controller's state and a ledger of their files.
+
+    Attributes:
+        run_identity: where set, checkpoints of another run are refused.
+    """
+
+    run_identity = ""
+    bank: Bank
+    data_fingerprint: str | None  # of `gdro.trl.data.with_uids`
+    has_dataset: bool  # whose rows can be counted
+    _sampler: Any  # TRL's RepeatSampler, of the training
+
+    def train(
+        self, resume_from_checkpoint: str | Path | bool | None = None, *args: Any, **kwargs: Any
+    ) -> TrainOutput:
+        """Train as TRL does.
+
+        A checkpoint is compared with its ledger before anything of it is loaded. One of GRPOTrainer
+        is taken as a start: weights, optimizer and step, with a fresh controller.
+
+        Args:
+            resume_from_checkpoint: a folder; or True for the last whole checkpoint of the output
+                folder, if there is one.
+            *args, **kwargs: as for GRPOTrainer.
+
+        Raises:
+            ValueError: if the given checkpoint is broken or, with True, all that were completed
+                are.
+        """
+        self._start_clock()
+        checkpoint: Path | None = None
+        if resume_from_checkpoint and self.accelerator.is_main_process:
+            folder = self.args.output_dir
+            checkpoint = find_checkpoint(folder, resume_from_checkpoint, self.run_identity)
+        [checkpoint] = broadcast_object_list([checkpoint])  # the main process chooses for all
+        if checkpoint is not None and step_of(checkpoint) == self.args.max_steps:
+            # killed after the last step: there is nothing left to train
+            return self._load_finished(checkpoint)
+        try:
+            return super().train(checkpoint and str(checkpoint), *args, **kwargs)
+        finally:
+            self._tick()
+
+    def _load_finished(self, checkpoint: Path) -> TrainOutput:
+        """Load the checkpoint of the last step; what `train` would have returned."""
+        self._load_from_checkpoint(str(checkpoint))
+        self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        self._load_own_state(checkpoint)
+        losses = [row["loss"] for row in self.state.log_history if "loss" in row]
+        loss = float(np.mean(losses)) if losses else math.nan
+        return TrainOutput(self.state.global_step, loss, {"train_loss": loss})
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler:
+        self._sampler = super()._get_train_sampler(dataset)  # advanced on resuming
+        return self._sampler
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Save our state first and the ledger last: a folder without one was not completed."""
+        name = f"checkpoint-{self.state.global_step}"
+        folder = Path(self._get_output_dir(trial=trial)) / name
+        if self.args.should_save:
+            self._tick()
+            files.save_state(folder / STATE_FILE, self._own_state())
+        super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
+        in_batch = self._step % (self.args.steps_per_generation * self.args.num_iterations)
+        if self.args.should_save and in_batch:
+            logger.warning(f"{name} lies within a generation batch, and cannot be resumed from")
+        elif self.args.should_save:
+            files.write_ledger(folder, self.run_identity)
+
+    def _own_state(self) -> dict[str, Any]:
+        return {
+            "controller": self.controller.state_dict(),
+            "data": self.data_fingerprint,
+            "bank": self.bank.state_dict(),
+            "record": self.record,
+            "seconds": self.seconds,
+        }
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load our state too: here TRL has its own state, and has not drawn a prompt yet."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        self._load_own_state(Path(checkpoint))
+        if not (self.shuffle_dataset and self.has_dataset):
+            return
+        # TRL draws the orders of all epochs from one generator, which it starts anew
+        state = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
+        for _ in range(int((state.epoch or 0) + 1e-6)):
+            torch.randperm(self._sampler.num_samples, generator=self._sampler.generator)
+
+    def _load_own_state(self, checkpoint: Path) -> None:
+        if is_foreign(checkpoint):
+            logger.warning(f"{checkpoint} is GRPOTrainer's: the controller starts anew")
+            return
+        state = files.load_state(checkpoint / STATE_FILE)
+        if state["data"] != self.data_fingerprint:
+            raise ValueError(
+                f"train_dataset gives uids to other prompts than when {checkpoint.name} was saved"
+            )
+        self.controller.load_state_dict(state["controller"])
+        self.bank.load_state_dict(state["bank"])
+        self.record = state["record"]
+        self.seconds = state["seconds"]
 
 
 def find_checkpoint(
     output_dir: str | Path, given: str | Path | bool = True, run: str = ""
 ) -> Path | None:
-    """The checkpoint to resume from: the given one, or the newest in `output_dir` that is whole.
+    """The checkpoint to resume from. Prints which ones are passed over, and why.
 
-    One that GRPOTrainer wrote has no ledger and passes, unless `run` says whose it must be. Prints
-    which ones are passed over, and why. None where no checkpoint was completed; ValueError if the
-    given one is broken, or all that were completed are.
+    Args:
+        output_dir: folder of the run.
+        given: a checkpoint's folder, or True for the newest in `output_dir` that is whole.
+        run: whose it must be; "" for any, and for one of GRPOTrainer, which has no ledger.
+
+    Returns:
+        Its folder; None where no checkpoint was completed.
+
+    Raises:
+        ValueError: if the given one is broken, or all that were completed are.
     """
-    faults = list[str]()
     if isinstance(given, bool):  # other names, such as checkpoint-4.bak, are people's own
-        found = [f for f in Path(output_dir).glob("checkpoint-*") if step_of(f) is not None]
-        found.sort(key=step_of, reverse=True)  # type: ignore[arg-type]
+        folders = [f for f in Path(output_dir).glob("checkpoint-*") if step_of(f) is not None]
+        folders.sort(key=step_of, reverse=True)  # type: ignore[arg-type]
     else:
-        found = [Path(given)]
-    for folder in found:
+        folders = [Path(given)]
+    faults = []
+    for folder in folders:
         fault = None if is_foreign(folder) and not run else fault_of(folder, run)
         if fault is None:
             return folder
         print(f"{fault}; it is passed over", flush=True)
         faults.append(fault)
     # one without a ledger was killed while it was written
-    damaged = any((folder / LEDGER).is_file() for folder in found) or not isinstance(given, bool)
-    need(not damaged, f"resume_from_checkpoint has no whole checkpoint: {'; '.join(faults)}")
+    is_damaged = any((folder / LEDGER).is_file() for folder in folders)
+    if is_damaged or not isinstance(given, bool):
+        raise ValueError(f"resume_from_checkpoint has no whole checkpoint: {'; '.join(faults)}")
     return None
 
 
 def is_foreign(folder: Path) -> bool:
     """Whether a checkpoint was written by GRPOTrainer."""
-    ours = (folder / STATE_FILE).is_file() or (folder / LEDGER).is_file()
-    return not ours and (folder / "trainer_state.json").is_file()
+    is_ours = (folder / STATE_FILE).is_file() or (folder / LEDGER).is_file()
+    return not is_ours and (folder / "trainer_state.json").is_file()
 
 
 def step_of(folder: str | Path) -> int | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from gdro.checks import Float, check, need, options
+from gdro.checks import Float, check, options
 from gdro.trl.gguf import is_gguf, load_gguf
 from gdro.trl.unsloth import import_unsloth
 
@@ -42,35 +42,48 @@ class LoadedModel(NamedTuple):
 
 @options
 class ModelOptions:
-    """How `load_model` loads a model; ValueError for options that do not go together."""
+    """How `load_model` loads a model.
+
+    Raises:
+        ValueError: for options that do not go together.
+    """
 
     kind: Literal["full", "lora", "unsloth-full", "unsloth-lora"] = "full"
-    # of the weights: "float32" (default) or "bfloat16" (default of Unsloth), whose resolution
-    # AdamW's steps at 1e-6 are below; a bfloat16 base under LoRA drifts, since TRL merges the
-    # adapter into it for vLLM
+    """What is trained, and by whom."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    # arguments of peft.LoraConfig (Unsloth's get_peft_model), over LORA_DEFAULTS
+    """Of the weights: "float32" (default) or "bfloat16" (default of Unsloth), whose resolution
+    AdamW's steps at 1e-6 are below. A bfloat16 base under LoRA drifts, since TRL merges the adapter
+    into it for vLLM."""
     lora: Mapping[str, Any] | None = None
-    attn_implementation: str | None = None  # as in transformers; Unsloth has its own
-    # of "unsloth-lora": a vLLM engine that shares the weights generates (then give GDROConfig
-    # use_vllm=True); quantization "4bit" holds the base in four bits (QLoRA)
+    """Arguments of peft.LoraConfig (Unsloth's get_peft_model), over LORA_DEFAULTS."""
+    attn_implementation: str | None = None
+    """As in transformers; Unsloth has its own."""
     fast_inference: bool = False
+    """Of "unsloth-lora": a vLLM engine that shares the weights generates (then give GDROConfig
+    use_vllm=True)."""
     quantization: Literal["4bit"] | None = None
-    # the engine's part of the GPU's memory, weights included
+    """Of "unsloth-lora": "4bit" holds the base in four bits (QLoRA)."""
     gpu_memory_utilization: Annotated[Float, Field(gt=0, lt=1)] = 0.5
-    standby: bool = False  # the engine sleeps while the optimizer works
+    """The engine's part of the GPU's memory, weights included."""
+    standby: bool = False
+    """The engine sleeps while the optimizer works."""
 
     def __post_init__(self) -> None:
-        of_kind, lora = f"with kind {self.kind!r}", dict(self.lora or {})
-        own = self.attn_implementation is not None and self.kind.startswith("unsloth")
-        alone = self.kind == "unsloth-lora"
-        lost = {n: lora[n] for n, served in SERVED_LORA.items() if lora.get(n, served) != served}
-        need(self.lora is None or self.kind.endswith("lora"), f"lora must be None {of_kind}")
-        need(not own, f"attn_implementation must be None {of_kind}")
-        need(alone or not self.fast_inference, f"fast_inference must be False {of_kind}")
-        need(alone or not self.quantization, f"quantization must be None {of_kind}")
-        need(self.fast_inference or not self.standby, "standby needs fast_inference")
-        need(not (self.fast_inference and lost), f"lora has {lost}, which fast_inference ignores")
+        choice = f"with kind {self.kind!r}"
+        lora = dict(self.lora or {})
+        if self.lora is not None and not self.kind.endswith("lora"):
+            raise ValueError(f"lora must be None {choice}")
+        if self.attn_implementation is not None and self.kind.startswith("unsloth"):
+            raise ValueError(f"attn_implementation must be None {choice}")
+        if self.fast_inference and self.kind != "unsloth-lora":
+            raise ValueError(f"fast_inference must be False {choice}")
+        if self.quantization and self.kind != "unsloth-lora":
+            raise ValueError(f"quantization must be None {choice}")
+        if self.standby and not self.fast_inference:
+            raise ValueError("standby needs fast_inference")
+        ignored = {n: lora[n] for n, value in SERVED_LORA.items() if lora.get(n, value) != value}
+        if self.fast_inference and ignored:
+            raise ValueError(f"lora has {ignored}, which fast_inference ignores")
 
 
 def load_model(
@@ -88,84 +101,119 @@ def load_model(
 
     Args:
         source: folder, hub id, or a .gguf file, which Unsloth does not take.
+        seed: of the adapter's first weights, an integer ≥ 0.
         gradient_checkpointing: used by Unsloth only; give GDROConfig the same value.
         max_length: tokens of prompt and completion together; used by Unsloth only.
         **choice: see `ModelOptions`.
 
-    Raises ImportError if TRL was imported before Unsloth.
+    Raises:
+        ImportError: if TRL was imported before Unsloth.
+        ValueError: for options that do not go together.
     """
     check("seed", seed, int, ge=0)
-    chosen = ModelOptions(**choice)
-    kind, dtype = chosen.kind, chosen.dtype
-    peft_config, lora = None, LORA_DEFAULTS | dict(chosen.lora or {})
-    if kind.startswith("unsloth"):
+    options = ModelOptions(**choice)
+    if options.kind.startswith("unsloth"):
         if is_gguf(source):
-            raise ValueError(f"source must be a folder or hub id with kind {kind!r}, got {source}")
-        unsloth = import_unsloth(chosen.standby)
-        import torch
-
-        checkpointing = "unsloth" if gradient_checkpointing else False
-        shared = {"random_state": seed, "use_gradient_checkpointing": checkpointing}
-        engine = {
-            "fast_inference": True,
-            "max_lora_rank": lora["r"],
-            "gpu_memory_utilization": chosen.gpu_memory_utilization,
-            "max_num_seqs": MAX_NUM_SEQS,
-        }
-        model, tokenizer = unsloth.FastLanguageModel.from_pretrained(
-            model_name=str(source),
-            max_seq_length=max_length,
-            dtype=getattr(torch, dtype or "bfloat16"),
-            load_in_4bit=chosen.quantization == "4bit",  # its default is QLoRA
-            full_finetuning=kind == "unsloth-full",
-            use_exact_model_name=True,  # or a hub id would become that of Unsloth's own copy
-            **engine if chosen.fast_inference else {},
-            **shared,
-        )
-        if kind == "unsloth-lora":
-            model = unsloth.FastLanguageModel.get_peft_model(model, **shared | lora)
-    else:
-        import transformers
-
-        if kind == "lora":
-            import peft
-
-            adapter = {"target_modules": "all-linear"} | lora
-            peft_config = peft.LoraConfig(task_type="CAUSAL_LM", **adapter)
-        attention = chosen.attn_implementation
-        if is_gguf(source):
-            model, tokenizer = load_gguf(source, dtype or "float32", attention)
-        else:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-            model = transformers.AutoModelForCausalLM.from_pretrained(
-                source, dtype=dtype or "float32", attn_implementation=attention
+            raise ValueError(
+                f"source must be a folder or hub id with kind {options.kind!r}, got {source}"
             )
+        loaded = _load_by_unsloth(str(source), options, seed, gradient_checkpointing, max_length)
+    else:
+        loaded = _load_by_transformers(source, options)
     from transformers import set_seed
 
+    tokenizer = loaded.tokenizer
+    generation = loaded.model.generation_config
     tokenizer.padding_side = "left"  # as generation needs
-    stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
+    stops = stop_tokens(tokenizer, generation.eos_token_id)
     if len(stops) > 1:
-        model.generation_config.eos_token_id = stops
+        generation.eos_token_id = stops
     choose_padding(tokenizer, stops)
     set_seed(seed)
+    return loaded
+
+
+def _load_by_transformers(source: str | Path, options: ModelOptions) -> LoadedModel:
+    import transformers
+
+    peft_config = None
+    if options.kind == "lora":
+        import peft
+
+        lora = {"target_modules": "all-linear"} | LORA_DEFAULTS | dict(options.lora or {})
+        peft_config = peft.LoraConfig(task_type="CAUSAL_LM", **lora)
+    dtype = options.dtype or "float32"
+    if is_gguf(source):
+        model, tokenizer = load_gguf(source, dtype, options.attn_implementation)
+        return LoadedModel(model, tokenizer, peft_config)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        source,
+        dtype=dtype,
+        attn_implementation=options.attn_implementation,
+    )
     return LoadedModel(model, tokenizer, peft_config)
 
 
-def stop_tokens(tokenizer: Any, own: int | Sequence[int] | None) -> list[int]:
+def _load_by_unsloth(
+    source: str, options: ModelOptions, seed: int, gradient_checkpointing: bool, max_length: int
+) -> LoadedModel:
+    unsloth = import_unsloth(options.standby)
+    import torch
+
+    lora = LORA_DEFAULTS | dict(options.lora or {})
+    shared = {
+        "random_state": seed,
+        "use_gradient_checkpointing": "unsloth" if gradient_checkpointing else False,
+    }
+    engine = {}
+    if options.fast_inference:
+        engine = {
+            "fast_inference": True,
+            "max_lora_rank": lora["r"],
+            "gpu_memory_utilization": options.gpu_memory_utilization,
+            "max_num_seqs": MAX_NUM_SEQS,
+        }
+    model, tokenizer = unsloth.FastLanguageModel.from_pretrained(
+        model_name=source,
+        max_seq_length=max_length,
+        dtype=getattr(torch, options.dtype or "bfloat16"),
+        load_in_4bit=options.quantization == "4bit",  # its default is QLoRA
+        full_finetuning=options.kind == "unsloth-full",
+        use_exact_model_name=True,  # or a hub id would become that of Unsloth's own copy
+        **engine,
+        **shared,
+    )
+    if options.kind == "unsloth-lora":
+        model = unsloth.FastLanguageModel.get_peft_model(model, **shared | lora)
+    return LoadedModel(model, tokenizer, None)
+
+
+def stop_tokens(
+    tokenizer: PreTrainedTokenizerBase, generation_stops: int | Sequence[int] | None
+) -> list[int]:
     """Token ids that end a completion.
 
-    The tokenizer's, the generation config's (``own``), and the special token that closes an answer
-    in the chat template: base models such as Qwen3's would go on to invent the next turn.
+    The tokenizer's, the generation config's, and the special token that closes an answer in the
+    chat template: base models such as Qwen3's would go on to invent the next turn.
+
+    Args:
+        tokenizer: with or without a chat template.
+        generation_stops: `eos_token_id` of the generation config.
     """
-    ids = {tokenizer.eos_token_id, *(own if isinstance(own, list | tuple) else [own])}
+    stops = {tokenizer.eos_token_id}
+    if isinstance(generation_stops, list | tuple):
+        stops |= set(generation_stops)
+    else:
+        stops.add(generation_stops)
     if tokenizer.chat_template is not None:
         chat = [{"role": "user", "content": "Question"}, {"role": "assistant", "content": "Answer"}]
         text = tokenizer.apply_chat_template(chat, tokenize=False)
         after = tokenizer(text.rpartition("Answer")[2], add_special_tokens=False)["input_ids"]
         # only a special token ends an answer: plain text could occur in it
         special = {i for i, added in tokenizer.added_tokens_decoder.items() if added.special}
-        ids |= special & set(after[:1])
-    return sorted(ids - {None})
+        stops |= special & set(after[:1])
+    return sorted(stops - {None})
 
 
 def choose_padding(tokenizer: PreTrainedTokenizerBase, stops: Sequence[int]) -> None:

@@ -4,27 +4,16 @@ Where one of its patches does not fit, it logs that and goes on with completions
 So the trainer stops if a part that it relies on is missing.
 """
 
+from __future__ import annotations
+
 import os
 import sys
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from gdro.checks import need
-
-
-def import_unsloth(standby: bool = False) -> Any:
-    """Import and return Unsloth, which replaces TRL's trainers; ImportError if that is too late.
-
-    It reads whether its vLLM engine sleeps while the optimizer works (`standby`) at its import.
-    """
-    if "unsloth" not in sys.modules and "trl" in sys.modules:
-        raise ImportError("trl was imported before unsloth; restart, and call load_model first")
-    if standby:  # with the given share of the memory, not Unsloth's own
-        os.environ |= {"UNSLOTH_VLLM_STANDBY": "1", "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1"}
-    # its sampler is compiled with a CUDA toolkit, where one is found
-    os.environ.setdefault("UNSLOTH_VLLM_NO_FLASHINFER", "1")
-    import unsloth
-
-    return unsloth
+if TYPE_CHECKING:  # TRL must not be imported before Unsloth
+    from transformers import PreTrainedModel
+    from trl import GRPOConfig, GRPOTrainer
 
 
 # two assume equally many rollouts of every prompt, one merges the adapter into trained weights
@@ -35,48 +24,97 @@ REFUSED_VARIABLES = (
 )
 
 
-def check_unsloth_settings(on_unsloth: bool, model: Any, args: Any, replays: bool) -> None:
-    """Refuse (ValueError) what would change the method in silence, before the trainer is made."""
+def import_unsloth(standby: bool = False) -> ModuleType:
+    """Import and return Unsloth, which replaces TRL's trainers.
+
+    Args:
+        standby: whether its vLLM engine sleeps while the optimizer works, which it reads at its
+            import.
+
+    Raises:
+        ImportError: if TRL was imported before.
+    """
+    if "unsloth" not in sys.modules and "trl" in sys.modules:
+        raise ImportError("trl was imported before unsloth; restart, and call load_model first")
+    if standby:  # with the given share of the memory, not Unsloth's own
+        os.environ["UNSLOTH_VLLM_STANDBY"] = "1"
+        os.environ["UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE"] = "1"
+    # its sampler is compiled with a CUDA toolkit, where one is found
+    os.environ.setdefault("UNSLOTH_VLLM_NO_FLASHINFER", "1")
+    import unsloth
+
+    return unsloth
+
+
+def check_unsloth_settings(
+    on_unsloth: bool, model: str | PreTrainedModel, args: GRPOConfig, replays: bool
+) -> None:
+    """Refuse what would change the method in silence, before the trainer is made.
+
+    Args:
+        on_unsloth: whether the trainer is built on Unsloth's.
+        model: to train, as it was given to the trainer.
+        args: of the trainer.
+        replays: whether the method trains on kept texts.
+
+    Raises:
+        ValueError: names the setting.
+    """
     engine = getattr(model, "vllm_engine", None)
     if not on_unsloth:
-        late = "the model has an engine of Unsloth: import gdro.trainer after load_model"
-        need(engine is None, late)
+        if engine is not None:
+            raise ValueError(
+                "the model has an engine of Unsloth: import gdro.trainer after load_model"
+            )
         return
     for name in REFUSED_VARIABLES:
-        set_to = os.environ.get(name, "0")
-        need(set_to in ("", "0"), f"{name} must not be set with GDROTrainer, got {set_to}")
-    sampling = "vllm_sampling_params would change the policy that is sampled, and must be None"
-    need(args.vllm_sampling_params is None, sampling)
+        value = os.environ.get(name, "0")
+        if value not in ("", "0"):
+            raise ValueError(f"{name} must not be set with GDROTrainer, got {value}")
+    if args.vllm_sampling_params is not None:  # an option that Unsloth adds
+        raise ValueError(
+            "vllm_sampling_params would change the policy that is sampled, and must be None"
+        )
     # TRL would merge the adapter into weights of 16 bits at each step, and the base would drift
-    merges = args.use_vllm and engine is None and hasattr(model, "peft_config")
-    need(not merges, "use_vllm with a LoRA model of Unsloth needs fast_inference")
+    if args.use_vllm and engine is None and hasattr(model, "peft_config"):
+        raise ValueError("use_vllm with a LoRA model of Unsloth needs fast_inference")
     # Unsloth patches the engine of TRL so that it sleeps only with standby
     can_sleep = engine and engine.llm_engine.vllm_config.model_config.enable_sleep_mode
-    wakes = args.vllm_enable_sleep_mode and not can_sleep
-    need(not wakes, "vllm_enable_sleep_mode needs a model of Unsloth loaded with standby=True")
-    need(not replays, f"gdro_method={args.gdro_method!r} replays texts, which Unsloth cannot")
+    if args.vllm_enable_sleep_mode and not can_sleep:
+        raise ValueError("vllm_enable_sleep_mode needs a model of Unsloth loaded with standby=True")
+    if replays:
+        raise ValueError(f"gdro_method={args.gdro_method!r} replays texts, which Unsloth cannot")
 
 
-def check_unsloth_parts(trainer: Any, model: Any) -> None:
-    """ValueError unless all of Unsloth that a training relies on is in place."""
+def check_unsloth_parts(trainer: GRPOTrainer, model: PreTrainedModel) -> None:
+    """Refuse to train unless all of Unsloth that a training relies on is in place.
+
+    Raises:
+        ValueError: names what is missing.
+    """
     engine = getattr(model, "vllm_engine", None)
-    unsloths: Any = next(k for k in type(trainer).__mro__ if k.__name__ == "UnslothGRPOTrainer")
-    called = unsloths.compute_loss.__code__.co_names
-    pad, ends = trainer.processing_class.pad_token_id, trainer.eos_token_ids
-    found = {
+    classes = type(trainer).__mro__
+    unsloth_class: Any = next(kind for kind in classes if kind.__name__ == "UnslothGRPOTrainer")
+    called = unsloth_class.compute_loss.__code__.co_names
+    pad_id = trainer.processing_class.pad_token_id
+    is_there = {
         "its loss, grpo_accumulated_loss": "grpo_accumulated_loss" in called,
         # it would leave the ends of completions out of the loss
-        f"a padding token that ends no completion, as {pad} does": pad not in ends,
+        f"a padding token that ends no completion, as {pad_id} does": pad_id
+        not in trainer.eos_token_ids,
     }
     if engine is not None:
         generation = trainer.vllm_generation
-        wrapped = hasattr(type(generation).generate, "_unsloth_vllm_generation_lora_wrapped")
-        found |= {
+        is_wrapped = hasattr(type(generation).generate, "_unsloth_vllm_generation_lora_wrapped")
+        is_there |= {
             "the model's engine as the trainer's": generation.llm is engine,
             "weights shared with the engine": getattr(engine, "shared_weights", False),
-            "the adapter handed to each generation": wrapped,
+            "the adapter handed to each generation": is_wrapped,
             "load_lora": getattr(generation, "_unsloth_load_lora", None) is not None,
         }
-    missing = "; ".join(part for part, is_there in found.items() if not is_there)
-    wrong = "Completions or losses would be wrong in silence; install requirements/gpu-unsloth.txt"
-    need(not missing, f"Unsloth's trainer lacks: {missing}. {wrong}")
+    missing = [part for part, holds in is_there.items() if not holds]
+    if missing:
+        raise ValueError(
+            f"Unsloth's trainer lacks: {'; '.join(missing)}. Completions or losses would be wrong "
+            "in silence; install requirements/gpu-unsloth.txt"
+        )

@@ -1,8 +1,7 @@
 """Evaluation: sample held-out prompts by an engine, and count what is correct.
 
 The engines "hf" (transformers) and "vllm" divide logits by the temperature, then apply top-k, then
-top-p. vLLM keeps the GPU's memory until its process ends, so use it in a process of its own. The
-loop samples its tiny models itself. Whether a text is correct is decided in `count_correct` alone.
+top-p. vLLM keeps the GPU's memory until its process ends, so use it in a process of its own.
 """
 
 import os
@@ -20,6 +19,7 @@ import torch
 
 from gdro.checks import check_array
 from gdro.files import file_hash
+from gdro.metrics import is_correct
 from gdro.trl.models import stop_tokens
 from gdro_lab.experiments.blocks import BASE, EvaluationChoice
 from gdro_lab.experiments.parts import CACHE, check_machine, load_parts
@@ -190,7 +190,8 @@ def count_correct(
         completions=completions_R,
         **{name: [row.get(name) for row in rows_R] for name in names},
     )
-    correct_PS = (check_array("the reward", rewards_R) > threshold).reshape(len(rows), samples)
+    correct_R = is_correct(check_array("the reward", rewards_R), threshold)
+    correct_PS = correct_R.reshape(len(rows), samples)
     counts = []
     for row, correct_S, texts_S in zip(rows, correct_PS, texts_PS, strict=True):
         solved = {
@@ -216,28 +217,6 @@ def _keep_texts(
             prompt = row["prompt"]
             count["question"] = prompt if isinstance(prompt, str) else prompt[-1]["content"]
             count["texts"] = list(texts_S)
-
-
-def evaluate_loop(
-    model: Any,
-    tokenizer: Any,
-    rows: Rows,
-    reward: Reward,
-    *,
-    samples: int,
-    max_new_tokens: int,
-    seed: int,
-    threshold: float = 0.0,
-) -> list[dict[str, Any]]:
-    """The counts of each prompt, sampled by `gdro_lab.loop` from a tiny model."""
-    from gdro_lab import loop
-
-    generator = torch.Generator(model.device).manual_seed(seed)
-    prompts_RT = loop.prompt_ids(model, tokenizer, rows).repeat_interleave(samples, dim=0)
-    text_RT = loop.sample(model, prompts_RT, max_new_tokens, generator)
-    texts_R = tokenizer.batch_decode(text_RT, skip_special_tokens=True)
-    texts_PS = [texts_R[start : start + samples] for start in range(0, len(texts_R), samples)]
-    return count_correct(rows, texts_PS, reward, threshold)
 
 
 def _in_processes(

@@ -46,7 +46,6 @@ IMPORTED = {
     "loop": [
         "gdro_lab.experiments.runner",
         "gdro_lab.experiments.loop_runs",
-        "gdro_lab.experiments.evaluation",
         "gdro_lab.loop",
         "transformers",
     ],

@@ -12,8 +12,11 @@ import math
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gdro.checks import Positive
 from gdro.files import plain
@@ -26,10 +29,11 @@ from gdro_lab.tasks.solutions import Solution
 from gdro_lab.tasks.tiny import SHIPPED
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from peft import PeftModel
+    from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 RECIPE = "cold_start.json"
-MICRO_BATCH = 16  # solutions of a forward pass, so that memory does not grow with the batch
+MICRO_BATCH = 4  # solutions of a forward pass: of like lengths, and memory stays that of a few
 WARMUP = 0.05  # of the steps
 LAST_RATE = 0.1  # of the learning rate, to which it falls as a cosine
 
@@ -88,7 +92,7 @@ def cold_start(
         return made
 
     def teach(work: Path) -> None:
-        if "unsloth" in sys.modules:  # its trainer would take the place of TRL's
+        if "unsloth" in sys.modules:  # it changes transformers
             raise ValueError("a cold start is made before Unsloth is imported: run `gdro base`")
         _teach(folder, source, solutions, choice, work, template or {}, progress)
         record = recipe | describe_machine(pretrained=True)
@@ -125,31 +129,37 @@ def _teach(
     template: Mapping[str, Any],
     progress: bool,
 ) -> None:
-    """Train on the solutions with TRL and write the adapter, or the whole model."""
+    """Train on the solutions with AdamW and write the adapter, or the whole model."""
+    import peft
     from datasets import Dataset
-    from trl import SFTTrainer
+    from transformers import Trainer
 
     from gdro.trl.models import load_model
 
-    options: dict[str, Any] = {"attn_implementation": fast_attention()}
+    loaded = load_model(folder, seed=choice.seed, attn_implementation=fast_attention())
+    model = loaded.model
     if choice.rank is not None:
-        options |= {"kind": "lora", "lora": {"r": choice.rank, "lora_alpha": 2 * choice.rank}}
-    loaded = load_model(folder, seed=choice.seed, **options)
+        adapter = peft.LoraConfig(
+            task_type="CAUSAL_LM",
+            target_modules="all-linear",
+            r=choice.rank,
+            lora_alpha=2 * choice.rank,
+        )
+        model = peft.get_peft_model(model, adapter)
     rows = labelled_tokens(loaded.tokenizer, solutions, template)
     with tempfile.TemporaryDirectory() as logs:
-        trainer = SFTTrainer(
-            loaded.model,
+        trainer = Trainer(
+            model,
             args=_arguments(choice, logs, progress),
-            train_dataset=Dataset.from_list(rows),
-            processing_class=loaded.tokenizer,
-            peft_config=loaded.peft_config,
+            train_dataset=Dataset.from_list(in_order(rows, choice)),
+            data_collator=partial(pad_left, pad_token_id=loaded.tokenizer.pad_token_id),
         )
         trainer.train()
     if choice.rank is None:
-        trainer.model.save_pretrained(work)
+        model.save_pretrained(work)
+        loaded.tokenizer.save_pretrained(work)
     else:
-        _save_adapter(trainer.model, source, work)
-    loaded.tokenizer.save_pretrained(work)
+        _save_adapter(model, source, work)
 
 
 def labelled_tokens(
@@ -169,38 +179,75 @@ def labelled_tokens(
     return rows
 
 
-def _arguments(choice: ColdStart, folder: str, progress: bool) -> Any:
-    """Arguments of TRL's trainer, whose loss takes the vocabulary in chunks."""
+def in_order(rows: Sequence[dict[str, list[int]]], choice: ColdStart) -> list[dict[str, list[int]]]:
+    """All rows of the training, step by step: shuffled anew each time they are all used up.
+
+    Within a step the longer ones come first, so that those of a forward pass need little padding.
+    """
+    rng = np.random.default_rng(choice.seed)
+    total = choice.steps * choice.batch_size
+    epochs = [rng.permutation(len(rows)) for _ in range(math.ceil(total / len(rows)))]
+    order = np.concatenate(epochs)[:total].reshape(choice.steps, choice.batch_size)
+    lengths = np.array([len(row["input_ids"]) for row in rows])
+    return [rows[place] for step in order for place in step[np.argsort(-lengths[step])]]
+
+
+def pad_left(rows: Sequence[Mapping[str, list[int]]], pad_token_id: int) -> dict[str, Any]:
+    """A batch whose completions end in the same column, with logits for these columns alone.
+
+    TRL's SFTTrainer has logits for the prompts too on a processor, half of the time of a step.
+    """
     import torch
-    from trl import SFTConfig
+
+    width = max(len(row["input_ids"]) for row in rows)
+    kept = 1 + max(sum(label != -100 for label in row["labels"]) for row in rows)
+    filled = [width - len(row["input_ids"]) for row in rows]
+    ids, mask, places, labels = [], [], [], []
+    for row, fill in zip(rows, filled, strict=True):
+        length = width - fill
+        ids.append([pad_token_id] * fill + row["input_ids"])
+        mask.append([0] * fill + [1] * length)
+        places.append([0] * fill + list(range(length)))
+        labels.append(([-100] * fill + row["labels"])[-kept:])
+    return {
+        "input_ids": torch.tensor(ids),
+        "attention_mask": torch.tensor(mask),
+        "position_ids": torch.tensor(places),
+        "labels": torch.tensor(labels),
+        "logits_to_keep": kept,
+    }
+
+
+def _arguments(choice: ColdStart, folder: str, progress: bool) -> TrainingArguments:
+    import torch
+    from transformers import TrainingArguments
 
     micro_batch = math.gcd(choice.batch_size, MICRO_BATCH)
-    args = SFTConfig(
+    args = TrainingArguments(
         output_dir=folder,
         max_steps=choice.steps,
         per_device_train_batch_size=micro_batch,
         gradient_accumulation_steps=choice.batch_size // micro_batch,
+        train_sampling_strategy="sequential",
+        remove_unused_columns=False,
         learning_rate=choice.learning_rate,
         lr_scheduler_type="cosine_with_min_lr",
         lr_scheduler_kwargs={"min_lr_rate": LAST_RATE},
         warmup_steps=math.ceil(WARMUP * choice.steps),
-        weight_decay=0.0,
-        max_length=None,
-        gradient_checkpointing=False,
         bf16=arithmetic(pretrained=True) == "bfloat16",
         use_cpu=not torch.cuda.is_available(),
         seed=choice.seed,
         save_strategy="no",
         report_to="none",
+        logging_strategy="steps" if progress else "no",
         logging_steps=10,
         disable_tqdm=not progress,
-        logging_strategy="steps" if progress else "no",
     )
     args._n_gpu = min(args.n_gpu, 1)  # one GPU: several would split the batch
     return args
 
 
-def _save_adapter(model: PreTrainedModel, source: str, folder: Path) -> None:
+def _save_adapter(model: PeftModel, source: str, folder: Path) -> None:
     """Write an adapter in bfloat16, with the source's name and no path of this machine."""
     import torch
 
@@ -210,10 +257,10 @@ def _save_adapter(model: PreTrainedModel, source: str, folder: Path) -> None:
     for config in model.peft_config.values():
         config.base_model_name_or_path = Path(source).name if Path(source).exists() else source
     # the embeddings are the model's own: without False, peft would look for it on the hub
-    model.save_pretrained(folder, save_embedding_layers=False)
+    model.save_pretrained(str(folder), save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)  # an empty card
 
 
 def _merge(folder: str, adapter: Path, work: Path) -> None:
     # in float32: an adapter's steps are below the resolution of bfloat16
-    merged_model(folder, adapter, work, dtype="float32")
+    merged_model(folder, adapter, work, tokenizer_of=folder, dtype="float32")

@@ -108,15 +108,29 @@ def packaged_model(model: PackagedModel, cache_dir: str | Path) -> Path:
 
 
 def merged_model(
-    source: str, adapter: str | Path, folder: str | Path, *, dtype: str = "auto"
+    source: str,
+    adapter: str | Path,
+    folder: str | Path,
+    *,
+    tokenizer_of: str | Path | None = None,
+    dtype: str = "auto",
 ) -> Path:
-    """Write base and adapter as one model with its tokenizer to ``folder``."""
+    """Write base and adapter as one model with its tokenizer to ``folder``.
+
+    Args:
+        source: folder or hub id of the base.
+        adapter: folder of the adapter.
+        folder: what is written.
+        tokenizer_of: folder or hub id with the tokenizer, the adapter's by default.
+        dtype: of the merged weights, the base's own by default.
+    """
     import peft
     import transformers
 
     base = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(str(adapter)).save_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(tokenizer_of or adapter))
+    tokenizer.save_pretrained(folder)
     return Path(folder)
 
 

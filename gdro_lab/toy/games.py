@@ -9,16 +9,16 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from pydantic import Field
 
 from gdro.bins import DifficultyBins
-from gdro.checks import Count, Int, NonNegative, Positive, Share, check, need, options
+from gdro.checks import Count, Int, NonNegative, Positive, Share, check, options, short
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups
 from gdro.method import Batch, Method, Prompts
 from gdro.methods.prompt_gdro import PromptAdversary, PromptGDRO
 from gdro.peers.rollouts import best_rollouts
-from gdro.registry import find_method
 from gdro.scores import bin_means
 
 TOY_METHODS = {  # what the maps compare; all other registered methods can be played too
@@ -49,26 +49,33 @@ class World(_ByValue):
     """What is to be learned."""
 
     skills: Count = 6
-    prompts: Count = 48  # at least one of each skill
-    tail: NonNegative = 1.0  # the share of the k-th skill is proportional to k^−tail; 0 is even
-    # logits by which the hardest skill starts below the mean, and the easiest above it
+    prompts: Count = 48
+    """At least one of each skill."""
+    tail: NonNegative = 1.0
+    """The share of the i-th skill is proportional to i^−tail; 0 is even."""
     spread: NonNegative = 2.0
-    mean_logit: float = -0.5  # where the mean starts: a pass rate of 0.17 among 4 answers
-    jitter: NonNegative = 0.7  # standard deviation of a prompt's own offset within its skill
-    rare: Literal["hard", "easy", "mixed"] = "hard"  # which skills are rare; "mixed" is at random
-    # part of what is learned that carries over to the skill; the rest is the prompt's
+    """Logits by which the hardest skill starts below the mean, and the easiest above it."""
+    mean_logit: float = -0.5
+    """Where the mean starts: a pass rate of 0.17 among 4 answers."""
+    jitter: NonNegative = 0.7
+    """Standard deviation of a prompt's own offset within its skill."""
+    rare: Literal["hard", "easy", "mixed"] = "hard"
+    """Which skills are rare; "mixed" is at random."""
     transfer: Share = 0.3
-    capacity: Count = 64  # size of the memory; a small one makes prompts interfere
-    # norm of the random direction in which a sampled answer also moves the memory
+    """Part of what is learned that carries over to the skill; the rest is the prompt's."""
+    capacity: Count = 64
+    """Size of the memory; a small one makes prompts interfere."""
     noise: NonNegative = 2.0
-    answers: Several = 4  # one is correct
+    """Norm of the random direction in which a sampled answer also moves the memory."""
+    answers: Several = 4
+    """One is correct."""
 
     def __post_init__(self) -> None:
         check("prompts", self.prompts, int, ge=self.skills)
 
     @property
     def skill_D(self) -> np.ndarray:
-        """Skill of each prompt, the most frequent first: shares k^−tail, at least 1 prompt."""
+        """Skill of each prompt, the most frequent first: shares i^−tail, at least 1 prompt."""
         share_K = np.arange(1, self.skills + 1.0) ** -self.tail
         exact_K = 1 + (self.prompts - self.skills) * share_K / share_K.sum()
         counts_K = np.floor(exact_K).astype(np.int64)
@@ -82,63 +89,100 @@ class Game(_ByValue):
     """A world and a way to train in it; from n_min on as in controller, bins and adversaries."""
 
     world: World = field(default_factory=World)
-    method: Any = "grpo"  # of `TOY_METHODS`, registered, or a `Method` (each game copies it)
-    step_size: Positive = 8.0  # such as 4 to 32
-    batch: Count = 16  # prompts a step, at most the world's: no prompt comes twice
+    method: Any = "grpo"
+    """Of `TOY_METHODS`, registered, or a `Method` (each game copies it)."""
+    step_size: Positive = 8.0
+    """Of the gradient steps, such as 4 to 32."""
+    batch: Count = 16
+    """Prompts a step, at most the world's: no prompt comes twice."""
     mean_rollouts: Several = 4
     n_min: int = 2
     n_max: int = 8
-    grouping: Literal["difficulty", "skill"] = "difficulty"  # "skill": static, known from the start
+    grouping: Literal["difficulty", "skill"] = "difficulty"
+    """What the bins are; "skill" is static, and known from the start."""
     num_bins: Several = 6
+    """Of difficulty."""
     estimator: str = "beta"
+    """This and the next two are of `DifficultyBins`."""
     k: int = 8
     hysteresis: float = 0.03
     eta: float = 0.65
+    """This and the next three are of `PromptAdversary`."""
     ema: float = 0.12
     clip: float = 5.0
     max_weight: float = 15.0
-    # "ema" is (12); "cumulative" adds up the losses of all prompts in a bin
     score: Literal["ema", "cumulative"] = "ema"
+    """"ema" is (12); "cumulative" adds up the losses of all prompts in a bin."""
     rollout_eta: float = 0.65
+    """This is eta, and the next is price_lr, of `RolloutAdversary`."""
     price_lr: float = 0.05
 
     def __post_init__(self) -> None:
-        own = type(self.method) if isinstance(self.method, Method) else None
-        kind = own or (Method if self.method in TOY_METHODS else find_method(self.method))
-        need(kind.__hash__ is not None, "method must be hashable: use @dataclass(eq=False)")
-        need(kind.replay is Method.replay, "method must not replay texts, which the toy has not")
         check("batch", self.batch, int, le=self.world.prompts)
-        self.controller("both")  # checks the rest
+        self.controller("both")  # checks the settings that the game's own method may not have
+        if isinstance(self.method, Method) and type(self.method).__hash__ is None:
+            raise ValueError("method must be hashable, got one that is not; use gdro.options")
+        method = self.controller(self.method).method
+        if method.replays:
+            raise ValueError(
+                f"method must not replay texts, which the toy has not, got {short(self.method)}"
+            )
 
     def controller(self, method: str | Method, seed: int = 0) -> GDROController:
-        """A controller with this game's settings; ValueError if one lies outside its domain."""
-        record: dict[str, Any] = {"k": self.k, "estimator": self.estimator}
-        if self.grouping == "skill":
-            groups, skills = self.world.skill_D.tolist(), range(self.world.skills)
-            bins: DifficultyBins = StaticGroups(range(self.world.prompts), groups, skills, **record)
-        else:
-            edges = np.arange(1, self.num_bins) / self.num_bins
-            bins = DifficultyBins(edges, hysteresis=self.hysteresis, **record)
+        """A controller with this game's settings.
+
+        Args:
+            method: of `TOY_METHODS`, registered, or a `Method`, which is copied.
+            seed: of the controller.
+
+        Raises:
+            ValueError: if a setting lies outside its domain.
+        """
+        bins = self._bins()
         # a game's options are flat, the controller's are those of each adversary
         prompt = {name: getattr(self, name) for name in ("eta", "ema", "clip", "max_weight")}
         rollout = {"eta": self.rollout_eta, "price_lr": self.price_lr}
-        even: dict[str, Any] = {"averaging": "prompt"}  # in the bins' means and in the gradient
         options: dict[str, Any] = {}
         if method in ("prompt", "both"):
-            options |= even | {"prompt": prompt}
+            options["prompt"] = prompt
         if method in ("rollout", "both"):
-            options |= even | {"rollout": rollout}
+            options["rollout"] = rollout
+        if options:
+            options["averaging"] = "prompt"  # in the bins' means and in the gradient
         if method == "resample":
-            method = SharedDraw(prompt=prompt, action="resample", **even)
+            method = SharedDraw(prompt=prompt, action="resample", averaging="prompt")
         elif method == "oracle":
             method = OracleRollouts()
         controller = GDROController(
-            copy.deepcopy(method), self.mean_rollouts, n_min=self.n_min, n_max=self.n_max,
-            bins=bins, seed=seed, advantage_std="sample", **options,
-        )  # fmt: skip
+            copy.deepcopy(method),
+            self.mean_rollouts,
+            n_min=self.n_min,
+            n_max=self.n_max,
+            bins=bins,
+            seed=seed,
+            advantage_std="sample",
+            **options,
+        )
         if self.score == "cumulative" and isinstance(controller.method, PromptGDRO):
             controller.method.prompt_adversary = CumulativeAdversary(bins.num_bins, **prompt)
         return controller
+
+    def _bins(self) -> DifficultyBins:
+        """The bins of a new controller."""
+        if self.grouping == "skill":
+            return StaticGroups(
+                range(self.world.prompts),
+                self.world.skill_D.tolist(),
+                range(self.world.skills),
+                k=self.k,
+                estimator=self.estimator,  # type: ignore[arg-type]
+            )
+        return DifficultyBins(
+            edges=np.arange(1, self.num_bins) / self.num_bins,
+            k=self.k,
+            hysteresis=self.hysteresis,
+            estimator=self.estimator,  # type: ignore[arg-type]
+        )
 
 
 # Methods of the toy alone. A `Player` tells them, by `inform`, what no real method can know.
@@ -149,7 +193,8 @@ class SharedDraw(PromptGDRO):
 
     def inform(self, data_D: np.ndarray, slots_P: np.ndarray, rate_D: np.ndarray) -> None:
         """Uniform numbers that order the data set and draw the slots' bins."""
-        self.data_D, self.slots_P = data_D, slots_P
+        self.data_D = data_D
+        self.slots_P = slots_P
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         """Bins by q as in `PromptGDRO.draw`, each slot by its own number; evenly within a bin.
@@ -196,10 +241,12 @@ class CumulativeAdversary(PromptAdversary):
         super().__post_init__()
         self.total_B = np.zeros(self.num_bins)
 
-    def update(self, bin_ids: Any, losses: Any, weights: Any = None) -> None:
+    def update(
+        self, bin_ids: ArrayLike, losses: ArrayLike, weights: ArrayLike | None = None
+    ) -> None:
         """Add the losses of a batch, (P,) each; every prompt counts once."""
         means_B, counts_B = bin_means(bin_ids, losses, self.num_bins)
-        self.total_B += np.nan_to_num(means_B) * counts_B * (self.num_bins / len(losses))
+        self.total_B += np.nan_to_num(means_B) * counts_B * (self.num_bins / np.size(losses))
 
     def scores(self) -> np.ndarray:
         """The sums, (B,)."""
@@ -225,11 +272,14 @@ def draw_directions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Directions ε in memory: training prompts (A, D, F), held-out ones (A, E, F)."""
     rng = np.random.default_rng((seed, 1))
-    training, testing = (rng.standard_normal((answers, n, capacity)) for n in (prompts, held_out))
+    training = rng.standard_normal((answers, prompts, capacity))
+    testing = rng.standard_normal((answers, held_out, capacity))
     return training / capacity**0.5, testing / capacity**0.5
 
 
-def draw_numbers(game: Game, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+def draw_numbers(
+    game: Game, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The random numbers of one step; all games of a seed have the same.
 
     Returns:
@@ -239,6 +289,7 @@ def draw_numbers(game: Game, rng: np.random.Generator) -> tuple[np.ndarray, ...]
     # as many as the largest n_max can use, so that games with different bounds see the same ones
     rows = max(ROLLOUT_NUMBERS, game.n_max)
     rollouts, data, slots = np.cumsum([rows * game.batch, game.world.prompts, game.batch]).tolist()
-    uniform, noise_F = rng.random(slots), rng.standard_normal(game.world.capacity)
+    uniform = rng.random(slots)
+    noise_F = rng.standard_normal(game.world.capacity)
     rollouts_RP = uniform[:rollouts].reshape(rows, game.batch)
     return rollouts_RP, uniform[rollouts:data], uniform[data:], noise_F

@@ -82,18 +82,48 @@ def recorded_gain_map(
     Returns:
         {measure: Gain of (M, Y, C)} and GRPO's {measure: step sizes (Y, C)}.
     """
-    chosen = (step_sizes, choosing_seeds, seeds, checkpoints, own_best)
+    settings = [
+        [asdict(world) for world in worlds],
+        list(methods),
+        step_sizes,
+        choosing_seeds,
+        seeds,
+        checkpoints,
+        own_best,
+    ]
     # through JSON and back, so that ranges and tuples compare equal to the lists of the file
-    settings = [[asdict(world) for world in worlds], list(methods), *chosen]
-    given = json.loads(json.dumps(settings, default=list))
+    as_stored = json.loads(json.dumps(settings, default=list))
     if record is not None and record.exists():
-        kept = json.loads(record.read_text(encoding="utf-8"))
-        if kept["settings"] == given:
-            gains = {measure: Gain(*map(np.array, of)) for measure, of in kept["gains"].items()}
-            return gains, {measure: np.array(of) for measure, of in kept["step_sizes"].items()}
-    if shared := set(choosing_seeds) & set(seeds):
+        recorded = _read_map(record, as_stored)
+        if recorded is not None:
+            return recorded
+    shared = set(choosing_seeds) & set(seeds)
+    if shared:
         raise ValueError(f"choosing_seeds and seeds must not overlap, got {shared} in both")
-    names, measures = ["grpo", *methods], ("pass_at_8", "worst_skill")
+    gains, best = _play_map(
+        worlds, ["grpo", *methods], step_sizes, choosing_seeds, seeds, checkpoints, own_best
+    )
+    if record is not None and not record.exists():
+        played = {
+            "settings": as_stored,
+            "gains": {measure: [part.tolist() for part in gain] for measure, gain in gains.items()},
+            "step_sizes": {measure: sizes_YC.tolist() for measure, sizes_YC in best.items()},
+        }
+        record.write_text(json.dumps(played) + "\n", encoding="utf-8")
+    return gains, best
+
+
+def _play_map(
+    worlds: Sequence[World],
+    names: Sequence[str],
+    step_sizes: Sequence[float],
+    choosing_seeds: Sequence[int],
+    seeds: Sequence[int],
+    checkpoints: Sequence[int],
+    own_best: bool,
+) -> tuple[dict[str, Gain], dict[str, np.ndarray]]:
+    """`recorded_gain_map` of GRPO, the first of the names, and others."""
+    measures = ("pass_at_8", "worst_skill")
     sizes = {
         name: best_step_sizes(worlds, step_sizes, choosing_seeds, checkpoints, name)
         for name in (names if own_best else ["grpo"])
@@ -111,9 +141,19 @@ def recorded_gain_map(
     of_measure = zip(measures, np.reshape(picked, shape), strict=True)
     gains = {measure: paired_gain(v[1:], v[:1]) for measure, v in of_measure}
     best = {measure: np.asarray(step_sizes)[sizes["grpo"][measure]] for measure in measures}
-    if record is not None and not record.exists():
-        played: dict[str, Any] = {"settings": given}
-        played["gains"] = {measure: [part.tolist() for part in of] for measure, of in gains.items()}
-        played["step_sizes"] = {measure: of.tolist() for measure, of in best.items()}
-        record.write_text(json.dumps(played) + "\n", encoding="utf-8")
+    return gains, best
+
+
+def _read_map(
+    record: Path, settings: list[Any]
+) -> tuple[dict[str, Gain], dict[str, np.ndarray]] | None:
+    """What a file has, if it was played with these settings."""
+    stored = json.loads(record.read_text(encoding="utf-8"))
+    if stored["settings"] != settings:
+        return None
+    gains = {
+        measure: Gain(np.array(mean), np.array(half))
+        for measure, (mean, half) in stored["gains"].items()
+    }
+    best = {measure: np.array(sizes_YC) for measure, sizes_YC in stored["step_sizes"].items()}
     return gains, best

@@ -11,6 +11,7 @@ from scipy.special import softmax
 
 from gdro.bins import as_uids
 from gdro.checks import check_array
+from gdro.rounds import sample_in_rounds
 from gdro_lab.toy.games import HELD_OUT, Game, draw_directions, draw_numbers, draw_offsets
 
 
@@ -44,8 +45,8 @@ def play(games: Game | Iterable[Game], seeds: Iterable[int], checkpoints: Iterab
     check_array("skills of the games", [game.world.skills for game in games], None, skills, skills)
     number = {game: i for i, game in enumerate(dict.fromkeys(games))}
     shape = (len(number), len(seeds), len(steps))
-    widths = (skills, skills, max(skills, *(game.num_bins for game in games)))
-    measured = [np.full((*shape, width), np.nan) for width in widths]
+    most_bins = max([skills] + [game.num_bins for game in games])
+    measured = [np.full((*shape, width), np.nan) for width in (skills, skills, most_bins)]
     for game, g in number.items():
         for s, seed in enumerate(seeds):
             player = Player(game, seed)
@@ -56,7 +57,30 @@ def play(games: Game | Iterable[Game], seeds: Iterable[int], checkpoints: Iterab
                     result[g, s, c, : len(values)] = values
     place_G = [number[game] for game in games]
     shares_GK = [np.bincount(game.world.skill_D) / game.world.prompts for game in games]
-    return Results(*(result[place_G] for result in measured), np.stack(shares_GK))  # type: ignore
+    accuracy, pass_at_8, probability = (result[place_G] for result in measured)
+    return Results(accuracy, pass_at_8, probability, np.stack(shares_GK))
+
+
+class Sampler:
+    """Hands out the answers of a batch, round by round.
+
+    Args:
+        answers_PR: as many for each prompt as any plan may ask for.
+    """
+
+    def __init__(self, answers_PR: np.ndarray) -> None:
+        self.answers_PR = answers_PR
+        self.used_P = np.zeros(len(answers_PR), np.int64)
+        self.answers: list[np.ndarray] = []  # of each round
+
+    def sample_and_reward(self, group_ids_R: np.ndarray) -> np.ndarray:
+        """The next answers of these prompts, in increasing order; reward 1 for the correct one."""
+        first_R = group_ids_R.searchsorted(group_ids_R)
+        turn_R = np.arange(len(group_ids_R)) - first_R  # among those of the prompt in this round
+        answers_R = self.answers_PR[group_ids_R, self.used_P[group_ids_R] + turn_R]
+        self.used_P += np.bincount(group_ids_R, minlength=len(self.used_P))
+        self.answers.append(answers_R)
+        return 1.0 * (answers_R == 0)
 
 
 class Player:
@@ -64,47 +88,52 @@ class Player:
 
     def __init__(self, game: Game, seed: int) -> None:
         world = game.world
-        self.game, self.world, self.controller = game, world, game.controller(game.method, seed)
+        self.game = game
+        self.world = world
+        self.controller = game.controller(game.method, seed)
         self.offset_D, self.held_out_offset_E = draw_offsets(world, seed)
-        sizes = (world.prompts, world.skills * HELD_OUT, world.answers, world.capacity)
-        self.directions_ADF, self.held_out_AEF = draw_directions(*sizes, seed)
-        self.skill_D, self.skill_E = world.skill_D, np.repeat(np.arange(world.skills), HELD_OUT)
-        self.memory_F, self.strength_K = np.zeros(world.capacity), np.zeros(world.skills)
-        self.rng, self.uids = np.random.default_rng((seed, 2)), as_uids(np.arange(world.prompts))
+        self.directions_ADF, self.held_out_AEF = draw_directions(
+            world.prompts, world.skills * HELD_OUT, world.answers, world.capacity, seed
+        )
+        self.skill_D = world.skill_D
+        self.skill_E = np.repeat(np.arange(world.skills), HELD_OUT)
+        self.memory_F = np.zeros(world.capacity)
+        self.strength_K = np.zeros(world.skills)
+        self.rng = np.random.default_rng((seed, 2))
+        self.uids = as_uids(np.arange(world.prompts))
         self.steps_played = 0
-        self.kept: list = []  # prompts, answers, advantages until the next gradient step
+        # prompts, answers, advantages until the next gradient step
+        self.kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     def step(self) -> None:
         """Draw a batch, plan, sample, observe, learn."""
-        game, controller = self.game, self.controller
+        game = self.game
+        controller = self.controller
         rollouts_RP, data_D, slots_P, noise_F = draw_numbers(game, self.rng)
         p_AD = self.policy(self.directions_ADF, self.offset_D, self.skill_D)
         if hasattr(controller.method, "inform"):
             controller.method.inform(data_D, slots_P, p_AD[0])
-        batch = controller.draw(self.uids, game.batch)
-        if batch is None:  # the next of the epoch's random order
+        drawn_P = controller.draw(self.uids, game.batch)
+        if drawn_P is None:  # the next of the epoch's random order
             place = self.steps_played % (self.world.prompts // game.batch)
             if place == 0:
                 self.epoch = data_D.argsort()
-            batch = self.epoch[place * game.batch : (place + 1) * game.batch]
+            drawn_P = self.epoch[place * game.batch : (place + 1) * game.batch]
 
-        plan = controller.plan(batch)
+        plan = controller.plan(drawn_P)
         # inverse transform sampling: an answer is the number of cumulated probabilities below it
-        below_RPA = rollouts_RP[..., None] >= p_AD.cumsum(axis=0)[:-1, batch].T
-        answers_PR = below_RPA.sum(axis=-1).T  # as many as any plan may ask for
-        rollouts = plan.rollouts * 0
-        further: np.ndarray | None = plan.rollouts
-        while further is not None:  # a method with rounds sees the rewards and may ask for more
-            rollouts = rollouts + further
-            group_ids_R = np.repeat(np.arange(len(batch)), rollouts)
-            answers_R = answers_PR[np.arange(answers_PR.shape[1]) < rollouts[:, None]]
-            further = controller.extend(plan, group_ids_R, answers_R == 0)
-
-        # 1 for wrong and 0 for correct: the default losses −A have mean 0 in every group
+        below_RPA = rollouts_RP[..., None] >= p_AD.cumsum(axis=0)[:-1, drawn_P].T
+        sampler = Sampler(below_RPA.sum(axis=-1).T)
+        samples = sample_in_rounds(controller, plan, sampler.sample_and_reward)
+        answers_R = np.concatenate(sampler.answers)
         observed = controller.observe(
-            plan, group_ids_R, answers_R == 0, losses=1.0 * (answers_R != 0)
+            plan,
+            samples.group_ids_R,
+            samples.rewards_R,
+            # 1 for wrong and 0 for correct: the default losses −A have mean 0 in every group
+            losses=1.0 * (answers_R != 0),
         )
-        self.kept.append((batch[group_ids_R], answers_R, observed.advantages))
+        self.kept.append((drawn_P[samples.group_ids_R], answers_R, observed.advantages))
         if observed.ready:
             self.learn(p_AD, noise_F)
             self.kept = []
@@ -120,9 +149,9 @@ class Player:
 
     def learn(self, p_AD: np.ndarray, noise_F: np.ndarray) -> None:
         """One gradient step on the mean over rollouts of A_j log π(answer_j)."""
-        world, game = self.world, self.game
+        world = self.world
         prompts_R, answers_R, advantages_R = map(np.concatenate, zip(*self.kept, strict=True))
-        pulls_R = game.step_size * advantages_R / len(advantages_R)
+        pulls_R = self.game.step_size * advantages_R / len(advantages_R)
         pull_AD = np.zeros(p_AD.shape)
         np.add.at(pull_AD, (answers_R, prompts_R), pulls_R)
         pull_AD -= pull_AD.sum(axis=0) * p_AD
@@ -133,7 +162,7 @@ class Player:
         self.memory_F += world.noise * np.sqrt(pulls_R @ pulls_R / world.capacity) * noise_F
         self.strength_K += np.sqrt(world.transfer) * np.bincount(self.skill_D, pull_AD[0])
 
-    def measure(self) -> tuple[np.ndarray, ...]:
+    def measure(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Accuracy and pass@8 on held-out prompts, mean by skill, (K,), exact; and q, (B,)."""
         p_E = self.policy(self.held_out_AEF, self.held_out_offset_E, self.skill_E)[0]
         p_KE = p_E.reshape(-1, HELD_OUT)

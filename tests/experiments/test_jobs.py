@@ -218,7 +218,7 @@ def test_arguments_of_the_chat_template_reach_lengths_and_evaluation(
     assert data.max_prompt_tokens == max(map(len, asked))
     sampled = []
 
-    def by_stub(choice, model, tokenizer, ids, max_new_tokens, seed):
+    def by_stub(choice, model, tokenizer, ids, *, max_new_tokens, seed, dtype):
         sampled.extend(ids)
         return [[[tokenizer.eos_token_id]] * choice.samples for _ in ids]
 

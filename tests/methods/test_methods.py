@@ -25,6 +25,7 @@ class Answers(Method):
             setattr(self, name, lambda *_, value=value: value)
 
     draws = property(lambda self: "draw" in vars(self))
+    in_rounds = property(lambda self: "extend" in vars(self))
     moves_rollouts = True
 
 
@@ -61,7 +62,6 @@ NONSENSE = {
 def test_nonsense_is_refused_by_the_name_of_the_method(name, value):
     rounds = {"allocate": np.full(4, 2)} if name == "extend" else {}
     controller = GDROController(Answers(**rounds | {name: value}), n_max=6)
-    controller.method.rounds = bool(rounds)
 
     def step():
         controller.draw(POOL, 4)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta
 
-from gdro import GDROController, StaticGroups, find_method
+from gdro import METHODS, GDROController, StaticGroups, find_method
 from gdro.method import Batch, Run
 from gdro.registry import make_method
 
@@ -267,3 +267,25 @@ def test_dapo_waits_for_groups_with_both_outcomes():
     patient = method_of("dapo", groups=1, max_batches=3)
     assert [steps(patient, dull) for _ in range(4)] == [False, False, True, False]
     assert steps(patient, both)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_hyperparameter_is_an_option(name):
+    """No number of a method is out of a user's reach, but for what the controller or bank takes."""
+    kind = find_method(name)
+    options = {one.name for one in fields(kind)} if is_dataclass(kind) else set()
+    numbers = {
+        attribute
+        for parent in kind.__mro__
+        for attribute, value in vars(parent).items()
+        if isinstance(value, int | float | tuple) and not attribute.startswith("_")
+    }
+    assert numbers - options <= {"n_min", "kept_texts", "state"}
+
+
+def test_options_change_what_a_peer_answers():
+    batch = batch_of([1, 1, 0, 0], [1, 0, 0, 0])
+    assert method_of("f_grpo", gamma=2.0).weights(batch) == pytest.approx([0.25, 0.5625])
+    assert method_of("nsr", positive=0.5).advantages(batch).max() == 0.5
+    with pytest.raises(ValueError, match="CoBA"):
+        make_method("coba", "default", {"alpha_max": 12.0})  # no room for β

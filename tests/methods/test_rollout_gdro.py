@@ -103,3 +103,25 @@ def test_the_printed_bandit_stays_finite_without_exploration(settings, bonus):
     assert np.isfinite(rollout.losses()).all()
     assert np.isfinite(rollout.probabilities()).all()
     assert np.isfinite(rollout.price)
+
+
+@pytest.mark.parametrize("utility", ["variance", "loss"])
+@pytest.mark.parametrize("driver", ["demand", "realized"])
+def test_without_prompts_nothing_is_learned(utility, driver):
+    rollout = RolloutAdversary(3, utility=utility, price_driver=driver)
+    rollout.update([1, 2, 0], rollout.allocate([1, 2, 0]), [0.2, 0.1, np.nan])
+    before = rollout.state_dict()
+    assert np.isfinite(rollout.update([0, 0, 0], [0, 0, 0], [np.nan] * 3))
+    np.testing.assert_equal(rollout.state_dict(), before)
+
+
+def test_a_loss_is_divided_by_the_probability_with_which_its_own_plan_played_the_arm():
+    one, other = (RolloutAdversary(2, utility="loss", bonus=0.0, seed=3) for _ in range(2))
+    for rollout in (one, other):
+        rollout.update([4, 4], rollout.allocate([4, 4]), [0.3, -0.4])
+    rollouts, played = one.allocate([4, 4]), one.played_BN
+    one.allocate([1, 7])  # another plan in the meantime
+    assert not np.array_equal(one.played_BN, played)
+    one.update([4, 4], rollouts, [0.1, 0.2], played=played)
+    other.update([4, 4], other.allocate([4, 4]), [0.1, 0.2])
+    np.testing.assert_array_equal(one.losses(), other.losses())

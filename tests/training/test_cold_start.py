@@ -1,4 +1,4 @@
-"""A cold start: solutions of a task, taught once, as an adapter or in full, found again, shipped."""
+"""A cold start: solutions of a task, taught once, as adapter or in full; found again, shipped."""
 
 import json
 import shutil
@@ -17,7 +17,14 @@ from gdro_lab.experiments.parts import load_parts
 from gdro_lab.experiments.training import prepare
 from gdro_lab.tasks import GymChoice, MathChoice, draw_task, prompt_token_ids, solutions
 from gdro_lab.tasks import cold_start as module
-from gdro_lab.tasks.cold_start import RECIPE, ColdStart, cold_start, labelled_tokens
+from gdro_lab.tasks.cold_start import (
+    RECIPE,
+    ColdStart,
+    cold_start,
+    in_order,
+    labelled_tokens,
+    pad_left,
+)
 from gdro_lab.tasks.solutions import Solution, load_solutions
 
 pytestmark = TRAINS
@@ -106,6 +113,36 @@ def test_the_loss_is_on_the_completion_and_its_end():
         completion = row["labels"][len(prompt) :]
         assert completion == row["input_ids"][len(prompt) :]
         assert tokenizer.decode(completion) == solution.completion + "<eos>"
+
+
+def test_a_padded_batch_has_the_loss_of_its_rows(folders):
+    tokenizer = byte_tokenizer()
+    long = Solution("Spell a long word, please.", "b a b a b a b a b a b a")
+    rows = labelled_tokens(tokenizer, [*SPELLED, long], {})
+    model = transformers.AutoModelForCausalLM.from_pretrained(folders["Llama"])
+    batch = pad_left(rows, tokenizer.pad_token_id)
+    total = 0.0
+    tokens = 0
+    with torch.no_grad():
+        loss = model(**batch).loss
+        for row in rows:
+            ids, labels = (torch.tensor([row[name]]) for name in ("input_ids", "labels"))
+            learned = sum(label != -100 for label in row["labels"])
+            total += model(ids, labels=labels).loss.item() * learned
+            tokens += learned
+    assert batch["logits_to_keep"] == len("b a b a b a b a b a b a") + 2  # its end, and one before
+    torch.testing.assert_close(loss.item(), total / tokens)
+
+
+def test_rows_are_shuffled_until_all_are_used_and_sorted_within_a_step():
+    rows = [{"input_ids": [place] * (place + 1)} for place in range(10)]
+    choice = ColdStart(steps=5, batch_size=4)
+    ordered = [row["input_ids"][0] for row in in_order(rows, choice)]
+    assert sorted(ordered[:10] + ordered[10:]) == sorted([*range(10)] * 2)
+    steps = [ordered[start : start + 4] for start in range(0, 20, 4)]
+    assert steps == [sorted(step, reverse=True) for step in steps]
+    others = in_order(rows, choice.model_copy(update={"seed": 1}))
+    assert [row["input_ids"][0] for row in others] != ordered
 
 
 def log_likelihood(folder, tokenizer):

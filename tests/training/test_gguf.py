@@ -74,7 +74,7 @@ def test_a_broken_gguf_file_is_refused(tiny_gguf, tmp_path):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=f"{name}.gguf"):
             load_model(path, seed=0)
-    with pytest.raises(ValueError, match="missing.gguf"):
+    with pytest.raises(ValueError, match="missing"):
         load_model(tmp_path / "missing.gguf", seed=0)
     with pytest.raises(ValueError, match="unsloth-lora"):
         load_model(tiny_gguf[0], seed=0, kind="unsloth-lora")
@@ -136,7 +136,7 @@ def test_a_gguf_source_becomes_a_folder_once(tiny_gguf, tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "_write_folder", None)  # it is not made again
     assert find_model(str(path), tmp_path) == folder
     assert find_model("some/hub-id", tmp_path) == "some/hub-id"
-    with pytest.raises(ValueError, match="missing.gguf"):
+    with pytest.raises(ValueError, match="missing"):
         find_model(str(tmp_path / "missing.gguf"), tmp_path)
 
 

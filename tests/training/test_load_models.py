@@ -12,8 +12,7 @@ from tiny_models import byte_tokenizer
 from tiny_run import arguments
 
 from gdro.trainer import GDROConfig, GDROTrainer
-from gdro.trl.models import load_model
-from gdro.trl.unsloth import choose_padding
+from gdro.trl.models import choose_padding, load_model
 from gdro_lab.tasks.pretrained import merged_model
 
 

@@ -16,7 +16,7 @@ from gdro.files import load_state
 from gdro.method import Method
 from gdro.registry import register
 from gdro.trainer import GDROTrainer
-from gdro.trl.batches import prompts_of_batch
+from gdro.trl.data import prompts_of_batch
 from gdro_lab import loop
 
 METHODS = {
@@ -111,14 +111,14 @@ def test_two_processes_train_as_one_does(base, tmp_path, method):
 
 @register("never_ready")
 class NeverReady(Method):
-    rounds = needs_losses = True
+    needs_losses = True
 
     def ready(self, batch):
         return False
 
 
 def test_what_rounds_cannot_do_is_refused(base, tmp_path, monkeypatch):
-    monkeypatch.setattr("gdro.trl.trainer.MOST_BATCHES", 3)
+    monkeypatch.setattr("gdro.trl.rounds.MOST_BATCHES", 3)
     with pytest.raises(ValueError, match="never_ready"):
         trained(base, tmp_path, gdro_method="never_ready")
     with pytest.raises(ValueError, match="beta"):

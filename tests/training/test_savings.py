@@ -1,13 +1,15 @@
 """What the trainer leaves out changes no gradient; benchmarks/loop.py measures what it saves."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
-from test_trainer import pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
-from tiny_run import assert_gradient
+from test_trainer import make, pytestmark, same_weights, trained  # noqa: F401 (one thread, TRL's own warnings)
+from tiny_run import assert_gradient, half_right
 from trl import GRPOTrainer
 
 from gdro.trainer import GDROTrainer
-from gdro.trl.batches import trim_batch
+from gdro.trl.trimming import trim_batch
 
 
 @pytest.mark.parametrize(
@@ -24,7 +26,10 @@ def test_the_gradient_is_that_of_the_whole_batch(
         weights = list(model.parameters())
         whole = GRPOTrainer._compute_loss(self, model, inputs)
         loss = ours(self, model, inputs)
-        whole, loss = (torch.autograd.grad(value, weights) for value in (whole, loss))
+        # a loss without a signal does not run the model, so some weights may not be part of it
+        whole, loss = (
+            torch.autograd.grad(value, weights, materialize_grads=True) for value in (whole, loss)
+        )
         assert_gradient(loss, whole)
         compared.append(float((inputs["advantages"] == 0).float().mean()))
         return ours(self, model, inputs)
@@ -35,6 +40,37 @@ def test_the_gradient_is_that_of_the_whole_batch(
     trained(base, tmp_path, gdro_method="rollout", **args)
     assert len(compared) == 2 * 32 // micro_batch
     assert max(compared) > 0.1
+
+
+def test_a_batch_without_a_signal_runs_no_model_and_moves_weights_as_if_it_had(
+    base, tmp_path, monkeypatch
+):
+    rows, judged = [], []
+    scored = GRPOTrainer._compute_loss
+
+    def counted(self, model, inputs):
+        rows.append(len(inputs["advantages"]))
+        return scored(self, model, inputs)
+
+    def one_in_three(completions, answer, **columns):
+        judged.append(len(completions))
+        return half_right(completions, answer) if len(judged) % 3 == 1 else [0.0] * len(completions)
+
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", counted)
+    choices = {"reward": one_in_three, "gdro_method": "rollout", "max_steps": 6}
+    choices |= {"weight_decay": 0.1, "per_device_train_batch_size": 16}
+    choices |= {"gradient_accumulation_steps": 2}
+    skipping = make(base, tmp_path / "a", **choices)
+    skipping.train()
+    assert len(rows) <= 4
+    judged.clear()
+    several = SimpleNamespace(NO="none")  # as if more than one process trained
+    monkeypatch.setattr("gdro.trl.trimming.DistributedType", several)
+    running = make(base, tmp_path / "b", **choices)
+    running.train()
+    assert len(rows) >= 12
+    assert same_weights(skipping, running)  # by momentum and decay, in steps of gradient 0 too
+    assert all("loss" in row for row in skipping.state.log_history[:6])
 
 
 def test_what_is_kept():

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from dataclasses import fields
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,7 @@ from gdro.groups import StaticGroups
 from gdro.trainer import GDROConfig
 from gdro.trl.callback import GDROCallback
 from gdro.trl.data import hash_of, with_uids
-from gdro.trl.trainer import bin_names
+from gdro.trl.logs import bin_names
 
 
 def shifted(completions, answer, **columns):
@@ -24,12 +25,12 @@ def shifted(completions, answer, **columns):
 
 
 def test_rewards_that_never_cross_the_threshold_are_noticed_once(base, tmp_path, caplog):
-    with caplog.at_level(logging.WARNING, "gdro.trl.trainer"):
+    with caplog.at_level(logging.WARNING, "gdro.trl.logs"):
         make(base, tmp_path, reward=shifted, gdro_method="pivotal", max_steps=12).train()
     [message] = [row.getMessage() for row in caplog.records]
     assert "success_threshold" in message
     caplog.clear()
-    with caplog.at_level(logging.WARNING, "gdro.trl.trainer"):
+    with caplog.at_level(logging.WARNING, "gdro.trl.logs"):
         options = {"gdro_options": {"success_threshold": 2.5}, "gdro_method": "pivotal"}
         make(base, tmp_path, reward=shifted, max_steps=12, **options).train()
     assert not caplog.records
@@ -98,6 +99,12 @@ def test_the_command_line_takes_json(tmp_path):
     words += ["--gdro_options", '{"bins": {"k": 8}}']
     [args] = TrlParser(GDROConfig).parse_args_and_config(words)
     assert args.gdro_options == {"bins": {"k": 8}}
+
+
+def test_the_docstring_of_an_option_is_its_help():
+    helps = {field.name: field.metadata.get("help") for field in fields(GDROConfig)}
+    assert all(helps[name] for name in GDROConfig.__annotations__)
+    assert helps["group_column"] in " ".join(TrlParser(GDROConfig).format_help().split())
 
 
 def test_metrics_are_named_by_the_range_of_the_bin(base, tmp_path):

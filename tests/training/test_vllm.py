@@ -6,6 +6,7 @@ look at.
 
 import json
 import os
+import shutil
 import subprocess
 import time
 import urllib.request
@@ -23,6 +24,7 @@ from sharded_run import tied_model
 from tiny_models import byte_tokenizer, save_tiny_model
 from tiny_run import half_right, make_base, make_task
 
+from gdro.trl.cpu_engine import keep_matrix
 from gdro.trl.models import stop_tokens
 from gdro_lab.experiments import evaluation as evaluate
 from gdro_lab.experiments.blocks import EvaluationChoice
@@ -63,9 +65,18 @@ def model_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    """The tiny base with an untied output matrix: vLLM does not reload a tied one on a CPU."""
-    folder = make_base(tmp_path_factory.mktemp("base"))
+def tied_base(tmp_path_factory):
+    return make_base(tmp_path_factory.mktemp("tied"))
+
+
+@pytest.fixture(scope="module")
+def base(tied_base, tmp_path_factory):
+    """The tiny base with an output matrix of its own.
+
+    A vLLM server on a CPU takes new weights of a tied one, and computes with a packed copy of the
+    old.
+    """
+    folder = shutil.copytree(tied_base, tmp_path_factory.mktemp("base") / "base")
     model, _ = load(folder)
     model.config.tie_word_embeddings = False
     model.lm_head.weight = torch.nn.Parameter(model.get_input_embeddings().weight.detach().clone())
@@ -259,16 +270,27 @@ def group_sizes(prompts):
     return np.diff([0, *changes, len(prompts)]).tolist()
 
 
+def test_on_a_cpu_the_engine_multiplies_by_its_matrices_and_others_are_refused():
+    layer = torch.nn.Linear(3, 2)
+    keep_matrix(layer, remove_weight=True)
+    new = torch.ones(2, 3)
+    layer.weight.data.copy_(new)
+    assert layer.cpu_linear(torch.ones(3), layer.weight, None).tolist() == [3, 3]
+    with pytest.raises(ValueError, match="Conv1d"):
+        keep_matrix(torch.nn.Conv1d(3, 2, 1), remove_weight=True)
+
+
 @needs_vllm
 @pytest.mark.parametrize("mode", ["colocate", "server"])
 def test_vllm_samples_every_row_of_unequal_groups_with_the_weights_of_the_step(
-    mode, base, tmp_path
+    mode, base, tied_base, tmp_path
 ):
     if mode == "colocate":
-        training = run_training(mode, base, tmp_path / "report.json")
+        training = run_training(mode, tied_base, tmp_path / "report.json")
     else:
         with server(base, tmp_path / "server.log") as address:
             training = run_training(mode, base, tmp_path / "report.json", address)
+    assert training["vllm_is_as_it_was"]
     sizes = [group_sizes(call["prompts"]) for call in training["calls"]]
     assert any(len(set(groups)) > 1 for groups in sizes)
     assert training["spent"] == [32] * 9

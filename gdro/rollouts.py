@@ -1,0 +1,163 @@
+"""What is planned, and what came back: values that the controller gives out and takes in.
+
+Axes: P prompts of a plan, K those of them that came back, R rollouts.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gdro.checks import LARGEST, check_array, check_each
+from gdro.method import Batch, Prompts, Run
+from gdro.metrics import is_correct
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Rollouts of each prompt of a batch. It never changes, and several can be in flight."""
+
+    uids: ArrayLike
+    """As given to `GDROController.plan`."""
+    rollouts: np.ndarray
+    """(P,) integers, in the order of the uids."""
+    number: int
+    """Of its controller's plans."""
+    controller: str = field(repr=False)
+    """Which controller made it, and since which state was loaded."""
+    prompts: Prompts = field(repr=False)
+    """What was known of the prompts, sorted by uid."""
+    order_P: np.ndarray = field(repr=False)
+    """prompts.uids_P = uids[order_P]."""
+
+    def __len__(self) -> int:
+        return len(self.rollouts)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rollouts:
+    """Rollouts that came back for a plan, checked and sorted by the uid of their prompt.
+
+    Prompts for which none came back are left out; the others are K.
+    """
+
+    places_K: np.ndarray
+    """Place of each prompt in `plan.prompts`, increasing."""
+    positions_K: np.ndarray
+    """Position of the same prompts in `plan.uids`."""
+    trials_K: np.ndarray
+    """Rollouts of each prompt, at least 1."""
+    hits_K: np.ndarray
+    """Correct ones among them."""
+    order_R: np.ndarray
+    """Position of each rollout among those that the trainer gave."""
+    group_ids_R: np.ndarray
+    """Place of each rollout's prompt among the K, increasing."""
+    rewards_R: np.ndarray
+    correct_R: np.ndarray
+    losses_R: np.ndarray | None
+
+
+def sort_rollouts(
+    plan: Plan,
+    planned_P: np.ndarray,
+    group_ids: ArrayLike,
+    rewards: ArrayLike,
+    correct: ArrayLike | None,
+    losses: ArrayLike | None,
+    success_threshold: float,
+) -> Rollouts:
+    """Check what a trainer gives for a plan, and sort it; ValueError for what cannot be.
+
+    Args:
+        plan: of the prompts.
+        planned_P: rollouts that each may bring, in the order of `plan.uids`.
+        group_ids, rewards, correct, losses: as for `GDROController.observe`.
+        success_threshold: a rollout is correct if its reward is greater, where `correct` is None.
+    """
+    group_R = check_array("group_ids", group_ids, None, 0, len(plan) - 1, whole=True)
+    if group_R.ndim != 1 or not len(group_R):
+        raise ValueError(
+            f"group_ids must have at least one rollout, got the shape {group_R.shape}; "
+            "cancel a plan for which nothing came back"
+        )
+    count = len(group_R)
+    rewards_R = check_each("rewards", rewards, count, "group_ids", -LARGEST, LARGEST)
+    if correct is None:
+        correct_R = is_correct(rewards_R, success_threshold)
+    else:
+        correct_R = check_each("correct", correct, count, "group_ids", 0, 1).astype(bool)
+    losses_R = None
+    if losses is not None:
+        losses_R = check_each("losses", losses, count, "group_ids", -LARGEST, LARGEST)
+    # fewer rollouts than planned are fine, as an engine may drop some; more exceed the budget
+    trials_P = np.bincount(group_R, minlength=len(plan))
+    if (trials_P > planned_P).any():
+        p = int((trials_P > planned_P).argmax())
+        raise ValueError(
+            f"group_ids must hold at most the {planned_P[p]} rollouts planned for prompt {p}, "
+            f"got {trials_P[p]}"
+        )
+    # by the uid of the prompt; a prompt's own rollouts keep their order
+    place_P = plan.order_P.argsort()
+    order_R = place_P[group_R].argsort(kind="stable")
+    places_K = np.flatnonzero(trials_P[plan.order_P])
+    positions_K = plan.order_P[places_K]
+    trials_K = trials_P[positions_K]
+    sorted_ids_R = np.repeat(np.arange(len(places_K)), trials_K)
+    sorted_correct_R = correct_R[order_R]
+    return Rollouts(
+        places_K=places_K,
+        positions_K=positions_K,
+        trials_K=trials_K,
+        hits_K=np.bincount(sorted_ids_R[sorted_correct_R], minlength=len(places_K)),
+        order_R=order_R,
+        group_ids_R=sorted_ids_R,
+        rewards_R=rewards_R[order_R],
+        correct_R=sorted_correct_R,
+        losses_R=None if losses_R is None else losses_R[order_R],
+    )
+
+
+def make_batch(
+    plan: Plan,
+    planned_P: np.ndarray,
+    rollouts: Rollouts,
+    counts_K: tuple[np.ndarray, np.ndarray],
+    bins_K: np.ndarray,
+    run: Run,
+) -> Batch:
+    """What a method is told of a plan's prompts that came back.
+
+    Args:
+        plan: whose prompts have the bins of the time when it was made.
+        planned_P: rollouts with extensions, in the order of `plan.uids`.
+        rollouts: that came back.
+        counts_K: successes and failures before this visit. Other plans may have been observed since
+            this one was made, and their visits count as evidence.
+        bins_K: bins now.
+        run: of the controller.
+    """
+    planned_bins_K = plan.prompts.bins_P[rollouts.places_K]
+    is_first_K = planned_bins_K < 0
+    successes_K, failures_K = counts_K
+    return Batch(
+        uids_P=plan.prompts.uids_P[rollouts.places_K],
+        rows_P=plan.prompts.rows_P[rollouts.places_K],
+        # A prompt counts in the bin in which it was planned, or its own outcome would choose where
+        # it counts; on a first visit there is none, and the new one is taken.
+        bins_P=np.where(is_first_K, bins_K, planned_bins_K),
+        successes_P=successes_K,
+        failures_P=failures_K,
+        memo=plan.prompts.memo,
+        rollouts_P=planned_P[rollouts.positions_K],
+        trials_P=rollouts.trials_K,
+        hits_P=rollouts.hits_K,
+        bins_after_P=bins_K,
+        first_visit_P=is_first_K,
+        group_ids_R=rollouts.group_ids_R,
+        rewards_R=rollouts.rewards_R,
+        correct_R=rollouts.correct_R,
+        given_losses_R=rollouts.losses_R,
+        run=run,
+    )

@@ -1,0 +1,114 @@
+"""One plan from its first rollouts to the last that `extend` asks for. R rollouts.
+
+def sample_and_reward(group_ids_R):           # the rollouts of one round
+    texts = generate([prompts[p] for p in group_ids_R])
+    return [reward(text) for text in texts]
+
+plan = controller.plan(uids)
+samples = sample_in_rounds(controller, plan, sample_and_reward)
+observed = controller.observe(
+    plan, samples.group_ids_R, samples.rewards_R, correct=samples.correct_R
+)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gdro.controller import GDROController
+from gdro.metrics import is_correct
+from gdro.rollouts import Plan
+
+
+class Outcomes(NamedTuple):
+    """What a round brought, where the reward alone does not say which rollouts are correct."""
+
+    rewards_R: ArrayLike
+    """NaN or None where a rollout has no reward."""
+    correct_R: ArrayLike
+    """Whether each rollout is correct."""
+
+
+SampleAndReward = Callable[[np.ndarray], ArrayLike | Outcomes]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """All rollouts of a plan, in the order in which they were sampled."""
+
+    group_ids_R: np.ndarray
+    """Position in `plan.uids` of each rollout's prompt."""
+    rewards_R: np.ndarray
+    """NaN where a rollout has no reward."""
+    correct_R: np.ndarray
+    """Whether each rollout is correct."""
+
+    @property
+    def is_scored_R(self) -> np.ndarray:
+        """Which rollouts have a reward."""
+        return ~np.isnan(self.rewards_R)
+
+    def scored(self) -> "Samples":
+        """Those that have a reward, which is what the controller may be told of."""
+        is_scored_R = self.is_scored_R
+        return Samples(
+            self.group_ids_R[is_scored_R],
+            self.rewards_R[is_scored_R],
+            self.correct_R[is_scored_R],
+        )
+
+
+def sample_in_rounds(
+    controller: GDROController, plan: Plan, sample_and_reward: SampleAndReward
+) -> Samples:
+    """Sample a plan's rollouts, and what the method asks for when it has seen their rewards.
+
+    A method without `extend` has one round.
+
+    Args:
+        controller: that made the plan.
+        plan: in flight; it stays so until `observe`.
+        sample_and_reward: called once a round with the group ids of the rollouts to sample now,
+            (R,) positions in `plan.uids` in increasing order. It returns their rewards, (R,), or
+            `Outcomes`; without those, a reward above success_threshold is correct.
+
+    Returns:
+        What all rounds brought. Where every rollout has a reward, its arrays are ready for
+        `observe`; else those of its `scored()` are.
+    """
+    samples = Samples(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, bool))
+    more_P: np.ndarray | None = plan.rollouts
+    while more_P is not None:
+        new_R = np.repeat(np.arange(len(plan)), more_P)
+        outcomes = sample_and_reward(new_R)
+        if not isinstance(outcomes, Outcomes):
+            rewards_R = np.asarray(outcomes, float)
+            outcomes = Outcomes(rewards_R, is_correct(rewards_R, controller.success_threshold))
+        samples = _append(samples, new_R, outcomes)
+        scored = samples.scored()
+        if not len(scored.rewards_R):  # nothing by which a method could choose
+            break
+        more_P = controller.extend(
+            plan, scored.group_ids_R, scored.rewards_R, correct=scored.correct_R
+        )
+    return samples
+
+
+def _append(samples: Samples, new_R: np.ndarray, outcomes: Outcomes) -> Samples:
+    """The samples of all rounds so far."""
+    rewards_R = np.asarray(outcomes.rewards_R, float)
+    correct_R = np.asarray(outcomes.correct_R, bool)
+    for name, values_R in (("rewards", rewards_R), ("correct", correct_R)):
+        if values_R.shape != new_R.shape:
+            raise ValueError(
+                f"{name} of sample_and_reward must have one value for each of the {len(new_R)} "
+                f"group_ids, got the shape {values_R.shape}"
+            )
+    return Samples(
+        np.append(samples.group_ids_R, new_R),
+        np.append(samples.rewards_R, rewards_R),
+        np.append(samples.correct_R, correct_R),
+    )

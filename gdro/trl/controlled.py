@@ -1,0 +1,127 @@
+"""The controller in TRL: asked for a plan before generation, told of the rewards after it.
+
+Axes: P prompts of a generation batch, R its rollouts, of all processes; F reward functions; D
+prompts of the data set; T tokens.
+"""
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from gdro.controller import Plan
+from gdro.trl.config import waits_for_prompts
+from gdro.trl.data import prompts_of_batch
+from gdro.trl.logs import Logs
+from gdro.trl.values import Cost, LossInputs, Row, Scored, Signal, has_spread
+
+
+class ControlledTrainer(Logs):
+    """GRPOTrainer with a controller between its data and its advantages."""
+
+    _uids_D: np.ndarray | None  # None for a stream
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """Keep the column of uids where `remove_unused_columns` drops others."""
+        super()._set_signature_columns_if_needed()
+        if self.args.uid_column not in self._signature_columns:
+            self._signature_columns.append(self.args.uid_column)
+
+    def _next_batch(self, inputs: list[Row]) -> tuple[list[Row], Plan]:
+        """The prompts of the next batch, (P,) rows of the data set, and their plan.
+
+        Args:
+            inputs: of TRL, this process's rows: each prompt `num_generations` times.
+        """
+        size = self.args.generation_batch_size // self.num_generations
+        drawn_P = None
+        if self._uids_D is not None:
+            drawn_P = self.controller.draw(self._uids_D, size)
+        if drawn_P is None and waits_for_prompts(self.controller.method):
+            # TRL's order has one batch a step
+            drawn_P = prompts_of_batch(
+                self.controller.planned,
+                size,
+                total=len(self.train_dataset),
+                seed=self.args.seed,
+                shuffled=self.shuffle_dataset,
+            )
+        if drawn_P is None:  # TRL's, of all processes, each once
+            prompts = gather_object(inputs)[:: self.num_generations]
+        else:
+            prompts = self.train_dataset.__getitems__(drawn_P.tolist())  # in one read
+        uids = [self._uid_of(row, place) for place, row in enumerate(prompts)]
+        return prompts, self.controller.plan(uids)
+
+    def _uid_of(self, row: Row, place: int | None = None) -> int | str:
+        # without a data set, prompts are made by an environment and known by their places
+        uid = row.get(self.args.uid_column, place)
+        return uid.item() if hasattr(uid, "item") else uid  # type: ignore  # torch's or numpy's
+
+    def _score(self, group_ids_R: np.ndarray, rewards_RF: Tensor) -> Scored:
+        """What the controller is told of rollouts.
+
+        Args:
+            group_ids_R: position of each rollout's prompt.
+            rewards_RF: on the CPU; NaN where a function gave none.
+        """
+        rewards_R = (rewards_RF * self.reward_weights.cpu()).nansum(dim=1)
+        rewards_R[rewards_RF.isnan().all(dim=1)] = torch.nan
+        successes_R = rewards_R
+        if self.args.success_reward is not None:
+            successes_R = rewards_RF[:, self.reward_func_names.index(self.args.success_reward)]
+        is_scored_R = (rewards_R.isfinite() & successes_R.isfinite()).numpy()
+        return Scored(
+            is_scored_R=is_scored_R,
+            group_ids=group_ids_R[is_scored_R],
+            rewards=rewards_R.numpy()[is_scored_R],
+            correct=successes_R.numpy()[is_scored_R] > self.controller.success_threshold,
+        )
+
+    def _observe(
+        self, plan: Plan, scored: Scored, cost: Cost, losses_R: np.ndarray | None = None
+    ) -> Signal:
+        """Tell the controller what came back for a plan, and write it down.
+
+        Args:
+            plan: in flight.
+            scored: all rollouts of the plan.
+            cost: what they have cost.
+            losses_R: surrogate losses of all rollouts; None where the controller takes −A.
+        """
+        advantages_R = np.zeros(len(scored.is_scored_R))
+        is_flat_R = np.ones(len(scored.is_scored_R), bool)
+        if not scored.any():  # there is nothing to observe
+            return Signal(advantages_R, is_flat_R, ready=True)
+        observed = self.controller.observe(
+            plan,
+            scored.group_ids,
+            scored.rewards,
+            correct=scored.correct,
+            losses=None if losses_R is None else losses_R[scored.is_scored_R],
+        )
+        advantages_R[scored.is_scored_R] = observed.advantages
+        is_flat_R[scored.is_scored_R] = ~has_spread(scored.rewards, scored.group_ids)
+        signal = Signal(advantages_R, is_flat_R, observed.ready)
+        self._note(observed.row, cost, signal)
+        self._warn_of_silence(scored)
+        return signal
+
+    def _put_advantages(self, output: LossInputs, local_rows: slice, signal: Signal) -> None:
+        """Replace TRL's advantages, in what its loss takes and in its log."""
+        advantages_R = torch.as_tensor(signal.advantages_R).to(output["advantages"])
+        output["advantages"] = advantages_R[local_rows]
+        self._log_signal(signal)
+
+    @torch.no_grad()
+    def _logps(self, output: LossInputs, rows: slice = slice(None)) -> Tensor:
+        """Log-probabilities of the completions of some rows at the policy as it is, (R, T)."""
+        sides = ("prompt", "completion")
+        logps_RT, *_ = self._get_per_token_logps_and_entropies(
+            self.model,
+            torch.cat([output[f"{side}_ids"][rows] for side in sides], dim=1),
+            torch.cat([output[f"{side}_mask"][rows] for side in sides], dim=1),
+            output["completion_ids"].size(1),
+            batch_size=self.args.per_device_train_batch_size,
+        )
+        return logps_RT

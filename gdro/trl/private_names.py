@@ -1,0 +1,130 @@
+"""Every private name of TRL and transformers that `gdro.trl` overrides, calls or sets.
+
+A private name may change in any release. tests/training/test_private_names.py looks at each of them
+in the packages that are installed, and fails by its name where it has changed; it also finds names
+that are used and not listed here. To take a new TRL: run it, read what changed, and add the
+signature.
+"""
+
+from typing import NamedTuple
+
+TRL_VERSIONS = ("1.14.2", "1.16.0")  # in which these names were seen
+TRANSFORMERS_VERSIONS = ("5.17.0",)
+
+
+class PrivateName(NamedTuple):
+    """A name that a package calls private."""
+
+    owner: str
+    """The class or module that has it."""
+    name: str
+    use: str
+    """What it is to us."""
+    signatures: tuple[str, ...] = ()
+    """Parameters of a function without their types, in the versions above; () for an attribute."""
+
+
+TRAINER = "trl.GRPOTrainer"
+ARGUMENTS = "trl.GRPOConfig"
+
+PRIVATE_NAMES = (
+    # a generation batch
+    PrivateName(
+        TRAINER,
+        "_generate_and_score_completions",
+        "overridden: the batch is planned before it, and advantages are replaced after it",
+        ("(self, inputs)",),
+    ),
+    PrivateName(
+        TRAINER,
+        "_generate",
+        "called for each round, and overridden where rollouts were sampled before",
+        ("(self, prompts)",),
+    ),
+    PrivateName(
+        TRAINER,
+        "_generate_single_turn",
+        "overridden: rows are sampled one by one, and timed",
+        ("(self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images=False)",),
+    ),
+    PrivateName(
+        TRAINER,
+        "_calculate_rewards",
+        "called for each round, and overridden to keep rewards",
+        ("(self, inputs, prompts, completions, completion_ids_list)",),
+    ),
+    PrivateName(TRAINER, "_pending_extra_logs", "columns of `log_extra`, by rollout"),
+    # the loss
+    PrivateName(
+        TRAINER,
+        "_compute_loss",
+        "overridden: it gets the rows and columns that have a gradient",
+        ("(self, model, inputs)",),
+    ),
+    PrivateName(
+        TRAINER,
+        "_get_per_token_logps_and_entropies",
+        "overridden: rows of similar length are scored together",
+        (
+            "(self, model, *args, batch_size=None, compute_aux_loss=False, **kwargs)",
+            "(self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, "
+            "compute_entropy=False, compute_aux_loss=False, pixel_values=None, "
+            "image_grid_thw=None, num_images=None, pixel_attention_mask=None, "
+            "spatial_shapes=None, num_tiles=None, image_sizes=None, token_type_ids=None, "
+            "mm_token_type_ids=None, image_position_ids=None)",
+        ),
+    ),
+    PrivateName(TRAINER, "_entropy_bonus_enabled", "whether rows without an advantage train too"),
+    # logs and the model card
+    PrivateName(TRAINER, "_metrics", "numbers of the log, by mode and name"),
+    PrivateName(TRAINER, "_logs", "columns of the table of completions"),
+    PrivateName(TRAINER, "_name", "set: the method, on the model card"),
+    PrivateName(TRAINER, "_paper", "set: the paper, on the model card"),
+    PrivateName(TRAINER, "_tag_names", "set: tags of the model card"),
+    # data, checkpoints and resuming
+    PrivateName(
+        TRAINER,
+        "_set_signature_columns_if_needed",
+        "overridden: uids are not removed",
+        ("(self)",),
+    ),
+    PrivateName(TRAINER, "_signature_columns", "the columns that are not removed"),
+    PrivateName(
+        TRAINER,
+        "_get_train_sampler",
+        "overridden: kept, and advanced on resuming",
+        ("(self, dataset=None)",),
+    ),
+    PrivateName(
+        TRAINER,
+        "_save_checkpoint",
+        "overridden: our state before it, the ledger after it",
+        ("(self, model, trial)",),
+    ),
+    PrivateName(
+        TRAINER,
+        "_load_optimizer_and_scheduler",
+        "overridden: our state after it",
+        ("(self, checkpoint)",),
+    ),
+    PrivateName(
+        TRAINER,
+        "_load_from_checkpoint",
+        "transformers': called where there is nothing left to train",
+        ("(self, resume_from_checkpoint, model=None)",),
+    ),
+    PrivateName(
+        TRAINER,
+        "_get_output_dir",
+        "transformers': called, for the folder of a checkpoint",
+        ("(self, trial)",),
+    ),
+    PrivateName(TRAINER, "_step", "micro-batches so far, which say whether a batch is used up"),
+    # arguments
+    PrivateName(ARGUMENTS, "_VALID_DICT_FIELDS", "options that a command line gives as JSON"),
+    PrivateName(ARGUMENTS, "_n_gpu", "transformers': set in gdro_lab, one GPU a process"),
+    # vLLM on a CPU
+    PrivateName(
+        "trl.generation.vllm_generation", "LLM", "replaced while TRL makes an engine on a CPU"
+    ),
+)

@@ -1,0 +1,116 @@
+"""Kept texts that are trained on again, beside the rollouts (`gdro.methods.bank`).
+
+Axes: R rollouts, of all processes; F reward functions.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+from trl.trainer.utils import pad
+
+from gdro.methods.bank import Bank
+from gdro.trl.controlled import ControlledTrainer
+from gdro.trl.values import LossInputs, Row
+
+# what TRL holds for each token besides ids and masks, in some settings
+LOGPS = ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
+PER_TOKEN = (*LOGPS, "importance_sampling_ratio", "tool_mask")
+
+
+class Text(NamedTuple):
+    """A completion of a prompt, as token ids without padding."""
+
+    prompt_ids: Sequence[int]
+    completion_ids: Sequence[int]
+
+
+class Replay(ControlledTrainer):
+    """GRPOTrainer that keeps successes in a bank, and adds rows of kept ones to its batches."""
+
+    bank: Bank  # every process holds the same
+
+    def _keep_successes(self, rows: list[Row], texts: list[Text], rewards_RF: Tensor) -> None:
+        """Add the correct rollouts of a step to the bank."""
+        scored = self._score(np.arange(len(rows)), rewards_RF)
+        for r in scored.group_ids[scored.correct]:
+            self.bank.add(self._uid_of(rows[r]), texts[r])
+
+    def _add_replayed(self, output: LossInputs) -> LossInputs:
+        """What TRL's loss takes, with this process's share of the texts that are replayed."""
+        answer = self.controller.replay(self.bank.uids)
+        if answer is None:
+            return output
+        positions, weights_P = answer
+        _, kept, weights_N = self.bank.rows(positions, weights_P)
+        texts = [Text(*text) for text in kept]  # type: ignore[arg-type]  # as they were kept
+        total = sum(len(text.completion_ids) for text in texts)
+        self._metrics["train"]["gdro/replayed"].append(len(texts))
+        self._metrics["train"]["gdro/replayed_tokens"].append(total)
+        # equally many rows for each process and micro-step: rows without tokens fill them
+        fill = -len(texts) % (self.accelerator.num_processes * self.args.steps_per_generation)
+        texts += [Text(texts[0].prompt_ids, [])] * fill
+        weights_N = np.append(weights_N, np.zeros(fill))
+        local = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
+        first = len(output["advantages"])
+        pad_id = self.processing_class.pad_token_id
+        output = add_texts(output, texts[local], weights_N[local], pad_id, total)
+        stored = [output[name] for name in LOGPS if output.get(name) is not None]
+        if stored:  # kept texts are taken as the policy's own: ratio 1, no KL
+            policy = self._logps(output, slice(first, None))
+            for logps_RT in stored:
+                logps_RT[first:] = policy
+        return output
+
+
+def texts_of(output: LossInputs) -> list[Text]:
+    """Prompts and completions, without padding, of what TRL has scored."""
+    prompts = unpadded(output["prompt_ids"], output["prompt_mask"])
+    completions = unpadded(output["completion_ids"], output["completion_mask"])
+    return [Text(*pair) for pair in zip(prompts, completions, strict=True)]
+
+
+def unpadded(ids_RT: Tensor, mask_RT: Tensor) -> list[list[int]]:
+    """The token ids of each row where its mask is not 0."""
+    pairs = zip(ids_RT, mask_RT.bool(), strict=True)
+    return [ids_T[mask_T].tolist() for ids_T, mask_T in pairs]
+
+
+def add_texts(
+    output: LossInputs, texts: Sequence[Text], weights: ArrayLike, pad_id: int, total: int
+) -> LossInputs:
+    """What `_generate_and_score_completions` returns, with a row for each text.
+
+    Args:
+        output: left as it is.
+        texts: an empty completion only fills the batch.
+        weights: their advantages. What TRL holds for each token is 1.
+        pad_id: token id of padding.
+        total: completion tokens of all processes' texts.
+    """
+    advantages = output["advantages"]
+    longer = {
+        "advantages": torch.cat([advantages, advantages.new_tensor(weights)]),
+        "num_items_in_batch": output["num_items_in_batch"] + total,
+    }
+    prompts = [text.prompt_ids for text in texts]
+    completions = [text.completion_ids for text in texts]
+    for part, new, side in (("prompt", prompts, "left"), ("completion", completions, "right")):
+        ids = [torch.tensor(row, dtype=torch.long, device=advantages.device) for row in new]
+        masks = [*output[f"{part}_mask"], *map(torch.ones_like, ids)]
+        ids = [*output[f"{part}_ids"], *ids]
+        longer[f"{part}_ids"] = pad(ids, padding_value=pad_id, padding_side=side)
+        longer[f"{part}_mask"] = pad(masks, padding_value=0, padding_side=side)
+    rows, width = output["completion_ids"].shape
+    for name in PER_TOKEN:
+        values = output.get(name)
+        if values is None:
+            continue
+        # a ratio may have one column, for whole sequences
+        columns = longer["completion_ids"].size(1) if values.size(1) == width else 1
+        longer[name] = values.new_ones(len(longer["advantages"]), columns)
+        longer[name][:rows, : values.size(1)] = values
+    return output | longer

@@ -1,0 +1,129 @@
+"""Methods that sample more than once for an optimizer step.
+
+TRL samples and scores a batch in one function, `_generate_and_score_completions`, which asks
+`_generate` for completions and `_calculate_rewards` for their rewards. A method that samples in
+rounds needs the rewards before it knows what it trains on. So a step has two parts:
+
+1. `_sample_step` calls `_generate` and `_calculate_rewards` itself, once for each round.
+2. TRL's function is called on what was chosen of that. Inside the block `with self._given(batch)`,
+   and nowhere else, the two functions return this batch in place of sampling and judging.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from gdro.trl.controlled import ControlledTrainer
+from gdro.trl.step import Step, TrainBatch, own_share, split_rollouts
+from gdro.trl.values import Cost, LossInputs, Row
+
+MOST_BATCHES = 100  # in one step, for a method that is never ready
+
+
+class Rounds(ControlledTrainer):
+    """GRPOTrainer that samples until the method lets the optimizer step."""
+
+    _given_batch: TrainBatch | None = None  # only inside `_given`
+
+    @contextmanager
+    def _given(self, batch: TrainBatch) -> Iterator[None]:
+        """Inside this block TRL gets a batch that was sampled and judged before."""
+        self._given_batch = batch
+        try:
+            yield
+        finally:
+            self._given_batch = None
+
+    def _generate(self, prompts: list) -> tuple:
+        if self._given_batch is not None:
+            return self._given_batch.generated()
+        return super()._generate(prompts)
+
+    def _calculate_rewards(
+        self,
+        inputs: list[Row],
+        prompts: list,
+        completions: list,
+        completion_ids_list: list[list[int]],
+    ) -> Tensor:
+        if self._given_batch is not None:
+            self._pending_extra_logs.update(self._given_batch.extras())
+            return self._given_batch.rewards_RF.to(self.accelerator.device)
+        return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+
+    def _score_step(self, step: Step, local_rows: slice) -> LossInputs:
+        """What TRL's loss takes, from the rollouts of a step."""
+        batch = step.train_batch(self.args.generation_batch_size, local_rows)
+        with self._given(batch):
+            output = super()._generate_and_score_completions(batch.rows)
+        self._put_advantages(output, local_rows, batch.signal)
+        self._metrics["train"]["gdro/rollouts_spent"].append(step.spent)
+        return output
+
+    def _sample_step(self, inputs: list[Row]) -> Step:
+        """Sample, reward and observe batches until the method lets the optimizer step.
+
+        Raises:
+            ValueError: for a method that is never ready.
+        """
+        step = Step()
+        for _ in range(MOST_BATCHES):
+            if self._sample_batch(inputs, step):
+                return step
+        raise ValueError(
+            f"gdro_method={self.controller.name!r} was not ready for an optimizer step after "
+            f"{MOST_BATCHES} batches, the last {self._silent_batches} all correct or all wrong"
+        )
+
+    def _sample_batch(self, inputs: list[Row], step: Step) -> bool:
+        """Add the rounds of one batch to a step; whether the method is ready after it."""
+        first = len(step.rows)
+        spent = step.spent
+        seen_tokens = self.state.num_input_tokens_seen
+        with self._timed("controller"):
+            prompts, plan = self._next_batch(inputs)
+        group_ids_R = np.zeros(0, np.int64)
+        more_P: np.ndarray | None = plan.rollouts
+        while more_P is not None:  # a round: the plan's own first, then what `extend` asks for
+            new_R = np.repeat(np.arange(len(prompts)), more_P)
+            self._sample([prompts[p] for p in new_R], step)
+            group_ids_R = np.append(group_ids_R, new_R)
+            scored = self._score(group_ids_R, step.rewards_RF[first:])
+            more_P = None
+            if scored.any():  # without a reward there is nothing to ask the method about
+                with self._timed("controller"):
+                    more_P = self.controller.extend(
+                        plan, scored.group_ids, scored.rewards, correct=scored.correct
+                    )
+        tokens = int(self.state.num_input_tokens_seen - seen_tokens)
+        with self._timed("controller"):
+            signal = self._observe(plan, scored, Cost(step.spent - spent, tokens))
+        step.add_signal(signal, group_ids_R)
+        return signal.ready
+
+    def _sample(self, rows: list[Row], step: Step) -> None:
+        """Add a rollout of each row to the step (`own_share` says which of them come twice)."""
+        # copies, since reward functions may write into them
+        local_rows = [dict(row) for row in own_share(rows, self.accelerator)]
+        self._check_text(local_rows)
+        prompts = [row["prompt"] for row in local_rows]
+        output = self._generate(prompts)
+        _, completion_ids, _, completions, *_ = output
+        rewards_RF = self._calculate_rewards(local_rows, prompts, completions, completion_ids)
+        rollouts = split_rollouts(output, self._pending_extra_logs)
+        self._pending_extra_logs.clear()  # `TrainBatch.extras` brings back those that train
+        step.add_rollouts(rows, gather_object(rollouts), rewards_RF)
+        step.spent += len(local_rows) * self.accelerator.num_processes
+
+    def _check_text(self, rows: list[dict[str, Any]]) -> None:
+        # a stream may not know its columns, and `config.check_data` cannot see them
+        columns = ("image", "images")
+        images = [name for name in columns if any(row.get(name) is not None for row in rows)]
+        if images:
+            raise ValueError(
+                f"gdro_method={self.controller.name!r} works with text alone, got {images}"
+            )

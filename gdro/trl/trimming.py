@@ -1,0 +1,197 @@
+"""What a training step leaves out: rows without an advantage, columns of padding.
+
+Where nothing but advantages trains (`TrimmedLoss._only_advantages_train`), a rollout of advantage 0
+adds nothing to the gradient. It is left out of forward and backward, and the loss is scaled so that
+the gradient stays that of the whole batch.
+
+Axes: R rollouts of a micro-batch, N some of them, T tokens.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from accelerate.utils import DistributedType
+from torch import Tensor, nn
+from trl import GRPOTrainer
+
+from gdro.trl.config import GDROConfig
+from gdro.trl.values import LossInputs
+
+Scores = tuple[Tensor, Tensor | None, Tensor | None]
+"""Log-probabilities, entropies and the loss of the routers, the latter two where asked for."""
+
+# losses that divide by the tokens of the whole generation batch
+SUMS = ("dapo", "cispo", "vespo")
+# losses of Unsloth that are means over rows; the others divide by the whole batch's tokens
+MEANS_OVER_ROWS = ("grpo", "sapo", "dr_grpo", "luspo")
+
+
+class TrimmedLoss(GRPOTrainer):
+    """GRPOTrainer whose loss is computed on what has a gradient, where `trim_batches` is on."""
+
+    args: GDROConfig
+    on_unsloth: bool
+
+    def compute_loss(
+        self, model: nn.Module, inputs: LossInputs, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """The loss of a micro-batch; Unsloth's is trimmed here, since it replaces TRL's."""
+        if not self.on_unsloth:  # TRL's, which calls `_compute_loss`
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        if self.model.training and self.args.trim_batches and self._only_advantages_train():
+            inputs = rows_with_signal(inputs, self.args.loss_type)
+        # Unsloth would cut what is left into as many parts as the whole batch
+        parts = self.args.unsloth_grpo_mini_batch
+        self.args.unsloth_grpo_mini_batch = 1
+        try:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        finally:
+            self.args.unsloth_grpo_mini_batch = parts
+
+    def _compute_loss(self, model: nn.Module, inputs: LossInputs) -> Tensor:
+        """TRL's loss on the rows with an advantage, scaled to that of the whole micro-batch."""
+        if not (self.model.training and self.args.trim_batches) or "num_images" in inputs:
+            return super()._compute_loss(model, inputs)
+        keep = len(inputs["advantages"])
+        if self._only_advantages_train():
+            with_signal = (inputs["advantages"] != 0).sum()
+            # with several processes, forward and backward exchange weights: all take part
+            if not with_signal and self.accelerator.distributed_type == DistributedType.NO:
+                return zero_loss(model)
+            # as many on every process, since TRL gathers its metrics by row
+            keep = int(self.accelerator.gather(with_signal.clamp(min=1)).max())
+        inputs, factor = trim_batch(inputs, keep, self.loss_type)
+        return factor * super()._compute_loss(model, inputs)
+
+    def _only_advantages_train(self) -> bool:
+        """Whether rows of advantage 0 have no gradient: no KL, entropy or router term."""
+        has_other_terms = self._entropy_bonus_enabled or self.aux_loss_enabled
+        return self.beta == 0 and not has_other_terms and self.top_entropy_quantile == 1
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: nn.Module,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Scores:
+        """Log-probabilities of completions; without a gradient, rows of similar length together."""
+        score = partial(super()._get_per_token_logps_and_entropies, model)
+        asked = {name for name, value in kwargs.items() if value is not None and value is not False}
+        # TRL's own way where gradients are needed, on Unsloth's trainer, and with images
+        is_trls = torch.is_grad_enabled() or self.on_unsloth or args or asked - {"batch_size"}
+        if is_trls or not self.args.trim_batches:
+            return score(input_ids, attention_mask, logits_to_keep, *args, **kwargs)
+        size = kwargs.get("batch_size")
+        return score_by_length(score, input_ids, attention_mask, logits_to_keep, size)
+
+
+def zero_loss(model: nn.Module) -> Tensor:
+    """A loss of 0 whose backward gives a gradient of 0 to each weight that has none yet.
+
+    It takes the place of forward and backward where no row has an advantage. Weights must have a
+    gradient, or the optimizer would pass over them, and with them over their momentum and decay.
+    """
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    without = [weight for weight in weights if weight.grad is None]
+    # a backward needs at least one
+    chosen = without or [min(weights, key=torch.Tensor.numel)]
+    # sums over nothing: no weight is read, so none can make it NaN
+    return torch.stack([weight.flatten()[:0].sum().float() for weight in chosen]).sum()
+
+
+def take_rows(inputs: LossInputs, rows_N: Tensor) -> LossInputs:
+    """Some rows of the inputs of a loss, by positions or by a mask of all."""
+    return {
+        name: value[rows_N] if torch.is_tensor(value) and value.dim() else value
+        for name, value in inputs.items()
+    }
+
+
+def trim_batch(inputs: LossInputs, keep: int, loss_type: str) -> tuple[LossInputs, float]:
+    """`inputs` of TRL's loss with `keep` of their rows, as wide as the longest texts left.
+
+    Rows with an advantage are kept before those without, and of both the shorter.
+
+    Returns:
+        The inputs, and the factor that turns the loss on them into that on all rows, as far as it
+        depends on the weights.
+    """
+    lengths_R = inputs["completion_mask"].sum(dim=1)
+    rows_N = torch.arange(len(lengths_R), device=lengths_R.device)
+    if keep < len(rows_N):
+        # any row with an advantage ranks above any without
+        rank_R = (inputs["advantages"] != 0) * (1 + lengths_R.max()) - lengths_R
+        rows_N = rank_R.argsort(descending=True, stable=True)[:keep].sort().values
+    length = max(int(lengths_R[rows_N].max()), 1)
+    prompt_length = int(inputs["prompt_mask"][rows_N].sum(dim=1).max())
+    kept = take_rows(inputs, rows_N)
+    for name, value in kept.items():
+        # (R, 1) is one number a sequence
+        if not torch.is_tensor(value) or value.dim() != 2 or value.size(1) == 1:
+            continue
+        if name.startswith("prompt"):  # padded on the left
+            kept[name] = value[:, -prompt_length:]
+        else:
+            kept[name] = value[:, :length]
+    if loss_type in SUMS:
+        return kept, 1.0
+    if loss_type == "bnpo":  # a mean over tokens
+        masks_RT = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        return kept, float(masks_RT[rows_N].sum() / masks_RT.sum().clamp(min=1))
+    return kept, len(rows_N) / len(lengths_R)
+
+
+def rows_with_signal(inputs: LossInputs, loss_type: str) -> LossInputs:
+    """`inputs` of Unsloth's loss without rows of advantage 0, but at least one: the same gradient.
+
+    Its backward ignores what the loss is multiplied by, so where it takes a mean over rows the
+    advantages are scaled. Columns stay: its log-probabilities are as wide as the longest completion
+    and the padding of the prompts together.
+    """
+    has_signal_R = inputs["advantages"] != 0
+    if has_signal_R.all() or "num_images" in inputs:
+        return inputs
+    has_signal_R[0] |= not has_signal_R.any()
+    rows_N = has_signal_R.nonzero()[:, 0]
+    kept = take_rows(inputs, rows_N)
+    if loss_type in MEANS_OVER_ROWS:
+        kept["advantages"] = kept["advantages"] * (len(rows_N) / len(has_signal_R))
+    return kept
+
+
+def score_by_length(
+    score: Callable[[Tensor, Tensor, int], Scores],
+    ids_RT: Tensor,
+    mask_RT: Tensor,
+    length: int,
+    batch_size: int | None,
+) -> Scores:
+    """Log-probabilities of completions, (R, length), where rows of similar length go together.
+
+    The same numbers as from all rows at once, to rounding, with less padding; 0 where the mask is
+    0.
+
+    Args:
+        score: gives them for some rows and columns, as TRL's `_get_per_token_logps_and_entropies`.
+        ids_RT: prompts padded on their left with completions padded on their right.
+        mask_RT: 0 for padding.
+        length: columns of the completions.
+        batch_size: rows that are scored at once; None for all.
+    """
+    prompt_R = mask_RT[:, :-length].sum(dim=1)
+    text_R = mask_RT[:, -length:].sum(dim=1)
+    start = ids_RT.size(1) - length  # the first column of the completions
+    logps_RT = torch.zeros(0)
+    for rows_N in (prompt_R + text_R).argsort(descending=True).split(batch_size or len(ids_RT)):
+        width = max(int(text_R[rows_N].max()), 1)
+        columns = slice(start - max(int(prompt_R[rows_N].max()), 1), start + width)
+        logps_NT, *_ = score(ids_RT[rows_N, columns], mask_RT[rows_N, columns], width)
+        if not len(logps_RT):  # its type and device are known now
+            logps_RT = logps_NT.new_zeros(len(ids_RT), length)
+        logps_RT[rows_N, :width] = logps_NT * mask_RT[rows_N, start : start + width]
+    return logps_RT, None, None

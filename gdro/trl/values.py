@@ -1,0 +1,63 @@
+"""Values that pass between the files of the trainer.
+
+Axes: R rollouts of all processes, in TRL's order.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+Row: TypeAlias = dict[str, Any]
+"""A row of the data set: its columns by name."""
+
+LossInputs: TypeAlias = dict[str, Any]
+"""What TRL's loss takes: tensors with a row for each rollout of this process, by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """The rollouts that have a reward, as the controller is told of them.
+
+    A reward that is None, NaN or infinite leaves its rollout out. The last three arrays have one
+    entry for each rollout that is left, and the names of the controller's arguments.
+    """
+
+    is_scored_R: np.ndarray
+    """(R,) whether each of all rollouts has a reward."""
+    group_ids: np.ndarray
+    """Position of the rollout's prompt among the prompts of the batch."""
+    rewards: np.ndarray
+    """Weighted sum of all reward functions."""
+    correct: np.ndarray
+    """Whether the rollout is correct."""
+
+    def any(self) -> bool:
+        """Whether any rollout has a reward."""
+        return bool(self.is_scored_R.any())
+
+
+@dataclass(frozen=True, eq=False)
+class Signal:
+    """What the controller made of the rollouts of a batch."""
+
+    advantages_R: np.ndarray
+    """(R,) weighted; 0 for a rollout without a reward."""
+    is_flat_R: np.ndarray
+    """(R,) whether all rewards of the rollout's group are equal; True without a reward."""
+    ready: bool
+    """False where the method wants further prompts before the optimizer steps."""
+
+
+class Cost(NamedTuple):
+    """What a batch has cost, over all processes."""
+
+    rollouts: int
+    tokens: int
+
+
+def has_spread(rewards_R: np.ndarray, group_ids_R: np.ndarray) -> np.ndarray:
+    """Whether the rewards of each rollout's group differ, (R,)."""
+    _, first_P, place_R = np.unique(group_ids_R, return_index=True, return_inverse=True)
+    differs_R = np.abs(rewards_R - rewards_R[first_P][place_R]) > 1e-6
+    return (np.bincount(place_R, differs_R) > 0)[place_R]
