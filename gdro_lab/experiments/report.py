@@ -55,11 +55,12 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
 
 def rows_of(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
     """The runs as rows of scores at the end of training, as those of the loop are."""
+    # the base is not trained: all train on the same prompts
+    families = next((r["manifest"]["families"] for r in runs if "families" in r["manifest"]), {})
+    total = sum(families.values())
     rows = []
     for run in runs:
         counts = pd.DataFrame(run["evaluation"])
-        families = run["manifest"].get("families") or {}
-        total = sum(families.values())
         scores = score_families(
             counts.family.to_list(),
             counts.successes.to_numpy(),
