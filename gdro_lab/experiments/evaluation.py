@@ -1,8 +1,7 @@
 """Evaluation: sample held-out prompts by an engine, and count what is correct.
 
 The engines "hf" (transformers) and "vllm" divide logits by the temperature, then apply top-k, then
-top-p. vLLM keeps the GPU's memory until its process ends, so use it in a process of its own. The
-loop samples its tiny models itself. Whether a text is correct is decided in `count_correct` alone.
+top-p. vLLM keeps the GPU's memory until its process ends, so use it in a process of its own.
 """
 
 import os
@@ -16,11 +15,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from gdro.checks import check_array
 from gdro.files import file_hash
+from gdro.metrics import is_correct
 from gdro.trl.models import stop_tokens
 from gdro_lab.experiments.blocks import BASE, EvaluationChoice
 from gdro_lab.experiments.parts import CACHE, check_machine, load_parts
@@ -124,7 +123,7 @@ def evaluate_model(
 ) -> list[dict[str, Any]]:
     """Sample from a model, and return the counts of each prompt, as `count_correct` does.
 
-    The first problems of each family, as many as `choice.texts`, have their question and texts too.
+    The first prompts of each family, as many as `choice.texts`, have their question and texts too.
 
     Args:
         choice: engine and sampling.
@@ -159,23 +158,8 @@ def evaluate_model(
     counts = count_correct(rows, texts_PS, reward, threshold)
     for row, tokens_S in zip(counts, tokens_PS, strict=True):
         row["tokens"] = sum(map(len, tokens_S))
-    _keep_texts(counts, rows, texts_PS, choice.texts)
+    _keep_texts(choice.texts, rows, texts_PS, counts)
     return counts
-
-
-def _keep_texts(
-    counts: Sequence[dict[str, Any]], rows: Rows, texts_PS: Sequence[Sequence[str]], most: int
-) -> None:
-    """Add question and texts to the counts of the first problems of each family, `most` of each."""
-    kept: Counter[str] = Counter()
-    for count, row, texts_S in zip(counts, rows, texts_PS, strict=True):
-        family = row.get("family", "")
-        kept[family] += 1
-        if kept[family] > most:
-            continue
-        prompt = row["prompt"]
-        count["question"] = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-        count["texts"] = list(texts_S)
 
 
 def count_correct(
@@ -206,7 +190,8 @@ def count_correct(
         completions=completions_R,
         **{name: [row.get(name) for row in rows_R] for name in names},
     )
-    correct_PS = (check_array("the reward", rewards_R) > threshold).reshape(len(rows), samples)
+    correct_R = is_correct(check_array("the reward", rewards_R), threshold)
+    correct_PS = correct_R.reshape(len(rows), samples)
     counts = []
     for row, correct_S, texts_S in zip(rows, correct_PS, texts_PS, strict=True):
         solved = {
@@ -220,33 +205,18 @@ def count_correct(
     return counts
 
 
-def evaluate_loop(
-    model: Any,
-    tokenizer: Any,
-    rows: Rows,
-    reward: Reward,
-    *,
-    samples: int,
-    max_new_tokens: int,
-    seed: int,
-    threshold: float = 0.0,
-) -> list[dict[str, Any]]:
-    """The counts of each prompt, sampled by `gdro_lab.loop` from a tiny model."""
-    from gdro_lab import loop
-
-    generator = torch.Generator(model.device).manual_seed(seed)
-    prompts_RT = loop.prompt_ids(model, tokenizer, rows).repeat_interleave(samples, dim=0)
-    text_RT = loop.sample(model, prompts_RT, max_new_tokens, generator)
-    texts_R = tokenizer.batch_decode(text_RT, skip_special_tokens=True)
-    texts_PS = [texts_R[start : start + samples] for start in range(0, len(texts_R), samples)]
-    return count_correct(rows, texts_PS, reward, threshold)
-
-
-def counts_of(rows: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """Successes and trials of each prompt, (P,) each."""
-    successes_P = np.array([row["successes"] for row in rows])
-    trials_P = np.array([row["trials"] for row in rows])
-    return successes_P, trials_P
+def _keep_texts(
+    most: int, rows: Rows, texts_PS: Sequence[Sequence[str]], counts: list[dict[str, Any]]
+) -> None:
+    """Add question and texts to the counts of the first prompts of each family."""
+    kept: Counter[str] = Counter()  # prompts by family
+    for row, texts_S, count in zip(rows, texts_PS, counts, strict=True):
+        family = row.get("family", "")
+        if kept[family] < most:
+            kept[family] += 1
+            prompt = row["prompt"]
+            count["question"] = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+            count["texts"] = list(texts_S)
 
 
 def _in_processes(

@@ -172,19 +172,18 @@ class Scorer:
 
     def _sample(self, rows: Sequence[dict[str, Any]], samples: int, seed: int) -> np.ndarray:
         """Correct samples of each prompt, (P,)."""
-        from gdro_lab.experiments.evaluation import evaluate_loop
+        from gdro_lab import loop
 
-        counts = evaluate_loop(
+        return loop.evaluate(
             self.model,
             self.tokenizer,
             rows,
             self.task.reward,
-            samples=samples,
-            max_new_tokens=self.task.max_completion_tokens,
-            seed=seed,
-            threshold=self.threshold,
+            samples,
+            self.task.max_completion_tokens,
+            seed,
+            self.threshold,
         )
-        return np.array([row["successes"] for row in counts])
 
 
 def play_run(profile: LoopProfile, run: LoopRun, out: Path, cache_dir: str) -> None:

@@ -211,6 +211,8 @@ class Profile(Experiment):
             settings["template"] = self.train.template
         if self.task.kind == "reasoning_gym":
             settings["world"] = read_world(self.task.world).model_dump(mode="json")
+        if self.evaluation.texts == 0:  # runs without texts stay as they were identified
+            del settings["evaluation"]["texts"]
         if variant == BASE and self.success_threshold != 0:
             settings["success_threshold"] = self.success_threshold
         if not evaluated:

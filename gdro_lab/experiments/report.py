@@ -55,11 +55,13 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
 
 def rows_of(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
     """The runs as rows of scores at the end of training, as those of the loop are."""
+    # the base is not trained: all train on the same prompts
+    counted = [run["manifest"]["families"] for run in runs if "families" in run["manifest"]]
+    families: dict[str, int] = counted[0] if counted else {}
+    total = sum(families.values())
     rows = []
     for run in runs:
         counts = pd.DataFrame(run["evaluation"])
-        families = run["manifest"].get("families") or {}
-        total = sum(families.values())
         scores = score_families(
             counts.family.to_list(),
             counts.successes.to_numpy(),

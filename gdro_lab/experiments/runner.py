@@ -37,14 +37,15 @@ from gdro_lab.experiments.spelling import slug_of
 # imported once, by the process that the jobs are forked from; Unsloth would have to come first
 IMPORTED = {
     "trl": [
+        "gdro_lab.experiments.runner",
         "gdro_lab.experiments.training",
         "gdro_lab.experiments.evaluation",
         "gdro.trainer",
         "gdro_lab.experiments.report",
     ],
     "loop": [
+        "gdro_lab.experiments.runner",
         "gdro_lab.experiments.loop_runs",
-        "gdro_lab.experiments.evaluation",
         "gdro_lab.loop",
         "transformers",
     ],
@@ -153,7 +154,8 @@ def run_profile(
         print("stopped; the same command resumes", file=sys.stderr)
         return 130
     for log in runner.failed:
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        text = log.read_text(errors="replace") if log.is_file() else "It left no log."
+        lines = [line for line in text.splitlines() if line.strip()]
         print(f"\n{log.stem} failed. The end of {log}:", *lines[-8:], sep="\n  ", file=sys.stderr)
     return 1 if runner.failed else 0
 
@@ -173,6 +175,7 @@ class Runner:
             self.lines.put(line)
         self.failed: list[Path] = []
         """Logs of the jobs that failed."""
+        self.is_stopped = False
         self.keeps_lines = True
         self.overall: tqdm | None = None
         """Where lines go, the bar of all jobs."""
@@ -209,6 +212,7 @@ class Runner:
 
     def stop(self) -> None:
         """End all jobs that run, and start no other."""
+        self.is_stopped = True
         self.pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             process.terminate()
@@ -223,6 +227,8 @@ class Runner:
 
     def _run_job(self, job: Job) -> bool:
         """Run a job in a process of its own, with a line of progress; False if it failed."""
+        if self.is_stopped:
+            return False
         line = self.lines.get()
         log = self.logs / f"{job.stem}.log"
         progress = self.logs / f".{job.stem}.progress"

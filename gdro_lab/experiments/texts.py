@@ -12,7 +12,8 @@ from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.figures import runs_of
 from gdro_lab.experiments.profile import Profile
 
-MOST = 8  # questions that are shown
+MOST = 8
+"""Questions that are shown."""
 
 
 def texts_before_and_after(profile: Profile, runs: list[dict[str, Any]]) -> str:

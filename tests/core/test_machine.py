@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gdro_lab.experiments.arguments import training_arguments
+from gdro_lab.experiments.arguments import Lengths, training_arguments
 from gdro_lab.machine import arithmetic, describe_machine
 
 
@@ -46,7 +46,7 @@ def test_training_follows_the_machine_unless_it_is_told(processor, profile_of, p
     model = {"source": "some/hub-id"} if pretrained else {}
     profile = profile_of(model=model)
     assert profile.is_pretrained == pretrained
-    lengths = (8, 8)
+    lengths = Lengths(8, 8)
     assert training_arguments(profile, "grpo", 0, "unused", lengths).bf16 == pretrained
     told = profile_of(model=model, train={"max_steps": 6, "prompts_per_step": 8, "bf16": False})
     assert not training_arguments(told, "grpo", 0, "unused", lengths).bf16

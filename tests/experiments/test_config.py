@@ -79,9 +79,13 @@ def test_a_profile_may_be_like_another(tmp_path):
     ],
 )
 def test_training_options_are_trls_own_and_of_their_types(train, named):
-    profile = load_profile("smoke").model_copy(update={"train": TrainChoice(**train)})
+
+    def arguments_of(train):
+        profile = load_profile("smoke").model_copy(update={"train": TrainChoice(**train)})
+        return training_arguments(profile, "grpo", 0, "unused", Lengths(1, 1))
+
     with pytest.raises(ValueError, match=named):
-        training_arguments(profile, "grpo", 0, "unused", Lengths(1, 1))
+        arguments_of(train)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The jobs of a run: what they leave, what a killed one resumes to, what is not believed."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -143,6 +144,26 @@ def test_what_was_altered_afterwards_is_not_believed(made, tmp_path, altered):
     if not altered.startswith("model"):
         with pytest.raises(ValueError, match=altered):
             report.read_runs(profile, tmp_path / "runs")
+
+
+@pytest.mark.parametrize("files", [{}, {"model": {}}, None])
+def test_an_emptied_list_of_hashes_is_not_believed(made, tmp_path, files):
+    profile, runs, cache = made
+    shutil.copytree(run_folder(runs, "prompt", 1), tmp_path / "run")
+    file = tmp_path / "run" / "training.json"
+    file.write_text(json.dumps(read_manifest(file) | {"files": files}))
+    for job in (training.train_variant, evaluate_variant):
+        with pytest.raises(ValueError, match="names no files of a model"):
+            job(profile, "prompt", 1, tmp_path / "run", cache)
+
+
+def test_totals_are_those_of_the_record(made, tmp_path):
+    _, runs, _ = made
+    shutil.copytree(run_folder(runs, "prompt", 1), tmp_path / "run")
+    file = tmp_path / "run" / "manifest.json"
+    tokens = read_manifest(file)["tokens"]
+    file.write_text(json.dumps(read_manifest(file) | {"tokens": tokens + 1000}))
+    assert read_result(tmp_path / "run")["manifest"]["tokens"] == tokens
 
 
 def test_what_is_complete_is_not_repeated(made, monkeypatch):

@@ -14,10 +14,10 @@ import sys
 import pytest
 import yaml
 from conftest import PATIENCE, TRAINS
+from gdro_lab.study.records import read_manifest, read_result, read_table
 from processes import REPOSITORY, needs, run_in
 from safetensors.torch import load_file
 
-from gdro_lab.study.records import read_manifest, read_result, read_table
 from gdro_lab.tasks import GymChoice, draw_task
 from gdro_lab.tasks.world import WORLDS
 

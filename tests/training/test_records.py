@@ -56,3 +56,13 @@ def test_what_json_cannot_hold_is_refused_and_the_earlier_file_stands(tmp_path, 
         write_manifest(tmp_path / "m.json", {"loss": bad})
     assert read_table(tmp_path / "t.jsonl") == [{"x": 1}]
     assert os.listdir(tmp_path) == ["t.jsonl"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null"])
+def test_a_broken_file_is_named(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ValueError, match=r"manifest\.json"):
+        read_manifest(tmp_path / "manifest.json")
+    (tmp_path / "record.jsonl").write_text(text + "\n")
+    with pytest.raises(ValueError, match=r"record\.jsonl"):
+        read_table(tmp_path / "record.jsonl")
