@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from gdro_lab import experiments
 from gdro_lab.experiments.table import METRICS, compare, rollouts_to_reach
 
 HERE = Path(__file__).parent
@@ -97,7 +98,7 @@ def families() -> None:
     wide = rows.pivot(index=["arm", "draw"], columns="family", values="mean_at_8").reset_index()
     names = rows.groupby("family").share.first().sort_values(ascending=False)
     found = [f"{arm}@2e-4" for arm in ("pivotal", "pivotal:prompts=64", "dars:prompts=48")]
-    found.append("pkpo:prompts=64@2e-4")
+    found += ["pkpo:prompts=64@2e-4", "pkpo@1e-4"]
     table = pd.concat([paired(wide, arm, "grpo@2e-4", [*names.index]) for arm in found])
     table = table.assign(share=table.value.map(names)).reset_index(drop=True)
     table["of_mean@8"] = table.difference / table.groupby("arm").difference.transform("sum")
@@ -237,8 +238,80 @@ def best() -> None:
         show(f"GRPO with {rollouts} rollouts", paired(pair, f"grpo, {rollouts}", base))
 
 
+def power_of(gain: float, error: float, draws: int, tests: int) -> float:
+    """The chance that a paired t test finds a gain in the first step of Holm over `tests`."""
+    freedom = draws - 1
+    bound = stats.t.ppf(1 - 0.05 / tests / 2, freedom)
+    shift = gain / error
+    return stats.nct.sf(bound, freedom, shift) + stats.nct.cdf(-bound, freedom, shift)
+
+
+def pooled() -> None:
+    """The games at 2e-4 over all stored draws (post hoc), and what the first eight could find."""
+    eight = ends(HERE / "arena/rare-hard")
+    base = "grpo@2e-4"
+    ours = ["prompt@2e-4", "rollout@2e-4", "both@2e-4"]
+    rows = pd.concat([eight, ends(HERE / "gdro-best/rare-hard")])
+    table = pd.concat([paired(rows, arm, base) for arm in ours], ignore_index=True)
+    table["holm_of_value"] = table.groupby("value").p.transform(holm)
+    show("games minus GRPO, stored draws 216 to 223 and 900 to 903", table)
+
+    arms = [arm for arm in eight.arm.unique() if arm != base]
+    survey = pd.concat([paired(eight, arm, base) for arm in arms], ignore_index=True)
+    survey["holm_folder"] = holm(survey.p)
+    gains = np.linspace(0.001, 0.2, 200)
+    power = []
+    for row in survey[survey.arm.isin(ours) & survey.value.isin(FOUR[:2])].itertuples():
+        error = row.half / stats.t.ppf(0.975, row.draws - 1)
+        chances = np.array([power_of(gain, error, row.draws, len(survey)) for gain in gains])
+        found = power_of(0.022, error, row.draws, len(survey))
+        least = gains[(chances > 0.8).argmax()]
+        power.append({"arm": row.arm, "value": row.value, "finds +.022": found, "80% from": least})
+    show(f"power of eight draws and {len(survey)} tests", pd.DataFrame(power))
+
+    controls = survey.arm.str.startswith(("pivotal", "pkpo")) & survey.value.isin(FOUR[:2])
+    show("positive controls in the same table", survey[controls])
+    reported = pd.read_csv(Path(experiments.__file__).parent / "paper/results.csv")
+    reported = reported.pivot(index="model", columns="method", values="pass@8")
+    over = reported.div(reported["GRPO"], axis=0).drop(columns="GRPO") - 1
+    here = eight.loc[eight.arm == base, "pass_at_8"].mean()
+    show("pass@8, gains that the paper reports, relative", over.reset_index())
+    show(f"the same, times {here:.3f} of GRPO here", (over * here).reset_index())
+
+
+def long() -> None:
+    """Long runs by checkpoint, their costs, the family gcd of gym-shares, the bank's tuning."""
+    ours = "pivotal_replay:most=4"
+    keys = ["world", "method", "learning_rate"]
+    for folder in ("long", "long-worlds", "long-linear"):
+        rows = pd.read_csv(HERE / "bank" / folder / "scores.csv").query("method != 'base'")
+        wide = rows.pivot_table(index=keys, columns="step", values="mean_at_8")
+        show(f"bank/{folder}: mean@8 by checkpoint", wide.reset_index())
+        last = rows[rows.step >= 900].groupby(keys)[FOUR].mean()
+        show(f"bank/{folder}: mean of the last three checkpoints", last.reset_index())
+        at_end = rows[rows.step == 1500]
+        spent = at_end.groupby(["world", "method"]).trained_tokens.mean().unstack()
+        times = (spent[ours] / spent["grpo"]).rename("times")
+        show(f"bank/{folder}: trained tokens to GRPO's", times.reset_index())
+
+    families = ends(HERE / "bank/long-worlds", "families.csv")
+    gcd = families[(families.world == "gym-shares") & (families.family == "gcd")].copy()
+    over = gcd.mean_at_8 - gcd.loc[gcd.method == "grpo", "mean_at_8"].item()
+    gcd["part of the mix over GRPO"] = over * gcd.share
+    show("gym-shares, draw 900: family gcd", gcd.drop(columns=["world", "step", "family"]))
+
+    tuning = ends(HERE / "bank/tuning").groupby(["world", "arm"])[FOUR].mean()
+    show("bank/tuning, two draws", tuning.reset_index())
+    for folder in ("fresh", "peers"):
+        rows = ends(HERE / "bank" / folder)
+        same = rows[(rows.world == "gym-weak") & rows.draw.isin([900, 901])]
+        same = same.pivot_table(index="arm", columns="draw", values="mean_at_8")
+        show(f"bank/{folder}, gym-weak: mean@8 by draw", same.reset_index())
+
+
 if __name__ == "__main__":
     parts = [tables, peers, families, rollouts, games, tuning, trl, oracles, bank, best]
+    parts += [pooled, long]
     for part in parts:
         if not sys.argv[1:] or part.__name__ in sys.argv[1:]:
             part()
