@@ -7,6 +7,7 @@ import pytest
 import tiny_run
 import torch
 from conftest import TRAINS
+from helpers import visit
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import GDROController, Method, register
@@ -64,15 +65,6 @@ def test_the_weight_fades_as_a_prompt_is_solved():
     """c · max(p̂, .1)(1 − p̂): zero at 1, largest at a half."""
     weights = replay_weights(np.array([0.0, 0.02, 0.5, 0.9, 1.0]), scale=8)
     np.testing.assert_allclose(weights, [0.8, 0.784, 2.0, 0.72, 0.0])
-
-
-def visit(controller, uids, hits, rollouts=4):
-    """One batch: the first `hits` rollouts of each prompt are correct; the advantages, (P, n)."""
-    plan = controller.plan(uids)
-    groups = np.repeat(np.arange(len(uids)), plan.rollouts)
-    place = np.arange(len(groups)) % rollouts
-    rewards = (place < np.asarray(hits)[groups]).astype(float)
-    return controller.observe(plan, groups, rewards).advantages.reshape(len(uids), rollouts)
 
 
 def replayed(controller, uids):

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from helpers import come_back, play
 
 from gdro import GDROController, Method
 from gdro.advantages import group_advantages
@@ -14,20 +15,6 @@ from gdro.advantages import group_advantages
 EDGES = (0.2, 0.4, 0.6, 0.8)
 SHARP = {"k": 1, "history": 1, "hysteresis": 0.0, "edges": EDGES}
 GAMES = ["grpo", "prompt", "rollout", "both"]
-
-
-def come_back(plan, seed, rates):
-    """Rollouts of a plan as (group_ids, rewards), for prompts that succeed at the given rates."""
-    group_ids = np.repeat(np.arange(len(plan)), plan.rollouts)
-    rates_R = np.asarray(rates)[group_ids]
-    return group_ids, np.random.default_rng(seed).random(len(group_ids)) < rates_R
-
-
-def play(controller, seed, uids, rates):
-    plan = controller.plan(uids)
-    group_ids, rewards = come_back(plan, seed, rates)
-    losses = np.random.default_rng(seed).normal(size=len(rewards))
-    return plan, controller.observe(plan, group_ids, rewards, losses=losses)
 
 
 def give_record(controller, uids, successes, trials=10):

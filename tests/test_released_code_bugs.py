@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_controller import play
+from helpers import play
 
 import gdro
 import gdro_lab
@@ -18,14 +18,14 @@ SHARP = {"k": 1, "history": 1, "hysteresis": 0.0, "edges": (0.5,)}
 EIGHT = [0] * 4 + [10] * 4, [10] * 8  # successes and trials: four prompts in each of two bins
 
 
-def test_05_a_tie_goes_to_each_bin_in_turn():
+def test_a_tie_goes_to_each_bin_in_turn():
     firsts = {
         int(RolloutAdversary(2, 1, 2, 1.5, seed=seed).allocate([1, 1])[0]) for seed in range(30)
     }
     assert firsts == {1, 2}  # three rollouts for two prompts
 
 
-def test_10_one_step_moves_every_average_once():
+def test_one_step_moves_every_average_once():
     """With both games on, the score of (12) and the arm score each take one step a batch."""
     controller = GDROController("both", bins=SHARP, prompt={"debias": False, "ema": 0.12})
     controller.bins.update(np.arange(8), *EIGHT)
@@ -36,7 +36,7 @@ def test_10_one_step_moves_every_average_once():
 
 
 @pytest.mark.parametrize("preset", ["default", "paper"])
-def test_11_difficulty_does_not_depend_on_the_rollouts_allotted(preset):
+def test_difficulty_does_not_depend_on_the_rollouts_allotted(preset):
     """Prompts of one success rate have the same estimate of pass@8 for n = 2 and n = 12."""
     found = []
     for n in (2, 12):
@@ -47,7 +47,7 @@ def test_11_difficulty_does_not_depend_on_the_rollouts_allotted(preset):
     assert found == pytest.approx([1 - 0.9**8] * 2, abs=0.04)
 
 
-def test_16_no_error_is_swallowed(tmp_path):
+def test_no_error_is_swallowed(tmp_path):
     """Errors are raised, with the reason: no handler of everything, none that does nothing."""
     released = tmp_path / "released.py"
     released.write_text("try:\n    x()\nexcept Exception:\n    y = 0")
@@ -60,7 +60,7 @@ def test_16_no_error_is_swallowed(tmp_path):
     assert not any("suppress(" in f.read_text("utf-8") for p in folders for f in p.rglob("*.py"))
 
 
-def test_19_the_printed_surrogate_holds_the_kl_term():
+def test_the_printed_surrogate_holds_the_kl_term():
     """(6): minus the clipped objective plus β times the KL, averaged over a rollout."""
     torch = pytest.importorskip("torch")
     trainer = pytest.importorskip("gdro.trainer").GDROTrainer

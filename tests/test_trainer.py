@@ -10,26 +10,16 @@ import tiny_run
 import torch
 from conftest import PATIENCE, TRAINS
 from safetensors.torch import load_file
+from tiny_run import make, same_weights, trained
 from trl import GRPOConfig, GRPOTrainer
 
 from gdro.files import load_state
-from gdro.trainer import GDROConfig, GDROTrainer
+from gdro.trainer import GDROTrainer
 from gdro.trl.checkpoints import find_checkpoint
 from gdro_lab.experiments.records import read_table
 
 pytestmark = TRAINS
 FLAT = "frac_reward_zero_std"
-
-
-def make(base, folder, rows=None, reward=tiny_run.half_right, **changes):
-    args = tiny_run.arguments(GDROConfig, folder, **changes)
-    return tiny_run.make_trainer(GDROTrainer, args, base, rows, reward)
-
-
-def trained(base, folder, **changes):
-    trainer = make(base, folder, **{"max_steps": 5} | changes)
-    trainer.train()
-    return trainer
 
 
 def own_logs(trainer):
@@ -39,11 +29,6 @@ def own_logs(trainer):
         {name: value for name, value in row.items() if not name.startswith(hidden)}
         for row in trainer.state.log_history
     ]
-
-
-def same_weights(one, other):
-    pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
-    return all(torch.equal(a, b) for a, b in pairs)
 
 
 @pytest.mark.parametrize("changes", [{}, {"beta": 0.02, "num_iterations": 2}])
@@ -118,7 +103,7 @@ def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, meth
     folders = tmp_path / "whole", tmp_path / "cut"
     one, other = (read_table(folder / "record.jsonl") for folder in folders)
     assert one == other
-    np.testing.assert_equal(*[load_state(f / "controller.safetensors") for f in folders])
+    np.testing.assert_equal(*[load_state(f / "controller.json") for f in folders])
 
 
 @pytest.mark.parametrize(

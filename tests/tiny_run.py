@@ -59,6 +59,22 @@ def make_trainer(trainer_class, args, base, rows=None, reward=half_right):
     )
 
 
+def make(base, folder, rows=None, reward=half_right, **changes):
+    args = arguments(GDROConfig, folder, **changes)
+    return make_trainer(GDROTrainer, args, base, rows, reward)
+
+
+def trained(base, folder, **changes):
+    trainer = make(base, folder, **{"max_steps": 5} | changes)
+    trainer.train()
+    return trainer
+
+
+def same_weights(one, other):
+    pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
 class Recording(GDROTrainer):
     """Keeps its last generation batch."""
 
@@ -113,5 +129,5 @@ def main(base, output, method, killed_in=None):
         name: tensor.detach().contiguous() for name, tensor in trainer.model.named_parameters()
     }
     save_file(weights, output / "weights.safetensors")
-    save_state(output / "controller.safetensors", trainer.controller.state_dict())
+    save_state(output / "controller.json", trainer.controller.state_dict())
     write_table(output / "record.jsonl", trainer.record)

@@ -8,7 +8,7 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
-from test_controller import play
+from helpers import play
 
 from gdro import GDROController
 from gdro.files import file_hash

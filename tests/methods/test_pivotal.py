@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from test_peers import batch_of, first_drawn, method_of
+from helpers import batch_of, first_drawn, method_of
 
 from gdro.methods.pivotal import pivotal_value
 

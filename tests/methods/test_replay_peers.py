@@ -1,7 +1,7 @@
 """The peers that keep successes: what they replay, with which weight, and what they train on."""
 
 import numpy as np
-from test_bank import visit
+from helpers import visit
 
 from gdro import GDROController
 

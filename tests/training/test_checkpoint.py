@@ -6,13 +6,16 @@ from pathlib import Path
 import pytest
 import tiny_run
 import torch
+from conftest import TRAINS
 from safetensors.torch import load_file
-from test_trainer import make, pytestmark, same_weights  # noqa: F401 (one thread, TRL's own warnings)
+from tiny_run import make, same_weights
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from gdro.files import LEDGER, write_ledger
 from gdro.trl.checkpoints import STATE_FILE, find_checkpoint
+
+pytestmark = TRAINS
 
 FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import TRAINS
 from datasets import Dataset
-from test_trainer import make, pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
-from tiny_run import half_right
+from tiny_run import half_right, make, trained
 from trl import TrlParser
 
 from gdro.groups import StaticGroups
@@ -17,6 +17,8 @@ from gdro.trainer import GDROConfig
 from gdro.trl.callback import GDROCallback
 from gdro.trl.data import hash_of, with_uids
 from gdro.trl.logs import bin_names
+
+pytestmark = TRAINS
 
 
 def shifted(completions, answer, **columns):

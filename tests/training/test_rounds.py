@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import sharded_run
 import torch
+from conftest import TRAINS
 from datasets import Dataset
 from processes import run_ranks
 from safetensors.torch import load_file
-from test_trainer import make, pytestmark, trained  # noqa: F401 (one thread, TRL's own warnings)
 from tiny_models import byte_tokenizer
-from tiny_run import assert_gradient, gradient, half_right
+from tiny_run import assert_gradient, gradient, half_right, make, trained
 from trl import GRPOTrainer
 
 from gdro.files import load_state
@@ -18,6 +18,8 @@ from gdro.registry import register
 from gdro.trainer import GDROTrainer
 from gdro.trl.data import prompts_of_batch
 from gdro_lab import loop
+
+pytestmark = TRAINS
 
 METHODS = {
     "dapo": {},

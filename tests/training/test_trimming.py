@@ -4,12 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_trainer import make, pytestmark, same_weights, trained  # noqa: F401 (one thread, TRL's own warnings)
-from tiny_run import assert_gradient, half_right
+from conftest import TRAINS
+from tiny_run import assert_gradient, half_right, make, same_weights, trained
 from trl import GRPOTrainer
 
 from gdro.trainer import GDROTrainer
 from gdro.trl.trimming import trim_batch
+
+pytestmark = TRAINS
 
 
 @pytest.mark.parametrize(

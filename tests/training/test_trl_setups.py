@@ -13,9 +13,8 @@ import torch
 import trl
 from datasets import Dataset, IterableDataset
 from peft import LoraConfig
-from test_trainer import same_weights
 from tiny_models import byte_tokenizer
-from tiny_run import arguments
+from tiny_run import arguments, same_weights
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForSequenceClassification
 from trl import GRPOConfig, GRPOTrainer
 
