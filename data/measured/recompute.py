@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from gdro_lab import results
 from gdro_lab.arena.report import METRICS, compare, rollouts_to_reach
 
 HERE = Path(__file__).parent
@@ -271,7 +270,8 @@ def pooled() -> None:
 
     controls = survey.arm.str.startswith(("pivotal", "pkpo")) & survey.value.isin(FOUR[:2])
     show("positive controls in the same table", survey[controls])
-    reported = pd.read_csv(Path(results.__file__).parent / "paper/results.csv")
+    paper = next(HERE.parents[1].glob("gdro_lab/*/paper/results.csv"))
+    reported = pd.read_csv(paper)
     reported = reported.pivot(index="model", columns="method", values="pass@8")
     over = reported.div(reported["GRPO"], axis=0).drop(columns="GRPO") - 1
     here = eight.loc[eight.arm == base, "pass_at_8"].mean()
