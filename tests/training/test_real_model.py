@@ -14,10 +14,10 @@ import sys
 import pytest
 import yaml
 from conftest import PATIENCE, TRAINS
-from gdro_lab.study.records import read_manifest, read_result, read_table
 from processes import REPOSITORY, needs, run_in
 from safetensors.torch import load_file
 
+from gdro_lab.experiments.records import read_manifest, read_result, read_table
 from gdro_lab.tasks import GymChoice, draw_task
 from gdro_lab.tasks.world import WORLDS
 
@@ -40,7 +40,7 @@ TRAIN = {
 # the command `gdro` with an engine that computes in float32, as the trainer does in tests
 FLOAT32 = """if True:
     import functools
-    import gdro_lab.study.jobs  # which sets vLLM's environment
+    import gdro_lab.experiments.parts  # which sets vLLM's environment
     import vllm
     vllm.LLM.__init__ = functools.partialmethod(vllm.LLM.__init__, dtype="float32")
     from gdro_lab.cli import main
