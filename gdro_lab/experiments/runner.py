@@ -186,10 +186,13 @@ class Runner:
         process = self.context.Process(target=_checked, args=(sender, job, self.profile))
         process.start()
         sender.close()
+        try:
+            refusal = receiver.recv()
+        except EOFError:  # the process was killed
+            process.join()
+            code = process.exitcode
+            raise RuntimeError(f"the check of {self.profile.name} ended with {code}") from None
         process.join()
-        if process.exitcode:
-            raise RuntimeError(f"the check of {self.profile.name} ended with {process.exitcode}")
-        refusal = receiver.recv()
         if refusal:
             raise ValueError(refusal)
 
@@ -274,13 +277,13 @@ def _checked(refusals: Connection, job: Job, profile: Profile | LoopProfile) -> 
     with open(os.devnull, "wb") as nowhere:
         for descriptor in (1, 2):
             os.dup2(nowhere.fileno(), descriptor)
-    refusal = ""
     try:
         profile.import_methods()
         resolve_name(job.target)(profile, *job.arguments)
     except Exception as error:
-        refusal = str(error)
-    refusals.send(refusal)
+        refusals.send(str(error) or repr(error))
+        raise
+    refusals.send("")
 
 
 def _logged(log: Path, progress: Path, job: Job, profile: Profile | LoopProfile) -> None:
