@@ -5,14 +5,16 @@ hardest), or a single column. Batches are small, so shares are a trailing mean o
 Bands span the seeds.
 """
 
+from collections.abc import Callable, Mapping
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
@@ -30,6 +32,16 @@ from gdro_lab.experiments.style import (
     WIDTH,
     legend_below,
 )
+
+Table = TypeVar("Table", pd.DataFrame, pd.Series)
+Tables = Mapping[str, pd.DataFrame]
+"""Tables by label."""
+Colors = Mapping[str, Any]
+"""Colours by label."""
+Trends = dict[str, tuple[str, pd.DataFrame]]
+"""By the title of a panel: what its y axis shows, and a table with a column for each line."""
+Maps = dict[str, tuple[pd.DataFrame, float | None]]
+"""By the title of a panel: a table, and the value of even play, if any."""
 
 PAPER = Path(__file__).parent / "paper"  # the numbers that the paper prints
 
@@ -81,12 +93,12 @@ def weights(runs: list[dict], variant: str) -> pd.DataFrame:
     return weight.where(share > 0).div((share * weight).sum(axis=1) / share.sum(axis=1), axis=0)
 
 
-def _of_seeds(table):
+def _of_seeds(table: Table) -> Table:
     """Mean over the seeds, by step."""
     return table.groupby(level="step").mean()
 
 
-def _of_steps(metric, *tables):
+def _of_steps(metric: Callable[..., Any], *tables: pd.DataFrame) -> pd.Series:
     """A metric by (seed, step), where none of its arguments is NaN."""
     known = pd.concat(tables, axis=1).dropna().index
     return pd.Series(metric(*(table.loc[known] for table in tables)), known)
@@ -111,7 +123,7 @@ def paper_figures(profile: Profile, runs: list[dict], scores: pd.DataFrame) -> d
     return drawn
 
 
-def _variants(profile, game):
+def _variants(profile: Profile, game: str) -> list[str]:
     return [name for name, variant in profile.variants.items() if variant.method in (game, "both")]
 
 
@@ -162,13 +174,16 @@ def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -
     return figure
 
 
-def _gains(axis, scores, colors):
+def _gains(axis: Axes, scores: pd.DataFrame, colors: Colors) -> None:
     """Relative gain in pass@k over each variant's GRPO, with intervals; the paper's in grey."""
     columns = ["value", "gain", "gain_low", "gain_high"]
     gains = scores.set_index("label").reindex(columns=columns).dropna()
     gains = 100 * gains.div(gains["value"] - gains["gain"], axis=0)
     error = [gains["gain"] - gains["gain_low"], gains["gain_high"] - gains["gain"]]
-    look = {"color": [colors[label] for label in gains.index], "error_kw": {"lw": 0.8}}
+    look: dict[str, Any] = {
+        "color": [colors[label] for label in gains.index],
+        "error_kw": {"lw": 0.8},
+    }
     axis.barh(gains.index + ", ours", gains["gain"], xerr=error, **look)
     reported = pd.read_csv(PAPER / "results.csv").set_index(["model", "method"])["pass@8"]
     gain = 100 * (reported / reported.xs("GRPO", level="method") - 1).drop("GRPO", level="method")
@@ -180,8 +195,8 @@ def _gains(axis, scores, colors):
     axis.figure.figure.suptitle(f"Our significant gains in pass@k: {found or 'none'}")
 
 
-def _last_fifth(axis, tables, colors):
-    """Mean by bin, dots for seeds; bins without prompts have no bar. tables: {label: table}."""
+def _last_fifth(axis: Axes, tables: Tables, colors: Colors) -> None:
+    """Mean by bin, dots for seeds; bins without prompts have no bar."""
     if tables:
         runs = pd.concat(tables, names=["label"]).groupby(level=["label", "seed"], sort=False)
         ends = runs.apply(lambda run: run.tail(max(len(run) // 5, 1)).mean())
@@ -194,7 +209,7 @@ def _last_fifth(axis, tables, colors):
     axis.grid(axis="x", visible=False)
 
 
-def _bars(axis, table, colors, **look):
+def _bars(axis: Axes, table: pd.DataFrame, colors: Colors, **look: Any) -> None:
     """A group of bars for each row of a table, a bar for each column."""
     look |= {"color": colors, "width": 0.8, "rot": 0, "legend": False, "error_kw": {"lw": 0.8}}
     table.plot.bar(ax=axis, **look)
@@ -206,7 +221,7 @@ def game_figures(profile: Profile, runs: list[dict], variant: str, game: str) ->
     share = shares(runs, variant)
     colors = {"prompts": DATA}
     colors |= dict.fromkeys(["adversary q", "rollouts", "_price"], METHOD_COLORS[game])
-    maps: dict[str, tuple] = {"share of prompts": (share, None)}
+    maps: Maps = {"share of prompts": (share, None)}
     if game == "prompt":
         last = _of_seeds(share).iloc[-1]
         held = f"{100 * last.max():.0f}% of the prompts at the end"
@@ -273,7 +288,9 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
     panels["WSE (33)"] = "weighted standard error", smoothed(errors)
     figure = _trends(panels, dict(zip([*leads, *errors], colors, strict=True)), title, 1)
     axis = figure.axes[-1]
-    look = {"color": [METHOD_COLORS["rollout"]] * len(cuts) + [REPORTED] * len(paper)}
+    look: dict[str, Any] = {
+        "color": [METHOD_COLORS["rollout"]] * len(cuts) + [REPORTED] * len(paper)
+    }
     names = [f"ours, {name}" for name in cuts] + [f"paper, {model}" for model in paper.index]
     bars = axis.barh(names, [*cuts.values(), *paper], **look)
     axis.bar_label(bars, fmt="%.1f", padding=2, fontsize=7)
@@ -290,7 +307,7 @@ def one_run(record: list[dict], title: str) -> Figure:
     share = series(runs, "it", "share")
     rollouts = series(runs, "it", "rollouts")
     mean = np.nansum(share * rollouts) / np.nansum(share)
-    panels: dict[str, Any] = {"share of prompts": (shares(runs, "it"), None)}
+    panels: Maps = {"share of prompts": (shares(runs, "it"), None)}
     panels["success rate"] = smoothed(series(runs, "it", "success")), None
     acts = {"weight (batch mean 1)": (weights(runs, "it"), 1.0)}
     acts["rollouts per prompt"] = rollouts, mean
@@ -300,8 +317,8 @@ def one_run(record: list[dict], title: str) -> Figure:
     return _heatmaps(panels, title)
 
 
-def _distributions(kinds, what):
-    """Panels of two distributions over the bins, {label: table}, and what they show."""
+def _distributions(kinds: Tables, what: str) -> tuple[Trends, str]:
+    """Panels of two distributions over the bins, and what they show."""
     metric_of: dict[tuple[str, str], Any] = {
         ("Mean bin index", "bin (0 hardest)"): metrics.mean_bin_index
     }
@@ -319,7 +336,7 @@ def _distributions(kinds, what):
     return panels, f"{what} lies {abs(ahead):.2f} bins {side} than the prompts"
 
 
-def _panels(count, height, title, **options):
+def _panels(count: int, height: float, title: str, **options: Any) -> tuple[Figure, np.ndarray]:
     """Axes, at most four a row, of which the last may be left out."""
     rows = -(-count // 4)
     size = (WIDTH, 0.4 + (height - 0.4) * rows)
@@ -330,10 +347,10 @@ def _panels(count, height, title, **options):
     return figure, axes.flat[:count]
 
 
-def _trends(panels, colors, title, more=0):
+def _trends(panels: Trends, colors: Colors, title: str, more: int = 0) -> Figure:
     """Means over seeds with bands that span them.
 
-    panels: {title: (ylabel, table with a column a line)}; `more` panels are left empty for others.
+    A table has a column for each line. `more` panels are left empty for others.
     """
     figure, axes = _panels(len(panels) + more, 2.4, title)
     for axis, (name, (ylabel, table)) in zip(axes, panels.items(), strict=False):
@@ -349,8 +366,8 @@ def _trends(panels, colors, title, more=0):
     return figure
 
 
-def _heatmaps(panels, title):
-    """Steps × bins. panels: {title: (table, the even value, which is white, or None)}.
+def _heatmaps(panels: Maps, title: str) -> Figure:
+    """Steps × bins; an even value is white.
 
     Around the even value equal ratios are equally dark, and less than it is hatched, so that the
     two sides can be told apart in grey.
@@ -384,8 +401,8 @@ def _heatmaps(panels, title):
     return figure
 
 
-def _snapshots(kinds, colors, title):
-    """Distributions over the bins at four steps. kinds: {label: table}."""
+def _snapshots(kinds: Tables, colors: Colors, title: str) -> Figure:
+    """Distributions over the bins at four steps."""
     figure, axes = _panels(SNAPSHOTS, 2.3, title, sharey=True)
     means = pd.concat({label: _of_seeds(table).stack() for label, table in kinds.items()}, axis=1)
     for part, axis in enumerate(axes, start=1):
