@@ -20,9 +20,19 @@ from gdro_lab.tasks.math_sets import MATH_SPECS
 
 FIXTURES = Path(__file__).parents[1] / "tests" / "fixtures" / "math"
 SPELLINGS = (
-    "{}", r"\text{{{}}}", r"\mathbf{{{}}}", r"\color{{blue}}{{{}}}", r"x = {}", r"{}\text{{ cm}}",
-    r"{} \text{{ million}}", r"{} \text{{ tenths}}", r"{} \approx {}1", "{}1", r"-{}", r"{{{}}}",
-)  # fmt: skip
+    "{}",
+    r"\text{{{}}}",
+    r"\mathbf{{{}}}",
+    r"\color{{blue}}{{{}}}",
+    r"x = {}",
+    r"{}\text{{ cm}}",
+    r"{} \text{{ million}}",
+    r"{} \text{{ tenths}}",
+    r"{} \approx {}1",
+    "{}1",
+    r"-{}",
+    r"{{{}}}",
+)
 
 
 def fixture_keys() -> list[str]:

@@ -73,9 +73,17 @@ def own_loop(steps: int, cache: Path) -> str:
         model = AutoModelForCausalLM.from_pretrained(folder)
         controller = GDROController(method, mean_rollouts=ROLLOUTS, seed=SEED)
         record = loop.train(
-            model, tokenizer, task.train, half_right, controller, steps=steps, prompts=PROMPTS,
-            learning_rate=2e-4, max_new_tokens=length, seed=SEED,
-        )  # fmt: skip
+            model,
+            tokenizer,
+            task.train,
+            half_right,
+            controller,
+            steps=steps,
+            prompts=PROMPTS,
+            learning_rate=2e-4,
+            max_new_tokens=length,
+            seed=SEED,
+        )
         parts += [{key: row[key] for key in row if key != "seconds"} for row in record]
         ids = loop.prompt_ids(model, tokenizer, task.eval[:PROMPTS])
         texts = loop.sample(model, ids, length, torch.Generator().manual_seed(SEED))
@@ -91,12 +99,23 @@ def trl(steps: int, cache: Path) -> str:
 
     folder, task = make_base(steps, cache), embedded.DEFAULT_SPEC.draw(SEED)
     args = GDROConfig(
-        gdro_method="both", output_dir=str(cache / "trl"), seed=SEED, max_steps=max(1, steps // 2),
-        per_device_train_batch_size=PROMPTS * ROLLOUTS, num_generations=ROLLOUTS, beta=0.01,
-        max_completion_length=task.max_completion_tokens, learning_rate=2e-4, use_cpu=True,
-        bf16=False, gradient_checkpointing=False, disable_tqdm=True, report_to=[],
-        save_strategy="no", logging_strategy="no",
-    )  # fmt: skip
+        gdro_method="both",
+        output_dir=str(cache / "trl"),
+        seed=SEED,
+        max_steps=max(1, steps // 2),
+        per_device_train_batch_size=PROMPTS * ROLLOUTS,
+        num_generations=ROLLOUTS,
+        beta=0.01,
+        max_completion_length=task.max_completion_tokens,
+        learning_rate=2e-4,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        disable_tqdm=True,
+        report_to=[],
+        save_strategy="no",
+        logging_strategy="no",
+    )
     trainer = GDROTrainer(
         AutoModelForCausalLM.from_pretrained(folder),
         half_right,
@@ -161,8 +180,13 @@ def figure(steps: int, cache: Path) -> str:
 
 
 PARTS: dict[str, Callable[[int, Path], str]] = {
-    "base": base, "loop": own_loop, "trl": trl, "arrays": arrays, "toy": toy, "figure": figure,
-}  # fmt: skip
+    "base": base,
+    "loop": own_loop,
+    "trl": trl,
+    "arrays": arrays,
+    "toy": toy,
+    "figure": figure,
+}
 
 
 def processor() -> str:

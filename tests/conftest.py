@@ -11,16 +11,27 @@ from hypothesis import HealthCheck, settings
 import gdro.peers  # noqa: F401  (registers the published methods)
 
 settings.register_profile(
-    "stable", derandomize=True, database=None, deadline=None, max_examples=40,
+    "stable",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=40,
     suppress_health_check=[HealthCheck.too_slow],
-)  # fmt: skip
+)
 settings.load_profile("stable")
 
 # first, so that no worker is left with one of them at the end
 LONGEST = [
-    "test_teaching_notebooks", "test_run", "test_notebook", "test_jobs", "test_trainer",
-    "test_trl_setups", "test_accelerate_configs", "test_vllm", "test_arena",
-]  # fmt: skip
+    "test_teaching_notebooks",
+    "test_run",
+    "test_notebook",
+    "test_jobs",
+    "test_trainer",
+    "test_trl_setups",
+    "test_accelerate_configs",
+    "test_vllm",
+    "test_arena",
+]
 
 PATIENCE = 1800  # seconds after which a test ends what hangs: no machine is so busy
 

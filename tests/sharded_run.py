@@ -108,10 +108,16 @@ def compare_savings(base, folder):
     trainers = {}
     for name, on in {"on": True, "off": False}.items():
         args = tiny_run.arguments(
-            gdro.trainer.GDROConfig, folder, max_steps=4, per_device_train_batch_size=8,
-            gradient_accumulation_steps=2, trim_batches=on, optim="sgd", learning_rate=0.1,
+            gdro.trainer.GDROConfig,
+            folder,
+            max_steps=4,
+            per_device_train_batch_size=8,
+            gradient_accumulation_steps=2,
+            trim_batches=on,
+            optim="sgd",
+            learning_rate=0.1,
             accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": on}},
-        )  # fmt: skip
+        )
         trainers[name] = tiny_run.make_trainer(SharedSampling, args, base, reward=correct)
         start = [weight.detach().clone() for weight in trainers[name].model.parameters()]
         trainers[name].train()
@@ -130,10 +136,16 @@ def train_in_rounds(base, folder, method):
     """A method that samples in rounds, each round with completions of its own."""
     processes = int(os.environ["WORLD_SIZE"])
     args = tiny_run.arguments(
-        gdro.trainer.GDROConfig, folder, max_steps=5, per_device_train_batch_size=32 // processes,
-        gdro_method=method, beta=0.01, optim="sgd", learning_rate=0.1,
+        gdro.trainer.GDROConfig,
+        folder,
+        max_steps=5,
+        per_device_train_batch_size=32 // processes,
+        gdro_method=method,
+        beta=0.01,
+        optim="sgd",
+        learning_rate=0.1,
         gdro_options={"n_max": 5} if method == "pilot_commit" else {},
-    )  # fmt: skip
+    )
     trainer = tiny_run.make_trainer(SharedSampling, args, base, reward=correct)
     trainer.train()
     if trainer.accelerator.is_main_process:

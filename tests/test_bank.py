@@ -26,8 +26,10 @@ def test_the_bank_keeps_the_newest_distinct_successes():
     assert bank.uids == ["a", "b"]
     uids, texts, weights = bank.rows(np.array([1, 0]), np.array([3.0, 8.0]))
     assert list(zip(uids, texts, weights, strict=True)) == [
-        ("b", (5,), 3.0), ("a", (3,), 4.0), ("a", (4, 4, 4), 4.0),
-    ]  # fmt: skip
+        ("b", (5,), 3.0),
+        ("a", (3,), 4.0),
+        ("a", (4, 4, 4), 4.0),
+    ]
     copy = Bank()
     copy.load_state_dict(json.loads(json.dumps(bank.state_dict())))
     assert (copy.size, copy.texts) == (bank.size, bank.texts)
@@ -135,9 +137,17 @@ def test_the_gradient_of_replay_is_that_of_plain_torch(base, monkeypatch):
     monkeypatch.setattr(loop, "policy_gradient", watch)
     controller = GDROController(Watched(start_at=1, prompts=3), mean_rollouts=4)
     [row] = loop.train(
-        model, tokenizer, rows, tiny_run.half_right, controller,
-        steps=1, prompts=8, learning_rate=1e-3, max_new_tokens=12, seed=0,
-    )  # fmt: skip
+        model,
+        tokenizer,
+        rows,
+        tiny_run.half_right,
+        controller,
+        steps=1,
+        prompts=8,
+        learning_rate=1e-3,
+        max_new_tokens=12,
+        seed=0,
+    )
     kept = {text for texts in banks[0].texts.values() for text in texts.values()}
     again = seen["advantages"] != 0
     assert 3 <= row["replayed"] == int(again.sum()) <= 12
@@ -241,9 +251,13 @@ def test_the_trainer_keeps_whole_texts(base, tmp_path):
 def train_all_right(base, folder, tokens, **changes):
     """One step with pivotal_replay on completions that all earn the reward."""
     args = tiny_run.arguments(
-        GDROConfig, folder, max_steps=1, gdro_method="pivotal_replay",
-        max_completion_length=tokens, **changes,
-    )  # fmt: skip
+        GDROConfig,
+        folder,
+        max_steps=1,
+        gdro_method="pivotal_replay",
+        max_completion_length=tokens,
+        **changes,
+    )
     trainer = tiny_run.make_trainer(GDROTrainer, args, base, reward=all_right)
     trainer.train()
     return trainer

@@ -12,9 +12,14 @@ CHAT_TEMPLATE = (
 )
 FAMILIES = ("Qwen3", "Llama", "Mistral")
 SIZES = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 8, "intermediate_size": 64, "max_position_embeddings": 1024,
-}  # fmt: skip
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 64,
+    "max_position_embeddings": 1024,
+}
 
 
 def byte_tokenizer(chat_template: str = CHAT_TEMPLATE):

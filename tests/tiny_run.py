@@ -33,12 +33,22 @@ def make_base(cache_dir):
 
 def arguments(config_class, output_dir, **changes):
     settings = {
-        "output_dir": str(output_dir), "seed": 3, "max_steps": STEPS,
-        "per_device_train_batch_size": 32, "num_generations": 4,
-        "max_completion_length": 12, "learning_rate": 1e-3, "beta": 0.0,
-        "report_to": [], "use_cpu": True, "bf16": False, "gradient_checkpointing": False,
-        "disable_tqdm": True, "logging_steps": 1, "save_strategy": "no",
-    }  # fmt: skip
+        "output_dir": str(output_dir),
+        "seed": 3,
+        "max_steps": STEPS,
+        "per_device_train_batch_size": 32,
+        "num_generations": 4,
+        "max_completion_length": 12,
+        "learning_rate": 1e-3,
+        "beta": 0.0,
+        "report_to": [],
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "logging_steps": 1,
+        "save_strategy": "no",
+    }
     if config_class is GDROConfig:
         settings["gdro_method"] = "both"
     return config_class(**(settings | changes))

@@ -63,12 +63,19 @@ def train(mode, base, url=None):
     with tempfile.TemporaryDirectory() as folder:
         send_weights_by_file(Path(folder))
         args = arguments(
-            GDROConfig, Path(folder) / "run", max_steps=STEPS, learning_rate=3e-3,
-            gdro_method="both", gdro_options={"rollout": {"eta": 20.0}},
-            use_vllm=True, vllm_mode=mode,
-            vllm_gpu_memory_utilization=0.1, vllm_max_model_length=64, vllm_server_base_url=url,
+            GDROConfig,
+            Path(folder) / "run",
+            max_steps=STEPS,
+            learning_rate=3e-3,
+            gdro_method="both",
+            gdro_options={"rollout": {"eta": 20.0}},
+            use_vllm=True,
+            vllm_mode=mode,
+            vllm_gpu_memory_utilization=0.1,
+            vllm_max_model_length=64,
+            vllm_server_base_url=url,
             vllm_server_timeout=120.0,
-        )  # fmt: skip
+        )
         before = layers.dispatch_cpu_unquantized_gemm, vllm_generation.LLM
         trainer = make_trainer(GDROTrainer, args, base)
         after = layers.dispatch_cpu_unquantized_gemm, vllm_generation.LLM

@@ -141,8 +141,10 @@ def games() -> None:
     of = rows.groupby(["learning_rate", "draw", "method"])[FOUR].mean()
     over = of - of.xs("grpo", level="method").reindex(of.index.droplevel("method")).to_numpy()
     over = over.drop("grpo", level="method")
-    equal = [differences(part).assign(arm=f"{method}@{rate:g}")
-             for (rate, method), part in over.groupby(["learning_rate", "method"])]  # fmt: skip
+    equal = [
+        differences(part).assign(arm=f"{method}@{rate:g}")
+        for (rate, method), part in over.groupby(["learning_rate", "method"])
+    ]
     equal = pd.concat(equal, ignore_index=True)
     mean = over.groupby(["method", "draw"]).mean().groupby("method")
     mean = pd.concat(

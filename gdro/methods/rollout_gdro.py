@@ -34,8 +34,8 @@ class RolloutAdversary(Saved):
 
     utility "variance" is −v_b/n, (28), with v_b the variance of the bin's rewards. One estimate of
     v_b gives it for every arm, so none has to be explored. It is taken relative to the average bin,
-    v_b/v̄ · n̄²/n, so that the price at balance is about 1 whatever the scale of the rewards. "loss"
-    is Ĵ_b(n) of (17)–(18), as printed: only the arm that was played is seen, and its loss is
+    v_b/v̄ · n̄²/n, so that the price at balance is about 1 whatever the scale of the rewards.
+    "loss" is Ĵ_b(n) of (17)–(18), as printed: only the arm that was played is seen, and its loss is
     divided by the probability of playing it.
 
     selection "argmax" takes the most probable joint choice that meets the budget, "sample" draws

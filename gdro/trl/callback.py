@@ -32,7 +32,7 @@ class GDROCallback(TrainerCallback):
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         if state.global_step % self.every == 0:
             self.on_train_end(args, state, control)
@@ -42,7 +42,7 @@ class GDROCallback(TrainerCallback):
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         if not state.is_world_process_zero or not self.trainer.record:
             return

@@ -37,7 +37,10 @@ class WholeCheckpoints(Logs):
     _sampler: Any  # TRL's RepeatSampler, of the training
 
     def train(
-        self, resume_from_checkpoint: str | Path | bool | None = None, *args: Any, **kwargs: Any
+        self,
+        resume_from_checkpoint: str | Path | bool | None = None,
+        *args: object,
+        **kwargs: object,
     ) -> TrainOutput:
         """Train as TRL does.
 
@@ -80,7 +83,7 @@ class WholeCheckpoints(Logs):
         self._sampler = super()._get_train_sampler(dataset)  # advanced on resuming
         return self._sampler
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         """Save our state first and the ledger last: a folder without one was not completed."""
         name = f"checkpoint-{self.state.global_step}"
         folder = Path(self._get_output_dir(trial=trial)) / name

@@ -18,13 +18,13 @@ from gdro.groups import StaticGroups
 from gdro.method import Method
 from gdro.registry import find_method
 
-AnyClass = TypeVar("AnyClass", bound=type)
+Decorated = TypeVar("Decorated", bound=type)
 
 # what a method that samples or adds texts itself cannot carry through TRL
 BEYOND_TEXT = {"tools", "rollout_func", "environment_factory", "image", "images"}
 
 
-def docstrings_as_help(kind: AnyClass) -> AnyClass:
+def docstrings_as_help(kind: Decorated) -> Decorated:
     """Class decorator: the docstrings under a dataclass's fields are its help on a command line.
 
     So an option is explained once, for editors, the documentation and `--help`. Where Python has no
@@ -133,7 +133,7 @@ def make_controller(
 def groups_of_column(
     args: GDROConfig,
     dataset: datasets.Dataset | datasets.IterableDataset | None,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
 ) -> StaticGroups:
     """The groups that the column `args.group_column` names, with further options of the bins."""
     columns = getattr(dataset, "column_names", None) or []
@@ -189,7 +189,7 @@ def check_data(
     args: GDROConfig,
     method: Method,
     dataset: datasets.Dataset | datasets.IterableDataset | None,
-    arguments: Mapping[str, Any],
+    arguments: Mapping[str, object],
 ) -> None:
     """Refuse data that the method cannot use.
 

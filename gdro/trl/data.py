@@ -27,7 +27,7 @@ class UidData(NamedTuple):
 def hash_of(value: object) -> str:
     """A hash of plain values, images and arrays that is the same in every session."""
 
-    def encode(other: Any) -> str:
+    def encode(other: object) -> str:
         return other.tobytes().hex() if hasattr(other, "tobytes") else repr(other)
 
     return sha256(json.dumps(value, sort_keys=True, default=encode).encode()).hexdigest()[:16]

@@ -18,7 +18,7 @@ class RowByRow(Logs):
         images: list[list | None] | None,
         multimodal_fields: dict[str, Any],
         num_generations: int,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> tuple[list[list[int]], list[list[float]] | None]:
         """TRL's, timed. Returns the token ids of the completions, and their log-probabilities."""
         method = self.controller.method

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -71,7 +71,7 @@ class Logs(GRPOTrainer):
         # it holds one generation batch
         self._logs["advantages"].extend(signal.advantages_R.astype(np.float32).tolist())
 
-    def _note(self, row: dict[str, Any], cost: Cost, signal: Signal) -> None:
+    def _note(self, row: dict[str, object], cost: Cost, signal: Signal) -> None:
         """Add a row of the controller to the record and the log, with what its batch has cost."""
         about = {
             "global_step": self.state.global_step,
@@ -96,7 +96,7 @@ class Logs(GRPOTrainer):
             )
 
 
-def numbers_of(row: dict[str, Any], names: Sequence[str]) -> dict[str, float]:
+def numbers_of(row: Mapping[str, object], names: Sequence[str]) -> dict[str, float]:
     """Every number of a row of the record but its step; lists by the names of the bins."""
     numbers: dict[str, Any] = {}
     for name, value in row.items():

@@ -9,9 +9,8 @@ rounds needs the rewards before it knows what it trains on. So a step has two pa
    and nowhere else, the two functions return this batch in place of sampling and judging.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 from accelerate.utils import gather_object
@@ -119,7 +118,7 @@ class Rounds(ControlledTrainer):
         step.add_rollouts(rows, gather_object(rollouts), rewards_RF)
         step.spent += len(local_rows) * self.accelerator.num_processes
 
-    def _check_text(self, rows: list[dict[str, Any]]) -> None:
+    def _check_text(self, rows: Sequence[Mapping[str, object]]) -> None:
         # a stream may not know its columns, and `config.check_data` cannot see them
         columns = ("image", "images")
         images = [name for name in columns if any(row.get(name) is not None for row in rows)]

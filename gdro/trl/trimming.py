@@ -35,7 +35,7 @@ class TrimmedLoss(GRPOTrainer):
     on_unsloth: bool
 
     def compute_loss(
-        self, model: nn.Module, inputs: LossInputs, *args: Any, **kwargs: Any
+        self, model: nn.Module, inputs: LossInputs, *args: object, **kwargs: object
     ) -> Tensor:
         """The loss of a micro-batch; Unsloth's is trimmed here, since it replaces TRL's."""
         if not self.on_unsloth:  # TRL's, which calls `_compute_loss`
@@ -76,7 +76,7 @@ class TrimmedLoss(GRPOTrainer):
         input_ids: Tensor,
         attention_mask: Tensor,
         logits_to_keep: int,
-        *args: Any,
+        *args: object,
         **kwargs: Any,
     ) -> Scores:
         """Log-probabilities of completions; without a gradient, rows of similar length together."""

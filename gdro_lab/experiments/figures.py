@@ -5,6 +5,7 @@ hardest), or a single column. Batches are small, so shares are a trailing mean o
 Bands span the seeds.
 """
 
+from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,26 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib.colors import LogNorm
+from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from gdro import metrics
 from gdro_lab.experiments.blocks import BASE
+from gdro_lab.experiments.panels import (
+    Colors,
+    Maps,
+    Tables,
+    Trends,
+    bar_groups,
+    heatmaps,
+    of_seeds,
+    snapshots,
+    trends,
+)
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.style import (
     DATA,
-    DIVERGING,
-    EMPTY,
     METHOD_COLORS,
     OTHERS,
     REPORTED,
@@ -34,10 +44,8 @@ from gdro_lab.experiments.style import (
 PAPER = Path(__file__).parent / "paper"  # the numbers that the paper prints
 
 SMOOTH = 15  # steps of the trailing mean
-SNAPSHOTS = 4  # steps shown in figures 5 and 9
 EASIER = 3, 8  # first bins of the masses in figures 4 and 8
 # of methods side by side, to be told apart in grey
-LINES = "-", "-.", ":", (0, (5, 1, 1, 1, 1, 1))
 HATCHES = "", "", "//", "\\\\", "xx", "..", "--"  # none for the base and GRPO
 
 
@@ -81,12 +89,7 @@ def weights(runs: list[dict], variant: str) -> pd.DataFrame:
     return weight.where(share > 0).div((share * weight).sum(axis=1) / share.sum(axis=1), axis=0)
 
 
-def _of_seeds(table):
-    """Mean over the seeds, by step."""
-    return table.groupby(level="step").mean()
-
-
-def _of_steps(metric, *tables):
+def _of_steps(metric: Callable[..., Any], *tables: pd.DataFrame) -> pd.Series:
     """A metric by (seed, step), where none of its arguments is NaN."""
     known = pd.concat(tables, axis=1).dropna().index
     return pd.Series(metric(*(table.loc[known] for table in tables)), known)
@@ -96,11 +99,11 @@ def paper_figures(profile: Profile, runs: list[dict], scores: pd.DataFrame) -> d
     """Figures 1 and 3 to 9 and learning curves by file name, where the profile has the methods."""
     rewards = {profile.label(v): series(runs, v, "mean_reward")[0] for v in profile.variants}
     reward = smoothed(pd.DataFrame(rewards))
-    ends = _of_seeds(reward).iloc[-1]
+    ends = of_seeds(reward).iloc[-1]
     title = f"Training reward at the end: {ends.idxmax()} highest with {ends.max():.2f}"
     panels = {"": ("mean reward of the batch", reward)}
     drawn = {"fig1_overview": results_overview(profile, runs, scores)}
-    drawn["learning_curves"] = _trends(panels, label_colors(profile), title)
+    drawn["learning_curves"] = trends(panels, label_colors(profile), title)
     played = {}
     for game in ("prompt", "rollout"):
         if found := _variants(profile, game):
@@ -111,7 +114,7 @@ def paper_figures(profile: Profile, runs: list[dict], scores: pd.DataFrame) -> d
     return drawn
 
 
-def _variants(profile, game):
+def _variants(profile: Profile, game: str) -> list[str]:
     return [name for name, variant in profile.variants.items() if variant.method in (game, "both")]
 
 
@@ -140,7 +143,7 @@ def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -
     wide = scores.pivot(index="score", columns="label", values=["value", "low", "high"])
     wide = wide.loc[scores["score"].unique()]
     value, low, high = (wide[kind][[*colors]] for kind in ("value", "low", "high"))
-    _bars(top, value, colors, yerr=np.stack([value - low, high - value]).transpose(2, 0, 1))
+    bar_groups(top, value, colors, yerr=np.stack([value - low, high - value]).transpose(2, 0, 1))
     drawn = [bars for bars in top.containers if isinstance(bars, BarContainer)]
     for hatch, bars in zip(cycle(HATCHES), drawn):
         for bar in bars:
@@ -162,13 +165,16 @@ def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -
     return figure
 
 
-def _gains(axis, scores, colors):
+def _gains(axis: Axes, scores: pd.DataFrame, colors: Colors) -> None:
     """Relative gain in pass@k over each variant's GRPO, with intervals; the paper's in grey."""
     columns = ["value", "gain", "gain_low", "gain_high"]
     gains = scores.set_index("label").reindex(columns=columns).dropna()
     gains = 100 * gains.div(gains["value"] - gains["gain"], axis=0)
     error = [gains["gain"] - gains["gain_low"], gains["gain_high"] - gains["gain"]]
-    look = {"color": [colors[label] for label in gains.index], "error_kw": {"lw": 0.8}}
+    look: dict[str, Any] = {
+        "color": [colors[label] for label in gains.index],
+        "error_kw": {"lw": 0.8},
+    }
     axis.barh(gains.index + ", ours", gains["gain"], xerr=error, **look)
     reported = pd.read_csv(PAPER / "results.csv").set_index(["model", "method"])["pass@8"]
     gain = 100 * (reported / reported.xs("GRPO", level="method") - 1).drop("GRPO", level="method")
@@ -180,8 +186,8 @@ def _gains(axis, scores, colors):
     axis.figure.figure.suptitle(f"Our significant gains in pass@k: {found or 'none'}")
 
 
-def _last_fifth(axis, tables, colors):
-    """Mean by bin, dots for seeds; bins without prompts have no bar. tables: {label: table}."""
+def _last_fifth(axis: Axes, tables: Tables, colors: Colors) -> None:
+    """Mean by bin, dots for seeds; bins without prompts have no bar."""
     if tables:
         runs = pd.concat(tables, names=["label"]).groupby(level=["label", "seed"], sort=False)
         ends = runs.apply(lambda run: run.tail(max(len(run) // 5, 1)).mean())
@@ -194,21 +200,15 @@ def _last_fifth(axis, tables, colors):
     axis.grid(axis="x", visible=False)
 
 
-def _bars(axis, table, colors, **look):
-    """A group of bars for each row of a table, a bar for each column."""
-    look |= {"color": colors, "width": 0.8, "rot": 0, "legend": False, "error_kw": {"lw": 0.8}}
-    table.plot.bar(ax=axis, **look)
-
-
 def game_figures(profile: Profile, runs: list[dict], variant: str, game: str) -> dict[str, Figure]:
     """Figures 3 to 5 (game "prompt") or 7 to 9 ("rollout"): what the adversary saw and did."""
     label = profile.label(variant)
     share = shares(runs, variant)
     colors = {"prompts": DATA}
     colors |= dict.fromkeys(["adversary q", "rollouts", "_price"], METHOD_COLORS[game])
-    maps: dict[str, tuple] = {"share of prompts": (share, None)}
+    maps: Maps = {"share of prompts": (share, None)}
     if game == "prompt":
-        last = _of_seeds(share).iloc[-1]
+        last = of_seeds(share).iloc[-1]
         held = f"{100 * last.max():.0f}% of the prompts at the end"
         crowd = f"{label}: bin {last.argmax()} holds {held}"
         maps["weight (batch mean 1)"] = smoothed(weights(runs, variant)), 1.0
@@ -216,9 +216,9 @@ def game_figures(profile: Profile, runs: list[dict], variant: str, game: str) ->
         chosen = {"prompts": share, "adversary q": series(runs, variant, "probability")}
         panels, finding = _distributions(chosen, f"{label}: the adversary's q")
         return {
-            "fig3_prompt_heatmaps": _heatmaps(maps, crowd),
-            "fig4_adversary_trends": _trends(panels, colors, finding),
-            "fig5_bin_snapshots": _snapshots({"prompts": share}, colors, crowd),
+            "fig3_prompt_heatmaps": heatmaps(maps, crowd),
+            "fig4_adversary_trends": trends(panels, colors, finding),
+            "fig5_bin_snapshots": snapshots({"prompts": share}, colors, crowd),
         }
     even = profile.train_of(variant).num_generations
     budget = shares(runs, variant, "rollouts")
@@ -229,13 +229,13 @@ def game_figures(profile: Profile, runs: list[dict], variant: str, game: str) ->
     price = series(runs, variant, "price").set_axis(["_price"], axis=1)
     panels["Shadow price"] = "μ (mean bin: 1)", price
     moved = 50 * (budget - share).abs().sum(axis=1, skipna=False).mean()
-    last = _of_seeds(rollouts).iloc[-1]
+    last = of_seeds(rollouts).iloc[-1]
     bounds = f"at the end bins get {last.min():.1f} to {last.max():.1f} rollouts per prompt"
     moves = f"{label} moves {moved:.1f}% of the rollouts between bins"
     return {
-        "fig7_rollout_heatmaps": _heatmaps(maps, f"{label}: {bounds} (GRPO: {even:g})"),
-        "fig8_budget_trends": _trends(panels, colors, finding),
-        "fig9_data_against_budget": _snapshots(spent, colors, moves),
+        "fig7_rollout_heatmaps": heatmaps(maps, f"{label}: {bounds} (GRPO: {even:g})"),
+        "fig8_budget_trends": trends(panels, colors, finding),
+        "fig9_data_against_budget": snapshots(spent, colors, moves),
     }
 
 
@@ -271,9 +271,11 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
     title += f"(paper: {paper.min():g} to {paper.max():g}%)"
     panels = {"Lead–lag (32)": ("Δμ, bins", leads)}
     panels["WSE (33)"] = "weighted standard error", smoothed(errors)
-    figure = _trends(panels, dict(zip([*leads, *errors], colors, strict=True)), title, 1)
+    figure = trends(panels, dict(zip([*leads, *errors], colors, strict=True)), title, 1)
     axis = figure.axes[-1]
-    look = {"color": [METHOD_COLORS["rollout"]] * len(cuts) + [REPORTED] * len(paper)}
+    look: dict[str, Any] = {
+        "color": [METHOD_COLORS["rollout"]] * len(cuts) + [REPORTED] * len(paper)
+    }
     names = [f"ours, {name}" for name in cuts] + [f"paper, {model}" for model in paper.index]
     bars = axis.barh(names, [*cuts.values(), *paper], **look)
     axis.bar_label(bars, fmt="%.1f", padding=2, fontsize=7)
@@ -290,18 +292,18 @@ def one_run(record: list[dict], title: str) -> Figure:
     share = series(runs, "it", "share")
     rollouts = series(runs, "it", "rollouts")
     mean = np.nansum(share * rollouts) / np.nansum(share)
-    panels: dict[str, Any] = {"share of prompts": (shares(runs, "it"), None)}
+    panels: Maps = {"share of prompts": (shares(runs, "it"), None)}
     panels["success rate"] = smoothed(series(runs, "it", "success")), None
     acts = {"weight (batch mean 1)": (weights(runs, "it"), 1.0)}
     acts["rollouts per prompt"] = rollouts, mean
     for name, (table, even) in acts.items():  # a method that leaves it even has no such panel
         if (table / even - 1).abs().max(axis=None) > 0.01:
             panels[name] = smoothed(table), even
-    return _heatmaps(panels, title)
+    return heatmaps(panels, title)
 
 
-def _distributions(kinds, what):
-    """Panels of two distributions over the bins, {label: table}, and what they show."""
+def _distributions(kinds: Tables, what: str) -> tuple[Trends, str]:
+    """Panels of two distributions over the bins, and what they show."""
     metric_of: dict[tuple[str, str], Any] = {
         ("Mean bin index", "bin (0 hardest)"): metrics.mean_bin_index
     }
@@ -317,84 +319,3 @@ def _distributions(kinds, what):
     ahead = np.nanmean(other - data)
     side = "easier" if ahead > 0 else "harder"
     return panels, f"{what} lies {abs(ahead):.2f} bins {side} than the prompts"
-
-
-def _panels(count, height, title, **options):
-    """Axes, at most four a row, of which the last may be left out."""
-    rows = -(-count // 4)
-    size = (WIDTH, 0.4 + (height - 0.4) * rows)
-    figure, axes = plt.subplots(rows, -(-count // rows), figsize=size, squeeze=False, **options)
-    figure.suptitle(title)
-    for axis in axes.flat[count:]:
-        axis.remove()
-    return figure, axes.flat[:count]
-
-
-def _trends(panels, colors, title, more=0):
-    """Means over seeds with bands that span them.
-
-    panels: {title: (ylabel, table with a column a line)}; `more` panels are left empty for others.
-    """
-    figure, axes = _panels(len(panels) + more, 2.4, title)
-    for axis, (name, (ylabel, table)) in zip(axes, panels.items(), strict=False):
-        lines = cycle(LINES)
-        for label in table:
-            dashed = colors[label] in (METHOD_COLORS["grpo"], DATA)
-            line = "--" if dashed else next(lines)
-            look: dict[str, Any] = {"color": colors[label], "linestyle": line}
-            look |= {"errorbar": ("pi", 100), "err_kws": {"linewidth": 0}, "legend": False}
-            sns.lineplot(table.reset_index(), x="step", y=label, label=label, ax=axis, **look)
-        axis.set(xlabel="step", ylabel=ylabel, title=name)
-    legend_below(figure)
-    return figure
-
-
-def _heatmaps(panels, title):
-    """Steps × bins. panels: {title: (table, the even value, which is white, or None)}.
-
-    Around the even value equal ratios are equally dark, and less than it is hatched, so that the
-    two sides can be told apart in grey.
-    """
-    figure, axes = _panels(len(panels), 2.5, title)
-    compared = any(even is not None for _, even in panels.values())
-    note = "grey: no prompts" + ("; white: as GRPO, hatched: less" if compared else "")
-    figure.supxlabel(note, fontsize=7)
-    for axis, (name, (table, even)) in zip(axes, panels.items(), strict=True):
-        mean = _of_seeds(table).T
-        if name == "share of prompts":
-            mean = mean.where(mean > 0)
-        look: dict[str, Any] = {"cmap": "viridis"}
-        if even is not None:
-            reach = max(1.1, np.nanmax(np.abs(np.log(mean / even)).map(np.exp)))
-            look = {"cmap": DIVERGING, "norm": LogNorm(even / reach, even * reach)}
-        axis.grid(False)
-        image = axis.pcolormesh(mean.columns, mean.index, mean, rasterized=True, **look)
-        if even is None:
-            figure.colorbar(image, ax=axis, format="%.1f")
-        else:
-            look = {"facecolor": "none", "edgecolor": "#777777", "linewidth": 0, "hatch": "////"}
-            for b, row in mean.iterrows():
-                less = (row < 0.97 * even).to_numpy()
-                axis.fill_between(mean.columns, b - 0.5, b + 0.5, less, step="mid", **look)
-            ticks = even * reach ** np.linspace(-1, 1, 5)
-            bar = figure.colorbar(image, ax=axis, format="%.1f", ticks=ticks)
-            bar.ax.minorticks_off()
-        axis.set(xlabel="step", ylabel="bin (0 hardest)", title=name, yticks=mean.index)
-        axis.set_facecolor(EMPTY)
-    return figure
-
-
-def _snapshots(kinds, colors, title):
-    """Distributions over the bins at four steps. kinds: {label: table}."""
-    figure, axes = _panels(SNAPSHOTS, 2.3, title, sharey=True)
-    means = pd.concat({label: _of_seeds(table).stack() for label, table in kinds.items()}, axis=1)
-    for part, axis in enumerate(axes, start=1):
-        step = max(means.index.levels[0].max() * part // SNAPSHOTS, 1)
-        _bars(axis, means.loc[step], colors)
-        # on a linear scale one crowded bin hides the others
-        axis.set_yscale("function", functions=(np.sqrt, np.square))
-        axis.set(title=f"step {step}", xlabel="bin (0 hardest)", ylim=(0, 1))
-        axis.set_yticks([0, 0.01, 0.05, 0.1, 0.25, 0.5, 1])
-    axes[0].set_ylabel("share (square-root scale)")
-    legend_below(figure)
-    return figure

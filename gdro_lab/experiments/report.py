@@ -135,10 +135,11 @@ def family_table(
 ) -> pd.DataFrame:
     """The same with mean@n of each family (a skill, a data set, a level) as the scores."""
     family_P = prompt_groups(runs, profile.evaluation.k)["family"]
-    kinds: Kinds = {
-        str(name): lambda values, name=name: values["mean"][:, family_P == name]  # type: ignore[misc]
-        for name in dict.fromkeys(family_P)
-    }
+
+    def scores_of(name: object) -> Callable[[Scores], np.ndarray]:
+        return lambda values: values["mean"][:, family_P == name]
+
+    kinds: Kinds = {str(name): scores_of(name) for name in dict.fromkeys(family_P)}
     return _estimates(profile, runs, kinds, resamples)
 
 

@@ -202,7 +202,10 @@ def pad_left(rows: Sequence[Mapping[str, list[int]]], pad_token_id: int) -> dict
     width = max(len(row["input_ids"]) for row in rows)
     kept = 1 + max(sum(label != -100 for label in row["labels"]) for row in rows)
     filled = [width - len(row["input_ids"]) for row in rows]
-    ids, mask, places, labels = [], [], [], []
+    ids = []
+    mask = []
+    places = []
+    labels = []
     for row, fill in zip(rows, filled, strict=True):
         length = width - fill
         ids.append([pad_token_id] * fill + row["input_ids"])

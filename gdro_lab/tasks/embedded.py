@@ -22,7 +22,6 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from gdro.checks import need
 from gdro_lab.tasks.base import Count, Strict, TaskRow, character_tokenizer, split_by_share
 
 if TYPE_CHECKING:
@@ -72,18 +71,27 @@ class EmbeddedSpec:
     def __post_init__(self) -> None:
         for field in ("name", "operator"):
             values = [getattr(family, field) for family in self.families]
-            need(len(set(values)) == len(values), f"families must differ in {field}, got {values}")
+            if len(set(values)) < len(values):
+                raise ValueError(f"families must differ in {field}, got {values}")
         total = sum(family.share for family in self.families)
-        need(abs(total - 1) <= 1e-9, f"families must have shares that sum to 1, got {total:g}")
+        if not abs(total - 1) <= 1e-9:  # NaN, too
+            raise ValueError(f"families must have shares that sum to 1, got {total:g}")
         digits = {family.name: family.n_digits for family in self.families if family.table is None}
         for family, count in zip(self.families, self.train_counts(), strict=True):
             shared = family.table is None or digits.get(family.table) == family.n_digits
-            wanted = f"a family with a table of its own for {family.n_digits} digits"
-            need(shared, f"table of {family.name!r} must be {wanted}, got {family.table!r}")
-            have, want = family.n_digits**self.n_operands, count + self.n_eval_per_family
-            sizes = f"n_train {self.n_train} and n_eval_per_family {self.n_eval_per_family}"
-            asked = f"{want} of the {have} prompts of family {family.name!r}"
-            need(count > 0 and want <= have, f"{sizes} ask for {count} to train on, {asked}")
+            if not shared:
+                raise ValueError(
+                    f"table of {family.name!r} must be a family with a table of its own for "
+                    f"{family.n_digits} digits, got {family.table!r}"
+                )
+            available = family.n_digits**self.n_operands
+            asked = count + self.n_eval_per_family
+            if count <= 0 or asked > available:
+                raise ValueError(
+                    f"n_train {self.n_train} and n_eval_per_family {self.n_eval_per_family} ask "
+                    f"for {count} to train on, {asked} of the {available} prompts of family "
+                    f"{family.name!r}"
+                )
 
     def train_counts(self) -> list[int]:
         """Training prompts of each family."""
@@ -94,7 +102,9 @@ class EmbeddedSpec:
 
         Tables and held-out prompts do not depend on ``n_train``. A prompt is text in either style.
         """
-        rng, tables, accuracies = np.random.default_rng(seed), {}, []
+        rng = np.random.default_rng(seed)
+        tables = {}
+        accuracies = []
         for family in self.families:
             shape_DD = (family.n_digits, family.n_digits)
             # A shared table is drawn too and not used, so that sharing changes no later draw.
@@ -104,7 +114,8 @@ class EmbeddedSpec:
             accuracies.append(rng.beta(a, b, size=shape_DD))
         used = [tables[family.table or family.name] for family in self.families]
 
-        train, evaluation = [], []
+        train = []
+        evaluation = []
         for index, count in enumerate(self.train_counts()):
             order_P = rng.permutation(self.families[index].n_digits ** self.n_operands)
             n_eval = self.n_eval_per_family
@@ -155,9 +166,11 @@ class EmbeddedTask:
         step the teacher states the fact with that fact's accuracy, otherwise another digit of the
         family, and continues from what it stated.
         """
-        spec, eval_uids = self.spec, np.array([row["uid"] for row in self.eval])
+        spec = self.spec
+        eval_uids = np.array([row["uid"] for row in self.eval])
         family_P = rng.integers(len(spec.families), size=n)
-        prompts, completions = [""] * n, [""] * n
+        prompts = [""] * n
+        completions = [""] * n
         for index, family in enumerate(spec.families):
             places_P = np.flatnonzero(family_P == index)
             codes = np.arange(family.n_digits**spec.n_operands)
@@ -233,7 +246,9 @@ def _rows(
     spec: EmbeddedSpec, index: int, table_DD: np.ndarray, code_P: np.ndarray
 ) -> list[dict[str, Any]]:
     """Rows of the prompts numbered ``code_P`` within family ``index``."""
-    family, offset, rows = spec.families[index], _uid_offset(spec, index), []
+    family = spec.families[index]
+    offset = _uid_offset(spec, index)
+    rows = []
     for code, operands_O in zip(code_P, _operands(spec, index, code_P), strict=True):
         reached = list(itertools.accumulate(operands_O, lambda left, right: table_DD[left, right]))
         prompt, answer = _texts(family, operands_O, reached[1:])

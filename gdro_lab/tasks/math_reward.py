@@ -122,7 +122,8 @@ class MathReward:
         math_verify.parse("\\boxed{1+x}", parsing_timeout=None)
         # A fork starts at once, and needs no guard of the main module as a spawned process does.
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
-        size, limit = min(WORKERS, len(pairs)), self.time_limit
+        size = min(WORKERS, len(pairs))
+        limit = self.time_limit
         with pebble.ProcessPool(size, initializer=_start_worker, context=context) as pool:
             # The worker's own timer counts processor time, so that a busy machine changes no
             # verdict. Pebble's counts the time of the clock, and ends what only waits.
@@ -214,7 +215,9 @@ def cleaned(text: str) -> str:
     """The text without commands of style, and with fractions as 1/2."""
     if len(text) > LONGEST:
         return text.strip()
-    text, before = STYLE.sub(" ", text.replace("\\!", "")), ""
+    text = STYLE.sub(" ", text.replace("\\!", ""))
+    before = ""
     while text != before:  # from the inside out
-        before, text = text, GROUP.sub(r" \1 ", FRACTION.sub(r" \1\2/\3\4 ", text))
+        before = text
+        text = GROUP.sub(r" \1 ", FRACTION.sub(r" \1\2/\3\4 ", text))
     return re.sub(r"\s+", " ", text).strip().removesuffix(".").strip()

@@ -8,12 +8,16 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gdro_lab.tasks.base import Task
 from gdro_lab.tasks.cache import find_made, make_once
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SHIPPED = Path(__file__).parents[2] / "data/bases"  # of a clone: the base of `make run`
 TINY_CONFIGS: dict[str, dict[str, Any]] = {
@@ -37,7 +41,8 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
 # differ between vendors
 TINY_OPTIMIZER: dict[str, Any] = {"betas": (0.9, 0.98), "weight_decay": 0.01, "fused": True}
 TINY_LEARNING_RATES = {"tiny": 2e-3, "small": 1e-3, "mid": 5e-4}
-TINY_WARMUP_STEPS, TINY_MAX_GRAD_NORM = 50, 1.0
+TINY_WARMUP_STEPS = 50
+TINY_MAX_GRAD_NORM = 1.0
 
 
 def tiny_base(
@@ -96,7 +101,17 @@ def tiny_base(
     return make_once(target, make)
 
 
-def _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, rate, device, progress):
+def _train_tiny_base(
+    task: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    size: str,
+    seed: int,
+    steps: int,
+    batch_size: int,
+    rate: float,
+    device: str,
+    progress: bool,
+) -> PreTrainedModel:
     import torch
     import transformers
     from tqdm.auto import trange
@@ -126,9 +141,16 @@ def _train_tiny_base(task, tokenizer, size, seed, steps, batch_size, rate, devic
     return model.to("cpu").eval()
 
 
-def _completion_loss(model, tokenizer, prompts, completions):
+def _completion_loss(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: list[str],
+    completions: list[str],
+) -> Tensor:
     """Mean cross-entropy, in nats per token, of the completions and their end-of-text tokens."""
-    start, longest = len(prompts[0]), max(map(len, completions))  # one token per character
+    # one token per character
+    start = len(prompts[0])
+    longest = max(map(len, completions))
     said = [c + tokenizer.eos_token * (longest + 1 - len(c)) for c in completions]
     texts = [p + c for p, c in zip(prompts, said, strict=True)]
     ids = tokenizer(texts, return_tensors="pt")["input_ids"].to(model.device)

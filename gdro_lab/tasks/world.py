@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML, YAMLError
 
-from gdro.checks import Positive, need
+from gdro.checks import Positive
 from gdro_lab.tasks.base import Count, Name, Strict
 from gdro_lab.tasks.embedded import EmbeddedSpec
 from gdro_lab.tasks.reasoning_gym import GymSpec
@@ -49,7 +49,8 @@ def read_world(name: str | Path) -> TaskWorld:
     path = find_yaml("world", name, WORLDS)
     fields = {"name": path.stem, "task": "embedded"} | read_yaml(path)
     kind = fields.pop("task")
-    need(kind in SPECS, f"task of {path} must be one of {list(SPECS)}, got {kind!r}")
+    if kind not in SPECS:
+        raise ValueError(f"task of {path} must be one of {list(SPECS)}, got {kind!r}")
     own = {key: fields.pop(key) for key in ("name", "base") if key in fields}
     try:
         spec: EmbeddedSpec | GymSpec = TypeAdapter(SPECS[kind]).validate_json(json.dumps(fields))
@@ -61,9 +62,9 @@ def read_world(name: str | Path) -> TaskWorld:
 def find_yaml(what: str, name: str | Path, folder: Path) -> Path:
     """The file <name>.yaml of a folder, or the YAML file at a path; ValueError if there is none."""
     path = Path(name) if Path(name).suffix in (".yaml", ".yml") else folder / f"{name}.yaml"
-    known = sorted(file.stem for file in folder.glob("*.yaml"))
-    wanted = f"one of {known} or a YAML file"
-    need(path.is_file(), f"{what} must be {wanted}, got {str(name)!r}")
+    if not path.is_file():
+        known = sorted(file.stem for file in folder.glob("*.yaml"))
+        raise ValueError(f"{what} must be one of {known} or a YAML file, got {str(name)!r}")
     return path
 
 

@@ -24,20 +24,23 @@ def check(name: str, answer: Callable[..., Any], cases: int = 100) -> str:
     The numbers count, not their container: a tuple, a list, an array and a scalar are the same.
     What the function raises is raised, with its arguments as a note.
     """
-    (right, draw), rng = exercise(name), np.random.default_rng(0)
+    right, draw = exercise(name)
+    rng = np.random.default_rng(0)
     for number in range(1, cases + 1):
         case = dict(zip(signature(right).parameters, draw(rng), strict=True))
         called = ", ".join(f"{key} = {_shown(value)}" for key, value in case.items())
         try:
             given = answer(*deepcopy(list(case.values())))
-            yours, wanted = _numbers(given), _numbers(right(**case))
+            yours = _numbers(given)
+            wanted = _numbers(right(**case))
         except Exception as error:
             error.add_note(f"{name} was called with {called}")
             raise
         if given is None:
             return f"{name}: not written yet, it returns None."
         if name in UNORDERED:
-            yours, wanted = np.sort(yours), np.sort(wanted)
+            yours = np.sort(yours)
+            wanted = np.sort(wanted)
         if yours.shape != wanted.shape or not np.allclose(yours, wanted, rtol=1e-6, atol=1e-9):
             differ = f"It should return {_shown(wanted)}, and it returns {_shown(yours)}."
             return f"{name}: not yet. Case {number} of {cases}: {called}.\n{differ}"

@@ -116,15 +116,19 @@ def show(figure: Figure, folder: str = "", name: str = "") -> None:
 
 def _as_output(figures: Sequence[Figure], alt: str) -> tuple[dict[str, str], dict[str, Any]]:
     """Figures as one PNG output, side by side as far as the width allows; 256 colours."""
-    page, left, top = Image.new("RGB", (0, 0)), 0, 0
+    page = Image.new("RGB", (0, 0))
+    left = 0
+    top = 0
     for figure in figures:
         figure.savefig(stream := BytesIO(), format="png", dpi=DPI)
         plt.close(figure)
         image = Image.open(stream).convert("RGB")
         if left + image.width > WIDTH * DPI + len(figures):  # the next row
-            left, top = 0, page.height
+            left = 0
+            top = page.height
         size = max(page.width, left + image.width), max(page.height, top + image.height)
-        page, before = Image.new("RGB", size, "white"), page
+        before = page
+        page = Image.new("RGB", size, "white")
         page.paste(before)
         page.paste(image, (left, top))
         left += image.width
@@ -157,7 +161,8 @@ def explore(
             value, where it is a linear slider.
     """
     # an image whose bytes are replaced: `interact` can stall a notebook without a front end
-    image, message = widgets.Image(format="png"), widgets.HTML()
+    image = widgets.Image(format="png")
+    message = widgets.HTML()
 
     def present() -> dict[str, Any]:
         return {name: control.value for name, control in controls.items()}
@@ -168,7 +173,8 @@ def explore(
         except ValueError as error:
             message.value = f"<b>Refused:</b> {escape(str(error))}"
             return
-        message.value, image.width = "", f"{130 * figure.get_figwidth():.0f}"
+        message.value = ""
+        image.width = f"{130 * figure.get_figwidth():.0f}"
         figure.savefig(stream := BytesIO(), format="png", dpi=200)
         plt.close(figure)
         image.value = stream.getvalue()
@@ -201,9 +207,13 @@ def roadmap(*parts: str) -> Figure:
     axis.axis("off")
     arrow: dict[str, Any] = {"arrowstyle": "-|>", "color": "black", "shrinkA": 0, "shrinkB": 0}
     for start, end in (  # from one box to the next
-        ((0.07, 0.5), (0.12, 0.5)), ((0.28, 0.55), (0.32, 0.77)), ((0.28, 0.45), (0.32, 0.23)),
-        ((0.48, 0.23), (0.55, 0.33)), ((0.68, 0.5), (0.72, 0.5)), ((0.48, 0.77), (0.75, 0.67)),
-    ):  # fmt: skip
+        ((0.07, 0.5), (0.12, 0.5)),
+        ((0.28, 0.55), (0.32, 0.77)),
+        ((0.28, 0.45), (0.32, 0.23)),
+        ((0.48, 0.23), (0.55, 0.33)),
+        ((0.68, 0.5), (0.72, 0.5)),
+        ((0.48, 0.77), (0.75, 0.67)),
+    ):
         axis.annotate("", end, start, arrowprops=arrow)
     axis.plot([0.6, 0.6, 0.2], [0.33, -0.04, -0.04], "--", color=STEP_COLOR, linewidth=1)
     arrow |= {"linestyle": "--", "color": STEP_COLOR}

@@ -49,8 +49,10 @@ CASES = {
     "pass_at_k": lambda rng: (*draw_counts(rng), int(rng.integers(1, 5))),
     "beta_pass_at_k": lambda rng: (*draw_counts(rng), int(rng.integers(1, 5))),
     "move_bins": lambda rng: (
-        rng.integers(-1, 5, 6), np.append(rng.random(4), rng.choice(np.arange(1, 5) / 5, 2)),
-        np.arange(1, 5) / 5, rng.choice([0.0, 0.03, 0.1]),
+        rng.integers(-1, 5, 6),
+        np.append(rng.random(4), rng.choice(np.arange(1, 5) / 5, 2)),
+        np.arange(1, 5) / 5,
+        rng.choice([0.0, 0.03, 0.1]),
     ),
     "probability_below": lambda rng: (*draw_counts(rng), rng.uniform(0.05, 0.5)),
-}  # fmt: skip
+}

@@ -59,12 +59,17 @@ def _shares(rng):
 CASES = {
     "soft_worst_case": lambda rng: (rng.normal(size=4), 10 ** rng.uniform(-1, 4)),
     "debiased_scores": lambda rng: (
-        rng.random(4) * [1, 0, 1, 1], np.array([3, 0, 1, rng.integers(1, 9)]),
+        rng.random(4) * [1, 0, 1, 1],
+        np.array([3, 0, 1, rng.integers(1, 9)]),
         rng.uniform(0.05, 0.9),
     ),
     "prompt_gdro": lambda rng: (
-        rng.integers(0, 3, (3, 4)), rng.choice([1, 50]) * rng.random((3, 4)), 4,
-        rng.uniform(0.05, 2), rng.uniform(0.05, 0.9), 4.0,
+        rng.integers(0, 3, (3, 4)),
+        rng.choice([1, 50]) * rng.random((3, 4)),
+        4,
+        rng.uniform(0.05, 2),
+        rng.uniform(0.05, 0.9),
+        4.0,
     ),
     "worst_share": lambda rng: (rng.normal(size=4), _shares(rng), min(1, rng.uniform(0.05, 1.2))),
-}  # fmt: skip
+}

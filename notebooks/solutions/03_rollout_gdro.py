@@ -98,19 +98,34 @@ def _variances(rng):
 CASES = {
     "square_root_law": lambda rng: (_variances(rng), _shares(rng), rng.uniform(2, 9)),
     "joint_choice": lambda rng: (
-        rng.random((3, 4)), rng.permutation([1, 1, 2]), np.arange(2, 6), int(rng.integers(9, 20)),
+        rng.random((3, 4)),
+        rng.permutation([1, 1, 2]),
+        np.arange(2, 6),
+        int(rng.integers(9, 20)),
     ),
     "arm_strategies": lambda rng: (
-        50 * rng.normal(size=(2, 4)), 10 ** rng.uniform(-1, 3), rng.random(),
+        50 * rng.normal(size=(2, 4)),
+        10 ** rng.uniform(-1, 3),
+        rng.random(),
     ),
     "exp3p_losses": lambda rng: (
-        rng.normal(), int(rng.integers(4)), rng.dirichlet(np.ones(4)), rng.random(),
+        rng.normal(),
+        int(rng.integers(4)),
+        rng.dirichlet(np.ones(4)),
+        rng.random(),
     ),
     "rollout_gdro": lambda rng: (
-        _bin_counts(rng), rng.uniform(0.02, 0.25, (3, 4)), np.arange(2, 6), 4, rng.uniform(0.3, 2),
+        _bin_counts(rng),
+        rng.uniform(0.02, 0.25, (3, 4)),
+        np.arange(2, 6),
+        4,
+        rng.uniform(0.3, 2),
         rng.uniform(0.05, 0.9),
     ),
     "rollouts_at_cost": lambda rng: (
-        rng.random(4), rng.uniform(20, 200, 4), _shares(rng), rng.uniform(100, 1000),
+        rng.random(4),
+        rng.uniform(20, 200, 4),
+        _shares(rng),
+        rng.uniform(100, 1000),
     ),
-}  # fmt: skip
+}

@@ -55,4 +55,4 @@ CASES = {
     "oracle_rollouts": lambda rng: (rng.random(4), np.arange(2, 6), int(rng.integers(9, 20))),
     "paired_gain": lambda rng: (rng.random((2, 8)), rng.random((2, 8))),
     "holm": lambda rng: (rng.beta(0.5, 2, 6),),
-}  # fmt: skip
+}

@@ -50,10 +50,17 @@ def _tokens(rng):
 # The arguments that `check` draws, such that a wrong function differs in some case.
 CASES = {
     "clipped_loss": lambda rng: (
-        rng.lognormal(0, 0.5, (3, 4)), rng.normal(size=3), _tokens(rng), 0.2, 0.28,
+        rng.lognormal(0, 0.5, (3, 4)),
+        rng.normal(size=3),
+        _tokens(rng),
+        0.2,
+        0.28,
     ),
     "kl_of_completions": lambda rng: (-rng.random((3, 4)), -rng.random((3, 4)), _tokens(rng)),
     "merged_weight": lambda rng: (
-        rng.normal(size=(4, 3)), rng.normal(size=(2, 3)), rng.normal(size=(4, 2)), 8.0,
+        rng.normal(size=(4, 3)),
+        rng.normal(size=(2, 3)),
+        rng.normal(size=(4, 2)),
+        8.0,
     ),
-}  # fmt: skip
+}

@@ -33,4 +33,4 @@ CASES = {
     ),
     "lead_lag": lambda rng: (rng.lognormal(size=4), _shares(rng)),
     "weighted_standard_error": lambda rng: (rng.random(4), _shares(rng), rng.integers(2, 13, 4)),
-}  # fmt: skip
+}

@@ -53,12 +53,17 @@ class HalfSolved(Method):
 CASES = {
     "value_for_two": lambda rng: tuple(rng.gamma(2, 2, (2, 5)) + 0.1),
     "draw_by_clocks": lambda rng: (
-        rng.random(6), 3, rng.choice([0.1, 0.5, 1]), rng.standard_exponential(6),
+        rng.random(6),
+        3,
+        rng.choice([0.1, 0.5, 1]),
+        rng.standard_exponential(6),
     ),
     "pivotal_advantages": lambda rng: draw_groups(rng, int(rng.integers(1, 4))),
     "next_k": lambda rng: (
-        *draw_counts(rng), *(rng.integers(0, 9, (2, 5)) * rng.integers(0, 2, 5)),
-        rng.normal(0, 12), rng.uniform(0, 8),
+        *draw_counts(rng),
+        *(rng.integers(0, 9, (2, 5)) * rng.integers(0, 2, 5)),
+        rng.normal(0, 12),
+        rng.uniform(0, 8),
     ),
     "mixed_group": lambda rng: (*(rng.gamma(2, 2, (2, 5)) + 0.1), int(rng.integers(2, 5))),
-}  # fmt: skip
+}

@@ -100,16 +100,34 @@ def test_what_other_settings_left_is_neither_resumed_nor_evaluated(made, tmp_pat
 
 OPTIONS = {
     # the schedule
-    "lr_scheduler_type": "cosine", "warmup_steps": 2, "weight_decay": 0.1, "adam_beta1": 0.8,
-    "adam_beta2": 0.95, "max_grad_norm": 0.5, "optim": "adafactor", "dataloader_num_workers": 1,
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 2,
+    "weight_decay": 0.1,
+    "adam_beta1": 0.8,
+    "adam_beta2": 0.95,
+    "max_grad_norm": 0.5,
+    "optim": "adafactor",
+    "dataloader_num_workers": 1,
     # the loss
-    "loss_type": "grpo", "beta": 0.1, "epsilon": 0.1, "epsilon_high": 0.3, "delta": 2.0,
-    "num_iterations": 2, "importance_sampling_level": "sequence", "scale_rewards": "batch",
+    "loss_type": "grpo",
+    "beta": 0.1,
+    "epsilon": 0.1,
+    "epsilon_high": 0.3,
+    "delta": 2.0,
+    "num_iterations": 2,
+    "importance_sampling_level": "sequence",
+    "scale_rewards": "batch",
     "top_entropy_quantile": 0.8,
     # the sampling
-    "temperature": 0.9, "top_p": 0.95, "top_k": 8, "min_p": 0.01, "repetition_penalty": 1.1,
-    "mask_truncated_completions": True, "shuffle_dataset": False, "trim_batches": False,
-}  # fmt: skip
+    "temperature": 0.9,
+    "top_p": 0.95,
+    "top_k": 8,
+    "min_p": 0.01,
+    "repetition_penalty": 1.1,
+    "mask_truncated_completions": True,
+    "shuffle_dataset": False,
+    "trim_batches": False,
+}
 
 
 def test_options_of_trl_resume(made, profile_of, tmp_path):

@@ -27,13 +27,15 @@ SMALL = SMALL_PROFILE | {
 }
 MATH = SMALL | {
     "task": {
-        "kind": "math", "train": "dapo", "evaluate": ["math500", "gpqa"],
+        "kind": "math",
+        "train": "dapo",
+        "evaluate": ["math500", "gpqa"],
         "max_completion_tokens": 8,
         "paths": {name: str(FIXTURES / f"{name}.jsonl") for name in ("dapo", "math500", "gpqa")},
     },
     "train": {"max_steps": 2, "prompts_per_step": 4, "save_steps": 2, "beta": 0.001},
     "evaluation": {"samples": 2, "k": 2},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

@@ -34,10 +34,14 @@ class OneTwoThree(Method):
 def small_profile(method, model=None, launch=None, **train):
     """A profile of one variant, "one"."""
     settings = {
-        "prompts_per_step": 64, "num_generations": 8, "max_steps": 3, "learning_rate": 1e-3,
-        "trim_batches": True, "vllm_gpu_memory_utilization": 0.1,
+        "prompts_per_step": 64,
+        "num_generations": 8,
+        "max_steps": 3,
+        "learning_rate": 1e-3,
+        "trim_batches": True,
+        "vllm_gpu_memory_utilization": 0.1,
         "vllm_importance_sampling_mode": "token_truncate",
-    } | train  # fmt: skip
+    } | train
     return Profile.model_validate(
         {
             "name": "small",

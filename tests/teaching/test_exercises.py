@@ -132,9 +132,12 @@ def rollout_gdro(counts, variances, arms, mean_rollouts, eta, ema):
 
 def next_k(hits, trials, successes, failures, gained, expected):
     visited = SimpleNamespace(
-        hits_P=hits, trials_P=trials, successes_P=successes, failures_P=failures,
+        hits_P=hits,
+        trials_P=trials,
+        successes_P=successes,
+        failures_P=failures,
         rate_P=(successes + 0.5) / (successes + failures + 1),
-    )  # fmt: skip
+    )
     method = pivotal.Pivotal()
     method.gained, method.expected = gained, expected
     method.update(visited)

@@ -52,8 +52,9 @@ def test_shipped_as_executed_and_normalized(name):
     sources = "\n".join(cell.source for cell in cells)
     first = re.findall("^(?:import|from|numerics) *.*", sources, re.M)[:2]
     assert [line.partition("  #")[0] for line in first] == [
-        "from gdro_lab import numerics", "numerics.fix()",
-    ]  # fmt: skip
+        "from gdro_lab import numerics",
+        "numerics.fix()",
+    ]
     text = json.dumps([o for o in outputs if "image/png" not in o.get("data", {})])
     assert not re.search(r"/(work|home|root|tmp|Users)/|0x[0-9a-f]{6}", text)
 

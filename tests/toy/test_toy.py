@@ -59,9 +59,12 @@ def test_the_shared_draw_has_the_law_of_prompt_gdros_own():
         method.prompt_adversary.update([0, 1, 2, 3], [0.9, 0.6, 0.5, 0.1])
     nothing = np.zeros(20)
     pool = Prompts(
-        uids_P=np.arange(20), rows_P=np.arange(20), bins_P=bins_D, successes_P=nothing,
+        uids_P=np.arange(20),
+        rows_P=np.arange(20),
+        bins_P=bins_D,
+        successes_P=nothing,
         failures_P=nothing,
-    )  # fmt: skip
+    )
     drawn = np.zeros((2, 20))
     for _ in range(3000):
         method.inform(rng.random(20), rng.random(5), nothing)

@@ -138,9 +138,13 @@ def test_two_processes_train_as_many_batches_as_one(model, tmp_path):
     run = tmp_path / "run"
     words = [sys.executable, "-m", "gdro_lab", "train", profile, "pivotal", "--folder", run]
     process = subprocess.run(
-        [*words, "--cache-dir", CACHE], cwd=REPOSITORY, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=PATIENCE,
-    )  # fmt: skip
+        [*words, "--cache-dir", CACHE],
+        cwd=REPOSITORY,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
     assert process.returncode == 0, process.stderr[-3000:]
     assert_trained(read_table(run / "record.jsonl"), read_table(run / "log_history.jsonl"))
     training = read_manifest(run / "training.json")

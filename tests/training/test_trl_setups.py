@@ -138,21 +138,41 @@ SETUPS = {
     "two iterations": setup(num_iterations=2, max_steps=4),
     "generation of two steps": setup(steps_per_generation=2, max_steps=4),
     "accumulation": setup(per_device_train_batch_size=4, gradient_accumulation_steps=2),
-    "evaluation": setup(given={"eval_dataset": Dataset.from_list(ROWS[:4])}, eval_strategy="steps",
-                        eval_steps=1, per_device_eval_batch_size=4),
+    "evaluation": setup(
+        given={"eval_dataset": Dataset.from_list(ROWS[:4])},
+        eval_strategy="steps",
+        eval_steps=1,
+        per_device_eval_batch_size=4,
+    ),
     "tools": setup(CHATS, given={"tools": [add]}, template=QWEN3, refused=ROUNDS),
     "rollout_func": setup(given={"rollout_func": roll}, refused=ROUNDS),
-    "environment": setup(None, None, given={"environment_factory": World}, template=QWEN3,
-                         refused=NEEDS_ALL, equal=False),
+    "environment": setup(
+        None,
+        None,
+        given={"environment_factory": World},
+        template=QWEN3,
+        refused=NEEDS_ALL,
+        equal=False,
+    ),
     "environment's columns": setup(
-        [{k: v for k, v in row.items() if k != "uid"} for row in CHATS], given=
-        {"environment_factory": Columns}, template=QWEN3, refused=ROUNDS, equal=False),
+        [{k: v for k, v in row.items() if k != "uid"} for row in CHATS],
+        given={"environment_factory": Columns},
+        template=QWEN3,
+        refused=ROUNDS,
+        equal=False,
+    ),
     "environments": setup(
-        [row | {"environment": "ab"[row["uid"] % 2]} for row in CHATS], None,
-        given={"environment_factory": {"a": World, "b": World}}, template=QWEN3, refused=ROUNDS,
-        equal=False),
-    **{f"loss {loss}": setup(loss_type=loss) for loss in
-       ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "sapo", "vespo")},
+        [row | {"environment": "ab"[row["uid"] % 2]} for row in CHATS],
+        None,
+        given={"environment_factory": {"a": World, "b": World}},
+        template=QWEN3,
+        refused=ROUNDS,
+        equal=False,
+    ),
+    **{
+        f"loss {loss}": setup(loss_type=loss)
+        for loss in ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "sapo", "vespo")
+    },
     "GSPO": setup(importance_sampling_level="sequence", loss_type="grpo"),
     "entropy quantile": setup(top_entropy_quantile=0.3),
     "entropy bonus": setup(entropy_coef=0.01),
@@ -163,7 +183,7 @@ SETUPS = {
     "bf16": setup(bf16=True),
     "not shuffled": setup(shuffle_dataset=False),
     "Llama": setup(),
-}  # fmt: skip
+}
 
 
 def train(trainer_class, folder, model, choice, **own):
