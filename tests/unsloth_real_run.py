@@ -31,23 +31,14 @@ STEPS = 5
 def make_trainer(model_folder, task, output):
     world = read_world(task["world"]).spec
     args = GDROConfig(
-<<<<<<< HEAD
-        output_dir=str(output), seed=0, max_steps=STEPS, per_device_train_batch_size=32,
-        num_generations=4, max_completion_length=world.max_completion_tokens, beta=0.0,
-        learning_rate=1e-4, gdro_method="pivotal", report_to=[],
-        use_cpu=True, bf16=False, gradient_checkpointing=False, disable_tqdm=True,
-        logging_steps=1, save_strategy="no",
-    )  # fmt: skip
-=======
         output_dir=str(output),
         seed=0,
         max_steps=STEPS,
-        per_device_train_batch_size=8,
-        num_generations=2,
+        per_device_train_batch_size=32,
+        num_generations=4,
         max_completion_length=world.max_completion_tokens,
         beta=0.0,
         learning_rate=1e-4,
-        temperature=0.5,
         gdro_method="pivotal",
         report_to=[],
         use_cpu=True,
@@ -57,7 +48,6 @@ def make_trainer(model_folder, task, output):
         logging_steps=1,
         save_strategy="no",
     )
->>>>>>> testhouse
     source = AutoModelForCausalLM.from_pretrained(model_folder, dtype="float32")
     lora = peft.LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, target_modules="all-linear")
     model = peft.get_peft_model(source, lora)
