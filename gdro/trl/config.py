@@ -146,11 +146,6 @@ def groups_of_column(
     return build(name, StaticGroups, options, uids=uids, labels=labels)
 
 
-def waits_for_prompts(method: Method) -> bool:
-    """Whether a method may ask for further prompts before it lets the optimizer step."""
-    return method.waits
-
-
 def samples_in_rounds(method: Method) -> bool:
     """Whether a method may sample more than once for an optimizer step."""
     return method.in_rounds or method.waits
@@ -211,7 +206,7 @@ def check_data(
                 f"{choice} works with text alone; leave out {sorted(names & BEYOND_TEXT)}"
             )
     if not isinstance(dataset, datasets.Dataset):
-        if method.draws or waits_for_prompts(method) or args.group_column is not None:
+        if method.draws or method.waits or args.group_column is not None:
             raise ValueError(
                 f"{choice} needs train_dataset to be a datasets.Dataset, got "
                 f"{type(dataset).__name__}"

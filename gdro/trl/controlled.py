@@ -10,7 +10,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from gdro.controller import Plan
-from gdro.trl.config import waits_for_prompts
+from gdro.metrics import is_correct
 from gdro.trl.data import prompts_of_batch
 from gdro.trl.logs import Logs
 from gdro.trl.values import Cost, LossInputs, Row, Scored, Signal, has_spread
@@ -37,7 +37,7 @@ class ControlledTrainer(Logs):
         drawn_P = None
         if self._uids_D is not None:
             drawn_P = self.controller.draw(self._uids_D, size)
-        if drawn_P is None and waits_for_prompts(self.controller.method):
+        if drawn_P is None and self.controller.method.waits:
             # TRL's order has one batch a step
             drawn_P = prompts_of_batch(
                 self.controller.planned,
@@ -75,7 +75,7 @@ class ControlledTrainer(Logs):
             is_scored_R=is_scored_R,
             group_ids=group_ids_R[is_scored_R],
             rewards=rewards_R.numpy()[is_scored_R],
-            correct=successes_R.numpy()[is_scored_R] > self.controller.success_threshold,
+            correct=is_correct(successes_R.numpy()[is_scored_R], self.controller.success_threshold),
         )
 
     def _observe(

@@ -5,6 +5,7 @@ runner, processes                jobs of a profile, each in a process of its own
 training, parts, arguments       the backend "trl": `GDROTrainer` on real and tiny models
 loop_runs, oracles               the backend "loop": tiny models in `gdro_lab.loop`
 evaluation, scores               what is correct, and scores from counts by prompt
-table, report, intervals         paired differences with intervals; figures, style
+table, report, intervals         paired differences with intervals; figures, panels, style
+texts                            what models say, before and after training
 records                          files that a run leaves
 """

@@ -237,7 +237,7 @@ class Profile(Experiment):
     def variant(self, name: str) -> Variant:
         """A variant by its name; ValueError if there is none, as for the base."""
         if name not in self.variants:
-            raise ValueError(f"variant must be one of {[BASE, *self.variants]}, got {name!r}")
+            raise ValueError(f"variant must be one of {list(self.variants)}, got {name!r}")
         return self.variants[name]
 
 
