@@ -349,7 +349,8 @@ class Training:
         """What `launch` runs."""
         launch = self.profile.launch
         file = self.folder / f"profile{launch.machine}.yaml"
-        replace_text(file, self.profile.model_dump_json())  # JSON is YAML
+        # only what was set: a world refuses the defaults of `base`; JSON is YAML
+        replace_text(file, self.profile.model_dump_json(exclude_unset=True))
         launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", launch.processes]
         if launch.file is not None:
             unset = [f"{name}: {value}" for name, value in launch.options.items() if "$" in value]

@@ -1,8 +1,8 @@
 """The profile `smol`, five steps: with vLLM, on Unsloth's trainer, on two processes.
 
-The model is real, SmolLM2-135M out of its package, without the cold start; its answers are cut
-after a few tokens. Nothing here needs a GPU, so parts of Unsloth do not run: its kernels, its model
-classes, its engine and standby (docs/gpu-box.md).
+The model is real, SmolLM2-135M out of its package, with the cold start that is shipped. Nothing
+here needs a GPU, so parts of Unsloth do not run: its kernels, its model classes, its engine and
+standby (docs/gpu-box.md).
 """
 
 import json
@@ -19,23 +19,18 @@ from safetensors.torch import load_file
 
 from gdro_lab.experiments.records import read_manifest, read_result, read_table
 from gdro_lab.tasks import GymChoice, draw_task
-from gdro_lab.tasks.world import WORLDS
 
 pytestmark = TRAINS
 
 CACHE = REPOSITORY / ".cache" / "bases"
 STEPS = 5
-FAMILIES = ("sum-1", "product-1", "equation-1")  # which it solves now and then, untaught
-HELD_OUT = 2  # of each family
-BUDGET = 8  # rollouts of a step, 2 for each of 4 prompts
-LONGEST = 24  # tokens of a completion
+BUDGET = 32  # rollouts of a step: 4 for each of 8 prompts, of which two groups are mixed on average
 TRAIN = {
     "max_steps": STEPS,
-    "prompts_per_step": 4,
-    "num_generations": 2,
+    "prompts_per_step": 8,
+    "num_generations": 4,
     "save_steps": STEPS,
     "logging_steps": 1,
-    "temperature": 0.5,  # at 1, untaught, it is hardly ever right
 }
 # the command `gdro` with an engine that computes in float32, as the trainer does in tests
 FLOAT32 = """if True:
@@ -50,8 +45,9 @@ FLOAT32 = """if True:
 
 @pytest.fixture(scope="module")
 def model():
-    """The model's folder, downloaded once for the repository."""
-    command = [sys.executable, "-m", "gdro_lab", "model", "--cache-dir", CACHE]
+    """The base's folder: the package is downloaded once for the repository."""
+    command = [sys.executable, "-m", "gdro_lab", "base", "smol-transformers"]
+    command += ["--cache-dir", str(CACHE)]
     run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE)
     if run.returncode == 2 and "could not download" in run.stderr:
         pytest.skip(run.stderr.strip())
@@ -59,23 +55,10 @@ def model():
     return run.stdout.splitlines()[-1]
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """The world of the profile with fewer families and rows, and short answers."""
-    fields = yaml.safe_load((WORLDS / "smol.yaml").read_text())
-    fields["families"] = [row for row in fields["families"] if row["name"] in FAMILIES]
-    fields |= {"n_train": 40, "n_eval_per_family": HELD_OUT, "max_completion_tokens": LONGEST}
-    path = tmp_path_factory.mktemp("world") / "few.yaml"
-    path.write_text(yaml.safe_dump(fields))
-    return path
-
-
-def write_profile(folder, world, like="smol", **blocks):
+def write_profile(folder, like="smol", **blocks):
     """A file with the profile, small, and these changes."""
     fields = {
         "like": like,
-        "task": {"world": str(world)},
-        "cold_start": None,
         "train": TRAIN | blocks.pop("train", {}),
         "evaluation": {"samples": 2, "k": 2, "texts": 0},
     }
@@ -107,9 +90,9 @@ def changed_weights(model, trained):
 
 
 @needs("vllm")
-def test_vllm_samples_for_training_and_evaluation(model, world, tmp_path):
+def test_vllm_samples_for_training_and_evaluation(model, tmp_path):
     changes = {"bf16": False, "vllm_importance_sampling_correction": True}  # TRL measures the gap
-    profile = write_profile(tmp_path, world, train=changes)
+    profile = write_profile(tmp_path, train=changes)
     run = tmp_path / "run"
     words = [profile, "pivotal", "--folder", run, "--cache-dir", CACHE]
     run_in("vllm", "-c", FLOAT32, "train", *words)
@@ -121,25 +104,25 @@ def test_vllm_samples_for_training_and_evaluation(model, world, tmp_path):
     assert changed_weights(model, run / "model")
 
     evaluation = result["evaluation"]
-    assert len({row["uid"] for row in evaluation}) == len(evaluation) == HELD_OUT * len(FAMILIES)
-    assert {row["family"] for row in evaluation} == set(FAMILIES)
+    held_out = draw_task(GymChoice(kind="reasoning_gym", world="smol"), "chat").eval
+    assert {row["uid"] for row in evaluation} == {row["uid"] for row in held_out}
     assert {row["trials"] for row in evaluation} == {2}
     assert all(0 <= row["successes"] <= 2 for row in evaluation)
-    assert all(2 <= row["tokens"] <= 2 * LONGEST for row in evaluation)
+    assert sum(row["successes"] for row in evaluation) > 0
 
     # |log-probability of a token by vLLM − by the trainer|: 2e-5 at temperature 1. An engine in
-    # bfloat16, its own choice, rounds: 0.045 untaught, as far as transformers' in 16 and 32 bits
+    # bfloat16, its own choice, rounds: .04, as far as transformers' in 16 and 32 bits
     gaps = [row["sampling/sampling_logp_difference/mean"] for row in log if "loss" in row]
     assert len(gaps) == STEPS
     assert all(0 < gap < 1e-3 for gap in gaps)
 
 
 @needs("unsloth")
-def test_unsloths_trainer_trains_an_adapter(model, world, tmp_path):
+def test_unsloths_trainer_trains_an_adapter(model, tmp_path):
     """Transformers' model under Unsloth's trainer and loss: its model classes need a GPU."""
-    task = draw_task(GymChoice(kind="reasoning_gym", world=str(world)), "chat")
+    task = draw_task(GymChoice(kind="reasoning_gym", world="smol"), "chat")
     file = tmp_path / "task.json"
-    file.write_text(json.dumps({"rows": task.train, "world": str(world)}))
+    file.write_text(json.dumps({"rows": task.train, "world": "smol"}))
     script = REPOSITORY / "tests" / "unsloth_real_run.py"
     # Unsloth writes the trainer it makes into the working directory
     run_in("unsloth", script, model, file, tmp_path, cwd=tmp_path)
@@ -150,8 +133,8 @@ def test_unsloths_trainer_trains_an_adapter(model, world, tmp_path):
     assert report["base_moved"] == 0
 
 
-def test_two_processes_train_as_many_batches_as_one(model, world, tmp_path):
-    profile = write_profile(tmp_path, world, "smol-transformers", launch={"processes": 2})
+def test_two_processes_train_as_many_batches_as_one(model, tmp_path):
+    profile = write_profile(tmp_path, "smol-transformers", launch={"processes": 2})
     run = tmp_path / "run"
     words = [sys.executable, "-m", "gdro_lab", "train", profile, "pivotal", "--folder", run]
     process = subprocess.run(
