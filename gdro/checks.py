@@ -121,12 +121,6 @@ def _signature(kind: type) -> inspect.Signature:
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
-def need(holds: object, why: str) -> None:
-    """Raise a ValueError with this sentence unless the condition holds. Not for new code."""
-    if not holds:
-        raise ValueError(why)
-
-
 def check_array(
     name: str,
     values: object,

@@ -31,7 +31,6 @@ import numpy as np
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.dataclasses import dataclass
 
-from gdro.checks import need
 from gdro_lab.tasks.answers import (
     REQUESTS,
     Reader,
@@ -108,8 +107,9 @@ class GymFamily:
     taught: Annotated[float, Field(gt=0)] = 1.0
 
     def __post_init__(self) -> None:
-        known = f"one of {sorted(JUDGES)}"
-        need(self.task in JUDGES, f"task of {self.name!r} must be {known}, got {self.task!r}")
+        if self.task not in JUDGES:
+            known = sorted(JUDGES)
+            raise ValueError(f"task of {self.name!r} must be one of {known}, got {self.task!r}")
 
 
 @dataclass(config=Strict.model_config)
@@ -144,14 +144,17 @@ class GymSpec:
         if self.request is not None and "{problem}" not in self.request:
             raise ValueError(f"request must contain {{problem}}, got {self.request!r}")
         names = [family.name for family in self.families]
-        own = 0 < len(names) == len(set(names))
-        need(own, f"families must have names of their own, got {names}")
-        given = [family.share for family in self.families if family.share is not None]
-        whole = len(given) == len(names) and abs(sum(given) - 1) <= 1e-9
-        need(whole or not given, f"families must have shares that sum to 1, or none, got {given}")
-        fits = {family.prompt is None for family in self.families} == {self.prompt_length is None}
-        wanted = "given if all families have a prompt, and left out if none has"
-        need(fits, f"prompt_length must be {wanted}, got {self.prompt_length}")
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"families must have names of their own, got {names}")
+        shares = [family.share for family in self.families if family.share is not None]
+        sums_to_1 = len(shares) == len(names) and abs(sum(shares) - 1) <= 1e-9
+        if shares and not sums_to_1:
+            raise ValueError(f"families must have shares that sum to 1, or none, got {shares}")
+        if {family.prompt is None for family in self.families} != {self.prompt_length is None}:
+            raise ValueError(
+                f"prompt_length must be given if all families have a prompt, and left out if none "
+                f"has, got {self.prompt_length}"
+            )
 
     def draw(self, seed: int, style: str = "text") -> GymTask:
         """Draw the task with a seed; ``style`` of original questions is "text" or "chat"."""
@@ -353,14 +356,17 @@ def _puzzles(
         raise ValueError(f"{why}: {error}") from error
     for index in range(tries):
         puzzle = puzzles[index]
-        question, answer = puzzle["question"], puzzle["answer"]
+        question = puzzle["question"]
+        answer = puzzle["answer"]
         if family.prompt is not None:
             question = _Formatter().format(family.prompt, **puzzle["metadata"]).strip()
-            room, most = spec.prompt_length or 0, spec.max_completion_tokens
-            texts = f"{question!r} and, with one token more, {answer!r} of family {family.name!r}"
-            wanted = f"prompt_length and max_completion_tokens must hold {texts}"
-            fits = len(question) <= room and len(answer) < most
-            need(fits, f"{wanted}, got {room} and {most}")
+            room = spec.prompt_length or 0
+            most = spec.max_completion_tokens
+            if len(question) > room or len(answer) >= most:
+                raise ValueError(
+                    f"prompt_length and max_completion_tokens must hold {question!r} and, with one "
+                    f"token more, {answer!r} of family {family.name!r}, got {room} and {most}"
+                )
             question = question.rjust(room)
         if question in seen:
             continue
