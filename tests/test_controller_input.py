@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from gdro import GDROController, Method, StaticGroups, register, sample_in_rounds
+from gdro import GDROController, Method, StaticGroups, sample_in_rounds
+from gdro.registry import METHODS
 
 UIDS = [3, 1, 2, 5]
 IDS = np.repeat(np.arange(4), 4)
@@ -184,13 +185,18 @@ class Overwriting(Method):
         return {"share": 1}
 
 
-@register("broken_inside")
-class Broken(Method):
-    def __init__(self):
-        len(5)
+@pytest.fixture
+def broken_inside(monkeypatch):
+    """A registered method whose own code is wrong; other tests do not meet it."""
+
+    class Broken(Method):
+        def __init__(self):
+            len(5)
+
+    monkeypatch.setitem(METHODS, "broken_inside", Broken)
 
 
-def test_what_a_method_does_wrong_is_said_early():
+def test_what_a_method_does_wrong_is_said_early(broken_inside):
     with pytest.raises(ValueError, match=r"Misspelt.*'alocate'.*'allocate'"):
         GDROController(Misspelt())
     with pytest.raises(ValueError, match=r"'Forgetful'.*start.*'x'"):

@@ -32,15 +32,6 @@ TRAIN = {
     "save_steps": STEPS,
     "logging_steps": 1,
 }
-# the command `gdro` with an engine that computes in float32, as the trainer does in tests
-FLOAT32 = """if True:
-    import functools
-    import gdro_lab.experiments.parts  # which sets vLLM's environment
-    import vllm
-    vllm.LLM.__init__ = functools.partialmethod(vllm.LLM.__init__, dtype="float32")
-    from gdro_lab.cli import main
-    main()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +82,11 @@ def changed_weights(model, trained):
 
 @needs("vllm")
 def test_vllm_samples_for_training_and_evaluation(model, tmp_path):
-    changes = {"bf16": False, "vllm_importance_sampling_correction": True}  # TRL measures the gap
+    changes = {"vllm_importance_sampling_correction": True}  # TRL measures the gap for it
     profile = write_profile(tmp_path, train=changes)
     run = tmp_path / "run"
     words = [profile, "pivotal", "--folder", run, "--cache-dir", CACHE]
-    run_in("vllm", "-c", FLOAT32, "train", *words)
+    run_in("vllm", "-m", "gdro_lab", "train", *words)
     run_in("vllm", "-m", "gdro_lab", "evaluate", *words)
     result = read_result(run)
     log = read_table(run / "log_history.jsonl")
@@ -110,11 +101,12 @@ def test_vllm_samples_for_training_and_evaluation(model, tmp_path):
     assert all(0 <= row["successes"] <= 2 for row in evaluation)
     assert sum(row["successes"] for row in evaluation) > 0
 
-    # |log-probability of a token by vLLM − by the trainer|: 2e-5 at temperature 1. An engine in
-    # bfloat16, its own choice, rounds: .04, as far as transformers' in 16 and 32 bits
+    # |log-probability of a token by vLLM − by the trainer|: the engine computes in bfloat16, whose
+    # rounding alone is .04 here, as between transformers in 16 and in 32 bits; an engine with other
+    # weights is off by 3
     gaps = [row["sampling/sampling_logp_difference/mean"] for row in log if "loss" in row]
     assert len(gaps) == STEPS
-    assert all(0 < gap < 1e-3 for gap in gaps)
+    assert all(0 < gap < 0.3 for gap in gaps)
 
 
 @needs("unsloth")

@@ -90,7 +90,9 @@ def load(folder):
 
 
 def sample(folder, tokenizer, ids, most, seed=0, **choice):
-    return evaluate._by_transformers(EvaluationChoice(**choice), folder, tokenizer, ids, most, seed)
+    return evaluate._by_transformers(
+        EvaluationChoice(**choice), folder, tokenizer, ids, most, seed, "float32"
+    )
 
 
 GREEDY = {"samples": 1, "top_k": 1}
