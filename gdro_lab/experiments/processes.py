@@ -4,6 +4,7 @@ import fcntl
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -61,6 +62,13 @@ def end_with_parent() -> None:
         os._exit(143)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def start_job() -> None:

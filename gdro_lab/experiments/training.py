@@ -39,7 +39,7 @@ from gdro_lab.experiments.parts import (
     load_parts,
     make_base,
 )
-from gdro_lab.experiments.processes import only_process_in, report_progress
+from gdro_lab.experiments.processes import free_port, only_process_in, report_progress
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
     check_training_files,
@@ -235,6 +235,9 @@ class Training:
         self, callbacks: Sequence[TrainerCallback] = (), **changes: Any
     ) -> "GDROTrainer":
         """The GDROTrainer of this training: model, reward, arguments, data. Loads the model."""
+        if self.settings.use_vllm and not self.launched:
+            # accelerate takes port 29500 for the engine's group, and two trainings cannot share it
+            os.environ.setdefault("MASTER_PORT", str(free_port()))
         loaded = load_model(self.source, **self.model_options)  # Unsloth comes before TRL
         from datasets import Dataset
         from transformers import PrinterCallback
