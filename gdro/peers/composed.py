@@ -119,14 +119,10 @@ def _part(role: str, spelled: MethodPart, made: list[tuple[MethodPart, Method]])
     if part is None:
         part = make_method(name, "default", options)
         made.append((whole, part))
-    if name != "grpo" and not any(_overrides(part, hook) for hook in HOOKS[role]):
+    if name != "grpo" and not any(part._overrides(hook) for hook in HOOKS[role]):
         raise ValueError(f"{role} must name a method with {role} of its own, got {name!r}")
     if part.waits:
         raise ValueError(f"{role} must name a method that steps after each batch, got {name!r}")
     if part.replays:
         raise ValueError(f"{role} must name a method that replays nothing, got {name!r}")
     return part
-
-
-def _overrides(part: Method, hook: str) -> bool:
-    return getattr(type(part), hook) is not getattr(Method, hook)
