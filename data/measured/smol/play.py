@@ -27,11 +27,11 @@ import pandas as pd
 from transformers import TrainerCallback
 
 from gdro.files import replace_text
-from gdro.metrics import pass_at_k
 from gdro_lab.experiments.evaluation import evaluate_model
 from gdro_lab.experiments.parts import load_parts
 from gdro_lab.experiments.processes import start_job
 from gdro_lab.experiments.profile import Profile, load_trainings
+from gdro_lab.experiments.scores import score_families
 from gdro_lab.experiments.training import Training
 
 HERE = Path(__file__).parent
@@ -41,7 +41,7 @@ FILES = {
     "mawps": ["mawps_addsub.jsonl", "mawps_multiarith.jsonl", "mawps_singleop.jsonl"],
     "svamp": ["svamp.jsonl"],
 }
-STEPS = {50: 2, 100: 2, 150: 1}  # where it is evaluated, on each n-th held-out problem
+STEPS = {24: 2, 48: 2, 80: 1}  # where it is evaluated, on each n-th held-out problem
 TRAIN_PROBLEMS = 128  # whose accuracy at the end, less the held-out one, is memory
 TRAINED = "record.json"
 
@@ -130,28 +130,19 @@ def row_of(step: int, folder: Path, trained: dict[str, Any], identity: dict) -> 
     """Scores of a step, and what was spent until then."""
     parts = json.loads((folder / f"step{step}.json").read_text())
     held_out = pd.DataFrame(parts["held_out"])
-    scores = pd.DataFrame(
-        {
-            "mean_at_8": held_out.successes / held_out.trials,
-            "pass_at_8": pass_at_k(held_out.successes, held_out.trials, 8),
-            "distinct": held_out.distinct,
-        }
-    )
-    families = scores.groupby(held_out.family).mean()
+    families = held_out.family.tolist()
     shares = pd.Series(trained["shares"]) / sum(trained["shares"].values())
+    scores = score_families(
+        families, held_out.successes.to_numpy(), held_out.trials.to_numpy(), shares.to_dict()
+    )
     spent = pd.DataFrame(trained["record"][:step])
     row = identity | {
         "step": step,
         "rollouts": int(spent.rollouts_spent.sum()) if len(spent) else 0,
         "tokens": int(spent.tokens.sum()) if len(spent) else 0,
-        "mean_at_8": families.mean_at_8.mean(),
-        "pass_at_8": families.pass_at_8.mean(),
-        "worst_family": families.mean_at_8.min(),
-        "training_mix_mean": (families.mean_at_8 * shares).sum(),
-        "training_mix_pass_at_8": (families.pass_at_8 * shares).sum(),
-        "distinct": families.distinct.mean(),
-        "families": families.assign(share=shares).to_dict("index"),
+        "distinct": held_out.distinct.groupby(families).mean().mean(),
     }
+    row |= scores
     if parts["train"]:
         seen = pd.DataFrame(parts["train"])
         rates = seen.successes / seen.trials
