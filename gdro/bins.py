@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from pydantic import Field
 
 from gdro.checks import Count, Float, build, check_array, options, short
-from gdro.estimators import ESTIMATORS, resize
+from gdro.estimators import ESTIMATORS, expected_pass_at_k, resize
 from gdro.metrics import check_counts
 from gdro.state import Saved
 
@@ -178,6 +178,11 @@ class DifficultyBins(Saved):
     def _find(self, uids: ArrayLike) -> np.ndarray:
         """Row of each prompt, (P,); −1 for an unknown uid."""
         return np.array([self.row_of.get(uid, -1) for uid in as_uids(uids).tolist()], np.int64)
+
+    def first_bins(self, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
+        """Bins (P,) of prompts without an estimate, by a Beta(alpha, beta) prior of each."""
+        estimate = expected_pass_at_k(alpha, beta, self.beliefs.k)
+        return self.next_bins(np.full(len(estimate), UNSEEN), estimate)
 
     def of_rows(self, rows: np.ndarray) -> np.ndarray:
         """Bin of each row, (P,); −1 for a prompt without an estimate."""

@@ -24,6 +24,7 @@ from gdro.bins import PRESETS, DifficultyBins, as_uids, check_uids, make_bins
 from gdro.budget import as_whole, exact_rollouts
 from gdro.checks import LARGEST, check, check_array, short
 from gdro.method import Method, Prompts, Run
+from gdro.prior import PromptPrior, check_prior
 from gdro.record import row_of
 from gdro.registry import make_method
 from gdro.rollouts import Plan, make_batch, sort_rollouts
@@ -65,6 +66,8 @@ class GDROController(Saved):
             `GDROConfig` sets. Other arguments override it.
         bins: a `DifficultyBins` or `StaticGroups`, or a mapping of arguments of `DifficultyBins`,
             over those of the preset (`gdro.bins.PRESETS`).
+        prior: predicts pass rates of prompts that were never sampled, which then have a bin too. By
+            default all have the same prior, and an unseen prompt has no bin.
         n_min, n_max: bounds on a prompt's rollouts; by default 2 (or n̄ if that is less) and
             max(12, 3 n̄).
         success_threshold: a rollout is correct if its reward is greater (0 suits 0/1 and ±1).
@@ -88,6 +91,7 @@ class GDROController(Saved):
         *,
         preset: str = "default",
         bins: DifficultyBins | Mapping[str, object] | None = None,
+        prior: PromptPrior | None = None,
         n_min: int | None = None,
         n_max: int | None = None,
         success_threshold: float = 0.0,
@@ -102,6 +106,10 @@ class GDROController(Saved):
         self.method = make_method(method, preset, options)
         self.name = vars(type(self.method)).get("name") or type(self.method).__name__
         self.bins = make_bins(bins, preset)
+        self.prior = prior
+        if prior is not None:
+            check_prior(prior)
+            self.state = (*self.state, "prior")  # type: ignore[misc]  # of this object alone
         mean = check("mean_rollouts", mean_rollouts, ge=1)
         if n_min is None:
             # two rollouts can differ, unless the mean leaves only one
@@ -292,6 +300,8 @@ class GDROController(Saved):
         self.bins.visit(rows_K, rollouts.hits_K, rollouts.trials_K)
         bins_K = self.bins.of_rows(rows_K)
         batch = make_batch(plan, planned_P, rollouts, counts_K, bins_K, self.run)
+        if self.prior is not None:
+            self.prior.update(batch)
         self.method.update(batch)
         weights = self.method.weights(batch)
         weights_K = self._check_answer("weights", weights, len(batch), 0, LARGEST)
@@ -342,13 +352,14 @@ class GDROController(Saved):
     def _prompts(self, by_uid: SortedUids) -> Prompts:
         """What is known of prompts now."""
         successes_P, failures_P = self.bins.beliefs.counts(by_uid.rows_P)
-        return Prompts(
+        prompts = Prompts(
             uids_P=by_uid.uids_P,
             rows_P=by_uid.rows_P,
             bins_P=self.bins.of_rows(by_uid.rows_P),
             successes_P=successes_P,
             failures_P=failures_P,
         )
+        return prompts if self.prior is None else self.prior.put_into(prompts, self.bins)
 
     def _rng(self, *stream: int) -> np.random.Generator:
         return np.random.default_rng((self.run.seed, *stream))

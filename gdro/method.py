@@ -87,6 +87,11 @@ class Prompts:
     """Correct rollouts so far, in counts that fade with the visits."""
     failures_P: np.ndarray
     """Wrong rollouts so far, likewise."""
+    prior_alpha_P: np.ndarray | float = FadingCounts.prior
+    """First parameter of the Beta prior of the pass rates, the same for all or (P,), with a
+    `gdro.prior.PromptPrior`."""
+    prior_beta_P: np.ndarray | float = FadingCounts.prior
+    """Second parameter, likewise."""
     memo: dict[str, Any] = field(default_factory=dict)
     """Of the method: what `allocate` puts here comes back in the batch of the same plan."""
 
@@ -96,16 +101,16 @@ class Prompts:
     @cached_property
     def alpha_P(self) -> np.ndarray:
         """First parameter of the Beta posterior of the pass rates."""
-        return self.successes_P + FadingCounts.prior
+        return self.successes_P + self.prior_alpha_P
 
     @cached_property
     def beta_P(self) -> np.ndarray:
         """Second parameter of the Beta posterior of the pass rates."""
-        return self.failures_P + FadingCounts.prior
+        return self.failures_P + self.prior_beta_P
 
     @cached_property
     def rate_P(self) -> np.ndarray:
-        """Posterior mean pass rates; ½ for a prompt without data."""
+        """Posterior mean pass rates; the prior's, by default ½, for a prompt without data."""
         return self.alpha_P / (self.alpha_P + self.beta_P)
 
     @cached_property

@@ -149,6 +149,8 @@ def make_batch(
         bins_P=np.where(is_first_K, bins_K, planned_bins_K),
         successes_P=successes_K,
         failures_P=failures_K,
+        prior_alpha_P=_of_places(plan.prompts.prior_alpha_P, rollouts.places_K),
+        prior_beta_P=_of_places(plan.prompts.prior_beta_P, rollouts.places_K),
         memo=plan.prompts.memo,
         rollouts_P=planned_P[rollouts.positions_K],
         trials_P=rollouts.trials_K,
@@ -161,3 +163,8 @@ def make_batch(
         given_losses_R=rollouts.losses_R,
         run=run,
     )
+
+
+def _of_places(values_P: np.ndarray | float, places_K: np.ndarray) -> np.ndarray | float:
+    """Values of some prompts, where each has its own."""
+    return values_P[places_K] if isinstance(values_P, np.ndarray) else values_P

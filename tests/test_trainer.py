@@ -113,6 +113,8 @@ def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, meth
         (lambda rows: rows.__delitem__(slice(5, None)), {}, "5 prompts"),
         (lambda rows: rows[1].update(family=None), {"group_column": "family"}, "labels"),
         (lambda rows: None, {"group_column": "level"}, "'level'"),
+        (lambda rows: None, {"prior_columns": ["level"]}, "'level'"),
+        (lambda rows: None, {"prior_columns": []}, "columns"),
     ],
 )
 def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, named):

@@ -3,7 +3,7 @@
 import ast
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from gdro.checks import build
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups
 from gdro.method import Method
+from gdro.prior import PromptPrior
 from gdro.registry import find_method
 
 Decorated = TypeVar("Decorated", bound=type)
@@ -77,6 +78,11 @@ class GDROConfig(GRPOConfig):
     of the row's columns is the uid, and equal rows are numbered."""
     group_column: str | None = None
     """Column whose values are the groups in place of difficulty bins."""
+    prior_columns: list[str] | None = None
+    """Columns from which the pass rate of prompts that were never sampled is predicted while
+    training, by a `gdro.prior.PromptPrior`. "prompt" counts by the logarithm of its length in
+    characters, other texts as categories, numbers as they are. Such prompts then have a bin and a
+    prior of their own. By default nothing is predicted."""
     advantage_std: str | None = None
     """Deviation that advantages are divided by: "sample" divides squares by n − 1 as TRL does
     (default); "population" by n as (3) is printed (default of preset "paper")."""
@@ -120,6 +126,8 @@ def make_controller(
         options["advantage_clip"] = None
     if args.group_column is not None:
         options["bins"] = groups_of_column(args, dataset, options.get("bins", {}))
+    if args.prior_columns is not None:
+        options["prior"] = prior_of_columns(args, dataset)
     return build(
         "gdro_options",
         GDROController,
@@ -136,14 +144,45 @@ def groups_of_column(
     options: Mapping[str, object],
 ) -> StaticGroups:
     """The groups that the column `args.group_column` names, with further options of the bins."""
-    columns = getattr(dataset, "column_names", None) or []
-    if args.group_column not in columns:
-        raise ValueError(f"group_column must be one of {columns}, got {args.group_column!r}")
-    stored = dataset.with_format(None)  # type: ignore[union-attr]
+    stored = _stored_columns("group_column", [args.group_column], dataset)
     labels = [None if label is None else str(label) for label in stored[args.group_column]]
     uids = list(stored[args.uid_column])
     name = "gdro_options['bins'] with group_column"
     return build(name, StaticGroups, options, uids=uids, labels=labels)
+
+
+def prior_of_columns(
+    args: GDROConfig, dataset: datasets.Dataset | datasets.IterableDataset | None
+) -> PromptPrior:
+    """The prior that the columns `args.prior_columns` predict."""
+    names = args.prior_columns or []
+    stored = _stored_columns("prior_columns", names, dataset)
+    columns = {name: list(stored[name]) for name in names}
+    if "prompt" in columns:
+        columns["prompt"] = [math.log1p(text_length(prompt)) for prompt in columns["prompt"]]
+    return PromptPrior(list(stored[args.uid_column]), columns)
+
+
+def text_length(prompt: str | list[dict[str, Any]]) -> int:
+    """Characters of a prompt, a text or a chat."""
+    if isinstance(prompt, str):
+        return len(prompt)
+    return sum(len(str(message.get("content") or "")) for message in prompt)
+
+
+def _stored_columns(
+    option: str,
+    names: Sequence[str | None],
+    dataset: datasets.Dataset | datasets.IterableDataset | None,
+) -> datasets.Dataset:
+    """The data set without a format; ValueError where it lacks a column that an option names."""
+    columns = getattr(dataset, "column_names", None) or []
+    for name in names:
+        if name not in columns:
+            raise ValueError(f"{option} must be one of {columns}, got {name!r}")
+    if not isinstance(dataset, datasets.Dataset):
+        raise ValueError(f"{option} needs a datasets.Dataset, got {type(dataset).__name__}")
+    return dataset.with_format(None)
 
 
 def samples_in_rounds(method: Method) -> bool:

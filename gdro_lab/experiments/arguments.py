@@ -117,6 +117,7 @@ def _fixed_arguments(
         "gdro_preset": method.preset,
         "gdro_options": method.options,
         "group_column": method.groups,
+        "prior_columns": method.prior,
         "save_strategy": "steps",
         # the last checkpoint is evaluated: the best of noisy ones looks too good
         "load_best_model_at_end": False,

@@ -214,6 +214,9 @@ class Variant(Strict):
     """Arguments of GDROController and of the method."""
     groups: str | None = None
     """A column of the data whose values are the groups, in place of difficulty bins."""
+    prior: list[str] | None = None
+    """Columns that predict the pass rate of prompts that were never sampled, such as `[prompt]` for
+    their length; see `GDROConfig.prior_columns`."""
     train: dict[str, Any] = Field({})
     model: dict[str, Any] = Field({})
     label: str = ""

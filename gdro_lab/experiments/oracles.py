@@ -45,6 +45,8 @@ def loop_controller(
         oracle: of the task; without one, options are checked alone.
     """
     options = dict(variant.options)
+    if variant.prior is not None:
+        raise ValueError(f"prior must be left out in the loop, got {variant.prior}")
     if oracle is not None:
         for name in ORACLES.get(variant.method, ()):
             options.setdefault(name, getattr(oracle, name))

@@ -225,6 +225,8 @@ class Profile(Experiment):
         else:
             chosen = self.variant(variant)
             settings |= chosen.model_dump(include={"method", "preset", "options", "groups"})
+            if chosen.prior is not None:  # runs without one stay as they were identified
+                settings["prior"] = chosen.prior
             settings["train"] = self.train_of(variant).model_dump()
             code = self.methods_hash(chosen.method)
             if code is not None:

@@ -129,3 +129,20 @@ def test_a_checkpoint_of_grpo_trainer_is_a_start(base, tmp_path):
         assert trainer.state.global_step == 4
         assert trainer.controller.step == len(trainer.record) == 2
         assert same_weights(stock, trainer) == (method == "grpo")
+
+
+def test_a_prior_is_learned_and_resumed(base, tmp_path):
+    saves = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "gdro_method": "pivotal"}
+    saves |= {"prior_columns": ["prompt", "family"]}
+    whole = make(base, tmp_path / "whole", **saves)
+    whole.train()
+    assert whole.controller.prior.visits == 6 * 8  # batches × prompts
+    shutil.rmtree(tmp_path / "whole" / "checkpoint-6")
+    resumed = make(base, tmp_path / "whole", **saves)
+    resumed.train(resume_from_checkpoint=True)
+    assert same_weights(whole, resumed)
+    uids = [row["uid"] for row in tiny_run.make_task().train]
+    alpha, beta = whole.controller.prior.predict(uids)
+    again, beta_again = resumed.controller.prior.predict(uids)
+    assert (alpha == again).all()
+    assert (beta == beta_again).all()

@@ -1,0 +1,184 @@
+"""A difficulty for prompts that were never sampled: a regression on what is known of their text.
+
+Without it an unseen prompt has no bin, and a pass rate of ½ ± ⅓. On real data most visits are first
+ones, and the length of a problem or its source already says something about its pass rate.
+`PromptPrior` learns that online, by a logistic regression of the pass rate on features x of the
+prompt. Of K prompts with n rollouts, a share ȳ of them correct, it keeps the Gaussian posterior
+(mean w, precision Λ) of the coefficients by Laplace's approximation:
+
+    minimize  ½ (w − w₀)ᵀ Λ₀ (w − w₀) − Σ m [ȳ log p + (1 − ȳ) log(1 − p)],   p = σ(w·x),
+    Λ = Λ₀ + Σ m p (1 − p) x xᵀ.
+
+Prompts with equal features differ, so n rollouts of one prompt are worth m = n / (1 + (n − 1) ρ).
+ρ is the intraclass correlation, estimated by moments from how far ȳ lies from its prediction:
+p (1 − p) (ρ + (1 − ρ) / n) is its expected square. An unseen prompt then has the prior
+Beta(μ s, (1 − μ) s) with the predicted rate μ and the strength s = 1/ρ − 1, less where the
+coefficients are uncertain. What was learned fades, since the policy changes.
+
+Axes: D prompts of the data set, P prompts, F features.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gdro.bins import DifficultyBins, as_uids, check_uids
+from gdro.checks import check_array, short
+from gdro.method import Batch, Prompts
+from gdro.state import Saved
+
+KEPT = 0.97  # part of the evidence that a batch leaves to the next
+NEWTON_STEPS = 5
+# of ρ: Jeffreys' prior, Beta(½, ½), has ½; a prior is never worth more than 49 rollouts
+LEAST, MOST = 0.02, 0.5
+EVIDENCE = 2.0  # prompts that the first ρ, the largest, is worth
+DIGITS = 6  # kept of μ and s: the last bits of a solution differ between processors
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Logistic function, without overflow."""
+    return np.exp(-np.logaddexp(0.0, -logits))
+
+
+def feature_columns(columns: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+    """Features by name: numbers as they are, and an indicator for each value of a text column.
+
+    Raises:
+        ValueError: for a column that is neither all numbers nor all strings.
+    """
+    features = {}
+    for name, column in columns.items():
+        values = np.asarray(column, object)
+        if all(isinstance(value, str) for value in values):
+            for label in sorted(set(values)):
+                features[f"{name}={label}"] = (values == label).astype(float)
+        else:
+            features[name] = check_array(f"column {name!r}", column, (len(values),))
+    return features
+
+
+def check_prior(prior: object) -> None:
+    """Refuse (ValueError) what is no `PromptPrior`."""
+    if not isinstance(prior, PromptPrior):
+        raise ValueError(f"prior must be a gdro.prior.PromptPrior, got {short(prior)}")
+
+
+class PromptPrior(Saved):
+    """Beta priors of pass rates, predicted from columns of the data set.
+
+    Args:
+        uids: (D,), one stable uid a prompt. Only these prompts can be planned.
+        columns: (D,) values each, by name: all numbers, or all strings, which are categories. For
+            lengths, give the logarithm.
+
+    Raises:
+        ValueError: names the column or the uid.
+    """
+
+    state: ClassVar[tuple[str, ...]] = (
+        "centre",
+        "scale",
+        "mean",
+        "precision",
+        "visits",
+        "excess",
+        "spread",
+    )
+
+    def __init__(self, uids: ArrayLike | Sequence[str], columns: Mapping[str, ArrayLike]) -> None:
+        uids_D = check_uids(uids)
+        if not columns:
+            raise ValueError("columns must have at least one, got none")
+        features = feature_columns(columns)
+        for name, values in features.items():
+            if len(values) != len(uids_D):
+                raise ValueError(
+                    f"column {name!r} must have a value for each of the {len(uids_D)} uids, "
+                    f"got {len(values)}"
+                )
+        self.names = list(features)
+        self.place_of = {uid: place for place, uid in enumerate(uids_D.tolist())}
+        self._values_DF = np.stack(list(features.values()), axis=1)
+        # saved, so that coefficients keep their meaning where the data set has grown
+        self.centre = self._values_DF.mean(axis=0)
+        deviation = self._values_DF.std(axis=0)
+        self.scale = np.where(deviation > 0, deviation, 1.0)
+        self._start = np.eye(1 + len(features))  # precision before any evidence
+        self.mean = np.zeros(len(self._start))
+        self.precision = self._start.copy()
+        self.visits = 0
+        # fading sums over prompts: of squares beyond those of independent rollouts, and of what
+        # they would be at ρ = 1
+        self.excess = 0.0
+        self.spread = 0.0
+
+    @property
+    def correlation(self) -> float:
+        """ρ, how alike the rollouts of a prompt are beyond what its features say."""
+        estimate = (self.excess + MOST * EVIDENCE) / (self.spread + EVIDENCE)
+        return min(max(estimate, LEAST), MOST)
+
+    def features(self, uids: ArrayLike | Sequence[str]) -> np.ndarray:
+        """x of each prompt, standardized, with a first column of ones, (P, 1 + F)."""
+        try:
+            places = [self.place_of[uid] for uid in as_uids(uids).tolist()]
+        except KeyError as error:
+            raise ValueError(
+                f"uids must be of prompts that the prior knows, got {error.args[0]!r}"
+            ) from None
+        x_PF = (self._values_DF[places] - self.centre) / self.scale
+        return np.concatenate([np.ones((len(x_PF), 1)), x_PF], axis=1)
+
+    def predict(self, uids: ArrayLike | Sequence[str]) -> tuple[np.ndarray, np.ndarray] | None:
+        """α and β of each prompt's prior, (P,) each; None before the first visit of any prompt."""
+        if not self.visits:
+            return None
+        x_PF = self.features(uids)
+        variance_P = (x_PF * np.linalg.solve(self.precision, x_PF.T).T).sum(axis=1)
+        # MacKay's approximation of E[σ(z)] for a normal z
+        rate_P = sigmoid(x_PF @ self.mean / np.sqrt(1 + np.pi / 8 * variance_P))
+        # the delta method: what uncertain coefficients add to the variance of the rate
+        correlation_P = self.correlation + rate_P * (1 - rate_P) * variance_P
+        strength_P = 1 / np.minimum(correlation_P, MOST) - 1
+        rate_P = np.clip(rate_P.round(DIGITS), 10.0**-DIGITS, 1 - 10.0**-DIGITS)
+        strength_P = strength_P.round(DIGITS)
+        return rate_P * strength_P, (1 - rate_P) * strength_P
+
+    def put_into(self, prompts: Prompts, bins: DifficultyBins) -> Prompts:
+        """The prompts with their priors, and those without an estimate in the bins of these."""
+        predicted = self.predict(prompts.uids_P)
+        if predicted is None:
+            return prompts
+        alpha_P, beta_P = predicted
+        bins_P = np.where(prompts.seen_P, prompts.bins_P, bins.first_bins(alpha_P, beta_P))
+        return replace(prompts, bins_P=bins_P, prior_alpha_P=alpha_P, prior_beta_P=beta_P)
+
+    def update(self, batch: Batch) -> None:
+        """Learn from a visit of each prompt of a batch."""
+        x_PF = self.features(batch.uids_P)
+        trials_P = batch.trials_P
+        share_P = batch.hits_P / trials_P
+        # before the coefficients move, so that ρ is measured on predictions
+        rate_P = sigmoid(x_PF @ self.mean)
+        variance_P = rate_P * (1 - rate_P)
+        excess_P = (share_P - rate_P) ** 2 - variance_P / trials_P
+        self.excess = KEPT * self.excess + float(excess_P.sum())
+        self.spread = KEPT * self.spread + float((variance_P * (1 - 1 / trials_P)).sum())
+        self.visits += len(trials_P)
+        worth_P = trials_P / (1 + (trials_P - 1) * self.correlation)
+        earlier = KEPT * self.precision + (1 - KEPT) * self._start
+        mean = self.mean
+        for _ in range(NEWTON_STEPS):
+            rate_P = sigmoid(x_PF @ mean)
+            gradient = x_PF.T @ (worth_P * (share_P - rate_P)) - earlier @ (mean - self.mean)
+            weight_P = worth_P * rate_P * (1 - rate_P)
+            precision = earlier + (x_PF.T * weight_P) @ x_PF
+            mean = mean + np.linalg.solve(precision, gradient)
+        self.mean = mean
+        self.precision = precision
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"features": self.names}

@@ -1,0 +1,179 @@
+"""The prior of prompts that were never sampled: its regression, and what it is worth to a draw."""
+
+import numpy as np
+import pytest
+from helpers import batch_of
+from scipy.optimize import minimize
+from scipy.stats import betabinom
+
+from gdro import GDROController
+from gdro.prior import PromptPrior, sigmoid
+
+NUMBER = 3000  # of prompts, each sampled once, as in a first epoch
+ROLLOUTS = 4
+
+
+def world(slope, seed=0):
+    """Lengths of prompts, and pass rates that depend on them by `slope` and on much else."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.normal(4, 0.5, NUMBER)
+    logits = -2.5 - slope * (lengths - 4) / 0.5 + rng.normal(0, 0.8, NUMBER)
+    return lengths, sigmoid(logits)
+
+
+def play(controller, rates, batches, seed=1):
+    """Sample batches of 16 prompts, drawn among those not sampled yet; hits of each group."""
+    rng = np.random.default_rng(seed)
+    left = np.arange(len(rates))
+    groups = []
+    for _ in range(batches):
+        places = controller.draw(left, 16)
+        uids = left[:16] if places is None else left[places]
+        plan = controller.plan(uids)
+        ids = np.repeat(np.arange(16), plan.rollouts)
+        correct = rng.random(len(ids)) < rates[uids][ids]
+        controller.observe(plan, ids, correct.astype(float))
+        groups += [np.bincount(ids[correct], minlength=16)]
+        left = np.setdiff1d(left, uids)
+    return np.concatenate(groups), left
+
+
+def log_likelihood(rates, alpha, beta, seed=2):
+    """Of what four rollouts of each prompt bring, per prompt, under its Beta prior."""
+    hits = np.random.default_rng(seed).binomial(ROLLOUTS, rates)
+    return betabinom.logpmf(hits, ROLLOUTS, alpha, beta).mean()
+
+
+def taught(slope, batches=60):
+    """A prior after so many batches, with the prompts that it has not seen and all rates."""
+    lengths, rates = world(slope)
+    prior = PromptPrior(np.arange(NUMBER), {"length": lengths})
+    controller = GDROController("grpo", ROLLOUTS, prior=prior)
+    _, left = play(controller, rates, batches)
+    return prior, left, rates
+
+
+def test_the_first_batch_moves_the_coefficients_to_the_optimum_that_scipy_finds():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=30)
+    prior = PromptPrior(np.arange(30), {"length": values, "family": ["a", "b", "c"] * 10})
+    groups = [(rng.random(ROLLOUTS) < sigmoid(value)).astype(float) for value in values]
+    x = prior.features(range(30))
+    share = np.array([group.mean() for group in groups])
+    variance = 0.25
+    excess = ((share - 0.5) ** 2 - variance / ROLLOUTS).sum()
+    spread = 30 * variance * (1 - 1 / ROLLOUTS)
+    # by hand: two prompts' worth of ρ = ½ beside the thirty
+    rho = min((excess + 1.0) / (spread + 2.0), 0.5)
+    prior.update(batch_of(*groups))
+    assert prior.correlation == pytest.approx(rho)
+    worth = ROLLOUTS / (1 + (ROLLOUTS - 1) * rho)
+
+    def penalized(w):
+        z = x @ w
+        return 0.5 * w @ w + (worth * (np.logaddexp(0, z) - share * z)).sum()
+
+    best = minimize(penalized, np.zeros(x.shape[1]), method="BFGS", options={"gtol": 1e-9})
+    assert prior.mean == pytest.approx(best.x, abs=1e-5)
+
+
+def test_where_length_predicts_unseen_prompts_are_predicted_better_than_by_any_one_prior():
+    prior, left, rates = taught(slope=2.0)
+    alpha, beta = prior.predict(left)
+    one_for_all = minimize(
+        lambda log: -log_likelihood(rates[left], *np.exp(log)), [0.0, 0.0], method="Nelder-Mead"
+    )
+    predicted = log_likelihood(rates[left], alpha, beta)
+    assert predicted > -one_for_all.fun + 0.1
+    # and nearly as well as by the rates' own distribution, which no one knows
+    assert np.corrcoef(alpha / (alpha + beta), rates[left])[0, 1] > 0.8
+
+
+def test_where_length_means_nothing_little_is_lost():
+    prior, left, rates = taught(slope=0.0)
+    alpha, beta = prior.predict(left)
+    one_for_all = minimize(
+        lambda log: -log_likelihood(rates[left], *np.exp(log)), [0.0, 0.0], method="Nelder-Mead"
+    )
+    predicted = log_likelihood(rates[left], alpha, beta)
+    assert predicted > -one_for_all.fun - 0.02
+    assert predicted > log_likelihood(rates[left], 0.5, 0.5)  # what all have without a prior
+
+
+@pytest.mark.parametrize(("slope", "least"), [(2.0, 0.05), (0.0, -0.02)])
+def test_pivotal_meets_more_mixed_groups_in_a_first_epoch(slope, least):
+    """Of 40 batches; without a prior the draw among prompts that were never sampled is blind."""
+    gains = []
+    for seed in range(6):
+        lengths, rates = world(slope, seed)
+        shares = []
+        for prior in (None, PromptPrior(np.arange(NUMBER), {"length": lengths})):
+            controller = GDROController("pivotal", ROLLOUTS, prior=prior)
+            hits, _ = play(controller, rates, 40, seed)
+            shares.append(((hits > 0) & (hits < ROLLOUTS)).mean())
+        gains.append(shares[1] - shares[0])
+    assert np.mean(gains) > least
+
+
+def test_prompts_have_a_bin_before_their_first_visit_once_anything_is_known():
+    lengths, rates = world(slope=2.0)
+    prior = PromptPrior(np.arange(NUMBER), {"length": lengths})
+    controller = GDROController("rollout", ROLLOUTS, prior=prior)
+    assert (controller.plan(np.arange(16)).prompts.bins_P == -1).all()
+    _, left = play(controller, rates, 20)
+    prompts = controller.plan(left[:16]).prompts
+    assert (prompts.bins_P >= 0).all()
+    order = np.argsort(prompts.rate_P)
+    assert (np.diff(prompts.bins_P[order]) >= 0).all()  # bins follow the predicted rates
+
+
+def test_a_saved_prior_goes_on_as_it_would_have_and_does_not_depend_on_the_order_of_the_batch():
+    lengths, rates = world(slope=2.0)
+
+    def fresh():
+        prior = PromptPrior(np.arange(NUMBER), {"length": lengths})
+        return GDROController("both", ROLLOUTS, prior=prior)
+
+    whole, part = fresh(), fresh()
+    _, left = play(whole, rates, 5)
+    play(part, rates, 5)
+    resumed = fresh()
+    resumed.load_state_dict(part.state_dict())
+    backwards = left[:16][::-1]
+    assert (whole.plan(left[:16]).rollouts == resumed.plan(backwards).rollouts[::-1]).all()
+    for one, other in zip(whole.prior.predict(left), resumed.prior.predict(left), strict=True):
+        assert (one == other).all()
+
+
+def test_a_state_of_other_features_is_refused():
+    lengths, _ = world(slope=0.0)
+    one = PromptPrior(np.arange(NUMBER), {"length": lengths})
+    other = PromptPrior(np.arange(NUMBER), {"tokens": lengths})
+    with pytest.raises(ValueError, match="tokens"):
+        other.load_state_dict(one.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("uids", "columns", "named"),
+    [
+        ([1, 2], {}, "columns"),
+        ([1, 2], {"length": [1.0]}, "length"),
+        ([1, 2], {"length": [1.0, None]}, "length"),
+        ([1, 2], {"length": [1.0, np.inf]}, "length"),
+        ([1, 2], {"family": ["a", 3]}, "family"),
+        ([], {"length": []}, "uids"),
+    ],
+)
+def test_columns_that_say_nothing_are_refused(uids, columns, named):
+    with pytest.raises(ValueError, match=named):
+        PromptPrior(uids, columns)
+
+
+def test_what_is_no_prior_and_prompts_that_it_does_not_know_are_refused():
+    with pytest.raises(ValueError, match="prior"):
+        GDROController("grpo", prior={"length": [1.0]})
+    controller = GDROController("grpo", prior=PromptPrior([1, 2], {"length": [1.0, 2.0]}))
+    plan = controller.plan([1, 2])
+    controller.observe(plan, [0, 0, 1, 1], [0.0, 1.0, 0.0, 0.0])
+    with pytest.raises(ValueError, match="3"):
+        controller.plan([1, 3])
