@@ -109,7 +109,7 @@ class GDROController(Saved):
         self.prior = prior
         if prior is not None:
             check_prior(prior)
-            self.state = (*self.state, "prior")  # type: ignore[misc]  # of this object alone
+            self.state = (*self.state, "prior")  # type: ignore[misc, assignment]  # of this object
         mean = check("mean_rollouts", mean_rollouts, ge=1)
         if n_min is None:
             # two rollouts can differ, unless the mean leaves only one
