@@ -21,9 +21,12 @@ from gdro_lab.tasks.world import read_world
 
 CACHE = ".cache/bases"
 # Read once, when huggingface_hub and vLLM are imported. FlashInfer's sampler needs a CUDA toolkit;
-# with several processes, equal seeds would not give equal samples.
+# with several processes, equal seeds would not give equal samples. On a processor, vLLM would keep
+# half of the memory for its cache, and a training beside it would find none; models small enough to
+# train there need one GiB.
 for _name, _value in {
     "HF_HUB_DISABLE_TELEMETRY": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
