@@ -311,9 +311,39 @@ def long() -> None:
         show(f"bank/{folder}, gym-weak: mean@8 by draw", same.reset_index())
 
 
+def confirmed() -> None:
+    """The plan of games-confirmed: rates by the tuning draws, then the fresh draws of a world."""
+    for world in ("rare-hard",):
+        suffix = "" if world == "rare-hard" else f"-{world}"
+        tuned = ends(HERE / f"games-confirmed/tuning{suffix}").query("method != 'base'")
+        by_rate = tuned.assign(total=tuned.mean_at_8 + tuned.pass_at_8).pivot_table(
+            index="method", columns="learning_rate", values="total"
+        )
+        by_rate["rate"] = by_rate.idxmax(axis=1)
+        show(f"{world}, tuning draws: mean@8 + pass@8", by_rate.reset_index())
+        over = by_rate.drop(columns="rate").sub(by_rate.drop(columns="rate").loc["grpo"])
+        show(
+            "the same over GRPO, mean of all rates", over.mean(axis=1).rename("over").reset_index()
+        )
+        fresh = HERE / "games-confirmed" / world
+        if not fresh.is_dir():
+            continue
+        rows = ends(fresh)
+        base = rows.loc[rows.method == "grpo", "arm"].iloc[0]
+        arms = [arm for arm in rows.arm.unique() if arm not in (base, "base@0e+00")]
+        table = pd.concat([paired(rows, arm, base) for arm in arms], ignore_index=True)
+        is_primary = table.arm.isin(["both@1e-4", "prompt@1e-4"]) & table.value.isin(FOUR[:2])
+        if world == "rare-hard":
+            primary = table[is_primary]
+            show("rare-hard, primary tests", primary.assign(holm=holm(primary.p)))
+            table = table[~is_primary]
+        show(f"{world}, fresh draws minus {base}: intervals without a correction", table)
+        show(f"{world}, fresh draws: means", rows.groupby("arm")[FOUR].mean().reset_index())
+
+
 if __name__ == "__main__":
     parts = [tables, peers, families, rollouts, games, tuning, trl, oracles, bank, best]
-    parts += [pooled, long]
+    parts += [pooled, long, confirmed]
     for part in parts:
         if not sys.argv[1:] or part.__name__ in sys.argv[1:]:
             part()
