@@ -42,6 +42,9 @@ class LoopProfile(Experiment):
             prompts, mean_rollouts = self.batch_shape(variant)
             loop_controller(variant, mean_rollouts, seed=0)
             most = max(most, prompts)
+        known = sorted({"grpo", *(spelling for spelling, _, _ in self.arms())})
+        if self.baseline not in known:
+            raise ValueError(f"baseline must be one of {known}, got {self.baseline!r}")
         streams = [world.name for world in self.drawn_worlds if world.spec.n_train == 0]
         if streams and self.train.max_steps * most > STREAM_SIZE:
             raise ValueError(f"steps × prompts must be at most {STREAM_SIZE} in a stream")

@@ -168,10 +168,10 @@ def report(out: Path, baseline: str = BASELINE) -> str:
     With another baseline than GRPO the tables are called after it, and no figure is drawn.
     """
     if not (out / "scores.csv").is_file():
-        raise ValueError(f"no scores.csv in {out}; play something with --methods")
+        raise ValueError(f"out must have a scores.csv, got {out}: `gdro run` it first")
     scores = pd.read_csv(out / "scores.csv")
     if scores.empty:
-        raise ValueError(f"{out / 'scores.csv'} has no rows; play something with --methods")
+        raise ValueError(f"{out / 'scores.csv'} has no rows: `gdro run` it first")
     known = sorted({BASELINE, *scores.method})
     if baseline not in known:
         raise ValueError(f"baseline must be one of {known}, got {baseline!r}")
