@@ -97,4 +97,4 @@ vpath %-cpu.txt requirements .ci
 	touch $@
 
 clean:
-	rm -rf runs .cache .snakemake
+	rm -rf runs .cache

@@ -50,6 +50,30 @@ def exact_rollouts(
     return rollouts_P
 
 
+def spread_evenly(
+    rollouts_P: np.ndarray, left: int, most_P: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """The rollouts with `left` more, as even as whole numbers and upper bounds allow, (P,).
+
+    Args:
+        rollouts_P: so far.
+        left: to add; what the bounds leave no room for is not added.
+        most_P: upper bound on each.
+        rng: for who gets one more.
+    """
+    rollouts_P = rollouts_P.copy()
+    while left:
+        open_P = np.flatnonzero(rollouts_P < most_P)
+        if not len(open_P):
+            break
+        each, one_more = divmod(left, len(open_P))
+        more = each + (rng.permutation(len(open_P)) < one_more)
+        more = np.minimum(more, (most_P - rollouts_P)[open_P])
+        rollouts_P[open_P] += more
+        left -= int(more.sum())
+    return rollouts_P
+
+
 def _scale(share_P: np.ndarray, total: int, low: int, high: int) -> np.ndarray:
     """clip(factor × share, low, high) with the factor for which it sums to the total."""
     share_P = np.maximum(share_P, 1e-9)  # what is wanted least can still take the rest

@@ -196,7 +196,10 @@ class GDROController(Saved):
         answer = self.method.allocate(prompts, total, rng)
         share_P = self._check_answer("allocate", answer, len(array), 0)
         if not share_P.any():
-            raise ValueError(f"allocate of method {self.name!r} must not be 0 for all prompts")
+            raise ValueError(
+                f"allocate of method {self.name!r} must give some prompt more than 0, "
+                f"got 0 for all {len(array)}"
+            )
         # a first round that fits is left as it is, since `extend` spends the rest
         fitting_P = np.clip(np.rint(share_P), self.run.n_min, self.run.n_max)
         is_fit = (share_P == fitting_P).all() and share_P.sum() <= total

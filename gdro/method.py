@@ -51,9 +51,11 @@ class Run:
     """Of everything random."""
     advantage_std: Literal["population", "sample"] = "population"
     """σ of (3): "population" as printed, "sample" as TRL has it, which is `GDROTrainer`'s default.
-    See `gdro.advantages.group_advantages`, also for the next two."""
+    This and the next two are of `gdro.advantages.group_advantages`."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
+    """What (3) divides by: σ of the group, σ of the batch, or nothing."""
     advantage_clip: Annotated[Float, Field(gt=0, le=LARGEST)] | None = None
+    """Bound on |A|; None for none."""
 
     def __post_init__(self) -> None:
         check("n_max", self.n_max, int, ge=self.n_min)
@@ -62,7 +64,13 @@ class Run:
     def advantages(
         self, rewards_R: np.ndarray, group_ids_R: np.ndarray, num_groups: int
     ) -> np.ndarray:
-        """(3) by the rule of this run, (R,)."""
+        """(3) by the rule of this run, (R,).
+
+        Args:
+            rewards_R: in any order.
+            group_ids_R: position of each rollout's prompt among `num_groups`.
+            num_groups: prompts; some may have no rollout.
+        """
         return group_advantages(
             rewards_R,
             group_ids_R,
@@ -147,6 +155,7 @@ class Batch(Prompts):
     given_losses_R: np.ndarray | None
     """Surrogate losses (6), where the trainer has them."""
     run: Run
+    """Of the controller."""
 
     def sums(self, values_R: np.ndarray) -> np.ndarray:
         """Sum over each prompt's rollouts, (P,)."""
@@ -235,7 +244,11 @@ class Method(Saved):
     # Hooks, in the order in which a step asks them.
 
     def start(self, run: Run) -> None:
-        """Make the state. Called once by the controller, before anything else."""
+        """Make the state. Called once by the controller, before anything else.
+
+        Args:
+            run: what may be known of it; also kept as `self.run`.
+        """
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray | None:
         """Choose the prompts of the next batch.
@@ -279,22 +292,52 @@ class Method(Saved):
         return None
 
     def update(self, batch: Batch) -> None:
-        """Learn from what came back for a plan."""
+        """Learn from what came back for a plan.
+
+        Args:
+            batch: its prompts with at least one rollout, sorted by uid.
+        """
 
     def weights(self, batch: Batch) -> np.ndarray:
-        """Factor on each prompt's advantages, (P,) numbers ≥ 0; called after `update`."""
+        """Weigh the prompts; called after `update`.
+
+        Args:
+            batch: as for `update`.
+
+        Returns:
+            Factor on each prompt's advantages, (P,) numbers ≥ 0.
+        """
         return np.ones(len(batch))
 
     def advantages(self, batch: Batch) -> np.ndarray:
-        """Advantage of each rollout before it is weighted, (R,); called after `update`."""
+        """Judge the rollouts; called after `update`.
+
+        Args:
+            batch: as for `update`.
+
+        Returns:
+            Advantage of each rollout before it is weighted, (R,).
+        """
         return batch.group_advantages_R
 
     def report(self) -> dict[str, Any]:
-        """Entries for the record's row, plain JSON values; see `gdro.record.row_of`."""
+        """Say what the method did, for the record's row.
+
+        Returns:
+            Plain JSON values by name; names of the controller's own entries (`gdro.record.row_of`)
+            are refused.
+        """
         return {}
 
     def ready(self, batch: Batch) -> bool:
-        """Whether to take the optimizer step now, or with the next batch's rollouts too."""
+        """Let the optimizer step, or wait for another batch.
+
+        Args:
+            batch: as for `update`.
+
+        Returns:
+            True to step now; False to step later, with the next batch's rollouts too.
+        """
         return True
 
     def replay(
@@ -313,7 +356,12 @@ class Method(Saved):
         return None
 
     def at_least(self, array: np.ndarray, rows_P: np.ndarray) -> np.ndarray:
-        """`array` with zeros added up to the largest of the rows, so that these can index it."""
+        """`array` with zeros added up to the largest of the rows, so that these can index it.
+
+        Args:
+            array: of this method, by row.
+            rows_P: of prompts, some of which may be new.
+        """
         missing = int(rows_P.max(initial=-1)) + 1 - len(array)
         if missing <= 0:
             return array

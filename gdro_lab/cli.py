@@ -43,6 +43,9 @@ PROFILE = click.argument("profile")
 CACHE_DIR = click.option(
     "--cache-dir", default=".cache/bases", show_default=True, help="Where models are kept."
 )
+CORES = click.option(
+    "--cores", default=2, show_default=True, type=click.IntRange(1), help="Jobs at once."
+)
 RUNS = click.option("--runs", help="Folder of the runs.  [default: runs/PROFILE]")
 
 
@@ -67,7 +70,7 @@ def _load_trainings(name: str) -> "Profile":
 
 @main.command("run")
 @PROFILE
-@click.option("--cores", default=2, show_default=True, type=click.IntRange(1), help="Jobs at once.")
+@CORES
 @RUNS
 @CACHE_DIR
 def run_command(profile: str, cores: int, runs: str | None, cache_dir: str) -> None:
@@ -224,69 +227,75 @@ def report_command(profile: str, runs: str | None) -> None:
 
 
 @main.command("arena")
-@click.argument("worlds", required=False)
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the scores.")
-@click.option("--methods", help="Separated by commas. Without any, the tables are made again.")
-@click.option("--world", default="rare-hard", show_default=True, help="The same as WORLDS.")
+@click.argument("worlds")
+@click.option("--methods", required=True, help="Separated by commas.")
+@click.option(
+    "--learning-rates",
+    default="1e-4,2e-4",
+    show_default=True,
+    help="Of methods that name none of their own.",
+)
 @click.option("--draws", default=8, show_default=True, type=click.IntRange(1), help="Seeds.")
 @click.option(
     "--first-draw",
     default=0,
+    show_default=True,
     type=click.IntRange(0),
-    help="Its number: take fresh ones to compare.",
+    help="The first of these seeds: take fresh ones to confirm what others have shown.",
 )
-@click.option("--learning-rates", default="1e-4,2e-4", show_default=True)
 @click.option(
-    "--baseline", default="grpo", show_default=True, help="What the table's differences are to."
+    "--baseline", default="grpo", show_default=True, help="The method that differences are to."
 )
 @click.option("--methods-from", help="A Python file that registers methods of your own.")
-@click.option("--steps", default=150, show_default=True)
-@click.option("--prompts", default=32, show_default=True, help="Prompts of a step.")
+@click.option("--steps", default=150, show_default=True, help="Generation batches.")
+@click.option("--prompts", default=32, show_default=True, help="Prompts of a batch.")
 @click.option("--rollouts", default=4, show_default=True, help="Mean rollouts per prompt.")
-@click.option("--size", help="Size of all bases, in place of the worlds' own.")
-@click.option("--schedule", default="constant", type=click.Choice(["constant", "linear"]))
-@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="Runs at once.")
-@click.option("--keep", is_flag=True, help="Write the record of each run too, a row a step.")
-@click.option("--bases", default=".cache/bases", show_default=True, help="Where bases are kept.")
+@CORES
+@click.option("--runs", help="Folder of the runs.  [default: runs/arena]")
+@CACHE_DIR
 def arena_command(
-    worlds: str | None, world: str, methods: str | None, out: Path, **options: Any
+    worlds: str,
+    methods: str,
+    learning_rates: str,
+    draws: int,
+    first_draw: int,
+    baseline: str,
+    methods_from: str | None,
+    steps: int,
+    prompts: int,
+    rollouts: int,
+    cores: int,
+    runs: str | None,
+    cache_dir: str,
 ) -> None:
     """Compare methods in WORLDS over fresh draws of task, base and seed, at matched rollouts.
 
     WORLDS are names or YAML files, separated by commas. It is short for `gdro run` with a profile
-    of the backend "loop". A method is spelled NAME or NAME:OPTION=VALUE; `pivotal@2e-4` has a
-    learning rate of its own. Finished runs are kept, so the same command resumes.
+    of the backend "loop", which has more settings. A method is spelled NAME or NAME:OPTION=VALUE;
+    `pivotal@2e-4` has a learning rate of its own. Finished runs are kept, so the same command
+    resumes; with another --baseline it prints the table of the same runs to that.
 
-    Example: gdro arena rare-hard --methods grpo,pivotal --draws 8 --out runs/arena
+    Example: gdro arena rare-hard --methods grpo,pivotal --draws 8
     """
-    if not methods:
-        from gdro_lab.experiments.table import report
-
-        click.echo(report(out, options["baseline"]))
-        return
     from gdro_lab.experiments.loop_profile import make_loop_profile
     from gdro_lab.experiments.runner import run_profile
     from gdro_lab.experiments.spelling import check_rate
 
-    first = options["first_draw"]
     profile = make_loop_profile(
         {
             "name": "arena",
             "backend": "loop",
-            "worlds": (worlds or world).split(","),
+            "worlds": worlds.split(","),
             "methods": methods.split(","),
-            "learning_rates": [check_rate(rate) for rate in options["learning_rates"].split(",")],
-            "seeds": list(range(first, first + options["draws"])),
+            "learning_rates": [check_rate(rate) for rate in learning_rates.split(",")],
+            "seeds": list(range(first_draw, first_draw + draws)),
             "train": {
-                "max_steps": options["steps"],
-                "prompts_per_step": options["prompts"],
-                "num_generations": options["rollouts"],
-                "lr_scheduler_type": options["schedule"],
+                "max_steps": steps,
+                "prompts_per_step": prompts,
+                "num_generations": rollouts,
             },
-            "size": options["size"],
-            "keep_records": options["keep"],
-            "baseline": options["baseline"],
-            "methods_from": options["methods_from"],
+            "baseline": baseline,
+            "methods_from": methods_from,
         }
     )
-    sys.exit(run_profile(profile, options["jobs"], out, options["bases"]))
+    sys.exit(run_profile(profile, cores, runs, cache_dir))

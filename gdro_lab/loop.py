@@ -161,7 +161,14 @@ class Training:
         self.bank = Bank(controller.method.kept_texts)  # keyed by position in `rows`
 
     def play_batch(self, drawn_P: np.ndarray) -> tuple[Texts, Observed]:
-        """Plan, sample, reward and observe a batch of prompts; keep its successes."""
+        """Plan, sample, reward and observe a batch of prompts; keep its successes.
+
+        Args:
+            drawn_P: positions of the prompts in the data set.
+
+        Returns:
+            All rollouts with their advantages, and what the controller made of them.
+        """
         rounds: list[Tensor] = []  # completions of each
 
         def sample_and_reward(group_ids_R: np.ndarray) -> np.ndarray:
@@ -175,7 +182,7 @@ class Training:
         observed = self.controller.observe(
             plan, samples.group_ids_R, samples.rewards_R, correct=samples.correct_R
         )
-        text_RT = torch.cat(rounds)
+        text_RT = torch.cat(rounds)  # in the order of the samples, so rows and advantages agree
         drawn_R = drawn_P[samples.group_ids_R]
         if self.controller.method.replays:
             self._keep_successes(drawn_R[samples.correct_R], text_RT[samples.correct_R])
@@ -195,7 +202,11 @@ class Training:
                 self.bank.add(int(position), text, key)
 
     def bank_texts(self) -> Texts | None:
-        """Kept successes that the method wants in this step, with their weights as advantages."""
+        """Kept successes that the method wants in this step, with their weights as advantages.
+
+        Returns:
+            None where it wants none.
+        """
         answer = self.controller.replay(self.uids_D[np.array(self.bank.uids, int)])
         if answer is None:
             return None
@@ -229,7 +240,13 @@ class Training:
 def take_step(
     model: Model, optimizer: torch.optim.Optimizer, learning_rate: float, collected: list[Texts]
 ) -> None:
-    """One step of the optimizer on all texts since the last one."""
+    """One step of the optimizer on all texts since the last one.
+
+    Args:
+        model, optimizer: changed in place.
+        learning_rate: of this step.
+        collected: rollouts of one batch or more, and kept texts.
+    """
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     optimizer.zero_grad(set_to_none=False)  # so that AdamW steps without signal, as in TRL

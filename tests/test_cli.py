@@ -39,9 +39,9 @@ def test_every_subcommand_has_help_and_refuses_a_misspelt_profile(name):
         ["evaluate", "smoke", "nobody"],
         ["train", "smoke", "grpo", "--seed", str(2**32)],
         ["train", "arena", "grpo"],
-        ["arena", "rare-hard", "--out", "out", "--methods", "nobody"],
-        ["arena", "no-such-world", "--out", "out", "--methods", "grpo"],
-        ["arena", "--out", "out"],
+        ["arena", "rare-hard", "--methods", "nobody"],
+        ["arena", "no-such-world", "--methods", "grpo"],
+        ["arena", "rare-hard"],
     ],
 )
 def test_what_is_refused_writes_nothing(tmp_path, monkeypatch, words):

@@ -13,6 +13,7 @@ from helpers import play
 import gdro
 import gdro_lab
 from gdro import DifficultyBins, GDROController, RolloutAdversary
+from gdro.rounds import Samples
 
 SHARP = {"k": 1, "history": 1, "hysteresis": 0.0, "edges": (0.5,)}
 EIGHT = [0] * 4 + [10] * 4, [10] * 8  # successes and trials: four prompts in each of two bins
@@ -72,13 +73,7 @@ def test_the_printed_surrogate_holds_the_kl_term():
         "completion_mask": torch.tensor([[1, 1, 0], [1, 1, 1]]),
         "prompt_mask": torch.tensor([[0, 1], [1, 1]]),
     }
-    values = pytest.importorskip("gdro.trl.values")
-    scored = values.Scored(
-        is_scored_R=np.array([True, True]),
-        group_ids=np.array([0, 0]),
-        rewards=np.array([1.0, 0.0]),
-        correct=np.array([True, False]),
-    )
+    samples = Samples(np.array([0, 0]), np.array([1.0, 0.0]), np.array([True, False]))
 
     def surrogate(beta):
         stand_in = SimpleNamespace(
@@ -86,7 +81,7 @@ def test_the_printed_surrogate_holds_the_kl_term():
             beta=beta,
             accelerator=SimpleNamespace(gather=lambda x: x),
         )
-        return trainer._surrogate_losses(stand_in, output, scored, 1)
+        return trainer._surrogate_losses(stand_in, output, samples, 1)
 
     def kl(gap):
         return np.exp(gap) - gap - 1

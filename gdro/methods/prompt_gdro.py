@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike
 
 from gdro import checks
 from gdro.draws import highest
-from gdro.method import Batch, Method, Prompts, Run
+from gdro.method import Batch, Prompts, Run
+from gdro.methods.bin_method import BinMethod
 from gdro.registry import register
 from gdro.scores import bin_means, debias, ema_scores
 from gdro.state import Saved
@@ -92,25 +93,6 @@ class PromptAdversary(Saved):
         log_weights_B = log_weights(self.scores(), self.eta, self.clip)
         # a common factor cancels in (15): without the largest, no exponential overflows
         return mixed_probabilities(np.exp(log_weights_B - log_weights_B.max()), self.gamma)
-
-
-@checks.options
-class BinMethod(Method):
-    """A method that sees prompts by their bins alone; what both games share."""
-
-    averaging: Literal["rollout", "prompt"] = "rollout"
-    """What counts equally in the means (17) and in the gradient. "rollout": every rollout, as in
-    TRL's loss. "prompt": every prompt, however many rollouts it has, as printed. Then moving
-    rollouts changes the noise of a prompt's gradient and not its size."""
-
-    def counts(self, batch: Batch) -> np.ndarray | None:
-        """How much each prompt counts in the mean of its bin, (P,); None for equally."""
-        return batch.trials_P if self.averaging == "rollout" else None
-
-    def weights(self, batch: Batch) -> np.ndarray:
-        if self.averaging == "rollout" or not self.moves_rollouts:
-            return np.ones(len(batch))
-        return self.run.mean_rollouts / batch.trials_P
 
 
 SIGNALS: dict[str, Callable[[Batch], np.ndarray]] = {  # the loss of a prompt that it sees, (P,)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from gdro import arms, checks
 from gdro.budget import as_whole
 from gdro.method import Batch, Prompts, Run
-from gdro.methods.prompt_gdro import BinMethod
+from gdro.methods.bin_method import BinMethod
 from gdro.registry import register
 from gdro.scores import bin_means, debias, ema_scores
 from gdro.state import Saved

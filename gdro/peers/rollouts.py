@@ -7,10 +7,10 @@ from pydantic import Field
 from scipy.special import expit
 from scipy.stats import beta
 
+from gdro.budget import spread_evenly
 from gdro.checks import Count, Positive, Share, check, options
 from gdro.draws import highest
 from gdro.method import Batch, Method, Prompts, Run
-from gdro.peers.rounds import spread_evenly
 from gdro.registry import register
 
 

@@ -6,27 +6,10 @@ from typing import Any, Literal
 import numpy as np
 from scipy.stats import rankdata
 
-from gdro.budget import exact_rollouts
+from gdro.budget import exact_rollouts, spread_evenly
 from gdro.checks import Count, Share, check, options
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
-
-
-def spread_evenly(
-    rollouts_P: np.ndarray, left: int, most_P: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
-    """The rollouts with `left` more, as even as whole numbers and upper bounds allow, (P,)."""
-    rollouts_P = rollouts_P.copy()
-    while left:
-        open_P = np.flatnonzero(rollouts_P < most_P)
-        if not len(open_P):
-            break
-        each, one_more = divmod(left, len(open_P))
-        more = each + (rng.permutation(len(open_P)) < one_more)
-        more = np.minimum(more, (most_P - rollouts_P)[open_P])
-        rollouts_P[open_P] += more
-        left -= int(more.sum())
-    return rollouts_P
 
 
 @options

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from gdro.controller import Plan
 from gdro.metrics import is_correct
+from gdro.rounds import Samples
 from gdro.trl.data import prompts_of_batch
 from gdro.trl.logs import Logs
-from gdro.trl.values import Cost, LossInputs, Row, Scored, Signal, has_spread
+from gdro.trl.values import Cost, LossInputs, Row, Signal, has_spread
 
 
 class ControlledTrainer(Logs):
@@ -58,50 +59,51 @@ class ControlledTrainer(Logs):
         uid = row.get(self.args.uid_column, place)
         return uid.item() if hasattr(uid, "item") else uid  # type: ignore  # torch's or numpy's
 
-    def _score(self, group_ids_R: np.ndarray, rewards_RF: Tensor) -> Scored:
-        """What the controller is told of rollouts.
+    def _score(self, group_ids_R: np.ndarray, rewards_RF: Tensor) -> Samples:
+        """Rollouts with the weighted sum of their rewards, and which of them are correct.
 
         Args:
             group_ids_R: position of each rollout's prompt.
             rewards_RF: on the CPU; NaN where a function gave none.
+
+        Returns:
+            The rollouts. One whose sum, or `success_reward`, is not finite has no reward.
         """
         rewards_R = (rewards_RF * self.reward_weights.cpu()).nansum(dim=1)
         rewards_R[rewards_RF.isnan().all(dim=1)] = torch.nan
         successes_R = rewards_R
         if self.args.success_reward is not None:
             successes_R = rewards_RF[:, self.reward_func_names.index(self.args.success_reward)]
-        is_scored_R = (rewards_R.isfinite() & successes_R.isfinite()).numpy()
-        return Scored(
-            is_scored_R=is_scored_R,
-            group_ids=group_ids_R[is_scored_R],
-            rewards=rewards_R.numpy()[is_scored_R],
-            correct=is_correct(successes_R.numpy()[is_scored_R], self.controller.success_threshold),
-        )
+        rewards_R[~(rewards_R.isfinite() & successes_R.isfinite())] = torch.nan
+        correct_R = is_correct(successes_R.numpy(), self.controller.success_threshold)
+        return Samples(group_ids_R, rewards_R.numpy(), correct_R)
 
     def _observe(
-        self, plan: Plan, scored: Scored, cost: Cost, losses_R: np.ndarray | None = None
+        self, plan: Plan, samples: Samples, cost: Cost, losses_R: np.ndarray | None = None
     ) -> Signal:
         """Tell the controller what came back for a plan, and write it down.
 
         Args:
             plan: in flight.
-            scored: all rollouts of the plan.
+            samples: all rollouts of the plan.
             cost: what they have cost.
             losses_R: surrogate losses of all rollouts; None where the controller takes −A.
         """
-        advantages_R = np.zeros(len(scored.is_scored_R))
-        is_flat_R = np.ones(len(scored.is_scored_R), bool)
-        if not scored.any():  # there is nothing to observe
+        is_scored_R = samples.is_scored_R
+        advantages_R = np.zeros(len(is_scored_R))
+        is_flat_R = np.ones(len(is_scored_R), bool)
+        if not is_scored_R.any():  # there is nothing to observe
             return Signal(advantages_R, is_flat_R, ready=True)
+        scored = samples.scored()
         observed = self.controller.observe(
             plan,
-            scored.group_ids,
-            scored.rewards,
-            correct=scored.correct,
-            losses=None if losses_R is None else losses_R[scored.is_scored_R],
+            scored.group_ids_R,
+            scored.rewards_R,
+            correct=scored.correct_R,
+            losses=None if losses_R is None else losses_R[is_scored_R],
         )
-        advantages_R[scored.is_scored_R] = observed.advantages
-        is_flat_R[scored.is_scored_R] = ~has_spread(scored.rewards, scored.group_ids)
+        advantages_R[is_scored_R] = observed.advantages
+        is_flat_R[is_scored_R] = ~has_spread(scored.rewards_R, scored.group_ids_R)
         signal = Signal(advantages_R, is_flat_R, observed.ready)
         self._note(observed.row, cost, signal)
         self._warn_of_silence(scored)

@@ -25,7 +25,9 @@ class RowByRow(Logs):
         in_rounds = samples_in_rounds(method)
         # images that TRL found in the messages of a prompt
         if images is not None and self.model.training and (in_rounds or method.replays):
-            raise ValueError(f"gdro_method={self.controller.name!r} works with text alone")
+            raise ValueError(
+                f"gdro_method={self.controller.name!r} works with text alone, got images"
+            )
         # a vLLM server would sample from each n-th row alone, as if n rows in turn were one prompt
         if self.model.training and (method.moves_rollouts or in_rounds):
             num_generations = 1

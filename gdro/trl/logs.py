@@ -13,8 +13,9 @@ from trl import GRPOTrainer
 from gdro.bins import DifficultyBins
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups
+from gdro.rounds import Samples
 from gdro.trl.config import GDROConfig
-from gdro.trl.values import Cost, Scored, Signal
+from gdro.trl.values import Cost, Signal
 
 logger = logging.getLogger(__name__)
 SILENT_BATCHES = 10  # all correct or all wrong, until a warning
@@ -83,16 +84,17 @@ class Logs(GRPOTrainer):
         for name, number in numbers_of(row, self.bin_names).items():
             self._metrics["train"][f"gdro/{name}"].append(number)
 
-    def _warn_of_silence(self, scored: Scored) -> None:
+    def _warn_of_silence(self, scored: Samples) -> None:
         """Warn where rollouts were all correct or all wrong for many batches in a row."""
-        is_mixed = scored.correct.any() and not scored.correct.all()
+        rewards_R = scored.rewards_R
+        is_mixed = scored.correct_R.any() and not scored.correct_R.all()
         self._silent_batches = 0 if is_mixed else self._silent_batches + 1
         if self._silent_batches == SILENT_BATCHES:
             logger.warning(
                 f"For {SILENT_BATCHES} batches no reward, or every one, was above success_threshold"
                 f"={self.controller.success_threshold}; the last went from "
-                f"{scored.rewards.min():g} to {scored.rewards.max():g}. Set it in gdro_options, or "
-                f"set success_reward"
+                f"{rewards_R.min():g} to {rewards_R.max():g}. Set it in gdro_options, or set "
+                f"success_reward"
             )
 
 

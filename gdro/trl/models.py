@@ -72,18 +72,19 @@ class ModelOptions:
         choice = f"with kind {self.kind!r}"
         lora = dict(self.lora or {})
         if self.lora is not None and not self.kind.endswith("lora"):
-            raise ValueError(f"lora must be None {choice}")
+            raise ValueError(f"lora must be None {choice}, got {lora}")
         if self.attn_implementation is not None and self.kind.startswith("unsloth"):
-            raise ValueError(f"attn_implementation must be None {choice}")
+            kernel = self.attn_implementation
+            raise ValueError(f"attn_implementation must be None {choice}, got {kernel!r}")
         if self.fast_inference and self.kind != "unsloth-lora":
-            raise ValueError(f"fast_inference must be False {choice}")
+            raise ValueError(f"fast_inference must be False {choice}, got True")
         if self.quantization and self.kind != "unsloth-lora":
-            raise ValueError(f"quantization must be None {choice}")
+            raise ValueError(f"quantization must be None {choice}, got {self.quantization!r}")
         if self.standby and not self.fast_inference:
-            raise ValueError("standby needs fast_inference")
+            raise ValueError("standby must be False without fast_inference, got True")
         ignored = {n: lora[n] for n, value in SERVED_LORA.items() if lora.get(n, value) != value}
         if self.fast_inference and ignored:
-            raise ValueError(f"lora has {ignored}, which fast_inference ignores")
+            raise ValueError(f"lora must not have what fast_inference ignores, got {ignored}")
 
 
 def load_model(

@@ -38,8 +38,8 @@ class Replay(ControlledTrainer):
         tokenizer = self.processing_class
         ends = set(self.eos_token_ids)
         specials = set(tokenizer.all_special_ids)
-        scored = self._score(np.arange(len(rows)), rewards_RF)
-        for r in scored.group_ids[scored.correct]:
+        scored = self._score(np.arange(len(rows)), rewards_RF).scored()
+        for r in scored.group_ids_R[scored.correct_R]:
             ids = texts[r].completion_ids
             if is_whole(ids, ends, specials):
                 key = tokenizer.decode(ids, skip_special_tokens=True)

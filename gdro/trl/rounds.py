@@ -16,6 +16,7 @@ import numpy as np
 from accelerate.utils import gather_object
 from torch import Tensor
 
+from gdro.rounds import Outcomes, sample_in_rounds
 from gdro.trl.controlled import ControlledTrainer
 from gdro.trl.step import Step, TrainBatch, own_share, split_rollouts
 from gdro.trl.values import Cost, LossInputs, Row
@@ -80,28 +81,21 @@ class Rounds(ControlledTrainer):
 
     def _sample_batch(self, inputs: list[Row], step: Step) -> bool:
         """Add the rounds of one batch to a step; whether the method is ready after it."""
-        first = len(step.rows)
         spent = step.spent
         seen_tokens = self.state.num_input_tokens_seen
         with self._timed("controller"):
             prompts, plan = self._next_batch(inputs)
-        group_ids_R = np.zeros(0, np.int64)
-        more_P: np.ndarray | None = plan.rollouts
-        while more_P is not None:  # a round: the plan's own first, then what `extend` asks for
-            new_R = np.repeat(np.arange(len(prompts)), more_P)
+
+        def sample_and_reward(new_R: np.ndarray) -> Outcomes:
             self._sample([prompts[p] for p in new_R], step)
-            group_ids_R = np.append(group_ids_R, new_R)
-            scored = self._score(group_ids_R, step.rewards_RF[first:])
-            more_P = None
-            if scored.any():  # without a reward there is nothing to ask the method about
-                with self._timed("controller"):
-                    more_P = self.controller.extend(
-                        plan, scored.group_ids, scored.rewards, correct=scored.correct
-                    )
+            new = self._score(new_R, step.rewards_RF[-len(new_R) :])
+            return Outcomes(new.rewards_R, new.correct_R)
+
+        samples = sample_in_rounds(self.controller, plan, sample_and_reward)
         tokens = int(self.state.num_input_tokens_seen - seen_tokens)
         with self._timed("controller"):
-            signal = self._observe(plan, scored, Cost(step.spent - spent, tokens))
-        step.add_signal(signal, group_ids_R)
+            signal = self._observe(plan, samples, Cost(step.spent - spent, tokens))
+        step.add_signal(signal, samples.group_ids_R)
         return signal.ready
 
     def _sample(self, rows: list[Row], step: Step) -> None:

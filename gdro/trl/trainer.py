@@ -33,6 +33,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gdro.methods.bank import Bank
+from gdro.rounds import Samples
 from gdro.trl import config, cpu_engine, unsloth
 from gdro.trl.checkpoints import WholeCheckpoints
 from gdro.trl.config import GDROConfig
@@ -41,7 +42,7 @@ from gdro.trl.generation import RowByRow
 from gdro.trl.replay import Replay, Text, texts_of
 from gdro.trl.rounds import Rounds
 from gdro.trl.trimming import TrimmedLoss
-from gdro.trl.values import Cost, LossInputs, Row, Scored
+from gdro.trl.values import Cost, LossInputs, Row
 
 RewardFunction: TypeAlias = str | PreTrainedModel | Callable[..., list[float | None]]
 
@@ -168,9 +169,9 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         tokens = int(self.state.num_input_tokens_seen - seen_tokens)
         with self._timed("controller"):
             rewards_RF = self._rewards_RF.cpu()
-            scored = self._score(group_ids_R, rewards_RF)
-            losses_R = self._surrogate_losses(output, scored, len(prompts))
-            signal = self._observe(plan, scored, Cost(len(rewards_RF), tokens), losses_R)
+            samples = self._score(group_ids_R, rewards_RF)
+            losses_R = self._surrogate_losses(output, samples, len(prompts))
+            signal = self._observe(plan, samples, Cost(len(rewards_RF), tokens), losses_R)
             if self._replaces_advantages:
                 self._put_advantages(output, local_rows, signal)
         if not method.replays:
@@ -194,7 +195,7 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
 
     @torch.no_grad()
     def _surrogate_losses(
-        self, output: LossInputs, scored: Scored, num_prompts: int
+        self, output: LossInputs, samples: Samples, num_prompts: int
     ) -> np.ndarray | None:
         """ℓ_ij of (6) for all rollouts at the sampling policy (ρ = 1), (R,); None where −A_ij."""
         if not self.controller.method.needs_losses or self.beta == 0.0:
@@ -213,6 +214,8 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         kl_RT = (gap_RT.exp() - gap_RT - 1) * mask_RT
         kl_R = kl_RT.sum(dim=1) / mask_RT.sum(dim=1).clamp(min=1)
         losses_R = self.beta * self.accelerator.gather(kl_R).cpu().numpy()
-        advantages = self.controller.run.advantages(scored.rewards, scored.group_ids, num_prompts)
-        losses_R[scored.is_scored_R] -= advantages
+        scored = samples.scored()
+        losses_R[samples.is_scored_R] -= self.controller.run.advantages(
+            scored.rewards_R, scored.group_ids_R, num_prompts
+        )
         return losses_R

@@ -64,7 +64,8 @@ def check_unsloth_settings(
     if not on_unsloth:
         if engine is not None:
             raise ValueError(
-                "the model has an engine of Unsloth: import gdro.trainer after load_model"
+                f"model must have no engine of Unsloth, got {type(engine).__name__}: import "
+                "gdro.trainer after load_model"
             )
         return
     for name in REFUSED_VARIABLES:
@@ -73,15 +74,20 @@ def check_unsloth_settings(
             raise ValueError(f"{name} must not be set with GDROTrainer, got {value}")
     if args.vllm_sampling_params is not None:  # an option that Unsloth adds
         raise ValueError(
-            "vllm_sampling_params would change the policy that is sampled, and must be None"
+            "vllm_sampling_params must be None, since it would change the policy that is sampled, "
+            f"got {args.vllm_sampling_params}"
         )
     # TRL would merge the adapter into weights of 16 bits at each step, and the base would drift
     if args.use_vllm and engine is None and hasattr(model, "peft_config"):
-        raise ValueError("use_vllm with a LoRA model of Unsloth needs fast_inference")
+        raise ValueError(
+            "use_vllm must be False for a LoRA model of Unsloth without fast_inference, got True"
+        )
     # Unsloth patches the engine of TRL so that it sleeps only with standby
     can_sleep = engine and engine.llm_engine.vllm_config.model_config.enable_sleep_mode
     if args.vllm_enable_sleep_mode and not can_sleep:
-        raise ValueError("vllm_enable_sleep_mode needs a model of Unsloth loaded with standby=True")
+        raise ValueError(
+            "vllm_enable_sleep_mode must be False for a model of Unsloth without standby, got True"
+        )
     if replays:
         raise ValueError(f"gdro_method={args.gdro_method!r} replays texts, which Unsloth cannot")
 

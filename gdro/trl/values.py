@@ -16,28 +16,6 @@ LossInputs: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
-    """The rollouts that have a reward, as the controller is told of them.
-
-    A reward that is None, NaN or infinite leaves its rollout out. The last three arrays have one
-    entry for each rollout that is left, and the names of the controller's arguments.
-    """
-
-    is_scored_R: np.ndarray
-    """(R,) whether each of all rollouts has a reward."""
-    group_ids: np.ndarray
-    """Position of the rollout's prompt among the prompts of the batch."""
-    rewards: np.ndarray
-    """Weighted sum of all reward functions."""
-    correct: np.ndarray
-    """Whether the rollout is correct."""
-
-    def any(self) -> bool:
-        """Whether any rollout has a reward."""
-        return bool(self.is_scored_R.any())
-
-
-@dataclass(frozen=True, eq=False)
 class Signal:
     """What the controller made of the rollouts of a batch."""
 

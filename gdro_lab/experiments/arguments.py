@@ -151,11 +151,15 @@ def _check_options(chosen: dict[str, Any], fixed: dict[str, Any]) -> None:
     types = get_type_hints(GDROConfig)
     for name, value in chosen.items():
         if name in fixed:
-            raise ValueError(f"{name} follows from the rest of the profile")
+            raise ValueError(f"{name} follows from the rest of the profile, got {value!r}")
         if name in NOT_RESUMED:
-            raise ValueError(f"a killed run with {name} would not resume as it was")
+            raise ValueError(
+                f"{name} must be left out: a killed run would not resume as it was, got {value!r}"
+            )
         if name == "deepspeed":
-            raise ValueError("deepspeed is not supported: shard by `launch: {config: fsdp2}`")
+            raise ValueError(
+                f"deepspeed must be left out: shard by `launch: {{config: fsdp2}}`, got {value!r}"
+            )
         if name in types:  # TRL's parser checks no types: a text for a number would fail late
             check(name, value, types[name])
 

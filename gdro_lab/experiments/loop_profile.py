@@ -16,6 +16,7 @@ class LoopProfile(Experiment):
     """An experiment in the loop: every method in every world, at every rate, on every seed."""
 
     backend: Literal["loop"]
+    """What trains: `gdro_lab.loop`."""
     worlds: list[str] = Field(["rare-hard"], min_length=1)
     """Tasks with their bases: names in gdro_lab/tasks/worlds, or YAML files."""
     methods: list[str] = Field(min_length=1)
@@ -23,6 +24,7 @@ class LoopProfile(Experiment):
     learning_rates: list[Positive] = Field([1e-4, 2e-4], min_length=1)
     """Of methods that name none of their own."""
     train: LoopTrain = LoopTrain()
+    """The same for all methods."""
     size: Literal["tiny", "small", "mid"] | None = None
     """Of all bases, in place of the worlds' own."""
     keep_records: bool = False
@@ -42,9 +44,16 @@ class LoopProfile(Experiment):
             prompts, mean_rollouts = self.batch_shape(variant)
             loop_controller(variant, mean_rollouts, seed=0)
             most = max(most, prompts)
+        known = sorted({"grpo", *(spelling for spelling, _, _ in self.arms())})
+        if self.baseline not in known:
+            raise ValueError(f"baseline must be one of {known}, got {self.baseline!r}")
         streams = [world.name for world in self.drawn_worlds if world.spec.n_train == 0]
-        if streams and self.train.max_steps * most > STREAM_SIZE:
-            raise ValueError(f"steps × prompts must be at most {STREAM_SIZE} in a stream")
+        steps = self.train.max_steps
+        if streams and steps * most > STREAM_SIZE:
+            raise ValueError(
+                f"steps × prompts must be at most {STREAM_SIZE} in the stream {streams[0]!r}, "
+                f"got {steps} × {most}"
+            )
         return self
 
     @property
@@ -78,8 +87,8 @@ class LoopProfile(Experiment):
         arms: dict[tuple[str, float], Variant] = {}
         for text in self.methods:
             variant = read_spelling(text)
-            own = variant.train.get("learning_rate")
-            for rate in self.learning_rates if own is None else [own]:
+            own_rate = variant.train.get("learning_rate")
+            for rate in self.learning_rates if own_rate is None else [own_rate]:
                 arms[variant.label, rate] = variant
         return [(spelling, variant, rate) for (spelling, rate), variant in arms.items()]
 

@@ -10,15 +10,17 @@ held-out prompts, 8 samples each at 20, 40, 60 and 80% of the steps, 32 at the e
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from gdro_lab.experiments.blocks import BASE, Variant
 from gdro_lab.experiments.loop_profile import LoopProfile
+from gdro_lab.experiments.memory import accuracy_by_family, first_of_each_family
 from gdro_lab.experiments.oracles import loop_controller, make_oracle
 from gdro_lab.experiments.processes import report_progress
 from gdro_lab.experiments.records import read_rows, write_rows
@@ -34,9 +36,11 @@ if TYPE_CHECKING:
 
 CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}
 """Samples a held-out prompt, by part of the steps."""
-TRAIN_PROMPTS = 512
-"""Training prompts on which accuracy is measured at the end: what is above the held-out scores is
-memory."""
+TRAIN_PROMPTS = 128
+"""Training prompts of each family, at most, on which accuracy is measured at the end: see
+`gdro_lab.experiments.memory`."""
+TRAIN_SAMPLES = 8
+"""Samples of each of them."""
 SPENT = ("tokens", "trained_tokens", "replayed", "seconds")
 """Columns of the record that rows add up, beside the rollouts."""
 
@@ -84,7 +88,10 @@ def check_loops(profile: LoopProfile, out: Path) -> None:
     """Refuse (ValueError) a folder of other settings, other worlds or other methods of your own."""
     runs = runs_of(profile)
     if len({run.file(out) for run in runs}) < len(runs):
-        raise ValueError("methods must differ in more than signs, which file names leave out")
+        raise ValueError(
+            f"methods must differ in more than signs, which file names leave out, "
+            f"got {profile.methods}"
+        )
     worlds = {world.name: world for world in profile.drawn_worlds}
     for file in sorted((out / "runs").glob("*/*.json")):
         settings = read_rows(file)["settings"]
@@ -98,7 +105,10 @@ def check_loops(profile: LoopProfile, out: Path) -> None:
         if run.variant is not None and run.file(out).exists():
             before = read_rows(run.file(out))["settings"].get("methods")
             if before != profile.methods_hash(run.variant.method):
-                raise ValueError(f"methods_from has changed since {run.file(out)} was played")
+                raise ValueError(
+                    f"methods_from must be as it was when {run.file(out)} was played, "
+                    f"got {profile.methods_from} with changes: choose another folder"
+                )
 
 
 @functools.lru_cache(4)
@@ -167,10 +177,17 @@ class Scorer:
         )
         self.rows.append(identity | self.spent | scores)
         if step == self.steps:
-            some = self.task.train[:: max(len(self.task.train) // TRAIN_PROMPTS, 1)]
-            self.rows[-1]["train_mean"] = float(self._sample(some, 8, step).mean() / 8)
+            self.rows[-1] |= self._train_scores(step)
 
-    def _sample(self, rows: Sequence[dict[str, Any]], samples: int, seed: int) -> np.ndarray:
+    def _train_scores(self, step: int) -> dict[str, Any]:
+        """Accuracy on training prompts, by family and weighted as in training."""
+        prompts = first_of_each_family(self.task.train, TRAIN_PROMPTS)
+        successes_P = self._sample(prompts, TRAIN_SAMPLES, step)
+        families = accuracy_by_family(prompts, successes_P, TRAIN_SAMPLES)
+        mean = (families * pd.Series(self.task.shares)).sum()
+        return {"train_mean": float(mean), "train_families": families.to_dict()}
+
+    def _sample(self, rows: Sequence[Mapping[str, Any]], samples: int, seed: int) -> np.ndarray:
         """Correct samples of each prompt, (P,)."""
         from gdro_lab import loop
 

@@ -57,19 +57,27 @@ class Profile(Experiment):
     """An experiment in TRL."""
 
     backend: Literal["trl"] = "trl"
+    """What trains: `GDROTrainer`."""
     task: EmbeddedChoice | GymChoice | MathChoice = Field(EmbeddedChoice(), discriminator="kind")
+    """The prompts and their reward."""
     base: BaseChoice = BaseChoice()
+    """The tiny model to start from, where `model` has no source."""
     model: ModelChoice = ModelChoice()
+    """The model to start from, and what of it is trained."""
     cold_start: ColdStart | None = None
     """Worked solutions that the model is taught first; without it, none."""
     train: TrainChoice = TrainChoice()
+    """Fields of GDROConfig, the same for all variants but for what these change."""
     evaluation: EvaluationChoice = EvaluationChoice()
+    """How held-out prompts are sampled after training."""
     launch: LaunchChoice = LaunchChoice()
+    """The processes of one training."""
     gpus: NotNegative = 0
     """What a scheduler reserves for one training."""
     hours: Positive = 1.0
     """What a scheduler reserves for one training."""
     variants: dict[Name, Variant] = Field(min_length=1)
+    """By name, what is compared."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -78,11 +86,17 @@ class Profile(Experiment):
         if len(set(labels)) != len(labels):
             raise ValueError(f"labels of variants must differ, got {labels}")
         if RESERVED & set(self.variants):
-            raise ValueError(f"variants may not be called {sorted(RESERVED)}")
+            raise ValueError(
+                f"variants may not be called {sorted(RESERVED)}, got {list(self.variants)}"
+            )
         if self.evaluation.k > self.evaluation.samples:
-            raise ValueError("evaluation.k must be at most samples")
+            raise ValueError(
+                f"evaluation.k must be at most the {self.evaluation.samples} samples, "
+                f"got {self.evaluation.k}"
+            )
         if self.launch.file is None and self.launch.options:
-            raise ValueError("launch.config must be given with further options")
+            options = sorted(self.launch.options)
+            raise ValueError(f"launch.config must be given with further options, got {options}")
         self._check_task()
         for name in self.variants:
             try:
@@ -100,7 +114,7 @@ class Profile(Experiment):
         task = self.task
         source = self.model.source
         if task.kind == "math" and source is None:
-            raise ValueError("model.source must be given for task.kind 'math'")
+            raise ValueError("model.source must be given for task.kind 'math', got None")
         if task.kind == "reasoning_gym":
             spec = read_world(task.world).spec
             if not isinstance(spec, GymSpec) or spec.n_train == 0:
@@ -108,7 +122,9 @@ class Profile(Experiment):
                     f"task.world must be a finite one of reasoning-gym, got {task.world!r}"
                 )
             if source is None and spec.prompt_length is None:
-                raise ValueError(f"model.source must be given for task.world {task.world}")
+                raise ValueError(
+                    f"model.source must be given for task.world {task.world!r}, got None"
+                )
             changed = sorted(self.base.model_fields_set - {"seed"})
             if changed:
                 raise ValueError(f"base must be the world's, but for its seed, got {changed}")
@@ -140,9 +156,14 @@ class Profile(Experiment):
                 f"max_steps must be a multiple of {unit} updates a batch, got {train.max_steps}"
             )
         if model.kind.startswith("unsloth") and self.launch.shards:
-            raise ValueError(f"Unsloth cannot have launch.config {self.launch.config}")
+            raise ValueError(
+                f"launch.config must not shard the weights of Unsloth, got {self.launch.config!r}"
+            )
         if model.kind == "unsloth-lora" and train.use_vllm != model.fast_inference:
-            raise ValueError("use_vllm and fast_inference must be equal for unsloth-lora")
+            raise ValueError(
+                "use_vllm and fast_inference must be equal for unsloth-lora, "
+                f"got {train.use_vllm} and {model.fast_inference}"
+            )
         processes = self.launch.processes
         if model.fast_inference and processes != 1:
             raise ValueError(f"launch.processes must be 1 with fast_inference, got {processes}")

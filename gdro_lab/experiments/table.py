@@ -1,13 +1,15 @@
 """From rows of scores, one a run and checkpoint, to the table of paired differences.
 
 scores.csv      one row per world, method, learning rate, draw and checkpoint
-families.csv    at the end of training, one row more per family, with its share of training
+families.csv    at the end of training, one row more per family, with its share of training and what
+                was learned by heart
 settings.json   what all runs of the folder depend on
-table.csv, .md  each method at its best rate, with differences to GRPO in pairs by draw
+table.csv, .md  each method at its best rate, with differences to GRPO in pairs by draw, and memory
 differences     a figure, as PNG and PDF
 """
 
 import json
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +24,7 @@ from matplotlib.figure import Figure
 from gdro.files import replace_text
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.intervals import holm, paired_t
+from gdro_lab.experiments.memory import add_memory, printed_memory
 from gdro_lab.experiments.records import read_rows
 from gdro_lab.experiments.scores import ROW_COLUMNS
 from gdro_lab.experiments.spelling import slug_of
@@ -51,14 +54,14 @@ def write_scores(out: Path) -> None:
     names = ["world", "method", "learning_rate", "draw", "step"]
     last = max((row["step"] for row in rows), default=0)
     families = [
-        {name: row[name] for name in names} | {"family": family} | scores
+        {name: row[name] for name in names} | {"family": family} | scores | _on_train(row, family)
         for row in rows
         if row["step"] == last
         for family, scores in row["families"].items()
     ]
     tables = {
         "scores": pd.DataFrame(rows, columns=ROW_COLUMNS),
-        "families": pd.DataFrame(families),
+        "families": add_memory(pd.DataFrame(families)),
     }
     for name, table in tables.items():
         if len(table):  # a rate keeps all its digits
@@ -67,6 +70,11 @@ def write_scores(out: Path) -> None:
     worlds = {run["settings"]["world"]["name"]: run["settings"]["world"] for run in runs}
     common = {name: runs[0]["settings"][name] for name in ("train", "size")} if runs else {}
     replace_text(out / "settings.json", json.dumps(common | {"worlds": worlds}, indent=1))
+
+
+def _on_train(row: Mapping[str, Any], family: str) -> dict[str, float | None]:
+    """Accuracy on training prompts of a family; empty for a run from before it was measured."""
+    return {"train": row["train_families"].get(family)} if "train_families" in row else {}
 
 
 def final_rows(scores: pd.DataFrame) -> pd.DataFrame:
@@ -168,15 +176,18 @@ def report(out: Path, baseline: str = BASELINE) -> str:
     With another baseline than GRPO the tables are called after it, and no figure is drawn.
     """
     if not (out / "scores.csv").is_file():
-        raise ValueError(f"no scores.csv in {out}; play something with --methods")
+        raise ValueError(f"out must have a scores.csv, got {out}: `gdro run` it first")
     scores = pd.read_csv(out / "scores.csv")
     if scores.empty:
-        raise ValueError(f"{out / 'scores.csv'} has no rows; play something with --methods")
+        raise ValueError(f"{out / 'scores.csv'} has no rows: `gdro run` it first")
     known = sorted({BASELINE, *scores.method})
     if baseline not in known:
         raise ValueError(f"baseline must be one of {known}, got {baseline!r}")
     table = compare(scores, baseline)
     text = printed_table(table, rollouts_to_reach(scores), baseline)
+    if (out / "families.csv").is_file():  # stored folders may have no more than the scores
+        rates = table.groupby(["world", "method"]).learning_rate.first()
+        text += printed_memory(pd.read_csv(out / "families.csv"), rates)
     stem = table_stem(baseline)
     replace_text(out / f"{stem}.csv", table.to_csv(index=False, float_format="%.6g"))
     replace_text(out / f"{stem}.md", text)

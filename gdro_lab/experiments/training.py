@@ -141,11 +141,11 @@ def train_variant(
     With several machines (`launch`), each must call it. All but the first return an empty record.
     ValueError for a folder in which another process trains.
     """
-    check_run(profile, variant)
+    # before the lock, which makes the folder: what is refused writes nothing
+    training = Training(profile, variant, seed, Path(folder), cache_dir)
     # one lock for each machine: several write into one folder on a shared disk
     machine = profile.launch.machine
     with only_process_in(Path(folder), f".lock{machine or ''}"):
-        training = Training(profile, variant, seed, Path(folder), cache_dir)
         if training.done:
             training.remove_checkpoints()  # a kill just before the end leaves them
         elif training.launched:
@@ -264,7 +264,10 @@ class Training:
         from accelerate.utils import gather_object
 
         if len(set(gather_object([self.identity]))) > 1:
-            raise ValueError("the processes have dropped different rows of the training data")
+            raise ValueError(
+                "train_dataset must have the same rows in all processes, got different ones: they "
+                "read other data or another tokenizer"
+            )
         if trainer.accelerator.is_main_process:
             print(f"{self.variant}, seed {self.seed}: {self.data.summary()}", flush=True)
         trainer.train(resume_from_checkpoint=True)

@@ -16,17 +16,24 @@ class EmbeddedChoice(Strict):
     """The embedded task; see gdro_lab.tasks.embedded."""
 
     kind: Literal["embedded"] = "embedded"
+    """Which kind of task this is."""
     seed: NotNegative = 0
+    """Of the draw."""
     n_train: Count = 1000
+    """Training prompts."""
     n_eval_per_family: Count = 40
+    """Held-out prompts of each family."""
 
 
 class GymChoice(Strict):
     """A world of reasoning-gym, its name or file; see gdro_lab.tasks.reasoning_gym."""
 
     kind: Literal["reasoning_gym"]
+    """Which kind of task this is."""
     world: str = "gym-strings"
+    """A name in gdro_lab/tasks/worlds, or a YAML file."""
     seed: NotNegative = 0
+    """Of the draw."""
 
 
 class Columns(Strict):
@@ -90,6 +97,7 @@ class MathChoice(Strict):
     """Questions with answers that can be judged; docs/your-own-data.md explains each field."""
 
     kind: Literal["math"]
+    """Which kind of task this is."""
     train: str | SourceChoice | list[str | SourceChoice] = "dapo"
     """A source of training problems, or a list of them."""
     evaluate: list[str | SourceChoice]
@@ -116,7 +124,9 @@ class MathChoice(Strict):
     signed: bool = True
     """Whether a wrong completion earns −1 in training, and not 0."""
     max_prompt_tokens: Count = 1024
+    """Longer prompts are left out."""
     max_completion_tokens: Count = 3072
+    """A completion is cut after so many."""
 
     @model_validator(mode="before")
     @classmethod
@@ -137,17 +147,21 @@ class MathChoice(Strict):
         if not train:
             raise ValueError("task.train must name a source, got []")
         if not self.evaluate and not self.held_out:
-            raise ValueError("task.evaluate must name a source where task.held_out is 0")
+            raise ValueError("task.evaluate must name a source where task.held_out is 0, got []")
         if len(set(names)) < len(names):
             raise ValueError(f"sources of task.train must differ in their names, got {names}")
         sources = [choice.source for choice in train]
         both = [choice.source for choice in self.evaluated_choices if choice.source in sources]
         if both:
-            raise ValueError(f"task.evaluate has {both[0]}, task.train too")
+            raise ValueError(f"task.evaluate must not have what task.train has, got {both[0]!r}")
         if shares and (len(shares) < len(train) or abs(sum(shares) - 1) > 1e-9):
-            raise ValueError(f"shares of task.train must be given for all and sum to 1: {shares}")
+            raise ValueError(
+                f"shares of task.train must be given for all and sum to 1, got {shares}"
+            )
         if shares and self.train_size is None:
-            raise ValueError("task.train_size must be given where sources have shares")
+            raise ValueError(
+                f"task.train_size must be given where sources have shares, got None and {shares}"
+            )
         if self.request is not None and "{problem}" not in self.request:
             raise ValueError(f"task.request must contain {{problem}}, got {self.request!r}")
         return self

@@ -32,41 +32,38 @@ DIGITS = "0123456789"
 
 @dataclass(config=Strict.model_config)
 class Family:
-    """One skill: an operator with a table.
-
-    n_digits: digits 0 … n_digits − 1, so n_digits² facts.
-    share: of the training prompts.
-    teacher_accuracy: mean probability that the teacher states a fact correctly; at 0, sampling
-        would never find it.
-    table: the name of another family, to share its table; None for one of its own.
-    """
+    """One skill: an operator with a table."""
 
     name: str
+    """Of the skill, in tables."""
     operator: Annotated[str, Field(pattern=r"^[^\d\s?=;]$")]
+    """The character between two operands."""
     n_digits: Annotated[int, Field(ge=2, le=len(DIGITS))]
+    """Digits 0 … n_digits − 1, so n_digits² facts."""
     share: Annotated[float, Field(gt=0, le=1)]
+    """Of the training prompts."""
     teacher_accuracy: Annotated[float, Field(gt=0, lt=1)]
+    """Mean probability that the teacher states a fact correctly; at 0, sampling would never find
+    it."""
     table: str | None = None
+    """The name of another family, to share its table; None for one of its own."""
 
 
 @dataclass(config=Strict.model_config)
 class EmbeddedSpec:
-    """What the task is, before anything is drawn.
-
-    The teacher's accuracy on a fact is Beta-distributed with the family's mean m and variance
-    m (1 − m) / (1 + accuracy_concentration): small values spread the difficulty within a family.
-
-    families: their shares sum to 1, their names and operators differ.
-    n_operands: of a prompt, which is answered in n_operands − 1 steps.
-    n_train: distinct training prompts, over all families.
-    n_eval_per_family: distinct prompts, none of them trained on.
-    """
+    """What the task is, before anything is drawn."""
 
     families: tuple[Family, ...]
+    """Their shares sum to 1; their names and operators differ."""
     n_operands: Annotated[int, Field(ge=2, le=7)] = 3
+    """Of a prompt, which is answered in n_operands − 1 steps."""
     n_train: Count = 1000
+    """Distinct training prompts, over all families."""
     n_eval_per_family: Count = 40
+    """Distinct held-out prompts, none of them trained on."""
     accuracy_concentration: Annotated[float, Field(gt=0)] = 12.0
+    """Small values spread the difficulty within a family: the teacher's accuracy on a fact is
+    Beta-distributed with the family's mean m and variance m (1 − m) / (1 + this)."""
 
     def __post_init__(self) -> None:
         for field in ("name", "operator"):

@@ -190,10 +190,10 @@ def _read_problem(source: Source, schema: Schema, row: RawRow) -> Problem:
         raise ValueError(f"it has the columns {sorted(map(str, raw))} and not {missing}")
     raw = schema.prepare(raw) if schema.prepare else raw
     text = " ".join(filter(None, (_text(raw[name]) for name in schema.problem)))
-    given = _text(raw[schema.answer])
-    if not text or given.lower() in ("", "none", "nan"):
-        raise ValueError(f"its problem is {text!r} and its answer {given!r}")
-    answer = _read_key(given, schema.reader)
+    key_text = _text(raw[schema.answer])
+    if not text or key_text.lower() in ("", "none", "nan"):
+        raise ValueError(f"its problem is {text!r} and its answer {key_text!r}")
+    answer = _read_key(key_text, schema.reader)
     digest = hashlib.blake2b(json.dumps([text, answer]).encode(), digest_size=12)
     if schema.wrong_answers:
         wrong = [_text(raw[name]) for name in schema.wrong_answers]

@@ -73,7 +73,10 @@ def _training_problems(
         problems, repeats = drop_evaluated(problems, theirs)
         dropped += repeats
         if not problems:
-            raise ValueError("task.train has only problems that task.evaluate has too")
+            raise ValueError(
+                "task.train must have problems that task.evaluate does not have, got "
+                f"{len(repeats)} that are in both"
+            )
     return problems, dropped
 
 

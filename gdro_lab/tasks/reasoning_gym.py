@@ -89,22 +89,21 @@ JUDGES["palindrome_generation"] = is_palindrome_of
 
 @dataclass(config=Strict.model_config)
 class GymFamily:
-    """One group of prompts: a task of reasoning-gym at one level.
-
-    task: one of `JUDGES`.
-    config: of the task, without size and seed.
-    prompt: a format string over the puzzle's metadata; lists are joined by what follows the colon,
-        as in {letters:}.
-    share: of the training prompts; None for all families: evenly.
-    taught: how often the base is taught it, relative to the others.
-    """
+    """One group of prompts: a task of reasoning-gym at one level."""
 
     name: Name
+    """Of the group, in tables."""
     task: str
+    """Of reasoning-gym, one of `JUDGES`."""
     config: dict[str, Any] = Field({})
+    """Of the task, without size and seed."""
     prompt: str | None = None
+    """A format string over the puzzle's metadata; lists are joined by what follows the colon, as in
+    {letters:}."""
     share: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Of the training prompts; None for all families: evenly."""
     taught: Annotated[float, Field(gt=0)] = 1.0
+    """How often the base is taught it, relative to the others."""
 
     def __post_init__(self) -> None:
         if self.task not in JUDGES:
@@ -114,26 +113,26 @@ class GymFamily:
 
 @dataclass(config=Strict.model_config)
 class GymSpec:
-    """What a world is, before anything is drawn.
-
-    max_completion_tokens: the end-of-text token included.
-    n_train: distinct training prompts; 0 for a stream, of which none is trained on twice.
-    prompt_length: short prompts are stripped and padded on the left to so many characters, one
-        token each; None where the original questions are asked.
-    permute_shares: each draw gives the shares to other families.
-    completion: how the answer to an original question is read.
-    request: how one is asked, with ``{problem}`` in its place; None asks for the answer in the form
-        that `completion` reads, for "tags" by the package's own system prompt.
-    """
+    """What a world is, before anything is drawn."""
 
     families: tuple[GymFamily, ...]
+    """Their names differ; their shares sum to 1, or none has one."""
     max_completion_tokens: Annotated[int, Field(ge=2)]
+    """The end-of-text token included."""
     n_train: NotNegative = 4000
+    """Distinct training prompts; 0 for a stream, of which none is trained on twice."""
     n_eval_per_family: Count = 40
+    """Distinct held-out prompts, none of them trained on."""
     prompt_length: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Short prompts are stripped and padded on the left to so many characters, one token each; None
+    where the original questions are asked."""
     permute_shares: bool = False
+    """Each draw gives the shares to other families."""
     completion: Reader = "tags"
+    """How the answer to an original question is read."""
     request: str | None = None
+    """How one is asked, with ``{problem}`` in its place; None asks for the answer in the form that
+    `completion` reads, for "tags" by the package's own system prompt."""
 
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:

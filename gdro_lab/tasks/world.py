@@ -19,12 +19,16 @@ SPECS = {"embedded": EmbeddedSpec, "reasoning_gym": GymSpec}
 
 
 class BaseSettings(Strict):
-    """Arguments of `tiny_base`; learning_rate is the peak of the schedule, None for the size's."""
+    """How the tiny base of a world is made: arguments of `tiny_base`."""
 
     size: Literal["tiny", "small", "mid"] = "tiny"
+    """Of the model; the widths and depths are in `gdro_lab.tasks.tiny`."""
     steps: Count = 800
+    """Optimizer steps on lessons."""
     batch: Count = 96
+    """Lessons of a step: `batch_size` of `tiny_base`."""
     learning_rate: Positive | None = None
+    """The peak of its schedule; None for the size's own."""
 
     def options(self) -> dict[str, Any]:
         """As arguments of `tiny_base`."""
@@ -33,11 +37,14 @@ class BaseSettings(Strict):
 
 
 class TaskWorld(Strict):
-    """A task that can be drawn (``world.spec.draw(seed)``), and its base."""
+    """A task that can be drawn, and its base."""
 
     name: Name
+    """In tables and folders."""
     spec: EmbeddedSpec | GymSpec
+    """Of the task: `spec.draw(seed)` draws one."""
     base: BaseSettings = BaseSettings()
+    """How the model to start from is made."""
 
 
 def read_world(name: str | Path) -> TaskWorld:
@@ -51,10 +58,10 @@ def read_world(name: str | Path) -> TaskWorld:
     kind = fields.pop("task")
     if kind not in SPECS:
         raise ValueError(f"task of {path} must be one of {list(SPECS)}, got {kind!r}")
-    own = {key: fields.pop(key) for key in ("name", "base") if key in fields}
+    world = {key: fields.pop(key) for key in ("name", "base") if key in fields}
     try:
         spec: EmbeddedSpec | GymSpec = TypeAdapter(SPECS[kind]).validate_json(json.dumps(fields))
-        return TaskWorld.model_validate(own | {"spec": spec})
+        return TaskWorld.model_validate(world | {"spec": spec})
     except ValidationError as error:
         raise refusal(path, error) from error
 

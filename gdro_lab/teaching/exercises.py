@@ -30,19 +30,19 @@ def check(name: str, answer: Callable[..., Any], cases: int = 100) -> str:
         case = dict(zip(signature(right).parameters, draw(rng), strict=True))
         called = ", ".join(f"{key} = {_shown(value)}" for key, value in case.items())
         try:
-            given = answer(*deepcopy(list(case.values())))
-            yours = _numbers(given)
-            wanted = _numbers(right(**case))
+            result = answer(*deepcopy(list(case.values())))
+            yours = _numbers(result)
+            expected = _numbers(right(**case))
         except Exception as error:
             error.add_note(f"{name} was called with {called}")
             raise
-        if given is None:
+        if result is None:
             return f"{name}: not written yet, it returns None."
         if name in UNORDERED:
             yours = np.sort(yours)
-            wanted = np.sort(wanted)
-        if yours.shape != wanted.shape or not np.allclose(yours, wanted, rtol=1e-6, atol=1e-9):
-            differ = f"It should return {_shown(wanted)}, and it returns {_shown(yours)}."
+            expected = np.sort(expected)
+        if yours.shape != expected.shape or not np.allclose(yours, expected, rtol=1e-6, atol=1e-9):
+            differ = f"It should return {_shown(expected)}, and it returns {_shown(yours)}."
             return f"{name}: not yet. Case {number} of {cases}: {called}.\n{differ}"
     return f"{name}: correct in {cases} cases."
 
@@ -52,8 +52,8 @@ def exercise(name: str) -> tuple[Callable[..., Any], Callable[[np.random.Generat
     """The stored solution, and what draws its arguments."""
     for path in sorted(SOLUTIONS.glob("*.py")):
         if f"\ndef {name}(" in path.read_text(encoding="utf-8"):
-            found = runpy.run_path(str(path))
-            return found[name], found["CASES"][name]
+            solution = runpy.run_path(str(path))
+            return solution[name], solution["CASES"][name]
     raise ValueError(f"name must be that of a function in {SOLUTIONS}, got {name!r}")
 
 

@@ -49,6 +49,7 @@ class World(_ByValue):
     """What is to be learned."""
 
     skills: Count = 6
+    """K, each with prompts of its own."""
     prompts: Count = 48
     """At least one of each skill."""
     tail: NonNegative = 1.0
@@ -89,6 +90,7 @@ class Game(_ByValue):
     """A world and a way to train in it; from n_min on as in controller, bins and adversaries."""
 
     world: World = field(default_factory=World)
+    """What is learned."""
     method: Any = "grpo"
     """Of `TOY_METHODS`, registered, or a `Method` (each game copies it)."""
     step_size: Positive = 8.0
@@ -96,8 +98,11 @@ class Game(_ByValue):
     batch: Count = 16
     """Prompts a step, at most the world's: no prompt comes twice."""
     mean_rollouts: Several = 4
+    """Rollouts per prompt, on average."""
     n_min: int = 2
+    """Least rollouts of a prompt."""
     n_max: int = 8
+    """Most rollouts of a prompt."""
     grouping: Literal["difficulty", "skill"] = "difficulty"
     """What the bins are; "skill" is static, and known from the start."""
     num_bins: Several = 6

@@ -83,25 +83,33 @@ def test_an_oracle_knows_families_and_pass_rates(tmp_path):
     assert sorted(families) == ["a", "a", "b", "b"]
 
 
-def command(out, *changes):
-    given = {"world": "own.yaml", "bases": "bases", "methods-from": "own.py"}
-    given = {name: out.parent / file for name, file in given.items()}
-    given |= {"draws": 2, "steps": 5, "prompts": 4, "out": out, "schedule": "linear"}
-    words = [f"--{name}={value}" for name, value in given.items()]
-    words += ["--methods=grpo,first-prompts@1e-3", "--learning-rates=1e-4", "--keep", *changes]
+CONTEST = """
+backend: loop
+worlds: [own.yaml]
+methods: [grpo, first-prompts@1e-3]
+learning_rates: [1.0e-4]
+seeds: [0, 1]
+train: {max_steps: 5, prompts_per_step: 4}
+keep_records: true
+methods_from: own.py
+"""
+
+
+def command(folder, *words):
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-m", "gdro_lab", "arena", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-m", "gdro_lab", *words, "--runs=out", "--cache-dir=bases"]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-def test_a_contest_from_the_command_line_resumes(tmp_path):
+def test_a_contest_resumes_by_the_short_command_too(tmp_path):
+    (tmp_path / "contest.yaml").write_text(CONTEST)
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "own.yaml").write_text(
         'name: own\nn_train: 40\nn_eval_per_family: 3\nfamilies:\n  - {name: a, operator: "*", '
         "n_digits: 5, share: 1, teacher_accuracy: 0.5}\nbase: {steps: 8, batch: 16}\n"
     )
     out = tmp_path / "out"
-    first = command(out, "--jobs=2")
+    first = command(tmp_path, "run", "contest.yaml", "--cores=2")
     assert first.returncode == 0, first.stderr
     assert "mean@8" in first.stdout
 
@@ -125,11 +133,19 @@ def test_a_contest_from_the_command_line_resumes(tmp_path):
     kept = {file: file.stat().st_mtime_ns for file in out.glob("runs/*/*.json") if file != lost}
     before = read_rows(lost)["rows"]
     lost.unlink()
-    again = command(out, "--jobs=1")
+    short = ["arena", "own.yaml", "--methods=grpo,first-prompts@1e-3", "--learning-rates=1e-4"]
+    short += ["--draws=2", "--steps=5", "--prompts=4", "--methods-from=own.py", "--cores=1"]
+    again = command(tmp_path, *short)
     assert again.returncode == 0, again.stderr
     assert {file: file.stat().st_mtime_ns for file in kept} == kept
     for row, other in zip(before, read_rows(lost)["rows"], strict=True):
         assert all(row[key] == other[key] for key in row if "seconds" not in key)
+
+    # nothing is left to play: the table to another method is that of the same runs
+    other = command(tmp_path, *short, "--baseline=first-prompts")
+    assert "difference to first-prompts" in other.stdout
+    assert {file: file.stat().st_mtime_ns for file in kept} == kept
+    assert command(tmp_path, *short, "--baseline=dapo").returncode == 2
 
 
 def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):

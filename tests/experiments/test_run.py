@@ -1,4 +1,4 @@
-"""`gdro run` as people start it, and the Snakefile's graph of the same jobs."""
+"""`gdro run` as people start it."""
 
 import os
 import re
@@ -135,23 +135,3 @@ def test_what_is_refused_leaves_nothing(tmp_path):
     assert code == 2
     assert "learning_rte" in printed.splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
-
-
-@pytest.mark.parametrize(
-    ("profile", "gpus", "minutes"), [("gym", None, "60"), ("gpu-8b", {"0", "8"}, "4320")]
-)
-def test_the_graph_can_be_handed_to_a_cluster(tmp_path, profile, gpus, minutes):
-    """A world has braces in its settings, which snakemake could take for wildcards."""
-    pytest.importorskip("snakemake_executor_plugin_slurm", reason="no executor plugin")
-    options = ["--cores", "2", "--dry-run", "--executor", "slurm", "--jobs", "4"]
-    options += ["--workflow-profile", "gdro_lab/launch/slurm", "--config", f"profile={profile}"]
-    command = [sys.executable, "-m", "snakemake", *options, f"runs={tmp_path / 'runs'}"]
-    planned = subprocess.run(
-        command, cwd=REPOSITORY, env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
-    printed = planned.stdout + planned.stderr
-    assert planned.returncode == 0, printed
-    assert {"base", "train", "evaluate", "results"} <= set(re.findall(r"rule (\w+)", printed))
-    if gpus:  # the base takes one where the profile makes it, none where it names a model
-        assert set(re.findall(r"\bgpu=(\d+)", printed)) == gpus
-    assert minutes in re.findall(r"runtime=(\d+)", printed)  # the profile's `hours`

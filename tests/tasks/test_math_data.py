@@ -411,7 +411,7 @@ def test_what_repeats_or_is_evaluated_is_not_trained_on(tmp_path):
     assert len(split(evaluated=True, **fields).rows) == 1
     assert len(split(**fields, deduplicate=False).rows) == len(rows)
     copy = write_jsonl(tmp_path / "copy.jsonl", rows)
-    with pytest.raises(ValueError, match=r"task\.train has only problems"):
+    with pytest.raises(ValueError, match=r"task\.train must have problems"):
         split(train=str(train), evaluate=[str(copy)])
 
 

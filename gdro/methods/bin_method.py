@@ -1,0 +1,27 @@
+"""What Prompt-GDRO and Rollout-GDRO share: they see prompts by their bins alone. P prompts."""
+
+from typing import Literal
+
+import numpy as np
+
+from gdro.checks import options
+from gdro.method import Batch, Method
+
+
+@options
+class BinMethod(Method):
+    """A method that sees prompts by their bins alone."""
+
+    averaging: Literal["rollout", "prompt"] = "rollout"
+    """What counts equally in the means (17) and in the gradient. "rollout": every rollout, as in
+    TRL's loss. "prompt": every prompt, however many rollouts it has, as printed. Then moving
+    rollouts changes the noise of a prompt's gradient and not its size."""
+
+    def counts(self, batch: Batch) -> np.ndarray | None:
+        """How much each prompt counts in the mean of its bin, (P,); None for equally."""
+        return batch.trials_P if self.averaging == "rollout" else None
+
+    def weights(self, batch: Batch) -> np.ndarray:
+        if self.averaging == "rollout" or not self.moves_rollouts:
+            return np.ones(len(batch))
+        return self.run.mean_rollouts / batch.trials_P
