@@ -56,13 +56,14 @@ def _spending(figure: Figure, rollouts: pd.DataFrame) -> None:
     axis = figure.subplots()
     of_method = rollouts.groupby("method")[list(CLASSES)].sum()
     shares = 100 * of_method.div(of_method.sum(axis=1), axis=0)
+    middle = {"ha": "center", "va": "center"}
     for place, method in enumerate(SPENDERS):
         left = 0.0
         for name, (label, color, ink) in CLASSES.items():
             share = shares.loc[method, name]
             axis.barh(place, share, left=left, color=color, edgecolor="white", label=label)
             if share >= READABLE:
-                axis.text(left + share / 2, place, f"{share:.0f}", color=ink, ha="center", va="center")
+                axis.text(left + share / 2, place, f"{share:.0f}", color=ink, **middle)
             left += share
     axis.set_yticks(range(len(SPENDERS)), SPENDERS.values())
     axis.set(ylim=(len(SPENDERS) - 0.5, -0.5), xlim=(0, 100), xlabel="% of the rollouts of a run")

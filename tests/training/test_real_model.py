@@ -131,5 +131,5 @@ def test_notebook_08_trains_on_a_file_of_ones_own(model, tmp_path):
     papermill.execute_notebook(notebook, tmp_path / "out.ipynb", given, progress_bar=False)
     cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
     printed = "".join(o.get("text", "") for cell in cells for o in cell.get("outputs", []))
-    assert "pivotal: step 2/2" in printed
+    assert "step 2: reward" in printed
     assert changed_weights(model, tmp_path / "model")
