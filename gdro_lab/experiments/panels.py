@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LogNorm, PowerNorm
 from matplotlib.figure import Figure
 
 from gdro_lab.experiments.style import (
@@ -31,6 +31,7 @@ Trends = dict[str, tuple[str, pd.DataFrame]]
 Maps = dict[str, tuple[pd.DataFrame, float | None]]
 """By the title of a panel: a table, and the value of even play, if any."""
 
+SHARE = "share of prompts"  # the title of a map
 SNAPSHOTS = 4  # steps shown in figures 5 and 9
 # of methods side by side, to be told apart in grey
 LINES = "-", "-.", ":", (0, (5, 1, 1, 1, 1, 1))
@@ -89,10 +90,11 @@ def heatmaps(panels: Maps, title: str) -> Figure:
     figure.supxlabel(note, fontsize=7)
     for axis, (name, (table, even)) in zip(axes, panels.items(), strict=True):
         mean = of_seeds(table).T
-        if name == "share of prompts":
-            mean = mean.where(mean > 0)
         look: dict[str, Any] = {"cmap": "viridis"}
-        if even is not None:
+        if name == SHARE:  # figure 5's scale: on a linear one all but the crowded bin is dark
+            mean = mean.where(mean > 0)
+            look["norm"] = PowerNorm(0.5, vmin=0)
+        elif even is not None:
             reach = max(1.1, np.nanmax(np.abs(np.log(mean / even)).map(np.exp)))
             look = {"cmap": DIVERGING, "norm": LogNorm(even / reach, even * reach)}
         axis.grid(False)

@@ -1,4 +1,4 @@
-"""The profile `smol`, five steps: with vLLM, on Unsloth's trainer, on two processes.
+"""The profile `smol`, five steps: with vLLM, on Unsloth's trainer, on two processes; notebook 08.
 
 The model is real, SmolLM2-135M out of its package, with the cold start that is shipped. Nothing
 here needs a GPU, so parts of Unsloth do not run: its kernels, its model classes, its engine and
@@ -11,6 +11,8 @@ import os
 import subprocess
 import sys
 
+import nbformat
+import papermill
 import pytest
 import yaml
 from conftest import PATIENCE, TRAINS
@@ -143,3 +145,20 @@ def test_two_processes_train_as_many_batches_as_one(model, tmp_path):
     assert (training["processes"], training["steps"]) == (2, STEPS)
     assert training["rollouts"] == BUDGET * STEPS
     assert changed_weights(model, run / "model")
+
+
+def test_notebook_08_trains_on_a_file_of_ones_own(model, tmp_path):
+    sums = [
+        {"question": f"What is {n} + 2?", "answer": f"{n}+2={n + 2}\n#### {n + 2}"}
+        for n in range(20)
+    ]
+    file = tmp_path / "sums.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in sums))
+    given = {"data": str(file), "method": "pivotal", "steps": 2, "questions": 2}
+    given |= {"cache_dir": str(CACHE), "output_dir": str(tmp_path)}
+    notebook = REPOSITORY / "notebooks" / "08_a_pretrained_model.ipynb"
+    papermill.execute_notebook(notebook, tmp_path / "out.ipynb", given, progress_bar=False)
+    cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
+    printed = "".join(o.get("text", "") for cell in cells for o in cell.get("outputs", []))
+    assert "step 2: reward" in printed
+    assert changed_weights(model, tmp_path / "model")
