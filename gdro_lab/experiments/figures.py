@@ -99,8 +99,7 @@ def paper_figures(profile: Profile, runs: list[dict], scores: pd.DataFrame) -> d
     """Figures 1 and 3 to 9 and learning curves by file name, where the profile has the methods."""
     rewards = {profile.label(v): series(runs, v, "mean_reward")[0] for v in profile.variants}
     reward = smoothed(pd.DataFrame(rewards))
-    ends = of_seeds(reward).iloc[-1]
-    title = f"Training reward at the end: {ends.idxmax()} highest with {ends.max():.2f}"
+    title = "Reward of the training batches. It scores no model: methods differ in what they draw"
     panels = {"": ("mean reward of the batch", reward)}
     drawn = {"fig1_overview": results_overview(profile, runs, scores)}
     drawn["learning_curves"] = trends(panels, label_colors(profile), title)
