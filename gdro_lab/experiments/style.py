@@ -47,10 +47,10 @@ LABEL_COLORS = {
     **dict(zip(["Hedge", "EXP3", "EXP3.P"], OTHERS[:1] + OTHERS[3:5], strict=True)),
     **SKILLS,
     # pass rates, from nothing left to learn to nothing to learn from
-    "solved, p > .9": "#4a6fa5",
-    ".3 to .9": "#2f9e8f",
-    ".02 to .3": "#117733",
-    "out of reach, p < .02": "#5b4636",
+    "solved, p > 0.9": "#4a6fa5",
+    "0.3 to 0.9": "#2f9e8f",
+    "0.02 to 0.3": "#117733",
+    "out of reach, p < 0.02": "#5b4636",
 }
 
 

@@ -101,6 +101,9 @@ WRONG = [
     ("exp3p_losses", result("exp3p_losses", lambda x: -x)),
     ("exp3p_losses", without("exp3p_losses", bonus=0.0)),
     ("group_advantages", no_epsilon),
+    ("grpo_advantages", lambda r: no_epsilon(r, np.zeros(len(r), int))),
+    ("mixed_groups", lambda rates, n: (1 - (1 - rates) ** n).sum()),
+    ("smallest_group", lambda rate, chance: exercise("smallest_group")[0](rate, 0.98 * chance)),
     ("effective_number", lambda p: np.exp(-(p * np.log(p)).sum())),
     ("lead_lag", result("lead_lag", lambda x: -x)),
     ("paired_gain", result("paired_gain", lambda x: (x[0], 2 * x[1]))),
@@ -162,6 +165,7 @@ PACKAGE = {
     "arm_strategies": lambda *case: np.exp(arm_log_probabilities(*case)),
     "exp3p_losses": lambda loss, arm, p, bonus: exp3p_losses([loss], [arm], p[None], bonus)[0],
     "rollout_gdro": rollout_gdro,
+    "grpo_advantages": lambda r: advantages.group_advantages(r, np.zeros(len(r), int), 1),
     "group_advantages": lambda r, ids: advantages.group_advantages(r, ids, ids.max() + 1),
     "oracle_rollouts": lambda v, arms, budget: best_joint_arms(
         -v[:, None] / arms, np.ones(len(v), int), arms, budget
@@ -182,7 +186,12 @@ def test_the_solution_is_what_the_package_does(name):
 
 
 def test_the_open_exercises_have_solutions_that_show_what_they_say():
-    solved = {k: v for p in sorted(SOLUTIONS.glob("0[123]*")) for k, v in runpy.run_path(p).items()}
+    solved = {
+        k: v for p in sorted(SOLUTIONS.glob("0[0123]*")) for k, v in runpy.run_path(p).items()
+    }
+    kinds = solved["learn"]("both") - solved["learn"]("grpo")
+    assert kinds[0] > 0.3
+    assert kinds[1] > 0
     estimates, rollouts = solved["any_of_n_run"]()
     assert (np.diff(rollouts) != 0).sum() >= 4  # it swings, for ever
     assert estimates.min() < 0.5 < estimates[100:].max()
