@@ -132,6 +132,8 @@ class DifficultyBins(Saved):
 
     def add(self, new: Set[int | str]) -> None:
         """Give rows to uids that have none."""
+        if not new:
+            return
         in_order = sorted(new)  # so that rows do not depend on the order of the batch
         first = next(iter(self.row_of), in_order[0])
         if isinstance(first, str) != isinstance(in_order[0], str):

@@ -7,7 +7,7 @@ one was killed while it was written; one whose files differ from it was damaged.
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +100,14 @@ def write_ledger(folder: Path, run: str = "") -> None:
     replace_text(folder / LEDGER, json.dumps(ledger))
 
 
-def fault_of(folder: Path, run: str = "") -> str | None:
-    """What is not as the ledger of a folder says, if anything."""
+def fault_of(folder: Path, run: str = "", expected: Sequence[str] = ()) -> str | None:
+    """What is not as the ledger of a folder says, if anything.
+
+    Args:
+        folder: with a ledger, if it was completed.
+        run: whose it must be; "" for any.
+        expected: files that the ledger must name.
+    """
     if not (folder / LEDGER).is_file():
         return f"{folder} was not completed"
     try:
@@ -110,6 +116,9 @@ def fault_of(folder: Path, run: str = "") -> str | None:
             return f"{folder} holds the files of {ledger['name']}"
         if run and ledger["run"] != run:
             return f"{folder} is a checkpoint of another run"
+        missing = [name for name in expected if name not in ledger["files"]]
+        if missing or not ledger["files"]:
+            return f"{folder / LEDGER} is broken: it names no {missing or 'files'}"
         return difference(folder, ledger["files"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{folder / LEDGER} is broken ({error!r})"

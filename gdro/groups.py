@@ -1,7 +1,7 @@
 """Groups of prompts that the data set names, in place of difficulty bins. D prompts."""
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Literal
 
 import numpy as np
@@ -47,23 +47,38 @@ class StaticGroups(DifficultyBins):
         for name in names_D:
             if name not in bin_of:
                 raise ValueError(f"groups must hold the label {name!r}, got {self.groups}")
-        bins_D = [bin_of[name] for name in names_D]
-        self.labels: list[Any] = []  # none yet, while rows are given to all
-        rows_D = self.rows(uids_D)  # makes room in `bins_D`
-        self.bins_D[rows_D] = bins_D
-        self.labels = sorted([uid, b] for uid, b in zip(uids_D.tolist(), bins_D, strict=True))
+        self.bin_of_uid: dict[int | str, int] = {
+            uid: bin_of[name] for uid, name in zip(uids_D.tolist(), names_D, strict=True)
+        }
+        self.add(self.bin_of_uid.keys())
 
     @property
     def num_bins(self) -> int:
         return len(self.groups)
 
     def add(self, new: Set[int | str]) -> None:
-        if self.labels:
-            raise ValueError(f"uids must be of prompts with a label, got {min(new)!r}")
+        unknown = new - self.bin_of_uid.keys()
+        if unknown:
+            raise ValueError(f"uids must be of prompts with a label, got {min(unknown)!r}")
         super().add(new)
+        for uid in new:
+            self.bins_D[self.row_of[uid]] = self.bin_of_uid[uid]
 
     def next_bins(self, bins: np.ndarray, estimate: np.ndarray) -> np.ndarray:
         return bins
 
     def settings(self) -> dict[str, Any]:
-        return super().settings() | {"groups": self.groups, "labels": self.labels}
+        return super().settings() | {"groups": self.groups}
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        super().check_state(state)
+        for uid, group in zip(state["uids"], state["bins_D"], strict=True):
+            if self.bin_of_uid.get(uid, group) != group:
+                raise ValueError(
+                    f"labels must be those of the saved state, got another for the uid {uid!r}"
+                )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up the history of prompts; those that have joined since begin without one."""
+        super().load_state_dict(state)
+        self.add(self.bin_of_uid.keys() - self.row_of.keys())

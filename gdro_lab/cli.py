@@ -4,6 +4,7 @@ A subcommand imports what it needs when it is called, so that `gdro --help` is q
 comes before TRL. It exits with 2 if it refuses its arguments and with 1 if the work itself failed.
 """
 
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from safetensors import SafetensorError
 
 from gdro_lab import numerics
 
@@ -24,12 +26,14 @@ class _Refusing(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (ValueError, OSError, RuntimeError) as error:
+        except (ValueError, OSError, RuntimeError, SafetensorError) as error:
             # click's own exits, and torch's out of memory, whose traceback is wanted
             if type(error).__module__.startswith(("click", "torch")):
                 raise
-            click.echo(f"gdro {ctx.invoked_subcommand}: {error}", err=True)
-            sys.exit(1 if isinstance(error, RuntimeError) else 2)
+            # torch and safetensors do not name a full disk
+            full = " (the disk is full)" if shutil.disk_usage(".").free < 2**20 else ""
+            click.echo(f"gdro {ctx.invoked_subcommand}: {error}{full}", err=True)
+            sys.exit(1 if isinstance(error, RuntimeError | SafetensorError) else 2)
 
 
 @click.group(cls=_Refusing, context_settings={"help_option_names": ["-h", "--help"]})
@@ -51,7 +55,7 @@ RUNS = click.option("--runs", help="Folder of the runs.  [default: runs/PROFILE]
 
 def _options_of_a_run(command: Callable) -> Callable:
     where = "Folder of the run.  [default: runs/PROFILE/VARIANT/seedSEED]"
-    folder = click.Path(path_type=Path, file_okay=False)
+    folder = click.Path(file_okay=False)
     seed = click.IntRange(0, 2**32 - 1)
     command = click.option("--folder", type=folder, help=where)(CACHE_DIR(command))
     command = click.option("--seed", default=0, show_default=True, type=seed)(command)
@@ -134,7 +138,7 @@ class _Run:
     cache_dir: Path
 
 
-def _run_of(profile: str, variant: str, seed: int, folder: Path | None, cache_dir: str) -> _Run:
+def _run_of(profile: str, variant: str, seed: int, folder: str | None, cache_dir: str) -> _Run:
     chosen = _load_trainings(profile)
     from gdro_lab.experiments.blocks import BASE
     from gdro_lab.experiments.processes import start_job
@@ -144,7 +148,7 @@ def _run_of(profile: str, variant: str, seed: int, folder: Path | None, cache_di
         chosen.variant(variant)
     start_job()
     default = run_folder(f"runs/{chosen.name}", variant, seed)
-    return _Run(chosen, variant, seed, folder or default, Path(cache_dir))
+    return _Run(chosen, variant, seed, Path(folder or default), Path(cache_dir))
 
 
 @main.command("train")
@@ -161,7 +165,7 @@ def train_command(
     profile: str,
     variant: str,
     seed: int,
-    folder: Path | None,
+    folder: str | None,
     cache_dir: str,
     batches: int | None,
     launched: bool,
@@ -171,8 +175,11 @@ def train_command(
     Example: gdro train tiny pivotal --seed 1
     """
     run = _run_of(profile, variant, seed, folder, cache_dir)
+    from gdro_lab.experiments.processes import end_with_launcher
     from gdro_lab.experiments.training import Training, train_variant
 
+    if launched:
+        end_with_launcher()
     if not launched and batches is None:
         record = train_variant(run.profile, run.variant, run.seed, run.folder, run.cache_dir)
         click.echo(f"{len(record)} batches; model and record: {run.folder}/")
@@ -189,7 +196,7 @@ def train_command(
 @main.command("evaluate")
 @_options_of_a_run
 def evaluate_command(
-    profile: str, variant: str, seed: int, folder: Path | None, cache_dir: str
+    profile: str, variant: str, seed: int, folder: str | None, cache_dir: str
 ) -> None:
     """Evaluate what `gdro train` left, or the variant "base", the model before training.
 

@@ -9,11 +9,14 @@ import torch
 from conftest import TRAINS
 from helpers import visit
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOTrainer
 
 from gdro import GDROController, Method, register
 from gdro.methods.bank import Bank, is_whole, replay_weights
 from gdro.methods.replay import PivotalReplay
 from gdro.trainer import GDROConfig, GDROTrainer
+from gdro.trl.replay import Replay
+from gdro.trl.trimming import TrimmedLoss
 from gdro_lab import loop
 
 pytestmark = TRAINS
@@ -207,12 +210,14 @@ MICRO = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}
     ],
     ids=["one batch", "micro-batches", "seven texts", "old and reference log-probabilities"],
 )
-def test_the_gradient_of_replay_in_trl_is_the_loops(base, tmp_path, changes):
+def test_the_gradient_of_replay_in_trl_is_the_loops(base, tmp_path, monkeypatch, changes):
     """Rows of kept texts count once, with their weight; with β, their ratio is 1 and their KL 0."""
+    sizes = watch_sizes(monkeypatch)
     given = {"gdro_method": "replay_alone", "gdro_options": {"start_at": 1, "prompts": 7}}
     trainer = tiny_run.train_one_step(base, tmp_path, **given | changes)
     batch = trainer.batch
     assert len(batch["advantages"]) % trainer.args.steps_per_generation == 0  # TRL drops the rest
+    assert max(sizes) <= trainer.args.per_device_train_batch_size  # of the user
     again = batch["completion_mask"].sum(1) > 0
     kept = again & (batch["advantages"] != 0)
     assert kept[:32].sum() == 0 < kept.sum() == trainer.state.log_history[0]["gdro/replayed"]
@@ -228,6 +233,34 @@ def test_the_gradient_of_replay_in_trl_is_the_loops(base, tmp_path, changes):
     )
     assert tokens == batch["num_items_in_batch"]
     tiny_run.assert_gradient(tiny_run.gradient(model), trainer.gradient)
+
+
+def watch_sizes(monkeypatch):
+    """A list that gets the rows of each loss that TRL computes."""
+    sizes = []
+    scored = GRPOTrainer._compute_loss
+
+    def counted(self, model, inputs):
+        sizes.append(len(inputs["advantages"]))
+        return scored(self, model, inputs)
+
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", counted)
+    return sizes
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo", "dr_grpo"])
+def test_the_parts_of_an_enlarged_micro_batch_have_the_gradient_of_the_whole(
+    base, tmp_path, monkeypatch, loss_type
+):
+    sizes = watch_sizes(monkeypatch)
+    given = {"gdro_method": "replay_alone", "gdro_options": {"start_at": 1, "prompts": 16}}
+    given |= {"loss_type": loss_type, "trim_batches": False}
+    in_parts = tiny_run.train_one_step(base, tmp_path, **given)
+    assert len(sizes) > 1
+    monkeypatch.setattr(Replay, "_compute_loss", TrimmedLoss._compute_loss)
+    whole = tiny_run.train_one_step(base, tmp_path, **given)
+    assert sizes[-1] == sum(sizes[:-1])
+    tiny_run.assert_gradient(in_parts.gradient, whole.gradient)
 
 
 @pytest.mark.parametrize("masks", [False, True])

@@ -11,7 +11,10 @@ from gdro.registry import register
 @register("both")
 @checks.options
 class Both(PromptGDRO, RolloutGDRO):
-    """Takes the arguments of `PromptGDRO` and of `RolloutGDRO`; each calls the next by super()."""
+    """Both games of the paper (arXiv 2601.19280), with the arguments of both.
+
+    Each calls the next by super().
+    """
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": PromptGDRO.presets["paper"] | RolloutGDRO.presets["paper"]

@@ -108,7 +108,10 @@ SIGNALS: dict[str, Callable[[Batch], np.ndarray]] = {  # the loss of a prompt th
 @register("prompt")
 @checks.options
 class PromptGDRO(BinMethod):
-    """Prompt-GDRO: weights or draws by the bins' losses. Its scores are in `prompt_adversary`."""
+    """Prompt-GDRO (arXiv 2601.19280): weights or draws by the bins' losses.
+
+    Its scores are in `prompt_adversary`.
+    """
 
     prompt: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `PromptAdversary`, but for num_bins, which the controller has."""

@@ -192,7 +192,10 @@ class RolloutAdversary(Saved):
 @register("rollout")
 @checks.options
 class RolloutGDRO(BinMethod):
-    """Rollout-GDRO: a number of rollouts for each bin. Its scores are in `rollout_adversary`."""
+    """Rollout-GDRO (arXiv 2601.19280): a number of rollouts for each bin.
+
+    Its scores are in `rollout_adversary`.
+    """
 
     rollout: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `RolloutAdversary`, but for those that the controller has."""

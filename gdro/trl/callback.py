@@ -61,21 +61,30 @@ class GDROCallback(TrainerCallback):
 def draw(record: list[dict[str, Any]], bins: list[str]) -> Figure:
     """A figure of three panels over batches; each bin has a colour, from hard to easy.
 
+    Rollouts and signal are means of ten batches.
+
     Args:
         record: of the trainer, at least one row.
         bins: names of the bins (`GDROTrainer.bin_names`).
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3), layout="constrained")
+    figure = Figure(figsize=(11, 3), layout="constrained")
     shares, rollouts = (  # NaN for empty bins
         pd.DataFrame([row[name] for row in record], columns=bins, dtype=float)
         for name in ("share", "rollouts")
     )
     signal = pd.Series([row["signal"] for row in record])
-    left, middle, right = figure.subplots(1, 3)
-    shares.plot.area(ax=left, cmap="viridis", title="share of the prompts", ylim=(0, 1), lw=0)
-    left.legend(fontsize=6)
-    rollouts.plot(ax=middle, cmap="viridis", title="rollouts a prompt", style=".", legend=False)
-    signal.plot(ax=right, color="black", title="rollouts with an advantage", ylim=(0, 1))
+    panels = figure.subplots(1, 3, sharex=True)
+    left, middle, right = panels
+    shares.plot.area(ax=left, cmap="viridis", ylim=(0, 1), lw=0, legend=False)
+    rollouts.rolling(10, min_periods=1).mean().plot(ax=middle, cmap="viridis", legend=False)
+    signal.rolling(10, min_periods=1).mean().plot(ax=right, color="black", ylim=(0, 1))
+    left.set(title="Prompts in each bin", ylabel="share of the batch")
+    middle.set(title="Rollouts in each bin", ylabel="rollouts per prompt")
+    right.set(title="Rollouts with an advantage", ylabel="share of the rollouts")
+    for panel in panels:
+        panel.set_xlabel("generation batch")
+    # beside the panels, where it hides nothing
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right center", fontsize=7)
     return figure

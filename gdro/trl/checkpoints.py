@@ -17,10 +17,12 @@ from transformers.trainer_utils import TrainOutput
 from gdro import files
 from gdro.files import LEDGER, fault_of
 from gdro.methods.bank import Bank
+from gdro.trl.data import UidData, check_prompts
 from gdro.trl.logs import Logs
 
 logger = logging.getLogger(__name__)
 STATE_FILE = "gdro_state.json"  # of a checkpoint, written first: GRPOTrainer's have none
+EXPECTED = (STATE_FILE, "trainer_state.json")
 
 
 class WholeCheckpoints(Logs):
@@ -32,8 +34,7 @@ class WholeCheckpoints(Logs):
 
     run_identity = ""
     bank: Bank
-    data_fingerprint: str | None  # of `gdro.trl.data.with_uids`
-    has_dataset: bool  # whose rows can be counted
+    data: UidData
     _sampler: Any  # TRL's RepeatSampler, of the training
 
     def train(
@@ -54,8 +55,13 @@ class WholeCheckpoints(Logs):
 
         Raises:
             ValueError: if the given checkpoint is broken or, with True, all that were completed
-                are.
+                are; and if `train_dataset` was replaced after the trainer was made.
         """
+        if self.data.dataset is not None and self.train_dataset is not self.data.dataset:
+            raise ValueError(
+                "train_dataset must be what the trainer was made with, got another: make a new "
+                "trainer"
+            )
         self._start_clock()
         checkpoint: Path | None = None
         if resume_from_checkpoint and self.accelerator.is_main_process:
@@ -92,16 +98,22 @@ class WholeCheckpoints(Logs):
             files.save_state(folder / STATE_FILE, self._own_state())
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
-        in_batch = self._step % (self.args.steps_per_generation * self.args.num_iterations)
-        if self.args.should_save and in_batch:
-            logger.warning(f"{name} lies within a generation batch, and cannot be resumed from")
-        elif self.args.should_save:
-            files.write_ledger(folder, self.run_identity)
+        if not self.args.should_save:
+            return
+        files.write_ledger(folder, self.run_identity)
+        if self._step % (self.args.steps_per_generation * self.args.num_iterations):
+            logger.warning(
+                f"{name} lies within a generation batch: resumed from it, a run samples the rest "
+                "of the batch anew and ends with other weights"
+            )
 
     def _own_state(self) -> dict[str, Any]:
+        prompts = None
+        if self.data.uids_D is not None:
+            prompts = {"uids": self.data.uids_D.tolist(), "hashes": self.data.hashes_D}
         return {
             "controller": self.controller.state_dict(),
-            "data": self.data_fingerprint,
+            "data": prompts,
             "bank": self.bank.state_dict(),
             "record": self.record,
             "seconds": self.seconds,
@@ -113,7 +125,12 @@ class WholeCheckpoints(Logs):
         if checkpoint is None:
             return
         self._load_own_state(Path(checkpoint))
-        if not (self.shuffle_dataset and self.has_dataset):
+        if self.args.sync_ref_model:
+            logger.warning(
+                "sync_ref_model: the reference model is not in a checkpoint, and starts from the "
+                "weights of the first model again"
+            )
+        if not self.shuffle_dataset or self.data.uids_D is None:
             return
         # TRL draws the orders of all epochs from one generator, which it starts anew
         state = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
@@ -125,10 +142,8 @@ class WholeCheckpoints(Logs):
             logger.warning(f"{checkpoint} is GRPOTrainer's: the controller starts anew")
             return
         state = files.load_state(checkpoint / STATE_FILE)
-        if state["data"] != self.data_fingerprint:
-            raise ValueError(
-                f"train_dataset gives uids to other prompts than when {checkpoint.name} was saved"
-            )
+        if self.data.uids_D is not None and state["data"] is not None:
+            check_prompts(self.data, state["data"])
         self.controller.load_state_dict(state["controller"])
         self.bank.load_state_dict(state["bank"])
         self.record = state["record"]
@@ -158,7 +173,7 @@ def find_checkpoint(
         folders = [Path(given)]
     faults = []
     for folder in folders:
-        fault = None if is_foreign(folder) and not run else fault_of(folder, run)
+        fault = None if is_foreign(folder) and not run else fault_of(folder, run, EXPECTED)
         if fault is None:
             return folder
         print(f"{fault}; it is passed over", flush=True)
@@ -179,4 +194,4 @@ def is_foreign(folder: Path) -> bool:
 def step_of(folder: str | Path) -> int | None:
     """The step that a checkpoint was saved after, by its name; None for other names."""
     name, _, step = Path(folder).name.partition("-")
-    return int(step) if name == "checkpoint" and step.isdigit() else None
+    return int(step) if name == "checkpoint" and step.isdecimal() else None

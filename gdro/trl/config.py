@@ -71,8 +71,8 @@ class GDROConfig(GRPOConfig):
     8}; on a command line as JSON. A rollout is correct if its reward is above "success_threshold"
     (default 0)."""
     success_reward: str | None = None
-    """Name of the reward function whose value says whether a rollout is correct; by default the
-    weighted sum of all does."""
+    """Name of the reward function whose value says whether a rollout is correct; by default, and
+    where it gives None, the weighted sum of all does."""
     uid_column: str = "uid"
     """Column with one stable uid for each prompt, integers or strings. Where it is missing, a hash
     of the row's columns is the uid, and equal rows are numbered."""
@@ -93,7 +93,8 @@ class GDROConfig(GRPOConfig):
     micro-batches to their longest texts: the same gradient, to rounding. TRL's logs of entropy and
     clipping are then those of the rollouts left. Where one process trains, a micro-batch
     without any advantage is not computed at all. Default: on, except for method "grpo", which stays
-    TRL's bit for bit. With Unsloth only rows are left out."""
+    TRL's bit for bit. With Unsloth only rows are left out. Always off for models without rotary
+    positions, such as GPT-2, whose texts change with the padding before them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -217,6 +218,12 @@ def check_training(args: GDROConfig, controller: GDROController) -> None:
         raise ValueError(
             f"generation_kwargs has the seed {seed}, which makes all rollouts of a prompt the same"
         )
+
+
+def check_success_reward(args: GDROConfig, names: Sequence[str]) -> None:
+    """Refuse (ValueError) a `success_reward` that is none of these reward functions."""
+    if args.success_reward not in (None, *names):
+        raise ValueError(f"success_reward must be in {list(names)}, got {args.success_reward!r}")
 
 
 def check_data(

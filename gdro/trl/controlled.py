@@ -12,7 +12,7 @@ from torch import Tensor
 from gdro.controller import Plan
 from gdro.metrics import is_correct
 from gdro.rounds import Samples
-from gdro.trl.data import prompts_of_batch
+from gdro.trl.data import UidData, prompts_of_batch
 from gdro.trl.logs import Logs
 from gdro.trl.values import Cost, LossInputs, Row, Signal, has_spread
 
@@ -20,7 +20,7 @@ from gdro.trl.values import Cost, LossInputs, Row, Signal, has_spread
 class ControlledTrainer(Logs):
     """GRPOTrainer with a controller between its data and its advantages."""
 
-    _uids_D: np.ndarray | None  # None for a stream
+    data: UidData
 
     def _set_signature_columns_if_needed(self) -> None:
         """Keep the column of uids where `remove_unused_columns` drops others."""
@@ -36,8 +36,8 @@ class ControlledTrainer(Logs):
         """
         size = self.args.generation_batch_size // self.num_generations
         drawn_P = None
-        if self._uids_D is not None:
-            drawn_P = self.controller.draw(self._uids_D, size)
+        if self.data.uids_D is not None:
+            drawn_P = self.controller.draw(self.data.uids_D, size)
         if drawn_P is None and self.controller.method.waits:
             # TRL's order has one batch a step
             drawn_P = prompts_of_batch(
@@ -51,12 +51,18 @@ class ControlledTrainer(Logs):
             prompts = gather_object(inputs)[:: self.num_generations]
         else:
             prompts = self.train_dataset.__getitems__(drawn_P.tolist())  # in one read
-        uids = [self._uid_of(row, place) for place, row in enumerate(prompts)]
-        return prompts, self.controller.plan(uids)
+        if self.data.dataset is None:  # environments make the prompts, known by their places
+            return prompts, self.controller.plan(range(len(prompts)))
+        return prompts, self.controller.plan([self._uid_of(row) for row in prompts])
 
-    def _uid_of(self, row: Row, place: int | None = None) -> int | str:
-        # without a data set, prompts are made by an environment and known by their places
-        uid = row.get(self.args.uid_column, place)
+    def _uid_of(self, row: Row) -> int | str:
+        column = self.args.uid_column
+        if column not in row:
+            raise ValueError(
+                f"rows of train_dataset must keep the column {column!r}, got {sorted(row)}: name "
+                "it in the format of the data set"
+            )
+        uid = row[column]
         return uid.item() if hasattr(uid, "item") else uid  # type: ignore  # torch's or numpy's
 
     def _score(self, group_ids_R: np.ndarray, rewards_RF: Tensor) -> Samples:
@@ -73,7 +79,9 @@ class ControlledTrainer(Logs):
         rewards_R[rewards_RF.isnan().all(dim=1)] = torch.nan
         successes_R = rewards_R
         if self.args.success_reward is not None:
-            successes_R = rewards_RF[:, self.reward_func_names.index(self.args.success_reward)]
+            named_R = rewards_RF[:, self.reward_func_names.index(self.args.success_reward)]
+            # what it leaves to others, such as rows of another task, they judge
+            successes_R = torch.where(named_R.isnan(), rewards_R, named_R)
         rewards_R[~(rewards_R.isfinite() & successes_R.isfinite())] = torch.nan
         correct_R = is_correct(successes_R.numpy(), self.controller.success_threshold)
         return Samples(group_ids_R, rewards_R.numpy(), correct_R)

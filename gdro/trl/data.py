@@ -1,10 +1,12 @@
-"""The prompts of a training: their uids, a fingerprint of the data, and their order.
+"""The prompts of a training: their uids, a hash of each, and their order.
 
 D prompts of the data set, P of a batch.
 """
 
 import json
 from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
 from hashlib import sha256
 from itertools import chain
 from typing import Any, NamedTuple
@@ -16,12 +18,13 @@ from gdro.bins import as_uids
 
 
 class UidData(NamedTuple):
-    """A data set with a column of uids; a stream has neither a list of them nor a fingerprint."""
+    """A data set with a column of uids; a stream has neither a list of them nor hashes."""
 
-    dataset: datasets.Dataset | datasets.IterableDataset
-    uids_D: np.ndarray | None
-    fingerprint: str | None
-    """Changes where a uid gets another prompt, and not with the order of the rows."""
+    dataset: datasets.Dataset | datasets.IterableDataset | None
+    """None where environments make the prompts."""
+    uids_D: np.ndarray | None = None
+    hashes_D: np.ndarray | None = None
+    """Of the prompts, to know them again by."""
 
 
 def hash_of(value: object) -> str:
@@ -41,18 +44,25 @@ def with_uids(dataset: datasets.Dataset | datasets.IterableDataset, column: str)
     stream, where nobody can count them, they are one prompt.
 
     Raises:
-        ValueError: for a column that repeats a uid.
+        ValueError: for a column that repeats a uid, and for what is no data set.
     """
+    if isinstance(dataset, datasets.IterableDataset):
+        return UidData(dataset.map(lambda row: {column: hash_of(row)} | row))
     if not isinstance(dataset, datasets.Dataset):
-        return UidData(dataset.map(lambda row: {column: hash_of(row)} | row), None, None)
+        raise ValueError(
+            "train_dataset must be a datasets.Dataset or IterableDataset, got a "
+            f"{type(dataset).__name__}"
+        )
     has_uids = column in dataset.column_names
-    columns = [column, "prompt"] if has_uids else dataset.column_names
-    columns = [name for name in dataset.column_names if name in columns]
+    needed = {column, "prompt"}
+    columns = [name for name in dataset.column_names if name in needed]
+    if len(columns) < len(needed):  # a transform may make the prompts of other columns
+        columns = dataset.column_names
     # as they are stored: no format applied, no image decoded
     stored = dataset.select_columns(columns).with_format("arrow").iter(1000)
     counts = Counter[Any]()
     uids = []
-    total = 0
+    hashes = []
     for row in chain.from_iterable(batch.to_pylist() for batch in stored):
         uid = row[column] if has_uids else hash_of(row)
         counts[uid] += 1
@@ -61,10 +71,49 @@ def with_uids(dataset: datasets.Dataset | datasets.IterableDataset, column: str)
                 f"column {column!r} repeats {uid!r}; each prompt needs a uid of its own"
             )
         uids.append(uid if counts[uid] == 1 else f"{uid}#{counts[uid]}")
-        total += int(hash_of([uids[-1], row.get("prompt")]), 16)  # a sum has no order
+        prompt = row.get("prompt", row)
+        hashes.append(int(hash_of(prompt)[:8], 16))
     if not has_uids:
         dataset = dataset.add_column(column, uids)
-    return UidData(dataset, as_uids(uids), f"{total % 2**64:016x}")
+    if dataset.format["type"] == "custom":
+        transform = dataset.format["format_kwargs"]["transform"]
+        dataset = dataset.with_transform(partial(with_column, transform, column))
+    return UidData(dataset, as_uids(uids), np.array(hashes, np.int64))
+
+
+def with_column(
+    transform: Callable[[Mapping[str, list]], dict[str, list]],
+    column: str,
+    batch: Mapping[str, list],
+) -> dict[str, list]:
+    """What a transform of rows returns, with a column that it may have left out."""
+    return {column: batch[column]} | transform(batch)
+
+
+def check_prompts(data: UidData, saved: Mapping[str, list]) -> None:
+    """Refuse data in which a uid of a checkpoint has another prompt. New prompts may join.
+
+    Args:
+        data: a data set whose rows are counted.
+        saved: its "uids" and "hashes" at the checkpoint.
+
+    Raises:
+        ValueError: names the first prompt that has changed; or where none is known.
+    """
+    before = dict(zip(saved["uids"], saved["hashes"], strict=True))
+    uids = data.uids_D.tolist()  # type: ignore[union-attr]
+    hashes = data.hashes_D.tolist()  # type: ignore[union-attr]
+    for uid, digest in zip(uids, hashes, strict=True):
+        if before.get(uid, digest) != digest:
+            raise ValueError(
+                f"train_dataset has another prompt under the uid {uid!r} than when the checkpoint "
+                "was saved; give it a uid of its own"
+            )
+    if before.keys().isdisjoint(uids):
+        raise ValueError(
+            "train_dataset has none of the uids of the checkpoint; where they are hashes of all "
+            "columns, any other column gives others: add the column of uids that was trained with"
+        )
 
 
 def prompts_of_batch(number: int, size: int, total: int, seed: int, shuffled: bool) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -18,7 +19,8 @@ from gdro.trl.config import GDROConfig
 from gdro.trl.values import Cost, Signal
 
 logger = logging.getLogger(__name__)
-SILENT_BATCHES = 10  # all correct or all wrong, until a warning
+SILENT_BATCHES = 10  # over which nearly all are correct or wrong, until a warning
+NEARLY_NONE = 0.01
 
 
 class Logs(GRPOTrainer):
@@ -37,14 +39,16 @@ class Logs(GRPOTrainer):
     bin_names: list[str]
     seconds: dict[str, float]
     _logs: dict[str, Any]
+    _is_warned = False  # of silence
     _clock = 0.0  # when `seconds` were last added up
-    _silent_batches = 0  # in a row
+    _correct_rates: deque[float]  # of the last batches
 
     def _start_logs(self) -> None:
         """Make the attributes; the controller is there."""
         self.record = []
         self.bin_names = bin_names(self.controller.bins)
         self.seconds = {"train": 0.0, "generate": 0.0, "controller": 0.0}
+        self._correct_rates = deque(maxlen=SILENT_BATCHES)
 
     def _start_clock(self) -> None:
         self._clock = time.perf_counter()
@@ -85,16 +89,32 @@ class Logs(GRPOTrainer):
             self._metrics["train"][f"gdro/{name}"].append(number)
 
     def _warn_of_silence(self, scored: Samples) -> None:
-        """Warn where rollouts were all correct or all wrong for many batches in a row."""
-        rewards_R = scored.rewards_R
-        is_mixed = scored.correct_R.any() and not scored.correct_R.all()
-        self._silent_batches = 0 if is_mixed else self._silent_batches + 1
-        if self._silent_batches == SILENT_BATCHES:
+        """Warn, once, where nearly all rollouts of the last batches were correct or wrong."""
+        if self._is_warned:
+            return
+        self._correct_rates.append(float(scored.correct_R.mean()))
+        rate = float(np.mean(self._correct_rates))
+        is_mixed = NEARLY_NONE <= rate <= 1 - NEARLY_NONE
+        if is_mixed or len(self._correct_rates) < SILENT_BATCHES:
+            return
+        self._is_warned = True
+        logger.warning(
+            f"{rate:.1%} of the rollouts of the last {SILENT_BATCHES} batches were above "
+            f"success_threshold={self.controller.success_threshold}, rewards of the last from "
+            f"{scored.rewards_R.min():g} to {scored.rewards_R.max():g}. Set success_threshold in "
+            "gdro_options, or success_reward, or take other prompts"
+        )
+
+    def _warn_of_rewards(self) -> None:
+        """Warn where the sum of several rewards says what is correct."""
+        is_chosen = "success_threshold" in (self.args.gdro_options or {})
+        if len(self.reward_func_names) < 2 or self.args.success_reward or is_chosen:
+            return
+        if self.controller.name != "grpo":
             logger.warning(
-                f"For {SILENT_BATCHES} batches no reward, or every one, was above success_threshold"
-                f"={self.controller.success_threshold}; the last went from "
-                f"{rewards_R.min():g} to {rewards_R.max():g}. Set it in gdro_options, or set "
-                f"success_reward"
+                f"A rollout is correct where the weighted sum of {self.reward_func_names} is above "
+                f"0, so a right format alone may do: name the reward of the answer in "
+                "success_reward, or set success_threshold in gdro_options"
             )
 
 

@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from accelerate.utils import DistributedType
 from numpy.typing import ArrayLike
-from torch import Tensor
+from torch import Tensor, nn
 from trl.trainer.utils import pad
 
 from gdro.methods.bank import Bank, is_whole
 from gdro.trl.controlled import ControlledTrainer
+from gdro.trl.trimming import share_of, take_rows
 from gdro.trl.values import LossInputs, Row
 
 # what TRL holds for each token besides ids and masks, in some settings
@@ -44,6 +46,29 @@ class Replay(ControlledTrainer):
             if is_whole(ids, ends, specials):
                 key = tokenizer.decode(ids, skip_special_tokens=True)
                 self.bank.add(self._uid_of(rows[r]), texts[r], key)
+
+    def _compute_loss(self, model: nn.Module, inputs: LossInputs) -> Tensor:
+        """TRL's loss, on no more rows at once than a micro-batch has without kept texts.
+
+        Each part but the last runs its backward here, so that its activations are freed.
+        """
+        parts = torch.arange(len(inputs["advantages"])).split(self.args.per_device_train_batch_size)
+        # terms that TRL adds for each call, and an engine that steps at a backward
+        is_whole_batch = self._entropy_bonus_enabled or self.aux_loss_enabled
+        is_whole_batch |= self.accelerator.distributed_type == DistributedType.DEEPSPEED
+        if len(parts) < 2 or is_whole_batch or not self.model.training:
+            return super()._compute_loss(model, inputs)
+        earlier = []
+        for rows_N in parts[:-1]:
+            loss = self._loss_of(model, inputs, rows_N)
+            self.accelerator.backward(loss)
+            earlier.append(loss.detach())
+        return self._loss_of(model, inputs, parts[-1]) + torch.stack(earlier).sum()
+
+    def _loss_of(self, model: nn.Module, inputs: LossInputs, rows_N: Tensor) -> Tensor:
+        """What some rows add to the loss."""
+        loss = super()._compute_loss(model, take_rows(inputs, rows_N))
+        return share_of(inputs, rows_N, self.loss_type) * loss
 
     def _add_replayed(self, output: LossInputs) -> LossInputs:
         """What TRL's loss takes, with this process's share of the texts that are replayed."""

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gdro.rounds import Outcomes, sample_in_rounds
 from gdro.trl.controlled import ControlledTrainer
+from gdro.trl.logs import SILENT_BATCHES
 from gdro.trl.step import Step, TrainBatch, own_share, split_rollouts
 from gdro.trl.values import Cost, LossInputs, Row
 
@@ -76,7 +77,8 @@ class Rounds(ControlledTrainer):
                 return step
         raise ValueError(
             f"gdro_method={self.controller.name!r} was not ready for an optimizer step after "
-            f"{MOST_BATCHES} batches, the last {self._silent_batches} all correct or all wrong"
+            f"{MOST_BATCHES} batches; the last {SILENT_BATCHES} had "
+            f"{np.mean(self._correct_rates):.1%} correct rollouts"
         )
 
     def _sample_batch(self, inputs: list[Row], step: Step) -> bool:

@@ -22,7 +22,9 @@ Axes: P prompts of the generation batch, R its rollouts, over all processes, in 
 reward functions; T tokens.
 """
 
+import re
 from collections.abc import Callable
+from inspect import isfunction
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,25 +34,26 @@ from datasets import Dataset, IterableDataset
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from gdro.method import Method
 from gdro.methods.bank import Bank
 from gdro.rounds import Samples
 from gdro.trl import config, cpu_engine, unsloth
 from gdro.trl.checkpoints import WholeCheckpoints
 from gdro.trl.config import GDROConfig
-from gdro.trl.data import with_uids
+from gdro.trl.data import UidData, with_uids
 from gdro.trl.generation import RowByRow
 from gdro.trl.replay import Replay, Text, texts_of
 from gdro.trl.rounds import Rounds
-from gdro.trl.trimming import TrimmedLoss
+from gdro.trl.trimming import TrimmedLoss, is_rotary
 from gdro.trl.values import Cost, LossInputs, Row
 
 RewardFunction: TypeAlias = str | PreTrainedModel | Callable[..., list[float | None]]
 
-PAPER = {  # of the model card
-    "title": "Group Distributionally Robust Optimization-Driven Reinforcement Learning for LLM "
-    "Reasoning",
-    "id": "2601.19280",
-}
+
+def paper_of(method: type[Method]) -> dict[str, str]:
+    """The paper that a model card cites: that of the first line of a method's docstring, if any."""
+    found = re.match(r".*\(arXiv (\d{4}\.\d{5})\)", method.__doc__ or "")
+    return {"title": f"arXiv {found[1]}", "id": found[1]} if found else {}
 
 
 class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
@@ -95,18 +98,21 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         if not isinstance(args, GDROConfig):
             raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}")
         self._has_uids = False  # of the user's own
-        self._uids_D = None
-        self.data_fingerprint = None
+        self.data = UidData(None)
         if train_dataset is not None:
+            self.data = with_uids(train_dataset, args.uid_column)
             self._has_uids = args.uid_column in (train_dataset.column_names or ())
-            data = with_uids(train_dataset, args.uid_column)
-            train_dataset, self._uids_D, self.data_fingerprint = data
-        self.has_dataset = self._uids_D is not None
+            train_dataset = self.data.dataset
         # all is refused here, before TRL loads or starts anything
         self.controller = config.make_controller(args, train_dataset)
         method = self.controller.method
         config.check_training(args, self.controller)
         config.check_data(args, method, train_dataset, named)
+        functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+        # TRL names rewards that are models, and those of environments, only when it has them
+        names = [function.__name__ for function in functions if isfunction(function)]
+        if len(names) == len(functions) and "environment_factory" not in named:
+            config.check_success_reward(args, names)
         self.on_unsloth = any(kind.__name__ == "UnslothGRPOTrainer" for kind in type(self).__mro__)
         unsloth.check_unsloth_settings(self.on_unsloth, model, args, method.replays)
         # else TRL's, bit for bit
@@ -118,12 +124,12 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         set_seed(args.seed)  # TRL 1.14 puts the PEFT adapter on before it seeds
         with cpu_engine.reloadable(args):
             super().__init__(model, reward_funcs, args, train_dataset, *more, **named)
-        names = self.reward_func_names
-        if args.success_reward not in (None, *names):
-            raise ValueError(f"success_reward must be in {names}, got {args.success_reward!r}")
+        config.check_success_reward(args, self.reward_func_names)
+        args.trim_batches = bool(args.trim_batches) and is_rotary(self.model)
+        self._warn_of_rewards()
         if self._replaces_advantages:
             self._name = f"GDRO ({self.controller.name})"
-            self._paper = PAPER
+            self._paper = paper_of(type(method))
         if self.on_unsloth:
             unsloth.check_unsloth_parts(self, model)
             if args.unsloth_grpo_mini_batch is None:

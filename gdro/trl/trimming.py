@@ -138,12 +138,26 @@ def trim_batch(inputs: LossInputs, keep: int, loss_type: str) -> tuple[LossInput
             kept[name] = value[:, -prompt_length:]
         else:
             kept[name] = value[:, :length]
+    return kept, share_of(inputs, rows_N, loss_type)
+
+
+def share_of(inputs: LossInputs, rows_N: Tensor, loss_type: str) -> float:
+    """The factor that turns the loss on some rows into their part of the loss on all."""
     if loss_type in SUMS:
-        return kept, 1.0
+        return 1.0
     if loss_type == "bnpo":  # a mean over tokens
         masks_RT = inputs["completion_mask"] * inputs.get("tool_mask", 1)
-        return kept, float(masks_RT[rows_N].sum() / masks_RT.sum().clamp(min=1))
-    return kept, len(rows_N) / len(lengths_R)
+        return float(masks_RT[rows_N].sum() / masks_RT.sum().clamp(min=1))
+    return len(rows_N) / len(inputs["advantages"])
+
+
+def is_rotary(model: nn.Module) -> bool:
+    """Whether positions are rotary: then the padding before a text changes nothing of it.
+
+    With learned positions, such as GPT-2's, a text that is moved by its padding is another one.
+    """
+    config: Any = model.config
+    return bool(getattr(config.get_text_config(), "rope_parameters", None))
 
 
 def rows_with_signal(inputs: LossInputs, loss_type: str) -> LossInputs:

@@ -9,11 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PROGRESS = "GDRO_PROGRESS"
 """Names the file in which a job says how far it is; processes that it launches inherit it."""
+LAUNCHER = "GDRO_LAUNCHER"
+"""Names the process that started a launcher; those that it launches inherit it."""
 GRACE = 30
 """Seconds that a process has to end by itself."""
 
@@ -64,6 +66,25 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def end_with_launcher() -> None:
+    """Make this process end when what launched it does: its parent, or who started that one."""
+    if LAUNCHER not in os.environ:
+        return
+    launcher = int(os.environ[LAUNCHER])
+    parent = os.getppid()
+
+    def watch() -> None:
+        with suppress(ProcessLookupError):
+            while os.getppid() == parent:
+                os.kill(launcher, 0)  # only asks whether it lives
+                time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)
+        os._exit(143)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def free_port() -> int:
     """A port of this machine that nothing listens on."""
     with socket.socket() as probe:
@@ -75,7 +96,10 @@ def start_job() -> None:
     """Set up a process that trains or evaluates: few threads, a clean end on SIGTERM."""
     import torch
 
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    threads = os.environ.get("OMP_NUM_THREADS", "1")
+    if not threads.isdecimal() or int(threads) < 1:
+        raise ValueError(f"OMP_NUM_THREADS must be a number of at least 1, got {threads!r}")
+    torch.set_num_threads(int(threads))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that launched processes end too
     # transformers restores a second process's optimizer to "cpu:1", unknown to torch.load
     torch.serialization.register_package(

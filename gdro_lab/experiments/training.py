@@ -39,7 +39,12 @@ from gdro_lab.experiments.parts import (
     load_parts,
     make_base,
 )
-from gdro_lab.experiments.processes import free_port, only_process_in, report_progress
+from gdro_lab.experiments.processes import (
+    LAUNCHER,
+    free_port,
+    only_process_in,
+    report_progress,
+)
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
     check_training_files,
@@ -372,7 +377,8 @@ class Training:
     def launch(self, *options: str) -> None:
         """Train in the processes that the profile asks for; with several machines, in our part."""
         # its output appears in Jupyter, and it ends if this process is interrupted
-        code = subprocess.run(self.command(*options), check=False).returncode
+        environment = os.environ | {LAUNCHER: str(os.getpid())}
+        code = subprocess.run(self.command(*options), check=False, env=environment).returncode
         if code:
             raise RuntimeError(f"the launched training failed with exit code {code}")
 

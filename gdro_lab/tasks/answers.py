@@ -5,6 +5,7 @@ The same readers serve answer keys and completions. Nothing here judges an answe
 """
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -111,8 +112,16 @@ def completion_text(completion: Any) -> str:
     """The text to judge: a text, or of a chat the last message of the assistant that has one."""
     if isinstance(completion, str):
         return completion
-    said = [message.get("content") for message in completion if message["role"] == "assistant"]
-    return next((text for text in reversed(said) if isinstance(text, str) and text.strip()), "")
+    said = [_content(message) for message in completion if message["role"] == "assistant"]
+    return next((text for text in reversed(said) if text.strip()), "")
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """The text of a message, also where it comes in parts."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text") or "" for part in content)
 
 
 def ask(problem: str, request: str, style: Style) -> str | list[dict[str, str]]:

@@ -1,5 +1,6 @@
 """Checkpoints: whole or not resumed from; what people, callbacks and GRPOTrainer leave there."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from gdro.files import LEDGER, write_ledger
-from gdro.trl.checkpoints import STATE_FILE, find_checkpoint
+from gdro.trainer import GDROConfig, GDROTrainer
+from gdro.trl.checkpoints import EXPECTED, STATE_FILE, find_checkpoint
 
 pytestmark = TRAINS
 
@@ -44,6 +46,9 @@ def run(checkpoints, tmp_path):
 
 def damage(path, how, other=None):
     data = bytearray(path.read_bytes())
+    if how == "empty the list":
+        path.write_text(json.dumps(json.loads(data) | {"files": {}}))
+        return
     data[len(data) // 2] ^= 1
     if how == "delete":
         path.unlink()
@@ -53,7 +58,8 @@ def damage(path, how, other=None):
 
 
 CASES = [(how, STATE_FILE) for how in ("cut", "flip a bit", "swap", "delete")]
-CASES += [("flip a bit", file) for file in (*FILES, LEDGER)] + [("delete", LEDGER)]
+CASES += [("flip a bit", file) for file in (*FILES, LEDGER)]
+CASES += [("delete", LEDGER), ("empty the list", LEDGER)]
 
 
 @pytest.mark.parametrize(("how", "file"), CASES)
@@ -86,7 +92,8 @@ def test_a_folder_copied_over_that_of_another_step_is_refused_and_other_names_bl
 def test_a_checkpoint_of_another_run_is_passed_over(tmp_path):
     for name, owner in (("checkpoint-2", "own"), ("checkpoint-4", "other")):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "weights").write_bytes(b"1")
+        for file in EXPECTED:
+            (tmp_path / name / file).write_text("{}")
         write_ledger(tmp_path / name, owner)
     assert find_checkpoint(tmp_path, run="own") == tmp_path / "checkpoint-2"
     with pytest.raises(ValueError, match="another run"):
@@ -113,8 +120,46 @@ def test_other_data_under_the_same_uids_are_refused(base, run):
     rows = [dict(row) for row in tiny_run.make_task().train]
     make(base, run, rows[::-1], max_steps=4).train(resume_from_checkpoint=True)  # order is free
     rows[0]["uid"], rows[1]["uid"] = rows[1]["uid"], rows[0]["uid"]
-    with pytest.raises(ValueError, match="uids"):
+    with pytest.raises(ValueError, match="uid"):
         make(base, run, rows, max_steps=4).train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize("column", [None, "family"])
+def test_new_prompts_join_and_known_ones_keep_their_history(base, tmp_path, column):
+    rows = [dict(row) for row in tiny_run.make_task().train]
+    changes = {"gdro_method": "pivotal", "group_column": column}
+    first = make(base, tmp_path, rows[:40], save_strategy="steps", max_steps=2, **changes)
+    first.train()
+    grown = make(base, tmp_path, rows, max_steps=4, **changes)
+    grown.train(resume_from_checkpoint=tmp_path / "checkpoint-2")
+    assert grown.state.global_step == 4
+    assert len(grown.record) == 4
+    before, after = first.controller.bins.row_of, grown.controller.bins.row_of
+    assert len(before) == 40
+    assert set(after) == {row["uid"] for row in rows}
+    assert {uid: after[uid] for uid in before} == before
+    if column is None:
+        return
+    rows[0]["family"] = next(r["family"] for r in rows if r["family"] != rows[0]["family"])
+    with pytest.raises(ValueError, match=f"labels.*{rows[0]['uid']}"):
+        make(base, tmp_path, rows, max_steps=4, **changes).train(resume_from_checkpoint=True)
+
+
+def test_a_checkpoint_within_a_generation_batch_is_resumed_from_as_trl_does(base, tmp_path):
+    saves = {"num_iterations": 2, "max_steps": 4, "save_strategy": "steps", "save_steps": 3}
+    resumed = []
+    for kind, config in ((GRPOTrainer, GRPOConfig), (GDROTrainer, GDROConfig)):
+        folder = tmp_path / kind.__name__
+        own = {"gdro_method": "grpo"} if kind is GDROTrainer else {}
+        args = tiny_run.arguments(config, folder, **saves, **own)
+        tiny_run.make_trainer(kind, args, base).train()
+        shutil.rmtree(folder / "checkpoint-4")
+        trainer = tiny_run.make_trainer(kind, args, base)
+        trainer.train(resume_from_checkpoint=True)
+        assert trainer.state.global_step == 4
+        resumed.append(trainer)
+    assert len(resumed[1].record) == 3  # the second batch was sampled twice
+    assert same_weights(*resumed)
 
 
 def test_a_checkpoint_of_grpo_trainer_is_a_start(base, tmp_path):

@@ -1,22 +1,27 @@
 """What users of TRL bring: rewards of all kinds, data without uids, a command line, dashboards."""
 
 import logging
+import re
 import sys
 from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tiny_run
 from conftest import TRAINS
 from datasets import Dataset
 from tiny_run import half_right, make, trained
 from trl import TrlParser
 
 from gdro.groups import StaticGroups
-from gdro.trainer import GDROConfig
+from gdro.registry import METHODS
+from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.callback import GDROCallback
-from gdro.trl.data import hash_of, with_uids
+from gdro.trl.data import check_prompts, hash_of, with_uids
 from gdro.trl.logs import bin_names
+from gdro.trl.trainer import paper_of
 
 pytestmark = TRAINS
 
@@ -36,6 +41,64 @@ def test_rewards_that_never_cross_the_threshold_are_noticed_once(base, tmp_path,
         options = {"gdro_options": {"success_threshold": 2.5}, "gdro_method": "pivotal"}
         make(base, tmp_path, reward=shifted, max_steps=12, **options).train()
     assert not caplog.records
+
+
+def test_one_success_among_hundreds_does_not_hide_the_silence(base, tmp_path, caplog):
+    batches = []
+
+    def rare(completions, **columns):
+        batches.append(len(completions))
+        return [float(len(batches) % 9 == 0), *[0.0] * (len(completions) - 1)]
+
+    with caplog.at_level(logging.WARNING, "gdro.trl.logs"):
+        make(base, tmp_path, reward=rare, gdro_method="grpo", max_steps=12).train()
+    assert ["success_threshold" in row.getMessage() for row in caplog.records] == [True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "warned"),
+    [
+        ({"gdro_method": "pivotal"}, True),
+        ({"gdro_method": "grpo"}, False),
+        ({"gdro_method": "pivotal", "success_reward": "half_right"}, False),
+        ({"gdro_method": "pivotal", "gdro_options": {"success_threshold": 1.5}}, False),
+    ],
+)
+def test_a_format_reward_may_not_pass_for_the_answer_without_a_word(
+    base, tmp_path, caplog, changes, warned
+):
+    def well_formed(completions, **columns):
+        return [1.0] * len(completions)
+
+    with caplog.at_level(logging.WARNING, "gdro.trl.logs"):
+        make(base, tmp_path, reward=[half_right, well_formed], **changes)
+    assert ["success_reward" in row.getMessage() for row in caplog.records] == [True] * warned
+
+
+def test_rows_that_success_reward_leaves_out_are_judged_by_the_others(base, tmp_path):
+    def first_half(completions, answer, **columns):
+        values = half_right(completions, answer)
+        return [value if r < 16 else None for r, value in enumerate(values)]
+
+    def second_half(completions, answer, **columns):
+        values = half_right(completions, answer)
+        return [None if r < 16 else value for r, value in enumerate(values)]
+
+    records = []
+    for reward in ([first_half, second_half], [half_right]):
+        changes = {"gdro_method": "rollout", "max_steps": 1}
+        changes["success_reward"] = reward[0].__name__
+        trainer = make(base, tmp_path, reward=reward, **changes)
+        trainer.train()
+        records.append(trainer.record)
+    assert records[0] == records[1]
+
+
+def test_an_unknown_success_reward_is_refused_before_a_model_is_loaded(tmp_path):
+    args = tiny_run.arguments(GDROConfig, tmp_path, success_reward="accuracy")
+    rows = Dataset.from_list([{"prompt": str(n)} for n in range(8)])
+    with pytest.raises(ValueError, match=r"success_reward.*half_right"):
+        GDROTrainer("no/such-model", half_right, args=args, train_dataset=rows)
 
 
 @pytest.mark.parametrize("method", ["pivotal", "reinforce_ada"])
@@ -82,7 +145,7 @@ def test_rows_without_a_reward_neither_train_nor_count(base, tmp_path, monkeypat
 
 def test_a_uid_is_a_hash_of_the_row():
     rows = [{"prompt": f"p{n}", "answer": n} for n in (1, 2, 3, 2)]
-    data, uids, fingerprint = with_uids(Dataset.from_list(rows), "uid")
+    data, uids, hashes = with_uids(Dataset.from_list(rows), "uid")
     assert (
         data["uid"]
         == uids.tolist()
@@ -91,11 +154,35 @@ def test_a_uid_is_a_hash_of_the_row():
     assert hash_of(rows[0]) == "6395b0983c549342"  # in every session
     _, backwards, same = with_uids(Dataset.from_list(rows[::-1]).with_format("torch"), "uid")
     assert sorted(backwards) == sorted(uids)
-    assert same == fingerprint
-    _, _, other = with_uids(Dataset.from_list([{**row, "prompt": "q"} for row in rows]), "uid")
-    assert other != fingerprint
+    assert sorted(same) == sorted(hashes)
     with pytest.raises(ValueError, match="repeats 3"):
         with_uids(Dataset.from_list([{"prompt": "p", "uid": 3}] * 2).with_format("torch"), "uid")
+    with pytest.raises(ValueError, match=r"train_dataset.*tuple"):
+        with_uids(tuple(rows), "uid")
+
+
+def test_data_may_grow_and_a_uid_keeps_its_prompt():
+    rows = [{"uid": n, "prompt": f"p{n}", "level": n} for n in range(4)]
+    before = with_uids(Dataset.from_list(rows[:3]), "uid")
+    saved = {"uids": before.uids_D.tolist(), "hashes": before.hashes_D}
+    check_prompts(with_uids(Dataset.from_list(rows[::-1]), "uid"), saved)
+    changed = [*rows[:2], rows[2] | {"prompt": "q"}]
+    with pytest.raises(ValueError, match="uid 2 "):
+        check_prompts(with_uids(Dataset.from_list(changed), "uid"), saved)
+    with pytest.raises(ValueError, match="none of the uids"):
+        check_prompts(with_uids(Dataset.from_list(rows).remove_columns("uid"), "uid"), saved)
+
+
+def test_a_data_set_that_loses_its_uids_is_refused(base, tmp_path):
+    trainer = make(base, tmp_path, gdro_method="grpo", max_steps=1)
+    other = trainer.train_dataset.select(range(16))
+    trainer.train_dataset = other
+    with pytest.raises(ValueError, match="train_dataset"):
+        trainer.train()
+    trainer.train_dataset = trainer.data.dataset
+    trainer.train_dataset.set_format(columns=["prompt", "answer"])
+    with pytest.raises(ValueError, match="'uid'"):
+        trainer.train()
 
 
 def test_the_command_line_takes_json(tmp_path):
@@ -118,6 +205,27 @@ def test_metrics_are_named_by_the_range_of_the_bin(base, tmp_path):
     assert {f"gdro/share/{name}" for name in trainer.bin_names} <= logged
     assert "gdro/step" not in logged
     assert bin_names(StaticGroups([1, 2], ["easy", "hard"])) == ["easy", "hard"]
+
+
+def test_the_page_names_every_key_of_the_log(base, tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text("utf-8")
+    logged = set()
+    for method, options in (("both", {}), ("pivotal_replay", {"start_at": 1}), ("dapo", {})):
+        trainer = trained(base, tmp_path, gdro_method=method, gdro_options=options)
+        names = {name for row in trainer.state.log_history for name in row}
+        for name in sorted(name for name in names if name.startswith("gdro/")):
+            key, _, place = name.rpartition("/")
+            logged.add(f"{key}/BIN" if place in trainer.bin_names else name)
+    assert set(re.findall(r"^\| `(gdro/[^`]+)` \|", page, re.MULTILINE)) == logged
+
+
+def test_a_model_card_cites_the_paper_of_its_method():
+    page = (Path(__file__).parents[2] / "docs" / "peers.md").read_text("utf-8")
+    papers = re.findall(r"^\| `(\w+)` \| \[(\d{4}\.\d{5})\]", page, re.MULTILINE)
+    assert len(papers) > 20
+    papers += [(name, "2601.19280") for name in ("prompt", "rollout", "both")]
+    assert {name: paper_of(METHODS[name]).get("id") for name, _ in papers} == dict(papers)
+    assert paper_of(METHODS["pivotal"]) == paper_of(METHODS["composed"]) == {}
 
 
 def test_the_callback_draws_and_sends_its_picture(base, tmp_path, monkeypatch):

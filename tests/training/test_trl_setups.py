@@ -115,6 +115,9 @@ def setup(rows=ROWS, reward=even, refused=(), given=(), template=None, equal=Tru
 
 ROUNDS = ("dapo",)
 NEEDS_ALL = ("pivotal", "dapo")  # of the data set
+TRANSFORMED = Dataset.from_list(ROWS).with_transform(
+    lambda batch: {name: batch[name] for name in ("prompt", "answer")}
+)
 STREAM = IterableDataset.from_generator(lambda: iter(ROWS * 20))
 SETUPS = {
     "plain": setup(),
@@ -122,6 +125,7 @@ SETUPS = {
     "no uid": setup([{k: v for k, v in row.items() if k != "uid"} for row in ROWS]),
     "string uids": setup([row | {"uid": f"p{row['uid']}"} for row in ROWS]),
     "torch format": setup(Dataset.from_list(ROWS).with_format("torch")),
+    "transform": setup(TRANSFORMED),
     "groups": setup([row | {"level": row["uid"] % 3} for row in ROWS], equal=False),
     "weighted rewards": setup(reward=[even, length], reward_weights=[1.0, 0.2]),
     "asynchronous reward": setup(reward=slow),
@@ -234,6 +238,8 @@ def test_setup(name, folders, tmp_path, monkeypatch):
         trainer = train(GDROTrainer, tmp_path / method, model, choice, **own)
         assert trainer.state.global_step == trainer.args.max_steps
         assert all(torch.isfinite(weight).all() for weight in trainer.model.parameters())
+        if trainer.data.uids_D is not None:  # the history is that of the data's own prompts
+            assert set(trainer.controller.bins.row_of) <= set(trainer.data.uids_D.tolist())
         assert bool(trainer.record) == (name != "nothing but None")
         if method == "grpo" and choice["equal"]:
             stock = train(GRPOTrainer, tmp_path / "stock", model, choice)
