@@ -27,7 +27,7 @@ from gdro.method import Method, Prompts, Run
 from gdro.prior import PromptPrior, check_prior
 from gdro.record import row_of
 from gdro.registry import make_method
-from gdro.rollouts import Plan, make_batch, sort_rollouts
+from gdro.rollouts import Observed, Plan, make_batch, sort_rollouts
 from gdro.state import Saved
 
 # streams of random numbers: asking one question does not change the answer to another
@@ -41,19 +41,6 @@ class SortedUids(NamedTuple):
     rows_P: np.ndarray
     order_P: np.ndarray
     """uids_P = the uids as given[order_P]."""
-
-
-class Observed(NamedTuple):
-    """What `observe` returns."""
-
-    weights: np.ndarray
-    """(P,) factor on each prompt's advantages; 1 where no rollout came back."""
-    advantages: np.ndarray
-    """(R,) in the order of the rewards, weighted; they multiply the policy gradient."""
-    row: dict[str, Any]
-    """One row of the run's record, plain JSON values."""
-    ready: bool
-    """False where the method wants these rollouts kept for the next optimizer step."""
 
 
 class GDROController(Saved):

@@ -4,6 +4,7 @@ Axes: P prompts of a plan, K those of them that came back, R rollouts.
 """
 
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,6 +33,19 @@ class Plan:
 
     def __len__(self) -> int:
         return len(self.rollouts)
+
+
+class Observed(NamedTuple):
+    """What `GDROController.observe` returns."""
+
+    weights: np.ndarray
+    """(P,) factor on each prompt's advantages; 1 where no rollout came back."""
+    advantages: np.ndarray
+    """(R,) in the order of the rewards, weighted; they multiply the policy gradient."""
+    row: dict[str, Any]
+    """One row of the run's record, plain JSON values."""
+    ready: bool
+    """False where the method wants these rollouts kept for the next optimizer step."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
