@@ -20,9 +20,10 @@ from torch import Tensor
 
 from gdro.bins import as_uids
 from gdro.checks import check
-from gdro.controller import GDROController, Observed
+from gdro.controller import GDROController
 from gdro.methods.bank import Bank, is_whole
 from gdro.metrics import is_correct
+from gdro.rollouts import Observed
 from gdro.rounds import sample_in_rounds
 from gdro_lab.qwen3 import Cache, Model, forward
 
