@@ -374,8 +374,8 @@ class Training:
     def launch(self, *options: str) -> None:
         """Train in the processes that the profile asks for; with several machines, in our part."""
         # its output appears in Jupyter, and it ends if this process is interrupted
-        environment = os.environ | {LAUNCHER: str(os.getpid())}
-        code = subprocess.run(self.command(*options), check=False, env=environment).returncode
+        os.environ[LAUNCHER] = str(os.getpid())  # so that nothing is left if this is killed
+        code = subprocess.run(self.command(*options), check=False).returncode
         if code:
             raise RuntimeError(f"the launched training failed with exit code {code}")
 
