@@ -1,10 +1,13 @@
 """The command: every subcommand explains itself, refuses with 2, fails with 1."""
 
+from types import SimpleNamespace
+
 import click
 import pytest
 import yaml
 from click.testing import CliRunner
 from conftest import SMALL_PROFILE
+from safetensors import SafetensorError
 
 from gdro_lab.cli import main
 
@@ -22,6 +25,18 @@ def test_what_is_refused_and_what_failed_exit_differently(error, code):
     finally:
         del main.commands["raises"]
     assert (ended.exit_code, ended.stderr) == (code, "gdro raises: bad\n")
+
+
+@pytest.mark.parametrize(("free", "said"), [(0, True), (2**30, False)])
+def test_a_full_disk_is_named(monkeypatch, free, said):
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=free))
+
+    def raises():
+        raise SafetensorError("Error while serializing")
+
+    monkeypatch.setitem(main.commands, "raises", click.Command("raises", callback=raises))
+    ended = CliRunner().invoke(main, ["raises"])
+    assert (ended.exit_code, "disk" in ended.stderr) == (1, said)
 
 
 @pytest.mark.parametrize("name", list(main.commands))

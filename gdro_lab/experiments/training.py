@@ -3,7 +3,8 @@
     record.jsonl       a row per generation batch: what the controller saw and decided, what it cost
     log_history.jsonl  what TRL logged: loss, KL, entropy, lengths, importance ratios
     model/             the trained model, or the adapter
-    training.json      settings, seconds, hashes; written last: the training is complete
+    training.json      settings, seconds, hashes; written last: the training is complete.
+                       Outcomes of the reward are counted since the last resume
     evaluation.jsonl   a row per held-out prompt: successes, trials
     manifest.json      training.json and the same of the evaluation: the run is complete
 
