@@ -1,8 +1,13 @@
 """The command: every subcommand explains itself, refuses with 2, fails with 1."""
 
+from types import SimpleNamespace
+
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
+from conftest import SMALL_PROFILE
+from safetensors import SafetensorError
 
 from gdro_lab.cli import main
 
@@ -22,6 +27,18 @@ def test_what_is_refused_and_what_failed_exit_differently(error, code):
     assert (ended.exit_code, ended.stderr) == (code, "gdro raises: bad\n")
 
 
+@pytest.mark.parametrize(("free", "said"), [(0, True), (2**30, False)])
+def test_a_full_disk_is_named(monkeypatch, free, said):
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=free))
+
+    def raises():
+        raise SafetensorError("Error while serializing")
+
+    monkeypatch.setitem(main.commands, "raises", click.Command("raises", callback=raises))
+    ended = CliRunner().invoke(main, ["raises"])
+    assert (ended.exit_code, "disk" in ended.stderr) == (1, said)
+
+
 @pytest.mark.parametrize("name", list(main.commands))
 def test_every_subcommand_has_help_and_refuses_a_misspelt_profile(name):
     assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
@@ -30,6 +47,61 @@ def test_every_subcommand_has_help_and_refuses_a_misspelt_profile(name):
         ended = CliRunner().invoke(main, words)
         assert ended.exit_code == 2
         assert "profile" in ended.stderr
+
+
+@pytest.fixture
+def no_job(monkeypatch):
+    """The process of the tests keeps its handlers."""
+    monkeypatch.setattr("gdro_lab.experiments.processes.start_job", lambda: None)
+
+
+LORA = {"kind": "lora"}
+BOMB = "a: &a0 [x, x, x, x, x, x, x, x, x]\n" + "\n".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n > 1 else '*a0'] * 9)}]" for n in range(1, 12)
+)
+BAD_PROFILES = {  # what must be named: the fields, or the text of the file
+    "deepspeed": {"train": {"deepspeed": "x.json"}},
+    "beta": {"train": {"beta": -1.0}},
+    "top_p": {"train": {"top_p": 2.0}},
+    "temperature": {"train": {"temperature": 0.0}},
+    "save_total_limit": {"train": {"save_total_limit": 0}},
+    "-3": {"train": {"save_total_limit": -3}},
+    "loss_type": {"train": {"loss_type": "nonsense"}},
+    "nobody": {"train": {"report_to": "nobody"}},
+    "attn_implementation": {"model": {"attn_implementation": "none_such"}},
+    "lora.r": {"model": LORA | {"lora": {"r": "abc"}}},
+    "rr": {"model": LORA | {"lora": {"rr": 3}}},
+    "learning_rte": {"train": {"learning_rte": 1}},
+    "seeds": {"seeds": [2**32]},
+    "method": {"variants": {"grpo": {"method": "gpro"}}},
+    "variants": {"variants": {"../esc": {"method": "grpo"}}},
+    "more than": BOMB,
+    "cannot be read": "a: [",
+    "must hold": "",
+    **{f"methods_from must: {name}": {"methods_from": name} for name in ("def.py", "exit.py", ".")},
+}
+METHODS_OF_ONES_OWN = {"def.py": b"def", "exit.py": b"import sys; sys.exit(0)"}
+
+
+@pytest.mark.usefixtures("no_job")
+@pytest.mark.parametrize("named", BAD_PROFILES)
+@pytest.mark.parametrize("words", [["base", "own.yaml"], ["train", "own.yaml", "grpo"]])
+def test_a_bad_profile_is_refused_in_a_sentence(tmp_path, monkeypatch, named, words):
+    monkeypatch.chdir(tmp_path)
+    fields = BAD_PROFILES[named]
+    text = fields if isinstance(fields, str) else yaml.safe_dump(SMALL_PROFILE | fields)
+    (tmp_path / "own.yaml").write_text(text)
+    for name, code in METHODS_OF_ONES_OWN.items():
+        (tmp_path / name).write_bytes(code)
+    before = set(tmp_path.rglob("*"))
+    assert_refused(CliRunner().invoke(main, words), named.partition(" must:")[0])
+    assert set(tmp_path.rglob("*")) == before
+
+
+def assert_refused(ended, named):
+    assert ended.exit_code == 2, ended.output
+    assert named in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -42,10 +114,32 @@ def test_every_subcommand_has_help_and_refuses_a_misspelt_profile(name):
         ["arena", "rare-hard", "--methods", "nobody"],
         ["arena", "no-such-world", "--methods", "grpo"],
         ["arena", "rare-hard"],
+        ["arena", "rare-hard", "--methods", "grpo", "--steps", "0"],
+        ["arena", "rare-hard", "--methods", "grpo", "--learning-rates", "fast"],
+        ["arena", "rare-hard", "--methods", "grpo", "--methods-from", "no.py"],
+        ["train", "smoke", "grpo", "--seed", "-1"],
+        ["run", "tniy"],
+        ["report", "tiny"],
+        ["model", "nobody"],
     ],
 )
 def test_what_is_refused_writes_nothing(tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
-    ended = CliRunner().invoke(main, words)
-    assert ended.exit_code == 2, ended.output
+    assert_refused(CliRunner().invoke(main, words), "")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("threads", ["4,2", "many", "0"])
+def test_a_number_of_threads_is_one(tmp_path, monkeypatch, threads):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    assert_refused(CliRunner().invoke(main, ["train", "smoke", "grpo"]), "OMP_NUM_THREADS")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_job")
+def test_an_empty_folder_is_the_default_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gdro_lab.experiments.training.train_variant", lambda *run: print(run[3]))
+    ended = CliRunner().invoke(main, ["train", "smoke", "grpo", "--folder", ""])
+    assert "runs/smoke/grpo/seed0" in ended.output

@@ -155,6 +155,11 @@ class Profile(Experiment):
             raise ValueError(
                 f"max_steps must be a multiple of {unit} updates a batch, got {train.max_steps}"
             )
+        if train.save_steps < train.max_steps and train.save_steps % unit != 0:
+            # a checkpoint within a batch does not resume to the same weights
+            raise ValueError(
+                f"save_steps must be a multiple of {unit} updates a batch, got {train.save_steps}"
+            )
         if model.kind.startswith("unsloth") and self.launch.shards:
             raise ValueError(
                 f"launch.config must not shard the weights of Unsloth, got {self.launch.config!r}"

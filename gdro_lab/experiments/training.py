@@ -3,7 +3,8 @@
     record.jsonl       a row per generation batch: what the controller saw and decided, what it cost
     log_history.jsonl  what TRL logged: loss, KL, entropy, lengths, importance ratios
     model/             the trained model, or the adapter
-    training.json      settings, seconds, hashes; written last: the training is complete
+    training.json      settings, seconds, hashes; written last: the training is complete.
+                       Outcomes of the reward are counted since the last resume
     evaluation.jsonl   a row per held-out prompt: successes, trials
     manifest.json      training.json and the same of the evaluation: the run is complete
 
@@ -377,8 +378,8 @@ class Training:
     def launch(self, *options: str) -> None:
         """Train in the processes that the profile asks for; with several machines, in our part."""
         # its output appears in Jupyter, and it ends if this process is interrupted
-        environment = os.environ | {LAUNCHER: str(os.getpid())}
-        code = subprocess.run(self.command(*options), check=False, env=environment).returncode
+        os.environ[LAUNCHER] = str(os.getpid())  # so that nothing is left if this is killed
+        code = subprocess.run(self.command(*options), check=False).returncode
         if code:
             raise RuntimeError(f"the launched training failed with exit code {code}")
 

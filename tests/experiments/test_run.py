@@ -14,6 +14,7 @@ import pytest
 import yaml
 from conftest import PATIENCE, SMALL_PROFILE
 
+from gdro_lab.experiments.processes import LAUNCHER
 from gdro_lab.experiments.records import read_result
 
 REPOSITORY = Path(__file__).parents[2]
@@ -115,6 +116,19 @@ def test_stopped_or_killed_it_ends_its_jobs(runs, how):
     assert process.returncode == (130 if how == signal.SIGTERM else -signal.SIGKILL)
     assert jobs
     assert psutil.wait_procs(jobs, timeout=PATIENCE)[1] == []
+
+
+def test_what_is_launched_ends_with_the_process_that_started_its_launcher():
+    code = "from gdro_lab.experiments.processes import end_with_launcher; import time;"
+    code += "end_with_launcher(); print('up', flush=True); time.sleep(600)"
+    with subprocess.Popen(["sleep", "600"]) as first:
+        environment = ENVIRONMENT | {LAUNCHER: str(first.pid)}
+        command = [sys.executable, "-c", code]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as launched:
+            assert launched.stdout.readline() == b"up\n"
+            first.kill()
+            first.wait()
+            assert launched.wait(timeout=PATIENCE) == -signal.SIGTERM
 
 
 def test_a_second_run_in_a_folder_leaves_the_first_alone(runs):

@@ -162,6 +162,12 @@ def test_a_checkpoint_within_a_generation_batch_is_resumed_from_as_trl_does(base
     assert same_weights(*resumed)
 
 
+def test_a_reference_model_that_moves_is_said_to_start_again(base, run, caplog):
+    moves = {"sync_ref_model": True, "beta": 0.1, "max_steps": 5}
+    make(base, run, **moves).train(resume_from_checkpoint=run / "checkpoint-4")
+    assert ["sync_ref_model" in row.getMessage() for row in caplog.records].count(True) == 1
+
+
 def test_a_checkpoint_of_grpo_trainer_is_a_start(base, tmp_path):
     saves = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     args = tiny_run.arguments(GRPOConfig, tmp_path, **saves)
