@@ -44,12 +44,12 @@ class Order:
     """Which prompts come next, as positions in the data set."""
 
     uids_D: np.ndarray
-    """Of the data set."""
+    """Uids of the data set."""
     batch_size: int
     stream: bool
     """No prompt comes twice, and without a method that draws they come in order."""
     rng: np.random.Generator
-    """Of the epochs, where the method does not draw."""
+    """Shuffles the epochs, where the method does not draw."""
 
     def __post_init__(self) -> None:
         check("prompts", self.batch_size, int, ge=1, le=len(self.uids_D))  # none twice in a batch
@@ -108,7 +108,7 @@ def train(
         in the loss), trained_tokens (whose advantage is not 0) and seconds.
     """
     check("schedule", schedule, Literal["constant", "linear"])
-    training = Training(model, tokenizer, rows, reward, controller, max_new_tokens, seed)
+    training = LoopTraining(model, tokenizer, rows, reward, controller, max_new_tokens, seed)
     order = Order(training.uids_D, prompts, stream, np.random.default_rng(seed))
     if stream:
         check("steps", steps, int, ge=1, le=len(rows) // prompts)  # it holds no prompt twice
@@ -133,7 +133,7 @@ def train(
     return record
 
 
-class Training:
+class LoopTraining:
     """Model, data and controller of one training, with its bank of successes.
 
     Args: as of `train`.

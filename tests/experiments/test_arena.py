@@ -15,7 +15,7 @@ from gdro.bins import as_uids
 from gdro_lab import loop
 from gdro_lab.experiments import table as arena_report
 from gdro_lab.experiments.loop_profile import LoopProfile, make_loop_profile
-from gdro_lab.experiments.loop_runs import check_loops, draw_base, runs_of
+from gdro_lab.experiments.loop_runs import check_loops, draw_base, list_runs
 from gdro_lab.experiments.oracles import Oracle, loop_controller, make_oracle
 from gdro_lab.experiments.records import read_rows, write_rows
 from gdro_lab.experiments.scores import ROW_COLUMNS, score_families
@@ -158,7 +158,7 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
 
     out = tmp_path / "out"
     one = profile("a", 40)
-    for run in runs_of(one):
+    for run in list_runs(one):
         write_rows(run.file(out), one.settings_of(run.world, run.variant), [])
     check_loops(one, out)
     check_loops(profile("b", 50), out)
