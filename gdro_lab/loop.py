@@ -119,6 +119,7 @@ def train(
         began = time.perf_counter()
         texts, observed = training.play_batch(order.next_batch(controller))
         collected.append(texts)  # those of advantage 0 too: the loss divides by their tokens
+        # kept texts are replayed once a step, however many batches it has waited for
         kept = training.bank_texts() if observed.ready else None
         if observed.ready:  # False where a method that discards groups (DAPO) wants another batch
             collected += [] if kept is None else [kept]
@@ -286,7 +287,7 @@ def policy_gradient(model: Model, prompt_RT: Tensor, text_RT: Tensor, advantages
 
 def text_logps(model: Model, text_NT: Tensor, start: int) -> Tensor:
     """Log-probability of each text from token `start` to the token that ends it, (N,)."""
-    completion_NT = text_NT[:, start:]
+    completion_NT = text_NT[:, start:]  # its token t is predicted by the logits at t − 1
     logps_NTV = forward(model, text_NT[:, :-1])[:, start - 1 :].log_softmax(dim=-1)
     logps_NT = logps_NTV.gather(-1, completion_NT[..., None])[..., 0]
     return (logps_NT * _completion_mask(completion_NT, model.config.eos_token_id)).sum(dim=1)
@@ -357,7 +358,7 @@ def evaluate(
     generator = torch.Generator(model.device).manual_seed(seed)
     prompt_RT = prompt_ids(model, tokenizer, rows).repeat_interleave(samples, dim=0)
     text_RT = sample(model, prompt_RT, max_new_tokens, generator)
-    repeated = [row for row in rows for _ in range(samples)]
+    repeated = [row for row in rows for _ in range(samples)]  # in the order of the rollouts
     rewards_R = rewards_of(tokenizer, repeated, text_RT, reward)
     correct_R = is_correct(rewards_R, success_threshold)
     return correct_R.reshape(-1, samples).sum(axis=1)

@@ -122,7 +122,11 @@ def test_a_contest_resumes_by_the_short_command_too(tmp_path):
     assert (trained.rollouts == 16 * trained.step).all()
     base = scores[scores.method == "base"]
     assert (len(base), set(base.step), set(base.rollouts)) == (2, {5}, {0})
-    assert len(pd.read_csv(out / "families.csv")) == 6
+    families = pd.read_csv(out / "families.csv").set_index("method")
+    assert len(families) == 6
+    assert families.memory.notna().all()
+    assert (families.memory["base"] == 0).all()
+    assert "Memory by family" in first.stdout
     assert set(pd.read_csv(out / "table.csv").method) == {"grpo", "first-prompts", "base"}
     assert (out / "differences.png").stat().st_size > 0
     record = read_rows(out / "records/own/grpo_lr0.0001_draw0.json")["rows"]
