@@ -48,7 +48,7 @@ class Run:
     n_max: Count
     """Most rollouts of a prompt."""
     seed: Index = 0
-    """Of everything random."""
+    """Seed of everything random."""
     advantage_std: Literal["population", "sample"] = "population"
     """σ of (3): "population" as printed, "sample" as TRL has it, which is `GDROTrainer`'s default.
     This and the next two are of `gdro.advantages.group_advantages`."""
@@ -86,7 +86,7 @@ class Prompts:
     """What is known of P prompts before they are sampled."""
 
     uids_P: np.ndarray
-    """In increasing order."""
+    """Uids of the prompts, in increasing order."""
     rows_P: np.ndarray
     """A number of each prompt that never changes, to index a method's own arrays."""
     bins_P: np.ndarray
@@ -155,7 +155,7 @@ class Batch(Prompts):
     given_losses_R: np.ndarray | None
     """Surrogate losses (6), where the trainer has them."""
     run: Run
-    """Of the controller."""
+    """The controller's, for its budget and its rule of advantages."""
 
     def sums(self, values_R: np.ndarray) -> np.ndarray:
         """Sum over each prompt's rollouts, (P,)."""
@@ -192,11 +192,11 @@ class Method(Saved):
     """
 
     name: ClassVar[str] = ""
-    """As registered."""
+    """The name under which the method is registered."""
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     """Options by the name of a preset."""
     run: Run
-    """Of the controller that the method serves, set before `start`."""
+    """What is known of the run; the controller sets it before `start`."""
     n_min: int | None = None
     """Replaces the controller's default bound on a prompt's rollouts."""
     kept_texts: int = 4

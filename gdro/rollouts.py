@@ -23,7 +23,7 @@ class Plan:
     rollouts: np.ndarray
     """(P,) integers, in the order of the uids."""
     number: int
-    """Of its controller's plans."""
+    """Place among its controller's plans, from 0."""
     controller: str = field(repr=False)
     """Which controller made it, and since which state was loaded."""
     prompts: Prompts = field(repr=False)

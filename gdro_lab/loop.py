@@ -45,12 +45,12 @@ class Order:
     """Which prompts come next, as positions in the data set."""
 
     uids_D: np.ndarray
-    """Of the data set."""
+    """Uids of the data set."""
     batch_size: int
     stream: bool
     """No prompt comes twice, and without a method that draws they come in order."""
     rng: np.random.Generator
-    """Of the epochs, where the method does not draw."""
+    """Shuffles the epochs, where the method does not draw."""
 
     def __post_init__(self) -> None:
         check("prompts", self.batch_size, int, ge=1, le=len(self.uids_D))  # none twice in a batch
@@ -109,7 +109,7 @@ def train(
         in the loss), trained_tokens (whose advantage is not 0) and seconds.
     """
     check("schedule", schedule, Literal["constant", "linear"])
-    training = Training(model, tokenizer, rows, reward, controller, max_new_tokens, seed)
+    training = LoopTraining(model, tokenizer, rows, reward, controller, max_new_tokens, seed)
     order = Order(training.uids_D, prompts, stream, np.random.default_rng(seed))
     if stream:
         check("steps", steps, int, ge=1, le=len(rows) // prompts)  # it holds no prompt twice
@@ -120,6 +120,7 @@ def train(
         began = time.perf_counter()
         texts, observed = training.play_batch(order.next_batch(controller))
         collected.append(texts)  # those of advantage 0 too: the loss divides by their tokens
+        # kept texts are replayed once a step, however many batches it has waited for
         kept = training.bank_texts() if observed.ready else None
         if observed.ready:  # False where a method that discards groups (DAPO) wants another batch
             collected += [] if kept is None else [kept]
@@ -134,7 +135,7 @@ def train(
     return record
 
 
-class Training:
+class LoopTraining:
     """Model, data and controller of one training, with its bank of successes.
 
     Args: as of `train`.
@@ -287,7 +288,7 @@ def policy_gradient(model: Model, prompt_RT: Tensor, text_RT: Tensor, advantages
 
 def text_logps(model: Model, text_NT: Tensor, start: int) -> Tensor:
     """Log-probability of each text from token `start` to the token that ends it, (N,)."""
-    completion_NT = text_NT[:, start:]
+    completion_NT = text_NT[:, start:]  # its token t is predicted by the logits at t − 1
     logps_NTV = forward(model, text_NT[:, :-1])[:, start - 1 :].log_softmax(dim=-1)
     logps_NT = logps_NTV.gather(-1, completion_NT[..., None])[..., 0]
     return (logps_NT * _completion_mask(completion_NT, model.config.eos_token_id)).sum(dim=1)
@@ -358,7 +359,7 @@ def evaluate(
     generator = torch.Generator(model.device).manual_seed(seed)
     prompt_RT = prompt_ids(model, tokenizer, rows).repeat_interleave(samples, dim=0)
     text_RT = sample(model, prompt_RT, max_new_tokens, generator)
-    repeated = [row for row in rows for _ in range(samples)]
+    repeated = [row for row in rows for _ in range(samples)]  # in the order of the rollouts
     rewards_R = rewards_of(tokenizer, repeated, text_RT, reward)
     correct_R = is_correct(rewards_R, success_threshold)
     return correct_R.reshape(-1, samples).sum(axis=1)

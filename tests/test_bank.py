@@ -192,7 +192,7 @@ def test_the_loop_keeps_whole_texts_once(base, monkeypatch):
     monkeypatch.setattr(loop, "sample", lambda *given: sampled)
     controller = GDROController("pivotal_replay", mean_rollouts=6)
     rows = tiny_run.make_task().train[:1]
-    training = loop.Training(model, tokenizer, rows, all_right, controller, 4, seed=0)
+    training = loop.LoopTraining(model, tokenizer, rows, all_right, controller, 4, seed=0)
     training.play_batch(np.zeros(1, int))
     assert training.bank.texts == {0: {"1": (one, eos), "2": (two, eos)}}
 

@@ -51,7 +51,7 @@ class RolloutAdversary(Saved):
     mean_rollouts: checks.Positive = 4
     """n̄, the budget per prompt, in [n_min, n_max]."""
     eta: checks.StepSize = 0.65
-    """Of the strategies; 0 switches the adversary off."""
+    """Step size of the strategies; 0 switches the adversary off."""
     gamma: checks.Share = 0.01
     """The uniform share of the strategies."""
     ema: checks.PositiveShare = 0.4
@@ -74,7 +74,7 @@ class RolloutAdversary(Saved):
     debias: bool = True
     """As in `PromptAdversary`."""
     seed: checks.Index = 0
-    """Of what is drawn when `allocate` is given no generator."""
+    """Seed of what is drawn when `allocate` is given no generator."""
 
     state = ("price", "step", "ema_BN", "visits_BN", "played_BN")
 

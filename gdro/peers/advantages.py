@@ -116,7 +116,7 @@ class PasskTraining(Method):
     """
 
     k: Count = 2
-    """Of the pass@k that is optimized."""
+    """The k of the pass@k that is optimized."""
 
     def advantages(self, batch: Batch) -> np.ndarray:
         n_P = batch.trials_P
@@ -152,7 +152,7 @@ class PKPO(Method):
     """
 
     k: Count = 2
-    """Of the pass@k that is optimized."""
+    """The k of the pass@k that is optimized."""
 
     def advantages(self, batch: Batch) -> np.ndarray:
         n_R = batch.trials_P[batch.group_ids_R]
@@ -240,7 +240,7 @@ class BBG(Method):
     """
 
     k: Count = 16
-    """Of the pass@k that is optimized."""
+    """The k of the pass@k that is optimized."""
     threshold: NonNegative = 0.01
     """τ; prompts with less to gain have weight 0."""
 

@@ -65,7 +65,7 @@ class DOTS(Method):
     target: Share = 0.5
     """Pass rate that is sought."""
     temperature: Positive = 0.1
-    """Of the softmax."""
+    """Temperature of the softmax."""
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         return in_proportion(-np.abs(pool.rate_P - self.target) / self.temperature, size, rng)
@@ -81,7 +81,7 @@ class CurES(Method):
     """
 
     temperature: Positive = 0.1
-    """Of the softmax."""
+    """Temperature of the softmax."""
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         return in_proportion(np.sqrt(pool.rate_P * (1 - pool.rate_P)) / self.temperature, size, rng)
@@ -151,7 +151,7 @@ class SEC(Method):
     step: PositiveShare = 0.5
     """Weight of the newest batch in Q."""
     temperature: Positive = 0.2
-    """Of the softmax of Q, which is in about [0, 1]."""
+    """Temperature of the softmax of Q, which lies in about [0, 1]."""
 
     state = ("values_N",)
 

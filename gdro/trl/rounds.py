@@ -5,7 +5,7 @@ TRL samples and scores a batch in one function, `_generate_and_score_completions
 rounds needs the rewards before it knows what it trains on. So a step has two parts:
 
 1. `_sample_step` calls `_generate` and `_calculate_rewards` itself, once for each round.
-2. TRL's function is called on what was chosen of that. Inside the block `with self._given(batch)`,
+2. TRL's function is called on what was chosen of that. Inside the block `with self._feed(batch)`,
    and nowhere else, the two functions return this batch in place of sampling and judging.
 """
 
@@ -28,20 +28,20 @@ MOST_BATCHES = 100  # in one step, for a method that is never ready
 class Rounds(ControlledTrainer):
     """GRPOTrainer that samples until the method lets the optimizer step."""
 
-    _given_batch: TrainBatch | None = None  # only inside `_given`
+    _sampled_batch: TrainBatch | None = None  # only inside `_feed`
 
     @contextmanager
-    def _given(self, batch: TrainBatch) -> Iterator[None]:
+    def _feed(self, batch: TrainBatch) -> Iterator[None]:
         """Inside this block TRL gets a batch that was sampled and judged before."""
-        self._given_batch = batch
+        self._sampled_batch = batch
         try:
             yield
         finally:
-            self._given_batch = None
+            self._sampled_batch = None
 
     def _generate(self, prompts: list) -> tuple:
-        if self._given_batch is not None:
-            return self._given_batch.generated()
+        if self._sampled_batch is not None:
+            return self._sampled_batch.generated()
         return super()._generate(prompts)
 
     def _calculate_rewards(
@@ -51,15 +51,15 @@ class Rounds(ControlledTrainer):
         completions: list,
         completion_ids_list: list[list[int]],
     ) -> Tensor:
-        if self._given_batch is not None:
-            self._pending_extra_logs.update(self._given_batch.extras())
-            return self._given_batch.rewards_RF.to(self.accelerator.device)
+        if self._sampled_batch is not None:
+            self._pending_extra_logs.update(self._sampled_batch.extras())
+            return self._sampled_batch.rewards_RF.to(self.accelerator.device)
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
 
     def _score_step(self, step: Step, local_rows: slice) -> LossInputs:
         """What TRL's loss takes, from the rollouts of a step."""
         batch = step.train_batch(self.args.generation_batch_size, local_rows)
-        with self._given(batch):
+        with self._feed(batch):
             output = super()._generate_and_score_completions(batch.rows)
         self._put_advantages(output, local_rows, batch.signal)
         self._metrics["train"]["gdro/rollouts_spent"].append(step.spent)

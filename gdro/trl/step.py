@@ -56,13 +56,13 @@ class TrainBatch:
     """As many rollouts of a step as TRL's batch holds."""
 
     rows: list[Row]
-    """Of the data set, those of this process."""
+    """Rows of the data set, those of this process."""
     rollouts: list[Rollout]
-    """Of this process."""
+    """Rollouts of these rows."""
     is_filler: list[bool]
-    """Of this process: rows whose tokens do not count."""
+    """Which of these rows only fill the batch: their tokens do not count."""
     rewards_RF: Tensor
-    """Of all processes, as is the signal."""
+    """Rewards of the rollouts of all processes; so is the signal."""
     signal: Signal
 
     def generated(self) -> tuple:

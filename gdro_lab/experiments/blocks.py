@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from gdro.checks import NonNegative, Positive, PositiveShare, Share, check
 from gdro.registry import find_method
-from gdro_lab.tasks.base import Count, Name, NotNegative, Strict
+from gdro_lab.tasks.base import BaseSize, Count, Name, NotNegative, Strict
 from gdro_lab.tasks.world import find_yaml
 
 BASE = "base"
@@ -45,10 +45,10 @@ LORA_BOUNDS: dict[str, Any] = {
 class BaseChoice(Strict):
     """Arguments of `tiny_base`, for profiles without model.source. A world has all but the seed."""
 
-    size: Literal["tiny", "small", "mid"] = "tiny"
-    """Of the model; the widths and depths are in `gdro_lab.tasks.tiny`."""
+    size: BaseSize = "tiny"
+    """Size of the model: `TINY_CONFIGS` in `gdro_lab.tasks.tiny` has its width and depth."""
     seed: NotNegative = 0
-    """Of its first weights and its lessons."""
+    """Seed of its first weights and its lessons."""
     steps: Count = 800
     """Optimizer steps on lessons."""
     batch_size: Count = 96
@@ -63,17 +63,17 @@ class ModelChoice(Strict):
     kind: Literal["full", "lora", "unsloth-full", "unsloth-lora"] = "full"
     """What is trained: all weights or an adapter, by transformers or by Unsloth."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of the weights; None is the choice of `load_model`."""
+    """Type of the weights; None leaves it to `load_model`."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, more time."""
     lora: dict[str, Any] | None = None
     """Arguments of peft.LoraConfig."""
     attn_implementation: str | None = None
-    """As in transformers; Unsloth has its own."""
+    """Kernel of the attention, by its name in transformers; Unsloth has its own."""
     fast_inference: bool = False
     """Unsloth's vLLM engine generates; it shares the weights."""
     quantization: Literal["4bit"] | None = None
-    """Of "unsloth-lora": hold the base in four bits."""
+    """Hold the base in four bits, for "unsloth-lora"."""
     gpu_memory_utilization: PositiveShare = 0.5
     """The part of the GPU's memory that Unsloth's engine takes."""
     standby: bool = False
@@ -105,9 +105,9 @@ class TrainChoice(Strict):
     per_device_train_batch_size: Count | None = None
     """Completions of a forward pass; None takes all of a process's share at once."""
     learning_rate: Positive = 1e-4
-    """Of the optimizer, at the start of its schedule."""
+    """Learning rate at the start of its schedule."""
     lr_scheduler_type: str = "constant"
-    """As in transformers."""
+    """Schedule of the learning rate, by its name in transformers."""
     save_steps: Count = 50
     """Optimizer steps from one checkpoint to the next."""
     use_vllm: bool = False
@@ -157,7 +157,7 @@ class LoopTrain(Strict):
     num_generations: Count = 4
     """Rollouts per prompt, on average."""
     lr_scheduler_type: Literal["constant", "linear"] = "constant"
-    """Of the learning rate; "linear" falls to 0 over the training."""
+    """Schedule of the learning rate; "linear" falls to 0 over the training."""
 
 
 class EvaluationChoice(Strict):
@@ -168,9 +168,9 @@ class EvaluationChoice(Strict):
     samples: Count = 8
     """Completions of each held-out prompt."""
     k: Count = 8
-    """Of pass@k."""
+    """The k of pass@k."""
     temperature: Positive = 1.0
-    """Of sampling."""
+    """Temperature of the samples."""
     top_p: PositiveShare = 1.0
     """Sample from the fewest tokens that have this probability together; 1 is all."""
     top_k: NotNegative = 0
@@ -201,7 +201,7 @@ class LaunchChoice(Strict):
     model_config = ConfigDict(extra="allow")
 
     processes: Count = 1
-    """Of all machines together."""
+    """Processes on all machines together."""
     config: str | None = None
     """An accelerate configuration, by name (in gdro_lab/launch/accelerate) or path."""
 
@@ -249,7 +249,7 @@ class Variant(Strict):
     model: dict[str, Any] = Field({})
     """Changes to the profile's `model`."""
     label: str = ""
-    """In tables and legends; the variant's name where it is empty."""
+    """What tables and legends call it; the variant's name where it is empty."""
     baseline: str = "grpo"
     """The variant that differences are to."""
 
@@ -261,13 +261,13 @@ class Experiment(Strict):
     """What profiles of both backends say."""
 
     name: Name
-    """Of the runs' folder; the file's name unless it is given."""
+    """Name of the runs' folder; the file's name unless it is given."""
     title: str = ""
     """One sentence on what is compared."""
     methods_from: str | None = None
     """A Python file that registers methods of your own. It is run: trust it as any code."""
     seeds: list[Seed] = Field(min_length=1)
-    """Of the trainings; in the loop each draws a task and a base of its own."""
+    """Seeds of the trainings; in the loop each draws a task and a base of its own."""
 
     @model_validator(mode="after")
     def _runs_methods(self) -> Self:

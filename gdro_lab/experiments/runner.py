@@ -66,7 +66,7 @@ class Job:
 
     @property
     def stem(self) -> str:
-        """Of the names of its files in logs/."""
+        """What the names of its files in logs/ begin with."""
         return "-".join(slug_of(word) for word in self.title.split())
 
 
@@ -119,7 +119,7 @@ def _loop_jobs(profile: LoopProfile, runs: Path, cache_dir: str) -> Jobs:
     return Jobs(
         check=Job("check", f"{loops}:check_loops", (runs,)),
         bases=[
-            Job(f"base {world} {seed}", f"{loops}:make_base", (run, cache_dir))
+            Job(f"base {world} {seed}", f"{loops}:make_run_base", (run, cache_dir))
             for (world, seed), run in draws.items()
         ],
         chains=[[Job(run.title, f"{loops}:play_run", (run, runs, cache_dir))] for run in missing],
@@ -134,7 +134,14 @@ def run_profile(
 ) -> int:
     """Run the jobs of a profile that are not done yet; print the table and where the figures are.
 
-    Jobs of a profile with GPUs run one by one. Returns 0, 1 where a job failed, 130 on Ctrl-C.
+    Args:
+        profile: of either backend.
+        cores: jobs at once; those of a profile with GPUs run one by one.
+        runs_dir: folder of the runs, runs/PROFILE by default.
+        cache_dir: where bases are kept.
+
+    Returns:
+        The exit code: 0, 1 where a job failed, 130 on Ctrl-C.
     """
     if profile.is_pretrained:
         numerics.leave_torch_free()
@@ -161,7 +168,13 @@ def run_profile(
 
 
 class Runner:
-    """Starts jobs and shows how far they are."""
+    """Starts jobs and shows how far they are.
+
+    Args:
+        profile: handed to each job.
+        runs: folder of the runs; output of the jobs goes to its logs/.
+        workers: jobs at once.
+    """
 
     def __init__(self, profile: Profile | LoopProfile, runs: Path, workers: int) -> None:
         self.profile = profile
@@ -178,7 +191,7 @@ class Runner:
         self.is_stopped = False
         self.keeps_lines = True
         self.overall: tqdm | None = None
-        """Where lines go, the bar of all jobs."""
+        """The bar of all jobs."""
 
     def check(self, job: Job) -> None:
         """Run a job that refuses (ValueError) or does nothing, without a log."""
@@ -221,7 +234,7 @@ class Runner:
             process.terminate()
 
     def _map(self, function: Callable[[Any], bool], parts: Sequence[Any]) -> bool:
-        """Whether all of these succeeded, of which some run at the same time."""
+        """Call a function on all parts, one a worker at once; whether all succeeded."""
         return all(list(self.pool.map(function, parts)))
 
     def _run_chain(self, chain: Sequence[Job]) -> bool:

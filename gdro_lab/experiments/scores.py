@@ -14,7 +14,7 @@ import pandas as pd
 from gdro.metrics import pass_at_k
 
 K = 8
-"""Of the pass@k in these rows."""
+"""The k of pass@k in these rows."""
 ROW_COLUMNS = [
     "world",
     "method",
@@ -33,7 +33,7 @@ ROW_COLUMNS = [
     "replayed",
     "train_mean",
 ]
-"""Of a row: what was run, what it spent until this checkpoint, and its scores there."""
+"""Columns of a row: what was run, what it spent until this checkpoint, and its scores there."""
 
 
 def score_families(

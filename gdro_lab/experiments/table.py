@@ -43,7 +43,7 @@ PAIR = ["mean_at_8", "pass_at_8"]
 """The scores by whose sum learning rates are chosen."""
 COSTS = ("rollouts", "tokens", "trained_tokens", "seconds")
 MARKERS = "sD^v>"
-"""Of the best of the methods without a colour of their own."""
+"""Markers of the best methods without a colour of their own."""
 REACH = "rollouts to reach GRPO's best"
 
 

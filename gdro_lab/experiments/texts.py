@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from gdro_lab.experiments.blocks import BASE
-from gdro_lab.experiments.figures import runs_of
+from gdro_lab.experiments.figures import select_runs
 from gdro_lab.experiments.profile import Profile
 
 MOST = 8
@@ -25,7 +25,7 @@ def texts_before_and_after(profile: Profile, runs: list[dict[str, Any]]) -> str:
     """
     kept = {}
     for variant in [BASE, *profile.variants]:
-        rows = runs_of(runs, variant)[0]["evaluation"]
+        rows = select_runs(runs, variant)[0]["evaluation"]
         kept[variant] = {row["uid"]: row for row in rows if "texts" in row}
     base = pd.DataFrame(kept[BASE].values())
     if base.empty:

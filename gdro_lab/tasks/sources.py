@@ -60,7 +60,7 @@ def check_path(path: Path) -> None:
         raise ValueError(f"a file must end in {', '.join(SUFFIXES)}, got {str(path)!r}")
 
 
-def read_rows(place: Place) -> list[RawRow]:
+def read_raw_rows(place: Place) -> list[RawRow]:
     """All rows of a source, those that cannot be read with their fault.
 
     Raises:

@@ -25,7 +25,7 @@ class Split:
     max_completion_tokens: int
     """Tokens that a completion may have."""
     dropped: list[str] = field(default_factory=list)
-    """Of each row of the source that was left out, its name and the reason."""
+    """Name and reason of each row of the source that was left out."""
 
     def summary(self) -> str:
         """A line: how many prompts there are, how many rows were left out, and why the first."""

@@ -3,13 +3,13 @@
 import json
 import reprlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML, YAMLError
 
 from gdro.checks import Positive
-from gdro_lab.tasks.base import Count, Name, Strict
+from gdro_lab.tasks.base import BaseSize, Count, Name, Strict
 from gdro_lab.tasks.embedded import EmbeddedSpec
 from gdro_lab.tasks.reasoning_gym import GymSpec
 
@@ -21,8 +21,8 @@ SPECS = {"embedded": EmbeddedSpec, "reasoning_gym": GymSpec}
 class BaseSettings(Strict):
     """How the tiny base of a world is made: arguments of `tiny_base`."""
 
-    size: Literal["tiny", "small", "mid"] = "tiny"
-    """Of the model; the widths and depths are in `gdro_lab.tasks.tiny`."""
+    size: BaseSize = "tiny"
+    """Size of the model: `TINY_CONFIGS` in `gdro_lab.tasks.tiny` has its width and depth."""
     steps: Count = 800
     """Optimizer steps on lessons."""
     batch: Count = 96
@@ -40,9 +40,9 @@ class TaskWorld(Strict):
     """A task that can be drawn, and its base."""
 
     name: Name
-    """In tables and folders."""
+    """What tables and folders call it."""
     spec: EmbeddedSpec | GymSpec
-    """Of the task: `spec.draw(seed)` draws one."""
+    """What tasks of this world have in common; `spec.draw(seed)` draws one."""
     base: BaseSettings = BaseSettings()
     """How the model to start from is made."""
 

@@ -92,9 +92,9 @@ class Game(_ByValue):
     world: World = field(default_factory=World)
     """What is learned."""
     method: Any = "grpo"
-    """Of `TOY_METHODS`, registered, or a `Method` (each game copies it)."""
+    """A name of `TOY_METHODS`, a registered name, or a `Method` (each game copies it)."""
     step_size: Positive = 8.0
-    """Of the gradient steps, such as 4 to 32."""
+    """Size of the gradient steps, such as 4 to 32."""
     batch: Count = 16
     """Prompts a step, at most the world's: no prompt comes twice."""
     mean_rollouts: Several = 4
@@ -106,7 +106,7 @@ class Game(_ByValue):
     grouping: Literal["difficulty", "skill"] = "difficulty"
     """What the bins are; "skill" is static, and known from the start."""
     num_bins: Several = 6
-    """Of difficulty."""
+    """Bins of difficulty."""
     estimator: str = "beta"
     """This and the next two are of `DifficultyBins`."""
     k: int = 8

@@ -15,7 +15,7 @@ from gdro.bins import as_uids
 from gdro_lab import loop
 from gdro_lab.experiments import table as arena_report
 from gdro_lab.experiments.loop_profile import LoopProfile, make_loop_profile
-from gdro_lab.experiments.loop_runs import check_loops, draw_base, runs_of
+from gdro_lab.experiments.loop_runs import check_loops, draw_base, list_runs
 from gdro_lab.experiments.oracles import Oracle, loop_controller, make_oracle
 from gdro_lab.experiments.records import read_rows, write_rows
 from gdro_lab.experiments.scores import ROW_COLUMNS, score_families
@@ -122,7 +122,11 @@ def test_a_contest_resumes_by_the_short_command_too(tmp_path):
     assert (trained.rollouts == 16 * trained.step).all()
     base = scores[scores.method == "base"]
     assert (len(base), set(base.step), set(base.rollouts)) == (2, {5}, {0})
-    assert len(pd.read_csv(out / "families.csv")) == 6
+    families = pd.read_csv(out / "families.csv").set_index("method")
+    assert len(families) == 6
+    assert families.memory.notna().all()
+    assert (families.memory["base"] == 0).all()
+    assert "Memory by family" in first.stdout
     assert set(pd.read_csv(out / "table.csv").method) == {"grpo", "first-prompts", "base"}
     assert (out / "differences.png").stat().st_size > 0
     record = read_rows(out / "records/own/grpo_lr0.0001_draw0.json")["rows"]
@@ -158,7 +162,7 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
 
     out = tmp_path / "out"
     one = profile("a", 40)
-    for run in runs_of(one):
+    for run in list_runs(one):
         write_rows(run.file(out), one.settings_of(run.world, run.variant), [])
     check_loops(one, out)
     check_loops(profile("b", 50), out)

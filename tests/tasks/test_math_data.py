@@ -442,7 +442,7 @@ def test_a_request_of_ones_own_and_worked_solutions(tmp_path):
     ("fields", "message"),
     [
         ({"train": []}, "train"),
-        ({"train": "dapo", "evaluate": ["dapo"]}, "task.evaluate has dapo"),
+        ({"train": "dapo", "evaluate": ["dapo"]}, "task.evaluate must not have .* got .dapo"),
         ({"train": ["asdiv", {"source": "x/asdiv"}]}, "differ in their names"),
         ({"evaluate": []}, "task.evaluate"),
         ({"paths": {"gsm9k": "x"}}, "gsm9k"),

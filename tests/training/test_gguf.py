@@ -20,7 +20,7 @@ from gdro.files import file_hash
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.models import choose_padding, load_model
 from gdro_lab.tasks import pretrained
-from gdro_lab.tasks.pretrained import PACKAGED, find_model, identity_of, packaged_model
+from gdro_lab.tasks.pretrained import PACKAGED, find_model, model_identity, packaged_model
 
 pytestmark = TRAINS
 
@@ -154,14 +154,14 @@ def test_identities_tell_contents_apart(tiny_gguf, tmp_path):
     path, _ = tiny_gguf
     copy = tmp_path / "copy.gguf"
     copy.write_bytes(path.read_bytes())
-    assert identity_of(str(copy)) == identity_of(str(path))
+    assert model_identity(str(copy)) == model_identity(str(path))
     copy.write_bytes(path.read_bytes()[:-1])
-    assert identity_of(str(copy)) != identity_of(str(path))
+    assert model_identity(str(copy)) != model_identity(str(path))
     (tmp_path / "config.json").write_text("{}")
-    before = identity_of(str(tmp_path))
+    before = model_identity(str(tmp_path))
     (tmp_path / "config.json").write_text("[]")
-    assert identity_of(str(tmp_path)) != before
-    assert identity_of("some/hub-id") == "some/hub-id"
+    assert model_identity(str(tmp_path)) != before
+    assert model_identity("some/hub-id") == "some/hub-id"
 
 
 @pytest.fixture
