@@ -2,12 +2,12 @@
 
 A prompt has a few possible answers, one of them correct, and the policy is a softmax over them:
 
-    z_correct = offset + √c · strength(skill) + √(1−c) · ⟨ε_correct, θ⟩
-    z_wrong   = √(1−c) · ⟨ε_wrong, θ⟩
+    z_correct = offset + √c · strength(skill) + √(1−c) · ⟨d_correct, θ⟩
+    z_wrong   = √(1−c) · ⟨d_wrong, θ⟩
 
 The strength of a skill carries over to prompts never trained on (`transfer` c is the part of an
 update that does); θ is a memory of `capacity` numbers in which prompts interfere, because the
-random directions ε overlap. Every sampled answer also adds gradient noise: its advantage moves θ in
+random directions d overlap. Every sampled answer also adds gradient noise: its advantage moves θ in
 a random direction of norm `noise`. Skills differ in how frequent they are (`tail`) and how hard
 they are at first (`spread`).
 
