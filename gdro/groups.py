@@ -73,9 +73,10 @@ class StaticGroups(DifficultyBins):
     def check_state(self, state: Mapping[str, Any]) -> None:
         super().check_state(state)
         for uid, group in zip(state["uids"], state["bins_D"], strict=True):
-            if self.bin_of_uid.get(uid, group) != group:
+            if self.bin_of_uid.get(uid) != group:
                 raise ValueError(
-                    f"labels must be those of the saved state, got another for the uid {uid!r}"
+                    "labels must hold those of the saved state, got none or another for the uid "
+                    f"{uid!r}"
                 )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

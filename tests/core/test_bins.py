@@ -79,5 +79,10 @@ def test_groups_are_those_named_never_change_and_resume():
     assert groups.pass_at_k([20])[0] > groups.pass_at_k([10])[0]
     restored.load_state_dict(groups.state_dict())
     np.testing.assert_equal(groups.state_dict(), restored.state_dict())
-    with pytest.raises(ValueError, match="settings"):
-        StaticGroups([30, 10], ["b", "a"]).load_state_dict(groups.state_dict())
+    for uids, labels in (([30, 10], ["b", "a"]), ([30, 10, 20], ["b", "a", "a"])):
+        with pytest.raises(ValueError, match="20"):
+            StaticGroups(uids, labels).load_state_dict(groups.state_dict())
+    grown = StaticGroups([5, 30, 10, 20], ["a", "b", "a", "b"])
+    grown.load_state_dict(groups.state_dict())
+    assert grown.assign([30, 20, 10, 5]).tolist() == [1, 1, 0, 0]
+    assert grown.pass_at_k([20]) == groups.pass_at_k([20])
