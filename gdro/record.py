@@ -53,5 +53,7 @@ def row_of(
     }
     taken = sorted((row.keys() - METHODS_OWN) & report.keys())
     if taken:
-        raise ValueError(f"report must leave {taken} to the controller; name its entries otherwise")
+        raise ValueError(
+            f"report must leave the controller's entries alone, got {taken}; name its own otherwise"
+        )
     return row | report

@@ -277,10 +277,9 @@ def arena_command(
 ) -> None:
     """Compare methods in WORLDS over fresh draws of task, base and seed, at matched rollouts.
 
-    WORLDS are names or YAML files, separated by commas. It is short for `gdro run` with a profile
-    of the backend "loop", which has more settings. A method is spelled NAME or NAME:OPTION=VALUE;
-    `pivotal@2e-4` has a learning rate of its own. Finished runs are kept, so the same command
-    resumes; with another --baseline it prints the table of the same runs to that.
+    WORLDS are names or YAML files, separated by commas. A profile of the backend "loop", for `gdro
+    run`, has more settings. A method is NAME or NAME:OPTION=VALUE; `pivotal@2e-4` has a rate of its
+    own. The same command resumes, and prints another table with another --baseline.
 
     Example: gdro arena rare-hard --methods grpo,pivotal --draws 8
     """

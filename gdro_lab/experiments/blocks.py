@@ -135,14 +135,19 @@ class TrainChoice(Strict):
         return (self.model_extra or {}).get("chat_template_kwargs") or {}
 
     def local_batch(self, processes: int) -> tuple[int, int]:
-        """Completions of a forward pass in one process, and passes accumulated for a step."""
+        """Completions of a forward pass in one process, and passes accumulated for a step.
+
+        Args:
+            processes: that train, on all machines.
+        """
         completions = self.prompts_per_step * self.num_generations
         passes = self.updates_per_step * processes
         micro_batch = self.per_device_train_batch_size or completions // passes
         if micro_batch == 0 or completions % (micro_batch * passes) != 0:
             raise ValueError(
-                f"{completions} completions cannot be split in micro-batches of "
-                f"{processes} processes × {self.updates_per_step} updates × {micro_batch}"
+                f"prompts_per_step × num_generations must be a multiple of {processes} processes × "
+                f"{self.updates_per_step} updates × {micro_batch} of per_device_train_batch_size, "
+                f"got {completions}"
             )
         return micro_batch, completions // (micro_batch * passes)
 

@@ -48,7 +48,10 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
         run |= read_result(folder, trained=variant != BASE)
         run["evaluation"].sort(key=lambda row: row["uid"])
         if run["manifest"].get("settings") != profile.settings_of(variant):
-            raise ValueError(f"{folder} has a run with other settings than {profile.name!r}")
+            raise ValueError(
+                f"runs must be those of profile {profile.name!r} as it is now, got other settings "
+                f"in {folder}"
+            )
         runs.append(run)
     return runs
 
