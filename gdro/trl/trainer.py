@@ -124,6 +124,8 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         set_seed(args.seed)  # TRL 1.14 puts the PEFT adapter on before it seeds
         with cpu_engine.reloadable(args):
             super().__init__(model, reward_funcs, args, train_dataset, *more, **named)
+        if train_dataset is not None:  # an engine's trainer may hold another object
+            self.data = self.data._replace(dataset=self.train_dataset)
         config.check_success_reward(args, self.reward_func_names)
         args.trim_batches = bool(args.trim_batches) and is_rotary(self.model)
         self._warn_of_rewards()

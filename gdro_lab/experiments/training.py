@@ -3,8 +3,8 @@
     record.jsonl       a row per generation batch: what the controller saw and decided, what it cost
     log_history.jsonl  what TRL logged: loss, KL, entropy, lengths, importance ratios
     model/             the trained model, or the adapter
-    training.json      settings, seconds, hashes; written last: the training is complete.
-                       Outcomes of the reward are counted since the last resume
+    training.json      settings, seconds, hashes, outcomes of the reward since the last resume;
+                       written last: the training is complete
     evaluation.jsonl   a row per held-out prompt: successes, trials
     manifest.json      training.json and the same of the evaluation: the run is complete
 
@@ -40,12 +40,7 @@ from gdro_lab.experiments.parts import (
     load_parts,
     make_base,
 )
-from gdro_lab.experiments.processes import (
-    LAUNCHER,
-    free_port,
-    only_process_in,
-    report_progress,
-)
+from gdro_lab.experiments.processes import LAUNCHER, free_port, only_process_in, report_progress
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
     check_training_files,
