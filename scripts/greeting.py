@@ -9,6 +9,7 @@ rate.
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -56,7 +57,7 @@ def _spending(figure: Figure, rollouts: pd.DataFrame) -> None:
     axis = figure.subplots()
     of_method = rollouts.groupby("method")[list(CLASSES)].sum()
     shares = 100 * of_method.div(of_method.sum(axis=1), axis=0)
-    middle = {"ha": "center", "va": "center"}
+    middle: dict[str, Any] = {"ha": "center", "va": "center"}
     for place, method in enumerate(SPENDERS):
         left = 0.0
         for name, (label, color, ink) in CLASSES.items():
@@ -71,7 +72,7 @@ def _spending(figure: Figure, rollouts: pd.DataFrame) -> None:
     axis.grid(False)
     handles, names = axis.get_legend_handles_labels()
     several = len(CLASSES)  # every method repeats the labels
-    look = {"ncols": 2, "frameon": False, "handlelength": 1, "columnspacing": 1}
+    look: dict[str, Any] = {"ncols": 2, "frameon": False, "handlelength": 1, "columnspacing": 1}
     figure.legend(handles[:several], names[:several], loc="outside lower center", **look)
 
 

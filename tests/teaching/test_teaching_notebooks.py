@@ -1,4 +1,4 @@
-"""Notebooks 00 to 04, 07 and 08: shipped as executed, and what is stored is found again."""
+"""Notebooks 00 to 04 and 07: shipped as executed, and what is stored is found again."""
 
 import json
 import re
@@ -35,7 +35,7 @@ def texts_of(notebook):
     return printed, [value for kind, value in shown if kind.startswith("text/")]
 
 
-@pytest.mark.parametrize("name", [*TEACHING, "08_a_pretrained_model"])
+@pytest.mark.parametrize("name", TEACHING)
 def test_shipped_as_executed_and_normalized(name):
     """All cells in order, nothing that differs from run to run or from machine to machine."""
     notebook = stored(name)
