@@ -79,5 +79,11 @@ def test_groups_are_those_named_never_change_and_resume():
     assert groups.pass_at_k([20])[0] > groups.pass_at_k([10])[0]
     restored.load_state_dict(groups.state_dict())
     np.testing.assert_equal(groups.state_dict(), restored.state_dict())
+    grown = StaticGroups([40, 30, 10, 20], ["a", "b", "a", "b"])
+    grown.load_state_dict(groups.state_dict())
+    assert grown.assign([40, 30, 20, 10]).tolist() == [0, 1, 1, 0]
+    assert grown.pass_at_k([20]) == groups.pass_at_k([20])
+    with pytest.raises(ValueError, match=r"labels.*10"):
+        StaticGroups([30, 10], ["a", "b"]).load_state_dict(groups.state_dict())
     with pytest.raises(ValueError, match="settings"):
-        StaticGroups([30, 10], ["b", "a"]).load_state_dict(groups.state_dict())
+        StaticGroups([30, 10], ["b", "c"]).load_state_dict(groups.state_dict())
