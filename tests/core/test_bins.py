@@ -86,3 +86,5 @@ def test_groups_are_those_named_never_change_and_resume():
     grown.load_state_dict(groups.state_dict())
     assert grown.assign([30, 20, 10, 5]).tolist() == [1, 1, 0, 0]
     assert grown.pass_at_k([20]) == groups.pass_at_k([20])
+    with pytest.raises(ValueError, match="settings"):
+        StaticGroups([30, 10, 20], ["b", "c", "b"]).load_state_dict(groups.state_dict())
