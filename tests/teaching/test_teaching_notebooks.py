@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TEACHING = sorted(path.stem for path in (ROOT / "notebooks").glob("0[0-47]_*.ipynb"))
+STORED = [*TEACHING, "08_a_pretrained_model"]
 
 
 def path_of(name):
@@ -35,7 +36,7 @@ def texts_of(notebook):
     return printed, [value for kind, value in shown if kind.startswith("text/")]
 
 
-@pytest.mark.parametrize("name", TEACHING)
+@pytest.mark.parametrize("name", STORED)
 def test_shipped_as_executed_and_normalized(name):
     """All cells in order, nothing that differs from run to run or from machine to machine."""
     notebook = stored(name)
