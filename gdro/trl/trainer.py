@@ -68,7 +68,8 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         reward_funcs: one or several.
         args: a `GDROConfig`.
         train_dataset: with a column of uids, or without (see `GDROConfig.uid_column`).
-        *more, **named: further arguments of GRPOTrainer.
+        *more: further arguments of GRPOTrainer, in its order.
+        **named: further ones, by name.
 
     Attributes:
         controller: made from the config.
