@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 PROGRESS = "GDRO_PROGRESS"
@@ -51,6 +51,21 @@ def only_process_in(folder: Path, name: str = ".lock") -> Iterator[None]:
         yield
 
 
+def _end() -> None:
+    """End this process, and give it a while to do so in order."""
+    os.kill(os.getpid(), signal.SIGTERM)  # so that what it launched ends, too
+    time.sleep(GRACE)
+    os._exit(143)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # sends nothing
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def end_with_parent() -> None:
     """Make this process end when the one that started it does, however that was killed."""
     parent = multiprocessing.parent_process()
@@ -59,9 +74,7 @@ def end_with_parent() -> None:
 
     def watch() -> None:
         parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)  # so that what it launched ends, too
-        time.sleep(GRACE)
-        os._exit(143)
+        _end()
 
     threading.Thread(target=watch, daemon=True).start()
 
@@ -74,13 +87,9 @@ def end_with_launcher() -> None:
     parent = os.getppid()
 
     def watch() -> None:
-        with suppress(ProcessLookupError):
-            while os.getppid() == parent:
-                os.kill(launcher, 0)  # only asks whether it lives
-                time.sleep(1)
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE)
-        os._exit(143)
+        while os.getppid() == parent and _lives(launcher):
+            time.sleep(1)
+        _end()
 
     threading.Thread(target=watch, daemon=True).start()
 
