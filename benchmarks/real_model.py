@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,8 @@ def play_arm(profile_name: str, arm: str, engine: str, beta: float, steps: int) 
             trim_batches=arm == "gdro",
         )
         kind = GDROTrainer if arm == "gdro" else GRPOTrainer
-        with reloadable(args):  # TRL alone cannot load new weights into an engine on a CPU
+        # TRL alone cannot load new weights into an engine on a CPU; GDROTrainer sees to it itself
+        with reloadable(args) if arm == "trl" else nullcontext():
             trainer = kind(
                 loaded.model,
                 training.data.reward,
