@@ -135,6 +135,7 @@ def test_what_is_launched_ends_with_the_process_that_started_its_launcher():
 def test_a_second_run_in_a_folder_leaves_the_first_alone(runs):
     folder, *_ = runs
     log = folder / "logs" / "train-long-0.log"
+    log.unlink(missing_ok=True)  # of the test before, or the second run may be the first to start
     with start(folder.parents[1], LONG) as process:
         until(lambda: log.is_file() and "step" in log.read_text(), process)
         code, printed = run(folder.parents[1], LONG)
