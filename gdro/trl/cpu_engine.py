@@ -18,6 +18,10 @@ from typing import Any
 from torch import nn
 from trl import GRPOConfig
 
+BLOCK_SIZE = 32
+"""Tokens of a block of the cache, on a CPU. Only whole blocks are shared: with vLLM's 128, the
+rollouts of a short prompt would each compute it anew."""
+
 
 @contextmanager
 def reloadable(args: GRPOConfig) -> Iterator[None]:
@@ -44,7 +48,7 @@ def reloadable(args: GRPOConfig) -> Iterator[None]:
     pack_matrix = utils.dispatch_cpu_unquantized_gemm
 
     def make_eager_engine(**options: Any) -> Any:
-        engine = make_engine(**options, enforce_eager=True)
+        engine = make_engine(**options, enforce_eager=True, block_size=BLOCK_SIZE)
         model = engine.llm_engine.model_executor.driver_worker.model_runner.model
         if is_mixture_of_experts(model):
             raise ValueError(

@@ -16,7 +16,7 @@ from gdro.controller import GDROController
 from gdro.groups import StaticGroups
 from gdro.rounds import Samples
 from gdro.trl.config import GDROConfig
-from gdro.trl.values import Cost, Signal
+from gdro.trl.values import Cost, LossInputs, Signal
 
 logger = logging.getLogger(__name__)
 SILENT_BATCHES = 10  # over which nearly all are correct or wrong, until a warning
@@ -87,6 +87,13 @@ class Logs(GRPOTrainer):
         self.record.append(row | about)
         for name, number in numbers_of(row, self.bin_names).items():
             self._metrics["train"][f"gdro/{name}"].append(number)
+
+    def _note_trained_tokens(self, output: LossInputs) -> None:
+        """Add to the record's last row how many tokens have a gradient, kept texts included."""
+        trains_R = output["advantages"] != 0
+        tokens_R = output["completion_mask"].sum(dim=1)
+        tokens = self.accelerator.gather((tokens_R * trains_R).sum())
+        self.record[-1]["trained_tokens"] = int(tokens.sum())
 
     def _warn_of_silence(self, scored: Samples) -> None:
         """Warn, once, where nearly all rollouts of the last batches were correct or wrong."""

@@ -148,8 +148,11 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         first = self.accelerator.process_index * len(inputs)  # TRL lays the processes end to end
         local_rows = slice(first, first + len(inputs))
         if config.samples_in_rounds(self.controller.method):
-            return self._score_in_rounds(inputs, local_rows)
-        return self._score_once(inputs, local_rows)
+            output = self._score_in_rounds(inputs, local_rows)
+        else:
+            output = self._score_once(inputs, local_rows)
+        self._note_trained_tokens(output)
+        return output
 
     def _score_in_rounds(self, inputs: list[Row], local_rows: slice) -> LossInputs:
         """Sample and observe until the method is ready, and let TRL score what is chosen of it."""

@@ -39,6 +39,7 @@ from gdro_lab.tasks.pretrained import merged_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+    from vllm import LLM
 
 Tokens = list[list[int]]
 Rows = Sequence[Mapping[str, Any]]
@@ -110,7 +111,7 @@ def evaluate_variant(
 
 def evaluate_model(
     choice: EvaluationChoice,
-    model: str | Path,
+    model: "str | Path | LLM",
     tokenizer: "PreTrainedTokenizerBase",
     rows: Rows,
     reward: Reward,
@@ -127,12 +128,12 @@ def evaluate_model(
 
     Args:
         choice: engine and sampling.
-        model: folder or hub id of a whole model.
+        model: folder or hub id of a whole model; or vLLM's engine of a training, which holds it.
         tokenizer: the model's.
         rows: prompts with the columns prompt (a text or a chat), uid, and those of the reward.
         reward: as TRL calls it, (prompts=, completions=, **columns) → finite numbers.
         max_new_tokens: of a completion.
-        seed: of the sampling.
+        seed: of the sampling; an engine goes on with its own.
         template: arguments of the chat template.
         threshold: the reward above which a completion is correct.
         dtype: of the weights that the engine "hf" samples from; None for `arithmetic` of a model
@@ -290,7 +291,7 @@ def _by_transformers(
 
 def _by_vllm(
     choice: EvaluationChoice,
-    folder: str | Path,
+    model: "str | Path | LLM",
     tokenizer: Any,
     ids: Tokens,
     max_new_tokens: int,
@@ -299,17 +300,10 @@ def _by_vllm(
     """The same with vLLM, which makes batches itself."""
     import vllm
 
-    on_cpu = vllm.platforms.current_platform.is_cpu()
-    if on_cpu:  # compiling would take longer than it saves
-        torch.compiler.set_stance("force_eager")
-    engine = vllm.LLM(
-        str(folder),
-        max_model_len=max(map(len, ids)) + max_new_tokens,
-        enforce_eager=on_cpu,
-        disable_log_stats=True,
-        seed=seed,
-        **choice.model_dump(include={"gpu_memory_utilization", "tensor_parallel_size"}),
-    )
+    engine = model
+    if not isinstance(engine, vllm.LLM):
+        longest = max(map(len, ids)) + max_new_tokens
+        engine = _start_vllm(choice, str(model), longest, seed)
     sampling = vllm.SamplingParams(
         n=choice.samples,
         max_tokens=max_new_tokens,
@@ -320,3 +314,25 @@ def _by_vllm(
     prompts = [{"prompt_token_ids": row} for row in ids]
     outputs = engine.generate(prompts, sampling, use_tqdm=False)
     return [[list(sample.token_ids) for sample in output.outputs] for output in outputs]
+
+
+def _start_vllm(choice: EvaluationChoice, folder: str, longest: int, seed: int) -> "LLM":
+    """vLLM's engine of a model, for texts of at most `longest` tokens."""
+    import vllm
+
+    from gdro.trl.cpu_engine import BLOCK_SIZE  # it imports TRL, which must come after Unsloth
+
+    on_cpu = vllm.platforms.current_platform.is_cpu()
+    options: dict[str, Any] = {}
+    if on_cpu:
+        torch.compiler.set_stance("force_eager")  # compiling would take longer than it saves
+        options["block_size"] = BLOCK_SIZE
+    return vllm.LLM(
+        folder,
+        max_model_len=longest,
+        enforce_eager=on_cpu,
+        disable_log_stats=True,
+        seed=seed,
+        **options,
+        **choice.model_dump(include={"gpu_memory_utilization", "tensor_parallel_size"}),
+    )
