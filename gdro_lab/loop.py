@@ -334,6 +334,15 @@ def sample(
     return text_RT
 
 
+class Counts(NamedTuple):
+    """What `evaluate` counts of each prompt, (P,) each."""
+
+    successes_P: np.ndarray
+    """Correct completions."""
+    distinct_P: np.ndarray
+    """Different texts among them."""
+
+
 def evaluate(
     model: Model,
     tokenizer: Tokenizer,
@@ -343,7 +352,7 @@ def evaluate(
     max_new_tokens: int,
     seed: int,
     success_threshold: float = 0.0,
-) -> np.ndarray:
+) -> Counts:
     """Sample completions and count the correct ones.
 
     Args:
@@ -351,17 +360,20 @@ def evaluate(
         samples: completions of each prompt.
         seed: of the samples.
         success_threshold: a completion is correct if its reward is greater.
-
-    Returns:
-        Correct completions of each prompt, (P,).
     """
     generator = torch.Generator(model.device).manual_seed(seed)
     prompt_RT = prompt_ids(model, tokenizer, rows).repeat_interleave(samples, dim=0)
     text_RT = sample(model, prompt_RT, max_new_tokens, generator)
     repeated = [row for row in rows for _ in range(samples)]  # in the order of the rollouts
     rewards_R = rewards_of(tokenizer, repeated, text_RT, reward)
-    correct_R = is_correct(rewards_R, success_threshold)
-    return correct_R.reshape(-1, samples).sum(axis=1)
+    correct_PS = is_correct(rewards_R, success_threshold).reshape(-1, samples)
+    texts_R = np.array(tokenizer.batch_decode(text_RT, skip_special_tokens=True), dtype=object)
+    texts_PS = texts_R.reshape(-1, samples)
+    distinct = [
+        len(set(texts_S[correct_S]))
+        for texts_S, correct_S in zip(texts_PS, correct_PS, strict=True)
+    ]
+    return Counts(correct_PS.sum(axis=1), np.array(distinct))
 
 
 def prompt_ids(model: Model, tokenizer: Tokenizer, rows: Rows) -> Tensor:

@@ -164,8 +164,23 @@ def test_what_counts_as_correct_in_an_evaluation_is_the_thresholds_choice(model,
         return [0.5, 2.0] * (len(completions) // 2)
 
     arguments = (model, tokenizer, ROWS[:3], reward, 4, 12, 0)
-    assert loop.evaluate(*arguments).tolist() == [4, 4, 4]
-    assert loop.evaluate(*arguments, success_threshold=0.5).tolist() == [2, 2, 2]
+    assert loop.evaluate(*arguments).successes_P.tolist() == [4, 4, 4]
+    assert loop.evaluate(*arguments, success_threshold=0.5).successes_P.tolist() == [2, 2, 2]
+
+
+def test_an_evaluation_counts_the_different_texts_among_the_correct(model, tokenizer, monkeypatch):
+    padded = tokenizer.pad_token + "12"  # decoded, it is "12" once more
+    texts = [["12", padded, "21", "33"], ["12", "12", "12", "12"], ["33", "33", "33", "33"]]
+    ids = tokenizer([text for row in texts for text in row], add_special_tokens=False)["input_ids"]
+    ends = [row + [model.config.eos_token_id] * (4 - len(row)) for row in ids]
+    monkeypatch.setattr(loop, "sample", lambda *_: torch.tensor(ends))
+
+    def reward(completions, **_):
+        return [float(text != "33") for text in completions]
+
+    counts = loop.evaluate(model, tokenizer, ROWS[:3], reward, 4, 4, 0)
+    assert counts.successes_P.tolist() == [3, 4, 0]
+    assert counts.distinct_P.tolist() == [2, 1, 0]
 
 
 def test_the_schedule_decays_to_zero(model, tokenizer, monkeypatch):

@@ -33,6 +33,7 @@ from gdro_lab.tasks.world import TaskWorld
 
 if TYPE_CHECKING:
     from gdro.controller import GDROController
+    from gdro_lab.loop import Counts
 
 CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}
 """Samples a held-out prompt, by part of the steps."""
@@ -163,7 +164,7 @@ class Scorer:
 
     def score(self, step: int, samples: int) -> None:
         """Add the row of a checkpoint."""
-        successes_P = self._sample(self.task.eval, samples, step)
+        counts = self._sample(self.task.eval, samples, step)
         families_P = [row["family"] for row in self.task.eval]
         identity = {
             "world": self.run.world.name,
@@ -173,22 +174,22 @@ class Scorer:
             "step": step,
         }
         scores = score_families(
-            families_P, successes_P, np.full(len(families_P), samples), self.task.shares
+            families_P, counts.successes_P, np.full(len(families_P), samples), self.task.shares
         )
         self.rows.append(identity | self.spent | scores)
         if step == self.steps:
-            self.rows[-1] |= self._train_scores(step)
+            self.rows[-1] |= _breadth(families_P, counts) | self._train_scores(step)
 
     def _train_scores(self, step: int) -> dict[str, Any]:
         """Accuracy on training prompts, by family and weighted as in training."""
         prompts = first_of_each_family(self.task.train, TRAIN_PROMPTS)
-        successes_P = self._sample(prompts, TRAIN_SAMPLES, step)
+        successes_P = self._sample(prompts, TRAIN_SAMPLES, step).successes_P
         families = accuracy_by_family(prompts, successes_P, TRAIN_SAMPLES)
         mean = (families * pd.Series(self.task.shares)).sum()
         return {"train_mean": float(mean), "train_families": families.to_dict()}
 
-    def _sample(self, rows: Sequence[Mapping[str, Any]], samples: int, seed: int) -> np.ndarray:
-        """Correct samples of each prompt, (P,)."""
+    def _sample(self, rows: Sequence[Mapping[str, Any]], samples: int, seed: int) -> "Counts":
+        """What is correct of so many samples of each prompt."""
         from gdro_lab import loop
 
         return loop.evaluate(
@@ -201,6 +202,12 @@ class Scorer:
             seed,
             self.threshold,
         )
+
+
+def _breadth(families_P: Sequence[str], counts: "Counts") -> dict[str, float]:
+    """How many different correct texts a prompt has, and how many prompts have any; by family."""
+    prompts = pd.DataFrame({"distinct": counts.distinct_P, "any_of_32": counts.successes_P > 0})
+    return prompts.groupby(list(families_P)).mean().mean().to_dict()
 
 
 def play_run(profile: LoopProfile, run: LoopRun, out: Path, cache_dir: str) -> None:

@@ -120,11 +120,12 @@ def read_result(folder: str | Path, *, trained: bool = True) -> dict[str, Any]:
 
 
 def totals(record: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Rollouts and tokens of a training."""
+    """What a training took: rollouts, tokens sampled, tokens trained."""
     rows = list(record)
     return {
         "rollouts": sum(row["rollouts_spent"] for row in rows),
         "tokens": sum(row.get("tokens", 0) for row in rows),
+        "trained_tokens": sum(row.get("trained_tokens", 0) for row in rows),
     }
 
 

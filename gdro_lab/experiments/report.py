@@ -29,6 +29,8 @@ from gdro_lab.experiments.texts import texts_before_and_after
 FEWEST_IN_A_BIN = 10
 """A bin with fewer held-out prompts is not called the worst."""
 STAGES = ("train", "generate", "controller", "evaluate")
+SPENT = ("rollouts", "tokens", "trained_tokens")
+"""What `totals` adds up."""
 
 Scores = dict[str, np.ndarray]
 """mean@n and pass@k of every prompt: {"mean": (S, P), "pass": (S, P)}, in order of uid."""
@@ -191,13 +193,13 @@ def _worst_parts(values_SP: np.ndarray, groups_P: np.ndarray) -> np.ndarray:
 
 
 def spending_table(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
-    """Rollouts and tokens of training, and seconds by stage, one row per variant (mean over seeds).
+    """What training took, and seconds by stage, one row per variant (mean over seeds).
 
     ValueError if two variants spent different numbers of rollouts.
     """
     rows = [
         {"variant": run["variant"], "label": profile.label(run["variant"])}
-        | {key: run["manifest"][key] for key in ("rollouts", "tokens")}
+        | {key: run["manifest"][key] for key in SPENT}
         | {f"{stage} s": run["manifest"]["seconds"][stage] for stage in STAGES}
         for run in runs
         if run["variant"] != BASE
@@ -217,10 +219,12 @@ def printed_tables(
 
     The same on every machine: seconds have a table of their own.
     """
-    spent = spending[["label", "rollouts", "tokens"]].rename(columns={"label": "method"})
-    grpo = spending.set_index("variant")["tokens"].get("grpo", np.nan)
-    spent["tokens to GRPO %"] = 100 * (spent["tokens"] / grpo - 1)
-    costs = spent.to_markdown(index=False, floatfmt=("", ",.0f", ",.0f", "+.2f"), missingval="–")
+    names = {"label": "method", "tokens": "tokens sampled", "trained_tokens": "tokens trained"}
+    spent = spending[["label", *SPENT]].rename(columns=names)
+    grpo = spending.set_index("variant")["trained_tokens"].get("grpo", np.nan)
+    spent["trained, of GRPO's"] = spending["trained_tokens"] / grpo
+    formats = ("", ",.0f", ",.0f", ",.0f", ".2f")
+    costs = spent.to_markdown(index=False, floatfmt=formats, missingval="–")
     all_grpo = all(variant.baseline == "grpo" for variant in profile.variants.values())
     baseline = "GRPO" if all_grpo else "the variant's own GRPO"
     gain_title = (
@@ -241,7 +245,7 @@ def printed_tables(
 def seconds_table(spending: pd.DataFrame) -> str:
     """Seconds by stage as Markdown, mean over seeds."""
     title = "Seconds of this machine; generate and controller are parts of train"
-    seconds = spending.drop(columns=["variant", "rollouts", "tokens"])
+    seconds = spending.drop(columns=["variant", *SPENT])
     seconds = seconds.rename(columns={"label": "method"})
     return f"{title}\n\n{seconds.to_markdown(index=False, floatfmt='.1f')}"
 

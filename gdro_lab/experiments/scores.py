@@ -32,6 +32,8 @@ ROW_COLUMNS = [
     "trained_tokens",
     "replayed",
     "train_mean",
+    "distinct",
+    "any_of_32",
 ]
 """Columns of a row: what was run, what it spent until this checkpoint, and its scores there."""
 
