@@ -103,6 +103,7 @@ def read_profile(words: Path | None, draw: int, arm: str, train_size: int | None
     fields["task"]["seed"] = draw
     fields["cold_start"]["seed"] = draw
     fields["seeds"] = [draw]
+    fields["name"] = "smol-words"
     if words is not None:
         fields["task"]["paths"] = {
             name: [str(words / file) for file in files] for name, files in FILES.items()
