@@ -4,9 +4,10 @@
 
 A draw is a fresh split of the word problems, a fresh cold start and a fresh seed, all from its
 number. An arm is a variant of smol-words.yaml beside this file at a learning rate; `base` is the
-model before training. Each run leaves rows/ARM_drawN.json: scores at three steps, what they cost,
-and on what they were made. What is there is not played again, so the same command resumes. FOLDER
-holds local copies of the word problems; without it they come from the hub.
+model before training. Each run leaves runs/WORLD/ARM_drawN.json: scores at two steps, what they
+cost, and on what machine they were made; logs/ has the record and TRL's log. What is there is not
+played again, so the same command resumes. FOLDER holds local copies of the word problems; without
+it they come from the hub. Without arms, tables are made from the rows that are there.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,9 @@ from gdro_lab.experiments.memory import first_of_each_family
 from gdro_lab.experiments.parts import load_parts
 from gdro_lab.experiments.processes import start_job
 from gdro_lab.experiments.profile import Profile, load_trainings
+from gdro_lab.experiments.records import write_rows
 from gdro_lab.experiments.scores import score_families
+from gdro_lab.experiments.table import report, write_scores
 from gdro_lab.experiments.training import Training
 
 HERE = Path(__file__).parent
@@ -67,11 +71,13 @@ class Evaluations(TrainerCallback):
         self.folder = folder
         self.held_out = load_parts(profile, variant, cache, held_out=True).data
         self.trainer: Any = None
+        self.seconds = 0.0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step = state.global_step
         if step not in STEPS:
             return
+        began = time.perf_counter()
         rows = {"held_out": self.held_out.rows[:: STEPS[step]]}
         if step == max(STEPS):
             rows["train"] = first_of_each_family(list(self.trainer.train_dataset), TRAIN_PROBLEMS)
@@ -87,6 +93,7 @@ class Evaluations(TrainerCallback):
         size = len(rows["held_out"])
         parts = {"held_out": counts[:size], "train": counts[size:]}
         replace_text(self.folder / f"step{step}.json", json.dumps(parts))
+        self.seconds += time.perf_counter() - began
 
 
 def read_profile(words: Path | None, draw: int, arm: str, train_size: int | None) -> Profile:
@@ -108,7 +115,8 @@ def read_profile(words: Path | None, draw: int, arm: str, train_size: int | None
         fields["task"]["paths"] = {
             name: [str(words / file) for file in files] for name, files in FILES.items()
         }
-    file = Path("runs/smol") / f"{row_file(arm, draw, train_size).stem}.yaml"
+    target = row_file(arm, draw, train_size)
+    file = Path("runs/smol") / target.parent.name / f"{target.stem}.yaml"
     replace_text(file, json.dumps(fields))  # JSON is YAML
     return load_trainings(file)
 
@@ -127,7 +135,7 @@ def train(profile: Profile, variant: str, draw: int, folder: Path, cache: str) -
     record = {
         "record": trainer.record,
         "logs": logs,
-        "seconds": trainer.seconds,
+        "seconds": trainer.seconds | {"train": trainer.seconds["train"] - evaluations.seconds},
         "shares": Counter(row["family"] for row in training.data.rows),
     }
     replace_text(folder / TRAINED, json.dumps(record, default=float))
@@ -167,6 +175,7 @@ def row_of(step: int, folder: Path, trained: dict[str, Any], identity: dict) -> 
         "step": step,
         "rollouts": int(spent.rollouts_spent.sum()) if len(spent) else 0,
         "tokens": int(spent.tokens.sum()) if len(spent) else 0,
+        "seconds": trained["seconds"].get("train", 0.0) * step / max(STEPS),
         "trained_tokens": int(spent.trained_tokens.sum()) if len(spent) else 0,
         "distinct": held_out.distinct.groupby(families).mean().mean(),
     }
@@ -186,7 +195,7 @@ def play(words: Path | None, draw: int, arm: str, train_size: int | None, cache:
     start_job()
     target = row_file(arm, draw, train_size)
     variant = arm.partition("@")[0]
-    folder = Path("runs/smol") / target.stem
+    folder = Path("runs/smol") / target.parent.name / target.stem
     folder.mkdir(parents=True, exist_ok=True)
     profile = read_profile(words, draw, arm, train_size)
     steps = [max(STEPS)] if variant == "base" else list(STEPS)
@@ -199,34 +208,40 @@ def play(words: Path | None, draw: int, arm: str, train_size: int | None, cache:
         train(profile, variant, draw, folder, cache)
         trained = json.loads((folder / TRAINED).read_text())
     rate = float(arm.partition("@")[2] or 0)
-    world = "words" if train_size is None else f"words-{train_size}"
+    world = target.parent.name
     identity = {"world": world, "method": variant, "learning_rate": rate, "draw": draw}
-    content = {
-        "rows": [row_of(step, folder, trained, identity) for step in steps],
-        "record": trained["record"],
-        "logs": trained["logs"],
-        "seconds": trained["seconds"],
-        "machine": describe_machine(pretrained=True),
+    machine = describe_machine(pretrained=True)
+    settings = {
+        "world": {"name": world} | profile.task.model_dump(exclude={"paths"}),
+        "train": profile.train.model_dump(),
+        "size": profile.model.source,
     }
-    replace_text(target, json.dumps(content, default=float) + "\n")
+    details = {name: trained[name] for name in ("seconds", "record", "logs")}
+    log = HERE / "logs" / world / target.name
+    replace_text(log, json.dumps({"machine": machine} | details, default=float) + "\n")
+    rows = [row_of(step, folder, trained, identity) for step in steps]
+    write_rows(target, settings | {"machine": machine}, rows)
     shutil.rmtree(folder)
 
 
 def row_file(arm: str, draw: int, train_size: int | None) -> Path:
     """Where the rows of an arm on a draw are."""
-    size = "" if train_size is None else f"_n{train_size}"
-    return HERE / "rows" / f"{arm}{size}_draw{draw}.json"
+    world = "words" if train_size is None else f"words-{train_size}"
+    return HERE / "runs" / world / f"{arm}_draw{draw}.json"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--words", type=Path)
-    parser.add_argument("--draw", type=int, required=True)
+    parser.add_argument("--draw", type=int, default=0)
     parser.add_argument("--train-size", type=int)
     parser.add_argument("--cache-dir", default=".cache/bases")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("arms", nargs="+")
+    parser.add_argument("arms", nargs="*")
     given = parser.parse_args()
+    if not given.arms:
+        write_scores(HERE)
+        print(report(HERE))
     for arm in given.arms:
         if row_file(arm, given.draw, given.train_size).is_file():
             continue
