@@ -313,9 +313,12 @@ def long() -> None:
 
 def confirmed() -> None:
     """The plan of games-confirmed: rates by the tuning draws, then the fresh draws of a world."""
-    for world in ("rare-hard",):
+    for world in ("rare-hard", "all-hard", "out-of-reach", "gym-weak"):
         suffix = "" if world == "rare-hard" else f"-{world}"
-        tuned = ends(HERE / f"games-confirmed/tuning{suffix}").query("method != 'base'")
+        folder = HERE / f"games-confirmed/tuning{suffix}"
+        if not folder.is_dir():  # not played
+            continue
+        tuned = ends(folder).query("method != 'base'")
         by_rate = tuned.assign(total=tuned.mean_at_8 + tuned.pass_at_8).pivot_table(
             index="method", columns="learning_rate", values="total"
         )
@@ -341,9 +344,31 @@ def confirmed() -> None:
         show(f"{world}, fresh draws: means", rows.groupby("arm")[FOUR].mean().reset_index())
 
 
+def smol() -> None:
+    """The study on a real model: rates by the tuning draw, then the fresh draws, and costs."""
+    rows = ends(HERE / "smol")
+    costs = ["rollouts", "tokens", "trained_tokens", "seconds", "distinct"]
+    show("base, by draw", rows[rows.method == "base"][["draw", *FOUR, "distinct"]])
+    trained = rows[rows.method != "base"]
+    tuned = trained[(trained.draw == 0) & (trained.world == "words")]
+    show("tuning, draw 0", tuned[["arm", *FOUR, *costs]])
+    merit = tuned.mean_at_8 + tuned.pass_at_8
+    rates = tuned.loc[merit.groupby(tuned.method).idxmax(), "arm"].tolist()
+    show("rates that it chooses", pd.DataFrame({"arm": rates}))
+    families = pd.read_csv(HERE / "smol/families.csv")
+    memory = families.groupby(["world", "method", "learning_rate", "draw"]).memory.mean()
+    show("memory: train less held-out less the base's, mean of families", memory.reset_index())
+    for world, fresh in trained[trained.draw > 0].groupby("world"):
+        show(f"{world}, fresh draws", fresh[["arm", "draw", *FOUR, *costs]])
+        grpo = next(arm for arm in rates if arm.startswith("grpo@"))
+        paired_arms = [paired(fresh, arm, grpo) for arm in fresh.arm.unique() if arm != grpo]
+        if paired_arms and fresh.draw.nunique() > 1:
+            show(f"{world}, fresh draws minus {grpo}", pd.concat(paired_arms))
+
+
 if __name__ == "__main__":
     parts = [tables, peers, families, rollouts, games, tuning, trl, oracles, bank, best]
-    parts += [pooled, long, confirmed]
+    parts += [pooled, long, confirmed, smol]
     for part in parts:
         if not sys.argv[1:] or part.__name__ in sys.argv[1:]:
             part()
