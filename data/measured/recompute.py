@@ -350,7 +350,7 @@ def smol() -> None:
     costs = ["rollouts", "tokens", "trained_tokens", "seconds", "distinct"]
     show("base, by draw", rows[rows.method == "base"][["draw", *FOUR, "distinct"]])
     trained = rows[rows.method != "base"]
-    tuned = trained[(trained.draw == 0) & (trained.world == "words")]
+    tuned = trained[trained.world == "words-tuning"]
     show("tuning, draw 0", tuned[["arm", *FOUR, *costs]])
     merit = tuned.mean_at_8 + tuned.pass_at_8
     rates = tuned.loc[merit.groupby(tuned.method).idxmax(), "arm"].tolist()
@@ -358,7 +358,7 @@ def smol() -> None:
     families = pd.read_csv(HERE / "smol/families.csv")
     memory = families.groupby(["world", "method", "learning_rate", "draw"]).memory.mean()
     show("memory: train less held-out less the base's, mean of families", memory.reset_index())
-    for world, fresh in trained[trained.draw > 0].groupby("world"):
+    for world, fresh in trained[trained.world != "words-tuning"].groupby("world"):
         show(f"{world}, fresh draws", fresh[["arm", "draw", *FOUR, *costs]])
         grpo = next(arm for arm in rates if arm.startswith("grpo@"))
         paired_arms = [paired(fresh, arm, grpo) for arm in fresh.arm.unique() if arm != grpo]

@@ -225,8 +225,10 @@ def play(words: Path | None, draw: int, arm: str, train_size: int | None, cache:
 
 
 def row_file(arm: str, draw: int, train_size: int | None) -> Path:
-    """Where the rows of an arm on a draw are."""
-    world = "words" if train_size is None else f"words-{train_size}"
+    """Where the rows of an arm on a draw are; the tuning draw counts as a world of its own."""
+    world = "words-tuning" if draw == 0 else "words"
+    if train_size is not None:
+        world = f"words-{train_size}"
     return HERE / "runs" / world / f"{arm}_draw{draw}.json"
 
 
