@@ -10,8 +10,7 @@ tokens, V vocabulary.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -25,6 +24,7 @@ from gdro.methods.bank import Bank, is_whole
 from gdro.metrics import is_correct
 from gdro.rollouts import Observed
 from gdro.rounds import sample_in_rounds
+from gdro_lab.order import Order
 from gdro_lab.qwen3 import Cache, Model, forward
 
 Tokenizer = Any  # of the model, as transformers has it
@@ -38,38 +38,6 @@ class Texts(NamedTuple):
     prompt_RT: Tensor
     text_RT: Tensor
     advantages_R: Tensor
-
-
-@dataclass
-class Order:
-    """Which prompts come next, as positions in the data set."""
-
-    uids_D: np.ndarray
-    """Uids of the data set."""
-    batch_size: int
-    stream: bool
-    """No prompt comes twice, and without a method that draws they come in order."""
-    rng: np.random.Generator
-    """Shuffles the epochs, where the method does not draw."""
-
-    def __post_init__(self) -> None:
-        check("prompts", self.batch_size, int, ge=1, le=len(self.uids_D))  # none twice in a batch
-        self.left_D = np.arange(len(self.uids_D))  # of a stream, those that have not come yet
-        self.epochs = _epochs(len(self.uids_D), self.batch_size, self.rng)
-
-    def next_batch(self, controller: GDROController) -> np.ndarray:
-        """Positions of the next prompts, (P,): the method's choice, or else ours."""
-        if not self.stream:
-            # the pool is the same array each time, so the controller sorts it once
-            drawn_P = controller.draw(self.uids_D, self.batch_size)
-            return next(self.epochs) if drawn_P is None else drawn_P
-        # a stream's pool shrinks, as nothing in it comes again
-        places_P = controller.draw(self.uids_D[self.left_D], self.batch_size)
-        if places_P is None:
-            places_P = np.arange(self.batch_size)
-        drawn_P = self.left_D[places_P]
-        self.left_D = np.setdiff1d(self.left_D, drawn_P)
-        return drawn_P
 
 
 def train(
@@ -400,11 +368,3 @@ def _completion_mask(text_RT: Tensor, eos_id: int) -> Tensor:
     """Tokens of the completions up to the one that ends them, that one included, (R, T)."""
     ends_RT = (text_RT == eos_id).int()
     return ends_RT.cumsum(dim=1) == ends_RT
-
-
-def _epochs(size: int, batch: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Positions of batch after batch, without end; each epoch is shuffled, its rest dropped."""
-    while True:
-        order = rng.permutation(size)
-        for start in range(0, size - batch + 1, batch):
-            yield order[start : start + batch]
