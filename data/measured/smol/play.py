@@ -17,13 +17,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# before vLLM is imported: two runs share a machine, and each needs a small cache only
+# before vLLM is imported: two runs share a machine
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
 import pandas as pd
 import torch
@@ -31,7 +30,7 @@ from transformers import TrainerCallback
 
 from gdro.files import replace_text
 from gdro_lab.experiments.evaluation import evaluate_model
-from gdro_lab.experiments.memory import first_of_each_family
+from gdro_lab.experiments.memory import accuracy_by_family, first_of_each_family
 from gdro_lab.experiments.parts import load_parts
 from gdro_lab.experiments.processes import start_job
 from gdro_lab.experiments.profile import Profile, load_trainings
@@ -47,16 +46,15 @@ FILES = {
     "mawps": ["mawps_addsub.jsonl", "mawps_multiarith.jsonl", "mawps_singleop.jsonl"],
     "svamp": ["svamp.jsonl"],
 }
-STEPS = 36, 60  # where it is evaluated
+STEPS = 36, 60  # where it is evaluated, on the tuning draw at the last alone
 TRAIN_PROBLEMS = 8  # of each family, whose accuracy at the end, less the held-out one, is memory
-TRAINED = "record.json"
 
 
 def sample_by_sum(logits: torch.Tensor) -> torch.Tensor:
     """A token of each row, from one uniform number each.
 
-    In place of vLLM's function, which draws an exponential number for each of 49,152 tokens: a
-    fourth of the time of sampling. The distribution is the same.
+    In place of vLLM's function, which draws an exponential number for each of 49,152 tokens and so
+    takes much of the time of a step. The distribution is the same.
     """
     sums_RV = logits.softmax(dim=-1, dtype=torch.float32).cumsum(dim=-1)
     drawn_R = torch.rand(len(sums_RV), 1) * sums_RV[:, -1:]
@@ -64,36 +62,59 @@ def sample_by_sum(logits: torch.Tensor) -> torch.Tensor:
 
 
 class Evaluations(TrainerCallback):
-    """Samples from the training's own engine at `STEPS`, and writes the counts by problem."""
+    """Samples from the training's own engine at some steps, and writes the counts by problem."""
 
-    def __init__(self, profile: Profile, variant: str, folder: Path, cache: str) -> None:
-        self.choice = profile.evaluation
+    def __init__(self, problems: "Problems", steps: Sequence[int], folder: Path) -> None:
+        self.problems = problems
+        self.steps = steps
         self.folder = folder
-        self.held_out = load_parts(profile, variant, cache, held_out=True).data
         self.trainer: Any = None
+        self.began = 0.0
         self.seconds = 0.0
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.began = time.perf_counter()
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        step = state.global_step
-        if step not in STEPS:
+        if state.global_step not in self.steps:
             return
-        began = time.perf_counter()
-        rows = {"held_out": self.held_out.rows}
-        if step == max(STEPS):
-            rows["train"] = first_of_each_family(list(self.trainer.train_dataset), TRAIN_PROBLEMS)
-        self.trainer.vllm_generation.sync_weights()
+        stopped = time.perf_counter()
+        trained = stopped - self.began - self.seconds
+        generation = self.trainer.vllm_generation
+        generation.sync_weights()
+        counts = self.problems.count(generation.llm, self.trainer.processing_class)
+        write_counts(self.folder, state.global_step, counts | {"seconds": trained})
+        self.seconds += time.perf_counter() - stopped
+
+
+class Problems:
+    """What a model is evaluated on: the held-out problems, and some of those it trains on."""
+
+    def __init__(self, profile: Profile, variant: str, cache: str) -> None:
+        self.choice = profile.evaluation
+        self.held_out = load_parts(profile, variant, cache, held_out=True).data
+        self.training = load_parts(profile, variant, cache)
+        self.seen = first_of_each_family(self.training.data.rows, TRAIN_PROBLEMS)
+
+    def count(self, model: Any, tokenizer: Any) -> dict[str, Any]:
+        """Correct samples of each problem, of a folder's or an engine's model."""
+        rows = [*self.held_out.rows, *self.seen]
         counts = evaluate_model(
             self.choice,
-            self.trainer.vllm_generation.llm,
-            self.trainer.processing_class,
-            [row for part in rows.values() for row in part],
+            model,
+            tokenizer,
+            rows,
             self.held_out.reward,
             self.held_out.max_completion_tokens,
+            seed=max(STEPS),
         )
-        size = len(rows["held_out"])
-        parts = {"held_out": counts[:size], "train": counts[size:]}
-        replace_text(self.folder / f"step{step}.json", json.dumps(parts))
-        self.seconds += time.perf_counter() - began
+        size = len(self.held_out.rows)
+        return {"held_out": counts[:size], "train": counts[size:]}
+
+
+def write_counts(folder: Path, step: int, counts: dict[str, Any]) -> None:
+    """Write the counts of a step for `row_of`."""
+    replace_text(folder / f"step{step}.json", json.dumps(counts))
 
 
 def read_profile(words: Path | None, draw: int, arm: str, train_size: int | None) -> Profile:
@@ -121,71 +142,49 @@ def read_profile(words: Path | None, draw: int, arm: str, train_size: int | None
     return load_trainings(file)
 
 
-def train(profile: Profile, variant: str, draw: int, folder: Path, cache: str) -> None:
-    """Train, evaluate on the way, and write what the rows need of the record."""
+def train(profile: Profile, variant: str, draw: int, folder: Path, cache: str) -> dict[str, Any]:
+    """Train, evaluate on the way, and return what the rows need of the record."""
     from vllm.v1.sample.ops import topk_topp_sampler
 
     topk_topp_sampler.compiled_random_sample = sample_by_sum
     training = Training(profile, variant, draw, folder, cache)
-    evaluations = Evaluations(profile, variant, folder, cache)
+    evaluations = Evaluations(Problems(profile, variant, cache), steps_of(variant, draw), folder)
     trainer = training.make_trainer([evaluations], save_strategy="no")
     evaluations.trainer = trainer
     trainer.train()
     logs = [row for row in trainer.state.log_history if "reward" in row]
-    record = {
-        "record": trainer.record,
-        "logs": logs,
-        "seconds": trainer.seconds | {"train": trainer.seconds["train"] - evaluations.seconds},
-        "shares": Counter(row["family"] for row in training.data.rows),
-    }
-    replace_text(folder / TRAINED, json.dumps(record, default=float))
+    seconds = trainer.seconds | {"train": trainer.seconds["train"] - evaluations.seconds}
+    return {"seconds": seconds, "record": trainer.record, "logs": logs}
 
 
-def evaluate_base(profile: Profile, folder: Path, cache: str) -> None:
-    """Sample from the model before training, as after the last step."""
-    step = max(STEPS)
-    source, tokenizer, held_out = load_parts(profile, "base", cache, held_out=True)
-    _, _, training = load_parts(profile, "base", cache)
-    seen = first_of_each_family(training.rows, TRAIN_PROBLEMS)
-    counts = evaluate_model(
-        profile.evaluation,
-        source,
-        tokenizer,
-        [*held_out.rows, *seen],
-        held_out.reward,
-        held_out.max_completion_tokens,
-        seed=step,
-    )
-    size = len(held_out.rows)
-    parts = {"held_out": counts[:size], "train": counts[size:]}
-    replace_text(folder / f"step{step}.json", json.dumps(parts))
+def steps_of(variant: str, draw: int) -> list[int]:
+    """Where a run is evaluated."""
+    return [max(STEPS)] if variant == "base" or draw == 0 else list(STEPS)
 
 
-def row_of(step: int, folder: Path, trained: dict[str, Any], identity: dict) -> dict[str, Any]:
+def row_of(
+    step: int, counts: dict[str, Any], record: list[dict], shares: pd.Series, identity: dict
+) -> dict[str, Any]:
     """Scores of a step, and what was spent until then."""
-    parts = json.loads((folder / f"step{step}.json").read_text())
-    held_out = pd.DataFrame(parts["held_out"])
+    held_out = pd.DataFrame(counts["held_out"])
     families = held_out.family.tolist()
-    shares = pd.Series(trained["shares"]) / sum(trained["shares"].values())
     scores = score_families(
         families, held_out.successes.to_numpy(), held_out.trials.to_numpy(), shares.to_dict()
     )
-    spent = pd.DataFrame(trained["record"][:step])
+    seen = pd.DataFrame(counts["train"])
+    on_train = accuracy_by_family(counts["train"], seen.successes.to_numpy(), seen.trials[0])
+    spent = pd.DataFrame(record[:step], columns=["rollouts_spent", "tokens", "trained_tokens"])
     row = identity | {
         "step": step,
-        "rollouts": int(spent.rollouts_spent.sum()) if len(spent) else 0,
-        "tokens": int(spent.tokens.sum()) if len(spent) else 0,
-        "seconds": trained["seconds"].get("train", 0.0) * step / max(STEPS),
-        "trained_tokens": int(spent.trained_tokens.sum()) if len(spent) else 0,
+        "rollouts": int(spent.rollouts_spent.sum()),
+        "tokens": int(spent.tokens.sum()),
+        "seconds": counts.get("seconds", 0.0),
+        "trained_tokens": int(spent.trained_tokens.sum()),
         "distinct": held_out.distinct.groupby(families).mean().mean(),
+        "train_mean": float((on_train * shares).sum()),
+        "train_families": on_train.to_dict(),
     }
-    row |= scores
-    if parts["train"]:
-        seen = pd.DataFrame(parts["train"])
-        rates = seen.successes / seen.trials
-        row["train_mean"] = float(rates.mean())
-        row["train_families"] = rates.groupby(seen.family).mean().to_dict()
-    return row
+    return row | scores
 
 
 def play(words: Path | None, draw: int, arm: str, train_size: int | None, cache: str) -> None:
@@ -194,34 +193,45 @@ def play(words: Path | None, draw: int, arm: str, train_size: int | None, cache:
 
     start_job()
     target = row_file(arm, draw, train_size)
+    world = target.parent.name
     variant = arm.partition("@")[0]
-    folder = Path("runs/smol") / target.parent.name / target.stem
+    folder = Path("runs/smol") / world / target.stem
     folder.mkdir(parents=True, exist_ok=True)
     profile = read_profile(words, draw, arm, train_size)
-    steps = [max(STEPS)] if variant == "base" else list(STEPS)
-    trained = {"record": [], "logs": [], "seconds": {}, "shares": {}}
+    trained: dict[str, Any] = {"seconds": {}, "record": [], "logs": []}
     if variant == "base":
-        evaluate_base(profile, folder, cache)
-        _, _, data = load_parts(profile, "base", cache)
-        trained["shares"] = Counter(row["family"] for row in data.rows)
+        problems = Problems(profile, variant, cache)
+        base = problems.training
+        write_counts(folder, max(STEPS), problems.count(base.source, base.tokenizer))
     else:
-        train(profile, variant, draw, folder, cache)
-        trained = json.loads((folder / TRAINED).read_text())
-    rate = float(arm.partition("@")[2] or 0)
-    world = target.parent.name
-    identity = {"world": world, "method": variant, "learning_rate": rate, "draw": draw}
+        trained = train(profile, variant, draw, folder, cache)
     machine = describe_machine(pretrained=True)
     settings = {
         "world": {"name": world} | profile.task.model_dump(exclude={"paths"}),
-        "train": profile.train.model_dump(),
+        "train": profile.train.model_dump(exclude={"learning_rate"}),
         "size": profile.model.source,
+        "cold_start": profile.cold_start.model_dump(),
+        "machine": machine,
     }
-    details = {name: trained[name] for name in ("seconds", "record", "logs")}
+    if variant != "base":
+        settings["variant"] = profile.variants[variant].model_dump()
     log = HERE / "logs" / world / target.name
-    replace_text(log, json.dumps({"machine": machine} | details, default=float) + "\n")
-    rows = [row_of(step, folder, trained, identity) for step in steps]
-    write_rows(target, settings | {"machine": machine}, rows)
+    replace_text(log, json.dumps({"machine": machine} | trained, default=float) + "\n")
+    rate = float(arm.partition("@")[2] or 0)
+    identity = {"world": world, "method": variant, "learning_rate": rate, "draw": draw}
+    shares = family_shares(profile, variant, cache)
+    rows = []
+    for step in steps_of(variant, draw):
+        counts = json.loads((folder / f"step{step}.json").read_text())
+        rows.append(row_of(step, counts, trained["record"], shares, identity))
+    write_rows(target, settings, rows)
     shutil.rmtree(folder)
+
+
+def family_shares(profile: Profile, variant: str, cache: str) -> pd.Series:
+    """Each family's share of the training problems."""
+    rows = load_parts(profile, variant, cache).data.rows
+    return pd.Series([row["family"] for row in rows]).value_counts(normalize=True)
 
 
 def row_file(arm: str, draw: int, train_size: int | None) -> Path:
