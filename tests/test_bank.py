@@ -220,7 +220,10 @@ def test_the_gradient_of_replay_in_trl_is_the_loops(base, tmp_path, monkeypatch,
     assert max(sizes) <= trainer.args.per_device_train_batch_size  # of the user
     again = batch["completion_mask"].sum(1) > 0
     kept = again & (batch["advantages"] != 0)
-    assert kept[:32].sum() == 0 < kept.sum() == trainer.state.log_history[0]["gdro/replayed"]
+    log = trainer.state.log_history[0]
+    assert kept[:32].sum() == 0 < kept.sum() == log["gdro/replayed"]
+    # the rollouts of this method have no advantage
+    assert trainer.record[0]["trained_tokens"] == log["gdro/replayed_tokens"]
     if changes.get("beta"):
         gap = batch["old_per_token_logps"] - batch["ref_per_token_logps"]
         assert (gap[kept] == 0).all()
@@ -233,6 +236,16 @@ def test_the_gradient_of_replay_in_trl_is_the_loops(base, tmp_path, monkeypatch,
     )
     assert tokens == batch["num_items_in_batch"]
     tiny_run.assert_gradient(tiny_run.gradient(model), trainer.gradient)
+
+
+@pytest.mark.parametrize(("reward", "trains"), [(tiny_run.half_right, True), (None, False)])
+def test_tokens_of_flat_groups_are_not_trained(base, tmp_path, reward, trains):
+    changes = {"max_steps": 1, "gdro_method": "grpo"}
+    trainer = tiny_run.make(base, tmp_path, reward=reward or all_right, **changes)
+    trainer.train()
+    trained = trainer.record[0]["trained_tokens"]
+    assert (trained > 0) == trains
+    assert trained < trainer.record[0]["tokens"]  # which holds the prompts
 
 
 def watch_sizes(monkeypatch):

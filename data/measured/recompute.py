@@ -20,6 +20,7 @@ from gdro_lab.experiments.table import METRICS, compare, rollouts_to_reach
 HERE = Path(__file__).parent
 FAIR, FOUR = HERE / "arena-fair", list(METRICS)
 LEARNING_RATES = (1e-4, 2e-4)
+PRIMARY = ["training_mix_mean", "pass_at_8"]  # of the plan in smol/
 
 
 def ends(folder: Path, file: str = "scores.csv") -> pd.DataFrame:
@@ -27,7 +28,7 @@ def ends(folder: Path, file: str = "scores.csv") -> pd.DataFrame:
     rows = pd.read_csv(folder / file)
     rows = rows[rows.step == rows.step.max()].copy()
     rows["arm"] = [
-        f"{method}@{rate:.0e}".replace("e-0", "e-")
+        f"{method}@{rate:.1e}".replace(".0e", "e").replace("e-0", "e-")
         for method, rate in zip(rows.method, rows.learning_rate, strict=True)
     ]
     return rows
@@ -348,7 +349,7 @@ def smol() -> None:
     """The study on a real model: rates by the tuning draw, then the fresh draws, and costs."""
     rows = ends(HERE / "smol")
     costs = ["rollouts", "tokens", "trained_tokens", "seconds", "distinct"]
-    show("base, by draw", rows[rows.method == "base"][["draw", *FOUR, "distinct"]])
+    show("base, by draw", rows[rows.method == "base"][["world", "draw", *FOUR, "distinct"]])
     trained = rows[rows.method != "base"]
     tuned = trained[trained.world == "words-tuning"]
     show("tuning, draw 0", tuned[["arm", *FOUR, *costs]])
@@ -361,9 +362,14 @@ def smol() -> None:
     for world, fresh in trained[trained.world != "words-tuning"].groupby("world"):
         show(f"{world}, fresh draws", fresh[["arm", "draw", *FOUR, *costs]])
         grpo = next(arm for arm in rates if arm.startswith("grpo@"))
-        paired_arms = [paired(fresh, arm, grpo) for arm in fresh.arm.unique() if arm != grpo]
-        if paired_arms and fresh.draw.nunique() > 1:
-            show(f"{world}, fresh draws minus {grpo}", pd.concat(paired_arms))
+        others = [arm for arm in fresh.arm.unique() if arm != grpo]
+        if not others or fresh.draw.nunique() < 2:  # no interval
+            continue
+        table = pd.concat([paired(fresh, arm, grpo) for arm in others], ignore_index=True)
+        is_primary = table.arm.str.match("(pivotal|bank)@") & table.value.isin(PRIMARY)
+        primary = table[is_primary & (world == "words")]
+        show(f"{world}, primary tests", primary.assign(holm=holm(primary.p)))
+        show(f"{world}, minus {grpo}: intervals without a correction", table.drop(primary.index))
 
 
 if __name__ == "__main__":

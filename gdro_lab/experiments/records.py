@@ -120,7 +120,7 @@ def read_result(folder: str | Path, *, trained: bool = True) -> dict[str, Any]:
 
 
 def totals(record: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """What a training took: rollouts, tokens sampled, tokens trained."""
+    """What a training took: rollouts, tokens with those of prompts, completion tokens trained."""
     rows = list(record)
     return {
         "rollouts": sum(row["rollouts_spent"] for row in rows),

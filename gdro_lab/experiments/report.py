@@ -219,7 +219,11 @@ def printed_tables(
 
     The same on every machine: seconds have a table of their own.
     """
-    names = {"label": "method", "tokens": "tokens sampled", "trained_tokens": "tokens trained"}
+    names = {
+        "label": "method",
+        "tokens": "tokens with prompts",
+        "trained_tokens": "tokens trained",
+    }
     spent = spending[["label", *SPENT]].rename(columns=names)
     grpo = spending.set_index("variant")["trained_tokens"].get("grpo", np.nan)
     spent["trained, of GRPO's"] = spending["trained_tokens"] / grpo

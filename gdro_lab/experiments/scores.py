@@ -35,7 +35,10 @@ ROW_COLUMNS = [
     "distinct",
     "any_of_32",
 ]
-"""Columns of a row: what was run, what it spent until this checkpoint, and its scores there."""
+"""Columns of a row: what was run, what it spent until this checkpoint, and its scores there.
+
+`tokens` are those of completions in the loop, and of prompts and completions in TRL. `distinct` is
+the number of different correct texts among all samples of a prompt: 32 in the loop."""
 
 
 def score_families(
