@@ -7,6 +7,7 @@ Differences are paired by draw, with 95% intervals by Student's t. "holm" is ove
 folder's table, unless the part says otherwise. Runs are compared at the end of training.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -356,6 +357,12 @@ def smol() -> None:
     merit = tuned.mean_at_8 + tuned.pass_at_8
     rates = tuned.loc[merit.groupby(tuned.method).idxmax(), "arm"].tolist()
     show("rates that it chooses", pd.DataFrame({"arm": rates}))
+    mixed = {}
+    for file in sorted((HERE / "smol/logs").glob("*/*.json")):
+        logs = pd.DataFrame(json.loads(file.read_text())["logs"])
+        if len(logs):  # the base has none
+            mixed[file.parent.name, file.stem] = 1 - logs.frac_reward_zero_std.mean()
+    show("groups with a spread", pd.Series(mixed, name="part").reset_index())
     families = pd.read_csv(HERE / "smol/families.csv")
     memory = families.groupby(["world", "method", "learning_rate", "draw"]).memory.mean()
     show("memory: train less held-out less the base's, mean of families", memory.reset_index())
