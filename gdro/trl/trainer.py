@@ -147,11 +147,13 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
             return super()._generate_and_score_completions(inputs)
         first = self.accelerator.process_index * len(inputs)  # TRL lays the processes end to end
         local_rows = slice(first, first + len(inputs))
+        recorded = len(self.record)
         if config.samples_in_rounds(self.controller.method):
             output = self._score_in_rounds(inputs, local_rows)
         else:
             output = self._score_once(inputs, local_rows)
-        self._note_trained_tokens(output)
+        if len(self.record) > recorded:  # a batch without any reward has no row
+            self._note_trained_tokens(output)
         return output
 
     def _score_in_rounds(self, inputs: list[Row], local_rows: slice) -> LossInputs:
