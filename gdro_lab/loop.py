@@ -333,10 +333,10 @@ def evaluate(
     prompt_RT = prompt_ids(model, tokenizer, rows).repeat_interleave(samples, dim=0)
     text_RT = sample(model, prompt_RT, max_new_tokens, generator)
     repeated = [row for row in rows for _ in range(samples)]  # in the order of the rollouts
-    rewards_R = rewards_of(tokenizer, repeated, text_RT, reward)
+    texts = tokenizer.batch_decode(text_RT, skip_special_tokens=True)
+    rewards_R = _rewards_of_texts(repeated, texts, reward)
     correct_PS = is_correct(rewards_R, success_threshold).reshape(-1, samples)
-    texts_R = np.array(tokenizer.batch_decode(text_RT, skip_special_tokens=True), dtype=object)
-    texts_PS = texts_R.reshape(-1, samples)
+    texts_PS = np.array(texts, dtype=object).reshape(-1, samples)
     distinct = [
         len(set(texts_S[correct_S]))
         for texts_S, correct_S in zip(texts_PS, correct_PS, strict=True)
@@ -358,7 +358,12 @@ def prompt_ids(model: Model, tokenizer: Tokenizer, rows: Rows) -> Tensor:
 
 def rewards_of(tokenizer: Tokenizer, rows: Rows, text_RT: Tensor, reward: Reward) -> np.ndarray:
     """The reward of each completion, (R,), asked for as TRL asks."""
-    texts = tokenizer.batch_decode(text_RT, skip_special_tokens=True)
+    return _rewards_of_texts(
+        rows, tokenizer.batch_decode(text_RT, skip_special_tokens=True), reward
+    )
+
+
+def _rewards_of_texts(rows: Rows, texts: Sequence[str], reward: Reward) -> np.ndarray:
     columns = {name: [row.get(name) for row in rows] for name in rows[0] if name != "prompt"}
     prompts = [row["prompt"] for row in rows]
     return np.asarray(reward(prompts=prompts, completions=texts, **columns), float)

@@ -95,6 +95,9 @@ class Problems:
         self.held_out = load_parts(profile, variant, cache, held_out=True).data
         self.training = load_parts(profile, variant, cache)
         self.seen = first_of_each_family(self.training.data.rows, TRAIN_PROBLEMS)
+        families = pd.Series([row["family"] for row in self.training.data.rows])
+        self.shares = families.value_counts(normalize=True)
+        """Each family's share of the training problems."""
 
     def count(self, model: Any, tokenizer: Any) -> dict[str, Any]:
         """Correct samples of each problem, of a folder's or an engine's model."""
@@ -142,13 +145,15 @@ def read_profile(words: Path | None, draw: int, arm: str, train_size: int | None
     return load_trainings(file)
 
 
-def train(profile: Profile, variant: str, draw: int, folder: Path, cache: str) -> dict[str, Any]:
+def train(
+    profile: Profile, variant: str, draw: int, folder: Path, problems: Problems, cache: str
+) -> dict[str, Any]:
     """Train, evaluate on the way, and return what the rows need of the record."""
     from vllm.v1.sample.ops import topk_topp_sampler
 
     topk_topp_sampler.compiled_random_sample = sample_by_sum
     training = Training(profile, variant, draw, folder, cache)
-    evaluations = Evaluations(Problems(profile, variant, cache), steps_of(variant, draw), folder)
+    evaluations = Evaluations(problems, steps_of(variant, draw), folder)
     trainer = training.make_trainer([evaluations], save_strategy="no")
     evaluations.trainer = trainer
     trainer.train()
@@ -198,13 +203,13 @@ def play(words: Path | None, draw: int, arm: str, train_size: int | None, cache:
     folder = Path("runs/smol") / world / target.stem
     folder.mkdir(parents=True, exist_ok=True)
     profile = read_profile(words, draw, arm, train_size)
+    problems = Problems(profile, variant, cache)
     trained: dict[str, Any] = {"seconds": {}, "record": [], "logs": []}
     if variant == "base":
-        problems = Problems(profile, variant, cache)
         base = problems.training
         write_counts(folder, max(STEPS), problems.count(base.source, base.tokenizer))
     else:
-        trained = train(profile, variant, draw, folder, cache)
+        trained = train(profile, variant, draw, folder, problems, cache)
     machine = describe_machine(pretrained=True)
     settings = {
         "world": {"name": world} | profile.task.model_dump(exclude={"paths"}),
@@ -219,19 +224,12 @@ def play(words: Path | None, draw: int, arm: str, train_size: int | None, cache:
     replace_text(log, json.dumps({"machine": machine} | trained, default=float) + "\n")
     rate = float(arm.partition("@")[2] or 0)
     identity = {"world": world, "method": variant, "learning_rate": rate, "draw": draw}
-    shares = family_shares(profile, variant, cache)
     rows = []
     for step in steps_of(variant, draw):
         counts = json.loads((folder / f"step{step}.json").read_text())
-        rows.append(row_of(step, counts, trained["record"], shares, identity))
+        rows.append(row_of(step, counts, trained["record"], problems.shares, identity))
     write_rows(target, settings, rows)
     shutil.rmtree(folder)
-
-
-def family_shares(profile: Profile, variant: str, cache: str) -> pd.Series:
-    """Each family's share of the training problems."""
-    rows = load_parts(profile, variant, cache).data.rows
-    return pd.Series([row["family"] for row in rows]).value_counts(normalize=True)
 
 
 def row_file(arm: str, draw: int, train_size: int | None) -> Path:
