@@ -43,9 +43,13 @@ def color_bar(figure: Figure, axes: Any, norm: SymLogNorm) -> None:
     if figure.get_figheight() < 2:
         steps = steps[-1:]
     ticks = [-step for step in reversed(steps)] + [0, *steps]
-    bar = figure.colorbar(ScalarMappable(norm, style.DIVERGING), ax=axes, pad=0.01, aspect=30)
+    # a bar of the same width beside pictures of any height
+    aspect = 10 * figure.get_figheight()
+    bar = figure.colorbar(ScalarMappable(norm, style.DIVERGING), ax=axes, pad=0.01, aspect=aspect)
     bar.ax.yaxis.set_major_locator(FixedLocator(ticks))
-    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}"))
+    bar.ax.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:+g}" if value else "0")
+    )
     bar.ax.minorticks_off()
     bar.set_label("points", fontsize=7)
 
