@@ -58,6 +58,22 @@ def holm(p: pd.Series) -> pd.Series:
     return (ordered * np.arange(len(p), 0, -1)).cummax().clip(upper=1).reindex(p.index)
 
 
+def totals(rows: pd.DataFrame, values: list[str]) -> pd.DataFrame:
+    """Sum of some scores by method and rate, mean over draws, and the rate that is best."""
+    total = rows[values].sum(axis=1)
+    by_rate = rows.assign(total=total).pivot_table(
+        index="method", columns="learning_rate", values="total"
+    )
+    return by_rate.assign(rate=by_rate.idxmax(axis=1))
+
+
+def memory_of(rows: pd.DataFrame) -> pd.Series:
+    """Accuracy on training prompts less the held-out one, less that of the draw's base."""
+    gap = (rows.train_mean - rows.training_mix_mean).rename("gap")
+    of_base = gap[rows.method == "base"].groupby(rows.draw).mean()
+    return gap - rows.draw.map(of_base)
+
+
 def show(title: str, table: pd.DataFrame) -> None:
     print(f"\n## {title}\n\n{table.to_markdown(index=False, floatfmt='.4g')}")
 
@@ -320,11 +336,7 @@ def confirmed() -> None:
         folder = HERE / f"games-confirmed/tuning{suffix}"
         if not folder.is_dir():  # not played
             continue
-        tuned = ends(folder).query("method != 'base'")
-        by_rate = tuned.assign(total=tuned.mean_at_8 + tuned.pass_at_8).pivot_table(
-            index="method", columns="learning_rate", values="total"
-        )
-        by_rate["rate"] = by_rate.idxmax(axis=1)
+        by_rate = totals(ends(folder).query("method != 'base'"), FOUR[:2])
         show(f"{world}, tuning draws: mean@8 + pass@8", by_rate.reset_index())
         over = by_rate.drop(columns="rate").sub(by_rate.drop(columns="rate").loc["grpo"])
         show(
@@ -344,6 +356,53 @@ def confirmed() -> None:
             table = table[~is_primary]
         show(f"{world}, fresh draws minus {base}: intervals without a correction", table)
         show(f"{world}, fresh draws: means", rows.groupby("arm")[FOUR].mean().reset_index())
+
+
+def replay() -> None:
+    """The first part of the plan of replay: the ways to replay, each at its rate."""
+    folder = HERE / "replay/tuning"
+    if not folder.is_dir():  # not played
+        return
+    three = ["mean_at_8", "pass_at_8", "training_mix_mean"]
+    rows = ends(folder)
+    rows["memory"] = memory_of(rows)
+    rows = rows[rows.method != "base"]
+    by_rate = totals(rows, three)
+    show("replay, tuning draws: mean@8 + pass@8 + training mix", by_rate.reset_index())
+    best = rows[rows.learning_rate == rows.method.map(by_rate.rate)]
+    table = best.groupby("method")[[*FOUR, "memory", "trained_tokens"]].mean()
+    grpo = table.loc["grpo"]
+    table["tokens over GRPO's"] = table.trained_tokens / grpo.trained_tokens
+    table["memory over GRPO's"] = table.memory - grpo.memory
+    show("replay: each at its rate", table.reset_index())
+    replays = table[table.index.str.contains("bank|replay")].assign(total=by_rate.max(axis=1))
+    allowed = replays[
+        (replays["tokens over GRPO's"] <= 1.5) & (replays["memory over GRPO's"] <= 0.02)
+    ]
+    frozen = (allowed if len(allowed) else replays).total.idxmax()
+    print(f"\nfrozen: {frozen}; within both bounds: {', '.join(allowed.index) or 'none'}")
+
+
+def palindromes() -> None:
+    """The plan of palindromes: rates by the tuning draws, then the fresh draws."""
+    folder = HERE / "palindromes/tuning"
+    if not folder.is_dir():  # not played
+        return
+    tuned = ends(folder).query("method != 'base'")
+    show("palindromes, tuning draws", totals(tuned, FOUR[:2]).reset_index())
+    fresh = HERE / "palindromes/fresh"
+    if not fresh.is_dir():
+        return
+    rows = ends(fresh)
+    rows["memory"] = memory_of(rows)
+    values = [*FOUR, "any_of_32", "distinct", "memory"]
+    show(
+        "palindromes, means", rows.groupby("arm")[[*values, "trained_tokens"]].mean().reset_index()
+    )
+    grpo = rows.loc[rows.method == "grpo", "arm"].iloc[0]
+    arms = [arm for arm in rows.arm.unique() if arm not in (grpo, "base@0e+00")]
+    table = pd.concat([paired(rows, arm, grpo, values) for arm in arms], ignore_index=True)
+    show(f"palindromes, minus {grpo}: intervals without a correction", table)
 
 
 def smol() -> None:
@@ -381,7 +440,7 @@ def smol() -> None:
 
 if __name__ == "__main__":
     parts = [tables, peers, families, rollouts, games, tuning, trl, oracles, bank, best]
-    parts += [pooled, long, confirmed, smol]
+    parts += [pooled, long, confirmed, replay, palindromes, smol]
     for part in parts:
         if not sys.argv[1:] or part.__name__ in sys.argv[1:]:
             part()
