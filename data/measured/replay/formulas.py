@@ -2,87 +2,117 @@
 
     gdro run tuning.yaml        # with `methods_from` naming this file
 
-Each has PKPO's advantages for pass@2 and draws its prompts evenly (ε = 1), so that only the replay
-differs. c n̄ max(p̂, .1) (1 − p̂) is the weight of a prompt's kept texts in `pivotal_replay`.
+Each draws its prompts evenly (ε = 1), so that only the replay differs, and but for F3 each has
+PKPO's advantages for pass@2. A prompt's kept texts share the weight c n̄ max(p̂, .1) (1 − p̂), with
+c = 2, and a prompt is replayed at most four times between two of its visits, as in
+`pivotal_replay`.
 
 Axes: P prompts, D prompts of the data set, N texts, T tokens.
 """
 
-from collections import deque
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from gdro.checks import Count, Positive, PositiveShare, options
-from gdro.method import Batch, Prompts
+from gdro.method import Batch, Prompts, Run
 from gdro.methods.bank import replay_weights
 from gdro.methods.replay import PivotalReplay
 from gdro.registry import register
 from gdro_lab import loop
 
 Answer = tuple[np.ndarray, np.ndarray] | None
+KEPT = 0.9  # part of the thermostat's gap that a batch leaves to the next
+
+
+@options
+class EvenBank(PivotalReplay):
+    """The even draw with a bank, for replays that choose among the kept prompts."""
+
+    epsilon: PositiveShare = 1.0
+
+    def replay_some(
+        self, banked: Prompts, may_P: np.ndarray, size: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw `size` of the prompts that may be replayed, evenly, and weigh them."""
+        self.replays_D = self.at_least(self.replays_D, banked.rows_P)
+        if self.most is not None:
+            may_P = may_P & (self.replays_D[banked.rows_P] < self.most)
+        places = np.flatnonzero(may_P)
+        places = rng.choice(places, min(size, len(places)), replace=False)
+        self.replays_D[banked.rows_P[places]] += 1
+        scale = self.scale * self.run.mean_rollouts
+        return places, replay_weights(banked.rate_P[places], scale, self.least)
 
 
 @register("bank_thermostat")
 @options
-class BankThermostat(PivotalReplay):
+class BankThermostat(EvenBank):
     """F1: less is replayed where replayed prompts do better than control prompts.
 
     One prompt in ten is a control, which is never replayed. g is the mean p̂ of the other prompts in
-    the bank less that of the controls in the bank: what was learned by heart, measured in training.
-    The number of prompts that are replayed is times 1 − g/bound, held to 0 … 1.
+    the bank less that of the controls in the bank, in a fading mean over about ten batches: what
+    was learned by heart, measured in training. The number of prompts that are replayed is times
+    1 − g/bound, held to 0 … 1. Until `measured` controls are in the bank, g is 0.
     """
 
-    epsilon: PositiveShare = 1.0
     controls: Count = 10
     """Of so many prompts one is a control."""
+    measured: Count = 20
+    """Controls in the bank before g is measured."""
     bound: Positive = 0.05
     """g at which nothing is replayed."""
+
+    state: ClassVar[tuple[str, ...]] = (*PivotalReplay.state, "gap")
+
+    def start(self, run: Run) -> None:
+        super().start(run)
+        self.gap = 0.0  # g
 
     def replay(self, banked: Prompts, rng: np.random.Generator) -> Answer:
         if len(banked) < self.start_at:
             return None
         control_P = banked.rows_P % self.controls == 0
-        places = np.flatnonzero(~control_P)
-        self.gap = 0.0
-        if control_P.any() and len(places):
-            self.gap = float(banked.rate_P[places].mean() - banked.rate_P[control_P].mean())
+        if control_P.sum() >= self.measured:
+            gap = banked.rate_P[~control_P].mean() - banked.rate_P[control_P].mean()
+            self.gap = KEPT * self.gap + (1 - KEPT) * float(gap)
         share = np.clip(1 - self.gap / self.bound, 0.0, 1.0)
-        size = min(round(self.prompts * share), len(places))
-        places = rng.choice(places, size, replace=False)
-        scale = self.scale * self.run.mean_rollouts
-        return places, replay_weights(banked.rate_P[places], scale, self.least)
+        return self.replay_some(banked, ~control_P, round(self.prompts * share), rng)
 
     def report(self) -> dict[str, Any]:
-        return super().report() | {"gap": getattr(self, "gap", 0.0)}
+        return super().report() | {"gap": self.gap}  # of the step before
 
 
 @register("bank_surprise")
 @options
-class BankSurprise(PivotalReplay):
+class BankSurprise(EvenBank):
     """F2: each token of a kept text counts as much as it still surprises the policy.
 
     −(1/tokens) Σ w Σ_t sg(1 − π_t) log π_t, with c doubled. A text that the policy gives by itself
     has no weight left, token by token.
     """
 
-    epsilon: PositiveShare = 1.0
     scale: Positive = 4.0
     by_surprise: ClassVar[bool] = True
 
 
 @register("bank_on_visit")
 @options
-class BankOnVisit(PivotalReplay):
+class BankOnVisit(EvenBank):
     """F3: kept texts of the batch's own prompts stand in for their correct rollouts.
 
-    w = n κ (1 − p̃) max(p̃, .1), p̃ after the visit and κ = 2, which is the mean of PKPO's
-    advantages over correct rollouts where p̃ is at least .1. Correct rollouts, all of which are in
-    the bank, have advantage 0, so that nothing counts twice.
+    w = c n̄ (1 − p̃) max(p̃, .1), p̃ after the visit. With c = 2 that is what PKPO's advantages for
+    pass@2 give the correct rollouts of a group in the mean, where p̃ is at least .1. All rollouts
+    have advantage 0, so that nothing counts twice. Correct ones that are not whole, and so not in
+    the bank, teach nothing. `prompts`, `most` and `start_at` have no effect.
     """
 
-    epsilon: PositiveShare = 1.0
+    state: ClassVar[tuple[str, ...]] = (*PivotalReplay.state, "visited")
+
+    def start(self, run: Run) -> None:
+        super().start(run)
+        self.visited = np.zeros(0, int)  # rows of the batch
 
     def update(self, batch: Batch) -> None:
         super().update(batch)
@@ -93,30 +123,37 @@ class BankOnVisit(PivotalReplay):
 
     def replay(self, banked: Prompts, rng: np.random.Generator) -> Answer:
         places = np.flatnonzero(np.isin(banked.rows_P, self.visited))
-        scale = 2.0 * self.run.mean_rollouts
+        scale = self.scale * self.run.mean_rollouts
         return places, replay_weights(banked.rate_P[places], scale, self.least)
 
 
 @register("bank_retire")
 @options
-class BankRetire(PivotalReplay):
-    """F4: what is learned retires, and what is old counts less.
+class BankRetire(EvenBank):
+    """F4: what is learned retires, and prompts whose last success is old count less.
 
     Not replayed are prompts without a failure at their last visit, and those whose p̂ is above the
-    median of the prompts of the last ten batches. Weights are times 2^(−age/τ), age in batches
-    since the prompt's last success was sampled.
+    median of the prompts of the last ten batches, after their visits. Weights are times 2^(−age/τ),
+    age in batches since the prompt's last success was sampled.
     """
 
-    epsilon: PositiveShare = 1.0
     half_life: Positive = 100.0
     """τ, in batches."""
 
-    def start(self, run: Any) -> None:
+    state: ClassVar[tuple[str, ...]] = (
+        *PivotalReplay.state,
+        "batches",
+        "failed_D",
+        "success_D",
+        "recent",
+    )
+
+    def start(self, run: Run) -> None:
         super().start(run)
         self.batches = 0
         self.failed_D = np.zeros(0)  # 1 where the last visit had a failure
         self.success_D = np.zeros(0)  # batch of the last success
-        self.recent: deque[np.ndarray] = deque(maxlen=10)  # p̂ of the prompts of the last batches
+        self.recent = np.zeros(0)  # p̂ of the prompts of the last ten batches, after their visits
 
     def update(self, batch: Batch) -> None:
         super().update(batch)
@@ -125,17 +162,15 @@ class BankRetire(PivotalReplay):
         self.failed_D[batch.rows_P] = batch.hits_P < batch.trials_P
         self.success_D = self.at_least(self.success_D, batch.rows_P)
         self.success_D[batch.rows_P[batch.hits_P > 0]] = self.batches
-        self.recent.append(batch.rate_P)
+        tries_P = batch.alpha_P + batch.beta_P + batch.trials_P
+        rate_P = (batch.alpha_P + batch.hits_P) / tries_P
+        self.recent = np.append(self.recent, rate_P)[-10 * len(rate_P) :]
 
     def replay(self, banked: Prompts, rng: np.random.Generator) -> Answer:
         if len(banked) < self.start_at:
             return None
-        median = float(np.median(np.concatenate(self.recent)))
-        failed_P = self.failed_D[banked.rows_P] > 0
-        places = np.flatnonzero(failed_P & (banked.rate_P <= median))
-        places = rng.choice(places, min(self.prompts, len(places)), replace=False)
-        scale = self.scale * self.run.mean_rollouts
-        weights_P = replay_weights(banked.rate_P[places], scale, self.least)
+        may_P = (self.failed_D[banked.rows_P] > 0) & (banked.rate_P <= np.median(self.recent))
+        places, weights_P = self.replay_some(banked, may_P, self.prompts, rng)
         age_P = self.batches - self.success_D[banked.rows_P[places]]
         return places, weights_P * 2.0 ** (-age_P / self.half_life)
 
