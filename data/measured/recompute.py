@@ -59,7 +59,12 @@ def holm(p: pd.Series) -> pd.Series:
 
 
 def totals(rows: pd.DataFrame, values: list[str]) -> pd.DataFrame:
-    """Sum of some scores by method and rate, mean over draws, and the rate that is best."""
+    """Sum of some scores by method and rate, mean over draws, and the rate that is best.
+
+    All runs of a tuning must be there: a rate that lacks a draw is compared on other draws.
+    """
+    counts = rows.groupby(["method", "learning_rate"]).draw.nunique()
+    assert counts.min() == counts.max(), counts
     total = rows[values].sum(axis=1)
     by_rate = rows.assign(total=total).pivot_table(
         index="method", columns="learning_rate", values="total"
@@ -67,11 +72,9 @@ def totals(rows: pd.DataFrame, values: list[str]) -> pd.DataFrame:
     return by_rate.assign(rate=by_rate.idxmax(axis=1))
 
 
-def memory_of(rows: pd.DataFrame) -> pd.Series:
-    """Accuracy on training prompts less the held-out one, less that of the draw's base."""
-    gap = (rows.train_mean - rows.training_mix_mean).rename("gap")
-    of_base = gap[rows.method == "base"].groupby(rows.draw).mean()
-    return gap - rows.draw.map(of_base)
+def memory_of(folder: Path, *keys: str) -> pd.Series:
+    """Memory of each run, mean of the families: training less held-out, less the base's."""
+    return ends(folder, "families.csv").groupby(list(keys) or ["arm", "draw"]).memory.mean()
 
 
 def show(title: str, table: pd.DataFrame) -> None:
@@ -240,6 +243,14 @@ def bank() -> None:
                 table = [paired(rows, ours, arm, [*FOUR, "heart"]) for arm in played]
                 show(f"bank/{folder}, {world}: {ours} minus each", pd.concat(table))
 
+    families = ends(HERE / "bank/fresh", "families.csv").query("world == 'gym-weak'")
+    of = families.groupby(["arm", "family"])[["mean_at_8", "pass_at_8", "share"]].mean()
+    gain = (of.loc[ours] - of.loc["grpo@1e-4"])[["mean_at_8", "pass_at_8"]]
+    mix = gain.mean_at_8 * of.loc[ours].share
+    gain["part of mean@8"] = gain.mean_at_8 / gain.mean_at_8.sum()
+    gain["part of the mix"] = mix / mix.sum()
+    show("bank/fresh, gym-weak: gains over GRPO by family", gain.reset_index())
+
     control = ends(HERE / "bank/equal-tokens").query("method == 'grpo'")
     rows = pd.concat([ends(HERE / "bank/peers"), control.assign(arm="grpo, 345 batches")])
     show("bank, equal trained tokens", paired(rows, ours, "grpo, 345 batches"))
@@ -310,9 +321,11 @@ def long() -> None:
         last = rows[rows.step >= 900].groupby(keys)[FOUR].mean()
         show(f"bank/{folder}: mean of the last three checkpoints", last.reset_index())
         at_end = rows[rows.step == 1500]
-        spent = at_end.groupby(["world", "method"]).trained_tokens.mean().unstack()
+        best = at_end.assign(total=at_end.mean_at_8 + at_end.pass_at_8)
+        best = best.groupby(keys)[["total", "trained_tokens"]].mean().sort_values("total")
+        spent = best.trained_tokens.groupby(["world", "method"]).last().unstack()
         times = (spent[ours] / spent["grpo"]).rename("times")
-        show(f"bank/{folder}: trained tokens to GRPO's", times.reset_index())
+        show(f"bank/{folder}: trained tokens to GRPO's at its better rate", times.reset_index())
 
     families = ends(HERE / "bank/long-worlds", "families.csv")
     gcd = families[(families.world == "gym-shares") & (families.family == "gcd")].copy()
@@ -356,6 +369,10 @@ def confirmed() -> None:
             table = table[~is_primary]
         show(f"{world}, fresh draws minus {base}: intervals without a correction", table)
         show(f"{world}, fresh draws: means", rows.groupby("arm")[FOUR].mean().reset_index())
+        by_family = ends(fresh, "families.csv").pivot_table(
+            index="arm", columns="family", values="mean_at_8"
+        )
+        show(f"{world}, fresh draws: mean@8 by family", by_family.reset_index())
 
 
 def replay() -> None:
@@ -365,8 +382,7 @@ def replay() -> None:
         return
     three = ["mean_at_8", "pass_at_8", "training_mix_mean"]
     rows = ends(folder)
-    rows["memory"] = memory_of(rows)
-    rows = rows[rows.method != "base"]
+    rows = rows[rows.method != "base"].join(memory_of(folder), on=["arm", "draw"])
     by_rate = totals(rows, three)
     show("replay, tuning draws: mean@8 + pass@8 + training mix", by_rate.reset_index())
     best = rows[rows.learning_rate == rows.method.map(by_rate.rate)]
@@ -393,8 +409,7 @@ def palindromes() -> None:
     fresh = HERE / "palindromes/fresh"
     if not fresh.is_dir():
         return
-    rows = ends(fresh)
-    rows["memory"] = memory_of(rows)
+    rows = ends(fresh).join(memory_of(fresh), on=["arm", "draw"])
     values = [*FOUR, "any_of_32", "distinct", "memory"]
     show(
         "palindromes, means", rows.groupby("arm")[[*values, "trained_tokens"]].mean().reset_index()
@@ -422,8 +437,7 @@ def smol() -> None:
         if len(logs):  # the base has none
             mixed[file.parent.name, file.stem] = 1 - logs.frac_reward_zero_std.mean()
     show("groups with a spread", pd.Series(mixed, name="part").reset_index())
-    families = pd.read_csv(HERE / "smol/families.csv")
-    memory = families.groupby(["world", "method", "learning_rate", "draw"]).memory.mean()
+    memory = memory_of(HERE / "smol", "world", "arm", "draw")
     show("memory: train less held-out less the base's, mean of families", memory.reset_index())
     for world, fresh in trained[trained.world != "words-tuning"].groupby("world"):
         show(f"{world}, fresh draws", fresh[["arm", "draw", *FOUR, *costs]])
@@ -434,7 +448,8 @@ def smol() -> None:
         table = pd.concat([paired(fresh, arm, grpo) for arm in others], ignore_index=True)
         is_primary = table.arm.str.match("(pivotal|bank)@") & table.value.isin(PRIMARY)
         primary = table[is_primary & (world == "words")]
-        show(f"{world}, primary tests", primary.assign(holm=holm(primary.p)))
+        tests = f"{len(primary)} of the 4 primary tests, Holm over these"
+        show(f"{world}, {tests}", primary.assign(holm=holm(primary.p)))
         show(f"{world}, minus {grpo}: intervals without a correction", table.drop(primary.index))
 
 
