@@ -219,7 +219,7 @@ def printed_table(table: pd.DataFrame, reach: pd.DataFrame, baseline: str) -> st
 
 
 def _cell(row: Any, baseline: str) -> str:
-    if row.method == baseline:
+    if row.method == baseline or np.isnan(row.difference):  # the latter: no pair was played
         return f"{row.score:.3f}"
     if np.isnan(row.low):  # no interval: the base, or too few draws
         return f"{row.score:.3f} ({row.difference:+.3f})"

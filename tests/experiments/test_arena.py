@@ -276,3 +276,11 @@ def test_differences_can_be_to_another_method(tmp_path):
     assert table.difference["grpo", "mean_at_8"] == pytest.approx(-0.2)
     with pytest.raises(ValueError, match="baseline"):
         arena_report.report(tmp_path, "dapo")
+
+
+def test_without_the_baseline_there_are_scores_and_no_differences(tmp_path):
+    scores = contest({("pivotal", 1e-4): [0.8, 0.7]})
+    scores.to_csv(tmp_path / "scores.csv", index=False)
+    text = arena_report.report(tmp_path)
+    assert "0.75" in text
+    assert "+nan" not in text
