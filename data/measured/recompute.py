@@ -399,6 +399,51 @@ def replay() -> None:
     print(f"\nfrozen: {frozen}; within both bounds: {', '.join(allowed.index) or 'none'}")
 
 
+def effects() -> None:
+    """The second part of the plan of replay: main effects of bank and draw, mean of the worlds."""
+    worlds = [path.parent for path in (HERE / "replay").glob("gym-*/scores.csv")]
+    if not worlds:  # not played
+        return
+    values = ["training_mix_mean", "pass_at_8", "mean_at_8"]
+    rows = pd.concat(
+        [ends(folder).join(memory_of(folder), on=["arm", "draw"]) for folder in worlds]
+    )
+    show("replay, means", rows.groupby(["world", "method"])[[*FOUR, "memory"]].mean().reset_index())
+    of = rows.groupby(["method", "draw"])[values].mean()  # over the worlds
+    banks = [name for name in rows.method.unique() if "bank" in name or "replay" in name]
+    even_bank, drawn_bank = sorted(banks, key=is_even, reverse=True)
+    even = of.loc["pivotal:epsilon=1"]
+    drawn = of.loc["pivotal"]
+    bank = (of.loc[even_bank] - even + of.loc[drawn_bank] - drawn) / 2
+    draw = (drawn - even + of.loc[drawn_bank] - of.loc[even_bank]) / 2
+    found = [differences(bank).assign(of="bank"), differences(draw).assign(of="draw")]
+    table = pd.concat(found, ignore_index=True)
+    primary = table[table.value.isin(values[:2])]
+    show("replay, primary tests: main effects", primary.assign(holm=holm(primary.p)))
+    over = [
+        differences(of.loc[name] - of.loc["grpo"]).assign(method=name)
+        for name in (drawn_bank, even_bank, "pivotal", "pivotal:epsilon=1", "raft")
+    ]
+    show("replay, minus grpo: mean of the worlds, without a correction", pd.concat(over))
+
+
+def is_even(method: str) -> bool:
+    """Whether a method of the plan of replay draws its prompts evenly."""
+    return (method.startswith("bank_") and "epsilon" not in method) or "epsilon=1" in method
+
+
+def progress() -> None:
+    """The plan of k-progress: a k that follows progress beside k = 8."""
+    for folder in sorted(path.parent for path in (HERE / "k-progress").glob("*/scores.csv")):
+        rows = ends(folder)
+        rows["both"] = (rows.mean_at_8 + rows.pass_at_8) / 2
+        fixed, follows = (
+            rows.loc[rows.method == method, "arm"].iloc[0] for method in ("pivotal:k=8", "pivotal")
+        )
+        table = paired(rows, fixed, follows, [*FOUR, "both"])
+        show(f"k-progress, {folder.name}: k = 8 minus a k that follows progress", table)
+
+
 def palindromes() -> None:
     """The plan of palindromes: rates by the tuning draws, then the fresh draws."""
     folder = HERE / "palindromes/tuning"
@@ -455,7 +500,7 @@ def smol() -> None:
 
 if __name__ == "__main__":
     parts = [tables, peers, families, rollouts, games, tuning, trl, oracles, bank, best]
-    parts += [pooled, long, confirmed, replay, palindromes, smol]
+    parts += [pooled, long, confirmed, replay, effects, palindromes, progress, smol]
     for part in parts:
         if not sys.argv[1:] or part.__name__ in sys.argv[1:]:
             part()
