@@ -8,6 +8,7 @@ folder's table, unless the part says otherwise. Runs are compared at the end of 
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def ends(folder: Path, file: str = "scores.csv") -> pd.DataFrame:
     rows = pd.read_csv(folder / file)
     rows = rows[rows.step == rows.step.max()].copy()
     rows["arm"] = [
-        f"{method}@{rate:.1e}".replace(".0e", "e").replace("e-0", "e-")
+        f"{method}@" + re.sub(r"\.?0*e", "e", f"{rate:.2e}").replace("e-0", "e-")
         for method, rate in zip(rows.method, rows.learning_rate, strict=True)
     ]
     return rows
