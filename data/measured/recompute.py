@@ -8,7 +8,6 @@ folder's table, unless the part says otherwise. Runs are compared at the end of 
 """
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -30,7 +29,7 @@ def ends(folder: Path, file: str = "scores.csv") -> pd.DataFrame:
     rows = pd.read_csv(folder / file)
     rows = rows[rows.step == rows.step.max()].copy()
     rows["arm"] = [
-        f"{method}@" + re.sub(r"\.?0*e", "e", f"{rate:.2e}").replace("e-0", "e-")
+        f"{method}@{np.format_float_scientific(rate, trim='-', exp_digits=1)}"
         for method, rate in zip(rows.method, rows.learning_rate, strict=True)
     ]
     return rows
@@ -73,9 +72,9 @@ def totals(rows: pd.DataFrame, values: list[str]) -> pd.DataFrame:
     return by_rate.assign(rate=by_rate.idxmax(axis=1))
 
 
-def memory_of(folder: Path, *keys: str) -> pd.Series:
+def memory_of(folder: Path) -> pd.Series:
     """Memory of each run, mean of the families: training less held-out, less the base's."""
-    return ends(folder, "families.csv").groupby(list(keys) or ["arm", "draw"]).memory.mean()
+    return ends(folder, "families.csv").groupby(["world", "arm", "draw"]).memory.mean()
 
 
 def show(title: str, table: pd.DataFrame) -> None:
@@ -96,6 +95,8 @@ def tables() -> None:
         keys = ["world", "method", "learning_rate", "draws"]
         wide = table.assign(cell=cell).pivot(index=keys, columns="metric", values="cell")[FOUR]
         show(folder, wide.reset_index())
+        p_holm = table.pivot(index=keys, columns="metric", values="p_holm")[FOUR].dropna()
+        show(f"{folder}: p by Holm", p_holm.reset_index())
     # compare() returns each method at its best rate; the family holds all rates
     rows = ends(FAIR / "rare-hard")
     arms = [arm for arm in rows.arm.unique() if arm != "grpo@2e-4"]
@@ -238,7 +239,7 @@ def bank() -> None:
             costs += ["rollouts", "tokens", "trained_tokens", "seconds"]
             means = rows.groupby("arm")[costs].mean().assign(draws=rows.groupby("arm").draw.size())
             show(f"bank/{folder}, {world}: means", means.drop(columns="draw").reset_index())
-            played = means.index[(means.draws > 1) & ~means.index.isin([ours, "base@0e+00"])]
+            played = means.index[(means.draws > 1) & ~means.index.isin([ours, "base@0e+0"])]
             pairs = rows.groupby("draw").arm.nunique().max() > 1 and rows.draw.nunique() > 1
             if ours in set(rows.arm) and pairs:
                 table = [paired(rows, ours, arm, [*FOUR, "heart"]) for arm in played]
@@ -261,7 +262,7 @@ def best() -> None:
     """The games at their own best in rare-hard; GRPO with more rollouts a prompt, uncorrected."""
     rows = ends(HERE / "gdro-best/rare-hard")
     base = "grpo@2e-4"
-    arms = [arm for arm in rows.arm.unique() if arm not in (base, "base@0e+00")]
+    arms = [arm for arm in rows.arm.unique() if arm not in (base, "base@0e+0")]
     table = pd.concat([paired(rows, arm, base) for arm in arms], ignore_index=True)
     show("gdro-best/rare-hard minus GRPO", table.assign(holm=holm(table.p)))
     for rollouts in (5, 10):
@@ -361,7 +362,7 @@ def confirmed() -> None:
             continue
         rows = ends(fresh)
         base = rows.loc[rows.method == "grpo", "arm"].iloc[0]
-        arms = [arm for arm in rows.arm.unique() if arm not in (base, "base@0e+00")]
+        arms = [arm for arm in rows.arm.unique() if arm not in (base, "base@0e+0")]
         table = pd.concat([paired(rows, arm, base) for arm in arms], ignore_index=True)
         is_primary = table.arm.isin(["both@1e-4", "prompt@1e-4"]) & table.value.isin(FOUR[:2])
         if world == "rare-hard":
@@ -383,7 +384,7 @@ def replay() -> None:
         return
     three = ["mean_at_8", "pass_at_8", "training_mix_mean"]
     rows = ends(folder)
-    rows = rows[rows.method != "base"].join(memory_of(folder), on=["arm", "draw"])
+    rows = rows[rows.method != "base"].join(memory_of(folder), on=["world", "arm", "draw"])
     by_rate = totals(rows, three)
     show("replay, tuning draws: mean@8 + pass@8 + training mix", by_rate.reset_index())
     best = rows[rows.learning_rate == rows.method.map(by_rate.rate)]
@@ -392,7 +393,9 @@ def replay() -> None:
     table["tokens over GRPO's"] = table.trained_tokens / grpo.trained_tokens
     table["memory over GRPO's"] = table.memory - grpo.memory
     show("replay: each at its rate", table.reset_index())
-    replays = table[table.index.str.contains("bank|replay")].assign(total=by_rate.max(axis=1))
+    replays = table[table.index.str.contains("bank|replay")].assign(
+        total=by_rate.drop(columns="rate").max(axis=1)
+    )
     allowed = replays[
         (replays["tokens over GRPO's"] <= 1.5) & (replays["memory over GRPO's"] <= 0.02)
     ]
@@ -401,15 +404,23 @@ def replay() -> None:
 
 
 def effects() -> None:
-    """The second part of the plan of replay: main effects of bank and draw, mean of the worlds."""
-    worlds = [path.parent for path in (HERE / "replay").glob("gym-*/scores.csv")]
-    if not worlds:  # not played
+    """The second part of the plan of replay: rates, then the main effects of bank and draw."""
+    three = ["mean_at_8", "pass_at_8", "training_mix_mean"]
+    if (HERE / "replay/rates").is_dir():
+        tuned = ends(HERE / "replay/rates").query("method != 'base'")
+        show("replay, rates: sum of three, mean of worlds", totals(tuned, three).reset_index())
+    folder = HERE / "replay/fresh"
+    if not folder.is_dir():  # not played
         return
-    values = ["training_mix_mean", "pass_at_8", "mean_at_8"]
-    rows = pd.concat(
-        [ends(folder).join(memory_of(folder), on=["arm", "draw"]) for folder in worlds]
-    )
-    show("replay, means", rows.groupby(["world", "method"])[[*FOUR, "memory"]].mean().reset_index())
+    rows = ends(folder).join(memory_of(folder), on=["world", "arm", "draw"])
+    methods = rows.groupby(["world", "draw"]).method.transform("nunique")
+    rows = rows[methods == rows.method.nunique()]  # draws that all have played
+    values = [*FOUR, "memory", "trained_tokens"]
+    means = rows.groupby(["world", "method"])[values].mean()
+    show("replay, means", means.reset_index())
+    over = means[three] - means.loc[pd.IndexSlice[:, "pivotal:epsilon=1"], three].droplevel(1)
+    show("replay, minus the even draw without a bank, by world", over.reset_index())
+
     of = rows.groupby(["method", "draw"])[values].mean()  # over the worlds
     banks = [name for name in rows.method.unique() if "bank" in name or "replay" in name]
     even_bank, drawn_bank = sorted(banks, key=is_even, reverse=True)
@@ -417,15 +428,18 @@ def effects() -> None:
     drawn = of.loc["pivotal"]
     bank = (of.loc[even_bank] - even + of.loc[drawn_bank] - drawn) / 2
     draw = (drawn - even + of.loc[drawn_bank] - of.loc[even_bank]) / 2
-    found = [differences(bank).assign(of="bank"), differences(draw).assign(of="draw")]
-    table = pd.concat(found, ignore_index=True)
-    primary = table[table.value.isin(values[:2])]
-    show("replay, primary tests: main effects", primary.assign(holm=holm(primary.p)))
-    over = [
-        differences(of.loc[name] - of.loc["grpo"]).assign(method=name)
-        for name in (drawn_bank, even_bank, "pivotal", "pivotal:epsilon=1", "raft")
+    found = [
+        differences(effect[three]).assign(of=name)
+        for name, effect in (("bank", bank), ("draw", draw))
     ]
-    show("replay, minus grpo: mean of the worlds, without a correction", pd.concat(over))
+    table = pd.concat(found, ignore_index=True)
+    primary = table[table.value.isin(PRIMARY)]
+    show("replay, primary tests: main effects", primary.assign(holm=holm(primary.p)))
+    grpo = of.loc["grpo"]
+    for name in (drawn_bank, even_bank, "pivotal", "pivotal:epsilon=1", "raft"):
+        table = differences(of.loc[name] - grpo)
+        table["relative"] = table.difference / grpo.mean().reindex(table.value).to_numpy()
+        show(f"replay, {name} minus grpo: mean of the worlds, without a correction", table)
 
 
 def is_even(method: str) -> bool:
@@ -455,15 +469,26 @@ def palindromes() -> None:
     fresh = HERE / "palindromes/fresh"
     if not fresh.is_dir():
         return
-    rows = ends(fresh).join(memory_of(fresh), on=["arm", "draw"])
+    rows = ends(fresh).join(memory_of(fresh), on=["world", "arm", "draw"])
     values = [*FOUR, "any_of_32", "distinct", "memory"]
     show(
         "palindromes, means", rows.groupby("arm")[[*values, "trained_tokens"]].mean().reset_index()
     )
     grpo = rows.loc[rows.method == "grpo", "arm"].iloc[0]
-    arms = [arm for arm in rows.arm.unique() if arm not in (grpo, "base@0e+00")]
+    arms = [arm for arm in rows.arm.unique() if arm not in (grpo, "base@0e+0")]
     table = pd.concat([paired(rows, arm, grpo, values) for arm in arms], ignore_index=True)
     show(f"palindromes, minus {grpo}: intervals without a correction", table)
+
+
+def show_earlier(world: str, fresh: pd.DataFrame) -> None:
+    """What an arm has at 60% of the rollouts, less GRPO at the end, by draw."""
+    keys = ["method", "learning_rate", "draw"]
+    rows = pd.read_csv(HERE / "smol/scores.csv")
+    early = rows[(rows.world == world) & (rows.step == 36)].set_index(keys)[FOUR]
+    if early.empty:  # evaluated at the end alone
+        return
+    grpo = fresh[fresh.method == "grpo"].groupby("draw")[FOUR].mean()
+    show(f"{world}, batch 36 minus GRPO at batch 60", early.sub(grpo, level="draw").reset_index())
 
 
 def smol() -> None:
@@ -483,10 +508,11 @@ def smol() -> None:
         if len(logs):  # the base has none
             mixed[file.parent.name, file.stem] = 1 - logs.frac_reward_zero_std.mean()
     show("groups with a spread", pd.Series(mixed, name="part").reset_index())
-    memory = memory_of(HERE / "smol", "world", "arm", "draw")
+    memory = memory_of(HERE / "smol")
     show("memory: train less held-out less the base's, mean of families", memory.reset_index())
     for world, fresh in trained[trained.world != "words-tuning"].groupby("world"):
         show(f"{world}, fresh draws", fresh[["arm", "draw", *FOUR, *costs]])
+        show_earlier(world, fresh)
         grpo = next(arm for arm in rates if arm.startswith("grpo@"))
         others = [arm for arm in fresh.arm.unique() if arm != grpo]
         if not others or fresh.draw.nunique() < 2:  # no interval

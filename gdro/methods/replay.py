@@ -40,13 +40,29 @@ class PivotalReplay(Pivotal):
     def replay(
         self, banked: Prompts, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray] | None:
+        return self.replay_some(banked, np.ones(len(banked), bool), self.prompts, rng)
+
+    def replay_some(
+        self, banked: Prompts, may_P: np.ndarray, size: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Draw prompts of the bank evenly among some of them, and weigh them.
+
+        Args:
+            banked: as for `replay`.
+            may_P: which of them may be replayed, (P,) booleans.
+            size: prompts wanted; fewer where fewer may be replayed.
+            rng: as for `replay`.
+
+        Returns:
+            As of `replay`.
+        """
         if len(banked) < self.start_at:
             return None
         self.replays_D = self.at_least(self.replays_D, banked.rows_P)
-        places = np.arange(len(banked))
         if self.most is not None:
-            places = places[self.replays_D[banked.rows_P] < self.most]
-        places = rng.choice(places, min(self.prompts, len(places)), replace=False)
+            may_P = may_P & (self.replays_D[banked.rows_P] < self.most)
+        places = np.flatnonzero(may_P)
+        places = rng.choice(places, min(size, len(places)), replace=False)
         self.replays_D[banked.rows_P[places]] += 1
         scale = self.scale * self.run.mean_rollouts
         return places, replay_weights(banked.rate_P[places], scale, self.least)

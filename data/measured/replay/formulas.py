@@ -26,29 +26,9 @@ Answer = tuple[np.ndarray, np.ndarray] | None
 KEPT = 0.9  # part of the thermostat's gap that a batch leaves to the next
 
 
-@options
-class EvenBank(PivotalReplay):
-    """The even draw with a bank, for replays that choose among the kept prompts."""
-
-    epsilon: PositiveShare = 1.0
-
-    def replay_some(
-        self, banked: Prompts, may_P: np.ndarray, size: int, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw `size` of the prompts that may be replayed, evenly, and weigh them."""
-        self.replays_D = self.at_least(self.replays_D, banked.rows_P)
-        if self.most is not None:
-            may_P = may_P & (self.replays_D[banked.rows_P] < self.most)
-        places = np.flatnonzero(may_P)
-        places = rng.choice(places, min(size, len(places)), replace=False)
-        self.replays_D[banked.rows_P[places]] += 1
-        scale = self.scale * self.run.mean_rollouts
-        return places, replay_weights(banked.rate_P[places], scale, self.least)
-
-
 @register("bank_thermostat")
 @options
-class BankThermostat(EvenBank):
+class BankThermostat(PivotalReplay):
     """F1: less is replayed where replayed prompts do better than control prompts.
 
     One prompt in ten is a control, which is never replayed. g is the mean p̂ of the other prompts in
@@ -57,11 +37,12 @@ class BankThermostat(EvenBank):
     1 − g/bound, held to 0 … 1. Until `measured` controls are in the bank, g is 0.
     """
 
+    epsilon: PositiveShare = 1.0
     controls: Count = 10
     """Of so many prompts one is a control."""
-    measured: Count = 20
-    """Controls in the bank before g is measured."""
-    bound: Positive = 0.05
+    measured: Count = 100
+    """Controls in the bank before g is measured; g then has a standard error of about .025."""
+    bound: Positive = 0.1
     """g at which nothing is replayed."""
 
     state: ClassVar[tuple[str, ...]] = (*PivotalReplay.state, "gap")
@@ -71,8 +52,6 @@ class BankThermostat(EvenBank):
         self.gap = 0.0  # g
 
     def replay(self, banked: Prompts, rng: np.random.Generator) -> Answer:
-        if len(banked) < self.start_at:
-            return None
         control_P = banked.rows_P % self.controls == 0
         if control_P.sum() >= self.measured:
             gap = banked.rate_P[~control_P].mean() - banked.rate_P[control_P].mean()
@@ -86,20 +65,21 @@ class BankThermostat(EvenBank):
 
 @register("bank_surprise")
 @options
-class BankSurprise(EvenBank):
+class BankSurprise(PivotalReplay):
     """F2: each token of a kept text counts as much as it still surprises the policy.
 
     −(1/tokens) Σ w Σ_t sg(1 − π_t) log π_t, with c doubled. A text that the policy gives by itself
     has no weight left, token by token.
     """
 
+    epsilon: PositiveShare = 1.0
     scale: Positive = 4.0
     by_surprise: ClassVar[bool] = True
 
 
 @register("bank_on_visit")
 @options
-class BankOnVisit(EvenBank):
+class BankOnVisit(PivotalReplay):
     """F3: kept texts of the batch's own prompts stand in for their correct rollouts.
 
     w = c n̄ (1 − p̃) max(p̃, .1), p̃ after the visit. With c = 2 that is what PKPO's advantages for
@@ -107,6 +87,8 @@ class BankOnVisit(EvenBank):
     have advantage 0, so that nothing counts twice. Correct ones that are not whole, and so not in
     the bank, teach nothing. `prompts`, `most` and `start_at` have no effect.
     """
+
+    epsilon: PositiveShare = 1.0
 
     state: ClassVar[tuple[str, ...]] = (*PivotalReplay.state, "visited")
 
@@ -129,31 +111,25 @@ class BankOnVisit(EvenBank):
 
 @register("bank_retire")
 @options
-class BankRetire(EvenBank):
+class BankRetire(PivotalReplay):
     """F4: what is learned retires, and prompts whose last success is old count less.
 
     Not replayed are prompts without a failure at their last visit, and those whose p̂ is above the
-    median of the prompts of the last ten batches, after their visits. Weights are times 2^(−age/τ),
-    age in batches since the prompt's last success was sampled.
+    median of the prompts in the bank. Weights are times 2^(−age/τ), age in batches since the
+    prompt's last success was sampled.
     """
 
+    epsilon: PositiveShare = 1.0
     half_life: Positive = 100.0
     """τ, in batches."""
 
-    state: ClassVar[tuple[str, ...]] = (
-        *PivotalReplay.state,
-        "batches",
-        "failed_D",
-        "success_D",
-        "recent",
-    )
+    state: ClassVar[tuple[str, ...]] = (*PivotalReplay.state, "batches", "failed_D", "success_D")
 
     def start(self, run: Run) -> None:
         super().start(run)
         self.batches = 0
         self.failed_D = np.zeros(0)  # 1 where the last visit had a failure
         self.success_D = np.zeros(0)  # batch of the last success
-        self.recent = np.zeros(0)  # p̂ of the prompts of the last ten batches, after their visits
 
     def update(self, batch: Batch) -> None:
         super().update(batch)
@@ -162,15 +138,14 @@ class BankRetire(EvenBank):
         self.failed_D[batch.rows_P] = batch.hits_P < batch.trials_P
         self.success_D = self.at_least(self.success_D, batch.rows_P)
         self.success_D[batch.rows_P[batch.hits_P > 0]] = self.batches
-        tries_P = batch.alpha_P + batch.beta_P + batch.trials_P
-        rate_P = (batch.alpha_P + batch.hits_P) / tries_P
-        self.recent = np.append(self.recent, rate_P)[-10 * len(rate_P) :]
 
     def replay(self, banked: Prompts, rng: np.random.Generator) -> Answer:
-        if len(banked) < self.start_at:
+        may_P = self.failed_D[banked.rows_P] > 0
+        may_P &= banked.rate_P <= np.median(banked.rate_P)
+        answer = self.replay_some(banked, may_P, self.prompts, rng)
+        if answer is None:
             return None
-        may_P = (self.failed_D[banked.rows_P] > 0) & (banked.rate_P <= np.median(self.recent))
-        places, weights_P = self.replay_some(banked, may_P, self.prompts, rng)
+        places, weights_P = answer
         age_P = self.batches - self.success_D[banked.rows_P[places]]
         return places, weights_P * 2.0 ** (-age_P / self.half_life)
 

@@ -1,6 +1,6 @@
 """Plays the study on a real model: trains arms on a draw, samples, and writes a file for each.
 
-    python data/measured/smol/play.py --words FOLDER --draw 0 grpo@1e-5 pivotal@2e-5
+    python data/measured/smol/play.py --words FOLDER --draw 0 grpo@2.5e-6 both@5e-6
 
 A draw is a fresh split of the word problems, a fresh cold start and a fresh seed, all from its
 number. An arm is a variant of smol-words.yaml beside this file at a learning rate; `base` is the
