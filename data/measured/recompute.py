@@ -16,12 +16,13 @@ import pandas as pd
 from scipy import stats
 
 from gdro_lab import experiments
-from gdro_lab.experiments.table import METRICS, compare, rollouts_to_reach
+from gdro_lab.experiments.table import METRICS, at_best_rate, compare, rollouts_to_reach
 
 HERE = Path(__file__).parent
 FAIR, FOUR = HERE / "arena-fair", list(METRICS)
 LEARNING_RATES = (1e-4, 2e-4)
-PRIMARY = ["training_mix_mean", "pass_at_8"]  # of the plan in smol/
+PRIMARY = ["training_mix_mean", "pass_at_8"]  # of the plans in smol/ and replay/
+THREE = ["mean_at_8", *PRIMARY]
 
 
 def ends(folder: Path, file: str = "scores.csv") -> pd.DataFrame:
@@ -40,6 +41,13 @@ def paired(rows: pd.DataFrame, arm: str, baseline: str, values: list[str] = FOUR
     of = rows.groupby(["arm", "draw"])[values].mean()
     by_draw = (of.loc[arm] - of.loc[baseline]).dropna()
     return differences(by_draw).assign(arm=arm, baseline=baseline)
+
+
+def all_paired(rows: pd.DataFrame, baseline: str, values: list[str] = FOUR) -> pd.DataFrame:
+    """`paired` of every trained arm but the baseline."""
+    trained = rows.loc[rows.method != "base", "arm"]
+    arms = [arm for arm in trained.unique() if arm != baseline]
+    return pd.concat([paired(rows, arm, baseline, values) for arm in arms], ignore_index=True)
 
 
 def differences(by_draw: pd.DataFrame) -> pd.DataFrame:
@@ -61,9 +69,9 @@ def holm(p: pd.Series) -> pd.Series:
 def totals(rows: pd.DataFrame, values: list[str]) -> pd.DataFrame:
     """Sum of some scores by method and rate, mean over draws, and the rate that is best.
 
-    All runs of a tuning must be there: a rate that lacks a draw is compared on other draws.
+    All runs of a tuning must be there: a rate that lacks a run is compared on other draws.
     """
-    counts = rows.groupby(["method", "learning_rate"]).draw.nunique()
+    counts = rows.groupby(["method", "learning_rate"]).size()
     assert counts.min() == counts.max(), counts
     total = rows[values].sum(axis=1)
     by_rate = rows.assign(total=total).pivot_table(
@@ -262,8 +270,7 @@ def best() -> None:
     """The games at their own best in rare-hard; GRPO with more rollouts a prompt, uncorrected."""
     rows = ends(HERE / "gdro-best/rare-hard")
     base = "grpo@2e-4"
-    arms = [arm for arm in rows.arm.unique() if arm not in (base, "base@0e+0")]
-    table = pd.concat([paired(rows, arm, base) for arm in arms], ignore_index=True)
+    table = all_paired(rows, base)
     show("gdro-best/rare-hard minus GRPO", table.assign(holm=holm(table.p)))
     for rollouts in (5, 10):
         more = ends(HERE / f"gdro-best/rollouts-{rollouts}").query("method == 'grpo'")
@@ -323,9 +330,8 @@ def long() -> None:
         last = rows[rows.step >= 900].groupby(keys)[FOUR].mean()
         show(f"bank/{folder}: mean of the last three checkpoints", last.reset_index())
         at_end = rows[rows.step == 1500]
-        best = at_end.assign(total=at_end.mean_at_8 + at_end.pass_at_8)
-        best = best.groupby(keys)[["total", "trained_tokens"]].mean().sort_values("total")
-        spent = best.trained_tokens.groupby(["world", "method"]).last().unstack()
+        best = at_best_rate(at_end)
+        spent = best.groupby(["world", "method"]).trained_tokens.mean().unstack()
         times = (spent[ours] / spent["grpo"]).rename("times")
         show(f"bank/{folder}: trained tokens to GRPO's at its better rate", times.reset_index())
 
@@ -362,8 +368,7 @@ def confirmed() -> None:
             continue
         rows = ends(fresh)
         base = rows.loc[rows.method == "grpo", "arm"].iloc[0]
-        arms = [arm for arm in rows.arm.unique() if arm not in (base, "base@0e+0")]
-        table = pd.concat([paired(rows, arm, base) for arm in arms], ignore_index=True)
+        table = all_paired(rows, base)
         is_primary = table.arm.isin(["both@1e-4", "prompt@1e-4"]) & table.value.isin(FOUR[:2])
         if world == "rare-hard":
             primary = table[is_primary]
@@ -382,10 +387,9 @@ def replay() -> None:
     folder = HERE / "replay/tuning"
     if not folder.is_dir():  # not played
         return
-    three = ["mean_at_8", "pass_at_8", "training_mix_mean"]
     rows = ends(folder)
     rows = rows[rows.method != "base"].join(memory_of(folder), on=["world", "arm", "draw"])
-    by_rate = totals(rows, three)
+    by_rate = totals(rows, THREE)
     show("replay, tuning draws: mean@8 + pass@8 + training mix", by_rate.reset_index())
     best = rows[rows.learning_rate == rows.method.map(by_rate.rate)]
     table = best.groupby("method")[[*FOUR, "memory", "trained_tokens"]].mean()
@@ -405,10 +409,9 @@ def replay() -> None:
 
 def effects() -> None:
     """The second part of the plan of replay: rates, then the main effects of bank and draw."""
-    three = ["mean_at_8", "pass_at_8", "training_mix_mean"]
     if (HERE / "replay/rates").is_dir():
         tuned = ends(HERE / "replay/rates").query("method != 'base'")
-        show("replay, rates: sum of three, mean of worlds", totals(tuned, three).reset_index())
+        show("replay, rates: sum of three, mean of worlds", totals(tuned, THREE).reset_index())
     folder = HERE / "replay/fresh"
     if not folder.is_dir():  # not played
         return
@@ -418,7 +421,7 @@ def effects() -> None:
     values = [*FOUR, "memory", "trained_tokens"]
     means = rows.groupby(["world", "method"])[values].mean()
     show("replay, means", means.reset_index())
-    over = means[three] - means.loc[pd.IndexSlice[:, "pivotal:epsilon=1"], three].droplevel(1)
+    over = means[THREE] - means.loc[pd.IndexSlice[:, "pivotal:epsilon=1"], THREE].droplevel(1)
     show("replay, minus the even draw without a bank, by world", over.reset_index())
 
     of = rows.groupby(["method", "draw"])[values].mean()  # over the worlds
@@ -429,7 +432,7 @@ def effects() -> None:
     bank = (of.loc[even_bank] - even + of.loc[drawn_bank] - drawn) / 2
     draw = (drawn - even + of.loc[drawn_bank] - of.loc[even_bank]) / 2
     found = [
-        differences(effect[three]).assign(of=name)
+        differences(effect[THREE]).assign(of=name)
         for name, effect in (("bank", bank), ("draw", draw))
     ]
     table = pd.concat(found, ignore_index=True)
@@ -475,8 +478,7 @@ def palindromes() -> None:
         "palindromes, means", rows.groupby("arm")[[*values, "trained_tokens"]].mean().reset_index()
     )
     grpo = rows.loc[rows.method == "grpo", "arm"].iloc[0]
-    arms = [arm for arm in rows.arm.unique() if arm not in (grpo, "base@0e+0")]
-    table = pd.concat([paired(rows, arm, grpo, values) for arm in arms], ignore_index=True)
+    table = all_paired(rows, grpo, values)
     show(f"palindromes, minus {grpo}: intervals without a correction", table)
 
 
