@@ -5,9 +5,10 @@
 A draw is a fresh split of the word problems, a fresh cold start and a fresh seed, all from its
 number. An arm is a variant of smol-words.yaml beside this file at a learning rate; `base` is the
 model before training. Each run leaves runs/WORLD/ARM_drawN.json: scores at two steps, what they
-cost, and on what machine they were made; logs/ has the record and TRL's log. What is there is not
-played again, so the same command resumes. FOLDER holds local copies of the word problems; without
-it they come from the hub. Without arms, tables are made from the rows that are there.
+cost, and on what machine they were made; logs/ has the record, TRL's log and what the model says to
+the problems of own-problems.jsonl. What is there is not played again, so the same command resumes.
+FOLDER holds local copies of the word problems; without it they come from the hub. Without arms,
+tables are made from the rows that are there.
 """
 
 import argparse
@@ -38,6 +39,9 @@ from gdro_lab.experiments.records import write_rows
 from gdro_lab.experiments.scores import score_families
 from gdro_lab.experiments.table import report, write_scores
 from gdro_lab.experiments.training import Training
+from gdro_lab.tasks.math_data import own_source, read_problems
+from gdro_lab.tasks.math_reward import MathReward
+from gdro_lab.tasks.math_sets import Schema
 
 HERE = Path(__file__).parent
 FILES = {
@@ -47,6 +51,7 @@ FILES = {
     "svamp": ["svamp.jsonl"],
 }
 STEPS = 36, 60  # where it is evaluated, on the tuning draw at the last alone
+OWN = HERE / "own-problems.jsonl"  # from easy to hard; no text of the data sets is stored
 TRAIN_PROBLEMS = 8  # of each family, whose accuracy at the end, less the held-out one, is memory
 
 
@@ -82,7 +87,10 @@ class Evaluations(TrainerCallback):
         trained = stopped - self.began - self.seconds
         generation = self.trainer.vllm_generation
         generation.sync_weights()
-        counts = self.problems.count(generation.llm, self.trainer.processing_class)
+        tokenizer = self.trainer.processing_class
+        counts = self.problems.count(generation.llm, tokenizer)
+        if state.global_step == max(STEPS):
+            counts["own"] = self.problems.count_own(generation.llm, tokenizer)
         write_counts(self.folder, state.global_step, counts | {"seconds": trained})
         self.seconds += time.perf_counter() - stopped
 
@@ -92,6 +100,7 @@ class Problems:
 
     def __init__(self, profile: Profile, variant: str, cache: str) -> None:
         self.choice = profile.evaluation
+        self.task = profile.task
         self.held_out = load_parts(profile, variant, cache, held_out=True).data
         self.training = load_parts(profile, variant, cache)
         self.seen = first_of_each_family(self.training.data.rows, TRAIN_PROBLEMS)
@@ -113,6 +122,19 @@ class Problems:
         )
         size = len(self.held_out.rows)
         return {"held_out": counts[:size], "train": counts[size:]}
+
+    def count_own(self, model: Any, tokenizer: Any) -> list[dict[str, Any]]:
+        """Texts and correct samples of our own ten problems; no other texts are kept."""
+        source = own_source(str(OWN), Schema(("question",), "answer"))
+        problems, _ = read_problems(source)
+        style = "text" if tokenizer.chat_template is None else "chat"
+        rows = [problem.row(style, self.task.request, self.task.completion) for problem in problems]
+        # transformers for the base: vLLM starts only once a process
+        engine = "hf" if isinstance(model, str | Path) else "vllm"
+        choice = self.choice.model_copy(update={"texts": len(rows), "engine": engine})
+        reward = MathReward(completion=self.task.completion)
+        longest = self.held_out.max_completion_tokens
+        return evaluate_model(choice, model, tokenizer, rows, reward, longest, seed=max(STEPS))
 
 
 def write_counts(folder: Path, step: int, counts: dict[str, Any]) -> None:
@@ -207,7 +229,9 @@ def play(words: Path | None, draw: int, arm: str, train_size: int | None, cache:
     trained: dict[str, Any] = {"seconds": {}, "record": [], "logs": []}
     if variant == "base":
         base = problems.training
-        write_counts(folder, max(STEPS), problems.count(base.source, base.tokenizer))
+        own = {"own": problems.count_own(base.source, base.tokenizer)}
+        counts = problems.count(base.source, base.tokenizer)
+        write_counts(folder, max(STEPS), counts | own)
     else:
         trained = train(profile, variant, draw, folder, problems, cache)
     machine = describe_machine(pretrained=True)
@@ -220,14 +244,15 @@ def play(words: Path | None, draw: int, arm: str, train_size: int | None, cache:
     }
     if variant != "base":
         settings["variant"] = profile.variants[variant].model_dump()
-    log = HERE / "logs" / world / target.name
-    replace_text(log, json.dumps({"machine": machine} | trained, default=float) + "\n")
     rate = float(arm.partition("@")[2] or 0)
     identity = {"world": world, "method": variant, "learning_rate": rate, "draw": draw}
     rows = []
     for step in steps_of(variant, draw):
         counts = json.loads((folder / f"step{step}.json").read_text())
         rows.append(row_of(step, counts, trained["record"], problems.shares, identity))
+    log = HERE / "logs" / world / target.name
+    texts = {"own": counts["own"]}  # of the last step
+    replace_text(log, json.dumps({"machine": machine} | trained | texts, default=float) + "\n")
     write_rows(target, settings, rows)
     shutil.rmtree(folder)
 
