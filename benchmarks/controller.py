@@ -20,7 +20,9 @@ from gdro import GDROController
 from gdro.bins import as_uids
 from gdro.state import Saved
 
-MEAN, ARMS, BINS = 4, range(2, 13), range(10)
+MEAN = 4
+ARMS = range(2, 13)
+BINS = range(10)
 
 
 class Plain:
@@ -29,7 +31,9 @@ class Plain:
     def __init__(self, counts):
         self.counts = counts  # uid: (successes, failures), fading by 1 − 1/20
         self.bin_of = {uid: self.bin_at(self.rate(uid)) for uid in counts}
-        self.score, self.arm_score, self.visits = [0.0] * 10, [0.0] * 10, [0] * 10
+        self.score = [0.0] * 10
+        self.arm_score = [0.0] * 10
+        self.visits = [0] * 10
         self.price = 0.0
 
     def rate(self, uid):
@@ -48,7 +52,8 @@ class Plain:
         counts = {b: n for b in BINS if (n := sum(self.bin_of[uid] == b for uid in uids))}
         variances = self.debiased(self.arm_score, 0.4)
         mean = sum(variances) / 10
-        best, self.demand = {0: (0.0, ())}, 0.0
+        best = {0: (0.0, ())}
+        self.demand = 0.0
         for b, count in counts.items():
             loss = [
                 MEAN**2 * variances[b] / mean / n + self.price * n if mean else self.price * n
@@ -74,18 +79,16 @@ class Plain:
             groups[group].append(reward)
         sums = {b: [0, 0.0, 0.0] for b in BINS}
         for uid, group in zip(uids, groups, strict=True):
-            n, hits, into = len(group), sum(group), sums[self.bin_of[uid]]
-            into[0], into[1], into[2] = (
-                into[0] + n,
-                into[1] + n - hits,
-                into[2] + hits * (n - hits) / (n - 1),
-            )
+            n = len(group)
+            hits = sum(group)
+            into = sums[self.bin_of[uid]]
+            into[0] += n
+            into[1] += n - hits
+            into[2] += hits * (n - hits) / (n - 1)
             s, f = self.counts[uid]
             self.counts[uid] = (0.95 * s + hits, 0.95 * f + n - hits)
-            low, high = (
-                self.bin_at(self.rate(uid) - 0.03),
-                self.bin_at(self.rate(uid) + 0.03 - 2e-12),
-            )
+            low = self.bin_at(self.rate(uid) - 0.03)
+            high = self.bin_at(self.rate(uid) + 0.03 - 2e-12)
             self.bin_of[uid] = min(max(self.bin_of[uid], low), high)
         for b, (n, wrong, variance) in sums.items():
             if n:
@@ -95,7 +98,8 @@ class Plain:
         self.price += 0.05 * (self.demand - MEAN)
         omega = [min(math.exp(0.65 * score), 15.0) for score in self.debiased(self.score, 0.12)]
         weights = [omega[self.bin_of[uid]] for uid in uids]
-        mean, advantages = sum(weights) / len(weights), []
+        mean = sum(weights) / len(weights)
+        advantages = []
         for weight, group in zip(weights, groups, strict=True):
             centre = sum(group) / len(group)
             sigma = math.sqrt(sum((r - centre) ** 2 for r in group) / len(group)) + 1e-4
@@ -105,11 +109,13 @@ class Plain:
     def draw(self, size, k=5):
         value = {}
         for uid, (s, f) in self.counts.items():
-            a, b = s + 0.5, f + 0.5
+            a = s + 0.5
+            b = f + 0.5
             value[uid] = (
                 a / (a + b + k - 1) * math.prod((b + j) / (a + b + j) for j in range(k - 1))
             )
-        total, even = sum(value.values()), 0.1 / len(value)
+        total = sum(value.values())
+        even = 0.1 / len(value)
         return heapq.nsmallest(
             size, value, lambda uid: random.expovariate(0.9 * value[uid] / total + even)
         )
@@ -137,7 +143,8 @@ def bytes_held(owner):
 
 def step(ours, plain, uids, rates, rng):
     """Milliseconds of plan + observe, of ours and of the plain version."""
-    (a, plan), (b, _) = timed(ours.plan, uids), timed(plain.plan, uids.tolist())
+    a, plan = timed(ours.plan, uids)
+    b, _ = timed(plain.plan, uids.tolist())
     ids = np.repeat(np.arange(len(uids)), plan.rollouts)
     rewards = (rng.random(len(ids)) < rates[uids][ids]).astype(float)
     c, batch = timed(ours.observe, plan, ids, rewards)
@@ -154,9 +161,12 @@ def main():
     )
     rng = np.random.default_rng(0)
     for known in (14_100, 1_000_000):
-        rates, trials, pool = rng.random(known), np.full(known, 20), as_uids(np.arange(known))
+        rates = rng.random(known)
+        trials = np.full(known, 20)
+        pool = as_uids(np.arange(known))
         hits = rng.binomial(trials, rates)
-        ours, drawing = GDROController("both"), GDROController("pivotal")
+        ours = GDROController("both")
+        drawing = GDROController("pivotal")
         for controller in (ours, drawing):
             controller.bins.update(pool, hits, trials)
         plain = Plain({uid: (s, 20 - s) for uid, s in enumerate(hits.tolist())})

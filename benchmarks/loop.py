@@ -47,8 +47,13 @@ from gdro.trainer import GDROConfig, GDROTrainer
 from gdro_lab.tasks import embedded
 from gdro_lab.tasks.tiny import tiny_base
 
-PROMPTS, ROLLOUTS, LEARNING_RATE = 32, 4, 2e-4
-MEDIAN, SPREAD, LONGEST = 12, 0.8, 64  # of the completions, in tokens
+PROMPTS = 32
+ROLLOUTS = 4
+LEARNING_RATE = 2e-4
+# of the completions, in tokens
+MEDIAN = 12
+SPREAD = 0.8
+LONGEST = 64
 
 
 def unequal_completions(end: int, vocabulary: int, seed: int = 0) -> Callable:
@@ -89,7 +94,8 @@ def trained(
     """
     ours = "gdro_method" in choices
     trainer_class, config = (GDROTrainer, GDROConfig) if ours else (GRPOTrainer, GRPOConfig)
-    model, rows = AutoModelForCausalLM.from_pretrained(base), list(task.train)
+    model = AutoModelForCausalLM.from_pretrained(base)
+    rows = list(task.train)
     args = config(
         output_dir=folder,
         max_steps=steps,
@@ -118,7 +124,8 @@ def trained(
     trainer.remove_callback(PrinterCallback)
     sampled = GRPOTrainer._generate_single_turn
     if unequal:
-        end, vocabulary = model.generation_config.eos_token_id, model.config.vocab_size
+        end = model.generation_config.eos_token_id
+        vocabulary = model.config.vocab_size
         GRPOTrainer._generate_single_turn = unequal_completions(end, vocabulary)
     began = time.process_time()
     trainer.train()
@@ -160,7 +167,8 @@ def main() -> None:
     options = parser.parse_args()
     task = embedded.DEFAULT_SPEC.draw(0)
     base = quiet_base(task, options.base_steps)
-    steps, kinds = options.steps, {"TRL": None, "off": (), "all": tuple(SAVINGS)}
+    steps = options.steps
+    kinds = {"TRL": None, "off": (), "all": tuple(SAVINGS)}
     kinds |= {name: (name,) for name in SAVINGS}
     print(f"{PROMPTS} prompts × {ROLLOUTS} rollouts, one thread, {steps} steps × {options.repeats}")
     for beta, parts in ((0.0, 1), (0.0, 16), (0.04, 1), (0.04, 16)):

@@ -118,7 +118,8 @@ def measure(folder, options, caching):
         seconds = []
         for _ in range(options.repeats):
             llm.reset_prefix_cache()  # as TRL does when the weights have changed
-            before, start = hits(), time.perf_counter()
+            before = hits()
+            start = time.perf_counter()
             ask(*arrangement)
             seconds.append(time.perf_counter() - start)
             found = hits() - before

@@ -36,7 +36,9 @@ from gdro_lab.tasks import embedded
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.toy import Game, play
 
-PROMPTS, ROLLOUTS, SEED = 16, 4, 0
+PROMPTS = 16
+ROLLOUTS = 4
+SEED = 0
 
 
 def digest(*values: object) -> str:
@@ -67,8 +69,11 @@ def half_right(completions, answer, **kwargs):
 
 def own_loop(steps: int, cache: Path) -> str:
     """Weights, record and samples of gdro's own loop, with the adversaries and with pivotal."""
-    folder, task, parts = make_base(steps, cache), embedded.DEFAULT_SPEC.draw(SEED), []
-    tokenizer, length = AutoTokenizer.from_pretrained(folder), task.max_completion_tokens
+    folder = make_base(steps, cache)
+    task = embedded.DEFAULT_SPEC.draw(SEED)
+    parts = []
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    length = task.max_completion_tokens
     for method in ("both", "pivotal"):
         model = AutoModelForCausalLM.from_pretrained(folder)
         controller = GDROController(method, mean_rollouts=ROLLOUTS, seed=SEED)
@@ -97,7 +102,8 @@ def trl(steps: int, cache: Path) -> str:
 
     from gdro.trainer import GDROConfig, GDROTrainer
 
-    folder, task = make_base(steps, cache), embedded.DEFAULT_SPEC.draw(SEED)
+    folder = make_base(steps, cache)
+    task = embedded.DEFAULT_SPEC.draw(SEED)
     args = GDROConfig(
         gdro_method="both",
         output_dir=str(cache / "trl"),
@@ -130,7 +136,8 @@ def trl(steps: int, cache: Path) -> str:
 def arrays(steps: int, cache: Path) -> str:
     """What numpy and scipy compute: functions, sums, products, equations, sorts; a controller."""
     rng = np.random.default_rng(SEED)
-    z, parts = rng.uniform(0, 1, 1000), []
+    z = rng.uniform(0, 1, 1000)
+    parts = []
     for kind in (np.float64, np.float32):
         x = rng.normal(0, 3, (64, 257)).astype(kind)
         y = rng.uniform(1e-3, 1, (64, 257)).astype(kind)

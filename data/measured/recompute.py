@@ -19,7 +19,8 @@ from gdro_lab import experiments
 from gdro_lab.experiments.table import METRICS, at_best_rate, compare, rollouts_to_reach
 
 HERE = Path(__file__).parent
-FAIR, FOUR = HERE / "arena-fair", list(METRICS)
+FAIR = HERE / "arena-fair"
+FOUR = list(METRICS)
 LEARNING_RATES = (1e-4, 2e-4)
 PRIMARY = ["training_mix_mean", "pass_at_8"]  # of the plans in smol/ and replay/
 THREE = ["mean_at_8", *PRIMARY]
@@ -139,7 +140,8 @@ def families() -> None:
 def rollouts() -> None:
     """Part of GRPO's rollouts until its best scores are reached, bootstrapped over draws."""
     scores = pd.read_csv(FAIR / "rare-hard/scores.csv")
-    rng, pair = np.random.default_rng(0), ["mean_at_8", "pass_at_8"]
+    rng = np.random.default_rng(0)
+    pair = ["mean_at_8", "pass_at_8"]
 
     def curves(method: str, rate: float) -> np.ndarray:
         """(draws, checkpoints, metrics)"""
@@ -149,9 +151,11 @@ def rollouts() -> None:
     grpo_TDM = np.stack([curves("grpo", rate)[:, -1] for rate in LEARNING_RATES])
     spent = np.linspace(0.2, 1, 1001)
     for method in ("pivotal", "pivotal:prompts=64"):
-        own, parts = curves(method, 2e-4), []  # its better rate
+        own = curves(method, 2e-4)  # its better rate
+        parts = []
         for pick in [np.arange(len(own)), *rng.integers(len(own), size=(10_000, len(own)))]:
-            best_M, mean = grpo_TDM[:, pick].mean(1).max(0), own[pick].mean(0)
+            best_M = grpo_TDM[:, pick].mean(1).max(0)
+            mean = own[pick].mean(0)
             at = np.linspace(0.2, 1, len(mean))
             held = np.all([np.interp(spent, at, mean[:, m]) >= best_M[m] for m in (0, 1)], axis=0)
             held = np.logical_and.accumulate(held[::-1])[::-1]

@@ -34,7 +34,10 @@ def any_of_n_run(pass_rate=0.1, visits=400, history=50, seed=0):
     With 12 rollouts the outcomes average 1 − 0.9¹² = 0.72, with 2 they average 0.19. So the mean
     of the window rises past the middle, n falls to 2, the mean falls below it, and so on.
     """
-    rng, outcomes, estimates, rollouts = np.random.default_rng(seed), [], [], []
+    rng = np.random.default_rng(seed)
+    outcomes = []
+    estimates = []
+    rollouts = []
     for _ in range(visits):
         estimate = np.mean(outcomes[-history:]) if outcomes else 0.5
         n = 2 if estimate > 0.5 else 12

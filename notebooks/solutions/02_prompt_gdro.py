@@ -10,14 +10,16 @@ def soft_worst_case(losses, eta):
 
 
 def debiased_scores(scores, visits, ema):
-    fair, seen = np.zeros(len(scores)), visits > 0
+    fair = np.zeros(len(scores))
+    seen = visits > 0
     fair[seen] = scores[seen] / (1 - (1 - ema) ** visits[seen])
     fair[~seen] = fair[seen].mean()
     return fair
 
 
 def prompt_gdro(bins, losses, num_bins, eta, ema, max_weight):
-    scores, visits = np.zeros(num_bins), np.zeros(num_bins, int)
+    scores = np.zeros(num_bins)
+    visits = np.zeros(num_bins, int)
     for bins_P, losses_P in zip(bins, losses, strict=True):
         for b in np.unique(bins_P):
             scores[b] += ema * (losses_P[bins_P == b].mean() - scores[b])
@@ -28,7 +30,8 @@ def prompt_gdro(bins, losses, num_bins, eta, ema, max_weight):
 
 def worst_share(losses, shares, alpha):
     # the hardest bins are filled to their bound until q sums to 1
-    q, left = np.zeros(len(losses)), 1.0
+    q = np.zeros(len(losses))
+    left = 1.0
     for b in losses.argsort()[::-1]:
         q[b] = min(shares[b] / alpha, left)
         left -= q[b]

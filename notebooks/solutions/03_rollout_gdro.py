@@ -32,8 +32,10 @@ def exp3p_losses(loss, arm, probabilities, bonus):
 
 
 def rollout_gdro(counts, variances, arms, mean_rollouts, eta, ema):
-    num_bins, price = len(counts[0]), 0.0
-    score_B, visits_B = np.zeros(num_bins), np.zeros(num_bins)
+    num_bins = len(counts[0])
+    price = 0.0
+    score_B = np.zeros(num_bins)
+    visits_B = np.zeros(num_bins)
 
     def strategies():
         v_B = np.full(num_bins, 0.0)
@@ -49,7 +51,8 @@ def rollout_gdro(counts, variances, arms, mean_rollouts, eta, ema):
         score_B[present] += ema * (variances_B[present] - score_B[present])
         visits_B += present
         price += 0.05 * (demand - mean_rollouts)
-    present, rollouts_B = counts[-1] > 0, np.zeros(num_bins, int)
+    present = counts[-1] > 0
+    rollouts_B = np.zeros(num_bins, int)
     count = counts[-1][present]
     values = count[:, None] * np.log(strategies())[present]
     rollouts_B[present] = joint_choice(values, count, arms, mean_rollouts * count.sum())
@@ -69,8 +72,10 @@ def demand_with_absent_bins(steps=400, batch=24, seed=0):
     """
     from gdro import RolloutAdversary
 
-    p_of_bin, rng = np.linspace(0.02, 0.98, 10), np.random.default_rng(seed)
-    adversary, demands = RolloutAdversary(10, eta=2.0, seed=seed), []
+    p_of_bin = np.linspace(0.02, 0.98, 10)
+    rng = np.random.default_rng(seed)
+    adversary = RolloutAdversary(10, eta=2.0, seed=seed)
+    demands = []
     for _ in range(steps):
         counts_B = rng.multinomial(batch, np.full(10, 0.1))
         rollouts_B = adversary.allocate(counts_B)

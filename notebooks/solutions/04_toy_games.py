@@ -29,7 +29,9 @@ def paired_gain(values, baseline):
 def holm(p_values):
     # the smallest is multiplied by the number of tests, the next by one less; none gets below the
     # one before
-    order, count, largest = np.argsort(p_values), len(p_values), 0.0
+    order = np.argsort(p_values)
+    count = len(p_values)
+    largest = 0.0
     adjusted = np.zeros(count)
     for rank, place in enumerate(order):
         largest = max(largest, min(1.0, p_values[place] * (count - rank)))

@@ -36,7 +36,8 @@ variants:
 
 def trained_numbers(rank, hidden=128, layers=3, heads=4, kv_heads=2, head_dim=32, inner=384):
     """What LoRA trains of the tiny base: r (d_in + d_out) for each linear layer but the head."""
-    q, kv = heads * head_dim, kv_heads * head_dim
+    q = heads * head_dim
+    kv = kv_heads * head_dim
     shapes = [(hidden, q), (hidden, kv), (hidden, kv), (q, hidden)]
     shapes += [(hidden, inner), (hidden, inner), (inner, hidden)]
     return layers * rank * sum(inputs + outputs for inputs, outputs in shapes)

@@ -18,7 +18,8 @@ def draw_by_clocks(worth, size, epsilon, clocks):
 
 
 def pivotal_advantages(rewards, group_ids):
-    hits, sizes = np.bincount(group_ids, rewards), np.bincount(group_ids)
+    hits = np.bincount(group_ids, rewards)
+    sizes = np.bincount(group_ids)
     of_a_correct_one = 2 * (sizes - hits) / np.maximum(sizes - 1, 1)
     return np.where(rewards > 0, of_a_correct_one[group_ids], 0.0)
 
@@ -27,14 +28,16 @@ def next_k(hits, trials, successes, failures, gained, expected):
     rates = (successes + 0.5) / (successes + failures + 1)
     hard = rates < 0.5  # a new prompt has 0.5
     foreseen = (trials * rates)[hard].sum()
-    gained, expected = 0.9 * gained + hits[hard].sum() - foreseen, 0.9 * expected + foreseen
+    gained = 0.9 * gained + hits[hard].sum() - foreseen
+    expected = 0.9 * expected + foreseen
     progress = (gained + 5 / 3) / (expected + 5)
     return round(min(max(3 + 6 * progress, 3), 12)), gained, expected
 
 
 def mixed_group(alpha, beta, size):
     # E[p^n] and E[(1 − p)^n] of a Beta distribution are products of n ratios
-    all_correct, all_wrong = 1.0, 1.0
+    all_correct = 1.0
+    all_wrong = 1.0
     for j in range(size):
         all_correct = all_correct * (alpha + j) / (alpha + beta + j)
         all_wrong = all_wrong * (beta + j) / (alpha + beta + j)

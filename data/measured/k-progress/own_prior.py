@@ -29,7 +29,8 @@ class PivotalOwnPrior(Pivotal):
     def prior(self) -> tuple[float, float]:
         """a and b."""
         count, first, second = self.moments_M
-        mean, square = first / count, second / count
+        mean = first / count
+        square = second / count
         strength = (mean - square) / max(square - mean**2, 1e-9)
         strength = float(np.clip(strength, *STRENGTH))
         return mean * strength, (1 - mean) * strength
@@ -43,7 +44,8 @@ class PivotalOwnPrior(Pivotal):
         self.gained = KEPT * self.gained + float(batch.hits_P[hard_P].sum()) - expected
         self.expected = KEPT * self.expected + expected
         first_P = batch.first_visit_P & (batch.trials_P > 1)
-        hits_F, trials_F = batch.hits_P[first_P], batch.trials_P[first_P]
+        hits_F = batch.hits_P[first_P]
+        trials_F = batch.trials_P[first_P]
         pairs_F = hits_F * (hits_F - 1) / (trials_F * (trials_F - 1))
         found = [len(hits_F), (hits_F / trials_F).sum(), pairs_F.sum()]
         self.moments_M = self.moments_M + np.array(found, float)

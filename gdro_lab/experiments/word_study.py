@@ -1,0 +1,154 @@
+"""Two figures and a table of the study on word problems, from what data/measured/smol has."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gdro_lab.experiments.blocks import BASE
+from gdro_lab.experiments.intervals import paired_t
+from gdro_lab.experiments.style import METHOD_COLORS, PEER, WIDTH, legend_below
+from gdro_lab.experiments.table import BASELINE, METRICS, PAIR, final_rows
+
+NAMES = {
+    "grpo": "GRPO",
+    "pivotal": "pivotal",
+    "bank": "pivotal with a bank",
+    "both": "both games",
+    "prompt": "Prompt-GDRO",
+    "rollout": "Rollout-GDRO",
+}
+"""Labels of the methods, in the order in which they are drawn; the others have their own names."""
+MARKERS = dict(zip(NAMES, "osDv^<", strict=True))
+SHOWN = ["training_mix_mean", "mean_at_8", "pass_at_8"]
+"""Scores with a panel."""
+
+
+def rollout_curves(scores: pd.DataFrame) -> Figure:
+    """Scores on the way, less GRPO's at its end, in pairs by draw: above 0 is reached with fewer.
+
+    Args:
+        scores: of one world, as scores.csv has them, each method at one learning rate. Vertical
+            lines are 95% intervals (Student's t) where a method has at least three draws.
+    """
+    starts = scores[scores.method == BASE].assign(step=0)
+    ends = final_rows(scores[scores.method == BASELINE]).set_index("draw")
+    methods = _methods(scores)
+    width = scores.rollouts.max() / 40  # between methods, so that their intervals do not overlap
+    figure, axes = plt.subplots(1, len(SHOWN), figsize=(WIDTH, 2.6))
+    for axis, metric in zip(axes, SHOWN, strict=True):
+        axis.axhline(0, color="black", linewidth=0.8)
+        for place, method in enumerate(methods):
+            trained = scores[scores.method == method]
+            start = starts[starts.draw.isin(trained.draw)]
+            rows = pd.concat([start, trained])
+            gains = rows.assign(gain=rows[metric] - rows.draw.map(ends[metric]))
+            _draw_curve(axis, method, gains, width * (place - (len(methods) - 1) / 2))
+        axis.set(title=METRICS[metric], xlabel="rollouts")
+    axes[0].set_ylabel("difference to GRPO's end")
+    figure.suptitle(_finding(scores, ends))
+    legend_below(figure)
+    return figure
+
+
+def _draw_curve(axis: Axes, method: str, gains: pd.DataFrame, shift: float) -> None:
+    """The mean gain over draws at each checkpoint, with its interval."""
+    by_step = gains.groupby("step")
+    mean = by_step.gain.mean()
+    # NaN of GRPO's end, which is 0 in all draws; of two draws it would hide the rest
+    half = by_step.gain.apply(lambda gain: paired_t(gain).high - gain.mean())
+    half = half.where(by_step.gain.count() > 2)
+    rollouts = by_step.rollouts.mean() + shift
+    axis.errorbar(rollouts, mean, yerr=half.fillna(0), capsize=2, **_look(method))
+
+
+def _finding(scores: pd.DataFrame, ends: pd.DataFrame) -> str:
+    """Which methods have GRPO's final scores before the end, in the mean of their draws."""
+    early = final_rows(scores[scores.step < scores.step.max()]).set_index("draw")
+    part = early.rollouts.max() / scores.rollouts.max()
+    reached = []
+    for method in _methods(scores):
+        gains = (early[early.method == method][PAIR] - ends[PAIR]).dropna()
+        if method != BASELINE and (gains.mean() >= 0).all():
+            reached.append(NAMES.get(method, method))
+    who = ", ".join(reached) or "no method"
+    return f"GRPO's final mean@8 and pass@8 with {part:.0%} of its rollouts: {who}"
+
+
+def family_scores(families: pd.DataFrame) -> Figure:
+    """Final mean@8 of each family, the easiest for the base first.
+
+    Args:
+        families: of one world, as families.csv has them, each method at one learning rate. A
+            method stands at GRPO's mean plus its difference to GRPO in pairs by draw, so that one
+            that was played on fewer draws can be compared.
+    """
+    scores = families.set_index(["method", "draw", "family"]).mean_at_8.unstack()
+    differences = (scores - scores.loc[BASELINE]).groupby("method").mean()
+    means = (differences + scores.loc[BASELINE].mean()).T.sort_values(BASE, ascending=False)
+    shares = families.groupby("family").share.mean()
+    figure, axis = plt.subplots(figsize=(WIDTH, 0.9 + 0.22 * len(means)))
+    places = np.arange(len(means))
+    look = {"color": METHOD_COLORS[BASE], "edgecolor": "#777777", "label": "base", "zorder": 0}
+    axis.barh(places, means[BASE], height=0.7, **look)
+    methods = _methods(families)
+    for method, offset in zip(methods, np.linspace(-0.25, 0.25, len(methods)), strict=True):
+        axis.plot(means[method], places + offset, **_look(method) | {"linestyle": ""})
+    axis.set_yticks(places, [f"{family}, {shares[family]:.0%}" for family in means.index])
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    axis.set(xlabel="mean@8, held out", ylabel="family, share of the training problems")
+    ahead = [
+        f"{NAMES.get(method, method)} in {(differences.loc[method] > 0).sum()}"
+        for method in methods
+        if method != BASELINE
+    ]
+    figure.suptitle(f"Above GRPO, of {len(means)} families: {', '.join(ahead)}")
+    legend_below(figure, 5)
+    return figure
+
+
+def own_answers(folder: Path, draw: int) -> pd.DataFrame:
+    """What the models of a draw say to our own problems: of each its first sample, right or wrong.
+
+    Args:
+        folder: of the logs, with files METHOD@RATE_drawN.json.
+        draw: N.
+
+    Returns:
+        A row a problem and a column a model, the base first; in brackets, how many of its samples
+        are correct.
+    """
+    columns = {}
+    for file in sorted(folder.glob(f"*_draw{draw}.json")):
+        method = file.stem.partition("_draw")[0].partition("@")[0]
+        rows = json.loads(file.read_text()).get("own", [])  # empty of the first runs
+        columns[method] = {
+            row["question"]: f"{row['texts'][0].strip()} ({row['successes']} of {row['trials']})"
+            for row in rows
+        }
+    order = [name for name in (BASE, *NAMES, *sorted(columns)) if columns.get(name)]
+    table = pd.DataFrame({NAMES.get(name, name): columns[name] for name in dict.fromkeys(order)})
+    return table.rename_axis("problem")
+
+
+def _methods(table: pd.DataFrame) -> list[str]:
+    """The trained methods of a table, ours and the paper's first."""
+    trained = set(table.method) - {BASE}
+    return [name for name in NAMES if name in trained] + sorted(trained.difference(NAMES))
+
+
+def _look(method: str) -> dict[str, Any]:
+    """Line and marker of a method."""
+    color = METHOD_COLORS.get("pivotal_replay" if method == "bank" else method, PEER)
+    return {
+        "color": color,
+        "marker": MARKERS.get(method, "x"),
+        "linestyle": "--" if method == BASELINE else "-",
+        "label": NAMES.get(method, method),
+    }
