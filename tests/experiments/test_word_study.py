@@ -49,7 +49,9 @@ def test_curves_are_differences_to_the_end_of_grpo_in_pairs(scores):
 
 def test_the_title_names_the_methods_that_reach_the_scores_early(scores):
     title = word_study.rollout_curves(scores).get_suptitle()
-    assert "60%" in title and "pivotal" in title and "both games" not in title
+    assert "60%" in title
+    assert "pivotal" in title
+    assert "both games" not in title
 
 
 def test_families_are_compared_in_pairs(scores):
