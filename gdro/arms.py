@@ -120,9 +120,10 @@ def exp3p_losses(
 ) -> np.ndarray:
     """EXP3.P's estimated arm losses, (1[n chosen]·L − bonus)/p, (B, N).
 
-    Unbiased when bonus is 0; bonus > 0 keeps every arm optimistic (Auer et al. 2002, Bubeck and
-    Cesa-Bianchi 2012, section 3.2). NaN in the rows of bins that played no arm, whose loss is NaN,
-    and for arms that the budget makes infeasible (p = 0).
+    `arms_B` are indices of the chosen arms, from 0, not their rollouts. Unbiased when bonus is 0;
+    bonus > 0 keeps every arm optimistic (Auer et al. 2002, Bubeck and Cesa-Bianchi 2012, section
+    3.2). NaN in the rows of bins that played no arm, whose loss is NaN, and for arms that the
+    budget makes infeasible (p = 0).
     """
     chosen_BN = np.arange(probabilities_BN.shape[1]) == np.asarray(arms_B)[:, None]
     played_B1 = np.asarray(losses_B, float)[:, None]

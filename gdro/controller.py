@@ -315,7 +315,7 @@ class GDROController(Saved):
             uids: (P,), of the prompts in the trainer's bank (`gdro.methods.bank.Bank.uids`).
 
         Returns:
-            Positions in `uids`, and the weight that the kept texts of each share; None for none.
+            Positions in `uids` and the weights that their kept texts share, (N,) each, or None.
         """
         if not self.method.replays:
             return None

@@ -350,8 +350,8 @@ class Method(Saved):
             rng: of this step alone.
 
         Returns:
-            Positions in `banked`, and the weight ≥ 0 that the kept texts of each prompt share,
-            which stands in the loss where a rollout has its advantage. None for no replay.
+            Positions in `banked` and the weights ≥ 0 that their kept texts share, (N,) each,
+            which stand in the loss where a rollout has its advantage. None for no replay.
         """
         return None
 

@@ -41,7 +41,7 @@ def mean_bin_index(shares: ArrayLike) -> np.ndarray:
 
 
 def effective_number(probabilities: ArrayLike) -> np.ndarray:
-    """exp(entropy): the number of bins of an even distribution with the same entropy."""
+    """exp(entropy): bins of an even distribution with the same entropy. (..., B) → (...)."""
     return np.exp(entr(np.asarray(probabilities)).sum(axis=-1))  # 0·log 0 = 0
 
 

@@ -21,7 +21,7 @@ def soft_worst_case(losses: ArrayLike, eta: float) -> tuple[np.ndarray, np.ndarr
 
 
 def soft_worst_case_bounds(losses: ArrayLike, eta: float) -> tuple[np.ndarray, np.ndarray]:
-    """max L ≤ R_η ≤ max L + log(B)/η, (25), as (lower, upper)."""
+    """max L ≤ R_η ≤ max L + log(B)/η, (25), as (lower, upper), each (..., B) → (...)."""
     worst = np.max(losses, axis=-1)
     return worst, worst + np.log(np.shape(losses)[-1]) / eta
 

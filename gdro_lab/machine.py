@@ -14,7 +14,7 @@ def arithmetic(*, pretrained: bool) -> Arithmetic:
     """What models compute in on this machine: float32, or bfloat16 where that is faster.
 
     On a GPU, bfloat16. On a processor, bfloat16 for a pretrained model where the processor has
-    instructions for it, and PyTorch is not held to AVX2 by `gdro_lab.numerics`: its attention in
+    instructions for it, unless `gdro_lab.numerics` restricts PyTorch to AVX2: its attention in
     bfloat16 then fails on processors with AMX. Our tiny models stay in float32, because their
     tables are equal everywhere.
     """

@@ -84,7 +84,7 @@ class Bank:
 
         Args:
             positions: of the prompts in `uids`, as `GDROController.replay` gives them.
-            weights: that the texts of each prompt share.
+            weights: (N,), one for each position, which its kept texts share.
 
         Returns:
             Uid, tokens and weight of every text that is kept for these prompts.

@@ -13,7 +13,7 @@ class BinMethod(Method):
     """A method that sees prompts by their bins alone."""
 
     averaging: Literal["rollout", "prompt"] = "rollout"
-    """What counts equally in the means (17) and in the gradient. "rollout": every rollout, as in
+    """What counts equally in means (13), (17) and the gradient. "rollout": every rollout, as in
     TRL's loss. "prompt": every prompt, however many rollouts it has, as printed. Then moving
     rollouts changes the noise of a prompt's gradient and not its size."""
 

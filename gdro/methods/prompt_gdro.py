@@ -165,7 +165,7 @@ class PromptGDRO(BinMethod):
         return weights_P
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Bins by q, prompts evenly within a bin: none comes twice before all of its bin came.
+        """Draw bins by q, and prompts evenly within a bin, none twice before all of its bin.
 
         Prompts not seen yet keep their share of the pool; q divides the rest among bins with
         prompts.

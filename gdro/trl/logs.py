@@ -19,7 +19,7 @@ from gdro.trl.config import GDROConfig
 from gdro.trl.values import Cost, LossInputs, Signal
 
 logger = logging.getLogger(__name__)
-SILENT_BATCHES = 10  # over which nearly all are correct or wrong, until a warning
+SILENT_BATCHES = 10  # warn if over so many, nearly all rollouts are correct or nearly all wrong
 NEARLY_NONE = 0.01
 
 
@@ -96,7 +96,7 @@ class Logs(GRPOTrainer):
         self.record[-1]["trained_tokens"] = int(tokens.sum())
 
     def _warn_of_silence(self, scored: Samples) -> None:
-        """Warn, once, where nearly all rollouts of the last batches were correct or wrong."""
+        """Warn once if nearly all rollouts of recent batches were correct, or nearly all wrong."""
         if self._is_warned:
             return
         self._correct_rates.append(float(scored.correct_R.mean()))

@@ -51,8 +51,8 @@ class ModelOptions:
     kind: Literal["full", "lora", "unsloth-full", "unsloth-lora"] = "full"
     """What is trained, and by whom."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of the weights: "float32" (default) or "bfloat16" (default of Unsloth), whose resolution
-    AdamW's steps at 1e-6 are below. A bfloat16 base under LoRA drifts, since TRL merges the adapter
+    """Of the weights: "float32" (default) or "bfloat16" (default of Unsloth), which is too coarse
+    for AdamW's steps at 1e-6. A bfloat16 base under LoRA drifts, since TRL merges the adapter
     into it for vLLM."""
     lora: Mapping[str, Any] | None = None
     """Arguments of peft.LoraConfig (Unsloth's get_peft_model), over LORA_DEFAULTS."""

@@ -73,9 +73,9 @@ class Profile(Experiment):
     launch: LaunchChoice = LaunchChoice()
     """The processes of one training."""
     gpus: NotNegative = 0
-    """What a scheduler reserves for one training."""
+    """GPUs that a scheduler reserves for one training."""
     hours: Positive = 1.0
-    """What a scheduler reserves for one training."""
+    """Hours that a scheduler reserves for one training."""
     variants: dict[Name, Variant] = Field(min_length=1)
     """What is compared, by name."""
 

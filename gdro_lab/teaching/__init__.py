@@ -1,1 +1,1 @@
-"""What the notebooks share: charts and sliders, exercises, gradients by enumeration."""
+"""What the notebooks share: charts and sliders, exercises, a tiny model's gradients."""

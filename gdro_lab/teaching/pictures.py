@@ -1,4 +1,4 @@
-"""Pictures of notebooks 00 and 07, so that their cells hold what is taught.
+"""Pictures of notebook 00, so that its cells hold what is taught.
 
 Axes: P prompts, R answers of a prompt.
 """

@@ -87,7 +87,7 @@ class World(_ByValue):
 
 @options
 class Game(_ByValue):
-    """A world and a way to train in it; from n_min on as in controller, bins and adversaries."""
+    """A world and how to train in it; fields from n_min on go to controller, bins, adversaries."""
 
     world: World = field(default_factory=World)
     """What is learned."""
@@ -275,7 +275,7 @@ def draw_offsets(world: World, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def draw_directions(
     prompts: int, held_out: int, answers: int, capacity: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Directions ε in memory: training prompts (A, D, F), held-out ones (A, E, F)."""
+    """Directions d in memory: training prompts (A, D, F), held-out ones (A, E, F)."""
     rng = np.random.default_rng((seed, 1))
     training = rng.standard_normal((answers, prompts, capacity))
     testing = rng.standard_normal((answers, held_out, capacity))
