@@ -101,6 +101,7 @@ class ControlledTrainer(Logs):
         advantages_R = np.zeros(len(is_scored_R))
         is_flat_R = np.ones(len(is_scored_R), bool)
         if not is_scored_R.any():  # there is nothing to observe
+            self.controller.cancel(plan)
             return Signal(advantages_R, is_flat_R, ready=True)
         scored = samples.scored()
         observed = self.controller.observe(

@@ -143,6 +143,25 @@ def test_rows_without_a_reward_neither_train_nor_count(base, tmp_path, monkeypat
     assert np.isfinite(trainer._logs["advantages"]).all()
 
 
+@pytest.mark.parametrize("method", ["pivotal", "reinforce_ada"])
+def test_a_batch_without_any_reward_closes_its_plan(base, tmp_path, monkeypatch, method):
+    def nothing(completions, **columns):
+        return [None] * len(completions)
+
+    trainer = make(base, tmp_path, reward=nothing, gdro_method=method, max_steps=1)
+    plans = []
+    plan = trainer.controller.plan
+
+    def watched(uids):
+        plans.append(plan(uids))
+        return plans[-1]
+
+    monkeypatch.setattr(trainer.controller, "plan", watched)
+    trainer.train()
+    with pytest.raises(ValueError, match="plan"):
+        trainer.controller.cancel(plans[0])
+
+
 def test_a_uid_is_a_hash_of_the_row():
     rows = [{"prompt": f"p{n}", "answer": n} for n in (1, 2, 3, 2)]
     data, uids, hashes = with_uids(Dataset.from_list(rows), "uid")
