@@ -3,6 +3,8 @@
 Axes: P prompts, B bins (0 hardest); "..." is anything in front. All functions are pure.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import entr
@@ -16,6 +18,11 @@ def is_correct(rewards: ArrayLike, threshold: float = 0.0) -> np.ndarray:
     The controller, the loop and every evaluation decide it here. A reward that is NaN is not.
     """
     return np.asarray(rewards) > threshold
+
+
+def count_distinct(texts: Iterable[str], correct: Iterable[bool]) -> int:
+    """Different texts among the correct completions of a prompt, the space around them aside."""
+    return len({text.strip() for text, is_right in zip(texts, correct, strict=True) if is_right})
 
 
 def pass_at_k(successes: ArrayLike, trials: ArrayLike, k: int) -> np.ndarray:

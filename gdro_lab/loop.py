@@ -21,7 +21,7 @@ from gdro.bins import as_uids
 from gdro.checks import check
 from gdro.controller import GDROController
 from gdro.methods.bank import Bank, is_whole
-from gdro.metrics import is_correct
+from gdro.metrics import count_distinct, is_correct
 from gdro.rollouts import Observed
 from gdro.rounds import sample_in_rounds
 from gdro_lab.order import Order
@@ -337,11 +337,8 @@ def evaluate(
     rewards_R = _rewards_of_texts(repeated, texts, reward)
     correct_PS = is_correct(rewards_R, success_threshold).reshape(-1, samples)
     texts_PS = np.array(texts, dtype=object).reshape(-1, samples)
-    distinct = [
-        len(set(texts_S[correct_S]))
-        for texts_S, correct_S in zip(texts_PS, correct_PS, strict=True)
-    ]
-    return Counts(correct_PS.sum(axis=1), np.array(distinct))
+    distinct_P = np.array(list(map(count_distinct, texts_PS, correct_PS)))
+    return Counts(correct_PS.sum(axis=1), distinct_P)
 
 
 def prompt_ids(model: Model, tokenizer: Tokenizer, rows: Rows) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 
 from gdro.checks import check_array
 from gdro.files import file_hash
-from gdro.metrics import is_correct
+from gdro.metrics import count_distinct, is_correct
 from gdro.trl.models import stop_tokens
 from gdro_lab.experiments.blocks import BASE, EvaluationChoice
 from gdro_lab.experiments.parts import CACHE, check_machine, load_parts
@@ -195,13 +195,10 @@ def count_correct(
     correct_PS = correct_R.reshape(len(rows), samples)
     counts = []
     for row, correct_S, texts_S in zip(rows, correct_PS, texts_PS, strict=True):
-        solved = {
-            text.strip() for text, is_correct in zip(texts_S, correct_S, strict=True) if is_correct
-        }
         count = {name: row[name] for name in KEPT if name in row}
         count["successes"] = int(correct_S.sum())
         count["trials"] = samples
-        count["distinct"] = len(solved)
+        count["distinct"] = count_distinct(texts_S, correct_S)
         counts.append(count)
     return counts
 
