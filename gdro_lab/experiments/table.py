@@ -208,6 +208,7 @@ def printed_table(table: pd.DataFrame, reach: pd.DataFrame, baseline: str) -> st
     wide = shown.pivot(index=keys, columns="metric", values="cell")[[*METRICS.values()]]
     wide = wide.reset_index().replace(-1, np.nan)
     wide = wide.merge(reach.rename(columns={"part": REACH}), how="left")
+    wide = wide.astype(object).where(wide.notna(), None)  # what is missing is printed as a dash
     formats = ("", "", "g", "d", *len(costs) * [",.0f"], *len(METRICS) * [""], ".2f")
     name = "GRPO" if baseline == BASELINE else baseline
     return wide.to_markdown(index=False, floatfmt=formats, missingval="–") + (
