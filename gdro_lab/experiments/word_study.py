@@ -32,9 +32,11 @@ SHOWN = ["training_mix_mean", "mean_at_8", "pass_at_8"]
 def rollout_curves(scores: pd.DataFrame) -> Figure:
     """Scores on the way, less GRPO's at its end, in pairs by draw: above 0 is reached with fewer.
 
+    All curves begin at the base. Vertical lines are 95% intervals (Student's t) where a method has
+    at least three draws.
+
     Args:
-        scores: of one world, as scores.csv has them, each method at one learning rate. Vertical
-            lines are 95% intervals (Student's t) where a method has at least three draws.
+        scores: of one world, as scores.csv has them, each method at one learning rate.
     """
     starts = scores[scores.method == BASE].assign(step=0)
     ends = final_rows(scores[scores.method == BASELINE]).set_index("draw")
@@ -45,9 +47,9 @@ def rollout_curves(scores: pd.DataFrame) -> Figure:
         axis.axhline(0, color="black", linewidth=0.8)
         for place, method in enumerate(methods):
             trained = scores[scores.method == method]
-            start = starts[starts.draw.isin(trained.draw)]
-            rows = pd.concat([start, trained])
+            rows = pd.concat([starts, trained])
             gains = rows.assign(gain=rows[metric] - rows.draw.map(ends[metric]))
+            gains = gains.dropna(subset="gain")  # draws that GRPO has not played
             _draw_curve(axis, method, gains, width * (place - (len(methods) - 1) / 2))
         axis.set(title=METRICS[metric], xlabel="rollouts")
     axes[0].set_ylabel("difference to GRPO's end")
@@ -129,12 +131,17 @@ def own_answers(folder: Path, draw: int) -> pd.DataFrame:
         method = file.stem.partition("_draw")[0].partition("@")[0]
         rows = json.loads(file.read_text()).get("own", [])  # empty of the first runs
         columns[method] = {
-            row["question"]: f"{row['texts'][0].strip()} ({row['successes']} of {row['trials']})"
+            row["question"]: f"{_in_one_line(row)} ({row['successes']} of {row['trials']})"
             for row in rows
         }
     order = [name for name in (BASE, *NAMES, *sorted(columns)) if columns.get(name)]
     table = pd.DataFrame({NAMES.get(name, name): columns[name] for name in dict.fromkeys(order)})
     return table.rename_axis("problem")
+
+
+def _in_one_line(row: dict[str, Any]) -> str:
+    """The first sample of a problem."""
+    return " ".join(row["texts"][0].split())
 
 
 def _methods(table: pd.DataFrame) -> list[str]:
