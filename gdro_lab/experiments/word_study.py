@@ -76,7 +76,7 @@ def _finding(scores: pd.DataFrame, ends: pd.DataFrame) -> str:
     reached = []
     for method in _methods(scores):
         gains = (early[early.method == method][PAIR] - ends[PAIR]).dropna()
-        if method != BASELINE and (gains.mean() >= 0).all():
+        if method != BASELINE and (gains.mean().round(9) >= 0).all():  # the same is enough
             reached.append(NAMES.get(method, method))
     who = ", ".join(reached) or "no method"
     return f"GRPO's final mean@8 and pass@8 with {part:.0%} of its rollouts: {who}"
