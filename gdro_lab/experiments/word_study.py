@@ -79,7 +79,8 @@ def _finding(scores: pd.DataFrame, ends: pd.DataFrame) -> str:
         if method != BASELINE and (gains.mean().round(9) >= 0).all():  # the same is enough
             reached.append(NAMES.get(method, method))
     who = ", ".join(reached) or "no method"
-    return f"GRPO's final mean@8 and pass@8 with {part:.0%} of its rollouts: {who}"
+    title = f"GRPO's final mean@8 and pass@8 with {part:.0%} of its rollouts: {who}"
+    return f"{title} (draws: {len(ends)})"
 
 
 def family_scores(families: pd.DataFrame) -> Figure:
