@@ -32,8 +32,8 @@ SHOWN = ["training_mix_mean", "mean_at_8", "pass_at_8"]
 def rollout_curves(scores: pd.DataFrame) -> Figure:
     """Scores on the way, less GRPO's at its end, in pairs by draw: above 0 is reached with fewer.
 
-    All curves begin at the base. Vertical lines are 95% intervals (Student's t) where a method has
-    at least three draws.
+    All curves begin at the base, in its mean over GRPO's draws. Vertical lines are 95% intervals
+    (Student's t) where a method has at least three draws.
 
     Args:
         scores: of one world, as scores.csv has them, each method at one learning rate.
@@ -120,7 +120,7 @@ def own_answers(folder: Path, draw: int) -> pd.DataFrame:
     """What the models of a draw say to our own problems: of each its first sample, right or wrong.
 
     Args:
-        folder: of the logs, with files METHOD@RATE_drawN.json.
+        folder: of the logs, with files METHOD@RATE_drawN.json; each method at one learning rate.
         draw: N.
 
     Returns:

@@ -251,7 +251,7 @@ def play(words: Path | None, draw: int, arm: str, train_size: int | None, cache:
         counts = json.loads((folder / f"step{step}.json").read_text())
         rows.append(row_of(step, counts, trained["record"], problems.shares, identity))
     log = HERE / "logs" / world / target.name
-    texts = {"own": counts["own"]}  # of the last step
+    texts = {"own": counts.get("own", [])}  # of the last step
     replace_text(log, json.dumps({"machine": machine} | trained | texts, default=float) + "\n")
     write_rows(target, settings, rows)
     shutil.rmtree(folder)
