@@ -505,8 +505,7 @@ def smol() -> None:
     trained = rows[rows.method != "base"]
     tuned = trained[trained.world == "words-tuning"]
     show("tuning, draw 0", tuned[["arm", *FOUR, *costs]])
-    merit = tuned.mean_at_8 + tuned.pass_at_8
-    rates = tuned.loc[merit.groupby(tuned.method).idxmax(), "arm"].tolist()
+    rates = at_best_rate(tuned).arm.tolist()
     show("rates that it chooses", pd.DataFrame({"arm": rates}))
     mixed = {}
     for file in sorted((HERE / "smol/logs").glob("*/*.json")):
@@ -520,10 +519,9 @@ def smol() -> None:
         show(f"{world}, fresh draws", fresh[["arm", "draw", *FOUR, *costs]])
         show_earlier(world, fresh)
         grpo = next(arm for arm in rates if arm.startswith("grpo@"))
-        others = [arm for arm in fresh.arm.unique() if arm != grpo]
-        if not others or fresh.draw.nunique() < 2:  # no interval
+        if fresh.arm.nunique() < 2 or fresh.draw.nunique() < 2:  # no interval
             continue
-        table = pd.concat([paired(fresh, arm, grpo) for arm in others], ignore_index=True)
+        table = all_paired(fresh, grpo)
         is_primary = table.arm.str.match("(pivotal|bank)@") & table.value.isin(PRIMARY)
         primary = table[is_primary & (world == "words")]
         tests = f"{len(primary)} of the 4 primary tests, Holm over these"

@@ -77,7 +77,7 @@ def _finding(scores: pd.DataFrame, ends: pd.DataFrame) -> str:
     for method in _methods(scores):
         gains = (early[early.method == method][PAIR] - ends[PAIR]).dropna()
         if method != BASELINE and (gains.mean().round(9) >= 0).all():  # the same is enough
-            reached.append(NAMES.get(method, method))
+            reached.append(_name(method))
     who = ", ".join(reached) or "no method"
     title = f"GRPO's final mean@8 and pass@8 with {part:.0%} of its rollouts: {who}"
     return f"{title} (draws: {len(ends)})"
@@ -107,7 +107,7 @@ def family_scores(families: pd.DataFrame) -> Figure:
     axis.grid(axis="y", visible=False)
     axis.set(xlabel="mean@8, held out", ylabel="family, share of the training problems")
     ahead = [
-        f"{NAMES.get(method, method)} in {(differences.loc[method] > 0).sum()}"
+        f"{_name(method)} in {(differences.loc[method] > 0).sum()}"
         for method in methods
         if method != BASELINE
     ]
@@ -136,7 +136,7 @@ def own_answers(folder: Path, draw: int) -> pd.DataFrame:
             for row in rows
         }
     order = [name for name in (BASE, *NAMES, *sorted(columns)) if columns.get(name)]
-    table = pd.DataFrame({NAMES.get(name, name): columns[name] for name in dict.fromkeys(order)})
+    table = pd.DataFrame({_name(name): columns[name] for name in dict.fromkeys(order)})
     return table.rename_axis("problem")
 
 
@@ -151,6 +151,11 @@ def _methods(table: pd.DataFrame) -> list[str]:
     return [name for name in NAMES if name in trained] + sorted(trained.difference(NAMES))
 
 
+def _name(method: str) -> str:
+    """What figures and tables call a method."""
+    return NAMES.get(method, method)
+
+
 def _look(method: str) -> dict[str, Any]:
     """Line and marker of a method."""
     color = METHOD_COLORS.get("pivotal_replay" if method == "bank" else method, PEER)
@@ -158,5 +163,5 @@ def _look(method: str) -> dict[str, Any]:
         "color": color,
         "marker": MARKERS.get(method, "x"),
         "linestyle": "--" if method == BASELINE else "-",
-        "label": NAMES.get(method, method),
+        "label": _name(method),
     }
