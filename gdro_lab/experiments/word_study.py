@@ -33,7 +33,7 @@ def rollout_curves(scores: pd.DataFrame) -> Figure:
     """Scores on the way, less GRPO's at its end, in pairs by draw: above 0 is reached with fewer.
 
     All curves begin at the base, in its mean over GRPO's draws. Vertical lines are 95% intervals
-    (Student's t) where a method has at least three draws.
+    (Student's t) where a trained method has at least three draws.
 
     Args:
         scores: of one world, as scores.csv has them, each method at one learning rate.
@@ -62,9 +62,9 @@ def _draw_curve(axis: Axes, method: str, gains: pd.DataFrame, shift: float) -> N
     """The mean gain over draws at each checkpoint, with its interval."""
     by_step = gains.groupby("step")
     mean = by_step.gain.mean()
-    # NaN of GRPO's end, which is 0 in all draws; of two draws it would hide the rest
+    # NaN of GRPO's end, which is 0 in all draws; of two draws or the base it would hide the rest
     half = by_step.gain.apply(lambda gain: paired_t(gain).high - gain.mean())
-    half = half.where(by_step.gain.count() > 2)
+    half = half.where((by_step.gain.count() > 2) & (mean.index > 0))
     rollouts = by_step.rollouts.mean() + shift
     axis.errorbar(rollouts, mean, yerr=half.fillna(0), capsize=2, **_look(method))
 

@@ -50,7 +50,8 @@ FILES = {
     "mawps": ["mawps_addsub.jsonl", "mawps_multiarith.jsonl", "mawps_singleop.jsonl"],
     "svamp": ["svamp.jsonl"],
 }
-STEPS = 36, 60  # where it is evaluated, on the tuning draw at the last alone
+STEPS = 36, 60  # where the main arms are evaluated on fresh draws; all else at the last alone
+MAIN_ARMS = {"grpo", "pivotal", "bank", "both"}
 OWN = HERE / "own-problems.jsonl"  # from easy to hard; no text of the data sets is stored
 TRAIN_PROBLEMS = 8  # of each family, whose accuracy at the end, less the held-out one, is memory
 
@@ -186,7 +187,7 @@ def train(
 
 def steps_of(variant: str, draw: int) -> list[int]:
     """Where a run is evaluated."""
-    return [max(STEPS)] if variant == "base" or draw == 0 else list(STEPS)
+    return list(STEPS) if variant in MAIN_ARMS and draw > 0 else [max(STEPS)]
 
 
 def row_of(
