@@ -18,7 +18,7 @@ import numpy as np
 
 from gdro import GDROController
 from gdro.bins import as_uids
-from gdro.state import Saved
+from gdro.state import Stateful
 
 MEAN = 4
 ARMS = range(2, 13)
@@ -133,7 +133,7 @@ def bytes_held(owner):
     for part in vars(owner).values():
         if isinstance(part, np.ndarray):
             held += part.nbytes
-        elif isinstance(part, Saved):
+        elif isinstance(part, Stateful):
             held += bytes_held(part)
         elif isinstance(part, dict):
             entries = itertools.chain(part.keys(), part.values())

@@ -126,10 +126,10 @@ def exp3p_losses(
     budget makes infeasible (p = 0).
     """
     chosen_BN = np.arange(probabilities_BN.shape[1]) == np.asarray(arms_B)[:, None]
-    played_B1 = np.asarray(losses_B, float)[:, None]
-    gains_BN = np.where(chosen_BN, played_B1, 0.0) - bonus
+    losses_B1 = np.asarray(losses_B, float)[:, None]
+    gains_BN = np.where(chosen_BN, losses_B1, 0.0) - bonus
     estimate_BN = gains_BN / np.maximum(probabilities_BN, LEAST_PROBABILITY)
-    return np.where(np.isnan(played_B1) | ~(probabilities_BN > 0), np.nan, estimate_BN)
+    return np.where(np.isnan(losses_B1) | ~(probabilities_BN > 0), np.nan, estimate_BN)
 
 
 def sample_joint_arms(
@@ -169,8 +169,9 @@ def sample_joint_arms(
     # from the last bin to the first: each arm is drawn given what the bins after it have spent
     for b in reversed(range(len(counts_B))):
         ladder_N = (p_BN[b] * before[b][back_BNW[b, :, spent]]).cumsum()
+        # "right", so that an arm of probability 0 is not taken where the random number is 0
         chosen_B[b] = ladder_N.searchsorted(rng.random() * ladder_N[-1], side="right")
-        spent -= counts_B[b] * chosen_B[b]
+        spent -= counts_B[b] * chosen_B[b]  # what the bins before b have spent
         joint_NW = p_BN[b][:, None] * after_W[: spare + 1]
         conditional_BN[b] = (joint_NW * before[b][back_BNW[b]]).sum(axis=1)
         after_W = np.bincount(back_BNW[b].ravel(), joint_NW.ravel(), spare + 2)

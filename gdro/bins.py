@@ -14,7 +14,7 @@ from pydantic import Field
 from gdro.checks import Count, Float, build, check_array, options, short
 from gdro.estimators import ESTIMATORS, expected_pass_at_k, resize
 from gdro.metrics import check_counts
-from gdro.state import Saved
+from gdro.state import Stateful
 
 
 def as_uids(uids: ArrayLike | Sequence[str], name: str = "uids") -> np.ndarray:
@@ -84,7 +84,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @options
-class DifficultyBins(Saved):
+class DifficultyBins(Stateful):
     """Online difficulty classifier: pass@k estimate (10), bins (11), symmetric hysteresis.
 
     The defaults are the paper's but for the estimator. A `GDROController` that makes its own bins
@@ -99,8 +99,8 @@ class DifficultyBins(Saved):
     edges: Any = TENTHS
     """Array-like (B − 1,), increasing inside (0, 1): bins [a_{b−1}, a_b), the last with 1."""
     k: Count = 8
-    """Of the pass@k by which prompts are sorted into bins, whatever the number of rollouts. It is
-    neither the k of `pivotal` nor that of a method that optimizes pass@k."""
+    """The k of the pass@k by which prompts are sorted into bins, whatever the number of rollouts.
+    It is neither the k of `pivotal` nor that of a method that optimizes pass@k."""
     history: Count = 50
     """Visits H that an estimate rests on."""
     hysteresis: Annotated[Float, Field(ge=0, lt=1)] = 0.03
@@ -159,6 +159,7 @@ class DifficultyBins(Saved):
         """`update` by rows in the order of their uids, unchecked."""
         rows, successes, trials = merge_visits(rows, successes, trials)
         self.beliefs.add(rows, successes, trials)
+        # from its visits alone: a PromptPrior chooses only the bin before the first of them
         self.bins_D[rows] = self.next_bins(self.bins_D[rows], self.beliefs.pass_at_k(rows))
 
     def next_bins(self, bins: np.ndarray, estimate: np.ndarray) -> np.ndarray:

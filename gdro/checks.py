@@ -116,7 +116,8 @@ def _signature(kind: type) -> inspect.Signature:
     """Arguments of a class."""
     if "__init__" not in vars(kind) or "__signature__" in vars(kind):
         return inspect.signature(kind)
-    # not the one that pydantic has put on a parent
+    # of a subclass with an __init__ of its own, such as StaticGroups, inspect.signature would give
+    # the __signature__ that pydantic has set on its parent
     signature = inspect.signature(kind.__init__)  # type: ignore[misc]
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 

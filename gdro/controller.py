@@ -25,10 +25,10 @@ from gdro.budget import as_whole, exact_rollouts
 from gdro.checks import LARGEST, check, check_array, short
 from gdro.method import Method, Prompts, Run
 from gdro.prior import PromptPrior, check_prior
-from gdro.record import row_of
+from gdro.record import record_row
 from gdro.registry import make_method
 from gdro.rollouts import Observed, Plan, make_batch, sort_rollouts
-from gdro.state import Saved
+from gdro.state import Stateful
 
 # streams of random numbers: asking one question does not change the answer to another
 PLAN, DRAW, EXTEND, REPLAY = range(4)
@@ -43,7 +43,7 @@ class SortedUids(NamedTuple):
     """uids_P = the uids as given[order_P]."""
 
 
-class GDROController(Saved):
+class GDROController(Stateful):
     """Difficulty bins and a method, driven by uids.
 
     Args:
@@ -91,6 +91,7 @@ class GDROController(Saved):
         check("preset", preset, Literal[tuple(PRESETS)])
         self.success_threshold = check("success_threshold", success_threshold)
         self.method = make_method(method, preset, options)
+        # of the class itself: an unregistered subclass must not go by its parent's name
         self.name = vars(type(self.method)).get("name") or type(self.method).__name__
         self.bins = make_bins(bins, preset)
         self.prior = prior
@@ -155,6 +156,7 @@ class GDROController(Saved):
             self._sorted_pool = self._sort(array)
             self._pool = uids
         pool = self._prompts(self._sorted_pool)
+        # seeded by the plan to come: asked twice before it, `draw` answers the same
         places = self.method.draw(pool, size, self._rng(self.planned, DRAW))
         if places is None:
             return None
@@ -298,7 +300,7 @@ class GDROController(Saved):
         advantages = self.method.advantages(batch)
         count = len(rollouts.order_R)
         advantages_R = self._check_answer("advantages", advantages, count, -LARGEST, LARGEST)
-        row = row_of(self.step, batch, weights_K, self.method.report())
+        row = record_row(self.step, batch, weights_K, self.method.report())
         ready = bool(self.method.ready(batch))
         # back from the order of the uids to that in which the trainer gave its rollouts
         weighted_R = np.empty(count)

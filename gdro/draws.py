@@ -6,7 +6,7 @@ import numpy as np
 def highest(
     scores_D: np.ndarray, size: int, rng: np.random.Generator, *, ties: bool = True
 ) -> np.ndarray:
-    """Positions of the highest scores, (size,), ties at random.
+    """Positions of the highest scores, (size,), in no particular order, ties at random.
 
     A pool smaller than `size` is first taken whole, as often as it fits. `ties` False, where no two
     scores can be equal, saves shuffling the pool.
@@ -25,6 +25,7 @@ def mostly_in_proportion(
     values_D: np.ndarray, epsilon: float, size: int, rng: np.random.Generator
 ) -> np.ndarray:
     """`in_proportion` to values ≥ 0, but for a share epsilon of the draw that is even, (size,)."""
+    # all values may be 0: then the even share is left alone
     share_D = (1 - epsilon) * values_D / max(values_D.sum(), 1e-300)
     return in_proportion(np.log(share_D + epsilon / len(values_D)), size, rng)
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gdro.state import Saved
+from gdro.state import Stateful
 
 
 def resize(array: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
@@ -26,7 +26,7 @@ def expected_pass_at_k(alpha: np.ndarray, beta: np.ndarray, k: int) -> np.ndarra
     return 1.0 - all_wrong
 
 
-class FadingCounts(Saved):
+class FadingCounts(Stateful):
     """Beta posterior over a prompt's pass rate p, on counts that fade by 1 − 1/H at each visit.
 
     pass@k is E[1 − (1−p)^k] = 1 − Π_{i<k} (β+i)/(α+β+i) with α, β = ½ + the faded successes and
@@ -90,7 +90,8 @@ class AnyOfK(FadingCounts):
     def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
         super().add(rows, successes, trials)
         self.clock += 1
-        rng = np.random.default_rng(self.clock)  # saved, so that a resumed run draws the same
+        # bins know no seed of a run; the calls so far are saved, so a resumed run draws the same
+        rng = np.random.default_rng(self.clock)
         # of this visit, not queued yet
         correct = successes.copy()
         left = trials.copy()
@@ -102,6 +103,7 @@ class AnyOfK(FadingCounts):
             correct = correct - hits
             left = left - take
             full = rows[self.queued_D[rows] == self.k]
+            # a ring: the outcome after the last H takes the place of the oldest
             self.outcomes_D[full, self.entries_D[full] % self.history] = self.correct_D[full] > 0
             self.entries_D[full] += 1
             self.queued_D[full] = self.correct_D[full] = 0

@@ -32,7 +32,7 @@ from pydantic import Field
 from gdro.advantages import group_advantages
 from gdro.checks import LARGEST, Count, Float, Index, check, options
 from gdro.estimators import FadingCounts, resize
-from gdro.state import Saved
+from gdro.state import Stateful
 
 
 @options
@@ -101,7 +101,8 @@ class Prompts:
     prior_beta_P: np.ndarray | float = FadingCounts.prior
     """Second parameter, likewise."""
     memo: dict[str, Any] = field(default_factory=dict)
-    """Of the method: what `allocate` puts here comes back in the batch of the same plan."""
+    """The method's own: what `allocate` or `extend` puts here comes back with later batches of the
+    same plan."""
 
     def __len__(self) -> int:
         return len(self.uids_P)
@@ -122,9 +123,17 @@ class Prompts:
         return self.alpha_P / (self.alpha_P + self.beta_P)
 
     @cached_property
-    def seen_P(self) -> np.ndarray:
-        """Which prompts have a bin; in a batch, those of a first visit too."""
+    def has_bin_P(self) -> np.ndarray:
+        """Which prompts have a bin; in a batch, those of a first visit too.
+
+        `StaticGroups` and a `PromptPrior` give a prompt its bin before any visit.
+        """
         return self.bins_P >= 0
+
+    @cached_property
+    def visited_P(self) -> np.ndarray:
+        """Which prompts were sampled before."""
+        return self.successes_P + self.failures_P > 0
 
 
 @dataclass(kw_only=True, eq=False)
@@ -144,7 +153,7 @@ class Batch(Prompts):
     """Correct ones among them."""
     bins_after_P: np.ndarray
     """Bins with this visit."""
-    first_visit_P: np.ndarray
+    had_no_bin_P: np.ndarray
     """Whether a prompt had no bin when it was planned."""
     group_ids_R: np.ndarray
     """Place of each rollout's prompt in the arrays above, increasing."""
@@ -184,7 +193,7 @@ class Batch(Prompts):
         return self.sums(losses_R) / self.trials_P
 
 
-class Method(Saved):
+class Method(Stateful):
     """A rule for using rollouts. Every function has a neutral default, which together are GRPO.
 
     A method must not write into what it is given. What it learns is kept in attributes that `start`
@@ -324,8 +333,8 @@ class Method(Saved):
         """Say what the method did, for the record's row.
 
         Returns:
-            Plain JSON values by name; names of the controller's own entries (`gdro.record.row_of`)
-            are refused.
+            Plain JSON values by name; names of the controller's own entries
+            (`gdro.record.record_row`) are refused.
         """
         return {}
 

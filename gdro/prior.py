@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from gdro.bins import DifficultyBins, as_uids, check_uids
 from gdro.checks import check_array, short
 from gdro.method import Batch, Prompts
-from gdro.state import Saved
+from gdro.state import Stateful
 
 KEPT = 0.97  # part of the evidence that a batch leaves to the next
 NEWTON_STEPS = 5
@@ -66,7 +66,7 @@ def check_prior(prior: object) -> None:
         raise ValueError(f"prior must be a gdro.prior.PromptPrior, got {short(prior)}")
 
 
-class PromptPrior(Saved):
+class PromptPrior(Stateful):
     """Beta priors of pass rates, predicted from columns of the data set.
 
     Args:
@@ -153,7 +153,7 @@ class PromptPrior(Saved):
         if predicted is None:
             return prompts
         alpha_P, beta_P = predicted
-        bins_P = np.where(prompts.seen_P, prompts.bins_P, bins.first_bins(alpha_P, beta_P))
+        bins_P = np.where(prompts.has_bin_P, prompts.bins_P, bins.first_bins(alpha_P, beta_P))
         return replace(prompts, bins_P=bins_P, prior_alpha_P=alpha_P, prior_beta_P=beta_P)
 
     def update(self, batch: Batch) -> None:

@@ -10,13 +10,14 @@ from gdro.method import Batch
 METHODS_OWN = {"weight", "probability", "price", "demand"}  # of the row, which a method may fill
 
 
-def row_of(
+def record_row(
     step: int, batch: Batch, weights_P: np.ndarray, report: dict[str, Any]
 ) -> dict[str, Any]:
     """The row that a batch adds to the record.
 
     Lists have one value for each bin, None where no prompt was in it. "deviation" is that of the
-    rewards of a prompt, "share" and "success" are fractions.
+    rewards of a prompt, "share" and "success" are fractions. "weight" is the factor on the
+    advantages; a method's report may replace it: Prompt-GDRO reports ω, before `weight_scale`.
 
     Args:
         step: batches observed before.
@@ -40,7 +41,7 @@ def row_of(
     variance_B = by_bin(np.where(has_variance_P, batch.variance_P, 0.0), varied_B)
     row = {
         "step": step,
-        "unseen": int(batch.first_visit_P.sum()),
+        "unseen": int(batch.had_no_bin_P.sum()),
         "share": [n / len(batch) for n in counts_B],
         "weight": by_bin(weights_P, counts_B),
         "probability": None,

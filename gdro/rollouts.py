@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.checks import LARGEST, check_array, check_each
+from gdro.checks import LARGEST, check_array, check_each, short
 from gdro.method import Batch, Prompts, Run
 from gdro.metrics import is_correct
 
@@ -100,7 +100,12 @@ def sort_rollouts(
     if correct is None:
         correct_R = is_correct(rewards_R, success_threshold)
     else:
-        correct_R = check_each("correct", correct, count, "group_ids", 0, 1).astype(bool)
+        given_R = check_each("correct", correct, count, "group_ids", 0, 1)
+        if not np.isin(given_R, (0, 1)).all():
+            raise ValueError(
+                f"correct must be True or False for each rollout, got {short(correct)}"
+            )
+        correct_R = given_R.astype(bool)
     losses_R = None
     if losses is not None:
         losses_R = check_each("losses", losses, count, "group_ids", -LARGEST, LARGEST)
@@ -112,7 +117,8 @@ def sort_rollouts(
             f"group_ids must hold at most the {planned_P[p]} rollouts planned for prompt {p}, "
             f"got {trials_P[p]}"
         )
-    # by the uid of the prompt; a prompt's own rollouts keep their order
+    # the inverse of order_P: from positions in plan.uids to places by uid; a stable sort keeps the
+    # order of a prompt's own rollouts
     place_P = plan.order_P.argsort()
     order_R = place_P[group_R].argsort(kind="stable")
     places_K = np.flatnonzero(trials_P[plan.order_P])
@@ -170,7 +176,7 @@ def make_batch(
         trials_P=rollouts.trials_K,
         hits_P=rollouts.hits_K,
         bins_after_P=bins_K,
-        first_visit_P=is_first_K,
+        had_no_bin_P=is_first_K,
         group_ids_R=rollouts.group_ids_R,
         rewards_R=rollouts.rewards_R,
         correct_R=rollouts.correct_R,

@@ -100,15 +100,21 @@ def sample_in_rounds(
 def _append(samples: Samples, new_R: np.ndarray, outcomes: Outcomes) -> Samples:
     """The samples of all rounds so far."""
     rewards_R = np.asarray(outcomes.rewards_R, float)
-    correct_R = np.asarray(outcomes.correct_R, bool)
+    correct_R = np.asarray(outcomes.correct_R, float)
     for name, values_R in (("rewards", rewards_R), ("correct", correct_R)):
         if values_R.shape != new_R.shape:
             raise ValueError(
                 f"{name} of sample_and_reward must have one value for each of the {len(new_R)} "
                 f"group_ids, got the shape {values_R.shape}"
             )
+    is_known_R = np.isin(correct_R, (0, 1)) | np.isnan(rewards_R)
+    if not is_known_R.all():
+        raise ValueError(
+            "correct of sample_and_reward must be True or False for each rollout, got "
+            f"{correct_R[~is_known_R][0]}"
+        )
     return Samples(
         np.append(samples.group_ids_R, new_R),
         np.append(samples.rewards_R, rewards_R),
-        np.append(samples.correct_R, correct_R),
+        np.append(samples.correct_R, correct_R == 1),
     )

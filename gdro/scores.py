@@ -1,4 +1,4 @@
-"""Scores of bins or arms: means of a batch, moving averages of them, and these without their start.
+"""Scores of bins or arms: batch means, their moving averages, the correction for the start at 0.
 
 Bins are the last axis, behind any others (seeds, settings), but in `debias`, where they are the
 first. P prompts, B bins.

@@ -9,10 +9,10 @@ import numpy as np
 from gdro.checks import short
 
 
-class Saved:
+class Stateful:
     """An object whose attributes named in `state` travel in checkpoints.
 
-    Each is a number, a bool, a string, an array of numbers or another `Saved`. After an error in
+    Each is a number, a bool, a string, an array of numbers or another `Stateful`. After an error in
     the middle of a step the state may be half-way: resume from the last checkpoint.
     """
 
@@ -35,7 +35,7 @@ class Saved:
         saved: dict[str, Any] = {"settings": self.settings()}
         for name in self.state:
             value = getattr(self, name)
-            if isinstance(value, Saved):
+            if isinstance(value, Stateful):
                 value = value.state_dict()
             saved[name] = value.copy() if isinstance(value, np.ndarray) else value
         return saved
@@ -45,7 +45,7 @@ class Saved:
         self.check_state(state)
         for name in self.state:
             value = getattr(self, name)
-            if isinstance(value, Saved):
+            if isinstance(value, Stateful):
                 value.load_state_dict(state[name])
             elif isinstance(value, np.ndarray):
                 setattr(self, name, np.array(state[name], value.dtype))
@@ -71,5 +71,5 @@ class Saved:
             )
         for name in self.state:
             value = getattr(self, name)
-            if isinstance(value, Saved):
+            if isinstance(value, Stateful):
                 value.check_state(state[name])

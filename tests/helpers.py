@@ -74,7 +74,7 @@ def batch_of(*groups, rates=None, bins=None, successes=0.0, failures=0.0):
         rows_P=rows,
         bins_P=bins,
         bins_after_P=bins,
-        first_visit_P=bins < 0,
+        had_no_bin_P=bins < 0,
         successes_P=np.broadcast_to(successes, rows.shape).copy(),
         failures_P=np.broadcast_to(failures, rows.shape).copy(),
         rollouts_P=trials,

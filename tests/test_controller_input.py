@@ -7,6 +7,7 @@ import pytest
 
 from gdro import GDROController, Method, StaticGroups, sample_in_rounds
 from gdro.registry import METHODS
+from gdro.rounds import Outcomes
 
 UIDS = [3, 1, 2, 5]
 IDS = np.repeat(np.arange(4), 4)
@@ -75,6 +76,7 @@ WRONG_RETURNS = [
     ((IDS, REWARDS * np.nan), {}, ("rewards", "nan")),
     ((IDS, ["a"] * 16), {}, ("rewards", "'a'")),
     ((IDS, REWARDS), {"correct": [1]}, ("correct", "16", "1")),
+    ((IDS, REWARDS), {"correct": [0.4] * 16}, ("correct", "0.4")),
     ((IDS, REWARDS), {"losses": [1]}, ("losses", "16", "1")),
     (([], []), {}, ("group_ids", "(0,)")),
     ((0, 1), {}, ("group_ids", "()")),
@@ -210,6 +212,10 @@ def test_what_a_method_does_wrong_is_said_early(broken_inside):
         [(role, name)] = parts.items()
         with pytest.raises(ValueError, match=f"{role}.*{name}"):
             GDROController("composed", **parts)
+    with pytest.raises(ValueError, match=r"draw.*'prompt'"):  # which draws by action="resample"
+        GDROController("composed", draw="prompt")
+    with pytest.raises(ValueError, match=r"groups.*2"):
+        GDROController("family_even", groups={1: "a"}).draw([1, 2], 1)
 
 
 def test_rounds_leave_out_what_has_no_reward():
@@ -236,3 +242,5 @@ def test_rounds_leave_out_what_has_no_reward():
     assert not sample_in_rounds(controller, plan, lambda ids: [None] * len(ids)).is_scored_R.any()
     with pytest.raises(ValueError, match=r"rewards.*8"):
         sample_in_rounds(controller, plan, lambda ids: [1.0])
+    with pytest.raises(ValueError, match=r"correct.*0\.4"):
+        sample_in_rounds(controller, plan, lambda ids: Outcomes([1.0] * 8, [0.4] * 8))

@@ -1,6 +1,7 @@
 """GDROTrainer against TRL itself: equal where it should be, true groups, resumed runs."""
 
 import signal
+from contextlib import nullcontext
 
 import numpy as np
 import own_method  # noqa: F401 (registers "failures")
@@ -9,13 +10,15 @@ import pytest
 import tiny_run
 import torch
 from conftest import PATIENCE, TRAINS
+from datasets import Dataset
 from safetensors.torch import load_file
 from tiny_run import make, same_weights, trained
 from trl import GRPOConfig, GRPOTrainer
 
 from gdro.files import load_state
-from gdro.trainer import GDROTrainer
+from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.checkpoints import find_checkpoint
+from gdro.trl.config import check_training, make_controller
 from gdro_lab.experiments.records import read_table
 
 pytestmark = TRAINS
@@ -140,3 +143,37 @@ def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, named):
 def test_settings_that_cannot_be_met(base, tmp_path, changes, named):
     with pytest.raises(ValueError, match=named):
         make(base, tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("method", "vllm_mode", "refused"),
+    [("dapo", "server", True), ("grpo", "server", False), ("grpo", "colocate", True)],
+)
+def test_a_sampling_seed_is_refused_where_rows_are_sampled_one_by_one(method, vllm_mode, refused):
+    """Each row then is a request of its own, and one seed gives all of them one completion."""
+    args = GDROConfig(
+        gdro_method=method,
+        use_vllm=True,
+        vllm_mode=vllm_mode,
+        generation_kwargs={"seed": 1},
+        bf16=False,
+        use_cpu=True,
+    )
+    expected = pytest.raises(ValueError, match="seed 1") if refused else nullcontext()
+    with expected:
+        check_training(args, make_controller(args))
+
+
+def test_groups_of_a_column_of_integers_can_be_ordered(base, tmp_path):
+    rows = [row | {"level": place % 3} for place, row in enumerate(tiny_run.make_task().train)]
+    options = {"bins": {"groups": [2, 1, 0]}}
+    trainer = make(base, tmp_path, rows, group_column="level", gdro_options=options)
+    assert trainer.bin_names == ["2", "1", "0"]
+
+
+def test_arguments_by_position_are_checked_too(base, tmp_path):
+    args = make(base, tmp_path, gdro_method="dapo").args
+    data = Dataset.from_list([dict(row) for row in tiny_run.make_task().train])
+    tools = [None] * 7 + [[max]]  # the eighth of those that follow
+    with pytest.raises(ValueError, match="tools"):
+        GDROTrainer(base, tiny_run.half_right, args, data, *tools)

@@ -43,7 +43,9 @@ def is_whole(text: Sequence[int], ends: Collection[int], specials: Collection[in
 
 
 class Bank:
-    """Distinct successes of each prompt as token ids; the oldest gives way when `size` are kept.
+    """Distinct successes of each prompt; the oldest gives way when `size` are kept.
+
+    A text is a tuple of token ids; the TRL trainer keeps a pair, with the ids of the prompt.
 
     Args:
         size: texts kept for a prompt.

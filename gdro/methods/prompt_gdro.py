@@ -18,7 +18,7 @@ from gdro.method import Batch, Prompts, Run
 from gdro.methods.bin_method import BinMethod
 from gdro.registry import register
 from gdro.scores import bin_means, debias, ema_scores
-from gdro.state import Saved
+from gdro.state import Stateful
 
 LARGEST_LOG_WEIGHT = 200.0  # such weights, their inverses and sums of them stay below `LARGEST`
 
@@ -35,7 +35,7 @@ def mixed_probabilities(weights: ArrayLike, gamma: float) -> np.ndarray:
 
 
 @checks.options
-class PromptAdversary(Saved):
+class PromptAdversary(Stateful):
     """Exponentiated-gradient adversary over the bins."""
 
     num_bins: checks.Count = 10
@@ -151,6 +151,7 @@ class PromptGDRO(BinMethod):
     def update(self, batch: Batch) -> None:
         super().update(batch)
         losses_P = SIGNALS[self.signal](batch)
+        # a loss counts for the bin in which the prompt was planned; `weights` take the present one
         self.prompt_adversary.update(batch.bins_P, losses_P, self.counts(batch))
 
     def weights(self, batch: Batch) -> np.ndarray:
@@ -158,6 +159,7 @@ class PromptGDRO(BinMethod):
         weights_P = super().weights(batch)
         seen_P = batch.bins_after_P >= 0
         if self.action == "reweight" and seen_P.any():
+            # a prompt without a bin, −1, first reads the last bin's weight, then gets the mean
             omega_P = self.prompt_adversary.weights()[batch.bins_after_P]
             mean = omega_P[seen_P].mean()
             omega_P[~seen_P] = mean
@@ -170,16 +172,17 @@ class PromptGDRO(BinMethod):
         Prompts not seen yet keep their share of the pool; q divides the rest among bins with
         prompts.
         """
-        counts_B = np.bincount(pool.bins_P + 1, minlength=self.run.num_bins + 1)  # [0]: not seen
-        share_B = counts_B / len(pool)
-        q_B = np.where(counts_B[1:] > 0, self.prompt_adversary.probabilities(), 0.0)
+        # N = B + 1 entries, of which [0] is for prompts without a bin
+        counts_N = np.bincount(pool.bins_P + 1, minlength=self.run.num_bins + 1)
+        share_N = counts_N / len(pool)
+        q_B = np.where(counts_N[1:] > 0, self.prompt_adversary.probabilities(), 0.0)
         if q_B.any():
-            share_B[1:] = share_B[1:].sum() * q_B / q_B.sum()
-        quota_B = rng.multinomial(size, share_B / share_B.sum())
+            share_N[1:] = share_N[1:].sum() * q_B / q_B.sum()
+        quota_N = rng.multinomial(size, share_N / share_N.sum())
         drawn = []
-        for b in np.flatnonzero(quota_B):
+        for b in np.flatnonzero(quota_N):
             members = np.flatnonzero(pool.bins_P == b - 1)
-            drawn.append(members[highest(np.zeros(len(members)), quota_B[b], rng)])
+            drawn.append(members[highest(np.zeros(len(members)), quota_N[b], rng)])
         return rng.permutation(np.concatenate(drawn))  # or one bin would follow another
 
     def report(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from gdro.method import Batch, Prompts, Run
 from gdro.methods.bin_method import BinMethod
 from gdro.registry import register
 from gdro.scores import bin_means, debias, ema_scores
-from gdro.state import Saved
+from gdro.state import Stateful
 
 PRINTED = {  # the choices with which the game is as in the paper
     "utility": "loss",
@@ -29,7 +29,7 @@ PRINTED = {  # the choices with which the game is as in the paper
 
 
 @checks.options
-class RolloutAdversary(Saved):
+class RolloutAdversary(Stateful):
     """EXP3.P over rollout counts in each bin, joined by an exact budget and a shadow price.
 
     utility "variance" is −v_b/n, (28), with v_b the variance of the bin's rewards. One estimate of
@@ -170,6 +170,7 @@ class RolloutAdversary(Saved):
         observed_B = np.asarray(observed, float)
         if not counts_B.any():  # no mean over prompts, by which the price could move
             return 0.0
+        # before the scores move, so by the probabilities with which the last plan was made
         demand = float(counts_B @ (self.probabilities() @ self.arms) / counts_B.sum())
         if self.utility == "variance":
             new_BN = observed_B[:, None] / self.arms
@@ -184,7 +185,8 @@ class RolloutAdversary(Saved):
             driver = demand
         else:
             driver = counts_B @ rollouts_B / counts_B.sum() if spent is None else spent
-        self.price += self.price_lr * (float(driver) - self.mean_rollouts)  # (21)
+        # (21), without a floor at 0: the budget is an equality, so too little has a price too
+        self.price += self.price_lr * (float(driver) - self.mean_rollouts)
         self.step += 1
         return demand
 
@@ -230,7 +232,7 @@ class RolloutGDRO(BinMethod):
         """The rollouts of each prompt's bin; n̄ where a prompt has none."""
         mean = budget / len(prompts)
         rollouts_P = np.full(len(prompts), mean)
-        seen_P = prompts.seen_P
+        seen_P = prompts.has_bin_P
         if seen_P.any():
             counts_B = np.bincount(prompts.bins_P[seen_P], minlength=self.run.num_bins)
             seen_budget = mean * int(counts_B.sum())
@@ -246,21 +248,21 @@ class RolloutGDRO(BinMethod):
 
     def update(self, batch: Batch) -> None:
         self._demand = None
-        counts_B = np.bincount(batch.bins_P[batch.seen_P], minlength=self.run.num_bins)
+        counts_B = np.bincount(batch.bins_P[batch.has_bin_P], minlength=self.run.num_bins)
         if not counts_B.any():
             return
         if self.rollout_adversary.utility == "variance":
-            utility_P = batch.variance_P
+            observed_P = batch.variance_P
         else:  # the loss of an arm is that of prompts which played it; a first visit played none
-            utility_P = np.where(batch.first_visit_P, np.nan, batch.losses_P)
-        utility_B, _ = bin_means(batch.bins_P, utility_P, self.run.num_bins, self.counts(batch))
+            observed_P = np.where(batch.had_no_bin_P, np.nan, batch.losses_P)
+        observed_B, _ = bin_means(batch.bins_P, observed_P, self.run.num_bins, self.counts(batch))
         # where no prompt of the plan had a bin, no arm was played
         none_B = np.zeros(self.run.num_bins, np.int64)
         rollouts_B = batch.memo.get("rollouts_B", none_B)
         self._demand = self.rollout_adversary.update(
             counts_B,
             np.where(counts_B > 0, rollouts_B, 0),
-            utility_B,
+            observed_B,
             spent=self.run.mean_rollouts,  # by every plan, so "realized" never moves the price
             played=batch.memo.get("played_BN"),
         )

@@ -58,6 +58,7 @@ class Composed(Method):
             self.weights_part = _part("weights", weights, made)
         self.parts = [part for _, part in made]
         for name, value in (("groups", groups), ("rates", rates)):
+            # a draw without such an option is left alone, and so is one that has it set
             if value is not None and getattr(self.draw_part, name, value) is None:
                 setattr(self.draw_part, name, value)
         self.n_min = self.rollouts_part.n_min
@@ -121,6 +122,10 @@ def _part(role: str, spelled: MethodPart, made: list[tuple[MethodPart, Method]])
         made.append((whole, part))
     if name != "grpo" and not any(part._overrides(hook) for hook in HOOKS[role]):
         raise ValueError(f"{role} must name a method with {role} of its own, got {name!r}")
+    if role == "draw" and name != "grpo" and not part.draws:  # an option may switch it off
+        raise ValueError(
+            f"draw must name a method that draws with these options, got {short(spelled)}"
+        )
     if part.waits:
         raise ValueError(f"{role} must name a method that steps after each batch, got {name!r}")
     if part.replays:

@@ -165,7 +165,7 @@ class SEC(Method):
         return in_proportion(log_weights_N[arms_D], size, rng)
 
     def update(self, batch: Batch) -> None:
-        arms_P = np.where(batch.first_visit_P, 0, batch.bins_P + 1)
+        arms_P = np.where(batch.had_no_bin_P, 0, batch.bins_P + 1)
         sizes_P = batch.sums(np.abs(batch.group_advantages_R)) / batch.trials_P
         means_N, _ = bin_means(arms_P, sizes_P, len(self.values_N), batch.trials_P)
         self.values_N = ema_scores(self.values_N, means_N, self.step)
@@ -241,7 +241,11 @@ class FamilyEven(Method):
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         names: Any = pool.bins_P  # −1, not seen yet, is a family too
         if self.groups is not None:
-            names = [str(self.groups[uid]) for uid in pool.uids_P.tolist()]
+            uids = pool.uids_P.tolist()
+            missing = next((uid for uid in uids if uid not in self.groups), None)
+            if missing is not None:
+                raise ValueError(f"groups must hold every uid, got none for {missing!r}")
+            names = [str(self.groups[uid]) for uid in uids]
         _, family_D = np.unique(names, return_inverse=True)
         shuffled = np.lexsort((rng.random(len(pool)), family_D))  # by family, at random within
         starts = np.bincount(family_D).cumsum() - np.bincount(family_D)

@@ -6,6 +6,7 @@ Axes: P prompts, R rollouts, D prompts of the data set.
 import numpy as np
 from scipy.stats import norm
 
+from gdro.bins import merge_visits
 from gdro.checks import Index, NonNegative, Share, options
 from gdro.draws import in_proportion
 from gdro.method import Batch, Method, Prompts, Run
@@ -79,11 +80,14 @@ class ExGRPO(Method):
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         self.share_D = self.at_least(self.share_D, pool.rows_P)
         self.again_D = np.zeros(len(self.share_D))
+        # of the batch before; `advantages` fills it, if this batch is observed
+        self.replayed_D = np.zeros(0)
         share_P = self.share_D[pool.rows_P]
         mixed = np.flatnonzero((share_P > 0) & (share_P < 1))
         seats = min(int(self.rho * size), len(mixed)) if self.started else 0
         odds = norm.logpdf(share_P[mixed], 0.5, 1.0)
         again = mixed[in_proportion(odds, seats, rng)] if seats else mixed[:0]
+        # for `advantages` and `replay`, which are not given the pool
         self.again_D[pool.rows_P[again]] = 1
         others = np.setdiff1d(np.arange(len(pool)), again)
         return np.append(again, rng.choice(others, size - seats, replace=False))
@@ -102,10 +106,9 @@ class ExGRPO(Method):
 
     def update(self, batch: Batch) -> None:
         self.share_D = self.at_least(self.share_D, batch.rows_P)
-        before_P = self.share_D[batch.rows_P]
-        now_P = batch.hits_P / batch.trials_P
+        rows, hits, trials = merge_visits(batch.rows_P, batch.hits_P, batch.trials_P)
         # without a success this time, what was kept stays; all correct, and the prompt is retired
-        self.share_D[batch.rows_P] = np.where(now_P > 0, now_P, before_P)
+        self.share_D[rows] = np.where(hits > 0, hits / trials, self.share_D[rows])
         self.started = self.started or float((batch.hits_P > 0).mean()) > self.start_at
 
     def replay(

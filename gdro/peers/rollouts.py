@@ -7,6 +7,7 @@ from pydantic import Field
 from scipy.special import expit
 from scipy.stats import beta
 
+from gdro.bins import merge_visits
 from gdro.budget import spread_evenly
 from gdro.checks import Count, Positive, Share, check, options
 from gdro.draws import highest
@@ -40,8 +41,8 @@ class Knapsack(Method):
     probability that the group has both outcomes, times the gain of a step on the prompt. p is the
     share of correct rollouts at the prompt's last visit; where it is 0 or 1, prompts get n_min, and
     those not seen yet n̄. The fallback: prompts in between are expected to need
-    log(1 − confidence)/log max(p, 1 − p) rollouts each; what the budget has
-    beyond that goes to the prompts with p = 0 evenly, without any to those with p = 1.
+    log(1 − confidence)/log max(p, 1 − p) rollouts each; what the budget has beyond that goes evenly
+    to the prompts with p = 0, or, without any, to those with p = 1 or not seen yet.
 
     Source: the paper and its public code, with n_min 2 and n_max 128 (`n_max=128` sets it here).
     Left out: dividing the plan evenly among workers.
@@ -57,12 +58,14 @@ class Knapsack(Method):
 
     def update(self, batch: Batch) -> None:
         self.share_D = self.at_least(self.share_D, batch.rows_P)
-        self.share_D[batch.rows_P] = batch.hits_P / batch.trials_P
+        rows, hits, trials = merge_visits(batch.rows_P, batch.hits_P, batch.trials_P)
+        self.share_D[rows] = hits / trials
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
         low = self.run.n_min
         high = self.run.n_max
-        seen_P = prompts.seen_P
+        # not `has_bin_P`: groups and a prior give prompts a bin before any visit
+        seen_P = prompts.visited_P
         p_P = self.at_least(self.share_D, prompts.rows_P)[prompts.rows_P]
         mixed_P = seen_P & (p_P > 0) & (p_P < 1)
         unsolved_P = seen_P & (p_P == 0)
@@ -113,25 +116,25 @@ class CoBA(Method):
     window: Count = 10
     """Steps over which the failure rate is averaged."""
 
-    state = ("steps", "failures_K")
+    state = ("steps", "failure_rates")
 
     def __post_init__(self) -> None:
-        check("CoBA: alpha_max", self.alpha_max, ge=self.alpha_min, lt=self.kappa)
+        check("alpha_max", self.alpha_max, ge=self.alpha_min, lt=self.kappa)
 
     def start(self, run: Run) -> None:
         self.steps = 0
-        self.failures_K = np.zeros(self.window)  # failure rates of the last steps, in turn
+        self.failure_rates = np.zeros(self.window)  # failure rates of the last steps, in turn
 
     @property
     def alpha(self) -> float:
         """First shape of the preference at the next step; at the start as with F̄ = 1."""
-        mean = self.failures_K[: self.steps].mean() if self.steps else 1.0
+        mean = self.failure_rates[: self.steps].mean() if self.steps else 1.0
         failing = mean if mean > 0.5 else expit(10 * (mean - 0.5))
         alpha = self.alpha_min + (self.alpha_max - self.alpha_min) * failing
         return float(np.clip(alpha, self.alpha_min, self.alpha_max))
 
     def update(self, batch: Batch) -> None:
-        self.failures_K[self.steps % self.window] = 1 - np.mean(batch.hits_P / batch.trials_P)
+        self.failure_rates[self.steps % self.window] = 1 - np.mean(batch.hits_P / batch.trials_P)
         self.steps += 1
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:

@@ -139,9 +139,9 @@ class ReinforceAda(Pilot):
 
     def advantages(self, batch: Batch) -> np.ndarray:
         wrong_P = batch.trials_P - batch.hits_P
-        few_P = np.minimum(wrong_P, self.keep - np.minimum(batch.hits_P, self.keep // 2))
-        quota_P = np.where([[False], [True]], self.keep - few_P, few_P)  # of wrong, of correct
-        quota_R = quota_P[batch.correct_R.astype(int), batch.group_ids_R]
+        wrong_P = np.minimum(wrong_P, self.keep - np.minimum(batch.hits_P, self.keep // 2))
+        quota_2P = np.stack([wrong_P, self.keep - wrong_P])  # [0] of wrong, [1] of correct
+        quota_R = quota_2P[batch.correct_R.astype(int), batch.group_ids_R]
         kind_R = 2 * batch.group_ids_R + batch.correct_R  # prompt and sign
         turn_R = rankdata(kind_R, "ordinal") - rankdata(kind_R, "min")  # from 0, in order
         return np.where(turn_R < quota_R, batch.centred_R, 0.0)
@@ -156,15 +156,16 @@ class DAPO(Method):
     Batches are generated until `groups` others were collected, then one optimizer step is taken on
     all of them. Rollouts of discarded groups are `discarded` in the record. Compare by rollouts.
 
-    Clip-higher is the trainer's: `epsilon_high` in TRL. Left out: cutting a surplus of groups (it
-    is trained on), the penalty for length, and the mean over kept tokens alone: where a trainer
-    divides by all tokens, a step is smaller by the discarded share.
+    Clip-higher is the trainer's: `epsilon_high` in TRL. Left out: cutting a surplus in the loop,
+    which trains on it (in TRL a batch has room for its size alone), the penalty for length, and the
+    mean over kept tokens alone: where a trainer divides by all tokens, a step is smaller by the
+    discarded share.
     """
 
     groups: Count | None = None
     """Groups with both outcomes that a step needs; by default the prompts of a batch."""
     max_batches: Count = 10
-    """After which the step is taken with whatever came."""
+    """Most batches for one step; then it is taken with whatever came."""
 
     state = ("collected", "batches")
 

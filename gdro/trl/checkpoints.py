@@ -69,7 +69,7 @@ class WholeCheckpoints(Logs):
             checkpoint = find_checkpoint(folder, resume_from_checkpoint, self.run_identity)
         [checkpoint] = broadcast_object_list([checkpoint])  # the main process chooses for all
         if checkpoint is not None and step_of(checkpoint) == self.args.max_steps:
-            # killed after the last step: there is nothing left to train
+            # killed after the last step: transformers would look at max_steps only after another
             return self._load_finished(checkpoint)
         try:
             return super().train(checkpoint and str(checkpoint), *args, **kwargs)
@@ -101,6 +101,7 @@ class WholeCheckpoints(Logs):
         if not self.args.should_save:
             return
         files.write_ledger(folder, self.run_identity)
+        # counts from 0 again after a resume, where TRL samples anew
         if self._step % (self.args.steps_per_generation * self.args.num_iterations):
             logger.warning(
                 f"{name} lies within a generation batch: resumed from it, a run samples the rest "

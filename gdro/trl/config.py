@@ -98,6 +98,12 @@ class GDROConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # transformers parses only what begins with a brace
+        if not isinstance(self.gdro_options, dict | None):
+            raise ValueError(
+                "gdro_options must be a dictionary, on a command line as JSON, got "
+                f"{self.gdro_options!r}"
+            )
         find_method(self.gdro_method)
         is_paper = self.gdro_preset == "paper"
         if not self.advantage_std:
@@ -122,7 +128,7 @@ def make_controller(
         "advantage_std": args.advantage_std,
         "advantage_clip": args.advantage_clip,
     }
-    options |= args.gdro_options or {}  # type: ignore[arg-type]
+    options |= args.gdro_options or {}  # type: ignore[arg-type]  # a string until it is parsed
     if options["advantage_clip"] == math.inf:
         options["advantage_clip"] = None
     if args.group_column is not None:
@@ -142,12 +148,14 @@ def make_controller(
 def groups_of_column(
     args: GDROConfig,
     dataset: datasets.Dataset | datasets.IterableDataset | None,
-    options: Mapping[str, object],
+    options: Mapping[str, Any],
 ) -> StaticGroups:
     """The groups that the column `args.group_column` names, with further options of the bins."""
     stored = _stored_columns("group_column", [args.group_column], dataset)
     labels = [None if label is None else str(label) for label in stored[args.group_column]]
     uids = list(stored[args.uid_column])
+    if options.get("groups") is not None:  # labels are strings, so names are too
+        options = {**options, "groups": [str(name) for name in options["groups"]]}
     name = "gdro_options['bins'] with group_column"
     return build(name, StaticGroups, options, uids=uids, labels=labels)
 
@@ -213,7 +221,8 @@ def check_training(args: GDROConfig, controller: GDROController) -> None:
             f"{args.multi_objective_aggregation!r}"
         )
     seed = (args.generation_kwargs or {}).get("seed")
-    is_row_by_row = args.use_vllm and (method.moves_rollouts or args.vllm_mode == "colocate")
+    asks_for_rows = method.moves_rollouts or samples_in_rounds(method)
+    is_row_by_row = args.use_vllm and (asks_for_rows or args.vllm_mode == "colocate")
     if is_row_by_row and seed is not None:
         raise ValueError(
             f"generation_kwargs has the seed {seed}, which makes all rollouts of a prompt the same"

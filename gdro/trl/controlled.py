@@ -100,7 +100,8 @@ class ControlledTrainer(Logs):
         is_scored_R = samples.is_scored_R
         advantages_R = np.zeros(len(is_scored_R))
         is_flat_R = np.ones(len(is_scored_R), bool)
-        if not is_scored_R.any():  # there is nothing to observe
+        # nothing to observe; ready, or a method that waits would sample on while no reward comes
+        if not is_scored_R.any():
             self.controller.cancel(plan)
             return Signal(advantages_R, is_flat_R, ready=True)
         scored = samples.scored()

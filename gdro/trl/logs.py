@@ -16,7 +16,7 @@ from gdro.controller import GDROController
 from gdro.groups import StaticGroups
 from gdro.rounds import Samples
 from gdro.trl.config import GDROConfig
-from gdro.trl.values import Cost, LossInputs, Signal
+from gdro.trl.values import Cost, LossInputs, Signal, learned_mask
 
 logger = logging.getLogger(__name__)
 SILENT_BATCHES = 10  # warn if over so many, nearly all rollouts are correct or nearly all wrong
@@ -73,7 +73,7 @@ class Logs(GRPOTrainer):
         metrics["frac_reward_zero_std"][-1] = float(np.mean(signal.is_flat_R))
         # of single rollouts; `Step.group_has_signal_R` is true for all of a group
         metrics["gdro/has_signal"].append(float(np.mean(signal.advantages_R != 0)))
-        # it holds one generation batch
+        # a deque of one generation batch, so that these push TRL's own out
         self._logs["advantages"].extend(signal.advantages_R.astype(np.float32).tolist())
 
     def _note(self, row: dict[str, object], cost: Cost, signal: Signal) -> None:
@@ -91,15 +91,15 @@ class Logs(GRPOTrainer):
     def _note_trained_tokens(self, output: LossInputs) -> None:
         """Add to the record's last row how many tokens have a gradient, kept texts included."""
         trains_R = output["advantages"] != 0
-        tokens_R = output["completion_mask"].sum(dim=1)
+        tokens_R = learned_mask(output).sum(dim=1)
         tokens = self.accelerator.gather((tokens_R * trains_R).sum())
         self.record[-1]["trained_tokens"] = int(tokens.sum())
 
     def _warn_of_silence(self, scored: Samples) -> None:
         """Warn once if nearly all rollouts of recent batches were correct, or nearly all wrong."""
+        self._correct_rates.append(float(scored.correct_R.mean()))
         if self._is_warned:
             return
-        self._correct_rates.append(float(scored.correct_R.mean()))
         rate = float(np.mean(self._correct_rates))
         is_mixed = NEARLY_NONE <= rate <= 1 - NEARLY_NONE
         if is_mixed or len(self._correct_rates) < SILENT_BATCHES:

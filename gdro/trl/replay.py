@@ -85,6 +85,7 @@ class Replay(ControlledTrainer):
         fill = -len(texts) % (self.accelerator.num_processes * self.args.steps_per_generation)
         texts += [Text(texts[0].prompt_ids, [])] * fill
         weights_N = np.append(weights_N, np.zeros(fill))
+        # dealt out in turn; TRL shuffles the rows before it cuts them into micro-batches
         local = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
         first = len(output["advantages"])
         pad_id = self.processing_class.pad_token_id

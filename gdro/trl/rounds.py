@@ -52,6 +52,7 @@ class Rounds(ControlledTrainer):
         completion_ids_list: list[list[int]],
     ) -> Tensor:
         if self._sampled_batch is not None:
+            # TRL empties this into its table of completions once the rewards are there
             self._pending_extra_logs.update(self._sampled_batch.extras())
             return self._sampled_batch.rewards_RF.to(self.accelerator.device)
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
@@ -112,7 +113,7 @@ class Rounds(ControlledTrainer):
         rollouts = split_rollouts(output, self._pending_extra_logs)
         self._pending_extra_logs.clear()  # `TrainBatch.extras` brings back those that train
         step.add_rollouts(rows, gather_object(rollouts), rewards_RF)
-        step.spent += len(local_rows) * self.accelerator.num_processes
+        step.spent += len(local_rows) * self.accelerator.num_processes  # with rows that came twice
 
     def _check_text(self, rows: Sequence[Mapping[str, object]]) -> None:
         # a stream may not know its columns, and `config.check_data` cannot see them

@@ -38,6 +38,7 @@ def split_rollouts(output: tuple, extras: dict[str, list]) -> list[Rollout]:
     """What `_generate` returned, by rollout. `extras` are columns with a value for each."""
     prompt_ids, completion_ids, _, completions, logprobs, *_ = output
     size = len(prompt_ids)
+    # a column of another length cannot be told apart by rollout
     columns = {name: values for name, values in extras.items() if len(values) == size}
     return [
         Rollout(
@@ -62,7 +63,7 @@ class TrainBatch:
     is_filler: list[bool]
     """Which of these rows only fill the batch: their tokens do not count."""
     rewards_RF: Tensor
-    """Rewards of the rollouts of all processes; so is the signal."""
+    """Rewards of the rollouts of all processes; the signal, too, is of all."""
     signal: Signal
 
     def generated(self) -> tuple:
@@ -127,8 +128,9 @@ class Step:
         self.is_flat_R = np.append(self.is_flat_R, signal.is_flat_R)
 
     def train_batch(self, size: int, local_rows: slice) -> TrainBatch:
-        """`size` rollouts: groups with a signal, as sampled, first.
+        """`size` rollouts in the order in which they were sampled.
 
+        Where more were sampled, those of groups with a signal are taken before others.
         Where fewer were sampled, the shortest fills the rest: with advantage 0, and no token that
         counts.
 

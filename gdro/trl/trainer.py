@@ -24,7 +24,7 @@ reward functions; T tokens.
 
 import re
 from collections.abc import Callable
-from inspect import isfunction
+from inspect import isfunction, signature
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -45,7 +45,7 @@ from gdro.trl.generation import RowByRow
 from gdro.trl.replay import Replay, Text, texts_of
 from gdro.trl.rounds import Rounds
 from gdro.trl.trimming import TrimmedLoss, is_rotary
-from gdro.trl.values import Cost, LossInputs, Row
+from gdro.trl.values import Cost, LossInputs, Row, learned_mask
 
 RewardFunction: TypeAlias = str | PreTrainedModel | Callable[..., list[float | None]]
 
@@ -108,11 +108,14 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         self.controller = config.make_controller(args, train_dataset)
         method = self.controller.method
         config.check_training(args, self.controller)
-        config.check_data(args, method, train_dataset, named)
+        # those by position have names too
+        by_place = signature(super().__init__).bind_partial(None, None, None, None, *more)
+        arguments = {**by_place.arguments, **named}
+        config.check_data(args, method, train_dataset, arguments)
         functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         # TRL names rewards that are models, and those of environments, only when it has them
         names = [function.__name__ for function in functions if isfunction(function)]
-        if len(names) == len(functions) and "environment_factory" not in named:
+        if len(names) == len(functions) and "environment_factory" not in arguments:
             config.check_success_reward(args, names)
         self.on_unsloth = any(kind.__name__ == "UnslothGRPOTrainer" for kind in type(self).__mro__)
         unsloth.check_unsloth_settings(self.on_unsloth, model, args, method.replays)
@@ -127,6 +130,7 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
             super().__init__(model, reward_funcs, args, train_dataset, *more, **named)
         if train_dataset is not None:  # an engine's trainer may hold another object
             self.data = self.data._replace(dataset=self.train_dataset)
+        # again, as TRL alone names reward models and the rewards of environments
         config.check_success_reward(args, self.reward_func_names)
         args.trim_batches = bool(args.trim_batches) and is_rotary(self.model)
         self._warn_of_rewards()
@@ -201,7 +205,10 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         completions: list,
         completion_ids_list: list[list[int]],
     ) -> Tensor:
-        """Rewards of all processes, (R, F); kept, since TRL hands them on to nobody."""
+        """Rewards of all processes, (R, F); kept, since TRL hands them on to nobody.
+
+        Comes before that of `Rounds`, which it calls.
+        """
         rewards_RF = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self.model.training:
             self._rewards_RF = rewards_RF
@@ -217,9 +224,11 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         logps_RT = output.get("old_per_token_logps")
         if logps_RT is None:  # TRL leaves them out where a batch serves one optimizer step
             logps_RT = self._logps(output)
-        mask_RT = output["completion_mask"]
+        mask_RT = learned_mask(output)
         gap_RT = output["ref_per_token_logps"] - logps_RT
-        # Unsloth's rows begin with the end of the longest prompts
+        # Unsloth packs rows to the left, with the most prompt padding as further columns: a
+        # completion starts later by the padding that its row lacks. TRL's all start at 0, where
+        # `excess_R` is negative
         padding_R = (output["prompt_mask"] == 0).sum(dim=1)
         excess_R = gap_RT.size(1) - mask_RT.size(1) - padding_R
         columns_T = torch.arange(mask_RT.size(1), device=mask_RT.device)

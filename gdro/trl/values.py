@@ -1,12 +1,13 @@
 """Values that pass between the files of the trainer.
 
-Axes: R rollouts of all processes, in TRL's order.
+Axes: R rollouts of all processes, in TRL's order; T tokens of completions.
 """
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from torch import Tensor
 
 Row: TypeAlias = dict[str, Any]
 """A row of the data set: its columns by name."""
@@ -32,6 +33,12 @@ class Cost(NamedTuple):
 
     rollouts: int
     tokens: int
+
+
+def learned_mask(output: LossInputs) -> Tensor:
+    """The tokens that the model wrote, (R, T): those of a completion but for what tools wrote."""
+    mask_RT = output["completion_mask"]
+    return mask_RT * output["tool_mask"] if "tool_mask" in output else mask_RT
 
 
 def has_spread(rewards_R: np.ndarray, group_ids_R: np.ndarray) -> np.ndarray:

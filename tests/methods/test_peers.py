@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from helpers import batch_of, first_drawn, method_of, prompts_of
+from helpers import batch_of, first_drawn, method_of, prompts_of, visit
 from scipy.stats import beta
 
 from gdro import METHODS, GDROController, StaticGroups, find_method
@@ -106,6 +106,36 @@ def test_rollouts_are_the_best_of_all_divisions(name, low, value, rates):
     divisions = [n for n in product(range(low, 13), repeat=3) if sum(n) == budget]
     worth = [sum(map(value, n, rates)) for n in (*divisions, got.tolist())]
     assert worth[-1] == pytest.approx(max(worth))
+
+
+def test_knapsack_gives_new_prompts_the_mean_also_where_groups_are_named():
+    uids = np.arange(5)
+    rollouts = []
+    for bins in (None, StaticGroups(uids, ["a"] * 5)):
+        given = {} if bins is None else {"bins": bins}
+        controller = GDROController("knapsack", 4, seed=0, **given)
+        visit(controller, uids[:2], [4, 4])
+        rollouts.append(controller.plan(uids).rollouts.tolist())
+    assert rollouts[0] == rollouts[1]
+
+
+@pytest.mark.parametrize("name", ["knapsack", "exgrpo", "dbb", "greso"])
+def test_a_prompt_that_comes_twice_counts_by_both_in_any_order(name):
+    """Of uids (5, 5, 6), the first 5 has no success and the other four."""
+    states = []
+    for hits in ([0, 4, 1], [4, 0, 1]):
+        controller = GDROController(name, 4, seed=0)
+        plan = controller.plan([5, 5, 6])
+        groups = np.repeat(np.arange(3), plan.rollouts)
+        rewards = [float(place < hits[group]) for place, group in enumerate_rollouts(groups)]
+        controller.observe(plan, groups, rewards)
+        states.append(controller.method.state_dict())
+    np.testing.assert_equal(*states)
+
+
+def enumerate_rollouts(groups):
+    """(place within its group, group) of each rollout."""
+    return [(int((groups[:r] == group).sum()), group) for r, group in enumerate(groups)]
 
 
 def test_coba_prefers_harder_prompts_as_failures_fall():

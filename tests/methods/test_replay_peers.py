@@ -55,6 +55,17 @@ def test_exgrpo_puts_the_kept_success_into_its_prompts_group():
     np.testing.assert_allclose(weights, expected[0] / 1.1)
 
 
+def test_exgrpo_replays_nothing_for_a_batch_without_rewards():
+    uids = np.arange(20)
+    controller = GDROController("exgrpo", seed=0)
+    visit(controller, uids, uids * 0 + 1)
+    drawn = controller.draw(uids, 10)
+    visit(controller, drawn, drawn * 0 + 1)
+    assert controller.replay(uids) is not None
+    controller.cancel(controller.plan(uids[controller.draw(uids, 10)]))
+    assert controller.replay(uids) is None
+
+
 def test_exgrpo_resumes_with_what_it_learned():
     first, uids = GDROController("exgrpo", seed=3), np.arange(30)
     visit(first, uids, uids % 5)

@@ -209,6 +209,8 @@ def test_the_command_line_takes_json(tmp_path):
     words += ["--gdro_options", '{"bins": {"k": 8}}']
     [args] = TrlParser(GDROConfig).parse_args_and_config(words)
     assert args.gdro_options == {"bins": {"k": 8}}
+    with pytest.raises(ValueError, match=r"gdro_options.*'k=3'"):
+        TrlParser(GDROConfig).parse_args_and_config([*words[:-1], "k=3"])
 
 
 def test_the_docstring_of_an_option_is_its_help():

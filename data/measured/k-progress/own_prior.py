@@ -43,7 +43,7 @@ class PivotalOwnPrior(Pivotal):
         expected = float((batch.trials_P * rate_P)[hard_P].sum())
         self.gained = KEPT * self.gained + float(batch.hits_P[hard_P].sum()) - expected
         self.expected = KEPT * self.expected + expected
-        first_P = batch.first_visit_P & (batch.trials_P > 1)
+        first_P = batch.had_no_bin_P & (batch.trials_P > 1)
         hits_F = batch.hits_P[first_P]
         trials_F = batch.trials_P[first_P]
         pairs_F = hits_F * (hits_F - 1) / (trials_F * (trials_F - 1))
