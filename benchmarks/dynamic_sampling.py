@@ -15,7 +15,7 @@ of steps and seed. Printed, a step:
 import argparse
 import tempfile
 
-from loop import PROMPTS, ROLLOUTS, quiet_base, trained
+from loop import PROMPTS, ROLLOUTS, quiet_base, time_training
 
 from gdro_lab.teaching.gradients import SPEC
 
@@ -28,23 +28,23 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--steps", type=int, default=30)
-    options = parser.parse_args()
+    args = parser.parse_args()
     task = SPEC.draw(0)
     base = quiet_base(task, steps=160, batch_size=64)
-    print(f"{PROMPTS} prompts × {ROLLOUTS} rollouts, {options.steps} steps")
+    print(f"{PROMPTS} prompts × {ROLLOUTS} rollouts, {args.steps} steps")
     print(f"{'method':15}{'signal':>8}{'sampled':>9}{'each':>7}{'correct':>9}{'seconds':>9}")
     for method in METHODS:
         with tempfile.TemporaryDirectory() as folder:
             # in a comparison all have the same savings
             choices = {"gdro_method": method, "trim_batches": True, "beta": 0.0}
-            seconds, trainer = trained(base, task, options.steps, folder, **choices)
+            seconds, trainer = time_training(base, task, args.steps, folder, **choices)
         row = trainer.state.log_history[0]  # means of all steps
         # without own advantages, TRL's: 0 just where all rewards of a group are equal
         signal = row.get("gdro/has_signal", 1 - row["frac_reward_zero_std"])
-        sampled = sum(row["rollouts_spent"] for row in trainer.record) / options.steps
+        sampled = sum(row["rollouts_spent"] for row in trainer.record) / args.steps
         each = sampled / (signal * PROMPTS * ROLLOUTS)
         batches = [(row["mean_reward"], row["rollouts_spent"]) for row in trainer.record]
-        correct = sum(mean * spent for mean, spent in batches) / (options.steps * sampled)
+        correct = sum(mean * spent for mean, spent in batches) / (args.steps * sampled)
         print(
             f"{method:15}{signal:8.0%}{sampled:9.0f}{each:7.2f}{correct:9.2f}{seconds:9.3f}",
             flush=True,

@@ -28,8 +28,9 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from gdro_lab import numerics
@@ -79,7 +80,7 @@ def random_reward(rows: list[dict]) -> Callable:
     return reward
 
 
-def trained(
+def time_training(
     base: Path,
     task: embedded.EmbeddedTask,
     steps: int,
@@ -122,15 +123,16 @@ def trained(
         processing_class=AutoTokenizer.from_pretrained(base),
     )
     trainer.remove_callback(PrinterCallback)
-    sampled = GRPOTrainer._generate_single_turn
+    sample: Any = nullcontext()
     if unequal:
-        end = model.generation_config.eos_token_id
-        vocabulary = model.config.vocab_size
-        GRPOTrainer._generate_single_turn = unequal_completions(end, vocabulary)
-    began = time.process_time()
-    trainer.train()
-    GRPOTrainer._generate_single_turn = sampled
-    return (time.process_time() - began) / steps, trainer
+        completions = unequal_completions(
+            model.generation_config.eos_token_id, model.config.vocab_size
+        )
+        sample = patch.object(GRPOTrainer, "_generate_single_turn", completions)
+    with sample:
+        began = time.process_time()
+        trainer.train()
+        return (time.process_time() - began) / steps, trainer
 
 
 def quiet_base(task: embedded.EmbeddedTask, steps: int, batch_size: int = 96) -> Path:
@@ -164,22 +166,22 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--base-steps", type=int, default=60)
-    options = parser.parse_args()
+    args = parser.parse_args()
     task = embedded.DEFAULT_SPEC.draw(0)
-    base = quiet_base(task, options.base_steps)
-    steps = options.steps
+    base = quiet_base(task, args.base_steps)
+    steps = args.steps
     kinds = {"TRL": None, "off": (), "all": tuple(SAVINGS)}
     kinds |= {name: (name,) for name in SAVINGS}
-    print(f"{PROMPTS} prompts × {ROLLOUTS} rollouts, one thread, {steps} steps × {options.repeats}")
+    print(f"{PROMPTS} prompts × {ROLLOUTS} rollouts, one thread, {steps} steps × {args.repeats}")
     for beta, parts in ((0.0, 1), (0.0, 16), (0.04, 1), (0.04, 16)):
         seconds: dict[str, list[float]] = {name: [] for name in kinds}
         given = {"beta": beta, "micro_batches": parts, "unequal": True}
         with tempfile.TemporaryDirectory() as folder:
-            for _ in range(options.repeats):
+            for _ in range(args.repeats):
                 for name, wanted in kinds.items():
                     method = {} if wanted is None else {"gdro_method": "rollout"}
                     with savings(*wanted or ()):
-                        taken, _ = trained(base, task, steps, folder, **given, **method)
+                        taken, _ = time_training(base, task, steps, folder, **given, **method)
                     seconds[name].append(taken)
         stock = min(seconds["TRL"])
         for name, measured in seconds.items():

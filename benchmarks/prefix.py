@@ -127,6 +127,16 @@ def measure(folder, options, caching):
     return figures
 
 
+def with_vllm() -> bool:
+    """Whether vLLM is here; where another interpreter has it, this program starts again with it."""
+    if importlib.util.find_spec("vllm") is not None:
+        return True
+    if Path(VLLM_PYTHON).is_file() and sys.executable != str(VLLM_PYTHON):
+        os.execv(VLLM_PYTHON, [str(VLLM_PYTHON), *sys.argv])
+    print("vLLM is not here, nothing to measure: make setup-engines, or set GDRO_VLLM_PYTHON")
+    return False
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--prompts", type=int, default=16)
@@ -137,15 +147,12 @@ def main():
         "--memory", type=float, default=0.1, help="part of the memory that vLLM takes"
     )
     parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
-    if importlib.util.find_spec("vllm") is None:
-        if Path(VLLM_PYTHON).is_file():
-            os.execv(VLLM_PYTHON, [str(VLLM_PYTHON), *sys.argv])
-        print("vLLM is not here, nothing to measure: make setup-engines, or set GDRO_VLLM_PYTHON")
+    args = parser.parse_args()
+    if not with_vllm():
         return
     print(
-        f"{options.prompts} prompts of {options.prompt_tokens} tokens, {options.new_tokens} new "
-        f"ones a rollout, blocks of {options.block}"
+        f"{args.prompts} prompts of {args.prompt_tokens} tokens, {args.new_tokens} new "
+        f"ones a rollout, blocks of {args.block}"
     )
     print(
         f"{'requests':12}{'cache':>7}{'seconds':>10}{'asked':>9}{'computed':>10}{'found':>8}{'time':>8}"
@@ -159,7 +166,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         alone(save_model, folder)
         for caching in (True, False):
-            for name, (seconds, asked, hits) in alone(measure, folder, options, caching).items():
+            for name, (seconds, asked, hits) in alone(measure, folder, args, caching).items():
                 first = first or seconds
                 print(
                     f"{name:12}{'on' if caching else 'off':>7}{seconds:10.2f}{asked:9}"

@@ -22,6 +22,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from prefix import with_vllm
 from transformers import TrainerCallback
 
 PARTS = ("generate", "score", "forward", "backward", "optimizer")
@@ -130,15 +131,17 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", default=["vllm", "transformers"])
     parser.add_argument("--betas", nargs="+", type=float, default=[0.0, 0.04])
     parser.add_argument("--arm", choices=["trl", "gdro"], help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.arm:
-        play_arm(given.profile, given.arm, given.engines[0], given.betas[0], given.steps)
+    args = parser.parse_args()
+    if args.arm:
+        play_arm(args.profile, args.arm, args.engines[0], args.betas[0], args.steps)
+        return
+    if not with_vllm():  # the profile's engine; "transformers" alone is played with it too
         return
     rows = []
-    for engine in given.engines:
-        for beta in given.betas:
+    for engine in args.engines:
+        for beta in args.betas:
             for arm in ("trl", "gdro"):
-                command = [sys.executable, __file__, given.profile, "--steps", str(given.steps)]
+                command = [sys.executable, __file__, args.profile, "--steps", str(args.steps)]
                 command += ["--engines", engine, "--betas", str(beta), "--arm", arm]
                 output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
                 row = json.loads(output.stdout.splitlines()[-1])

@@ -53,12 +53,12 @@ def by_math_verify(key: str, answer: str) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--numbers", type=int, default=100, help="how many keys are numbers")
-    given = parser.parse_args()
+    args = parser.parse_args()
     logging.disable(logging.CRITICAL)
     print(f"math-verify {version('math-verify')}\n")
     print("| keys | verdicts | ours, per second | math-verify, per second | agree |")
     print("|---|--:|--:|--:|--:|")
-    numbers = [str(7 * n) for n in range(1, given.numbers + 1)]
+    numbers = [str(7 * n) for n in range(1, args.numbers + 1)]
     different = []
     for name, keys in {"fixtures": fixture_keys(), "integers": numbers}.items():
         pairs = [(key, form.format(key.strip("$"), key)) for key in keys for form in SPELLINGS]

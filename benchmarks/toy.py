@@ -48,7 +48,7 @@ def steps_of(record: dict) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=2, help="games of each world and method")
-    given = parser.parse_args()
+    args = parser.parse_args()
     records = [json.loads((MEASURED / name).read_text(encoding="utf-8")) for name in MAPS]
     worlds = [World(**world) for world in records[0]["settings"][0][::5]]
     counts = [steps_of(record) for record in records]
@@ -58,8 +58,8 @@ def main() -> None:
     for method, label in TOY_METHODS.items():
         games = [Game(world, method, step_size=16.0) for world in worlds]
         began = time.process_time()
-        play(games, range(given.seeds), [100])
-        step = (time.process_time() - began) / (len(games) * given.seeds * 100)
+        play(games, range(args.seeds), [100])
+        step = (time.process_time() - began) / (len(games) * args.seeds * 100)
         steps = [count.get(method, 0) for count in counts]
         minutes = step * sum(steps) / 60
         total += minutes

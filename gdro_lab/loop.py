@@ -78,6 +78,8 @@ def train(
     """
     check("schedule", schedule, Literal["constant", "linear"])
     training = LoopTraining(model, tokenizer, rows, reward, controller, max_new_tokens, seed)
+    # with equal seeds the same stream as of the task, the base and the controller's first plan:
+    # numpy gives seeds s, (s, 0) and (s, 0, 0) one stream. Left, as all stored rows rest on it
     order = Order(training.uids_D, prompts, stream, np.random.default_rng(seed))
     if stream:
         check("steps", steps, int, ge=1, le=len(rows) // prompts)  # it holds no prompt twice
@@ -179,15 +181,16 @@ class LoopTraining:
         answer = self.controller.replay(self.uids_D[np.array(self.bank.uids, int)])
         if answer is None:
             return None
-        positions, prompt_weights = answer
-        uids_M, texts_M, weights_M = self.bank.rows(positions, prompt_weights)
+        places, prompt_weights = answer
+        # the bank's uids here are positions in the data set
+        positions_M, texts_M, weights_M = self.bank.rows(places, prompt_weights)
         # filled up, as samples are, with the token that ends a text
         eos_id = self.model.config.eos_token_id
         text_MT = self.ids_DT.new_full((len(texts_M), self.max_new_tokens), eos_id)
         for row_T, text in zip(text_MT, texts_M, strict=True):
             row_T[: len(text)] = torch.tensor(text)
         advantages_M = torch.as_tensor(weights_M, dtype=torch.float32).to(self.model.device)
-        return Texts(self.ids_DT[np.array(uids_M)], text_MT, advantages_M)
+        return Texts(self.ids_DT[np.array(positions_M)], text_MT, advantages_M)
 
     def costs(self, texts: Texts, kept: Texts | None) -> dict[str, float]:
         """What a batch and its replay have cost, for the row of the record."""
@@ -218,7 +221,8 @@ def take_step(
     """
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
-    optimizer.zero_grad(set_to_none=False)  # so that AdamW steps without signal, as in TRL
+    # so that AdamW steps without signal, as in TRL, once there has been a gradient
+    optimizer.zero_grad(set_to_none=False)
     policy_gradient(
         model,
         torch.cat([texts.prompt_RT for texts in collected]),
@@ -361,7 +365,8 @@ def rewards_of(tokenizer: Tokenizer, rows: Rows, text_RT: Tensor, reward: Reward
 
 
 def _rewards_of_texts(rows: Rows, texts: Sequence[str], reward: Reward) -> np.ndarray:
-    columns = {name: [row.get(name) for row in rows] for name in rows[0] if name != "prompt"}
+    names = dict.fromkeys(name for row in rows for name in row if name != "prompt")
+    columns = {name: [row.get(name) for row in rows] for name in names}
     prompts = [row["prompt"] for row in rows]
     return np.asarray(reward(prompts=prompts, completions=texts, **columns), float)
 
@@ -369,4 +374,5 @@ def _rewards_of_texts(rows: Rows, texts: Sequence[str], reward: Reward) -> np.nd
 def _completion_mask(text_RT: Tensor, eos_id: int) -> Tensor:
     """Tokens of the completions up to the one that ends them, that one included, (R, T)."""
     ends_RT = (text_RT == eos_id).int()
+    # 0 = 0 before the first end and 1 = 1 at it; behind it the sum is larger
     return ends_RT.cumsum(dim=1) == ends_RT

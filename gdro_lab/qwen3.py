@@ -15,13 +15,17 @@ Cache = list[tuple[Tensor, Tensor]]  # of each layer the keys and values, NHTW
 
 
 def forward(model: Model, ids_NT: Tensor, cache: Cache | None = None) -> Tensor:
-    """Logits of a Qwen3, (N, T, V). A cache holds the tokens before; these are added to it."""
+    """Logits of a Qwen3, (N, T, V).
+
+    A cache holds the tokens before, and these are added to it; once it is filled, T must be 1.
+    """
     width = model.config.head_dim
     past = cache[0][0].shape[2] if cache else 0  # tokens in the cache
     length = ids_NT.shape[1]
     positions_T = torch.arange(past, past + length, device=ids_NT.device)
     angles_TW = positions_T[:, None] * model.model.rotary_emb.inv_freq
     cos_TW = angles_TW.cos().repeat(1, 2)
+    # opposite signs in the halves, so that rolling the halves of x gives transformers' rotate_half
     sin_TW = torch.cat([-angles_TW.sin(), angles_TW.sin()], dim=1)
 
     def norm(x: Tensor, layer_norm: Layer) -> Tensor:
@@ -30,15 +34,15 @@ def forward(model: Model, ids_NT: Tensor, cache: Cache | None = None) -> Tensor:
     def heads(x: Tensor, projection: Layer) -> Tensor:
         return linear(x, projection.weight).unflatten(-1, (-1, width)).transpose(1, 2)
 
-    def rotated(x_NHTW: Tensor) -> Tensor:  # by an angle in proportion to the position
+    def rotate(x_NHTW: Tensor) -> Tensor:  # by an angle in proportion to the position
         return x_NHTW * cos_TW + x_NHTW.roll(width // 2, dims=-1) * sin_TW
 
     x = model.model.embed_tokens(ids_NT)
     for index, layer in enumerate(model.model.layers):
         attention = layer.self_attn
         normed = norm(x, layer.input_layernorm)
-        q_NHTW = rotated(norm(heads(normed, attention.q_proj), attention.q_norm))
-        k_NHTW = rotated(norm(heads(normed, attention.k_proj), attention.k_norm))
+        q_NHTW = rotate(norm(heads(normed, attention.q_proj), attention.q_norm))
+        k_NHTW = rotate(norm(heads(normed, attention.k_proj), attention.k_norm))
         v_NHTW = heads(normed, attention.v_proj)
         if cache is not None:
             if past:
@@ -46,6 +50,7 @@ def forward(model: Model, ids_NT: Tensor, cache: Cache | None = None) -> Tensor:
                 k_NHTW = torch.cat([past_k, k_NHTW], 2)
                 v_NHTW = torch.cat([past_v, v_NHTW], 2)
             cache[index : index + 1] = [(k_NHTW, v_NHTW)]  # appends where there was none
+        # its causal mask starts at the first key: right without a past, and one token sees all
         mixed = scaled_dot_product_attention(
             q_NHTW, k_NHTW, v_NHTW, is_causal=length > 1, enable_gqa=True
         )

@@ -235,7 +235,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--compare", type=Path, help="Hashes that were printed before.")
-    arguments = parser.parse_args()
+    args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     warnings.simplefilter("ignore")
     disable_progress_bar()
@@ -244,11 +244,11 @@ def main() -> None:
     for name, compute in runs():
         with contextlib.redirect_stdout(io.StringIO()):  # TRL prints its last log
             hashes[name] = compute()
-        if arguments.compare is None:
+        if args.compare is None:
             print(name, hashes[name], flush=True)
-    if arguments.compare is None:
+    if args.compare is None:
         return
-    lines = arguments.compare.read_text().splitlines()
+    lines = args.compare.read_text().splitlines()
     before = dict(line.split() for line in lines)
     different = differences(before, hashes)
     print("\n".join(different) or f"all {len(hashes)} hashes are equal")

@@ -210,16 +210,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--parts", default=",".join(PARTS))
-    given = parser.parse_args()
+    args = parser.parse_args()
     warnings.simplefilter("ignore")
     disable_progress_bar()
     torch.set_num_threads(1)
     print(f"{processor()}; torch computes with {torch.backends.cpu.get_cpu_capability()}")
     with tempfile.TemporaryDirectory() as cache:
-        for name in given.parts.split(","):
+        for name in args.parts.split(","):
             began = time.perf_counter()
             with contextlib.redirect_stdout(io.StringIO()):  # TRL prints its last log
-                made = PARTS[name](given.steps, Path(cache))
+                made = PARTS[name](args.steps, Path(cache))
             print(f"{name:7} {made}  {time.perf_counter() - began:5.1f} s", flush=True)
 
 

@@ -80,12 +80,12 @@ if __name__ == "__main__":
     )
     parser.add_argument("--draws", nargs="+", type=int, default=[300])
     parser.add_argument("--bases", type=Path, default=Path(".cache/bases"))
-    given = parser.parse_args()
-    world = read_world(given.world)
+    args = parser.parse_args()
+    world = read_world(args.world)
     tables = [
-        rollouts_by_pass_rate(world, spelled, draw, given.bases)
-        for draw in given.draws
-        for spelled in given.methods
+        rollouts_by_pass_rate(world, spelled, draw, args.bases)
+        for draw in args.draws
+        for spelled in args.methods
     ]
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(given.out, pd.concat(tables).to_csv(index=False))
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(args.out, pd.concat(tables).to_csv(index=False))

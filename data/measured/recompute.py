@@ -16,6 +16,7 @@ import pandas as pd
 from scipy import stats
 
 from gdro_lab import experiments
+from gdro_lab.experiments.intervals import holm
 from gdro_lab.experiments.table import METRICS, at_best_rate, compare, rollouts_to_reach
 
 HERE = Path(__file__).parent
@@ -59,12 +60,6 @@ def differences(by_draw: pd.DataFrame) -> pd.DataFrame:
     table["interval"] = [f"{a:+.3f} to {b:+.3f}" for a, b in zip(low, high, strict=True)]
     table["half"] = (high - low) / 2
     return table.assign(p=test.pvalue, above=(by_draw > 0).sum().to_numpy(), draws=len(by_draw))
-
-
-def holm(p: pd.Series) -> pd.Series:
-    """Holm's correction of these p."""
-    ordered = p.sort_values()
-    return (ordered * np.arange(len(p), 0, -1)).cummax().clip(upper=1).reindex(p.index)
 
 
 def totals(rows: pd.DataFrame, values: list[str]) -> pd.DataFrame:
@@ -532,6 +527,9 @@ def smol() -> None:
 if __name__ == "__main__":
     parts = [tables, peers, families, rollouts, games, tuning, trl, oracles, bank, best]
     parts += [pooled, long, confirmed, replay, effects, palindromes, progress, smol]
+    unknown = set(sys.argv[1:]) - {part.__name__ for part in parts}
+    if unknown:
+        raise SystemExit(f"no such part: {', '.join(sorted(unknown))}")
     for part in parts:
         if not sys.argv[1:] or part.__name__ in sys.argv[1:]:
             part()

@@ -5,7 +5,24 @@ runner, processes                jobs of a profile, each in a process of its own
 training, parts, arguments       the backend "trl": `GDROTrainer` on real and tiny models
 loop_runs, oracles               the backend "loop": tiny models in `gdro_lab.loop`
 evaluation, scores               what is correct, and scores from counts by prompt
+memory                           what was learned by heart
 table, report, intervals         paired differences with intervals; figures, panels, style
 texts                            what models say, before and after training
+word_study                       figures of the study on word problems
 records                          files that a run leaves
 """
+
+import os
+
+# Read once, when huggingface_hub and vLLM are imported, so here, before any module that imports
+# them. FlashInfer's sampler needs a CUDA toolkit; with several processes, equal seeds would not
+# give equal samples. On a processor, vLLM would keep half of the memory for its cache, and a
+# training beside it would find none; models small enough to train there need one GiB.
+for _name, _value in {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}.items():
+    os.environ.setdefault(_name, _value)

@@ -82,6 +82,7 @@ def training_arguments(
     try:
         chosen = profile.train_of(variant).model_dump(exclude=OURS)
         fixed = _fixed_arguments(profile, variant, seed, folder, lengths, processes)
+        # the one fixed argument that a profile may name itself; it is worked into this one
         chosen["per_device_train_batch_size"] = fixed.pop("per_device_train_batch_size")
         _check_options(chosen, fixed)
         defaults = _default_arguments(profile, variant, lengths, processes)

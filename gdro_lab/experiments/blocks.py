@@ -191,11 +191,6 @@ class EvaluationChoice(Strict):
     texts: NotNegative = 0
     """Held-out problems of each family whose texts are kept, for results/texts.md."""
 
-    @property
-    def gpus(self) -> int:
-        """GPUs that an evaluation takes."""
-        return self.data_parallel_size * self.tensor_parallel_size
-
 
 class LaunchChoice(Strict):
     """Processes that train, over all machines.
@@ -228,7 +223,7 @@ class LaunchChoice(Strict):
 
     @property
     def machine(self) -> int:
-        """Which of the machines this is."""
+        """accelerate's machine_rank, by default 0; ValueError where it is no integer."""
         rank = self.options.get("machine_rank", "0")
         if not rank.isdigit():
             raise ValueError(f"launch.machine_rank must be an integer, got {rank!r}")

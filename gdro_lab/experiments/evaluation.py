@@ -105,6 +105,7 @@ def evaluate_variant(
         "held_out_data": data.report(),
         "files": trained.get("files", {}) | {"evaluation": file_hash(folder / "evaluation.jsonl")},
     }
+    # the later win: the machine of the training, with that of the evaluation as evaluated_on
     write_manifest(folder / "manifest.json", empty | machine | trained | evaluated)
     return evaluation
 
@@ -133,7 +134,7 @@ def evaluate_model(
         rows: prompts with the columns prompt (a text or a chat), uid, and those of the reward.
         reward: as TRL calls it, (prompts=, completions=, **columns) → finite numbers.
         max_new_tokens: of a completion.
-        seed: of the sampling; an engine goes on with its own.
+        seed: of the sampling; vLLM's engine of a training ignores it.
         template: arguments of the chat template.
         threshold: the reward above which a completion is correct.
         dtype: of the weights that the engine "hf" samples from; None for `arithmetic` of a model
@@ -244,6 +245,7 @@ def _part(
     devices = list(map(str, range((rank + 1) * gpus))) if visible is None else visible.split(",")
     # before CUDA starts
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices[rank * gpus :][:gpus])
+    # another seed for each rank of each seed
     return sample(ids[rank::processes], seed=seed * processes + rank)
 
 

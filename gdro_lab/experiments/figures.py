@@ -67,7 +67,7 @@ def series(runs: list[dict], variant: str, key: str) -> pd.DataFrame:
     return pd.concat(tables, names=["seed", "step"])
 
 
-def smoothed(table: Any, window: int = SMOOTH) -> Any:
+def smooth(table: Any, window: int = SMOOTH) -> Any:
     """Trailing mean over the steps that skips NaN; NaN where the window has no value."""
     mean = table.groupby(level="seed").rolling(window, min_periods=1).mean().droplevel(0)
     return mean.round(12)  # a running sum leaves 1e-17 where all is 0
@@ -78,7 +78,7 @@ def shares(runs: list[dict], variant: str, key: str = "") -> pd.DataFrame:
     batch = series(runs, variant, "share")
     if key:
         batch *= series(runs, variant, key).fillna(0.0)
-    mean = smoothed(batch)
+    mean = smooth(batch)
     return mean.div(mean.sum(axis=1), axis=0)
 
 
@@ -98,7 +98,7 @@ def _of_steps(metric: Callable[..., Any], *tables: pd.DataFrame) -> pd.Series:
 def paper_figures(profile: Profile, runs: list[dict], scores: pd.DataFrame) -> dict[str, Figure]:
     """Figures 1 and 3 to 9 and learning curves by file name, where the profile has the methods."""
     rewards = {profile.label(v): series(runs, v, "mean_reward")[0] for v in profile.variants}
-    reward = smoothed(pd.DataFrame(rewards))
+    reward = smooth(pd.DataFrame(rewards))
     title = "Training reward: no score, since a method may choose what it is a mean of"
     panels = {"": ("mean reward of the batch", reward)}
     drawn = {"fig1_overview": results_overview(profile, runs, scores)}
@@ -210,8 +210,8 @@ def game_figures(profile: Profile, runs: list[dict], variant: str, game: str) ->
         last = of_seeds(share).iloc[-1]
         held = f"{100 * last.max():.0f}% of the prompts at the end"
         crowd = f"{label}: bin {last.argmax()} holds {held}"
-        maps["weight (batch mean 1)"] = smoothed(weights(runs, variant)), 1.0
-        maps["success rate"] = smoothed(series(runs, variant, "success")), None
+        maps["weight (batch mean 1)"] = smooth(weights(runs, variant)), 1.0
+        maps["success rate"] = smooth(series(runs, variant, "success")), None
         chosen = {"prompts": share, "adversary q": series(runs, variant, "probability")}
         panels, finding = _distributions(chosen, f"{label}: the adversary's q")
         return {
@@ -221,10 +221,11 @@ def game_figures(profile: Profile, runs: list[dict], variant: str, game: str) ->
         }
     even = profile.train_of(variant).num_generations
     budget = shares(runs, variant, "rollouts")
-    rollouts = smoothed(series(runs, variant, "rollouts"))
+    rollouts = smooth(series(runs, variant, "rollouts"))
     maps["rollouts per prompt"] = rollouts, float(even)
     spent = {"prompts": share, "rollouts": budget}
     panels, finding = _distributions(spent, f"{label}: the budget")
+    # matplotlib leaves labels that begin with _ out of legends
     price = series(runs, variant, "price").set_axis(["_price"], axis=1)
     panels["Shadow price"] = "μ (mean bin: 1)", price
     moved = 50 * (budget - share).abs().sum(axis=1, skipna=False).mean()
@@ -247,7 +248,7 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
     share = shares(runs, prompt)
     lead = _of_steps(metrics.lead_lag, weight, share)
     even = _of_steps(metrics.lead_lag, weight.notna() * 1.0, share)
-    deviation = smoothed(series(runs, rollout, "deviation"))
+    deviation = smooth(series(runs, rollout, "deviation"))
     share = series(runs, rollout, "share").where(deviation.notna(), 0.0)
     even_n = profile.train_of(rollout).num_generations
     error, uniform = (
@@ -269,7 +270,7 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
     title += f"{abs(cuts['as run']):.1f}% {side} uniform "
     title += f"(paper: {paper.min():g} to {paper.max():g}%)"
     panels = {"Lead–lag (32)": ("Δμ, bins", leads)}
-    panels["WSE (33)"] = "weighted standard error", smoothed(errors)
+    panels["WSE (33)"] = "weighted standard error", smooth(errors)
     figure = trends(panels, dict(zip([*leads, *errors], colors, strict=True)), title, 1)
     axis = figure.axes[-1]
     look: dict[str, Any] = {
@@ -292,12 +293,12 @@ def one_run(record: list[dict], title: str) -> Figure:
     rollouts = series(runs, "it", "rollouts")
     mean = np.nansum(share * rollouts) / np.nansum(share)
     panels: Maps = {"share of prompts": (shares(runs, "it"), None)}
-    panels["success rate"] = smoothed(series(runs, "it", "success")), None
+    panels["success rate"] = smooth(series(runs, "it", "success")), None
     acts = {"weight (batch mean 1)": (weights(runs, "it"), 1.0)}
     acts["rollouts per prompt"] = rollouts, mean
     for name, (table, even) in acts.items():  # a method that leaves it even has no such panel
         if (table / even - 1).abs().max(axis=None) > 0.01:
-            panels[name] = smoothed(table), even
+            panels[name] = smooth(table), even
     return heatmaps(panels, title)
 
 

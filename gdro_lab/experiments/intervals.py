@@ -23,6 +23,7 @@ class TTest(NamedTuple):
 
 def paired_t(differences: pd.Series) -> TTest:
     """Student's t over draws; NaN where these are fewer than two, or all the same."""
+    # `not >`, since NaN must fail too; equal differences deviate by their rounding
     if len(differences) < 2 or not differences.std() > 1e-12:
         return TTest(np.nan, np.nan, np.nan)
     result = stats.ttest_1samp(differences, 0.0)
@@ -33,6 +34,7 @@ def paired_t(differences: pd.Series) -> TTest:
 def holm(p: pd.Series) -> pd.Series:
     """Holm's correction of these p-values; NaN stays and is not counted."""
     known = p.dropna().sort_values()
+    # cummax: once a test is not rejected, none after it is
     corrected = (known * np.arange(len(known), 0, -1)).cummax().clip(upper=1)
     return corrected.reindex(p.index)
 

@@ -28,8 +28,6 @@ class LoopProfile(Experiment):
     """The same for all methods."""
     size: BaseSize | None = None
     """Size of all bases, in place of the worlds' own."""
-    keep_records: bool = False
-    """Write the record of each run too, a row a step."""
     baseline: str = "grpo"
     """The method that differences are to."""
 
@@ -65,6 +63,11 @@ class LoopProfile(Experiment):
     @property
     def is_pretrained(self) -> bool:
         """The loop trains tiny models alone."""
+        return False
+
+    @property
+    def uses_unsloth(self) -> bool:
+        """The loop is PyTorch alone."""
         return False
 
     @property

@@ -63,10 +63,10 @@ class LoopRun:
         """What the console and the logs call it."""
         return f"{self.world.name} {self.method} {self.learning_rate:g} {self.seed}"
 
-    def file(self, out: Path, kind: str = "runs") -> Path:
-        """Where its scores ("runs") or its record ("records") are written."""
+    def file(self, out: Path) -> Path:
+        """Where its scores are written."""
         name = f"{slug_of(self.method)}_lr{self.learning_rate!r}_draw{self.seed}.json"
-        return out / kind / self.world.name / name
+        return out / "runs" / self.world.name / name
 
 
 def list_runs(profile: LoopProfile) -> list[LoopRun]:
@@ -113,7 +113,7 @@ def check_loops(profile: LoopProfile, out: Path) -> None:
 
 
 @functools.lru_cache(4)
-def _drawn(world: str, seed: int) -> Task:
+def _draw_task(world: str, seed: int) -> Task:
     """The task of a draw of a world in JSON; kept, as a run asks for it twice."""
     return TaskWorld.model_validate_json(world).spec.draw(seed)  # type: ignore[return-value]
 
@@ -122,7 +122,7 @@ def draw_base(
     world: TaskWorld, seed: int, cache_dir: str | Path, size: str | None = None
 ) -> tuple[Task, Path]:
     """The task of a draw and the folder of its base, which is trained if the cache has none."""
-    task = _drawn(world.model_dump_json(), seed)
+    task = _draw_task(world.model_dump_json(), seed)
     options = world.base.options()
     if size is not None:
         options["size"] = size
@@ -164,6 +164,7 @@ class Scorer:
 
     def score(self, step: int, samples: int) -> None:
         """Add the row of a checkpoint."""
+        # the step is the seed, so all methods are scored with the same random numbers
         counts = self._sample(self.task.eval, samples, step)
         families_P = [row["family"] for row in self.task.eval]
         identity = {
@@ -211,7 +212,7 @@ def _breadth(families_P: Sequence[str], counts: "Counts") -> dict[str, float]:
 
 
 def play_run(profile: LoopProfile, run: LoopRun, out: Path, cache_dir: str) -> None:
-    """Train one run; write a row of scores each checkpoint, and its record where it is kept.
+    """Train one run; write a row of scores for each checkpoint.
 
     The base, which is not trained, has one row, as of the last step.
     """
@@ -223,7 +224,6 @@ def play_run(profile: LoopProfile, run: LoopRun, out: Path, cache_dir: str) -> N
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     steps = profile.train.max_steps
     scorer = Scorer(run, task, model, tokenizer, steps)
-    record: list[dict[str, Any]] = []
     if run.variant is None:
         scorer.score(steps, CHECKPOINTS[1.0])
     else:
@@ -231,20 +231,18 @@ def play_run(profile: LoopProfile, run: LoopRun, out: Path, cache_dir: str) -> N
         oracle = make_oracle(task, model, tokenizer)
         controller = loop_controller(run.variant, mean_rollouts, run.seed, oracle)
         scorer.threshold = controller.success_threshold
-        record = _train(profile, scorer, controller, prompts)
-    if profile.keep_records:
-        write_rows(run.file(out, "records"), {}, record)
+        _train(profile, scorer, controller, prompts)
     write_rows(run.file(out), profile.settings_of(run.world, run.variant), scorer.rows)
 
 
 def _train(
     profile: LoopProfile, scorer: Scorer, controller: "GDROController", prompts: int
-) -> list[dict[str, Any]]:
-    """Train the scorer's run, and return its record."""
+) -> None:
+    """Train the scorer's run."""
     from gdro_lab import loop
 
     run = scorer.run
-    return loop.train(
+    loop.train(
         scorer.model,
         scorer.tokenizer,
         scorer.task.train,

@@ -62,7 +62,7 @@ def add_memory(families: pd.DataFrame) -> pd.DataFrame:
     return families.assign(memory=gaps.gap - gaps.join(of_base, on=same_prompts).gap_of_base)
 
 
-def printed_memory(families: pd.DataFrame, rates: pd.Series) -> str:
+def format_memory(families: pd.DataFrame, rates: pd.Series) -> str:
     """Memory as Markdown, a row a method and a column a family; "" where there is none.
 
     Args:

@@ -1,6 +1,5 @@
 """What a run in TRL needs first: packages and GPUs, the model to start from, tokenizer, data."""
 
-import os
 from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -20,18 +19,6 @@ from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import read_world
 
 CACHE = ".cache/bases"
-# Read once, when huggingface_hub and vLLM are imported. FlashInfer's sampler needs a CUDA toolkit;
-# with several processes, equal seeds would not give equal samples. On a processor, vLLM would keep
-# half of the memory for its cache, and a training beside it would find none; models small enough to
-# train there need one GiB.
-for _name, _value in {
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_USE_FLASHINFER_SAMPLER": "0",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}.items():
-    os.environ.setdefault(_name, _value)
 
 
 class Parts(NamedTuple):

@@ -192,6 +192,11 @@ class Profile(Experiment):
         return any(self.model_of(name).source is not None for name in self.variants)
 
     @property
+    def uses_unsloth(self) -> bool:
+        """Whether Unsloth trains any variant."""
+        return any(self.model_of(name).kind.startswith("unsloth") for name in self.variants)
+
+    @property
     def success_threshold(self) -> float:
         """The reward above which a completion is correct, in training and in evaluation."""
         return self._thresholds[0]
@@ -241,6 +246,8 @@ class Profile(Experiment):
             del settings["evaluation"]["texts"]
         if variant == BASE and self.success_threshold != 0:
             settings["success_threshold"] = self.success_threshold
+        # what is evaluated changes a training only by the problems that it takes out, and an
+        # identity has the rows
         if not evaluated:
             settings.pop("evaluation")
             if variant == BASE or self.train_of(variant).eval_strategy == "no":

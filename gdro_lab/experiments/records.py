@@ -146,6 +146,6 @@ def read_rows(path: str | Path) -> dict[str, Any]:
 
 
 def identity_of(*parts: Any) -> str:
-    """A hash of all that a run depends on."""
+    """SHA-256, in hex, of these parts as JSON; what JSON cannot hold counts by its text."""
     text = json.dumps(list(parts), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

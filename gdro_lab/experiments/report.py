@@ -23,7 +23,7 @@ from gdro_lab.experiments.profile import Profile, run_folder
 from gdro_lab.experiments.records import read_result
 from gdro_lab.experiments.scores import K, score_families
 from gdro_lab.experiments.style import save, use_style
-from gdro_lab.experiments.table import BASELINE, compare, printed_table, rollouts_to_reach
+from gdro_lab.experiments.table import BASELINE, compare, format_table, rollouts_to_reach
 from gdro_lab.experiments.texts import texts_before_and_after
 
 FEWEST_IN_A_BIN = 10
@@ -43,7 +43,7 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
 
     ValueError if one is missing or was made with other settings.
     """
-    runs = []
+    runs: list[dict[str, Any]] = []
     for variant, seed in [(BASE, profile.seeds[0]), *product(profile.variants, profile.seeds)]:
         folder = run_folder(runs_dir, variant, seed)
         run: dict[str, Any] = {"variant": variant, "seed": seed}
@@ -53,6 +53,12 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
             raise ValueError(
                 f"runs must be those of profile {profile.name!r} as it is now, got other settings "
                 f"in {folder}"
+            )
+        uids = [row["uid"] for row in run["evaluation"]]
+        if runs and uids != [row["uid"] for row in runs[0]["evaluation"]]:
+            raise ValueError(
+                f"{folder} must be evaluated on the problems of {runs[0]['variant']!r}, got "
+                "others: delete its manifest.json and run again"
             )
         runs.append(run)
     return runs
@@ -154,6 +160,7 @@ def _estimates(
     """Rows of a score table."""
 
     def interval(values_SP: np.ndarray) -> tuple[float, float]:
+        # a new generator each time: no row depends on those before it
         return bootstrap_interval(values_SP, np.random.default_rng(0), resamples=resamples)
 
     scores = {v: prompt_scores(runs, v, profile.evaluation.k) for v in [BASE, *profile.variants]}
@@ -212,7 +219,7 @@ def spending_table(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame
     return table
 
 
-def printed_tables(
+def format_tables(
     profile: Profile, scores: pd.DataFrame, families: pd.DataFrame, spending: pd.DataFrame
 ) -> str:
     """The results as Markdown: scores, differences, families, what was spent; 95% intervals.
@@ -275,7 +282,7 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
     scores = score_table(profile, runs)
     families = family_table(profile, runs)
     spending = spending_table(profile, runs)
-    table = printed_tables(profile, scores, families, spending)
+    table = format_tables(profile, scores, families, spending)
     seconds = seconds_table(spending)
     replace_text(results / "table.md", table + "\n")
     replace_text(results / "seconds.md", seconds + "\n")
@@ -297,4 +304,4 @@ def _write_paired(profile: Profile, runs: list[dict[str, Any]], results: Path) -
     rows = rows_of(profile, runs)
     table = compare(rows)
     replace_text(results / "rows.csv", rows.to_csv(index=False, float_format="%.6g"))
-    replace_text(results / "paired.md", printed_table(table, rollouts_to_reach(rows), BASELINE))
+    replace_text(results / "paired.md", format_table(table, rollouts_to_reach(rows), BASELINE))

@@ -143,6 +143,7 @@ def run_profile(
     Returns:
         The exit code: 0, 1 where a job failed, 130 on Ctrl-C.
     """
+    # before the server starts that forks the jobs, which inherits the environment
     if profile.is_pretrained:
         numerics.leave_torch_free()
     runs = Path(runs_dir or f"runs/{profile.name}")
@@ -180,7 +181,9 @@ class Runner:
         self.profile = profile
         self.logs = runs / "logs"
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload([] if profile.gpus else IMPORTED[profile.backend])
+        # a job starts CUDA itself, and Unsloth must come before TRL: then nothing is imported ahead
+        is_bare = profile.gpus or profile.uses_unsloth
+        self.context.set_forkserver_preload([] if is_bare else IMPORTED[profile.backend])
         self.pool = ThreadPoolExecutor(workers)
         self.lines = SimpleQueue[int]()
         """Lines of the console that no job has."""
@@ -196,7 +199,7 @@ class Runner:
     def check(self, job: Job) -> None:
         """Run a job that refuses (ValueError) or does nothing, without a log."""
         receiver, sender = self.context.Pipe(duplex=False)
-        process = self.context.Process(target=_checked, args=(sender, job, self.profile))
+        process = self.context.Process(target=_run_check, args=(sender, job, self.profile))
         process.start()
         sender.close()
         try:
@@ -249,7 +252,7 @@ class Runner:
         log = self.logs / f"{job.stem}.log"
         progress = self.logs / f".{job.stem}.progress"
         process = self.context.Process(
-            target=_logged, args=(log, progress, job, self.profile), name=job.title
+            target=_run_logging, args=(log, progress, job, self.profile), name=job.title
         )
         process.start()
         with tqdm(
@@ -284,7 +287,7 @@ def _show(bar: tqdm, progress: Path) -> None:
         bar.update(done - bar.n)
 
 
-def _checked(refusals: Connection, job: Job, profile: Profile | LoopProfile) -> None:
+def _run_check(refusals: Connection, job: Job, profile: Profile | LoopProfile) -> None:
     """In the process of a check: send what is refused, if anything, and print nothing."""
     end_with_parent()
     with open(os.devnull, "wb") as nowhere:
@@ -299,7 +302,7 @@ def _checked(refusals: Connection, job: Job, profile: Profile | LoopProfile) -> 
     refusals.send("")
 
 
-def _logged(log: Path, progress: Path, job: Job, profile: Profile | LoopProfile) -> None:
+def _run_logging(log: Path, progress: Path, job: Job, profile: Profile | LoopProfile) -> None:
     """In the process of a job: write all that it prints to its log, behind what is there."""
     with log.open("ab") as stream:
         for descriptor in (1, 2):

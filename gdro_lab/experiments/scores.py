@@ -62,12 +62,13 @@ def score_families(
         }
     )
     families = prompts.groupby(list(families_P)).mean()
-    share = pd.Series(shares)
+    share = pd.Series(shares, dtype=float)
+    whole = max(len(share), 1)  # NaN unless each training family is held out
     return {
         "mean_at_8": families.mean_at_8.mean(),
         "pass_at_8": families.pass_at_8.mean(),
         "worst_family": families.mean_at_8.min(),
-        "training_mix_mean": (families.mean_at_8 * share).sum(),
-        "training_mix_pass_at_8": (families.pass_at_8 * share).sum(),
+        "training_mix_mean": (families.mean_at_8 * share).sum(min_count=whole),
+        "training_mix_pass_at_8": (families.pass_at_8 * share).sum(min_count=whole),
         "families": families.assign(share=share).to_dict("index"),
     }

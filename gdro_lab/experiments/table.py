@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from gdro.files import replace_text
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.intervals import holm, paired_t
-from gdro_lab.experiments.memory import add_memory, printed_memory
+from gdro_lab.experiments.memory import add_memory, format_memory
 from gdro_lab.experiments.records import read_rows
 from gdro_lab.experiments.scores import ROW_COLUMNS
 from gdro_lab.experiments.spelling import slug_of
@@ -116,6 +116,7 @@ def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
         arm |= end[costs].mean().to_dict() | {"pairs": len(pairs)}
         for metric in METRICS:
             difference = end.loc[pairs, metric] - base.loc[pairs, metric]
+            # neither the baseline's other rates nor the base count among Holm's tests
             is_tested = method not in (baseline, BASE)
             test = paired_t(difference if is_tested else difference[:0])
             of_baseline = base.loc[pairs, metric].mean() or np.nan
@@ -136,7 +137,7 @@ def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
 
 
 def rollouts_to_reach(scores: pd.DataFrame) -> pd.DataFrame:
-    """Part of GRPO's rollouts after which a method's means hold GRPO's best mean@8 and pass@8.
+    """Part of GRPO's rollouts after which a method's means stay at GRPO's best mean@8 and pass@8.
 
     Means are over the draws that both have played, GRPO at all its rates. GRPO's best are those at
     the end, each at the learning rate that is best for it. Linear between checkpoints, so 0.2 means
@@ -161,6 +162,7 @@ def _part_to_reach(runs: pd.DataFrame, grpo: pd.DataFrame) -> float:
     curve = runs.groupby("step")[["rollouts", *PAIR]].mean()
     rollouts = np.linspace(curve.rollouts.iloc[0], curve.rollouts.iloc[-1], 1001)
     reached = [np.interp(rollouts, curve.rollouts, curve[name]) >= targets[name] for name in PAIR]
+    # from the end backwards: reached there and never lost again
     held = np.logical_and.accumulate(np.all(reached, axis=0)[::-1])[::-1]
     return rollouts[held.argmax()] / grpo.rollouts.max() if held.any() else np.nan
 
@@ -184,10 +186,10 @@ def report(out: Path, baseline: str = BASELINE) -> str:
     if baseline not in known:
         raise ValueError(f"baseline must be one of {known}, got {baseline!r}")
     table = compare(scores, baseline)
-    text = printed_table(table, rollouts_to_reach(scores), baseline)
+    text = format_table(table, rollouts_to_reach(scores), baseline)
     if (out / "families.csv").is_file():  # stored folders may have no more than the scores
         rates = table.groupby(["world", "method"]).learning_rate.first()
-        text += printed_memory(pd.read_csv(out / "families.csv"), rates)
+        text += format_memory(pd.read_csv(out / "families.csv"), rates)
     stem = table_stem(baseline)
     replace_text(out / f"{stem}.csv", table.to_csv(index=False, float_format="%.6g"))
     replace_text(out / f"{stem}.md", text)
@@ -198,7 +200,7 @@ def report(out: Path, baseline: str = BASELINE) -> str:
     return text
 
 
-def printed_table(table: pd.DataFrame, reach: pd.DataFrame, baseline: str) -> str:
+def format_table(table: pd.DataFrame, reach: pd.DataFrame, baseline: str) -> str:
     """The result of `compare` as Markdown, a row a method, with that of `rollouts_to_reach`."""
     cells = [_cell(row, baseline) for row in table.itertuples()]
     shown = table.assign(cell=cells, metric=table.metric.map(METRICS))
@@ -220,6 +222,8 @@ def printed_table(table: pd.DataFrame, reach: pd.DataFrame, baseline: str) -> st
 
 
 def _cell(row: Any, baseline: str) -> str:
+    if np.isnan(row.score):  # a training mix of families that are not held out
+        return "–"
     if row.method == baseline or np.isnan(row.difference):  # the latter: no pair was played
         return f"{row.score:.3f}"
     if np.isnan(row.low):  # no interval: the base, or too few draws

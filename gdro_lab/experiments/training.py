@@ -9,7 +9,7 @@
     manifest.json      training.json and the same of the evaluation: the run is complete
 
 A killed training resumes from its last complete checkpoint. Heavy packages are imported where they
-are used: Unsloth must be imported before TRL and transformers.
+are used, since Unsloth must be imported before TRL.
 """
 
 import json
@@ -109,6 +109,8 @@ def prepare(profile: Profile, cache_dir: str | Path = CACHE) -> None:
     for variant in profile.variants:
         column = profile.variant(variant).groups
         if column is not None:
+            # the held-out ones: reading them does not import Unsloth, and but for `solution` their
+            # columns are those of training
             rows = load_parts(profile, variant, cache_dir, held_out=True).data.rows
             _check_groups(column, rows)
 
@@ -188,10 +190,10 @@ class Training:
         self.model_options |= {"seed": seed, "max_length": sum(self.lengths)}
         self.launched = profile.launch.processes > 1 or profile.launch.config is not None
         """Whether the profile asks for several processes, or a configuration of accelerate."""
-        # which rows there are depends on the tokenizer
+        # with the rows: tokenizer and evaluated problems choose them, and settings leave those out
         settings = profile.settings_of(variant, evaluated=False)
         self.identity = identity_of(settings, seed, self.data.rows)
-        """A hash of all that the weights depend on."""
+        """A hash of settings, seed and training rows; a model counts by its name alone."""
 
     def _take_eval_prompts(self) -> int:
         """Take held-out prompts, evenly from all of them; return the length of the longest."""
@@ -371,7 +373,7 @@ class Training:
         return [sys.executable, "-m", *map(str, launcher + train)]
 
     def launch(self, *options: str) -> None:
-        """Train in the processes that the profile asks for; with several machines, in our part."""
+        """Start the processes that the profile asks for; of several machines, this one's."""
         # its output appears in Jupyter, and it ends if this process is interrupted
         os.environ[LAUNCHER] = str(os.getpid())  # so that nothing is left if this is killed
         code = subprocess.run(self.command(*options), check=False).returncode

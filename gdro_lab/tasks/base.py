@@ -18,7 +18,7 @@ TaskRow = dict[str, Any]  # with the columns prompt, uid, family and answer
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]  # becomes a folder
 Count = Annotated[int, Field(ge=1, le=10**9)]
 NotNegative = Annotated[int, Field(ge=0, le=10**9)]
-BaseSize = Literal["tiny", "small", "mid"]  # of a tiny base, see gdro_lab.tasks.tiny.TINY_CONFIGS
+BaseSize = Literal["tiny", "mid"]  # of a tiny base, see gdro_lab.tasks.tiny.TINY_CONFIGS
 
 
 class Strict(BaseModel):

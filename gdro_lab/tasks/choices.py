@@ -150,8 +150,12 @@ class MathChoice(Strict):
             raise ValueError("task.evaluate must name a source where task.held_out is 0, got []")
         if len(set(names)) < len(names):
             raise ValueError(f"sources of task.train must differ in their names, got {names}")
-        sources = [choice.source for choice in train]
-        both = [choice.source for choice in self.evaluated_choices if choice.source in sources]
+        places = [(choice.source, choice.config, choice.split) for choice in train]
+        both = [
+            choice.source
+            for choice in self.evaluated_choices
+            if (choice.source, choice.config, choice.split) in places
+        ]
         if both:
             raise ValueError(f"task.evaluate must not have what task.train has, got {both[0]!r}")
         if shares and (len(shares) < len(train) or abs(sum(shares) - 1) > 1e-9):

@@ -115,7 +115,7 @@ class EmbeddedSpec:
         evaluation = []
         for index, count in enumerate(self.train_counts()):
             order_P = rng.permutation(self.families[index].n_digits ** self.n_operands)
-            n_eval = self.n_eval_per_family
+            n_eval = self.n_eval_per_family  # held-out prompts first: none depends on n_train
             evaluation += _rows(self, index, used[index], np.sort(order_P[:n_eval]))
             train += _rows(self, index, used[index], order_P[n_eval : n_eval + count])
         train = [train[place] for place in rng.permutation(len(train))]

@@ -148,7 +148,11 @@ def _start_worker() -> None:
     logging.disable(logging.CRITICAL)  # math-verify logs what it cannot read
     if (status := Path("/proc/self/statm")).exists():
         size = int(status.read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY_BYTES, resource.RLIM_INFINITY))
+        _, most = resource.getrlimit(resource.RLIMIT_AS)  # which only root may raise
+        limit = size + MEMORY_BYTES
+        if most != resource.RLIM_INFINITY:
+            limit = min(limit, most)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, most))
 
 
 def _same(key: str, box: str, seconds: float) -> bool:
@@ -164,13 +168,13 @@ def _same(key: str, box: str, seconds: float) -> bool:
 
 def judge_at_once(key: str, answer: str) -> str | None:
     """The outcome for a letter, a number or the key's own text; None for math-verify to judge."""
-    key = cleaned(last_boxed(key) or key)
-    text = cleaned(answer)
+    key = clean(last_boxed(key) or key)
+    text = clean(answer)
     if len(key) == 1 and key in LETTERS:
         choice = CHOICE.fullmatch(text)
         return "correct" if choice and choice[1] == key else "wrong"
     if len(key) <= LONGEST and NUMBER.fullmatch(key):
-        value = value_of(cleaned(without_unit(answer)))
+        value = value_of(clean(without_unit(answer)))
         return "correct" if value == number_of(key) else "wrong"
     return "correct" if key == text else None
 
@@ -211,7 +215,7 @@ def number_of(text: str) -> Fraction | None:
     return -value if match[1] in ("-", "−") else value
 
 
-def cleaned(text: str) -> str:
+def clean(text: str) -> str:
     """The text without commands of style, and with fractions as 1/2."""
     if len(text) > LONGEST:
         return text.strip()

@@ -16,7 +16,7 @@ from gdro_lab.tasks.math_data import Problem
 PUNCTUATION = re.compile(r"[\s.,;:?$…`\"'‘’“”]+")
 
 
-def normalized(text: str) -> str:
+def normalize(text: str) -> str:
     """A text without case, spaces and punctuation, by which repeats are found."""
     return PUNCTUATION.sub(" ", text.casefold()).strip()
 
@@ -26,7 +26,7 @@ def drop_repeats(problems: Iterable[Problem]) -> tuple[list[Problem], list[str]]
     first: dict[str, Problem] = {}
     dropped = []
     for problem in problems:
-        earlier = first.setdefault(normalized(problem.text), problem)
+        earlier = first.setdefault(normalize(problem.text), problem)
         if earlier is not problem:
             dropped.append(f"{problem.uid}: it repeats {earlier.uid}")
     return list(first.values()), dropped
@@ -36,11 +36,11 @@ def drop_evaluated(
     problems: Iterable[Problem], evaluated: Iterable[Problem]
 ) -> tuple[list[Problem], list[str]]:
     """The problems that no evaluation set has, and what was left out."""
-    held_out = {normalized(problem.text): problem for problem in evaluated}
+    held_out = {normalize(problem.text): problem for problem in evaluated}
     kept = []
     dropped = []
     for problem in problems:
-        twin = held_out.get(normalized(problem.text))
+        twin = held_out.get(normalize(problem.text))
         if twin is None:
             kept.append(problem)
         else:

@@ -109,6 +109,9 @@ class GymFamily:
         if self.task not in JUDGES:
             known = sorted(JUDGES)
             raise ValueError(f"task of {self.name!r} must be one of {known}, got {self.task!r}")
+        fixed = sorted({"seed", "size"} & set(self.config))
+        if fixed:
+            raise ValueError(f"config of {self.name!r} must leave out {fixed}, set by each draw")
 
 
 @dataclass(config=Strict.model_config)
@@ -204,6 +207,7 @@ class GymSpec:
         pool_size = size + max(size, LESSONS)
         puzzles = _puzzles(self, place, seed, "text", TRIES * pool_size, seen)
         pool = list(itertools.islice(puzzles, pool_size))
+        # of its own, so that what is drawn elsewhere does not move with the size of a pool
         order = np.random.default_rng([seed, place]).permutation(len(pool))
         pool = [pool[position] for position in order]
         half = len(pool) // 2
@@ -252,7 +256,8 @@ class GymTask:
     def solutions(self, n: int, style: str = "text") -> list[TaskRow]:
         """Draw ``n`` puzzles with a ``solution``, family by family, each as often as ``taught``.
 
-        They are neither held out nor trained on.
+        They are neither held out nor trained on. `style` must be the one in which the task was
+        drawn, since prompts are compared as they are asked.
         """
         used = {json.dumps(row["prompt"]) for row in (*self.eval, *self.train)}
         taught = np.array([family.taught for family in self.spec.families])

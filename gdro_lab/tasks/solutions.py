@@ -72,6 +72,7 @@ def _unused_rows(
     choice: MathChoice, tokenizer: PreTrainedTokenizerBase, template: Mapping[str, Any] | None
 ) -> Sequence[Mapping[str, Any]]:
     """Rows with a solution that the draw of training problems has left."""
+    # a copy is not validated, which would refuse shares without a train_size
     whole = choice.model_copy(update={"train_size": None})
     rows = load_split(whole, tokenizer, held_out=False, template=template).rows
     drawn = load_split(choice, tokenizer, held_out=False, template=template).rows

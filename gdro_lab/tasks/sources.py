@@ -92,6 +92,8 @@ def _read_path(path: Path, place: Place, label: str) -> list[RawRow]:
         return _numbered(_read_json(path), label)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not in UTF-8 ({error})") from error
+    except csv.Error as error:
+        raise ValueError(f"{path} is no CSV table ({error})") from error
 
 
 def _numbered(rows: Sequence[Any], label: str) -> list[RawRow]:

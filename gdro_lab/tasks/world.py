@@ -56,11 +56,13 @@ def read_world(name: str | Path) -> TaskWorld:
     path = find_yaml("world", name, WORLDS)
     fields = {"name": path.stem, "task": "embedded"} | read_yaml(path)
     kind = fields.pop("task")
-    if kind not in SPECS:
+    if kind not in list(SPECS):  # a list, since YAML may give what has no hash
         raise ValueError(f"task of {path} must be one of {list(SPECS)}, got {kind!r}")
     world = {key: fields.pop(key) for key in ("name", "base") if key in fields}
     try:
-        spec: EmbeddedSpec | GymSpec = TypeAdapter(SPECS[kind]).validate_json(json.dumps(fields))
+        # as JSON, the only form in which strict pydantic takes a list for a tuple
+        text = json.dumps(fields, default=str)
+        spec: EmbeddedSpec | GymSpec = TypeAdapter(SPECS[kind]).validate_json(text)
         return TaskWorld.model_validate(world | {"spec": spec})
     except ValidationError as error:
         raise refusal(path, error) from error

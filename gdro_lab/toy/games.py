@@ -30,7 +30,7 @@ TOY_METHODS = {  # what the maps compare; all other registered methods can be pl
     "oracle": "oracle allocation",
 }
 HELD_OUT = 8  # prompts of each skill
-ROLLOUT_NUMBERS = 16  # random numbers drawn for each slot, whatever n_max is
+ROLLOUT_NUMBERS = 16  # random numbers for each slot: up to this n_max, games see the same ones
 Several = Annotated[Int, Field(ge=2)]
 
 
@@ -96,7 +96,7 @@ class Game(_ByValue):
     step_size: Positive = 8.0
     """Size of the gradient steps, such as 4 to 32."""
     batch: Count = 16
-    """Prompts a step, at most the world's: no prompt comes twice."""
+    """Prompts a step, at most the world's; none comes twice but by "resample"."""
     mean_rollouts: Several = 4
     """Rollouts per prompt, on average."""
     n_min: int = 2
@@ -204,7 +204,7 @@ class SharedDraw(PromptGDRO):
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         """Bins by q as in `PromptGDRO.draw`, each slot by its own number; evenly within a bin.
 
-        C: no bin yet, then the bins.
+        Here C counts the prompts without a bin, then the bins.
         """
         counts_C = np.bincount(pool.bins_P + 1, minlength=self.run.num_bins + 1)
         q_B = np.where(counts_C[1:] > 0, self.prompt_adversary.probabilities(), 0.0)
@@ -263,6 +263,7 @@ def draw_offsets(world: World, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """First logits, (D,) and held out (E,); the jitter is the same in every world."""
     rng = np.random.default_rng((seed, 0))
     hardness_K = np.linspace(-1, 1, world.skills) if world.skills > 1 else np.zeros(1)
+    # drawn whatever `rare` is, so that the jitter is the same in every world
     mixed_K = hardness_K[rng.permutation(world.skills)]
     hardness_K = {"hard": hardness_K, "easy": -hardness_K, "mixed": mixed_K}[world.rare]
     logit_K = world.mean_logit - world.spread * hardness_K

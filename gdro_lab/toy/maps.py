@@ -137,6 +137,7 @@ def _play_map(
     results = play([game for *_, game in cells], seeds, checkpoints)
     values = {measure: MEASURES[measure][1](results) for measure in measures}
     shape = (len(measures), len(names), len(worlds), len(checkpoints), len(seeds))
+    # of each game the one checkpoint for which its step size is the best
     picked = [values[measure][i, :, c] for i, (measure, _, (_, c), _) in enumerate(cells)]
     of_measure = zip(measures, np.reshape(picked, shape), strict=True)
     gains = {measure: paired_gain(v[1:], v[:1]) for measure, v in of_measure}

@@ -8,7 +8,7 @@ from gdro_lab.experiments.memory import (
     accuracy_by_family,
     add_memory,
     first_of_each_family,
-    printed_memory,
+    format_memory,
 )
 
 ROWS = [{"family": name, "uid": uid} for uid, name in enumerate("abaaba")]
@@ -38,17 +38,17 @@ def test_what_was_not_measured_is_not_printed():
     alone = add_memory(families("grpo", {"a": 0.5}, {"a": 0.25, "b": 0.5}))
     assert alone.memory.isna().all()
     rates = pd.Series({("w", "grpo"): 1e-4})
-    assert printed_memory(alone, rates) == ""
+    assert format_memory(alone, rates) == ""
     before = alone.drop(columns=["train", "memory"])
     assert add_memory(before) is before
-    assert printed_memory(before, rates) == ""
+    assert format_memory(before, rates) == ""
 
 
 def test_memory_is_printed_at_the_rates_of_the_table():
     tables = [families("base", {"a": 0.5}, {"a": 0.5}, draw) for draw in range(3)]
     tables += [families("grpo", {"a": 0.9}, {"a": 0.8 - draw / 10}, draw) for draw in range(3)]
     tables += [tables[-1].assign(learning_rate=2e-4, train=0.0)]
-    printed = printed_memory(
+    printed = format_memory(
         add_memory(pd.concat(tables, ignore_index=True)), pd.Series({("w", "grpo"): 1e-4})
     )
     # gaps of .1, .2 and .3: Student's t with two degrees of freedom

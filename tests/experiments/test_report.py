@@ -1,6 +1,7 @@
 """Tables and figures from records on simulated prompts; bad folders are refused."""
 
 import itertools
+import shutil
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -15,7 +16,7 @@ from gdro.files import file_hash
 from gdro_lab.experiments import figures, report
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.profile import Profile, run_folder
-from gdro_lab.experiments.records import write_manifest, write_table
+from gdro_lab.experiments.records import read_manifest, read_table, write_manifest, write_table
 from gdro_lab.experiments.style import METHOD_COLORS, save, use_style
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +97,7 @@ def test_scores_are_those_of_the_counts_and_printed(runs):
     by_family = families.set_index(["variant", "score"]).value
     assert by_family["rollout", "star"] == pytest.approx(worst["star"])
 
-    blocks = report.printed_tables(PROFILE, scores, families, report.spending_table(PROFILE, runs))
+    blocks = report.format_tables(PROFILE, scores, families, report.spending_table(PROFILE, runs))
     blocks = blocks.split("\n\n")
     # two lines of head each
     assert [block.count("\n") + 1 for block in blocks[1::2]] == [6, 4, 6, 5]
@@ -144,3 +145,16 @@ def test_notebook_06_shows_the_measured_table():
     cells = nbformat.read(ROOT / "notebooks/06_results.ipynb", as_version=4).cells
     outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
     assert sum(scores in output.get("text/markdown", "") for output in outputs) == 1
+
+
+def test_runs_that_were_evaluated_on_other_problems_are_refused(runs_dir, tmp_path):
+    folder = tmp_path / "runs"
+    shutil.copytree(runs_dir, folder)
+    changed = run_folder(folder, "rollout", 1)
+    rows = read_table(changed / "evaluation.jsonl")
+    write_table(changed / "evaluation.jsonl", [row | {"uid": row["uid"] + 1} for row in rows])
+    manifest = read_manifest(changed / "manifest.json")
+    manifest["files"]["evaluation"] = file_hash(changed / "evaluation.jsonl")
+    write_manifest(changed / "manifest.json", manifest)
+    with pytest.raises(ValueError, match="other"):
+        report.read_runs(PROFILE, folder)

@@ -289,6 +289,7 @@ def test_how_the_key_is_read_is_an_option(tmp_path, reader, text, key):
         ("own.csv", b"question,answer\n", "no rows"),
         ("own.csv", b"question;answer\n1+1?;2\n", "question;answer"),
         ("own.csv", b"question,answer\n\xff,1\n", "UTF-8"),
+        ("own.csv", b'question,answer\n"' + b"a" * 200_000, "CSV"),
         ("own.parquet", b"PAR", "own.parquet.*cannot be read"),
     ],
 )
@@ -456,6 +457,13 @@ def test_a_request_of_ones_own_and_worked_solutions(tmp_path):
 def test_a_choice_that_cannot_be_meant_is_refused(fields, message):
     with pytest.raises(ValidationError, match=message):
         MathChoice(kind="math", **fields)
+
+
+def test_splits_of_one_set_may_be_trained_on_and_evaluated():
+    train = {"source": "someone/sums", "split": "train"}
+    test = {"source": "someone/sums", "split": "test"}
+    choice = MathChoice(kind="math", train=train, evaluate=[test])
+    assert [place.split for place in choice.evaluated_choices] == ["test"]
 
 
 def test_a_task_without_later_options_is_written_as_before():

@@ -274,23 +274,23 @@ def main() -> None:
     parser.add_argument("--cache-dir", default=".cache/bases")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("arms", nargs="*")
-    given = parser.parse_args()
-    if not given.arms:
+    args = parser.parse_args()
+    if not args.arms:
         write_scores(HERE)
         print(report(HERE))
-    for arm in given.arms:
-        if row_file(arm, given.draw, given.train_size).is_file():
+    for arm in args.arms:
+        if row_file(arm, args.draw, args.train_size).is_file():
             continue
-        if given.here:
-            play(given.words, given.draw, arm, given.train_size, given.cache_dir)
+        if args.here:
+            play(args.words, args.draw, arm, args.train_size, args.cache_dir)
             continue
         # each arm in a process of its own, whose memory its end frees
-        command = [sys.executable, __file__, "--here", "--draw", str(given.draw)]
-        command += ["--cache-dir", given.cache_dir, arm]
-        if given.train_size is not None:
-            command += ["--train-size", str(given.train_size)]
-        if given.words is not None:
-            command += ["--words", str(given.words)]
+        command = [sys.executable, __file__, "--here", "--draw", str(args.draw)]
+        command += ["--cache-dir", args.cache_dir, arm]
+        if args.train_size is not None:
+            command += ["--train-size", str(args.train_size)]
+        if args.words is not None:
+            command += ["--words", str(args.words)]
         subprocess.run(command, check=True)
 
 
