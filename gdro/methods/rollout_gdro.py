@@ -170,7 +170,7 @@ class RolloutAdversary(Stateful):
         observed_B = np.asarray(observed, float)
         if not counts_B.any():  # no mean over prompts, by which the price could move
             return 0.0
-        # before the scores move, so by the probabilities with which the last plan was made
+        # before the scores move: of the strategies that planned, if no other plan came back since
         demand = float(counts_B @ (self.probabilities() @ self.arms) / counts_B.sum())
         if self.utility == "variance":
             new_BN = observed_B[:, None] / self.arms
