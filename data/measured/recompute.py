@@ -57,6 +57,7 @@ def differences(by_draw: pd.DataFrame) -> pd.DataFrame:
     test = stats.ttest_1samp(by_draw, 0)
     low, high = test.confidence_interval()
     table = pd.DataFrame({"value": by_draw.columns, "difference": by_draw.mean().to_numpy()})
+    table["difference"] = table.difference.round(12) + 0.0  # no −0 of sums that cancel
     table["interval"] = [f"{a:+.3f} to {b:+.3f}" for a, b in zip(low, high, strict=True)]
     table["half"] = (high - low) / 2
     return table.assign(p=test.pvalue, above=(by_draw > 0).sum().to_numpy(), draws=len(by_draw))
@@ -482,14 +483,30 @@ def palindromes() -> None:
 
 
 def show_earlier(world: str, fresh: pd.DataFrame) -> None:
-    """What an arm has at 60% of the rollouts, less GRPO at the end, by draw."""
+    """What arms have at 60% of the rollouts, less GRPO at the end, by draw and in the mean."""
     keys = ["method", "learning_rate", "draw"]
     rows = pd.read_csv(HERE / "smol/scores.csv")
     early = rows[(rows.world == world) & (rows.step == 36)].set_index(keys)[FOUR]
     if early.empty:  # evaluated at the end alone
         return
     grpo = fresh[fresh.method == "grpo"].groupby("draw")[FOUR].mean()
-    show(f"{world}, batch 36 minus GRPO at batch 60", early.sub(grpo, level="draw").reset_index())
+    by_draw = early.sub(grpo, level="draw")
+    show(f"{world}, batch 36 minus GRPO at batch 60", by_draw.reset_index())
+    if by_draw.index.unique("draw").size < 2:  # no interval
+        return
+    arms = [differences(rows).assign(arm=arm) for arm, rows in by_draw.groupby("method")]
+    show(f"{world}, the same in the mean: intervals without a correction", pd.concat(arms))
+
+
+def mixed_groups() -> pd.Series:
+    """Part of each run's rollout groups that have correct and wrong rollouts, by TRL's log."""
+    mixed = {}
+    for file in sorted((HERE / "smol/logs").glob("*/*.json")):
+        logs = pd.DataFrame(json.loads(file.read_text())["logs"])
+        if len(logs):  # the base has none
+            arm, _, draw = file.stem.partition("_draw")
+            mixed[file.parent.name, arm, int(draw)] = 1 - logs.frac_reward_zero_std.mean()
+    return pd.Series(mixed, name="mixed").rename_axis(["world", "arm", "draw"])
 
 
 def smol() -> None:
@@ -502,16 +519,16 @@ def smol() -> None:
     show("tuning, draw 0", tuned[["arm", *FOUR, *costs]])
     rates = at_best_rate(tuned).arm.tolist()
     show("rates that it chooses", pd.DataFrame({"arm": rates}))
-    mixed = {}
-    for file in sorted((HERE / "smol/logs").glob("*/*.json")):
-        logs = pd.DataFrame(json.loads(file.read_text())["logs"])
-        if len(logs):  # the base has none
-            mixed[file.parent.name, file.stem] = 1 - logs.frac_reward_zero_std.mean()
-    show("groups with a spread", pd.Series(mixed, name="part").reset_index())
+    mixed = mixed_groups()
+    show("mixed groups: with correct and wrong rollouts", mixed.reset_index())
     memory = memory_of(HERE / "smol")
     show("memory: train less held-out less the base's, mean of families", memory.reset_index())
+    by_run = pd.concat([mixed, memory], axis=1)
     for world, fresh in trained[trained.world != "words-tuning"].groupby("world"):
         show(f"{world}, fresh draws", fresh[["arm", "draw", *FOUR, *costs]])
+        means = fresh.groupby("arm")[[*FOUR, *costs]].mean()
+        means = means.join(by_run.loc[world].groupby("arm").mean())
+        show(f"{world}, means over draws", means.reset_index())
         show_earlier(world, fresh)
         grpo = next(arm for arm in rates if arm.startswith("grpo@"))
         if fresh.arm.nunique() < 2 or fresh.draw.nunique() < 2:  # no interval
