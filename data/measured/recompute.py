@@ -533,6 +533,9 @@ def smol() -> None:
         grpo = next(arm for arm in rates if arm.startswith("grpo@"))
         if fresh.arm.nunique() < 2 or fresh.draw.nunique() < 2:  # no interval
             continue
+        base = rows[(rows.world == world) & (rows.method == "base")]
+        whole = pd.concat([fresh, base])
+        show(f"{world}, base minus {grpo}", paired(whole, base.arm.iloc[0], grpo))
         table = all_paired(fresh, grpo)
         is_primary = table.arm.str.match("(pivotal|bank)@") & table.value.isin(PRIMARY)
         primary = table[is_primary & (world == "words")]
