@@ -72,6 +72,14 @@ class Rollouts:
     losses_R: np.ndarray | None
 
 
+def check_correct(correct: ArrayLike, count: int) -> np.ndarray:
+    """Return `correct` as `count` booleans; ValueError for anything but True, False, 1 and 0."""
+    correct_R = check_each("correct", correct, count, "group_ids", 0, 1)
+    if not np.isin(correct_R, (0, 1)).all():
+        raise ValueError(f"correct must be True or False for each rollout, got {short(correct)}")
+    return correct_R.astype(bool)
+
+
 def sort_rollouts(
     plan: Plan,
     planned_P: np.ndarray,
@@ -100,12 +108,7 @@ def sort_rollouts(
     if correct is None:
         correct_R = is_correct(rewards_R, success_threshold)
     else:
-        given_R = check_each("correct", correct, count, "group_ids", 0, 1)
-        if not np.isin(given_R, (0, 1)).all():
-            raise ValueError(
-                f"correct must be True or False for each rollout, got {short(correct)}"
-            )
-        correct_R = given_R.astype(bool)
+        correct_R = check_correct(correct, count)
     losses_R = None
     if losses is not None:
         losses_R = check_each("losses", losses, count, "group_ids", -LARGEST, LARGEST)

@@ -78,8 +78,6 @@ def train(
     """
     check("schedule", schedule, Literal["constant", "linear"])
     training = LoopTraining(model, tokenizer, rows, reward, controller, max_new_tokens, seed)
-    # with equal seeds the same stream as of the task, the base and the controller's first plan:
-    # numpy gives seeds s, (s, 0) and (s, 0, 0) one stream. Left, as all stored rows rest on it
     order = Order(training.uids_D, prompts, stream, np.random.default_rng(seed))
     if stream:
         check("steps", steps, int, ge=1, le=len(rows) // prompts)  # it holds no prompt twice

@@ -22,7 +22,11 @@ class Order:
     stream: bool
     """No prompt comes twice, and without a method that draws they come in order."""
     rng: np.random.Generator
-    """Shuffles the epochs, where the method does not draw."""
+    """Shuffles the epochs, where the method does not draw.
+
+    The loop's has the stream of the task, the base and the controller's first plan where seeds are
+    equal, since numpy gives s, (s, 0) and (s, 0, 0) one stream. All stored rows rest on it.
+    """
 
     def __post_init__(self) -> None:
         check("prompts", self.batch_size, int, ge=1, le=len(self.uids_D))  # none twice in a batch

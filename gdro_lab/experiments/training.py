@@ -109,8 +109,7 @@ def prepare(profile: Profile, cache_dir: str | Path = CACHE) -> None:
     for variant in profile.variants:
         column = profile.variant(variant).groups
         if column is not None:
-            # the held-out ones: reading them does not import Unsloth, and but for `solution` their
-            # columns are those of training
+            # held-out rows have these columns too, and reading them does not import Unsloth
             rows = load_parts(profile, variant, cache_dir, held_out=True).data.rows
             _check_groups(column, rows)
 
