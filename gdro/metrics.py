@@ -21,7 +21,7 @@ def is_correct(rewards: ArrayLike, threshold: float = 0.0) -> np.ndarray:
 
 
 def count_distinct(texts: Iterable[str], correct: Iterable[bool]) -> int:
-    """Different texts among the correct completions of a prompt, without the space around them."""
+    """Different texts among the correct completions of a prompt, compared without outer spaces."""
     return len({text.strip() for text, is_right in zip(texts, correct, strict=True) if is_right})
 
 

@@ -496,6 +496,9 @@ def show_earlier(world: str, fresh: pd.DataFrame) -> None:
         return
     arms = [differences(rows).assign(arm=arm) for arm, rows in by_draw.groupby("method")]
     show(f"{world}, the same in the mean: intervals without a correction", pd.concat(arms))
+    late = (fresh.set_index(keys)[FOUR] - early).dropna()
+    arms = [differences(rows).assign(arm=arm) for arm, rows in late.groupby("method")]
+    show(f"{world}, batch 60 minus batch 36: intervals without a correction", pd.concat(arms))
 
 
 def mixed_groups() -> pd.Series:
@@ -534,8 +537,8 @@ def smol() -> None:
         if fresh.arm.nunique() < 2 or fresh.draw.nunique() < 2:  # no interval
             continue
         base = rows[(rows.world == world) & (rows.method == "base")]
-        whole = pd.concat([fresh, base])
-        show(f"{world}, base minus {grpo}", paired(whole, base.arm.iloc[0], grpo))
+        for arm in base.arm.unique():  # none where the base is not played yet
+            show(f"{world}, base minus {grpo}", paired(pd.concat([fresh, base]), arm, grpo))
         table = all_paired(fresh, grpo)
         is_primary = table.arm.str.match("(pivotal|bank)@") & table.value.isin(PRIMARY)
         primary = table[is_primary & (world == "words")]

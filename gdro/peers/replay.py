@@ -80,7 +80,7 @@ class ExGRPO(Method):
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         self.share_D = self.at_least(self.share_D, pool.rows_P)
         self.again_D = np.zeros(len(self.share_D))
-        # of the batch before; `advantages` fills it, if this batch is observed
+        # forgets the batch before: this one may have no rewards, and then `advantages` is not asked
         self.replayed_D = np.zeros(0)
         share_P = self.share_D[pool.rows_P]
         mixed = np.flatnonzero((share_P > 0) & (share_P < 1))

@@ -157,7 +157,7 @@ class DAPO(Method):
     all of them. Rollouts of discarded groups are `discarded` in the record. Compare by rollouts.
 
     Clip-higher is the trainer's: `epsilon_high` in TRL. Left out: cutting a surplus in the loop,
-    which trains on it (in TRL a batch has room for its size alone), the penalty for length, and the
+    which trains on it (in TRL what exceeds the batch is left out), the penalty for length, and the
     mean over kept tokens alone: where a trainer divides by all tokens, a step is smaller by the
     discarded share.
     """
@@ -165,7 +165,7 @@ class DAPO(Method):
     groups: Count | None = None
     """Groups with both outcomes that a step needs; by default the prompts of a batch."""
     max_batches: Count = 10
-    """Most batches for one step; then it is taken with whatever came."""
+    """The most batches generated for one step, which is then taken with whatever came."""
 
     state = ("collected", "batches")
 

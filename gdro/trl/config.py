@@ -154,7 +154,9 @@ def groups_of_column(
     stored = _stored_columns("group_column", [args.group_column], dataset)
     labels = [None if label is None else str(label) for label in stored[args.group_column]]
     uids = list(stored[args.uid_column])
-    if options.get("groups") is not None:  # labels are strings, so names are too
+    if not isinstance(options, Mapping):
+        raise ValueError(f"gdro_options['bins'] must be a dictionary, got {options!r}")
+    if isinstance(options.get("groups"), list | tuple):  # labels are strings, so names are too
         options = {**options, "groups": [str(name) for name in options["groups"]]}
     name = "gdro_options['bins'] with group_column"
     return build(name, StaticGroups, options, uids=uids, labels=labels)

@@ -108,7 +108,7 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         self.controller = config.make_controller(args, train_dataset)
         method = self.controller.method
         config.check_training(args, self.controller)
-        # those by position have names too
+        # arguments given by position are checked under their names
         by_place = signature(super().__init__).bind_partial(None, None, None, None, *more)
         arguments = {**by_place.arguments, **named}
         config.check_data(args, method, train_dataset, arguments)

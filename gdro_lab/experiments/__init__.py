@@ -10,6 +10,8 @@ table, report, intervals         paired differences with intervals; figures, pan
 texts                            what models say, before and after training
 word_study                       figures of the study on word problems
 records                          files that a run leaves
+
+Importing it sets variables of the environment for huggingface_hub and vLLM, where they are not set.
 """
 
 import os

@@ -246,8 +246,8 @@ class Profile(Experiment):
             del settings["evaluation"]["texts"]
         if variant == BASE and self.success_threshold != 0:
             settings["success_threshold"] = self.success_threshold
-        # what is evaluated changes a training only by the problems that it takes out, and an
-        # identity has the rows
+        # what is evaluated changes a training only by the problems that it takes out, and the
+        # identity holds the rows that are left
         if not evaluated:
             settings.pop("evaluation")
             if variant == BASE or self.train_of(variant).eval_strategy == "no":

@@ -150,12 +150,8 @@ class MathChoice(Strict):
             raise ValueError("task.evaluate must name a source where task.held_out is 0, got []")
         if len(set(names)) < len(names):
             raise ValueError(f"sources of task.train must differ in their names, got {names}")
-        places = [(choice.source, choice.config, choice.split) for choice in train]
-        both = [
-            choice.source
-            for choice in self.evaluated_choices
-            if (choice.source, choice.config, choice.split) in places
-        ]
+        places = [self._place(choice) for choice in train]
+        both = [choice.source for choice in self.evaluated_choices if self._place(choice) in places]
         if both:
             raise ValueError(f"task.evaluate must not have what task.train has, got {both[0]!r}")
         if shares and (len(shares) < len(train) or abs(sum(shares) - 1) > 1e-9):
@@ -193,6 +189,21 @@ class MathChoice(Strict):
     def find_sources(self, choices: list[SourceChoice]) -> list[Source]:
         """Where each of the sources is; ValueError for one that is not there."""
         return [self._find_source(choice) for choice in choices]
+
+    def _place(self, choice: SourceChoice) -> tuple[Any, ...]:
+        """What decides which rows a source has: hub id or path, configuration and split."""
+        source: Any = choice.source
+        config = choice.config
+        split = choice.split or "train"
+        if source in MATH_SPECS:
+            spec = MATH_SPECS[source]
+            config = choice.config or spec.config
+            split = choice.split or spec.split
+            copies = self.paths.get(source, spec.hub_id)
+            source = copies if isinstance(copies, str) else tuple(copies)
+        if isinstance(source, tuple) or Path(source).is_file():  # files have no splits
+            return (source,)
+        return source, config, split
 
     def _find_source(self, choice: SourceChoice) -> Source:
         if choice.source not in MATH_SPECS:

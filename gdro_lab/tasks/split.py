@@ -19,7 +19,7 @@ class Split:
     names the group by which scores are split. ``solution``, where any row has one, is a worked
     solution that ends with the answer, or None."""
     reward: Callable[..., list[float]]
-    """As TRL calls it; which rewards are correct, the profile's success_threshold says."""
+    """As TRL calls it; the profile's `success_threshold` says which rewards count as correct."""
     max_prompt_tokens: int
     """Tokens of the longest prompt."""
     max_completion_tokens: int

@@ -466,6 +466,14 @@ def test_splits_of_one_set_may_be_trained_on_and_evaluated():
     assert [place.split for place in choice.evaluated_choices] == ["test"]
 
 
+def test_the_same_rows_are_not_trained_on_and_evaluated_however_they_are_named(tmp_path):
+    file = str(write_jsonl(tmp_path / "own.jsonl", OWN))
+    for train, split in (("someone/sums", "train"), ("math500", "test"), (file, "test")):
+        evaluated = {"source": train, "split": split}
+        with pytest.raises(ValidationError, match="must not have"):
+            MathChoice(kind="math", train=train, evaluate=[evaluated])
+
+
 def test_a_task_without_later_options_is_written_as_before():
     """Its settings are hashed into the identity of runs that were made before."""
     fields = {"kind", "train", "evaluate", "paths", "signed"}

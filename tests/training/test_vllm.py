@@ -37,7 +37,7 @@ PROMPTS = ["a", "What is 2 + 2?", CHAT, "abc " * 20]
 # each engine in a process of its own, since its memory stays; all with the same imports
 SAMPLE = """if True:
     import json, sys, multiprocessing
-    import gdro_lab.experiments.parts  # which sets vLLM's environment, as in a job
+    import gdro_lab.experiments  # which sets vLLM's environment, as in a job
     from gdro_lab.experiments.evaluation import _by_vllm
     from gdro_lab.experiments.blocks import EvaluationChoice
     from transformers import AutoTokenizer
