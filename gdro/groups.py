@@ -1,7 +1,7 @@
 """Groups of prompts that the data set names, in place of difficulty bins. D prompts."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import numpy as np
@@ -41,6 +41,8 @@ class StaticGroups(DifficultyBins):
         for uid, times in Counter(uids_D.tolist()).most_common(1):
             if times > 1:
                 raise ValueError(f"uids must differ, got {uid!r} more than once")
+        if isinstance(groups, str) or not isinstance(groups, Iterable | None):
+            raise ValueError(f"groups must be a sequence of names, got {groups!r}")
         names = sorted(set(names_D)) if groups is None else groups
         self.groups: list[Any] = list(dict.fromkeys(names))
         bin_of = {name: b for b, name in enumerate(self.groups)}
