@@ -97,7 +97,7 @@ class Pivotal(Method):
 
     def update(self, batch: Batch) -> None:
         # of hard prompts that were visited before
-        hard_P = (batch.successes_P + batch.failures_P > 0) & (batch.rate_P < 0.5)
+        hard_P = batch.visited_P & (batch.rate_P < 0.5)
         expected = float((batch.trials_P * batch.rate_P)[hard_P].sum())
         self.gained = KEPT * self.gained + float(batch.hits_P[hard_P].sum()) - expected
         self.expected = KEPT * self.expected + expected
