@@ -139,6 +139,7 @@ def next_k(hits, trials, successes, failures, gained, expected):
         trials_P=trials,
         successes_P=successes,
         failures_P=failures,
+        visited_P=successes + failures > 0,
         rate_P=(successes + 0.5) / (successes + failures + 1),
     )
     method = pivotal.Pivotal()
