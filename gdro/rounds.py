@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from gdro.controller import GDROController
 from gdro.metrics import is_correct
-from gdro.rollouts import Plan
+from gdro.rollouts import Plan, check_correct
 
 
 class Outcomes(NamedTuple):
@@ -107,12 +107,8 @@ def _append(samples: Samples, new_R: np.ndarray, outcomes: Outcomes) -> Samples:
                 f"{name} of sample_and_reward must have one value for each of the {len(new_R)} "
                 f"group_ids, got the shape {values_R.shape}"
             )
-    is_known_R = np.isin(correct_R, (0, 1)) | np.isnan(rewards_R)
-    if not is_known_R.all():
-        raise ValueError(
-            "correct of sample_and_reward must be True or False for each rollout, got "
-            f"{correct_R[~is_known_R][0]}"
-        )
+    is_scored_R = ~np.isnan(rewards_R)
+    check_correct(correct_R[is_scored_R], int(is_scored_R.sum()))
     return Samples(
         np.append(samples.group_ids_R, new_R),
         np.append(samples.rewards_R, rewards_R),

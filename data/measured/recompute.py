@@ -198,8 +198,8 @@ def tuning() -> None:
     twins = [("maxrl:prompts=64", "grpo:prompts=64")]
     twins.append(("dars:schedule=hardness:prompts=48", "dars:prompts=48"))
     for one, other in twins:
-        pair = rows.loc[one][columns].join(rows.loc[other][columns], rsuffix="_other").dropna()
-        same = (pair[columns].to_numpy() == pair.filter(like="_other").to_numpy()).all(axis=1)
+        of, of_other = rows.loc[one][columns].align(rows.loc[other][columns], join="inner", axis=0)
+        same = (of == of_other).all(axis=1)
         print(f"\n{one} equals {other} in {same.sum()} of {len(same)} rows")
     arms = rows.reset_index()[["method", "learning_rate"]].drop_duplicates()
     print(arms.assign(method=arms.method.str.split(":").str[0]).value_counts("method").to_string())
@@ -494,11 +494,10 @@ def show_earlier(world: str, fresh: pd.DataFrame) -> None:
     show(f"{world}, batch 36 minus GRPO at batch 60", by_draw.reset_index())
     if by_draw.index.unique("draw").size < 2:  # no interval
         return
-    arms = [differences(rows).assign(arm=arm) for arm, rows in by_draw.groupby("method")]
-    show(f"{world}, the same in the mean: intervals without a correction", pd.concat(arms))
     late = (fresh.set_index(keys)[FOUR] - early).dropna()
-    arms = [differences(rows).assign(arm=arm) for arm, rows in late.groupby("method")]
-    show(f"{world}, batch 60 minus batch 36: intervals without a correction", pd.concat(arms))
+    for title, rows in {"the same in the mean": by_draw, "batch 60 minus batch 36": late}.items():
+        arms = [differences(part).assign(arm=arm) for arm, part in rows.groupby("method")]
+        show(f"{world}, {title}: intervals without a correction", pd.concat(arms))
 
 
 def mixed_groups() -> pd.Series:
