@@ -7,14 +7,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.bins import DifficultyBins, as_uids, check_uids
+from gdro.bins import PRESETS, DifficultyBins, as_uids, check_uids
+from gdro.checks import build, short
 
 
 class StaticGroups(DifficultyBins):
     """Groups that the data set names, such as levels or subjects, in place of difficulty bins.
 
     A prompt's group never changes; its pass@k record is kept all the same, with k, history and
-    estimator as in `DifficultyBins`.
+    estimator as in `DifficultyBins`. The trainer makes its groups with those of the preset.
 
     Args:
         uids: (D,), one stable uid a prompt. Only these prompts can be planned.
@@ -85,3 +86,18 @@ class StaticGroups(DifficultyBins):
         """Take up the history of prompts; those that have joined since begin without one."""
         super().load_state_dict(state)
         self.add(self.bin_of_uid.keys() - self.row_of.keys())
+
+
+def make_groups(
+    name: str,
+    options: Mapping[str, Any],
+    preset: str,
+    uids: Sequence[Any],
+    labels: Sequence[Any],
+) -> StaticGroups:
+    """Groups made of further arguments, called `name` in errors, over those of a preset."""
+    if not isinstance(options, Mapping):
+        raise ValueError(f"{name} must be a dictionary, got {short(options)}")
+    # an unknown preset is refused by the controller
+    arguments = {**PRESETS.get(preset, {}), **options}
+    return build(name, StaticGroups, arguments, uids=uids, labels=labels)

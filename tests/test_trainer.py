@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from tiny_run import make, same_weights, trained
 from trl import GRPOConfig, GRPOTrainer
 
+from gdro import GDROController
 from gdro.files import load_state
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.checkpoints import find_checkpoint
@@ -171,6 +172,7 @@ def test_groups_of_a_column_of_integers_can_be_ordered(base, tmp_path):
     options = {"bins": {"groups": [2, 1, 0]}}
     trainer = make(base, tmp_path, rows, group_column="level", gdro_options=options)
     assert trainer.bin_names == ["2", "1", "0"]
+    assert trainer.controller.bins.history == GDROController("grpo").bins.history
 
 
 def test_arguments_by_position_are_checked_too(base, tmp_path):

@@ -14,7 +14,7 @@ from trl import GRPOConfig
 
 from gdro.checks import build
 from gdro.controller import GDROController
-from gdro.groups import StaticGroups
+from gdro.groups import StaticGroups, make_groups
 from gdro.method import Method
 from gdro.prior import PromptPrior
 from gdro.registry import find_method
@@ -63,7 +63,7 @@ class GDROConfig(GRPOConfig):
 
     gdro_method: str = ""
     """Name of a method: "grpo", "prompt", "rollout", "both", "pivotal", or another of
-    docs/methods.md. It must be named: none is better than the others everywhere."""
+    docs/peers.md. It must be named: none is better than the others everywhere."""
     gdro_preset: str = "default"
     """Either "default", or "paper": every choice of the controller as in arXiv 2601.19280."""
     gdro_options: dict | str | None = None
@@ -77,7 +77,8 @@ class GDROConfig(GRPOConfig):
     """Column with one stable uid for each prompt, integers or strings. Where it is missing, a hash
     of the row's columns is the uid, and equal rows are numbered."""
     group_column: str | None = None
-    """Column whose values are the groups in place of difficulty bins."""
+    """Column whose values are the groups in place of difficulty bins. Counts then fade as with
+    these, by the k and history of the preset."""
     prior_columns: list[str] | None = None
     """Columns from which the pass rate of prompts that were never sampled is predicted while
     training, by a `gdro.prior.PromptPrior`. "prompt" counts by the logarithm of its length in
@@ -154,12 +155,11 @@ def groups_of_column(
     stored = _stored_columns("group_column", [args.group_column], dataset)
     labels = [None if label is None else str(label) for label in stored[args.group_column]]
     uids = list(stored[args.uid_column])
-    if not isinstance(options, Mapping):
-        raise ValueError(f"gdro_options['bins'] must be a dictionary, got {options!r}")
-    if isinstance(options.get("groups"), list | tuple):  # labels are strings, so names are too
+    if isinstance(options, Mapping) and isinstance(options.get("groups"), list | tuple):
+        # labels are strings, so names are too
         options = {**options, "groups": [str(name) for name in options["groups"]]}
     name = "gdro_options['bins'] with group_column"
-    return build(name, StaticGroups, options, uids=uids, labels=labels)
+    return make_groups(name, options, args.gdro_preset, uids, labels)
 
 
 def prior_of_columns(

@@ -13,7 +13,7 @@ import numpy as np
 from gdro.bins import as_uids
 from gdro.checks import build
 from gdro.controller import GDROController
-from gdro.groups import StaticGroups
+from gdro.groups import make_groups
 from gdro_lab.experiments.blocks import Variant
 from gdro_lab.tasks.base import Task
 
@@ -53,13 +53,9 @@ def loop_controller(
     if variant.groups == "family":
         options.pop("groups", None)
         families = {"any": "family"} if oracle is None else oracle.groups
-        options["bins"] = build(
-            "bins",
-            StaticGroups,
-            options.get("bins", {}),
-            uids=list(families),
-            labels=list(families.values()),
-        )
+        bins = options.get("bins", {})
+        labels = list(families.values())
+        options["bins"] = make_groups("bins", bins, variant.preset, list(families), labels)
     elif variant.groups is not None:
         raise ValueError(f"groups must be 'family' in the loop, got {variant.groups!r}")
     return build(

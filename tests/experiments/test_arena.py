@@ -46,7 +46,7 @@ def test_a_method_is_spelled_with_its_options():
             make_loop_profile({"name": "w", "backend": "loop", "methods": [wrong], "seeds": [0]})
     oracle = Oracle({7: "hash", 3: "star", 5: "star"}, np.zeros_like)
     bins = loop_controller(read_spelling("both:groups=family"), 4, 0, oracle).bins
-    assert bins.groups == ["hash", "star"]
+    assert (bins.groups, bins.k, bins.history) == (["hash", "star"], 1, 20)
     assert bins.assign([3, 5, 7]).tolist() == [1, 1, 0]
 
 
