@@ -16,7 +16,7 @@ import pandas as pd
 from scipy import stats
 
 from gdro_lab import experiments
-from gdro_lab.experiments.intervals import holm
+from gdro_lab.experiments.intervals import holm, paired_t
 from gdro_lab.experiments.table import METRICS, at_best_rate, compare, rollouts_to_reach
 
 HERE = Path(__file__).parent
@@ -53,14 +53,17 @@ def all_paired(rows: pd.DataFrame, baseline: str, values: list[str] = FOUR) -> p
 
 
 def differences(by_draw: pd.DataFrame) -> pd.DataFrame:
-    """Mean, interval, p and the number of draws above 0 of each column."""
-    test = stats.ttest_1samp(by_draw, 0)
-    low, high = test.confidence_interval()
+    """Mean, interval, p and the number of draws above 0 of each column.
+
+    NaN where there is one draw, or where all differences are the same.
+    """
+    tests = [paired_t(by_draw[name]) for name in by_draw]
     table = pd.DataFrame({"value": by_draw.columns, "difference": by_draw.mean().to_numpy()})
     table["difference"] = table.difference.round(12) + 0.0  # no −0 of sums that cancel
-    table["interval"] = [f"{a:+.3f} to {b:+.3f}" for a, b in zip(low, high, strict=True)]
-    table["half"] = (high - low) / 2
-    return table.assign(p=test.pvalue, above=(by_draw > 0).sum().to_numpy(), draws=len(by_draw))
+    table["interval"] = [f"{test.low:+.3f} to {test.high:+.3f}" for test in tests]
+    table["half"] = [(test.high - test.low) / 2 for test in tests]
+    table["p"] = [test.p for test in tests]
+    return table.assign(above=(by_draw > 0).sum().to_numpy(), draws=len(by_draw))
 
 
 def totals(rows: pd.DataFrame, values: list[str]) -> pd.DataFrame:

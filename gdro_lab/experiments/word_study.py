@@ -1,4 +1,4 @@
-"""Two figures and a table of the study on word problems, from what data/measured/smol has."""
+"""Three figures and a table of the study on word problems, from what data/measured/smol has."""
 
 import json
 from pathlib import Path
@@ -22,11 +22,22 @@ NAMES = {
     "both": "both games",
     "prompt": "Prompt-GDRO",
     "rollout": "Rollout-GDRO",
+    "prompt-share": "Prompt-GDRO, share-normalized",
+    "families": "families drawn evenly",
+    "prior": "pivotal with a prior",
+    "pkpo": "PKPO",
+    "raft": "RAFT",
 }
 """Labels of the methods, in the order in which they are drawn; the others have their own names."""
-MARKERS = dict(zip(NAMES, "osDv^<", strict=True))
+MARKERS = dict(zip(NAMES, "osDv^<>PpXh", strict=True))
 SHOWN = ["training_mix_mean", "mean_at_8", "pass_at_8"]
 """Scores with a panel."""
+
+
+def scored_early(scores: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the base, and of the methods that are scored before the end as well."""
+    early = scores.method[scores.step < scores.step.max()]
+    return scores[scores.method.isin([BASE, *early])]
 
 
 def rollout_curves(scores: pd.DataFrame) -> Figure:
@@ -41,7 +52,7 @@ def rollout_curves(scores: pd.DataFrame) -> Figure:
     starts = scores[scores.method == BASE].assign(step=0)
     ends = final_rows(scores[scores.method == BASELINE]).set_index("draw")
     methods = _methods(scores)
-    width = scores.rollouts.max() / 40  # between methods, so that their intervals do not overlap
+    width = scores.rollouts.max() / 120  # between methods, so that their intervals do not overlap
     figure, axes = plt.subplots(1, len(SHOWN), figsize=(WIDTH, 2.6))
     for axis, metric in zip(axes, SHOWN, strict=True):
         axis.axhline(0, color="black", linewidth=0.8)
@@ -70,18 +81,63 @@ def _draw_curve(axis: Axes, method: str, gains: pd.DataFrame, shift: float) -> N
 
 
 def _finding(scores: pd.DataFrame, ends: pd.DataFrame) -> str:
-    """Which methods have GRPO's final scores before the end, in the mean of their draws."""
+    """Which methods have GRPO's final scores before the end, in the mean and by their intervals."""
     early = final_rows(scores[scores.step < scores.step.max()]).set_index("draw")
     part = early.rollouts.max() / scores.rollouts.max()
     reached = []
+    apart = []
     for method in _methods(scores):
+        if method == BASELINE:
+            continue
         gains = (early[early.method == method][PAIR] - ends[PAIR]).dropna()
         # the same is enough; scores.csv has seven digits
-        if method != BASELINE and (gains.mean().round(6) >= 0).all():
+        if len(gains) and (gains.mean().round(6) >= 0).all():
             reached.append(_name(method))
-    who = ", ".join(reached) or "no method"
-    title = f"GRPO's final mean@8 and pass@8 with {part:.0%} of its rollouts: {who}"
-    return f"{title} (draws: {len(ends)})"
+        tests = [paired_t(gains[score]) for score in PAIR]
+        if any(test.low > 0 or test.high < 0 for test in tests):
+            apart.append(_name(method))
+    reach = ", ".join(reached) or "no method"
+    exclude = ", ".join(apart) or "none"
+    return (
+        f"With {part:.0%} of its rollouts GRPO's end is reached by {reach},\n"
+        f"in the mean of {len(ends)} draws; 95% intervals that exclude 0: {exclude}"
+    )
+
+
+def end_differences(scores: pd.DataFrame) -> Figure:
+    """Final scores less GRPO's, in pairs by draw: small marks are draws, large ones their mean.
+
+    Horizontal lines are 95% intervals (Student's t) where there are at least three draws.
+
+    Args:
+        scores: of one world, as scores.csv has them, each method at one learning rate.
+    """
+    ends = final_rows(scores[scores.method != BASE]).set_index(["method", "draw"])[SHOWN]
+    gains = ends.sub(ends.loc[BASELINE], level="draw").drop(index=BASELINE, level="method").dropna()
+    methods = [method for method in _methods(scores) if method in gains.index.unique("method")]
+    size = (WIDTH, 1.1 + 0.24 * len(methods))
+    figure, axes = plt.subplots(1, len(SHOWN), figsize=size, sharey=True)
+    apart = 0
+    for axis, metric in zip(axes, SHOWN, strict=True):
+        axis.axvline(0, color="black", linewidth=0.8)
+        for place, method in enumerate(methods):
+            gain = gains.loc[method][metric]
+            look = {"color": _look(method)["color"], "marker": _look(method)["marker"]}
+            axis.plot(gain, [place] * len(gain), linestyle="", markersize=3, alpha=0.6, **look)
+            half = 0.0
+            if len(gain) > 2:
+                half = paired_t(gain).high - gain.mean()
+                apart += abs(gain.mean()) > half
+            axis.errorbar(gain.mean(), place, xerr=half, capsize=2, markeredgecolor="black", **look)
+        axis.set(title=METRICS[metric], xlabel="difference to GRPO")
+    draws = gains.groupby("method").size()
+    names = [f"{_name(method)} ({draws[method]})" for method in methods]
+    axes[0].set_yticks(range(len(methods)), names)
+    axes[0].invert_yaxis()
+    figure.suptitle(
+        f"At the end (draws in brackets): {apart} of the intervals exclude 0, uncorrected"
+    )
+    return figure
 
 
 def family_scores(families: pd.DataFrame) -> Figure:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from gdro_lab.experiments.style import METHOD_COLORS, OTHERS, WIDTH
@@ -101,14 +102,19 @@ def mixed_by_kind(n: int, prompts: pd.Series, mixed: pd.Series) -> Figure:
     for rate, color, mark in zip(prompts.index, KIND_COLORS, "vos", strict=True):
         left.plot(rate, 1 - rate**n - (1 - rate) ** n, mark, color=color, ms=7)
     left.set(xlabel="pass rate p of the prompt", ylabel="probability", ylim=(0, 1.05))
-    left.set_title("that a group of n is mixed")
+    left.set_title("Probability that a group of n is mixed")
     left.legend(loc="lower center", frameon=False)
     names = [words.replace(" of the time", "") for words in KINDS.values()]
-    right.bar(names, prompts, color=KIND_COLORS, alpha=0.35, edgecolor="black", label="all groups")
-    right.bar(names, mixed, color=KIND_COLORS, edgecolor="black", hatch="//", label="mixed, mean")
+    right.bar(names, prompts, color=KIND_COLORS, alpha=0.35, edgecolor="black")
+    right.bar(names, mixed, color=KIND_COLORS, edgecolor="black", hatch="//")
     right.set(title=f"groups of {n}", ylabel="groups of the batch")
     right.yaxis.set_major_locator(MaxNLocator(integer=True))
-    right.legend(loc="upper left", frameon=False)
+    # bars have three colours, so the legend has none
+    all_groups = Patch(facecolor="#dddddd", edgecolor="black", label="all groups")
+    mixed_ones = Patch(
+        facecolor="#888888", edgecolor="black", hatch="//", label="mixed, on average"
+    )
+    right.legend(handles=[all_groups, mixed_ones], loc="upper left", frameon=False)
     figure.suptitle("Most of the answers go to prompts that teach nothing")
     return figure
 

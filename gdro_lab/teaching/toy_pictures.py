@@ -31,7 +31,7 @@ def heatmap(
     shown = np.round(gains, 1) + 0.0  # no −0.0
     marked = np.char.add(np.char.mod("%+.1f", shown), np.take(["▼", "", "▲"], verdicts + 1))
     look = {"norm": norm, "cmap": style.DIVERGING, "cbar": False, "linewidths": 0.5}
-    look |= {"fmt": "", "annot": marked, "annot_kws": {"size": 6.5}}
+    look |= {"fmt": "", "annot": marked, "annot_kws": {"size": 6}}
     sns.heatmap(np.where(verdicts, shown, 0), ax=axis, **look, **labels)
     axis.tick_params(labelrotation=0)
 

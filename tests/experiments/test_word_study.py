@@ -54,6 +54,19 @@ def test_the_title_names_the_methods_that_reach_the_scores_early(scores):
     assert "both games" not in title
 
 
+def test_ends_are_differences_to_grpo_in_pairs(scores):
+    late = scores[(scores.method != "both") | (scores.draw == 2)]
+    late = late[(late.method != "both") | (late.step == 60)]
+    late = late.assign(mean_at_8=late.value + (late.method == "pivotal") * 0.001 * late.draw)
+    first = word_study.end_differences(late).axes[word_study.SHOWN.index("mean_at_8")]
+    means = {bar.lines[0].get_ydata()[0]: bar.lines[0].get_xdata()[0] for bar in first.containers}
+    assert means == pytest.approx({0: 0.022, 1: 0.01})
+    names = [label.get_text() for label in first.figure.axes[0].get_yticklabels()]
+    assert names == ["pivotal (3)", "both games (1)"]
+    # what is scored at the end alone has no curve
+    assert set(word_study.scored_early(late).method) == {"base", "grpo", "pivotal"}
+
+
 def test_families_are_compared_in_pairs(scores):
     ends = scores[scores.step == 60]
     families = pd.concat([ends.assign(family=name, share=0.5) for name in ("add", "div")])
