@@ -54,7 +54,8 @@ test: $(READY)  ## all tests
 test-gpu:  ## what needs a GPU, with the environment of docs/gpu-box.md
 	@failed=0; if ! python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
 		echo "skipped: torch finds no GPU here"; else \
-		for test in $$(python -m pytest -q --collect-only -m gpu tests/gpu | grep ::); do \
+		found=$$(python -m pytest -q --collect-only -m gpu tests/gpu) || { echo "$$found"; exit 1; }; \
+		for test in $$(echo "$$found" | grep ::); do \
 			python -m pytest -q -m gpu "$$test" || failed=1; done; fi; exit $$failed
 
 test-oldest: .venv-oldest/ready  ## the trainer's tests with the oldest TRL and transformers that pyproject.toml allows

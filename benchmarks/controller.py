@@ -150,8 +150,8 @@ def step(ours, plain, uids, rates, rng):
     c, batch = timed(ours.observe, plan, ids, rewards)
     d, (weights, _) = timed(plain.observe, uids.tolist(), ids.tolist(), rewards.tolist())
     # counts are kept in 32 bits, so single prompts on an edge may differ by a bin
-    assert np.median(np.abs(batch.weights / weights - 1)) < 0.01
-    assert abs(ours.method.rollout_adversary.price - plain.price) < 0.01
+    assert np.mean(np.abs(batch.weights / weights - 1) > 0.01) < 0.01
+    assert abs(ours.method.rollout_adversary.price - plain.price) < 1e-6
     return a + c, b + d
 
 

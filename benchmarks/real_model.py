@@ -112,6 +112,7 @@ def play_arm(profile_name: str, arm: str, engine: str, beta: float, steps: int) 
                 args=args,
                 train_dataset=Dataset.from_list(training.data.rows),
                 processing_class=loaded.tokenizer,
+                peft_config=loaded.peft_config,
             )
         clock = PartsClock()
         clock.watch(trainer)

@@ -61,7 +61,12 @@ def main() -> None:
     numbers = [str(7 * n) for n in range(1, args.numbers + 1)]
     different = []
     for name, keys in {"fixtures": fixture_keys(), "integers": numbers}.items():
-        pairs = [(key, form.format(key.strip("$"), key)) for key in keys for form in SPELLINGS]
+        bare = [key.strip("$") for key in keys]
+        pairs = [
+            (key, form.format(text, text))
+            for key, text in zip(keys, bare, strict=True)
+            for form in SPELLINGS
+        ]
         began = time.perf_counter()
         rewards = MathReward()([f"\\boxed{{{b}}}" for _, b in pairs], [key for key, _ in pairs])
         middle = time.perf_counter()

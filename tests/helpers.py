@@ -4,11 +4,16 @@ from dataclasses import fields, is_dataclass
 
 import numpy as np
 
-from gdro import find_method
+from gdro import METHODS, find_method
 from gdro.method import Batch, Run
 from gdro.registry import make_method
 
 CERTAIN = 1e9  # posterior counts at which a sample is the mean
+
+
+def own_methods():
+    """Names of the package's own methods; tests register others, which depend on what is run."""
+    return sorted(name for name, kind in METHODS.items() if kind.__module__.startswith("gdro."))
 
 
 def come_back(plan, seed, rates):

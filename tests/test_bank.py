@@ -307,3 +307,13 @@ def train_all_right(base, folder, tokens, **changes):
     trainer = tiny_run.make_trainer(GDROTrainer, args, base, reward=all_right)
     trainer.train()
     return trainer
+
+
+def test_all_kept_prompts_are_replayed_evenly():
+    controller = GDROController("pivotal_replay", prompts=2, start_at=1, most=None)
+    uids = np.arange(6)
+    times = np.zeros(6)
+    for _ in range(400):
+        visit(controller, uids, [1] * 6)
+        times[controller.replay(uids)[0]] += 1
+    assert times.min() > 90  # of 133

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import come_back, play
 
-from gdro import GDROController, Method
+from gdro import GDROController, Method, sample_in_rounds
 from gdro.advantages import group_advantages
 
 EDGES = (0.2, 0.4, 0.6, 0.8)
@@ -310,3 +310,42 @@ def test_gdro_needs_numpy_scipy_and_pydantic_alone(method):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"torch", "transformers", "trl", "pandas", "matplotlib", "yaml", "tqdm", "gdro_lab"}
     assert not set(done.stdout.split()) & heavy
+
+
+def test_the_largest_number_of_rollouts_follows_the_mean():
+    runs = [GDROController("rollout", mean).run for mean in (2, 4, 8)]
+    assert [run.n_max for run in runs] == [12, 12, 24]
+
+
+def test_a_state_of_another_success_threshold_is_refused():
+    state = GDROController("grpo", success_threshold=0.5).state_dict()
+    with pytest.raises(ValueError, match="success_threshold"):
+        GDROController("grpo").load_state_dict(state)
+
+
+def test_a_pool_that_was_drawn_from_before_has_the_counts_of_the_loaded_state():
+    pool = np.arange(40)
+    old = GDROController("lilo")
+    play(old, 0, pool[::-1][:20], np.linspace(0, 1, 20))
+    used, fresh = GDROController("lilo"), GDROController("lilo")
+    used.draw(pool, 5)
+    for controller in (used, fresh):
+        controller.load_state_dict(old.state_dict())
+    assert used.draw(pool, 5).tolist() == fresh.draw(pool, 5).tolist()
+
+
+def test_plans_in_flight_and_rounds_have_random_numbers_of_their_own():
+    controller = GDROController("rollout", mean_rollouts=2.5)  # who gets the third is random
+    plans = {tuple(controller.plan(np.arange(20)).rollouts) for _ in range(3)}
+    assert len(plans) == 3
+
+    controller = GDROController("reinforce_ada", mean_rollouts=4)
+    numbers = []
+
+    def extend(batch, left, rng):
+        numbers.append(rng.random())
+        return np.ones(len(batch), int)
+
+    controller.method.extend = extend
+    sample_in_rounds(controller, controller.plan([1, 2]), lambda ids: [0.0] * len(ids))
+    assert len(set(numbers)) == len(numbers) > 1

@@ -144,6 +144,7 @@ def test_wrong_input_is_named_and_moves_nothing(case):
         (([1, 2], ["a"]), ("labels", "2", "1")),
         (([1, 2], ["a", None]), ("labels", "None")),
         (([1, 2], ["a", "b"], ["a"]), ("groups", "'b'")),
+        (([1, 2], ["a", "b"], "ab"), ("groups", "'ab'")),
         (([], []), ("uids", "none")),
     ],
 )

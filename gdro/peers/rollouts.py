@@ -40,9 +40,9 @@ class Knapsack(Method):
     max Σ V(n_i, p_i) subject to Σ n_i = budget, V(n, p) = (1 − pⁿ − (1 − p)ⁿ) · p (1 − p)²: the
     probability that the group has both outcomes, times the gain of a step on the prompt. p is the
     share of correct rollouts at the prompt's last visit; where it is 0 or 1, prompts get n_min, and
-    those not seen yet n̄. The fallback: prompts in between are expected to need
-    log(1 − confidence)/log max(p, 1 − p) rollouts each; what the budget has beyond that goes evenly
-    to the prompts with p = 0, or, without any, to those with p = 1 or not seen yet.
+    those not seen yet n̄. The fallback: for each prompt in between, log(1 − confidence)/log max(p,
+    1 − p) rollouts are set aside beside its n_min; what the budget has beyond that goes evenly to
+    the prompts with p = 0, or, without any, to those with p = 1 or not seen yet.
 
     Source: the paper and its public code, with n_min 2 and n_max 128 (`n_max=128` sets it here).
     Left out: dividing the plan evenly among workers.

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from helpers import batch_of
+from scipy.integrate import quad
 from scipy.optimize import minimize
-from scipy.stats import betabinom
+from scipy.special import expit
+from scipy.stats import betabinom, norm
 
 from gdro import GDROController
 from gdro.prior import PromptPrior, sigmoid
@@ -177,3 +179,20 @@ def test_what_is_no_prior_and_prompts_that_it_does_not_know_are_refused():
     controller.observe(plan, [0, 0, 1, 1], [0.0, 1.0, 0.0, 0.0])
     with pytest.raises(ValueError, match="3"):
         controller.plan([1, 3])
+
+
+def test_a_prediction_is_the_mean_and_the_spread_of_an_uncertain_rate():
+    prior = PromptPrior(np.arange(3), {"x": [0.0, 1.0, 2.0]})
+    prior.visits = 1
+    prior.mean = np.array([1.0, 0.5])
+    prior.precision = np.diag([12.0, 12.0])
+    prior.excess, prior.spread = 0.0, 1000.0  # prompts that look alike have the same rate
+    alpha_P, beta_P = prior.predict(np.arange(3))
+    for x, alpha, beta in zip(prior.features(np.arange(3)), alpha_P, beta_P, strict=True):
+        normal = norm(x @ prior.mean, np.sqrt((x**2).sum() / 12))
+        rate = quad(lambda z, of=normal: expit(z) * of.pdf(z), -12, 12)[0]
+        square = quad(lambda z, of=normal: expit(z) ** 2 * of.pdf(z), -12, 12)[0]
+        assert alpha / (alpha + beta) == pytest.approx(rate, abs=0.002)
+        # both are approximations
+        correlation = prior.correlation + (square - rate**2) / (rate * (1 - rate))
+        assert 1 / (1 + alpha + beta) == pytest.approx(correlation, rel=0.1)

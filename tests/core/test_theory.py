@@ -76,3 +76,12 @@ def test_staircase_is_the_brute_force_and_falls_with_the_price():
     assert set(taken[:, 0]) == set(arms.tolist())  # every stair is trodden
     # 12/n + 2n is 10 at n = 2 and n = 3, exactly: the smaller arm
     assert theory.staircase([12.0], 2.0, [1, 2, 3, 4]).tolist() == [2]
+
+
+@given(finite_losses, st.floats(0.1, 20))
+def test_the_soft_worst_case_lies_between_its_bounds(losses, eta):
+    lower, upper = theory.soft_worst_case_bounds(losses, eta)
+    value, _ = theory.soft_worst_case(losses, eta)
+    assert lower - 1e-9 <= value <= upper + 1e-9
+    assert lower == losses.max()
+    assert upper - lower == pytest.approx(np.log(len(losses)) / eta, abs=1e-9)

@@ -85,10 +85,10 @@ class Watch:
         trainer._generate_and_score_completions = self._score
         trainer.controller.observe, trainer.compute_loss = self._observe, self._compute_loss
 
-    def _observe(self, plan, **given):
+    def _observe(self, plan, group_ids, rewards, **given):
         self.planned.append(sorted(n for n in plan.rollouts.tolist() if n))
-        self.rewards_R = np.asarray(given["rewards"])
-        return self.observe(plan, **given)
+        self.rewards_R = np.asarray(rewards)
+        return self.observe(plan, group_ids, rewards, **given)
 
     def _compute_loss(self, model, inputs, *args, **given):
         self.inputs.append(dict(inputs))

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from helpers import play
 
+from gdro import GDROController
 from gdro_lab.experiments.oracles import loop_controller
 from gdro_lab.experiments.spelling import read_spelling
 
@@ -48,3 +50,12 @@ def test_the_parts_of_a_method_make_that_method(whole, parts):
     again = loop_controller(read_spelling(parts), 4, seed=1)
     again.load_state_dict(both[1].state_dict())
     assert played(again) == played(both[1]) == played(both[0])
+
+
+def test_a_composed_method_has_the_needs_and_the_report_of_its_parts():
+    losses = GDROController("composed", weights={"prompt": {"signal": "surrogate"}})
+    assert losses.method.needs_losses
+    assert GDROController("composed", rollouts="vip").run.n_min == 3
+    drawing = GDROController("composed", draw="pivotal")
+    _, observed = play(drawing, 0, [1, 2], [0.5, 0.5])
+    assert observed.row["k"] == drawing.method.draw_part.k_now

@@ -1,10 +1,11 @@
 """Exercises: right answers pass in any form, wrong ones never; solutions equal the package."""
 
 import runpy
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import batch_of
 
 from gdro import PromptAdversary, RolloutAdversary, advantages, metrics, theory
 from gdro.arms import arm_log_probabilities, best_joint_arms, exp3p_losses
@@ -134,24 +135,24 @@ def rollout_gdro(counts, variances, arms, mean_rollouts, eta, ema):
 
 
 def next_k(hits, trials, successes, failures, gained, expected):
-    visited = SimpleNamespace(
-        hits_P=hits,
-        trials_P=trials,
-        successes_P=successes,
-        failures_P=failures,
-        visited_P=successes + failures > 0,
-        rate_P=(successes + 0.5) / (successes + failures + 1),
-    )
     method = pivotal.Pivotal()
     method.gained, method.expected = gained, expected
-    method.update(visited)
+    groups = outcomes(hits, trials)
+    method.update(batch_of(*groups, successes=successes, failures=failures))
     return method.k_now, method.gained, method.expected
 
 
 def pivotal_advantages(rewards, ids):
     hits, trials = np.bincount(ids, rewards), np.bincount(ids)
-    batch = {"trials_P": trials, "hits_P": hits, "correct_R": rewards > 0, "group_ids_R": ids}
-    return pivotal.Pivotal().advantages(SimpleNamespace(**batch))
+    batch = replace(
+        batch_of(*outcomes(hits, trials)), group_ids_R=ids, rewards_R=rewards, correct_R=rewards > 0
+    )
+    return pivotal.Pivotal().advantages(batch)
+
+
+def outcomes(hits, trials):
+    """Rewards of each prompt."""
+    return [[1] * int(k) + [0] * int(n - k) for k, n in zip(hits, trials, strict=True)]
 
 
 PACKAGE = {

@@ -37,13 +37,12 @@ class PivotalOwnPrior(Pivotal):
 
     def update(self, batch: Batch) -> None:
         a, b = self.prior
-        seen_P = batch.successes_P + batch.failures_P > 0
         rate_P = (batch.successes_P + a) / (batch.successes_P + batch.failures_P + a + b)
-        hard_P = seen_P & (rate_P < 0.5)
+        hard_P = batch.visited_P & (rate_P < 0.5)
         expected = float((batch.trials_P * rate_P)[hard_P].sum())
         self.gained = KEPT * self.gained + float(batch.hits_P[hard_P].sum()) - expected
         self.expected = KEPT * self.expected + expected
-        first_P = batch.had_no_bin_P & (batch.trials_P > 1)
+        first_P = ~batch.visited_P & (batch.trials_P > 1)
         hits_F = batch.hits_P[first_P]
         trials_F = batch.trials_P[first_P]
         pairs_F = hits_F * (hits_F - 1) / (trials_F * (trials_F - 1))

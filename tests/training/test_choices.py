@@ -1,0 +1,92 @@
+"""What a `GDROConfig` says reaches the controller, and what the trainer measures reaches it too."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tiny_run
+from conftest import TRAINS
+from datasets import Dataset
+
+from gdro.trainer import GDROConfig
+from gdro.trl.config import check_training, make_controller
+
+pytestmark = TRAINS
+
+
+def controller_of(folder, rows=None, **changes):
+    """The controller of a small training."""
+    dataset = None if rows is None else Dataset.from_list(rows)
+    return make_controller(tiny_run.arguments(GDROConfig, folder, **changes), dataset)
+
+
+def test_choices_reach_the_controller(tmp_path):
+    run = controller_of(tmp_path, scale_rewards="none").run
+    found = run.scale_rewards, run.seed, run.advantage_std, run.advantage_clip
+    assert found == ("none", 3, "sample", None)
+
+
+def test_the_preset_of_the_paper_reaches_the_controller(tmp_path):
+    paper = {"gdro_preset": "paper", "gdro_method": "prompt"}
+    controller = controller_of(tmp_path, **paper)
+    run = controller.run
+    assert (run.advantage_std, run.advantage_clip) == ("population", 5.0)
+    assert controller.method.signal == "surrogate"
+    unclipped = controller_of(tmp_path, advantage_clip=float("inf"), **paper)
+    assert unclipped.run.advantage_clip is None
+
+
+def test_a_prompt_counts_by_the_logarithm_of_its_length(tmp_path):
+    rows = [{"uid": n, "prompt": "x" * (3**n - 1)} for n in range(4)]  # log1p: even steps
+    prior = controller_of(tmp_path, rows, prior_columns=["prompt"]).prior
+    _, first, second, third = prior.features(np.arange(4))[:, -1]
+    assert third - second == pytest.approx(second - first)
+
+
+def test_several_gpus_in_one_process_are_refused(tmp_path):
+    args = tiny_run.arguments(GDROConfig, tmp_path)
+    several = SimpleNamespace(**vars(args) | {"n_gpu": 2})
+    with pytest.raises(ValueError, match="GPU"):
+        check_training(several, make_controller(args))
+
+
+def test_the_surrogate_losses_are_those_of_the_policy(base, tmp_path, monkeypatch):
+    trainer = tiny_run.make(
+        base,
+        tmp_path,
+        gdro_method="prompt",
+        gdro_options={"signal": "surrogate"},
+        beta=0.5,
+        max_steps=3,
+        learning_rate=1e-2,
+    )
+    observe = trainer.controller.observe
+    divergences = []
+
+    def watched(plan, group_ids, rewards, **given):
+        observed = observe(plan, group_ids, rewards, **given)
+        ids = np.asarray(group_ids)
+        advantages = trainer.controller.run.advantages(np.asarray(rewards), ids, len(plan))
+        divergences.append(given["losses"] + advantages)  # β·KL is what is left
+        return observed
+
+    monkeypatch.setattr(trainer.controller, "observe", watched)
+    trainer.train()
+    assert np.abs(divergences[0]).max() < 1e-5  # the policy is the reference
+    assert min(kl.min() for kl in divergences) > -1e-5
+    assert divergences[-1].max() > 1e-3
+
+
+def test_the_tokens_of_the_record_are_those_of_the_training(base, tmp_path):
+    trainer = tiny_run.trained(base, tmp_path, gdro_method="both")
+    tokens = [row["tokens"] for row in trainer.record]
+    assert sum(tokens) == trainer.state.num_input_tokens_seen
+
+
+def test_what_watches_a_gpu_can_watch_a_cpu(base, tmp_path):
+    from gpu.watch import Watch
+
+    trainer = tiny_run.make(base, tmp_path, gdro_method="one-two-three", max_steps=2)
+    watch = Watch(trainer)
+    trainer.train()
+    watch.check_plans()
