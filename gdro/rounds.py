@@ -1,14 +1,15 @@
 """One plan from its first rollouts to the last that `extend` asks for. R rollouts.
 
-def sample_and_reward(group_ids_R):           # the rollouts of one round
-    texts = generate([prompts[p] for p in group_ids_R])
-    return [reward(text) for text in texts]
+    def sample_and_reward(group_ids_R):  # the rollouts of one round
+        texts = generate([prompts[p] for p in group_ids_R])
+        return [reward(text) for text in texts]
 
-plan = controller.plan(uids)
-samples = sample_in_rounds(controller, plan, sample_and_reward)
-observed = controller.observe(
-    plan, samples.group_ids_R, samples.rewards_R, correct=samples.correct_R
-)
+
+    plan = controller.plan(uids)
+    samples = sample_in_rounds(controller, plan, sample_and_reward)
+    observed = controller.observe(
+        plan, samples.group_ids_R, samples.rewards_R, correct=samples.correct_R
+    )
 """
 
 from collections.abc import Callable

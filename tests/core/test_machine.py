@@ -1,5 +1,7 @@
 """What models compute in: bfloat16 where it is fast, float32 for the tiny ones."""
 
+import platform
+
 import pytest
 import torch
 
@@ -50,3 +52,8 @@ def test_training_follows_the_machine_unless_it_is_told(processor, profile_of, p
     assert training_arguments(profile, "grpo", 0, "unused", lengths).bf16 == pretrained
     told = profile_of(model=model, train={"max_steps": 6, "prompts_per_step": 8, "bf16": False})
     assert not training_arguments(told, "grpo", 0, "unused", lengths).bf16
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86 processors")
+def test_pytorch_has_the_flags_that_decide():
+    assert {"avx2", "avx512_bf16", "amx_bf16"} <= set(torch.cpu.get_capabilities())
