@@ -1,5 +1,7 @@
 """One plan from its first rollouts to the last that `extend` asks for. R rollouts.
 
+In a loop of your own:
+
     def sample_and_reward(group_ids_R):  # the rollouts of one round
         texts = generate([prompts[p] for p in group_ids_R])
         return [reward(text) for text in texts]
