@@ -503,15 +503,20 @@ def show_earlier(world: str, fresh: pd.DataFrame) -> None:
         show(f"{world}, {title}: intervals without a correction", pd.concat(arms))
 
 
-def mixed_groups() -> pd.Series:
-    """Part of each run's rollout groups that have correct and wrong rollouts, by TRL's log."""
+def mixed_groups() -> pd.DataFrame:
+    """Part of each run's rollout groups that have correct and wrong rollouts, by TRL's log.
+
+    "first ten" is of the first ten batches, most of the first epoch.
+    """
     mixed = {}
     for file in sorted((HERE / "smol/logs").glob("*/*.json")):
         logs = pd.DataFrame(json.loads(file.read_text())["logs"])
-        if len(logs):  # the base has none
+        if len(logs):  # the base has none; a row of the log is the mean of ten batches
             arm, _, draw = file.stem.partition("_draw")
-            mixed[file.parent.name, arm, int(draw)] = 1 - logs.frac_reward_zero_std.mean()
-    return pd.Series(mixed, name="mixed").rename_axis(["world", "arm", "draw"])
+            of_batches = 1 - logs.frac_reward_zero_std
+            means = {"mixed": of_batches.mean(), "first ten": of_batches.iloc[0]}
+            mixed[file.parent.name, arm, int(draw)] = means
+    return pd.DataFrame(mixed).T.rename_axis(["world", "arm", "draw"])
 
 
 def smol() -> None:
