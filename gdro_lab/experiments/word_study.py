@@ -74,7 +74,7 @@ def _draw_curve(axis: Axes, method: str, gains: pd.DataFrame, shift: float) -> N
     by_step = gains.groupby("step")
     mean = by_step.gain.mean()
     # NaN of GRPO's end, which is 0 in all draws; of two draws or the base it would hide the rest
-    half = by_step.gain.apply(lambda gain: paired_t(gain).high - gain.mean())
+    half = by_step.gain.apply(_half_width)
     half = half.where((by_step.gain.count() > 2) & (mean.index > 0))
     rollouts = by_step.rollouts.mean() + shift
     axis.errorbar(rollouts, mean, yerr=half.fillna(0), capsize=2, **_look(method))
@@ -122,11 +122,11 @@ def end_differences(scores: pd.DataFrame) -> Figure:
         axis.axvline(0, color="black", linewidth=0.8)
         for place, method in enumerate(methods):
             gain = gains.loc[method][metric]
-            look = {"color": _look(method)["color"], "marker": _look(method)["marker"]}
+            look = {"color": _color(method), "marker": _marker(method)}
             axis.plot(gain, [place] * len(gain), linestyle="", markersize=3, alpha=0.6, **look)
             half = 0.0
             if len(gain) > 2:
-                half = paired_t(gain).high - gain.mean()
+                half = _half_width(gain)
                 apart += abs(gain.mean()) > half
             axis.errorbar(gain.mean(), place, xerr=half, capsize=2, markeredgecolor="black", **look)
         axis.set(title=METRICS[metric], xlabel="difference to GRPO")
@@ -213,12 +213,24 @@ def _name(method: str) -> str:
     return NAMES.get(method, method)
 
 
+def _half_width(gains: pd.Series) -> float:
+    """Half of the 95% interval of a mean over draws."""
+    return paired_t(gains).high - gains.mean()
+
+
+def _color(method: str) -> str:
+    return METHOD_COLORS.get("pivotal_replay" if method == "bank" else method, PEER)
+
+
+def _marker(method: str) -> str:
+    return MARKERS.get(method, "x")
+
+
 def _look(method: str) -> dict[str, Any]:
     """Line and marker of a method."""
-    color = METHOD_COLORS.get("pivotal_replay" if method == "bank" else method, PEER)
     return {
-        "color": color,
-        "marker": MARKERS.get(method, "x"),
+        "color": _color(method),
+        "marker": _marker(method),
         "linestyle": "--" if method == BASELINE else "-",
         "label": _name(method),
     }
