@@ -45,7 +45,8 @@ class Knapsack(Method):
     the prompts with p = 0, or, without any, to those with p = 1 or not seen yet.
 
     Source: the paper and its public code, with n_min 2 and n_max 128 (`n_max=128` sets it here).
-    Left out: dividing the plan evenly among workers.
+    Left out: dividing the plan evenly among workers. In its fallback that code counts prompts not
+    seen yet among those with p = 0, as its array of rates starts at 0; here they are not.
     """
 
     confidence: Annotated[Share, Field(lt=1)] = 0.9
