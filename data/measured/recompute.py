@@ -112,6 +112,11 @@ def tables() -> None:
     show("arena-fair/rare-hard, all rates", table.assign(holm=holm(table.p)))
     pair = paired(rows, "pivotal@2e-4", "pivotal:prompts=64@2e-4")
     show("arena-fair/rare-hard, shipped (32 × 4) minus frozen (64 × 2)", pair)
+    rows = ends(HERE / "arena-transfer").query("world == 'rare-hard'")
+    pair = paired(rows, "pivotal@2e-4", "pivotal:k=8@2e-4")
+    show("arena-transfer, rare-hard: k that follows progress minus k = 8", pair)
+    rows = ends(HERE / "bank/fresh").query("world == 'gym-weak'")
+    show("bank/fresh, gym-weak: pivotal minus PKPO", paired(rows, "pivotal@1e-4", "pkpo@2e-4"))
 
 
 def peers() -> None:
@@ -298,6 +303,15 @@ def pooled() -> None:
     table = pd.concat([paired(rows, arm, base) for arm in ours], ignore_index=True)
     table["holm_of_value"] = table.groupby("value").p.transform(holm)
     show("games minus GRPO, stored draws 216 to 223 and 900 to 903", table)
+    tuned = ends(HERE / "games-confirmed/tuning")
+    rows = pd.concat([rows, tuned])
+    for rate in ("1e-4", "2e-4"):
+        arms = [f"{method}@{rate}" for method in ("prompt", "rollout", "both")]
+        equal = pd.concat([paired(rows, arm, f"grpo@{rate}") for arm in arms], ignore_index=True)
+        show(f"the same at {rate}, with the tuning draws 2000 to 2003", equal)
+    transfer = ends(HERE / "arena-transfer").query("world == 'rare-hard'")
+    rows = pd.concat([eight, ends(FAIR / "rare-hard"), tuned, transfer])
+    show("what half the rate costs GRPO, all draws with both", paired(rows, "grpo@1e-4", base))
 
     arms = [arm for arm in eight.arm.unique() if arm != base]
     survey = pd.concat([paired(eight, arm, base) for arm in arms], ignore_index=True)
@@ -538,6 +552,7 @@ def smol() -> None:
         show(f"{world}, fresh draws", fresh[["arm", "draw", *FOUR, *costs]])
         means = fresh.groupby("arm")[[*FOUR, *costs]].mean()
         means = means.join(by_run.loc[world].groupby("arm").mean())
+        means["texts of a solved one"] = means.distinct / means.pass_at_8
         show(f"{world}, means over draws", means.reset_index())
         show_earlier(world, fresh)
         grpo = next(arm for arm in rates if arm.startswith("grpo@"))
