@@ -4,7 +4,7 @@
 
 Left: rollouts by pass rate, from greeting/rollouts.csv, which scripts/record_rollouts.py makes.
 Right: arena-fair/rare-hard, differences to GRPO in pairs by draw, of every method at its better
-rate.
+rate and in its better batch shape.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ from gdro_lab.experiments.table import BASELINE, METRICS, compare
 ROOT = Path(__file__).parents[1]
 OURS = "pivotal"
 SCORE = "mean_at_8"
-OTHER_SHAPE = ":prompts=64"  # README's table and this picture have 32 prompts × 4 rollouts
+SCORES = [SCORE, "training_mix_mean"]  # in the title
 SPENDERS = {BASELINE: "GRPO", OURS: "Pivotal"}
 # light to dark, so that it reads in grey: label, colour, and the colour of text on it; the labels
 # are those of notebook 07
@@ -41,14 +41,13 @@ READABLE = 6  # a bar of so many percent holds its number
 def greeting(measured: Path) -> Figure:
     """Where the rollouts go, and what that gains."""
     table = compare(pd.read_csv(measured / "arena-fair/rare-hard/scores.csv"))
-    of_score = table[table.metric == SCORE].set_index("method")
+    of_metric = table.set_index(["metric", "method"])
     figure = plt.figure(figsize=(WIDTH, 2.7))
     left, right = figure.subfigures(1, 2, width_ratios=[3, 3.2])  # type: ignore[misc]
     _spending(left, pd.read_csv(measured / "greeting/rollouts.csv"))
-    _gains(right, of_score)
-    gain = f"{_short(of_score.score[BASELINE])} → {_short(of_score.score[OURS])}"
-    title = "Fewer rollouts on solved prompts, more correct answers"
-    figure.suptitle(f"{title}: {METRICS[SCORE]} {gain} in rare-hard")
+    _gains(right, of_metric.loc[SCORE])
+    gains = [f"{METRICS[metric]} {_gain(of_metric.loc[metric].score)}" for metric in SCORES]
+    figure.suptitle(f"Fewer rollouts on solved prompts: {', '.join(gains)} in rare-hard")
     return figure
 
 
@@ -78,12 +77,13 @@ def _spending(figure: Figure, rollouts: pd.DataFrame) -> None:
 
 def _gains(figure: Figure, of_score: pd.DataFrame) -> None:
     """Differences to GRPO, the largest first; filled: significant after Holm's correction."""
-    rows = of_score[~of_score.index.str.endswith(OTHER_SHAPE)].drop(BASELINE)
-    rows = rows.sort_values("difference", ascending=False)
+    rows = of_score.drop(BASELINE).sort_values("difference", ascending=False)
+    shapes = rows.index.str.partition(":").get_level_values(0)
+    rows = rows[~shapes.duplicated()]  # the better shape comes first
     axis = figure.subplots()
     colors = [METHOD_COLORS[OURS] if method == OURS else DATA for method in rows.index]
     _dots(axis, rows, map(_name, rows.index), colors, rows.p_holm < 0.05)
-    axis.set_title(f"{METRICS[SCORE]} less GRPO's, {rows.draws.max()} draws")
+    axis.set_title(f"{METRICS[SCORE]} minus GRPO's, {rows.draws.max()} draws")
     axis.set_xlabel("difference; filled: significant (Holm)")
 
 
@@ -106,6 +106,11 @@ def _name(method: str) -> str:
     name, *options = method.split(":")
     shape = [f"{value} prompts" for key, _, value in (o.partition("=") for o in options) if value]
     return ", ".join([METHODS[name].__name__, *shape])
+
+
+def _gain(scores: pd.Series) -> str:
+    """As in ".71 → .84"."""
+    return f"{_short(scores[BASELINE])} → {_short(scores[OURS])}"
 
 
 def _short(score: float) -> str:
