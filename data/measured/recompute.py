@@ -374,7 +374,9 @@ def confirmed() -> None:
         folder = HERE / f"games-confirmed/tuning{suffix}"
         if not folder.is_dir():  # not played
             continue
-        by_rate = totals(ends(folder).query("method != 'base'"), FOUR[:2])
+        tuned = ends(folder).query("method != 'base'")
+        show(f"{world}, tuning draws: means", tuned.groupby("arm")[FOUR].mean().reset_index())
+        by_rate = totals(tuned, FOUR[:2])
         show(f"{world}, tuning draws: mean@8 + pass@8", by_rate.reset_index())
         over = by_rate.drop(columns="rate").sub(by_rate.drop(columns="rate").loc["grpo"])
         show(
