@@ -172,7 +172,7 @@ class Batch(Prompts):
 
     @cached_property
     def centred_R(self) -> np.ndarray:
-        """Rewards less the mean of their rollout group."""
+        """Rewards minus the mean of their rollout group."""
         return self.rewards_R - (self.sums(self.rewards_R) / self.trials_P)[self.group_ids_R]
 
     @cached_property

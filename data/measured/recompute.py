@@ -81,7 +81,7 @@ def totals(rows: pd.DataFrame, values: list[str]) -> pd.DataFrame:
 
 
 def memory_of(folder: Path) -> pd.Series:
-    """Memory of each run, mean of the families: training less held-out, less the base's."""
+    """Memory of each run, mean of the families: training minus held-out, minus the base's."""
     return ends(folder, "families.csv").groupby(["world", "arm", "draw"]).memory.mean()
 
 
@@ -502,7 +502,7 @@ def palindromes() -> None:
 
 
 def show_earlier(world: str, fresh: pd.DataFrame) -> None:
-    """What arms have at 60% of the rollouts, less GRPO at the end, by draw and in the mean."""
+    """What arms have at 60% of the rollouts, minus GRPO at the end, by draw and in the mean."""
     keys = ["method", "learning_rate", "draw"]
     rows = pd.read_csv(HERE / "smol/scores.csv")
     early = rows[(rows.world == world) & (rows.step == 36)].set_index(keys)[FOUR]
@@ -548,7 +548,7 @@ def smol() -> None:
     mixed = mixed_groups()
     show("mixed groups: with correct and wrong rollouts", mixed.reset_index())
     memory = memory_of(HERE / "smol")
-    show("memory: train less held-out less the base's, mean of families", memory.reset_index())
+    show("memory: training minus held-out minus the base's, mean of families", memory.reset_index())
     by_run = pd.concat([mixed, memory], axis=1)
     for world, fresh in trained[trained.world != "words-tuning"].groupby("world"):
         show(f"{world}, fresh draws", fresh[["arm", "draw", *FOUR, *costs]])

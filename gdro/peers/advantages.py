@@ -189,7 +189,7 @@ class DBB(Method):
     state = ("alpha_D", "beta_D")
 
     def start(self, run: Run) -> None:
-        # less the prior of 1, by row
+        # minus the prior of 1, by row
         self.alpha_D = np.zeros(0)
         self.beta_D = np.zeros(0)
 

@@ -176,7 +176,7 @@ class SEC(Method):
 class SPO(Method):
     """SPO (arXiv 2509.13232): a tracked baseline in place of the group's; one rollout a prompt.
 
-    The value of a prompt is its posterior mean v̂_i before the visit. A_ij = r_ij − v̂_i, less its
+    The value of a prompt is its posterior mean v̂_i before the visit. A_ij = r_ij − v̂_i, minus its
     mean and over its standard deviation in the batch; P_i ∝ √(v̂_i (1 − v̂_i)) + epsilon. Source:
     the paper and its public recipe in verl (epsilon .05, one rollout a prompt, batches eight times
     GRPO's): `spo:prompts=128` in the arena spends what 32 × 4 do. Rewards count as correct or not.

@@ -1,4 +1,4 @@
-"""What a training has learned by heart: accuracy on training prompts less that on held-out ones.
+"""What a training has learned by heart: accuracy on training prompts minus that on held-out ones.
 
 A base has such a gap too, where its training prompts are easier than the held-out ones or were
 taught, so it is subtracted. Gaps are of families: weighted by their shares, a rare family that is
@@ -43,7 +43,7 @@ def accuracy_by_family(
 
 
 def add_memory(families: pd.DataFrame) -> pd.DataFrame:
-    """The table of families with a column more: (train − held out) less that of the base.
+    """The table of families with a column more: (train − held out), minus the same for the base.
 
     Args:
         families: a row per world, method, learning rate, draw and family, with held-out accuracy
@@ -83,7 +83,7 @@ def format_memory(families: pd.DataFrame, rates: pd.Series) -> str:
         cells.setdefault((world, method), {})[f"{family}"] = text
     table = pd.DataFrame.from_dict(cells, orient="index").rename_axis(["world", "method"])
     return (
-        "\nMemory by family: accuracy on training prompts less that on held-out ones, less the "
-        "same of the base; mean over draws, 95% interval (Student's t, not corrected).\n\n"
+        "\nMemory by family: accuracy on training prompts minus that on held-out ones, minus the "
+        "same for the base; mean over draws, 95% interval (Student's t, not corrected).\n\n"
         f"{table.reset_index().to_markdown(index=False, disable_numparse=True)}\n"
     )

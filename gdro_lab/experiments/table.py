@@ -214,7 +214,7 @@ def format_table(table: pd.DataFrame, reach: pd.DataFrame, baseline: str) -> str
     formats = ("", "", "g", "d", *len(costs) * [",.0f"], *len(METRICS) * [""], ".2f")
     name = "GRPO" if baseline == BASELINE else baseline
     return wide.to_markdown(index=False, floatfmt=formats, missingval="–") + (
-        "\n\nThe training mix is mean@8 with the families weighed as in training. In brackets: "
+        "\n\nThe training mix is mean@8 with the families weighted as in training. In brackets: "
         f"difference to {name} in pairs by draw, 95% "
         "interval (Student's t), p with Holm's correction over all comparisons: every world, "
         "method, learning rate and metric. Intervals that contain 0 are inconclusive.\n"

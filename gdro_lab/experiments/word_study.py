@@ -41,7 +41,7 @@ def scored_early(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def rollout_curves(scores: pd.DataFrame) -> Figure:
-    """Scores on the way, less GRPO's at its end, in pairs by draw: above 0 is reached with fewer.
+    """Scores on the way, minus GRPO's at its end, in pairs by draw: above 0 is reached with fewer.
 
     All curves begin at the base, in its mean over GRPO's draws. Vertical lines are 95% intervals
     (Student's t) where a trained method has at least three draws.
@@ -105,7 +105,7 @@ def _finding(scores: pd.DataFrame, ends: pd.DataFrame) -> str:
 
 
 def end_differences(scores: pd.DataFrame) -> Figure:
-    """Final scores less GRPO's, in pairs by draw: small marks are draws, large ones their mean.
+    """Final scores minus GRPO's, in pairs by draw: small marks are draws, large ones their mean.
 
     Horizontal lines are 95% intervals (Student's t) where there are at least three draws.
 

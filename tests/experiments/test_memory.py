@@ -1,4 +1,4 @@
-"""The memory of a training is its gap less that of its base, by family."""
+"""The memory of a training is its gap minus that of its base, by family."""
 
 import numpy as np
 import pandas as pd

@@ -154,7 +154,7 @@ class BankRetire(PivotalReplay):
 
 
 class SurpriseTexts(loop.Texts):
-    """Kept texts whose tokens are weighed by 1 − π."""
+    """Kept texts whose tokens are weighted by 1 − π."""
 
 
 def bank_texts(training: loop.LoopTraining) -> loop.Texts | None:
@@ -168,7 +168,7 @@ def bank_texts(training: loop.LoopTraining) -> loop.Texts | None:
 def take_step(
     model: Any, optimizer: Any, learning_rate: float, collected: list[loop.Texts]
 ) -> None:
-    """`gdro_lab.loop.take_step`, for kept texts that are weighed by surprise too."""
+    """`gdro_lab.loop.take_step`, for kept texts that are weighted by surprise too."""
     kept = [texts for texts in collected if isinstance(texts, SurpriseTexts)]
     if not kept:
         plain_take_step(model, optimizer, learning_rate, collected)

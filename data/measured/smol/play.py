@@ -53,7 +53,7 @@ FILES = {
 STEPS = 36, 60  # where the main arms are evaluated on fresh draws; all else at the last alone
 MAIN_ARMS = {"grpo", "pivotal", "bank", "both"}
 OWN = HERE / "own-problems.jsonl"  # from easy to hard; no text of the data sets is stored
-TRAIN_PROBLEMS = 8  # of each family, whose accuracy at the end, less the held-out one, is memory
+TRAIN_PROBLEMS = 8  # of each family, whose accuracy at the end, minus the held-out one, is memory
 
 
 def sample_by_sum(logits: torch.Tensor) -> torch.Tensor:
