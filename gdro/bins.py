@@ -4,6 +4,7 @@
 the bin. Axes: P prompts, D seen so far.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import Annotated, Any, Literal
 
@@ -56,6 +57,13 @@ def check_uids(uids: ArrayLike | Sequence[str]) -> np.ndarray:
     if not len(array):
         raise ValueError("uids must have at least one, got none")
     return array
+
+
+def check_different(uids_D: np.ndarray) -> None:
+    """Raise ValueError where a uid comes more than once."""
+    for uid, times in Counter(uids_D.tolist()).most_common(1):
+        if times > 1:
+            raise ValueError(f"uids must differ, got {uid!r} more than once")
 
 
 def merge_visits(
@@ -117,6 +125,7 @@ class DifficultyBins(Stateful):
         self.beliefs = ESTIMATORS[self.estimator](self.k, self.history)
         self.row_of: dict[int | str, int] = {}
         self.bins_D: np.ndarray = np.zeros(0, np.int16)
+        self.in_use = False  # by a controller
 
     @property
     def num_bins(self) -> int:
@@ -206,8 +215,14 @@ class DifficultyBins(Stateful):
 
 
 def make_bins(bins: DifficultyBins | Mapping[str, object] | None, preset: str) -> DifficultyBins:
-    """Bins as an object, or made of arguments over those of a preset."""
+    """Bins as an object that no other controller has, or made of arguments over those of a preset.
+
+    Raises:
+        ValueError: for bins in use, as two controllers would mix their histories.
+    """
     if isinstance(bins, DifficultyBins):
+        if bins.in_use:
+            raise ValueError("bins must be new, got those of another controller: make them again")
         return bins
     if bins is not None and not isinstance(bins, Mapping):
         raise ValueError(f"bins must be a DifficultyBins or its arguments, got {short(bins)}")

@@ -30,7 +30,14 @@ def exact_rollouts(
         total: of the rollouts, from P · low to P · high.
         low, high: bounds on each prompt's rollouts.
         rng: for ties.
+
+    Raises:
+        ValueError: for a total that the bounds do not allow.
     """
+    least = low * len(shares_P)
+    most = high * len(shares_P)
+    if not least <= total <= most:
+        raise ValueError(f"total must be between {least} and {most}, got {total}")
     scaled_P = np.clip(shares_P, low, high)
     if abs(scaled_P.sum() - total) > 1e-6:
         scaled_P = _scale(shares_P / shares_P.max(), total, low, high)
@@ -57,10 +64,15 @@ def spread_evenly(
 
     Args:
         rollouts_P: so far.
-        left: to add; what the bounds leave no room for is not added.
+        left: ≥ 0, to add; what the bounds leave no room for is not added.
         most_P: upper bound on each.
         rng: for who gets one more.
+
+    Raises:
+        ValueError: for rollouts to take away.
     """
+    if left < 0:
+        raise ValueError(f"left must be at least 0, got {left}")
     rollouts_P = rollouts_P.copy()
     while left:
         open_P = np.flatnonzero(rollouts_P < most_P)

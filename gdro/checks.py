@@ -60,7 +60,11 @@ def options(kind: Class) -> Class:
 
 
 def check(name: str, value: object, kind: object = float, **bounds: float) -> Any:
-    """Return a value of a type (int, Literal["a", "b"]) within bounds: ge, gt, le, lt."""
+    """Return `value` if it has the type `kind` and lies within the bounds (ge, gt, le, lt).
+
+    Raises:
+        ValueError: names the argument and its value.
+    """
     try:
         return _adapter(kind, tuple(bounds.items())).validate_python(_plain(value))
     except ValidationError as error:

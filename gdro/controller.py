@@ -49,12 +49,13 @@ class GDROController(Stateful):
     Args:
         method: a registered name ("grpo", "prompt", "rollout", "both", "pivotal", …) or a `Method`.
         mean_rollouts: n̄, rollouts per prompt over a batch; mean_rollouts × prompts must be whole.
-        preset: "default", or "paper" for every choice as printed but the advantage_clip of 5, which
-            `GDROConfig` sets. Other arguments override it.
-        bins: a `DifficultyBins` or `StaticGroups`, or a mapping of arguments of `DifficultyBins`,
-            over those of the preset (`gdro.bins.PRESETS`).
-        prior: predicts pass rates of prompts that were never sampled, which then have a bin too. By
-            default all have the same prior, and an unseen prompt has no bin.
+        preset: "default", or "paper" for every choice as printed, except the clip of advantages at
+            5: pass `advantage_clip=5` (`GDROConfig` does so). Other arguments override it.
+        bins: a new `DifficultyBins` or `StaticGroups`, or a mapping of arguments of
+            `DifficultyBins`, over those of the preset (`gdro.bins.PRESETS`).
+        prior: a new `PromptPrior`, which predicts pass rates of prompts that were never sampled, so
+            that these have a bin too. By default all have the same prior, and such a prompt has no
+            bin.
         n_min, n_max: bounds on a prompt's rollouts; by default 2 (or n̄ if that is less) and
             max(12, 3 n̄).
         success_threshold: a rollout is correct if its reward is greater (0 suits 0/1 and ±1).
@@ -63,7 +64,7 @@ class GDROController(Stateful):
         **options: arguments of the method.
 
     Attributes:
-        method, bins, run: what the arguments came to, a `Method`, a `DifficultyBins` and a `Run`.
+        method, bins, run: the `Method`, `DifficultyBins` and `Run` made from the arguments.
         name: of the method, as registered.
         step: batches observed so far.
         planned: plans made so far.
@@ -94,10 +95,10 @@ class GDROController(Stateful):
         # of the class itself: an unregistered subclass must not go by its parent's name
         self.name = vars(type(self.method)).get("name") or type(self.method).__name__
         self.bins = make_bins(bins, preset)
-        self.prior = prior
         if prior is not None:
             check_prior(prior)
             self.state = (*self.state, "prior")  # type: ignore[misc, assignment]  # of this object
+        self.prior = prior
         mean = check("mean_rollouts", mean_rollouts, ge=1)
         if n_min is None:
             # two rollouts can differ, unless the mean leaves only one
@@ -114,14 +115,10 @@ class GDROController(Stateful):
             scale_rewards=scale_rewards,  # type: ignore[arg-type]
             advantage_clip=advantage_clip,
         )
-        self.method.run = self.run  # here, so that a method's `start` need not call its base's
-        self.method.start(self.run)
-        missing = [name for name in self.method.state if not hasattr(self.method, name)]
-        if missing:  # else the first checkpoint would fail, hours later
-            raise ValueError(
-                f"state of method {self.name!r} must name attributes that its `start` makes, "
-                f"got {missing}"
-            )
+        self.method.begin(self.run)
+        self.bins.in_use = True
+        if prior is not None:
+            prior.in_use = True
         self.step = 0
         self.planned = 0  # seeds each plan's random numbers
         self._open: dict[int, np.ndarray]  # of the plans in flight: rollouts with extensions, (P,)
@@ -183,19 +180,19 @@ class GDROController(Stateful):
         prompts = self._prompts(by_uid)
         rng = self._rng(self.planned, PLAN)
         answer = self.method.allocate(prompts, total, rng)
-        share_P = self._check_answer("allocate", answer, len(array), 0)
-        if not share_P.any():
+        answer_P = self._check_answer("allocate", answer, len(array), 0)
+        if not answer_P.any():
             raise ValueError(
                 f"allocate of method {self.name!r} must give some prompt more than 0, "
                 f"got 0 for all {len(array)}"
             )
         # a first round that fits is left as it is, since `extend` spends the rest
-        fitting_P = np.clip(np.rint(share_P), self.run.n_min, self.run.n_max)
-        is_fit = (share_P == fitting_P).all() and share_P.sum() <= total
+        fitting_P = np.clip(np.rint(answer_P), self.run.n_min, self.run.n_max)
+        is_fit = (answer_P == fitting_P).all() and answer_P.sum() <= total
         if not (self.method.in_rounds and is_fit):
-            share_P = exact_rollouts(share_P, total, self.run.n_min, self.run.n_max, rng)
+            answer_P = exact_rollouts(answer_P, total, self.run.n_min, self.run.n_max, rng)
         rollouts_P = np.empty(len(array), np.int64)
-        rollouts_P[by_uid.order_P] = share_P
+        rollouts_P[by_uid.order_P] = answer_P
         plan = Plan(uids, rollouts_P, self.planned, self._identity, prompts, by_uid.order_P)
         self._open[plan.number] = rollouts_P.copy()  # the caller may write into the plan's own
         self.planned += 1
@@ -385,7 +382,12 @@ class GDROController(Stateful):
     # The state
 
     def settings(self) -> dict[str, Any]:
-        return vars(self.run) | {"method": self.name, "success_threshold": self.success_threshold}
+        settings = vars(self.run) | {
+            "method": self.name,
+            "success_threshold": self.success_threshold,
+        }
+        # or a state with a prior would load without a word where there is none
+        return settings if self.prior is None else settings | {"prior": True}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)

@@ -30,7 +30,7 @@ class FadingCounts(Stateful):
     """Beta posterior over a prompt's pass rate p, on counts that fade by 1 − 1/H at each visit.
 
     pass@k is E[1 − (1−p)^k] = 1 − Π_{i<k} (β+i)/(α+β+i) with α, β = ½ + the faded successes and
-    failures: its expectation does not depend on how many rollouts a visit had.
+    failures. The estimate is pulled towards the prior, less so the more rollouts a prompt has had.
     """
 
     state: ClassVar[tuple[str, ...]] = ("successes_D", "failures_D")
@@ -106,7 +106,8 @@ class AnyOfK(FadingCounts):
             # a ring: the outcome after the last H takes the place of the oldest
             self.outcomes_D[full, self.entries_D[full] % self.history] = self.correct_D[full] > 0
             self.entries_D[full] += 1
-            self.queued_D[full] = self.correct_D[full] = 0
+            self.queued_D[full] = 0
+        self.correct_D[full] = 0
 
     def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
         entries = np.minimum(self.entries_D[rows], self.history).astype(float)

@@ -1,13 +1,12 @@
 """Groups of prompts that the data set names, in place of difficulty bins. D prompts."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.bins import PRESETS, DifficultyBins, as_uids, check_uids
+from gdro.bins import PRESETS, DifficultyBins, as_uids, check_different, check_uids
 from gdro.checks import build, short
 
 
@@ -39,9 +38,7 @@ class StaticGroups(DifficultyBins):
             raise ValueError(
                 f"labels must have one for each of the {len(uids_D)} uids, got {len(names_D)}"
             )
-        for uid, times in Counter(uids_D.tolist()).most_common(1):
-            if times > 1:
-                raise ValueError(f"uids must differ, got {uid!r} more than once")
+        check_different(uids_D)
         if isinstance(groups, str) or not isinstance(groups, Iterable | None):
             raise ValueError(f"groups must be a sequence of names, got {groups!r}")
         names = sorted(set(names_D)) if groups is None else groups
@@ -78,8 +75,8 @@ class StaticGroups(DifficultyBins):
         for uid, group in zip(state["uids"], state["bins_D"], strict=True):
             if self.bin_of_uid.get(uid) != group:
                 raise ValueError(
-                    "labels must hold those of the saved state, got none or another for the uid "
-                    f"{uid!r}"
+                    f"labels must hold those of the saved state, but the uid {uid!r} has no label "
+                    "now, or another one"
                 )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

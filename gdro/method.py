@@ -90,7 +90,7 @@ class Prompts:
     rows_P: np.ndarray
     """A number of each prompt that never changes, to index a method's own arrays."""
     bins_P: np.ndarray
-    """Difficulty bin; −1: not seen yet."""
+    """Difficulty bin; −1: none yet."""
     successes_P: np.ndarray
     """Correct rollouts so far, in counts that fade with the visits."""
     failures_P: np.ndarray
@@ -124,9 +124,10 @@ class Prompts:
 
     @cached_property
     def has_bin_P(self) -> np.ndarray:
-        """Which prompts have a bin; in a batch, those of a first visit too.
+        """Which prompts have a bin; in a batch, those too that this visit gave one.
 
-        `StaticGroups` and a `PromptPrior` give a prompt its bin before any visit.
+        `StaticGroups` and a `PromptPrior` give a prompt its bin before any visit; with the paper's
+        `any_of_k` it takes k rollouts, which may be several visits.
         """
         return self.bins_P >= 0
 
@@ -140,9 +141,9 @@ class Prompts:
 class Batch(Prompts):
     """What came back for the prompts of a plan; prompts without rollouts are left out.
 
-    Counts and rates are those before this visit, and so is `bins_P`, but for the first visit, where
-    it is the bin just reached. In `extend` bins have not moved yet: `bins_after_P` equals `bins_P`,
-    −1 on a first visit.
+    Counts and rates are those before this visit, and so is `bins_P`; a prompt that had no bin when
+    it was planned has the one that this visit gave it, or still −1. In `extend` bins have not moved
+    yet: `bins_after_P` equals `bins_P`.
     """
 
     rollouts_P: np.ndarray
@@ -249,6 +250,21 @@ class Method(Stateful):
 
     def _overrides(self, hook: str) -> bool:
         return getattr(type(self), hook) is not getattr(Method, hook)
+
+    def begin(self, run: Run) -> None:
+        """Take `run` and call `start`; for the controller, and for methods that are made of others.
+
+        Raises:
+            ValueError: where `state` names an attribute that does not exist then.
+        """
+        self.run = run  # here, so that a method's `start` need not call its base's
+        self.start(run)
+        missing = [name for name in self.state if not hasattr(self, name)]
+        if missing:  # else the first checkpoint would fail, hours later
+            raise ValueError(
+                f"state of method {type(self).__name__!r} must name attributes that its `start` "
+                f"makes, got {missing}"
+            )
 
     # Hooks, in the order in which a step asks them.
 
@@ -364,12 +380,17 @@ class Method(Stateful):
         """
         return None
 
-    def at_least(self, array: np.ndarray, rows_P: np.ndarray) -> np.ndarray:
-        """`array` with zeros added up to the largest of the rows, so that these can index it.
+    def grow(self, array: np.ndarray, rows_P: np.ndarray) -> np.ndarray:
+        """Lengthen an array with zeros where needed, so that the rows can index it.
+
+        Spare rows are added, so that it is seldom copied.
 
         Args:
             array: of this method, by row.
             rows_P: of prompts, some of which may be new.
+
+        Returns:
+            The array itself if it is long enough.
         """
         missing = int(rows_P.max(initial=-1)) + 1 - len(array)
         if missing <= 0:

@@ -25,16 +25,17 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.bins import DifficultyBins, as_uids, check_uids
+from gdro.bins import DifficultyBins, as_uids, check_different, check_uids
 from gdro.checks import check_array, short
 from gdro.method import Batch, Prompts
 from gdro.state import Stateful
 
 KEPT = 0.97  # part of the evidence that a batch leaves to the next
 NEWTON_STEPS = 5
-# of ρ: Jeffreys' prior, Beta(½, ½), has ½; a prior is never worth more than 49 rollouts
-LEAST, MOST = 0.02, 0.5
-EVIDENCE = 2.0  # prompts that the first ρ, the largest, is worth
+TOLERANCE = 1e-9  # of what they minimize: rounding is no overshooting
+LEAST_RHO = 0.02  # a prior is never worth more than 49 rollouts
+MOST_RHO = 0.5  # that of Jeffreys' prior, Beta(½, ½)
+RHO_EVIDENCE = 2.0  # prompts that the first ρ, the largest, is worth
 DIGITS = 6  # kept of μ and s: the last bits of a solution differ between processors
 
 
@@ -61,16 +62,18 @@ def feature_columns(columns: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
 
 
 def check_prior(prior: object) -> None:
-    """Refuse (ValueError) what is no `PromptPrior`."""
+    """Raise ValueError unless `prior` is a `PromptPrior` that no other controller has."""
     if not isinstance(prior, PromptPrior):
         raise ValueError(f"prior must be a gdro.prior.PromptPrior, got {short(prior)}")
+    if prior.in_use:
+        raise ValueError("prior must be new, got that of another controller: make it again")
 
 
 class PromptPrior(Stateful):
     """Beta priors of pass rates, predicted from columns of the data set.
 
     Args:
-        uids: (D,), one stable uid a prompt. Only these prompts can be planned.
+        uids: (D,), one stable uid a prompt, all different. Only these prompts can be planned.
         columns: (D,) values each, by name: all numbers, or all strings, which are categories. For
             lengths, give the logarithm.
 
@@ -90,15 +93,18 @@ class PromptPrior(Stateful):
 
     def __init__(self, uids: ArrayLike | Sequence[str], columns: Mapping[str, ArrayLike]) -> None:
         uids_D = check_uids(uids)
+        check_different(uids_D)
         if not columns:
             raise ValueError("columns must have at least one, got none")
-        features = feature_columns(columns)
-        for name, values in features.items():
-            if len(values) != len(uids_D):
+        for name, values in columns.items():
+            size = np.size(values)
+            if size != len(uids_D):
                 raise ValueError(
                     f"column {name!r} must have a value for each of the {len(uids_D)} uids, "
-                    f"got {len(values)}"
+                    f"got {size}"
                 )
+        features = feature_columns(columns)
+        self.in_use = False  # by a controller
         self.names = list(features)
         self.place_of = {uid: place for place, uid in enumerate(uids_D.tolist())}
         self._values_DF = np.stack(list(features.values()), axis=1)
@@ -118,8 +124,8 @@ class PromptPrior(Stateful):
     @property
     def correlation(self) -> float:
         """ρ, how alike the rollouts of a prompt are beyond what its features say."""
-        estimate = (self.excess + MOST * EVIDENCE) / (self.spread + EVIDENCE)
-        return min(max(estimate, LEAST), MOST)
+        estimate = (self.excess + MOST_RHO * RHO_EVIDENCE) / (self.spread + RHO_EVIDENCE)
+        return min(max(estimate, LEAST_RHO), MOST_RHO)
 
     def features(self, uids: ArrayLike | Sequence[str]) -> np.ndarray:
         """x of each prompt, standardized, with a first column of ones, (P, 1 + F)."""
@@ -142,7 +148,7 @@ class PromptPrior(Stateful):
         rate_P = sigmoid(x_PF @ self.mean / np.sqrt(1 + np.pi / 8 * variance_P))
         # the delta method: what uncertain coefficients add to the variance of the rate
         correlation_P = self.correlation + rate_P * (1 - rate_P) * variance_P
-        strength_P = 1 / np.minimum(correlation_P, MOST) - 1
+        strength_P = 1 / np.minimum(correlation_P, MOST_RHO) - 1
         rate_P = np.clip(rate_P.round(DIGITS), 10.0**-DIGITS, 1 - 10.0**-DIGITS)
         strength_P = strength_P.round(DIGITS)
         return rate_P * strength_P, (1 - rate_P) * strength_P
@@ -170,13 +176,26 @@ class PromptPrior(Stateful):
         self.visits += len(trials_P)
         worth_P = trials_P / (1 + (trials_P - 1) * self.correlation)
         earlier = KEPT * self.precision + (1 - KEPT) * self._start
+
+        def objective(mean: np.ndarray) -> float:
+            """What is minimized, up to a constant."""
+            moved = mean - self.mean
+            logits_P = x_PF @ mean
+            losses_P = worth_P * (np.logaddexp(0.0, logits_P) - share_P * logits_P)
+            return float(moved @ earlier @ moved / 2 + losses_P.sum())
+
         mean = self.mean
         for _ in range(NEWTON_STEPS):
             rate_P = sigmoid(x_PF @ mean)
             gradient = x_PF.T @ (worth_P * (share_P - rate_P)) - earlier @ (mean - self.mean)
             weight_P = worth_P * rate_P * (1 - rate_P)
             precision = earlier + (x_PF.T * weight_P) @ x_PF
-            mean = mean + np.linalg.solve(precision, gradient)
+            step = np.linalg.solve(precision, gradient)
+            # where rates change abruptly a full step can overshoot, and the next swing further
+            bound = objective(mean) + TOLERANCE
+            while objective(mean + step) > bound:
+                step = step / 2
+            mean = mean + step
         self.mean = mean
         self.precision = precision
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from gdro.method import Batch
 
-METHODS_OWN = {"weight", "probability", "price", "demand"}  # of the row, which a method may fill
+FILLED_BY_METHODS = {"weight", "probability", "price", "demand"}  # of the row, by their reports
 
 
 def record_row(
@@ -15,15 +15,16 @@ def record_row(
 ) -> dict[str, Any]:
     """The row that a batch adds to the record.
 
-    Lists have one value for each bin, None where no prompt was in it. "deviation" is that of the
-    rewards of a prompt, "share" and "success" are fractions. "weight" is the factor on the
-    advantages; a method's report may replace it: Prompt-GDRO reports ω, before `weight_scale`.
+    Lists have one value for each bin, None where no prompt was in it. "share" and "success" are
+    fractions. "deviation" is the root of the mean unbiased variance of the prompts' rewards.
+    "weight" is the factor on the advantages; a method's report may replace it: Prompt-GDRO reports
+    ω, before `weight_scale`. "unseen" counts the prompts that had no bin when they were planned.
 
     Args:
         step: batches observed before.
         batch: with the bins of the visit.
         weights_P: factors on the prompts' advantages.
-        report: of the method: entries of its own, and those of `METHODS_OWN`.
+        report: of the method: entries of its own, and those of `FILLED_BY_METHODS`.
 
     Raises:
         ValueError: where the report has another of the row's own entries.
@@ -52,7 +53,7 @@ def record_row(
         "demand": None,
         "mean_reward": float(batch.rewards_R.mean()),
     }
-    taken = sorted((row.keys() - METHODS_OWN) & report.keys())
+    taken = sorted((row.keys() - FILLED_BY_METHODS) & report.keys())
     if taken:
         raise ValueError(
             f"report must leave the controller's entries alone, got {taken}; name its own otherwise"

@@ -16,7 +16,10 @@ from gdro.metrics import is_correct
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Rollouts of each prompt of a batch. It never changes, and several can be in flight."""
+    """Rollouts of each prompt of a batch. Several plans can be in flight.
+
+    The controller keeps its own copy: what a caller writes into `rollouts` has no effect on it.
+    """
 
     uids: ArrayLike
     """As given to `GDROController.plan`."""
@@ -162,14 +165,14 @@ def make_batch(
         run: of the controller.
     """
     planned_bins_K = plan.prompts.bins_P[rollouts.places_K]
-    is_first_K = planned_bins_K < 0
+    had_no_bin_K = planned_bins_K < 0
     successes_K, failures_K = counts_K
     return Batch(
         uids_P=plan.prompts.uids_P[rollouts.places_K],
         rows_P=plan.prompts.rows_P[rollouts.places_K],
         # A prompt counts in the bin in which it was planned, or its own outcome would choose where
-        # it counts; on a first visit there is none, and the new one is taken.
-        bins_P=np.where(is_first_K, bins_K, planned_bins_K),
+        # it counts; where it had none, the one that this visit gave it is taken.
+        bins_P=np.where(had_no_bin_K, bins_K, planned_bins_K),
         successes_P=successes_K,
         failures_P=failures_K,
         prior_alpha_P=_of_places(plan.prompts.prior_alpha_P, rollouts.places_K),
@@ -179,7 +182,7 @@ def make_batch(
         trials_P=rollouts.trials_K,
         hits_P=rollouts.hits_K,
         bins_after_P=bins_K,
-        had_no_bin_P=is_first_K,
+        had_no_bin_P=had_no_bin_K,
         group_ids_R=rollouts.group_ids_R,
         rewards_R=rollouts.rewards_R,
         correct_R=rollouts.correct_R,

@@ -13,7 +13,7 @@ class Stateful:
     """An object whose attributes named in `state` travel in checkpoints.
 
     Each is a number, a bool, a string, an array of numbers or another `Stateful`. After an error in
-    the middle of a step the state may be half-way: resume from the last checkpoint.
+    the middle of a step the state may be partly updated: resume from the last checkpoint.
     """
 
     state: ClassVar[tuple[str, ...]] = ()

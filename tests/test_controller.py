@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import come_back, play
 
-from gdro import GDROController, Method, sample_in_rounds
+from gdro import DifficultyBins, GDROController, Method, StaticGroups, sample_in_rounds
 from gdro.advantages import group_advantages
 
 EDGES = (0.2, 0.4, 0.6, 0.8)
@@ -315,6 +315,14 @@ def test_gdro_needs_numpy_scipy_and_pydantic_alone(method):
 def test_the_largest_number_of_rollouts_follows_the_mean():
     runs = [GDROController("rollout", mean).run for mean in (2, 4, 8)]
     assert [run.n_max for run in runs] == [12, 12, 24]
+
+
+@pytest.mark.parametrize("make", [DifficultyBins, lambda: StaticGroups([1, 2], ["a", "b"])])
+def test_bins_of_another_controller_are_refused(make):
+    bins = make()
+    GDROController("grpo", bins=bins)
+    with pytest.raises(ValueError, match="bins"):
+        GDROController("grpo", bins=bins)
 
 
 def test_a_state_of_another_success_threshold_is_refused():

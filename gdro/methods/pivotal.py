@@ -38,12 +38,12 @@ from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
 
 # of k where it follows progress
-LEAST = 3
-MOST = 12
+LEAST_K = 3
+MOST_K = 12
 SLOPE = 6.0
 KEPT = 0.9  # part of the sums that a batch leaves to the next
 START = 1 / 3  # progress before any is measured: k = 5
-EVIDENCE = 5.0  # hits that the start is worth
+START_EVIDENCE = 5.0  # hits that the start is worth
 
 
 def pivotal_value(alpha: np.ndarray, beta: np.ndarray, k: int) -> np.ndarray:
@@ -79,12 +79,12 @@ class Pivotal(Method):
     @property
     def progress(self) -> float:
         """r: how much more often hard prompts succeed than their past says, 0 for no more often."""
-        return (self.gained + START * EVIDENCE) / (self.expected + EVIDENCE)
+        return (self.gained + START * START_EVIDENCE) / (self.expected + START_EVIDENCE)
 
     @property
     def k_now(self) -> int:
         """k of the next draw."""
-        return self.k or round(min(max(LEAST + SLOPE * self.progress, LEAST), MOST))
+        return self.k or round(min(max(LEAST_K + SLOPE * self.progress, LEAST_K), MOST_K))
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         value_D = pivotal_value(pool.alpha_P, pool.beta_P, self.k_now)

@@ -120,7 +120,7 @@ class PromptGDRO(BinMethod):
     action: Literal["reweight", "resample"] = "reweight"
     """"reweight" scales advantages, (16); "resample" draws the prompts with probabilities q."""
     weight_scale: Literal["mean", "none"] = "mean"
-    """"mean" divides weights by their batch mean; "none" leaves them, as printed."""
+    """"mean" divides weights by their mean over the prompts; "none" leaves them, as printed."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
@@ -155,7 +155,12 @@ class PromptGDRO(BinMethod):
         self.prompt_adversary.update(batch.bins_P, losses_P, self.counts(batch))
 
     def weights(self, batch: Batch) -> np.ndarray:
-        """min(ω_b, ω_max) of each prompt's bin after the batch; the mean where it has no bin."""
+        """Factor on each prompt's advantages, (P,): min(ω_b, ω_max) of its bin after the batch.
+
+        It is divided by its mean over the prompts, also where they have unequal numbers of
+        rollouts, unless `weight_scale` is "none". A prompt without a bin gets the mean, and every
+        prompt has 1 under "resample". Times n̄/n_i where `averaging` is "prompt" and rollouts move.
+        """
         weights_P = super().weights(batch)
         seen_P = batch.bins_after_P >= 0
         if self.action == "reweight" and seen_P.any():

@@ -58,7 +58,7 @@ class PivotalReplay(Pivotal):
         """
         if len(banked) < self.start_at:
             return None
-        self.replays_D = self.at_least(self.replays_D, banked.rows_P)
+        self.replays_D = self.grow(self.replays_D, banked.rows_P)
         if self.most is not None:
             may_P = may_P & (self.replays_D[banked.rows_P] < self.most)
         places = np.flatnonzero(may_P)
@@ -69,5 +69,5 @@ class PivotalReplay(Pivotal):
 
     def update(self, batch: Batch) -> None:
         super().update(batch)
-        self.replays_D = self.at_least(self.replays_D, batch.rows_P)
+        self.replays_D = self.grow(self.replays_D, batch.rows_P)
         self.replays_D[batch.rows_P] = 0

@@ -194,8 +194,8 @@ class DBB(Method):
         self.beta_D = np.zeros(0)
 
     def update(self, batch: Batch) -> None:
-        self.alpha_D = self.at_least(self.alpha_D, batch.rows_P)
-        self.beta_D = self.at_least(self.beta_D, batch.rows_P)
+        self.alpha_D = self.grow(self.alpha_D, batch.rows_P)
+        self.beta_D = self.grow(self.beta_D, batch.rows_P)
         rows, hits, trials = merge_visits(batch.rows_P, batch.hits_P, batch.trials_P)
         for array_D, counts in ((self.alpha_D, hits), (self.beta_D, trials - hits)):
             array_D[rows] = self.discount * (array_D[rows] + 1) + counts - 1
@@ -206,7 +206,10 @@ class DBB(Method):
         total_P = alpha_P + beta_P
         rate_P = alpha_P / total_P
         sigma_P = np.sqrt(alpha_P * beta_P) / total_P
-        return (batch.correct_R - rate_P[batch.group_ids_R]) / sigma_P[batch.group_ids_R]
+        surprise_R = batch.correct_R - rate_P[batch.group_ids_R]
+        sigma_R = sigma_P[batch.group_ids_R]
+        # after some fifty visits alike α or β is 0 by rounding, and so are both of these
+        return np.divide(surprise_R, sigma_R, out=np.zeros(len(sigma_R)), where=sigma_R > 0)
 
 
 @register("f_grpo")

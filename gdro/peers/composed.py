@@ -81,8 +81,7 @@ class Composed(Method):
 
     def start(self, run: Run) -> None:
         for part in self.parts:
-            part.run = run
-            part.start(run)
+            part.begin(run)
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray | None:
         return self.draw_part.draw(pool, size, rng)

@@ -122,7 +122,7 @@ class GRESO(Method):
 
     def keep_probability(self, prompts: Prompts) -> np.ndarray:
         """Probability of keeping each prompt in one pass, (P,)."""
-        self.streak_D = self.at_least(self.streak_D, prompts.rows_P)
+        self.streak_D = self.grow(self.streak_D, prompts.rows_P)
         return np.maximum(self.explore ** self.streak_D[prompts.rows_P].astype(float), self.floor)
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -130,7 +130,7 @@ class GRESO(Method):
         return highest(-rng.geometric(self.keep_probability(pool)), size, rng)
 
     def update(self, batch: Batch) -> None:
-        self.streak_D = self.at_least(self.streak_D, batch.rows_P)
+        self.streak_D = self.grow(self.streak_D, batch.rows_P)
         rows, hits, trials = merge_visits(batch.rows_P, batch.hits_P, batch.trials_P)
         longer = np.minimum(self.streak_D[rows].astype(np.int64) + 1, 255)
         self.streak_D[rows] = np.where((hits == 0) | (hits == trials), longer, 0)

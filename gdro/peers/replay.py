@@ -32,6 +32,10 @@ class RAFT(Method):
 
     kept_texts = 1
 
+    @property
+    def replays(self) -> bool:
+        return self.prompts > 0
+
     def advantages(self, batch: Batch) -> np.ndarray:
         if self.prompts:  # kept texts alone are trained on
             return np.zeros(len(batch.correct_R))
@@ -50,13 +54,14 @@ class ExGRPO(Method):
     """ExGRPO (arXiv 2510.02245): half of each batch are prompts solved before, with a kept success.
 
     Once `start_at` of a batch's prompts were solved, a share ρ of each batch comes from prompts
-    whose latest visit had some rollouts correct, but not all; a prompt solved by all is retired.
+    whose latest visit with a success had wrong rollouts too; a prompt solved by all is retired.
     They are drawn by q ∝ N(share correct at the latest visit; ½, 1). Their group is the new
     rollouts and one kept success, whose reward is 1: advantages are GRPO's over both, with the
     population's σ.
 
     What differs: the group has n new rollouts and the kept text, theirs n − 1; the kept text is
-    the latest success, theirs has the lowest entropy under the present policy; its importance
+    the latest success, so where a prompt is solved again that new rollout, which is then trained on
+    twice; theirs has the lowest entropy under the present policy; its importance
     weight w/(w + β), β = .1, is taken at w = 1, since no log-probabilities are kept; entropies are
     not masked, and the other half of the batch is drawn evenly from all other prompts.
     """
@@ -78,7 +83,7 @@ class ExGRPO(Method):
         self.replayed_D = np.zeros(0)  # advantage of the kept success, 0 for none
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        self.share_D = self.at_least(self.share_D, pool.rows_P)
+        self.share_D = self.grow(self.share_D, pool.rows_P)
         self.again_D = np.zeros(len(self.share_D))
         # forgets the batch before: this one may have no rewards, and then `advantages` is not asked
         self.replayed_D = np.zeros(0)
@@ -94,7 +99,7 @@ class ExGRPO(Method):
 
     def advantages(self, batch: Batch) -> np.ndarray:
         """(3) over the rollouts of a prompt and its kept success."""
-        self.again_D = self.at_least(self.again_D, batch.rows_P)
+        self.again_D = self.grow(self.again_D, batch.rows_P)
         again_P = self.again_D[batch.rows_P]
         mean_P = (batch.hits_P + again_P) / (batch.trials_P + again_P)
         sigma_P = np.sqrt(mean_P * (1 - mean_P))
@@ -105,7 +110,7 @@ class ExGRPO(Method):
         return centred_R / sigma_P[batch.group_ids_R]
 
     def update(self, batch: Batch) -> None:
-        self.share_D = self.at_least(self.share_D, batch.rows_P)
+        self.share_D = self.grow(self.share_D, batch.rows_P)
         rows, hits, trials = merge_visits(batch.rows_P, batch.hits_P, batch.trials_P)
         # without a success this time, what was kept stays; all correct, and the prompt is retired
         self.share_D[rows] = np.where(hits > 0, hits / trials, self.share_D[rows])
@@ -114,7 +119,7 @@ class ExGRPO(Method):
     def replay(
         self, banked: Prompts, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        self.replayed_D = self.at_least(self.replayed_D, banked.rows_P)
+        self.replayed_D = self.grow(self.replayed_D, banked.rows_P)
         weights_P = self.replayed_D[banked.rows_P]
         places = np.flatnonzero(weights_P)
         return places, weights_P[places]

@@ -58,7 +58,7 @@ class Knapsack(Method):
         self.share_D = np.zeros(0)  # of correct rollouts at the last visit, by row
 
     def update(self, batch: Batch) -> None:
-        self.share_D = self.at_least(self.share_D, batch.rows_P)
+        self.share_D = self.grow(self.share_D, batch.rows_P)
         rows, hits, trials = merge_visits(batch.rows_P, batch.hits_P, batch.trials_P)
         self.share_D[rows] = hits / trials
 
@@ -67,7 +67,7 @@ class Knapsack(Method):
         high = self.run.n_max
         # not `has_bin_P`: groups and a prior give prompts a bin before any visit
         seen_P = prompts.visited_P
-        p_P = self.at_least(self.share_D, prompts.rows_P)[prompts.rows_P]
+        p_P = self.grow(self.share_D, prompts.rows_P)[prompts.rows_P]
         mixed_P = seen_P & (p_P > 0) & (p_P < 1)
         unsolved_P = seen_P & (p_P == 0)
         rollouts_P = np.where(seen_P, low, max(low, int(self.run.mean_rollouts)))

@@ -232,7 +232,7 @@ def check_training(args: GDROConfig, controller: GDROController) -> None:
 
 
 def check_success_reward(args: GDROConfig, names: Sequence[str]) -> None:
-    """Refuse (ValueError) a `success_reward` that is none of these reward functions."""
+    """Raise ValueError unless `success_reward` is None or one of these names."""
     if args.success_reward not in (None, *names):
         raise ValueError(f"success_reward must be in {list(names)}, got {args.success_reward!r}")
 

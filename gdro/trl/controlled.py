@@ -51,8 +51,10 @@ class ControlledTrainer(Logs):
             prompts = gather_object(inputs)[:: self.num_generations]
         else:
             prompts = self.train_dataset.__getitems__(drawn_P.tolist())  # in one read
-        if self.data.dataset is None:  # environments make the prompts, known by their places
-            return prompts, self.controller.plan(range(len(prompts)))
+        if self.data.dataset is None:
+            # environments make the prompts: none is known to come again, so none has a history
+            first = self.controller.planned * len(prompts)
+            return prompts, self.controller.plan(range(first, first + len(prompts)))
         return prompts, self.controller.plan([self._uid_of(row) for row in prompts])
 
     def _uid_of(self, row: Row) -> int | str:
@@ -100,10 +102,9 @@ class ControlledTrainer(Logs):
         is_scored_R = samples.is_scored_R
         advantages_R = np.zeros(len(is_scored_R))
         is_flat_R = np.ones(len(is_scored_R), bool)
-        # nothing to observe; ready, or a method that waits would sample on while no reward comes
-        if not is_scored_R.any():
+        if not is_scored_R.any():  # nothing to observe, and a method that waits goes on waiting
             self.controller.cancel(plan)
-            return Signal(advantages_R, is_flat_R, ready=True)
+            return Signal(advantages_R, is_flat_R, ready=not self.controller.method.waits)
         scored = samples.scored()
         observed = self.controller.observe(
             plan,

@@ -97,8 +97,8 @@ def load_model(
 ) -> LoadedModel:
     """Load a causal language model of any family, ready for GDROTrainer; it stops at `stop_tokens`.
 
-    Seeds all global random states last, because TRL creates the adapter before it seeds: make the
-    trainer next, and equal seeds give bit-equal adapters.
+    Seeds all global random states last: a GRPOTrainer made next starts from a bit-equal adapter.
+    GDROTrainer seeds itself, by `GDROConfig.seed`.
 
     Args:
         source: folder, hub id, or a .gguf file, which Unsloth does not take.

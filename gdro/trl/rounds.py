@@ -70,16 +70,19 @@ class Rounds(ControlledTrainer):
         """Sample, reward and observe batches until the method lets the optimizer step.
 
         Raises:
-            ValueError: for a method that is never ready.
+            ValueError: for a method that is never ready, also because no reward comes.
         """
         step = Step()
         for _ in range(MOST_BATCHES):
             if self._sample_batch(inputs, step):
                 return step
+        found = "no rollout had a reward"
+        if self._correct_rates:
+            rate = np.mean(self._correct_rates)
+            found = f"the last {SILENT_BATCHES} with rewards had {rate:.1%} correct rollouts"
         raise ValueError(
             f"gdro_method={self.controller.name!r} was not ready for an optimizer step after "
-            f"{MOST_BATCHES} batches; the last {SILENT_BATCHES} had "
-            f"{np.mean(self._correct_rates):.1%} correct rollouts"
+            f"{MOST_BATCHES} batches; {found}"
         )
 
     def _sample_batch(self, inputs: list[Row], step: Step) -> bool:

@@ -63,8 +63,9 @@ class TrainBatch:
     is_filler: list[bool]
     """Which of these rows only fill the batch: their tokens do not count."""
     rewards_RF: Tensor
-    """Rewards of the rollouts of all processes; the signal, too, is of all."""
+    """Rewards of the rollouts of all processes."""
     signal: Signal
+    """Advantages of the rollouts of all processes."""
 
     def generated(self) -> tuple:
         """What TRL's `_generate` returns, in its form, for text without tools."""

@@ -120,7 +120,9 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         self.on_unsloth = any(kind.__name__ == "UnslothGRPOTrainer" for kind in type(self).__mro__)
         unsloth.check_unsloth_settings(self.on_unsloth, model, args, method.replays)
         # else TRL's, bit for bit
-        is_trls = args.advantage_std == "sample" and args.advantage_clip is None
+        run = self.controller.run  # where gdro_options may have replaced those of args
+        is_trls = run.advantage_std == "sample" and run.advantage_clip is None
+        is_trls = is_trls and run.scale_rewards == args.scale_rewards
         self._replaces_advantages = self.controller.name != "grpo" or not is_trls
         self.bank = Bank(method.kept_texts)
         self._rewards_RF = torch.empty(0, 0)  # of the last generation batch
@@ -207,7 +209,7 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
     ) -> Tensor:
         """Rewards of all processes, (R, F); kept, since TRL hands them on to nobody.
 
-        Comes before that of `Rounds`, which it calls.
+        Calls the version of `Rounds` through `super()`.
         """
         rewards_RF = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self.model.training:

@@ -163,12 +163,45 @@ def test_a_state_of_other_features_is_refused():
         ([1, 2], {"length": [1.0, None]}, "length"),
         ([1, 2], {"length": [1.0, np.inf]}, "length"),
         ([1, 2], {"family": ["a", 3]}, "family"),
+        ([1, 2], {"length": []}, "length"),
+        ([1, 1], {"length": [1.0, 2.0]}, "uids"),
         ([], {"length": []}, "uids"),
     ],
 )
 def test_columns_that_say_nothing_are_refused(uids, columns, named):
     with pytest.raises(ValueError, match=named):
         PromptPrior(uids, columns)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
+def test_the_coefficients_are_an_optimum_where_pass_rates_change_abruptly(share):
+    """Full steps of Newton's method swing further and further there."""
+    rng = np.random.default_rng(0)
+    prior = PromptPrior(np.arange(256), {"length": rng.normal(size=256)})
+    prior.update(batch_of(*[[0] * ROLLOUTS] * 256))
+    earlier = 0.97 * prior.precision + 0.03 * np.eye(2)
+    before = prior.mean.copy()
+    groups = (rng.random((256, ROLLOUTS)) < share).astype(float)
+    prior.update(batch_of(*groups))
+    x = prior.features(np.arange(256))
+    worth = ROLLOUTS / (1 + (ROLLOUTS - 1) * prior.correlation)
+
+    def penalized(w):
+        logits = x @ w
+        losses = np.logaddexp(0, logits) - groups.mean(axis=1) * logits
+        return 0.5 * (w - before) @ earlier @ (w - before) + worth * losses.sum()
+
+    best = minimize(penalized, before, method="BFGS", options={"gtol": 1e-6})
+    assert penalized(prior.mean) == pytest.approx(best.fun, rel=1e-3)
+
+
+def test_a_prior_of_another_controller_and_a_state_with_one_are_refused():
+    prior = PromptPrior([1, 2], {"length": [1.0, 2.0]})
+    state = GDROController("grpo", prior=prior).state_dict()
+    with pytest.raises(ValueError, match="prior"):
+        GDROController("grpo", prior=prior)
+    with pytest.raises(ValueError, match="prior"):
+        GDROController("grpo").load_state_dict(state)
 
 
 def test_what_is_no_prior_and_prompts_that_it_does_not_know_are_refused():

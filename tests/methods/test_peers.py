@@ -211,6 +211,15 @@ def test_dbb_remembers_and_forgets():
     assert method.advantages(batch) == pytest.approx(expected)
 
 
+def test_dbb_has_no_surprise_where_all_visits_were_alike():
+    """After some fifty of them the discounted prior is 0 by rounding."""
+    for reward in (0, 1):
+        method, batch = method_of("dbb"), batch_of([reward] * 4)
+        for _ in range(60):
+            method.update(batch)
+        assert method.advantages(batch) == pytest.approx(np.zeros(4))
+
+
 def test_bbg_weighs_by_what_pass_at_k_can_gain():
     # u = 16 · 5/20, 16 · 4·5/(19·20), 16 · 3·4·5/(18·19·20), then .017 and .001, below .01 · 5
     batch = batch_of([0] * 4, [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1] * 4)

@@ -133,7 +133,7 @@ SETUPS = {
     "reward model": setup(reward="model"),
     "None rewards": setup(reward=sometimes),
     "None beside another": setup(reward=[sometimes, length]),
-    "nothing but None": setup(reward=nothing),
+    "nothing but None": setup(reward=nothing, refused=ROUNDS),  # which waits for groups
     "log_extra": setup(reward=noted, log_completions=True),
     "unused columns removed": setup(remove_unused_columns=True),
     "stream": setup(STREAM, refused=NEEDS_ALL),
@@ -240,6 +240,8 @@ def test_setup(name, folders, tmp_path, monkeypatch):
         assert all(torch.isfinite(weight).all() for weight in trainer.model.parameters())
         if trainer.data.uids_D is not None:  # the history is that of the data's own prompts
             assert set(trainer.controller.bins.row_of) <= set(trainer.data.uids_D.tolist())
+        if choice["rows"] is None:  # no prompt is known to come again
+            assert len(trainer.controller.bins.row_of) == 2 * trainer.args.max_steps
         assert bool(trainer.record) == (name != "nothing but None")
         if method == "grpo" and choice["equal"]:
             stock = train(GRPOTrainer, tmp_path / "stock", model, choice)

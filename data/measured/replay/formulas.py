@@ -134,9 +134,9 @@ class BankRetire(PivotalReplay):
     def update(self, batch: Batch) -> None:
         super().update(batch)
         self.batches += 1
-        self.failed_D = self.at_least(self.failed_D, batch.rows_P)
+        self.failed_D = self.grow(self.failed_D, batch.rows_P)
         self.failed_D[batch.rows_P] = batch.hits_P < batch.trials_P
-        self.success_D = self.at_least(self.success_D, batch.rows_P)
+        self.success_D = self.grow(self.success_D, batch.rows_P)
         self.success_D[batch.rows_P[batch.hits_P > 0]] = self.batches
 
     def replay(self, banked: Prompts, rng: np.random.Generator) -> Answer:
