@@ -6,9 +6,11 @@ comes before TRL. It exits with 2 if it refuses its arguments and with 1 if the 
 
 import shutil
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,15 +22,21 @@ if TYPE_CHECKING:
     from gdro_lab.experiments.profile import Profile
 
 
+def _is_ours(error: BaseException) -> bool:
+    """Whether code of ours raised it, and not a reward's, torch's or click's."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").partition(".")[0] in ("gdro", "gdro_lab")
+
+
 class _Refusing(click.Group):
-    """Prints a subcommand's ValueError, OSError or RuntimeError in place of a traceback."""
+    """Prints what we refuse, and what a disk or the hub does not do, in place of a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except (ValueError, OSError, RuntimeError, SafetensorError) as error:
-            # click's own exits, and torch's out of memory, whose traceback is wanted
-            if type(error).__module__.startswith(("click", "torch")):
+            # the others are failures whose traceback is wanted, or click's exits
+            if not isinstance(error, OSError | SafetensorError) and not _is_ours(error):
                 raise
             # torch and safetensors do not name a full disk
             full = " (the disk is full)" if shutil.disk_usage(".").free < 2**20 else ""
@@ -184,13 +192,15 @@ def train_command(
         record = train_variant(run.profile, run.variant, run.seed, run.folder, run.cache_dir)
         click.echo(f"{len(record)} batches; model and record: {run.folder}/")
         return
-    training = Training(run.profile, run.variant, run.seed, run.folder, run.cache_dir)
     if batches is None:
-        training.run()
-    elif training.launched and not launched:
-        training.launch("--try", str(batches))
-    else:
-        training.try_steps(batches)
+        Training(run.profile, run.variant, run.seed, run.folder, run.cache_dir).run()
+        return
+    with TemporaryDirectory() as nowhere:  # the launcher's copy of the profile goes there
+        training = Training(run.profile, run.variant, run.seed, Path(nowhere), run.cache_dir)
+        if training.needs_launcher and not launched:
+            training.launch("--try", str(batches))
+        else:
+            training.try_steps(batches)
 
 
 @main.command("evaluate")

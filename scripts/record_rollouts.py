@@ -22,9 +22,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from gdro.bins import as_uids
 from gdro.files import replace_text
 from gdro_lab import loop
-from gdro_lab.experiments.blocks import LoopTrain
+from gdro_lab.experiments.loop_profile import LoopProfile
 from gdro_lab.experiments.loop_runs import draw_base
-from gdro_lab.experiments.oracles import PassRates, loop_controller
+from gdro_lab.experiments.oracles import PassRates, loop_controller, make_oracle
 from gdro_lab.experiments.spelling import read_spelling
 from gdro_lab.tasks.world import TaskWorld, read_world
 
@@ -33,14 +33,18 @@ EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # the classes of notebook 07
 
 def rollouts_by_pass_rate(world: TaskWorld, spelled: str, draw: int, bases: Path) -> pd.DataFrame:
     """Train one run of the arena; a row per step."""
-    settings = LoopTrain()
+    profile = LoopProfile(
+        name="greeting", backend="loop", worlds=[world.name], methods=[spelled], seeds=[draw]
+    )
     variant = read_spelling(spelled)
     rate = variant.train["learning_rate"]
+    prompts, mean_rollouts = profile.batch_shape(variant)
     task, base = draw_base(world, draw, bases)
     model = AutoModelForCausalLM.from_pretrained(base)
     tokenizer = AutoTokenizer.from_pretrained(base)
     pass_rates = PassRates(task, model, tokenizer)
-    controller = loop_controller(variant, settings.num_generations, draw)
+    oracle = make_oracle(task, model, tokenizer)
+    controller = loop_controller(variant, mean_rollouts, draw, oracle)
     counts = []
     plan_batch = controller.plan
 
@@ -56,8 +60,9 @@ def rollouts_by_pass_rate(world: TaskWorld, spelled: str, draw: int, bases: Path
         task.train,
         task.reward,
         controller,
-        steps=settings.max_steps,
-        prompts=settings.prompts_per_step,
+        steps=profile.train.max_steps,
+        prompts=prompts,
+        stream=world.spec.n_train == 0,
         learning_rate=rate,
         max_new_tokens=task.max_completion_tokens,
         seed=draw,

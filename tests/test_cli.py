@@ -13,18 +13,27 @@ from gdro_lab.cli import main
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(ValueError("bad"), 2), (OSError("bad"), 2), (RuntimeError("bad"), 1)]
+    ("error", "code"), [("ValueError", 2), ("OSError", 2), ("RuntimeError", 1)]
 )
-def test_what_is_refused_and_what_failed_exit_differently(error, code):
-    def raises():
-        raise error
-
-    main.add_command(click.Command("raises", callback=raises))
-    try:
-        ended = CliRunner().invoke(main, ["raises"])
-    finally:
-        del main.commands["raises"]
+def test_what_is_refused_and_what_failed_exit_differently(monkeypatch, error, code):
+    names = {"__name__": "gdro_lab.made_for_this_test"}
+    exec(f"def raises():\n    raise {error}('bad')", names)
+    monkeypatch.setitem(main.commands, "raises", click.Command("raises", callback=names["raises"]))
+    ended = CliRunner().invoke(main, ["raises"])
     assert (ended.exit_code, ended.stderr) == (code, "gdro raises: bad\n")
+
+
+@pytest.mark.parametrize("error", [ValueError, RuntimeError])
+def test_a_failure_in_other_code_keeps_its_traceback(monkeypatch, error):
+    """As of a reward function, or of torch."""
+
+    def raises():
+        raise error("bad")
+
+    monkeypatch.setitem(main.commands, "raises", click.Command("raises", callback=raises))
+    ended = CliRunner().invoke(main, ["raises"])
+    assert ended.exit_code == 1
+    assert isinstance(ended.exception, error)
 
 
 @pytest.mark.parametrize(("free", "said"), [(0, True), (2**30, False)])

@@ -7,7 +7,6 @@ top-p. vLLM keeps the GPU's memory until its process ends, so use it in a proces
 import os
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -15,6 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import torch
 
 from gdro.checks import check_array
@@ -68,7 +68,9 @@ def evaluate_variant(
     if (folder / "manifest.json").is_file():
         before = read_manifest(folder / "manifest.json")
         is_same = before.get("settings") == profile.settings_of(variant)
-        if is_same and before.get("identity") == trained.get("identity"):
+        # a training that was done again has other files
+        files = before.get("files") or {}
+        if is_same and all(files.get(k) == v for k, v in trained.get("files", {}).items()):
             return read_result(folder, trained=variant != BASE)["evaluation"]
     check_machine(profile, [], evaluates=True)
     source, tokenizer, data = load_parts(profile, variant, cache_dir, held_out=True)
@@ -208,11 +210,10 @@ def _keep_texts(
     most: int, rows: Rows, texts_PS: Sequence[Sequence[str]], counts: list[dict[str, Any]]
 ) -> None:
     """Add question and texts to the counts of the first prompts of each family."""
-    kept: Counter[str] = Counter()  # prompts by family
-    for row, texts_S, count in zip(rows, texts_PS, counts, strict=True):
-        family = row.get("family", "")
-        if kept[family] < most:
-            kept[family] += 1
+    families = pd.Series([row.get("family", "") for row in rows])
+    places = families.groupby(families).cumcount()
+    for row, texts_S, count, place in zip(rows, texts_PS, counts, places, strict=True):
+        if place < most:
             prompt = row["prompt"]
             count["question"] = prompt if isinstance(prompt, str) else prompt[-1]["content"]
             count["texts"] = list(texts_S)
@@ -296,7 +297,7 @@ def _by_vllm(
     max_new_tokens: int,
     seed: int,
 ) -> list[Tokens]:
-    """The same with vLLM, which makes batches itself."""
+    """Tokens of each prompt's samples, as `_by_transformers` gives them, sampled by vLLM."""
     import vllm
 
     engine = model

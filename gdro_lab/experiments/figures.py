@@ -180,13 +180,14 @@ def _gains(axis: Axes, scores: pd.DataFrame, colors: Colors) -> None:
     axis.barh([f"{method}, {model}" for model, method in gain.index], gain, color=REPORTED)
     axis.invert_yaxis()
     axis.axvline(0, color="black", linewidth=0.8)
-    significant = ", ".join(gains.index[gains["gain_low"] > 0])
+    above = ", ".join(gains.index[gains["gain_low"] > 0])
     axis.set(xlabel="gain in pass@k over GRPO, %", title="Gain in pass@k (grey: the paper's)")
-    axis.figure.figure.suptitle(f"Our significant gains in pass@k: {significant or 'none'}")
+    title = f"Our gains in pass@k whose 95% interval is above 0, uncorrected: {above or 'none'}"
+    axis.figure.figure.suptitle(title)
 
 
 def _last_fifth(axis: Axes, tables: Tables, colors: Colors) -> None:
-    """Mean by bin, dots for seeds; bins without prompts have no bar."""
+    """Bars: mean by bin over the last fifth of training; dots: seeds. Empty bins have no bar."""
     if tables:
         runs = pd.concat(tables, names=["label"]).groupby(level=["label", "seed"], sort=False)
         ends = runs.apply(lambda run: run.tail(max(len(run) // 5, 1)).mean())
@@ -288,13 +289,13 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
 
 def one_run(record: list[dict], title: str) -> Figure:
     """A single run by bin and step: share of prompts, success rate, and what the method changes."""
-    runs = [{"variant": "it", "seed": 0, "record": record}]
-    share = series(runs, "it", "share")
-    rollouts = series(runs, "it", "rollouts")
+    runs = [{"variant": "run", "seed": 0, "record": record}]
+    share = series(runs, "run", "share")
+    rollouts = series(runs, "run", "rollouts")
     mean = np.nansum(share * rollouts) / np.nansum(share)
-    panels: Maps = {"share of prompts": (shares(runs, "it"), None)}
-    panels["success rate"] = smooth(series(runs, "it", "success")), None
-    acts = {"weight (batch mean 1)": (weights(runs, "it"), 1.0)}
+    panels: Maps = {"share of prompts": (shares(runs, "run"), None)}
+    panels["success rate"] = smooth(series(runs, "run", "success")), None
+    acts = {"weight (batch mean 1)": (weights(runs, "run"), 1.0)}
     acts["rollouts per prompt"] = rollouts, mean
     for name, (table, even) in acts.items():  # a method that leaves it even has no such panel
         if (table / even - 1).abs().max(axis=None) > 0.01:

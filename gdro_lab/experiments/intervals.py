@@ -14,7 +14,7 @@ from gdro.checks import check_array
 
 
 class TTest(NamedTuple):
-    """The 95% interval of a mean, and the p-value of its being 0."""
+    """The 95% interval of a mean, and the p-value of the hypothesis that it is 0."""
 
     low: float
     high: float

@@ -1,5 +1,6 @@
 """Profiles of the backend "loop": tiny models in `gdro_lab.loop`, where a seed draws all anew."""
 
+from functools import cached_property
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
@@ -55,9 +56,9 @@ class LoopProfile(Experiment):
             )
         return self
 
-    @property
+    @cached_property
     def drawn_worlds(self) -> list[TaskWorld]:
-        """The worlds, each once."""
+        """The worlds, each once, as read from their files."""
         return [read_world(name) for name in dict.fromkeys(self.worlds)]
 
     @property

@@ -9,7 +9,6 @@ profile resumes, and what is made from these alone by `gdro_lab.experiments.tabl
 held-out prompts, 8 samples each at 20, 40, 60 and 80% of the steps, 32 at the end.
 """
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,7 +100,7 @@ def check_loops(profile: LoopProfile, out: Path) -> None:
         names = ["train", "size"] if world is None else ["train", "size", "world"]
         for name in names:
             if settings.get(name) != ours[name]:
-                raise ValueError(f"out must have the same {name} settings, got {out}: see {file}")
+                raise ValueError(f"runs must have the same {name} settings, got {out}: see {file}")
     for run in runs:
         if run.variant is not None and run.file(out).exists():
             before = read_rows(run.file(out))["settings"].get("methods")
@@ -112,17 +111,11 @@ def check_loops(profile: LoopProfile, out: Path) -> None:
                 )
 
 
-@functools.lru_cache(4)
-def _draw_task(world: str, seed: int) -> Task:
-    """The task of a draw of a world in JSON; kept, as a run asks for it twice."""
-    return TaskWorld.model_validate_json(world).spec.draw(seed)  # type: ignore[return-value]
-
-
 def draw_base(
     world: TaskWorld, seed: int, cache_dir: str | Path, size: str | None = None
 ) -> tuple[Task, Path]:
     """The task of a draw and the folder of its base, which is trained if the cache has none."""
-    task = _draw_task(world.model_dump_json(), seed)
+    task: Task = world.spec.draw(seed)  # type: ignore[assignment]
     options = world.base.options()
     if size is not None:
         options["size"] = size
@@ -206,7 +199,7 @@ class Scorer:
 
 
 def _breadth(families_P: Sequence[str], counts: "Counts") -> dict[str, float]:
-    """How many different correct texts a prompt has, and how many prompts have any; by family."""
+    """Different correct texts of a prompt, share of prompts with any; means over families."""
     prompts = pd.DataFrame({"distinct": counts.distinct_P, "any_of_32": counts.successes_P > 0})
     return prompts.groupby(list(families_P)).mean().mean().to_dict()
 

@@ -19,13 +19,9 @@ from gdro_lab.experiments.intervals import paired_t
 
 def first_of_each_family(rows: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
     """The first rows of each family, at most so many; of shuffled rows, a random sample."""
-    counts: dict[str, int] = {}
-    chosen = []
-    for row in rows:
-        counts[row["family"]] = counts.get(row["family"], 0) + 1
-        if counts[row["family"]] <= most:
-            chosen.append(row)
-    return chosen
+    families = pd.Series([row["family"] for row in rows])
+    places = families.groupby(families).cumcount()
+    return [row for row, place in zip(rows, places, strict=True) if place < most]
 
 
 def accuracy_by_family(

@@ -25,7 +25,7 @@ EVERY = 5
 
 @dataclass(frozen=True)
 class Oracle:
-    """What no method can know."""
+    """Quantities that are hidden from methods: families and true pass rates."""
 
     groups: dict[int, str]
     """The family of each uid."""

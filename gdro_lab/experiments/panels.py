@@ -49,7 +49,7 @@ def bar_groups(axis: Axes, table: pd.DataFrame, colors: Colors, **look: Any) -> 
 
 
 def panel_axes(count: int, height: float, title: str, **options: Any) -> tuple[Figure, np.ndarray]:
-    """Axes, at most four a row, of which the last may be left out."""
+    """`count` axes in rows of at most four; places that are left over stay empty."""
     rows = -(-count // 4)
     size = (WIDTH, 0.4 + (height - 0.4) * rows)
     figure, axes = plt.subplots(rows, -(-count // rows), figsize=size, squeeze=False, **options)

@@ -33,12 +33,27 @@ class Parts(NamedTuple):
 def check_machine(profile: Profile, variants: Sequence[str], *, evaluates: bool) -> None:
     """Refuse (ValueError) variants, and the evaluation, whose GPUs or packages are not here."""
     check_installed(profile, variants, evaluates=evaluates)
-    if profile.gpus and not torch.cuda.is_available():
-        gpus = "a GPU" if profile.gpus == 1 else f"{profile.gpus} GPUs"
+    needed = _gpus_of_this_machine(profile, variants, evaluates=evaluates)
+    found = torch.cuda.device_count()
+    if found < needed:
         raise ValueError(
-            f"profile {profile.name!r} needs {gpus}, and torch {torch.__version__} finds none: "
-            "see docs/gpu-box.md, 1"
+            f"profile {profile.name!r} needs {needed} GPUs on this machine, and torch "
+            f"{torch.__version__} finds {found}: see docs/gpu-box.md, 1"
         )
+
+
+def _gpus_of_this_machine(profile: Profile, variants: Sequence[str], *, evaluates: bool) -> int:
+    """How many GPUs the variants, and the evaluation, take here; 0 for a profile without GPUs."""
+    if not profile.gpus:
+        return 0
+    needed = 1
+    if variants:
+        machines = int(profile.launch.options.get("num_machines", "1"))
+        needed = max(profile.launch.processes // machines, 1)
+    if evaluates and profile.evaluation.engine == "vllm":
+        choice = profile.evaluation
+        needed = max(needed, choice.data_parallel_size * choice.tensor_parallel_size)
+    return needed
 
 
 def check_installed(profile: Profile, variants: Sequence[str], *, evaluates: bool) -> None:
@@ -49,12 +64,15 @@ def check_installed(profile: Profile, variants: Sequence[str], *, evaluates: boo
         "unsloth": any(profile.model_of(name).kind.startswith("unsloth") for name in variants),
         "vllm": trains_with_vllm or (evaluates and profile.evaluation.engine == "vllm"),
         "liger_kernel": any((t.model_extra or {}).get("use_liger_kernel") for t in trainings),
+        "math_verify": profile.task.kind == "math",
+        "pebble": profile.task.kind == "math",
+        "reasoning_gym": profile.task.kind == "reasoning_gym",
     }
     missing = [name for name, used in is_used.items() if used and find_spec(name) is None]
     if missing:
         raise ValueError(
             f"profile {profile.name!r} needs {', '.join(missing)}, not installed: "
-            "see docs/gpu-box.md, 1"
+            "see docs/install.md and, for GPUs, docs/gpu-box.md, 1"
         )
     is_old = Version(version("trl")) < Version("1.16")
     if is_old and profile.launch.shards and trains_with_vllm:

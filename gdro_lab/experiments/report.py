@@ -23,7 +23,7 @@ from gdro_lab.experiments.profile import Profile, run_folder
 from gdro_lab.experiments.records import read_result
 from gdro_lab.experiments.scores import K, score_families
 from gdro_lab.experiments.style import save, use_style
-from gdro_lab.experiments.table import BASELINE, compare, format_table, rollouts_to_reach
+from gdro_lab.experiments.table import compare, format_table
 from gdro_lab.experiments.texts import texts_before_and_after
 
 FEWEST_IN_A_BIN = 10
@@ -82,7 +82,7 @@ def rows_of(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
         identity = {
             "world": profile.name,
             "method": run["variant"],
-            "learning_rate": profile.train_of(run["variant"]).learning_rate,
+            "learning_rate": _learning_rate(profile, run["variant"]),
             "draw": run["seed"],
             "step": profile.train.max_steps,
             "rollouts": run["manifest"]["rollouts"],
@@ -90,6 +90,11 @@ def rows_of(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
         }
         rows.append(identity | scores)
     return pd.DataFrame(rows).drop(columns="families")
+
+
+def _learning_rate(profile: Profile, variant: str) -> float:
+    """Of a variant; 0 for the base, which is not trained."""
+    return 0.0 if variant == BASE else profile.train_of(variant).learning_rate
 
 
 def prompt_scores(runs: list[dict[str, Any]], variant: str, k: int) -> Scores:
@@ -144,7 +149,7 @@ def score_table(
 def family_table(
     profile: Profile, runs: list[dict[str, Any]], resamples: int = 2000
 ) -> pd.DataFrame:
-    """The same with mean@n of each family (a skill, a data set, a level) as the scores."""
+    """Like `score_table`, with the mean@n of each family (a skill, a data set, a level)."""
     family_P = prompt_groups(runs, profile.evaluation.k)["family"]
 
     def scores_of(name: object) -> Callable[[Scores], np.ndarray]:
@@ -200,10 +205,7 @@ def _worst_parts(values_SP: np.ndarray, groups_P: np.ndarray) -> np.ndarray:
 
 
 def spending_table(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
-    """What training took, and seconds by stage, one row per variant (mean over seeds).
-
-    ValueError if two variants spent different numbers of rollouts.
-    """
+    """What training took, and seconds by stage, one row per variant (mean over seeds)."""
     rows = [
         {"variant": run["variant"], "label": profile.label(run["variant"])}
         | {key: run["manifest"][key] for key in SPENT}
@@ -211,12 +213,7 @@ def spending_table(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame
         for run in runs
         if run["variant"] != BASE
     ]
-    # scores at different budgets are not comparable
-    table = pd.DataFrame(rows).groupby(["variant", "label"], sort=False).mean().reset_index()
-    spent = table.set_index("variant")["rollouts"]
-    if spent.nunique() > 1:
-        raise ValueError(f"rollouts spent differ, got {spent.to_dict()}")
-    return table
+    return pd.DataFrame(rows).groupby(["variant", "label"], sort=False).mean().reset_index()
 
 
 def format_tables(
@@ -232,8 +229,9 @@ def format_tables(
         "trained_tokens": "tokens trained",
     }
     spent = spending[["label", *SPENT]].rename(columns=names)
-    grpo = spending.set_index("variant")["trained_tokens"].get("grpo", np.nan)
-    spent["trained, of GRPO's"] = spending["trained_tokens"] / grpo
+    baselines = [profile.variants[variant].baseline for variant in spending["variant"]]
+    trained = spending.set_index("variant")["trained_tokens"]
+    spent["trained, of GRPO's"] = (trained / trained.reindex(baselines).to_numpy()).to_numpy()
     formats = ("", ",.0f", ",.0f", ",.0f", ".2f")
     costs = spent.to_markdown(index=False, floatfmt=formats, missingval="–")
     all_grpo = all(variant.baseline == "grpo" for variant in profile.variants.values())
@@ -242,13 +240,16 @@ def format_tables(
         f"Difference to {baseline}, paired by seed and prompt; "
         "intervals that contain 0 are inconclusive"
     )
+    spent_title = "What was spent, mean over seeds"
+    if spending["rollouts"].nunique() > 1:  # a method that waits or stops early spends more or less
+        spent_title += "; rollouts differ, so scores are not at equal budgets"
     value = ("value", "low", "high")
     gain = ("gain", "gain_low", "gain_high")
     tables = {
         "Scores on held-out prompts": _intervals(scores, value, "{:.3f}"),
         gain_title: _intervals(scores, gain, "{:+.3f}"),
         f"mean@{profile.evaluation.samples} by family": _intervals(families, value, "{:.3f}"),
-        "What was spent, mean over seeds": costs,
+        spent_title: costs,
     }
     return "\n\n".join(f"{title}\n\n{table}" for title, table in tables.items() if table)
 
@@ -298,10 +299,19 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
 
 
 def _write_paired(profile: Profile, runs: list[dict[str, Any]], results: Path) -> None:
-    """Write the table of the loop's form too: in pairs by seed alone, with Holm's correction."""
-    if BASELINE not in profile.variants or profile.evaluation.samples < K:
+    """Write tables of the loop's form too: in pairs by seed alone, with Holm's correction.
+
+    There is one for each baseline, of the variants that name it.
+    """
+    if profile.evaluation.samples < K:
         return
     rows = rows_of(profile, runs)
-    table = compare(rows)
     replace_text(results / "rows.csv", rows.to_csv(index=False, float_format="%.6g"))
-    replace_text(results / "paired.md", format_table(table, rollouts_to_reach(rows), BASELINE))
+    tables = []
+    for baseline in dict.fromkeys(variant.baseline for variant in profile.variants.values()):
+        if baseline in profile.variants:
+            of_it = [name for name, v in profile.variants.items() if v.baseline == baseline]
+            part = rows[rows.method.isin([BASE, baseline, *of_it])]
+            tables.append(format_table(compare(part, baseline), None, baseline))
+    if tables:
+        replace_text(results / "paired.md", "\n".join(tables))

@@ -48,8 +48,13 @@ REACH = "rollouts to reach GRPO's best"
 
 
 def write_scores(out: Path) -> None:
-    """Write scores.csv, families.csv and settings.json from the files of the runs."""
+    """Write scores.csv, families.csv and settings.json from the files of the runs.
+
+    Raises:
+        ValueError: for runs of other settings than those beside them.
+    """
     runs = [read_rows(file) for file in sorted((out / "runs").glob("*/*.json"))]
+    settings = _shared_settings(out, runs)
     rows = [row for run in runs for row in run["rows"]]
     names = ["world", "method", "learning_rate", "draw", "step"]
     last = max((row["step"] for row in rows), default=0)
@@ -67,9 +72,25 @@ def write_scores(out: Path) -> None:
         if len(table):  # a rate keeps all its digits
             table["learning_rate"] = table.learning_rate.map(repr)
         replace_text(out / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
-    worlds = {run["settings"]["world"]["name"]: run["settings"]["world"] for run in runs}
-    common = {name: runs[0]["settings"][name] for name in ("train", "size")} if runs else {}
-    replace_text(out / "settings.json", json.dumps(common | {"worlds": worlds}, indent=1))
+    replace_text(out / "settings.json", json.dumps(settings, indent=1))
+
+
+def _shared_settings(out: Path, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """What all runs have in common, and each world."""
+    common: dict[str, Any] = {}
+    worlds: dict[str, Any] = {}
+    for run in runs:
+        # a seed of the world is the draw
+        world = {k: v for k, v in run["settings"]["world"].items() if k != "seed"}
+        own = {name: run["settings"][name] for name in ("train", "size")}
+        common = common or own
+        if own != common or worlds.setdefault(world["name"], world) != world:
+            row = run["rows"][0]
+            raise ValueError(
+                f"runs of {out} must have the same settings, got others for "
+                f"{row['method']!r} in {world['name']!r}, draw {row['draw']}"
+            )
+    return common | {"worlds": worlds}
 
 
 def _on_train(row: Mapping[str, Any], family: str) -> dict[str, float | None]:
@@ -157,7 +178,7 @@ def rollouts_to_reach(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def _part_to_reach(runs: pd.DataFrame, grpo: pd.DataFrame) -> float:
-    """The same for a method's runs and GRPO's on the same draws."""
+    """Part of GRPO's rollouts after which a method's mean scores stay at or above GRPO's best."""
     targets = final_rows(grpo).groupby("learning_rate")[PAIR].mean().max()
     curve = runs.groupby("step")[["rollouts", *PAIR]].mean()
     rollouts = np.linspace(curve.rollouts.iloc[0], curve.rollouts.iloc[-1], 1001)
@@ -178,7 +199,7 @@ def report(out: Path, baseline: str = BASELINE) -> str:
     With another baseline than GRPO the tables are called after it, and no figure is drawn.
     """
     if not (out / "scores.csv").is_file():
-        raise ValueError(f"out must have a scores.csv, got {out}: `gdro run` it first")
+        raise ValueError(f"runs must have a scores.csv, got {out}: `gdro run` it first")
     scores = pd.read_csv(out / "scores.csv")
     if scores.empty:
         raise ValueError(f"{out / 'scores.csv'} has no rows: `gdro run` it first")
@@ -200,8 +221,8 @@ def report(out: Path, baseline: str = BASELINE) -> str:
     return text
 
 
-def format_table(table: pd.DataFrame, reach: pd.DataFrame, baseline: str) -> str:
-    """The result of `compare` as Markdown, a row a method, with that of `rollouts_to_reach`."""
+def format_table(table: pd.DataFrame, reach: pd.DataFrame | None, baseline: str) -> str:
+    """The result of `compare` as Markdown, a row a method, with any of `rollouts_to_reach`."""
     cells = [_cell(row, baseline) for row in table.itertuples()]
     shown = table.assign(cell=cells, metric=table.metric.map(METRICS))
     costs = [name for name in COSTS if name in table]
@@ -209,7 +230,8 @@ def format_table(table: pd.DataFrame, reach: pd.DataFrame, baseline: str) -> str
     shown[keys] = shown[keys].fillna(-1)  # a pivot leaves out rows without a key
     wide = shown.pivot(index=keys, columns="metric", values="cell")[[*METRICS.values()]]
     wide = wide.reset_index().replace(-1, np.nan)
-    wide = wide.merge(reach.rename(columns={"part": REACH}), how="left")
+    if reach is not None:
+        wide = wide.merge(reach.rename(columns={"part": REACH}), how="left")
     wide = wide.astype(object).where(wide.notna(), None)  # what is missing is printed as a dash
     formats = ("", "", "g", "d", *len(costs) * [",.0f"], *len(METRICS) * [""], ".2f")
     name = "GRPO" if baseline == BASELINE else baseline

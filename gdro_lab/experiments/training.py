@@ -106,12 +106,12 @@ def prepare(profile: Profile, cache_dir: str | Path = CACHE) -> None:
     check_installed(profile, list(profile.variants), evaluates=True)
     check_profile(profile)
     print(make_base(profile, cache_dir, progress=True))
-    for variant in profile.variants:
-        column = profile.variant(variant).groups
-        if column is not None:
+    for name, variant in profile.variants.items():
+        columns = [*([variant.groups] if variant.groups else []), *(variant.prior or [])]
+        if columns:
             # held-out rows have these columns too, and reading them does not import Unsloth
-            rows = load_parts(profile, variant, cache_dir, held_out=True).data.rows
-            _check_groups(column, rows)
+            rows = load_parts(profile, name, cache_dir, held_out=True).data.rows
+            _check_columns(name, columns, rows)
 
 
 def check_run(profile: Profile, variant: str) -> None:
@@ -130,9 +130,14 @@ def check_trainings(profile: Profile) -> None:
     check_profile(profile)
 
 
-def _check_groups(column: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    if rows and column not in rows[0]:
-        raise ValueError(f"groups must be one of {sorted(rows[0])}, got {column!r}")
+def _check_columns(variant: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse (ValueError) a variant whose groups or prior the data do not have."""
+    for column in columns:
+        if rows and column not in rows[0]:
+            raise ValueError(
+                f"groups and prior of variant {variant!r} must be among {sorted(rows[0])}, "
+                f"got {column!r}"
+            )
 
 
 def train_variant(
@@ -150,7 +155,7 @@ def train_variant(
     with only_process_in(Path(folder), f".lock{machine or ''}"):
         if training.done:
             training.remove_checkpoints()  # a kill just before the end leaves them
-        elif training.launched:
+        elif training.needs_launcher:
             training.launch()
         else:
             training.run()
@@ -187,7 +192,7 @@ class Training:
         self.model_options = profile.model_of(variant).model_dump(exclude={"source"})
         """Arguments of `load_model`."""
         self.model_options |= {"seed": seed, "max_length": sum(self.lengths)}
-        self.launched = profile.launch.processes > 1 or profile.launch.config is not None
+        self.needs_launcher = profile.launch.processes > 1 or profile.launch.config is not None
         """Whether the profile asks for several processes, or a configuration of accelerate."""
         # with the rows: tokenizer and evaluated problems choose them, and settings leave those out
         settings = profile.settings_of(variant, evaluated=False)
@@ -237,7 +242,7 @@ class Training:
         self, callbacks: Sequence[TrainerCallback] = (), **changes: Any
     ) -> "GDROTrainer":
         """The GDROTrainer of this training: model, reward, arguments, data. Loads the model."""
-        if self.settings.use_vllm and not self.launched:
+        if self.settings.use_vllm and not self.needs_launcher:
             # accelerate takes port 29500 for the engine's group, and two trainings cannot share it
             os.environ.setdefault("MASTER_PORT", str(free_port()))
         loaded = load_model(self.source, **self.model_options)  # Unsloth comes before TRL

@@ -139,7 +139,6 @@ class MathChoice(Strict):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         train = self.training_choices
-        names = [choice.label for choice in train]
         shares = [choice.share for choice in train if choice.share is not None]
         unknown = sorted(set(self.paths) - set(MATH_SPECS))
         if unknown:
@@ -148,8 +147,12 @@ class MathChoice(Strict):
             raise ValueError("task.train must name a source, got []")
         if not self.evaluate and not self.held_out:
             raise ValueError("task.evaluate must name a source where task.held_out is 0, got []")
-        if len(set(names)) < len(names):
-            raise ValueError(f"sources of task.train must differ in their names, got {names}")
+        for where, choices in (("train", train), ("evaluate", self.evaluated_choices)):
+            names = [choice.label for choice in choices]
+            if len(set(names)) < len(names):
+                raise ValueError(
+                    f"sources of task.{where} must differ in their names, got {names}: name them"
+                )
         places = [self._place(choice) for choice in train]
         both = [choice.source for choice in self.evaluated_choices if self._place(choice) in places]
         if both:

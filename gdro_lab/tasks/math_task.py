@@ -64,7 +64,7 @@ def _training_problems(
 ) -> tuple[list[Problem], list[str]]:
     """The problems that may be trained on, and what was left out."""
     problems, dropped = _training_pool(choice, sources)
-    # repeats are out by now, so no twin of a held-out problem is trained on
+    # with `deduplicate` repeats are out by now, and no twin of a held-out problem is trained on
     if choice.held_out:
         problems, _ = set_apart(problems, choice.held_out, choice.seed)
     if choice.deduplicate:

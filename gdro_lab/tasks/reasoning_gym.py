@@ -351,7 +351,8 @@ def _puzzles(
     import reasoning_gym
     from reasoning_gym.utils import SYSTEM_PROMPTS
 
-    family, own_seed = spec.families[place], (seed * len(spec.families) + place) * SEED_SPACING
+    family = spec.families[place]
+    own_seed = (seed * len(spec.families) + place) * SEED_SPACING
     try:
         config = {"seed": own_seed, "size": tries, **family.config}
         puzzles = reasoning_gym.create_dataset(family.task, **config)

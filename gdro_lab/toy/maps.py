@@ -15,6 +15,7 @@ import numpy as np
 from scipy import stats
 
 from gdro.checks import check
+from gdro.files import replace_text
 from gdro_lab.toy import Game, Results, World, play
 
 # title, and (G, S, C) of the results
@@ -109,7 +110,7 @@ def recorded_gain_map(
             "gains": {measure: [part.tolist() for part in gain] for measure, gain in gains.items()},
             "step_sizes": {measure: sizes_YC.tolist() for measure, sizes_YC in best.items()},
         }
-        record.write_text(json.dumps(played) + "\n", encoding="utf-8")
+        replace_text(record, json.dumps(played) + "\n")
     return gains, best
 
 

@@ -17,6 +17,7 @@ pytestmark = TRAINS
 GPU_BOX = (repository() / "docs" / "gpu-box.md").read_text()
 NAMES = sorted(path.stem for path in PROFILES.glob("*.yaml"))
 GRPO = {"method": "grpo"}
+MATH = ("math_verify", "pebble")
 VLLM = {"use_vllm": True, "max_steps": 6}
 
 
@@ -143,9 +144,11 @@ def test_what_the_guide_to_the_gpu_box_says_of_profiles_is_valid(tmp_path, block
 @pytest.mark.parametrize(
     ("name", "here", "trl", "named"),
     [
-        ("gpu-1.7b", (), "1.16.0", "unsloth, vllm, liger_kernel"),
-        ("gpu-4b", ("vllm",), "1.14.2", "TRL 1.16"),
-        ("gpu-4b", ("vllm",), "1.16.0", None),
+        ("gpu-1.7b", MATH, "1.16.0", "unsloth, vllm, liger_kernel"),
+        ("gpu-4b", ("vllm",), "1.16.0", "math_verify, pebble"),
+        ("gpu-gym", ("vllm",), "1.16.0", "reasoning_gym"),
+        ("gpu-4b", ("vllm", *MATH), "1.14.2", "TRL 1.16"),
+        ("gpu-4b", ("vllm", *MATH), "1.16.0", None),
         ("tiny", (), "1.14.2", None),
     ],
 )
@@ -160,8 +163,17 @@ def test_packages_that_a_profile_needs_are_asked_for_first(monkeypatch, name, he
 @pytest.mark.parametrize("job", [training.train_variant, evaluation.evaluate_variant])
 def test_without_a_gpu_a_profile_for_gpus_is_refused_at_once(monkeypatch, tmp_path, job):
     monkeypatch.setattr(parts, "find_spec", lambda name: "here")
-    monkeypatch.setattr(parts.torch, "cuda", SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setattr(parts.torch, "cuda", SimpleNamespace(device_count=lambda: 0))
     variant = "grpo" if job is training.train_variant else "base"
-    with pytest.raises(ValueError, match="needs a GPU"):
+    with pytest.raises(ValueError, match="needs 1 GPU"):
         job(load_profile("gpu-smoke"), variant, 0, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("found", "enough"), [(0, False), (1, False), (8, True)])
+def test_too_few_gpus_are_refused_before_anything_is_downloaded(monkeypatch, found, enough):
+    monkeypatch.setattr(parts, "find_spec", lambda name: "here")
+    monkeypatch.setattr(parts.torch, "cuda", SimpleNamespace(device_count=lambda: found))
+    profile = load_profile("gpu-8b")
+    with nullcontext() if enough else pytest.raises(ValueError, match=f"finds {found}"):
+        parts.check_machine(profile, list(profile.variants), evaluates=True)
