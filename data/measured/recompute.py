@@ -401,6 +401,20 @@ def confirmed() -> None:
         show(f"{world}, fresh draws: mean@8 by family", by_family.reset_index())
 
 
+def equal_rates() -> None:
+    """The games at GRPO's rate, by the second plan of games-confirmed."""
+    folder = HERE / "games-confirmed/equal-rates"
+    if not folder.is_dir():  # not played
+        return
+    rows = ends(folder)
+    table = all_paired(rows, "grpo@2e-4")
+    is_primary = table.arm.eq("both@2e-4") & table.value.isin(FOUR[:2])
+    primary = table[is_primary]
+    show("at equal rates, primary tests", primary.assign(holm=holm(primary.p)))
+    show("at equal rates: intervals without a correction", table[~is_primary])
+    show("at equal rates: means", rows.groupby("arm")[FOUR].mean().reset_index())
+
+
 def replay() -> None:
     """The first part of the plan of replay: the ways to replay, each at its rate."""
     folder = HERE / "replay/tuning"
@@ -573,7 +587,7 @@ def smol() -> None:
 
 if __name__ == "__main__":
     parts = [tables, peers, families, rollouts, games, tuning, trl, oracles, bank, best]
-    parts += [pooled, long, confirmed, replay, effects, palindromes, progress, smol]
+    parts += [pooled, long, confirmed, equal_rates, replay, effects, palindromes, progress, smol]
     unknown = set(sys.argv[1:]) - {part.__name__ for part in parts}
     if unknown:
         raise SystemExit(f"no such part: {', '.join(sorted(unknown))}")
