@@ -54,7 +54,7 @@ def make_trainer(model_folder, task, output):
     unsloth_run.add_switches(model)
     return GDROTrainer(
         model,
-        GymTask(world, 0, {}, (), (), ()).reward,
+        GymTask(world, 0, "text", {}, (), (), ()).reward,
         args=args,
         train_dataset=Dataset.from_list(task["rows"]),
         processing_class=AutoTokenizer.from_pretrained(model_folder, padding_side="left"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gdro_lab.tasks.answers import Style, style_of
 from gdro_lab.tasks.choices import EmbeddedChoice, GymChoice, MathChoice
 from gdro_lab.tasks.embedded import DEFAULT_SPEC, EmbeddedSpec
 from gdro_lab.tasks.split import Split, prompt_token_ids
@@ -41,15 +42,16 @@ def load_split(
         from gdro_lab.tasks.math_task import load_math_split
 
         return load_math_split(choice, tokenizer, held_out=held_out, template=template)
-    task = draw_task(choice, "text" if tokenizer.chat_template is None else "chat")
+    task = draw_task(choice, style_of(tokenizer))
     rows = list(task.eval if held_out else task.train)
     longest = max(map(len, prompt_token_ids(tokenizer, [row["prompt"] for row in rows], template)))
     return Split(rows, task.reward, longest, task.max_completion_tokens)
 
 
-def draw_task(choice: EmbeddedChoice | GymChoice, style: str = "text") -> Task:
+def draw_task(choice: EmbeddedChoice | GymChoice, style: Style = "text") -> Task:
     """Draw the task, with the lessons of the tiny base; ``style`` is for original questions."""
     if choice.kind == "reasoning_gym":
-        return read_world(choice.world).spec.draw(choice.seed, style)  # type: ignore[return-value]
+        spec = read_world(choice.world).spec  # of reasoning-gym, by the checks of a profile
+        return spec.draw(choice.seed, style)  # type: ignore
     sizes = {"n_train": choice.n_train, "n_eval_per_family": choice.n_eval_per_family}
     return EmbeddedSpec(DEFAULT_SPEC.families, **sizes).draw(choice.seed)  # type: ignore

@@ -124,6 +124,11 @@ def _content(message: Mapping[str, Any]) -> str:
     return "".join(part.get("text") or "" for part in content)
 
 
+def style_of(tokenizer: Any) -> Style:
+    """The style in which a model is asked: chats where its tokenizer has a template for them."""
+    return "text" if tokenizer.chat_template is None else "chat"
+
+
 def ask(problem: str, request: str, style: Style) -> str | list[dict[str, str]]:
     """The prompt: the request with the problem in place of ``{problem}``, a text or a chat."""
     text = request.replace("{problem}", problem)

@@ -94,10 +94,10 @@ class EmbeddedSpec:
         """Training prompts of each family."""
         return split_by_share([family.share for family in self.families], self.n_train)
 
-    def draw(self, seed: int, style: str = "text") -> EmbeddedTask:
+    def draw(self, seed: int) -> EmbeddedTask:
         """Draw tables, the teacher's accuracies and the two splits, which share no prompt.
 
-        Tables and held-out prompts do not depend on ``n_train``. A prompt is text in either style.
+        Tables and held-out prompts do not depend on ``n_train``.
         """
         rng = np.random.default_rng(seed)
         tables = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gdro_lab.tasks.answers import Style
+from gdro_lab.tasks.answers import style_of
 from gdro_lab.tasks.choices import MathChoice
 from gdro_lab.tasks.math_data import Problem, Source, read_problems
 from gdro_lab.tasks.math_reward import MathReward
@@ -35,7 +35,7 @@ def load_math_split(
     # all of them now, not after hours of training
     evaluated = choice.find_sources(choice.evaluated_choices)
     reader = choice.completion
-    style: Style = "text" if tokenizer.chat_template is None else "chat"
+    style = style_of(tokenizer)
     if held_out:
         problems, dropped = _evaluation_problems(choice, sources, evaluated)
     else:

@@ -158,8 +158,8 @@ class GymSpec:
                 f"has, got {self.prompt_length}"
             )
 
-    def draw(self, seed: int, style: str = "text") -> GymTask:
-        """Draw the task with a seed; ``style`` of original questions is "text" or "chat"."""
+    def draw(self, seed: int, style: Style = "text") -> GymTask:
+        """Draw the task with a seed; ``style`` is that of original questions."""
         # Puzzles come from their own seeds; this generator only shuffles.
         rng = np.random.default_rng(seed)
         shares = [family.share or 1 / len(self.families) for family in self.families]
@@ -180,10 +180,10 @@ class GymSpec:
         train = [train[place] for place in rng.permutation(len(train))]  # families come mixed
         named = {family.name: share for family, share in zip(self.families, shares, strict=True)}
         lessons = tuple(tuple(rows.lessons) for rows in drawn)
-        return GymTask(self, seed, named, tuple(train), tuple(held_out), lessons)
+        return GymTask(self, seed, style, named, tuple(train), tuple(held_out), lessons)
 
     def _draw_originals(
-        self, place: int, count: int, seed: int, style: str, seen: set[str]
+        self, place: int, count: int, seed: int, style: Style, seen: set[str]
     ) -> FamilyRows:
         """Split a family of original questions in the order of its generator."""
         name = self.families[place].name
@@ -233,6 +233,7 @@ class GymTask:
 
     spec: GymSpec
     seed: int
+    style: Style
     shares: dict[str, float]
     train: tuple[TaskRow, ...]  # shuffled
     eval: tuple[TaskRow, ...]  # family by family
@@ -253,11 +254,10 @@ class GymTask:
         rows = [self.lessons[place][rng.integers(len(self.lessons[place]))] for place in places]
         return [row["prompt"] for row in rows], [row["answer"] for row in rows]
 
-    def solutions(self, n: int, style: str = "text") -> list[TaskRow]:
+    def solutions(self, n: int) -> list[TaskRow]:
         """Draw ``n`` puzzles with a ``solution``, family by family, each as often as ``taught``.
 
-        They are neither held out nor trained on. `style` must be the one in which the task was
-        drawn, since prompts are compared as they are asked.
+        They are neither held out nor trained on.
         """
         used = {json.dumps(row["prompt"]) for row in (*self.eval, *self.train)}
         taught = np.array([family.taught for family in self.spec.families])
@@ -267,7 +267,7 @@ class GymTask:
         for place, (family, count) in enumerate(zip(self.spec.families, counts, strict=True)):
             trained = sum(row["family"] == family.name for row in self.train)
             tries = TRIES * (self.spec.n_eval_per_family + trained + count)
-            puzzles = _puzzles(self.spec, place, self.seed, style, tries, seen, solved=True)
+            puzzles = _puzzles(self.spec, place, self.seed, self.style, tries, seen, solved=True)
             unused = (row for row in puzzles if json.dumps(row["prompt"]) not in used)
             rows += itertools.islice(unused, count)
         return rows
@@ -337,7 +337,7 @@ def _puzzles(
     spec: GymSpec,
     place: int,
     seed: int,
-    style: str,
+    style: Style,
     tries: int,
     seen: set[str],
     *,
@@ -385,14 +385,13 @@ def _puzzles(
         yield row
 
 
-def _asked(spec: GymSpec, question: str, style: str, system: str) -> str | list[dict[str, str]]:
+def _asked(spec: GymSpec, question: str, style: Style, system: str) -> str | list[dict[str, str]]:
     """The prompt of an original question."""
-    shape: Style = "text" if style == "text" else "chat"
     if spec.request is not None:
-        return ask(question, spec.request, shape)
+        return ask(question, spec.request, style)
     if spec.completion != "tags":
         request = REQUESTS[spec.completion].replace("{answer}", "your final answer")
-        return ask(question, request, shape)
-    if shape == "text":
+        return ask(question, request, style)
+    if style == "text":
         return f"{system}\n{question}\n"
     return [{"role": "system", "content": system}, {"role": "user", "content": question}]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gdro_lab.tasks import GymChoice, MathChoice, draw_task, load_split
+from gdro_lab.tasks.answers import style_of
 from gdro_lab.tasks.base import split_by_share
 
 if TYPE_CHECKING:
@@ -50,9 +51,8 @@ def load_solutions(
         rows = _unused_rows(choice, tokenizer, template)
         longest = choice.max_completion_tokens
     else:
-        style = "text" if tokenizer.chat_template is None else "chat"
-        task = draw_task(choice, style)
-        rows = task.solutions(examples, style)  # type: ignore[attr-defined]
+        task = draw_task(choice, style_of(tokenizer))
+        rows = task.solutions(examples)  # type: ignore[attr-defined]
         longest = task.max_completion_tokens
     # one that is longer would teach answers that are cut off
     short = [row for row in rows if _completion_tokens(tokenizer, row) <= longest]

@@ -115,7 +115,7 @@ def test_a_world_says_how_an_answer_is_asked_for_and_read(style, completion, rig
         assert task.reward(texts, **columns) == [reward] * len(rows)
         chats = [[{"role": "assistant", "content": text}] for text in texts]
         assert task.reward(chats, **columns) == [reward] * len(rows)
-    solved = task.solutions(24, style)
+    solved = task.solutions(24)
     assert not {row["uid"] for row in solved} & {row["uid"] for row in rows}
     assert "story" in {row["family"] for row in solved}
     texts = [row["solution"] for row in solved]

@@ -64,7 +64,7 @@ def test_solutions_are_new_and_are_rewarded(world, style):
     assert all(isinstance(solution.prompt, str) == (style == "text") for solution in drawn)
     worked = [solution for solution in drawn if not solution.completion.startswith("<answer>")]
     assert len(worked) == 10  # of one family, with steps; the other is taught three times as often
-    puzzles = {str(row["prompt"]): row for row in task.solutions(40, style)}
+    puzzles = {str(row["prompt"]): row for row in task.solutions(40)}
     chosen = [puzzles[str(solution.prompt)] for solution in drawn]
     columns = {name: [row[name] for row in chosen] for name in ("answer", "family")}
     rewards = task.reward([solution.completion for solution in drawn], **columns)

@@ -39,6 +39,7 @@ from gdro_lab.experiments.records import write_rows
 from gdro_lab.experiments.scores import score_families
 from gdro_lab.experiments.table import report, write_scores
 from gdro_lab.experiments.training import Training
+from gdro_lab.tasks.answers import style_of
 from gdro_lab.tasks.math_data import own_source, read_problems
 from gdro_lab.tasks.math_reward import MathReward
 from gdro_lab.tasks.math_sets import Schema
@@ -128,7 +129,7 @@ class Problems:
         """Texts and correct samples of our own ten problems; no other texts are kept."""
         source = own_source(str(OWN), Schema(("question",), "answer"))
         problems, _ = read_problems(source)
-        style = "text" if tokenizer.chat_template is None else "chat"
+        style = style_of(tokenizer)
         rows = [problem.row(style, self.task.request, self.task.completion) for problem in problems]
         # transformers for the base: vLLM starts only once a process
         engine = "hf" if isinstance(model, str | Path) else "vllm"
