@@ -204,7 +204,7 @@ class LoopTraining:
         }
 
     def _mask(self, text_RT: Tensor) -> Tensor:
-        return _completion_mask(text_RT, self.model.config.eos_token_id)
+        return completion_mask(text_RT, self.model.config.eos_token_id)
 
 
 def take_step(
@@ -242,7 +242,7 @@ def policy_gradient(model: Model, prompt_RT: Tensor, text_RT: Tensor, advantages
     Returns:
         The number of tokens, of all completions.
     """
-    tokens = int(_completion_mask(text_RT, model.config.eos_token_id).sum())
+    tokens = int(completion_mask(text_RT, model.config.eos_token_id).sum())
     # linear in A, so equal texts are computed once, with the sum of their advantages
     text_NT, row_R = torch.cat([prompt_RT, text_RT], dim=1).unique(dim=0, return_inverse=True)
     advantages_N = advantages_R.new_zeros(len(text_NT)).index_add(0, row_R, advantages_R)
@@ -257,10 +257,16 @@ def policy_gradient(model: Model, prompt_RT: Tensor, text_RT: Tensor, advantages
 
 def text_logps(model: Model, text_NT: Tensor, start: int) -> Tensor:
     """Log-probability of each text from token `start` to the token that ends it, (N,)."""
+    logps_NT, mask_NT = token_logps(model, text_NT, start)
+    return (logps_NT * mask_NT).sum(dim=1)
+
+
+def token_logps(model: Model, text_NT: Tensor, start: int) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of the tokens from `start` on, and which are of the completion, (N, T)."""
     completion_NT = text_NT[:, start:]  # its token t is predicted by the logits at t − 1
     logps_NTV = forward(model, text_NT[:, :-1])[:, start - 1 :].log_softmax(dim=-1)
     logps_NT = logps_NTV.gather(-1, completion_NT[..., None])[..., 0]
-    return (logps_NT * _completion_mask(completion_NT, model.config.eos_token_id)).sum(dim=1)
+    return logps_NT, completion_mask(completion_NT, model.config.eos_token_id)
 
 
 @torch.no_grad()
@@ -369,7 +375,7 @@ def _rewards_of_texts(rows: Rows, texts: Sequence[str], reward: Reward) -> np.nd
     return np.asarray(reward(prompts=prompts, completions=texts, **columns), float)
 
 
-def _completion_mask(text_RT: Tensor, eos_id: int) -> Tensor:
+def completion_mask(text_RT: Tensor, eos_id: int) -> Tensor:
     """Tokens of the completions up to the one that ends them, that one included, (R, T)."""
     ends_RT = (text_RT == eos_id).int()
     # 0 = 0 before the first end and 1 = 1 at it; behind it the sum is larger

@@ -11,7 +11,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro_lab import loop
-from gdro_lab.loop import forward
 from gdro_lab.tasks import embedded
 from gdro_lab.tasks.tiny import tiny_base
 
@@ -62,7 +61,5 @@ def sample_groups(
 
 def token_logps(model: Any, text_RT: Tensor, start: int) -> Tensor:
     """Log-probability of every token from `start` on, (R, T); NaN after a text has ended."""
-    logps_RTV = forward(model, text_RT[:, :-1])[:, start - 1 :].log_softmax(dim=-1)
-    logps_RT = logps_RTV.gather(-1, text_RT[:, start:, None])[..., 0]
-    ends_RT = (text_RT[:, start:] == model.config.eos_token_id).int()
-    return logps_RT.masked_fill(ends_RT.cumsum(dim=1) > ends_RT, torch.nan)
+    logps_RT, mask_RT = loop.token_logps(model, text_RT, start)
+    return logps_RT.masked_fill(~mask_RT, torch.nan)

@@ -194,16 +194,14 @@ def take_step(
 
 def count_tokens(texts: loop.Texts, eos_id: int) -> int:
     """Tokens of the completions."""
-    return int(loop._completion_mask(texts.text_RT, eos_id).sum())
+    return int(loop.completion_mask(texts.text_RT, eos_id).sum())
 
 
 def surprise_gradient(model: Any, texts: loop.Texts, tokens: int) -> None:
     """Add the gradient of −(1/tokens) Σ w Σ_t sg(1 − π_t) log π_t."""
     start = texts.prompt_RT.shape[1]
     text_NT = torch.cat([texts.prompt_RT, texts.text_RT], dim=1)
-    logps_NTV = loop.forward(model, text_NT[:, :-1])[:, start - 1 :].log_softmax(dim=-1)
-    logps_NT = logps_NTV.gather(-1, texts.text_RT[..., None])[..., 0]
-    mask_NT = loop._completion_mask(texts.text_RT, model.config.eos_token_id)
+    logps_NT, mask_NT = loop.token_logps(model, text_NT, start)
     surprise_NT = -torch.expm1(logps_NT.detach())
     logps_N = (surprise_NT * logps_NT * mask_NT).sum(dim=1)
     (-(texts.advantages_R @ logps_N) / tokens).backward()
