@@ -382,12 +382,12 @@ class GDROController(Stateful):
     # The state
 
     def settings(self) -> dict[str, Any]:
-        settings = vars(self.run) | {
-            "method": self.name,
-            "success_threshold": self.success_threshold,
-        }
-        # or a state with a prior would load without a word where there is none
-        return settings if self.prior is None else settings | {"prior": True}
+        return vars(self.run) | {"method": self.name, "success_threshold": self.success_threshold}
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        super().check_state(state)
+        if self.prior is None and "prior" in state:
+            raise ValueError("prior must be given, as the saved state has one, got None")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)

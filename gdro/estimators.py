@@ -107,7 +107,7 @@ class AnyOfK(FadingCounts):
             self.outcomes_D[full, self.entries_D[full] % self.history] = self.correct_D[full] > 0
             self.entries_D[full] += 1
             self.queued_D[full] = 0
-        self.correct_D[full] = 0
+            self.correct_D[full] = 0
 
     def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
         entries = np.minimum(self.entries_D[rows], self.history).astype(float)

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from gdro_lab.experiments.profile import Profile
 
 
-def _is_ours(error: BaseException) -> bool:
-    """Whether code of ours raised it, and not a reward's, torch's or click's."""
+def _is_refusal(error: BaseException) -> bool:
+    """Whether a `raise` in code of ours made it, and not a reward, torch or click."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return frame.f_globals.get("__name__", "").partition(".")[0] in ("gdro", "gdro_lab")
+    line = traceback.extract_tb(error.__traceback__)[-1].line or ""
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    return package in ("gdro", "gdro_lab") and line.startswith("raise")
 
 
 class _Refusing(click.Group):
@@ -36,7 +38,7 @@ class _Refusing(click.Group):
             return super().invoke(ctx)
         except (ValueError, OSError, RuntimeError, SafetensorError) as error:
             # the others are failures whose traceback is wanted, or click's exits
-            if not isinstance(error, OSError | SafetensorError) and not _is_ours(error):
+            if not isinstance(error, OSError | SafetensorError) and not _is_refusal(error):
                 raise
             # torch and safetensors do not name a full disk
             full = " (the disk is full)" if shutil.disk_usage(".").free < 2**20 else ""

@@ -26,16 +26,16 @@ from gdro_lab.experiments.loop_profile import LoopProfile
 from gdro_lab.experiments.loop_runs import draw_base
 from gdro_lab.experiments.oracles import PassRates, loop_controller, make_oracle
 from gdro_lab.experiments.spelling import read_spelling
-from gdro_lab.tasks.world import TaskWorld, read_world
 
 EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # the classes of notebook 07
 
 
-def rollouts_by_pass_rate(world: TaskWorld, spelled: str, draw: int, bases: Path) -> pd.DataFrame:
-    """Train one run of the arena; a row per step."""
+def rollouts_by_pass_rate(name: str, spelled: str, draw: int, bases: Path) -> pd.DataFrame:
+    """Train one run of the arena in a world, by its name or file; a row per step."""
     profile = LoopProfile(
-        name="greeting", backend="loop", worlds=[world.name], methods=[spelled], seeds=[draw]
+        name="greeting", backend="loop", worlds=[name], methods=[spelled], seeds=[draw]
     )
+    [world] = profile.drawn_worlds
     variant = read_spelling(spelled)
     rate = variant.train["learning_rate"]
     prompts, mean_rollouts = profile.batch_shape(variant)
@@ -86,9 +86,8 @@ if __name__ == "__main__":
     parser.add_argument("--draws", nargs="+", type=int, default=[300])
     parser.add_argument("--bases", type=Path, default=Path(".cache/bases"))
     args = parser.parse_args()
-    world = read_world(args.world)
     tables = [
-        rollouts_by_pass_rate(world, spelled, draw, args.bases)
+        rollouts_by_pass_rate(args.world, spelled, draw, args.bases)
         for draw in args.draws
         for spelled in args.methods
     ]

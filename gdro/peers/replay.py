@@ -55,13 +55,13 @@ class ExGRPO(Method):
 
     Once `start_at` of a batch's prompts were solved, a share ρ of each batch comes from prompts
     whose latest visit with a success had wrong rollouts too; a prompt solved by all is retired.
-    They are drawn by q ∝ N(share correct at the latest visit; ½, 1). Their group is the new
+    They are drawn by q ∝ N(share correct at that visit; ½, 1). Their group is the new
     rollouts and one kept success, whose reward is 1: advantages are GRPO's over both, with the
     population's σ.
 
     What differs: the group has n new rollouts and the kept text, theirs n − 1; the kept text is
-    the latest success, so where a prompt is solved again that new rollout, which is then trained on
-    twice; theirs has the lowest entropy under the present policy; its importance
+    the latest success, theirs has the lowest entropy under the present policy. Where a prompt is
+    solved again, that is one of the new rollouts, which is then trained on twice. The importance
     weight w/(w + β), β = .1, is taken at w = 1, since no log-probabilities are kept; entropies are
     not masked, and the other half of the batch is drawn evenly from all other prompts.
     """

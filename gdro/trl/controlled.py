@@ -53,7 +53,7 @@ class ControlledTrainer(Logs):
             prompts = self.train_dataset.__getitems__(drawn_P.tolist())  # in one read
         if self.data.dataset is None:
             # environments make the prompts: none is known to come again, so none has a history
-            first = self.controller.planned * len(prompts)
+            first = len(self.controller.bins.row_of)
             return prompts, self.controller.plan(range(first, first + len(prompts)))
         return prompts, self.controller.plan([self._uid_of(row) for row in prompts])
 

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from gdro.checks import NonNegative, Positive, PositiveShare, Share, check
 from gdro.registry import find_method
 from gdro_lab.tasks.base import BaseSize, Count, Name, NotNegative, Strict
-from gdro_lab.tasks.world import find_yaml
+from gdro_lab.tasks.world import find_yaml, read_yaml
 
 BASE = "base"
 """The variant that is the model before training."""
@@ -228,6 +228,15 @@ class LaunchChoice(Strict):
         if not rank.isdigit():
             raise ValueError(f"launch.machine_rank must be an integer, got {rank!r}")
         return int(rank)
+
+    @property
+    def machines(self) -> int:
+        """How many there are: by the further fields, else by accelerate's file, else 1."""
+        in_file = {} if self.file is None else read_yaml(self.file)
+        number = self.options.get("num_machines", str(in_file.get("num_machines", 1)))
+        if not number.isdigit() or int(number) == 0:
+            raise ValueError(f"launch.num_machines must be an integer above 0, got {number!r}")
+        return int(number)
 
 
 class Variant(Strict):

@@ -36,8 +36,9 @@ def check_machine(profile: Profile, variants: Sequence[str], *, evaluates: bool)
     needed = _gpus_of_this_machine(profile, variants, evaluates=evaluates)
     found = torch.cuda.device_count()
     if found < needed:
+        gpus = "1 GPU" if needed == 1 else f"{needed} GPUs"
         raise ValueError(
-            f"profile {profile.name!r} needs {needed} GPUs on this machine, and torch "
+            f"profile {profile.name!r} needs {gpus} on this machine, and torch "
             f"{torch.__version__} finds {found}: see docs/gpu-box.md, 1"
         )
 
@@ -48,8 +49,7 @@ def _gpus_of_this_machine(profile: Profile, variants: Sequence[str], *, evaluate
         return 0
     needed = 1
     if variants:
-        machines = int(profile.launch.options.get("num_machines", "1"))
-        needed = max(profile.launch.processes // machines, 1)
+        needed = max(profile.launch.processes // profile.launch.machines, 1)
     if evaluates and profile.evaluation.engine == "vllm":
         choice = profile.evaluation
         needed = max(needed, choice.data_parallel_size * choice.tensor_parallel_size)

@@ -116,7 +116,7 @@ def read_result(folder: str | Path, *, trained: bool = True) -> dict[str, Any]:
         if digest is None or file_hash(path) != digest:
             raise ValueError(
                 f"{path} is not as it was written, by the manifest beside it: put it back, or "
-                "delete manifest.json and run again"
+                "delete manifest.json to evaluate again"
             )
         tables[kind] = read_table(path)
     return tables | {"manifest": manifest | totals(tables["record"])}

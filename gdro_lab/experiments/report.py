@@ -231,11 +231,13 @@ def format_tables(
     spent = spending[["label", *SPENT]].rename(columns=names)
     baselines = [profile.variants[variant].baseline for variant in spending["variant"]]
     trained = spending.set_index("variant")["trained_tokens"]
-    spent["trained, of GRPO's"] = (trained / trained.reindex(baselines).to_numpy()).to_numpy()
-    formats = ("", ",.0f", ",.0f", ",.0f", ".2f")
-    costs = spent.to_markdown(index=False, floatfmt=formats, missingval="–")
     all_grpo = all(variant.baseline == "grpo" for variant in profile.variants.values())
     baseline = "GRPO" if all_grpo else "the variant's own GRPO"
+    spent[f"trained, of {baseline}'s"] = (
+        trained / trained.reindex(baselines).to_numpy()
+    ).to_numpy()
+    formats = ("", ",.0f", ",.0f", ",.0f", ".2f")
+    costs = spent.to_markdown(index=False, floatfmt=formats, missingval="–")
     gain_title = (
         f"Difference to {baseline}, paired by seed and prompt; "
         "intervals that contain 0 are inconclusive"
@@ -313,5 +315,6 @@ def _write_paired(profile: Profile, runs: list[dict[str, Any]], results: Path) -
             of_it = [name for name, v in profile.variants.items() if v.baseline == baseline]
             part = rows[rows.method.isin([BASE, baseline, *of_it])]
             tables.append(format_table(compare(part, baseline), None, baseline))
+    (results / "paired.md").unlink(missing_ok=True)  # of other variants
     if tables:
         replace_text(results / "paired.md", "\n".join(tables))

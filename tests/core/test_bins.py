@@ -35,6 +35,8 @@ def test_any_of_k_reads_blocks_of_k_and_keeps_the_last_of_them():
     assert visited("any_of_k", [(0, 3), (0, 1)], k=4) == 0.0
     assert visited("any_of_k", [(0, 10), (2, 2)], k=4) == pytest.approx(1 / 3)
     assert visited("any_of_k", [(0, 40)], k=4) == 0.0
+    # a success counts in its own block alone, also where one visit fills several
+    assert visited("any_of_k", [(1, 4)] * 3, k=1) == 0.25
     # 2 blocks of 0, 3 of 1: of the last three all are correct, of the last four three
     visits = [(0, 4)] * 2 + [(1, 4)] * 3
     assert [visited("any_of_k", visits, k=4, history=h) for h in (1, 3, 4)] == [1.0, 1.0, 0.75]

@@ -165,7 +165,7 @@ def test_without_a_gpu_a_profile_for_gpus_is_refused_at_once(monkeypatch, tmp_pa
     monkeypatch.setattr(parts, "find_spec", lambda name: "here")
     monkeypatch.setattr(parts.torch, "cuda", SimpleNamespace(device_count=lambda: 0))
     variant = "grpo" if job is training.train_variant else "base"
-    with pytest.raises(ValueError, match="needs 1 GPU"):
+    with pytest.raises(ValueError, match="needs 1 GPU on"):
         job(load_profile("gpu-smoke"), variant, 0, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -32,7 +32,7 @@ class BankThermostat(PivotalReplay):
     """F1: less is replayed where replayed prompts do better than control prompts.
 
     One prompt in ten is a control, which is never replayed. g is the mean p̂ of the other prompts in
-    the bank less that of the controls in the bank, in a fading mean over about ten batches: what
+    the bank minus that of the controls in the bank, in a fading mean over about ten batches: what
     was learned by heart, measured in training. The number of prompts that are replayed is times
     1 − g/bound, held to 0 … 1. Until `measured` controls are in the bank, g is 0.
     """
