@@ -549,6 +549,17 @@ def mixed_groups() -> pd.DataFrame:
     return pd.DataFrame(mixed).T.rename_axis(["world", "arm", "draw"])
 
 
+def weights_by_bin() -> pd.DataFrame:
+    """Mean weight of each bin after the first epoch, in the runs of Prompt-GDRO alone."""
+    rows = []
+    for file in sorted((HERE / "smol/logs").glob("*/prompt*.json")):
+        record = json.loads(file.read_text())["record"][12:]
+        weights = pd.DataFrame([row["weight"] for row in record], dtype=float).mean()
+        share = pd.DataFrame([row["share"] for row in record]).mean()
+        rows.append({"run": f"{file.parent.name}/{file.stem}", "hardest bin": share[0], **weights})
+    return pd.DataFrame(rows)
+
+
 def smol() -> None:
     """The study on a real model: rates by the tuning draw, then the fresh draws, and costs."""
     rows = ends(HERE / "smol")
@@ -561,6 +572,7 @@ def smol() -> None:
     show("rates that it chooses", pd.DataFrame({"arm": rates}))
     mixed = mixed_groups()
     show("mixed groups: with correct and wrong rollouts", mixed.reset_index())
+    show("share of prompts in the hardest bin, and weights by bin", weights_by_bin())
     memory = memory_of(HERE / "smol")
     show("memory: training minus held-out minus the base's, mean of families", memory.reset_index())
     by_run = pd.concat([mixed, memory], axis=1)
