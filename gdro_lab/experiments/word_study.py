@@ -130,7 +130,7 @@ def end_differences(scores: pd.DataFrame) -> Figure:
                 apart += abs(gain.mean()) > half
             axis.errorbar(gain.mean(), place, xerr=half, capsize=2, markeredgecolor="black", **look)
         axis.set(title=METRICS[metric], xlabel="difference to GRPO")
-        axis.locator_params(axis="x", nbins=4)
+        axis.locator_params(axis="x", nbins=3)
     draws = gains.groupby("method").size()
     names = [f"{_name(method)} ({draws[method]})" for method in methods]
     axes[0].set_yticks(range(len(methods)), names)
