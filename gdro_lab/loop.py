@@ -257,11 +257,11 @@ def policy_gradient(model: Model, prompt_RT: Tensor, text_RT: Tensor, advantages
 
 def text_logps(model: Model, text_NT: Tensor, start: int) -> Tensor:
     """Log-probability of each text from token `start` to the token that ends it, (N,)."""
-    logps_NT, mask_NT = token_logps(model, text_NT, start)
+    logps_NT, mask_NT = completion_logps(model, text_NT, start)
     return (logps_NT * mask_NT).sum(dim=1)
 
 
-def token_logps(model: Model, text_NT: Tensor, start: int) -> tuple[Tensor, Tensor]:
+def completion_logps(model: Model, text_NT: Tensor, start: int) -> tuple[Tensor, Tensor]:
     """Log-probabilities of the tokens from `start` on, and which are of the completion, (N, T)."""
     completion_NT = text_NT[:, start:]  # its token t is predicted by the logits at t − 1
     logps_NTV = forward(model, text_NT[:, :-1])[:, start - 1 :].log_softmax(dim=-1)

@@ -14,7 +14,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch
 
 from gdro.checks import check_array
@@ -33,6 +32,7 @@ from gdro_lab.experiments.records import (
     write_manifest,
     write_table,
 )
+from gdro_lab.experiments.scores import places_in_family
 from gdro_lab.machine import Arithmetic, arithmetic, describe_machine
 from gdro_lab.tasks import prompt_token_ids
 from gdro_lab.tasks.pretrained import merged_model
@@ -65,13 +65,8 @@ def evaluate_variant(
                 f"{folder} holds no training with the settings of profile {profile.name!r}"
             )
         check_training_files(folder, trained)
-    if (folder / "manifest.json").is_file():
-        before = read_manifest(folder / "manifest.json")
-        is_same = before.get("settings") == profile.settings_of(variant)
-        # a training that was done again has other files
-        files = before.get("files") or {}
-        if is_same and all(files.get(k) == v for k, v in trained.get("files", {}).items()):
-            return read_result(folder, trained=variant != BASE)["evaluation"]
+    if _is_evaluated(folder, profile.settings_of(variant), trained):
+        return read_result(folder, trained=variant != BASE)["evaluation"]
     check_machine(profile, [], evaluates=True)
     source, tokenizer, data = load_parts(profile, variant, cache_dir, held_out=True)
     began = time.perf_counter()
@@ -110,6 +105,16 @@ def evaluate_variant(
     # the later win: the machine of the training, with that of the evaluation as evaluated_on
     write_manifest(folder / "manifest.json", empty | machine | trained | evaluated)
     return evaluation
+
+
+def _is_evaluated(folder: Path, settings: dict[str, Any], trained: dict[str, Any]) -> bool:
+    """Whether a folder has the evaluation of this training, with these settings."""
+    if not (folder / "manifest.json").is_file():
+        return False
+    before = read_manifest(folder / "manifest.json")
+    files = before.get("files") or {}  # a training that was done again has others
+    same_files = all(files.get(kind) == own for kind, own in trained.get("files", {}).items())
+    return before.get("settings") == settings and same_files
 
 
 def evaluate_model(
@@ -210,9 +215,8 @@ def _keep_texts(
     most: int, rows: Rows, texts_PS: Sequence[Sequence[str]], counts: list[dict[str, Any]]
 ) -> None:
     """Add question and texts to the counts of the first prompts of each family."""
-    families = pd.Series([row.get("family", "") for row in rows])
-    places = families.groupby(families).cumcount()
-    for row, texts_S, count, place in zip(rows, texts_PS, counts, places, strict=True):
+    places_P = places_in_family([row.get("family", "") for row in rows])
+    for row, texts_S, count, place in zip(rows, texts_PS, counts, places_P, strict=True):
         if place < most:
             prompt = row["prompt"]
             count["question"] = prompt if isinstance(prompt, str) else prompt[-1]["content"]

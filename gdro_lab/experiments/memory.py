@@ -15,13 +15,13 @@ import pandas as pd
 
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.intervals import paired_t
+from gdro_lab.experiments.scores import places_in_family
 
 
 def first_of_each_family(rows: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
     """The first rows of each family, at most so many; of shuffled rows, a random sample."""
-    families = pd.Series([row["family"] for row in rows])
-    places = families.groupby(families).cumcount()
-    return [row for row, place in zip(rows, places, strict=True) if place < most]
+    places_P = places_in_family([row["family"] for row in rows])
+    return [row for row, place in zip(rows, places_P, strict=True) if place < most]
 
 
 def accuracy_by_family(

@@ -231,11 +231,10 @@ def format_tables(
     spent = spending[["label", *SPENT]].rename(columns=names)
     baselines = [profile.variants[variant].baseline for variant in spending["variant"]]
     trained = spending.set_index("variant")["trained_tokens"]
+    of_baselines = trained.reindex(baselines).to_numpy()
     all_grpo = all(variant.baseline == "grpo" for variant in profile.variants.values())
     baseline = "GRPO" if all_grpo else "the variant's own GRPO"
-    spent[f"trained, of {baseline}'s"] = (
-        trained / trained.reindex(baselines).to_numpy()
-    ).to_numpy()
+    spent[f"trained, of {baseline}'s"] = (trained / of_baselines).to_numpy()
     formats = ("", ",.0f", ",.0f", ",.0f", ".2f")
     costs = spent.to_markdown(index=False, floatfmt=formats, missingval="–")
     gain_title = (

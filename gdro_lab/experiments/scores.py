@@ -41,6 +41,12 @@ ROW_COLUMNS = [
 the number of different correct texts among all samples of a prompt: 32 in the loop."""
 
 
+def places_in_family(families_P: Sequence[str]) -> pd.Series:
+    """How many prompts of its family come before each prompt, (P,)."""
+    families = pd.Series(families_P, dtype=object)
+    return families.groupby(families).cumcount()
+
+
 def score_families(
     families_P: Sequence[str],
     successes_P: np.ndarray,

@@ -107,7 +107,8 @@ def prepare(profile: Profile, cache_dir: str | Path = CACHE) -> None:
     check_profile(profile)
     print(make_base(profile, cache_dir, progress=True))
     for name, variant in profile.variants.items():
-        columns = [*([variant.groups] if variant.groups else []), *(variant.prior or [])]
+        named = (variant.groups, *(variant.prior or ()))
+        columns = [column for column in named if column is not None]
         if columns:
             # held-out rows have these columns too, and reading them does not import Unsloth
             rows = load_parts(profile, name, cache_dir, held_out=True).data.rows

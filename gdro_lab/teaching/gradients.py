@@ -61,5 +61,5 @@ def sample_groups(
 
 def token_logps(model: Any, text_RT: Tensor, start: int) -> Tensor:
     """Log-probability of every token from `start` on, (R, T); NaN after a text has ended."""
-    logps_RT, mask_RT = loop.token_logps(model, text_RT, start)
+    logps_RT, mask_RT = loop.completion_logps(model, text_RT, start)
     return logps_RT.masked_fill(~mask_RT, torch.nan)

@@ -165,9 +165,9 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
         write_rows(run.file(out), one.settings_of(run.world, run.variant), [])
     check_loops(one, out)
     check_loops(profile("b", 50), out)
-    with pytest.raises(ValueError, match="must have the same world"):
+    with pytest.raises(ValueError, match="runs must have the same world"):
         check_loops(profile("a", 50), out)
-    with pytest.raises(ValueError, match="must have the same train"):
+    with pytest.raises(ValueError, match="runs must have the same train"):
         check_loops(profile("a", 40, train={"num_generations": 2}), out)
 
 

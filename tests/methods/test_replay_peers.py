@@ -20,6 +20,7 @@ def test_raft_without_replay_trains_on_its_correct_rollouts():
     controller = GDROController("raft", prompts=0, seed=0)
     advantages = visit(controller, np.arange(3), [0, 1, 4])
     assert advantages.tolist() == [[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
+    assert controller.replay(np.arange(1, 3)) is None
     assert not controller.method.replays
 
 

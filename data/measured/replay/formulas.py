@@ -201,7 +201,7 @@ def surprise_gradient(model: Any, texts: loop.Texts, tokens: int) -> None:
     """Add the gradient of −(1/tokens) Σ w Σ_t sg(1 − π_t) log π_t."""
     start = texts.prompt_RT.shape[1]
     text_NT = torch.cat([texts.prompt_RT, texts.text_RT], dim=1)
-    logps_NT, mask_NT = loop.token_logps(model, text_NT, start)
+    logps_NT, mask_NT = loop.completion_logps(model, text_NT, start)
     surprise_NT = -torch.expm1(logps_NT.detach())
     logps_N = (surprise_NT * logps_NT * mask_NT).sum(dim=1)
     (-(texts.advantages_R @ logps_N) / tokens).backward()
