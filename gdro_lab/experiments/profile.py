@@ -5,14 +5,14 @@
 a ValueError, before any compute.
 """
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from gdro.checks import Positive, build
 from gdro.controller import GDROController
-from gdro.trl.models import ModelOptions
 from gdro_lab.experiments.blocks import (
     BASE,
     BaseChoice,
@@ -79,6 +79,12 @@ class Profile(Experiment):
     variants: dict[Name, Variant] = Field(min_length=1)
     """What is compared, by name."""
 
+    @field_validator("model", mode="before")
+    @classmethod
+    def _make_model(cls, fields: Any) -> Any:
+        """A ModelChoice: where pydantic is strict, it makes no dataclass of a mapping."""
+        return build("model", ModelChoice, fields) if isinstance(fields, dict) else fields
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         """Refuse what would otherwise fail after hours."""
@@ -139,7 +145,6 @@ class Profile(Experiment):
         variant = self.variants[name]
         train = self.train_of(name)
         model = self.model_of(name)
-        ModelOptions(**model.model_dump(exclude={"source", "gradient_checkpointing"}))
         known = [*self.variants, "grpo"]
         if variant.baseline not in known:
             raise ValueError(f"baseline must be one of {known}, got {variant.baseline}")
@@ -217,7 +222,7 @@ class Profile(Experiment):
     def model_of(self, variant: str) -> ModelChoice:
         """The model settings of a variant; of the base, those of the profile."""
         changes = {} if variant == BASE else self.variant(variant).model
-        return ModelChoice(**(self.model.model_dump() | changes))
+        return ModelChoice(**(asdict(self.model) | changes))
 
     def controller_of(self, variant: str) -> GDROController:
         """A controller with the method and budget of a variant."""
@@ -252,7 +257,7 @@ class Profile(Experiment):
             settings.pop("evaluation")
             if variant == BASE or self.train_of(variant).eval_strategy == "no":
                 settings["task"].pop("evaluate", None)
-        settings["model"] = self.model_of(variant).model_dump()
+        settings["model"] = asdict(self.model_of(variant))
         if variant == BASE:
             settings["template"] = self.train.template
         else:

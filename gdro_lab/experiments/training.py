@@ -15,24 +15,23 @@ are used, since Unsloth must be imported before TRL.
 import json
 import math
 import os
-import resource
 import shutil
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from gdro.files import file_hash, files_in, replace_text
 from gdro.trl.models import load_model
 from gdro.trl.unsloth import import_unsloth
 from gdro_lab.experiments.arguments import Lengths, check_profile, training_arguments
 from gdro_lab.experiments.blocks import BASE
+from gdro_lab.experiments.callbacks import ProgressLines, Stopwatch, used_gib
 from gdro_lab.experiments.parts import (
     CACHE,
     check_installed,
@@ -40,7 +39,7 @@ from gdro_lab.experiments.parts import (
     load_parts,
     make_base,
 )
-from gdro_lab.experiments.processes import LAUNCHER, free_port, only_process_in, report_progress
+from gdro_lab.experiments.processes import LAUNCHER, free_port, only_process_in
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
     check_training_files,
@@ -55,50 +54,6 @@ from gdro_lab.tasks import load_split
 
 if TYPE_CHECKING:
     from gdro.trainer import GDROConfig, GDROTrainer
-
-
-class ProgressLines(TrainerCallback):
-    """A line every few seconds, legible in a log: step, time left."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self.began = time.perf_counter()
-        self.last_line = self.began
-        self.first_step = state.global_step
-        if state.is_world_process_zero:
-            print(f"{self.name}: {state.max_steps} steps, from step {self.first_step}", flush=True)
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if not state.is_world_process_zero:
-            return
-        now = time.perf_counter()
-        step = state.global_step
-        last = state.max_steps
-        if now - self.last_line >= 5 or step == last:
-            self.last_line = now
-            left = (now - self.began) / (step - self.first_step) * (last - step)
-            print(f"{self.name}: step {step}/{last}, {left:.0f} s left", flush=True)
-            report_progress(step, last)
-
-
-class Stopwatch(TrainerCallback):
-    """When each step ended, and the most memory that this process held at the end of one."""
-
-    def __init__(self) -> None:
-        self.ends: list[float] = []
-        self.peak = 0.0
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self.ends.append(time.perf_counter())
-        self.peak = max(self.peak, _memory())
 
 
 def prepare(profile: Profile, cache_dir: str | Path = CACHE) -> None:
@@ -190,9 +145,13 @@ class Training:
         if self.settings.eval_strategy != "no":
             longest = max(longest, self._take_eval_prompts())
         self.lengths = Lengths(longest, self.data.max_completion_tokens)
-        self.model_options = profile.model_of(variant).model_dump(exclude={"source"})
+        self.model_options: dict[str, Any] = {
+            **asdict(profile.model_of(variant)),
+            "source": parts.source,
+            "seed": seed,
+            "max_length": sum(self.lengths),
+        }
         """Arguments of `load_model`."""
-        self.model_options |= {"seed": seed, "max_length": sum(self.lengths)}
         self.needs_launcher = profile.launch.processes > 1 or profile.launch.config is not None
         """Whether the profile asks for several processes, or a configuration of accelerate."""
         # with the rows: tokenizer and evaluated problems choose them, and settings leave those out
@@ -246,7 +205,7 @@ class Training:
         if self.settings.use_vllm and not self.needs_launcher:
             # accelerate takes port 29500 for the engine's group, and two trainings cannot share it
             os.environ.setdefault("MASTER_PORT", str(free_port()))
-        loaded = load_model(self.source, **self.model_options)  # Unsloth comes before TRL
+        loaded = load_model(**self.model_options)  # Unsloth comes before TRL
         from datasets import Dataset
         from transformers import PrinterCallback
 
@@ -310,7 +269,7 @@ class Training:
         trainer.accelerator.wait_for_everyone()
         trainer.save_model(str(model))  # all processes take part where weights are sharded
         # each process has its own GPU, and has rewarded its own part of the completions
-        parts = gather_object([(_memory(), self.data.report()["outcomes"])])
+        parts = gather_object([(used_gib(), self.data.report()["outcomes"])])
         if not is_main:
             return
         write_table(self.folder / "record.jsonl", trainer.record)
@@ -396,11 +355,3 @@ def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in row.items()
     }
-
-
-def _memory() -> float:
-    """GiB that this process's GPU holds, vLLM's included; without one, the most of the process."""
-    if torch.cuda.is_available():
-        free, total = torch.cuda.mem_get_info()
-        return max(total - free, torch.cuda.max_memory_reserved()) / 2**30
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # in KiB on Linux

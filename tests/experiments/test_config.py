@@ -2,6 +2,7 @@
 
 import re
 from contextlib import nullcontext
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -65,7 +66,8 @@ def test_a_profile_may_be_like_another(tmp_path):
     own, other = load_profile(path), load_profile("gpu-8b")
     assert (own.name, own.seeds, list(own.variants)) == ("own", [5], ["grpo"])
     assert own.train.model_dump() == other.train.model_dump() | {"beta": 0}
-    assert (own.model, own.launch, own.task) == (other.model, other.launch, other.task)
+    assert asdict(own.model) == asdict(other.model)
+    assert (own.launch, own.task) == (other.launch, other.task)
     path.write_text(f"like: {path}\n")
     with pytest.raises(ValueError, match="like itself"):
         load_profile(path)
