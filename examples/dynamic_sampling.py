@@ -17,7 +17,7 @@ from gdro_lab.tasks.tiny import tiny_base
 
 
 def main(steps: int, folder: str) -> list[dict]:
-    """Train on the arithmetic of `gdro_lab.tasks.embedded`; return what was logged at each step."""
+    """Train on the task of `gdro_lab.tasks.embedded`; return what was logged at each step."""
     task = embedded.DEFAULT_SPEC.draw(0)
     base = tiny_base(task, seed=0, steps=100, cache_dir=folder, progress=False)
     args = GDROConfig(

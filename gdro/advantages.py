@@ -16,7 +16,8 @@ def group_advantages(
     """(3): A_ij = (r_ij − μ_i) / (σ_i + ε) within rollout groups of any sizes, (R,).
 
     Args:
-        std: "population" divides squares by n as (3) prints, "sample" by n − 1 as TRL does.
+        std: "population" divides the sum of squares by n as (3) prints, "sample" by n − 1 as TRL
+            does.
         scale: "group" divides by σ_i, "batch" by the deviation of all rewards, "none" by 1.
         clip: bound on |A|, None for none.
     """

@@ -34,7 +34,7 @@ def best_joint_arms(
     """Arms that maximize Σ_b values_b(n_b) among those with Σ_b c_b n_b = budget, exactly.
 
     Ties go to the choice nearest to an even split, of smallest Σ_b c_b (n_b − budget/Σc)². Where
-    that ties too, the bins' counts and values decide, never their numbers.
+    these tie as well, the bins' counts and values decide, never their order.
 
     Args:
         values_BN: (B, N).

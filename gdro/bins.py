@@ -6,7 +6,7 @@ the bin. Axes: P prompts, D seen so far.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,7 +27,7 @@ def as_uids(uids: ArrayLike | Sequence[str], name: str = "uids") -> np.ndarray:
 
     Raises:
         ValueError: for what has no order or no length, such as a set, a string or a generator,
-            and for uids of other or of both types.
+            and for uids that are neither all integers nor all strings.
     """
     if isinstance(uids, np.ndarray) and uids.dtype.kind == "i" and uids.ndim == 1:
         return uids
@@ -81,6 +81,16 @@ def merge_visits(
 UNSEEN = -1  # bin of a prompt without an estimate
 ROUNDING = 1e-12  # 1 − 0.9 is a little less than 0.1
 TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+class SortedUids(NamedTuple):
+    """Uids in increasing order, so that no result depends on the order in which they came."""
+
+    uids_P: np.ndarray
+    rows_P: np.ndarray
+    order_P: np.ndarray
+    """uids_P = the uids as given[order_P]."""
+
 
 # What `GDROController(preset=...)` takes in place of the defaults of `DifficultyBins`. Its own
 # default is pass@1: pass@8 of a prompt that is solved half the time is .996, almost that of a
@@ -157,6 +167,11 @@ class DifficultyBins(Stateful):
         self.beliefs.grow(rows)
         self.bins_D = resize(self.bins_D, rows, UNSEEN)
 
+    def sort(self, uids_P: np.ndarray) -> SortedUids:
+        """Sort uids, and give rows to new ones."""
+        order_P = uids_P.argsort(kind="stable")
+        return SortedUids(uids_P[order_P], self.rows(uids_P)[order_P], order_P)
+
     def update(self, uids: ArrayLike, successes: ArrayLike, trials: ArrayLike) -> None:
         """Record a visit of each prompt: `successes` of `trials` ≥ 1 rollouts correct, (P,)."""
         uids = as_uids(uids)
@@ -168,7 +183,7 @@ class DifficultyBins(Stateful):
         """`update` by rows in the order of their uids, unchecked."""
         rows, successes, trials = merge_visits(rows, successes, trials)
         self.beliefs.add(rows, successes, trials)
-        # from its visits alone: a PromptPrior chooses only the bin before the first of them
+        # from visits alone: a PromptPrior only gives bins to prompts without visits
         self.bins_D[rows] = self.next_bins(self.bins_D[rows], self.beliefs.pass_at_k(rows))
 
     def next_bins(self, bins: np.ndarray, estimate: np.ndarray) -> np.ndarray:

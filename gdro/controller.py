@@ -15,12 +15,12 @@ Axes: P prompts of a plan, K those of them that came back, R rollouts, D prompts
 import math
 import uuid
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.bins import PRESETS, DifficultyBins, as_uids, check_uids, make_bins
+from gdro.bins import PRESETS, DifficultyBins, SortedUids, as_uids, check_uids, make_bins
 from gdro.budget import as_whole, exact_rollouts
 from gdro.checks import LARGEST, check, check_array, short
 from gdro.method import Method, Prompts, Run
@@ -32,15 +32,6 @@ from gdro.state import Stateful
 
 # streams of random numbers: asking one question does not change the answer to another
 PLAN, DRAW, EXTEND, REPLAY = range(4)
-
-
-class SortedUids(NamedTuple):
-    """Uids in increasing order, so that no result depends on the order in which they came."""
-
-    uids_P: np.ndarray
-    rows_P: np.ndarray
-    order_P: np.ndarray
-    """uids_P = the uids as given[order_P]."""
 
 
 class GDROController(Stateful):
@@ -150,7 +141,7 @@ class GDROController(Stateful):
         if size > len(array):
             raise ValueError(f"size must be at most {len(array)}, the number of uids, got {size}")
         if self._sorted_pool is None:  # an array is sorted once, since a large one takes long
-            self._sorted_pool = self._sort(array)
+            self._sorted_pool = self.bins.sort(array)
             self._pool = uids
         pool = self._prompts(self._sorted_pool)
         # seeded by the plan to come: asked twice before it, `draw` answers the same
@@ -176,7 +167,7 @@ class GDROController(Stateful):
         """
         array = check_uids(uids)
         total = as_whole("mean_rollouts × prompts", self.run.mean_rollouts * len(array), 1)
-        by_uid = self._sort(array)
+        by_uid = self.bins.sort(array)
         prompts = self._prompts(by_uid)
         rng = self._rng(self.planned, PLAN)
         answer = self.method.allocate(prompts, total, rng)
@@ -321,7 +312,7 @@ class GDROController(Stateful):
         array = as_uids(uids)
         if not len(array):  # nothing is kept yet
             return None
-        by_uid = self._sort(array)
+        by_uid = self.bins.sort(array)
         answer = self.method.replay(self._prompts(by_uid), self._rng(self.step, REPLAY))
         if answer is None or not len(answer[0]):
             return None
@@ -332,11 +323,6 @@ class GDROController(Stateful):
         return by_uid.order_P[places], weights
 
     # What is given to the method
-
-    def _sort(self, array: np.ndarray) -> SortedUids:
-        """Sort uids, and give rows to new ones."""
-        order_P = array.argsort(kind="stable")
-        return SortedUids(array[order_P], self.bins.rows(array)[order_P], order_P)
 
     def _prompts(self, by_uid: SortedUids) -> Prompts:
         """What is known of prompts now."""
@@ -394,7 +380,7 @@ class GDROController(Stateful):
         self._forget_plans()
 
     def _forget_plans(self) -> None:
-        """Start with no plan in flight: those from before are of another history."""
+        """Start with no plan in flight: earlier ones belong to another history."""
         # in every plan, so that those of others are told apart; no result depends on it
         self._identity = uuid.uuid4().hex
         self._open = {}

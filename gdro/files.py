@@ -1,4 +1,4 @@
-"""Folders that are whole or not used: files replaced at once, states as JSON, SHA-256 ledgers.
+"""Folders used only if complete: files replaced atomically, states as JSON, SHA-256 ledgers.
 
 A ledger is written last of a folder and has the size and the hash of every file. A folder without
 one was killed while it was written; one whose files differ from it was damaged. Neither is used.
@@ -21,7 +21,8 @@ def replace_text(path: str | Path, text: str) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # beside the target, as os.replace is atomic only within one file system
-    partial = path.with_name(f".{path.name}.tmp")
+    # its own in each process: two may write the same target
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with partial.open("w", encoding="utf-8", newline="") as stream:
             stream.write(text)

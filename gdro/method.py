@@ -218,12 +218,12 @@ class Method(Stateful):
     @property
     def draws(self) -> bool:
         """Whether `draw` chooses the prompts; else the trainer's own order does."""
-        return self._overrides("draw")
+        return self.overrides("draw")
 
     @property
     def moves_rollouts(self) -> bool:
         """Whether `allocate` may give prompts unequal numbers of rollouts."""
-        return self._overrides("allocate")
+        return self.overrides("allocate")
 
     @property
     def in_rounds(self) -> bool:
@@ -231,24 +231,25 @@ class Method(Stateful):
 
         A trainer then samples more than once a plan (`gdro.rounds.sample_in_rounds`).
         """
-        return self._overrides("extend")
+        return self.overrides("extend")
 
     @property
     def waits(self) -> bool:
         """Whether `ready` may ask for another batch before an optimizer step."""
-        return self._overrides("ready")
+        return self.overrides("ready")
 
     @property
     def replays(self) -> bool:
         """Whether successes must be kept in a `gdro.methods.bank.Bank`, for `replay`."""
-        return self._overrides("replay")
+        return self.overrides("replay")
 
     @property
     def needs_losses(self) -> bool:
         """Whether `observe` should be given the surrogate losses (6), in place of −A_ij."""
         return False
 
-    def _overrides(self, hook: str) -> bool:
+    def overrides(self, hook: str) -> bool:
+        """Whether the method has a hook of its own in place of the neutral default."""
         return getattr(type(self), hook) is not getattr(Method, hook)
 
     def begin(self, run: Run) -> None:

@@ -41,7 +41,7 @@ class Stateful:
         return saved
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of `state_dict`; ValueError where parts are missing or settings are others."""
+        """Inverse of `state_dict`; ValueError where parts are missing or settings differ."""
         self.check_state(state)
         for name in self.state:
             value = getattr(self, name)

@@ -1,7 +1,8 @@
 """The command `gdro`: what people run, each subcommand with an example in its --help.
 
 A subcommand imports what it needs when it is called, so that `gdro --help` is quick and Unsloth
-comes before TRL. It exits with 2 if it refuses its arguments and with 1 if the work itself failed.
+comes before TRL. It exits with 2 if it refuses its arguments or if a disk or the hub
+fails, and with 1 if the work itself failed.
 """
 
 import shutil
@@ -31,7 +32,7 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 class _Refusing(click.Group):
-    """Prints what we refuse, and what a disk or the hub does not do, in place of a traceback."""
+    """Prints one line, not a traceback, for what we refuse and for failures of disk or hub."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -105,7 +105,7 @@ def train(
 class LoopTraining:
     """Model, data and controller of one training, with its bank of successes.
 
-    Args: as of `train`.
+    The arguments are those of `train`.
     """
 
     def __init__(

@@ -24,8 +24,9 @@ class Order:
     rng: np.random.Generator
     """Shuffles the epochs, where the method does not draw.
 
-    The loop's has the stream of the task, the base and the controller's first plan where seeds are
-    equal, since numpy gives s, (s, 0) and (s, 0, 0) one stream. All stored rows rest on it.
+    In the loop it repeats the numbers that draw the task, train the base and make the first plan
+    where seeds are equal, since numpy seeds s, (s, 0) and (s, 0, 0) alike. Another seed would
+    change all stored results.
     """
 
     def __post_init__(self) -> None:

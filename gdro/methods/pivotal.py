@@ -20,7 +20,7 @@ learned, and wastes rollouts where they are not, for instance where a rare succe
 few answers. What separates the two is whether hard prompts do better than their own past says. Over
 prompts seen before whose posterior mean p̂ is below ½, with h hits in n rollouts,
 
-    progress r = Σ (h − n p̂) / Σ n p̂,    k = 3 + 6 r, held to 3 … 12,
+    progress r = Σ (h − n p̂) / Σ n p̂,    k = 3 + 6 r, clipped to 3 … 12,
 
 in sums over about the last ten batches: 0 where nothing is learned, and 1 where hard prompts
 succeed twice as often as before.

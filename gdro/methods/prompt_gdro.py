@@ -98,7 +98,7 @@ class PromptAdversary(Stateful):
 SIGNALS: dict[str, Callable[[Batch], np.ndarray]] = {  # the loss of a prompt that it sees, (P,)
     # 1 − share of its rollouts that are correct (footnote 3, up to an affine map)
     "failure_rate": lambda batch: 1.0 - batch.hits_P / batch.trials_P,
-    # (6)–(7) as printed: on-policy it is β·KL, which holds no difficulty information
+    # (6)–(7) as printed: on-policy it is β·KL, which is too small to change a weight
     "surrogate": lambda batch: batch.losses_P,
     # unbiased variance of its rewards, whose expectation is free of n; NaN at n = 1
     "spread": lambda batch: batch.variance_P,

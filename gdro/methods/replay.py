@@ -17,7 +17,7 @@ class PivotalReplay(Pivotal):
     """Pivotal, and replay of the successes that are kept in a bank (see `gdro.methods.bank`).
 
     In every step `prompts` of the bank are drawn evenly among those replayed less than `most` times
-    since their last visit: p̂ moves only on visits, and a rare success would be learned by heart.
+    since their last visit: p̂ moves only on visits, and a rare success would be memorized.
     """
 
     prompts: Count = 64

@@ -126,7 +126,7 @@ class RolloutAdversary(Stateful):
         total = self.mean_rollouts * prompts if budget is None else budget
         budget = as_whole("budget", total, self.n_min * prompts, self.n_max * prompts)
         rng = rng or np.random.default_rng((self.seed, self.step))
-        # bins that are equal in everything come in random order, so their number has no effect
+        # shuffled, so that between bins of equal counts and values their index has no effect
         shuffled = rng.permutation(np.flatnonzero(counts_B))
         counts = counts_B[shuffled]
         log_p = arms.arm_log_probabilities(self.losses(), self.eta, self.gamma)[shuffled]

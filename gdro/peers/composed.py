@@ -1,6 +1,6 @@
 """A method of parts: the draw of one, the rollouts of another, the advantages of a third."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,6 @@ class Composed(Method):
         rollouts: whose `allocate` and `extend` divide the rollouts, and whose n_min is the default.
         advantages: whose `advantages` are taken.
         weights: whose `weights` multiply them; by default those of the one named by `advantages`.
-        groups, rates: options of an oracle that draws, `family_even` or `oracle`.
     """
 
     state = ("draw_part", "rollouts_part", "advantages_part", "weights_part")
@@ -45,8 +44,6 @@ class Composed(Method):
         rollouts: MethodPart = "grpo",
         advantages: MethodPart = "grpo",
         weights: MethodPart | None = None,
-        groups: Mapping[int | str, object] | None = None,
-        rates: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
         made: list[tuple[MethodPart, Method]] = []
         self.draw_part = _part("draw", draw, made)
@@ -57,10 +54,6 @@ class Composed(Method):
         else:
             self.weights_part = _part("weights", weights, made)
         self.parts = [part for _, part in made]
-        for name, value in (("groups", groups), ("rates", rates)):
-            # a draw without such an option is left alone, and so is one that has it set
-            if value is not None and getattr(self.draw_part, name, value) is None:
-                setattr(self.draw_part, name, value)
         self.n_min = self.rollouts_part.n_min
 
     @property
@@ -119,7 +112,7 @@ def _part(role: str, spelled: MethodPart, made: list[tuple[MethodPart, Method]])
     if part is None:
         part = make_method(name, "default", options)
         made.append((whole, part))
-    if name != "grpo" and not any(part._overrides(hook) for hook in HOOKS[role]):
+    if name != "grpo" and not any(part.overrides(hook) for hook in HOOKS[role]):
         raise ValueError(f"{role} must name a method with {role} of its own, got {name!r}")
     if role == "draw" and name != "grpo" and not part.draws:  # an option may switch it off
         raise ValueError(

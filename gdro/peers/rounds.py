@@ -69,7 +69,7 @@ class DARS(Pilot):
 
     def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
         room = self.run.n_max - self.pilot
-        # a = 0 asks without bound, and is held to n_max below
+        # a = 0 asks without bound, and is clipped to n_max below
         a_P = np.clip(batch.hits_P / batch.trials_P, 1e-9, 0.5)
         factor_P = 1 / (2 * a_P) if self.schedule == "hardness" else 1 / (4 * a_P * (1 - a_P))
         delta_P = np.minimum(np.ceil(batch.trials_P * (factor_P - 1) - 1e-9), room).astype(int)

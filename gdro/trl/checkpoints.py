@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not resumed from, and the state of the controller in them."""
+"""Checkpoints that are resumed from only if complete, with the state of the controller."""
 
 import logging
 import math
@@ -69,7 +69,7 @@ class WholeCheckpoints(Logs):
             checkpoint = find_checkpoint(folder, resume_from_checkpoint, self.run_identity)
         [checkpoint] = broadcast_object_list([checkpoint])  # the main process chooses for all
         if checkpoint is not None and step_of(checkpoint) == self.args.max_steps:
-            # killed after the last step: transformers would look at max_steps only after another
+            # killed after the last step: transformers compares with max_steps only after another
             return self._load_finished(checkpoint)
         try:
             return super().train(checkpoint and str(checkpoint), *args, **kwargs)
@@ -101,11 +101,11 @@ class WholeCheckpoints(Logs):
         if not self.args.should_save:
             return
         files.write_ledger(folder, self.run_identity)
-        # counts from 0 again after a resume, where TRL samples anew
+        # counts from 0 again after a resume, where TRL samples again
         if self._step % (self.args.steps_per_generation * self.args.num_iterations):
             logger.warning(
                 f"{name} lies within a generation batch: resumed from it, a run samples the rest "
-                "of the batch anew and ends with other weights"
+                "of the batch again and ends with other weights"
             )
 
     def _own_state(self) -> dict[str, Any]:
@@ -133,14 +133,14 @@ class WholeCheckpoints(Logs):
             )
         if not self.shuffle_dataset or self.data.uids_D is None:
             return
-        # TRL draws the orders of all epochs from one generator, which it starts anew
+        # TRL draws the orders of all epochs from one generator, which it starts again
         state = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
         for _ in range(int((state.epoch or 0) + 1e-6)):
             torch.randperm(self._sampler.num_samples, generator=self._sampler.generator)
 
     def _load_own_state(self, checkpoint: Path) -> None:
         if is_foreign(checkpoint):
-            logger.warning(f"{checkpoint} is GRPOTrainer's: the controller starts anew")
+            logger.warning(f"{checkpoint} is GRPOTrainer's: the controller starts without history")
             return
         state = files.load_state(checkpoint / STATE_FILE)
         if self.data.uids_D is not None and state["data"] is not None:

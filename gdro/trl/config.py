@@ -223,9 +223,9 @@ def check_training(args: GDROConfig, controller: GDROController) -> None:
             f"{args.multi_objective_aggregation!r}"
         )
     seed = (args.generation_kwargs or {}).get("seed")
-    asks_for_rows = method.moves_rollouts or samples_in_rounds(method)
-    is_row_by_row = args.use_vllm and (asks_for_rows or args.vllm_mode == "colocate")
-    if is_row_by_row and seed is not None:
+    has_unequal_groups = method.moves_rollouts or samples_in_rounds(method)
+    repeats_prompts = args.use_vllm and (has_unequal_groups or args.vllm_mode == "colocate")
+    if repeats_prompts and seed is not None:
         raise ValueError(
             f"generation_kwargs has the seed {seed}, which makes all rollouts of a prompt the same"
         )

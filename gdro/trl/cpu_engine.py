@@ -5,7 +5,7 @@ away, so that TRL has nothing to load new weights into. Of an output matrix that
 embedding it keeps the original, which takes new weights, and goes on computing with the packed one.
 An engine made in `reloadable` computes with the matrices themselves.
 
-No variable of the environment is needed: in this mode vLLM binds no threads
+No environment variable is needed: in this mode vLLM binds no threads
 (VLLM_CPU_OMP_THREADS_BIND is read where it starts processes of its own), so several trainings can
 share a machine. Give each of them `vllm_gpu_memory_utilization`, here a share of the main memory,
 and call `torch.set_num_threads` before the trainer is made: vLLM's engine switches it off.
@@ -20,7 +20,7 @@ from trl import GRPOConfig
 
 BLOCK_SIZE = 32
 """Tokens of a block of the cache, on a CPU. Only whole blocks are shared: with vLLM's 128, the
-rollouts of a short prompt would each compute it anew."""
+rollouts of a short prompt would each compute it again."""
 
 
 @contextmanager
@@ -34,8 +34,8 @@ def reloadable(args: GRPOConfig) -> Iterator[None]:
     after the block.
 
     Raises:
-        ValueError: in the block, for a model with weights that are no matrices, such as experts and
-            convolutions, which vLLM packs in place.
+        ValueError: in the block, for a model with weights that are not matrices, such as experts
+            and convolutions, which vLLM packs in place.
     """
     if not args.use_vllm or args.vllm_mode != "colocate" or not is_on_cpu():
         yield

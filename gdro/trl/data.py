@@ -44,7 +44,7 @@ def with_uids(dataset: datasets.Dataset | datasets.IterableDataset, column: str)
     stream, where nobody can count them, they are one prompt.
 
     Raises:
-        ValueError: for a column that repeats a uid, and for what is no data set.
+        ValueError: for a column that repeats a uid, and for what is not a data set.
     """
     if isinstance(dataset, datasets.IterableDataset):
         return UidData(dataset.map(lambda row: {column: hash_of(row)} | row))

@@ -28,7 +28,8 @@ class RowByRow(Logs):
             raise ValueError(
                 f"gdro_method={self.controller.name!r} works with text alone, got images"
             )
-        # a vLLM server would sample from each n-th row alone, as if n rows in turn were one prompt
+        # A vLLM server takes every n-th row and samples n completions of it, since TRL lays the
+        # rows of a prompt side by side. Groups are unequal here: each row is sampled for itself.
         if self.model.training and (method.moves_rollouts or in_rounds):
             num_generations = 1
         if self.use_vllm and self.is_fsdp_enabled:

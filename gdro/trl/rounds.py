@@ -18,7 +18,6 @@ from torch import Tensor
 
 from gdro.rounds import Outcomes, sample_in_rounds
 from gdro.trl.controlled import ControlledTrainer
-from gdro.trl.logs import SILENT_BATCHES
 from gdro.trl.step import Step, TrainBatch, own_share, split_rollouts
 from gdro.trl.values import Cost, LossInputs, Row
 
@@ -79,7 +78,8 @@ class Rounds(ControlledTrainer):
         found = "no rollout had a reward"
         if self._correct_rates:
             rate = np.mean(self._correct_rates)
-            found = f"the last {SILENT_BATCHES} with rewards had {rate:.1%} correct rollouts"
+            batches = len(self._correct_rates)
+            found = f"the last batches with rewards ({batches}) had {rate:.1%} correct rollouts"
         raise ValueError(
             f"gdro_method={self.controller.name!r} was not ready for an optimizer step after "
             f"{MOST_BATCHES} batches; {found}"

@@ -119,11 +119,14 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
             config.check_success_reward(args, names)
         self.on_unsloth = any(kind.__name__ == "UnslothGRPOTrainer" for kind in type(self).__mro__)
         unsloth.check_unsloth_settings(self.on_unsloth, model, args, method.replays)
-        # else TRL's, bit for bit
         run = self.controller.run  # where gdro_options may have replaced those of args
-        is_trls = run.advantage_std == "sample" and run.advantage_clip is None
-        is_trls = is_trls and run.scale_rewards == args.scale_rewards
-        self._replaces_advantages = self.controller.name != "grpo" or not is_trls
+        same_advantages = (
+            run.advantage_std == "sample"
+            and run.advantage_clip is None
+            and run.scale_rewards == args.scale_rewards
+        )
+        # otherwise TRL's advantages stay, so that "grpo" trains as TRL does, bit for bit
+        self._replaces_advantages = self.controller.name != "grpo" or not same_advantages
         self.bank = Bank(method.kept_texts)
         self._rewards_RF = torch.empty(0, 0)  # of the last generation batch
         self._start_logs()

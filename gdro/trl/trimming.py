@@ -83,8 +83,8 @@ class TrimmedLoss(GRPOTrainer):
         score = partial(super()._get_per_token_logps_and_entropies, model)
         asked = {name for name, value in kwargs.items() if value is not None and value is not False}
         # TRL's own way where gradients are needed, on Unsloth's trainer, and with images
-        is_trls = torch.is_grad_enabled() or self.on_unsloth or args or asked - {"batch_size"}
-        if is_trls or not self.args.trim_batches:
+        scores_as_trl = torch.is_grad_enabled() or self.on_unsloth or args or asked - {"batch_size"}
+        if scores_as_trl or not self.args.trim_batches:
             return score(input_ids, attention_mask, logits_to_keep, *args, **kwargs)
         size = kwargs.get("batch_size")
         return score_by_length(score, input_ids, attention_mask, logits_to_keep, size)

@@ -106,7 +106,7 @@ def check_unsloth_parts(trainer: GRPOTrainer, model: PreTrainedModel) -> None:
     is_there = {
         "its loss, grpo_accumulated_loss": "grpo_accumulated_loss" in called,
         # it would leave the ends of completions out of the loss
-        f"a padding token that ends no completion, as {pad_id} does": pad_id
+        f"a padding token that is not a stop token too (it is {pad_id})": pad_id
         not in trainer.eos_token_ids,
     }
     if engine is not None:

@@ -5,13 +5,13 @@ runner, processes                jobs of a profile, each in a process of its own
 training, parts, arguments       the backend "trl": `GDROTrainer` on real and tiny models
 loop_runs, oracles               the backend "loop": tiny models in `gdro_lab.loop`
 evaluation, scores               what is correct, and scores from counts by prompt
-memory                           what was learned by heart
+memory                           what was memorized
 table, report, intervals         paired differences with intervals; figures, panels, style
 texts                            what models say, before and after training
 word_study                       figures of the study on word problems
 records                          files that a run leaves
 
-Importing it sets variables of the environment for huggingface_hub and vLLM, where they are not set.
+Importing it sets environment variables for huggingface_hub and vLLM, where they are not set.
 """
 
 import os

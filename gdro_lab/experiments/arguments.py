@@ -82,7 +82,7 @@ def training_arguments(
     try:
         chosen = profile.train_of(variant).model_dump(exclude=OURS)
         fixed = _fixed_arguments(profile, variant, seed, folder, lengths, processes)
-        # the one fixed argument that a profile may name itself; it is worked into this one
+        # a profile may name this one itself; `local_batch` has used its value already
         chosen["per_device_train_batch_size"] = fixed.pop("per_device_train_batch_size")
         _check_options(chosen, fixed)
         defaults = _default_arguments(profile, variant, lengths, processes)
@@ -152,7 +152,9 @@ def _check_options(chosen: dict[str, Any], fixed: dict[str, Any]) -> None:
     types = get_type_hints(GDROConfig)
     for name, value in chosen.items():
         if name in fixed:
-            raise ValueError(f"{name} follows from the rest of the profile, got {value!r}")
+            raise ValueError(
+                f"{name} must be left out: the rest of the profile determines it, got {value!r}"
+            )
         if name in NOT_RESUMED:
             raise ValueError(
                 f"{name} must be left out: a killed run would not resume as it was, got {value!r}"

@@ -209,7 +209,7 @@ class LaunchChoice(Strict):
 
     @property
     def machine(self) -> int:
-        """accelerate's machine_rank, by default 0; ValueError where it is no integer."""
+        """accelerate's machine_rank, by default 0; ValueError where it is not an integer."""
         rank = self.options.get("machine_rank", "0")
         if not rank.isdigit():
             raise ValueError(f"launch.machine_rank must be an integer, got {rank!r}")
@@ -265,7 +265,7 @@ class Experiment(Strict):
     """Seeds of the trainings; in the loop each draws a task and a base of its own."""
 
     @model_validator(mode="after")
-    def _runs_methods(self) -> Self:
+    def _check_seeds_and_import(self) -> Self:
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds must differ, got {self.seeds}")
         self.import_methods()

@@ -62,7 +62,8 @@ def evaluate_variant(
         trained = read_training(folder)
         if trained.get("settings") != profile.settings_of(variant, evaluated=False):
             raise ValueError(
-                f"{folder} holds no training with the settings of profile {profile.name!r}"
+                f"{folder} holds no training with the settings of profile {profile.name!r}: "
+                "train it first"
             )
         check_training_files(folder, trained)
     if _is_evaluated(folder, profile.settings_of(variant), trained):

@@ -23,7 +23,7 @@ class TTest(NamedTuple):
 
 def paired_t(differences: pd.Series) -> TTest:
     """Student's t over draws; NaN where these are fewer than two, or all the same."""
-    # `not >`, since NaN must fail too; equal differences deviate by their rounding
+    # `not >` also catches NaN; differences that should be equal differ by rounding
     if len(differences) < 2 or not differences.std() > 1e-12:
         return TTest(np.nan, np.nan, np.nan)
     result = stats.ttest_1samp(differences, 0.0)

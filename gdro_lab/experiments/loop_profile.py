@@ -1,4 +1,4 @@
-"""Profiles of the backend "loop": tiny models in `gdro_lab.loop`, where a seed draws all anew."""
+"""Profiles of the backend "loop": tiny models in `gdro_lab.loop`, where a seed draws everything."""
 
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -39,11 +39,17 @@ class LoopProfile(Experiment):
         if len(set(names)) != len(names):
             raise ValueError(f"worlds must have names of their own, got {names}")
         most = 1
+        thresholds = set()
         for text in self.methods:
             variant = read_spelling(text)
             prompts, mean_rollouts = self.batch_shape(variant)
-            loop_controller(variant, mean_rollouts, seed=0)
+            controller = loop_controller(variant, mean_rollouts, seed=0)
+            thresholds.add(controller.success_threshold)
             most = max(most, prompts)
+        if len(thresholds) > 1:
+            raise ValueError(
+                f"success_threshold must be the same in all methods, got {sorted(thresholds)}"
+            )
         known = sorted({"grpo", *(spelling for spelling, _, _ in self.arms())})
         if self.baseline not in known:
             raise ValueError(f"baseline must be one of {known}, got {self.baseline!r}")
@@ -55,6 +61,13 @@ class LoopProfile(Experiment):
                 f"got {steps} × {most}"
             )
         return self
+
+    @property
+    def success_threshold(self) -> float:
+        """The reward above which a completion is correct, in training and in scores."""
+        variant = read_spelling(self.methods[0])
+        _, mean_rollouts = self.batch_shape(variant)
+        return loop_controller(variant, mean_rollouts, seed=0).success_threshold
 
     @cached_property
     def drawn_worlds(self) -> list[TaskWorld]:

@@ -89,7 +89,7 @@ def check_loops(profile: LoopProfile, out: Path) -> None:
     runs = list_runs(profile)
     if len({run.file(out) for run in runs}) < len(runs):
         raise ValueError(
-            f"methods must differ in more than signs, which file names leave out, "
+            "methods must still differ where file names have '_' for their signs, "
             f"got {profile.methods}"
         )
     worlds = {world.name: world for world in profile.drawn_worlds}
@@ -137,7 +137,7 @@ class Scorer:
     tokenizer: Any
     steps: int
     """Steps of the whole training."""
-    threshold: float = 0.0
+    threshold: float
     """A completion is correct where its reward is greater."""
     spent: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys((*SPENT, "rollouts"), 0.0)
@@ -216,14 +216,13 @@ def play_run(profile: LoopProfile, run: LoopRun, out: Path, cache_dir: str) -> N
     model = transformers.AutoModelForCausalLM.from_pretrained(base)
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     steps = profile.train.max_steps
-    scorer = Scorer(run, task, model, tokenizer, steps)
+    scorer = Scorer(run, task, model, tokenizer, steps, profile.success_threshold)
     if run.variant is None:
         scorer.score(steps, CHECKPOINTS[1.0])
     else:
         prompts, mean_rollouts = profile.batch_shape(run.variant)
         oracle = make_oracle(task, model, tokenizer)
         controller = loop_controller(run.variant, mean_rollouts, run.seed, oracle)
-        scorer.threshold = controller.success_threshold
         _train(profile, scorer, controller, prompts)
     write_rows(run.file(out), profile.settings_of(run.world, run.variant), scorer.rows)
 

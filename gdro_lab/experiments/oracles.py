@@ -4,7 +4,7 @@ No method can know these in a training; the loop computes them because its model
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,8 @@ from gdro.groups import make_groups
 from gdro_lab.experiments.blocks import Variant
 from gdro_lab.tasks.base import Task
 
-ORACLES = {"family_even": ("groups",), "oracle": ("rates",), "composed": ("groups", "rates")}
-"""The options through which a method gets fields of `Oracle`."""
+ORACLES = {"family_even": "groups", "oracle": "rates"}
+"""The option through which a method gets the field of `Oracle` with that name."""
 EVERY = 5
 """Pass rates are computed again every so many calls: it takes longer than a training step."""
 
@@ -48,8 +48,7 @@ def loop_controller(
     if variant.prior is not None:
         raise ValueError(f"prior must be left out in the loop, got {variant.prior}")
     if oracle is not None:
-        for name in ORACLES.get(variant.method, ()):
-            options.setdefault(name, getattr(oracle, name))
+        options = _told(oracle, variant.method, options)
     if variant.groups == "family":
         options.pop("groups", None)
         families = {"any": "family"} if oracle is None else oracle.groups
@@ -67,6 +66,17 @@ def loop_controller(
         mean_rollouts=mean_rollouts,
         seed=seed,
     )
+
+
+def _told(oracle: Oracle, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a method with what the oracle tells it, or the part of it that draws."""
+    if method in ORACLES:
+        return {ORACLES[method]: getattr(oracle, ORACLES[method])} | dict(options)
+    if method != "composed" or "draw" not in options:
+        return dict(options)
+    spelled = options["draw"]
+    parts = {spelled: {}} if isinstance(spelled, str) else spelled
+    return {**options, "draw": {name: _told(oracle, name, part) for name, part in parts.items()}}
 
 
 def make_oracle(task: Task, model: Any, tokenizer: Any) -> Oracle:

@@ -80,7 +80,7 @@ def end_with_parent() -> None:
 
 
 def end_with_launcher() -> None:
-    """Make this process end when what launched it does: its parent, or who started that one."""
+    """Make this process end when its launcher ends, or the process that started the launcher."""
     if LAUNCHER not in os.environ:
         return
     launcher = int(os.environ[LAUNCHER])

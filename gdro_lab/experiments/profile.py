@@ -152,8 +152,9 @@ class Profile(Experiment):
         batches = self.train.generation_batches
         if (train.max_steps, train.generation_batches) != (steps, batches):
             raise ValueError(
-                f"max_steps must be the profile's, {steps} in {batches} batches, "
-                f"got {train.max_steps}"
+                "max_steps, updates_per_step and num_iterations must give the profile's "
+                f"{steps} steps in {batches} batches, "
+                f"got {train.max_steps} in {train.generation_batches}"
             )
         unit = train.updates_per_step * train.num_iterations
         if train.max_steps % unit != 0:
@@ -303,7 +304,7 @@ def load_trainings(name: str | Path) -> Profile:
     """Read a profile of the backend "trl", for commands that work with one of its runs."""
     profile = load_profile(name)
     if not isinstance(profile, Profile):
-        raise ValueError(f"profile {profile.name!r} is of the loop: use `gdro run {name}`")
+        raise ValueError(f"profile {profile.name!r} has the backend 'loop': use `gdro run {name}`")
     return profile
 
 
@@ -311,7 +312,7 @@ def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict
     """The path of a profile, and its fields laid over those of the profile that it is `like`."""
     path = find_yaml("profile", name, PROFILES)
     if path in children:
-        raise ValueError(f"{path} is like itself")
+        raise ValueError(f"{path} is like itself: `like` leads back to this file")
     fields = read_yaml(path)
     other = fields.pop("like", None)
     if other is None:

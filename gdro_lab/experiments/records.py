@@ -108,7 +108,7 @@ def read_result(folder: str | Path, *, trained: bool = True) -> dict[str, Any]:
     folder = Path(folder)
     manifest = read_manifest(folder / "manifest.json")
     if not {"settings", "seconds"} <= manifest.keys():
-        raise ValueError(f"{folder / 'manifest.json'} is no manifest of a run: delete it")
+        raise ValueError(f"{folder / 'manifest.json'} is not a manifest of a run: delete it")
     tables: dict[str, list[dict[str, Any]]] = {"record": []}
     for kind in ("evaluation", "record") if trained else ("evaluation",):
         path = folder / f"{kind}.jsonl"

@@ -1,8 +1,8 @@
 """The results of trainings in TRL: scores with intervals, differences to GRPO, what was spent.
 
 All numbers come from the records of the runs. There are few seeds, so intervals are bootstrapped
-over seeds and held-out prompts; `rows_of` gives the same runs as rows of `gdro_lab.experiments.
-table`, which compares draws alone. Axes: S seeds, P held-out prompts.
+over seeds and held-out prompts; `rows_of` gives the same runs as rows of
+`gdro_lab.experiments.table`, which compares draws alone. Axes: S seeds, P held-out prompts.
 """
 
 from collections.abc import Callable, Mapping

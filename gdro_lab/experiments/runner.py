@@ -207,7 +207,9 @@ class Runner:
         except EOFError:  # the process was killed
             process.join()
             code = process.exitcode
-            raise RuntimeError(f"the check of {self.profile.name} ended with {code}") from None
+            raise RuntimeError(
+                f"the check of {self.profile.name} ended with exit code {code}"
+            ) from None
         process.join()
         if refusal:
             raise ValueError(refusal)

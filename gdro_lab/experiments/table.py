@@ -130,17 +130,17 @@ def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
     costs = [name for name in COSTS if name in ends]
     rows = []
     for (world, method, rate), end in ends.groupby(["world", "method", "learning_rate"]):
-        base = ends[(ends.world == world) & (ends.method == baseline)]
-        base = base[base.learning_rate == best.get((world, baseline))]
-        pairs = end.index.intersection(base.index)  # draws that both have played
+        reference = ends[(ends.world == world) & (ends.method == baseline)]
+        reference = reference[reference.learning_rate == best.get((world, baseline))]
+        pairs = end.index.intersection(reference.index)  # draws that both have played
         arm = {"world": world, "method": method, "learning_rate": rate, "draws": len(end)}
         arm |= end[costs].mean().to_dict() | {"pairs": len(pairs)}
         for metric in METRICS:
-            difference = end.loc[pairs, metric] - base.loc[pairs, metric]
+            difference = end.loc[pairs, metric] - reference.loc[pairs, metric]
             # neither the baseline's other rates nor the base count among Holm's tests
             is_tested = method not in (baseline, BASE)
             test = paired_t(difference if is_tested else difference[:0])
-            of_baseline = base.loc[pairs, metric].mean() or np.nan
+            of_baseline = reference.loc[pairs, metric].mean() or np.nan
             scored = {
                 "metric": metric,
                 "score": end[metric].mean(),

@@ -49,7 +49,7 @@ def load_split(
 
 
 def draw_task(choice: EmbeddedChoice | GymChoice, style: Style = "text") -> Task:
-    """Draw the task, with the lessons of the tiny base; ``style`` is for original questions."""
+    """Draw the task, with the lessons of the tiny base; `style` is for original questions."""
     if choice.kind == "reasoning_gym":
         spec = read_world(choice.world).spec  # of reasoning-gym, by the checks of a profile
         return spec.draw(choice.seed, style)  # type: ignore

@@ -1,4 +1,4 @@
-r"""How an answer is asked for, written and read: in ``\boxed{…}``, after ``####``, the last number.
+r"""How an answer is asked for, written and read: in `\boxed{…}`, after `####`, the last number.
 
 The same readers serve answer keys and completions. Nothing here judges an answer; see
 `gdro_lab.tasks.math_reward`.
@@ -13,12 +13,12 @@ Style = Literal["chat", "text"]
 """Whether a prompt is a message of a chat, or the plain text."""
 
 Reader = Literal["boxed", "hash", "last_number", "whole", "tags"]
-"""Where a text has its answer: in its last ``\\boxed{…}``, behind its last ``####`` up to the end
-of the line, as its last number, as the whole text, or in its last ``<answer>…</answer>``."""
+"""Where a text has its answer: in its last `\\boxed{…}`, behind its last `####` up to the end
+of the line, as its last number, as the whole text, or in its last `<answer>…</answer>`."""
 
 KeyReader = Literal["boxed", "hash", "last_number", "whole", "number"]
 """Where a column has the answer key. "number" is a column that must hold a number, perhaps with a
-unit in brackets, such as ``9 (apples)``."""
+unit in brackets, such as `9 (apples)`."""
 
 REQUESTS: dict[Reader, str] = {
     "boxed": "{problem}\n\nPlease reason step by step, and put {answer} within \\boxed{}.",
@@ -27,7 +27,7 @@ REQUESTS: dict[Reader, str] = {
     "whole": "{problem}\n\nPlease reply with {answer} alone.",
     "tags": "{problem}\n\nPlease reason step by step, and put {answer} within <answer></answer>.",
 }
-"""How each reader's answer is asked for; ``{answer}`` becomes "your final answer"."""
+"""How each reader's answer is asked for; `{answer}` becomes "your final answer"."""
 
 FORMS: dict[Reader, str] = {
     "boxed": "\\boxed{ANSWER}",
@@ -72,7 +72,7 @@ def read_answer(text: str, reader: Reader | KeyReader) -> str | None:
 def plain_number(text: str) -> str | None:
     """A text that is a number without thousands separators and idle zeros; None for another.
 
-    ``1,450`` becomes ``1450`` and ``145.0`` becomes ``145``.
+    `1,450` becomes `1450` and `145.0` becomes `145`.
     """
     match = ALONE.fullmatch(text.strip())
     if match is None:
@@ -94,7 +94,7 @@ def _last_number(text: str) -> str | None:
 
 
 def last_boxed(text: str) -> str | None:
-    """Content of the last whole ``\\boxed{…}`` that is not empty; None without one."""
+    """Content of the last whole `\\boxed{…}` that is not empty; None without one."""
     # one pass, as a text that repeats itself can open thousands of boxes and close none
     open_braces: list[int | None] = []  # where a box's content starts; None for any other brace
     found = slice(0)
@@ -130,7 +130,7 @@ def style_of(tokenizer: Any) -> Style:
 
 
 def ask(problem: str, request: str, style: Style) -> str | list[dict[str, str]]:
-    """The prompt: the request with the problem in place of ``{problem}``, a text or a chat."""
+    """The prompt: the request with the problem in place of `{problem}`, a text or a chat."""
     text = request.replace("{problem}", problem)
     return text if style == "text" else [{"role": "user", "content": text}]
 

@@ -47,10 +47,10 @@ class Task(Protocol):
 
     @property
     def reward(self) -> Callable[..., list[float]]:
-        """1.0 for each correct completion, else 0.0; one of TRL's ``reward_funcs``."""
+        """1.0 for each correct completion, else 0.0; one of TRL's `reward_funcs`."""
 
     def teach(self, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
-        """Draw ``n`` prompts and completions for a base to learn from, none of them held out."""
+        """Draw `n` prompts and completions for a base to learn from, none of them held out."""
 
     def correct_texts(self, row: Mapping[str, Any]) -> Sequence[str]:
         """Every completion of a row that is rewarded."""
@@ -76,7 +76,7 @@ def without_defaults(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
 
 
 def split_by_share(shares: Sequence[float], total: int) -> list[int]:
-    """Whole counts in proportion to the shares, by largest remainder; they sum to ``total``."""
+    """Whole counts in proportion to the shares, by largest remainder; they sum to `total`."""
     exact = np.array([share * total for share in shares])
     counts = np.floor(exact).astype(int)
     order = np.argsort(counts - exact, kind="stable")  # among equal remainders, the first wins

@@ -1,4 +1,4 @@
-"""What a profile says under ``task:``, for each kind of task."""
+"""What a profile says under `task:`, for each kind of task."""
 
 import dataclasses
 from pathlib import Path
@@ -105,13 +105,13 @@ class MathChoice(Strict):
     paths: dict[str, str | list[str]] = Field({})
     """Local copies of named sets, each in the hub's schema; several files are parts of one set."""
     columns: Columns = Columns()
-    """The columns of all sources that are no named sets and have none of their own."""
+    """The columns of all sources that are not named sets and have none of their own."""
     answer: KeyReader = "whole"
     """How the answer column of these sources holds the key."""
     completion: Reader = "boxed"
     """How the answer is read from a completion."""
     request: str | None = None
-    """The prompt, with ``{problem}`` where the problem goes; by default it asks for the answer in
+    """The prompt, with `{problem}` where the problem goes; by default it asks for the answer in
     the form that `completion` reads."""
     held_out: NotNegative = 0
     """Problems of each family of the training sources that are set aside and evaluated."""

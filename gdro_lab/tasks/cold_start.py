@@ -39,7 +39,7 @@ LAST_RATE = 0.1  # of the learning rate, to which it falls as a cosine
 
 
 class ColdStart(Strict):
-    """What a profile says under ``cold_start:``; it needs `model.source`."""
+    """What a profile says under `cold_start:`; it needs `model.source`."""
 
     steps: Count = 160
     """Steps of AdamW."""
@@ -180,7 +180,7 @@ def labelled_tokens(
 
 
 def in_order(rows: Sequence[dict[str, list[int]]], choice: ColdStart) -> list[dict[str, list[int]]]:
-    """All rows of the training, step by step: shuffled anew each time they are all used up.
+    """All rows of the training, step by step: shuffled again each time they are all used up.
 
     Within a step the longer ones come first, so that those of a forward pass need little padding.
     """

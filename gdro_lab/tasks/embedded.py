@@ -1,6 +1,6 @@
 """The embedded task: chains of one made-up operation, answered step by step.
 
-A prompt reads ``7*4*3?`` and its one correct answer ``7*4=8;8*3=4``. Each family of prompts has its
+A prompt reads `7*4*3?` and its one correct answer `7*4=8;8*3=4`. Each family of prompts has its
 own operator sign and its own random table f(a, b) of digits, so nothing learned on one family helps
 another, unless they share a table. Families differ in their share of the training prompts, in size,
 and in how well the base knows them.
@@ -97,7 +97,7 @@ class EmbeddedSpec:
     def draw(self, seed: int) -> EmbeddedTask:
         """Draw tables, the teacher's accuracies and the two splits, which share no prompt.
 
-        Tables and held-out prompts do not depend on ``n_train``.
+        Tables and held-out prompts do not depend on `n_train`.
         """
         rng = np.random.default_rng(seed)
         tables = {}
@@ -128,7 +128,7 @@ class EmbeddedSpec:
 
 
 def reward(completions: Sequence[str], answer: Sequence[str], **kwargs: Any) -> list[float]:
-    """1.0 where a completion is the one correct text, else 0.0; one of TRL's ``reward_funcs``."""
+    """1.0 where a completion is the one correct text, else 0.0; one of TRL's `reward_funcs`."""
     return [float(text == correct) for text, correct in zip(completions, answer, strict=True)]
 
 
@@ -136,8 +136,8 @@ def reward(completions: Sequence[str], answer: Sequence[str], **kwargs: Any) -> 
 class EmbeddedTask:
     """A drawn task: the tables, what the teacher knows of them, and the two splits.
 
-    A row is a dict of ``prompt``, ``uid`` (an int: the number of the prompt among all those of the
-    families, the same in every draw), ``family`` and ``answer``, the whole correct completion.
+    A row is a dict of `prompt`, `uid` (an int: the number of the prompt among all those of the
+    families, the same in every draw), `family` and `answer`, the whole correct completion.
     """
 
     spec: EmbeddedSpec
@@ -157,7 +157,7 @@ class EmbeddedTask:
         return self.spec.max_completion_tokens
 
     def teach(self, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
-        """Draw ``n`` prompts and the noisy teacher's completions: what the base model learns from.
+        """Draw `n` prompts and the noisy teacher's completions: what the base model learns from.
 
         Families are drawn evenly, prompts evenly within the family, never held-out ones. At each
         step the teacher states the fact with that fact's accuracy, otherwise another digit of the
@@ -222,7 +222,7 @@ DEFAULT_SPEC = EmbeddedSpec(
 
 
 def _uid_offset(spec: EmbeddedSpec, index: int) -> int:
-    """First uid of family ``index``: families' prompts are numbered one after the other."""
+    """First uid of family `index`: families' prompts are numbered one after the other."""
     return sum(family.n_digits**spec.n_operands for family in spec.families[:index])
 
 
@@ -242,7 +242,7 @@ def _texts(family: Family, operands_O: np.ndarray, results_T: Any) -> tuple[str,
 def _rows(
     spec: EmbeddedSpec, index: int, table_DD: np.ndarray, code_P: np.ndarray
 ) -> list[dict[str, Any]]:
-    """Rows of the prompts numbered ``code_P`` within family ``index``."""
+    """Rows of the prompts numbered `code_P` within family `index`."""
     family = spec.families[index]
     offset = _uid_offset(spec, index)
     rows = []

@@ -108,7 +108,7 @@ def own_source(
     config: str | None = None,
     split: str | None = None,
 ) -> Source:
-    """A file, a folder or a data set of the hub that is no named set."""
+    """A file, a folder or a data set of the hub that is not a named set."""
     return Source(name or Path(source).stem, find_place(source, config, split), (schema,))
 
 
@@ -124,7 +124,7 @@ def load_math(
     Args:
         name: one of `MATH_SPECS`.
         path: a local copy in place of the hub: a .jsonl, .json, .csv or .parquet file, a folder
-            that ``Dataset.save_to_disk`` wrote, or a downloaded hub folder.
+            that `Dataset.save_to_disk` wrote, or a downloaded hub folder.
         style: of the prompt.
         completion: in which form the prompt asks for the answer.
 

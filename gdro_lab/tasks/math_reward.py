@@ -1,6 +1,6 @@
 r"""The math reward: 1 for a completion whose answer says the same as the answer key.
 
-The answer is read from the last ``\boxed{…}``, or as `MathReward` is told. A key that is a letter
+The answer is read from the last `\boxed{…}`, or as `MathReward` is told. A key that is a letter
 A–J is a multiple choice. A key that is an integer or a plain decimal is compared with the number in
 the answer, exactly. All other keys are judged by math-verify, in processes that are killed when an
 answer takes too long. docs/rewards.md says what none of these can judge.
@@ -42,7 +42,7 @@ STYLE = re.compile(
     r"|math(?:rm|bf|it|sf|bb)|text(?:bf|it|rm|sf))(?![A-Za-z])"
     r"|\\[!()\[\]]|\\?\$|\\q?quad(?![A-Za-z])|(?:\\[,;:]|~)(?!\d)"
 )
-GROUP = re.compile(r"(?<![\^_A-Za-z}])\{([^{},]*)\}(?!\{)")  # braces that are no argument
+GROUP = re.compile(r"(?<![\^_A-Za-z}])\{([^{},]*)\}(?!\{)")  # braces that are not arguments
 FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))")
 DIGITS = r"(?:\d{1,3}(?:(?:,|\{,\}|\\,|\\ |[ ~])\d{3})+(?!\d)|\d+)"  # perhaps in thousands
 PLAIN = rf"(?:{DIGITS}(?:\.\d*)?|\.\d+)"
@@ -51,7 +51,7 @@ VALUE = re.compile(  # such as 3, 1/4 or 60^\circ
     rf"([-+−]?)\s*({PLAIN}|-?{DIGITS}\s*/\s*{DIGITS})\s*(?:\^\s*\{{?\s*\\circ\s*\}}?)?",
     re.ASCII,
 )
-# between two signs of equality: of "x = 5 y = 7" the middle is no arithmetic
+# between two signs of equality: of "x = 5 y = 7" the middle is not arithmetic
 ARITHMETIC = re.compile(r"(?:[\d\s.+\-−*/^(){}]|\\cdot|\\times)+", re.ASCII)
 # a left side that does not name the value on the right: several answers, another relation than
 # equality, or an unknown with a factor, whose own value is another
@@ -89,7 +89,7 @@ class MathReward:
     def __call__(
         self, completions: Sequence[Any], answer: Sequence[str], **kwargs: Any
     ) -> list[float]:
-        """Score R completions: 1.0 for a correct one, else 0.0, or −1.0 if ``signed``.
+        """Score R completions: 1.0 for a correct one, else 0.0, or −1.0 if `signed`.
 
         Args:
             completions: texts, or chats (lists of messages), of which the last with a text is read.
@@ -180,7 +180,7 @@ def judge_at_once(key: str, answer: str) -> str | None:
 
 
 def without_unit(answer: str) -> str:
-    """An answer such as ``20\\text{ square units}`` without the unit behind it."""
+    """An answer such as `20\\text{ square units}` without the unit behind it."""
     match = UNIT_BEHIND.fullmatch(answer) if len(answer) <= LONGEST else None
     if match is None:
         return answer

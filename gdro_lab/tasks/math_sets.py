@@ -136,7 +136,7 @@ def _rounded(answer: Any) -> Any:
 
 
 def _solved(equation: Any, answer: Any) -> str | None:
-    """``( 290.0 / 2.0 )`` with its value, as ``290/2=145``; None where it is no arithmetic."""
+    """`( 290.0 / 2.0 )` with its value, as `290/2=145`; None where it is not arithmetic."""
     text = re.sub(r"(?<=\d)\.0+(?!\d)|\s", "", str(equation or ""))
     inner = text[1:-1]
     is_enclosed = text.startswith("(") and text.endswith(")") and _is_balanced(inner)

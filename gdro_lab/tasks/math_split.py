@@ -51,10 +51,10 @@ def drop_evaluated(
 def set_apart(
     problems: Sequence[Problem], count: int, seed: int
 ) -> tuple[list[Problem], list[Problem]]:
-    """Set ``count`` problems of each family apart.
+    """Set `count` problems of each family apart.
 
     Returns:
-        the problems to train on and those held out, each in the order of ``problems``.
+        the problems to train on and those held out, each in the order of `problems`.
 
     Raises:
         ValueError: if that leaves a family no problem to train on.
@@ -78,7 +78,7 @@ def set_apart(
 def draw(
     problems: Sequence[Problem], size: int, shares: Mapping[str, float] | None, seed: int
 ) -> list[Problem]:
-    """Draw ``size`` problems, in the order of ``problems``.
+    """Draw `size` problems, in the order of `problems`.
 
     Args:
         problems: to draw from.
@@ -106,7 +106,7 @@ def draw(
 
 
 def _first(problems: Iterable[Problem], count: int, salt: str) -> set[str]:
-    """The uids of the first ``count`` problems in an order by hash."""
+    """The uids of the first `count` problems in an order by hash."""
 
     def order(uid: str) -> bytes:
         return hashlib.blake2b(f"{salt}/{uid}".encode(), digest_size=16).digest()

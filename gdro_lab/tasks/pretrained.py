@@ -115,7 +115,7 @@ def merged_model(
     tokenizer_of: str | Path | None = None,
     dtype: str = "auto",
 ) -> Path:
-    """Write base and adapter as one model with its tokenizer to ``folder``.
+    """Write base and adapter as one model with its tokenizer to `folder`.
 
     Args:
         source: folder or hub id of the base.

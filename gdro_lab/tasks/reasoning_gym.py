@@ -2,7 +2,7 @@
 
 A family is a task with a configuration and, for small models, a short prompt made of the puzzle's
 metadata. Without one the original question is asked, and the answer is read from the last
-``<answer>…</answer>``, as the package's system prompt requests, or as the world says. Only tasks
+`<answer>…</answer>`, as the package's system prompt requests, or as the world says. Only tasks
 of `JUDGES` are allowed: those that are the same in every process and whose answers can be compared
 here. The package's own verifiers are never called, since some execute the answer as Python.
 
@@ -134,7 +134,7 @@ class GymSpec:
     completion: Reader = "tags"
     """How the answer to an original question is read."""
     request: str | None = None
-    """How one is asked, with ``{problem}`` in its place; None asks for the answer in the form that
+    """How one is asked, with `{problem}` in its place; None asks for the answer in the form that
     `completion` reads, for "tags" by the package's own system prompt."""
 
     @model_serializer(mode="wrap")
@@ -159,7 +159,7 @@ class GymSpec:
             )
 
     def draw(self, seed: int, style: Style = "text") -> GymTask:
-        """Draw the task with a seed; ``style`` is that of original questions."""
+        """Draw the task with a seed; `style` is that of original questions."""
         # Puzzles come from their own seeds; this generator only shuffles.
         rng = np.random.default_rng(seed)
         shares = [family.share or 1 / len(self.families) for family in self.families]
@@ -229,7 +229,7 @@ class GymSpec:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GymTask:
-    """A drawn world, see `gdro_lab.tasks.base.Task`; a uid reads ``task/family/seed/index``."""
+    """A drawn world, see `gdro_lab.tasks.base.Task`; a uid reads `task/family/seed/index`."""
 
     spec: GymSpec
     seed: int
@@ -246,7 +246,7 @@ class GymTask:
         return self.spec.max_completion_tokens
 
     def teach(self, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
-        """Draw ``n`` short prompts with their answers: a family as often as it is ``taught``."""
+        """Draw `n` short prompts with their answers: a family as often as it is `taught`."""
         if self.spec.prompt_length is None:
             raise ValueError("teach needs a world with a prompt_length, got original questions")
         taught = np.array([family.taught for family in self.spec.families])
@@ -255,7 +255,7 @@ class GymTask:
         return [row["prompt"] for row in rows], [row["answer"] for row in rows]
 
     def solutions(self, n: int) -> list[TaskRow]:
-        """Draw ``n`` puzzles with a ``solution``, family by family, each as often as ``taught``.
+        """Draw `n` puzzles with a `solution`, family by family, each as often as `taught`.
 
         They are neither held out nor trained on.
         """
@@ -343,10 +343,10 @@ def _puzzles(
     *,
     solved: bool = False,
 ) -> Iterable[TaskRow]:
-    """Rows of a family whose questions are not ``seen`` yet, from its first ``tries`` puzzles.
+    """Rows of a family whose questions are not `seen` yet, from its first `tries` puzzles.
 
-    Levels of a task overlap, so all families of a world share one ``seen``. Where ``solved``, each
-    row has a ``solution``.
+    Levels of a task overlap, so all families of a world share one `seen`. Where `solved`, each
+    row has a `solution`.
     """
     import reasoning_gym
     from reasoning_gym.utils import SYSTEM_PROMPTS

@@ -37,7 +37,7 @@ class Place:
 
 
 def find_place(source: str, config: str | None = None, split: str | None = None) -> Place:
-    """Where a source that is no named set is.
+    """Where a source is that is not a named set.
 
     Raises:
         ValueError: if it is neither a file or folder that is there nor looks like a hub id.
@@ -93,7 +93,7 @@ def _read_path(path: Path, place: Place, label: str) -> list[RawRow]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not in UTF-8 ({error})") from error
     except csv.Error as error:
-        raise ValueError(f"{path} is no CSV table ({error})") from error
+        raise ValueError(f"{path} is not a CSV table ({error})") from error
 
 
 def _numbered(rows: Sequence[Any], label: str) -> list[RawRow]:
@@ -103,11 +103,11 @@ def _numbered(rows: Sequence[Any], label: str) -> list[RawRow]:
 def _raw_row(place: str, row: Any) -> RawRow:
     if isinstance(row, Mapping):
         return RawRow(place, row)
-    return RawRow(place, {}, f"it is no object with columns but {str(row)[:40]!r}")
+    return RawRow(place, {}, f"it must be an object with columns, got {str(row)[:40]!r}")
 
 
 def _read_lines(path: Path, label: str) -> Iterator[RawRow]:
-    """Rows of JSON lines; an empty line is no row."""
+    """Rows of JSON lines; an empty line is not a row."""
     # not by splitlines, which also cuts at signs that a JSON text may hold
     with path.open(encoding="utf-8-sig") as file:
         lines = [line for line in file if line.strip()]
@@ -116,7 +116,7 @@ def _read_lines(path: Path, label: str) -> Iterator[RawRow]:
         try:
             yield _raw_row(place, json.loads(line))
         except json.JSONDecodeError as error:
-            yield RawRow(place, {}, f"it is no JSON ({error})")
+            yield RawRow(place, {}, f"it is not JSON ({error})")
 
 
 def _read_csv(path: Path) -> list[dict[str, Any]]:
@@ -129,14 +129,14 @@ def _read_json(path: Path) -> list[Any]:
     try:
         rows = json.loads(path.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is no JSON ({error})") from error
+        raise ValueError(f"{path} is not JSON ({error})") from error
     if not isinstance(rows, list):
         raise ValueError(f"{path} must hold a list of objects, got {type(rows).__name__}")
     return rows
 
 
 def _read_folder(path: Path, config: str | None, split: str) -> Sequence[Any]:
-    """A folder that ``save_to_disk`` wrote, or a downloaded hub folder."""
+    """A folder that `save_to_disk` wrote, or a downloaded hub folder."""
     import datasets
 
     if (path / "dataset_info.json").is_file():

@@ -28,7 +28,7 @@ from gdro_lab.teaching.exercises import check as check  # for the notebooks
 
 DPI = 150  # of pictures in notebooks
 MEASURED = Path(__file__).parents[2] / "data" / "measured"  # results that the repository ships
-STEP_COLOR = "#777777"  # of a step's parts that are no adversary
+STEP_COLOR = "#777777"  # of a step's parts that are not adversaries
 # the drawing of the method: what a step does, in order, as (x, y, name, what it does, colour)
 ROADMAP_PARTS: dict[str, tuple[float, float, str, str, str]] = {
     "bins": (0.2, 0.5, "bins", "how hard is\neach prompt?", STEP_COLOR),
@@ -151,7 +151,7 @@ def explore(
     stills: Sequence[Mapping[str, Any]] | None = None,
     **controls: widgets.Widget,
 ) -> Explorer:
-    """Show `picture(name=value, …)` under its controls and draw it anew at each move.
+    """Show `picture(name=value, …)` under its controls and redraw it at each move.
 
     Where the picture refuses its arguments (ValueError), the reason appears above the last one.
 
