@@ -88,9 +88,11 @@ def train(
         began = time.perf_counter()
         texts, observed = training.play_batch(order.next_batch(controller))
         collected.append(texts)  # those of advantage 0 too: the loss divides by their tokens
-        kept = training.bank_texts() if observed.ready else None  # once a step, not once a batch
+        kept = None
         if observed.ready:  # False where a method that discards groups (DAPO) wants another batch
-            collected += [] if kept is None else [kept]
+            kept = training.bank_texts()  # once a step, however many batches it has
+            if kept is not None:
+                collected.append(kept)
             decay = 1 - (step - 1) / steps if schedule == "linear" else 1.0
             take_step(model, optimizer, learning_rate * decay, collected)
             collected = []

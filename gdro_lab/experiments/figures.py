@@ -142,7 +142,9 @@ def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -
     wide = scores.pivot(index="score", columns="label", values=["value", "low", "high"])
     wide = wide.loc[scores["score"].unique()]
     value, low, high = (wide[kind][[*colors]] for kind in ("value", "low", "high"))
-    bar_groups(top, value, colors, yerr=np.stack([value - low, high - value]).transpose(2, 0, 1))
+    # as pandas asks: (labels, below and above, scores)
+    errors = np.stack([value - low, high - value]).transpose(2, 0, 1)
+    bar_groups(top, value, colors, yerr=errors)
     drawn = [bars for bars in top.containers if isinstance(bars, BarContainer)]
     for hatch, bars in zip(cycle(HATCHES), drawn):
         for bar in bars:
@@ -259,6 +261,7 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
     leads = pd.DataFrame({profile.label(prompt): lead, "equal weights": even})
     errors = pd.DataFrame({profile.label(rollout): error, "uniform, same budget": uniform})
     colors = [METHOD_COLORS["prompt"], DATA, METHOD_COLORS["rollout"], METHOD_COLORS["grpo"]]
+    # minimizing Σ q σ/√n at Σ q n = n̄ gives n ∝ σ^(2/3), and this value
     least = (share * deviation ** (2 / 3)).sum(axis=1) ** 1.5 / np.sqrt(even_n)
     cuts = {
         name: 100 * (1 - values.mean() / uniform.mean())

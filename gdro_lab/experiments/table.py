@@ -152,6 +152,7 @@ def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
             }
             rows.append(arm | scored)
     table = pd.DataFrame(rows)
+    # over all rates, though one is returned: choosing the best of them is part of the test
     table["p_holm"] = holm(table.p_holm)
     arms = pd.MultiIndex.from_frame(table[["world", "method"]])
     return table[table.learning_rate.to_numpy() == best.loc[arms].to_numpy()].reset_index(drop=True)

@@ -40,6 +40,15 @@ class Gain(NamedTuple):
         return np.where(np.abs(self.mean) > self.half, np.sign(self.mean), 0).astype(int)
 
 
+class Cell(NamedTuple):
+    """A cell of the map: a game at the step size that is best for a measure and a checkpoint."""
+
+    measure: str
+    checkpoint: int
+    """Its place among the checkpoints."""
+    game: Game
+
+
 def paired_gain(values_S: np.ndarray, baseline_S: np.ndarray) -> Gain:
     """Gain over the baseline, both (..., S), paired by seed, with Student's interval."""
     gain_S = np.asarray(values_S) - np.asarray(baseline_S)
@@ -131,15 +140,15 @@ def _play_map(
     }
     # one call plays all cells: games that occur twice are played once
     cells = [
-        (measure, name, place, Game(worlds[place[0]], name, step_size=step_sizes[x]))
+        Cell(measure, checkpoint, Game(worlds[world], name, step_size=step_sizes[size]))
         for measure, name in product(measures, names)
-        for place, x in np.ndenumerate(sizes.get(name, sizes["grpo"])[measure])
+        for (world, checkpoint), size in np.ndenumerate(sizes.get(name, sizes["grpo"])[measure])
     ]
-    results = play([game for *_, game in cells], seeds, checkpoints)
+    results = play([cell.game for cell in cells], seeds, checkpoints)
     values = {measure: MEASURES[measure][1](results) for measure in measures}
     shape = (len(measures), len(names), len(worlds), len(checkpoints), len(seeds))
     # of each game the one checkpoint for which its step size is the best
-    picked = [values[measure][i, :, c] for i, (measure, _, (_, c), _) in enumerate(cells)]
+    picked = [values[cell.measure][i, :, cell.checkpoint] for i, cell in enumerate(cells)]
     of_measure = zip(measures, np.reshape(picked, shape), strict=True)
     gains = {measure: paired_gain(v[1:], v[:1]) for measure, v in of_measure}
     best = {measure: np.asarray(step_sizes)[sizes["grpo"][measure]] for measure in measures}
