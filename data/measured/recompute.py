@@ -516,7 +516,7 @@ def palindromes() -> None:
 
 
 def show_earlier(world: str, fresh: pd.DataFrame) -> None:
-    """What arms have at 60% of the rollouts, minus GRPO at the end, by draw and in the mean."""
+    """What arms have at 60% of the rollouts, minus GRPO at the end, by draw and on average."""
     keys = ["method", "learning_rate", "draw"]
     rows = pd.read_csv(HERE / "smol/scores.csv")
     early = rows[(rows.world == world) & (rows.step == 36)].set_index(keys)[FOUR]
@@ -528,7 +528,8 @@ def show_earlier(world: str, fresh: pd.DataFrame) -> None:
     if by_draw.index.unique("draw").size < 2:  # no interval
         return
     late = (fresh.set_index(keys)[FOUR] - early).dropna()
-    for title, rows in {"the same in the mean": by_draw, "batch 60 minus batch 36": late}.items():
+    kinds = {"the same, mean over draws": by_draw, "batch 60 minus batch 36": late}
+    for title, rows in kinds.items():
         arms = [differences(part).assign(arm=arm) for arm, part in rows.groupby("method")]
         show(f"{world}, {title}: intervals without a correction", pd.concat(arms))
 
@@ -549,14 +550,19 @@ def mixed_groups() -> pd.DataFrame:
     return pd.DataFrame(mixed).T.rename_axis(["world", "arm", "draw"])
 
 
-def weights_by_bin() -> pd.DataFrame:
-    """Mean weight of each bin after the first epoch, in the runs of Prompt-GDRO alone."""
+def means_by_bin(entry: str, method: str) -> pd.DataFrame:
+    """Means of an entry of the record by bin, after the first epoch.
+
+    Args:
+        entry: "weight" or "rollouts".
+        method: the first letters of the methods whose runs are read.
+    """
     rows = []
-    for file in sorted((HERE / "smol/logs").glob("*/prompt*.json")):
+    for file in sorted((HERE / "smol/logs").glob(f"*/{method}*.json")):
         record = json.loads(file.read_text())["record"][12:]
-        weights = pd.DataFrame([row["weight"] for row in record], dtype=float).mean()
+        means = pd.DataFrame([row[entry] for row in record], dtype=float).mean()
         share = pd.DataFrame([row["share"] for row in record]).mean()
-        rows.append({"run": f"{file.parent.name}/{file.stem}", "hardest bin": share[0], **weights})
+        rows.append({"run": f"{file.parent.name}/{file.stem}", "hardest bin": share[0], **means})
     return pd.DataFrame(rows)
 
 
@@ -572,7 +578,9 @@ def smol() -> None:
     show("rates that it chooses", pd.DataFrame({"arm": rates}))
     mixed = mixed_groups()
     show("mixed groups: with correct and wrong rollouts", mixed.reset_index())
-    show("share of prompts in the hardest bin, and weights by bin", weights_by_bin())
+    for entry, method in (("weight", "prompt"), ("rollouts", "rollout"), ("rollouts", "both")):
+        table = means_by_bin(entry, method)
+        show(f"{method}: share of prompts in the hardest bin, and {entry} by bin", table)
     memory = memory_of(HERE / "smol")
     show("memory: training minus held-out minus the base's, mean of families", memory.reset_index())
     by_run = pd.concat([mixed, memory], axis=1)

@@ -81,7 +81,7 @@ def _draw_curve(axis: Axes, method: str, gains: pd.DataFrame, shift: float) -> N
 
 
 def _finding(scores: pd.DataFrame, ends: pd.DataFrame) -> str:
-    """Which methods have GRPO's final scores before the end, in the mean and by their intervals."""
+    """Which methods have GRPO's final scores before the end, on average and by their intervals."""
     early = final_rows(scores[scores.step < scores.step.max()]).set_index("draw")
     part = early.rollouts.max() / scores.rollouts.max()
     reached = []
@@ -100,7 +100,7 @@ def _finding(scores: pd.DataFrame, ends: pd.DataFrame) -> str:
     exclude = ", ".join(apart) or "none"
     return (
         f"With {part:.0%} of its rollouts GRPO's end is reached by {reach},\n"
-        f"in the mean of {len(ends)} draws; 95% intervals that exclude 0: {exclude}"
+        f"on average over {len(ends)} draws; 95% intervals that exclude 0: {exclude}"
     )
 
 
