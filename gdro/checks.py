@@ -29,7 +29,7 @@ def _plain(value: object) -> object:
 # Types of options. pydantic takes no numpy scalars where it is strict, so they are converted first.
 Int = Annotated[int, BeforeValidator(_plain)]
 Float = Annotated[float, BeforeValidator(_plain)]
-Index = Annotated[Int, Field(ge=0)]
+Natural = Annotated[Int, Field(ge=0)]
 Count = Annotated[Int, Field(ge=1)]
 Share = Annotated[Float, Field(ge=0, le=1)]
 PositiveShare = Annotated[Float, Field(gt=0, le=1)]

@@ -30,7 +30,7 @@ import numpy as np
 from pydantic import Field
 
 from gdro.advantages import group_advantages
-from gdro.checks import LARGEST, Count, Float, Index, check, options
+from gdro.checks import LARGEST, Count, Float, Natural, check, options
 from gdro.estimators import FadingCounts, resize
 from gdro.state import Stateful
 
@@ -47,7 +47,7 @@ class Run:
     """Least rollouts of a prompt."""
     n_max: Count
     """Most rollouts of a prompt."""
-    seed: Index = 0
+    seed: Natural = 0
     """Seed of everything random."""
     advantage_std: Literal["population", "sample"] = "population"
     """σ of (3): "population" as printed, "sample" as TRL has it, which is `GDROTrainer`'s default.

@@ -73,7 +73,7 @@ class RolloutAdversary(Stateful):
     """Optimism of EXP3.P, for utility "loss"."""
     debias: bool = True
     """As in `PromptAdversary`."""
-    seed: checks.Index = 0
+    seed: checks.Natural = 0
     """Seed of what is drawn when `allocate` is given no generator."""
 
     state = ("price", "step", "ema_BN", "visits_BN", "played_BN")

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.stats import norm
 
 from gdro.bins import merge_visits
-from gdro.checks import Index, NonNegative, Share, options
+from gdro.checks import Natural, NonNegative, Share, options
 from gdro.draws import in_proportion
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
@@ -27,7 +27,7 @@ class RAFT(Method):
     rollouts and kept texts, which a learning rate makes up for.
     """
 
-    prompts: Index = 64
+    prompts: Natural = 64
     """Prompts that are replayed in a step; 0 for none."""
 
     kept_texts = 1

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, model_validator
 from gdro.checks import NonNegative, Positive, PositiveShare, Share, check, options
 from gdro.registry import find_method
 from gdro.trl.models import ModelOptions
-from gdro_lab.tasks.base import BaseSize, Count, Name, NotNegative, Strict
+from gdro_lab.tasks.base import BaseSize, Count, Name, Natural, Strict
 from gdro_lab.tasks.world import find_yaml, read_yaml
 
 BASE = "base"
@@ -23,7 +23,7 @@ TRAIN_BOUNDS: dict[str, Any] = {
     "beta": NonNegative,
     "temperature": Positive,
     "top_p": PositiveShare,
-    "top_k": NotNegative,
+    "top_k": Natural,
     "min_p": Share | None,
     "repetition_penalty": Positive,
     "epsilon": NonNegative,
@@ -48,7 +48,7 @@ class BaseChoice(Strict):
 
     size: BaseSize = "tiny"
     """Size of the model: `TINY_CONFIGS` in `gdro_lab.tasks.tiny` has its width and depth."""
-    seed: NotNegative = 0
+    seed: Natural = 0
     """Seed of its first weights and its lessons."""
     steps: Count = 800
     """Optimizer steps on lessons."""
@@ -164,7 +164,7 @@ class EvaluationChoice(Strict):
     """Temperature of the samples."""
     top_p: PositiveShare = 1.0
     """Sample from the fewest tokens that have this probability together; 1 is all."""
-    top_k: NotNegative = 0
+    top_k: Natural = 0
     """Sample from so many of the likeliest tokens; 0 is all."""
     batch_size: Count = 240
     """Completions that the engine "hf" samples at once."""
@@ -174,7 +174,7 @@ class EvaluationChoice(Strict):
     """GPUs of each process."""
     data_parallel_size: Count = 1
     """Processes that share the prompts."""
-    texts: NotNegative = 0
+    texts: Natural = 0
     """Held-out problems of each family whose texts are kept, for results/texts.md."""
 
 

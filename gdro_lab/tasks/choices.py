@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from gdro_lab.tasks.answers import KeyReader, Reader
-from gdro_lab.tasks.base import Count, NotNegative, Strict, without_defaults
+from gdro_lab.tasks.base import Count, Natural, Strict, without_defaults
 from gdro_lab.tasks.math_data import Source, named_source, own_source, with_reader
 from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
 
@@ -17,7 +17,7 @@ class EmbeddedChoice(Strict):
 
     kind: Literal["embedded"] = "embedded"
     """Which kind of task this is."""
-    seed: NotNegative = 0
+    seed: Natural = 0
     """Seed of the draw."""
     n_train: Count = 1000
     """Training prompts."""
@@ -32,7 +32,7 @@ class GymChoice(Strict):
     """Which kind of task this is."""
     world: str = "gym-strings"
     """A name in gdro_lab/tasks/worlds, or a YAML file."""
-    seed: NotNegative = 0
+    seed: Natural = 0
     """Seed of the draw."""
 
 
@@ -113,11 +113,11 @@ class MathChoice(Strict):
     request: str | None = None
     """The prompt, with `{problem}` where the problem goes; by default it asks for the answer in
     the form that `completion` reads."""
-    held_out: NotNegative = 0
+    held_out: Natural = 0
     """Problems of each family of the training sources that are set aside and evaluated."""
     train_size: Count | None = None
     """Training problems to draw; None takes all."""
-    seed: NotNegative = 0
+    seed: Natural = 0
     """Seed of the draw: which problems are held out and trained on."""
     deduplicate: bool = True
     """Leaves out training problems that repeat another or that are evaluated."""

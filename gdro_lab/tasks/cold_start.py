@@ -22,7 +22,7 @@ from gdro.checks import Positive
 from gdro.files import plain
 from gdro_lab.machine import arithmetic, describe_machine, fast_attention
 from gdro_lab.tasks import prompt_token_ids
-from gdro_lab.tasks.base import Count, NotNegative, Strict
+from gdro_lab.tasks.base import Count, Natural, Strict
 from gdro_lab.tasks.cache import find_made, make_once
 from gdro_lab.tasks.pretrained import find_model, merged_model, model_identity
 from gdro_lab.tasks.solutions import Solution
@@ -51,7 +51,7 @@ class ColdStart(Strict):
     """Rank of the adapter that is trained; None trains all weights."""
     examples: Count = 2000
     """Different solutions, at most."""
-    seed: NotNegative = 0
+    seed: Natural = 0
     """Seed of the draw of solutions and of their order."""
 
 

@@ -44,7 +44,7 @@ from gdro_lab.tasks.answers import (
 from gdro_lab.tasks.base import (
     Count,
     Name,
-    NotNegative,
+    Natural,
     Strict,
     TaskRow,
     character_tokenizer,
@@ -122,7 +122,7 @@ class GymSpec:
     """Their names differ; their shares sum to 1, or none has one."""
     max_completion_tokens: Annotated[int, Field(ge=2)]
     """The end-of-text token included."""
-    n_train: NotNegative = 4000
+    n_train: Natural = 4000
     """Distinct training prompts; 0 for a stream, of which none is trained on twice."""
     n_eval_per_family: Count = 40
     """Distinct held-out prompts, none of them trained on."""
