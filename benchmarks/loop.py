@@ -1,4 +1,4 @@
-"""A step of TRL's GRPOTrainer and of GDROTrainer, with its savings off, each alone, and all.
+"""A step of TRL's GRPOTrainer, and of GDROTrainer with no savings, each one alone, and all.
 
     python benchmarks/loop.py [--steps 8] [--repeats 3]
 

@@ -136,7 +136,7 @@ def main() -> None:
     if args.arm:
         play_arm(args.profile, args.arm, args.engines[0], args.betas[0], args.steps)
         return
-    if not with_vllm():  # the profile's engine; "transformers" alone is played with it too
+    if not with_vllm():  # the profile's engine; "transformers" alone runs with it too
         return
     rows = []
     for engine in args.engines:

@@ -120,7 +120,7 @@ class DifficultyBins(Stateful):
     """The k of the pass@k by which prompts are sorted into bins, whatever the number of rollouts.
     It is neither the k of `pivotal` nor that of a method that optimizes pass@k."""
     history: Count = 50
-    """Visits H that an estimate rests on."""
+    """H, the number of visits that an estimate depends on."""
     hysteresis: Annotated[Float, Field(ge=0, lt=1)] = 0.03
     """δ by which an estimate must cross each boundary that it moves past; 0 switches it off."""
     estimator: Literal["beta", "any_of_k"] = "beta"
@@ -230,7 +230,7 @@ class DifficultyBins(Stateful):
 
 
 def make_bins(bins: DifficultyBins | Mapping[str, object] | None, preset: str) -> DifficultyBins:
-    """Bins as an object that no other controller has, or made of arguments over those of a preset.
+    """The given bins, if no controller uses them, or new ones from arguments and a preset.
 
     Raises:
         ValueError: for bins in use, as two controllers would mix their histories.
@@ -254,8 +254,8 @@ def move_bins(
     """
     # an estimate on an edge, also when rounded, belongs to the bin above
     value = estimate + ROUNDING
-    # The bin is held between that of value − δ and that of value + δ. In the second the rounding is
-    # taken off again, so that an estimate exactly δ below an edge does move down.
+    # The bin is clipped to those of value − δ and value + δ. In the second the rounding is
+    # subtracted again, so that an estimate exactly δ below an edge does move down.
     lowest = np.searchsorted(edges, value - hysteresis, side="right")
     highest = np.searchsorted(edges, value + max(hysteresis - 2 * ROUNDING, 0.0), side="right")
     moved = np.minimum(np.maximum(current, lowest), highest)

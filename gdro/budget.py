@@ -69,7 +69,7 @@ def spread_evenly(
         rng: for who gets one more.
 
     Raises:
-        ValueError: for rollouts to take away.
+        ValueError: for a negative `left`.
     """
     if left < 0:
         raise ValueError(f"left must be at least 0, got {left}")

@@ -24,7 +24,7 @@ def highest(
 def mostly_in_proportion(
     values_D: np.ndarray, epsilon: float, size: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """`in_proportion` to values ≥ 0, but for a share epsilon of the draw that is even, (size,)."""
+    """`in_proportion` to values ≥ 0, except for an even share epsilon of the draw, (size,)."""
     # all values may be 0: then the even share is left alone
     share_D = (1 - epsilon) * values_D / max(values_D.sum(), 1e-300)
     return in_proportion(np.log(share_D + epsilon / len(values_D)), size, rng)

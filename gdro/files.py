@@ -1,6 +1,6 @@
 """Folders used only if complete: files replaced atomically, states as JSON, SHA-256 ledgers.
 
-A ledger is written last of a folder and has the size and the hash of every file. A folder without
+A folder's ledger is written last and has the size and the hash of every file. A folder without
 one was killed while it was written; one whose files differ from it was damaged. Neither is used.
 """
 
@@ -102,11 +102,11 @@ def write_ledger(folder: Path, run: str = "") -> None:
 
 
 def fault_of(folder: Path, run: str = "", expected: Sequence[str] = ()) -> str | None:
-    """What is not as the ledger of a folder says, if anything.
+    """What differs from the ledger of a folder, if anything.
 
     Args:
         folder: with a ledger, if it was completed.
-        run: whose it must be; "" for any.
+        run: the run that it must belong to; "" for any.
         expected: files that the ledger must name.
     """
     if not (folder / LEDGER).is_file():

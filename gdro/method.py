@@ -1,6 +1,6 @@
 """Methods: which prompts are drawn, how many rollouts each gets, what is learned from them.
 
-A method overrides what it is about; all defaults of `Method` together are GRPO. Three examples
+A method overrides what it changes; all defaults of `Method` together are GRPO. Three examples
 (`highest` is in `gdro.draws`):
 
     @register("even_odds")                       # draws the prompts solved about half the time

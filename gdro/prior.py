@@ -154,7 +154,7 @@ class PromptPrior(Stateful):
         return rate_P * strength_P, (1 - rate_P) * strength_P
 
     def put_into(self, prompts: Prompts, bins: DifficultyBins) -> Prompts:
-        """The prompts with their priors, and those without an estimate in the bins of these."""
+        """The prompts with their priors; those without an estimate get the bins of their priors."""
         predicted = self.predict(prompts.uids_P)
         if predicted is None:
             return prompts

@@ -57,9 +57,9 @@ def find_method(name: str) -> type[Method]:
 
 
 def check_hooks(kind: type[Method]) -> None:
-    """Refuse a method whose function is nearly called as a hook that it leaves alone.
+    """Refuse a method with a function named almost like a hook that it does not override.
 
-    `alocate` would never be called, and the method would train as GRPO without a word.
+    `alocate` would never be called, and the method would silently train as GRPO.
     """
     hooks = [name for name, value in vars(Method).items() if isfunction(value)]
     for parent in kind.__mro__[: kind.__mro__.index(Method)]:

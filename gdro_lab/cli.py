@@ -59,7 +59,7 @@ CACHE_DIR = click.option(
     "--cache-dir", default=".cache/bases", show_default=True, help="Where models are kept."
 )
 CORES = click.option(
-    "--cores", default=2, show_default=True, type=click.IntRange(1), help="Jobs at once."
+    "--cores", default=2, show_default=True, type=click.IntRange(1), help="Jobs to run at once."
 )
 RUNS = click.option("--runs", help="Folder of the runs.  [default: runs/PROFILE]")
 
@@ -168,8 +168,8 @@ def _run_of(profile: str, variant: str, seed: int, folder: str | None, cache_dir
     "--try",
     "batches",
     type=click.IntRange(1),
-    help="Train so many generation batches after one that warms up, save nothing, print what a "
-    "batch takes: seconds and memory.",
+    help="Train this many generation batches after a warm-up batch, save nothing, and print the "
+    "seconds and the memory that a batch takes.",
 )
 @click.option("--launched", is_flag=True, hidden=True)  # one of a launcher's processes
 def train_command(
@@ -227,7 +227,7 @@ def evaluate_command(
 @PROFILE
 @RUNS
 def report_command(profile: str, runs: str | None) -> None:
-    """Make the table and the figures of PROFILE again, from the records of its runs alone.
+    """Make the table and the figures of PROFILE again, from only the records of its runs.
 
     Example: gdro report tiny
     """
@@ -248,12 +248,12 @@ def report_command(profile: str, runs: str | None) -> None:
 
 @main.command("arena")
 @click.argument("worlds")
-@click.option("--methods", required=True, help="Separated by commas.")
+@click.option("--methods", required=True, help="Methods, separated by commas.")
 @click.option(
     "--learning-rates",
     default="1e-4,2e-4",
     show_default=True,
-    help="Of methods that name none of their own.",
+    help="Learning rates of methods that name none of their own.",
 )
 @click.option("--draws", default=8, show_default=True, type=click.IntRange(1), help="Seeds.")
 @click.option(
@@ -261,7 +261,7 @@ def report_command(profile: str, runs: str | None) -> None:
     default=0,
     show_default=True,
     type=click.IntRange(0),
-    help="The first of these seeds: take fresh ones to confirm what others have shown.",
+    help="The first of these seeds: take fresh ones to confirm an earlier result.",
 )
 @click.option(
     "--baseline", default="grpo", show_default=True, help="The method that differences are to."
@@ -292,7 +292,7 @@ def arena_command(
 
     WORLDS are names or YAML files, separated by commas. A profile of the backend "loop", for `gdro
     run`, has more settings. A method is NAME or NAME:OPTION=VALUE; `pivotal@2e-4` has a rate of its
-    own. The same command resumes, and prints another table with another --baseline.
+    own. Run the same command again to resume; another --baseline prints another table.
 
     Example: gdro arena rare-hard --methods grpo,pivotal --draws 8
     """

@@ -1,4 +1,4 @@
-"""The same bits on all x86-64 processors with AVX2, by the environment.
+"""The same bits on all x86-64 processors with AVX2, through environment variables.
 
 Libraries choose their kernels by the processor, and other kernels round in another order. With
 these variables they choose alike. Found and checked with scripts/numerics.py.

@@ -220,7 +220,7 @@ def runs() -> Iterator[tuple[str, Digest]]:
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """A sentence for each run whose hash is another one, or which is in one of the two alone."""
+    """A sentence for each run whose hash differs, or which only one of the two has."""
     sentences = []
     for name in sorted(before.keys() | now.keys()):
         if name not in now:

@@ -2,7 +2,7 @@
 
     python scripts/numerics.py [--steps 20] [--parts base,loop,trl,arrays,toy,figure]
 
-The variables of gdro_lab/numerics.py hold unless others are set. An emulator is slow:
+The variables of gdro_lab/numerics.py apply unless others are set. An emulator is slow:
 
     qemu-x86_64 -cpu Haswell .venv/bin/python scripts/numerics.py --steps 2
 

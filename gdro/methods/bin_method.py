@@ -1,4 +1,4 @@
-"""What Prompt-GDRO and Rollout-GDRO share: they see prompts by their bins alone. P prompts."""
+"""What Prompt-GDRO and Rollout-GDRO share: they see only the bins of prompts. P prompts."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ from gdro.method import Batch, Method
 
 @options
 class BinMethod(Method):
-    """A method that sees prompts by their bins alone."""
+    """A method that sees only the bins of prompts."""
 
     averaging: Literal["rollout", "prompt"] = "rollout"
     """What counts equally in means (13), (17) and the gradient. "rollout": every rollout, as in

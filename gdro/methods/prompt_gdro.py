@@ -172,7 +172,7 @@ class PromptGDRO(BinMethod):
         return weights_P
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw bins by q, and prompts evenly within a bin, none twice before all of its bin.
+        """Draw bins by q, prompts evenly within a bin; all of a bin come before any comes twice.
 
         Prompts not seen yet keep their share of the pool; q divides the rest among bins with
         prompts.

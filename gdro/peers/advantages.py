@@ -111,7 +111,7 @@ class PasskTraining(Method):
             (1 − ρ − C(n − c − 1, k − 1)/C(n − 1, k − 1))/σ for a wrong one,
 
     and 0 where σ = 0. Source: the paper and its public code, which divides by σ + 1e-6. Rewards
-    count as correct or not; k is held to n where a group is smaller. Left out: its mixtures with
+    count as correct or not; k is clipped to n where a group is smaller. Left out: its mixtures with
     pass@1 training and with a schedule of k.
     """
 
@@ -147,7 +147,7 @@ class PKPO(Method):
     and Σ_j s_ij ∇ log π is unbiased for ∇ pass@k. Its baseline "loo minus one" is what k − 1 of the
     other rollouts reach, (k/n) ρ(n − 1, c_−j, k − 1), c_−j the correct among the others. At k = 1
     this would be no baseline, and RLOO's is taken, as in the paper. A_ij is n times this, since
-    losses are means over rollouts where the estimator is a sum. k is held to n where a group is
+    losses are means over rollouts where the estimator is a sum. k is clipped to n where a group is
     smaller. Left out: continuous rewards (correct or not here) and annealing k during the run.
     """
 

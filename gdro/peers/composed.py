@@ -24,10 +24,9 @@ class Composed(Method):
 
         GDROController("composed", draw="pivotal", advantages={"pkpo": {"k": 4}})
 
-    Parts that are spelled equally are one object; every part learns from every batch. Refused are
-    methods that wait for another batch before a step (`dapo`) and those that replay kept successes
-    (`pivotal_replay`): the bank would be lost, and their advantages count on it. Parts have no
-    presets.
+    Parts with the same spelling are one object; every part learns from every batch. Methods that
+    wait for another batch before a step (`dapo`) or replay kept successes (`pivotal_replay`) are
+    refused: the bank would be lost, and their advantages rely on it. Parts have no presets.
 
     Args:
         draw: whose `draw` chooses the prompts.
@@ -103,7 +102,7 @@ class Composed(Method):
 
 
 def _part(role: str, spelled: MethodPart, made: list[tuple[MethodPart, Method]]) -> Method:
-    """The method of a part, with what the role needs; one that was made before if spelled so."""
+    """The method of a part, checked for its role; the same spelling gives the same object."""
     whole = {spelled: {}} if isinstance(spelled, str) else spelled
     if not isinstance(whole, Mapping) or len(whole) != 1:
         raise ValueError(f"{role} must be a name or {{name: options}}, got {short(spelled)}")

@@ -37,7 +37,7 @@ class RAFT(Method):
         return self.prompts > 0
 
     def advantages(self, batch: Batch) -> np.ndarray:
-        if self.prompts:  # kept texts alone are trained on
+        if self.prompts:  # only kept texts are trained on
             return np.zeros(len(batch.correct_R))
         return batch.correct_R.astype(float)
 
@@ -54,8 +54,8 @@ class ExGRPO(Method):
     """ExGRPO (arXiv 2510.02245): half of each batch are prompts solved before, with a kept success.
 
     Once `start_at` of a batch's prompts were solved, a share ρ of each batch comes from prompts
-    whose latest visit with a success had wrong rollouts too; a prompt solved by all is retired.
-    They are drawn by q ∝ N(share correct at that visit; ½, 1). Their group is the new
+    whose latest visit with a success had wrong rollouts too; a prompt that all rollouts solve is
+    retired. They are drawn by q ∝ N(share correct at that visit; ½, 1). Their group is the new
     rollouts and one kept success, whose reward is 1: advantages are GRPO's over both, with the
     population's σ.
 

@@ -159,7 +159,7 @@ def find_checkpoint(
     Args:
         output_dir: folder of the run.
         given: a checkpoint's folder, or True for the newest in `output_dir` that is whole.
-        run: whose it must be; "" for any, and for one of GRPOTrainer, which has no ledger.
+        run: the run that it must belong to; "" for any, and for GRPOTrainer's, without a ledger.
 
     Returns:
         Its folder; None where no checkpoint was completed.

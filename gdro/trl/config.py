@@ -260,7 +260,7 @@ def check_data(
         names = {*columns, *(name for name, value in arguments.items() if value)}
         if names & BEYOND_TEXT:
             raise ValueError(
-                f"{choice} works with text alone; leave out {sorted(names & BEYOND_TEXT)}"
+                f"{choice} works only with text; leave out {sorted(names & BEYOND_TEXT)}"
             )
     if not isinstance(dataset, datasets.Dataset):
         if method.draws or method.waits or args.group_column is not None:

@@ -32,7 +32,7 @@ class ControlledTrainer(Logs):
         """The prompts of the next batch, (P,) rows of the data set, and their plan.
 
         Args:
-            inputs: of TRL, this process's rows: each prompt `num_generations` times.
+            inputs: TRL's rows for this process, each prompt `num_generations` times.
         """
         size = self.args.generation_batch_size // self.num_generations
         drawn_P = None
@@ -82,7 +82,7 @@ class ControlledTrainer(Logs):
         successes_R = rewards_R
         if self.args.success_reward is not None:
             named_R = rewards_RF[:, self.reward_func_names.index(self.args.success_reward)]
-            # what it leaves to others, such as rows of another task, they judge
+            # where it gives None, as for rows of another task, the others judge
             successes_R = torch.where(named_R.isnan(), rewards_R, named_R)
         rewards_R[~(rewards_R.isfinite() & successes_R.isfinite())] = torch.nan
         correct_R = is_correct(successes_R.numpy(), self.controller.success_threshold)

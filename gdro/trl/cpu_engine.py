@@ -1,8 +1,8 @@
 """vLLM on a CPU, in TRL's mode "colocate": an engine that takes the weights of each step.
 
-On a CPU vLLM packs each matrix for its kernels when it loads it. Of most it throws the original
-away, so that TRL has nothing to load new weights into. Of an output matrix that is tied to the
-embedding it keeps the original, which takes new weights, and goes on computing with the packed one.
+On a CPU vLLM packs each matrix for its kernels when it loads it. It discards most originals, so
+that TRL has nothing to load new weights into. For an output matrix that is tied to the embedding it
+keeps the original, which takes new weights, but still computes with the packed one.
 An engine made in `reloadable` computes with the matrices themselves.
 
 No environment variable is needed: in this mode vLLM binds no threads

@@ -24,7 +24,7 @@ class UidData(NamedTuple):
     """None where environments make the prompts."""
     uids_D: np.ndarray | None = None
     hashes_D: np.ndarray | None = None
-    """Of the prompts, to know them again by."""
+    """Hashes of the prompts, by which a resumed run recognizes them."""
 
 
 def hash_of(value: object) -> str:

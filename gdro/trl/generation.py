@@ -26,7 +26,7 @@ class RowByRow(Logs):
         # images that TRL found in the messages of a prompt
         if images is not None and self.model.training and (in_rounds or method.replays):
             raise ValueError(
-                f"gdro_method={self.controller.name!r} works with text alone, got images"
+                f"gdro_method={self.controller.name!r} works only with text, got images"
             )
         # A vLLM server takes every n-th row and samples n completions of it, since TRL lays the
         # rows of a prompt side by side. Groups are unequal here: each row is sampled for itself.

@@ -29,8 +29,8 @@ class Logs(GRPOTrainer):
     Attributes:
         record: one row a generation batch: what the controller saw and decided, rollouts and
             tokens, and the share of rollouts with an advantage.
-        bin_names: of the lists in it, the range of pass@k or the group of each bin.
-        seconds: of the training, and in it of generation and controller.
+        bin_names: what the lists in it are about: the range of pass@k, or the group, of each bin.
+        seconds: time of the training, and of generation and controller within it.
     """
 
     args: GDROConfig

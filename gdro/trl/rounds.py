@@ -124,5 +124,5 @@ class Rounds(ControlledTrainer):
         images = [name for name in columns if any(row.get(name) is not None for row in rows)]
         if images:
             raise ValueError(
-                f"gdro_method={self.controller.name!r} works with text alone, got {images}"
+                f"gdro_method={self.controller.name!r} works only with text, got {images}"
             )

@@ -16,7 +16,7 @@ changed by overriding its functions and each override should be read beside the 
     generation    unequal groups are sampled row by row
     logs          the record, the log and the times
 
-All of TRL that they lean on and that TRL calls private is listed in `gdro.trl.private_names`.
+All private names of TRL that they depend on are listed in `gdro.trl.private_names`.
 
 Axes: P prompts of the generation batch, R its rollouts, over all processes, in TRL's order; F
 reward functions; T tokens.
@@ -77,8 +77,8 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         record: one row a generation batch: what the controller saw and decided, rollouts and
             tokens, and the share of rollouts with an advantage. A callback that reads it takes
             the trainer as its argument, as `gdro.trl.callback.GDROCallback` does.
-        bin_names: of the lists in it, the range of pass@k or the group of each bin.
-        seconds: of the training, and in it of generation and controller.
+        bin_names: what the lists in it are about: the range of pass@k, or the group, of each bin.
+        seconds: time of the training, and of generation and controller within it.
         run_identity: where set, checkpoints of another run are refused.
 
     Raises:
@@ -210,7 +210,7 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         completions: list,
         completion_ids_list: list[list[int]],
     ) -> Tensor:
-        """Rewards of all processes, (R, F); kept, since TRL hands them on to nobody.
+        """Rewards of all processes, (R, F); kept, since TRL does not pass them on.
 
         Calls the version of `Rounds` through `super()`.
         """

@@ -152,9 +152,9 @@ def share_of(inputs: LossInputs, rows_N: Tensor, loss_type: str) -> float:
 
 
 def is_rotary(model: nn.Module) -> bool:
-    """Whether positions are rotary: then the padding before a text changes nothing of it.
+    """Whether positions are rotary: then padding before a text does not change its results.
 
-    With learned positions, such as GPT-2's, a text that is moved by its padding is another one.
+    With learned positions, such as GPT-2's, padding that shifts a text changes them.
     """
     config: Any = model.config
     return bool(getattr(config.get_text_config(), "rope_parameters", None))

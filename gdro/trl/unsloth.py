@@ -49,7 +49,7 @@ def import_unsloth(standby: bool = False) -> ModuleType:
 def check_unsloth_settings(
     on_unsloth: bool, model: str | PreTrainedModel, args: GRPOConfig, replays: bool
 ) -> None:
-    """Refuse what would change the method in silence, before the trainer is made.
+    """Refuse what would silently change the method, before the trainer is made.
 
     Args:
         on_unsloth: whether the trainer is built on Unsloth's.
@@ -121,6 +121,6 @@ def check_unsloth_parts(trainer: GRPOTrainer, model: PreTrainedModel) -> None:
     missing = [part for part, holds in is_there.items() if not holds]
     if missing:
         raise ValueError(
-            f"Unsloth's trainer lacks: {'; '.join(missing)}. Completions or losses would be wrong "
-            "in silence; install requirements/gpu-unsloth.txt"
+            f"Unsloth's trainer lacks: {'; '.join(missing)}. Completions or losses would "
+            "silently be wrong; install requirements/gpu-unsloth.txt"
         )

@@ -286,7 +286,7 @@ class Experiment(Strict):
             ) from error
 
     def methods_hash(self, method: str) -> str | None:
-        """Hash of `methods_from` where the method is from there: changed, it is another run."""
+        """Hash of `methods_from` if the method is from it: a changed file makes another run."""
         package = find_method(method).__module__.partition(".")[0]
         if self.methods_from is None or package in ("gdro", "gdro_lab"):
             return None

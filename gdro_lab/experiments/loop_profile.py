@@ -76,17 +76,17 @@ class LoopProfile(Experiment):
 
     @property
     def is_pretrained(self) -> bool:
-        """The loop trains tiny models alone."""
+        """The loop trains only tiny models."""
         return False
 
     @property
     def uses_unsloth(self) -> bool:
-        """The loop is PyTorch alone."""
+        """The loop uses only PyTorch."""
         return False
 
     @property
     def gpus(self) -> int:
-        """Loops run one by one on a processor core."""
+        """0, as a loop runs on one processor core."""
         return 0
 
     @property

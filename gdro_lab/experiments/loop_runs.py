@@ -69,7 +69,7 @@ class LoopRun:
 
 
 def list_runs(profile: LoopProfile) -> list[LoopRun]:
-    """All runs of a profile, seed by seed, so that every state of its folder holds whole pairs."""
+    """All runs of a profile, seed by seed, so that its folder always holds whole pairs."""
     arms: list[tuple[str, Variant | None, float]] = [*profile.arms(), (BASE, None, 0.0)]
     return [
         LoopRun(world, method, variant, rate, seed)
@@ -106,7 +106,7 @@ def check_loops(profile: LoopProfile, out: Path) -> None:
             before = read_rows(run.file(out))["settings"].get("methods")
             if before != profile.methods_hash(run.variant.method):
                 raise ValueError(
-                    f"methods_from must be as it was when {run.file(out)} was played, "
+                    f"methods_from must be as it was when {run.file(out)} was made, "
                     f"got {profile.methods_from} with changes: choose another folder"
                 )
 

@@ -1,8 +1,8 @@
-"""What a training has learned by heart: accuracy on training prompts minus that on held-out ones.
+"""What a training has memorized: accuracy on training prompts minus that on held-out ones.
 
 A base has such a gap too, where its training prompts are easier than the held-out ones or were
 taught, so it is subtracted. Gaps are of families: weighted by their shares, a rare family that is
-known by heart would not show.
+memorized would not show.
 
 Axes: P prompts.
 """

@@ -42,7 +42,7 @@ def loop_controller(
         variant: the method with its options.
         mean_rollouts: per prompt.
         seed: of everything random in the method.
-        oracle: of the task; without one, options are checked alone.
+        oracle: of the task; without one, only the options are checked.
     """
     options = dict(variant.options)
     if variant.prior is not None:

@@ -29,7 +29,7 @@ Colors = Mapping[str, Any]
 Trends = dict[str, tuple[str, pd.DataFrame]]
 """By the title of a panel: what its y axis shows, and a table with a column for each line."""
 Maps = dict[str, tuple[pd.DataFrame, float | None]]
-"""By the title of a panel: a table, and the value of even play, if any."""
+"""By the title of a panel: a table, and its value under an even split, if any."""
 
 SHARE = "share of prompts"  # the title of a map
 SNAPSHOTS = 4  # steps shown in figures 5 and 9

@@ -144,7 +144,7 @@ def read_rows(path: str | Path) -> dict[str, Any]:
     content = _parse(path, read_whole(path, "run"))
     digest = content.pop("sha256", None)
     if digest != identity_of(content):
-        raise ValueError(f"{path} is not as it was written: delete it to play the run again")
+        raise ValueError(f"{path} is not as it was written: delete it to run it again")
     return content
 
 

@@ -131,7 +131,7 @@ def score_table(
 ) -> pd.DataFrame:
     """One row per variant and score: value and gain over its baseline, each with a 95% interval.
 
-    Worst-bin pass@1 is not for the base, whose samples chose the bins. Gains are paired by seed and
+    The base has no worst-bin pass@1, since its samples chose the bins. Gains are paired by seed and
     prompt, NaN where there is no baseline. Intervals are bootstrapped over seeds and prompts from a
     fixed seed, with the worst group of a method taken as found.
     """

@@ -1,4 +1,4 @@
-"""Runs a profile: makes bases, plays what is missing, writes tables and figures.
+"""Runs a profile: makes bases, runs what is missing, writes tables and figures.
 
 Each job is a process of its own, forked from one that has imported torch and TRL already, with its
 output in a log; the console has a line a job, with its progress and time left. What is complete is
@@ -50,7 +50,7 @@ IMPORTED = {
         "transformers",
     ],
 }
-BAR = "{desc:28} {percentage:3.0f}%, {elapsed} gone, {remaining} left{postfix}"
+BAR = "{desc:28} {percentage:3.0f}%, {elapsed} elapsed, {remaining} left{postfix}"
 MANY = 30
 """With more jobs than this the line of a job goes when it is done."""
 
@@ -77,7 +77,7 @@ class Jobs:
     check: Job
     """Refuses what could not be trained, before anything is written."""
     bases: list[Job]
-    """Nothing follows where one of these fails."""
+    """If one of these fails, no later job runs."""
     chains: list[list[Job]]
     """Independent of each other; within a chain each job needs the one before."""
     report: Job

@@ -1,8 +1,8 @@
 """From rows of scores, one a run and checkpoint, to the table of paired differences.
 
 scores.csv      one row per world, method, learning rate, draw and checkpoint
-families.csv    at the end of training, one row more per family, with its share of training and what
-                was learned by heart
+families.csv    at the end of training, one row more per family, with its share of training and
+                what was memorized
 settings.json   what all runs of the folder depend on
 table.csv, .md  each method at its best rate, with differences to GRPO in pairs by draw, and memory
 differences     a figure, as PNG and PDF
@@ -106,7 +106,7 @@ def final_rows(scores: pd.DataFrame) -> pd.DataFrame:
 def at_best_rate(scores: pd.DataFrame) -> pd.DataFrame:
     """The rows of each method at its best learning rate in a world, by mean@8 + pass@8 at the end.
 
-    Rates are compared on the draws that all of them have played, if there are any.
+    Rates are compared on the draws that all of them were run on, if there are any.
     """
     ends = final_rows(scores).set_index(["world", "method", "draw", "learning_rate"])
     best = {}
@@ -121,7 +121,7 @@ def at_best_rate(scores: pd.DataFrame) -> pd.DataFrame:
 def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
     """Final scores and differences to the baseline, in pairs by draw, by world, method and metric.
 
-    low, high: 95% interval of the mean difference, Student's t over draws. p_holm: of its being 0,
+    low, high: 95% interval of the mean difference, Student's t over draws. p_holm: p-value of 0,
     corrected over every world, method, learning rate and metric, though a method is returned at its
     best rate alone. NaN where draws are fewer than two, and for the base.
     """
@@ -161,9 +161,9 @@ def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
 def rollouts_to_reach(scores: pd.DataFrame) -> pd.DataFrame:
     """Part of GRPO's rollouts after which a method's means stay at GRPO's best mean@8 and pass@8.
 
-    Means are over the draws that both have played, GRPO at all its rates. GRPO's best are those at
+    Means are over the draws that both were run on, GRPO at all its rates. GRPO's best are those at
     the end, each at the learning rate that is best for it. Linear between checkpoints, so 0.2 means
-    "by the first"; NaN where the two are not held to the end.
+    "by the first"; NaN if the two are not kept to the end.
     """
     rows = []
     trained = scores[scores.method != BASE]

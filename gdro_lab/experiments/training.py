@@ -186,7 +186,7 @@ class Training:
         others = {path.parent for path in self.folder.glob("checkpoints-*/checkpoint-*")}
         if os.environ.get("RANK", "0") == "0":
             for other in sorted(others - {checkpoints}):
-                print(f"{other} is of other settings or data and is not resumed from", flush=True)
+                print(f"{other} has other settings or data and is not resumed from", flush=True)
         processes = int(os.environ.get("WORLD_SIZE", "1"))
         return training_arguments(
             self.profile,

@@ -147,7 +147,7 @@ def family_scores(families: pd.DataFrame) -> Figure:
     Args:
         families: of one world, as families.csv has them, each method at one learning rate. A
             method stands at GRPO's mean plus its difference to GRPO in pairs by draw, so that one
-            that was played on fewer draws can be compared.
+            that was run on fewer draws can be compared.
     """
     scores = families.set_index(["method", "draw", "family"]).mean_at_8.unstack()
     differences = (scores - scores.loc[BASELINE]).groupby("method").mean()

@@ -55,7 +55,7 @@ class Columns(Strict):
 
 
 class SourceChoice(Strict):
-    """A source of problems with what it has of its own; a plain name stands for `source` alone."""
+    """A source of problems with its own settings; a plain name sets only `source`."""
 
     source: str
     """A named set, a file (.jsonl, .json, .csv, .parquet), a folder, or a hub id."""

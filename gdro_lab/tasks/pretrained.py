@@ -66,7 +66,7 @@ PACKAGED = {
 
 
 def find_model(source: str, cache_dir: str | Path) -> str:
-    """Return the folder or hub id of a profile's `model.source`, made in the cache where it must.
+    """Return the folder or hub id of a profile's `model.source`, made in the cache if necessary.
 
     Args:
         source: a folder, a hub id, a .gguf file, or a package of `PACKAGED`.

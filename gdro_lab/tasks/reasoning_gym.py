@@ -7,7 +7,7 @@ of `JUDGES` are allowed: those that are the same in every process and whose answ
 here. The package's own verifiers are never called, since some execute the answer as Python.
 
 A generator does not draw all puzzles equally often, and the first distinct ones are the frequent
-ones: gcd's have an answer above 1, and at the end 1 alone is left. So the distinct puzzles of a
+ones: gcd's have answers above 1, and at the end only 1 is left. So the distinct puzzles of a
 short prompt are shuffled before they are split into held-out ones, training and lessons, which then
 have the same distribution of answers. No family takes more than half of its puzzles; what is left
 is taught. Original questions are split in the order of their generator, since nearly all of their

@@ -73,7 +73,7 @@ def tiny_base(
         "batch_size": batch_size,
         "threads": 1,  # always, as below; kept in the hash, by which caches know their bases
         "device": device,
-        # AVX-512's kernels round otherwise, which makes another base
+        # AVX-512's kernels round differently, which makes another base
         "kernels": torch.backends.cpu.get_cpu_capability(),
         "task": task.fingerprint(),
         "config": TINY_CONFIGS[size],

@@ -1,6 +1,6 @@
 """Exercises of the notebooks: `check` compares a reader's function with the stored solution.
 
-Solutions are the functions in notebooks/solutions, and the tests hold those to the package. To add
+Solutions are the functions in notebooks/solutions, which tests compare with the package. To add
 an exercise, write its solution there, and in that file's `CASES` what draws its arguments.
 """
 

@@ -138,7 +138,7 @@ def _as_output(figures: Sequence[Figure], alt: str) -> tuple[dict[str, str], dic
 
 
 class Explorer(widgets.VBox):
-    """Controls above a picture; where no kernel answers, as on GitHub, a strip of stills alone."""
+    """Controls above a picture; where no kernel answers, as on GitHub, only a strip of stills."""
 
     static: tuple[dict[str, str], dict[str, Any]]
 

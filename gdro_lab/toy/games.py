@@ -130,7 +130,7 @@ class Game(_ByValue):
         method = self.controller(self.method).method
         if method.replays:
             raise ValueError(
-                f"method must not replay texts, which the toy has not, got {short(self.method)}"
+                f"method must not replay texts, since the toy has none, got {short(self.method)}"
             )
 
     def controller(self, method: str | Method, seed: int = 0) -> GDROController:
@@ -190,7 +190,7 @@ class Game(_ByValue):
         )
 
 
-# Methods of the toy alone. A `Player` tells them, by `inform`, what no real method can know.
+# Methods that only the toy has. A `Player` tells them, by `inform`, what no real method can know.
 
 
 class SharedDraw(PromptGDRO):
