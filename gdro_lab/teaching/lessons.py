@@ -110,7 +110,9 @@ def show(figure: Figure, folder: str = "", name: str = "") -> None:
     """Show a figure; where a folder is given, save it there as PNG and PDF too."""
     if folder:
         save(figure, folder, name)
-    data, metadata = _as_output([figure], figure.get_suptitle() or name or "a chart")
+    titles = ", ".join(filter(None, (axis.get_title() for axis in figure.axes)))
+    alt = figure.get_suptitle() or titles or str(figure.get_label()) or name or "a chart"
+    data, metadata = _as_output([figure], alt)
     display(data, raw=True, metadata=metadata)
 
 
@@ -203,6 +205,7 @@ def roadmap(*parts: str) -> Figure:
         parts: of "bins", "prompt", "rollout", "plan", "gradient"; all of them by default.
     """
     figure, axis = plt.subplots(figsize=(WIDTH, 1.9))
+    figure.set_label("one step of GDRO, from the prompts of a batch to the gradient")
     axis.set(xlim=(-0.09, 0.91), ylim=(-0.08, 1))
     axis.axis("off")
     arrow: dict[str, Any] = {"arrowstyle": "-|>", "color": "black", "shrinkA": 0, "shrinkB": 0}
