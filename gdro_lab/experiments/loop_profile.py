@@ -128,6 +128,8 @@ class LoopProfile(Experiment):
             "train": self.train.model_dump(),
             "size": self.size,
         }
+        if self.success_threshold != 0:
+            settings["success_threshold"] = self.success_threshold
         if variant is not None:
             settings["methods"] = self.methods_hash(variant.method)
         return settings

@@ -97,9 +97,9 @@ def check_loops(profile: LoopProfile, out: Path) -> None:
         settings = read_rows(file)["settings"]
         world = worlds.get(file.parent.name)
         ours = profile.settings_of(world or next(iter(worlds.values())), None)
-        names = ["train", "size"] if world is None else ["train", "size", "world"]
-        for name in names:
-            if settings.get(name) != ours[name]:
+        names = ["train", "size", "success_threshold"]
+        for name in names if world is None else [*names, "world"]:
+            if settings.get(name) != ours.get(name):
                 raise ValueError(f"runs must have the same {name} settings, got {out}: see {file}")
     for run in runs:
         if run.variant is not None and run.file(out).exists():

@@ -121,9 +121,9 @@ def at_best_rate(scores: pd.DataFrame) -> pd.DataFrame:
 def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
     """Final scores and differences to the baseline, in pairs by draw, by world, method and metric.
 
-    low, high: 95% interval of the mean difference, Student's t over draws. p_holm: p-value of 0,
-    corrected over every world, method, learning rate and metric, though a method is returned at its
-    best rate alone. NaN where draws are fewer than two, and for the base.
+    low, high: 95% interval of the mean difference, Student's t over draws. p_holm: p of the
+    hypothesis that it is 0, corrected over every world, method, learning rate and metric, though a
+    method is returned only at its best rate. NaN where draws are fewer than two, and for the base.
     """
     best = at_best_rate(scores).groupby(["world", "method"]).learning_rate.first()
     ends = final_rows(scores).set_index("draw")

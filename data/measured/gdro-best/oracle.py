@@ -9,7 +9,7 @@ from gdro.method import Method, Prompts
 from gdro.registry import register
 from gdro_lab.experiments.oracles import ORACLES
 
-ORACLES["rollout_oracle"] = ("rates",)
+ORACLES["rollout_oracle"] = "rates"
 
 
 @register("rollout_oracle")
