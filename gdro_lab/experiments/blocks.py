@@ -11,8 +11,8 @@ from pydantic import ConfigDict, Field, model_validator
 from gdro.checks import NonNegative, Positive, PositiveShare, Share, check, options
 from gdro.registry import find_method
 from gdro.trl.models import ModelOptions
-from gdro_lab.tasks.base import BaseSize, Count, Name, Natural, Strict
-from gdro_lab.tasks.world import find_yaml, read_yaml
+from gdro_lab.tasks.base import Count, Name, Natural, Strict
+from gdro_lab.tasks.world import BaseSettings, find_yaml, read_yaml
 
 BASE = "base"
 """The variant that is the model before training."""
@@ -43,17 +43,11 @@ LORA_BOUNDS: dict[str, Any] = {
 }
 
 
-class BaseChoice(Strict):
-    """Arguments of `tiny_base`, for profiles without model.source. A world has all but the seed."""
+class BaseChoice(BaseSettings):
+    """The tiny base of profiles without model.source. A world has all but the seed."""
 
-    size: BaseSize = "tiny"
-    """Size of the model: `TINY_CONFIGS` in `gdro_lab.tasks.tiny` has its width and depth."""
     seed: Natural = 0
     """Seed of its first weights and its lessons."""
-    steps: Count = 800
-    """Optimizer steps on lessons."""
-    batch_size: Count = 96
-    """Lessons of a step."""
 
 
 @options

@@ -116,7 +116,7 @@ def draw_base(
 ) -> tuple[Task, Path]:
     """The task of a draw and the folder of its base, which is trained if the cache has none."""
     task: Task = world.spec.draw(seed)  # type: ignore[assignment]
-    options = world.base.options()
+    options = world.base.model_dump()
     if size is not None:
         options["size"] = size
     return task, tiny_base(task, seed=seed, cache_dir=cache_dir, progress=False, **options)

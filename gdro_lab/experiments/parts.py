@@ -92,7 +92,7 @@ def make_base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool
     assert profile.task.kind != "math"  # its profiles name their model
     choice = profile.base.model_dump()
     if profile.task.kind == "reasoning_gym":
-        choice |= read_world(profile.task.world).base.options()
+        choice |= read_world(profile.task.world).base.model_dump()
     return str(tiny_base(draw_task(profile.task), cache_dir=cache_dir, progress=progress, **choice))
 
 

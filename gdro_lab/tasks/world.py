@@ -19,21 +19,16 @@ SPECS = {"embedded": EmbeddedSpec, "reasoning_gym": GymSpec}
 
 
 class BaseSettings(Strict):
-    """How the tiny base of a world is made: arguments of `tiny_base`."""
+    """How a tiny base is made: arguments of `tiny_base`."""
 
     size: BaseSize = "tiny"
     """Size of the model: `TINY_CONFIGS` in `gdro_lab.tasks.tiny` has its width and depth."""
     steps: Count = 800
     """Optimizer steps on lessons."""
-    batch: Count = 96
-    """Lessons of a step: `batch_size` of `tiny_base`."""
+    batch_size: Count = 96
+    """Lessons of a step."""
     learning_rate: Positive | None = None
     """The peak of its schedule; None for the size's own."""
-
-    def options(self) -> dict[str, Any]:
-        """As arguments of `tiny_base`."""
-        options = self.model_dump()
-        return options | {"batch_size": options.pop("batch")}
 
 
 class TaskWorld(Strict):

@@ -69,7 +69,7 @@ def test_scores_by_hand():
 
 def test_an_oracle_knows_families_and_pass_rates(tmp_path):
     families = embedded.Family("a", "*", 5, 0.9, 0.9), embedded.Family("b", "+", 5, 0.1, 0.9)
-    base = BaseSettings(steps=60, batch=32)
+    base = BaseSettings(steps=60, batch_size=32)
     world = TaskWorld(name="w", spec=embedded.EmbeddedSpec(families, 2, 20, 2), base=base)
     task, base = draw_base(world, 0, tmp_path)
     model = AutoModelForCausalLM.from_pretrained(base)
