@@ -88,11 +88,10 @@ def train(
         began = time.perf_counter()
         texts, observed = training.play_batch(order.next_batch(controller))
         collected.append(texts)  # those of advantage 0 too: the loss divides by their tokens
-        kept = None
+        # once a step, however many batches it has
+        kept = training.bank_texts() if observed.ready else None
         if observed.ready:  # False where a method that discards groups (DAPO) wants another batch
-            kept = training.bank_texts()  # once a step, however many batches it has
-            if kept is not None:
-                collected.append(kept)
+            collected += [] if kept is None else [kept]
             decay = 1 - (step - 1) / steps if schedule == "linear" else 1.0
             take_step(model, optimizer, learning_rate * decay, collected)
             collected = []
