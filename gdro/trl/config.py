@@ -15,7 +15,7 @@ from trl import GRPOConfig
 from gdro.checks import build
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups, make_groups
-from gdro.method import Method
+from gdro.method import Method, Run
 from gdro.prior import PromptPrior
 from gdro.registry import find_method
 
@@ -229,6 +229,18 @@ def check_training(args: GDROConfig, controller: GDROController) -> None:
         raise ValueError(
             f"generation_kwargs has the seed {seed}, which makes all rollouts of a prompt the same"
         )
+
+
+def has_trls_advantages(run: Run, args: GDROConfig) -> bool:
+    """Whether the controller would compute GRPO's advantages as TRL does with these arguments.
+
+    `gdro_options` may have replaced the options of `args` in the run.
+    """
+    return (
+        run.advantage_std == "sample"
+        and run.advantage_clip is None
+        and run.scale_rewards == args.scale_rewards
+    )
 
 
 def check_success_reward(args: GDROConfig, names: Sequence[str]) -> None:

@@ -34,7 +34,7 @@ from datasets import Dataset, IterableDataset
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gdro.method import Method, Run
+from gdro.method import Method
 from gdro.methods.bank import Bank
 from gdro.rounds import Samples
 from gdro.trl import config, cpu_engine, unsloth
@@ -54,18 +54,6 @@ def paper_of(method: type[Method]) -> dict[str, str]:
     """The paper that a model card cites: that of the first line of a method's docstring, if any."""
     found = re.match(r".*\(arXiv (\d{4}\.\d{5})\)", method.__doc__ or "")
     return {"title": f"arXiv {found[1]}", "id": found[1]} if found else {}
-
-
-def has_trls_advantages(run: Run, args: GDROConfig) -> bool:
-    """Whether the controller would compute GRPO's advantages as TRL does with these arguments.
-
-    `gdro_options` may have replaced the options of `args` in the run.
-    """
-    return (
-        run.advantage_std == "sample"
-        and run.advantage_clip is None
-        and run.scale_rewards == args.scale_rewards
-    )
 
 
 class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
@@ -132,7 +120,7 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         self.on_unsloth = any(kind.__name__ == "UnslothGRPOTrainer" for kind in type(self).__mro__)
         unsloth.check_unsloth_settings(self.on_unsloth, model, args, method.replays)
         # otherwise TRL's advantages stay, so that "grpo" trains as TRL does, bit for bit
-        are_trls = has_trls_advantages(self.controller.run, args)
+        are_trls = config.has_trls_advantages(self.controller.run, args)
         self._replaces_advantages = self.controller.name != "grpo" or not are_trls
         self.bank = Bank(method.kept_texts)
         self._rewards_RF = torch.empty(0, 0)  # of the last generation batch
