@@ -117,7 +117,7 @@ def test_a_contest_resumes_by_the_short_command_too(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "own.yaml").write_text(
         'name: own\nn_train: 40\nn_eval_per_family: 3\nfamilies:\n  - {name: a, operator: "*", '
-        "n_digits: 5, share: 1, teacher_accuracy: 0.5}\nbase: {steps: 8, batch: 16}\n"
+        "n_digits: 5, share: 1, teacher_accuracy: 0.5}\nbase: {steps: 8, batch_size: 16}\n"
     )
     out = tmp_path / "out"
     first = command(tmp_path, "run", "contest.yaml", "--cores=2")
