@@ -88,8 +88,7 @@ def train(
         began = time.perf_counter()
         texts, observed = training.play_batch(order.next_batch(controller))
         collected.append(texts)  # those of advantage 0 too: the loss divides by their tokens
-        # once a step, however many batches it has
-        kept = training.bank_texts() if observed.ready else None
+        kept = training.bank_texts() if observed.ready else None  # once a step, not once a batch
         if observed.ready:  # False where a method that discards groups (DAPO) wants another batch
             collected += [] if kept is None else [kept]
             decay = 1 - (step - 1) / steps if schedule == "linear" else 1.0

@@ -62,7 +62,7 @@ class LoopProfile(Experiment):
             )
         return self
 
-    @property
+    @cached_property  # `settings_of` asks for it for every file of a folder
     def success_threshold(self) -> float:
         """The reward above which a completion is correct, in training and in scores."""
         variant = read_spelling(self.methods[0])
