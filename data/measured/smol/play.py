@@ -53,6 +53,7 @@ FILES = {
 }
 STEPS = 36, 60  # where the main arms are evaluated on fresh draws; all else at the last alone
 MAIN_ARMS = {"grpo", "pivotal", "bank", "both"}
+MAIN_DRAWS = 4  # of the first plan; the second is evaluated at the last step alone
 OWN = HERE / "own-problems.jsonl"  # from easy to hard; no text of the data sets is stored
 TRAIN_PROBLEMS = 8  # of each family, whose accuracy at the end, minus the held-out one, is memory
 
@@ -188,7 +189,7 @@ def train(
 
 def steps_of(variant: str, draw: int) -> list[int]:
     """Where a run is evaluated."""
-    return list(STEPS) if variant in MAIN_ARMS and draw > 0 else [max(STEPS)]
+    return list(STEPS) if variant in MAIN_ARMS and 0 < draw <= MAIN_DRAWS else [max(STEPS)]
 
 
 def row_of(
