@@ -605,9 +605,40 @@ def smol() -> None:
         show(f"{world}, minus {grpo}: intervals without a correction", table.drop(primary.index))
 
 
+def smol_rollout() -> None:
+    """Rollout-GDRO on further draws of the study on a real model, by the second plan in smol/."""
+    folder = HERE / "smol-rollout"
+    if not (folder / "scores.csv").is_file():  # not played
+        return
+    first = ends(HERE / "smol").query("world == 'words'")
+    second = ends(folder)
+    known = first[first.arm.isin(["grpo@2.5e-6", "rollout@5e-6"])]
+    rows = pd.concat([known, second[second.method != "base"]])
+    further = rows[rows.draw >= 3]
+    costs = ["rollouts", "tokens", "trained_tokens", "seconds", "distinct"]
+    show("further draws", further[["arm", "draw", *FOUR, *costs]])
+    show("means", further.groupby("arm")[[*FOUR, *costs]].mean().reset_index())
+    memory = pd.concat([memory_of(HERE / "smol"), memory_of(folder)]).loc["words"]
+    for baseline in ("grpo@2.5e-6", "grpo@5e-6"):
+        table = paired(further, "rollout@5e-6", baseline, [*FOUR, "trained_tokens"])
+        if baseline == "grpo@2.5e-6":
+            primary = table[table.value.isin(PRIMARY)]
+            show("2 primary tests, Holm over these", primary.assign(holm=holm(primary.p)))
+            table = table.drop(primary.index)
+        show(f"minus {baseline}: intervals without a correction", table)
+        gap = (memory["rollout@5e-6"] - memory[baseline]).dropna()
+        gap = gap[gap.index >= 3].rename("memory").to_frame()
+        show(f"memory, minus {baseline}: interval without a correction", differences(gap))
+    by_rate = paired(further, "grpo@5e-6", "grpo@2.5e-6")
+    show("GRPO's rates: intervals without a correction", by_rate)
+    pooled = paired(rows, "rollout@5e-6", "grpo@2.5e-6")
+    show("all six draws: intervals without a correction", pooled)
+
+
 if __name__ == "__main__":
     parts = [tables, peers, families, rollouts, games, tuning, trl, oracles, bank, best]
     parts += [pooled, long, confirmed, equal_rates, replay, effects, palindromes, progress, smol]
+    parts.append(smol_rollout)
     unknown = set(sys.argv[1:]) - {part.__name__ for part in parts}
     if unknown:
         raise SystemExit(f"no such part: {', '.join(sorted(unknown))}")

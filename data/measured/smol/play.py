@@ -217,12 +217,14 @@ def row_of(
     return row | scores
 
 
-def play(words: Path | None, draw: int, arm: str, train_size: int | None, cache: str) -> None:
+def play(
+    words: Path | None, draw: int, arm: str, train_size: int | None, cache: str, out: Path
+) -> None:
     """Play one arm on one draw, and write its rows."""
     from gdro_lab.machine import describe_machine
 
     start_job()
-    target = row_file(arm, draw, train_size)
+    target = out / row_file(arm, draw, train_size)
     world = target.parent.name
     variant = arm.partition("@")[0]
     folder = Path("runs/smol") / world / target.stem
@@ -253,7 +255,7 @@ def play(words: Path | None, draw: int, arm: str, train_size: int | None, cache:
     for step in steps_of(variant, draw):
         counts = json.loads((folder / f"step{step}.json").read_text())
         rows.append(row_of(step, counts, trained["record"], problems.shares, identity))
-    log = HERE / "logs" / world / target.name
+    log = out / "logs" / world / target.name
     texts = {"own": counts.get("own", [])}  # of the last step
     replace_text(log, json.dumps({"machine": machine} | trained | texts, default=float) + "\n")
     write_rows(target, settings, rows)
@@ -261,11 +263,11 @@ def play(words: Path | None, draw: int, arm: str, train_size: int | None, cache:
 
 
 def row_file(arm: str, draw: int, train_size: int | None) -> Path:
-    """Where the rows of an arm on a draw are; the tuning draw counts as a world of its own."""
+    """Where a folder has the rows of an arm on a draw; the tuning draw is a world of its own."""
     world = "words-tuning" if draw == 0 else "words"
     if train_size is not None:
         world = f"words-{train_size}"
-    return HERE / "runs" / world / f"{arm}_draw{draw}.json"
+    return Path("runs") / world / f"{arm}_draw{draw}.json"
 
 
 def main() -> None:
@@ -274,21 +276,22 @@ def main() -> None:
     parser.add_argument("--draw", type=int, default=0)
     parser.add_argument("--train-size", type=int)
     parser.add_argument("--cache-dir", default=".cache/bases")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder of runs, logs and tables")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("arms", nargs="*")
     args = parser.parse_args()
     if not args.arms:
-        write_scores(HERE)
-        print(report(HERE))
+        write_scores(args.out)
+        print(report(args.out))
     for arm in args.arms:
-        if row_file(arm, args.draw, args.train_size).is_file():
+        if (args.out / row_file(arm, args.draw, args.train_size)).is_file():
             continue
         if args.here:
-            play(args.words, args.draw, arm, args.train_size, args.cache_dir)
+            play(args.words, args.draw, arm, args.train_size, args.cache_dir, args.out)
             continue
         # each arm in a process of its own, whose memory its end frees
         command = [sys.executable, __file__, "--here", "--draw", str(args.draw)]
-        command += ["--cache-dir", args.cache_dir, arm]
+        command += ["--cache-dir", args.cache_dir, "--out", str(args.out), arm]
         if args.train_size is not None:
             command += ["--train-size", str(args.train_size)]
         if args.words is not None:
