@@ -295,7 +295,7 @@ def power_of(gain: float, error: float, draws: int, tests: int) -> float:
 
 
 def pooled() -> None:
-    """The games at 2e-4 over all stored draws (post hoc), and what the first eight could find."""
+    """The games at 2e-4 over several stored draws (post hoc), and what eight could find."""
     eight = ends(HERE / "arena/rare-hard")
     base = "grpo@2e-4"
     ours = ["prompt@2e-4", "rollout@2e-4", "both@2e-4"]
@@ -309,9 +309,16 @@ def pooled() -> None:
         arms = [f"{method}@{rate}" for method in ("prompt", "rollout", "both")]
         equal = pd.concat([paired(rows, arm, f"grpo@{rate}") for arm in arms], ignore_index=True)
         show(f"the same at {rate}, with the tuning draws 2000 to 2003", equal)
+    k5 = ends(HERE / "arena-k5/rare-hard")  # has no run of both
+    table = pd.concat([paired(k5, arm, base) for arm in ours[:2]], ignore_index=True)
+    show("games minus GRPO, draws 200 to 207 of arena-k5", table)
+    twenty = pd.concat([rows[~rows.draw.isin(tuned.draw)], k5])
+    table = pd.concat([paired(twenty, arm, base) for arm in ours[:2]], ignore_index=True)
+    show("the same with draws 216 to 223 and 900 to 903", table)
     transfer = ends(HERE / "arena-transfer").query("world == 'rare-hard'")
     rows = pd.concat([eight, ends(FAIR / "rare-hard"), tuned, transfer])
-    show("what half the rate costs GRPO, all draws with both", paired(rows, "grpo@1e-4", base))
+    pair = paired(rows, "grpo@1e-4", base)
+    show("what half the rate costs GRPO, without the draws of development", pair)
 
     arms = [arm for arm in eight.arm.unique() if arm != base]
     survey = pd.concat([paired(eight, arm, base) for arm in arms], ignore_index=True)
@@ -396,9 +403,13 @@ def confirmed() -> None:
         show(f"{world}, fresh draws minus {base}: intervals without a correction", table)
         show(f"{world}, fresh draws: means", rows.groupby("arm")[FOUR].mean().reset_index())
         by_family = ends(fresh, "families.csv").pivot_table(
-            index="arm", columns="family", values="mean_at_8"
+            index=["arm", "draw"], columns="family", values="mean_at_8"
         )
-        show(f"{world}, fresh draws: mean@8 by family", by_family.reset_index())
+        means = by_family.groupby("arm").mean().reset_index()
+        show(f"{world}, fresh draws: mean@8 by family", means)
+        families = by_family.columns.tolist()
+        table = all_paired(rows.join(by_family, on=["arm", "draw"]), base, families)
+        show(f"{world}, the same minus {base}: intervals without a correction", table)
 
 
 def equal_rates() -> None:
@@ -534,6 +545,15 @@ def show_earlier(world: str, fresh: pd.DataFrame) -> None:
         show(f"{world}, {title}: intervals without a correction", pd.concat(arms))
 
 
+def show_memory(world: str, memory: pd.Series) -> None:
+    """Memory of each trained arm minus GRPO's on the same draws."""
+    of = memory.unstack("draw")
+    grpo = of[of.index.str.startswith("grpo@")].iloc[0]
+    table = [differences((row - grpo).dropna().to_frame("memory")) for _, row in of.iterrows()]
+    table = pd.concat(table).assign(arm=of.index).query("arm != @grpo.name")
+    show(f"{world}, memory minus {grpo.name}'s: intervals without a correction", table)
+
+
 def mixed_groups() -> pd.DataFrame:
     """Part of each run's rollout groups that have correct and wrong rollouts, by TRL's log.
 
@@ -590,6 +610,7 @@ def smol() -> None:
         means = means.join(by_run.loc[world].groupby("arm").mean())
         means["texts of a solved one"] = means.distinct / means.pass_at_8
         show(f"{world}, means over draws", means.reset_index())
+        show_memory(world, memory.loc[world])
         show_earlier(world, fresh)
         grpo = next(arm for arm in rates if arm.startswith("grpo@"))
         if fresh.arm.nunique() < 2 or fresh.draw.nunique() < 2:  # no interval
@@ -602,7 +623,10 @@ def smol() -> None:
         primary = table[is_primary & (world == "words")]
         tests = f"{len(primary)} of the 4 primary tests, Holm over these"
         show(f"{world}, {tests}", primary.assign(holm=holm(primary.p)))
-        show(f"{world}, minus {grpo}: intervals without a correction", table.drop(primary.index))
+        table["holm_of_arm"] = table.groupby("arm").p.transform(holm)
+        others = table.drop(primary.index)
+        title = f"{world}, minus {grpo}: intervals without a correction, Holm over an arm's four"
+        show(title, others)
 
 
 def smol_rollout() -> None:
