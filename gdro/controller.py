@@ -50,7 +50,9 @@ class GDROController(Stateful):
         n_min, n_max: bounds on a prompt's rollouts; by default 2 (or n̄ if that is less) and
             max(12, 3 n̄).
         success_threshold: a rollout is correct if its reward is greater (0 suits 0/1 and ±1).
-        advantage_std, scale_rewards, advantage_clip: see `gdro.advantages.group_advantages`.
+        advantage_std, scale_rewards: of (3), see `gdro.advantages.group_advantages`; methods with
+            advantages of their own, such as pivotal, do not use them.
+        advantage_clip: bound on |A| before weighting, of every method; None for none.
         seed: an integer ≥ 0, of everything random.
         **options: arguments of the method.
 
@@ -288,6 +290,9 @@ class GDROController(Stateful):
         advantages = self.method.advantages(batch)
         count = len(rollouts.order_R)
         advantages_R = self._check_answer("advantages", advantages, count, -LARGEST, LARGEST)
+        if self.run.advantage_clip is not None:  # also of methods with advantages of their own
+            clip = self.run.advantage_clip
+            advantages_R = np.clip(advantages_R, -clip, clip)
         row = record_row(self.step, batch, weights_K, self.method.report())
         ready = bool(self.method.ready(batch))
         # back from the order of the uids to that in which the trainer gave its rollouts

@@ -43,6 +43,9 @@ class StaticGroups(DifficultyBins):
             raise ValueError(f"groups must be a sequence of names, got {groups!r}")
         names = sorted(set(names_D)) if groups is None else groups
         self.groups: list[Any] = list(dict.fromkeys(names))
+        most = np.iinfo(self.bins_D.dtype).max
+        if len(self.groups) > most:
+            raise ValueError(f"labels must name at most {most} groups, got {len(self.groups)}")
         bin_of = {name: b for b, name in enumerate(self.groups)}
         for name in names_D:
             if name not in bin_of:

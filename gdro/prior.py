@@ -140,9 +140,9 @@ class PromptPrior(Stateful):
 
     def predict(self, uids: ArrayLike | Sequence[str]) -> tuple[np.ndarray, np.ndarray] | None:
         """α and β of each prompt's prior, (P,) each; None before the first visit of any prompt."""
+        x_PF = self.features(uids)  # first, so that unknown uids are refused from the start
         if not self.visits:
             return None
-        x_PF = self.features(uids)
         variance_P = (x_PF * np.linalg.solve(self.precision, x_PF.T).T).sum(axis=1)
         # MacKay's approximation of E[σ(z)] for a normal z
         rate_P = sigmoid(x_PF @ self.mean / np.sqrt(1 + np.pi / 8 * variance_P))

@@ -26,6 +26,8 @@ class Stateful:
             value = getattr(self, field.name)
             if isinstance(value, np.ndarray):
                 value = value.tolist()
+            if isinstance(value, Mapping) and value:
+                value = sorted(f"{name!r}: {item!r}" for name, item in value.items())
             if isinstance(value, bool | int | float | str | list | tuple | None):
                 settings[field.name] = str(value)  # as text, since JSON knows no infinity
         return settings

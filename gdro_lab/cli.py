@@ -9,7 +9,6 @@ import shutil
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -138,18 +137,8 @@ def model_command(package: str, cache_dir: str) -> None:
     click.echo(folder)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """The run that `gdro train` and `gdro evaluate` are about."""
-
-    profile: "Profile"
-    variant: str
-    seed: int
-    folder: Path
-    cache_dir: Path
-
-
-def _run_of(profile: str, variant: str, seed: int, folder: str | None, cache_dir: str) -> _Run:
+def _start_run(profile: str, variant: str, seed: int, folder: str | None) -> "tuple[Profile, Path]":
+    """Profile and folder of the run that `gdro train` and `gdro evaluate` are about."""
     chosen = _load_trainings(profile)
     from gdro_lab.experiments.blocks import BASE
     from gdro_lab.experiments.processes import start_job
@@ -159,7 +148,7 @@ def _run_of(profile: str, variant: str, seed: int, folder: str | None, cache_dir
         chosen.variant(variant)
     start_job()
     default = run_folder(f"runs/{chosen.name}", variant, seed)
-    return _Run(chosen, variant, seed, Path(folder or default), Path(cache_dir))
+    return chosen, Path(folder or default)
 
 
 @main.command("train")
@@ -185,25 +174,24 @@ def train_command(
 
     Example: gdro train tiny pivotal --seed 1
     """
-    run = _run_of(profile, variant, seed, folder, cache_dir)
+    chosen, where = _start_run(profile, variant, seed, folder)
     from gdro_lab.experiments.processes import end_with_launcher
     from gdro_lab.experiments.training import Training, train_variant
 
     if launched:
         end_with_launcher()
-    if not launched and batches is None:
-        record = train_variant(run.profile, run.variant, run.seed, run.folder, run.cache_dir)
-        click.echo(f"{len(record)} batches; model and record: {run.folder}/")
-        return
-    if batches is None:
-        Training(run.profile, run.variant, run.seed, run.folder, run.cache_dir).run()
-        return
-    with TemporaryDirectory() as nowhere:  # the launcher's copy of the profile goes there
-        training = Training(run.profile, run.variant, run.seed, Path(nowhere), run.cache_dir)
-        if training.needs_launcher and not launched:
-            training.launch("--try", str(batches))
-        else:
-            training.try_steps(batches)
+    if batches is not None:
+        with TemporaryDirectory() as nowhere:  # the launcher's copy of the profile goes there
+            training = Training(chosen, variant, seed, Path(nowhere), cache_dir)
+            if training.needs_launcher and not launched:
+                training.launch("--try", str(batches))
+            else:
+                training.try_steps(batches)
+    elif launched:  # the process that started the launcher does the rest
+        Training(chosen, variant, seed, where, cache_dir).run()
+    else:
+        record = train_variant(chosen, variant, seed, where, cache_dir)
+        click.echo(f"{len(record)} batches; model and record: {where}/")
 
 
 @main.command("evaluate")
@@ -215,12 +203,12 @@ def evaluate_command(
 
     Example: gdro evaluate tiny pivotal --seed 1
     """
-    run = _run_of(profile, variant, seed, folder, cache_dir)
+    chosen, where = _start_run(profile, variant, seed, folder)
     from gdro_lab.experiments.evaluation import evaluate_variant
 
-    rows = evaluate_variant(run.profile, run.variant, run.seed, run.folder, run.cache_dir)
+    rows = evaluate_variant(chosen, variant, seed, where, cache_dir)
     accuracy = sum(row["successes"] / row["trials"] for row in rows) / len(rows)
-    click.echo(f"accuracy {accuracy:.3f} over {len(rows)} prompts: {run.folder}/evaluation.jsonl")
+    click.echo(f"accuracy {accuracy:.3f} over {len(rows)} prompts: {where}/evaluation.jsonl")
 
 
 @main.command("report")

@@ -342,7 +342,7 @@ def evaluate(
     text_RT = sample(model, prompt_RT, max_new_tokens, generator)
     repeated = [row for row in rows for _ in range(samples)]  # in the order of the rollouts
     texts = tokenizer.batch_decode(text_RT, skip_special_tokens=True)
-    rewards_R = _rewards_of_texts(repeated, texts, reward)
+    rewards_R = call_reward(repeated, texts, reward)
     correct_PS = is_correct(rewards_R, success_threshold).reshape(-1, samples)
     texts_PS = np.array(texts, dtype=object).reshape(-1, samples)
     distinct_P = np.array(list(map(count_distinct, texts_PS, correct_PS)))
@@ -363,16 +363,21 @@ def prompt_ids(model: Model, tokenizer: Tokenizer, rows: Rows) -> Tensor:
 
 def rewards_of(tokenizer: Tokenizer, rows: Rows, text_RT: Tensor, reward: Reward) -> np.ndarray:
     """The reward of each completion, (R,), asked for as TRL asks."""
-    return _rewards_of_texts(
-        rows, tokenizer.batch_decode(text_RT, skip_special_tokens=True), reward
-    )
+    return call_reward(rows, tokenizer.batch_decode(text_RT, skip_special_tokens=True), reward)
 
 
-def _rewards_of_texts(rows: Rows, texts: Sequence[str], reward: Reward) -> np.ndarray:
+def call_reward(rows: Rows, completions: Sequence[Any], reward: Reward) -> np.ndarray:
+    """The reward of each completion, (R,), asked for as TRL asks.
+
+    Args:
+        rows: of each completion, its prompt and the reward's columns; a missing column is None.
+        completions: texts, or chats.
+        reward: called as (prompts=, completions=, **columns).
+    """
     names = dict.fromkeys(name for row in rows for name in row if name != "prompt")
     columns = {name: [row.get(name) for row in rows] for name in names}
     prompts = [row["prompt"] for row in rows]
-    return np.asarray(reward(prompts=prompts, completions=texts, **columns), float)
+    return np.asarray(reward(prompts=prompts, completions=completions, **columns), float)
 
 
 def completion_mask(text_RT: Tensor, eos_id: int) -> Tensor:

@@ -11,7 +11,6 @@ The first line then names its host. QEMU 7.2 crashes in numpy's sorts; QEMU 10 d
 
 import argparse
 import contextlib
-import hashlib
 import io
 import platform
 import tempfile
@@ -26,6 +25,7 @@ numerics.fix()  # before torch and numpy are imported
 
 import numpy as np
 import torch
+from hashes import digest, half_right
 from scipy import special, stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
@@ -41,16 +41,6 @@ ROLLOUTS = 4
 SEED = 0
 
 
-def digest(*values: object) -> str:
-    """SHA-256 of arrays and tensors by their bytes, of anything else by its repr."""
-    made = hashlib.sha256()
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            value = value.detach().numpy()
-        made.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
-    return made.hexdigest()
-
-
 def make_base(steps: int, cache: Path) -> Path:
     """The embedded task's base after a few pretraining steps."""
     task = embedded.DEFAULT_SPEC.draw(SEED)
@@ -60,11 +50,6 @@ def make_base(steps: int, cache: Path) -> Path:
 def base(steps: int, cache: Path) -> str:
     model = AutoModelForCausalLM.from_pretrained(make_base(steps, cache))
     return digest(*model.parameters())
-
-
-def half_right(completions, answer, **kwargs):
-    """A reward that even a poor model earns now and then: the length is right."""
-    return [float(len(text) == len(right)) for text, right in zip(completions, answer, strict=True)]
 
 
 def own_loop(steps: int, cache: Path) -> str:
@@ -89,10 +74,9 @@ def own_loop(steps: int, cache: Path) -> str:
             max_new_tokens=length,
             seed=SEED,
         )
-        parts += [{key: row[key] for key in row if key != "seconds"} for row in record]
         ids = loop.prompt_ids(model, tokenizer, task.eval[:PROMPTS])
         texts = loop.sample(model, ids, length, torch.Generator().manual_seed(SEED))
-        parts += [*model.parameters(), texts]
+        parts += [record, *model.parameters(), texts]
     return digest(*parts)
 
 

@@ -24,7 +24,7 @@ from gdro.files import replace_text
 from gdro_lab import loop
 from gdro_lab.experiments.loop_profile import LoopProfile
 from gdro_lab.experiments.loop_runs import draw_base
-from gdro_lab.experiments.oracles import PassRates, loop_controller, make_oracle
+from gdro_lab.experiments.oracles import PassRates, loop_controller
 from gdro_lab.experiments.spelling import read_spelling
 
 EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # the classes of notebook 07
@@ -43,8 +43,7 @@ def rollouts_by_pass_rate(name: str, spelled: str, draw: int, bases: Path) -> pd
     model = AutoModelForCausalLM.from_pretrained(base)
     tokenizer = AutoTokenizer.from_pretrained(base)
     pass_rates = PassRates(task, model, tokenizer)
-    oracle = make_oracle(task, model, tokenizer)
-    controller = loop_controller(variant, mean_rollouts, draw, oracle)
+    controller = loop_controller(variant, mean_rollouts, draw)
     counts = []
     plan_batch = controller.plan
 

@@ -7,8 +7,9 @@ import pytest
 import tiny_run
 import torch
 from conftest import TRAINS
+from datasets import Dataset
 from helpers import replay_counts, visit
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, ProcessorMixin
 from trl import GRPOTrainer
 
 from gdro import GDROController, Method, register
@@ -312,3 +313,33 @@ def train_all_right(base, folder, tokens, **changes):
 def test_all_kept_prompts_are_replayed_evenly():
     controller = GDROController("pivotal_replay", prompts=2, start_at=1, most=None)
     assert replay_counts(controller).min() > 90  # of 133
+
+
+class TextProcessor(ProcessorMixin):
+    """A processor around a tokenizer, as models with pictures have one."""
+
+    attributes = ("tokenizer",)
+    tokenizer_class = "AutoTokenizer"
+
+    def __init__(self, tokenizer=None, chat_template=None):
+        super().__init__(tokenizer, chat_template=chat_template)
+
+
+def test_the_bank_works_with_a_processor(base, tmp_path):
+    """It has a tokenizer, and no special tokens of its own."""
+    plain = train_all_right(base, tmp_path / "plain", 12)
+    args = tiny_run.arguments(
+        GDROConfig, tmp_path, max_steps=1, gdro_method="pivotal_replay", max_completion_length=12
+    )
+    model = AutoModelForCausalLM.from_pretrained(base)
+    model.config.image_token_id = -1  # TRL asks for it where there is a processor
+    trainer = GDROTrainer(
+        model,
+        all_right,
+        args=args,
+        train_dataset=Dataset.from_list(list(tiny_run.make_task().train)),
+        processing_class=TextProcessor(AutoTokenizer.from_pretrained(base)),
+    )
+    trainer.train()
+    assert trainer.bank.uids == plain.bank.uids
+    assert tiny_run.same_weights(trainer, plain)

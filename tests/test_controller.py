@@ -357,3 +357,27 @@ def test_plans_in_flight_and_rounds_have_random_numbers_of_their_own():
     controller.method.extend = extend
     sample_in_rounds(controller, controller.plan([1, 2]), lambda ids: [0.0] * len(ids))
     assert len(set(numbers)) == len(numbers) > 1
+
+
+@pytest.mark.parametrize("method", ["grpo", "pivotal", "mc_grpo", "maxrl"])
+def test_the_clip_of_advantages_bounds_every_method(method):
+    told = []
+    for clip in (None, 0.3):
+        controller = GDROController(method, 4, advantage_clip=clip, seed=0)
+        plan = controller.plan([0, 1])
+        groups = np.repeat([0, 1], plan.rollouts)
+        rewards = np.resize([0.0, 0.0, 0.0, 1.0], len(groups))
+        told.append(controller.observe(plan, groups, rewards).advantages)
+    assert abs(told[0]).max() > 0.3
+    np.testing.assert_allclose(told[1], np.clip(told[0], -0.3, 0.3))
+
+
+def test_a_state_is_refused_where_a_mapping_of_options_differs():
+    uids = [0, 1, 2]
+    groups = [dict(zip(uids, names, strict=True)) for names in ("aab", "abb")]
+    first, second = (GDROController("family_even", groups=labels) for labels in groups)
+    again = GDROController("family_even", groups=dict(reversed(groups[0].items())))
+    state = first.state_dict()
+    again.load_state_dict(state)
+    with pytest.raises(ValueError, match="groups"):
+        second.load_state_dict(state)

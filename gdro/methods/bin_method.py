@@ -22,6 +22,7 @@ class BinMethod(Method):
         return batch.trials_P if self.averaging == "rollout" else None
 
     def weights(self, batch: Batch) -> np.ndarray:
-        if self.averaging == "rollout" or not self.moves_rollouts:
+        if self.averaging == "rollout":
             return np.ones(len(batch))
+        # 1 where a prompt has n̄ rollouts; rewards may be missing, or another part may move them
         return self.run.mean_rollouts / batch.trials_P

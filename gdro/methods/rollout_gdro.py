@@ -221,6 +221,7 @@ class RolloutGDRO(BinMethod):
         )
         if self.rollout_adversary.utility == "variance":
             # a single rollout shows no variance: a bin that played arm 1 would not be seen again
+            checks.check("mean_rollouts", run.mean_rollouts, ge=2)
             checks.check("n_min", run.n_min, int, ge=2)
         self._demand: float | None = None
 

@@ -63,7 +63,8 @@ class ExGRPO(Method):
     the latest success, theirs has the lowest entropy under the present policy. Where a prompt is
     solved again, that is one of the new rollouts, which is then trained on twice. The importance
     weight w/(w + β), β = .1, is taken at w = 1, since no log-probabilities are kept; entropies are
-    not masked, and the other half of the batch is drawn evenly from all other prompts.
+    not masked, and the other half of the batch is drawn evenly from all other prompts. Where all
+    successes of a prompt were cut off, its group counts a success that the bank does not have.
     """
 
     rho: Share = 0.5
@@ -74,17 +75,16 @@ class ExGRPO(Method):
     """β of the importance weight of a kept success."""
 
     kept_texts = 1
-    state = ("started", "share_D", "again_D", "replayed_D")
+    state = ("started", "share_D", "replayed_D")
 
     def start(self, run: Run) -> None:
         self.started = False
         self.share_D = np.zeros(0)  # correct at the latest visit; 0 where there is nothing to keep
-        self.again_D = np.zeros(0)  # 1 for the prompts of this batch that have a kept success
+        self.again_rows = np.zeros(0, np.int64)  # of the prompts last drawn for their kept success
         self.replayed_D = np.zeros(0)  # advantage of the kept success, 0 for none
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         self.share_D = self.grow(self.share_D, pool.rows_P)
-        self.again_D = np.zeros(len(self.share_D))
         # forgets the batch before: this one may have no rewards, and then `advantages` is not asked
         self.replayed_D = np.zeros(0)
         share_P = self.share_D[pool.rows_P]
@@ -92,19 +92,22 @@ class ExGRPO(Method):
         seats = min(int(self.rho * size), len(mixed)) if self.started else 0
         odds = norm.logpdf(share_P[mixed], 0.5, 1.0)
         again = mixed[in_proportion(odds, seats, rng)] if seats else mixed[:0]
-        # for `advantages` and `replay`, which are not given the pool
-        self.again_D[pool.rows_P[again]] = 1
+        self.again_rows = pool.rows_P[again]
         others = np.setdiff1d(np.arange(len(pool)), again)
         return np.append(again, rng.choice(others, size - seats, replace=False))
 
+    def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
+        # kept with the plan: others may be drawn before this one is observed
+        prompts.memo["again_rows"] = self.again_rows
+        return super().allocate(prompts, budget, rng)
+
     def advantages(self, batch: Batch) -> np.ndarray:
         """(3) over the rollouts of a prompt and its kept success."""
-        self.again_D = self.grow(self.again_D, batch.rows_P)
-        again_P = self.again_D[batch.rows_P]
+        again_P = np.isin(batch.rows_P, batch.memo["again_rows"]).astype(float)
         mean_P = (batch.hits_P + again_P) / (batch.trials_P + again_P)
         sigma_P = np.sqrt(mean_P * (1 - mean_P))
         sigma_P = np.where(sigma_P > 0, sigma_P, np.inf)
-        self.replayed_D = np.zeros(len(self.again_D))
+        self.replayed_D = np.zeros(len(self.share_D))
         self.replayed_D[batch.rows_P] = again_P * (1 - mean_P) / sigma_P / (1 + self.shaping)
         centred_R = batch.correct_R - mean_P[batch.group_ids_R]
         return centred_R / sigma_P[batch.group_ids_R]

@@ -1,9 +1,10 @@
 """Peers that look at a pilot before they spend the rest of a step, or that wait. P prompts."""
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 from scipy.stats import rankdata
 
 from gdro.budget import exact_rollouts, spread_evenly
@@ -164,7 +165,7 @@ class DAPO(Method):
 
     groups: Count | None = None
     """Groups with both outcomes that a step needs; by default the prompts of a batch."""
-    max_batches: Count = 10
+    max_batches: Annotated[Count, Field(le=100)] = 10
     """The most batches generated for one step, which is then taken with whatever came."""
 
     state = ("collected", "batches")

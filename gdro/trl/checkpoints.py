@@ -68,7 +68,8 @@ class WholeCheckpoints(Logs):
             folder = self.args.output_dir
             checkpoint = find_checkpoint(folder, resume_from_checkpoint, self.run_identity)
         [checkpoint] = broadcast_object_list([checkpoint])  # the main process chooses for all
-        if checkpoint is not None and step_of(checkpoint) == self.args.max_steps:
+        last = self.args.max_steps
+        if checkpoint is not None and 0 < last <= step_of(checkpoint):
             # killed after the last step: transformers compares with max_steps only after another
             return self._load_finished(checkpoint)
         try:
@@ -81,6 +82,8 @@ class WholeCheckpoints(Logs):
         self._load_from_checkpoint(str(checkpoint))
         self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         self._load_own_state(checkpoint)
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._load_best_model()
         losses = [row["loss"] for row in self.state.log_history if "loss" in row]
         loss = float(np.mean(losses)) if losses else math.nan
         return TrainOutput(self.state.global_step, loss, {"train_loss": loss})

@@ -22,7 +22,8 @@ from gdro.registry import find_method
 Decorated = TypeVar("Decorated", bound=type)
 
 # what a method that samples or adds texts itself cannot carry through TRL
-BEYOND_TEXT = {"tools", "rollout_func", "environment_factory", "image", "images"}
+IMAGES = {"image", "images"}
+BEYOND_TEXT = {"tools", "rollout_func", "environment_factory", *IMAGES}
 
 
 def docstrings_as_help(kind: Decorated) -> Decorated:
@@ -51,8 +52,10 @@ def docstrings_as_help(kind: Decorated) -> Decorated:
 class GDROConfig(GRPOConfig):
     """GRPOConfig with the choices of GDRO.
 
-    All options of GRPOConfig keep their meaning. β, the loss and its clip are TRL's own `beta`,
-    `loss_type` and `epsilon_high`; n̄, the rollouts of a prompt on average, is `num_generations`.
+    All options of GRPOConfig keep their meaning; methods with advantages of their own, such as
+    pivotal, do not use `scale_rewards` and `advantage_std`. β, the loss and its clip are TRL's own
+    `beta`, `loss_type` and `epsilon_high`; n̄, the rollouts of a prompt on average, is
+    `num_generations`.
 
     Raises:
         ValueError: for a `gdro_method` that is not registered. Other options are checked by
@@ -88,7 +91,8 @@ class GDROConfig(GRPOConfig):
     """Deviation that advantages are divided by: "sample" divides squares by n − 1 as TRL does
     (default); "population" by n as (3) is printed (default of preset "paper")."""
     advantage_clip: float | None = None
-    """Bound on |A| before weighting; by default none, and 5 in preset "paper" (inf: none)."""
+    """Bound on |A| of every method, before weighting; by default none, and 5 in preset "paper"
+    (inf: none)."""
     trim_batches: bool | None = None
     """Leave rollouts whose advantage is 0 out of forward and backward (where beta is 0), and cut
     micro-batches to their longest texts: the same gradient, to rounding. TRL's logs of entropy and
@@ -187,12 +191,11 @@ def _stored_columns(
     dataset: datasets.Dataset | datasets.IterableDataset | None,
 ) -> datasets.Dataset:
     """The data set without a format; ValueError where it lacks a column that an option names."""
-    columns = getattr(dataset, "column_names", None) or []
-    for name in names:
-        if name not in columns:
-            raise ValueError(f"{option} must be one of {columns}, got {name!r}")
     if not isinstance(dataset, datasets.Dataset):
         raise ValueError(f"{option} needs a datasets.Dataset, got {type(dataset).__name__}")
+    for name in names:
+        if name not in dataset.column_names:
+            raise ValueError(f"{option} must be one of {dataset.column_names}, got {name!r}")
     return dataset.with_format(None)
 
 
@@ -216,8 +219,9 @@ def check_training(args: GDROConfig, controller: GDROController) -> None:
     # losses are known only after the last round
     if samples_in_rounds(method) and method.needs_losses and args.beta:
         raise ValueError(f"beta must be 0 with {choice}, which samples in rounds, got {args.beta}")
-    # others normalize in groups of equal size
-    if args.multi_objective_aggregation != "sum_then_normalize" and controller.name != "grpo":
+    # the controller's advantages are of the weighted sum of rewards
+    sums_first = args.multi_objective_aggregation == "sum_then_normalize"
+    if not sums_first and replaces_advantages(controller, args):
         raise ValueError(
             f"multi_objective_aggregation must be 'sum_then_normalize' with {choice}, got "
             f"{args.multi_objective_aggregation!r}"
@@ -241,6 +245,11 @@ def has_trls_advantages(run: Run, args: GDROConfig) -> bool:
         and run.advantage_clip is None
         and run.scale_rewards == args.scale_rewards
     )
+
+
+def replaces_advantages(controller: GDROController, args: GDROConfig) -> bool:
+    """Whether TRL's advantages give way to the controller's; if not, training is TRL's own."""
+    return controller.name != "grpo" or not has_trls_advantages(controller.run, args)
 
 
 def check_success_reward(args: GDROConfig, names: Sequence[str]) -> None:
@@ -267,13 +276,15 @@ def check_data(
         ValueError: names the option, the column or the size.
     """
     choice = f"gdro_method={args.gdro_method!r}"
+    refused: set[str] = set()
     if samples_in_rounds(method) or method.replays:
-        columns = getattr(dataset, "column_names", None) or ()
-        names = {*columns, *(name for name, value in arguments.items() if value)}
-        if names & BEYOND_TEXT:
-            raise ValueError(
-                f"{choice} works only with text; leave out {sorted(names & BEYOND_TEXT)}"
-            )
+        refused = BEYOND_TEXT
+    elif method.needs_losses and args.beta:  # the policy is scored again, from text alone
+        refused = IMAGES
+    columns = getattr(dataset, "column_names", None) or ()
+    names = {*columns, *(name for name, value in arguments.items() if value)}
+    if names & refused:
+        raise ValueError(f"{choice} works only with text; leave out {sorted(names & refused)}")
     if not isinstance(dataset, datasets.Dataset):
         if method.draws or method.waits or args.group_column is not None:
             raise ValueError(

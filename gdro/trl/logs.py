@@ -84,6 +84,12 @@ class Logs(GRPOTrainer):
             "tokens": cost.tokens,
             "signal": float(np.mean(signal.advantages_R != 0)),
         }
+        taken = sorted(row.keys() & {*about, "trained_tokens"})
+        if taken:
+            raise ValueError(
+                f"report of gdro_method={self.controller.name!r} must leave the trainer's entries "
+                f"alone, got {taken}; name its own otherwise"
+            )
         self.record.append(row | about)
         for name, number in numbers_of(row, self.bin_names).items():
             self._metrics["train"][f"gdro/{name}"].append(number)

@@ -72,6 +72,10 @@ PRIVATE_NAMES = (
         ),
     ),
     PrivateName(TRAINER, "_entropy_bonus_enabled", "whether rows without an advantage train too"),
+    PrivateName(
+        TRAINER, "_load_best_model", "called where the last step was done before", ("(self)",)
+    ),
+    PrivateName(TRAINER, "_tokenizer", "of the processing class, which may be a processor"),
     # logs and the model card
     PrivateName(TRAINER, "_metrics", "numbers of the log, by mode and name"),
     PrivateName(TRAINER, "_logs", "columns of the table of completions"),

@@ -37,7 +37,7 @@ class Replay(ControlledTrainer):
 
     def _keep_successes(self, rows: list[Row], texts: list[Text], rewards_RF: Tensor) -> None:
         """Add the correct rollouts of a step to the bank, those that are whole."""
-        tokenizer = self.processing_class
+        tokenizer = self._tokenizer  # a processor has no special tokens of its own
         ends = set(self.eos_token_ids)
         specials = set(tokenizer.all_special_ids)
         scored = self._score(np.arange(len(rows)), rewards_RF).scored()
@@ -53,8 +53,9 @@ class Replay(ControlledTrainer):
         Each part but the last runs its backward here, so that its activations are freed.
         """
         parts = torch.arange(len(inputs["advantages"])).split(self.args.per_device_train_batch_size)
-        # terms that TRL adds for each call, and an engine that steps at a backward
+        # terms and a quantile that TRL takes for each call, and an engine that steps at a backward
         is_whole_batch = self._entropy_bonus_enabled or self.aux_loss_enabled
+        is_whole_batch |= self.top_entropy_quantile < 1
         is_whole_batch |= self.accelerator.distributed_type == DistributedType.DEEPSPEED
         if len(parts) < 2 or is_whole_batch or not self.model.training:
             return super()._compute_loss(model, inputs)
@@ -88,7 +89,7 @@ class Replay(ControlledTrainer):
         # dealt out in turn; TRL shuffles the rows before it cuts them into micro-batches
         local = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
         first = len(output["advantages"])
-        pad_id = self.processing_class.pad_token_id
+        pad_id = self._tokenizer.pad_token_id
         output = add_texts(output, texts[local], weights_N[local], pad_id, total)
         stored = [output[name] for name in LOGPS if output.get(name) is not None]
         if stored:  # kept texts are taken as the policy's own: ratio 1, no KL

@@ -120,8 +120,7 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         self.on_unsloth = any(kind.__name__ == "UnslothGRPOTrainer" for kind in type(self).__mro__)
         unsloth.check_unsloth_settings(self.on_unsloth, model, args, method.replays)
         # otherwise TRL's advantages stay, so that "grpo" trains as TRL does, bit for bit
-        are_trls = config.has_trls_advantages(self.controller.run, args)
-        self._replaces_advantages = self.controller.name != "grpo" or not are_trls
+        self._replaces_advantages = config.replaces_advantages(self.controller, args)
         self.bank = Bank(method.kept_texts)
         self._rewards_RF = torch.empty(0, 0)  # of the last generation batch
         self._start_logs()

@@ -102,7 +102,7 @@ def check_unsloth_parts(trainer: GRPOTrainer, model: PreTrainedModel) -> None:
     classes = type(trainer).__mro__
     unsloth_class: Any = next(kind for kind in classes if kind.__name__ == "UnslothGRPOTrainer")
     called = unsloth_class.compute_loss.__code__.co_names
-    pad_id = trainer.processing_class.pad_token_id
+    pad_id = trainer._tokenizer.pad_token_id
     is_there = {
         "its loss, grpo_accumulated_loss": "grpo_accumulated_loss" in called,
         # it would leave the ends of completions out of the loss

@@ -27,7 +27,7 @@ class Lengths(NamedTuple):
     completion: int
 
 
-def check_profile(profile: Profile, variants: Sequence[str] = ()) -> None:
+def check_arguments(profile: Profile, variants: Sequence[str] = ()) -> None:
     """Refuse (ValueError) what TRL, peft or transformers would refuse of these variants, or all."""
     from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 

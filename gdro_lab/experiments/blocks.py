@@ -135,6 +135,7 @@ class TrainChoice(Strict):
 class LoopTrain(Strict):
     """How the loop trains: the same words as in `TrainChoice`."""
 
+    # with fewer, two of the five checkpoints would be the same step
     max_steps: Annotated[int, Field(ge=5, le=10**9)] = 150
     """Generation batches; scores are taken five times on the way."""
     prompts_per_step: Count = 32

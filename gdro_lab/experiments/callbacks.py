@@ -40,7 +40,7 @@ class ProgressLines(TrainerCallback):
             report_progress(step, last)
 
 
-class Stopwatch(TrainerCallback):
+class StepCosts(TrainerCallback):
     """When each step ended, and the most GiB in use at the end of one."""
 
     def __init__(self) -> None:

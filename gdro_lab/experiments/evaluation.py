@@ -33,6 +33,7 @@ from gdro_lab.experiments.records import (
     write_table,
 )
 from gdro_lab.experiments.scores import places_in_family
+from gdro_lab.loop import Reward, Rows, call_reward
 from gdro_lab.machine import Arithmetic, arithmetic, describe_machine
 from gdro_lab.tasks import prompt_token_ids
 from gdro_lab.tasks.pretrained import merged_model
@@ -42,10 +43,10 @@ if TYPE_CHECKING:
     from vllm import LLM
 
 Tokens = list[list[int]]
-Rows = Sequence[Mapping[str, Any]]
-Reward = Callable[..., Sequence[float]]
 KEPT = ("uid", "family", "dataset")
 """Columns of a prompt that its counts keep, where it has them."""
+UNTRAINED = {"steps": 0, "rollouts": 0, "tokens": 0, "processes": 1, "peak_memory_gib": None}
+"""What a training's file would say of the base."""
 
 
 def evaluate_variant(
@@ -86,13 +87,12 @@ def evaluate_variant(
             data.max_completion_tokens,
             seed,
             profile.train_of(variant).template,
-            threshold=profile.success_threshold,
+            success_threshold=profile.success_threshold,
             dtype=arithmetic(pretrained=is_pretrained),
         )
     seconds = time.perf_counter() - began
     write_table(folder / "evaluation.jsonl", evaluation)
     machine = describe_machine(pretrained=is_pretrained)
-    empty = {"steps": 0, "rollouts": 0, "tokens": 0, "processes": 1, "peak_memory_gib": None}
     evaluated = {
         "settings": profile.settings_of(variant),
         "seconds": trained.get("seconds", {}) | {"evaluate": seconds},
@@ -103,8 +103,8 @@ def evaluate_variant(
         "held_out_data": data.report(),
         "files": trained.get("files", {}) | {"evaluation": file_hash(folder / "evaluation.jsonl")},
     }
-    # the later win: the machine of the training, with that of the evaluation as evaluated_on
-    write_manifest(folder / "manifest.json", empty | machine | trained | evaluated)
+    # a training names the machine that it was made on; the base has only this one
+    write_manifest(folder / "manifest.json", (trained or UNTRAINED | machine) | evaluated)
     return evaluation
 
 
@@ -128,7 +128,7 @@ def evaluate_model(
     seed: int = 0,
     template: Mapping[str, Any] | None = None,
     *,
-    threshold: float = 0.0,
+    success_threshold: float = 0.0,
     dtype: Arithmetic | None = None,
 ) -> list[dict[str, Any]]:
     """Sample from a model, and return the counts of each prompt, as `count_correct` does.
@@ -144,7 +144,7 @@ def evaluate_model(
         max_new_tokens: of a completion.
         seed: of the sampling; vLLM's engine of a training ignores it.
         template: arguments of the chat template.
-        threshold: the reward above which a completion is correct.
+        success_threshold: the reward above which a completion is correct.
         dtype: of the weights that the engine "hf" samples from; None for `arithmetic` of a model
             that is not pretrained. vLLM chooses for itself.
     """
@@ -165,7 +165,7 @@ def evaluate_model(
     texts_PS = [
         tokenizer.batch_decode(tokens_S, skip_special_tokens=True) for tokens_S in tokens_PS
     ]
-    counts = count_correct(rows, texts_PS, reward, threshold)
+    counts = count_correct(rows, texts_PS, reward, success_threshold)
     for row, tokens_S in zip(counts, tokens_PS, strict=True):
         row["tokens"] = sum(map(len, tokens_S))
     _keep_texts(choice.texts, rows, texts_PS, counts)
@@ -173,7 +173,10 @@ def evaluate_model(
 
 
 def count_correct(
-    rows: Rows, texts_PS: Sequence[Sequence[str]], reward: Reward, threshold: float = 0.0
+    rows: Rows,
+    texts_PS: Sequence[Sequence[str]],
+    reward: Reward,
+    success_threshold: float = 0.0,
 ) -> list[dict[str, Any]]:
     """A row a prompt: uid, family, dataset where it has one, and what is correct.
 
@@ -182,7 +185,7 @@ def count_correct(
             None.
         texts_PS: equally many samples of each prompt.
         reward: as TRL calls it.
-        threshold: a sample is correct where its reward is greater.
+        success_threshold: a sample is correct where its reward is greater.
 
     Returns:
         successes, trials, and distinct, the number of different texts among the correct ones.
@@ -194,13 +197,8 @@ def count_correct(
         text if isinstance(row["prompt"], str) else [{"role": "assistant", "content": text}]
         for row, text in zip(rows_R, texts_R, strict=True)
     ]
-    names = dict.fromkeys(name for row in rows for name in row if name != "prompt")
-    rewards_R = reward(
-        prompts=[row["prompt"] for row in rows_R],
-        completions=completions_R,
-        **{name: [row.get(name) for row in rows_R] for name in names},
-    )
-    correct_R = is_correct(check_array("the reward", rewards_R), threshold)
+    rewards_R = call_reward(rows_R, completions_R, reward)
+    correct_R = is_correct(check_array("the reward", rewards_R), success_threshold)
     correct_PS = correct_R.reshape(len(rows), samples)
     counts = []
     for row, correct_S, texts_S in zip(rows, correct_PS, texts_PS, strict=True):
@@ -229,16 +227,16 @@ def _in_processes(
 ) -> list[Tokens]:
     """Tokens of the samples of each prompt, from processes with GPUs of their own."""
     tokens_PS: list[Tokens] = [[]] * len(ids)
-    part = partial(_part, sample, ids, seed, processes, gpus)
+    share = partial(_sample_share, sample, ids, seed, processes, gpus)
     with ProcessPoolExecutor(
         processes, get_context("spawn"), end_with_parent, max_tasks_per_child=1
     ) as pool:
-        for rank, tokens in enumerate(pool.map(part, range(processes))):
+        for rank, tokens in enumerate(pool.map(share, range(processes))):
             tokens_PS[rank::processes] = tokens
     return tokens_PS
 
 
-def _part(
+def _sample_share(
     sample: Callable[..., list[Tokens]],
     ids: Tokens,
     seed: int,

@@ -67,9 +67,9 @@ def series(runs: list[dict], variant: str, key: str) -> pd.DataFrame:
     return pd.concat(tables, names=["seed", "step"])
 
 
-def smooth(table: Any, window: int = SMOOTH) -> Any:
+def smooth(table: Any) -> Any:
     """Trailing mean over the steps that skips NaN; NaN where the window has no value."""
-    mean = table.groupby(level="seed").rolling(window, min_periods=1).mean().droplevel(0)
+    mean = table.groupby(level="seed").rolling(SMOOTH, min_periods=1).mean().droplevel(0)
     return mean.round(12)  # a running sum leaves 1e-17 where all is 0
 
 

@@ -1,7 +1,7 @@
 """Profiles of the backend "loop": tiny models in `gdro_lab.loop`, where a seed draws everything."""
 
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -32,6 +32,13 @@ class LoopProfile(Experiment):
     baseline: str = "grpo"
     """The method that differences are to."""
 
+    is_pretrained: ClassVar[bool] = False
+    """The loop trains only tiny models."""
+    uses_unsloth: ClassVar[bool] = False
+    """It uses only PyTorch."""
+    gpus: ClassVar[int] = 0
+    """It runs on one processor core."""
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         """Refuse what is misspelled, before any training."""
@@ -50,7 +57,7 @@ class LoopProfile(Experiment):
             raise ValueError(
                 f"success_threshold must be the same in all methods, got {sorted(thresholds)}"
             )
-        known = sorted({"grpo", *(spelling for spelling, _, _ in self.arms())})
+        known = sorted({"grpo", *(variant.label for variant, _ in self.arms())})
         if self.baseline not in known:
             raise ValueError(f"baseline must be one of {known}, got {self.baseline!r}")
         streams = [world.name for world in self.drawn_worlds if world.spec.n_train == 0]
@@ -62,7 +69,7 @@ class LoopProfile(Experiment):
             )
         return self
 
-    @cached_property  # `settings_of` asks for it for every file of a folder
+    @property
     def success_threshold(self) -> float:
         """The reward above which a completion is correct, in training and in scores."""
         variant = read_spelling(self.methods[0])
@@ -75,21 +82,6 @@ class LoopProfile(Experiment):
         return [read_world(name) for name in dict.fromkeys(self.worlds)]
 
     @property
-    def is_pretrained(self) -> bool:
-        """The loop trains only tiny models."""
-        return False
-
-    @property
-    def uses_unsloth(self) -> bool:
-        """The loop uses only PyTorch."""
-        return False
-
-    @property
-    def gpus(self) -> int:
-        """0, as a loop runs on one processor core."""
-        return 0
-
-    @property
     def cost(self) -> str:
         """A sentence: how many runs a profile has, with the base of each draw."""
         worlds = len(self.drawn_worlds)
@@ -100,15 +92,15 @@ class LoopProfile(Experiment):
             f"{worlds} × {arms} × {seeds})"
         )
 
-    def arms(self) -> list[tuple[str, Variant, float]]:
-        """Spelling without the rate, variant and learning rate of each arm, each once."""
+    def arms(self) -> list[tuple[Variant, float]]:
+        """Variant and learning rate of each arm, each once."""
         arms: dict[tuple[str, float], Variant] = {}
         for text in self.methods:
             variant = read_spelling(text)
             own_rate = variant.train.get("learning_rate")
             for rate in self.learning_rates if own_rate is None else [own_rate]:
                 arms[variant.label, rate] = variant
-        return [(spelling, variant, rate) for (spelling, rate), variant in arms.items()]
+        return [(variant, rate) for (_, rate), variant in arms.items()]
 
     def batch_shape(self, variant: Variant) -> tuple[int, float]:
         """A variant's prompts a step and mean rollouts a prompt, at the profile's budget."""
@@ -118,8 +110,7 @@ class LoopProfile(Experiment):
             raise ValueError(
                 f"prompts of {variant.label!r} must be in [1, {total}], got {prompts!r}"
             )
-        mean_rollouts = total / prompts
-        return prompts, int(mean_rollouts) if mean_rollouts.is_integer() else mean_rollouts
+        return prompts, total / prompts
 
     def settings_of(self, world: TaskWorld, variant: Variant | None) -> dict[str, Any]:
         """What a run depends on besides method, rate and seed; the base has no variant."""

@@ -19,13 +19,13 @@ import pandas as pd
 
 from gdro_lab.experiments.blocks import BASE, Variant
 from gdro_lab.experiments.loop_profile import LoopProfile
-from gdro_lab.experiments.memory import accuracy_by_family, first_of_each_family
+from gdro_lab.experiments.memory import first_of_each_family, train_scores
 from gdro_lab.experiments.oracles import loop_controller, make_oracle
 from gdro_lab.experiments.processes import report_progress
 from gdro_lab.experiments.records import read_rows, write_rows
 from gdro_lab.experiments.scores import score_families
 from gdro_lab.experiments.spelling import slug_of
-from gdro_lab.experiments.table import report, write_scores
+from gdro_lab.experiments.table import SHARED, report, write_scores
 from gdro_lab.tasks.base import Task
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import TaskWorld
@@ -70,12 +70,12 @@ class LoopRun:
 
 def list_runs(profile: LoopProfile) -> list[LoopRun]:
     """All runs of a profile, seed by seed, so that its folder always holds whole pairs."""
-    arms: list[tuple[str, Variant | None, float]] = [*profile.arms(), (BASE, None, 0.0)]
+    arms: list[tuple[Variant | None, float]] = [*profile.arms(), (None, 0.0)]
     return [
-        LoopRun(world, method, variant, rate, seed)
+        LoopRun(world, BASE if variant is None else variant.label, variant, rate, seed)
         for seed in profile.seeds
         for world in profile.drawn_worlds
-        for method, variant, rate in arms
+        for variant, rate in arms
     ]
 
 
@@ -87,28 +87,30 @@ def missing_runs(profile: LoopProfile, out: Path) -> list[LoopRun]:
 def check_loops(profile: LoopProfile, out: Path) -> None:
     """Refuse (ValueError) a folder of other settings, other worlds or other methods of your own."""
     runs = list_runs(profile)
-    if len({run.file(out) for run in runs}) < len(runs):
+    run_of = {run.file(out): run for run in runs}
+    if len(run_of) < len(runs):
         raise ValueError(
             "methods must still differ where file names have '_' for their signs, "
             f"got {profile.methods}"
         )
-    worlds = {world.name: world for world in profile.drawn_worlds}
+    settings_of = {world.name: profile.settings_of(world, None) for world in profile.drawn_worlds}
+    any_settings = next(iter(settings_of.values()))
     for file in sorted((out / "runs").glob("*/*.json")):
-        settings = read_rows(file)["settings"]
-        world = worlds.get(file.parent.name)
-        ours = profile.settings_of(world or next(iter(worlds.values())), None)
-        names = ["train", "size", "success_threshold"]
-        for name in names if world is None else [*names, "world"]:
-            if settings.get(name) != ours.get(name):
+        before = read_rows(file)["settings"]
+        ours = settings_of.get(file.parent.name)
+        # a world that this profile does not have must still share train, size and threshold
+        names = SHARED if ours is None else (*SHARED, "world")
+        for name in names:
+            if before.get(name) != (ours or any_settings).get(name):
                 raise ValueError(f"runs must have the same {name} settings, got {out}: see {file}")
-    for run in runs:
-        if run.variant is not None and run.file(out).exists():
-            before = read_rows(run.file(out))["settings"].get("methods")
-            if before != profile.methods_hash(run.variant.method):
-                raise ValueError(
-                    f"methods_from must be as it was when {run.file(out)} was made, "
-                    f"got {profile.methods_from} with changes: choose another folder"
-                )
+        run = run_of.get(file)
+        if run is None or run.variant is None:
+            continue
+        if before.get("methods") != profile.methods_hash(run.variant.method):
+            raise ValueError(
+                f"methods_from must be as it was when {file} was made, "
+                f"got {profile.methods_from} with changes: choose another folder"
+            )
 
 
 def draw_base(
@@ -137,7 +139,7 @@ class Scorer:
     tokenizer: Any
     steps: int
     """Steps of the whole training."""
-    threshold: float
+    success_threshold: float
     """A completion is correct where its reward is greater."""
     spent: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys((*SPENT, "rollouts"), 0.0)
@@ -175,12 +177,10 @@ class Scorer:
             self.rows[-1] |= _breadth(families_P, counts) | self._train_scores(step)
 
     def _train_scores(self, step: int) -> dict[str, Any]:
-        """Accuracy on training prompts, by family and weighted as in training."""
+        """Accuracy on training prompts."""
         prompts = first_of_each_family(self.task.train, TRAIN_PROMPTS)
         successes_P = self._sample(prompts, TRAIN_SAMPLES, step).successes_P
-        families = accuracy_by_family(prompts, successes_P, TRAIN_SAMPLES)
-        mean = (families * pd.Series(self.task.shares)).sum()
-        return {"train_mean": float(mean), "train_families": families.to_dict()}
+        return train_scores(prompts, successes_P, TRAIN_SAMPLES, self.task.shares)
 
     def _sample(self, rows: Sequence[Mapping[str, Any]], samples: int, seed: int) -> "Counts":
         """What is correct of so many samples of each prompt."""
@@ -194,7 +194,7 @@ class Scorer:
             samples,
             self.task.max_completion_tokens,
             seed,
-            self.threshold,
+            self.success_threshold,
         )
 
 

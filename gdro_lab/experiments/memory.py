@@ -38,6 +38,23 @@ def accuracy_by_family(
     return pd.Series(np.asarray(successes_P) / samples).groupby(families).mean()
 
 
+def train_scores(
+    rows: Sequence[Mapping[str, Any]],
+    successes_P: np.ndarray,
+    samples: int,
+    shares: Mapping[str, float],
+) -> dict[str, Any]:
+    """The columns train_mean, weighted as in training, and train_families of a row of scores.
+
+    Args:
+        rows, successes_P, samples: as for `accuracy_by_family`.
+        shares: each family's share of the training prompts.
+    """
+    families = accuracy_by_family(rows, successes_P, samples)
+    mean = (families * pd.Series(shares)).sum()
+    return {"train_mean": float(mean), "train_families": families.to_dict()}
+
+
 def add_memory(families: pd.DataFrame) -> pd.DataFrame:
     """The table of families with a column more: (train − held out), minus the same for the base.
 

@@ -105,6 +105,7 @@ class PassRates:
     def __call__(self, uids_P: np.ndarray) -> np.ndarray:
         """Pass rates of these uids, (P,), at most `EVERY` calls old."""
         if next(self.calls) % EVERY == 0:
+            # a sum over several correct texts can exceed 1 by rounding
             self.rates_D = self._compute()[self.order_D].clip(0, 1)
         return self.rates_D[self.sorted_uids_D.searchsorted(uids_P)]
 

@@ -95,6 +95,7 @@ def heatmaps(panels: Maps, title: str) -> Figure:
             mean = mean.where(mean > 0)
             look["norm"] = PowerNorm(0.5, vmin=0)
         elif even is not None:
+            # the largest ratio to even, up or down; 1.1 at least, so that rounding stays invisible
             reach = max(1.1, np.nanmax(np.abs(np.log(mean / even)).map(np.exp)))
             look = {"cmap": DIVERGING, "norm": LogNorm(even / reach, even * reach)}
         axis.grid(False)

@@ -22,7 +22,7 @@ CACHE = ".cache/bases"
 
 
 class Parts(NamedTuple):
-    """What a job needs first."""
+    """The base, its tokenizer, and the data of a job."""
 
     source: str
     """The base, a folder or hub id."""

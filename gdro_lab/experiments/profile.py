@@ -240,15 +240,17 @@ class Profile(Experiment):
     def settings_of(self, variant: str, *, evaluated: bool = True) -> dict[str, Any]:
         """What a run depends on besides its seed: no labels, nothing of `MACHINE`.
 
-        Without `evaluated`, what a training depends on: nothing of the evaluation.
+        Without `evaluated`, what a training depends on: nothing of the evaluation. A field that
+        came later is there only where it is used, so that older runs keep their identity (see
+        `without_defaults`).
         """
         settings = self.model_dump(include={"task", "base", "evaluation"})
-        if self.cold_start is not None:  # runs of profiles without one stay as they were identified
+        if self.cold_start is not None:
             settings["cold_start"] = self.cold_start.model_dump()
             settings["template"] = self.train.template
         if self.task.kind == "reasoning_gym":
             settings["world"] = read_world(self.task.world).model_dump(mode="json")
-        if self.evaluation.texts == 0:  # runs without texts stay as they were identified
+        if self.evaluation.texts == 0:
             del settings["evaluation"]["texts"]
         if variant == BASE and self.success_threshold != 0:
             settings["success_threshold"] = self.success_threshold
@@ -264,7 +266,7 @@ class Profile(Experiment):
         else:
             chosen = self.variant(variant)
             settings |= chosen.model_dump(include={"method", "preset", "options", "groups"})
-            if chosen.prior is not None:  # runs without one stay as they were identified
+            if chosen.prior is not None:
                 settings["prior"] = chosen.prior
             settings["train"] = self.train_of(variant).model_dump()
             code = self.methods_hash(chosen.method)

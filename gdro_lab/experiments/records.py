@@ -30,6 +30,8 @@ PACKAGES = {
     "unsloth",
 }
 """The packages whose versions a manifest has."""
+TOTALS = ("rollouts", "tokens", "trained_tokens")
+"""What `totals` adds up."""
 
 
 def write_table(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:

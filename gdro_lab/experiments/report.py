@@ -20,7 +20,7 @@ from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.figures import paper_figures, select_runs
 from gdro_lab.experiments.intervals import bootstrap_interval
 from gdro_lab.experiments.profile import Profile, run_folder
-from gdro_lab.experiments.records import read_result
+from gdro_lab.experiments.records import TOTALS, read_result
 from gdro_lab.experiments.scores import K, score_families
 from gdro_lab.experiments.style import save, use_style
 from gdro_lab.experiments.table import compare, format_table
@@ -29,12 +29,10 @@ from gdro_lab.experiments.texts import texts_before_and_after
 FEWEST_IN_A_BIN = 10
 """A bin with fewer held-out prompts is not called the worst."""
 STAGES = ("train", "generate", "controller", "evaluate")
-SPENT = ("rollouts", "tokens", "trained_tokens")
-"""What `totals` adds up."""
 
-Scores = dict[str, np.ndarray]
+PromptScores = dict[str, np.ndarray]
 """mean@n and pass@k of every prompt: {"mean": (S, P), "pass": (S, P)}, in order of uid."""
-Kinds = Mapping[str, Callable[[Scores], np.ndarray]]
+Kinds = Mapping[str, Callable[[PromptScores], np.ndarray]]
 """By name of a score, the values (S, P) whose mean it is."""
 
 
@@ -97,7 +95,7 @@ def _learning_rate(profile: Profile, variant: str) -> float:
     return 0.0 if variant == BASE else profile.train_of(variant).learning_rate
 
 
-def prompt_scores(runs: list[dict[str, Any]], variant: str, k: int) -> Scores:
+def prompt_scores(runs: list[dict[str, Any]], variant: str, k: int) -> PromptScores:
     """The scores of every prompt by every seed of a variant."""
     rows = [run["evaluation"] for run in select_runs(runs, variant)]
     counts = np.array([[[row["successes"], row["trials"]] for row in of_run] for of_run in rows])
@@ -152,7 +150,7 @@ def family_table(
     """Like `score_table`, with the mean@n of each family (a skill, a data set, a level)."""
     family_P = prompt_groups(runs, profile.evaluation.k)["family"]
 
-    def scores_of(name: object) -> Callable[[Scores], np.ndarray]:
+    def scores_of(name: object) -> Callable[[PromptScores], np.ndarray]:
         return lambda values: values["mean"][:, family_P == name]
 
     kinds: Kinds = {str(name): scores_of(name) for name in dict.fromkeys(family_P)}
@@ -208,7 +206,7 @@ def spending_table(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame
     """What training took, and seconds by stage, one row per variant (mean over seeds)."""
     rows = [
         {"variant": run["variant"], "label": profile.label(run["variant"])}
-        | {key: run["manifest"][key] for key in SPENT}
+        | {key: run["manifest"][key] for key in TOTALS}
         | {f"{stage} s": run["manifest"]["seconds"][stage] for stage in STAGES}
         for run in runs
         if run["variant"] != BASE
@@ -228,7 +226,7 @@ def format_tables(
         "tokens": "tokens with prompts",
         "trained_tokens": "tokens trained",
     }
-    spent = spending[["label", *SPENT]].rename(columns=names)
+    spent = spending[["label", *TOTALS]].rename(columns=names)
     baselines = [profile.variants[variant].baseline for variant in spending["variant"]]
     trained = spending.set_index("variant")["trained_tokens"]
     of_baselines = trained.reindex(baselines).to_numpy()
@@ -258,7 +256,7 @@ def format_tables(
 def seconds_table(spending: pd.DataFrame) -> str:
     """Seconds by stage as Markdown, mean over seeds."""
     title = "Seconds of this machine; generate and controller are parts of train"
-    seconds = spending.drop(columns=["variant", *SPENT])
+    seconds = spending.drop(columns=["variant", *TOTALS])
     seconds = seconds.rename(columns={"label": "method"})
     return f"{title}\n\n{seconds.to_markdown(index=False, floatfmt='.1f')}"
 
@@ -302,9 +300,9 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
 def _write_paired(profile: Profile, runs: list[dict[str, Any]], results: Path) -> None:
     """Write tables of the loop's form too: in pairs by seed alone, with Holm's correction.
 
-    There is one for each baseline, of the variants that name it.
+    There is one for each baseline, of the variants that name it; none with fewer than 8 samples.
     """
-    if profile.evaluation.samples < K:
+    if profile.evaluation.samples < K:  # pass@8 needs eight
         return
     rows = rows_of(profile, runs)
     replace_text(results / "rows.csv", rows.to_csv(index=False, float_format="%.6g"))

@@ -61,7 +61,8 @@ class Job:
 
     title: str
     target: str
-    """Where the function is, as in "package.module:function"."""
+    """Where the function is, as in "package.module:function": a name, since the console's process
+    must not import torch, and a job of Unsloth imports that first."""
     arguments: tuple[Any, ...] = ()
 
     @property
@@ -88,7 +89,7 @@ class Jobs:
 
 
 def jobs_of(profile: Profile | LoopProfile, runs: Path, cache_dir: str) -> Jobs:
-    """The jobs of a profile: all of "trl", where each sees what is done, the missing of "loop"."""
+    """The jobs of a profile. A job of "trl" finds what is done; of "loop" only the missing runs."""
     if isinstance(profile, LoopProfile):
         return _loop_jobs(profile, runs, cache_dir)
     training = "gdro_lab.experiments.training"
@@ -194,14 +195,14 @@ class Runner:
         self.is_stopped = False
         self.keeps_lines = True
         self.overall: tqdm | None = None
-        """The bar of all jobs."""
+        """The bar of all jobs; None while bases are made."""
 
     def check(self, job: Job) -> None:
         """Run a job that refuses (ValueError) or does nothing, without a log."""
         receiver, sender = self.context.Pipe(duplex=False)
         process = self.context.Process(target=_run_check, args=(sender, job, self.profile))
         process.start()
-        sender.close()
+        sender.close()  # ours: while it is open, recv would wait for ever for a killed process
         try:
             refusal = receiver.recv()
         except EOFError:  # the process was killed
@@ -300,8 +301,8 @@ def _run_check(refusals: Connection, job: Job, profile: Profile | LoopProfile) -
         resolve_name(job.target)(profile, *job.arguments)
     except Exception as error:
         refusals.send(str(error) or repr(error))
-        raise
-    refusals.send("")
+    else:
+        refusals.send("")
 
 
 def _run_logging(log: Path, progress: Path, job: Job, profile: Profile | LoopProfile) -> None:

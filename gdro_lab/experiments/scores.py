@@ -2,7 +2,8 @@
 
 mean_at_8 and worst_family are the mean and the lowest of the families' mean accuracies, pass_at_8
 the mean over families of unbiased pass@8, and training_mix_* weigh the families as the training
-prompts do. Axes: P held-out prompts.
+prompts do. mean_at_8 is the mean over all samples that were taken, 32 a prompt at the end of a run
+of the loop; that of eight samples has the same expectation. Axes: P held-out prompts.
 """
 
 from collections.abc import Mapping, Sequence

@@ -3,7 +3,7 @@
 scores.csv      one row per world, method, learning rate, draw and checkpoint
 families.csv    at the end of training, one row more per family, with its share of training and
                 what was memorized
-settings.json   what all runs of the folder depend on
+settings.json   what all runs of the folder have in common, and each world
 table.csv, .md  each method at its best rate, with differences to GRPO in pairs by draw, and memory
 differences     a figure, as PNG and PDF
 """
@@ -25,7 +25,7 @@ from gdro.files import replace_text
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.intervals import holm, paired_t
 from gdro_lab.experiments.memory import add_memory, format_memory
-from gdro_lab.experiments.records import read_rows
+from gdro_lab.experiments.records import TOTALS, read_rows
 from gdro_lab.experiments.scores import ROW_COLUMNS
 from gdro_lab.experiments.spelling import slug_of
 from gdro_lab.experiments.style import DATA, METHOD_COLORS, PEER, WIDTH, save, use_style
@@ -41,10 +41,12 @@ METRICS = {
 BASELINE = "grpo"
 PAIR = ["mean_at_8", "pass_at_8"]
 """The scores by whose sum learning rates are chosen."""
-COSTS = ("rollouts", "tokens", "trained_tokens", "seconds")
-MARKERS = "sD^v>"
+COSTS = (*TOTALS, "seconds")
+PEER_MARKERS = "sD^v>"
 """Markers of the best methods without a colour of their own."""
 REACH = "rollouts to reach GRPO's best"
+SHARED = ("train", "size", "success_threshold")
+"""Settings that all runs of a folder have in common, besides each world's."""
 
 
 def write_scores(out: Path) -> None:
@@ -82,7 +84,7 @@ def _shared_settings(out: Path, runs: list[dict[str, Any]]) -> dict[str, Any]:
     for run in runs:
         # a seed of the world is the draw
         world = {k: v for k, v in run["settings"]["world"].items() if k != "seed"}
-        own = {name: run["settings"][name] for name in ("train", "size")}
+        own = {name: run["settings"][name] for name in SHARED if name in run["settings"]}
         common = common or own
         if own != common or worlds.setdefault(world["name"], world) != world:
             row = run["rows"][0]
@@ -300,7 +302,7 @@ def draw_differences(table: pd.DataFrame) -> Figure:
 def _looks(table: pd.DataFrame) -> dict[str, Look]:
     """The look of each method, the best first."""
     merit = table[table.metric.isin(PAIR)].groupby("method").difference.sum()
-    markers = list(MARKERS)
+    markers = list(PEER_MARKERS)
     looks = {}
     for method in merit.sort_values(ascending=False).index:
         color = METHOD_COLORS.get(method.split(":")[0], PEER)

@@ -29,9 +29,9 @@ from transformers import TrainerCallback
 from gdro.files import file_hash, files_in, replace_text
 from gdro.trl.models import load_model
 from gdro.trl.unsloth import import_unsloth
-from gdro_lab.experiments.arguments import Lengths, check_profile, training_arguments
+from gdro_lab.experiments.arguments import Lengths, check_arguments, training_arguments
 from gdro_lab.experiments.blocks import BASE
-from gdro_lab.experiments.callbacks import ProgressLines, Stopwatch, used_gib
+from gdro_lab.experiments.callbacks import ProgressLines, StepCosts, used_gib
 from gdro_lab.experiments.parts import (
     CACHE,
     check_installed,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 def prepare(profile: Profile, cache_dir: str | Path = CACHE) -> None:
     """Check packages and all training arguments; make the base, print where it is."""
     check_installed(profile, list(profile.variants), evaluates=True)
-    check_profile(profile)
+    check_arguments(profile)
     print(make_base(profile, cache_dir, progress=True))
     for name, variant in profile.variants.items():
         named = (variant.groups, *(variant.prior or ()))
@@ -77,13 +77,13 @@ def check_run(profile: Profile, variant: str) -> None:
     model = profile.model_of(variant)
     if model.kind.startswith("unsloth"):
         import_unsloth(model.standby)  # it comes before TRL
-    check_profile(profile, [variant])
+    check_arguments(profile, [variant])
 
 
 def check_trainings(profile: Profile) -> None:
     """Refuse (ValueError) a profile of which not all can be trained and evaluated here."""
     check_machine(profile, list(profile.variants), evaluates=True)
-    check_profile(profile)
+    check_arguments(profile)
 
 
 def _check_columns(variant: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -243,15 +243,15 @@ class Training:
     def try_steps(self, batches: int) -> None:
         """Train some generation batches after one that warms up, print what one took, save none."""
         updates = self.settings.updates_per_step * self.settings.num_iterations
-        watch = Stopwatch()
+        costs = StepCosts()
         trainer = self.make_trainer(
-            [watch], save_strategy="no", eval_strategy="no", max_steps=(batches + 1) * updates
+            [costs], save_strategy="no", eval_strategy="no", max_steps=(batches + 1) * updates
         )
         trainer.train()
         if trainer.accelerator.is_main_process:
-            seconds = (watch.ends[-1] - watch.ends[updates - 1]) / batches
+            seconds = (costs.ends[-1] - costs.ends[updates - 1]) / batches
             print(
-                f"{self.variant}: {seconds:.2f} s a generation batch, {watch.peak:.1f} GiB; "
+                f"{self.variant}: {seconds:.2f} s a generation batch, {costs.peak:.1f} GiB; "
                 f"{self.settings.generation_batches} of them in a training",
                 flush=True,
             )

@@ -27,7 +27,9 @@ REQUESTS: dict[Reader, str] = {
     "whole": "{problem}\n\nPlease reply with {answer} alone.",
     "tags": "{problem}\n\nPlease reason step by step, and put {answer} within <answer></answer>.",
 }
-"""How each reader's answer is asked for; `{answer}` becomes "your final answer"."""
+"""How each reader's answer is asked for; `{answer}` becomes "your final answer", or a letter."""
+
+FINAL_ANSWER = "your final answer"
 
 FORMS: dict[Reader, str] = {
     "boxed": "\\boxed{ANSWER}",
@@ -47,7 +49,7 @@ DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
 # the sign of "= -3", not the minus of "5-3"
 IN_TEXT = re.compile(rf"((?<![\w)\]}}])[-−]\$?)?((?:{DIGITS}(?:\.[0-9]+)?|\.[0-9]+)(?:/{DIGITS})?)")
 ALONE = re.compile(rf"([-−]?)\s*\$?\s*({DIGITS}(?:\.[0-9]*)?|\.[0-9]+)")
-UNIT = re.compile(r"\s*\([^()]*\)$")
+UNIT_IN_BRACKETS = re.compile(r"\s*\([^()]*\)$")
 
 
 def read_answer(text: str, reader: Reader | KeyReader) -> str | None:
@@ -62,7 +64,7 @@ def read_answer(text: str, reader: Reader | KeyReader) -> str | None:
     if reader == "last_number":
         return _last_number(text)
     if reader == "number":
-        return plain_number(UNIT.sub("", text))
+        return plain_number(UNIT_IN_BRACKETS.sub("", text))
     if reader == "tags":
         tagged = TAGS.findall(text)
         return tagged[-1].strip() if tagged else None
@@ -127,6 +129,11 @@ def _content(message: Mapping[str, Any]) -> str:
 def style_of(tokenizer: Any) -> Style:
     """The style in which a model is asked: chats where its tokenizer has a template for them."""
     return "text" if tokenizer.chat_template is None else "chat"
+
+
+def request_for(reader: Reader, asked: str = FINAL_ANSWER) -> str:
+    """The request for an answer in the form that a reader finds, with `{problem}` in it."""
+    return REQUESTS[reader].replace("{answer}", asked)
 
 
 def ask(problem: str, request: str, style: Style) -> str | list[dict[str, str]]:

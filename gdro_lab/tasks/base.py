@@ -32,11 +32,15 @@ class Task(Protocol):
     """A drawn task: its prompts, the lessons of a base, and the reward of completions.
 
     Training prompts, held-out prompts and lessons do not overlap, except that the lessons of the
-    embedded task may repeat training prompts. All prompts have the same number of characters.
+    embedded task may repeat training prompts. The prompts of a task for a tiny base have equally
+    many characters. Those of reasoning-gym's original questions do not, and for them `teach`,
+    `correct_texts` and `tokenizer` are not used.
     """
 
-    train: Sequence[TaskRow]  # shuffled
-    eval: Sequence[TaskRow]  # held out, equally many of each family
+    train: Sequence[TaskRow]
+    """Shuffled."""
+    eval: Sequence[TaskRow]
+    """Held out, equally many of each family."""
 
     @property
     def shares(self) -> Mapping[str, float]:

@@ -28,13 +28,22 @@ def find_made(*folders: Path) -> Path | None:
     return None
 
 
-def make_once(target: Path, make: Callable[[Path], None]) -> Path:
-    """Make a folder with its ledger, beside the target, and move it there when it is complete.
+def find_or_make(target: Path, make: Callable[[Path], None], *shipped: Path) -> Path:
+    """Return a folder that was completed, or make it.
+
+    It is made with its ledger, beside the target, and moved there when it is complete.
 
     Args:
         target: the folder; one without a ledger is replaced.
         make: writes the folder whose path it is given. What it leaves beside that is removed.
+        shipped: folders that serve as well, where they are.
+
+    Raises:
+        ValueError: a file of a completed folder was altered since.
     """
+    made = find_made(target, *shipped)
+    if made is not None:
+        return made
     target.parent.mkdir(parents=True, exist_ok=True)
     for left in target.parent.glob(".making-*"):  # of processes that were killed
         if time.time() - left.stat().st_mtime > A_DAY:

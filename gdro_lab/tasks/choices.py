@@ -153,8 +153,10 @@ class MathChoice(Strict):
                 raise ValueError(
                     f"sources of task.{where} must differ in their names, got {names}: name them"
                 )
-        places = [self._place(choice) for choice in train]
-        both = [choice.source for choice in self.evaluated_choices if self._place(choice) in places]
+        trained = [self._identity(choice) for choice in train]
+        both = [
+            choice.source for choice in self.evaluated_choices if self._identity(choice) in trained
+        ]
         if both:
             raise ValueError(f"task.evaluate must not have what task.train has, got {both[0]!r}")
         if shares and (len(shares) < len(train) or abs(sum(shares) - 1) > 1e-9):
@@ -193,7 +195,7 @@ class MathChoice(Strict):
         """Where each of the sources is; ValueError for one that is not there."""
         return [self._find_source(choice) for choice in choices]
 
-    def _place(self, choice: SourceChoice) -> tuple[Any, ...]:
+    def _identity(self, choice: SourceChoice) -> tuple[Any, ...]:
         """What decides which rows a source has: hub id or path, configuration and split."""
         source: Any = choice.source
         config = choice.config

@@ -1,7 +1,7 @@
 """A cold start: a model that does not answer as it is asked to is taught worked solutions first.
 
-The loss is on the completions alone. By default an adapter is trained, of a few megabytes: it is
-kept in the cache, or shipped in data/bases, and the model with it is made from both.
+The loss is on the completions alone. An adapter of a few megabytes is trained: it is kept in the
+cache, or shipped in data/bases, and the model with it is made from both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gdro.files import plain
 from gdro_lab.machine import arithmetic, describe_machine, fast_attention
 from gdro_lab.tasks import prompt_token_ids
 from gdro_lab.tasks.base import Count, Natural, Strict
-from gdro_lab.tasks.cache import find_made, make_once
+from gdro_lab.tasks.cache import find_or_make
 from gdro_lab.tasks.pretrained import find_model, merged_model, model_identity
 from gdro_lab.tasks.solutions import Solution
 from gdro_lab.tasks.tiny import SHIPPED
@@ -47,8 +47,8 @@ class ColdStart(Strict):
     """Solutions of a step."""
     learning_rate: Positive = 1e-3
     """Its peak, after a short rise."""
-    rank: Count | None = 8
-    """Rank of the adapter that is trained; None trains all weights."""
+    rank: Count = 8
+    """Rank of the adapter that is trained."""
     examples: Count = 2000
     """Different solutions, at most."""
     seed: Natural = 0
@@ -86,10 +86,6 @@ def cold_start(
     text = json.dumps(recipe, sort_keys=True, default=plain)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     target = Path(cache_dir) / name
-    whole = target if choice.rank is None else target.with_name(f"{name}-merged")
-    made = find_made(whole)
-    if made is not None:
-        return made
 
     def teach(work: Path) -> None:
         if "unsloth" in sys.modules:  # it changes transformers
@@ -98,10 +94,12 @@ def cold_start(
         record = recipe | describe_machine(pretrained=True)
         (work / RECIPE).write_text(json.dumps(record, indent=2, default=plain) + "\n")
 
-    taught = find_made(target, SHIPPED / name) or make_once(target, teach)
-    if choice.rank is None:
-        return taught
-    return make_once(whole, lambda work: _merge(folder, taught, work))
+    def merge(work: Path) -> None:
+        adapter = find_or_make(target, teach, SHIPPED / name)
+        # in float32: an adapter's steps are below the resolution of bfloat16
+        merged_model(folder, adapter, work, tokenizer_of=folder, dtype="float32")
+
+    return find_or_make(target.with_name(f"{name}-merged"), merge)
 
 
 def _recipe(
@@ -129,7 +127,7 @@ def _teach(
     template: Mapping[str, Any],
     progress: bool,
 ) -> None:
-    """Train on the solutions with AdamW and write the adapter, or the whole model."""
+    """Train an adapter on the solutions with AdamW and write it."""
     import peft
     from datasets import Dataset
     from transformers import Trainer
@@ -137,15 +135,13 @@ def _teach(
     from gdro.trl.models import load_model
 
     loaded = load_model(folder, seed=choice.seed, attn_implementation=fast_attention())
-    model = loaded.model
-    if choice.rank is not None:
-        adapter = peft.LoraConfig(
-            task_type="CAUSAL_LM",
-            target_modules="all-linear",
-            r=choice.rank,
-            lora_alpha=2 * choice.rank,
-        )
-        model = peft.get_peft_model(model, adapter)
+    adapter = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        target_modules="all-linear",
+        r=choice.rank,
+        lora_alpha=2 * choice.rank,
+    )
+    model = peft.get_peft_model(loaded.model, adapter)
     rows = labelled_tokens(loaded.tokenizer, solutions, template)
     with tempfile.TemporaryDirectory() as logs:
         trainer = Trainer(
@@ -155,11 +151,7 @@ def _teach(
             data_collator=partial(pad_left, pad_token_id=loaded.tokenizer.pad_token_id),
         )
         trainer.train()
-    if choice.rank is None:
-        model.save_pretrained(work)
-        loaded.tokenizer.save_pretrained(work)
-    else:
-        _save_adapter(model, source, work)
+    _save_adapter(model, source, work)
 
 
 def labelled_tokens(
@@ -262,8 +254,3 @@ def _save_adapter(model: PeftModel, source: str, folder: Path) -> None:
     # the embeddings are the model's own: without False, peft would look for it on the hub
     model.save_pretrained(str(folder), save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)  # an empty card
-
-
-def _merge(folder: str, adapter: Path, work: Path) -> None:
-    # in float32: an adapter's steps are below the resolution of bfloat16
-    merged_model(folder, adapter, work, tokenizer_of=folder, dtype="float32")

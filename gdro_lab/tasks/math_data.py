@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 
 from gdro_lab.tasks.answers import (
-    REQUESTS,
+    FINAL_ANSWER,
     KeyReader,
     Reader,
     Style,
     ask,
     plain_number,
     read_answer,
+    request_for,
     with_answer,
 )
 from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
 from gdro_lab.tasks.sources import Place, RawRow, check_path, find_place, read_raw_rows
 
-ANSWER = "your final answer"
-CHOICE = "the letter of the correct choice"
+LETTER_OF_CHOICE = "the letter of the correct choice"
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,9 @@ class Problem:
 
     def row(self, style: Style, request: str | None, reader: Reader) -> dict[str, Any]:
         """The row of a data set, with a prompt that asks for the answer."""
-        asked = CHOICE if self.is_choice else ANSWER
-        request = request or REQUESTS[reader].replace("{answer}", asked)
+        if request is None:
+            asked = LETTER_OF_CHOICE if self.is_choice else FINAL_ANSWER
+            request = request_for(reader, asked)
         solution = self.solution and with_answer(self.solution, self.answer, reader)
         return {
             "prompt": ask(self.text, request, style),
@@ -158,7 +159,7 @@ def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
             if problem.uid in problems:
                 raise ValueError("it repeats another")
         except ValueError as error:
-            dropped.append(f"{source.name}, {row.place}: {error}")
+            dropped.append(f"{source.name}, {row.label}: {error}")
             continue
         problems[problem.uid] = problem
     if not problems:

@@ -11,7 +11,7 @@ from typing import Any
 
 from gdro_lab.tasks.answers import KeyReader, plain_number, read_answer
 
-Columns = Mapping[str, Any]
+Row = Mapping[str, Any]
 ARITHMETIC = re.compile(r"[\d.+\-*/()]+")
 INFIX = re.compile(r"[\d.)][+\-*/][\d.(]")
 STEP = re.compile(r"[\d.+\-*/()%]+=\$?(-?[\d.]+)%?")
@@ -23,7 +23,7 @@ class Schema:
     """Which columns of a source are read, and how."""
 
     problem: tuple[str, ...]
-    """Columns of the problem's text; several are joined by a space."""
+    """Row of the problem's text; several are joined by a space."""
     answer: str
     """The column of the answer key."""
     reader: KeyReader = "whole"
@@ -33,8 +33,8 @@ class Schema:
     solution: str | None = None
     """The column of a worked solution, which may be empty."""
     wrong_answers: tuple[str, ...] = ()
-    """Columns of the wrong choices; they make it multiple choice."""
-    prepare: Callable[[Columns], Columns] | None = None
+    """Row of the wrong choices; they make it multiple choice."""
+    prepare: Callable[[Row], Row] | None = None
     """Works out the columns group and solution, or the problem, from the others."""
     columns: tuple[str, ...] = ()
     """The columns that `prepare` needs, where these are not problem and answer."""
@@ -68,11 +68,11 @@ def _question(answer: str = "answer") -> Schema:
     return Schema(("question",), answer)
 
 
-def _problem(answer: str = "answer") -> Schema:
-    return Schema(("problem",), answer)
+def _problem() -> Schema:
+    return Schema(("problem",), "answer")
 
 
-def _gsm8k(row: Columns) -> Columns:
+def _gsm8k(row: Row) -> Row:
     """The family by the number of steps, and the steps that are marked, such as <<48/2=24>>."""
     text = str(row["answer"])
     steps = [step.replace(" ", "") for step in MARKED_STEP.findall(text)]
@@ -86,7 +86,7 @@ def _gsm8k(row: Columns) -> Columns:
 ASDIV_FAMILIES = {"Addition": "add", "Subtraction": "sub", "Multiplication": "mul"}
 
 
-def _asdiv(row: Columns) -> Columns:
+def _asdiv(row: Row) -> Row:
     """The family by the kind of solution, and the formula where it is plain arithmetic."""
     kind = str(row["solution_type"])
     family = "div" if kind.endswith("Division") else ASDIV_FAMILIES.get(kind, "other")
@@ -98,14 +98,14 @@ def _asdiv(row: Columns) -> Columns:
     return {**row, "group": family, "solution": "; ".join(steps) if is_right else None}
 
 
-def _svamp(row: Columns) -> Columns:
+def _svamp(row: Row) -> Row:
     """Body and question as sentences, and the equation with its value."""
     body = str(row["Body"] or "").rstrip(" .")
     problem = f"{body}. {str(row['Question'] or '').strip()}"
     return {**row, "problem": problem, "solution": _solved(row["Equation"], row["Answer"])}
 
 
-def _mawps(row: Columns) -> Columns:
+def _mawps(row: Row) -> Row:
     """The hub's rows have N_00, N_01, … in place of the numbers."""
     numbers = [plain_number(text) or text for text in str(row["Numbers"] or "").split()]
 
@@ -121,7 +121,7 @@ def _mawps(row: Columns) -> Columns:
     return {**row, "problem": problem, "key": answer, "solution": _solved(equation, answer)}
 
 
-def _mawps_copy(row: Columns) -> Columns:
+def _mawps_copy(row: Row) -> Row:
     return {**row, "key": _rounded(row["target"])}
 
 

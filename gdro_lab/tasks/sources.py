@@ -15,7 +15,7 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 class RawRow(NamedTuple):
     """A row of a source: what names it in a report, and its columns or what is wrong with it."""
 
-    place: str
+    label: str
     columns: Mapping[str, Any]
     fault: str | None = None
     part: str = ""
@@ -100,10 +100,10 @@ def _numbered(rows: Sequence[Any], label: str) -> list[RawRow]:
     return [_raw_row(f"{label}{number}", row) for number, row in enumerate(rows)]
 
 
-def _raw_row(place: str, row: Any) -> RawRow:
+def _raw_row(label: str, row: Any) -> RawRow:
     if isinstance(row, Mapping):
-        return RawRow(place, row)
-    return RawRow(place, {}, f"it must be an object with columns, got {str(row)[:40]!r}")
+        return RawRow(label, row)
+    return RawRow(label, {}, f"it must be an object with columns, got {str(row)[:40]!r}")
 
 
 def _read_lines(path: Path, label: str) -> Iterator[RawRow]:
@@ -112,11 +112,11 @@ def _read_lines(path: Path, label: str) -> Iterator[RawRow]:
     with path.open(encoding="utf-8-sig") as file:
         lines = [line for line in file if line.strip()]
     for number, line in enumerate(lines):
-        place = f"{label}{number}"
+        row_label = f"{label}{number}"
         try:
-            yield _raw_row(place, json.loads(line))
+            yield _raw_row(row_label, json.loads(line))
         except json.JSONDecodeError as error:
-            yield RawRow(place, {}, f"it is not JSON ({error})")
+            yield RawRow(row_label, {}, f"it is not JSON ({error})")
 
 
 def _read_csv(path: Path) -> list[dict[str, Any]]:

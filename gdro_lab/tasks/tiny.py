@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gdro_lab.tasks.base import Task
-from gdro_lab.tasks.cache import find_made, make_once
+from gdro_lab.tasks.cache import find_or_make
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-SHIPPED = Path(__file__).parents[2] / "data/bases"  # of a clone: the base of `make run`
+SHIPPED = Path(__file__).parents[2] / "data/bases"  # of a clone: the base of `make run`, adapters
 TINY_CONFIGS: dict[str, dict[str, Any]] = {
     size: {
         "hidden_size": width,
@@ -85,9 +85,6 @@ def tiny_base(
     text = json.dumps(ingredients, indent=2, sort_keys=True)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     target = Path(cache_dir) / name
-    made = find_made(target, SHIPPED / name)
-    if made is not None:
-        return made
 
     def make(work: Path) -> None:
         tokenizer = task.tokenizer()
@@ -98,7 +95,7 @@ def tiny_base(
         tokenizer.save_pretrained(work)
         (work / "tiny_base.json").write_text(text + "\n", encoding="utf-8")
 
-    return make_once(target, make)
+    return find_or_make(target, make, SHIPPED / name)
 
 
 def _train_tiny_base(

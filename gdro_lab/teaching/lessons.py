@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from io import BytesIO
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,18 @@ class Panel:
     xlabel: str
     ylabel: str
     curves: Mapping[str, Any]
-    x: ArrayLike | None = None  # shared by the curves; 0, 1, 2, … without one
-    # by label: "--", "o" (points) or "bar"; with "k" first it is black
+    x: ArrayLike | None = None
+    """Shared by the curves; 0, 1, 2, … by default."""
     styles: Mapping[str, str] = field(default_factory=dict)
-    # by label: half of a line's band, or of the error bars of points
+    """By label: "--", "o" (points) or "bar"; with "k" first it is black."""
     halves: Mapping[str, ArrayLike] = field(default_factory=dict)
-    # straight lines by label: which axis they cross ("x" or "y") and where
+    """By label: half of a line's band, or of the error bars of points."""
     lines: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-    log: str = ""  # axes on a log scale: "x", "y" or "xy"
-    # more settings of the axes, such as ylim
+    """Straight lines by label: which axis they cross ("x" or "y") and where."""
+    log: str = ""
+    """Axes on a log scale: "x", "y" or "xy"."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """More settings of the axes, such as ylim."""
 
 
 def chart(
@@ -73,19 +76,18 @@ def chart(
     """
     figure, axes = plt.subplots(1, len(panels), figsize=(width, height), squeeze=False)
     color_of = dict(colors or {})
-    free = [color for color in OTHERS if color not in color_of.values()]
+    free = cycle([color for color in OTHERS if color not in color_of.values()])
     for axis, panel in zip(axes[0], panels, strict=True):
         for label, curve in panel.curves.items():
             style = panel.styles.get(label, "-")
             y = np.asarray(curve[1] if isinstance(curve, tuple) else curve, float)
             x = curve[0] if isinstance(curve, tuple) else panel.x
             x = np.arange(len(y)) if x is None else x
-            if black := style.startswith("k"):
+            black = style.startswith("k")
+            if black:
                 style = style[1:] or "-"
-            if not black and label not in color_of:
-                if label not in LABEL_COLORS:
-                    free.append(free.pop(0))
-                color_of[label] = LABEL_COLORS.get(label, free[-1])
+            elif label not in color_of:
+                color_of[label] = LABEL_COLORS.get(label) or next(free)
             color = "black" if black else color_of[label]
             half = panel.halves.get(label)
             if style == "bar":

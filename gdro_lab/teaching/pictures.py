@@ -60,8 +60,9 @@ def one_step(correct_PR: np.ndarray, pass_rate_P: np.ndarray) -> Figure:
     return figure
 
 
-def mixed_picture(n: int, p: float, prompts: int = 24) -> Figure:
+def mixed_picture(n: int, p: float) -> Figure:
     """A step in which all prompts have one pass rate; the columns of mixed groups are shaded."""
+    prompts = 24
     correct_PR = np.less(np.random.default_rng(0).random((prompts, n)), p)
     hits_P = correct_PR.sum(axis=1)
     mixed_P = (hits_P > 0) & (hits_P < n)

@@ -105,12 +105,10 @@ def world_words(world: World) -> str:
     return f"tail {world.tail:g}, spread {world.spread:g}, rare skills {world.rare}"
 
 
-def curves(
-    world: World, seeds: Sequence[int], checkpoints: Sequence[int], step_size: float = 16.0
-) -> Figure:
+def curves(world: World, seeds: Sequence[int], checkpoints: Sequence[int]) -> Figure:
     """Gains over GRPO of all methods in one world, with 95% intervals; paired by seed."""
     methods = [method for method in TOY_METHODS if method != "grpo"]
-    games = [Game(world, method, step_size=step_size) for method in ("grpo", *methods)]
+    games = [Game(world, method, step_size=16.0) for method in ("grpo", *methods)]
     results = play(games, seeds, checkpoints)
     spent = np.array(checkpoints) * games[0].batch * games[0].mean_rollouts
     figure, axes = plt.subplots(1, len(maps.MEASURES), figsize=(style.WIDTH, 2.9))

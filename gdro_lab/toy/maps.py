@@ -146,6 +146,7 @@ def _play_map(
     ]
     results = play([cell.game for cell in cells], seeds, checkpoints)
     values = {measure: MEASURES[measure][1](results) for measure in measures}
+    # the order in which the cells were listed
     shape = (len(measures), len(names), len(worlds), len(checkpoints), len(seeds))
     # of each game the one checkpoint for which its step size is the best
     picked = [values[cell.measure][i, :, cell.checkpoint] for i, cell in enumerate(cells)]

@@ -78,3 +78,22 @@ def test_exgrpo_resumes_with_what_it_learned():
 
     one, other = first.replay(uids), second.replay(uids)
     assert [a.tolist() for a in one] == [a.tolist() for a in other]
+
+
+def test_exgrpo_knows_the_kept_successes_of_each_plan_in_flight():
+    """A batch that is drawn before another is observed does not change its groups."""
+    uids = np.arange(40)
+    told = []
+    for draws_ahead in (False, True):
+        controller = GDROController("exgrpo", seed=0)
+        visit(controller, uids, uids * 0 + 1)
+        drawn = controller.draw(uids, 16)
+        plan = controller.plan(uids[drawn])
+        if draws_ahead:
+            controller.plan(uids[controller.draw(uids, 16)])
+        groups = np.repeat(np.arange(16), plan.rollouts)
+        rewards = np.tile([1.0, 0.0, 0.0, 0.0], 16)
+        observed = controller.observe(plan, groups, rewards)
+        positions, weights = controller.replay(uids)
+        told.append([observed.advantages.tolist(), sorted(positions), sorted(weights)])
+    assert told[0] == told[1]

@@ -8,9 +8,10 @@ import pytest
 import tiny_run
 import torch
 from conftest import TRAINS
+from datasets import Dataset
 from safetensors.torch import load_file
-from tiny_run import make, same_weights
-from transformers import TrainerCallback
+from tiny_run import arguments, half_right, make, make_task, same_weights
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from gdro.files import LEDGER, write_ledger
@@ -197,3 +198,38 @@ def test_a_prior_is_learned_and_resumed(base, tmp_path):
     again, beta_again = resumed.controller.prior.predict(uids)
     assert (alpha == again).all()
     assert (beta == beta_again).all()
+
+
+@pytest.mark.parametrize("greater_is_better", [False, True])
+def test_a_run_that_had_ended_resumes_to_its_best_model(base, tmp_path, greater_is_better):
+    """One of the two cases has its best model before the last step."""
+    rows = make_task().train
+    settings = {
+        "max_steps": 4,
+        "gdro_method": "pivotal",
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_completions/mean_length",
+        "greater_is_better": greater_is_better,
+    }
+
+    def make_evaluated():
+        args = arguments(GDROConfig, tmp_path, **settings)
+        return GDROTrainer(
+            AutoModelForCausalLM.from_pretrained(base),
+            half_right,
+            args=args,
+            train_dataset=Dataset.from_list(list(rows)),
+            eval_dataset=Dataset.from_list(list(rows)[:8]),
+            processing_class=AutoTokenizer.from_pretrained(base),
+        )
+
+    ended = make_evaluated()
+    ended.train()
+    again = make_evaluated()
+    again.train(resume_from_checkpoint=True)
+    assert again.state.best_model_checkpoint == ended.state.best_model_checkpoint
+    assert same_weights(again, ended)

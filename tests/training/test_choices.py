@@ -9,7 +9,7 @@ from conftest import TRAINS
 from datasets import Dataset
 
 from gdro.trainer import GDROConfig
-from gdro.trl.config import check_training, make_controller
+from gdro.trl.config import check_data, check_training, make_controller
 
 pytestmark = TRAINS
 
@@ -90,3 +90,33 @@ def test_what_watches_a_gpu_can_watch_a_cpu(base, tmp_path):
     watch = Watch(trainer)
     trainer.train()
     watch.check_plans()
+
+
+def test_rewards_that_are_normalized_first_are_refused_where_trls_advantages_are_replaced(tmp_path):
+    own = {"multi_objective_aggregation": "normalize_then_sum", "gdro_method": "grpo"}
+    args = tiny_run.arguments(GDROConfig, tmp_path, **own)
+    check_training(args, make_controller(args))
+    args = tiny_run.arguments(GDROConfig, tmp_path, advantage_clip=1.0, **own)
+    with pytest.raises(ValueError, match="multi_objective_aggregation"):
+        check_training(args, make_controller(args))
+
+
+def test_images_are_refused_where_the_policy_is_scored_again(tmp_path):
+    options = {"gdro_method": "prompt", "gdro_options": {"signal": "surrogate"}}
+    dataset = Dataset.from_list([{"prompt": "1", "image": "x"}] * 8)
+    for beta in (0.0, 0.1):
+        args = tiny_run.arguments(GDROConfig, tmp_path, beta=beta, **options)
+        method = make_controller(args).method
+        if beta:
+            with pytest.raises(ValueError, match="image"):
+                check_data(args, method, dataset, {})
+        else:
+            check_data(args, method, dataset, {})
+
+
+@pytest.mark.parametrize("option", [{"group_column": "level"}, {"prior_columns": ["prompt"]}])
+def test_columns_of_a_stream_are_refused_by_the_name_of_what_is_needed(tmp_path, option):
+    stream = Dataset.from_list([{"prompt": "1", "level": "a"}] * 8).to_iterable_dataset().map(dict)
+    args = tiny_run.arguments(GDROConfig, tmp_path, **option)
+    with pytest.raises(ValueError, match=r"datasets\.Dataset"):
+        make_controller(args, stream)
