@@ -1,0 +1,170 @@
+"""Parts of `recompute.py` on the plans of games-confirmed, replay, palindromes and k-progress."""
+
+import pandas as pd
+from paired_rows import (
+    FOUR,
+    HERE,
+    PRIMARY,
+    all_paired,
+    differences,
+    ends,
+    memory_of,
+    paired,
+    show,
+    show_plan,
+    totals,
+)
+
+from gdro_lab.experiments.intervals import holm
+
+THREE = ["mean_at_8", *PRIMARY]
+
+
+def confirmed() -> None:
+    """The plan of games-confirmed: rates by the tuning draws, then the fresh draws of a world."""
+    for world in ("rare-hard", "all-hard", "out-of-reach", "gym-weak"):
+        suffix = "" if world == "rare-hard" else f"-{world}"
+        folder = HERE / f"games-confirmed/tuning{suffix}"
+        if not folder.is_dir():  # not played
+            continue
+        tuned = ends(folder).query("method != 'base'")
+        show(f"{world}, tuning draws: means", tuned.groupby("arm")[FOUR].mean().reset_index())
+        by_rate = totals(tuned, FOUR[:2])
+        show(f"{world}, tuning draws: mean@8 + pass@8", by_rate.reset_index())
+        over = by_rate.drop(columns="rate").sub(by_rate.drop(columns="rate").loc["grpo"])
+        show(
+            "the same over GRPO, mean of all rates", over.mean(axis=1).rename("over").reset_index()
+        )
+        fresh = HERE / "games-confirmed" / world
+        if not fresh.is_dir():
+            continue
+        rows = ends(fresh)
+        base = rows.loc[rows.method == "grpo", "arm"].iloc[0]
+        table = all_paired(rows, base)
+        is_primary = table.arm.isin(["both@1e-4", "prompt@1e-4"]) & table.value.isin(FOUR[:2])
+        title = f"{world}, fresh draws minus {base}"
+        if world == "rare-hard":
+            show_plan(title, table, is_primary)
+        else:
+            show(f"{title}: intervals without a correction", table)
+        show(f"{world}, fresh draws: means", rows.groupby("arm")[FOUR].mean().reset_index())
+        by_family = ends(fresh, "families.csv").pivot_table(
+            index=["arm", "draw"], columns="family", values="mean_at_8"
+        )
+        means = by_family.groupby("arm").mean().reset_index()
+        show(f"{world}, fresh draws: mean@8 by family", means)
+        families = by_family.columns.tolist()
+        table = all_paired(rows.join(by_family, on=["arm", "draw"]), base, families)
+        show(f"{world}, the same minus {base}: intervals without a correction", table)
+
+
+def equal_rates() -> None:
+    """The games at GRPO's rate, by the second plan of games-confirmed."""
+    folder = HERE / "games-confirmed/equal-rates"
+    if not folder.is_dir():  # not played
+        return
+    rows = ends(folder)
+    table = all_paired(rows, "grpo@2e-4")
+    is_primary = table.arm.eq("both@2e-4") & table.value.isin(FOUR[:2])
+    show_plan("at equal rates", table, is_primary)
+    show("at equal rates: means", rows.groupby("arm")[FOUR].mean().reset_index())
+
+
+def replay() -> None:
+    """The first part of the plan of replay: the ways to replay, each at its rate."""
+    folder = HERE / "replay/tuning"
+    if not folder.is_dir():  # not played
+        return
+    rows = ends(folder)
+    rows = rows[rows.method != "base"].join(memory_of(folder), on=["world", "arm", "draw"])
+    by_rate = totals(rows, THREE)
+    show("replay, tuning draws: mean@8 + pass@8 + training mix", by_rate.reset_index())
+    best = rows[rows.learning_rate == rows.method.map(by_rate.rate)]
+    table = best.groupby("method")[[*FOUR, "memory", "trained_tokens"]].mean()
+    grpo = table.loc["grpo"]
+    table["tokens over GRPO's"] = table.trained_tokens / grpo.trained_tokens
+    table["memory over GRPO's"] = table.memory - grpo.memory
+    show("replay: each at its rate", table.reset_index())
+    replays = table[table.index.str.contains("bank|replay")].assign(
+        total=by_rate.drop(columns="rate").max(axis=1)
+    )
+    allowed = replays[
+        (replays["tokens over GRPO's"] <= 1.5) & (replays["memory over GRPO's"] <= 0.02)
+    ]
+    frozen = (allowed if len(allowed) else replays).total.idxmax()
+    print(f"\nfrozen: {frozen}; within both bounds: {', '.join(allowed.index) or 'none'}")
+
+
+def effects() -> None:
+    """The second part of the plan of replay: rates, then the main effects of bank and draw."""
+    if (HERE / "replay/rates").is_dir():
+        tuned = ends(HERE / "replay/rates").query("method != 'base'")
+        show("replay, rates: sum of three, mean of worlds", totals(tuned, THREE).reset_index())
+    folder = HERE / "replay/fresh"
+    if not folder.is_dir():  # not played
+        return
+    rows = ends(folder).join(memory_of(folder), on=["world", "arm", "draw"])
+    methods = rows.groupby(["world", "draw"]).method.transform("nunique")
+    rows = rows[methods == rows.method.nunique()]  # draws that all have played
+    values = [*FOUR, "memory", "trained_tokens"]
+    means = rows.groupby(["world", "method"])[values].mean()
+    show("replay, means", means.reset_index())
+    over = means[THREE] - means.loc[pd.IndexSlice[:, "pivotal:epsilon=1"], THREE].droplevel(1)
+    show("replay, minus the even draw without a bank, by world", over.reset_index())
+
+    of = rows.groupby(["method", "draw"])[values].mean()  # over the worlds
+    banks = [name for name in rows.method.unique() if "bank" in name or "replay" in name]
+    even_bank, drawn_bank = sorted(banks, key=is_even, reverse=True)
+    even = of.loc["pivotal:epsilon=1"]
+    drawn = of.loc["pivotal"]
+    bank = (of.loc[even_bank] - even + of.loc[drawn_bank] - drawn) / 2
+    draw = (drawn - even + of.loc[drawn_bank] - of.loc[even_bank]) / 2
+    found = [
+        differences(effect[THREE]).assign(of=name)
+        for name, effect in (("bank", bank), ("draw", draw))
+    ]
+    table = pd.concat(found, ignore_index=True)
+    primary = table[table.value.isin(PRIMARY)]
+    show("replay, primary tests: main effects", primary.assign(holm=holm(primary.p)))
+    grpo = of.loc["grpo"]
+    for name in (drawn_bank, even_bank, "pivotal", "pivotal:epsilon=1", "raft"):
+        table = differences(of.loc[name] - grpo)
+        table["relative"] = table.difference / grpo.mean().reindex(table.value).to_numpy()
+        show(f"replay, {name} minus grpo: mean of the worlds, without a correction", table)
+
+
+def is_even(method: str) -> bool:
+    """Whether a method of the plan of replay draws its prompts evenly."""
+    return (method.startswith("bank_") and "epsilon" not in method) or "epsilon=1" in method
+
+
+def progress() -> None:
+    """The plan of k-progress: a k that follows progress beside k = 8."""
+    for folder in sorted(path.parent for path in (HERE / "k-progress").glob("*/scores.csv")):
+        rows = ends(folder)
+        rows["both"] = (rows.mean_at_8 + rows.pass_at_8) / 2
+        fixed, follows = (
+            rows.loc[rows.method == method, "arm"].iloc[0] for method in ("pivotal:k=8", "pivotal")
+        )
+        table = paired(rows, fixed, follows, [*FOUR, "both"])
+        show(f"k-progress, {folder.name}: k = 8 minus a k that follows progress", table)
+
+
+def palindromes() -> None:
+    """The plan of palindromes: rates by the tuning draws, then the fresh draws."""
+    folder = HERE / "palindromes/tuning"
+    if not folder.is_dir():  # not played
+        return
+    tuned = ends(folder).query("method != 'base'")
+    show("palindromes, tuning draws", totals(tuned, FOUR[:2]).reset_index())
+    fresh = HERE / "palindromes/fresh"
+    if not fresh.is_dir():
+        return
+    rows = ends(fresh).join(memory_of(fresh), on=["world", "arm", "draw"])
+    values = [*FOUR, "any_of_32", "distinct", "memory"]
+    show(
+        "palindromes, means", rows.groupby("arm")[[*values, "trained_tokens"]].mean().reset_index()
+    )
+    grpo = rows.loc[rows.method == "grpo", "arm"].iloc[0]
+    table = all_paired(rows, grpo, values)
+    show(f"palindromes, minus {grpo}: intervals without a correction", table)
