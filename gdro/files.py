@@ -78,12 +78,17 @@ def file_hash(path: Path) -> str:
 
 
 def files_in(folder: Path) -> dict[str, list]:
-    """Size and SHA-256 of each file, by its path in the folder; hidden files are not ours."""
+    """Size and SHA-256 of each file, by its path in the folder; what is hidden is not ours."""
     return {
         str(path.relative_to(folder)): [path.stat().st_size, file_hash(path)]
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != LEDGER and not path.name.startswith(".")
+        if path.is_file() and path.name != LEDGER and not _is_hidden(path.relative_to(folder))
     }
+
+
+def _is_hidden(path: Path) -> bool:
+    """Whether a file, or a folder that it is in, has a name with a dot first."""
+    return any(part.startswith(".") for part in path.parts)
 
 
 def difference(folder: Path, written: Mapping[str, list]) -> str | None:

@@ -1,12 +1,13 @@
 """The blocks of a profile: each is a group of fields in its YAML file."""
 
 import hashlib
+import math
 import os
 import runpy
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from gdro.checks import NonNegative, Positive, PositiveShare, Share, check, options
 from gdro.registry import find_method
@@ -243,6 +244,17 @@ class Variant(Strict):
     baseline: str = "grpo"
     """The variant that differences are to."""
 
+    @field_validator("options", "train", "model")
+    @classmethod
+    def _is_finite(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Refuse infinity and NaN, which neither a manifest nor a launcher's copy can hold."""
+        for name, value in values.items():
+            if isinstance(value, dict):
+                cls._is_finite(value)
+            elif isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} must be finite, got {value}: write 1.0e+9 for no bound")
+        return values
+
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as numpy and torch take them
 
@@ -283,6 +295,8 @@ class Experiment(Strict):
     def methods_hash(self, method: str) -> str | None:
         """Hash of `methods_from` if the method is from it: a changed file makes another run."""
         package = find_method(method).__module__.partition(".")[0]
-        if self.methods_from is None or package in ("gdro", "gdro_lab"):
+        # a part of "composed" may be from it
+        is_ours = package in ("gdro", "gdro_lab") and method != "composed"
+        if self.methods_from is None or is_ours:
             return None
         return hashlib.sha256(Path(self.methods_from).read_bytes()).hexdigest()

@@ -26,6 +26,7 @@ from gdro_lab.experiments.processes import end_with_parent, report_progress
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
     check_training_files,
+    identity_of,
     read_manifest,
     read_result,
     read_training,
@@ -61,23 +62,28 @@ def evaluate_variant(
     if variant != BASE:
         profile.variant(variant)
         trained = read_training(folder)
-        if trained.get("settings") != profile.settings_of(variant, evaluated=False):
+        settings = profile.settings_of(variant, evaluated=False)
+        if trained.get("settings") != settings or trained.get("seed", seed) != seed:
             raise ValueError(
-                f"{folder} holds no training with the settings of profile {profile.name!r}: "
-                "train it first"
+                f"{folder} holds no training with the settings of profile {profile.name!r} and "
+                f"seed {seed}: train it first"
             )
         check_training_files(folder, trained)
-    if _is_evaluated(folder, profile.settings_of(variant), trained):
-        return read_result(folder, trained=variant != BASE)["evaluation"]
     check_machine(profile, [], evaluates=True)
-    source, tokenizer, data = load_parts(profile, variant, cache_dir, held_out=True)
+    source, tokenizer, data, taught = load_parts(profile, variant, cache_dir, held_out=True)
+    identity = identity_of(profile.settings_of(variant), seed, data.rows, *taught)
+    if _is_evaluated(folder, identity, trained):
+        return read_result(folder, trained=variant != BASE)["evaluation"]
     began = time.perf_counter()
     model = source if variant == BASE else str(folder / "model")
     is_pretrained = profile.model_of(variant).source is not None
     # an adapter is merged into its base, because both engines sample from whole models
     with tempfile.TemporaryDirectory() as merged:
         if variant != BASE and profile.model_of(variant).kind.endswith("lora"):
-            model = str(merged_model(source, model, merged))
+            # in float32 where it samples so: an adapter's steps are below bfloat16's resolution
+            whole = arithmetic(pretrained=is_pretrained)
+            dtype = "float32" if whole == "float32" else "auto"
+            model = str(merged_model(source, model, merged, dtype=dtype))
         evaluation = evaluate_model(
             profile.evaluation,
             model,
@@ -95,6 +101,7 @@ def evaluate_variant(
     machine = describe_machine(pretrained=is_pretrained)
     evaluated = {
         "settings": profile.settings_of(variant),
+        "evaluation_identity": identity,
         "seconds": trained.get("seconds", {}) | {"evaluate": seconds},
         "evaluated_on": machine,
         "profile": profile.name,
@@ -108,14 +115,14 @@ def evaluate_variant(
     return evaluation
 
 
-def _is_evaluated(folder: Path, settings: dict[str, Any], trained: dict[str, Any]) -> bool:
-    """Whether a folder has the evaluation of this training, with these settings."""
+def _is_evaluated(folder: Path, identity: str, trained: dict[str, Any]) -> bool:
+    """Whether a folder has the evaluation of this training, with these settings and problems."""
     if not (folder / "manifest.json").is_file():
         return False
     before = read_manifest(folder / "manifest.json")
     files = before.get("files") or {}  # a training that was done again has others
     same_files = all(files.get(kind) == own for kind, own in trained.get("files", {}).items())
-    return before.get("settings") == settings and same_files
+    return before.get("evaluation_identity") == identity and same_files
 
 
 def evaluate_model(

@@ -28,6 +28,8 @@ class Parts(NamedTuple):
     """The base, a folder or hub id."""
     tokenizer: Any
     data: Split
+    taught: tuple[str, ...]
+    """The hash that a cold start's folder is named by, if there is one."""
 
 
 def check_machine(profile: Profile, variants: Sequence[str], *, evaluates: bool) -> None:
@@ -142,4 +144,5 @@ def load_parts(
     tokenizer = load_tokenizer(source)
     template = profile.train_of(variant).template
     data = load_split(profile.task, tokenizer, held_out=held_out, template=template)
-    return Parts(source, tokenizer, data)
+    taught = () if profile.cold_start is None else (Path(source).name,)
+    return Parts(source, tokenizer, data, taught)

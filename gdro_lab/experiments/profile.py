@@ -88,7 +88,7 @@ class Profile(Experiment):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         """Refuse what would otherwise fail after hours."""
-        labels = [self.label(variant) for variant in self.variants]
+        labels = [self.label(variant) for variant in (BASE, *self.variants)]
         if len(set(labels)) != len(labels):
             raise ValueError(f"labels of variants must differ, got {labels}")
         if RESERVED & set(self.variants):
@@ -320,6 +320,7 @@ def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict
     if other is None:
         return path, fields
     _, merged = _read(str(other), (*children, path))
+    merged.pop("name", None)  # runs of two profiles must not share a folder
     for block, changes in fields.items():
         merged[block] = _merged_block(block, merged.get(block), changes)
     return path, merged

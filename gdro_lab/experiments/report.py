@@ -286,6 +286,8 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
     seconds = seconds_table(spending)
     replace_text(results / "table.md", table + "\n")
     replace_text(results / "seconds.md", seconds + "\n")
+    for name in ("rows.csv", "paired.md", "texts.md"):  # of other settings
+        (results / name).unlink(missing_ok=True)
     texts = texts_before_and_after(profile, runs)
     if texts:
         replace_text(results / "texts.md", texts)
@@ -312,6 +314,5 @@ def _write_paired(profile: Profile, runs: list[dict[str, Any]], results: Path) -
             of_it = [name for name, v in profile.variants.items() if v.baseline == baseline]
             part = rows[rows.method.isin([BASE, baseline, *of_it])]
             tables.append(format_table(compare(part, baseline), None, baseline))
-    (results / "paired.md").unlink(missing_ok=True)  # of other variants
     if tables:
         replace_text(results / "paired.md", "\n".join(tables))

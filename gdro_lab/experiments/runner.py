@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -205,7 +206,7 @@ class Runner:
         sender.close()  # ours: while it is open, recv would wait for ever for a killed process
         try:
             refusal = receiver.recv()
-        except EOFError:  # the process was killed
+        except EOFError:  # the process was killed, or failed
             process.join()
             code = process.exitcode
             raise RuntimeError(
@@ -286,21 +287,30 @@ def _show(bar: tqdm, progress: Path) -> None:
     place = read_progress(progress)
     if place is not None:
         done, total = place
-        bar.total = total
+        if bar.total != total:  # the first report of a job that resumes may be far on
+            bar.total = total
+            bar.initial = done
+            bar.n = done
+            bar.last_print_n = done
+            bar.start_t = bar.last_print_t = time.time()
         bar.update(done - bar.n)
 
 
 def _run_check(refusals: Connection, job: Job, profile: Profile | LoopProfile) -> None:
     """In the process of a check: send what is refused, if anything, and print nothing."""
     end_with_parent()
+    stderr = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         for descriptor in (1, 2):
             os.dup2(nowhere.fileno(), descriptor)
     try:
         profile.import_methods()
         resolve_name(job.target)(profile, *job.arguments)
-    except Exception as error:
+    except (ValueError, OSError) as error:
         refusals.send(str(error) or repr(error))
+    except Exception:
+        os.dup2(stderr, 2)  # a fault of ours: its traceback is wanted
+        raise
     else:
         refusals.send("")
 

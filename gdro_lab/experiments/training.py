@@ -156,8 +156,9 @@ class Training:
         """Whether the profile asks for several processes, or a configuration of accelerate."""
         # with the rows: tokenizer and evaluated problems choose them, and settings leave those out
         settings = profile.settings_of(variant, evaluated=False)
-        self.identity = identity_of(settings, seed, self.data.rows)
-        """A hash of settings, seed and training rows; a model counts by its name alone."""
+        self.identity = identity_of(settings, seed, self.data.rows, *parts.taught)
+        """A hash of settings, seed, training rows and, of a cold start, of what was taught; any
+        other model counts by its name alone."""
 
     def _take_eval_prompts(self) -> int:
         """Take held-out prompts, evenly from all of them; return the length of the longest."""
@@ -290,6 +291,7 @@ class Training:
         machine["arithmetic"] = "bfloat16" if trainer.args.bf16 else "float32"
         report = {
             "identity": self.identity,
+            "seed": self.seed,
             "settings": self.profile.settings_of(self.variant, evaluated=False),
             "steps": trainer.args.max_steps,
             "seconds": trainer.seconds,

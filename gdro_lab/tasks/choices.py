@@ -225,7 +225,8 @@ class MathChoice(Strict):
             split=choice.split,
         )
         if choice.columns is not None:
-            schema = choice.columns.read_by(choice.answer or "whole")
+            own = MATH_SPECS[choice.source].schemas[0].reader
+            schema = choice.columns.read_by(choice.answer or own)
             source = dataclasses.replace(source, schemas=(schema,))
         elif choice.answer is not None:
             source = with_reader(source, choice.answer)

@@ -6,8 +6,10 @@
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from string import ascii_uppercase as LETTERS
 from typing import Any
@@ -252,6 +254,8 @@ def _family(source: Source, group: str, part: str) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_text, value))
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{Decimal(repr(value)):f}"  # without an exponent
     return "" if value is None else str(value).strip()
 
 

@@ -43,20 +43,36 @@ STYLE = re.compile(
     r"|\\[!()\[\]]|\\?\$|\\q?quad(?![A-Za-z])|(?:\\[,;:]|~)(?!\d)"
 )
 GROUP = re.compile(r"(?<![\^_A-Za-z}])\{([^{},]*)\}(?!\{)")  # braces that are not arguments
-FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))")
+# only of numbers: without brackets (x+1)/2 would become x+1/2
+PART = r"\s*(?:\{([-+−]?[\d.,\s]+)\}|(\d))"
+FRACTION = re.compile(rf"\\[dt]?frac{PART}{PART}", re.ASCII)
 DIGITS = r"(?:\d{1,3}(?:(?:,|\{,\}|\\,|\\ |[ ~])\d{3})+(?!\d)|\d+)"  # perhaps in thousands
 PLAIN = rf"(?:{DIGITS}(?:\.\d*)?|\.\d+)"
 NUMBER = re.compile(rf"[-+−]?\s*{PLAIN}", re.ASCII)
+E_NOTATION = re.compile(rf"[-+−]?{PLAIN}[eE][-+]?\d{{1,3}}", re.ASCII)
+SCIENTIFIC = re.compile(  # 7e3, 7\times 10^{3} and 10^3: sign, number and exponent
+    rf"([-+−]?)\s*(?:({PLAIN})[eE]|(?:({PLAIN})\s*(?:\\times|\\cdot|\*)\s*)?10\s*\^\s*\{{?)"
+    r"\s*([-+−]?\d{1,3})\s*\}?",
+    re.ASCII,
+)
 VALUE = re.compile(  # such as 3, 1/4 or 60^\circ
     rf"([-+−]?)\s*({PLAIN}|-?{DIGITS}\s*/\s*{DIGITS})\s*(?:\^\s*\{{?\s*\\circ\s*\}}?)?",
     re.ASCII,
 )
 # between two signs of equality: of "x = 5 y = 7" the middle is not arithmetic
 ARITHMETIC = re.compile(r"(?:[\d\s.+\-−*/^(){}]|\\cdot|\\times)+", re.ASCII)
+TIMES = r"\s*(?:[*/]|\\cdot|\\times)?\s*"
+# an unknown with a sign or a factor: its own value is another than the right side
+UNSOLVED = (
+    rf"^[-−]\s*[A-Za-z]$|^[-+−]?\s*(?:{PLAIN}|\\pi){TIMES}(?:\\pi\s*)?[A-Za-z]$"
+    rf"|^[-+−]?\s*[A-Za-z]{TIMES}{PLAIN}$"
+    rf"|^[-+−]?\s*\\[dt]?frac\s*\{{\s*(?:[A-Za-z]\s*\}}\s*\{{\s*{PLAIN}"
+    rf"|{PLAIN}\s*\}}\s*\{{\s*[A-Za-z])\s*\}}$"
+)
 # a left side that does not name the value on the right: several answers, another relation than
-# equality, or an unknown with a factor, whose own value is another
+# equality, or an equation still to be solved
 NO_NAME = re.compile(
-    rf"[,;<>≤≥≈≠]|[!:]$|\b(?:or|and|not)\b|^[-+−]?\s*{PLAIN}\s*\*?\s*[A-Za-z]$"
+    rf"[,;<>≤≥≈≠]|[!:]$|\b(?:or|and|not)\b|{UNSOLVED}"
     r"|\\(?:not|neq?|approx|sim|equiv|[lg]eq?|[lg]t|pm|mp|to|l?or|land|wedge|vee|in)(?![A-Za-z])"
 )
 # math-verify's units, each as a word: "million" and "tenths" are none
@@ -176,6 +192,11 @@ def judge_at_once(key: str, answer: str) -> str | None:
     if len(key) <= LONGEST and NUMBER.fullmatch(key):
         value = value_of(clean(without_unit(answer)))
         return "correct" if value == number_of(key) else "wrong"
+    if E_NOTATION.fullmatch(key):
+        text = clean(without_unit(answer))
+        value = scientific(text)
+        value = value_of(text) if value is None else value
+        return "correct" if value == scientific(key) else "wrong"
     return "correct" if key == text else None
 
 
@@ -215,8 +236,18 @@ def number_of(text: str) -> Fraction | None:
     return -value if match[1] in ("-", "−") else value
 
 
+def scientific(text: str) -> Fraction | None:
+    """The value of a cleaned text with a power of ten, such as 7e3; None for any other."""
+    match = SCIENTIFIC.fullmatch(text) if len(text) <= LONGEST else None
+    if match is None:
+        return None
+    digits = re.sub(r"[^\d.]", "", match[2] or match[3] or "1")
+    value = Fraction(digits) * Fraction(10) ** int(match[4].replace("−", "-"))
+    return -value if match[1] in ("-", "−") else value
+
+
 def clean(text: str) -> str:
-    """The text without commands of style, and with fractions as 1/2."""
+    """The text without commands of style, and with fractions of numbers as 1/2."""
     if len(text) > LONGEST:
         return text.strip()
     text = STYLE.sub(" ", text.replace("\\!", ""))

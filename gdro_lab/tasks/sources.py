@@ -102,7 +102,9 @@ def _numbered(rows: Sequence[Any], label: str) -> list[RawRow]:
 
 def _raw_row(label: str, row: Any) -> RawRow:
     if isinstance(row, Mapping):
-        return RawRow(label, row)
+        more = row.get(None)  # where csv puts cells behind the last column
+        fault = f"it has {len(more)} cells more than the header" if more else None
+        return RawRow(label, row, fault)
     return RawRow(label, {}, f"it must be an object with columns, got {str(row)[:40]!r}")
 
 

@@ -20,6 +20,7 @@ NAMES = sorted(path.stem for path in PROFILES.glob("*.yaml"))
 GRPO = {"method": "grpo"}
 MATH = ("math_verify", "pebble")
 VLLM = {"use_vllm": True, "max_steps": 6}
+INF = float("inf")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -41,6 +42,8 @@ def test_shipped_profiles_are_valid_from_anywhere(name, tmp_path, monkeypatch):
         ({"variants": {"x$(touch F)": GRPO}}, "variants"),
         ({"variants": {"a": GRPO, "b": GRPO | {"label": "a"}}}, "labels"),
         ({"variants": {"a": {"method": "both", "options": {"rollout": {"n_min": 9}}}}}, "n_min"),
+        ({"variants": {"a": GRPO | {"label": "base"}}}, "labels"),
+        ({"variants": {"a": {"method": "prompt", "options": {"prompt": {"clip": INF}}}}}, "clip"),
         ({"variants": {"a": GRPO | {"train": {"max_steps": 3}}}}, "max_steps"),
         ({"train": {"max_steps": 7, "updates_per_step": 2}}, "max_steps"),
         ({"train": {"max_steps": 6, "num_iterations": 2, "save_steps": 3}}, "save_steps"),
@@ -68,6 +71,10 @@ def test_a_profile_may_be_like_another(tmp_path):
     assert own.train.model_dump() == other.train.model_dump() | {"beta": 0}
     assert asdict(own.model) == asdict(other.model)
     assert (own.launch, own.task) == (other.launch, other.task)
+    (tmp_path / "child.yaml").write_text(f"like: {path}\n")
+    path.write_text(f"name: parent\n{text}")
+    names = load_profile(path).name, load_profile(tmp_path / "child.yaml").name
+    assert names == ("parent", "child")  # they do not share a folder of runs
     path.write_text(f"like: {path}\n")
     with pytest.raises(ValueError, match="like itself"):
         load_profile(path)
@@ -179,3 +186,20 @@ def test_too_few_gpus_are_refused_before_anything_is_downloaded(monkeypatch, fou
     profile = load_profile("gpu-8b")
     with nullcontext() if enough else pytest.raises(ValueError, match=f"finds {found}"):
         parts.check_machine(profile, list(profile.variants), evaluates=True)
+
+
+def test_a_part_of_your_own_counts_in_the_identity_of_a_composed_method(profile_of, tmp_path):
+    file = tmp_path / "mine.py"
+    code = """from gdro import Method, register
+@register("part_of_mine")
+class Mine(Method):
+    def weights(self, batch):
+        return super().weights(batch)
+"""
+    file.write_text(code)
+    parts = {"method": "composed", "options": {"weights": "part_of_mine"}}
+    profile = profile_of(methods_from=str(file), variants={"a": parts, "grpo": GRPO})
+    before = {name: profile.settings_of(name) for name in ("a", "grpo")}
+    file.write_text(code + "# changed\n")
+    assert profile.settings_of("a") != before["a"]
+    assert profile.settings_of("grpo") == before["grpo"]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,25 @@ def test_an_emptied_list_of_hashes_is_not_believed(made, tmp_path, files):
             job(profile, "prompt", 1, tmp_path / "run", cache)
 
 
+def test_a_training_of_another_seed_is_not_evaluated(made, tmp_path):
+    profile, runs, cache = made
+    folder = shutil.copytree(run_folder(runs, "prompt", 1), tmp_path / "run")
+    with pytest.raises(ValueError, match="seed 2"):
+        evaluate_variant(profile, "prompt", 2, folder, cache)
+
+
+def test_other_held_out_problems_are_evaluated_again(made, tmp_path, monkeypatch):
+    """As when the file that holds them was edited: settings have only its path."""
+    profile, runs, cache = made
+    folder = shutil.copytree(run_folder(runs, "base", 1), tmp_path / "run")
+    parts = load_parts(profile, "base", cache, held_out=True)
+    rows = [row | {"uid": f"new/{row['uid']}"} for row in parts.data.rows]
+    changed = parts._replace(data=replace(parts.data, rows=rows))
+    monkeypatch.setattr(evaluation, "load_parts", lambda *_, **__: changed)
+    found = evaluate_variant(profile, "base", 1, folder, cache)
+    assert [row["uid"] for row in found] == [row["uid"] for row in rows]
+
+
 def test_totals_are_those_of_the_record(made, tmp_path):
     _, runs, _ = made
     shutil.copytree(run_folder(runs, "prompt", 1), tmp_path / "run")
@@ -191,7 +211,7 @@ def test_what_is_complete_is_not_repeated(made, monkeypatch):
     (run[3] / "checkpoints-x" / "checkpoint-6").mkdir(parents=True)  # of a kill just before the end
     assert len(training.train_variant(*run)) == 6
     assert not list(run[3].glob("checkpoints-*"))
-    monkeypatch.setattr(evaluation, "load_parts", None)
+    monkeypatch.setattr(evaluation, "evaluate_model", None)
     assert len(evaluate_variant(*run)) == 6 * 4
 
 
@@ -230,7 +250,7 @@ def test_arguments_of_the_chat_template_reach_lengths_and_evaluation(
         base={},
         train=TRAIN | {"chat_template_kwargs": {"think": True}},
     )
-    _, _, data = load_parts(profile, "grpo", tmp_path)
+    data = load_parts(profile, "grpo", tmp_path).data
     prompts = [row["prompt"] for row in data.rows]
     asked = prompt_token_ids(tokenizer, prompts, {"think": True})
     assert data.max_prompt_tokens == max(map(len, asked))

@@ -288,6 +288,7 @@ def test_how_the_key_is_read_is_an_option(tmp_path, reader, text, key):
         ("own.json", b"[", "JSON"),
         ("own.csv", b"question,answer\n", "no rows"),
         ("own.csv", b"question;answer\n1+1?;2\n", "question;answer"),
+        ("own.csv", b"question,answer\n1,000 + 2?,1002\n", "cells"),
         ("own.csv", b"question,answer\n\xff,1\n", "UTF-8"),
         ("own.csv", b'question,answer\n"' + b"a" * 200_000, "CSV"),
         ("own.parquet", b"PAR", "own.parquet.*cannot be read"),
@@ -494,3 +495,18 @@ def test_the_example_profile_has_ten_problems(monkeypatch):
     assert (len(train.rows), len(held_out.rows), train.dropped) == (7, 3, [])
     answers = [row["answer"] for row in train.rows]
     assert train.reward([f"It is {answer}." for answer in answers], answers) == [1.0] * 7
+
+
+def test_a_named_set_with_other_columns_keeps_its_own_way_to_read_a_key():
+    columns = {"problem": "question", "answer": "answer"}
+    train = [{"source": "gsm8k", "columns": columns}]
+    paths = {"gsm8k": PATHS["gsm8k"]}
+    rows = split(train=train, evaluate=["svamp"], paths=paths | {"svamp": PATHS["svamp"]}).rows
+    assert [row["answer"] for row in rows] == ANSWERS["gsm8k"]
+
+
+@pytest.mark.parametrize(("value", "key"), [(0.00001, "0.00001"), (1e16, "10000000000000000")])
+def test_a_number_in_a_column_has_no_exponent(tmp_path, value, key):
+    path = write_jsonl(tmp_path / "own.jsonl", [{"question": "How much?", "answer": value}])
+    problems, _ = read_file(path)
+    assert [problem.answer for problem in problems] == [key]

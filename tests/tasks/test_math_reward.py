@@ -30,6 +30,8 @@ RIGHT = {
     "-1.5": ["-1.5", "−1.5", r"-\frac{3}{2}", r"\frac{-3}{2}"],
     "841": ["29^2 = 841", "AB^2 = 841"],
     "019": ["19"],
+    "2.19e6": ["2190000", r"2.19 \times 10^6", "2.19e6", r"219\cdot10^{4}"],
+    "1e-05": ["0.00001", "10^{-5}", r"\frac{1}{100000}"],
     r"\text{east}": ["east", r"\mathrm{east}"],
     "6:30 PM": ["6:30 PM"],
 }
@@ -53,6 +55,8 @@ WRONG = {  # a word behind a number is a unit only where \text{} says so, and ne
     ],
     "8": [LONG, "1e" + LONG, "8e" + "0" * 9999, "(" * 999],
     "34": [r"3\,4"],
+    "2.19e6": ["2.2e6", "2190001", r"2.19 \times 10^5", "-2.19e6"],
+    "3": [r"\frac{x}{2}=3", "x/2 = 3", r"\frac{1}{x} = 3", r"2\cdot x=3", "-x=3", r"2\pi r=3"],
     "0.33": [r"\frac13"],
     "2023": [r"2023 \approx 2024"],
     "2024": [r"2023 \approx 2024"],
@@ -79,6 +83,10 @@ def test_math_verify_judges_all_other_keys():
         (r"2\sqrt{3}", r"\sqrt{12}"): 1.0,
         (r"2\sqrt{3}", r"\sqrt{13}"): 0.0,
         (r"\frac{3}{7}", r"{3 \over 7}"): 1.0,
+        (r"\frac{x+1}{2}", r"(x+1)/2"): 1.0,
+        (r"\frac{x+1}{2}", "x+1/2"): 0.0,  # without its braces a fraction says something else
+        ("x+1/2", r"\frac{x+1}{2}"): 0.0,
+        (r"\frac{5-2}{3}", "5-2/3"): 0.0,
         ("[2,3)", "[2,3]"): 0.0,
         ("x^2-9", "(x-3)(x+3)"): 1.0,
         (r"\{1,2\}", ")("): 0.0,

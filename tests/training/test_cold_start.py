@@ -221,7 +221,7 @@ def test_a_profile_names_its_cold_start(folders, world, profile_of, tmp_path, ca
     assert "cold_start" in profile.settings_of("grpo")
     assert "cold_start" not in plain.settings_of("grpo")
     prepare(profile, tmp_path)
-    source, _, data = load_parts(profile, "grpo", tmp_path)
+    source, _, data, _ = load_parts(profile, "grpo", tmp_path)
     assert capsys.readouterr().out.strip().endswith(source)
     assert source.endswith("-merged")
     assert len(data.rows) == 40

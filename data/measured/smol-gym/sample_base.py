@@ -23,7 +23,7 @@ SAMPLING = {"samples": 8, "k": 8, "temperature": 1.0, "batch_size": 96}
 def main(path: Path) -> None:
     """Sample the answers and write a row a question."""
     profile = load_profile("smol-transformers")
-    source, tokenizer, data = load_parts(profile, "grpo", ".cache/bases")
+    source, tokenizer, data, _ = load_parts(profile, "grpo", ".cache/bases")
     chosen = []
     for family in dict.fromkeys(row["family"] for row in data.rows):
         rows = [row for row in data.rows if row["family"] == family]
