@@ -126,27 +126,65 @@ def assert_refused(ended, named):
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("line", "named"),
     [
-        ["train", "smoke", "../../../../esc"],
-        ["evaluate", "smoke", "nobody"],
-        ["train", "smoke", "grpo", "--seed", str(2**32)],
-        ["train", "arena", "grpo"],
-        ["arena", "rare-hard", "--methods", "nobody"],
-        ["arena", "no-such-world", "--methods", "grpo"],
-        ["arena", "rare-hard"],
-        ["arena", "rare-hard", "--methods", "grpo", "--steps", "0"],
-        ["arena", "rare-hard", "--methods", "grpo", "--learning-rates", "fast"],
-        ["arena", "rare-hard", "--methods", "grpo", "--methods-from", "no.py"],
-        ["train", "smoke", "grpo", "--seed", "-1"],
-        ["run", "tniy"],
-        ["report", "tiny"],
-        ["model", "nobody"],
+        ("train smoke ../../../../esc", "esc"),
+        ("evaluate smoke nobody", "nobody"),
+        ("train smoke grpo --seed 4294967296", "4294967296"),
+        ("train smoke grpo --seed -1", "-1"),
+        ("train arena grpo", "gdro run"),
+        ("arena rare-hard", "--methods"),
+        ("arena rare-hard --methods nobody", "nobody"),
+        ("arena no-such-world --methods grpo", "no-such-world"),
+        ("arena rare-hard --methods grpo --steps 0", "max_steps"),
+        ("arena rare-hard --methods grpo --learning-rates fast", "'fast'"),
+        ("arena rare-hard --methods grpo --methods-from no.py", "no.py"),
+        ("run tniy", "tniy"),
+        ("report tiny", "runs/tiny"),
+        ("report tniy", "tniy"),
+        ("model nobody", "nobody"),
     ],
 )
-def test_what_is_refused_writes_nothing(tmp_path, monkeypatch, words):
+def test_what_is_refused_writes_nothing(tmp_path, monkeypatch, line, named):
     monkeypatch.chdir(tmp_path)
-    assert_refused(CliRunner().invoke(main, words), "")
+    assert_refused(CliRunner().invoke(main, line.split()), named)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_of_the_arena_reach_its_profile(monkeypatch):
+    called = []
+
+    def run_profile(*arguments):
+        called.append(arguments)
+        return 0
+
+    monkeypatch.setattr("gdro_lab.experiments.runner.run_profile", run_profile)
+    line = "arena rare-hard,all-hard --methods grpo,pivotal@2e-4 --learning-rates 1e-4 --draws 3"
+    line += " --first-draw 5 --steps 10 --prompts 6 --rollouts 2 --baseline pivotal --cores 3"
+    line += " --runs out --cache-dir bases"
+    ended = CliRunner().invoke(main, line.split())
+    assert ended.exit_code == 0, ended.output
+    [(profile, *rest)] = called
+    assert rest == [3, "out", "bases"]
+    assert profile.worlds == ["rare-hard", "all-hard"]
+    assert (profile.seeds, profile.baseline) == ([5, 6, 7], "pivotal")
+    train = profile.train
+    assert (train.max_steps, train.prompts_per_step, train.num_generations) == (10, 6, 2)
+    arms = [(variant.label, rate) for variant, rate in profile.arms()]
+    assert arms == [("grpo", 1e-4), ("pivotal", 2e-4)]
+
+
+@pytest.mark.usefixtures("no_job")
+def test_some_batches_are_tried_and_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tried = []
+    training = "gdro_lab.experiments.training.Training"
+    no_parts = {"needs_launcher": False}
+    monkeypatch.setattr(f"{training}.__init__", lambda self, *run: vars(self).update(no_parts))
+    monkeypatch.setattr(f"{training}.try_steps", lambda self, batches: tried.append(batches))
+    ended = CliRunner().invoke(main, ["train", "smoke", "grpo", "--try", "3"])
+    assert ended.exit_code == 0, ended.output
+    assert tried == [3]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -159,7 +197,7 @@ def test_a_number_of_threads_is_one(tmp_path, monkeypatch, threads):
 
 
 @pytest.mark.usefixtures("no_job")
-def test_an_empty_folder_is_the_default_one(tmp_path, monkeypatch):
+def test_a_folder_without_a_name_is_the_default_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gdro_lab.experiments.training.train_variant", lambda *run: print(run[3]))
     ended = CliRunner().invoke(main, ["train", "smoke", "grpo", "--folder", ""])

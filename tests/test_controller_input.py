@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from gdro import GDROController, Method, StaticGroups, sample_in_rounds
+from gdro import GDROController, Method, Pivotal, StaticGroups, sample_in_rounds
 from gdro.registry import METHODS
 from gdro.rounds import Outcomes
 
@@ -245,3 +245,12 @@ def test_rounds_leave_out_what_has_no_reward():
         sample_in_rounds(controller, plan, lambda ids: [1.0])
     with pytest.raises(ValueError, match=r"correct.*0\.4"):
         sample_in_rounds(controller, plan, lambda ids: Outcomes([1.0] * 8, [0.4] * 8))
+
+
+def test_a_budget_that_is_not_whole_and_options_beside_a_method_are_refused():
+    with pytest.raises(ValueError, match=r"whole.*7\.5"):
+        GDROController("grpo", 2.5).plan([1, 2, 3])
+    with pytest.raises(ValueError, match="options"):
+        GDROController(Pivotal(), k=3)
+    with pytest.raises(ValueError, match="rates"):
+        GDROController("oracle").draw([1, 2], 1)

@@ -1,10 +1,23 @@
-"""Pages and notebooks: their links lead somewhere."""
+"""Pages and notebooks: their links lead somewhere, and their tables and commands are true."""
 
 import re
+import shlex
+from dataclasses import fields, is_dataclass
+from io import StringIO
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 import pytest
+from helpers import own_methods
+
+from gdro import PromptAdversary, RolloutAdversary, find_method
+from gdro.trainer import GDROConfig
+from gdro_lab.cli import main
+from gdro_lab.experiments.blocks import Variant
+from gdro_lab.experiments.profile import load_profile
+from gdro_lab.experiments.table import compare
+from gdro_lab.tasks import MathChoice
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = "*.md", "docs/**/*.md", "data/README.md", "notebooks/*.ipynb"
@@ -41,3 +54,67 @@ def broken_links(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     assert list(broken_links(page)) == []
+
+
+def options_named_in(page, title):
+    """The names in the first column of the first table under a heading."""
+    text = (ROOT / "docs" / page).read_text("utf-8").partition(title)[2]
+    table = text.partition("\n## ")[0].partition("\n\n**")[0]
+    cells = re.findall(r"^\| ((?:`[^`]+`(?:, )?)+) \|", table, re.MULTILINE)
+    return {name for names in cells for name in re.findall(r"`([^`]+)`", names)}
+
+
+def test_the_pages_name_every_option():
+    config = options_named_in("trainer.md", "## The options of GDROConfig")
+    assert config == GDROConfig.__annotations__.keys()
+    variant = options_named_in("your-own-data.md", "## The fields of a variant")
+    assert variant == Variant.model_fields.keys()
+    task = options_named_in("your-own-data.md", "## The fields of `task`")
+    assert task == MathChoice.model_fields.keys() - {"kind"}
+
+
+def test_the_page_of_peers_has_the_defaults_of_every_method():
+    told = {}
+    text = (ROOT / "docs/peers.md").read_text("utf-8").partition("## Hyperparameters")[2]
+    rows = re.findall(r"^\| (`.*?`) \| (.*) \|$", text.partition("\n## ")[0], re.MULTILINE)
+    for names, cell in rows:
+        defaults = {key: value.strip('"') for key, value in re.findall(r"`(\w+)=([^`{]+)`", cell)}
+        for name in re.findall(r"`([^`]+)`", names):
+            told.setdefault(name, {}).update(defaults)
+    told["pivotal_replay"] |= told["pivotal"]
+    kinds = {name: find_method(name) for name in own_methods()}
+    kinds |= {"prompt={…}": PromptAdversary, "rollout={…}": RolloutAdversary}
+    of_controller = {"num_bins", "n_min", "n_max", "mean_rollouts", "seed"}
+    of_controller |= {"prompt", "rollout", "rates"}
+    for name, kind in kinds.items():
+        options = fields(kind) if is_dataclass(kind) else ()
+        defaults = {one.name: str(one.default) for one in options if one.name not in of_controller}
+        assert told.get(name, {}) == defaults, name
+
+
+def test_commands_on_the_pages_are_taken():
+    taken = 0
+    for page in PAGES:
+        if page.suffix != ".md":
+            continue
+        text = page.read_text("utf-8")
+        blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        lines = [line for block in blocks for line in block.splitlines()]
+        for line in lines:
+            if not line.startswith("gdro "):
+                continue
+            _, name, *rest = shlex.split(line, comments=True)
+            context = main.commands[name].make_context(name, rest)
+            profile = context.params.get("profile", "tiny")
+            if "/" not in profile and profile.islower():  # not a file, and no PLACEHOLDER
+                load_profile(profile)
+            taken += 1
+    assert taken > 5
+
+
+@pytest.mark.parametrize("folder", ["arena/rare-hard", "games-confirmed/rare-hard", "smol"])
+def test_stored_tables_are_those_of_the_stored_rows(folder):
+    stored = ROOT / "data/measured" / folder
+    table = compare(pd.read_csv(stored / "scores.csv")).to_csv(index=False, float_format="%.6g")
+    again = pd.read_csv(StringIO(table))
+    pd.testing.assert_frame_equal(again, pd.read_csv(stored / "table.csv"), rtol=1e-4)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 
@@ -43,11 +44,11 @@ def test_imports_and_controllers_leave_the_process_as_it_is():
 @pytest.mark.parametrize("machine", ["x86_64", "AMD64", "arm64"])
 def test_the_call_sets_what_is_not_set_where_it_has_a_meaning(machine, monkeypatch):
     monkeypatch.setattr("platform.machine", lambda: machine)
-    for name in numerics.VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    numerics.fix()
-    set_now = {name: os.environ[name] for name in numerics.VARIABLES if name in os.environ}
+    monkeypatch.setattr(numerics, "_set_here", set())
+    others = {name: os.environ[name] for name in os.environ.keys() - numerics.VARIABLES}
+    with patch.dict(os.environ, others | {"OMP_NUM_THREADS": "7"}, clear=True):
+        numerics.fix()
+        set_now = {name: os.environ[name] for name in numerics.VARIABLES if name in os.environ}
     chosen = {} if machine == "arm64" else numerics.VARIABLES
     assert set_now == {**chosen, "OMP_NUM_THREADS": "7"}
 

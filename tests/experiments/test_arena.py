@@ -21,7 +21,7 @@ from gdro_lab.experiments.records import read_rows, write_rows
 from gdro_lab.experiments.scores import ROW_COLUMNS, score_families
 from gdro_lab.experiments.spelling import read_spelling
 from gdro_lab.tasks import embedded
-from gdro_lab.tasks.world import BaseSettings, TaskWorld
+from gdro_lab.tasks.world import WORLDS, BaseSettings, TaskWorld
 
 OWN = """
 from gdro import Method, register
@@ -41,9 +41,6 @@ def test_a_method_is_spelled_with_its_options():
         "any_of_k",
         5,
     )
-    for wrong in ("grpo:speed=9", "grpo:seed=1", "prompt:prompt=1:prompt.eta=3", "nobody"):
-        with pytest.raises(ValueError, match=r"speed|grpo|prompt|nobody"):
-            make_loop_profile({"name": "w", "backend": "loop", "methods": [wrong], "seeds": [0]})
     oracle = Oracle({7: "hash", 3: "star", 5: "star"}, np.zeros_like)
     bins = loop_controller(read_spelling("both:groups=family"), 4, 0, oracle).bins
     assert (bins.groups, bins.k, bins.history) == (["hash", "star"], 1, 20)
@@ -293,3 +290,47 @@ def test_without_the_baseline_there_are_scores_and_no_differences(tmp_path):
     text = arena_report.report(tmp_path)
     assert "0.75" in text
     assert "+nan" not in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"methods": ["grpo:speed=9"]}, "'speed'"),
+        ({"methods": ["grpo:seed=1"]}, "'seed'"),
+        ({"methods": ["prompt:prompt=1:prompt.eta=3"]}, "prompt once"),
+        ({"methods": ["nobody"]}, "got 'nobody'"),
+        ({"methods": ["grpo:prompts=0"]}, "prompts"),
+        ({"methods": ["grpo:prompts=129"]}, "prompts"),
+        ({"methods": ["grpo:groups=level"]}, "groups"),
+        ({"baseline": "dapo"}, "baseline"),
+        ({"seeds": [1, 1]}, "seeds"),
+        ({"worlds": ["rare-hard", str(WORLDS / "rare-hard.yaml")]}, "worlds"),
+        ({"worlds": ["gym-stream"], "train": {"max_steps": 10_000}}, "stream"),
+    ],
+)
+def test_profiles_of_the_loop_that_cannot_run_are_refused(fields, named):
+    whole = {"name": "w", "backend": "loop", "methods": ["grpo"], "seeds": [0]}
+    with pytest.raises(ValueError, match=named):
+        make_loop_profile(whole | fields)
+
+
+@pytest.mark.parametrize("method", ["changed-later", "composed:weights=changed-later"])
+def test_runs_of_a_method_of_your_own_that_has_changed_are_not_mixed(tmp_path, method):
+    own = tmp_path / "own.py"
+    code = """from gdro import METHODS, Method, register
+METHODS.pop("changed-later", None)
+@register("changed-later")
+class ChangedLater(Method):
+    def weights(self, batch):
+        return super().weights(batch)
+"""
+    own.write_text(code)
+    fields = {"name": "w", "backend": "loop", "methods": ["grpo", method], "seeds": [0]}
+    profile = make_loop_profile(fields | {"methods_from": str(own)})
+    out = tmp_path / "out"
+    for run in list_runs(profile):
+        write_rows(run.file(out), profile.settings_of(run.world, run.variant), [])
+    check_loops(profile, out)
+    own.write_text(f"{code}# changed\n")
+    with pytest.raises(ValueError, match="methods_from"):
+        check_loops(profile, out)

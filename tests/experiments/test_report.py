@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers import play
+from scipy import stats
 
 from gdro import GDROController
 from gdro.files import file_hash
@@ -18,6 +19,7 @@ from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.profile import Profile, run_folder
 from gdro_lab.experiments.records import read_manifest, read_table, write_manifest, write_table
 from gdro_lab.experiments.style import METHOD_COLORS, save, use_style
+from gdro_lab.experiments.texts import MOST, texts_before_and_after
 
 ROOT = Path(__file__).parents[2]
 PROFILE = Profile(
@@ -164,3 +166,63 @@ def test_runs_that_were_evaluated_on_other_problems_are_refused(runs_dir, tmp_pa
     write_manifest(changed / "manifest.json", manifest)
     with pytest.raises(ValueError, match="other"):
         report.read_runs(PROFILE, folder)
+
+
+def runs_of_eight_samples():
+    """Profile and runs of two methods and one with another baseline, with made-up counts."""
+    variants = {name: {"method": name} for name in ("grpo", "prompt")}
+    variants["own"] = {"method": "rollout", "baseline": "prompt"}
+    train = {"max_steps": 6, "prompts_per_step": 8}
+    profile = Profile(name="eight", seeds=[0, 1, 2], train=train, variants=variants)
+    rng = np.random.default_rng(0)
+    runs = []
+    for variant, seed in [(BASE, 0), *itertools.product(profile.variants, profile.seeds)]:
+        rows = [
+            {
+                "uid": uid,
+                "family": "ab"[uid % 2],
+                "trials": 8,
+                "successes": int(rng.binomial(8, 0.1 + 0.07 * uid)),
+                "question": f"Question {uid}?",
+                "texts": [f"{variant} says {uid}", "second"],
+            }
+            for uid in range(12)
+        ]
+        manifest = {"rollouts": 192, "tokens": 7}
+        if variant != BASE:
+            manifest["families"] = {"a": 30, "b": 10}
+        runs.append({"variant": variant, "seed": seed, "evaluation": rows, "manifest": manifest})
+    return profile, runs
+
+
+def test_trainings_in_trl_have_rows_and_paired_tables_as_the_loop_has(tmp_path):
+    profile, runs = runs_of_eight_samples()
+    rows = report.rows_of(profile, runs).set_index(["method", "draw"])
+    prompts = pd.DataFrame(runs[1]["evaluation"])
+    by_family = (prompts.successes / prompts.trials).groupby(prompts.family).mean()
+    first = rows.loc["grpo", 0]
+    assert first.mean_at_8 == pytest.approx(by_family.mean())
+    assert first.worst_family == pytest.approx(by_family.min())
+    assert first.training_mix_mean == pytest.approx(0.75 * by_family["a"] + 0.25 * by_family["b"])
+    any_correct = (prompts.successes > 0).groupby(prompts.family).mean()
+    assert first.pass_at_8 == pytest.approx(any_correct.mean())
+    report._write_paired(profile, runs, tmp_path)
+    tables = (tmp_path / "paired.md").read_text()
+    for method, baseline in (("prompt", "grpo"), ("own", "prompt")):
+        difference = rows.loc[method].mean_at_8 - rows.loc[baseline].mean_at_8
+        low, high = stats.ttest_1samp(difference, 0).confidence_interval()
+        assert f"{difference.mean():+.3f}: {low:+.3f} … {high:+.3f}" in tables
+
+
+def test_texts_are_those_of_the_questions_that_the_base_solves_least():
+    profile, runs = runs_of_eight_samples()
+    text = texts_before_and_after(profile, runs)
+    by_difficulty = sorted(runs[0]["evaluation"], key=lambda row: row["successes"])
+    for place, row in enumerate(by_difficulty):
+        for variant in (BASE, *profile.variants):
+            assert (f"{variant} says {row['uid']}\n" in text) == (place < MOST)
+    assert "second" not in text
+    for run in runs:
+        for row in run["evaluation"]:
+            del row["texts"], row["question"]
+    assert texts_before_and_after(profile, runs) == ""

@@ -89,13 +89,13 @@ def test_every_step_must_be_correct():
 
 
 @pytest.mark.parametrize(
-    ("of", "change"),
+    ("of", "change", "named"),
     [
-        (SMALL.families[0], {"operator": "**"}),
-        (SMALL, {"families": SMALL.families[:1]}),  # shares that do not sum to 1
-        (SMALL, {"n_train": 400}),  # more than there are
+        (SMALL.families[0], {"operator": "**"}, "operator"),
+        (SMALL, {"families": SMALL.families[:1]}, "sum to 1"),
+        (SMALL, {"n_train": 400}, "n_train"),  # more than there are
     ],
 )
-def test_what_cannot_be_drawn_is_refused(of, change):
-    with pytest.raises(ValueError):
+def test_what_cannot_be_drawn_is_refused(of, change, named):
+    with pytest.raises(ValueError, match=named):
         dataclasses.replace(of, **change)

@@ -510,3 +510,31 @@ def test_a_number_in_a_column_has_no_exponent(tmp_path, value, key):
     path = write_jsonl(tmp_path / "own.jsonl", [{"question": "How much?", "answer": value}])
     problems, _ = read_file(path)
     assert [problem.answer for problem in problems] == [key]
+
+
+def test_a_source_may_have_columns_and_a_reader_of_its_own(tmp_path):
+    german = [{"Frage": "Wie viel ist 3+4?", "Antwort": "7 (Dinge)"}]
+    plain = [{"question": "What is 2+2?", "answer": "#### 4"}]
+    copy = [{"q": "What is 1+1?", "a": "so \\boxed{2}"}]
+    files = {"german": german, "plain": plain, "amc": copy}
+    paths = {
+        name: str(write_jsonl(tmp_path / f"{name}.jsonl", rows)) for name, rows in files.items()
+    }
+    columns = {"problem": "Frage", "answer": "Antwort"}
+    named = {"problem": "q", "answer": "a"}
+    train = [
+        {"source": paths["german"], "columns": columns, "answer": "number"},
+        paths["plain"],
+        {"source": "amc", "name": "mine", "columns": named, "answer": "boxed"},
+    ]
+    copies = {"amc": paths["amc"], "math500": PATHS["math500"]}
+    rows = split(train=train, answer="hash", evaluate=["math500"], paths=copies).rows
+    found = [(row["dataset"], row["answer"]) for row in rows]
+    assert found == [("german", "7"), ("plain", "4"), ("mine", "2")]
+
+
+def test_a_split_that_a_folder_lacks_is_named(tmp_path):
+    rows = datasets.Dataset.from_list([{"question": "1+1?", "answer": "2"}])
+    datasets.DatasetDict(train=rows).save_to_disk(tmp_path / "own")
+    with pytest.raises(ValueError, match=r"train.*'test'"):
+        read_file(tmp_path / "own", split="test")

@@ -153,7 +153,7 @@ def test_the_last_whole_box_counts(text, content):
 
 def test_what_never_ends_is_killed_beside_the_rest():
     before = psutil.Process().children(recursive=True)
-    reward = MathReward(time_limit=8)  # seconds of processor time; √12 takes a tenth of one
+    reward = MathReward(time_limit=2)  # seconds of processor time; √12 takes a tenth of one
     given = [*(f"{n}^{{9^{{9^{{9}}}}}}" for n in (2, 3)), r"\sqrt{12}"]
     rewards = reward([rf"\boxed{{{answer}}}" for answer in given], [r"2\sqrt{3}"] * 3)
     assert rewards == [0.0] * 2 + [1.0]
@@ -173,3 +173,9 @@ def test_a_worker_that_crashes_costs_its_own_answer_alone(monkeypatch):
     reward = MathReward()
     assert reward([r"\boxed{crash}", r"\boxed{x}"], ["y", "y"]) == [0.0, 1.0]
     assert +reward.counts == {"correct": 1, "error": 1}
+
+
+def test_the_last_text_of_the_assistant_counts_also_in_parts():
+    parts = [{"type": "text", "text": "so "}, {"type": "text", "text": r"\boxed{4}"}]
+    with_a_tool = [said(r"\boxed{4}"), {"role": "tool", "content": r"\boxed{5}"}, said("")]
+    assert MathReward()([[said(parts)], with_a_tool], ["4", "4"]) == [1.0, 1.0]

@@ -1,4 +1,4 @@
-"""Notebooks 00 to 04 and 07: shipped as executed, and what is stored is found again."""
+"""Notebooks: shipped as executed; of 00 to 04 and 07 what is stored is found again."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TEACHING = sorted(path.stem for path in (ROOT / "notebooks").glob("0[0-47]_*.ipynb"))
-STORED = [*TEACHING, "08_a_pretrained_model"]
+STORED = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 
 def path_of(name):
@@ -47,7 +47,8 @@ def test_shipped_as_executed_and_normalized(name):
     assert {o.output_type for o in outputs} <= {"stream", "display_data", "execute_result"}
     assert {o.get("name", "stdout") for o in outputs} == {"stdout"}  # no warnings
     kinds = {kind for output in outputs for kind in output.get("data", {})}
-    assert kinds == {"text/plain", "text/html", "image/png"}  # no widget, which needs a kernel
+    # no widget, which needs a kernel
+    assert kinds <= {"text/plain", "text/html", "text/markdown", "image/png"}
     assert set(notebook.metadata) == {"kernelspec", "language_info"}
     assert {key for cell in notebook.cells for key in cell.metadata} <= {"tags", "jupyter"}
     sources = "\n".join(cell.source for cell in cells)

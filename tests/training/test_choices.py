@@ -7,9 +7,11 @@ import pytest
 import tiny_run
 from conftest import TRAINS
 from datasets import Dataset
+from trl import GRPOConfig
 
-from gdro.trainer import GDROConfig
+from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.config import check_data, check_training, make_controller
+from gdro.trl.unsloth import REFUSED_VARIABLES, check_unsloth_settings
 
 pytestmark = TRAINS
 
@@ -84,7 +86,7 @@ def test_the_tokens_of_the_record_are_those_of_the_training(base, tmp_path):
 
 
 def test_what_watches_a_gpu_can_watch_a_cpu(base, tmp_path):
-    from gpu.watch import Watch
+    from watch import Watch
 
     trainer = tiny_run.make(base, tmp_path, gdro_method="one-two-three", max_steps=2)
     watch = Watch(trainer)
@@ -120,3 +122,32 @@ def test_columns_of_a_stream_are_refused_by_the_name_of_what_is_needed(tmp_path,
     args = tiny_run.arguments(GDROConfig, tmp_path, **option)
     with pytest.raises(ValueError, match=r"datasets\.Dataset"):
         make_controller(args, stream)
+
+
+def test_a_config_without_a_method_and_one_of_trl_are_refused(tmp_path):
+    given = {"output_dir": str(tmp_path), "bf16": False, "use_cpu": True}
+    with pytest.raises(ValueError, match="method"):
+        GDROConfig(**given)
+    with pytest.raises(ValueError, match="GRPOConfig"):
+        GDROTrainer("no/such-model", tiny_run.half_right, args=GRPOConfig(**given))
+
+
+def test_what_unsloth_cannot_do_is_refused_without_it(monkeypatch):
+    options = {"vllm_sampling_params": None, "use_vllm": False, "vllm_enable_sleep_mode": False}
+    args = SimpleNamespace(gdro_method="raft", **options)
+    model = SimpleNamespace()
+    check_unsloth_settings(True, model, args, replays=False)
+    with pytest.raises(ValueError, match="raft"):
+        check_unsloth_settings(True, model, args, replays=True)
+    with_engine = SimpleNamespace(vllm_engine=object())
+    with pytest.raises(ValueError, match="engine"):
+        check_unsloth_settings(False, with_engine, args, replays=False)
+    lora = SimpleNamespace(peft_config={})
+    by_vllm = SimpleNamespace(**vars(args) | {"use_vllm": True})
+    with pytest.raises(ValueError, match="fast_inference"):
+        check_unsloth_settings(True, lora, by_vllm, replays=False)
+    for name in REFUSED_VARIABLES:
+        monkeypatch.setenv(name, "1")
+        with pytest.raises(ValueError, match=name):
+            check_unsloth_settings(True, model, args, replays=False)
+        monkeypatch.delenv(name)

@@ -153,6 +153,9 @@ def test_unsloth_must_come_before_trl(folders, monkeypatch):
         load_model(folders["Qwen3"], kind="unsloth-lora", seed=0)
 
 
+UNSLOTH = {"kind": "unsloth-lora", "fast_inference": True}
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -162,7 +165,10 @@ def test_unsloth_must_come_before_trl(folders, monkeypatch):
         ({"fast_inference": True}, "fast_inference"),
         ({"quantization": "4bit", "kind": "unsloth-full"}, "quantization"),
         ({"kind": "unsloth-lora", "standby": True}, "standby"),
-        ({"kind": "unsloth-lora", "fast_inference": True, "max_num_seqs": 0}, "max_num_seqs"),
+        ({"max_num_seqs": 240}, "max_num_seqs"),  # no option of ours
+        (UNSLOTH | {"lora": {"use_dora": True}}, "use_dora"),
+        (UNSLOTH | {"lora": {"lora_dropout": 0.1}}, "lora_dropout"),
+        ({"kind": "unsloth-full", "attn_implementation": "eager"}, "attn_implementation"),
     ],
 )
 def test_bad_arguments_are_refused(folders, change, named):

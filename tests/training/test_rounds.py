@@ -1,5 +1,6 @@
 """Methods that sample in rounds, in TRL: what is sampled, trains, is thrown away and counted."""
 
+import dynamic_sampling
 import numpy as np
 import pytest
 import sharded_run
@@ -151,3 +152,11 @@ def test_images_inside_messages_are_refused_and_not_trained_without(base, tmp_pa
     assert not trainer.record
     weights = zip(before, trainer.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in weights)
+
+
+def test_the_example_of_dynamic_sampling(base, tmp_path, monkeypatch):
+    monkeypatch.setattr(dynamic_sampling, "tiny_base", lambda *_, **__: base)
+    monkeypatch.setattr(dynamic_sampling.embedded, "reward", half_right)  # the base is too weak
+    [row] = dynamic_sampling.main(1, str(tmp_path))
+    assert row["gdro/has_signal"] == 1
+    assert row["gdro/rollouts_spent"] >= 32

@@ -175,7 +175,7 @@ SETUPS = {
     ),
     **{
         f"loss {loss}": setup(loss_type=loss)
-        for loss in ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "sapo", "vespo")
+        for loss in ("grpo", "bnpo", "dr_grpo", "cispo", "luspo", "sapo", "vespo")
     },
     "GSPO": setup(importance_sampling_level="sequence", loss_type="grpo"),
     "entropy quantile": setup(top_entropy_quantile=0.3),
