@@ -52,7 +52,7 @@ class GDROController(Stateful):
         success_threshold: a rollout is correct if its reward is greater (0 suits 0/1 and ±1).
         advantage_std, scale_rewards: of (3), see `gdro.advantages.group_advantages`; methods with
             advantages of their own, such as pivotal, do not use them.
-        advantage_clip: bound on |A| before weighting, of every method; None for none.
+        advantage_clip: bound on |A| of rollouts before weighting, in every method; None for none.
         seed: an integer ≥ 0, of everything random.
         **options: arguments of the method.
 

@@ -28,11 +28,9 @@ numerics.fix()  # before torch and numpy are imported
 import numpy as np
 import torch
 import transformers
-from datasets import Dataset
 from transformers.utils.logging import disable_progress_bar
 
 from gdro import METHODS, GDROController, find_method
-from gdro.trainer import GDROConfig, GDROTrainer
 from gdro_lab import loop
 from gdro_lab.tasks import embedded
 
@@ -172,6 +170,10 @@ def loop_run(method: str) -> str:
 
 def trainer_run(method: str) -> str:
     """Record and weights of a training in TRL."""
+    from datasets import Dataset
+
+    from gdro.trainer import GDROConfig, GDROTrainer
+
     task = embedded.DEFAULT_SPEC.draw(0)
     model, tokenizer = random_model(task)
     with tempfile.TemporaryDirectory() as folder:

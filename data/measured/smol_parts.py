@@ -84,7 +84,7 @@ def means_by_bin(entry: str, method: str) -> pd.DataFrame:
 
 
 def smol() -> None:
-    """The study on a real model: rates by the tuning draw, then the fresh draws, and COSTS."""
+    """The study on a real model: rates by the tuning draw, then the fresh draws, and costs."""
     rows = ends(HERE / "smol")
     show("base, by draw", rows[rows.method == "base"][["world", "draw", *FOUR, "distinct"]])
     trained = rows[rows.method != "base"]
@@ -148,7 +148,7 @@ def smol_rollout() -> None:
         table = paired(further, "grpo@5e-6", "grpo@2.5e-6", values)
         show("grpo@5e-6 minus grpo@2.5e-6: intervals without a correction", table)
     table = paired(rows, "rollout@5e-6", "grpo@2.5e-6", values)
-    show("all six draws, minus grpo@2.5e-6: intervals without a correction", table)
+    show("all draws that are there, minus grpo@2.5e-6: intervals without a correction", table)
 
 
 def gap_of(folder: Path) -> pd.Series:

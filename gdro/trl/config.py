@@ -91,8 +91,8 @@ class GDROConfig(GRPOConfig):
     """Deviation that advantages are divided by: "sample" divides squares by n − 1 as TRL does
     (default); "population" by n as (3) is printed (default of preset "paper")."""
     advantage_clip: float | None = None
-    """Bound on |A| of every method, before weighting; by default none, and 5 in preset "paper"
-    (inf: none)."""
+    """Bound on |A| of rollouts in every method, before weighting; by default none, and 5 in preset
+    "paper" (inf: none)."""
     trim_batches: bool | None = None
     """Leave rollouts whose advantage is 0 out of forward and backward (where beta is 0), and cut
     micro-batches to their longest texts: the same gradient, to rounding. TRL's logs of entropy and
@@ -281,6 +281,7 @@ def check_data(
         refused = BEYOND_TEXT
     elif method.needs_losses and args.beta:  # the policy is scored again, from text alone
         refused = IMAGES
+        choice += f" and beta={args.beta}"
     columns = getattr(dataset, "column_names", None) or ()
     names = {*columns, *(name for name, value in arguments.items() if value)}
     if names & refused:

@@ -4,10 +4,11 @@ import hashlib
 import math
 import os
 import runpy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from gdro.checks import NonNegative, Positive, PositiveShare, Share, check, options
 from gdro.registry import find_method
@@ -68,6 +69,17 @@ class ModelChoice(ModelOptions):
             check(f"lora.{name}", lora[name], LORA_BOUNDS[name])
 
 
+def check_finite(options: Mapping[str, Any]) -> None:
+    """Refuse (ValueError) infinity and NaN: no manifest and no launcher's copy can hold them."""
+    for name, value in options.items():
+        if isinstance(value, dict):
+            check_finite(value)
+            continue
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ValueError(f"{name} must be finite, got {number}: write 1.0e+9 for no bound")
+
+
 class TrainChoice(Strict):
     """Fields of GDROConfig; those listed have other defaults than TRL's, or are used here."""
 
@@ -101,6 +113,7 @@ class TrainChoice(Strict):
     @model_validator(mode="after")
     def _bounded(self) -> Self:
         options = self.model_extra or {}
+        check_finite(options)
         for name in TRAIN_BOUNDS.keys() & options.keys():
             check(name, options[name], TRAIN_BOUNDS[name])
         return self
@@ -244,16 +257,11 @@ class Variant(Strict):
     baseline: str = "grpo"
     """The variant that differences are to."""
 
-    @field_validator("options", "train", "model")
-    @classmethod
-    def _is_finite(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Refuse infinity and NaN, which neither a manifest nor a launcher's copy can hold."""
-        for name, value in values.items():
-            if isinstance(value, dict):
-                cls._is_finite(value)
-            elif isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{name} must be finite, got {value}: write 1.0e+9 for no bound")
-        return values
+    @model_validator(mode="after")
+    def _is_finite(self) -> Self:
+        for changes in (self.options, self.train, self.model):
+            check_finite(changes)
+        return self
 
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as numpy and torch take them

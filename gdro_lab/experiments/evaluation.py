@@ -62,18 +62,23 @@ def evaluate_variant(
     if variant != BASE:
         profile.variant(variant)
         trained = read_training(folder)
-        settings = profile.settings_of(variant, evaluated=False)
-        if trained.get("settings") != settings or trained.get("seed", seed) != seed:
+        trained_settings = profile.settings_of(variant, evaluated=False)
+        if trained.get("settings") != trained_settings or trained.get("seed", seed) != seed:
             raise ValueError(
                 f"{folder} holds no training with the settings of profile {profile.name!r} and "
                 f"seed {seed}: train it first"
             )
         check_training_files(folder, trained)
-    check_machine(profile, [], evaluates=True)
+    if not (folder / "manifest.json").is_file():  # refuse before a model is loaded
+        check_machine(profile, [], evaluates=True)
     source, tokenizer, data, taught = load_parts(profile, variant, cache_dir, held_out=True)
-    identity = identity_of(profile.settings_of(variant), seed, data.rows, *taught)
-    if _is_evaluated(folder, identity, trained):
+    if tuple(trained.get("taught", taught)) != taught:
+        raise ValueError(f"{folder} was trained from another cold start: train it again")
+    settings = profile.settings_of(variant)
+    identity = identity_of(settings, seed, data.rows, *taught)
+    if _is_evaluated(folder, settings, identity, trained):
         return read_result(folder, trained=variant != BASE)["evaluation"]
+    check_machine(profile, [], evaluates=True)
     began = time.perf_counter()
     model = source if variant == BASE else str(folder / "model")
     is_pretrained = profile.model_of(variant).source is not None
@@ -100,7 +105,7 @@ def evaluate_variant(
     write_table(folder / "evaluation.jsonl", evaluation)
     machine = describe_machine(pretrained=is_pretrained)
     evaluated = {
-        "settings": profile.settings_of(variant),
+        "settings": settings,
         "evaluation_identity": identity,
         "seconds": trained.get("seconds", {}) | {"evaluate": seconds},
         "evaluated_on": machine,
@@ -115,14 +120,18 @@ def evaluate_variant(
     return evaluation
 
 
-def _is_evaluated(folder: Path, identity: str, trained: dict[str, Any]) -> bool:
+def _is_evaluated(
+    folder: Path, settings: dict[str, Any], identity: str, trained: dict[str, Any]
+) -> bool:
     """Whether a folder has the evaluation of this training, with these settings and problems."""
     if not (folder / "manifest.json").is_file():
         return False
     before = read_manifest(folder / "manifest.json")
     files = before.get("files") or {}  # a training that was done again has others
     same_files = all(files.get(kind) == own for kind, own in trained.get("files", {}).items())
-    return before.get("evaluation_identity") == identity and same_files
+    # manifests from before 0.3.0 have no identity
+    same_problems = before.get("evaluation_identity", identity) == identity
+    return before.get("settings") == settings and same_problems and same_files
 
 
 def evaluate_model(

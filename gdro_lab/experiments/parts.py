@@ -29,7 +29,7 @@ class Parts(NamedTuple):
     tokenizer: Any
     data: Split
     taught: tuple[str, ...]
-    """The hash that a cold start's folder is named by, if there is one."""
+    """The name of a cold start's folder, which holds its hash, if there is one."""
 
 
 def check_machine(profile: Profile, variants: Sequence[str], *, evaluates: bool) -> None:

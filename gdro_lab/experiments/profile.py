@@ -88,13 +88,13 @@ class Profile(Experiment):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         """Refuse what would otherwise fail after hours."""
-        labels = [self.label(variant) for variant in (BASE, *self.variants)]
-        if len(set(labels)) != len(labels):
-            raise ValueError(f"labels of variants must differ, got {labels}")
         if RESERVED & set(self.variants):
             raise ValueError(
                 f"variants may not be called {sorted(RESERVED)}, got {list(self.variants)}"
             )
+        labels = [self.label(variant) for variant in (BASE, *self.variants)]
+        if len(set(labels)) != len(labels):
+            raise ValueError(f"labels of variants must differ, got {labels}")
         if self.evaluation.k > self.evaluation.samples:
             raise ValueError(
                 f"evaluation.k must be at most the {self.evaluation.samples} samples, "

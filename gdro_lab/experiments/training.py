@@ -156,6 +156,7 @@ class Training:
         """Whether the profile asks for several processes, or a configuration of accelerate."""
         # with the rows: tokenizer and evaluated problems choose them, and settings leave those out
         settings = profile.settings_of(variant, evaluated=False)
+        self.taught = parts.taught
         self.identity = identity_of(settings, seed, self.data.rows, *parts.taught)
         """A hash of settings, seed, training rows and, of a cold start, of what was taught; any
         other model counts by its name alone."""
@@ -292,6 +293,7 @@ class Training:
         report = {
             "identity": self.identity,
             "seed": self.seed,
+            "taught": self.taught,
             "settings": self.profile.settings_of(self.variant, evaluated=False),
             "steps": trainer.args.max_steps,
             "seconds": trainer.seconds,

@@ -65,7 +65,7 @@ TIMES = r"\s*(?:[*/]|\\cdot|\\times)?\s*"
 # an unknown with a sign or a factor: its own value is another than the right side
 UNSOLVED = (
     rf"^[-−]\s*[A-Za-z]$|^[-+−]?\s*(?:{PLAIN}|\\pi){TIMES}(?:\\pi\s*)?[A-Za-z]$"
-    rf"|^[-+−]?\s*[A-Za-z]{TIMES}{PLAIN}$"
+    rf"|^[-+−]?\s*[A-Za-z]\s*(?:[*/]|\\cdot|\\times)\s*{PLAIN}$"
     rf"|^[-+−]?\s*\\[dt]?frac\s*\{{\s*(?:[A-Za-z]\s*\}}\s*\{{\s*{PLAIN}"
     rf"|{PLAIN}\s*\}}\s*\{{\s*[A-Za-z])\s*\}}$"
 )
@@ -193,9 +193,7 @@ def judge_at_once(key: str, answer: str) -> str | None:
         value = value_of(clean(without_unit(answer)))
         return "correct" if value == number_of(key) else "wrong"
     if E_NOTATION.fullmatch(key):
-        text = clean(without_unit(answer))
-        value = scientific(text)
-        value = value_of(text) if value is None else value
+        value = value_of(clean(without_unit(answer)), in_powers=True)
         return "correct" if value == scientific(key) else "wrong"
     return "correct" if key == text else None
 
@@ -209,14 +207,22 @@ def without_unit(answer: str) -> str:
     return match[1] if all(UNIT.fullmatch(word) for word in words) else answer
 
 
-def value_of(text: str) -> Fraction | None:
-    """The value of a cleaned answer: a number, or what an equation such as m+n = 113 ends with."""
-    *sides, last = (side.strip() for side in text.split("="))
-    value = number_of(last)
-    if not sides or value is None:
-        return value
-    first, *between = sides
+def value_of(text: str, in_powers: bool = False) -> Fraction | None:
+    """The value of a cleaned answer: a number, or what an equation such as m+n = 113 ends with.
+
+    With `in_powers` a number with a power of ten is one too.
+    """
+    sides = [side.strip() for side in text.split("=")]
     numbers = [number_of(side) for side in sides]
+    if in_powers:
+        numbers = [
+            scientific(side) if number is None else number
+            for side, number in zip(sides, numbers, strict=True)
+        ]
+    value = numbers.pop()
+    if not numbers or value is None:
+        return value
+    first, *between = sides[:-1]
     if any(number not in (None, value) for number in numbers):  # 8 = 7
         return None
     if NO_NAME.search(first) or not all(ARITHMETIC.fullmatch(side) for side in between):

@@ -23,7 +23,7 @@ class Schema:
     """Which columns of a source are read, and how."""
 
     problem: tuple[str, ...]
-    """Row of the problem's text; several are joined by a space."""
+    """Columns of the problem's text; several are joined by a space."""
     answer: str
     """The column of the answer key."""
     reader: KeyReader = "whole"
@@ -33,7 +33,7 @@ class Schema:
     solution: str | None = None
     """The column of a worked solution, which may be empty."""
     wrong_answers: tuple[str, ...] = ()
-    """Row of the wrong choices; they make it multiple choice."""
+    """Columns of the wrong choices; they make it multiple choice."""
     prepare: Callable[[Row], Row] | None = None
     """Works out the columns group and solution, or the problem, from the others."""
     columns: tuple[str, ...] = ()

@@ -43,6 +43,8 @@ def test_shipped_profiles_are_valid_from_anywhere(name, tmp_path, monkeypatch):
         ({"variants": {"a": GRPO, "b": GRPO | {"label": "a"}}}, "labels"),
         ({"variants": {"a": {"method": "both", "options": {"rollout": {"n_min": 9}}}}}, "n_min"),
         ({"variants": {"a": GRPO | {"label": "base"}}}, "labels"),
+        ({"variants": {"base": GRPO}}, "may not be called"),
+        ({"train": {"advantage_clip": INF}}, "advantage_clip"),
         ({"variants": {"a": {"method": "prompt", "options": {"prompt": {"clip": INF}}}}}, "clip"),
         ({"variants": {"a": GRPO | {"train": {"max_steps": 3}}}}, "max_steps"),
         ({"train": {"max_steps": 7, "updates_per_step": 2}}, "max_steps"),
