@@ -129,7 +129,7 @@ def _is_evaluated(
     before = read_manifest(folder / "manifest.json")
     files = before.get("files") or {}  # a training that was done again has others
     same_files = all(files.get(kind) == own for kind, own in trained.get("files", {}).items())
-    # manifests from before 0.3.0 have no identity
+    # older manifests have no identity
     same_problems = before.get("evaluation_identity", identity) == identity
     return before.get("settings") == settings and same_problems and same_files
 
