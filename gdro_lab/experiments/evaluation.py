@@ -58,17 +58,7 @@ def evaluate_variant(
     ValueError if the training is not complete.
     """
     folder = Path(folder)
-    trained: dict[str, Any] = {}
-    if variant != BASE:
-        profile.variant(variant)
-        trained = read_training(folder)
-        trained_settings = profile.settings_of(variant, evaluated=False)
-        if trained.get("settings") != trained_settings or trained.get("seed", seed) != seed:
-            raise ValueError(
-                f"{folder} holds no training with the settings of profile {profile.name!r} and "
-                f"seed {seed}: train it first"
-            )
-        check_training_files(folder, trained)
+    trained = {} if variant == BASE else _read_trained(profile, variant, seed, folder)
     if not (folder / "manifest.json").is_file():  # refuse before a model is loaded
         check_machine(profile, [], evaluates=True)
     source, tokenizer, data, taught = load_parts(profile, variant, cache_dir, held_out=True)
@@ -82,13 +72,13 @@ def evaluate_variant(
     began = time.perf_counter()
     model = source if variant == BASE else str(folder / "model")
     is_pretrained = profile.model_of(variant).source is not None
+    dtype = arithmetic(pretrained=is_pretrained)
     # an adapter is merged into its base, because both engines sample from whole models
     with tempfile.TemporaryDirectory() as merged:
         if variant != BASE and profile.model_of(variant).kind.endswith("lora"):
             # in float32 where it samples so: an adapter's steps are below bfloat16's resolution
-            whole = arithmetic(pretrained=is_pretrained)
-            dtype = "float32" if whole == "float32" else "auto"
-            model = str(merged_model(source, model, merged, dtype=dtype))
+            merged_dtype = "float32" if dtype == "float32" else "auto"
+            model = str(merged_model(source, model, merged, dtype=merged_dtype))
         evaluation = evaluate_model(
             profile.evaluation,
             model,
@@ -99,7 +89,7 @@ def evaluate_variant(
             seed,
             profile.train_of(variant).template,
             success_threshold=profile.success_threshold,
-            dtype=arithmetic(pretrained=is_pretrained),
+            dtype=dtype,
         )
     seconds = time.perf_counter() - began
     write_table(folder / "evaluation.jsonl", evaluation)
@@ -118,6 +108,20 @@ def evaluate_variant(
     # a training names the machine that it was made on; the base has only this one
     write_manifest(folder / "manifest.json", (trained or UNTRAINED | machine) | evaluated)
     return evaluation
+
+
+def _read_trained(profile: Profile, variant: str, seed: int, folder: Path) -> dict[str, Any]:
+    """What training.json says; ValueError unless it is this training, whole and complete."""
+    profile.variant(variant)
+    trained = read_training(folder)
+    settings = profile.settings_of(variant, evaluated=False)
+    if trained.get("settings") != settings or trained.get("seed", seed) != seed:
+        raise ValueError(
+            f"{folder} holds no training with the settings of profile {profile.name!r} and "
+            f"seed {seed}: train it first"
+        )
+    check_training_files(folder, trained)
+    return trained
 
 
 def _is_evaluated(
