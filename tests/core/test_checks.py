@@ -39,7 +39,8 @@ class Unreadable:
         (lambda: PromptAdversary(eta=np.nan), ("PromptAdversary", "eta", "nan")),
         (lambda: GDROController("grpo", 4, n_max=3), ("Run", "mean_rollouts", "4")),
         (lambda: GDROController("both", n_min=5), ("Run", "mean_rollouts", "4")),
-        (lambda: GDROController("both", 1.5), ("n_min", "1")),  # one has no variance
+        (lambda: GDROController("both", 1.5), ("mean_rollouts", "1.5")),  # one has no variance
+        (lambda: GDROController("both", n_min=1), ("n_min", "1")),
         (lambda: GDROController("both", scale_rewards=True), ("Run", "scale_rewards", "True")),
         (lambda: GDROController("both", rollout={"n_max": 8}), ("n_max", "8")),  # the controller's
         (lambda: GDROController("promt"), ("method", "'promt'")),
