@@ -14,9 +14,9 @@ tables are made from the rows that are there.
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ from gdro.files import replace_text
 from gdro_lab.experiments.evaluation import evaluate_model
 from gdro_lab.experiments.memory import accuracy_by_family, first_of_each_family
 from gdro_lab.experiments.parts import load_parts
-from gdro_lab.experiments.processes import start_job
+from gdro_lab.experiments.processes import set_up_process
 from gdro_lab.experiments.profile import Profile, load_trainings
 from gdro_lab.experiments.records import write_rows
 from gdro_lab.experiments.scores import score_families
@@ -70,12 +70,13 @@ def sample_by_sum(logits: torch.Tensor) -> torch.Tensor:
 
 
 class Evaluations(TrainerCallback):
-    """Samples from the training's own engine at some steps, and writes the counts by problem."""
+    """Samples from the training's own engine at some steps, and keeps the counts by problem."""
 
-    def __init__(self, problems: "Problems", steps: Sequence[int], folder: Path) -> None:
+    def __init__(self, problems: "Problems", steps: Sequence[int]) -> None:
         self.problems = problems
         self.steps = steps
-        self.folder = folder
+        self.counts: dict[int, dict[str, Any]] = {}
+        """By step."""
         self.trainer: Any = None
         self.began = 0.0
         self.seconds = 0.0
@@ -94,7 +95,7 @@ class Evaluations(TrainerCallback):
         counts = self.problems.count(generation.llm, tokenizer)
         if state.global_step == max(STEPS):
             counts["own"] = self.problems.count_own(generation.llm, tokenizer)
-        write_counts(self.folder, state.global_step, counts | {"seconds": trained})
+        self.counts[state.global_step] = counts | {"seconds": trained}
         self.seconds += time.perf_counter() - stopped
 
 
@@ -140,16 +141,9 @@ class Problems:
         return evaluate_model(choice, model, tokenizer, rows, reward, longest, seed=max(STEPS))
 
 
-def write_counts(folder: Path, step: int, counts: dict[str, Any]) -> None:
-    """Write the counts of a step for `row_of`."""
-    replace_text(folder / f"step{step}.json", json.dumps(counts))
-
-
 def read_profile(words: Path | None, draw: int, arm: str, train_size: int | None) -> Profile:
-    """The profile of an arm on a draw, written to a file of its own because jobs read files."""
-    from ruamel.yaml import YAML
-
-    fields = YAML(typ="safe", pure=True).load((HERE / "smol-words.yaml").read_text())
+    """The profile of an arm on a draw."""
+    fields = load_trainings(HERE / "smol-words.yaml").model_dump()
     variant, _, rate = arm.partition("@")
     if variant != "base":
         fields["variants"] = {variant: fields["variants"][variant]}
@@ -159,32 +153,28 @@ def read_profile(words: Path | None, draw: int, arm: str, train_size: int | None
     fields["task"]["seed"] = draw
     fields["cold_start"]["seed"] = draw
     fields["seeds"] = [draw]
-    fields["name"] = "smol-words"
     if words is not None:
         fields["task"]["paths"] = {
             name: [str(words / file) for file in files] for name, files in FILES.items()
         }
-    target = row_file(arm, draw, train_size)
-    file = Path("runs/smol") / target.parent.name / f"{target.stem}.yaml"
-    replace_text(file, json.dumps(fields))  # JSON is YAML
-    return load_trainings(file)
+    return Profile.model_validate(fields)
 
 
 def train(
     profile: Profile, variant: str, draw: int, folder: Path, problems: Problems, cache: str
-) -> dict[str, Any]:
-    """Train, evaluate on the way, and return what the rows need of the record."""
+) -> tuple[dict[int, dict[str, Any]], dict[str, Any]]:
+    """Train and evaluate on the way; counts by step, and what the rows need of the record."""
     from vllm.v1.sample.ops import topk_topp_sampler
 
     topk_topp_sampler.compiled_random_sample = sample_by_sum
     training = Training(profile, variant, draw, folder, cache)
-    evaluations = Evaluations(problems, steps_of(variant, draw), folder)
+    evaluations = Evaluations(problems, steps_of(variant, draw))
     trainer = training.make_trainer([evaluations], save_strategy="no")
     evaluations.trainer = trainer
     trainer.train()
     logs = [row for row in trainer.state.log_history if "reward" in row]
     seconds = trainer.seconds | {"train": trainer.seconds["train"] - evaluations.seconds}
-    return {"seconds": seconds, "record": trainer.record, "logs": logs}
+    return evaluations.counts, {"seconds": seconds, "record": trainer.record, "logs": logs}
 
 
 def steps_of(variant: str, draw: int) -> list[int]:
@@ -223,22 +213,21 @@ def play(
     """Play one arm on one draw, and write its rows."""
     from gdro_lab.machine import describe_machine
 
-    start_job()
+    set_up_process()
     target = out / row_file(arm, draw, train_size)
     world = target.parent.name
     variant = arm.partition("@")[0]
-    folder = Path("runs/smol") / world / target.stem
-    folder.mkdir(parents=True, exist_ok=True)
     profile = read_profile(words, draw, arm, train_size)
     problems = Problems(profile, variant, cache)
-    trained: dict[str, Any] = {"seconds": {}, "record": [], "logs": []}
     if variant == "base":
         base = problems.training
         own = {"own": problems.count_own(base.source, base.tokenizer)}
-        counts = problems.count(base.source, base.tokenizer)
-        write_counts(folder, max(STEPS), counts | own)
+        by_step = {max(STEPS): problems.count(base.source, base.tokenizer) | own}
+        trained: dict[str, Any] = {"seconds": {}, "record": [], "logs": []}
     else:
-        trained = train(profile, variant, draw, folder, problems, cache)
+        # TRL's own files, of no use afterwards
+        with tempfile.TemporaryDirectory() as folder:
+            by_step, trained = train(profile, variant, draw, Path(folder), problems, cache)
     machine = describe_machine(pretrained=True)
     settings = {
         "world": {"name": world} | profile.task.model_dump(exclude={"paths"}),
@@ -251,15 +240,14 @@ def play(
         settings["variant"] = profile.variants[variant].model_dump()
     rate = float(arm.partition("@")[2] or 0)
     identity = {"world": world, "method": variant, "learning_rate": rate, "draw": draw}
-    rows = []
-    for step in steps_of(variant, draw):
-        counts = json.loads((folder / f"step{step}.json").read_text())
-        rows.append(row_of(step, counts, trained["record"], problems.shares, identity))
+    rows = [
+        row_of(step, counts, trained["record"], problems.shares, identity)
+        for step, counts in by_step.items()
+    ]
     log = out / "logs" / world / target.name
-    texts = {"own": counts.get("own", [])}  # of the last step
+    texts = {"own": by_step[max(STEPS)]["own"]}
     replace_text(log, json.dumps({"machine": machine} | trained | texts, default=float) + "\n")
     write_rows(target, settings, rows)
-    shutil.rmtree(folder)
 
 
 def row_file(arm: str, draw: int, train_size: int | None) -> Path:
