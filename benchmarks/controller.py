@@ -17,8 +17,8 @@ import time
 import numpy as np
 
 from gdro import GDROController
-from gdro.bins import as_uids
 from gdro.state import Stateful
+from gdro.uids import as_uids
 
 MEAN = 4
 ARMS = range(2, 13)

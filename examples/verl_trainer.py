@@ -25,9 +25,9 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
 
 from gdro import GDROController
-from gdro.bins import as_uids
 from gdro.files import load_state, save_state
-from gdro.rollouts import Plan
+from gdro.plans import Plan
+from gdro.uids import as_uids
 
 
 @register_trainer("gdro")
@@ -49,7 +49,7 @@ class GDROTrainerSync(PPOTrainerSync):
         rollouts = config.actor_rollout_ref.rollout.n
         self.controller = GDROController(name, mean_rollouts=rollouts, **options)
         method = self.controller.method
-        if method.in_rounds or method.waits or method.needs_losses or method.replays:
+        if method.samples_again or method.needs_losses or method.replays:
             raise ValueError(
                 f"gdro.method must take one round a step, no losses and no replay, got {name!r}"
             )

@@ -13,12 +13,11 @@ from gdro.method import Method
 from gdro.methods.pivotal import Pivotal
 from gdro.methods.prompt_gdro import PromptAdversary, PromptGDRO
 from gdro.methods.rollout_gdro import RolloutAdversary, RolloutGDRO
-from gdro.registry import METHODS, find_method, register
+from gdro.registry import find_method, method_names, register
 from gdro.rounds import sample_in_rounds
 
 __version__ = "0.3.0.dev0"
 __all__ = [
-    "METHODS",
     "DifficultyBins",
     "GDROController",
     "Method",
@@ -30,6 +29,7 @@ __all__ = [
     "RolloutGDRO",
     "StaticGroups",
     "find_method",
+    "method_names",
     "metrics",
     "options",
     "register",

@@ -20,15 +20,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.bins import PRESETS, DifficultyBins, SortedUids, as_uids, check_uids, make_bins
+from gdro.bins import PRESETS, DifficultyBins, make_bins
 from gdro.budget import as_whole, exact_rollouts
 from gdro.checks import LARGEST, check, check_array, short
 from gdro.method import Method, Prompts, Run
+from gdro.plans import Observed, Plan, make_batch, sort_rollouts
 from gdro.prior import PromptPrior, check_prior
 from gdro.record import record_row
 from gdro.registry import make_method
-from gdro.rollouts import Observed, Plan, make_batch, sort_rollouts
 from gdro.state import Stateful
+from gdro.uids import SortedUids, as_uids, check_uids
 
 # streams of random numbers: asking one question does not change the answer to another
 PLAN, DRAW, EXTEND, REPLAY = range(4)
@@ -126,7 +127,7 @@ class GDROController(Stateful):
 
         Args:
             uids: (D,), all prompts of the data set. Give the same array each time and leave it as
-                it is: its order and rows are then kept (`gdro.bins.as_uids` makes one of a list).
+                it is: its order and rows are then kept (`gdro.uids.as_uids` makes one of a list).
             size: prompts wanted, from 1 to D.
 
         Returns:

@@ -6,8 +6,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.bins import PRESETS, DifficultyBins, as_uids, check_different, check_uids
+from gdro.bins import PRESETS, DifficultyBins
 from gdro.checks import build, short
+from gdro.uids import as_uids, check_different, check_uids
 
 
 class StaticGroups(DifficultyBins):

@@ -239,6 +239,11 @@ class Method(Stateful):
         return self.overrides("ready")
 
     @property
+    def samples_again(self) -> bool:
+        """Whether a trainer may sample more than once for an optimizer step."""
+        return self.in_rounds or self.waits
+
+    @property
     def replays(self) -> bool:
         """Whether successes must be kept in a `gdro.methods.bank.Bank`, for `replay`."""
         return self.overrides("replay")

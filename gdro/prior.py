@@ -25,10 +25,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.bins import DifficultyBins, as_uids, check_different, check_uids
+from gdro.bins import DifficultyBins
 from gdro.checks import check_array, short
 from gdro.method import Batch, Prompts
 from gdro.state import Stateful
+from gdro.uids import as_uids, check_different, check_uids
 
 KEPT = 0.97  # part of the evidence that a batch leaves to the next
 NEWTON_STEPS = 5

@@ -11,6 +11,7 @@ from gdro.checks import build, short
 from gdro.method import Method
 
 METHODS: dict[str, type[Method]] = {}
+"""Those imported so far; `method_names` has all."""
 MethodClass = TypeVar("MethodClass", bound=type[Method])
 
 
@@ -33,6 +34,13 @@ def register(name: str) -> Callable[[MethodClass], MethodClass]:
     return add
 
 
+def method_names() -> list[str]:
+    """Names of all methods: the package's own, those of `gdro.peers` and of other packages."""
+    _import_published()
+    _import_packages()
+    return sorted(METHODS)
+
+
 def find_method(name: str) -> type[Method]:
     """The method registered under `name`; ValueError if there is none.
 
@@ -42,11 +50,9 @@ def find_method(name: str) -> type[Method]:
     if not isinstance(name, str):
         raise ValueError(f"method must be a name or a Method, got {short(name)}")
     if name not in METHODS:
-        # here and by its name, since the peers themselves import this module
-        import_module("gdro.peers")
+        _import_published()
     if name not in METHODS:
-        for entry in entry_points(group="gdro.methods"):
-            entry.load()
+        _import_packages()
     if name not in METHODS:
         near = get_close_matches(name, METHODS, 3, 0.3) or ["grpo", "prompt", "rollout"]
         raise ValueError(
@@ -54,6 +60,16 @@ def find_method(name: str) -> type[Method]:
             f"got {name!r}; import the module of your own first"
         )
     return METHODS[name]
+
+
+def _import_published() -> None:
+    # here and by its name, since the peers themselves import this module
+    import_module("gdro.peers")
+
+
+def _import_packages() -> None:
+    for entry in entry_points(group="gdro.methods"):
+        entry.load()
 
 
 def check_hooks(kind: type[Method]) -> None:

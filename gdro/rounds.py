@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from gdro.controller import GDROController
 from gdro.metrics import is_correct
-from gdro.rollouts import Plan, check_correct
+from gdro.plans import Plan, check_correct
 
 
 class Outcomes(NamedTuple):

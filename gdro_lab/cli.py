@@ -68,7 +68,7 @@ def _options_of_a_run(command: Callable) -> Callable:
     folder = click.Path(file_okay=False)
     seed = click.IntRange(0, 2**32 - 1)
     command = click.option("--folder", type=folder, help=where)(CACHE_DIR(command))
-    command = click.option("--seed", default=0, show_default=True, type=seed)(command)
+    command = click.option("--seed", type=seed, help="[default: the profile's first]")(command)
     return PROFILE(click.argument("variant")(command))
 
 
@@ -137,18 +137,20 @@ def model_command(package: str, cache_dir: str) -> None:
     click.echo(folder)
 
 
-def _start_run(profile: str, variant: str, seed: int, folder: str | None) -> "tuple[Profile, Path]":
-    """Profile and folder of the run that `gdro train` and `gdro evaluate` are about."""
+def _read_run(
+    profile: str, variant: str, seed: int | None, folder: str | None
+) -> "tuple[Profile, int, Path]":
+    """Profile, seed and folder of the run that `gdro train` and `gdro evaluate` are about."""
     chosen = _load_trainings(profile)
     from gdro_lab.experiments.blocks import BASE
-    from gdro_lab.experiments.processes import start_job
     from gdro_lab.experiments.profile import run_folder
 
     if variant != BASE:
         chosen.variant(variant)
-    start_job()
+    if seed is None:
+        seed = chosen.seeds[0]
     default = run_folder(f"runs/{chosen.name}", variant, seed)
-    return chosen, Path(folder or default)
+    return chosen, seed, Path(folder or default)
 
 
 @main.command("train")
@@ -164,7 +166,7 @@ def _start_run(profile: str, variant: str, seed: int, folder: str | None) -> "tu
 def train_command(
     profile: str,
     variant: str,
-    seed: int,
+    seed: int | None,
     folder: str | None,
     cache_dir: str,
     batches: int | None,
@@ -174,10 +176,11 @@ def train_command(
 
     Example: gdro train tiny pivotal --seed 1
     """
-    chosen, where = _start_run(profile, variant, seed, folder)
-    from gdro_lab.experiments.processes import end_with_launcher
+    chosen, seed, where = _read_run(profile, variant, seed, folder)
+    from gdro_lab.experiments.processes import end_with_launcher, set_up_process
     from gdro_lab.experiments.training import Training, train_variant
 
+    set_up_process()
     if launched:
         end_with_launcher()
     if batches is not None:
@@ -197,15 +200,17 @@ def train_command(
 @main.command("evaluate")
 @_options_of_a_run
 def evaluate_command(
-    profile: str, variant: str, seed: int, folder: str | None, cache_dir: str
+    profile: str, variant: str, seed: int | None, folder: str | None, cache_dir: str
 ) -> None:
     """Evaluate what `gdro train` left, or the variant "base", the model before training.
 
     Example: gdro evaluate tiny pivotal --seed 1
     """
-    chosen, where = _start_run(profile, variant, seed, folder)
+    chosen, seed, where = _read_run(profile, variant, seed, folder)
     from gdro_lab.experiments.evaluation import evaluate_variant
+    from gdro_lab.experiments.processes import set_up_process
 
+    set_up_process()
     rows = evaluate_variant(chosen, variant, seed, where, cache_dir)
     accuracy = sum(row["successes"] / row["trials"] for row in rows) / len(rows)
     click.echo(f"accuracy {accuracy:.3f} over {len(rows)} prompts: {where}/evaluation.jsonl")

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gdro.bins import as_uids
 from gdro.checks import check
 from gdro.controller import GDROController
 from gdro.methods.bank import Bank, is_whole
 from gdro.metrics import count_distinct, is_correct
-from gdro.rollouts import Observed
+from gdro.plans import Observed
 from gdro.rounds import sample_in_rounds
+from gdro.uids import as_uids
 from gdro_lab.order import Order
 from gdro_lab.qwen3 import Cache, Model, forward
 

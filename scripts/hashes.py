@@ -30,7 +30,7 @@ import torch
 import transformers
 from transformers.utils.logging import disable_progress_bar
 
-from gdro import METHODS, GDROController, find_method
+from gdro import GDROController, method_names
 from gdro_lab import loop
 from gdro_lab.tasks import embedded
 
@@ -209,8 +209,7 @@ def trainer_run(method: str) -> str:
 
 def runs() -> Iterator[tuple[str, Digest]]:
     """The name of each run, and what computes its hash."""
-    find_method("dapo")  # whoever asks for a published method has them all registered
-    for method in sorted(METHODS):
+    for method in method_names():
         for preset in PRESETS:
             for seed in SEEDS:
                 name = f"controller/{method}/{preset}/{seed}"

@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gdro.bins import as_uids
 from gdro.files import replace_text
+from gdro.uids import as_uids
 from gdro_lab import loop
 from gdro_lab.experiments.loop_profile import LoopProfile
 from gdro_lab.experiments.loop_runs import draw_base

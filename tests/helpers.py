@@ -4,9 +4,9 @@ from dataclasses import fields, is_dataclass
 
 import numpy as np
 
-from gdro import METHODS, find_method
+from gdro import find_method
 from gdro.method import Batch, Run
-from gdro.registry import make_method
+from gdro.registry import METHODS, make_method
 
 CERTAIN = 1e9  # posterior counts at which a sample is the mean
 

@@ -1,6 +1,8 @@
 """The command: every subcommand explains itself, refuses with 2, fails with 1."""
 
+import json
 import linecache
+from pathlib import Path
 from types import SimpleNamespace
 
 import click
@@ -73,7 +75,25 @@ def test_every_subcommand_has_help_and_refuses_a_misspelt_profile(name):
 @pytest.fixture
 def no_job(monkeypatch):
     """The process of the tests keeps its handlers."""
-    monkeypatch.setattr("gdro_lab.experiments.processes.start_job", lambda: None)
+    monkeypatch.setattr("gdro_lab.experiments.processes.set_up_process", lambda: None)
+
+
+@pytest.mark.usefixtures("no_job")
+def test_a_run_has_the_first_seed_of_its_profile_unless_another_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    profile = {"seeds": [3, 4], "variants": {"grpo": {"method": "grpo"}}}
+    Path("own.yaml").write_text(json.dumps(profile))
+    seeds = []
+
+    def evaluate(profile, variant, seed, folder, cache_dir):
+        seeds.append((seed, str(folder)))
+        return [{"successes": 1, "trials": 2}]
+
+    monkeypatch.setattr("gdro_lab.experiments.evaluation.evaluate_variant", evaluate)
+    for more in ([], ["--seed", "4"]):
+        ended = CliRunner().invoke(main, ["evaluate", "own.yaml", "base", *more])
+        assert ended.exit_code == 0, ended.output
+    assert seeds == [(3, "runs/own/base/seed3"), (4, "runs/own/base/seed4")]
 
 
 LORA = {"kind": "lora"}

@@ -13,7 +13,7 @@ from gdro.registry import register
 class Both(PromptGDRO, RolloutGDRO):
     """Both games of the paper (arXiv 2601.19280), with the arguments of both.
 
-    Each calls the next by super().
+    The order of the two matters: `PromptGDRO` calls the next by super(), `RolloutGDRO` is the last.
     """
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {

@@ -133,7 +133,7 @@ class PromptGDRO(BinMethod):
     state: ClassVar[tuple[str, ...]] = ("prompt_adversary",)
 
     def start(self, run: Run) -> None:
-        super().start(run)
+        super().start(run)  # here and below: in `Both` these are RolloutGDRO's
         self.prompt_adversary = checks.build(
             "prompt", PromptAdversary, self.prompt, num_bins=run.num_bins
         )

@@ -6,11 +6,11 @@ are correct, and μ, σ are mean and standard deviation of its rewards.
 
 import numpy as np
 
-from gdro.bins import merge_visits
 from gdro.checks import Count, NonNegative, Positive, PositiveShare, options
 from gdro.method import Batch, Method, Run
 from gdro.metrics import all_wrong_probability
 from gdro.registry import register
+from gdro.uids import merge_visits
 
 
 @register("dr_grpo")

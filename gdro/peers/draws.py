@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from gdro.bins import merge_visits
 from gdro.checks import Count, Positive, PositiveShare, Share, check_array, options
 from gdro.draws import highest, in_proportion, mostly_in_proportion
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
 from gdro.scores import bin_means, ema_scores
+from gdro.uids import merge_visits
 
 
 @register("mopps")

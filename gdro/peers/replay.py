@@ -6,11 +6,11 @@ Axes: P prompts, R rollouts, D prompts of the data set.
 import numpy as np
 from scipy.stats import norm
 
-from gdro.bins import merge_visits
 from gdro.checks import Natural, NonNegative, Share, options
 from gdro.draws import in_proportion
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
+from gdro.uids import merge_visits
 
 
 @register("raft")

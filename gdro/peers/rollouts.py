@@ -7,12 +7,12 @@ from pydantic import Field
 from scipy.special import expit
 from scipy.stats import beta
 
-from gdro.bins import merge_visits
 from gdro.budget import spread_evenly
 from gdro.checks import Count, Positive, Share, check, options
 from gdro.draws import highest
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
+from gdro.uids import merge_visits
 
 
 def best_rollouts(

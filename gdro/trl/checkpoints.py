@@ -68,10 +68,13 @@ class WholeCheckpoints(Logs):
             folder = self.args.output_dir
             checkpoint = find_checkpoint(folder, resume_from_checkpoint, self.run_identity)
         [checkpoint] = broadcast_object_list([checkpoint])  # the main process chooses for all
-        last = self.args.max_steps
-        if checkpoint is not None and 0 < last <= step_of(checkpoint):
-            # killed after the last step: transformers compares with max_steps only after another
-            return self._load_finished(checkpoint)
+        if checkpoint is not None:
+            last = self.args.max_steps
+            # by its state: another trainer's folder may have any name
+            state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+            if 0 < last <= state.global_step:
+                # killed after the last step: transformers compares only after another step
+                return self._load_finished(checkpoint)
         try:
             return super().train(checkpoint and str(checkpoint), *args, **kwargs)
         finally:

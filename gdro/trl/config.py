@@ -199,11 +199,6 @@ def _stored_columns(
     return dataset.with_format(None)
 
 
-def samples_in_rounds(method: Method) -> bool:
-    """Whether a method may sample more than once for an optimizer step."""
-    return method.in_rounds or method.waits
-
-
 def check_training(args: GDROConfig, controller: GDROController) -> None:
     """Refuse settings with which a training could not be resumed, grouped or generated.
 
@@ -217,7 +212,7 @@ def check_training(args: GDROConfig, controller: GDROController) -> None:
             f"this process sees {args.n_gpu} GPUs; use `accelerate launch` or CUDA_VISIBLE_DEVICES"
         )
     # losses are known only after the last round
-    if samples_in_rounds(method) and method.needs_losses and args.beta:
+    if method.samples_again and method.needs_losses and args.beta:
         raise ValueError(f"beta must be 0 with {choice}, which samples in rounds, got {args.beta}")
     # the controller's advantages are of the weighted sum of rewards
     sums_first = args.multi_objective_aggregation == "sum_then_normalize"
@@ -227,7 +222,7 @@ def check_training(args: GDROConfig, controller: GDROController) -> None:
             f"{args.multi_objective_aggregation!r}"
         )
     seed = (args.generation_kwargs or {}).get("seed")
-    has_unequal_groups = method.moves_rollouts or samples_in_rounds(method)
+    has_unequal_groups = method.moves_rollouts or method.samples_again
     repeats_prompts = args.use_vllm and (has_unequal_groups or args.vllm_mode == "colocate")
     if repeats_prompts and seed is not None:
         raise ValueError(
@@ -277,7 +272,7 @@ def check_data(
     """
     choice = f"gdro_method={args.gdro_method!r}"
     refused: set[str] = set()
-    if samples_in_rounds(method) or method.replays:
+    if method.samples_again or method.replays:
         refused = BEYOND_TEXT
     elif method.needs_losses and args.beta:  # the policy is scored again, from text alone
         refused = IMAGES

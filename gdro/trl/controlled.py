@@ -67,7 +67,7 @@ class ControlledTrainer(Logs):
         uid = row[column]
         return uid.item() if hasattr(uid, "item") else uid  # type: ignore  # torch's or numpy's
 
-    def _score(self, group_ids_R: np.ndarray, rewards_RF: Tensor) -> Samples:
+    def _judge(self, group_ids_R: np.ndarray, rewards_RF: Tensor) -> Samples:
         """Rollouts with the weighted sum of their rewards, and which of them are correct.
 
         Args:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import datasets
 import numpy as np
 
-from gdro.bins import as_uids
+from gdro.uids import as_uids
 
 
 class UidData(NamedTuple):

@@ -5,7 +5,6 @@ from typing import Any
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from gdro.trl.config import samples_in_rounds
 from gdro.trl.logs import Logs
 
 
@@ -22,7 +21,7 @@ class RowByRow(Logs):
     ) -> tuple[list[list[int]], list[list[float]] | None]:
         """TRL's, timed. Returns the token ids of the completions, and their log-probabilities."""
         method = self.controller.method
-        in_rounds = samples_in_rounds(method)
+        in_rounds = method.samples_again
         # images that TRL found in the messages of a prompt
         if images is not None and self.model.training and (in_rounds or method.replays):
             raise ValueError(

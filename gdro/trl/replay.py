@@ -40,7 +40,7 @@ class Replay(ControlledTrainer):
         tokenizer = self._tokenizer  # a processor has no special tokens of its own
         ends = set(self.eos_token_ids)
         specials = set(tokenizer.all_special_ids)
-        scored = self._score(np.arange(len(rows)), rewards_RF).scored()
+        scored = self._judge(np.arange(len(rows)), rewards_RF).scored()
         for r in scored.group_ids_R[scored.correct_R]:
             ids = texts[r].completion_ids
             if is_whole(ids, ends, specials):

@@ -56,10 +56,11 @@ class Rounds(ControlledTrainer):
             return self._sampled_batch.rewards_RF.to(self.accelerator.device)
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
 
-    def _score_step(self, step: Step, local_rows: slice) -> LossInputs:
+    def _finish_step(self, step: Step, local_rows: slice) -> LossInputs:
         """What TRL's loss takes, from the rollouts of a step."""
         batch = step.train_batch(self.args.generation_batch_size, local_rows)
         with self._feed(batch):
+            # super(): GDROTrainer's own would sample again
             output = super()._generate_and_score_completions(batch.rows)
         self._put_advantages(output, local_rows, batch.signal)
         self._metrics["train"]["gdro/rollouts_spent"].append(step.spent)
@@ -94,7 +95,7 @@ class Rounds(ControlledTrainer):
 
         def sample_and_reward(new_R: np.ndarray) -> Outcomes:
             self._sample([prompts[p] for p in new_R], step)
-            new = self._score(new_R, step.rewards_RF[-len(new_R) :])
+            new = self._judge(new_R, step.rewards_RF[-len(new_R) :])
             return Outcomes(new.rewards_R, new.correct_R)
 
         samples = sample_in_rounds(self.controller, plan, sample_and_reward)

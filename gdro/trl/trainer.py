@@ -16,6 +16,15 @@ changed by overriding its functions and each override should be read beside the 
     generation    unequal groups are sampled row by row
     logs          the record, the log and the times
 
+A generation batch, from its prompts to its advantages:
+
+    _next_batch                 (controlled) draws prompts and plans their rollouts
+    TRL's own function          samples; on its way `_calculate_rewards`, below, keeps the rewards
+                                of all processes, (R, F), which TRL does not pass on
+    _judge                      (controlled) of each rollout one reward, and whether it is correct
+    _observe                    (controlled) tells the controller, which answers with advantages
+    _put_advantages             (controlled) puts them in place of TRL's
+
 All private names of TRL that they depend on are listed in `gdro.trl.private_names`.
 
 Axes: P prompts of the generation batch, R its rollouts, over all processes, in TRL's order; F
@@ -56,6 +65,8 @@ def paper_of(method: type[Method]) -> dict[str, str]:
     return {"title": f"arXiv {found[1]}", "id": found[1]} if found else {}
 
 
+# from left to right, the order in which super() goes on: `Replay` cuts a micro-batch into parts,
+# which `TrimmedLoss` then trims
 class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
     """GRPOTrainer whose prompts, rollouts and advantages come from a GDROController.
 
@@ -151,18 +162,18 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         first = self.accelerator.process_index * len(inputs)  # TRL lays the processes end to end
         local_rows = slice(first, first + len(inputs))
         recorded = len(self.record)
-        if config.samples_in_rounds(self.controller.method):
-            output = self._score_in_rounds(inputs, local_rows)
+        if self.controller.method.samples_again:
+            output = self._play_rounds(inputs, local_rows)
         else:
-            output = self._score_once(inputs, local_rows)
+            output = self._play_batch(inputs, local_rows)
         if len(self.record) > recorded:  # a batch without any reward has no row
             self._note_trained_tokens(output)
         return output
 
-    def _score_in_rounds(self, inputs: list[Row], local_rows: slice) -> LossInputs:
-        """Sample and observe until the method is ready, and let TRL score what is chosen of it."""
+    def _play_rounds(self, inputs: list[Row], local_rows: slice) -> LossInputs:
+        """Sample and observe until the method is ready; TRL prepares what is chosen of it."""
         step = self._sample_step(inputs)
-        output = self._score_step(step, local_rows)
+        output = self._finish_step(step, local_rows)
         if not self.controller.method.replays:
             return output
         # all that was sampled may be kept, not only what trains
@@ -170,8 +181,8 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         self._keep_successes(step.rows, texts, step.rewards_RF)
         return self._add_replayed(output)
 
-    def _score_once(self, inputs: list[Row], local_rows: slice) -> LossInputs:
-        """Plan a batch, let TRL sample, judge and score it, and observe it."""
+    def _play_batch(self, inputs: list[Row], local_rows: slice) -> LossInputs:
+        """Plan a batch, let TRL sample and reward it, and observe it."""
         method = self.controller.method
         seen_tokens = self.state.num_input_tokens_seen
         with self._timed("controller"):
@@ -186,7 +197,7 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         tokens = int(self.state.num_input_tokens_seen - seen_tokens)
         with self._timed("controller"):
             rewards_RF = self._rewards_RF.cpu()
-            samples = self._score(group_ids_R, rewards_RF)
+            samples = self._judge(group_ids_R, rewards_RF)
             losses_R = self._surrogate_losses(output, samples, len(prompts))
             signal = self._observe(plan, samples, Cost(len(rewards_RF), tokens), losses_R)
             if self._replaces_advantages:

@@ -19,7 +19,7 @@ from trl import GRPOTrainer
 from gdro.trl.config import GDROConfig
 from gdro.trl.values import LossInputs
 
-Scores = tuple[Tensor, Tensor | None, Tensor | None]
+TokenLogps = tuple[Tensor, Tensor | None, Tensor | None]
 """Log-probabilities, entropies and the loss of the routers, the latter two where asked for."""
 
 # losses that divide by the tokens of the whole generation batch
@@ -78,7 +78,7 @@ class TrimmedLoss(GRPOTrainer):
         logits_to_keep: int,
         *args: object,
         **kwargs: Any,
-    ) -> Scores:
+    ) -> TokenLogps:
         """Log-probabilities of completions; without a gradient, rows of similar length together."""
         score = partial(super()._get_per_token_logps_and_entropies, model)
         asked = {name for name, value in kwargs.items() if value is not None and value is not False}
@@ -87,7 +87,7 @@ class TrimmedLoss(GRPOTrainer):
         if scores_as_trl or not self.args.trim_batches:
             return score(input_ids, attention_mask, logits_to_keep, *args, **kwargs)
         size = kwargs.get("batch_size")
-        return score_by_length(score, input_ids, attention_mask, logits_to_keep, size)
+        return logps_by_length(score, input_ids, attention_mask, logits_to_keep, size)
 
 
 def zero_loss(model: nn.Module) -> Tensor:
@@ -178,13 +178,13 @@ def rows_with_signal(inputs: LossInputs, loss_type: str) -> LossInputs:
     return kept
 
 
-def score_by_length(
-    score: Callable[[Tensor, Tensor, int], Scores],
+def logps_by_length(
+    score: Callable[[Tensor, Tensor, int], TokenLogps],
     ids_RT: Tensor,
     mask_RT: Tensor,
     length: int,
     batch_size: int | None,
-) -> Scores:
+) -> TokenLogps:
     """Log-probabilities of completions, (R, length), where rows of similar length go together.
 
     The same numbers as from all rows at once, to rounding, with less padding; 0 where the mask is

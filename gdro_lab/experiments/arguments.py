@@ -1,6 +1,7 @@
 """A variant's settings as TRL's arguments, and what is refused of them before anything is made."""
 
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
@@ -27,11 +28,11 @@ class Lengths(NamedTuple):
     completion: int
 
 
-def check_arguments(profile: Profile, variants: Sequence[str] = ()) -> None:
-    """Refuse (ValueError) what TRL, peft or transformers would refuse of these variants, or all."""
+def check_arguments(profile: Profile, variants: Sequence[str]) -> None:
+    """Refuse (ValueError) what TRL, peft or transformers would refuse of these variants."""
     from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
-    for name in variants or profile.variants:
+    for name in variants:
         args = training_arguments(profile, name, 0, "unused", Lengths(1, 1))
         try:
             get_reporting_integration_callbacks(args.report_to)
@@ -77,7 +78,7 @@ def training_arguments(
         processes: that train.
         changes: to the result.
     """
-    from gdro.trl.config import check_training
+    from gdro.trl.config import check_training, make_controller
 
     try:
         chosen = profile.train_of(variant).model_dump(exclude=OURS)
@@ -88,7 +89,11 @@ def training_arguments(
         defaults = _default_arguments(profile, variant, lengths, processes)
         args = _parse(defaults | chosen | fixed | changes)
         args._n_gpu = min(args.n_gpu, 1)  # as transformers does where one process has one GPU
-        check_training(args, profile.controller_of(variant))
+        # columns are of the data, which is not read yet; bins and prior change nothing checked here
+        plain = copy(args)
+        plain.group_column = None
+        plain.prior_columns = None
+        check_training(args, make_controller(plain))
         return args
     except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
         raise ValueError(f"train of variant {variant!r}: {error}") from error
@@ -103,7 +108,7 @@ def _fixed_arguments(
     processes: int,
 ) -> dict[str, Any]:
     """What the rest of the profile determines: `train` may not name these."""
-    method = profile.variant(variant)
+    chosen = profile.variant(variant)
     settings = profile.train_of(variant)
     micro_batch, accumulated = settings.local_batch(processes)
     return {
@@ -114,11 +119,11 @@ def _fixed_arguments(
         "steps_per_generation": accumulated * settings.updates_per_step,
         "max_completion_length": lengths.completion,
         "gradient_checkpointing": profile.model_of(variant).gradient_checkpointing,
-        "gdro_method": method.method,
-        "gdro_preset": method.preset,
-        "gdro_options": method.options,
-        "group_column": method.groups,
-        "prior_columns": method.prior,
+        "gdro_method": chosen.method,
+        "gdro_preset": chosen.preset,
+        "gdro_options": chosen.options,
+        "group_column": chosen.groups,
+        "prior_columns": chosen.prior,
         "save_strategy": "steps",
         # the last checkpoint is evaluated: the best of noisy ones looks too good
         "load_best_model_at_end": False,

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from gdro.bins import as_uids
 from gdro.checks import build
 from gdro.controller import GDROController
 from gdro.groups import make_groups
+from gdro.uids import as_uids
 from gdro_lab.experiments.blocks import Variant
 from gdro_lab.tasks.base import Task
 

@@ -101,7 +101,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def start_job() -> None:
+def set_up_process() -> None:
     """Set up a process that trains or evaluates: few threads, a clean end on SIGTERM."""
     import torch
 

@@ -30,7 +30,7 @@ from gdro_lab.experiments.processes import (
     end_with_parent,
     only_process_in,
     read_progress,
-    start_job,
+    set_up_process,
 )
 from gdro_lab.experiments.profile import Profile, run_folder
 from gdro_lab.experiments.spelling import slug_of
@@ -259,6 +259,8 @@ class Runner:
             target=_run_logging, args=(log, progress, job, self.profile), name=job.title
         )
         process.start()
+        if self.is_stopped:  # meanwhile: `stop` has not seen this process
+            process.terminate()
         with tqdm(
             desc=job.title,
             total=1,
@@ -322,6 +324,6 @@ def _run_logging(log: Path, progress: Path, job: Job, profile: Profile | LoopPro
             os.dup2(stream.fileno(), descriptor)
     os.environ[PROGRESS] = str(progress.absolute())
     end_with_parent()
-    start_job()
+    set_up_process()
     profile.import_methods()
     resolve_name(job.target)(profile, *job.arguments)

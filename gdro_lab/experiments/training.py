@@ -57,10 +57,14 @@ if TYPE_CHECKING:
 
 
 def prepare(profile: Profile, cache_dir: str | Path = CACHE) -> None:
-    """Check packages and all training arguments; make the base, print where it is."""
+    """Check packages and all training arguments; make the bases, print where they are."""
     check_installed(profile, list(profile.variants), evaluates=True)
-    check_arguments(profile)
-    print(make_base(profile, cache_dir, progress=True))
+    check_arguments(profile, list(profile.variants))
+    # a variant may train another model than the profile's other ones
+    models = [profile.model_of(name) for name in (BASE, *profile.variants)]
+    for model in {model.source: model for model in models}.values():
+        choice = profile.model_copy(update={"model": model})
+        print(make_base(choice, cache_dir, progress=True))
     for name, variant in profile.variants.items():
         named = (variant.groups, *(variant.prior or ()))
         columns = [column for column in named if column is not None]
@@ -83,7 +87,7 @@ def check_run(profile: Profile, variant: str) -> None:
 def check_trainings(profile: Profile) -> None:
     """Refuse (ValueError) a profile of which not all can be trained and evaluated here."""
     check_machine(profile, list(profile.variants), evaluates=True)
-    check_arguments(profile)
+    check_arguments(profile, list(profile.variants))
 
 
 def _check_columns(variant: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -134,7 +134,7 @@ def end_differences(scores: pd.DataFrame) -> Figure:
     draws = gains.groupby("method").size()
     names = [f"{_name(method)} ({draws[method]})" for method in methods]
     axes[0].set_yticks(range(len(methods)), names)
-    axes[0].invert_yaxis()
+    axes[0].set_ylim(len(methods) - 0.5, -0.5)  # the first at the top
     figure.suptitle(
         f"At the end (draws in brackets): {apart} of the intervals exclude 0, uncorrected"
     )

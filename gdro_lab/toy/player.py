@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import softmax
 
-from gdro.bins import as_uids
 from gdro.checks import check_array
 from gdro.rounds import sample_in_rounds
+from gdro.uids import as_uids
 from gdro_lab.toy.games import HELD_OUT, Game, draw_directions, draw_numbers, draw_offsets
 
 

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gdro.bins import as_uids
+from gdro.uids import as_uids
 from gdro_lab import loop
 from gdro_lab.experiments import table as arena_report
 from gdro_lab.experiments.loop_profile import LoopProfile, make_loop_profile
@@ -317,7 +317,8 @@ def test_profiles_of_the_loop_that_cannot_run_are_refused(fields, named):
 @pytest.mark.parametrize("method", ["changed-later", "composed:weights=changed-later"])
 def test_runs_of_a_method_of_your_own_that_has_changed_are_not_mixed(tmp_path, method):
     own = tmp_path / "own.py"
-    code = """from gdro import METHODS, Method, register
+    code = """from gdro import Method, register
+from gdro.registry import METHODS
 METHODS.pop("changed-later", None)
 @register("changed-later")
 class ChangedLater(Method):

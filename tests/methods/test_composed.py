@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from helpers import play
 
-from gdro import METHODS, GDROController, Method
+from gdro import GDROController, Method
+from gdro.registry import METHODS
 from gdro_lab.experiments.oracles import loop_controller
 from gdro_lab.experiments.spelling import read_spelling
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gdro import METHODS, GDROController, Method, find_method, register
+from gdro import GDROController, Method, find_method, method_names, register
+from gdro.registry import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs/methods.md"
 POOL = np.arange(100, 140)
@@ -98,6 +99,7 @@ def test_a_package_of_ones_own_is_found_by_its_entry_point(tmp_path, monkeypatch
     (info / "entry_points.txt").write_text("[gdro.methods]\nstranger = stranger_methods\n")
     monkeypatch.syspath_prepend(tmp_path)
     try:
+        assert {"pivotal", "dapo", "stranger"} <= set(method_names())
         assert find_method("stranger").__module__ == "stranger_methods"
         assert GDROController("stranger", mean_rollouts=3).plan([1, 2]).rollouts.sum() == 6
     finally:

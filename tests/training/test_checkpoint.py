@@ -175,9 +175,10 @@ def test_a_checkpoint_of_grpo_trainer_is_a_start(base, tmp_path):
     stock = tiny_run.make_trainer(GRPOTrainer, args, base)
     stock.train()
     shutil.rmtree(tmp_path / "checkpoint-4")
+    (tmp_path / "checkpoint-2").rename(tmp_path / "my-start")  # any name will do
     for method in ("grpo", "pivotal"):
         trainer = make(base, tmp_path / "none", max_steps=4, gdro_method=method)
-        trainer.train(resume_from_checkpoint=tmp_path / "checkpoint-2")
+        trainer.train(resume_from_checkpoint=tmp_path / "my-start")
         assert trainer.state.global_step == 4
         assert trainer.controller.step == len(trainer.record) == 2
         assert same_weights(stock, trainer) == (method == "grpo")

@@ -1,0 +1,79 @@
+"""Uids of prompts: integers or strings, read once and kept in increasing order. Axis: P prompts."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gdro.checks import short
+
+
+class SortedUids(NamedTuple):
+    """Uids in increasing order, so that no result depends on the order in which they came."""
+
+    uids_P: np.ndarray
+    rows_P: np.ndarray
+    order_P: np.ndarray
+    """uids_P = the uids as given[order_P]."""
+
+
+def as_uids(uids: ArrayLike | Sequence[str], name: str = "uids") -> np.ndarray:
+    """Uids, all integers or all strings, as an array of integers or of Python's strings, (P,).
+
+    Args:
+        uids: a list, an array or a tensor of one axis, or another sequence.
+        name: of the argument in the message of an error.
+
+    Raises:
+        ValueError: for what has no order or no length, such as a set, a string or a generator,
+            and for uids that are neither all integers nor all strings.
+    """
+    if isinstance(uids, np.ndarray) and uids.dtype.kind == "i" and uids.ndim == 1:
+        return uids
+    if hasattr(uids, "tolist"):  # of numpy, torch or pandas
+        values = uids.tolist()
+    elif isinstance(uids, Sequence) and not isinstance(uids, str | bytes):
+        values = list(uids)
+    else:
+        values = None
+    if not isinstance(values, list):
+        raise ValueError(f"{name} must be a list or an array, got {short(uids)}")
+    kinds = set(map(type, values))
+    if all(issubclass(kind, str) for kind in kinds):
+        return np.array(values, object)
+    if all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
+        try:
+            return np.array(values, np.int64)
+        except OverflowError:
+            largest = max(values, key=abs)
+            raise ValueError(f"{name} must fit into 64 bits, got {largest}; use strings") from None
+    raise ValueError(f"{name} must be all integers or all strings, got {values!s:.80}")
+
+
+def check_uids(uids: ArrayLike | Sequence[str]) -> np.ndarray:
+    """`as_uids` of at least one prompt, (P,)."""
+    array = as_uids(uids)
+    if not len(array):
+        raise ValueError("uids must have at least one, got none")
+    return array
+
+
+def check_different(uids_D: np.ndarray) -> None:
+    """Raise ValueError where a uid comes more than once."""
+    for uid, times in Counter(uids_D.tolist()).most_common(1):
+        if times > 1:
+            raise ValueError(f"uids must differ, got {uid!r} more than once")
+
+
+def merge_visits(
+    rows: np.ndarray, successes: np.ndarray, trials: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Merge adjacent visits of the same row: their counts are added."""
+    if not (rows[1:] == rows[:-1]).any():
+        return rows, successes, trials
+    rows, place_P = np.unique(rows, return_inverse=True)
+    successes = np.bincount(place_P, successes).astype(np.int64)
+    trials = np.bincount(place_P, trials).astype(np.int64)
+    return rows, successes, trials
