@@ -12,6 +12,8 @@ from gdro.method import Method
 
 METHODS: dict[str, type[Method]] = {}
 """Those imported so far; `method_names` has all."""
+HELPERS = {"begin", "overrides", "grow", "samples_again"}
+"""What `Method` offers, and no method overrides."""
 MethodClass = TypeVar("MethodClass", bound=type[Method])
 
 
@@ -73,21 +75,27 @@ def _import_packages() -> None:
 
 
 def check_hooks(kind: type[Method]) -> None:
-    """Refuse a method with a function named almost like a hook that it does not override.
+    """Refuse a method with a name almost like that of a hook which it does not override.
 
-    `alocate` would never be called, and the method would silently train as GRPO.
+    `alocate`, or a property `need_losses`, would never be asked for, and the method would silently
+    train as GRPO.
     """
-    hooks = [name for name, value in vars(Method).items() if isfunction(value)]
+    hooks = [name for name, value in vars(Method).items() if _is_hook(value)]
+    hooks = [name for name in hooks if name not in HELPERS]
     for parent in kind.__mro__[: kind.__mro__.index(Method)]:
         for name, value in vars(parent).items():
-            if not isfunction(value) or name.startswith("_") or name in hooks:
+            if not _is_hook(value) or name.startswith("_") or hasattr(Method, name):
                 continue
             for hook in get_close_matches(name, hooks, 1, 0.85):
                 if getattr(kind, hook) is getattr(Method, hook):
                     raise ValueError(
-                        f"{kind.__name__} must not have a function {name!r} beside the default "
+                        f"{kind.__name__} must not have {name!r} beside the default "
                         f"{hook!r}; correct its name, or choose one that is less alike"
                     )
+
+
+def _is_hook(value: object) -> bool:
+    return isfunction(value) or isinstance(value, property)
 
 
 def make_method(method: str | Method, preset: str, options: Mapping[str, object]) -> Method:

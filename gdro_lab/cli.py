@@ -257,7 +257,10 @@ def report_command(profile: str, runs: str | None) -> None:
     help="The first of these seeds: take fresh ones to confirm an earlier result.",
 )
 @click.option(
-    "--baseline", default="grpo", show_default=True, help="The method that differences are to."
+    "--baseline",
+    default="grpo",
+    show_default=True,
+    help="The method that others are compared with.",
 )
 @click.option("--methods-from", help="A Python file that registers methods of your own.")
 @click.option("--steps", default=150, show_default=True, help="Generation batches.")

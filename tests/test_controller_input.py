@@ -179,6 +179,15 @@ class Misspelt(Method):
         return np.ones(len(prompts))
 
 
+class NeedsNoLosses(Method):
+    need_losses = property(lambda self: True)
+
+
+class Helpful(Method):
+    def grows(self, array):  # beside `grow`, which is no hook
+        return array
+
+
 class Forgetful(Method):
     state = ("x",)
 
@@ -202,6 +211,9 @@ def broken_inside(monkeypatch):
 def test_what_a_method_does_wrong_is_said_early(broken_inside):
     with pytest.raises(ValueError, match=r"Misspelt.*'alocate'.*'allocate'"):
         GDROController(Misspelt())
+    with pytest.raises(ValueError, match=r"NeedsNoLosses.*'need_losses'.*'needs_losses'"):
+        GDROController(NeedsNoLosses())
+    GDROController(Helpful())
     with pytest.raises(ValueError, match=r"'Forgetful'.*start.*'x'"):
         GDROController(Forgetful())
     controller = GDROController(Overwriting())

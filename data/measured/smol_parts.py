@@ -18,7 +18,7 @@ from paired_rows import (
 )
 
 from gdro_lab.experiments.intervals import holm
-from gdro_lab.experiments.table import at_best_rate
+from gdro_lab.experiments.table import PAIR, at_best_rate
 
 COSTS = ["rollouts", "tokens", "trained_tokens", "seconds", "distinct"]
 
@@ -142,11 +142,23 @@ def smol_rollout() -> None:
     show("means", further.groupby("arm")[[*FOUR, *COSTS]].mean().reset_index())
     table = paired(further, "rollout@5e-6", "grpo@2.5e-6", values)
     show_plan("minus grpo@2.5e-6", table, table.value.isin(PRIMARY))
-    if "grpo@5e-6" in set(further.arm):  # the control
-        table = paired(further, "rollout@5e-6", "grpo@5e-6", values)
-        show("minus grpo@5e-6: intervals without a correction", table)
-        table = paired(further, "grpo@5e-6", "grpo@2.5e-6", values)
-        show("grpo@5e-6 minus grpo@2.5e-6: intervals without a correction", table)
+    table = paired(further, "rollout@5e-6", "grpo@5e-6", values)
+    show("minus grpo@5e-6, the control: intervals without a correction", table)
+    table = paired(further, "grpo@5e-6", "grpo@2.5e-6", values)
+    show("grpo@5e-6 minus grpo@2.5e-6: intervals without a correction", table)
+    tuning = ends(HERE / "smol").query("world == 'words-tuning'")
+    grpo = pd.concat([tuning, further]).query("method == 'grpo'")
+    grpo["sum"] = grpo[PAIR].sum(axis=1)
+    rates = grpo.pivot(index="draw", columns="arm", values="sum")
+    rates = rates.dropna(axis="columns")  # other rates have only the tuning draw
+    rates.loc["mean"] = rates.mean()
+    show("mean@8 + pass@8 of GRPO, with the tuning draw", rates.reset_index())
+    at_the_rate = first[first.method == "both"].merge(
+        further[further.arm == "grpo@5e-6"], on="draw", suffixes=("", "_grpo")
+    )
+    for score in FOUR:
+        at_the_rate[score] -= at_the_rate[f"{score}_grpo"]
+    show("both games minus grpo@5e-6, by draw", at_the_rate[["draw", *FOUR]])
     table = paired(rows, "rollout@5e-6", "grpo@2.5e-6", values)
     show("all draws that are there, minus grpo@2.5e-6: intervals without a correction", table)
 

@@ -30,7 +30,7 @@ class LoopProfile(Experiment):
     size: BaseSize | None = None
     """Size of all bases, in place of the worlds' own."""
     baseline: str = "grpo"
-    """The method that differences are to."""
+    """The method that others are compared with."""
 
     is_pretrained: ClassVar[bool] = False
     """The loop trains only tiny models."""
