@@ -111,9 +111,9 @@ def base_command(profile: str, cache_dir: str) -> None:
     Example: gdro base tiny
     """
     chosen = _load_trainings(profile)
-    from gdro_lab.experiments.training import prepare
+    from gdro_lab.experiments.training import make_bases
 
-    prepare(chosen, cache_dir)
+    make_bases(chosen, cache_dir)
 
 
 @main.command("model")

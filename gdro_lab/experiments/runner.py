@@ -104,7 +104,7 @@ def jobs_of(profile: Profile | LoopProfile, runs: Path, cache_dir: str) -> Jobs:
         chains.append([evaluate] if variant == BASE else [train, evaluate])
     return Jobs(
         check=Job("check", f"{training}:check_trainings"),
-        bases=[Job("base", f"{training}:prepare", (cache_dir,))],
+        bases=[Job("base", f"{training}:make_bases", (cache_dir,))],
         chains=chains,
         report=Job("report", "gdro_lab.experiments.report:write_report", (runs,)),
         printed=[runs / "results/table.md", runs / "results/seconds.md"],

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from gdro.trainer import GDROConfig, GDROTrainer
 
 
-def prepare(profile: Profile, cache_dir: str | Path = CACHE) -> None:
+def make_bases(profile: Profile, cache_dir: str | Path = CACHE) -> None:
     """Check packages and all training arguments; make the bases, print where they are."""
     check_installed(profile, list(profile.variants), evaluates=True)
     check_arguments(profile, list(profile.variants))

@@ -14,7 +14,7 @@ from tiny_models import byte_tokenizer
 
 from gdro.files import LEDGER
 from gdro_lab.experiments.parts import load_parts
-from gdro_lab.experiments.training import prepare
+from gdro_lab.experiments.training import make_bases
 from gdro_lab.tasks import GymChoice, MathChoice, draw_task, prompt_token_ids, solutions
 from gdro_lab.tasks import cold_start as module
 from gdro_lab.tasks.cold_start import (
@@ -209,6 +209,13 @@ def test_what_stops_a_cold_start_leaves_nothing(folders, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_all_bases_of_a_profile_are_made_before_its_trainings(folders, profile_of, tmp_path, capsys):
+    llama, qwen = str(folders["Llama"]), str(folders["Qwen3"])
+    variants = {"grpo": {"method": "grpo"}, "other": {"method": "grpo", "model": {"source": qwen}}}
+    make_bases(profile_of(model={"source": llama}, variants=variants), tmp_path)
+    assert capsys.readouterr().out.split() == [llama, qwen]
+
+
 def test_a_profile_names_its_cold_start(folders, world, profile_of, tmp_path, capsys):
     fields = {
         "task": world.model_dump(),
@@ -220,7 +227,7 @@ def test_a_profile_names_its_cold_start(folders, world, profile_of, tmp_path, ca
     plain = profile_of(**fields | {"cold_start": None})
     assert "cold_start" in profile.settings_of("grpo")
     assert "cold_start" not in plain.settings_of("grpo")
-    prepare(profile, tmp_path)
+    make_bases(profile, tmp_path)
     source, _, data, _ = load_parts(profile, "grpo", tmp_path)
     assert capsys.readouterr().out.strip().endswith(source)
     assert source.endswith("-merged")
