@@ -209,7 +209,7 @@ def test_what_stops_a_cold_start_leaves_nothing(folders, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_all_bases_of_a_profile_are_made_before_its_trainings(folders, profile_of, tmp_path, capsys):
+def test_the_bases_of_all_variants_are_made_first(folders, profile_of, tmp_path, capsys):
     llama, qwen = str(folders["Llama"]), str(folders["Qwen3"])
     variants = {"grpo": {"method": "grpo"}, "other": {"method": "grpo", "model": {"source": qwen}}}
     make_bases(profile_of(model={"source": llama}, variants=variants), tmp_path)
