@@ -227,10 +227,7 @@ class Method(Stateful):
 
     @property
     def in_rounds(self) -> bool:
-        """Whether `allocate` may leave budget for `extend`, which sees rewards and asks for more.
-
-        A trainer then samples more than once a plan (`gdro.rounds.sample_in_rounds`).
-        """
+        """Whether `allocate` may leave budget for `extend` (see `gdro.rounds.sample_in_rounds`)."""
         return self.overrides("extend")
 
     @property
@@ -355,8 +352,7 @@ class Method(Stateful):
         """Say what the method did, for the record's row.
 
         Returns:
-            Plain JSON values by name; names of the controller's own entries
-            (`gdro.record.record_row`) are refused.
+            Plain JSON values by name, none of them a name of `gdro.record.record_row`.
         """
         return {}
 
@@ -387,9 +383,7 @@ class Method(Stateful):
         return None
 
     def grow(self, array: np.ndarray, rows_P: np.ndarray) -> np.ndarray:
-        """Lengthen an array with zeros where needed, so that the rows can index it.
-
-        Spare rows are added, so that it is seldom copied.
+        """Lengthen an array with zeros, some of them spare, so that the rows can index it.
 
         Args:
             array: of this method, by row.
