@@ -185,20 +185,19 @@ class Training:
         check_training_files(self.folder, training)
         return True
 
+    @property
+    def checkpoints(self) -> Path:
+        """Their folder, named after the identity: those of other settings are never resumed."""
+        return self.folder / f"checkpoints-{self.identity[:8]}"
+
     def arguments(self, **changes: Any) -> "GDROConfig":
         """The profile's `train:` block as a GDROConfig, with these changes."""
-        # named after the identity, so checkpoints of other settings or data are never resumed
-        checkpoints = self.folder / f"checkpoints-{self.identity[:8]}"
-        others = {path.parent for path in self.folder.glob("checkpoints-*/checkpoint-*")}
-        if os.environ.get("RANK", "0") == "0":
-            for other in sorted(others - {checkpoints}):
-                print(f"{other} has other settings or data and is not resumed from", flush=True)
         processes = int(os.environ.get("WORLD_SIZE", "1"))
         return training_arguments(
             self.profile,
             self.variant,
             self.seed,
-            checkpoints,
+            self.checkpoints,
             self.lengths,
             processes,
             **changes,
@@ -242,6 +241,9 @@ class Training:
                 "read other data or another tokenizer"
             )
         if trainer.accelerator.is_main_process:
+            others = {path.parent for path in self.folder.glob("checkpoints-*/checkpoint-*")}
+            for other in sorted(others - {self.checkpoints}):
+                print(f"{other} has other settings or data and is not resumed from", flush=True)
             print(f"{self.variant}, seed {self.seed}: {self.data.summary()}", flush=True)
         trainer.train(resume_from_checkpoint=True)
         self.save(trainer)
