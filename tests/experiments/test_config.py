@@ -10,7 +10,7 @@ import yaml
 from conftest import SMALL_PROFILE, TRAINS
 
 from gdro_lab.experiments import evaluation, parts, training
-from gdro_lab.experiments.arguments import Lengths, training_arguments
+from gdro_lab.experiments.arguments import Lengths, check_arguments, training_arguments
 from gdro_lab.experiments.blocks import TrainChoice
 from gdro_lab.experiments.profile import PROFILES, Profile, load_profile, repository
 
@@ -99,6 +99,14 @@ def test_training_options_are_trls_own_and_of_their_types(train, named):
 
     with pytest.raises(ValueError, match=named):
         arguments_of(train)
+
+
+def test_rewards_that_are_normalized_first_need_a_variant_with_trls_advantages(profile_of):
+    train = TRAIN | {"multi_objective_aggregation": "normalize_then_sum"}
+    profile = profile_of(train=train, variants={"a": GRPO, "b": {"method": "pivotal"}})
+    check_arguments(profile, ["a"])
+    with pytest.raises(ValueError, match=r"'b'.*multi_objective_aggregation"):
+        check_arguments(profile, ["b"])
 
 
 def test_one_threshold_says_what_is_correct(profile_of):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,9 @@ import yaml
 from conftest import PATIENCE, SMALL_PROFILE
 
 from gdro_lab.experiments.processes import LAUNCHER
+from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.records import read_result
+from gdro_lab.experiments.runner import Job, Runner
 
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
@@ -117,6 +120,21 @@ def test_stopped_or_killed_it_ends_its_jobs(runs, how):
     assert process.returncode == (130 if how == signal.SIGTERM else -signal.SIGKILL)
     assert jobs
     assert psutil.wait_procs(jobs, timeout=PATIENCE)[1] == []
+
+
+def test_a_job_that_starts_while_the_others_are_stopped_ends_too(tmp_path, monkeypatch):
+    (tmp_path / "logs").mkdir()
+    runner = Runner(load_profile("smoke"), tmp_path, 1)
+    check = Job("check", "gdro_lab.experiments.training:check_trainings")
+    start = ForkServerProcess.start
+
+    def start_while_stopped(process):
+        start(process)
+        runner.is_stopped = True
+
+    assert runner._run_job(check)
+    monkeypatch.setattr(ForkServerProcess, "start", start_while_stopped)
+    assert not runner._run_job(check)
 
 
 def test_what_is_launched_ends_with_the_process_that_started_its_launcher():

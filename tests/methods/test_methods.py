@@ -99,9 +99,11 @@ def test_a_package_of_ones_own_is_found_by_its_entry_point(tmp_path, monkeypatch
     (info / "entry_points.txt").write_text("[gdro.methods]\nstranger = stranger_methods\n")
     monkeypatch.syspath_prepend(tmp_path)
     try:
-        assert {"pivotal", "dapo", "stranger"} <= set(method_names())
         assert find_method("stranger").__module__ == "stranger_methods"
         assert GDROController("stranger", mean_rollouts=3).plan([1, 2]).rollouts.sum() == 6
+        METHODS.pop("stranger")
+        sys.modules.pop("stranger_methods")
+        assert {"pivotal", "dapo", "stranger"} <= set(method_names())
     finally:
         METHODS.pop("stranger", None)
         sys.modules.pop("stranger_methods", None)

@@ -182,6 +182,9 @@ def test_a_checkpoint_of_grpo_trainer_is_a_start(base, tmp_path):
         assert trainer.state.global_step == 4
         assert trainer.controller.step == len(trainer.record) == 2
         assert same_weights(stock, trainer) == (method == "grpo")
+    ended = make(base, tmp_path / "none", max_steps=2, gdro_method="grpo")
+    ended.train(resume_from_checkpoint=tmp_path / "my-start")
+    assert (ended.state.global_step, ended.record) == (2, [])
 
 
 def test_a_prior_is_learned_and_resumed(base, tmp_path):
