@@ -28,8 +28,8 @@ class ControlledTrainer(Logs):
         if self.args.uid_column not in self._signature_columns:
             self._signature_columns.append(self.args.uid_column)
 
-    def _next_batch(self, inputs: list[Row]) -> tuple[list[Row], Plan]:
-        """The prompts of the next batch, (P,) rows of the data set, and their plan.
+    def _next_prompts(self, inputs: list[Row]) -> list[Row]:
+        """The prompts of the next batch, (P,) rows of the data set.
 
         Args:
             inputs: TRL's rows for this process, each prompt `num_generations` times.
@@ -48,14 +48,16 @@ class ControlledTrainer(Logs):
                 shuffled=self.shuffle_dataset,
             )
         if drawn_P is None:  # TRL's, of all processes, each once
-            prompts = gather_object(inputs)[:: self.num_generations]
-        else:
-            prompts = self.train_dataset.__getitems__(drawn_P.tolist())  # in one read
+            return gather_object(inputs)[:: self.num_generations]
+        return self.train_dataset.__getitems__(drawn_P.tolist())  # in one read
+
+    def _plan(self, prompts: list[Row]) -> Plan:
+        """How many rollouts each prompt gets."""
         if self.data.dataset is None:
             # environments make the prompts: none is known to come again, so none has a history
             first = len(self.controller.bins.row_of)
-            return prompts, self.controller.plan(range(first, first + len(prompts)))
-        return prompts, self.controller.plan([self._uid_of(row) for row in prompts])
+            return self.controller.plan(range(first, first + len(prompts)))
+        return self.controller.plan([self._uid_of(row) for row in prompts])
 
     def _uid_of(self, row: Row) -> int | str:
         column = self.args.uid_column

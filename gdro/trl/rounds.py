@@ -91,7 +91,8 @@ class Rounds(ControlledTrainer):
         spent = step.spent
         seen_tokens = self.state.num_input_tokens_seen
         with self._timed("controller"):
-            prompts, plan = self._next_batch(inputs)
+            prompts = self._next_prompts(inputs)
+            plan = self._plan(prompts)
 
         def sample_and_reward(new_R: np.ndarray) -> Outcomes:
             self._sample([prompts[p] for p in new_R], step)

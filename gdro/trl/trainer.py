@@ -18,7 +18,7 @@ changed by overriding its functions and each override should be read beside the 
 
 A generation batch, from its prompts to its advantages:
 
-    _next_batch                 (controlled) draws prompts and plans their rollouts
+    _next_prompts, _plan        (controlled) draw the prompts, and divide the rollouts among them
     TRL's own function          samples; on its way `_calculate_rewards`, below, keeps the rewards
                                 of all processes, (R, F), which TRL does not pass on
     _judge                      (controlled) of each rollout one reward, and whether it is correct
@@ -186,7 +186,8 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         method = self.controller.method
         seen_tokens = self.state.num_input_tokens_seen
         with self._timed("controller"):
-            prompts, plan = self._next_batch(inputs)
+            prompts = self._next_prompts(inputs)
+            plan = self._plan(prompts)
             group_ids_R = np.repeat(np.arange(len(prompts)), plan.rollouts)
             # the rows that TRL has repeated are those of other prompts, or of other groups
             if method.moves_rollouts or method.draws:
