@@ -21,7 +21,7 @@ from gdro.files import file_hash
 from gdro.metrics import count_distinct, is_correct
 from gdro.trl.models import stop_tokens
 from gdro_lab.experiments.blocks import BASE, EvaluationChoice
-from gdro_lab.experiments.parts import CACHE, check_machine, load_parts
+from gdro_lab.experiments.parts import CACHE, check_machine, make_parts
 from gdro_lab.experiments.processes import end_with_parent, report_progress
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
@@ -61,7 +61,7 @@ def evaluate_variant(
     trained = {} if variant == BASE else _read_trained(profile, variant, seed, folder)
     if not (folder / "manifest.json").is_file():  # refuse before a model is loaded
         check_machine(profile, [], evaluates=True)
-    source, tokenizer, data, taught = load_parts(profile, variant, cache_dir, held_out=True)
+    source, tokenizer, data, taught = make_parts(profile, variant, cache_dir, held_out=True)
     if tuple(trained.get("taught", taught)) != taught:
         raise ValueError(f"{folder} was trained from another cold start: train it again")
     settings = profile.settings_of(variant)

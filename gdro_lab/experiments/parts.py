@@ -128,7 +128,7 @@ def load_tokenizer(source: str) -> Any:
     return tokenizer
 
 
-def load_parts(
+def make_parts(
     profile: Profile, variant: str, cache_dir: str | Path, *, held_out: bool = False
 ) -> Parts:
     """The model to start from, which is made if the cache lacks it, with tokenizer and data."""

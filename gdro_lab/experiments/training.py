@@ -36,8 +36,8 @@ from gdro_lab.experiments.parts import (
     CACHE,
     check_installed,
     check_machine,
-    load_parts,
     make_base,
+    make_parts,
 )
 from gdro_lab.experiments.processes import LAUNCHER, free_port, only_process_in
 from gdro_lab.experiments.profile import Profile
@@ -70,7 +70,7 @@ def make_bases(profile: Profile, cache_dir: str | Path = CACHE) -> None:
         columns = [column for column in named if column is not None]
         if columns:
             # held-out rows have these columns too, and reading them does not import Unsloth
-            rows = load_parts(profile, name, cache_dir, held_out=True).data.rows
+            rows = make_parts(profile, name, cache_dir, held_out=True).data.rows
             _check_columns(name, columns, rows)
 
 
@@ -137,7 +137,7 @@ class Training:
         self.folder = folder
         self.cache_dir = cache_dir
         self.settings = profile.train_of(variant)
-        parts = load_parts(profile, variant, cache_dir)
+        parts = make_parts(profile, variant, cache_dir)
         self.source = parts.source
         """The model to train, a folder or hub id."""
         self.tokenizer = parts.tokenizer

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from gdro_lab.experiments import evaluation, report, training
 from gdro_lab.experiments.blocks import ModelChoice
 from gdro_lab.experiments.evaluation import evaluate_variant
-from gdro_lab.experiments.parts import load_parts
+from gdro_lab.experiments.parts import make_parts
 from gdro_lab.experiments.profile import run_folder
 from gdro_lab.experiments.records import read_manifest, read_result, read_table
 from gdro_lab.tasks import prompt_token_ids
@@ -187,10 +187,10 @@ def test_other_held_out_problems_are_evaluated_again(made, tmp_path, monkeypatch
     """As when the file that holds them was edited: settings have only its path."""
     profile, runs, cache = made
     folder = shutil.copytree(run_folder(runs, "base", 1), tmp_path / "run")
-    parts = load_parts(profile, "base", cache, held_out=True)
+    parts = make_parts(profile, "base", cache, held_out=True)
     rows = [row | {"uid": f"new/{row['uid']}"} for row in parts.data.rows]
     changed = parts._replace(data=replace(parts.data, rows=rows))
-    monkeypatch.setattr(evaluation, "load_parts", lambda *_, **__: changed)
+    monkeypatch.setattr(evaluation, "make_parts", lambda *_, **__: changed)
     found = evaluate_variant(profile, "base", 1, folder, cache)
     assert [row["uid"] for row in found] == [row["uid"] for row in rows]
 
@@ -250,7 +250,7 @@ def test_arguments_of_the_chat_template_reach_lengths_and_evaluation(
         base={},
         train=TRAIN | {"chat_template_kwargs": {"think": True}},
     )
-    data = load_parts(profile, "grpo", tmp_path).data
+    data = make_parts(profile, "grpo", tmp_path).data
     prompts = [row["prompt"] for row in data.rows]
     asked = prompt_token_ids(tokenizer, prompts, {"think": True})
     assert data.max_prompt_tokens == max(map(len, asked))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tiny_models import byte_tokenizer
 
 from gdro.files import LEDGER
-from gdro_lab.experiments.parts import load_parts
+from gdro_lab.experiments.parts import make_parts
 from gdro_lab.experiments.training import make_bases
 from gdro_lab.tasks import GymChoice, MathChoice, draw_task, prompt_token_ids, solutions
 from gdro_lab.tasks import cold_start as module
@@ -228,7 +228,7 @@ def test_a_profile_names_its_cold_start(folders, world, profile_of, tmp_path, ca
     assert "cold_start" in profile.settings_of("grpo")
     assert "cold_start" not in plain.settings_of("grpo")
     make_bases(profile, tmp_path)
-    source, _, data, _ = load_parts(profile, "grpo", tmp_path)
+    source, _, data, _ = make_parts(profile, "grpo", tmp_path)
     assert capsys.readouterr().out.strip().endswith(source)
     assert source.endswith("-merged")
     assert len(data.rows) == 40

@@ -32,7 +32,7 @@ from transformers import TrainerCallback
 from gdro.files import replace_text
 from gdro_lab.experiments.evaluation import evaluate_model
 from gdro_lab.experiments.memory import accuracy_by_family, first_of_each_family
-from gdro_lab.experiments.parts import load_parts
+from gdro_lab.experiments.parts import make_parts
 from gdro_lab.experiments.processes import set_up_process
 from gdro_lab.experiments.profile import Profile, load_trainings
 from gdro_lab.experiments.records import write_rows
@@ -105,8 +105,8 @@ class Problems:
     def __init__(self, profile: Profile, variant: str, cache: str) -> None:
         self.choice = profile.evaluation
         self.task = profile.task
-        self.held_out = load_parts(profile, variant, cache, held_out=True).data
-        self.training = load_parts(profile, variant, cache)
+        self.held_out = make_parts(profile, variant, cache, held_out=True).data
+        self.training = make_parts(profile, variant, cache)
         self.seen = first_of_each_family(self.training.data.rows, TRAIN_PROBLEMS)
         families = pd.Series([row["family"] for row in self.training.data.rows])
         self.shares = families.value_counts(normalize=True)
