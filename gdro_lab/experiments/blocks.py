@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, model_validator
 from gdro.checks import NonNegative, Positive, PositiveShare, Share, check, options
 from gdro.registry import find_method
 from gdro.trl.models import ModelOptions
-from gdro_lab.tasks.base import Count, Name, Natural, Strict
+from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Name, Strict
 from gdro_lab.tasks.world import BaseSettings, find_yaml, read_yaml
 
 BASE = "base"
@@ -25,18 +25,18 @@ TRAIN_BOUNDS: dict[str, Any] = {
     "beta": NonNegative,
     "temperature": Positive,
     "top_p": PositiveShare,
-    "top_k": Natural,
+    "top_k": BoundedNatural,
     "min_p": Share | None,
     "repetition_penalty": Positive,
     "epsilon": NonNegative,
     "epsilon_high": NonNegative | None,
     "weight_decay": NonNegative,
     "max_grad_norm": NonNegative,
-    "save_total_limit": Count | None,
+    "save_total_limit": BoundedCount | None,
     "loss_type": Literal["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"],
 }
 LORA_BOUNDS: dict[str, Any] = {
-    "r": Count,
+    "r": BoundedCount,
     "lora_alpha": Positive,
     "lora_dropout": Share,
     "target_modules": str | list[str] | None,
@@ -48,7 +48,7 @@ LORA_BOUNDS: dict[str, Any] = {
 class BaseChoice(BaseSettings):
     """The tiny base of profiles without model.source. A world has all but the seed."""
 
-    seed: Natural = 0
+    seed: BoundedNatural = 0
     """Seed of its first weights and its lessons."""
 
 
@@ -85,29 +85,29 @@ class TrainChoice(Strict):
 
     model_config = ConfigDict(extra="allow")
 
-    prompts_per_step: Count = 32
+    prompts_per_step: BoundedCount = 32
     """Prompts of one generation batch."""
-    updates_per_step: Count = 1
+    updates_per_step: BoundedCount = 1
     """Optimizer steps that share a generation batch."""
-    max_steps: Count = 150
+    max_steps: BoundedCount = 150
     """Optimizer steps of the whole training."""
-    num_iterations: Count = 1
+    num_iterations: BoundedCount = 1
     """Passes over a generation batch (μ of GRPO)."""
     num_generations: Annotated[int, Field(ge=2)] = 4
     """Rollouts per prompt, on average."""
-    per_device_train_batch_size: Count | None = None
+    per_device_train_batch_size: BoundedCount | None = None
     """Completions of a forward pass; None takes all of a process's share at once."""
     learning_rate: Positive = 1e-4
     """Learning rate at the start of its schedule."""
     lr_scheduler_type: str = "constant"
     """Schedule of the learning rate, by its name in transformers."""
-    save_steps: Count = 50
+    save_steps: BoundedCount = 50
     """Optimizer steps from one checkpoint to the next."""
     use_vllm: bool = False
     """vLLM generates; otherwise transformers does."""
     eval_strategy: Literal["no", "steps", "epoch"] = "no"
     """When TRL evaluates held-out prompts while training."""
-    eval_prompts: Count = 128
+    eval_prompts: BoundedCount = 128
     """The most held-out prompts that TRL evaluates while training."""
 
     @model_validator(mode="after")
@@ -152,9 +152,9 @@ class LoopTrain(Strict):
     # with fewer, two of the five checkpoints would be the same step
     max_steps: Annotated[int, Field(ge=5, le=10**9)] = 150
     """Generation batches; scores are taken five times on the way."""
-    prompts_per_step: Count = 32
+    prompts_per_step: BoundedCount = 32
     """A method may ask for another number with `prompts=`, at the same rollouts."""
-    num_generations: Count = 4
+    num_generations: BoundedCount = 4
     """Rollouts per prompt, on average."""
     lr_scheduler_type: Literal["constant", "linear"] = "constant"
     """Schedule of the learning rate; "linear" falls to 0 over the training."""
@@ -165,25 +165,25 @@ class EvaluationChoice(Strict):
 
     engine: Literal["hf", "vllm"] = "hf"
     """What samples: transformers ("hf") or vLLM."""
-    samples: Count = 8
+    samples: BoundedCount = 8
     """Completions of each held-out prompt."""
-    k: Count = 8
+    k: BoundedCount = 8
     """The k of pass@k."""
     temperature: Positive = 1.0
     """Temperature of the samples."""
     top_p: PositiveShare = 1.0
     """Sample from the fewest tokens that have this probability together; 1 is all."""
-    top_k: Natural = 0
+    top_k: BoundedNatural = 0
     """Sample from so many of the likeliest tokens; 0 is all."""
-    batch_size: Count = 240
+    batch_size: BoundedCount = 240
     """Completions that the engine "hf" samples at once."""
     gpu_memory_utilization: PositiveShare = 0.9
     """The part of the GPU's memory that vLLM takes."""
-    tensor_parallel_size: Count = 1
+    tensor_parallel_size: BoundedCount = 1
     """GPUs of each process."""
-    data_parallel_size: Count = 1
+    data_parallel_size: BoundedCount = 1
     """Processes that share the prompts."""
-    texts: Natural = 0
+    texts: BoundedNatural = 0
     """Held-out problems of each family whose texts are kept, for results/texts.md."""
 
 
@@ -195,7 +195,7 @@ class LaunchChoice(Strict):
 
     model_config = ConfigDict(extra="allow")
 
-    processes: Count = 1
+    processes: BoundedCount = 1
     """Processes on all machines together."""
     config: str | None = None
     """An accelerate configuration, by name (in gdro_lab/launch/accelerate) or path."""

@@ -25,7 +25,7 @@ from gdro_lab.experiments.blocks import (
 )
 from gdro_lab.experiments.loop_profile import LoopProfile
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
-from gdro_lab.tasks.base import Name, Natural
+from gdro_lab.tasks.base import BoundedNatural, Name
 from gdro_lab.tasks.cold_start import ColdStart
 from gdro_lab.tasks.reasoning_gym import GymSpec
 from gdro_lab.tasks.world import find_yaml, read_world, read_yaml, refusal
@@ -72,7 +72,7 @@ class Profile(Experiment):
     """How held-out prompts are sampled after training."""
     launch: LaunchChoice = LaunchChoice()
     """The processes of one training."""
-    gpus: Natural = 0
+    gpus: BoundedNatural = 0
     """GPUs that a scheduler reserves for one training."""
     hours: Positive = 1.0
     """Hours that a scheduler reserves for one training."""

@@ -17,8 +17,8 @@ TaskRow = dict[str, Any]  # with the columns prompt, uid, family and answer
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]  # becomes a folder
 # whole numbers in a YAML file; the upper bound refuses what cannot be meant
-Count = Annotated[int, Field(ge=1, le=10**9)]
-Natural = Annotated[int, Field(ge=0, le=10**9)]
+BoundedCount = Annotated[int, Field(ge=1, le=10**9)]
+BoundedNatural = Annotated[int, Field(ge=0, le=10**9)]
 BaseSize = Literal["tiny", "mid"]  # of a tiny base, see gdro_lab.tasks.tiny.TINY_CONFIGS
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from gdro_lab.tasks.answers import KeyReader, Reader
-from gdro_lab.tasks.base import Count, Natural, Strict, without_defaults
+from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict, without_defaults
 from gdro_lab.tasks.math_data import Source, named_source, own_source, with_reader
 from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
 
@@ -17,11 +17,11 @@ class EmbeddedChoice(Strict):
 
     kind: Literal["embedded"] = "embedded"
     """Which kind of task this is."""
-    seed: Natural = 0
+    seed: BoundedNatural = 0
     """Seed of the draw."""
-    n_train: Count = 1000
+    n_train: BoundedCount = 1000
     """Training prompts."""
-    n_eval_per_family: Count = 40
+    n_eval_per_family: BoundedCount = 40
     """Held-out prompts of each family."""
 
 
@@ -32,7 +32,7 @@ class GymChoice(Strict):
     """Which kind of task this is."""
     world: str = "gym-strings"
     """A name in gdro_lab/tasks/worlds, or a YAML file."""
-    seed: Natural = 0
+    seed: BoundedNatural = 0
     """Seed of the draw."""
 
 
@@ -113,19 +113,19 @@ class MathChoice(Strict):
     request: str | None = None
     """The prompt, with `{problem}` where the problem goes; by default it asks for the answer in
     the form that `completion` reads."""
-    held_out: Natural = 0
+    held_out: BoundedNatural = 0
     """Problems of each family of the training sources that are set aside and evaluated."""
-    train_size: Count | None = None
+    train_size: BoundedCount | None = None
     """Training problems to draw; None takes all."""
-    seed: Natural = 0
+    seed: BoundedNatural = 0
     """Seed of the draw: which problems are held out and trained on."""
     deduplicate: bool = True
     """Leaves out training problems that repeat another or that are evaluated."""
     signed: bool = True
     """Whether a wrong completion earns −1 in training, and not 0."""
-    max_prompt_tokens: Count = 1024
+    max_prompt_tokens: BoundedCount = 1024
     """Longer prompts are left out."""
-    max_completion_tokens: Count = 3072
+    max_completion_tokens: BoundedCount = 3072
     """A completion is cut after so many."""
 
     @model_validator(mode="before")

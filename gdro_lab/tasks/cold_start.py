@@ -22,7 +22,7 @@ from gdro.checks import Positive
 from gdro.files import plain
 from gdro_lab.machine import arithmetic, describe_machine, fast_attention
 from gdro_lab.tasks import prompt_token_ids
-from gdro_lab.tasks.base import Count, Natural, Strict
+from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict
 from gdro_lab.tasks.cache import find_or_make
 from gdro_lab.tasks.pretrained import find_model, merged_model, model_identity
 from gdro_lab.tasks.solutions import Solution
@@ -41,17 +41,17 @@ LAST_RATE = 0.1  # of the learning rate, to which it falls as a cosine
 class ColdStart(Strict):
     """What a profile says under `cold_start:`; it needs `model.source`."""
 
-    steps: Count = 160
+    steps: BoundedCount = 160
     """Steps of AdamW."""
-    batch_size: Count = 16
+    batch_size: BoundedCount = 16
     """Solutions of a step."""
     learning_rate: Positive = 1e-3
     """Its peak, after a short rise."""
-    rank: Count = 8
+    rank: BoundedCount = 8
     """Rank of the adapter that is trained."""
-    examples: Count = 2000
+    examples: BoundedCount = 2000
     """Different solutions, at most."""
-    seed: Natural = 0
+    seed: BoundedNatural = 0
     """Seed of the draw of solutions and of their order."""
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from gdro_lab.tasks.base import Count, Strict, TaskRow, character_tokenizer, split_by_share
+from gdro_lab.tasks.base import BoundedCount, Strict, TaskRow, character_tokenizer, split_by_share
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -57,9 +57,9 @@ class EmbeddedSpec:
     """Their shares sum to 1; their names and operators differ."""
     n_operands: Annotated[int, Field(ge=2, le=7)] = 3
     """Operands of a prompt, which is answered in n_operands − 1 steps."""
-    n_train: Count = 1000
+    n_train: BoundedCount = 1000
     """Distinct training prompts, over all families."""
-    n_eval_per_family: Count = 40
+    n_eval_per_family: BoundedCount = 40
     """Distinct held-out prompts, none of them trained on."""
     accuracy_concentration: Annotated[float, Field(gt=0)] = 12.0
     """Small values spread the difficulty within a family: the teacher's accuracy on a fact is

@@ -42,9 +42,9 @@ from gdro_lab.tasks.answers import (
     with_answer,
 )
 from gdro_lab.tasks.base import (
-    Count,
+    BoundedCount,
+    BoundedNatural,
     Name,
-    Natural,
     Strict,
     TaskRow,
     character_tokenizer,
@@ -122,9 +122,9 @@ class GymSpec:
     """Their names differ; their shares sum to 1, or none has one."""
     max_completion_tokens: Annotated[int, Field(ge=2)]
     """The end-of-text token included."""
-    n_train: Natural = 4000
+    n_train: BoundedNatural = 4000
     """Distinct training prompts; 0 for a stream, of which none is trained on twice."""
-    n_eval_per_family: Count = 40
+    n_eval_per_family: BoundedCount = 40
     """Distinct held-out prompts, none of them trained on."""
     prompt_length: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Short prompts are stripped and padded on the left to so many characters, one token each; None

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML, YAMLError
 
 from gdro.checks import Positive
-from gdro_lab.tasks.base import BaseSize, Count, Name, Strict
+from gdro_lab.tasks.base import BaseSize, BoundedCount, Name, Strict
 from gdro_lab.tasks.embedded import EmbeddedSpec
 from gdro_lab.tasks.reasoning_gym import GymSpec
 
@@ -23,9 +23,9 @@ class BaseSettings(Strict):
 
     size: BaseSize = "tiny"
     """Size of the model: `TINY_CONFIGS` in `gdro_lab.tasks.tiny` has its width and depth."""
-    steps: Count = 800
+    steps: BoundedCount = 800
     """Optimizer steps on lessons."""
-    batch_size: Count = 96
+    batch_size: BoundedCount = 96
     """Lessons of a step."""
     learning_rate: Positive | None = None
     """The peak of its schedule; None for the size's own."""
