@@ -148,6 +148,12 @@ def progress() -> None:
         )
         table = paired(rows, fixed, follows, [*FOUR, "both"])
         show(f"k-progress, {folder.name}: k = 8 minus a k that follows progress", table)
+        grpo = ends(HERE / "games-confirmed" / folder.name).query("method == 'grpo'")
+        if folder.name == "gym-weak":  # the same draws, GRPO at the best of its four rates
+            rows = pd.concat([rows[rows.method != "grpo"], grpo])
+            for arm in (follows, fixed):
+                table = paired(rows, arm, grpo.arm.iloc[0])
+                show(f"k-progress, {folder.name}: {arm} minus {grpo.arm.iloc[0]}, post hoc", table)
 
 
 def palindromes() -> None:
