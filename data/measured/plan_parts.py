@@ -139,21 +139,28 @@ def is_even(method: str) -> bool:
 
 
 def progress() -> None:
-    """The plan of k-progress: a k that follows progress beside k = 8."""
-    for folder in sorted(path.parent for path in (HERE / "k-progress").glob("*/scores.csv")):
+    """The plan of k-progress: a k that follows progress beside k = 8, and the control."""
+    for world in ("rare-hard", "gym-weak"):
+        folder = HERE / "k-progress" / world
+        if not folder.is_dir():  # not played
+            continue
         rows = ends(folder)
         rows["both"] = (rows.mean_at_8 + rows.pass_at_8) / 2
         fixed, follows = (
             rows.loc[rows.method == method, "arm"].iloc[0] for method in ("pivotal:k=8", "pivotal")
         )
+        show(f"k-progress, {world}: means", rows.groupby("arm")[FOUR].mean().reset_index())
         table = paired(rows, fixed, follows, [*FOUR, "both"])
-        show(f"k-progress, {folder.name}: k = 8 minus a k that follows progress", table)
-        grpo = ends(HERE / "games-confirmed" / folder.name).query("method == 'grpo'")
-        if folder.name == "gym-weak":  # the same draws, GRPO at the best of its four rates
-            rows = pd.concat([rows[rows.method != "grpo"], grpo])
-            for arm in (follows, fixed):
-                table = paired(rows, arm, grpo.arm.iloc[0])
-                show(f"k-progress, {folder.name}: {arm} minus {grpo.arm.iloc[0]}, post hoc", table)
+        show(f"k-progress, {world}: k = 8 minus a k that follows progress", table)
+        show(f"k-progress, {world}, minus grpo@2e-4", all_paired(rows, "grpo@2e-4"))
+    control = HERE / "k-progress/control"
+    if control.is_dir():
+        grpo = ends(HERE / "games-confirmed/gym-weak").query("method == 'grpo'")
+        rows = pd.concat([rows[rows.method.str.startswith("pivotal")], grpo, ends(control)])
+        rows = rows[rows.method != "base"]
+        show("k-progress, control: means", rows.groupby("arm")[FOUR].mean().reset_index())
+        for arm in ("grpo@5e-5", "grpo@1e-4", "pkpo@1e-4"):
+            show(f"k-progress, control: minus {arm}, post hoc", all_paired(rows, arm))
 
 
 def palindromes() -> None:
