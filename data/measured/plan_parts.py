@@ -156,7 +156,8 @@ def progress() -> None:
     control = HERE / "k-progress/control"
     if control.is_dir():
         grpo = ends(HERE / "games-confirmed/gym-weak").query("method == 'grpo'")
-        rows = pd.concat([rows[rows.method.str.startswith("pivotal")], grpo, ends(control)])
+        pivotal = ends(HERE / "k-progress/gym-weak").query("method != 'grpo'")
+        rows = pd.concat([pivotal, grpo, ends(control)])
         rows = rows[rows.method != "base"]
         show("k-progress, control: means", rows.groupby("arm")[FOUR].mean().reset_index())
         for arm in ("grpo@5e-5", "grpo@1e-4", "pkpo@1e-4"):

@@ -153,12 +153,9 @@ def smol_rollout() -> None:
     rates = rates.dropna(axis="columns")  # other rates have only the tuning draw
     rates.loc["mean"] = rates.mean()
     show("mean@8 + pass@8 of GRPO, with the tuning draw", rates.reset_index())
-    at_the_rate = first[first.method == "both"].merge(
-        further[further.arm == "grpo@5e-6"], on="draw", suffixes=("", "_grpo")
-    )
-    for score in FOUR:
-        at_the_rate[score] -= at_the_rate[f"{score}_grpo"]
-    show("both games minus grpo@5e-6, by draw", at_the_rate[["draw", *FOUR]])
+    both = first[first.method == "both"].set_index("draw")[FOUR]
+    control = further[further.arm == "grpo@5e-6"].set_index("draw")[FOUR]
+    show("both games minus grpo@5e-6, by draw", (both - control).dropna().reset_index())
     table = paired(rows, "rollout@5e-6", "grpo@2.5e-6", values)
     show("all draws that are there, minus grpo@2.5e-6: intervals without a correction", table)
 
