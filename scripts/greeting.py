@@ -3,7 +3,7 @@
     python scripts/greeting.py    # figures/greeting.png and .pdf
 
 Left: rollouts by pass rate, from greeting/rollouts.csv, which scripts/record_rollouts.py makes.
-Right: arena-fair/rare-hard, differences to GRPO in pairs by draw, of every method at its better
+Right: arena-fair/rare-hard, differences from GRPO in pairs by draw, of every method at its better
 rate and in its better batch shape.
 """
 
@@ -76,7 +76,7 @@ def _spending(figure: Figure, rollouts: pd.DataFrame) -> None:
 
 
 def _gains(figure: Figure, of_score: pd.DataFrame) -> None:
-    """Differences to GRPO, the largest first; filled: significant after Holm's correction."""
+    """Differences from GRPO, the largest first; filled: significant after Holm's correction."""
     rows = of_score.drop(BASELINE).sort_values("difference", ascending=False)
     shapes = rows.index.str.partition(":").get_level_values(0)
     rows = rows[~shapes.duplicated()]  # the better shape comes first

@@ -1,4 +1,4 @@
-"""The results of trainings in TRL: scores with intervals, differences to GRPO, what was spent.
+"""The results of trainings in TRL: scores with intervals, differences from GRPO, what was spent.
 
 All numbers come from the records of the runs. There are few seeds, so intervals are bootstrapped
 over seeds and held-out prompts; `rows_of` gives the same runs as rows of
@@ -236,7 +236,7 @@ def format_tables(
     formats = ("", ",.0f", ",.0f", ",.0f", ".2f")
     costs = spent.to_markdown(index=False, floatfmt=formats, missingval="–")
     gain_title = (
-        f"Difference to {baseline}, paired by seed and prompt; "
+        f"Difference from {baseline}, paired by seed and prompt; "
         "intervals that contain 0 are inconclusive"
     )
     spent_title = "What was spent, mean over seeds"

@@ -4,7 +4,7 @@ scores.csv      one row per world, method, learning rate, draw and checkpoint
 families.csv    at the end of training, one row more per family, with its share of training and
                 what was memorized
 settings.json   what all runs of the folder have in common, and each world
-table.csv, .md  each method at its best rate, with differences to GRPO in pairs by draw, and memory
+table.csv, .md  each method at its best rate: differences from GRPO in pairs by draw, and memory
 differences     a figure, as PNG and PDF
 """
 
@@ -121,7 +121,7 @@ def at_best_rate(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
-    """Final scores and differences to the baseline, in pairs by draw, by world, method and metric.
+    """Final scores and paired differences from the baseline, by world, method and metric.
 
     low, high: 95% interval of the mean difference, Student's t over draws. p_holm: p of the
     hypothesis that it is 0, corrected over every world, method, learning rate and metric, though a
@@ -192,7 +192,7 @@ def _part_to_reach(runs: pd.DataFrame, grpo: pd.DataFrame) -> float:
 
 
 def table_stem(baseline: str) -> str:
-    """Name of the files of a table of differences to a baseline."""
+    """Name of the files of a table of differences from a baseline."""
     return "table" if baseline == BASELINE else f"table-to-{slug_of(baseline)}"
 
 
@@ -240,7 +240,7 @@ def format_table(table: pd.DataFrame, reach: pd.DataFrame | None, baseline: str)
     name = "GRPO" if baseline == BASELINE else baseline
     return wide.to_markdown(index=False, floatfmt=formats, missingval="–") + (
         "\n\nThe training mix is mean@8 with the families weighted as in training. In brackets: "
-        f"difference to {name} in pairs by draw, 95% "
+        f"difference from {name} in pairs by draw, 95% "
         "interval (Student's t), p with Holm's correction over all comparisons: every world, "
         "method, learning rate and metric. Intervals that contain 0 are inconclusive.\n"
     )
@@ -294,7 +294,7 @@ def draw_differences(table: pd.DataFrame) -> Figure:
         names = [f"{method}, {printed[method]}" for method in methods]
         line[0].set_yticks(range(len(methods)), names)
         line[0].set(ylabel=world, ylim=(len(methods) - 0.5, -0.5))
-    note = "difference to GRPO, 95% intervals over draws; filled: the interval excludes 0"
+    note = "difference from GRPO, 95% intervals over draws; filled: the interval excludes 0"
     figure.supxlabel(note, fontsize=8)
     return figure
 

@@ -63,7 +63,7 @@ def rollout_curves(scores: pd.DataFrame) -> Figure:
             gains = gains.dropna(subset="gain")  # draws that GRPO has not played
             _draw_curve(axis, method, gains, width * (place - (len(methods) - 1) / 2))
         axis.set(title=METRICS[metric], xlabel="rollouts")
-    axes[0].set_ylabel("difference to GRPO's end")
+    axes[0].set_ylabel("difference from GRPO's end")
     figure.suptitle(_finding(scores, ends))
     legend_below(figure)
     return figure
@@ -129,7 +129,7 @@ def end_differences(scores: pd.DataFrame) -> Figure:
                 half = _half_width(gain)
                 apart += abs(gain.mean()) > half
             axis.errorbar(gain.mean(), place, xerr=half, capsize=2, markeredgecolor="black", **look)
-        axis.set(title=METRICS[metric], xlabel="difference to GRPO")
+        axis.set(title=METRICS[metric], xlabel="difference from GRPO")
         axis.locator_params(axis="x", nbins=3)
     draws = gains.groupby("method").size()
     names = [f"{_name(method)} ({draws[method]})" for method in methods]
@@ -146,7 +146,7 @@ def family_scores(families: pd.DataFrame) -> Figure:
 
     Args:
         families: of one world, as families.csv has them, each method at one learning rate. A
-            method stands at GRPO's mean plus its difference to GRPO in pairs by draw, so that one
+            method stands at GRPO's mean plus its difference from GRPO in pairs by draw, so that one
             that was run on fewer draws can be compared.
     """
     scores = families.set_index(["method", "draw", "family"]).mean_at_8.unstack()

@@ -153,7 +153,7 @@ def test_a_contest_resumes_by_the_short_command_too(tmp_path):
 
     # nothing is left to play: the table to another method is that of the same runs
     other = command(tmp_path, *short, "--baseline=first-prompts")
-    assert "difference to first-prompts" in other.stdout
+    assert "difference from first-prompts" in other.stdout
     assert {file: file.stat().st_mtime_ns for file in kept} == kept
     assert command(tmp_path, *short, "--baseline=dapo").returncode == 2
 
