@@ -1,5 +1,7 @@
 """Parts of `recompute.py` on the plans of games-confirmed, replay, palindromes and k-progress."""
 
+import json
+
 import pandas as pd
 from paired_rows import (
     FOUR,
@@ -9,7 +11,6 @@ from paired_rows import (
     differences,
     ends,
     memory_of,
-    paired,
     show,
     show_plan,
     totals,
@@ -138,30 +139,41 @@ def is_even(method: str) -> bool:
     return (method.startswith("bank_") and "epsilon" not in method) or "epsilon=1" in method
 
 
+K_WORLDS = {  # folder in k-progress, and GRPO's learning rate there
+    "gym-weak": ("gym-weak", None),
+    "rare-hard": ("rare-hard", "2e-4"),
+    "out-of-reach": ("hard-worlds", "1e-4"),
+    "all-hard": ("hard-worlds", "1e-4"),
+}
+
+
 def progress() -> None:
-    """The plan of k-progress: a k that follows progress beside k = 8, and the control."""
-    for world in ("rare-hard", "gym-weak"):
-        folder = HERE / "k-progress" / world
-        if not folder.is_dir():  # not played
-            continue
-        rows = ends(folder)
+    """The plans of k-progress: a k that follows progress beside k = 8, and the control."""
+    of_all = []
+    values = [*FOUR, "both"]
+    for world, (folder, rate) in K_WORLDS.items():
+        rows = ends(HERE / "k-progress" / folder).query("world == @world")
         rows["both"] = (rows.mean_at_8 + rows.pass_at_8) / 2
-        fixed, follows = (
-            rows.loc[rows.method == method, "arm"].iloc[0] for method in ("pivotal:k=8", "pivotal")
-        )
+        means = rows.groupby(["method", "draw"])[values].mean()
+        of_all.append(means.loc["pivotal:k=8"] - means.loc["pivotal"])
         show(f"k-progress, {world}: means", rows.groupby("arm")[FOUR].mean().reset_index())
-        table = paired(rows, fixed, follows, [*FOUR, "both"])
-        show(f"k-progress, {world}: k = 8 minus a k that follows progress", table)
-        show(f"k-progress, {world}, minus grpo@2e-4", all_paired(rows, "grpo@2e-4"))
-    control = HERE / "k-progress/control"
-    if control.is_dir():
-        grpo = ends(HERE / "games-confirmed/gym-weak").query("method == 'grpo'")
-        pivotal = ends(HERE / "k-progress/gym-weak").query("method != 'grpo'")
-        rows = pd.concat([pivotal, grpo, ends(control)])
-        rows = rows[rows.method != "base"]
-        show("k-progress, control: means", rows.groupby("arm")[FOUR].mean().reset_index())
-        for arm in ("grpo@5e-5", "grpo@1e-4", "pkpo@1e-4"):
-            show(f"k-progress, control: minus {arm}, post hoc", all_paired(rows, arm))
+        show(f"k-progress, {world}: k = 8 minus a k that follows progress", differences(of_all[-1]))
+        if rate is not None:
+            show(f"k-progress, {world}, minus grpo@{rate}", all_paired(rows, f"grpo@{rate}"))
+    show("k-progress, the draws of all four worlds", differences(pd.concat(of_all)))
+    logs = sorted((HERE / "smol/logs/words").glob("pivotal@*.json"))
+    k_of = pd.Series(
+        {log.stem: [row["k"] for row in json.loads(log.read_text())["record"]] for log in logs}
+    )
+    k_table = k_of.explode().astype(int).groupby(level=0).agg(["min", "mean", "max"])
+    show("pivotal's k on word problems, fresh draws", k_table.reset_index(names="run"))
+    grpo = ends(HERE / "games-confirmed/gym-weak").query("method == 'grpo'")
+    pivotal = ends(HERE / "k-progress/gym-weak").query("method != 'grpo'")
+    rows = pd.concat([pivotal, grpo, ends(HERE / "k-progress/control")])
+    rows = rows[rows.method != "base"]
+    show("k-progress, control: means", rows.groupby("arm")[FOUR].mean().reset_index())
+    for arm in ("grpo@5e-5", "grpo@1e-4", "pkpo@1e-4"):
+        show(f"k-progress, control: minus {arm}, post hoc", all_paired(rows, arm))
 
 
 def palindromes() -> None:
