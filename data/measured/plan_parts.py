@@ -11,6 +11,7 @@ from paired_rows import (
     differences,
     ends,
     memory_of,
+    paired,
     show,
     show_plan,
     totals,
@@ -145,6 +146,29 @@ K_WORLDS = {  # folder in k-progress, and GRPO's learning rate there
     "out-of-reach": ("hard-worlds", "1e-4"),
     "all-hard": ("hard-worlds", "1e-4"),
 }
+HARD_AT_2E_4 = "hard-worlds-2e-4"
+
+
+def hard() -> None:
+    """The plan of pivotal-hard: pivotal minus GRPO where every family is hard."""
+    folder = HERE / "pivotal-hard/fresh"
+    if not folder.is_dir():  # not played
+        return
+    rows = ends(folder)
+    table = all_paired(rows, "grpo@2e-4")
+    is_primary = (table.arm == "pivotal@2e-4") & (table.value != "worst_family")
+    show_plan("pivotal-hard, minus GRPO", table, is_primary)
+    show("pivotal-hard, pivotal minus PKPO", paired(rows, "pivotal@2e-4", "pkpo@2e-4"))
+    show("pivotal-hard: means", rows.groupby("arm")[FOUR].mean().reset_index())
+    by_family = ends(folder, "families.csv").pivot_table(
+        index=["arm", "draw"], columns="family", values="mean_at_8"
+    )
+    families = by_family.columns.tolist()
+    rows = rows.join(by_family, on=["arm", "draw"])
+    show("pivotal-hard, families, minus GRPO", all_paired(rows, "grpo@2e-4", families))
+    memory = memory_of(folder).groupby("arm").mean().rename("memory")
+    costs = rows.groupby("arm")[["trained_tokens"]].mean().join(memory)
+    show("pivotal-hard: memory and tokens", costs.reset_index())
 
 
 def progress() -> None:
@@ -161,6 +185,10 @@ def progress() -> None:
         if rate is not None:
             show(f"k-progress, {world}, minus grpo@{rate}", all_paired(rows, f"grpo@{rate}"))
     show("k-progress, the draws of all four worlds", differences(pd.concat(of_all)))
+    hard = pd.concat(ends(HERE / "k-progress" / name) for name in ("hard-worlds", HARD_AT_2E_4))
+    for world, rows in hard[hard.method != "base"].groupby("world"):
+        show(f"{world}, both rates: means", rows.groupby("arm")[FOUR].mean().reset_index())
+        show(f"{world}, both rates, minus grpo@2e-4, post hoc", all_paired(rows, "grpo@2e-4"))
     logs = sorted((HERE / "smol/logs/words").glob("pivotal@*.json"))
     k_of = pd.Series(
         {log.stem: [row["k"] for row in json.loads(log.read_text())["record"]] for log in logs}

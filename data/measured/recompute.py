@@ -34,6 +34,7 @@ PARTS = {
         plan_parts.effects,
         plan_parts.palindromes,
         plan_parts.progress,
+        plan_parts.hard,
         smol_parts.smol,
         smol_parts.smol_rollout,
     )
