@@ -97,11 +97,18 @@ def replay() -> None:
     print(f"\nfrozen: {frozen}; within both bounds: {', '.join(allowed.index) or 'none'}")
 
 
+RATES = ("rates", "rates-strings", "rates-low")  # folders of tuning runs in replay
+
+
 def effects() -> None:
     """The second part of the plan of replay: rates, then the main effects of bank and draw."""
-    if (HERE / "replay/rates").is_dir():
-        tuned = ends(HERE / "replay/rates").query("method != 'base'")
-        show("replay, rates: sum of three, mean of worlds", totals(tuned, THREE).reset_index())
+    tuned = pd.concat(ends(HERE / "replay" / name) for name in RATES)
+    tuned = tuned[tuned.method != "base"]
+    for world, rows in tuned.groupby("world"):
+        show(f"replay, rates: sum of three, {world}", totals(rows, THREE).reset_index())
+    worlds = tuned.groupby("arm").world.transform("nunique")
+    tuned = tuned[worlds == tuned.world.nunique()]  # 8e-4 was played in one world
+    show("replay, rates: sum of three, mean of worlds", totals(tuned, THREE).reset_index())
     folder = HERE / "replay/fresh"
     if not folder.is_dir():  # not played
         return
