@@ -12,10 +12,11 @@ from typing import Any
 from gdro_lab.tasks.answers import KeyReader, plain_number, read_answer
 
 Row = Mapping[str, Any]
+# solutions are kept as arithmetic alone, without words: it is short, and a cold start can learn it
 ARITHMETIC = re.compile(r"[\d.+\-*/()]+")
-INFIX = re.compile(r"[\d.)][+\-*/][\d.(]")
-STEP = re.compile(r"[\d.+\-*/()%]+=\$?(-?[\d.]+)%?")
-MARKED_STEP = re.compile(r"<<(.*?)>>")
+INFIX = re.compile(r"[\d.)][+\-*/][\d.(]")  # an operator between two operands, so not "-5"
+STEP = re.compile(r"[\d.+\-*/()%]+=\$?(-?[\d.]+)%?")  # "48/2=24"; its group is the value
+MARKED_STEP = re.compile(r"<<(.*?)>>")  # as gsm8k marks its steps
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def _problem() -> Schema:
 
 def _gsm8k(row: Row) -> Row:
     """The family by the number of steps, and the steps that are marked, such as <<48/2=24>>."""
+    # where no step is marked, each line is one; the shortest and the longest share a family
     text = str(row["answer"])
     steps = [step.replace(" ", "") for step in MARKED_STEP.findall(text)]
     lines = text.partition("####")[0].strip().splitlines()
@@ -138,6 +140,7 @@ def _rounded(answer: Any) -> Any:
 def _solved(equation: Any, answer: Any) -> str | None:
     """`( 290.0 / 2.0 )` with its value, as `290/2=145`; None where it is not arithmetic."""
     text = re.sub(r"(?<=\d)\.0+(?!\d)|\s", "", str(equation or ""))
+    # the outer brackets of "(290/2)" go, those of "(1+2)*(3+4)" stay
     inner = text[1:-1]
     is_enclosed = text.startswith("(") and text.endswith(")") and _is_balanced(inner)
     text = inner if is_enclosed else text
