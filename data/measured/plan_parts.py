@@ -136,7 +136,10 @@ def effects() -> None:
     primary = table[table.value.isin(PRIMARY)]
     show("replay, primary tests: main effects", primary.assign(holm=holm(primary.p)))
     grpo = of.loc["grpo"]
-    for name in (drawn_bank, even_bank, "pivotal", "pivotal:epsilon=1", "raft"):
+    played = of.index.unique("method")
+    for name in played.intersection(
+        [drawn_bank, even_bank, "pivotal", "pivotal:epsilon=1", "raft"]
+    ):
         table = differences(of.loc[name] - grpo)
         table["relative"] = table.difference / grpo.mean().reindex(table.value).to_numpy()
         show(f"replay, {name} minus grpo: mean of the worlds, without a correction", table)
