@@ -136,10 +136,8 @@ def effects() -> None:
     primary = table[table.value.isin(PRIMARY)]
     show("replay, primary tests: main effects", primary.assign(holm=holm(primary.p)))
     grpo = of.loc["grpo"]
-    played = of.index.unique("method")
-    for name in played.intersection(
-        [drawn_bank, even_bank, "pivotal", "pivotal:epsilon=1", "raft"]
-    ):
+    arms = [drawn_bank, even_bank, "pivotal", "pivotal:epsilon=1", "raft"]
+    for name in of.index.unique("method").intersection(arms):  # RAFT is played last
         table = differences(of.loc[name] - grpo)
         table["relative"] = table.difference / grpo.mean().reindex(table.value).to_numpy()
         show(f"replay, {name} minus grpo: mean of the worlds, without a correction", table)
