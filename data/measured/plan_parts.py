@@ -106,6 +106,8 @@ def effects() -> None:
     tuned = tuned[tuned.method != "base"]
     for world, rows in tuned.groupby("world"):
         show(f"replay, rates: sum of three, {world}", totals(rows, THREE).reset_index())
+        tokens = rows.pivot_table(index="method", columns="learning_rate", values="trained_tokens")
+        show(f"replay, rates: trained tokens, {world}", tokens.reset_index())
     worlds = tuned.groupby("arm").world.transform("nunique")
     tuned = tuned[worlds == tuned.world.nunique()]  # 8e-4 was played in one world
     show("replay, rates: sum of three, mean of worlds", totals(tuned, THREE).reset_index())
