@@ -1,6 +1,7 @@
 """Parts of `recompute.py` on the plans of games-confirmed, replay, palindromes and k-progress."""
 
 import json
+from pathlib import Path
 
 import pandas as pd
 from paired_rows import (
@@ -20,6 +21,20 @@ from paired_rows import (
 from gdro_lab.experiments.intervals import holm
 
 THREE = ["mean_at_8", *PRIMARY]
+RATES = ("rates", "rates-strings", "rates-low")  # folders of tuning runs in replay
+K_WORLDS = {  # folder in k-progress, and GRPO's learning rate there
+    "gym-weak": ("gym-weak", None),
+    "rare-hard": ("rare-hard", "2e-4"),
+    "out-of-reach": ("hard-worlds", "1e-4"),
+    "all-hard": ("hard-worlds", "1e-4"),
+}
+
+
+def family_scores(folder: Path) -> pd.DataFrame:
+    """mean@8 of each family at the end, a column each, by arm and draw."""
+    return ends(folder, "families.csv").pivot_table(
+        index=["arm", "draw"], columns="family", values="mean_at_8"
+    )
 
 
 def confirmed() -> None:
@@ -50,9 +65,7 @@ def confirmed() -> None:
         else:
             show(f"{title}: intervals without a correction", table)
         show(f"{world}, fresh draws: means", rows.groupby("arm")[FOUR].mean().reset_index())
-        by_family = ends(fresh, "families.csv").pivot_table(
-            index=["arm", "draw"], columns="family", values="mean_at_8"
-        )
+        by_family = family_scores(fresh)
         means = by_family.groupby("arm").mean().reset_index()
         show(f"{world}, fresh draws: mean@8 by family", means)
         families = by_family.columns.tolist()
@@ -95,9 +108,6 @@ def replay() -> None:
     ]
     frozen = (allowed if len(allowed) else replays).total.idxmax()
     print(f"\nfrozen: {frozen}; within both bounds: {', '.join(allowed.index) or 'none'}")
-
-
-RATES = ("rates", "rates-strings", "rates-low")  # folders of tuning runs in replay
 
 
 def effects() -> None:
@@ -150,15 +160,6 @@ def is_even(method: str) -> bool:
     return (method.startswith("bank_") and "epsilon" not in method) or "epsilon=1" in method
 
 
-K_WORLDS = {  # folder in k-progress, and GRPO's learning rate there
-    "gym-weak": ("gym-weak", None),
-    "rare-hard": ("rare-hard", "2e-4"),
-    "out-of-reach": ("hard-worlds", "1e-4"),
-    "all-hard": ("hard-worlds", "1e-4"),
-}
-HARD_AT_2E_4 = "hard-worlds-2e-4"
-
-
 def hard() -> None:
     """The plan of pivotal-hard: pivotal minus GRPO where every family is hard."""
     folder = HERE / "pivotal-hard/fresh"
@@ -170,9 +171,7 @@ def hard() -> None:
     show_plan("pivotal-hard, minus GRPO", table, is_primary)
     show("pivotal-hard, pivotal minus PKPO", paired(rows, "pivotal@2e-4", "pkpo@2e-4"))
     show("pivotal-hard: means", rows.groupby("arm")[FOUR].mean().reset_index())
-    by_family = ends(folder, "families.csv").pivot_table(
-        index=["arm", "draw"], columns="family", values="mean_at_8"
-    )
+    by_family = family_scores(folder)
     families = by_family.columns.tolist()
     rows = rows.join(by_family, on=["arm", "draw"])
     show("pivotal-hard, families, minus GRPO", all_paired(rows, "grpo@2e-4", families))
@@ -195,8 +194,9 @@ def progress() -> None:
         if rate is not None:
             show(f"k-progress, {world}, minus grpo@{rate}", all_paired(rows, f"grpo@{rate}"))
     show("k-progress, the draws of all four worlds", differences(pd.concat(of_all)))
-    hard = pd.concat(ends(HERE / "k-progress" / name) for name in ("hard-worlds", HARD_AT_2E_4))
-    for world, rows in hard[hard.method != "base"].groupby("world"):
+    folders = ("hard-worlds", "hard-worlds-2e-4")
+    at_both = pd.concat(ends(HERE / "k-progress" / folder) for folder in folders)
+    for world, rows in at_both[at_both.method != "base"].groupby("world"):
         show(f"{world}, both rates: means", rows.groupby("arm")[FOUR].mean().reset_index())
         show(f"{world}, both rates, minus grpo@2e-4, post hoc", all_paired(rows, "grpo@2e-4"))
     logs = sorted((HERE / "smol/logs/words").glob("pivotal@*.json"))
