@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import socket
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -13,6 +12,8 @@ from unittest.mock import patch
 
 import pytest
 from conftest import PATIENCE
+
+from gdro_lab.experiments.processes import free_port
 
 REPOSITORY = Path(__file__).parents[1]
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -53,12 +54,6 @@ def run_ranks(processes, target, *arguments, **environment):
 def _rank(rank, environment, target, arguments):
     os.environ |= environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     target(*arguments)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def python_of(engine):

@@ -22,6 +22,7 @@ from gdro_lab.experiments.intervals import holm
 
 THREE = ["mean_at_8", *PRIMARY]
 RATES = ("rates", "rates-strings", "rates-low")  # folders of tuning runs in replay
+FRESH = ("fresh", "fresh-strings")  # folders of fresh draws in replay
 K_WORLDS = {  # folder in k-progress, and GRPO's learning rate there
     "gym-weak": ("gym-weak", None),
     "rare-hard": ("rare-hard", "2e-4"),
@@ -121,43 +122,52 @@ def effects() -> None:
     worlds = tuned.groupby("arm").world.transform("nunique")
     tuned = tuned[worlds == tuned.world.nunique()]  # 8e-4 was played in one world
     show("replay, rates: sum of three, mean of worlds", totals(tuned, THREE).reset_index())
-    folder = HERE / "replay/fresh"
-    if not folder.is_dir():  # not played
-        return
-    rows = ends(folder).join(memory_of(folder), on=["world", "arm", "draw"])
-    methods = rows.groupby(["world", "draw"]).method.transform("nunique")
-    rows = rows[methods == rows.method.nunique()]  # draws that all have played
+    played = [HERE / "replay" / name for name in FRESH]
+    rows = pd.concat(
+        ends(folder).join(memory_of(folder), on=["world", "arm", "draw"])
+        for folder in played
+        if folder.is_dir()
+    )
+    rows = rows[rows.method != "base"]
     values = [*FOUR, "memory", "trained_tokens"]
-    means = rows.groupby(["world", "method"])[values].mean()
-    show("replay, means", means.reset_index())
-    over = means[THREE] - means.loc[pd.IndexSlice[:, "pivotal:epsilon=1"], THREE].droplevel(1)
-    show("replay, minus the even draw without a bank, by world", over.reset_index())
+    for world, own in rows.groupby("world"):
+        of = own.groupby(["method", "draw"])[values].mean()
+        means = of.groupby("method").mean()
+        show(f"replay, {world}: means", means.reset_index())
+        over = means[THREE] - means.loc["pivotal:epsilon=1", THREE]
+        show(f"replay, {world}: minus the even draw without a bank", over.reset_index())
+        show(f"replay, {world}: main effects", main_effects(of[THREE]))
+        show_over_grpo(f"replay, {world}", of)
 
     of = rows.groupby(["method", "draw"])[values].mean()  # over the worlds
-    banks = [name for name in rows.method.unique() if "bank" in name or "replay" in name]
-    even_bank, drawn_bank = sorted(banks, key=is_even, reverse=True)
+    table = main_effects(of[PRIMARY])
+    show("replay, primary tests: main effects", table.assign(holm=holm(table.p)))
+    show("replay, main effects on mean@8", main_effects(of[["mean_at_8"]]))
+    show_over_grpo("replay, mean of the worlds", of)
+
+
+def main_effects(of: pd.DataFrame) -> pd.DataFrame:
+    """Effects of the bank and of the pivotal draw on the columns of `of`, a row a method and draw.
+
+    An effect is averaged over the two levels of the other one.
+    """
     even = of.loc["pivotal:epsilon=1"]
     drawn = of.loc["pivotal"]
-    bank = (of.loc[even_bank] - even + of.loc[drawn_bank] - drawn) / 2
-    draw = (drawn - even + of.loc[drawn_bank] - of.loc[even_bank]) / 2
-    found = [
-        differences(effect[THREE]).assign(of=name)
-        for name, effect in (("bank", bank), ("draw", draw))
-    ]
-    table = pd.concat(found, ignore_index=True)
-    primary = table[table.value.isin(PRIMARY)]
-    show("replay, primary tests: main effects", primary.assign(holm=holm(primary.p)))
+    even_bank = of.loc["bank_on_visit"]
+    drawn_bank = of.loc["bank_on_visit:epsilon=0.1"]
+    bank = (even_bank - even + drawn_bank - drawn) / 2
+    draw = (drawn - even + drawn_bank - even_bank) / 2
+    tables = [differences(bank).assign(of="bank"), differences(draw).assign(of="draw")]
+    return pd.concat(tables, ignore_index=True)
+
+
+def show_over_grpo(title: str, of: pd.DataFrame) -> None:
+    """Print each method minus GRPO, also as a share of GRPO's mean."""
     grpo = of.loc["grpo"]
-    arms = [drawn_bank, even_bank, "pivotal", "pivotal:epsilon=1", "raft"]
-    for name in of.index.unique("method").intersection(arms):  # RAFT is played last
-        table = differences(of.loc[name] - grpo)
+    for name in of.index.unique("method").drop("grpo"):
+        table = differences((of.loc[name] - grpo).dropna())
         table["relative"] = table.difference / grpo.mean().reindex(table.value).to_numpy()
-        show(f"replay, {name} minus grpo: mean of the worlds, without a correction", table)
-
-
-def is_even(method: str) -> bool:
-    """Whether a method of the plan of replay draws its prompts evenly."""
-    return (method.startswith("bank_") and "epsilon" not in method) or "epsilon=1" in method
+        show(f"{title}: {name} minus grpo, without a correction", table)
 
 
 def hard() -> None:

@@ -3,13 +3,14 @@
 import fcntl
 import multiprocessing
 import os
+import random
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PROGRESS = "GDRO_PROGRESS"
@@ -95,10 +96,16 @@ def end_with_launcher() -> None:
 
 
 def free_port() -> int:
-    """A port of this machine that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port of this machine that nothing listens on, outside the ports the system hands out.
+
+    A port that the system chose could be handed out again before it is used: the engine listens
+    only after it has loaded.
+    """
+    while True:
+        port = random.SystemRandom().randrange(20_000, 30_000)  # the same seed, another port
+        with socket.socket() as probe, suppress(OSError):  # taken: another one
+            probe.bind(("", port))
+            return port
 
 
 def set_up_process() -> None:

@@ -13,10 +13,11 @@ import yaml
 from accelerate.commands import launch
 from accelerate.commands.config import config_args
 from conftest import PATIENCE, SMALL_PROFILE, TRAINS
-from processes import REPOSITORY, free_port, run_ranks
+from processes import REPOSITORY, run_ranks
 from safetensors.torch import load_file
 
 from gdro_lab.experiments import training as experiment
+from gdro_lab.experiments.processes import free_port
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.records import read_manifest, read_table
 

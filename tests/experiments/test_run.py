@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 import yaml
 from conftest import PATIENCE, SMALL_PROFILE
 
-from gdro_lab.experiments.processes import LAUNCHER
+from gdro_lab.experiments.processes import LAUNCHER, free_port
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.records import read_result
 from gdro_lab.experiments.runner import Job, Runner
@@ -148,6 +149,25 @@ def test_what_is_launched_ends_with_the_process_that_started_its_launcher():
             first.kill()
             first.wait()
             assert launched.wait(timeout=PATIENCE) == -signal.SIGTERM
+
+
+def test_a_port_is_free_and_the_system_does_not_hand_it_out():
+    ports = {free_port() for _ in range(50)}
+    assert len(ports) > 25  # two that ask at once get different ones
+    with socket.socket() as handed_out:
+        handed_out.bind(("", 0))
+        assert max(ports) < handed_out.getsockname()[1]
+
+
+def test_a_port_that_is_taken_is_not_free(monkeypatch):
+    with socket.socket() as taken, socket.socket() as other:
+        taken.bind(("", 0))
+        other.bind(("", 0))
+        free = other.getsockname()[1]
+        other.close()
+        drawn = iter([taken.getsockname()[1], free])
+        monkeypatch.setattr("random.SystemRandom.randrange", lambda *_: next(drawn))
+        assert free_port() == free
 
 
 def test_a_second_run_in_a_folder_leaves_the_first_alone(runs):

@@ -18,7 +18,7 @@ import sharded_run
 import torch
 import transformers
 from conftest import PATIENCE
-from processes import free_port, needs, python_of, run_in, run_ranks
+from processes import needs, python_of, run_in, run_ranks
 from safetensors.torch import load_file
 from sharded_run import tied_model
 from tiny_models import byte_tokenizer, save_tiny_model
@@ -29,6 +29,7 @@ from gdro.trl.models import stop_tokens
 from gdro_lab.experiments import evaluation as evaluate
 from gdro_lab.experiments.blocks import EvaluationChoice
 from gdro_lab.experiments.evaluation import evaluate_model
+from gdro_lab.experiments.processes import free_port
 from gdro_lab.tasks import prompt_token_ids
 
 needs_vllm = needs("vllm")
