@@ -96,10 +96,10 @@ def end_with_launcher() -> None:
 
 
 def free_port() -> int:
-    """A port of this machine that nothing listens on, outside the ports the system hands out.
+    """A port of this machine that nothing listens on, outside the usual range of ephemeral ports.
 
-    A port that the system chose could be handed out again before it is used: the engine listens
-    only after it has loaded.
+    An ephemeral port could be given to another process before it is used: an engine listens only
+    after it has loaded.
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 30_000)  # the same seed, another port

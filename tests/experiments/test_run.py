@@ -151,12 +151,9 @@ def test_what_is_launched_ends_with_the_process_that_started_its_launcher():
             assert launched.wait(timeout=PATIENCE) == -signal.SIGTERM
 
 
-def test_a_port_is_free_and_the_system_does_not_hand_it_out():
+def test_processes_that_ask_at_once_get_different_ports():
     ports = {free_port() for _ in range(50)}
-    assert len(ports) > 25  # two that ask at once get different ones
-    with socket.socket() as handed_out:
-        handed_out.bind(("", 0))
-        assert max(ports) < handed_out.getsockname()[1]
+    assert len(ports) > 25
 
 
 def test_a_port_that_is_taken_is_not_free(monkeypatch):
