@@ -16,7 +16,7 @@ class Failures(Method):
     """Rollouts in proportion to the estimated failure rate; the controller keeps the budget."""
 
     floor: Positive = 0.1
-    """The share of a prompt that never fails; one that always fails gets 1 more."""
+    """Weight of a prompt that never fails; one that always fails has this weight plus 1."""
 
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
         return self.floor + 1 - prompts.rate_P

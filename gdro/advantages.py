@@ -16,6 +16,9 @@ def group_advantages(
     """(3): A_ij = (r_ij − μ_i) / (σ_i + ε) within rollout groups of any sizes, (R,).
 
     Args:
+        rewards_R: of each rollout, (R,).
+        group_ids_R: number of its group, from 0, (R,).
+        num_groups: groups, of which some may have no rollout.
         std: "population" divides the sum of squares by n as (3) prints, "sample" by n − 1 as TRL
             does.
         scale: "group" divides by σ_i, "batch" by the deviation of all rewards, "none" by 1.

@@ -44,7 +44,8 @@ class GDROController(Stateful):
         preset: "default", or "paper" for every choice as printed, except the clip of advantages at
             5: pass `advantage_clip=5` (`GDROConfig` does so). Other arguments override it.
         bins: a new `DifficultyBins` or `StaticGroups`, or a mapping of arguments of
-            `DifficultyBins`, over those of the preset (`gdro.bins.PRESETS`).
+            `DifficultyBins`, over those of the preset (`gdro.bins.PRESETS`). A `DifficultyBins`
+            that you make yourself has k = 8 and H = 50 unless you say otherwise.
         prior: a new `PromptPrior`, which predicts pass rates of prompts that were never sampled, so
             that these have a bin too. By default all have the same prior, and such a prompt has no
             bin.

@@ -20,8 +20,8 @@ def replace_text(path: str | Path, text: str) -> None:
     """Write `text` to `path` at once: a reader finds the old file or the new one, never a part."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # beside the target, as os.replace is atomic only within one file system
-    # its own in each process: two may write the same target
+    # in the target's folder, since os.replace is atomic only within one file system; with the
+    # process id, since two processes may write the same target
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with partial.open("w", encoding="utf-8", newline="") as stream:

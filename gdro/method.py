@@ -51,7 +51,7 @@ class Run:
     """Seed of everything random."""
     advantage_std: Literal["population", "sample"] = "population"
     """σ of (3): "population" as printed, "sample" as TRL has it, which is `GDROTrainer`'s default.
-    This and the next two are of `gdro.advantages.group_advantages`."""
+    This and the next two are passed to `gdro.advantages.group_advantages`."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
     """What (3) divides by: σ of the group, σ of the batch, or nothing."""
     advantage_clip: Annotated[Float, Field(gt=0, le=LARGEST)] | None = None

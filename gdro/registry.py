@@ -59,7 +59,7 @@ def find_method(name: str) -> type[Method]:
     if name not in METHODS:
         near = get_close_matches(name, METHODS, 3, 0.3) or ["grpo", "prompt", "rollout"]
         raise ValueError(
-            f"method must be a name of docs/methods.md or docs/peers.md, such as {near}, "
+            f"method must be a name of docs/peers.md, such as {near}, "
             f"got {name!r}; import the module of your own first"
         )
     return METHODS[name]
@@ -101,6 +101,7 @@ def check_hooks(kind: type[Method]) -> None:
 
 
 def _is_hook(value: object) -> bool:
+    """Whether a method can override it; a capability may be a plain `needs_losses = True`."""
     kinds = (property, cached_property, staticmethod, bool)
     return isfunction(value) or isinstance(value, kinds)
 

@@ -58,5 +58,7 @@ def staircase(variances: ArrayLike, price: ArrayLike, arms: ArrayLike) -> np.nda
     (N,), positive and increasing.
     """
     arms_N = np.asarray(arms)
-    cost_N = np.asarray(variances)[..., None] / arms_N + np.asarray(price)[..., None, None] * arms_N
-    return arms_N[cost_N.argmin(axis=-1)]
+    cost_BN = (
+        np.asarray(variances)[..., None] / arms_N + np.asarray(price)[..., None, None] * arms_N
+    )
+    return arms_N[cost_BN.argmin(axis=-1)]

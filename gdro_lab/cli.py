@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
-from safetensors import SafetensorError
 
 from gdro_lab import numerics
 
@@ -34,6 +33,8 @@ class _Refusing(click.Group):
     """Prints one line, not a traceback, for what we refuse and for failures of disk or hub."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        from safetensors import SafetensorError
+
         try:
             return super().invoke(ctx)
         except (ValueError, OSError, RuntimeError, SafetensorError) as error:

@@ -362,7 +362,7 @@ def prompt_ids(model: Model, tokenizer: Tokenizer, rows: Rows) -> Tensor:
 
 
 def rewards_of(tokenizer: Tokenizer, rows: Rows, text_RT: Tensor, reward: Reward) -> np.ndarray:
-    """The reward of each completion, (R,), asked for as TRL asks."""
+    """The reward of each completion, (R,), from its tokens (R, T): decoded, then `call_reward`."""
     return call_reward(rows, tokenizer.batch_decode(text_RT, skip_special_tokens=True), reward)
 
 

@@ -9,7 +9,7 @@ import platform
 
 VARIABLES = {
     "ATEN_CPU_CAPABILITY": "avx2",  # PyTorch's own kernels
-    "MKL_CBWR": "COMPATIBLE",  # PyTorch's products, by vendor otherwise, also under "AVX2"
+    "MKL_CBWR": "COMPATIBLE",  # MKL's products; even "AVX2" lets the vendor of the CPU decide
     "OPENBLAS_CORETYPE": "Haswell",  # products of numpy and scipy
     "NPY_ENABLE_CPU_FEATURES": "X86_V3",  # numpy's elementary functions and sorts
     "OMP_NUM_THREADS": "1",  # sums are split by threads; for OpenBLAS as well

@@ -18,7 +18,7 @@ from paired_rows import (
 )
 
 from gdro_lab.experiments.intervals import holm
-from gdro_lab.experiments.table import PAIR, at_best_rate
+from gdro_lab.experiments.table import RATE_SCORES, at_best_rate
 
 COSTS = ["rollouts", "tokens", "trained_tokens", "seconds", "distinct"]
 
@@ -148,7 +148,7 @@ def smol_rollout() -> None:
     show("grpo@5e-6 minus grpo@2.5e-6: intervals without a correction", table)
     tuning = ends(HERE / "smol").query("world == 'words-tuning'")
     grpo = pd.concat([tuning, further]).query("method == 'grpo'")
-    grpo["sum"] = grpo[PAIR].sum(axis=1)
+    grpo["sum"] = grpo[RATE_SCORES].sum(axis=1)
     rates = grpo.pivot(index="draw", columns="arm", values="sum")
     rates = rates.dropna(axis="columns")  # other rates have only the tuning draw
     rates.loc["mean"] = rates.mean()

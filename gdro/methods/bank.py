@@ -8,8 +8,8 @@ its prompts are replayed with all their kept texts:
     w = c · max(p̂, p_least) · (1 − p̂) / (number of texts kept for the prompt),
 
 with p̂ the posterior mean of the prompt's pass rate, from the controller's counts. w fades as the
-prompt is solved, so replay stops by itself. MAPO (arXiv 1807.02322) has the same shape with the
-bank's share of the policy in the place of p̂: it needs probabilities of whole texts.
+prompt is solved, so replay stops by itself. MAPO (arXiv 1807.02322) has the same shape, with the
+probability that the policy gives to the kept texts in place of p̂.
 
 Loop and trainer own the bank; the method says which prompts to replay, and with which weight.
 

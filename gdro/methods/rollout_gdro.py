@@ -157,7 +157,7 @@ class RolloutAdversary(Stateful):
             rollouts: (B,) as `allocate` gave them, 0 where none were played.
             observed: (B,), NaN where there is none: the variance of the bin's rewards under utility
                 "variance", the mean loss −Ĵ_b(n_b) of (18) under "loss".
-            spent: rollouts per prompt in all, for price_driver "realized".
+            spent: mean rollouts per prompt over the whole batch, for price_driver "realized".
             played: (B, N), with which probability each arm was played when these rollouts were
                 allocated; by default at the last `allocate`.
 

@@ -61,9 +61,9 @@ class MCGRPO(Method):
     n + 1 rollouts, so that one of an odd group is the median: it is not trained on, and has
     advantage 0 here. In an even group the lower middle value is the median, as in PyTorch.
 
-    Source: the paper; `mc_grpo:prompts=25` compares at equal rollouts in the arena. Left out:
-    leaving the median's tokens out of the mean over tokens, and the division by the share of
-    advantages that are not 0, in its public code.
+    Source: the paper; `mc_grpo:prompts=25` compares at equal rollouts in the arena. Left out
+    of its public code: the mean over tokens without those of the median, and the division by the
+    share of advantages that are not 0.
     """
 
     floor: Positive = 1e-3

@@ -24,8 +24,9 @@ class MoPPS(Method):
 
     θ_i ~ Beta(α_i, β_i) for each prompt of a random subset, the posterior on counts that fade;
     train on those with the smallest |θ_i − target|. Source: the paper and its public code, whose
-    counts keep .5 at a visit or all (`bins={"history": 2}` is the former; the default here keeps
-    .95). Left out: the prior from a pilot run; a new prompt has Beta(½, ½), there Beta(1, 1).
+    counts are halved at each visit or never fade (`bins={"history": 2}` is the former; by default
+    they keep .95 here). Left out: the prior from a pilot run; a new prompt has Beta(½, ½), there
+    Beta(1, 1).
     """
 
     target: Share = 0.5
@@ -113,7 +114,7 @@ class GRESO(Method):
     explore: Share = 0.5
     """Probability of keeping a prompt after one uninformative visit."""
     floor: PositiveShare = 0.01
-    """The least of all; 0 would lose prompts for good."""
+    """Lower bound of this probability; 0 would lose prompts for good."""
 
     state = ("streak_D",)
 

@@ -21,8 +21,8 @@ class RAFT(Method):
     Wrong rollouts have no part in the loss. Its authors train on the best of the K rollouts of the
     prompts at hand, and then sample again. Here a prompt's latest success is kept, and in every
     step `prompts` of the bank are drawn evenly and trained on with weight 1. With `prompts=0`
-    nothing is replayed and each correct rollout has weight 1. What differs: their steps are many
-    on one batch of data, ours one on each batch; the reward is correct or not, so the best of K is
+    nothing is replayed and each correct rollout has weight 1. What differs: they take many steps
+    on one batch of data, we take one; the reward is correct or not, so the best of K is
     any correct one; their supervised loss divides by tokens of kept texts alone, ours by those of
     rollouts and kept texts, which a learning rate makes up for.
     """

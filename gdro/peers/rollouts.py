@@ -71,7 +71,7 @@ class Knapsack(Method):
         mixed_P = seen_P & (p_P > 0) & (p_P < 1)
         unsolved_P = seen_P & (p_P == 0)
         rollouts_P = np.where(seen_P, low, max(low, int(self.run.mean_rollouts)))
-        p_Q = p_P[mixed_P]
+        p_Q = p_P[mixed_P]  # Q: prompts that had both outcomes
         needed_Q = np.log(1 - self.confidence) / np.log(np.maximum(p_Q, 1 - p_Q))
         needed = int(np.minimum(needed_Q, high).astype(int).sum())
         # first the fallback, with what the prompts in between do not need

@@ -89,8 +89,9 @@ class PilotCommit(Pilot):
     """Pilot-Commit (arXiv 2605.26606): a pilot decides which prompts get the rest.
 
     Prompts with low ≤ p̂ ≤ high in the pilot share what is left evenly; easier ones are skipped,
-    harder ones wait for a later visit. Without any in the range the rest is not spent. The pilot is
-    16 of 64 there. Left out: the queue of deferred prompts and drawing until a batch is full.
+    harder ones wait for a later visit. Without any in the range the rest is not spent. In the paper
+    the pilot is 16 of 64 rollouts. Left out: the queue of deferred prompts and drawing until a
+    batch is full.
     """
 
     low: Share = 0.125

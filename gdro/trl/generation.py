@@ -9,7 +9,7 @@ from gdro.trl.logs import Logs
 
 
 class RowByRow(Logs):
-    """GRPOTrainer whose engine samples each row on its own."""
+    """GRPOTrainer whose engine samples each row on its own where groups may be unequal."""
 
     def _generate_single_turn(
         self,
@@ -19,7 +19,14 @@ class RowByRow(Logs):
         num_generations: int,
         **kwargs: object,
     ) -> tuple[list[list[int]], list[list[float]] | None]:
-        """TRL's, timed. Returns the token ids of the completions, and their log-probabilities."""
+        """TRL's, timed, with one completion of each row where groups may be unequal.
+
+        Returns:
+            The token ids of the completions, and their log-probabilities.
+
+        Raises:
+            ValueError: for images, where the method samples in rounds or replays.
+        """
         method = self.controller.method
         in_rounds = method.samples_again
         # images that TRL found in the messages of a prompt

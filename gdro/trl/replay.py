@@ -53,7 +53,8 @@ class Replay(ControlledTrainer):
         Each part but the last runs its backward here, so that its activations are freed.
         """
         parts = torch.arange(len(inputs["advantages"])).split(self.args.per_device_train_batch_size)
-        # terms and a quantile that TRL takes for each call, and an engine that steps at a backward
+        # in one call where TRL computes a term over all its rows (entropy bonus, router loss,
+        # entropy quantile), and with DeepSpeed, whose backward may also step
         is_whole_batch = self._entropy_bonus_enabled or self.aux_loss_enabled
         is_whole_batch |= self.top_entropy_quantile < 1
         is_whole_batch |= self.accelerator.distributed_type == DistributedType.DEEPSPEED

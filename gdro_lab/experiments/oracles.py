@@ -48,7 +48,7 @@ def loop_controller(
     if variant.prior is not None:
         raise ValueError(f"prior must be left out in the loop, got {variant.prior}")
     if oracle is not None:
-        options = _told(oracle, variant.method, options)
+        options = _with_oracle(oracle, variant.method, options)
     if variant.groups == "family":
         options.pop("groups", None)
         families = {"any": "family"} if oracle is None else oracle.groups
@@ -68,7 +68,7 @@ def loop_controller(
     )
 
 
-def _told(oracle: Oracle, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _with_oracle(oracle: Oracle, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a method with what the oracle tells it, or the part of it that draws."""
     if method in ORACLES:
         return {ORACLES[method]: getattr(oracle, ORACLES[method])} | dict(options)
@@ -76,7 +76,10 @@ def _told(oracle: Oracle, method: str, options: Mapping[str, Any]) -> dict[str, 
         return dict(options)
     spelled = options["draw"]
     parts = {spelled: {}} if isinstance(spelled, str) else spelled
-    return {**options, "draw": {name: _told(oracle, name, part) for name, part in parts.items()}}
+    return {
+        **options,
+        "draw": {name: _with_oracle(oracle, name, part) for name, part in parts.items()},
+    }
 
 
 def make_oracle(task: Task, model: Any, tokenizer: Any) -> Oracle:

@@ -229,7 +229,7 @@ class Profile(Experiment):
         """A controller with the method and budget of a variant."""
         chosen = self.variant(variant)
         return build(
-            "gdro_options",
+            f"options of {chosen.method!r}",
             GDROController,
             {"seed": 0} | chosen.options,
             method=chosen.method,

@@ -16,7 +16,7 @@ REPORTED = "#8c8c8c"  # the paper's numbers
 EMPTY = "#e8e8e8"  # empty bins
 # a method of another paper: its label tells it apart, so a new one changes no figure
 PEER = "#a6a6a6"
-# one colour is one thing in every figure. COLORS, for colour-blind readers, is for our methods …
+# one colour is one thing in every figure; COLORS, for colour-blind readers, is for our methods
 METHOD_COLORS = {
     "base": "#d0d0d0",
     "grpo": COLORS[0],
@@ -28,7 +28,7 @@ METHOD_COLORS = {
     "pivotal_replay": "#8c510a",
     "oracle": "black",
 }
-# … and another, Tol's "muted", for everything else: bandits, estimators, skills
+# Tol's "muted" palette is for everything else: bandits, estimators, skills
 OTHERS = ["#332288", "#999933", "#882255", "#8c6d31", "#44aa99", "#ddcc77", "#aa4499"]
 SKILLS = dict(
     zip(["amp", "hash", "plus", "star"], sns.color_palette("viridis", 4).as_hex(), strict=True)

@@ -39,7 +39,7 @@ METRICS = {
 }
 """Names of the scores in tables and figures."""
 BASELINE = "grpo"
-PAIR = ["mean_at_8", "pass_at_8"]
+RATE_SCORES = ["mean_at_8", "pass_at_8"]
 """The scores by whose sum learning rates are chosen."""
 COSTS = (*TOTALS, "seconds")
 PEER_MARKERS = "sD^v>"
@@ -112,7 +112,7 @@ def at_best_rate(scores: pd.DataFrame) -> pd.DataFrame:
     """
     ends = final_rows(scores).set_index(["world", "method", "draw", "learning_rate"])
     best = {}
-    for arm, merits in ends[PAIR].sum(axis=1).unstack().groupby(["world", "method"]):
+    for arm, merits in ends[RATE_SCORES].sum(axis=1).unstack().groupby(["world", "method"]):
         played = merits.dropna(axis=1, how="all")
         shared = played.dropna()
         best[arm] = (played if shared.empty else shared).mean().idxmax()
@@ -182,10 +182,12 @@ def rollouts_to_reach(scores: pd.DataFrame) -> pd.DataFrame:
 
 def _part_to_reach(runs: pd.DataFrame, grpo: pd.DataFrame) -> float:
     """Part of GRPO's rollouts after which a method's mean scores stay at or above GRPO's best."""
-    targets = final_rows(grpo).groupby("learning_rate")[PAIR].mean().max()
-    curve = runs.groupby("step")[["rollouts", *PAIR]].mean()
+    targets = final_rows(grpo).groupby("learning_rate")[RATE_SCORES].mean().max()
+    curve = runs.groupby("step")[["rollouts", *RATE_SCORES]].mean()
     rollouts = np.linspace(curve.rollouts.iloc[0], curve.rollouts.iloc[-1], 1001)
-    reached = [np.interp(rollouts, curve.rollouts, curve[name]) >= targets[name] for name in PAIR]
+    reached = [
+        np.interp(rollouts, curve.rollouts, curve[name]) >= targets[name] for name in RATE_SCORES
+    ]
     # from the end backwards: reached there and never lost again
     held = np.logical_and.accumulate(np.all(reached, axis=0)[::-1])[::-1]
     return rollouts[held.argmax()] / grpo.rollouts.max() if held.any() else np.nan
@@ -301,7 +303,7 @@ def draw_differences(table: pd.DataFrame) -> Figure:
 
 def _looks(table: pd.DataFrame) -> dict[str, Look]:
     """The look of each method, the best first."""
-    merit = table[table.metric.isin(PAIR)].groupby("method").difference.sum()
+    merit = table[table.metric.isin(RATE_SCORES)].groupby("method").difference.sum()
     markers = list(PEER_MARKERS)
     looks = {}
     for method in merit.sort_values(ascending=False).index:

@@ -162,8 +162,8 @@ class Training:
         settings = profile.settings_of(variant, evaluated=False)
         self.taught = parts.taught
         self.identity = identity_of(settings, seed, self.data.rows, *parts.taught)
-        """A hash of settings, seed, training rows and, of a cold start, of what was taught; any
-        other model counts by its name alone."""
+        """A hash of settings, seed, training rows and, after a cold start, of what was taught. Any
+        other model enters only by its name."""
 
     def _take_eval_prompts(self) -> int:
         """Take held-out prompts, evenly from all of them; return the length of the longest."""

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.intervals import paired_t
 from gdro_lab.experiments.style import METHOD_COLORS, PEER, WIDTH, legend_below
-from gdro_lab.experiments.table import BASELINE, METRICS, PAIR, final_rows
+from gdro_lab.experiments.table import BASELINE, METRICS, RATE_SCORES, final_rows
 
 NAMES = {
     "grpo": "GRPO",
@@ -89,11 +89,11 @@ def _finding(scores: pd.DataFrame, ends: pd.DataFrame) -> str:
     for method in _methods(scores):
         if method == BASELINE:
             continue
-        gains = (early[early.method == method][PAIR] - ends[PAIR]).dropna()
+        gains = (early[early.method == method][RATE_SCORES] - ends[RATE_SCORES]).dropna()
         # the same is enough; scores.csv has seven digits
         if len(gains) and (gains.mean().round(6) >= 0).all():
             reached.append(_name(method))
-        tests = [paired_t(gains[score]) for score in PAIR]
+        tests = [paired_t(gains[score]) for score in RATE_SCORES]
         if any(test.low > 0 or test.high < 0 for test in tests):
             apart.append(_name(method))
     reach = ", ".join(reached) or "no method"

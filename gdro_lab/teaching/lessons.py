@@ -1,4 +1,4 @@
-"""What the notebooks share: charts, sliders, and the drawing of the whole method."""
+"""Charts and sliders of the notebooks, and the drawing of the whole method."""
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
