@@ -10,6 +10,7 @@ from paired_rows import (
     PRIMARY,
     all_paired,
     differences,
+    each_paired,
     ends,
     memory_of,
     paired,
@@ -239,6 +240,10 @@ def palindromes() -> None:
     show(
         "palindromes, means", rows.groupby("arm")[[*values, "trained_tokens"]].mean().reset_index()
     )
-    grpo = rows.loc[rows.method == "grpo", "arm"].iloc[0]
-    table = all_paired(rows, grpo, values)
-    show(f"palindromes, minus {grpo}: intervals without a correction", table)
+    table = all_paired(rows, "grpo@2e-4", values)
+    show("palindromes, minus grpo@2e-4: intervals without a correction", table)
+    at_4e4 = [arm for arm in rows.arm.unique() if arm.endswith("@4e-4") and arm != "grpo@4e-4"]
+    for other in ("grpo@4e-4", "pivotal@4e-4"):
+        arms = [arm for arm in at_4e4 if arm != other]
+        table = each_paired(rows, arms, other, values)
+        show(f"palindromes, minus {other}: intervals without a correction", table)
