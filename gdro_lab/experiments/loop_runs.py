@@ -177,10 +177,12 @@ class Scorer:
             self.rows[-1] |= _breadth(families_P, counts) | self._train_scores(step)
 
     def _train_scores(self, step: int) -> dict[str, Any]:
-        """Accuracy on training prompts."""
+        """Accuracy on training prompts, and different correct texts of such a prompt."""
         prompts = first_of_each_family(self.task.train, TRAIN_PROMPTS)
-        successes_P = self._sample(prompts, TRAIN_SAMPLES, step).successes_P
-        return train_scores(prompts, successes_P, TRAIN_SAMPLES, self.task.shares)
+        counts = self._sample(prompts, TRAIN_SAMPLES, step)
+        distinct = _breadth([row["family"] for row in prompts], counts)["distinct"]
+        scores = train_scores(prompts, counts.successes_P, TRAIN_SAMPLES, self.task.shares)
+        return scores | {"train_distinct": distinct}
 
     def _sample(self, rows: Sequence[Mapping[str, Any]], samples: int, seed: int) -> "Counts":
         """What is correct of so many samples of each prompt."""

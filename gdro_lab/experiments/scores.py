@@ -33,13 +33,15 @@ ROW_COLUMNS = [
     "trained_tokens",
     "replayed",
     "train_mean",
+    "train_distinct",
     "distinct",
     "any_of_32",
 ]
 """Columns of a row: what was run, what it spent until this checkpoint, and its scores there.
 
 `tokens` are those of completions in the loop, and of prompts and completions in TRL. `distinct` is
-the number of different correct texts among all samples of a prompt: 32 in the loop."""
+the number of different correct texts among all samples of a held-out prompt, 32 in the loop;
+`train_distinct` that among 8 samples of a training prompt."""
 
 
 def places_in_family(families_P: Sequence[str]) -> pd.Series:
