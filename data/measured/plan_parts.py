@@ -236,7 +236,7 @@ def palindromes() -> None:
     if not fresh.is_dir():
         return
     rows = ends(fresh).join(memory_of(fresh), on=["world", "arm", "draw"])
-    values = [*FOUR, "any_of_32", "distinct", "memory"]
+    values = [*FOUR, "any_of_32", "distinct", "train_distinct", "memory"]
     show(
         "palindromes, means", rows.groupby("arm")[[*values, "trained_tokens"]].mean().reset_index()
     )

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 PROGRESS = "GDRO_PROGRESS"
@@ -103,9 +103,17 @@ def free_port() -> int:
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 30_000)  # the same seed, another port
-        with socket.socket() as probe, suppress(OSError):  # taken: another one
-            probe.bind(("", port))
+        if not _is_taken(port):
             return port
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False
 
 
 def set_up_process() -> None:
