@@ -140,17 +140,20 @@ def effects() -> None:
         show(f"replay, {world}: main effects", main_effects(of[THREE]))
         show_over_grpo(f"replay, {world}", of)
 
-    of = rows.groupby(["method", "draw"])[values].mean()  # over the worlds
+    worlds = rows.groupby(["method", "draw"]).world.transform("nunique")
+    in_all = rows[worlds == rows.world.nunique()]  # a method may not have run in all of them yet
+    of = in_all.groupby(["method", "draw"])[values].mean()  # over the worlds
     table = main_effects(of[PRIMARY])
     show("replay, primary tests: main effects", table.assign(holm=holm(table.p)))
-    show("replay, main effects on mean@8", main_effects(of[["mean_at_8"]]))
+    show("replay, main effects on mean@8 and memory", main_effects(of[["mean_at_8", "memory"]]))
     show_over_grpo("replay, mean of the worlds", of)
 
 
 def main_effects(of: pd.DataFrame) -> pd.DataFrame:
-    """Effects of the bank and of the pivotal draw on the columns of `of`, a row a method and draw.
+    """Effects of the bank and of the pivotal draw on the columns of `of`.
 
-    An effect is averaged over the two levels of the other one.
+    An effect is averaged over the two levels of the other factor. `of` has a row for each method
+    and draw.
     """
     even = of.loc["pivotal:epsilon=1"]
     drawn = of.loc["pivotal"]
@@ -166,8 +169,10 @@ def show_over_grpo(title: str, of: pd.DataFrame) -> None:
     """Print each method minus GRPO, also as a share of GRPO's mean."""
     grpo = of.loc["grpo"]
     for name in of.index.unique("method").drop("grpo"):
-        table = differences((of.loc[name] - grpo).dropna())
-        table["relative"] = table.difference / grpo.mean().reindex(table.value).to_numpy()
+        gains = (of.loc[name] - grpo).dropna()
+        table = differences(gains)
+        of_grpo = grpo.loc[gains.index].mean()
+        table["relative"] = table.difference / of_grpo.reindex(table.value).to_numpy()
         show(f"{title}: {name} minus grpo, without a correction", table)
 
 

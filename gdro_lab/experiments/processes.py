@@ -98,11 +98,12 @@ def end_with_launcher() -> None:
 def free_port() -> int:
     """A port of this machine that nothing listens on, outside the usual range of ephemeral ports.
 
-    An ephemeral port could be given to another process before it is used: an engine listens only
-    after it has loaded.
+    The system could give an ephemeral port to another process before the caller listens on it: an
+    engine loads first.
     """
     while True:
-        port = random.SystemRandom().randrange(20_000, 30_000)  # the same seed, another port
+        # unseeded, or runs of one seed would ask for the same port
+        port = random.SystemRandom().randrange(20_000, 30_000)
         if not _is_taken(port):
             return port
 
