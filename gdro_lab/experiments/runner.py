@@ -9,12 +9,14 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from pkgutil import resolve_name
 from queue import SimpleQueue
@@ -193,6 +195,9 @@ class Runner:
             self.lines.put(line)
         self.failed: list[Path] = []
         """Logs of the jobs that failed."""
+        self.asking = threading.RLock()
+        """Held where a process is started or asked for its end. Both read the exit codes of all
+        processes, each of which can be read once: of two threads at once, one would get 255."""
         self.is_stopped = False
         self.keeps_lines = True
         self.overall: tqdm | None = None
@@ -237,8 +242,9 @@ class Runner:
         """End all jobs that run, and start no other."""
         self.is_stopped = True
         self.pool.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
-            process.terminate()
+        with self.asking:
+            for process in multiprocessing.active_children():
+                process.terminate()
 
     def _map(self, function: Callable[[Any], bool], parts: Sequence[Any]) -> bool:
         """Call a function on all parts, one a worker at once; whether all succeeded."""
@@ -258,7 +264,8 @@ class Runner:
         process = self.context.Process(
             target=_run_logging, args=(log, progress, job, self.profile), name=job.title
         )
-        process.start()
+        with self.asking:
+            process.start()
         if self.is_stopped:  # meanwhile: `stop` has not seen this process
             process.terminate()
         with tqdm(
@@ -269,8 +276,8 @@ class Runner:
             mininterval=0.1 if sys.stderr.isatty() else 60,
             bar_format=BAR,
         ) as bar:
-            while process.is_alive():
-                process.join(0.5)
+            while self._is_alive(process):
+                wait([process.sentinel], 0.5)
                 _show(bar, progress)
             if process.exitcode:
                 self.failed.append(log)
@@ -282,6 +289,10 @@ class Runner:
         if self.overall is not None:
             self.overall.update()
         return process.exitcode == 0
+
+    def _is_alive(self, process: BaseProcess) -> bool:
+        with self.asking:
+            return process.is_alive()
 
 
 def _show(bar: tqdm, progress: Path) -> None:

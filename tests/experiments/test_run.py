@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -137,6 +138,20 @@ def test_a_job_that_starts_while_the_others_are_stopped_ends_too(tmp_path, monke
     assert runner._run_job(check)
     monkeypatch.setattr(ForkServerProcess, "start", start_while_stopped)
     assert not runner._run_job(check)
+
+
+def test_jobs_that_end_together_have_succeeded(tmp_path, monkeypatch):
+    (tmp_path / "logs").mkdir()
+    runner = Runner(load_profile("smoke"), tmp_path, 4)
+    jobs = [Job(f"quick {i}", "builtins:id") for i in range(40)]
+    read = forkserver.read_signed
+
+    def read_slowly(descriptor):
+        time.sleep(0.02)  # so that a thread that asks too comes between
+        return read(descriptor)
+
+    monkeypatch.setattr(forkserver, "read_signed", read_slowly)
+    assert runner._map(runner._run_job, jobs)
 
 
 def test_what_is_launched_ends_with_the_process_that_started_its_launcher():
