@@ -168,6 +168,35 @@ def trl() -> None:
         show(f"TRL, {name}", table.assign(holm=holm(table.p)))
 
 
+def study() -> None:
+    """The studies in TRL on one task, of several seeds: gains over GRPO as bootstrapped then."""
+    for folder in ("study", "tiny"):
+        rows = pd.read_csv(HERE / folder / "scores.csv").dropna(subset="gain")
+        columns = ["variant", "score", "value", "gain", "gain_low", "gain_high"]
+        show(f"{folder}: minus GRPO on one task, over seeds", rows[columns])
+
+
+def tokens() -> None:
+    """Tokens and rollouts over GRPO's on the same draw: the arms that differ most, by folder.
+
+    GRPO's are the mean over its learning rates.
+    """
+    spent = ["rollouts", "tokens"]
+    for file in sorted(HERE.rglob("scores.csv")):
+        if not {"world", "tokens"} <= set(pd.read_csv(file, nrows=0)):
+            continue
+        rows = ends(file.parent).set_index(["world", "draw", "arm"])
+        grpo = rows[rows.method == "grpo"].groupby(["world", "draw"])[spent].mean()
+        others = rows.loc[~rows.method.isin(["base", "grpo"]), spent]
+        over = (others / grpo - 1).dropna()
+        if over.empty:
+            continue
+        means = over.groupby(["world", "arm"]).mean()
+        furthest = means.tokens.abs().groupby("world").idxmax()
+        table = means.loc[furthest].assign(fewest_rollouts=means.rollouts.groupby("world").min())
+        show(f"{file.parent.relative_to(HERE)}: share above GRPO's", table.reset_index())
+
+
 def oracles() -> None:
     """gym-weak with true pass rates known, on the two tuning draws; no correction."""
     rows = ends(FAIR / "tuning")

@@ -39,6 +39,13 @@ def family_scores(folder: Path) -> pd.DataFrame:
     )
 
 
+def memory_by_family(folder: Path) -> pd.DataFrame:
+    """Memory of each arm in each family, a column each, mean of the draws."""
+    rows = ends(folder, "families.csv")
+    wide = rows.pivot_table(index=["world", "arm"], columns="family", values="memory")
+    return wide.reset_index()
+
+
 def confirmed() -> None:
     """The plan of games-confirmed: rates by the tuning draws, then the fresh draws of a world."""
     for world in ("rare-hard", "all-hard", "out-of-reach", "gym-weak"):
@@ -46,8 +53,9 @@ def confirmed() -> None:
         folder = HERE / f"games-confirmed/tuning{suffix}"
         if not folder.is_dir():  # not played
             continue
-        tuned = ends(folder).query("method != 'base'")
-        show(f"{world}, tuning draws: means", tuned.groupby("arm")[FOUR].mean().reset_index())
+        rows = ends(folder)
+        show(f"{world}, tuning draws: means", rows.groupby("arm")[FOUR].mean().reset_index())
+        tuned = rows[rows.method != "base"]
         by_rate = totals(tuned, FOUR[:2])
         show(f"{world}, tuning draws: mean@8 + pass@8", by_rate.reset_index())
         over = by_rate.drop(columns="rate").sub(by_rate.drop(columns="rate").loc["grpo"])
@@ -123,12 +131,14 @@ def effects() -> None:
     worlds = tuned.groupby("arm").world.transform("nunique")
     tuned = tuned[worlds == tuned.world.nunique()]  # 8e-4 was played in one world
     show("replay, rates: sum of three, mean of worlds", totals(tuned, THREE).reset_index())
-    played = [HERE / "replay" / name for name in FRESH]
+    played = [HERE / "replay" / name for name in FRESH if (HERE / "replay" / name).is_dir()]
     rows = pd.concat(
-        ends(folder).join(memory_of(folder), on=["world", "arm", "draw"])
-        for folder in played
-        if folder.is_dir()
+        ends(folder).join(memory_of(folder), on=["world", "arm", "draw"]) for folder in played
     )
+    bases = rows[rows.method == "base"].drop_duplicates(["world", "draw"])
+    show("replay, bases: means", bases.groupby("world")[FOUR].mean().reset_index())
+    for folder in played:
+        show(f"replay/{folder.name}: memory by family", memory_by_family(folder))
     rows = rows[rows.method != "base"]
     values = [*FOUR, "memory", "trained_tokens"]
     for world, own in rows.groupby("world"):
@@ -236,7 +246,8 @@ def palindromes() -> None:
     if not folder.is_dir():  # not played
         return
     tuned = ends(folder).query("method != 'base'")
-    show("palindromes, tuning draws", totals(tuned, FOUR[:2]).reset_index())
+    show("palindromes, tuning draws: means", tuned.groupby("arm")[FOUR].mean().reset_index())
+    show("palindromes, tuning draws: mean@8 + pass@8", totals(tuned, FOUR[:2]).reset_index())
     fresh = HERE / "palindromes/fresh"
     if not fresh.is_dir():
         return

@@ -23,6 +23,8 @@ PARTS = {
         arena_parts.games,
         arena_parts.tuning,
         arena_parts.trl,
+        arena_parts.study,
+        arena_parts.tokens,
         arena_parts.oracles,
         arena_parts.bank,
         arena_parts.best,
