@@ -27,9 +27,12 @@ def show_earlier(world: str, fresh: pd.DataFrame) -> None:
     """What arms have at 60% of the rollouts, minus GRPO at the end, by draw and on average."""
     keys = ["method", "learning_rate", "draw"]
     rows = pd.read_csv(HERE / "smol/scores.csv")
-    early = rows[(rows.world == world) & (rows.step == 36)].set_index(keys)[FOUR]
-    if early.empty:  # evaluated at the end alone
+    at_36 = rows[(rows.world == world) & (rows.step == 36)].set_index(keys)
+    if at_36.empty:  # evaluated at the end alone
         return
+    tokens = at_36.groupby(keys[:2]).trained_tokens.mean()
+    show(f"{world}, trained tokens at batch 36", tokens.reset_index())
+    early = at_36[FOUR]
     grpo = fresh[fresh.method == "grpo"].groupby("draw")[FOUR].mean()
     by_draw = early.sub(grpo, level="draw")
     show(f"{world}, batch 36 minus GRPO at batch 60", by_draw.reset_index())
