@@ -59,7 +59,7 @@ test-gpu:  ## what needs a GPU, with the environment of docs/gpu-box.md
 			python -m pytest -q -m gpu "$$test" || failed=1; done; fi; exit $$failed
 
 test-oldest: .venv-oldest/ready  ## the trainer's tests with the oldest TRL and transformers that pyproject.toml allows
-	.venv-oldest/bin/python -m pytest -q $(OLDEST)
+	.venv-oldest/bin/python -m pytest -q -n $(CORES) --dist loadfile $(OLDEST)
 
 lab: $(READY)  ## JupyterLab on the notebooks
 	jupyter lab notebooks
