@@ -23,7 +23,7 @@ from gdro_lab.experiments.intervals import holm
 
 THREE = ["mean_at_8", *PRIMARY]
 RATES = ("rates", "rates-strings", "rates-low")  # folders of tuning runs in replay
-FRESH = ("fresh", "fresh-strings", "fresh-raft")  # folders of fresh draws in replay
+FRESH = ("fresh", "fresh-strings", "fresh-raft", "fresh-library")  # of fresh draws in replay
 K_WORLDS = {  # folder in k-progress, and GRPO's learning rate there
     "gym-weak": ("gym-weak", None),
     "rare-hard": ("rare-hard", "2e-4"),
@@ -148,7 +148,7 @@ def effects() -> None:
         over = means[THREE] - means.loc["pivotal:epsilon=1", THREE]
         show(f"replay, {world}: minus the even draw without a bank", over.reset_index())
         show(f"replay, {world}: main effects", main_effects(of[THREE]))
-        show_over_grpo(f"replay, {world}", of)
+        show_over(f"replay, {world}", of, "grpo")
 
     worlds = rows.groupby(["method", "draw"]).world.transform("nunique")
     in_all = rows[worlds == rows.world.nunique()]  # a method may not have run in all of them yet
@@ -156,7 +156,13 @@ def effects() -> None:
     table = main_effects(of[PRIMARY])
     show("replay, primary tests: main effects", table.assign(holm=holm(table.p)))
     show("replay, main effects on mean@8 and memory", main_effects(of[["mean_at_8", "memory"]]))
-    show_over_grpo("replay, mean of the worlds", of)
+    for other in ("grpo", "pivotal:epsilon=1", "raft"):
+        show_over("replay, mean of the worlds", of, other)
+    if "pivotal_replay" in of.index:
+        gains = (of.loc["pivotal_replay", THREE] - of.loc["grpo", THREE]).dropna()
+        table = differences(gains)
+        title = "replay, third part: pivotal_replay minus grpo, Holm over the three"
+        show(title, table.assign(holm=holm(table.p)))
 
 
 def main_effects(of: pd.DataFrame) -> pd.DataFrame:
@@ -175,15 +181,15 @@ def main_effects(of: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def show_over_grpo(title: str, of: pd.DataFrame) -> None:
-    """Print each method minus GRPO, also as a share of GRPO's mean."""
-    grpo = of.loc["grpo"]
-    for name in of.index.unique("method").drop("grpo"):
-        gains = (of.loc[name] - grpo).dropna()
+def show_over(title: str, of: pd.DataFrame, other: str) -> None:
+    """Print each method minus another, also as a share of the other's mean."""
+    base = of.loc[other]
+    for name in of.index.unique("method").drop(other):
+        gains = (of.loc[name] - base).dropna()
         table = differences(gains)
-        of_grpo = grpo.loc[gains.index].mean()
-        table["relative"] = table.difference / of_grpo.reindex(table.value).to_numpy()
-        show(f"{title}: {name} minus grpo, without a correction", table)
+        of_base = base.loc[gains.index].mean()
+        table["relative"] = table.difference / of_base.reindex(table.value).to_numpy()
+        show(f"{title}: {name} minus {other}, without a correction", table)
 
 
 def hard() -> None:
