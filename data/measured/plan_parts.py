@@ -23,7 +23,8 @@ from gdro_lab.experiments.intervals import holm
 
 THREE = ["mean_at_8", *PRIMARY]
 RATES = ("rates", "rates-strings", "rates-low")  # folders of tuning runs in replay
-FRESH = ("fresh", "fresh-strings", "fresh-raft", "fresh-library")  # of fresh draws in replay
+# folders of fresh draws in replay
+FRESH = ("fresh", "fresh-strings", "fresh-raft", "fresh-library", "fresh-library-even")
 K_WORLDS = {  # folder in k-progress, and GRPO's learning rate there
     "gym-weak": ("gym-weak", None),
     "rare-hard": ("rare-hard", "2e-4"),
