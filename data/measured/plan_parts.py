@@ -151,6 +151,7 @@ def effects() -> None:
         show(f"replay, {world}: main effects", main_effects(of[THREE]))
         show_over(f"replay, {world}", of, "grpo")
 
+    show_early(played)
     worlds = rows.groupby(["method", "draw"]).world.transform("nunique")
     in_all = rows[worlds == rows.world.nunique()]  # a method may not have run in all of them yet
     of = in_all.groupby(["method", "draw"])[values].mean()  # over the worlds
@@ -164,6 +165,19 @@ def effects() -> None:
         table = differences(gains)
         title = "replay, third part: pivotal_replay minus grpo, Holm over the three"
         show(title, table.assign(holm=holm(table.p)))
+
+
+def show_early(folders: list[Path]) -> None:
+    """Print replay at batch 600 of 1,500 minus GRPO at its end: about as many trained tokens."""
+    scores = pd.concat(pd.read_csv(folder / "scores.csv") for folder in folders)
+    values = [*THREE, "rollouts", "trained_tokens"]
+    of = scores.set_index(["world", "method", "step", "draw"]).sort_index()[values]
+    for world in scores.world.unique():
+        grpo = of.loc[(world, "grpo", 1500)]
+        for method in ("raft", "pivotal_replay"):
+            table = differences((of.loc[(world, method, 600)] - grpo).dropna())
+            table["relative"] = table.difference / grpo.mean().reindex(table.value).to_numpy()
+            show(f"replay, {world}: {method} at batch 600 minus grpo at its end, post hoc", table)
 
 
 def main_effects(of: pd.DataFrame) -> pd.DataFrame:
