@@ -1,6 +1,7 @@
 """Parts of `recompute.py` on the plans of games-confirmed, replay, palindromes and k-progress."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -23,6 +24,7 @@ from gdro_lab.experiments.intervals import holm
 
 THREE = ["mean_at_8", *PRIMARY]
 RATES = ("rates", "rates-strings", "rates-low")  # folders of tuning runs in replay
+REPLAYS = ("pivotal_replay", "pivotal_replay:epsilon=1")  # the library's, by how prompts are drawn
 # folders of fresh draws in replay
 FRESH = ("fresh", "fresh-strings", "fresh-raft", "fresh-library", "fresh-library-even")
 K_WORLDS = {  # folder in k-progress, and GRPO's learning rate there
@@ -42,7 +44,7 @@ def family_scores(folder: Path) -> pd.DataFrame:
 
 def memory_by_family(folder: Path) -> pd.DataFrame:
     """Memory of each arm in each family, a column each, mean of the draws."""
-    rows = ends(folder, "families.csv")
+    rows = ends(folder, "families.csv").query("method != 'base'")
     wide = rows.pivot_table(index=["world", "arm"], columns="family", values="memory")
     return wide.reset_index()
 
@@ -132,7 +134,7 @@ def effects() -> None:
     worlds = tuned.groupby("arm").world.transform("nunique")
     tuned = tuned[worlds == tuned.world.nunique()]  # 8e-4 was played in one world
     show("replay, rates: sum of three, mean of worlds", totals(tuned, THREE).reset_index())
-    played = [HERE / "replay" / name for name in FRESH if (HERE / "replay" / name).is_dir()]
+    played = [HERE / "replay" / name for name in FRESH]
     rows = pd.concat(
         ends(folder).join(memory_of(folder), on=["world", "arm", "draw"]) for folder in played
     )
@@ -150,7 +152,8 @@ def effects() -> None:
         show(f"replay, {world}: minus the even draw without a bank", over.reset_index())
         show(f"replay, {world}: main effects", main_effects(of[THREE]))
         show_over(f"replay, {world}", of, "grpo")
-
+        show_over(f"replay, {world}", of, "raft", REPLAYS)
+        show_over(f"replay, {world}", of, "pivotal:epsilon=1", ["raft"])
     show_early(played)
     worlds = rows.groupby(["method", "draw"]).world.transform("nunique")
     in_all = rows[worlds == rows.world.nunique()]  # a method may not have run in all of them yet
@@ -158,26 +161,31 @@ def effects() -> None:
     table = main_effects(of[PRIMARY])
     show("replay, primary tests: main effects", table.assign(holm=holm(table.p)))
     show("replay, main effects on mean@8 and memory", main_effects(of[["mean_at_8", "memory"]]))
-    for other in ("grpo", "pivotal:epsilon=1", "raft"):
-        show_over("replay, mean of the worlds", of, other)
-    if "pivotal_replay" in of.index:
-        gains = (of.loc["pivotal_replay", THREE] - of.loc["grpo", THREE]).dropna()
-        table = differences(gains)
-        title = "replay, third part: pivotal_replay minus grpo, Holm over the three"
-        show(title, table.assign(holm=holm(table.p)))
+    show_over("replay, mean of the worlds", of, "grpo")
+    show_over("replay, mean of the worlds", of, "pivotal:epsilon=1", ["raft", *REPLAYS])
+    show_over("replay, mean of the worlds", of, "raft", ["bank_on_visit:epsilon=0.1", *REPLAYS])
+    show_over("replay, mean of the worlds", of, "pivotal_replay:epsilon=1", ["pivotal_replay"])
+    table = differences(of.loc["pivotal_replay", THREE] - of.loc["grpo", THREE])
+    title = "replay, third part: pivotal_replay minus grpo, Holm over the three"
+    show(title, table.assign(holm=holm(table.p)))
 
 
 def show_early(folders: list[Path]) -> None:
-    """Print replay at batch 600 of 1,500 minus GRPO at its end: about as many trained tokens."""
+    """Print RAFT and the library's bank at 40% of the batches minus GRPO at the end.
+
+    They have then trained on .98 to 1.43 times the tokens on which GRPO trains in all.
+    """
     scores = pd.concat(pd.read_csv(folder / "scores.csv") for folder in folders)
-    values = [*THREE, "rollouts", "trained_tokens"]
-    of = scores.set_index(["world", "method", "step", "draw"]).sort_index()[values]
+    of = scores.set_index(["world", "method", "step", "draw"]).sort_index()
+    last = scores.step.max()
     for world in scores.world.unique():
-        grpo = of.loc[(world, "grpo", 1500)]
-        for method in ("raft", "pivotal_replay"):
-            table = differences((of.loc[(world, method, 600)] - grpo).dropna())
-            table["relative"] = table.difference / grpo.mean().reindex(table.value).to_numpy()
-            show(f"replay, {world}: {method} at batch 600 minus grpo at its end, post hoc", table)
+        grpo = of.loc[(world, "grpo", last)]
+        for method in ("raft", *REPLAYS):
+            early = of.loc[(world, method, 0.4 * last)]
+            title = f"replay, {world}: {method} at 40% of the batches minus grpo at its end"
+            show(title, differences(early[THREE] - grpo[THREE]))
+            tokens = early.trained_tokens.mean() / grpo.trained_tokens.mean()
+            print(f"\nTrained tokens over GRPO's: {tokens:.2f}")
 
 
 def main_effects(of: pd.DataFrame) -> pd.DataFrame:
@@ -196,14 +204,14 @@ def main_effects(of: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def show_over(title: str, of: pd.DataFrame, other: str) -> None:
-    """Print each method minus another, also as a share of the other's mean."""
+def show_over(
+    title: str, of: pd.DataFrame, other: str, methods: Iterable[str] | None = None
+) -> None:
+    """Print methods, by default all, minus another; also as a share of the other's mean."""
     base = of.loc[other]
-    for name in of.index.unique("method").drop(other):
-        gains = (of.loc[name] - base).dropna()
-        table = differences(gains)
-        of_base = base.loc[gains.index].mean()
-        table["relative"] = table.difference / of_base.reindex(table.value).to_numpy()
+    for name in methods or of.index.unique("method").drop(other):
+        table = differences(of.loc[name] - base)
+        table["relative"] = table.difference / base.mean().reindex(table.value).to_numpy()
         show(f"{title}: {name} minus {other}, without a correction", table)
 
 
