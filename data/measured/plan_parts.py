@@ -124,7 +124,7 @@ def replay() -> None:
 
 
 def effects() -> None:
-    """The second part of the plan of replay: rates, then the main effects of bank and draw."""
+    """Second and third parts of the plan of replay: rates, bank or draw, the library's replay."""
     tuned = pd.concat(ends(HERE / "replay" / name) for name in RATES)
     tuned = tuned[tuned.method != "base"]
     for world, rows in tuned.groupby("world"):
@@ -155,9 +155,7 @@ def effects() -> None:
         show_over(f"replay, {world}", of, "raft", REPLAYS)
         show_over(f"replay, {world}", of, "pivotal:epsilon=1", ["raft"])
     show_early(played)
-    worlds = rows.groupby(["method", "draw"]).world.transform("nunique")
-    in_all = rows[worlds == rows.world.nunique()]  # a method may not have run in all of them yet
-    of = in_all.groupby(["method", "draw"])[values].mean()  # over the worlds
+    of = rows.groupby(["method", "draw"])[values].mean()  # over the worlds
     table = main_effects(of[PRIMARY])
     show("replay, primary tests: main effects", table.assign(holm=holm(table.p)))
     show("replay, main effects on mean@8 and memory", main_effects(of[["mean_at_8", "memory"]]))
@@ -173,7 +171,7 @@ def effects() -> None:
 def show_early(folders: list[Path]) -> None:
     """Print RAFT and the library's bank at 40% of the batches minus GRPO at the end.
 
-    They have then trained on .98 to 1.43 times the tokens on which GRPO trains in all.
+    They have then trained on one to one and a half times the tokens on which GRPO trains in all.
     """
     scores = pd.concat(pd.read_csv(folder / "scores.csv") for folder in folders)
     of = scores.set_index(["world", "method", "step", "draw"]).sort_index()
