@@ -131,8 +131,6 @@ def smol() -> None:
 def smol_rollout() -> None:
     """Rollout-GDRO on further draws of the study on a real model, by the second plan in smol/."""
     folder = HERE / "smol-rollout"
-    if not (folder / "scores.csv").is_file():  # not played
-        return
     first = ends(HERE / "smol").query("world == 'words'")
     second = ends(folder)
     known = first[first.arm.isin(["grpo@2.5e-6", "rollout@5e-6"])]

@@ -15,21 +15,17 @@ BATCHES = 150
 METHODS = ("pivotal", own_prior.PivotalOwnPrior.name)
 
 
-def one_beta(count: int, a: float, b: float, rng: np.random.Generator) -> np.ndarray:
-    return rng.beta(a, b, count)
-
-
-def two_kinds(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Easy and hard prompts mixed, as in rare-hard."""
-    is_easy_P = rng.random(count) < 0.87
-    return np.where(is_easy_P, rng.beta(6, 0.6, count), rng.beta(0.5, 2, count))
+def two_kinds(rng: np.random.Generator) -> np.ndarray:
+    """Pass rates of easy and hard prompts mixed, as in rare-hard."""
+    is_easy_P = rng.random(1000) < 0.87
+    return np.where(is_easy_P, rng.beta(6, 0.6, 1000), rng.beta(0.5, 2, 1000))
 
 
 POPULATIONS = {
-    "4,000 prompts, Beta(.25, .9)": lambda rng: one_beta(4000, 0.25, 0.9, rng),
-    "4,000 prompts, Beta(.5, .8)": lambda rng: one_beta(4000, 0.5, 0.8, rng),
-    "1,000 prompts, Beta(.6, 1.5)": lambda rng: one_beta(1000, 0.6, 1.5, rng),
-    "1,000 prompts, 87% Beta(6, .6), 13% Beta(.5, 2)": lambda rng: two_kinds(1000, rng),
+    "4,000 prompts, Beta(.25, .9)": lambda rng: rng.beta(0.25, 0.9, 4000),
+    "4,000 prompts, Beta(.5, .8)": lambda rng: rng.beta(0.5, 0.8, 4000),
+    "1,000 prompts, Beta(.6, 1.5)": lambda rng: rng.beta(0.6, 1.5, 1000),
+    "1,000 prompts, 87% Beta(6, .6), 13% Beta(.5, 2)": two_kinds,
 }
 
 
