@@ -57,6 +57,7 @@ class DifficultyBins(Stateful):
     """"beta" is `FadingCounts`, "any_of_k" is (10) as printed, `AnyOfK` of `gdro.estimators`."""
 
     state = ("bins_D", "beliefs")
+    are_named = False  # by the data, as `StaticGroups` are
 
     def __post_init__(self) -> None:
         self.edges = check_array("edges", self.edges, (max(np.size(self.edges), 1),))

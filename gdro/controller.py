@@ -106,6 +106,7 @@ class GDROController(Stateful):
             n_min=n_min,
             n_max=n_max,
             seed=seed,
+            has_groups=self.bins.are_named,
             advantage_std=advantage_std,  # type: ignore[arg-type]
             scale_rewards=scale_rewards,  # type: ignore[arg-type]
             advantage_clip=advantage_clip,

@@ -23,6 +23,8 @@ class StaticGroups(DifficultyBins):
         groups: the names in the order of their bins, hardest first; sorted by default.
     """
 
+    are_named = True
+
     def __init__(
         self,
         uids: ArrayLike | Sequence[str],

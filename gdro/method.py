@@ -49,6 +49,8 @@ class Run:
     """Most rollouts of a prompt."""
     seed: Natural = 0
     """Seed of everything random."""
+    has_groups: bool = False
+    """Whether the bins are groups that the data name (`gdro.groups.StaticGroups`)."""
     advantage_std: Literal["population", "sample"] = "population"
     """σ of (3): "population" as printed, "sample" as TRL has it, which is `GDROTrainer`'s default.
     This and the next two are passed to `gdro.advantages.group_advantages`."""

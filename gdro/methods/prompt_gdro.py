@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from gdro import checks
 from gdro.draws import highest
 from gdro.method import Batch, Prompts, Run
-from gdro.methods.bin_method import BinMethod
+from gdro.methods.averaging import AveragingMethod
 from gdro.registry import register
 from gdro.scores import bin_means, debias, ema_scores
 from gdro.state import Stateful
@@ -107,7 +107,7 @@ SIGNALS: dict[str, Callable[[Batch], np.ndarray]] = {  # the loss of a prompt th
 
 @register("prompt")
 @checks.options
-class PromptGDRO(BinMethod):
+class PromptGDRO(AveragingMethod):
     """Prompt-GDRO (arXiv 2601.19280): weights or draws by the bins' losses.
 
     Its scores are in `prompt_adversary`.

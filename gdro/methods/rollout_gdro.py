@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from gdro import arms, checks
 from gdro.budget import as_whole
 from gdro.method import Batch, Prompts, Run
-from gdro.methods.bin_method import BinMethod
+from gdro.methods.averaging import AveragingMethod
 from gdro.registry import register
 from gdro.scores import bin_means, debias, ema_scores
 from gdro.state import Stateful
@@ -193,7 +193,7 @@ class RolloutAdversary(Stateful):
 
 @register("rollout")
 @checks.options
-class RolloutGDRO(BinMethod):
+class RolloutGDRO(AveragingMethod):
     """Rollout-GDRO (arXiv 2601.19280): a number of rollouts for each bin.
 
     Its scores are in `rollout_adversary`.

@@ -1,0 +1,128 @@
+"""Rollouts by each prompt's own reward variance: the law, the priors, and what each counts for."""
+
+import numpy as np
+import pytest
+from helpers import batch_of, come_back, method_of, play, prompts_of, run_of
+
+from gdro import GDROController, StaticGroups, theory
+from gdro.prior import PromptPrior
+
+
+def learned(rates, bins=None, run=None, batches=60, **options):
+    """The method after so many batches with these pass rates, by one prompt each."""
+    method = method_of("rollout_prompts", **options)
+    method.begin(run or run_of())
+    groups = [[1] * round(20 * rate) + [0] * (20 - round(20 * rate)) for rate in rates]
+    for _ in range(batches):
+        method.update(batch_of(*groups, bins=bins))
+    return method
+
+
+def test_certain_prompts_get_what_the_theorem_says():
+    rates = np.array([0.5, 0.1, 0.9, 0.02])
+    method = method_of("rollout_prompts")
+    rollouts = method.allocate(prompts_of(rates), 16, np.random.default_rng(0))
+    shares = np.full(4, 0.25)
+    expected = theory.square_root_allocation(rates * (1 - rates), shares, 4)
+    assert rollouts == pytest.approx(expected, rel=1e-6)
+    # (31) at the price that is reported
+    price = method.report()["price"]
+    assert rollouts == pytest.approx(np.sqrt(rates * (1 - rates) / price), rel=1e-6)
+
+
+def test_a_prompt_without_data_has_the_prior_of_all():
+    method = learned([0.1, 0.1, 0.1])
+    variance = method.reward_variance(batch_of([0], successes=0.0, failures=0.0))
+    # Beta(2 · .1, 2 · .9), whose variance of the reward is 2/3 of that at its mean
+    assert variance == pytest.approx(0.1 * 0.9 * 2 / 3, rel=0.02)
+
+
+def test_the_prior_is_that_of_the_group_where_the_data_name_groups():
+    bins = np.array([0, 0, 1, 1])
+    rates = [0.5, 0.5, 0.05, 0.05]
+    named = learned(rates, bins, run_of(num_bins=2, has_groups=True))
+    # sums over 20 prompts a group once the fading has settled; the mean of all is one more prompt
+    overall = (10 + 1 + 0.5) / 41
+    assert named.prior_mean() == pytest.approx([(10 + overall) / 21, (1 + overall) / 21], rel=0.01)
+    rollouts = named.allocate(prompts_of_group(bins), 16, np.random.default_rng(0))
+    variance = named.prior_mean() * (1 - named.prior_mean())
+    assert rollouts[0] / rollouts[2] == pytest.approx(np.sqrt(variance[0] / variance[1]))
+    # difficulty bins come from the prompt's own rollouts, so they are no prior
+    binned = learned(rates, bins, run_of(num_bins=2))
+    assert binned.prior_mean() == pytest.approx([0.275], abs=0.01)
+
+
+def prompts_of_group(bins):
+    """Prompts of which nothing is known but their groups."""
+    return batch_of(*[[0]] * len(bins), bins=bins, successes=0.0, failures=0.0)
+
+
+def test_a_group_that_was_not_seen_is_like_all_others():
+    bins = np.array([0, 1])
+    method = learned([0.4, 0.2], bins, run_of(num_bins=3, has_groups=True))
+    assert method.prior_mean()[2] == pytest.approx(0.3, abs=0.01)
+
+
+def test_without_data_all_prompts_are_alike():
+    method = method_of("rollout_prompts")
+    rollouts = method.allocate(prompts_of_group(np.zeros(5, int)), 20, np.random.default_rng(0))
+    assert rollouts == pytest.approx([4] * 5)
+
+
+def test_a_prompt_prior_replaces_the_mean():
+    prior = PromptPrior(np.arange(40), {"level": np.arange(40) % 2})
+    controller = GDROController("rollout_prompts", prior=prior, seed=0)
+    rates = np.where(np.arange(20) % 2, 0.5, 0.02)
+    for seed in range(30):
+        play(controller, seed, np.arange(20), rates)
+    unseen = controller.plan(np.arange(20, 40)).rollouts
+    assert unseen[1::2].mean() > 2 * unseen[::2].mean()
+
+
+@pytest.mark.parametrize("name", ["rollout_prompts", "pkpo_rollouts"])
+def test_the_budget_is_exact_and_every_prompt_counts_once(name):
+    controller = GDROController(name, seed=0)
+    rates = np.linspace(0, 1, 16)
+    for seed in range(20):
+        plan, observed = play(controller, seed, np.arange(16), rates)
+        assert plan.rollouts.sum() == 64
+        assert observed.weights * plan.rollouts == pytest.approx([4] * 16)
+    # the middle is worth most
+    assert plan.rollouts[6:10].min() > max(plan.rollouts[0], plan.rollouts[15])
+
+
+def test_pkpo_rollouts_has_the_advantages_of_pkpo():
+    batch = batch_of([1, 0, 0, 0], [1, 1, 0], [0, 0])
+    expected = method_of("pkpo").advantages(batch)
+    assert (method_of("pkpo_rollouts").advantages(batch) == expected).all()
+
+
+def test_a_resumed_run_makes_the_same_plans():
+    def controller():
+        groups = StaticGroups(np.arange(12), np.arange(12) % 3)
+        return GDROController("rollout_prompts", bins=groups, seed=0)
+
+    first = controller()
+    rates = np.linspace(0, 1, 12)
+    for seed in range(5):
+        play(first, seed, np.arange(12), rates)
+    second = controller()
+    second.load_state_dict(first.state_dict())
+    for seed in range(3):
+        one, _ = play(first, seed, np.arange(12), rates)
+        other, _ = play(second, seed, np.arange(12), rates)
+        assert (one.rollouts == other.rollouts).all()
+
+
+def test_a_named_group_lowers_the_variance_where_it_tells_the_pass_rate():
+    """On first visits only the group says anything; (28) of the plan against that of even ones."""
+    uids = np.arange(400)
+    rates = np.where(uids % 2, 0.5, 0.02)
+    groups = StaticGroups(uids, uids % 2)
+    controller = GDROController("rollout_prompts", bins=groups, seed=0)
+    for start in range(0, 320, 16):
+        play(controller, start, uids[start : start + 16], rates[start : start + 16])
+    plan = controller.plan(uids[384:])
+    variance = (rates * (1 - rates))[384:]
+    assert (variance / plan.rollouts).sum() < 0.9 * (variance / 4).sum()
+    assert len(come_back(plan, 0, rates[384:])[0]) == 64
