@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import cached_property
-from importlib import import_module
 from importlib.metadata import entry_points
 from inspect import isfunction
 from typing import TypeVar
@@ -39,7 +38,6 @@ def register(name: str) -> Callable[[MethodClass], MethodClass]:
 
 def method_names() -> list[str]:
     """Names of all methods: the package's own, those of `gdro.peers` and of other packages."""
-    _import_published()
     _import_packages()
     return sorted(METHODS)
 
@@ -47,13 +45,11 @@ def method_names() -> list[str]:
 def find_method(name: str) -> type[Method]:
     """The method registered under `name`; ValueError if there is none.
 
-    For a name not known yet, the published methods of `gdro.peers` are imported, and then packages
-    with the entry point `gdro.methods`, which register theirs.
+    For a name not known yet, what has the entry point `gdro.methods` is imported: the published
+    methods of `gdro.peers`, and other packages, which register theirs.
     """
     if not isinstance(name, str):
         raise ValueError(f"method must be a name or a Method, got {short(name)}")
-    if name not in METHODS:
-        _import_published()
     if name not in METHODS:
         _import_packages()
     if name not in METHODS:
@@ -63,11 +59,6 @@ def find_method(name: str) -> type[Method]:
             f"got {name!r}; import the module of your own first"
         )
     return METHODS[name]
-
-
-def _import_published() -> None:
-    # here and by its name, since the peers themselves import this module
-    import_module("gdro.peers")
 
 
 def _import_packages() -> None:
