@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import batch_of, come_back, method_of, play, prompts_of, run_of
+from helpers import batch_of, method_of, play, prompts_of, run_of
 
 from gdro import GDROController, StaticGroups, theory
 from gdro.prior import PromptPrior
@@ -114,15 +114,31 @@ def test_a_resumed_run_makes_the_same_plans():
         assert (one.rollouts == other.rollouts).all()
 
 
-def test_a_named_group_lowers_the_variance_where_it_tells_the_pass_rate():
-    """On first visits only the group says anything; (28) of the plan against that of even ones."""
-    uids = np.arange(400)
-    rates = np.where(uids % 2, 0.5, 0.02)
-    groups = StaticGroups(uids, uids % 2)
-    controller = GDROController("rollout_prompts", bins=groups, seed=0)
-    for start in range(0, 320, 16):
-        play(controller, start, uids[start : start + 16], rates[start : start + 16])
-    plan = controller.plan(uids[384:])
-    variance = (rates * (1 - rates))[384:]
-    assert (variance / plan.rollouts).sum() < 0.9 * (variance / 4).sum()
-    assert len(come_back(plan, 0, rates[384:])[0]) == 64
+def proxy(labels, rates, seed):
+    """(28) of the plans relative to even rollouts, in a game of 60 batches; labels may be None."""
+    rng = np.random.default_rng(seed)
+    uids = np.arange(len(rates))
+    groups = None if labels is None else StaticGroups(uids, labels)
+    controller = GDROController("rollout_prompts", bins=groups, seed=seed)
+    ratios = []
+    for step in range(60):
+        drawn = rng.choice(uids, 32, replace=False)
+        plan, _ = play(controller, step, drawn, rates[drawn])
+        variance = rates[drawn] * (1 - rates[drawn])
+        ratios.append((variance / plan.rollouts).sum() / (variance / 4).sum())
+    return np.mean(ratios[10:])
+
+
+def test_named_groups_help_where_they_tell_the_pass_rate_and_do_no_harm_where_they_do_not():
+    ratios = []
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        families = np.arange(600) % 6
+        means = np.array([0.02, 0.05, 0.1, 0.3, 0.6, 0.9])[families]
+        rates = rng.beta(3 * means, 3 * (1 - means))
+        shuffled = rng.permutation(families)
+        ratios.append([proxy(labels, rates, seed) for labels in (families, None, shuffled)])
+    told, none, meaningless = np.mean(ratios, axis=0)
+    assert told < none - 0.05
+    assert meaningless < none + 0.02
+    assert none < 0.92
