@@ -1,0 +1,66 @@
+"""The numbers of the pages are those of the stored rows, and a changed one is found."""
+
+import shutil
+
+import pytest
+
+from gdro_lab import claims
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """The parts of the repository that claims are made of."""
+    folders = set(" ".join(claims.read_claims().folder).split())
+    for name in folders:
+        source = claims.ROOT / "data/measured" / name / "scores.csv"
+        target = tmp_path / "data/measured" / name / "scores.csv"
+        target.parent.mkdir(parents=True)
+        shutil.copy(source, target)
+    for page in (claims.CLAIMS, *claims.PAGES):
+        (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(claims.ROOT / page, tmp_path / page)
+    return tmp_path
+
+
+def test_every_number_is_as_the_stored_rows_have_it():
+    assert claims.faults() == []
+
+
+@pytest.mark.parametrize(
+    ("page", "old", "new"),
+    [
+        ("README.md", "+.024 ±.015", "+.025 ±.015"),  # a value
+        ("README.md", "+.024 ±.015\\*", "+.024 ±.015"),  # a star
+        ("README.md", "±.020 |", "±.021 |"),  # a half-width
+        ("README.md", "| 16 | `rare-hard/both`", "| 17 | `rare-hard/both`"),  # replicates
+        ("README.md", "## Start", "It gains +.500 ±.001.\n\n## Start"),  # one that nothing holds
+        ("data/claims.csv", "+.024 ±.015", "+.025 ±.015"),
+    ],
+)
+def test_a_changed_number_is_found_and_written_back(copied, page, old, new):
+    text = (copied / page).read_text("utf-8").replace("\u00a0", " ")
+    assert old in text
+    (copied / page).write_text(text.replace(old, new), "utf-8")
+    assert len(claims.faults(copied)) == 1
+    claims.write(copied)
+    remaining = 1 if "500" in new else 0  # it is in no table
+    assert len(claims.faults(copied)) == remaining
+
+
+def test_a_claim_about_runs_that_do_not_exist_is_refused():
+    claim = claims.read_claims().iloc[0].copy()
+    claim["method"] = "both@3e-4"
+    with pytest.raises(ValueError, match="both@3e-4"):
+        claims.pairs_of(claim)
+
+
+def test_several_worlds_are_averaged_within_a_replicate(copied):
+    claim = claims.read_claims().iloc[0].copy()
+    alone = claims.pairs_of(claim, copied)
+    file = copied / "data/measured" / claim.folder / "scores.csv"
+    rows = claims.pd.read_csv(file)
+    other = rows.assign(world="other", mean_at_8=rows.mean_at_8 + 0.2 * (rows.method == "both"))
+    claims.pd.concat([rows, other]).to_csv(file, index=False)
+    claim["world"] = "rare-hard other"
+    both = claims.pairs_of(claim, copied)
+    assert both.difference.to_list() == pytest.approx((alone.difference + 0.1).to_list())
