@@ -1,9 +1,12 @@
 """Part of `recompute.py`: the tables of the short pages, and the rows of their picture."""
 
+import json
 from typing import NamedTuple
 
 import pandas as pd
 from paired_rows import FOUR, HERE, differences, ends, memory_of
+
+from gdro.metrics import weighted_standard_error
 
 SHORT = {"mean_at_8": "mean@8", "pass_at_8": "pass@8", "training_mix_mean": "training mix"}
 NAMES = {
@@ -43,12 +46,15 @@ class Comparison(NamedTuple):
         of = self.rows().groupby(KEYS)[FOUR].mean()
         return (of.loc[self.arm] - of.loc[self.baseline]).dropna()
 
-    def tokens(self) -> float:
-        """Trained tokens over the baseline's on the same replicates; NaN if not recorded."""
+    def ratio(self, cost: str) -> float:
+        """Trained tokens or seconds over the baseline's on the same replicates.
+
+        NaN where they were not recorded.
+        """
         rows = self.rows()
-        if "trained_tokens" not in rows:
+        if cost not in rows:
             return float("nan")
-        of = rows[rows.draw.isin(self.by_replicate().index)].groupby("arm").trained_tokens.mean()
+        of = rows[rows.draw.isin(self.by_replicate().index)].groupby("arm")[cost].mean()
         return of[self.arm] / of[self.baseline]
 
     def gap(self) -> pd.DataFrame:
@@ -161,7 +167,7 @@ TABLES = {
     ],
     "PKPO in every world": PKPO_WORLDS,
     "Groups drawn evenly": [
-        Comparison("rare-hard", "family_even@1e-4", "grpo@2e-4", ("games-confirmed/rare-hard",)),
+        Comparison("rare-hard", "family_even@2e-4", "grpo@2e-4", ("gdro-best/rare-hard",)),
         Comparison("out-of-reach", "family_even@2e-4", "grpo@2e-4", REACH_GAMES.folders),
         Comparison("all-hard", "family_even@2e-4", "grpo@2e-4", HARD_GAMES[0].folders),
         Comparison("gym-weak", "family_even@5e-5", "grpo@5e-5", WEAK_GAMES[0].folders),
@@ -171,6 +177,14 @@ TABLES = {
         STRINGS_OURS[1],
     ],
 }
+PIVOTAL_MINUS_PKPO = [
+    Comparison("rare-hard", "pivotal@1e-4", "pkpo@1e-4", ("arena-fair/rare-hard",)),
+    Comparison("all-hard", "pivotal@2e-4", "pkpo@2e-4", HARD_OURS[0].folders),
+    Comparison("gym-weak", "pivotal@1e-4", "pkpo@1e-4", WEAK_OURS[0].folders),
+    Comparison("gym-weak", "pivotal@2e-4", "pivotal:epsilon=1@2e-4", ("replay/fresh",)),
+    Comparison("gym-strings", "pivotal@2e-4", "pivotal:epsilon=1@2e-4", STRINGS_OURS[0].folders),
+]
+TABLES["What pivotal's draw adds to PKPO"] = PIVOTAL_MINUS_PKPO
 REPLAY = [
     Comparison("gym-weak", "raft@4e-4", "grpo@2e-4", LONG_WEAK),
     Comparison("gym-weak", "pivotal_replay@4e-4", "grpo@2e-4", LONG_WEAK),
@@ -181,12 +195,31 @@ REPLAY = [
 ]
 
 
+def wse_cuts() -> pd.Series:
+    """By how much WSE is below that of 4 rollouts for each bin, mean of a run's batches."""
+    cuts = {}
+    for folder in LATER:
+        for file in sorted((HERE / folder / "logs/words").glob("rollout@*.json")):
+            record = json.loads(file.read_text())["record"]
+            deviations, shares, rollouts = (
+                pd.DataFrame([step[name] for step in record], dtype=float)
+                for name in ("deviation", "share", "rollouts")
+            )
+            shares = shares.where(deviations.notna() & rollouts.notna(), 0)
+            played, even = (
+                weighted_standard_error(deviations.fillna(0), shares, counts).mean()
+                for counts in (rollouts.fillna(4), 4)
+            )
+            cuts[file.stem] = 1 - played / even
+    return pd.Series(cuts)
+
+
 def cell(by_replicate: pd.Series) -> str:
     """As in "+.024 ±.015", with a space that does not break; each replicate where there are two."""
     if len(by_replicate) < 3:
         return ", ".join(signed(value) for value in by_replicate)
-    row = differences(by_replicate.to_frame()).iloc[0]
-    return f"{signed(row.difference)}\u00a0±{unsigned(row.half)}"
+    found = differences(by_replicate.to_frame()).iloc[0]
+    return f"{signed(found.difference)}\u00a0±{unsigned(found.half)}"
 
 
 def signed(value: float) -> str:
@@ -202,6 +235,16 @@ def times(ratio: float) -> str:
     return "–" if pd.isna(ratio) else f"{ratio:.2f}".removeprefix("0")
 
 
+def row(*texts: str) -> str:
+    return f"| {' | '.join(texts)} |"
+
+
+def cells(one: Comparison) -> list[str]:
+    """Label, name and the three scores."""
+    scores = one.by_replicate()
+    return [one.label(), one.name(), *(cell(scores[name]) for name in SHORT)]
+
+
 def both_scores(one: Comparison | None) -> str:
     """mean@8 with its training mix, and the number of replicates; a dash if not played."""
     if one is None:
@@ -215,15 +258,20 @@ def front() -> None:
     """The tables of README, docs/results.md and docs/choose.md, as they are printed there."""
     print("\n## By world\n")
     for world, comparisons in BY_WORLD.items():
-        print(f"| {world} | {' | '.join(map(both_scores, comparisons))} |")
+        print(row(world, *map(both_scores, comparisons)))
+    scores = (*SHORT.values(), "trained tokens")
+    print(f"\n## At equal learning rates\n\n{row('world, learning rate (n)', 'method', *scores)}")
     for title, comparisons in TABLES.items():
-        print(f"\n## {title}\n\n| world, learning rate (n) | method | {' | '.join(SHORT.values())}")
+        print(f"\n### {title}\n")
         for one in comparisons:
-            scores = one.by_replicate()
-            cells = [one.label(), one.name(), *(cell(scores[name]) for name in SHORT)]
-            print(f"| {' | '.join(cells)} | {times(one.tokens())} |")
-    print("\n## Replay\n")
+            print(row(*cells(one), times(one.ratio("trained_tokens"))))
+    print("\n## Replay, with the memorization gap\n")
     for one in REPLAY:
-        scores = one.by_replicate()
-        cells = [one.label(), one.name(), *(cell(scores[name]) for name in SHORT)]
-        print(f"| {' | '.join(cells)} | {cell(one.gap().gap)} | {times(one.tokens())} |")
+        gap = cell(one.gap().gap)
+        print(row(*cells(one), gap, times(one.ratio("trained_tokens"))))
+    print("\n## Seconds over the baseline's\n")
+    for one in [*sum(TABLES.values(), []), *REPLAY]:
+        print(row(one.label(), one.name(), times(one.ratio("seconds"))))
+    print("\n## WSE (33) of Rollout-GDRO below that of even rollouts, word problems\n")
+    for name, cut in wse_cuts().items():
+        print(f"{name}: {cut:.1%}")
