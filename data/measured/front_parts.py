@@ -1,6 +1,7 @@
 """Part of `recompute.py`: the tables of the short pages, and the rows of their picture."""
 
 import json
+from itertools import chain
 from typing import NamedTuple
 
 import pandas as pd
@@ -172,7 +173,8 @@ TABLES = {
         Comparison("all-hard", "family_even@2e-4", "grpo@2e-4", HARD_GAMES[0].folders),
         Comparison("gym-weak", "family_even@5e-5", "grpo@5e-5", WEAK_GAMES[0].folders),
     ],
-    "Where pivotal loses": [
+    "Pivotal elsewhere": [
+        Comparison("rare-hard", "pivotal@1e-4", "grpo@1e-4", ("arena-fair/rare-hard",)),
         Comparison("rare-easy", "pivotal@2e-4", "grpo@2e-4", ("arena-transfer",)),
         STRINGS_OURS[1],
     ],
@@ -270,7 +272,7 @@ def front() -> None:
         gap = cell(one.gap().gap)
         print(row(*cells(one), gap, times(one.ratio("trained_tokens"))))
     print("\n## Seconds over the baseline's\n")
-    for one in [*sum(TABLES.values(), []), *REPLAY]:
+    for one in chain(*TABLES.values(), REPLAY):
         print(row(one.label(), one.name(), times(one.ratio("seconds"))))
     print("\n## WSE (33) of Rollout-GDRO below that of even rollouts, word problems\n")
     for name, cut in wse_cuts().items():
