@@ -1,11 +1,12 @@
 """Part of `recompute.py`: the tables of the short pages, and the rows of their picture."""
 
 import json
+from functools import cache
 from itertools import chain
 from typing import NamedTuple
 
 import pandas as pd
-from paired_rows import FOUR, HERE, differences, ends, memory_of
+from paired_rows import FOUR, HERE, differences, ends, memory_of, show
 
 from gdro.metrics import weighted_standard_error
 
@@ -26,6 +27,12 @@ NAMES = {
 KEYS = ["arm", "draw"]
 
 
+@cache
+def read_ends(folder: str) -> pd.DataFrame:
+    """`ends` of a folder of data/measured, read once."""
+    return ends(HERE / folder)
+
+
 class Comparison(NamedTuple):
     """A configuration minus a baseline, paired by replicate, from the rows of some folders."""
 
@@ -38,8 +45,7 @@ class Comparison(NamedTuple):
 
     def rows(self) -> pd.DataFrame:
         """The last row of each run of the two configurations."""
-        of_folders = [ends(HERE / folder) for folder in self.folders]
-        rows = pd.concat(of_folders).query("world == @self.world")
+        rows = pd.concat(map(read_ends, self.folders)).query("world == @self.world")
         return rows[rows.arm.isin([self.arm, self.baseline]) & rows.draw.between(*self.replicates)]
 
     def by_replicate(self) -> pd.DataFrame:
@@ -197,23 +203,32 @@ REPLAY = [
 ]
 
 
-def wse_cuts() -> pd.Series:
-    """By how much WSE is below that of 4 rollouts for each bin, mean of a run's batches."""
-    cuts = {}
+def noise() -> pd.DataFrame:
+    """What Rollout-GDRO's counts do to the noise on word problems: a row a run.
+
+    WSE (33) and the variance proxy, each over that of four rollouts for every bin, from the batches
+    after the first epoch: the proxy (28), where every prompt counts once, and as shipped, where
+    every rollout does.
+    """
+    runs = {}
     for folder in LATER:
         for file in sorted((HERE / folder / "logs/words").glob("rollout@*.json")):
-            record = json.loads(file.read_text())["record"]
-            deviations, shares, rollouts = (
-                pd.DataFrame([step[name] for step in record], dtype=float)
+            record = json.loads(file.read_text())["record"][12:]
+            sigma, q, n = (
+                pd.DataFrame([step[name] for step in record], dtype=float).fillna(0)
                 for name in ("deviation", "share", "rollouts")
             )
-            shares = shares.where(deviations.notna() & rollouts.notna(), 0)
-            played, even = (
-                weighted_standard_error(deviations.fillna(0), shares, counts).mean()
-                for counts in (rollouts.fillna(4), 4)
-            )
-            cuts[file.stem] = 1 - played / even
-    return pd.Series(cuts)
+            n = n.mask(n == 0, 4)  # a bin without prompts in the batch
+            by_prompt = q * sigma**2 / n
+            by_rollout = q * n * sigma**2 / 4**2
+            even = (q * sigma**2 / 4).to_numpy().sum()
+            wse = weighted_standard_error(sigma, q, n).sum()
+            runs[file.stem] = {
+                "WSE": wse / weighted_standard_error(sigma, q, 4).sum(),
+                "proxy, averaging by prompt": by_prompt.to_numpy().sum() / even,
+                "proxy, averaging by rollout": by_rollout.to_numpy().sum() / even,
+            }
+    return pd.DataFrame(runs).T
 
 
 def cell(by_replicate: pd.Series) -> str:
@@ -274,6 +289,4 @@ def front() -> None:
     print("\n## Seconds over the baseline's\n")
     for one in chain(*TABLES.values(), REPLAY):
         print(row(one.label(), one.name(), times(one.ratio("seconds"))))
-    print("\n## WSE (33) of Rollout-GDRO below that of even rollouts, word problems\n")
-    for name, cut in wse_cuts().items():
-        print(f"{name}: {cut:.1%}")
+    show("Noise of Rollout-GDRO over that of even rollouts, word problems", noise().reset_index())
