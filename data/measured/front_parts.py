@@ -9,6 +9,7 @@ import pandas as pd
 from paired_rows import FOUR, HERE, differences, ends, memory_of, show
 
 from gdro.metrics import weighted_standard_error
+from gdro.theory import variance_proxy
 
 SHORT = {"mean_at_8": "mean@8", "pass_at_8": "pass@8", "training_mix_mean": "training mix"}
 NAMES = {
@@ -219,14 +220,12 @@ def noise() -> pd.DataFrame:
                 for name in ("deviation", "share", "rollouts")
             )
             n = n.mask(n == 0, 4)  # a bin without prompts in the batch
-            by_prompt = q * sigma**2 / n
-            by_rollout = q * n * sigma**2 / 4**2
-            even = (q * sigma**2 / 4).to_numpy().sum()
+            even = variance_proxy(sigma**2, q, 4).sum()
             wse = weighted_standard_error(sigma, q, n).sum()
             runs[file.stem] = {
                 "WSE": wse / weighted_standard_error(sigma, q, 4).sum(),
-                "proxy, averaging by prompt": by_prompt.to_numpy().sum() / even,
-                "proxy, averaging by rollout": by_rollout.to_numpy().sum() / even,
+                "proxy, averaging by prompt": variance_proxy(sigma**2, q, n).sum() / even,
+                "proxy, averaging by rollout": (q * n * sigma**2 / 4**2).to_numpy().sum() / even,
             }
     return pd.DataFrame(runs).T
 

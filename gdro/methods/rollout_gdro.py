@@ -196,7 +196,8 @@ class RolloutAdversary(Stateful):
 class RolloutGDRO(AveragingMethod):
     """Rollout-GDRO (arXiv 2601.19280): a number of rollouts for each bin.
 
-    Its scores are in `rollout_adversary`.
+    By default every rollout counts once, as in the released code; the theorem behind (28) is about
+    prompts that count once, `averaging="prompt"`. Its scores are in `rollout_adversary`.
     """
 
     rollout: Mapping[str, Any] = field(default_factory=dict)
