@@ -69,7 +69,14 @@ def _panel(axis: Axes, comparisons: list) -> None:
             if found:
                 _dots(axis, found[0].by_replicate()[score], place, look)
         if not found:
-            axis.text(0.01, METHODS.index(name), "not run", va="center", color="#595959", size=7)
+            axis.text(
+                0.01,
+                METHODS.index(name),
+                "not run at equal\nlearning rates",
+                va="center",
+                color="#595959",
+                size=7,
+            )
     axis.grid(visible=False, axis="y")
 
 
