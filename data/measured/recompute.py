@@ -10,14 +10,12 @@ folder's table, unless the part says otherwise. Runs are compared at the end of 
 import sys
 
 import arena_parts
-import front_parts
 import plan_parts
 import smol_parts
 
 PARTS = {
     part.__name__: part
     for part in (
-        front_parts.front,
         arena_parts.tables,
         arena_parts.peers,
         arena_parts.families,
@@ -41,6 +39,7 @@ PARTS = {
         plan_parts.hard,
         smol_parts.smol,
         smol_parts.smol_rollout,
+        smol_parts.noise,
     )
 }
 

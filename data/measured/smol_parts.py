@@ -17,6 +17,8 @@ from paired_rows import (
     show_plan,
 )
 
+from gdro.metrics import weighted_standard_error
+from gdro.theory import variance_proxy
 from gdro_lab.experiments.intervals import holm
 from gdro_lab.experiments.table import RATE_SCORES, at_best_rate
 
@@ -169,3 +171,30 @@ def gap_of(folder: Path) -> pd.Series:
     families = ends(folder, "families.csv").query("world == 'words'")
     gaps = families.assign(memory=families.train - families.mean_at_8)
     return gaps.groupby(["arm", "draw"]).memory.mean()
+
+
+def noise() -> None:
+    """What Rollout-GDRO's counts do to the noise on word problems, a row a run.
+
+    WSE (33) and the variance proxy, each over that of four rollouts for every bin, from the batches
+    after the first epoch: the proxy (28), where every prompt counts once, and as shipped, where
+    every rollout does.
+    """
+    runs = {}
+    for folder in ("smol", "smol-rollout"):
+        for file in sorted((HERE / folder / "logs/words").glob("rollout@*.json")):
+            record = json.loads(file.read_text())["record"][12:]
+            sigma, q, n = (
+                pd.DataFrame([step[name] for step in record], dtype=float).fillna(0)
+                for name in ("deviation", "share", "rollouts")
+            )
+            n = n.mask(n == 0, 4)  # a bin without prompts in the batch
+            even = variance_proxy(sigma**2, q, 4).sum()
+            wse = weighted_standard_error(sigma, q, n).sum()
+            runs[file.stem] = {
+                "WSE": wse / weighted_standard_error(sigma, q, 4).sum(),
+                "proxy, averaging by prompt": variance_proxy(sigma**2, q, n).sum() / even,
+                "proxy, averaging by rollout": (q * n * sigma**2 / 4**2).to_numpy().sum() / even,
+            }
+    table = pd.DataFrame(runs).T.reset_index()
+    show("Noise of Rollout-GDRO over that of even rollouts, word problems", table)
