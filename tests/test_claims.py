@@ -2,6 +2,7 @@
 
 import shutil
 
+import pandas as pd
 import pytest
 
 from gdro_lab import claims
@@ -9,16 +10,16 @@ from gdro_lab import claims
 
 @pytest.fixture
 def copied(tmp_path):
-    """The parts of the repository that claims are made of."""
-    folders = set(" ".join(claims.read_claims().folder).split())
-    for name in folders:
-        source = claims.ROOT / "data/measured" / name / "scores.csv"
-        target = tmp_path / "data/measured" / name / "scores.csv"
-        target.parent.mkdir(parents=True)
-        shutil.copy(source, target)
-    for page in (claims.CLAIMS, *claims.PAGES):
-        (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(claims.ROOT / page, tmp_path / page)
+    """README, its claims, and the rows that they are made of."""
+    readme = (claims.ROOT / "README.md").read_text("utf-8")
+    (tmp_path / "README.md").write_text(readme, "utf-8")
+    kept = claims.read_claims()
+    kept = kept[[f"`{claim}`" in readme for claim in kept.id]]
+    for name in set(" ".join(kept.folder).split()):
+        source = claims.ROOT / "data/measured" / name
+        target = tmp_path / "data/measured" / name
+        shutil.copytree(source, target, ignore=lambda _, files: set(files) - {"scores.csv"})
+    kept.to_csv(tmp_path / claims.CLAIMS, index=False)
     return tmp_path
 
 
@@ -55,12 +56,13 @@ def test_a_claim_about_runs_that_do_not_exist_is_refused():
 
 
 def test_several_worlds_are_averaged_within_a_replicate(copied):
-    claim = claims.read_claims().iloc[0].copy()
+    kept = claims.read_claims(copied)
+    claim = kept[kept.id == "rare-hard/both"].iloc[0].copy()
     alone = claims.pairs_of(claim, copied)
     file = copied / "data/measured" / claim.folder / "scores.csv"
-    rows = claims.pd.read_csv(file)
+    rows = pd.read_csv(file)
     other = rows.assign(world="other", mean_at_8=rows.mean_at_8 + 0.2 * (rows.method == "both"))
-    claims.pd.concat([rows, other]).to_csv(file, index=False)
+    pd.concat([rows, other]).to_csv(file, index=False)
     claim["world"] = "rare-hard other"
     both = claims.pairs_of(claim, copied)
     assert both.difference.to_list() == pytest.approx((alone.difference + 0.1).to_list())
