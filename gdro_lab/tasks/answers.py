@@ -6,8 +6,9 @@ The same readers serve answer keys and completions. Nothing here judges an answe
 
 import re
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any, Literal
+
+from gdro_lab.tasks.numerals import last_number, only_number, plain_number
 
 Style = Literal["chat", "text"]
 """Whether a prompt is a message of a chat, or the plain text."""
@@ -16,9 +17,9 @@ Reader = Literal["boxed", "hash", "last_number", "whole", "tags"]
 """Where a text has its answer: in its last `\\boxed{…}`, behind its last `####` up to the end
 of the line, as its last number, as the whole text, or in its last `<answer>…</answer>`."""
 
-KeyReader = Literal["boxed", "hash", "last_number", "whole", "number"]
+KeyReader = Literal["boxed", "hash", "last_number", "whole", "tags", "number"]
 """Where a column has the answer key. "number" is a column that must hold a number, perhaps with a
-unit in brackets, such as `9 (apples)`."""
+unit, such as `9 (apples)`."""
 
 REQUESTS: dict[Reader, str] = {
     "boxed": "{problem}\n\nPlease reason step by step, and put {answer} within \\boxed{}.",
@@ -40,74 +41,108 @@ FORMS: dict[Reader, str] = {
 }
 """How an answer is written so that a reader finds it."""
 
-LONGEST = 200  # characters of a box that are read as a number
 # an escaped brace is the sign of a set and groups nothing
 BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
-NESTED = re.compile(r"^(?:\\(?:boxed|fbox)\s*\{)+([^{}]*)\}+$")
-TAGS = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
-# the sign of "= -3", not the minus of "5-3"
-IN_TEXT = re.compile(rf"((?<![\w)\]}}])[-−]\$?)?((?:{DIGITS}(?:\.[0-9]+)?|\.[0-9]+)(?:/{DIGITS})?)")
-ALONE = re.compile(rf"([-−]?)\s*\$?\s*({DIGITS}(?:\.[0-9]*)?|\.[0-9]+)")
+BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
+# what may stand between two boxes of one answer
+BETWEEN_BOXES = re.compile(
+    r"(?:[\s,;$]|\\[()\[\],; ]|\\q?quad\b|and|or|\\(?:text|mbox)\s*\{[\s,]*(?:and|or)?\s*\})*"
+)
+TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 UNIT_IN_BRACKETS = re.compile(r"\s*\([^()]*\)$")
 
 
+def read_key(text: str, form: KeyReader) -> str | None:
+    r"""The answer key in the text of a column; None where there is none in this form.
+
+    A number comes back in one spelling: `1,200` as `1200`, `\frac{1}{2}` as `1/2`.
+    """
+    if form == "last_number":
+        return last_number(text)
+    key = read_answer(text, form)
+    if key is None or form in ("boxed", "whole"):
+        return key
+    return plain_number(key) or key
+
+
 def read_answer(text: str, reader: Reader | KeyReader) -> str | None:
-    """The answer that a text gives; None where the reader finds none."""
+    """The answer that a text gives; None where the reader finds none.
+
+    As the last number, 50% is read as 50, since that is what a question for per cent asks for.
+    """
     text = text.strip()
     if reader == "boxed":
         return last_boxed(text)
     if reader == "hash":
         _, sign, behind = text.rpartition("####")
         first_line = behind.strip().partition("\n")[0].strip()
-        return first_line if sign and first_line else None
+        return opened(first_line) or None if sign else None
     if reader == "last_number":
-        return _last_number(text)
+        number = last_number(text)
+        return number and number.removesuffix("%")
     if reader == "number":
-        return plain_number(UNIT_IN_BRACKETS.sub("", text))
+        return only_number(UNIT_IN_BRACKETS.sub("", text))
     if reader == "tags":
-        tagged = TAGS.findall(text)
-        return tagged[-1].strip() if tagged else None
-    return text or None
+        return opened(_last_tagged(text) or "") or None
+    return opened(text) or None
 
 
-def plain_number(text: str) -> str | None:
-    """A text that is a number without thousands separators and idle zeros; None for another.
-
-    `1,450` becomes `1450` and `145.0` becomes `145`.
-    """
-    match = ALONE.fullmatch(text.strip())
-    if match is None:
-        return None
-    value = Decimal(match[2].replace(",", ""))
-    digits = f"{value:f}"
-    if "." in digits:
-        digits = digits.rstrip("0").rstrip(".")
-    return f"-{digits}" if match[1] and value else digits
-
-
-def _last_number(text: str) -> str | None:
-    """The last number of a text: an integer, a decimal or a quotient."""
-    numbers = list(IN_TEXT.finditer(text))
-    if not numbers:
-        return None
-    sign = "-" if numbers[-1][1] else ""
-    return sign + numbers[-1][2].replace(",", "")
+def _last_tagged(text: str) -> str | None:
+    """What the last `<answer>` opens; None where it is not closed or empty."""
+    *_, start = [None, *(tag for tag in TAG.finditer(text) if not tag[1])]
+    end = start and next((tag for tag in TAG.finditer(text, start.end()) if tag[1]), None)
+    return text[start.end() : end.start()].strip() if start and end else None
 
 
 def last_boxed(text: str) -> str | None:
-    """Content of the last whole `\\boxed{…}` that is not empty; None without one."""
+    r"""Content of the last `\boxed{…}`; None where that is empty, or not closed.
+
+    Boxes with nothing but commas or "and" between them are one answer, a list.
+    """
+    boxes = _outer_boxes(text)
+    if boxes is None or not boxes or not boxes[-1][2]:
+        return None
+    answer = [boxes[-1]]
+    for box in reversed(boxes[:-1]):
+        if not BETWEEN_BOXES.fullmatch(text, box[1], answer[0][0]):
+            break
+        answer.insert(0, box)
+    contents = [unboxed(content) for _, _, content in answer if content]
+    return ", ".join(contents if len(set(contents)) > 1 else contents[:1])
+
+
+def _outer_boxes(text: str) -> list[tuple[int, int, str]] | None:
+    """Start, end and content of the boxes that are in no other; None if one is not closed."""
     # one pass, as a text that repeats itself can open thousands of boxes and close none
-    open_braces: list[int | None] = []  # where a box's content starts; None for any other brace
-    found = slice(0)
+    boxes = []
+    depths: list[int] = []  # of the braces, 0 for that of an outer box
+    opened = None
     for match in BRACES.finditer(text):
-        if match["box"] or match[0] == "{":
-            open_braces.append(match.end() if match["box"] else None)
-        elif match[0] == "}" and open_braces and (start := open_braces.pop()) is not None:
-            inside = slice(start, match.start())
-            if inside.stop - start > LONGEST or text[inside].strip():
-                found = inside  # a box around others closes last, and counts
-    return NESTED.sub(r"\1", text[found].strip()) or None
+        if match["box"] and opened is None:
+            opened = match
+            depths.append(0)
+        elif match["box"] or match[0] == "{":
+            depths.append(1)
+        elif match[0] == "}" and depths and depths.pop() == 0 and opened:
+            content = text[opened.end() : match.start()].strip()
+            boxes.append((opened.start(), match.end(), content))
+            opened = None
+    return None if opened else boxes
+
+
+def unboxed(text: str) -> str:
+    """The text without boxes around all of it."""
+    for _ in range(3):
+        boxes = _outer_boxes(text)
+        if not boxes or boxes[0][:2] != (0, len(text)):
+            break
+        text = boxes[0][2]
+    return text
+
+
+def opened(text: str) -> str | None:
+    """What a text says that may have its answer in a box; None if its last box is empty."""
+    return last_boxed(text) if BOX.search(text) else text
 
 
 def completion_text(completion: Any) -> str:

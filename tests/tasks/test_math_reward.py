@@ -23,6 +23,7 @@ RIGHT = {
         *(r"42^{\circ}", r"42^\circ", r"\angle ABC = 42^\circ", "f(2) = 42", "=42"),
         *("m+n=42", "20+22=42", "m + n = 20+22 = 42.", r"x = 6\cdot 7 = 42", r"\frac{m}{n}=42"),
         *(r"42\text{ units}", r"42 \text{ square units}", r"42\text{ cm}.", r"A = 42\text{ m}"),
+        *(r"4.2 \times 10^1", "42 dollars", "**42**", "４２", "42°"),
     ],
     "1200": ["1,200", "1{,}200", r"1\,200", r"1,\!200", "1 200"],
     "1,200": ["1200"],
@@ -37,7 +38,7 @@ RIGHT = {
     "6:30 PM": ["6:30 PM"],
 }
 WRONG = {  # a word behind a number is a unit only where \text{} says so, and never one of number
-    "42": ["42 cm", r"42\%", r"4.2 \times 10^1", r"\text{ units}", r"42\text{ cm} 43"],
+    "42": ["42 cm", r"42\%", r"\text{ units}", r"42\text{ cm} 43"],
     "10": ["10 tenths", "10!", r"\binom{5}{2}", r"1\frac{0}{0}", r"10\text{ tenths}"],
     "2": [
         *("2 million", "2 million dollars", "2x", "2i", r"2\pi", r"\{2\}"),
@@ -69,7 +70,8 @@ WRONG = {  # a word behind a number is a unit only where \text{} says so, and ne
 def test_the_same_number_or_text_is_right_and_no_other_and_no_further_word(key):
     wanted = dict.fromkeys(RIGHT.get(key, []), "correct")
     wanted |= dict.fromkeys(WRONG.get(key, []), "wrong")
-    assert {answer: judge_at_once(key, answer) for answer in wanted} == wanted
+    outcomes = MathReward().judge([(key, answer) for answer in wanted])
+    assert dict(zip(wanted, outcomes, strict=True)) == wanted
 
 
 @pytest.mark.parametrize("text", ["x_a" * 60, "1," * 90, "a+(" * 60, r"\frac" * 40, "{" * 200])
@@ -97,9 +99,9 @@ def test_math_verify_judges_all_other_keys():
 
 
 def test_a_letter_is_read_or_not():
-    choices = ["B", "(B)", r"\text{B}", r"\textbf{(B)}", "$B$", "B.", "B) Neon", "(B) A cat"]
+    choices = ["B", "b", "(B)", r"\text{B}", r"\textbf{(B)}", "$B$", "B.", "B) Neon", "(B) A cat"]
     assert {judge_at_once("B", box) for box in choices} == {"correct"}
-    for box in ("Bananas", "A or B", "b", "", "3", "A: B", "B, C", "(B) or (C)", "B. and A."):
+    for box in ("Bananas", "A or B", "c", "", "3", "A: B", "B, C", "(B) or (C)", "B. and A."):
         assert judge_at_once("B", box) == "wrong", box
 
 
@@ -134,14 +136,17 @@ def test_the_answer_is_read_where_the_profile_says(completion, right, wrong):
 @pytest.mark.parametrize(
     ("text", "content"),
     [
-        (r"\boxed{1} and \boxed{2}", "2"),
+        (r"\boxed{1} and \boxed{2}", "1, 2"),
+        (r"\boxed{1}. So \boxed{2}", "2"),
+        (r"\boxed{2} or $\boxed{2}$", "2"),
+        (r"\boxed{\boxed{\frac{1}{2}}}", r"\frac{1}{2}"),
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{\{1,2\}}", r"\{1,2\}"),
         (r"\boxed {3}.", "3"),
         (r"\fbox{3}", "3"),
         (r"\boxed{\boxed{3}}", "3"),
-        (r"\boxed{3} but \boxed{4", "3"),
-        (r"\boxed{3} in \boxed{}", "3"),
+        (r"\boxed{3} but \boxed{4", None),
+        (r"\boxed{3} in \boxed{}", None),
         ("3", None),
         (r"\boxed{}", None),
         (r"\boxed{3", None),
@@ -163,8 +168,8 @@ def test_what_never_ends_is_killed_beside_the_rest():
     assert set(psutil.Process().children(recursive=True)) <= set(before)
 
 
-def crash(key, box, seconds):
-    if box == "crash":
+def crash(key, box, tolerance, seconds):
+    if box == "x^9":
         os.kill(os.getpid(), signal.SIGKILL)
     return True
 
@@ -172,7 +177,7 @@ def crash(key, box, seconds):
 def test_a_worker_that_crashes_costs_its_own_answer_alone(monkeypatch):
     monkeypatch.setattr("gdro_lab.tasks.math_reward._same", crash)
     reward = MathReward()
-    assert reward([r"\boxed{crash}", r"\boxed{x}"], ["y", "y"]) == [0.0, 1.0]
+    assert reward([r"\boxed{x^9}", r"\boxed{x}"], ["y", "y"]) == [0.0, 1.0]
     assert +reward.counts == {"correct": 1, "error": 1}
 
 

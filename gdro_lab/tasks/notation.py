@@ -1,0 +1,208 @@
+r"""What a mathematical text is made of: lists, brackets, sides of an equation, words.
+
+Texts are in LaTeX, as `standard` makes them.
+"""
+
+import re
+
+from gdro_lab.tasks.numerals import FUNCTION, clean, in_latex
+from gdro_lab.tasks.quantities import MARKED, TEXT
+
+BOLD = re.compile(r"\*\*([^*]+)\*\*")
+SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])")
+REPLACED = {
+    r"\lbrace": r"\{",
+    r"\rbrace": r"\}",
+    r"\langle": "(",
+    r"\rangle": ")",
+    r"+\infty": r"\infty",
+    r"\mathbb{R}": r"(-\infty,\infty)",
+    r"\{\}": r"\emptyset",
+    r"\varnothing": r"\emptyset",
+    "∅": r"\emptyset",
+}
+OVER = re.compile(r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}")
+ARRAY = re.compile(r"[(\[]?\\(begin|end)\{array\}(?:\{[^{}]*\})?[)\]]?")
+
+COMMA = re.compile(
+    r"[,;]?\s*(?:\\(?:text|mbox)\s*\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
+    r"|\\(?:l?or|land|vee|wedge)(?![A-Za-z]))|[,;]"
+)
+OR = re.compile(
+    r"\\(?:text|mbox)\s*\{\s*or\s*\}|(?<![A-Za-z\\])or(?![A-Za-z])|\\(?:l?or|vee)(?![A-Za-z])"
+)
+CUP = re.compile(r"\\cup(?![A-Za-z])")
+EQUALS = re.compile(r"(?<![<>!:\\])=(?![<>=])")
+PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
+MEMBER = re.compile(r"\\?[A-Za-z]\w*\s*\\in(?![A-Za-z])\s*")
+VECTOR = re.compile(r"\\begin\{[pbv]?matrix\}(.*)\\end\{[pbv]?matrix\}", re.DOTALL)
+BRACKET = re.compile(r"\\.|[()\[\]{}]", re.DOTALL)
+OPENING = ("(", "[", "{", r"\{")
+CLOSING = (")", "]", "}", r"\}")
+RELATIONS = {
+    "<": ("<", r"\lt"),
+    ">": (">", r"\gt"),
+    "≤": ("<=", r"\leqslant", r"\leq", r"\le"),
+    "≥": (">=", r"\geqslant", r"\geq", r"\ge"),
+    "≠": ("!=", r"\neq", r"\ne"),
+}
+SIGN_OF = {sign: relation for relation, signs in RELATIONS.items() for sign in signs}
+RELATION = re.compile(
+    "|".join(
+        re.escape(sign) + r"(?![A-Za-z])" * sign.startswith("\\")
+        for sign in sorted(SIGN_OF, reverse=True)
+    )
+)
+UNKNOWN = re.compile(r"\\?[A-Za-z]+(?:_(?:\w|\{\w+\}))?")
+
+# subscripts, and what is no text: the kind of a matrix
+NO_WORDS = re.compile(
+    rf"\\(?:begin|end)\{{[^{{}}]*\}}|_\s*(?:\{{\s*)?{TEXT}\{{[^{{}}]*\}}(?:\s*\}})?|_\s*\{{[^{{}}]*\}}"
+)
+WORD = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{3,}|\b[Nn]o\b")
+SPACES = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
+
+
+def standard(text: str) -> str:
+    """The text in LaTeX, without signs of size and emphasis, and with one name for each sign."""
+    text = BOLD.sub(r"\1", in_latex(text).strip()).lstrip("= ")
+    if text.startswith("$") and text.endswith("$"):
+        text = text[1:-1]
+    text = OVER.sub(r"\\frac{\1}{\2}", SIZES.sub("", text))
+    for old, new in REPLACED.items():
+        text = text.replace(old, new)
+    text = ARRAY.sub(r"\\\1{pmatrix}", text).strip()
+    if text[:1] in ("]", "[") and text[-1:] in ("]", "["):  # ]2,3[ is (2,3)
+        text = "[("[text[0] == "]"] + text[1:-1] + "])"[text[-1] == "["]
+    return text
+
+
+def as_text(text: str) -> str:
+    """The text to compare as it is: without spaces, or of words without their case."""
+    text = clean(text)
+    if WORD.search(text):
+        return text.casefold()
+    return SPACES.sub("", text)
+
+
+def has_words(text: str) -> bool:
+    """Whether a text has words that are no names of functions, and so is no expression."""
+    text = NO_WORDS.sub("", text)
+    if any(re.search(r"[A-Za-z]{2}", marked) for marked in MARKED.findall(text)):
+        return True
+    words = [word for word in WORD.findall(text) if not re.fullmatch(FUNCTION, word)]
+    if re.search(r"[\d\\+*/^=-]", text):  # "abc" is a word, and in "2abc" a product
+        return any(len(word) > 3 for word in words)
+    return bool(words)
+
+
+def split(text: str, separator: re.Pattern[str]) -> list[str]:
+    """The parts of a text between separators that are in no brackets."""
+    parts = []
+    start = 0
+    depth = 0
+    place = 0
+    while place < len(text):
+        if depth == 0 and (match := separator.match(text, place)) and match.end() > place:
+            parts.append(text[start:place])
+            start = place = match.end()
+            continue
+        bracket = BRACKET.match(text, place)
+        if bracket:
+            depth = max(0, depth + (bracket[0] in OPENING) - (bracket[0] in CLOSING))
+        place = bracket.end() if bracket else place + 1
+    return [part.strip() for part in [*parts, text[start:]] if part.strip()]
+
+
+def items_of(text: str) -> tuple[str, list[str]]:
+    r"""The brackets around a list, such as "[)" or "\{\}", and its items.
+
+    Brackets around one item only group it and are left out, but for those of a set.
+    """
+    brackets = _brackets_around(text)
+    inner = text[len(brackets[0]) : -len(brackets[1])].strip() if brackets else text
+    items = [form for item in split(inner, COMMA) for form in _with_both_signs(item)]
+    if brackets == ("(", ")") and len(items) == 1:
+        return items_of(inner)
+    return "".join(brackets), items
+
+
+def _brackets_around(text: str) -> tuple[str, str] | tuple[()]:
+    """The bracket that a text opens with and the one that closes it, if that is at its end."""
+    depth = 0
+    first = BRACKET.match(text)
+    if first is None or first[0] not in (*OPENING[:2], OPENING[3]):
+        return ()
+    for match in BRACKET.finditer(text):
+        depth += (match[0] in OPENING) - (match[0] in CLOSING)
+        if depth == 0:
+            return (first[0], match[0]) if match.end() == len(text) else ()
+    return ()
+
+
+def _with_both_signs(text: str) -> list[str]:
+    r"""The two values of a text with one \pm, else the text."""
+    if len(PLUS_MINUS.findall(text)) != 1:
+        return [text]
+    return [PLUS_MINUS.sub(sign, text) for sign in "+-"]
+
+
+def same_notation(key: str, answer: str) -> tuple[str, str]:
+    """Both texts, with a vector as a tuple and inequalities as intervals if one alone has them."""
+    texts = [
+        MEMBER.sub("", text, count=1) if MEMBER.match(text) else text for text in (key, answer)
+    ]
+    vectors = [VECTOR.fullmatch(text) for text in texts]
+    if vectors.count(None) == 1:
+        texts = [_as_tuple(text) for text in texts]
+    ranges = [_as_intervals(text) for text in texts]
+    names = {found[0] for found in ranges if found}
+    others = [text for text, found in zip(texts, ranges, strict=True) if not found]
+    if len(names) == 1 and all(_brackets_around(split(text, CUP)[0]) for text in others if text):
+        texts = [found[1] if found else text for text, found in zip(texts, ranges, strict=True)]
+    return texts[0], texts[1]
+
+
+def _as_tuple(text: str) -> str:
+    """A matrix of one row or column as a tuple; any other text as it is."""
+    match = VECTOR.fullmatch(text)
+    if match is None:
+        return text
+    rows = match[1].strip().removesuffix(r"\\").split(r"\\")
+    cells = [row.split("&") for row in rows]
+    if min(len(cells), len(cells[0])) > 1:
+        return text
+    return f"({', '.join(cell.strip() for row in cells for cell in row)})"
+
+
+def _as_intervals(text: str) -> tuple[str, str] | None:
+    """The unknown of an inequality and its intervals; None for any other text."""
+    found = [_as_interval(part) for part in split(text, OR)]
+    names = {interval[0] for interval in found if interval}
+    if not found or None in found or len(names) != 1:
+        return None
+    return names.pop(), r" \cup ".join(interval[1] for interval in found if interval)
+
+
+def _as_interval(text: str) -> tuple[str, str] | None:
+    r"""x<2 as x and (-\infty,2), 1 \le x < 2 as x and [1,2)."""
+    signs = [SIGN_OF[sign] for sign in RELATION.findall(text)]
+    ends = [end.strip() for end in RELATION.split(text)]
+    if len(signs) == 1 and not UNKNOWN.fullmatch(ends[0]):
+        ends.reverse()
+        signs = ["<>≤≥≠"["><≥≤≠".index(signs[0])]]
+    if signs in ([">"], ["≥"], ["≠"], ["<"], ["≤"]):
+        name, end = ends
+        below = rf"(-\infty,{end}{']' if signs == ['≤'] else ')'}"
+        above = rf"{'[' if signs == ['≥'] else '('}{end},\infty)"
+        pieces = {">": above, "≥": above, "≠": rf"{below} \cup {above}"}
+        intervals = pieces.get(signs[0], below)
+    elif set(signs) <= set("<≤") and len(signs) == 2:
+        name = ends[1]
+        intervals = f"{'(['[signs[0] == '≤']}{ends[0]},{ends[2]}{')]'[signs[1] == '≤']}"
+    elif set(signs) <= set(">≥") and len(signs) == 2:
+        name = ends[1]
+        intervals = f"{'(['[signs[1] == '≥']}{ends[2]},{ends[0]}{')]'[signs[0] == '≥']}"
+    else:
+        return None
+    return (name, intervals) if UNKNOWN.fullmatch(name) else None

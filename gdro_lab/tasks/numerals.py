@@ -1,0 +1,233 @@
+r"""The exact value of a written number, such as 1,200, \frac{1}{2}, 2 1/2, 0.\overline{3} or 7e-5.
+
+What is not worked out is no number here: 3+4, 2^{10}, \sqrt{4}.
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+LONGEST = 200  # characters of a text that is read as a number
+
+# what a text says in Unicode, as LaTeX says it
+SIGNS = {
+    **{chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},  # of full width
+    **dict.fromkeys("−–﹣", "-"),
+    **dict.fromkeys("∙⋅·", r"\cdot "),
+    "×": r"\times ",
+    "÷": "/",
+    "⁄": "/",
+    "π": r"\pi ",
+    "∞": r"\infty ",
+    "°": r"^\circ ",
+    "≤": r"\le ",
+    "≥": r"\ge ",
+    "≠": r"\ne ",
+    "∪": r"\cup ",
+    "∈": r"\in ",
+    "±": r"\pm ",
+    "\u00a0": " ",
+    "\u2009": r"\,",
+    "\u202f": r"\,",
+}
+SIGNS |= {
+    sign: re.sub(r"(\d)\u2044(\d)", r" \\frac{\1}{\2} ", unicodedata.normalize("NFKC", sign))
+    for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
+}
+IN_UNICODE = str.maketrans(SIGNS)
+RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
+LOWERED = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
+ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+|[A-Za-z]|\\pi))")
+
+# what changes the look of a text and not what it says
+STYLE = re.compile(
+    r"\\(?:text)?color\s*\{[^{}]*\}"
+    r"|\\(?:text|mbox|emph|bm|boldsymbol|underline|displaystyle|textstyle|left|right|bf|rm|large"
+    r"|[bB]igg?[lrm]?|f?boxed|math(?:rm|bf|it|sf|bb)|text(?:bf|it|rm|sf|normal))(?![A-Za-z])"
+    r"|\\[!()\[\]]|\\?\$|\\q?quad(?![A-Za-z])|(?:\\[,;: ]|~)(?!\d)"
+)
+GROUP = re.compile(r"(?<![\^_A-Za-z}\]])\{([^{},]*)\}(?!\{)")  # braces that are not arguments
+# only of numbers: without brackets (x+1)/2 would become x+1/2
+PART = r"\s*(?:\{([-+]?[\d.,\s]+)\}|(\d))"
+FRACTION = re.compile(rf"\\[dtc]?frac{PART}{PART}", re.ASCII)
+REPEATING = re.compile(r"(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))", re.ASCII)
+DIGITS = r"(?:\d{1,3}(?:(?:,|\{,\}|\\,|\\ |[ ~])\d{3})+(?!\d)|\d+)"  # perhaps in thousands
+# 1.250,50 and 4,5 have a decimal comma; 4,500 is in thousands, and "4, 5" a list
+COMMA = r"(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,|\{,\})\d+"
+PLAIN = rf"(?:{DIGITS}(?:\.\d*)?(?![\d.,{{]*\d)|{COMMA}|\.\d+)"
+TEN_TO_THE = r"10\s*\^\s*(?:\{\s*([-+]?\s*\d{1,3})\s*\}|([-+]?\d{1,3}))"
+NUMBER = re.compile(
+    rf"([-+]?)\s*(?:(\d+)\s+(?=\d+\s*/))?"  # the sign, and the whole part of a mixed number
+    rf"(?:({PLAIN})(?:\s*/\s*([-+]?\s*{PLAIN})|[eE]([-+]?\d{{1,3}}))?"
+    rf"(?:\s*(?:\\times|\\cdot|\*|[xX])\s*{TEN_TO_THE})?|{TEN_TO_THE})",
+    re.ASCII,
+)
+FLOAT_DIGITS = 15  # of a decimal that a computer has printed: it is as exact as floating point
+
+
+@dataclass(frozen=True)
+class Number:
+    """A written number."""
+
+    value: Fraction
+    is_float: bool
+    """Whether it has so many decimals that it must be a rounded one."""
+
+    def is_met_by(self, other: "Number", tolerance: float = 0.0) -> bool:
+        """Whether another number is the same, up to a tolerance relative to this one."""
+        if self.is_float or other.is_float:
+            tolerance = max(tolerance, 1e-15)
+        return abs(self.value - other.value) <= Fraction(tolerance) * abs(self.value)
+
+
+def in_latex(text: str) -> str:
+    """The text with LaTeX in place of Unicode's signs, such as ½, √3, π and 2516₈."""
+    text = ROOT.sub(lambda match: rf"\sqrt{{{match[1] or match[2]}}}", text)
+    text = RAISED.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match[0])}}}", text)
+    text = LOWERED.sub(lambda match: f"_{{{unicodedata.normalize('NFKC', match[0])}}}", text)
+    return text.translate(IN_UNICODE)
+
+
+def clean(text: str) -> str:
+    """A text in LaTeX without commands of style, and with fractions of numbers as 1/2."""
+    if len(text) > LONGEST:
+        return text.strip()
+    text = STYLE.sub(" ", text.replace("\\!", ""))
+    text = REPEATING.sub(_as_fraction, text)
+    before = ""
+    while text != before:  # from the inside out
+        before = text
+        text = GROUP.sub(r" \1 ", FRACTION.sub(r" \1\2/\3\4 ", text))
+    return re.sub(r"\s+", " ", text).strip().removesuffix(".").strip()
+
+
+def _as_fraction(match: re.Match[str]) -> str:
+    """0.1\\overline{6} as 15/90."""
+    whole, fixed, *periods = (group or "" for group in match.groups())
+    period = "".join(periods)
+    value = int(whole + fixed + period) - int((whole + fixed) or 0)
+    return f" {value}/{10 ** len(fixed) * (10 ** len(period) - 1)} "
+
+
+def number_of(text: str) -> Number | None:
+    """The number that a cleaned text is; None for any other text."""
+    if text.startswith("(") and text.endswith(")"):
+        text = text[1:-1].strip()
+    match = NUMBER.fullmatch(text) if len(text) <= LONGEST else None
+    if match is None:
+        return None
+    sign, whole, top, bottom, *powers = match.groups()
+    power = next((int(re.sub(r"\s", "", power)) for power in powers[1:] if power), 0)
+    value = _decimal(top or "1") * Fraction(10) ** (power + int(powers[0] or 0))
+    if bottom:
+        divisor = _decimal(bottom)
+        if divisor == 0:
+            return None
+        value /= divisor
+    value += int(whole or 0)
+    digits = re.sub(r"\D", "", top or "").strip("0")
+    is_float = value.denominator > 1 and bottom is None and len(digits) >= FLOAT_DIGITS
+    return Number(-value if sign == "-" else value, is_float)
+
+
+def _decimal(text: str) -> Fraction:
+    if re.fullmatch(COMMA, text, re.ASCII) and not re.fullmatch(DIGITS, text, re.ASCII):
+        text = re.sub(r"[{}]", "", text).replace(".", "").replace(",", ".")
+    return Fraction(re.sub(r"[^\d.-]", "", text))
+
+
+# Numbers in a text. A word, a colon or the end of a sentence ends a number; so "50-8 = 42" is one
+# piece, of which the right side counts, and "[5, 6]" one that is no number.
+TAIL = 120  # characters before the last digit of a text that its last number may reach back
+WORD = re.compile(
+    r"(?<![\\A-Za-z])[A-Za-z]{2,}|['’][A-Za-z]+|(?<!\S)[aAI](?!\S)|[#;?!|\n]+|:(?!\d)|(?<!\d):"
+    r"|\.(?=\s|$)|,(?=\s|$)(?!\s*[-$\d])"
+)
+DASH = re.compile(r"(^|[A-Za-z:])\s*[-−–—]\s+")  # between words, and no sign
+MARKED_STEP = re.compile(r"<<[^<>]*>>")  # as gsm8k marks its steps
+UNIT_LETTER = re.compile(r"(?<=\d)\s+[mgslLhKCF]$")
+DECORATION = "*€£¥₹ "
+# beside a number, these make it another number or none
+NUMBER_WORD = (
+    "hundred|thousand|million|billion|trillion|dozen|half|halves|thirds?|fourths|quarters|fifths"
+    "|tenths|hundredths|point|minus|negative|base"
+)
+FUNCTION = (
+    "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|exp|ln|log|lg|sqrt|min|max|gcd|lcm"
+    "|det|mod|pi|infty|infinity|inf|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|tau|phi"
+    "|omega"
+)
+NO_NUMBER = re.compile(rf"{NUMBER_WORD}|{FUNCTION}")
+
+
+def last_number(text: str) -> str | None:
+    """The last number of a text, as `number_of` reads it, perhaps with a percent sign.
+
+    None where what stands last is none: `\\sqrt{2}`, `[5,6]`, `2^4`, 4 million, 5-3.
+    """
+    digits = [match.end() for match in re.finditer(r"[\d½⅓⅔¼¾]", text[-20_000:])]
+    if not digits:
+        return None
+    text = text[-20_000:]
+    start = max(0, digits[-1] - TAIL)
+    tail = text[start : digits[-1] + TAIL // 2]
+    if start:
+        tail = tail.partition(" ")[2]
+    *_, (before, number, after) = _numbers(tail) or [([], None, [])]
+    return _checked(before[-1:], number, after[:1])
+
+
+def only_number(text: str) -> str | None:
+    """The number of a text that has one and perhaps its unit: 5 apples, 1/2, 5%, $3, ½."""
+    found = _numbers(text) if len(text) <= LONGEST else []
+    if len(found) != 1 or found[0][0]:
+        return None
+    _, number, after = found[0]
+    return None if {"and", "or"} & set(after) else _checked([], number, after)
+
+
+def _numbers(text: str) -> list[tuple[list[str], str, list[str]]]:
+    """The pieces of a text that have digits, each with the words before and after it."""
+    text = DASH.sub(r"\1 ", MARKED_STEP.sub("", text))
+    text = clean(in_latex(text).replace("-$", "-"))
+    words = [word.lower() for word in WORD.findall(text)]
+    pieces = WORD.split(text)
+    return [
+        (words[:place], piece, words[place:])
+        for place, piece in enumerate(pieces)
+        if re.search(r"\d", piece)
+    ]
+
+
+def _checked(before: list[str], piece: str | None, after: list[str]) -> str | None:
+    """The spelling of a number with these words beside it; None where it is no number."""
+    if piece is None or any(map(NO_NUMBER.fullmatch, [*before, *after])):
+        return None
+    piece = piece.rpartition("=")[2].strip(DECORATION)
+    if ("(" in piece) != (")" in piece):
+        piece = piece.strip("()")
+    piece = re.sub(r"\s*\^\s*\{?\s*\\circ\s*\}?$", "", UNIT_LETTER.sub("", piece).rstrip(".,"))
+    bare = re.sub(r"\s*\\?%$", "", piece).strip(DECORATION)
+    percent = "%" if bare != piece or "percent" in after[:1] else ""
+    if number_of(bare) is None or re.search(r"\d\s+\d{3}", bare):  # "5 200" may be two numbers
+        return None
+    return (plain_number(bare) or bare.strip("()")) + percent
+
+
+ALONE = re.compile(r"([-−]?)\s*\$?\s*((?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d*)?|\.\d+)", re.ASCII)
+
+
+def plain_number(text: str) -> str | None:
+    """A text that is a number without thousands separators and idle zeros; None for another.
+
+    `1,450` becomes `1450` and `145.0` becomes `145`.
+    """
+    match = ALONE.fullmatch(text.strip())
+    if match is None:
+        return None
+    digits = f"{Decimal(match[2].replace(',', '')):f}"
+    if "." in digits:
+        digits = digits.rstrip("0").rstrip(".")
+    return f"-{digits}" if match[1] and digits != "0" else digits

@@ -1,0 +1,115 @@
+r"""Numbers and expressions with what stands behind them: a unit, a percent sign, a base.
+
+An answer may leave out what the key says, and no other unit may stand in its place. It may add a
+unit, but not a base or a percent sign: 7 has no `7\%`, which is 0.07, and no `7_8`.
+"""
+
+import re
+from dataclasses import dataclass
+
+from latex2sympy2_extended.math_normalization import units_regex_pattern
+from sympy.physics import units
+
+from gdro_lab.tasks.numerals import LONGEST, Number, clean, number_of
+
+TEXT = r"\\(?:text(?:rm|bf|it|normal)?|mbox|mathrm)\s*"
+MARKED = re.compile(rf"{TEXT}\{{([^{{}}]*)\}}")
+EXPONENT = r"(?:\s*\^\s*(?:\{\s*-?\d\s*\}|-?\d))?"
+MARKED_UNIT = re.compile(
+    rf"(.*?[^\s/~])[\s~]*((?:{TEXT}\{{[^{{}}]*\}}{EXPONENT}[\s/]*)+)\.?", re.DOTALL
+)
+PLAIN_UNIT = re.compile(rf"(.*\d[\d}}]*)\s*([A-Za-z][A-Za-z./ ]*{EXPONENT})\.?", re.DOTALL)
+PERCENT = re.compile(r"(.*?)\s*(?:\\?%|(?<![A-Za-z])per ?cent)\.?", re.DOTALL)
+DEGREES = re.compile(r"(.*?)\s*\^\s*\{?\s*\\circ\s*\}?\.?", re.DOTALL)
+CURRENCY = re.compile(r"(?:\\?(\$)|([€£¥]))\s*(.*)|(.*?)\s*([€£¥])", re.DOTALL)
+BASE = re.compile(r"\(?((?=.*\d)[\dA-Z]+)\)?\s*_\s*(?:\{\s*\(?(\d+)\)?\s*\}|(\d))")
+# math-verify's units, each as a word, and more: "million" and "tenths" are none
+UNIT = re.compile(
+    rf"{units_regex_pattern}|dollars?|euros?|USD|(?:kilo|centi|milli)(?:met|lit|gram)\w*"
+)
+SPELLINGS = {"mph": "mile/hour", "kmph": "kilometer/hour", "usd": "dollar", "in": "inch"}
+POWERS = ((r"\b(?:square|sq)\s+([A-Za-z]+)", r"\1^2"), (r"\bcubic\s+([A-Za-z]+)", r"\1^3"))
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A text without its unit, and the unit."""
+
+    text: str
+    unit: str = ""
+    """In one spelling: "centimeter^2", "%", "base 8"; empty without one."""
+    may_be_variables: bool = False
+    """Whether the unit is so short, and marked by nothing, that it may be a factor: 2 m."""
+
+    @property
+    def number(self) -> Number | None:
+        """The number that the text is, if it is one."""
+        return number_of(clean(self.text))
+
+    def unit_is_met_by(self, other: "Quantity") -> bool:
+        """Whether an answer's unit agrees with this one, the key's."""
+        if not other.unit or other.unit == self.unit:
+            return True
+        is_added = not self.unit and not other.may_be_variables
+        return is_added and not other.unit.startswith(("%", "base"))
+
+    def is_met_by(self, other: "Quantity", tolerance: float) -> bool:
+        """Whether an answer is the same number as this one, the key's."""
+        wanted, given = self.number, other.number
+        if wanted is None or given is None:
+            return False
+        if "%" in (self.unit, other.unit) and self.unit != other.unit:
+            hundredth = Number((wanted if self.unit else given).value / 100, False)
+            if self.unit:
+                meets_part = hundredth.is_met_by(given, tolerance)
+                return not other.unit and (meets_part or wanted.is_met_by(given, tolerance))
+            return not self.unit and wanted.is_met_by(hundredth, tolerance)
+        return self.unit_is_met_by(other) and wanted.is_met_by(given, tolerance)
+
+
+def quantity_of(text: str) -> Quantity:
+    """A text in LaTeX as what it is a quantity of, and its unit."""
+    if len(text) > LONGEST:
+        return Quantity(text)
+    if match := BASE.fullmatch(clean(text)):
+        return Quantity(match[1], f"base {match[2] or match[3]}")
+    if match := CURRENCY.fullmatch(text):
+        sign = match[1] or match[2] or match[5]
+        return Quantity(match[3] or match[4] or "", "dollar" if sign == "$" else sign)
+    if match := PERCENT.fullmatch(clean(text)):
+        return Quantity(match[1], "%")
+    if (match := DEGREES.fullmatch(text)) and number_of(clean(match[1])):
+        return Quantity(match[1], "degree")
+    if (match := MARKED_UNIT.fullmatch(text)) and _is_unit(match[2]):
+        rest = quantity_of(match[1])  # as of 20^\circ\text{C}
+        return Quantity(rest.text, rest.unit + _spelled(match[2]))
+    if (match := PLAIN_UNIT.fullmatch(text)) and _is_unit(match[2]):
+        shortest = min(map(len, re.findall(r"[A-Za-z]+", match[2])))
+        return Quantity(match[1], _spelled(match[2]), shortest < 3)
+    return Quantity(text)
+
+
+def _is_unit(text: str) -> bool:
+    words = re.findall(r"[A-Za-z]+", MARKED.sub(r" \1 ", text))
+    return bool(words) and all(UNIT.fullmatch(word) or _known(word) for word in words)
+
+
+def _spelled(text: str) -> str:
+    """A unit in one spelling, so that m^2 is square meters."""
+    text = re.sub(r"[\s{}~.]+|\\[,;: ]", " ", MARKED.sub(r" \1 ", text))
+    for pattern, power in POWERS:
+        text = re.sub(pattern, power, text)
+    text = re.sub(r"\bper\b", "/", text)
+    text = re.sub(r"[A-Za-z]+", lambda match: _known(match[0]) or _singular(match[0]), text)
+    return text.replace(" ", "")
+
+
+def _known(word: str) -> str | None:
+    """The name of a unit that sympy knows, also by its abbreviation."""
+    unit = getattr(units, word, None)
+    return str(unit.name) if isinstance(unit, units.Quantity) else None
+
+
+def _singular(word: str) -> str:
+    word = word.lower()
+    return SPELLINGS.get(word, word.removesuffix("s"))
