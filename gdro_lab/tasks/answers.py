@@ -48,7 +48,8 @@ BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 BETWEEN_BOXES = re.compile(
     r"(?:[\s,;$]|\\[()\[\],; ]|\\q?quad\b|and|or|\\(?:text|mbox)\s*\{[\s,]*(?:and|or)?\s*\})*"
 )
-TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
+OPENED = re.compile("<answer>", re.IGNORECASE)
+CLOSED = re.compile("</answer>", re.IGNORECASE)
 UNIT_IN_BRACKETS = re.compile(r"\s*\([^()]*\)$")
 
 
@@ -83,15 +84,15 @@ def read_answer(text: str, reader: Reader | KeyReader) -> str | None:
     if reader == "number":
         return only_number(UNIT_IN_BRACKETS.sub("", text))
     if reader == "tags":
-        return opened(_last_tagged(text) or "") or None
+        return opened(_last_tagged(text)) or None
     return opened(text) or None
 
 
-def _last_tagged(text: str) -> str | None:
-    """What the last `<answer>` opens; None where it is not closed or empty."""
-    *_, start = [None, *(tag for tag in TAG.finditer(text) if not tag[1])]
-    end = start and next((tag for tag in TAG.finditer(text, start.end()) if tag[1]), None)
-    return text[start.end() : end.start()].strip() if start and end else None
+def _last_tagged(text: str) -> str:
+    """What the last `<answer>` opens; empty where it is not closed."""
+    *before, last = OPENED.split(text)
+    inside, *closed = CLOSED.split(last)
+    return inside.strip() if before and closed else ""
 
 
 def last_boxed(text: str) -> str | None:

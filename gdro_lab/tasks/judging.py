@@ -23,6 +23,7 @@ from gdro_lab.tasks.notation import (
 from gdro_lab.tasks.numerals import PLAIN, clean
 from gdro_lab.tasks.quantities import quantity_of
 
+LONGEST_ANSWER = 2000  # characters; a longer one is wrong, unless the key is long
 MOST_ITEMS = 50  # of a list
 
 # a key that is a letter, and an answer that is one and perhaps says what it stands for
@@ -81,6 +82,8 @@ class Judge:
         Raises:
             NeedsSymbolsError: without `symbolic`, where expressions are to be compared.
         """
+        if len(answer) > max(LONGEST_ANSWER, 2 * len(key)):
+            return False
         key = standard(last_boxed(key) or key)
         answer = standard(unboxed(answer))
         if QUOTED.fullmatch(key) or QUOTED.fullmatch(answer):
@@ -167,8 +170,8 @@ class Judge:
 
     def _same_expressions(self, key: str, answer: str) -> bool:
         wanted, given = quantity_of(key), quantity_of(answer)
-        is_float = any(side.number and side.number.is_float for side in (wanted, given))
-        if wanted.number and not wanted.number.is_float:
+        precisions = [side.number.precision for side in (wanted, given) if side.number]
+        if wanted.number and not any(precisions):
             return False  # an answer to a number is worked out
         if not wanted.unit_is_met_by(given) or wanted.text.count("%") != given.text.count("%"):
             return False
@@ -176,8 +179,7 @@ class Judge:
             return True
         if has_words(wanted.text) or has_words(given.text):
             return False
-        tolerance = max(self.tolerance, 1e-15 if is_float else 0.0)
-        return self.symbolic(wanted.text, given.text, tolerance)
+        return self.symbolic(wanted.text, given.text, max(self.tolerance, *precisions, 0.0))
 
 
 def _choice_of(text: str) -> str | None:

@@ -24,15 +24,13 @@ REPLACED = {
 OVER = re.compile(r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}")
 ARRAY = re.compile(r"[(\[]?\\(begin|end)\{array\}(?:\{[^{}]*\})?[)\]]?")
 
-COMMA = re.compile(
+COMMA = (
     r"[,;]?\s*(?:\\(?:text|mbox)\s*\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
     r"|\\(?:l?or|land|vee|wedge)(?![A-Za-z]))|[,;]"
 )
-OR = re.compile(
-    r"\\(?:text|mbox)\s*\{\s*or\s*\}|(?<![A-Za-z\\])or(?![A-Za-z])|\\(?:l?or|vee)(?![A-Za-z])"
-)
-CUP = re.compile(r"\\cup(?![A-Za-z])")
-EQUALS = re.compile(r"(?<![<>!:\\])=(?![<>=])")
+OR = r"\\(?:text|mbox)\s*\{\s*or\s*\}|(?<![A-Za-z\\])or(?![A-Za-z])|\\(?:l?or|vee)(?![A-Za-z])"
+CUP = r"\\cup(?![A-Za-z])"
+EQUALS = r"(?<![<>!:\\])=(?![<>=])"
 PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
 MEMBER = re.compile(r"\\?[A-Za-z]\w*\s*\\in(?![A-Za-z])\s*")
 VECTOR = re.compile(r"\\begin\{[pbv]?matrix\}(.*)\\end\{[pbv]?matrix\}", re.DOTALL)
@@ -96,22 +94,18 @@ def has_words(text: str) -> bool:
     return bool(words)
 
 
-def split(text: str, separator: re.Pattern[str]) -> list[str]:
-    """The parts of a text between separators that are in no brackets."""
+def split(text: str, separator: str) -> list[str]:
+    """The parts of a text between separators that are in no brackets; at least one."""
     parts = []
     start = 0
     depth = 0
-    place = 0
-    while place < len(text):
-        if depth == 0 and (match := separator.match(text, place)) and match.end() > place:
-            parts.append(text[start:place])
-            start = place = match.end()
-            continue
-        bracket = BRACKET.match(text, place)
-        if bracket:
-            depth = max(0, depth + (bracket[0] in OPENING) - (bracket[0] in CLOSING))
-        place = bracket.end() if bracket else place + 1
-    return [part.strip() for part in [*parts, text[start:]] if part.strip()]
+    for match in re.finditer(rf"(?P<separator>{separator})|{BRACKET.pattern}", text, re.DOTALL):
+        if not match["separator"]:
+            depth = max(0, depth + (match[0] in OPENING) - (match[0] in CLOSING))
+        elif depth == 0:
+            parts.append(text[start : match.start()].strip())
+            start = match.end()
+    return list(filter(None, [*parts, text[start:].strip()])) or [text]
 
 
 def items_of(text: str) -> tuple[str, list[str]]:

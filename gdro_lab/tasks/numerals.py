@@ -72,13 +72,12 @@ class Number:
     """A written number."""
 
     value: Fraction
-    is_float: bool
-    """Whether it has so many decimals that it must be a rounded one."""
+    precision: float = 0.0
+    """How far its last decimal may be off, relative to it, if it has as many as a float."""
 
     def is_met_by(self, other: "Number", tolerance: float = 0.0) -> bool:
         """Whether another number is the same, up to a tolerance relative to this one."""
-        if self.is_float or other.is_float:
-            tolerance = max(tolerance, 1e-15)
+        tolerance = max(tolerance, self.precision, other.precision)
         return abs(self.value - other.value) <= Fraction(tolerance) * abs(self.value)
 
 
@@ -127,9 +126,10 @@ def number_of(text: str) -> Number | None:
             return None
         value /= divisor
     value += int(whole or 0)
-    digits = re.sub(r"\D", "", top or "").strip("0")
-    is_float = value.denominator > 1 and bottom is None and len(digits) >= FLOAT_DIGITS
-    return Number(-value if sign == "-" else value, is_float)
+    digits = len(re.sub(r"\D", "", top or "").strip("0"))
+    is_float = value.denominator > 1 and bottom is None and digits >= FLOAT_DIGITS
+    precision = max(4e-16, 10.0 ** (1 - digits)) if is_float else 0.0
+    return Number(-value if sign == "-" else value, precision)
 
 
 def _decimal(text: str) -> Fraction:
@@ -175,7 +175,10 @@ def last_number(text: str) -> str | None:
     tail = text[start : digits[-1] + TAIL // 2]
     if start:
         tail = tail.partition(" ")[2]
-    *_, (before, number, after) = _numbers(tail) or [([], None, [])]
+    found = _numbers(tail)
+    if not found:
+        return None
+    before, number, after = found[-1]
     return _checked(before[-1:], number, after[:1])
 
 
@@ -201,9 +204,9 @@ def _numbers(text: str) -> list[tuple[list[str], str, list[str]]]:
     ]
 
 
-def _checked(before: list[str], piece: str | None, after: list[str]) -> str | None:
+def _checked(before: list[str], piece: str, after: list[str]) -> str | None:
     """The spelling of a number with these words beside it; None where it is no number."""
-    if piece is None or any(map(NO_NUMBER.fullmatch, [*before, *after])):
+    if any(map(NO_NUMBER.fullmatch, [*before, *after])):
         return None
     piece = piece.rpartition("=")[2].strip(DECORATION)
     if ("(" in piece) != (")" in piece):

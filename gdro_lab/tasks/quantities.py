@@ -59,7 +59,7 @@ class Quantity:
         if wanted is None or given is None:
             return False
         if "%" in (self.unit, other.unit) and self.unit != other.unit:
-            hundredth = Number((wanted if self.unit else given).value / 100, False)
+            hundredth = Number((wanted if self.unit else given).value / 100)
             if self.unit:
                 meets_part = hundredth.is_met_by(given, tolerance)
                 return not other.unit and (meets_part or wanted.is_met_by(given, tolerance))

@@ -1,42 +1,32 @@
 """Whether two expressions in LaTeX are the same, by math-verify's grammar and sympy.
 
-On a model's text this can run forever or take all memory: `gdro_lab.tasks.math_reward` runs it in
-processes that it ends.
+Their values are compared, relative to their size. On a model's text this can run forever or take
+all memory: `gdro_lab.tasks.math_reward` runs it in processes that it ends.
 """
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import math_verify
 from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from math_verify.grader import should_treat_as_complex
-from sympy import (
-    Basic,
-    Derivative,
-    Expr,
-    Float,
-    I,
-    Integral,
-    Limit,
-    MatrixBase,
-    N,
-    Rational,
-    Sum,
-)
+from sympy import Derivative, Expr, Float, I, MatrixBase, N, Ne, Rational, Symbol
 from sympy.core.function import AppliedUndef
+from sympy.core.relational import Eq, Relational
 
 from gdro_lab.tasks.numerals import FUNCTION, STYLE
 
 # units are read before, and boxes too
-NORMALIZATION = NormalizationConfig(
-    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
-)
+NORMALIZATION = NormalizationConfig(units=False, malformed_operators=True, nits=True, boxed="none")
+CONVERSION = ConversionConfig(lowercase_symbols=False)
 ROOT = re.compile(r"\\?(?<![A-Za-z])sqrt\s*\(([^()]*)\)")
 NAMED = re.compile(rf"(?<![\\A-Za-z])(?:np\.|math\.)?({FUNCTION})(?![A-Za-z])")
-DIGITS = 40  # to which values are compared
+DIGITS = 40  # to which values are worked out
+CLOSE = 1e-30  # and that relative to each other they may differ by
 # unknowns take these values: whole, broken and negative, since √(x²) is x above zero only
 POINTS = [(2, 3), (7, 3), (-5, 4), (3, 1), (-2, 1), (5, 1)]
-UNEVALUATED = (AppliedUndef, Derivative, Integral, Limit, Sum)
 
 
 def same_expressions(key: str, answer: str, tolerance: float = 0.0) -> bool:
@@ -50,20 +40,21 @@ def same_expressions(key: str, answer: str, tolerance: float = 0.0) -> bool:
     wanted, given = _parsed(key), _parsed(answer)
     if wanted is None or given is None:
         return False
-    if isinstance(wanted, Expr) and isinstance(given, Expr):
-        if not (wanted.has(*UNEVALUATED) or given.has(*UNEVALUATED)):
-            return _same_values(wanted, given, tolerance)
-    elif isinstance(wanted, MatrixBase) and isinstance(given, MatrixBase):
-        pairs = zip(wanted.flat(), given.flat(), strict=False)
+    if isinstance(wanted, Expr) or isinstance(given, Expr):
+        are_both = isinstance(wanted, Expr) and isinstance(given, Expr)
+        return are_both and _same_values(wanted, given, tolerance)
+    if isinstance(wanted, MatrixBase) and isinstance(given, MatrixBase):
         return wanted.shape == given.shape and all(
-            _same_values(one, other, tolerance) for one, other in pairs
+            _same_values(*entries, tolerance)
+            for entries in zip(wanted.flat(), given.flat(), strict=True)
         )
-    elif isinstance(wanted, Expr) != isinstance(given, Expr):
-        return False
+    if isinstance(wanted, Relational) and isinstance(given, Relational):
+        return _same_relations(wanted, given)
     return bool(math_verify.verify(wanted, given, timeout_seconds=None))
 
 
-def _parsed(text: str) -> Basic | MatrixBase | None:
+def _parsed(text: str) -> Any:
+    """What sympy has for a text in LaTeX, with exact numbers; None if it cannot be read."""
     text = STYLE.sub(" ", text).replace("'", r"^{\prime}")
     text = text.replace("**", "^").replace("*", r"\cdot ")
     text = NAMED.sub(r"\\\1 ", ROOT.sub(r"\\sqrt{\1}", text))
@@ -73,48 +64,72 @@ def _parsed(text: str) -> Basic | MatrixBase | None:
             is_real=not should_treat_as_complex(text),
             convert_degrees=True,
             normalization_config=None,
-            conversion_config=ConversionConfig(lowercase_symbols=False),
+            conversion_config=CONVERSION,
         )
-        return parsed.xreplace({number: Rational(str(number)) for number in parsed.atoms(Float)})
     except (MemoryError, RecursionError):
         raise
     except Exception:  # the grammar raises Exception itself for what it cannot read
         return None
+    if isinstance(parsed, MatrixBase):
+        return parsed.applyfunc(_exact)
+    return _exact(parsed)
 
 
-def _same_values(wanted: Expr, given: Expr, tolerance: float) -> bool:
+def _exact(parsed: Any) -> Any:
+    """With quotients for decimals, and unknowns for derivatives and functions that are unknown."""
+    exact = {number: Rational(str(number)) for number in parsed.atoms(Float)}
+    unknown = {part: Symbol(str(part)) for part in parsed.atoms(Derivative, AppliedUndef)}
+    return parsed.xreplace(unknown).xreplace(exact)
+
+
+def _same_values(wanted: Any, given: Any, tolerance: float) -> bool:
     """Whether two expressions have the same values, wherever both are real."""
-    names = sorted(wanted.free_symbols | given.free_symbols, key=str)
-    if not names:
+    if not wanted.free_symbols | given.free_symbols:
         return _same_constants(wanted, given, tolerance)
+    values = list(_values(wanted, given))
+    return len(values) > 1 and all(_close(one, other, CLOSE) for one, other in values)
+
+
+def _same_constants(wanted: Any, given: Any, tolerance: float) -> bool:
+    one, other = (N(side, DIGITS) for side in (wanted, given))
+    if not (one.is_finite and other.is_finite):
+        return bool(wanted == given)
+    if not _close(one, other, max(tolerance, CLOSE)):
+        return False
+    # two quotients of large integers can agree in all of these digits and differ
+    difference = (wanted - given).doit()
+    return bool(tolerance) or difference == 0 or not difference.is_Rational
+
+
+def _same_relations(wanted: Any, given: Any) -> bool:
+    """Whether one is the other times a constant, which is above zero for < and >."""
+    if type(wanted) is not type(given):
+        given = given.reversed
+    if type(wanted) is not type(given):
+        return False
+    values = list(_values(wanted.lhs - wanted.rhs, given.lhs - given.rhs))
+    if len(values) < 2 or any(one == 0 or other == 0 for one, other in values):
+        return bool(wanted == given)
+    factors = [one / other for one, other in values]
+    is_signed = not isinstance(wanted, Eq | Ne)
+    if is_signed and factors[0] < 0:
+        return False
+    return all(_close(factors[0], factor, CLOSE) for factor in factors)
+
+
+def _values(wanted: Any, given: Any) -> Iterator[tuple[Any, Any]]:
+    """The values of two expressions, where both are real, or one of them is complex by itself."""
+    names = sorted(wanted.free_symbols | given.free_symbols, key=str)
     is_complex = wanted.has(I) or given.has(I)
-    compared = 0
     for shift in range(len(POINTS)):
         point = {
             name: Rational(*POINTS[(shift + place) % len(POINTS)]) + Rational(place, 7)
             for place, name in enumerate(names)
         }
-        values = [N(side.xreplace(point), DIGITS) for side in (wanted, given)]
-        if not all(value.is_finite and (value.is_real or is_complex) for value in values):
-            continue
-        if not _close(*values, 10.0 ** (10 - DIGITS)):
-            return False
-        compared += 1
-    return compared > 1
+        one, other = (N(side.xreplace(point), DIGITS) for side in (wanted, given))
+        if all(value.is_finite and (value.is_real or is_complex) for value in (one, other)):
+            yield one, other
 
 
-def _same_constants(wanted: Expr, given: Expr, tolerance: float) -> bool:
-    values = [N(side, DIGITS) for side in (wanted, given)]
-    if not all(value.is_number and value.is_finite is not None for value in values):
-        return False
-    if not all(value.is_finite for value in values):
-        return bool(wanted == given)
-    if not _close(*values, max(tolerance, 10.0 ** (10 - DIGITS))):
-        return False
-    # two quotients of large integers can agree in all of these digits and differ
-    difference = (wanted - given).doit()
-    return bool(tolerance) or not difference.is_Rational or difference == 0
-
-
-def _close(wanted: Expr, given: Expr, tolerance: float) -> bool:
+def _close(wanted: Any, given: Any, tolerance: float) -> bool:
     return bool(abs(wanted - given) <= tolerance * abs(wanted))
