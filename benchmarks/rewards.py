@@ -39,7 +39,7 @@ def fixture_keys() -> list[str]:
     """Answer keys of the samples, without those of multiple choice."""
     keys = []
     for name, spec in MATH_SPECS.items():
-        if not spec.schemas[0].wrong_answers:
+        if not spec.schemas[0].choices:
             rows, _ = load_math(name, FIXTURES / f"{name}.jsonl")
             keys += [row["answer"] for row in rows]
     return list(dict.fromkeys(keys))

@@ -10,11 +10,12 @@ import nbformat
 import pandas as pd
 import pytest
 from helpers import own_methods
+from ruamel.yaml import YAML
 
 from gdro import PromptAdversary, RolloutAdversary, find_method
 from gdro.trainer import GDROConfig
 from gdro_lab.cli import main
-from gdro_lab.experiments.blocks import Variant
+from gdro_lab.experiments.blocks import TrainChoice, Variant
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.table import compare
 from gdro_lab.tasks import MathChoice
@@ -71,6 +72,17 @@ def test_the_pages_name_every_option():
     assert variant == Variant.model_fields.keys()
     task = options_named_in("your-own-data.md", "## The fields of `task`")
     assert task == MathChoice.model_fields.keys() - {"kind"}
+
+
+def test_the_page_has_the_defaults_of_training_and_the_example():
+    text = (ROOT / "docs/your-own-data.md").read_text("utf-8")
+    assert (ROOT / "examples/ten_problems.yaml").read_text("utf-8") in text
+    table = text.partition("## The fields of `train`")[2].partition("\n## ")[0]
+    told = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", table, re.MULTILINE))
+    assert told.pop("per_device_train_batch_size") == "all at once"
+    wanted = TrainChoice().model_dump(exclude={"per_device_train_batch_size"})
+    yaml = YAML(typ="safe")
+    assert {name: yaml.load(value.strip("`")) for name, value in told.items()} == wanted
 
 
 def test_the_page_of_peers_has_the_defaults_of_every_method():

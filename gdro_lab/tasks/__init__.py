@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from gdro_lab.tasks.answers import Style, style_of
 from gdro_lab.tasks.choices import EmbeddedChoice, GymChoice, MathChoice
-from gdro_lab.tasks.embedded import DEFAULT_SPEC, EmbeddedSpec
 from gdro_lab.tasks.split import Split, prompt_token_ids
 from gdro_lab.tasks.world import read_world
 
@@ -53,5 +52,4 @@ def draw_task(choice: EmbeddedChoice | GymChoice, style: Style = "text") -> Task
     if choice.kind == "reasoning_gym":
         spec = read_world(choice.world).spec  # of reasoning-gym, by the checks of a profile
         return spec.draw(choice.seed, style)  # type: ignore
-    sizes = {"n_train": choice.n_train, "n_eval_per_family": choice.n_eval_per_family}
-    return EmbeddedSpec(DEFAULT_SPEC.families, **sizes).draw(choice.seed)  # type: ignore
+    return choice.spec().draw(choice.seed)  # type: ignore

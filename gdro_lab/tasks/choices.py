@@ -2,14 +2,17 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from gdro_lab.tasks.answers import KeyReader, Reader
 from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict, without_defaults
-from gdro_lab.tasks.math_data import Source, named_source, own_source, with_reader
-from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
+from gdro_lab.tasks.embedded import DEFAULT_SPEC, EmbeddedSpec
+from gdro_lab.tasks.fields import ChoiceReader
+from gdro_lab.tasks.files import stem_of
+from gdro_lab.tasks.math_data import Compare, Several, Source, named_source, own_source, with_reader
+from gdro_lab.tasks.math_sets import MATH_SPECS, AnyReader, Schema
 
 
 class EmbeddedChoice(Strict):
@@ -24,6 +27,17 @@ class EmbeddedChoice(Strict):
     n_eval_per_family: BoundedCount = 40
     """Held-out prompts of each family."""
 
+    @model_validator(mode="after")
+    def _is_there(self) -> Self:
+        """Refuse more prompts than there are."""
+        self.spec()
+        return self
+
+    def spec(self) -> EmbeddedSpec:
+        """The task to draw."""
+        sizes = {"n_train": self.n_train, "n_eval_per_family": self.n_eval_per_family}
+        return EmbeddedSpec(DEFAULT_SPEC.families, **sizes)  # type: ignore
+
 
 class GymChoice(Strict):
     """A world of reasoning-gym, its name or file; see gdro_lab.tasks.reasoning_gym."""
@@ -36,29 +50,68 @@ class GymChoice(Strict):
     """Seed of the draw."""
 
 
+Column = str | BoundedNatural
+"""The name of a column, a path into nested ones such as `reward_model.ground_truth`, or its place
+in a table without a header."""
+
+
 class Columns(Strict):
     """Which columns of a source are read."""
 
-    problem: str | list[str] = "question"
-    """The problem's text; several columns are joined by a space."""
-    answer: str = "answer"
+    problem: Column | list[Column] = "question"
+    """The problem's text, or a chat; several columns of texts are joined by a space."""
+    answer: Column = "answer"
     """The answer key."""
-    group: str | None = None
+    choices: Column | list[Column] | None = None
+    """The column with all choices, or the columns of one choice each; the answer is then a letter.
+    Where the answer's column is one of them, each problem shows them in an order of its own."""
+    group: Column | None = None
     """The family of a problem, by which scores are split; without it, the source is one family."""
-    solution: str | None = None
+    solution: Column | None = None
     """A worked solution, which a cold start teaches; it may be empty."""
 
-    def read_by(self, reader: KeyReader) -> Schema:
+    def read_by(self, reader: AnyReader, decimal: Literal[".", ","]) -> Schema:
         """The schema of these columns, with the key read in this way."""
-        several = [self.problem] if isinstance(self.problem, str) else self.problem
-        return Schema(tuple(several), self.answer, reader, group=self.group, solution=self.solution)
+        problem = _names(self.problem)
+        choices = () if self.choices is None else _names(self.choices)
+        given = [*_listed(self.problem), self.answer, *_listed(self.choices)]
+        given += [self.group, self.solution]
+        places = [isinstance(column, int) for column in given if column is not None]
+        if any(places) and not all(places):
+            raise ValueError(f"columns must be all names or all places, got {given}")
+        _check_reader(reader, bool(choices))
+        return Schema(
+            problem,
+            str(self.answer),
+            reader,
+            group=None if self.group is None else str(self.group),
+            solution=None if self.solution is None else str(self.solution),
+            choices=choices,
+            decimal=decimal,
+            has_header=not any(places),
+        )
+
+
+def _check_reader(reader: AnyReader, has_choices: bool) -> None:
+    readers = get_args(ChoiceReader if has_choices else KeyReader)
+    if reader not in readers:
+        which = "with" if has_choices else "without"
+        raise ValueError(f"answer must be one of {readers} {which} columns.choices, got {reader!r}")
+
+
+def _listed(columns: Any) -> list[Any]:
+    return columns if isinstance(columns, list) else [columns]
+
+
+def _names(columns: Any) -> tuple[str, ...]:
+    return tuple(map(str, _listed(columns)))
 
 
 class SourceChoice(Strict):
     """A source of problems with its own settings; a plain name sets only `source`."""
 
     source: str
-    """A named set, a file (.jsonl, .json, .csv, .parquet), a folder, or a hub id."""
+    """A named set, a file (see `gdro_lab.tasks.files.KINDS`), a folder, or a hub id."""
     name: str | None = None
     """What its rows are called; by default the set's name, or the last part of `source`."""
     config: str | None = None
@@ -67,8 +120,10 @@ class SourceChoice(Strict):
     """The split of a data set of the hub or of a folder, "train" by default."""
     columns: Columns | None = None
     """Its columns, in place of task.columns or of the named set's own."""
-    answer: KeyReader | None = None
+    answer: AnyReader | None = None
     """How its keys are read, in place of task.answer or of the named set's own way."""
+    decimal: Literal[".", ","] | None = None
+    """The sign before the decimals of its keys, in place of task.decimal."""
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Its share of task.train_size."""
 
@@ -77,13 +132,17 @@ class SourceChoice(Strict):
         """What its rows are called."""
         if self.name or self.source in MATH_SPECS:
             return self.name or self.source
-        return Path(self.source).stem
+        return stem_of(Path(self.source))
 
 
 # the fields that came after the first runs, see `without_defaults`
 LATER: dict[str, Any] = {
     "columns": Columns().model_dump(),
     "answer": "whole",
+    "decimal": ".",
+    "several": None,
+    "tolerance": 0.0,
+    "compare": "math",
     "completion": "boxed",
     "request": None,
     "held_out": 0,
@@ -106,8 +165,18 @@ class MathChoice(Strict):
     """Local copies of named sets, each in the hub's schema; several files are parts of one set."""
     columns: Columns = Columns()
     """The columns of all sources that are not named sets and have none of their own."""
-    answer: KeyReader = "whole"
+    answer: AnyReader = "whole"
     """How the answer column of these sources holds the key."""
+    decimal: Literal[".", ","] = "."
+    """The sign before the decimals of keys that are texts; with a comma, a point separates
+    thousands."""
+    several: Several | None = None
+    """Where the answer column has a list: whether any of its answers is right, or all of them are
+    wanted. None refuses a list."""
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """How far a number may be from its key, as a share of the key."""
+    compare: Compare = "math"
+    """Whether answers are compared as mathematics, or as texts."""
     completion: Reader = "boxed"
     """How the answer is read from a completion."""
     request: str | None = None
@@ -169,6 +238,8 @@ class MathChoice(Strict):
             )
         if self.request is not None and "{problem}" not in self.request:
             raise ValueError(f"task.request must contain {{problem}}, got {self.request!r}")
+        for choice in (*train, *self.evaluated_choices):
+            self._schema(choice)
         return self
 
     @model_serializer(mode="wrap")
@@ -210,10 +281,22 @@ class MathChoice(Strict):
             return (source,)
         return source, config, split
 
-    def _find_source(self, choice: SourceChoice) -> Source:
+    def _schema(self, choice: SourceChoice) -> Schema | None:
+        """How a source is read; None for a named set in its own columns."""
+        decimal = choice.decimal or self.decimal
         if choice.source not in MATH_SPECS:
             columns = choice.columns or self.columns
-            schema = columns.read_by(choice.answer or self.answer)
+            return columns.read_by(choice.answer or self.answer, decimal)
+        named = MATH_SPECS[choice.source].schemas[0]
+        if choice.columns is None:
+            _check_reader(choice.answer or named.reader, bool(named.choices))
+            return None
+        return choice.columns.read_by(choice.answer or named.reader, decimal)
+
+    def _find_source(self, choice: SourceChoice) -> Source:
+        schema = self._schema(choice)
+        if choice.source not in MATH_SPECS:
+            assert schema is not None  # only named sets have columns of their own
             return own_source(
                 choice.source, schema, name=choice.label, config=choice.config, split=choice.split
             )
@@ -224,9 +307,7 @@ class MathChoice(Strict):
             config=choice.config,
             split=choice.split,
         )
-        if choice.columns is not None:
-            own = MATH_SPECS[choice.source].schemas[0].reader
-            schema = choice.columns.read_by(choice.answer or own)
+        if schema is not None:
             source = dataclasses.replace(source, schemas=(schema,))
         elif choice.answer is not None:
             source = with_reader(source, choice.answer)

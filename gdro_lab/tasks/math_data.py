@@ -6,13 +6,11 @@
 import dataclasses
 import hashlib
 import json
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from string import ascii_uppercase as LETTERS
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -22,15 +20,32 @@ from gdro_lab.tasks.answers import (
     Reader,
     Style,
     ask,
-    plain_number,
-    read_answer,
+    read_key,
     request_for,
     with_answer,
 )
-from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
-from gdro_lab.tasks.sources import Place, RawRow, check_path, find_place, read_raw_rows
+from gdro_lab.tasks.fields import (
+    MISSING,
+    Message,
+    WrongType,
+    chat_of,
+    choices_of,
+    find,
+    names_in,
+    place_of,
+    refuse_nested,
+    shown,
+    text_of,
+)
+from gdro_lab.tasks.files import Number, RawRow, check_path, stem_of
+from gdro_lab.tasks.math_sets import MATH_SPECS, AnyReader, Schema
+from gdro_lab.tasks.sources import Place, find_place, read_raw_rows
 
 LETTER_OF_CHOICE = "the letter of the correct choice"
+Several = Literal["any", "all"]
+"""Whether any of several keys is right, or only all of them."""
+Compare = Literal["math", "text"]
+"""Whether answers are compared as mathematics, or as texts."""
 
 
 @dataclass(frozen=True)
@@ -53,30 +68,59 @@ class Problem:
     """A problem with its answer key."""
 
     text: str
-    """With the choices, where there are some, and without a request."""
-    answer: str
+    """With the choices, where there are some, and without a request; of a chat, what its messages
+    say but for the system's."""
+    answer: str | list[str]
+    """A list where the data have several keys."""
     uid: str
     """The source's name and a hash of the problem and its answer: the same in every copy."""
     dataset: str
     family: str
+    label: str
+    """The source's name and the place of the row, for reports."""
+    written: str
+    """The answer as a solution ends with it."""
     solution: str | None = None
     """A worked solution, perhaps without its answer."""
     is_choice: bool = False
+    chat: Sequence[Message] = ()
+    """The messages, where the data have a chat in place of a text."""
+
+    @property
+    def keys(self) -> list[str]:
+        """The answer, or all answers."""
+        return [self.answer] if isinstance(self.answer, str) else self.answer
 
     def row(self, style: Style, request: str | None, reader: Reader) -> dict[str, Any]:
         """The row of a data set, with a prompt that asks for the answer."""
-        if request is None:
-            asked = LETTER_OF_CHOICE if self.is_choice else FINAL_ANSWER
-            request = request_for(reader, asked)
-        solution = self.solution and with_answer(self.solution, self.answer, reader)
         return {
-            "prompt": ask(self.text, request, style),
+            "prompt": self._prompt(style, request, reader),
             "answer": self.answer,
             "uid": self.uid,
             "dataset": self.dataset,
             "family": self.family,
-            "solution": solution,
+            "solution": self.solution and with_answer(self.solution, self.written, reader),
         }
+
+    def _prompt(
+        self, style: Style, request: str | None, reader: Reader
+    ) -> str | list[dict[str, str]]:
+        """The problem in the request; a chat as it is, or with its last message in the request."""
+        if not self.chat:
+            asked = LETTER_OF_CHOICE if self.is_choice else FINAL_ANSWER
+            return ask(self.text, request or request_for(reader, asked), style)
+        messages = [{"role": role, "content": content} for role, content in self.chat]
+        last = messages[-1]
+        if request is not None:
+            last["content"] = request.replace("{problem}", last["content"])
+        if style == "chat":
+            return messages
+        if len(messages) > 1:
+            raise ValueError(
+                f"{self.label}: a chat of {len(messages)} messages needs a model with a chat "
+                "template, and this one has none"
+            )
+        return last["content"]
 
 
 def named_source(
@@ -112,7 +156,7 @@ def own_source(
     split: str | None = None,
 ) -> Source:
     """A file, a folder or a data set of the hub that is not a named set."""
-    return Source(name or Path(source).stem, find_place(source, config, split), (schema,))
+    return Source(name or stem_of(Path(source)), find_place(source, config, split), (schema,))
 
 
 def load_math(
@@ -140,107 +184,184 @@ def load_math(
     return [problem.row(style, None, completion) for problem in problems], dropped
 
 
-def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
+def read_problems(
+    source: Source, several: Several | None = None, compare: Compare = "math"
+) -> tuple[list[Problem], list[str]]:
     """The problems of a source, and of each row that was left out its place and fault.
 
     A row is left out if a column is empty, if its answer cannot be read, if it repeats another, or
     if its choices are not all there and different.
 
+    Args:
+        source: what to read.
+        several: how several accepted answers of a row count; None refuses them.
+        compare: whether a text that looks like a list of texts can be a key.
+
     Raises:
-        ValueError: if the source cannot be read, lacks a column, or has no usable row.
+        ValueError: if the source cannot be read or lacks a column, if a column holds something
+            else than texts and numbers, or if nearly all rows would be left out.
     """
-    rows = read_raw_rows(source.place)
+    rows = read_raw_rows(source.place, source.schemas[0].has_header)
     schema = _find_schema(source, [row for row in rows if not row.fault])
     problems: dict[str, Problem] = {}
-    dropped = []
+    faults = []
+    repeats = []
     for row in rows:
+        label = f"{source.name}, {row.label}"
         try:
             if row.fault:
                 raise ValueError(row.fault)
-            problem = _read_problem(source, schema, row)
-            if problem.uid in problems:
-                raise ValueError("it repeats another")
+            problem = _read_problem(source, schema, row, several)
+            if compare == "math":
+                for key in problem.keys:
+                    refuse_nested(key, schema.answer)
+        except WrongType as error:
+            raise ValueError(f"{label}: {error}") from error
         except ValueError as error:
-            dropped.append(f"{source.name}, {row.label}: {error}")
+            faults.append(f"{label}: {error}")
             continue
-        problems[problem.uid] = problem
-    if not problems:
-        faults = "; ".join(dropped[:3]) or "it has no rows"
-        raise ValueError(f"{source.name!r} has no usable row in {source.place}: {faults}")
-    return list(problems.values()), dropped
+        if problem.uid in problems:
+            repeats.append(f"{label}: it repeats another")
+        else:
+            problems[problem.uid] = problem
+    check_left_out(source, len(problems) + len(repeats), faults)
+    return list(problems.values()), faults + repeats
+
+
+def check_left_out(source: Source, kept: int, faults: Sequence[str]) -> None:
+    """Refuse (ValueError) a source of which nearly all rows have a fault: a setting is wrong."""
+    if kept > 0 and len(faults) <= 9 * kept:
+        return
+    first = "; ".join(faults[:3]) or "it has no rows"
+    usable = f"only {kept} usable of {kept + len(faults)} rows" if kept else "no usable row"
+    raise ValueError(f"{source.name!r} has {usable} in {source.place}: {first}")
 
 
 def _find_schema(source: Source, rows: list[RawRow]) -> Schema:
     """The first schema whose columns occur; ValueError names those that are missing."""
-    names = {name for row in rows for name in row.columns if isinstance(name, str)}
+    columns = [row.columns for row in rows]
     for schema in source.schemas:
-        if names.issuperset(schema.named):
+        if all(any(find(row, name) is not MISSING for row in columns) for name in schema.named):
             return schema
     if not rows:
         return source.schemas[0]
     needed = " or ".join(str(list(schema.named)) for schema in source.schemas)
+    found = list(dict.fromkeys(name for row in columns[:100] for name in names_in(row)))
+    has = str(found) if len(found) <= 20 else f"{found[:20]} and {len(found) - 20} more"
     raise ValueError(
-        f"{source.name!r} needs the columns {needed}, and {source.place} has {sorted(names)}: "
+        f"{source.name!r} needs the columns {needed}, and {source.place} has {has}: "
         "name yours in task.columns"
     )
 
 
-def _read_problem(source: Source, schema: Schema, row: RawRow) -> Problem:
+def _read_problem(source: Source, schema: Schema, row: RawRow, several: Several | None) -> Problem:
     """A problem of a row; a ValueError says what is wrong with it."""
     raw = row.columns
-    missing = [name for name in schema.needed if name not in raw]
+    missing = [name for name in schema.needed if find(raw, name) is MISSING]
     if missing:
-        raise ValueError(f"it has the columns {sorted(map(str, raw))} and not {missing}")
-    raw = schema.prepare(raw) if schema.prepare else raw
-    text = " ".join(filter(None, (_text(raw[name]) for name in schema.problem)))
-    key_text = _text(raw[schema.answer])
-    if not text or key_text.lower() in ("", "none", "nan"):
-        raise ValueError(f"its problem is {text!r} and its answer {key_text!r}")
-    answer = _read_key(key_text, schema.reader)
-    digest = hashlib.blake2b(json.dumps([text, answer]).encode(), digest_size=12)
-    if schema.wrong_answers:
-        wrong = [_text(raw[name]) for name in schema.wrong_answers]
-        text, answer = _with_choices(text, [answer, *wrong], digest.digest())
-    group = _text(raw.get(schema.group)) if schema.group else ""
-    solution = _text(raw.get(schema.solution)) if schema.solution else ""
+        raise ValueError(f"it has the columns {names_in(raw)[:20]} and not {missing}")
+    if schema.prepare:
+        for name in schema.needed:
+            text_of(find(raw, name), name)
+        raw = schema.prepare(raw)
+    text, chat = _read_question(raw, schema)
+    answer: str | list[str]
+    if schema.choices:
+        text, letter, digest = _read_choice(raw, schema, text)
+        answer = [letter] if several else letter
+    else:
+        answer = _read_keys(find(raw, schema.answer), schema, several)
+        digest = _hash(chat or text, answer)
+    keys = [answer] if isinstance(answer, str) else answer
+    group = _optional_text(raw, schema.group)
     return Problem(
         text=text,
         answer=answer,
         uid=f"{source.name}/{digest.hexdigest()}",
         dataset=source.name,
         family=_family(source, group, row.part),
-        solution=solution or None,
-        is_choice=bool(schema.wrong_answers),
+        label=f"{source.name}, {row.label}",
+        written=", ".join(keys) if several == "all" else keys[0],
+        solution=_optional_text(raw, schema.solution) or None,
+        is_choice=bool(schema.choices),
+        chat=chat,
     )
 
 
-def _read_key(text: str, reader: KeyReader) -> str:
-    """The answer key in a column's text; a ValueError says why there is none."""
-    if reader == "whole":
-        return text
-    key = read_answer(text, reader)
-    shown = repr(text if len(text) <= 60 else f"…{text[-60:]}")
+def _hash(question: Any, answer: Any) -> Any:
+    return hashlib.blake2b(json.dumps([question, answer]).encode(), digest_size=12)
+
+
+def _read_question(raw: Any, schema: Schema) -> tuple[str, Sequence[Message]]:
+    """The text of a problem, and the messages where it is a chat."""
+    values = [find(raw, name) for name in schema.problem]
+    chat: Sequence[Message] = ()
+    if len(values) == 1 and isinstance(values[0], list) and not schema.choices:
+        chat = chat_of(values[0], schema.problem[0])
+        text = "\n".join(content for role, content in chat if role != "system")
+    else:
+        texts = [text_of(value, name) for value, name in zip(values, schema.problem, strict=True)]
+        text = " ".join(filter(None, texts))
+        refuse_nested(text, schema.problem[0])
+    if not text:
+        raise ValueError("its problem is empty")
+    return text, chat
+
+
+def _read_keys(value: Any, schema: Schema, several: Several | None) -> str | list[str]:
+    """The key in the answer column, or the list of all accepted ones."""
+    values = value if isinstance(value, list) else [value]
+    if len(values) > 1 and several is None:
+        raise WrongType(
+            f"its {schema.answer!r} is a list of {len(values)} answers, {shown(values)}: "
+            'task.several must say whether "any" or "all" of them are wanted'
+        )
+    if not values:
+        raise ValueError("its answer is an empty list")
+    keys = [_read_key(value, schema) for value in values]
+    return keys if several else keys[0]
+
+
+def _read_key(value: Any, schema: Schema) -> str:
+    """The answer key in a value; a ValueError says why there is none."""
+    text = text_of(value, schema.answer)
+    if text.lower() in ("", "none", "nan"):
+        raise ValueError("its answer is empty" if not text else f"its answer is {text!r}")
+    if schema.decimal == "," and isinstance(value, str) and not isinstance(value, Number):
+        text = text.translate({ord("."): None, ord(","): "."})
+    key = read_key(text, cast("KeyReader", schema.reader))  # without choices it is one
     if key is None:
-        kinds = {"boxed": "\\boxed{…}", "hash": "answer after ####"}
-        raise ValueError(f"its answer {shown} has no {kinds.get(reader, 'number')}")
-    if reader == "boxed":
-        return key
-    return plain_number(key) or key
+        kinds = {"boxed": "\\boxed{…}", "hash": "answer after ####", "tags": "<answer>…</answer>"}
+        end = repr(text if len(text) <= 60 else f"…{text[-60:]}")
+        raise ValueError(f"its answer {end} has no {kinds.get(schema.reader, 'number')}")
+    return key
 
 
-def _with_choices(problem: str, choices: list[str], seed: bytes) -> tuple[str, str]:
-    """The problem with its choices in an order of its own, the same in every run, and the letter.
+def _read_choice(raw: Any, schema: Schema, problem: str) -> tuple[str, str, Any]:
+    """The problem with its choices, the letter of the right one, and the hash of both."""
+    names = schema.choices
+    choices = choices_of([find(raw, name) for name in names], names)
+    order = list(range(len(choices.texts)))
+    if schema.answer in names:
+        # the right one is always in the same place, so they are shuffled, alike in every run
+        right = names.index(schema.answer)
+        digest = _hash(problem, choices.texts[right])
+        order = np.random.default_rng(list(digest.digest())).permutation(len(order)).tolist()
+    else:
+        key = text_of(find(raw, schema.answer), schema.answer)
+        right = place_of(key, choices, schema.reader)
+    if choices.texts.count(choices.texts[right]) > 1:
+        raise ValueError(f"two of its choices are the right one, {shown(choices.texts[right])}")
+    lines = [f"{LETTERS[i]}) {choices.texts[place]}" for i, place in enumerate(order)]
+    text = "\n".join([problem, "", *lines])
+    letter = LETTERS[order.index(right)]
+    return text, letter, digest if schema.answer in names else _hash(text, letter)
 
-    Args:
-        problem: its text.
-        choices: the correct one first.
-        seed: a hash of the problem.
-    """
-    if "" in choices or len(set(choices)) < len(choices):
-        raise ValueError(f"its choices must be texts that differ, got {choices}")
-    order = np.random.default_rng(list(seed)).permutation(len(choices)).tolist()
-    lines = [f"{LETTERS[i]}) {choices[place]}" for i, place in enumerate(order)]
-    return "\n".join([problem, "", *lines]), LETTERS[order.index(0)]
+
+def _optional_text(raw: Any, name: str | None) -> str:
+    if name is None or (value := find(raw, name)) is MISSING:
+        return ""
+    return text_of(value, name)
 
 
 def _family(source: Source, group: str, part: str) -> str:
@@ -251,15 +372,7 @@ def _family(source: Source, group: str, part: str) -> str:
     return f"{source.name}-{group}" if source.is_named else group
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(_text, value))
-    if isinstance(value, float) and math.isfinite(value):
-        return f"{Decimal(repr(value)):f}"  # without an exponent
-    return "" if value is None else str(value).strip()
-
-
-def with_reader(source: Source, reader: KeyReader) -> Source:
+def with_reader(source: Source, reader: AnyReader) -> Source:
     """The source with its answer keys read in another way."""
     schemas = tuple(dataclasses.replace(schema, reader=reader) for schema in source.schemas)
     return dataclasses.replace(source, schemas=schemas)

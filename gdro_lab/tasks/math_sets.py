@@ -7,10 +7,13 @@ first whose columns are all there is taken.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from gdro_lab.tasks.answers import KeyReader, plain_number, read_answer
+from gdro_lab.tasks.answers import UNIT_IN_BRACKETS, KeyReader, plain_number, read_answer
+from gdro_lab.tasks.fields import ChoiceReader
 
+AnyReader = Literal[KeyReader, ChoiceReader]
+"""How a key is read: from its text, or, where there are choices, as the name of one."""
 Row = Mapping[str, Any]
 # solutions are kept as arithmetic alone, without words: it is short, and a cold start can learn it
 ARITHMETIC = re.compile(r"[\d.+\-*/()]+")
@@ -21,20 +24,28 @@ MARKED_STEP = re.compile(r"<<(.*?)>>")  # as gsm8k marks its steps
 
 @dataclass(frozen=True)
 class Schema:
-    """Which columns of a source are read, and how."""
+    """Which columns of a source are read, and how.
+
+    A column may be a path into nested ones; see `gdro_lab.tasks.fields`.
+    """
 
     problem: tuple[str, ...]
-    """Columns of the problem's text; several are joined by a space."""
+    """Columns of the problem's text; several are joined by a space. A single one may be a chat."""
     answer: str
-    """The column of the answer key."""
-    reader: KeyReader = "whole"
+    """The column of the answer key, or of a list of accepted keys."""
+    reader: AnyReader = "whole"
     """How the key is read from its column."""
     group: str | None = None
     """The column that names a problem's family; without one, the source is one family."""
     solution: str | None = None
     """The column of a worked solution, which may be empty."""
-    wrong_answers: tuple[str, ...] = ()
-    """Columns of the wrong choices; they make it multiple choice."""
+    choices: tuple[str, ...] = ()
+    """The column with all choices, or the columns of one choice each, which make it multiple
+    choice. Where `answer` is one of them, they are shown in an order of their own."""
+    decimal: Literal[".", ","] = "."
+    """The sign before the decimals of a key; with a comma, points separate thousands."""
+    has_header: bool = True
+    """Whether the first line of a table names its columns; without, they are "0", "1" and so on."""
     prepare: Callable[[Row], Row] | None = None
     """Works out the columns group and solution, or the problem, from the others."""
     columns: tuple[str, ...] = ()
@@ -43,7 +54,7 @@ class Schema:
     @property
     def needed(self) -> tuple[str, ...]:
         """The columns that every row must have."""
-        return self.columns or (*self.problem, self.answer, *self.wrong_answers)
+        return self.columns or (*self.problem, self.answer, *self.choices)
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -90,6 +101,10 @@ ASDIV_FAMILIES = {"Addition": "add", "Subtraction": "sub", "Multiplication": "mu
 
 def _asdiv(row: Row) -> Row:
     """The family by the kind of solution, and the formula where it is plain arithmetic."""
+    answer = str(row["answer"])
+    # runs and shipped bases are of the set without its ten quotients and ordinals
+    if plain_number(UNIT_IN_BRACKETS.sub("", answer)) is None:
+        raise ValueError(f"its answer {answer!r} is no number with a unit in brackets")
     kind = str(row["solution_type"])
     family = "div" if kind.endswith("Division") else ASDIV_FAMILIES.get(kind, "other")
     steps = [step.replace(" ", "").replace("x", "*") for step in str(row["formula"]).split(";")]
@@ -194,7 +209,12 @@ MINERVA_COPY = Schema(("problem",), "solution", reader="boxed")
 GPQA = Schema(
     ("Question",),
     "Correct Answer",
-    wrong_answers=("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"),
+    choices=(
+        "Correct Answer",
+        "Incorrect Answer 1",
+        "Incorrect Answer 2",
+        "Incorrect Answer 3",
+    ),
 )
 
 MATH_SPECS: dict[str, MathSpec] = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gdro_lab.tasks.answers import style_of
+from gdro_lab.tasks.answers import FORMS, style_of
 from gdro_lab.tasks.choices import MathChoice
-from gdro_lab.tasks.math_data import Problem, Source, read_problems
+from gdro_lab.tasks.fields import shown
+from gdro_lab.tasks.math_data import Problem, Source, check_left_out, read_problems
 from gdro_lab.tasks.math_reward import MathReward
 from gdro_lab.tasks.math_split import draw, drop_evaluated, drop_repeats, set_apart
 from gdro_lab.tasks.split import Split, prompt_token_ids
@@ -25,8 +27,9 @@ def load_math_split(
 ) -> Split:
     """Read the problems that a profile trains on, or those that it evaluates.
 
-    Evaluation keeps every problem. Training leaves out repeats, problems that are evaluated, and
-    prompts longer than `max_prompt_tokens`; then `train_size` problems are drawn.
+    Both leave out problems whose keys would be wrong as answers. Training leaves out repeats,
+    problems that are evaluated, and prompts longer than `max_prompt_tokens`; then `train_size`
+    problems are drawn.
 
     Raises:
         ValueError: if a source cannot be read or has too few problems.
@@ -41,14 +44,15 @@ def load_math_split(
     else:
         problems, dropped = _training_problems(choice, sources, evaluated)
     rows = [problem.row(style, choice.request, reader) for problem in problems]
-    prompts = [row["prompt"] for row in rows]
-    lengths = [len(ids) for ids in prompt_token_ids(tokenizer, prompts, template)]
+    lengths = [
+        _prompt_length(tokenizer, problem, row["prompt"], template)
+        for problem, row in zip(problems, rows, strict=True)
+    ]
+    reward = _reward(choice, signed=choice.signed and not held_out)
     if held_out:
-        reward = MathReward(completion=reader)
         longest = max(lengths)
     else:
-        reward = MathReward(signed=choice.signed, completion=reader)
-        chosen, too_long = _fitting(choice, problems, lengths)
+        chosen, too_long = _fitting(choice, problems, lengths, dropped)
         dropped += too_long
         uids = {problem.uid for problem in chosen}
         longest = max(
@@ -59,6 +63,44 @@ def load_math_split(
     return Split(rows, reward, longest, choice.max_completion_tokens, dropped)
 
 
+def _reward(choice: MathChoice, *, signed: bool) -> MathReward:
+    return MathReward(
+        signed=signed,
+        completion=choice.completion,
+        several=choice.several or "any",
+        tolerance=choice.tolerance,
+        compare=choice.compare,
+    )
+
+
+def _prompt_length(
+    tokenizer: PreTrainedTokenizerBase,
+    problem: Problem,
+    prompt: str | list[dict[str, str]],
+    template: Mapping[str, Any] | None,
+) -> int:
+    """Tokens of a prompt; ValueError for one that the tokenizer or its template refuses."""
+    try:
+        return len(prompt_token_ids(tokenizer, [prompt], template)[0])
+    except Exception as error:  # tokenizers and templates raise what they like
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"{problem.label}: the model's tokenizer cannot encode its prompt ({reason})"
+        ) from error
+
+
+@contextmanager
+def _naming(dropped: Sequence[str]) -> Iterator[None]:
+    """Where there are too few problems: say how many rows were left out, and why the first was."""
+    try:
+        yield
+    except ValueError as error:
+        if not dropped:
+            raise
+        rows = f"{len(dropped)} rows were left out, the first of them {dropped[0]}"
+        raise ValueError(f"{error}; {rows}") from error
+
+
 def _training_problems(
     choice: MathChoice, sources: Iterable[Source], evaluated: Iterable[Source]
 ) -> tuple[list[Problem], list[str]]:
@@ -66,11 +108,12 @@ def _training_problems(
     problems, dropped = _training_pool(choice, sources)
     # with `deduplicate` repeats are out by now, and no twin of a held-out problem is trained on
     if choice.held_out:
-        problems, _ = set_apart(problems, choice.held_out, choice.seed)
+        with _naming(dropped):
+            problems, _ = set_apart(problems, choice.held_out, choice.seed)
     if choice.deduplicate:
         # a gated set is not read before it is evaluated: a training needs no login
         others = [source for source in evaluated if not source.gated]
-        theirs, _ = _read_all(others)
+        theirs, _ = _read_all(choice, others)
         problems, repeats = drop_evaluated(problems, theirs)
         dropped += repeats
         if not problems:
@@ -85,10 +128,11 @@ def _evaluation_problems(
     choice: MathChoice, sources: Iterable[Source], evaluated: Iterable[Source]
 ) -> tuple[list[Problem], list[str]]:
     """The problems held out of the training sources, those evaluated, and what was left out."""
-    problems, dropped = _read_all(evaluated)
+    problems, dropped = _read_all(choice, evaluated)
     if choice.held_out:
-        pool, _ = _training_pool(choice, sources)
-        _, held_out = set_apart(pool, choice.held_out, choice.seed)
+        pool, left_out = _training_pool(choice, sources)
+        with _naming(left_out):
+            _, held_out = set_apart(pool, choice.held_out, choice.seed)
         problems = held_out + problems
     return problems, dropped
 
@@ -96,25 +140,39 @@ def _evaluation_problems(
 def _training_pool(
     choice: MathChoice, sources: Iterable[Source]
 ) -> tuple[list[Problem], list[str]]:
-    problems, dropped = _read_all(sources)
+    problems, dropped = _read_all(choice, sources)
     if choice.deduplicate:
         problems, repeats = drop_repeats(problems)
         dropped += repeats
     return problems, dropped
 
 
-def _read_all(sources: Iterable[Source]) -> tuple[list[Problem], list[str]]:
+def _read_all(choice: MathChoice, sources: Iterable[Source]) -> tuple[list[Problem], list[str]]:
+    """The problems of all sources whose keys can be reached, and what was left out."""
+    reward = _reward(choice, signed=False)
     problems: list[Problem] = []
     dropped: list[str] = []
     for source in sources:
-        theirs, faults = read_problems(source)
-        problems += theirs
-        dropped += faults
+        theirs, faults = read_problems(source, choice.several, choice.compare)
+        rights = reward.accepts_itself([problem.answer for problem in theirs])
+        kept = [problem for problem, right in zip(theirs, rights, strict=True) if right]
+        wrong = [
+            f"{problem.label}: its answer {shown(problem.answer)} would not be found or not be "
+            f"right, written as {FORMS[choice.completion]}"
+            for problem, right in zip(theirs, rights, strict=True)
+            if not right
+        ]
+        check_left_out(source, len(kept), wrong)
+        problems += kept
+        dropped += faults + wrong
     return problems, dropped
 
 
 def _fitting(
-    choice: MathChoice, problems: Sequence[Problem], lengths: Sequence[int]
+    choice: MathChoice,
+    problems: Sequence[Problem],
+    lengths: Sequence[int],
+    dropped: Sequence[str],
 ) -> tuple[list[Problem], list[str]]:
     """The problems to train on: those whose prompts are short enough, or a draw of them."""
     most = choice.max_prompt_tokens
@@ -128,7 +186,8 @@ def _fitting(
         else:
             too_long.append(f"{problem.uid}: a prompt of {length} tokens, over {most}")
     if choice.train_size is not None:
-        short = draw(short, choice.train_size, choice.shares, choice.seed)
+        with _naming([*dropped, *too_long]):
+            short = draw(short, choice.train_size, choice.shares, choice.seed)
     return short, too_long
 
 

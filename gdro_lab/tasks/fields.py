@@ -1,0 +1,207 @@
+"""What a row holds under a name: a text, a chat, choices. Anything else is refused.
+
+A name may be a path into nested columns, such as `reward_model.ground_truth` or
+`messages.0.content`.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from string import ascii_uppercase as LETTERS
+from typing import Any, Literal, NamedTuple
+
+ChoiceReader = Literal["letter", "index", "index_from_1", "whole"]
+"""How a key names a choice: by its letter or label, by its place counted from 0 or from 1, or by
+its text."""
+
+MISSING = object()
+# what a table holds where nested values were written into it: [{'role': 'user', …}], ['one', 'two']
+NESTED = re.compile(r"""(?:\[\s*)?\{\s*["']\w+["']\s*:.*[\]}]|\[\s*["'].*["']\s*\]""", re.DOTALL)
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MOST_CHOICES = 10  # the letters that the reward knows
+Message = tuple[str, str]  # role and content
+
+
+class WrongType(ValueError):
+    """A value that cannot be what its column is said to hold: the settings are wrong, not a row."""
+
+
+class Choices(NamedTuple):
+    """The choices of a problem, as the data have them."""
+
+    labels: list[str]
+    texts: list[str]
+
+
+def find(row: Any, name: str) -> Any:
+    """What a row has under a name or path; MISSING where there is nothing.
+
+    A column whose own name has dots is found, too.
+    """
+    if isinstance(row, Mapping) and name in row:
+        return row[name]
+    if isinstance(row, list) and re.fullmatch(r"-?\d{1,9}", name):
+        place = int(name)
+        return row[place] if -len(row) <= place < len(row) else MISSING
+    for dot in re.finditer(r"\.", name):
+        inner = find(row, name[: dot.start()])
+        if inner is not MISSING and (value := find(inner, name[dot.end() :])) is not MISSING:
+            return value
+    return MISSING
+
+
+def names_in(row: Any) -> list[str]:
+    """The names and paths that `find` knows in a row of nested mappings."""
+    if not isinstance(row, Mapping):
+        return [str(place) for place in range(len(row))]
+    names = []
+    for name, value in row.items():
+        inner = names_in(value) if isinstance(value, Mapping) else []
+        names += [f"{name}.{path}" for path in inner] or [str(name)]
+    return names
+
+
+def shown(value: Any) -> str:
+    """A value for a message, cut after 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def text_of(value: Any, name: str) -> str:
+    """The text of a column's value, a text or a number; "" where there is none.
+
+    Raises:
+        WrongType: the value is neither.
+        ValueError: no tokenizer could encode it.
+    """
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if isinstance(value, str):
+        return _encodable(value, name).strip()
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        return str(value)
+    hint = ""
+    if isinstance(value, Mapping) and value:
+        hint = f": name a field in it, one of {[f'{name}.{field}' for field in list(value)[:9]]}"
+    raise WrongType(
+        f"its {name!r} is a {type(value).__name__}, {shown(value)}, and neither a text nor a "
+        f"number{hint}"
+    )
+
+
+def refuse_nested(text: str, name: str) -> None:
+    """Refuse (WrongType) a text that is a dictionary, a list of them, or a list of texts."""
+    if NESTED.fullmatch(text):
+        raise WrongType(
+            f"its {name!r} is a text that holds nested values, {shown(text)}: keep them nested, in "
+            "JSON lines or Parquet"
+        )
+
+
+def _encodable(text: str, name: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"its {name!r} has half of a character, {shown(text)}") from None
+    return text
+
+
+def chat_of(value: Sequence[Any], name: str) -> tuple[Message, ...]:
+    """Role and content of each message of a chat that ends with the user's.
+
+    Raises:
+        WrongType: the value is no such chat.
+        ValueError: a message is empty.
+    """
+    messages = tuple(_message(message, name) for message in value)
+    if not messages or messages[-1][0] != "user":
+        raise WrongType(
+            f"its {name!r} is a chat that does not end with a message of the user, "
+            f"{shown(value)}: name the message to ask, such as {name}.0.content"
+        )
+    if not messages[-1][1].strip():
+        raise ValueError(f"its {name!r} ends with an empty message")
+    return messages
+
+
+def _message(message: Any, name: str) -> Message:
+    fields = {} if not isinstance(message, Mapping) else dict(message)
+    role = fields.pop("role", None)
+    content = fields.pop("content", None)
+    more = [field for field, value in fields.items() if value is not None]
+    if role not in ROLES or not isinstance(content, str) or more:
+        raise WrongType(
+            f"its {name!r} must be a text or a chat, a list of messages with a role of {ROLES} and "
+            f"a content, got {shown(message)}: or name a field in it, such as {name}.0.value"
+        )
+    return role, _encodable(content, name)
+
+
+def choices_of(values: Sequence[Any], names: Sequence[str]) -> Choices:
+    """The choices in one column, or in several with one choice each.
+
+    A column may be a list of texts or of {label, text}, a mapping of labels to texts, or one with
+    the lists `label` and `text`.
+
+    Raises:
+        WrongType: it is none of these.
+        ValueError: the choices are not all there.
+    """
+    labels = list(LETTERS)
+    if len(names) > 1:
+        texts = [text_of(value, name) for value, name in zip(values, names, strict=True)]
+    else:
+        found = _labelled(values[0], names[0])
+        texts = _without_labels([text_of(text, names[0]) for _, text in found])
+        labels = [text_of(label, names[0]) or LETTERS[i] for i, (label, _) in enumerate(found)]
+    if not 2 <= len(texts) <= MOST_CHOICES or "" in texts:
+        raise ValueError(f"its choices must be 2 to {MOST_CHOICES} texts, got {shown(texts)}")
+    return Choices(labels, texts)
+
+
+def _labelled(value: Any, name: str) -> list[tuple[Any, Any]]:
+    """Label and text of each choice; a label is None where there are none."""
+    if isinstance(value, Mapping) and isinstance(value.get("text"), list):
+        return list(zip(value.get("label") or (), value["text"], strict=True))
+    if isinstance(value, Mapping):  # where Arrow fills in a choice that a row lacks, it is None
+        return [(label, text) for label, text in value.items() if text is not None]
+    if not isinstance(value, list):
+        raise WrongType(f"its {name!r} must be a list of choices, got {shown(value)}")
+    if all(isinstance(choice, Mapping) and {"label", "text"} <= set(choice) for choice in value):
+        return [(choice["label"], choice["text"]) for choice in value]
+    return [(None, choice) for choice in value]
+
+
+def _without_labels(texts: list[str]) -> list[str]:
+    """Texts such as `B)6000` without their letters, where all have them."""
+    matches = [
+        re.fullmatch(rf"\(?{letter}[).:]\s*(.+)", text, re.DOTALL)
+        for letter, text in zip(LETTERS, texts, strict=False)
+    ]
+    bare = [match[1] for match in matches if match]
+    return bare if len(bare) == len(texts) else texts
+
+
+def place_of(key: str, choices: Choices, reader: str) -> int:
+    """Which of the choices a key names, counted from 0; `reader` is a `ChoiceReader`.
+
+    Raises:
+        WrongType: the key is an index that no choice has.
+        ValueError: it is a letter or a text that no choice has.
+    """
+    if reader.startswith("index"):
+        first = int(reader == "index_from_1")
+        count = len(choices.texts)
+        number = re.fullmatch(r"(\d{1,9})(?:\.0)?", key)
+        if number is None or not first <= int(number[1]) < count + first:
+            raise WrongType(
+                f"its answer {shown(key)} is no index of {count} choices counted from {first}"
+            )
+        return int(number[1]) - first
+    known = choices.texts if reader == "whole" else choices.labels[: len(choices.texts)]
+    bare = key if reader == "whole" else key.strip("(). :")
+    for same in (str, str.casefold):  # labels may differ in case alone
+        if [same(text) for text in known].count(same(bare)) == 1:
+            return [same(text) for text in known].index(same(bare))
+    raise ValueError(f"its answer {shown(key)} is none of {shown(known)}")

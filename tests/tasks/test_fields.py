@@ -1,0 +1,416 @@
+"""What a row holds: fields by path, chats, choices, several answers, and keys in their form."""
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from tiny_models import byte_tokenizer
+
+from gdro_lab.experiments.evaluation import evaluate_variant
+from gdro_lab.experiments.profile import Profile
+from gdro_lab.experiments.training import train_variant
+from gdro_lab.tasks import MathChoice, load_split
+from gdro_lab.tasks.base import character_tokenizer
+
+ROOT = Path(__file__).parents[2]
+REQUEST = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Rows → the split that a profile's task makes of them."""
+
+    def make(rows, chat=True, evaluated=False, tokenizer=None, **fields):
+        tokenizer = tokenizer or byte_tokenizer()
+        tokenizer.chat_template = tokenizer.chat_template if chat else None
+        path = rows if isinstance(rows, str) else write(tmp_path / "own.jsonl", rows)
+        defaults = {"train": path, "evaluate": ["someone/sums"], "deduplicate": False}
+        choice = MathChoice(kind="math", **(defaults | fields))
+        return load_split(choice, tokenizer, held_out=evaluated)
+
+    return make
+
+
+def answers(split):
+    return [row["answer"] for row in split.rows]
+
+
+def user(content):
+    return [{"role": "user", "content": content}]
+
+
+# ------------------------------------------------------------------------------- paths and chats
+
+
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        ({"q": {"text": "3+4?"}, "a": {"gold": 7}}, ("q.text", "a.gold")),
+        ({"turns": [{"value": "3+4?"}, {"value": "7"}]}, ("turns.0.value", "turns.-1.value")),
+        ({"q.text": "3+4?", "q": {"text": "no"}, "a": "7"}, ("q.text", "a")),  # its own name first
+        ({"x": {"y.z": {"w": "3+4?"}}, "a.b": {"c": [["7"]]}}, ("x.y.z.w", "a.b.c.0.0")),
+    ],
+)
+def test_a_column_may_be_a_path(load, row, columns):
+    problem, answer = columns
+    split = load([row], columns={"problem": problem, "answer": answer})
+    assert [(row["prompt"], row["answer"]) for row in split.rows] == [(user("3+4?" + REQUEST), "7")]
+
+
+@pytest.mark.parametrize("path", ["a.none", "a.gold.more", "a.0", "b", "a..gold", ""])
+def test_a_path_that_leads_nowhere_names_those_that_there_are(load, path):
+    rows = [{"q": "3+4?", "a": {"gold": 7, "why": {"text": "so"}}}]
+    with pytest.raises(ValueError, match=r"'q', 'a\.gold', 'a\.why\.text'"):
+        load(rows, columns={"problem": "q", "answer": path})
+
+
+VERL = [
+    {
+        "data_source": "sums",
+        "prompt": [
+            {"content": "Answer in a box.", "role": "system"},
+            {"content": f" {a}+{a}? ", "role": "user"},
+        ],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": str(2 * a)},
+        "extra_info": {"index": a, "split": "train"},
+    }
+    for a in range(8)
+]
+VERL_COLUMNS = {
+    "problem": "prompt",
+    "answer": "reward_model.ground_truth",
+    "group": "data_source",
+}
+
+
+def verl_file(path):
+    parquet.write_table(pyarrow.Table.from_pylist(VERL), path)
+    return str(path)
+
+
+def test_a_chat_is_the_prompt_as_it_is(load, tmp_path):
+    path = verl_file(tmp_path / "train.parquet")
+    split = load(path, columns=VERL_COLUMNS)
+    wanted = [[{"role": m["role"], "content": m["content"]} for m in row["prompt"]] for row in VERL]
+    assert [row["prompt"] for row in split.rows] == wanted
+    assert answers(split) == [str(2 * a) for a in range(8)]
+    assert {row["family"] for row in split.rows} == {"sums"}
+    asked = load(path, columns=VERL_COLUMNS, request="Solve: {problem}").rows[1]["prompt"]
+    assert asked == [wanted[1][0], {"role": "user", "content": "Solve:  1+1? "}]
+
+
+def test_a_chat_of_one_message_is_a_text_for_a_model_without_a_template(load):
+    rows = [{"question": user("3+4?"), "answer": "7"}]
+    assert load(rows, chat=False).rows[0]["prompt"] == "3+4?"
+    rows[0]["question"].insert(0, {"role": "system", "content": "Be brief."})
+    with pytest.raises(ValueError, match=r"own, row 0: .*2 messages.*template"):
+        load(rows, chat=False)
+
+
+@pytest.mark.parametrize(
+    ("chat", "message"),
+    [
+        ([*user("3+4?"), {"role": "assistant", "content": "7"}], r"own, row 0: .*question\.0"),
+        ([{"role": "system", "content": "Be brief."}], "user"),
+        ([{"from": "human", "value": "3+4?"}], r"question\.0\.value"),
+        ([{"role": "human", "content": "3+4?"}], "human"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "image"),
+        ([{"role": "user", "content": "3+4?", "tool_calls": [1]}], "tool_calls"),
+        ([{"role": "user", "content": None}], "None"),
+        (["3+4?"], "3.4"),
+        ([[]], "chat"),
+        ([], "chat"),
+        (user(" "), "empty"),
+        (user("\ud801"), "half of a character"),
+    ],
+)
+def test_a_chat_that_cannot_be_a_prompt_is_refused(load, chat, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        load([{"question": chat, "answer": "7"}])
+    str(caught.value).encode()
+
+
+def test_chats_repeat_whatever_their_system_prompt_is(load, tmp_path):
+    chats = [user("3+4?"), [{"role": "system", "content": "Be brief."}, *user("3+4?")]]
+    rows = [{"question": chat, "answer": "7"} for chat in [*chats, chats[1][1:]]]
+    other = [write(tmp_path / "other.jsonl", [{"question": "1?", "answer": "1"}])]
+    split = load(rows, deduplicate=True, evaluate=other)
+    assert len(split.rows) == 1
+
+
+# ---------------------------------------------------------------------------------------- choices
+
+STEM = {"question": "Which is red?", "answer": None}
+SHOWN = "Which is red?\n\nA) grass\nB) blood\nC) snow"
+TEXTS = ["grass", "blood", "snow"]
+
+
+@pytest.mark.parametrize(
+    ("row", "fields"),
+    [
+        ({"choices": TEXTS, "answer": 1}, {"answer": "index"}),
+        ({"choices": TEXTS, "answer": "1"}, {"answer": "index"}),
+        ({"choices": TEXTS, "answer": 2}, {"answer": "index_from_1"}),
+        ({"choices": TEXTS, "answer": "B"}, {"answer": "letter"}),
+        ({"choices": TEXTS, "answer": " (b)"}, {"answer": "letter"}),
+        ({"choices": TEXTS, "answer": "blood"}, {"answer": "whole"}),
+        ({"choices": ["A)grass", "B)blood", "C)snow"], "answer": "B"}, {"answer": "letter"}),
+        ({"choices": {"x": "grass", "y": "blood", "z": "snow"}, "answer": "y"}, {}),
+        ({"choices": {"A": "grass", "B": "blood", "C": "snow", "D": None}, "answer": "B"}, {}),
+        ({"choices": {"label": ["1", "2", "3"], "text": TEXTS}, "answer": "2"}, {}),
+        (
+            {"choices": [{"label": i, "text": text} for i, text in zip("ABC", TEXTS, strict=True)]}
+            | {"answer": "B"},
+            {},
+        ),
+        ({"more": {"options": TEXTS}, "answer": "B"}, {"choices": "more.options"}),
+        ({"a": "grass", "b": "blood", "c": "snow", "answer": "B"}, {"choices": ["a", "b", "c"]}),
+    ],
+)
+def test_choices_come_in_many_forms(load, row, fields):
+    columns = {"choices": fields.get("choices", "choices")}
+    split = load([STEM | row], columns=columns, answer=fields.get("answer", "letter"))
+    assert answers(split) == ["B"]
+    assert split.rows[0]["prompt"][0]["content"].startswith(SHOWN + "\n\nPlease reason")
+    assert "the letter of the correct choice" in split.rows[0]["prompt"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("row", "reader", "message"),
+    [
+        ({"choices": TEXTS, "answer": 3}, "index", "row 0: .*no index of 3 choices.*from 0"),
+        ({"choices": TEXTS, "answer": 0}, "index_from_1", "row 0: .*no index.*from 1"),
+        ({"choices": TEXTS, "answer": "B"}, "index", "row 0: .*index"),
+        ({"choices": TEXTS, "answer": "D"}, "letter", "row 0: .*'D'"),
+        ({"choices": TEXTS, "answer": "BC"}, "letter", "row 0: .*'BC'"),
+        ({"choices": TEXTS, "answer": "B"}, "whole", "row 0: .*'B'"),
+        ({"choices": TEXTS, "answer": ["A", "B"]}, "letter", "row 0: .*list"),
+        ({"choices": [*TEXTS, "blood"], "answer": "B"}, "letter", "row 0: .*'blood'"),
+        ({"choices": ["blood"], "answer": "A"}, "letter", "row 0: .*2 to 10"),
+        ({"choices": list(map(str, range(11))), "answer": "A"}, "letter", "row 0: .*2 to 10"),
+        ({"choices": ["", "blood"], "answer": "B"}, "letter", "row 0: .*2 to 10"),
+        ({"choices": "A) grass B) blood", "answer": "B"}, "letter", "row 0: .*list of choices"),
+        ({"choices": [{"id": "A", "txt": "grass"}], "answer": "A"}, "letter", "row 0: .*dict"),
+        ({"choices": TEXTS, "answer": True}, "index", "row 0: .*bool"),
+    ],
+)
+def test_choices_that_cannot_be_meant_are_refused(load, row, reader, message):
+    with pytest.raises(ValueError, match=message):
+        load([STEM | row], columns={"choices": "choices"}, answer=reader)
+
+
+def test_the_same_question_with_other_choices_is_another(load):
+    rows = [STEM | {"choices": TEXTS, "answer": "B"}, STEM | {"choices": TEXTS[:2], "answer": "B"}]
+    split = load(rows, columns={"choices": "choices"}, answer="letter")
+    assert len({row["uid"] for row in split.rows}) == 2
+
+
+def test_choices_whose_right_one_has_a_column_of_its_own_are_shuffled(load):
+    rows = [
+        {"question": f"Which is {n}?", "no": "grass", "nor": "snow", "right": f"number {n}"}
+        for n in range(40)
+    ]
+    columns = {"answer": "right", "choices": ["no", "nor", "right"]}
+    split = load(rows, columns=columns)
+    assert set(answers(split)) == set("ABC")
+    for n, row in enumerate(split.rows):
+        assert f"\n{row['answer']}) number {n}\n" in row["prompt"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"answer": "letter"},
+        {"answer": "index"},
+        {"answer": "hash", "columns": {"choices": "choices"}},
+        {"train": [{"source": "gsm8k", "answer": "letter"}]},
+        {"train": [{"source": "gpqa", "answer": "boxed"}]},
+        {"columns": {"problem": 0, "answer": "answer"}},
+        {"columns": {"problem": True}},
+        {"several": "most"},
+        {"tolerance": -0.1},
+        {"tolerance": 1},
+        {"compare": "words"},
+        {"decimal": ";"},
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(fields):
+    with pytest.raises(ValidationError):
+        MathChoice(kind="math", **({"train": "own.jsonl"} | fields))
+
+
+# --------------------------------------------------- several answers, tolerance, text, their form
+
+
+def test_a_list_of_answers_needs_to_be_explained(load):
+    rows = [{"question": "How many?", "answer": ["one", "one season"]}]
+    with pytest.raises(ValueError, match=r"row 0: .*several"):
+        load(rows)
+    assert answers(load([{"question": "How many?", "answer": ["7"]}])) == ["7"]
+    either = load(rows, several="any", compare="text")
+    assert answers(either) == [["one", "one season"]]
+    given = ["\\boxed{one}", "\\boxed{One season}", "\\boxed{two}"]
+    assert either.reward(given, answers(either) * 3) == [1.0, 1.0, -1.0]
+    rows = [{"question": "Both roots?", "answer": ["2", "-3"]}, {"question": "1?", "answer": 1}]
+    both = load(rows, several="all")
+    assert answers(both) == [["2", "-3"], ["1"]]
+    given = ["\\boxed{-3, 2}", "\\boxed{2}", "\\boxed{1}"]
+    assert both.reward(given, [["2", "-3"], ["2", "-3"], ["1"]]) == [1.0, -1.0, 1.0]
+
+
+def test_tolerance_and_text_are_settings(load):
+    rows = [{"question": "g?", "answer": "9.81"}]
+    split = load(rows, tolerance=0.01)
+    assert split.reward(["\\boxed{9.8}", "\\boxed{9.6}"], ["9.81"] * 2) == [1.0, -1.0]
+    split = load(rows)
+    assert split.reward(["\\boxed{9.8}"], ["9.81"]) == [-1.0]
+    split = load([{"question": "Who?", "answer": "Ada Lovelace"}], compare="text")
+    assert split.reward(["\\boxed{ada lovelace}", "\\boxed{Ada}"], ["Ada Lovelace"] * 2) == [1, -1]
+
+
+@pytest.mark.parametrize(
+    ("key", "completion"),
+    [("x+1", "last_number"), ("a purple one", "last_number"), ("<answer>7</answer>", "tags")],
+)
+def test_a_key_that_no_completion_can_reach_is_left_out(load, key, completion):
+    rows = [{"question": "Which?", "answer": key}, {"question": "And?", "answer": "7"}]
+    split = load(rows, completion=completion)
+    assert (answers(split), len(split.dropped)) == (["7"], 1)
+    assert split.dropped[0].startswith("own, row 0: ")
+    with pytest.raises(ValueError, match=r"own.*no usable row.*row 0"):
+        load(rows[:1], completion=completion)
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "key"),
+    [
+        ("number", "1e-7", "1e-7"),
+        ("last_number", "1e-7", "1e-7"),
+        ("last_number", "1-\\frac{2}{\\pi}", None),
+        ("last_number", "The answer is: \\sqrt{2}", None),
+        ("last_number", "[5, 6]", None),
+        ("last_number", "The answer is: \\frac{3}{4}", "3/4"),
+        ("last_number", "1.250,50 €", "1.250,50"),
+        ("tags", "<think>so</think><answer> 42 </answer>", "42"),
+        ("tags", "42", None),
+    ],
+)
+def test_a_key_is_read_whole_or_left_out(load, reader, text, key):
+    rows = [{"question": "Which?", "answer": text}, {"question": "And?", "answer": "1"}]
+    rows[1]["answer"] = "<answer>1</answer>" if reader == "tags" else "1"
+    split = load(rows, answer=reader)
+    assert answers(split) == ([] if key is None else [key]) + ["1"]
+    assert len(split.dropped) == (key is None)
+
+
+def test_a_key_with_a_decimal_comma_is_judged_by_its_value(load):
+    split = load([{"question": "How much?", "answer": "1.250,50 €"}], answer="last_number")
+    assert split.reward(["\\boxed{1250.5}", "\\boxed{50}"], answers(split) * 2) == [1.0, -1.0]
+
+
+@pytest.mark.parametrize("column", ["question", "answer"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[{'content': '3+4?', 'role': 'user'}]",
+        '{"ground_truth": "9", "style": "rule"}',
+        "{'ground_truth': '9'}",
+        "['one', 'one season']",
+        '["one"]',
+    ],
+)
+def test_a_text_that_holds_nested_values_is_refused(load, column, text):
+    """As a table has them that pandas wrote from nested columns."""
+    row = {"question": "3+4?", "answer": "7"} | {column: text}
+    with pytest.raises(ValueError, match=f"own, row 0: its '{column}' is a text that holds nested"):
+        load([row])
+    if column == "answer":  # a program's output is a text
+        assert answers(load([row], compare="text")) == [text]
+
+
+@pytest.mark.parametrize(
+    "text", ["[5, 6]", "{1, 2}", "(1, 2)", "\\{x : x > 1\\}", "[[1, 0], [0, 1]]"]
+)
+def test_lists_and_sets_of_mathematics_are_keys(load, text):
+    assert answers(load([{"question": f"{text}?", "answer": text}])) == [text]
+
+
+def test_nested_choices_as_a_question_are_refused(load):
+    rows = [{"question": {"stem": "Which?", "choices": [{"label": "A"}]}, "answer": "A"}]
+    with pytest.raises(ValueError, match=r"row 0: .*'question' is a dict.*question\.stem"):
+        load(rows)
+
+
+def test_the_profile_lines_on_the_page_can_be_meant():
+    page = (ROOT / "docs/your-own-data.md").read_text("utf-8")
+    table = page.partition("| the rows have |")[2].partition("\n\n")[0]
+    lines = [row.split(" | ")[-1] for row in table.splitlines()[2:]]
+    assert len(lines) > 15
+    for line in lines:
+        spans = re.findall(r"`([^`]*)`", line)
+        fields = {}
+        for span in spans:
+            fields |= YAML(typ="safe").load(span)
+        MathChoice(kind="math", train="own.jsonl", **fields)
+
+
+# --------------------------------------------------------------------- what is said of what is left
+
+
+def test_where_nearly_all_rows_are_left_out_the_message_says_so(load):
+    rows = [{"question": f"{n}?", "answer": "none at all " * 40} for n in range(60)]
+    rows[7]["answer"] = "7"
+    with pytest.raises(ValueError, match=r"only 1 usable of 60 rows.*row 0.*no number") as caught:
+        load(rows, answer="number", held_out=2, evaluate=[])
+    assert len(str(caught.value)) < 700
+    rows = rows[:4] + [row | {"answer": "1"} for row in rows[4:6]]
+    with pytest.raises(ValueError, match=r"held_out.*4 rows were left out.*row 0"):
+        load(rows, answer="number", held_out=2, evaluate=[])
+    with pytest.raises(ValueError, match=r"train_size.*4 rows were left out.*row 0"):
+        load(rows, answer="number", train_size=3)
+
+
+def test_a_prompt_that_the_tokenizer_cannot_encode_is_named(load):
+    rows = [{"question": "1", "answer": "1"}, {"question": "ß", "answer": "1"}]
+    with pytest.raises(ValueError, match=r"own, row 1: .*tokenizer cannot encode"):
+        load(rows, tokenizer=character_tokenizer("12"), request="{problem}")
+    tokenizer = byte_tokenizer("{{ raise_exception('no system role') }}")
+    with pytest.raises(ValueError, match=r"own, row 0: .*no system role"):
+        load(rows, tokenizer=tokenizer)
+
+
+def test_parquet_of_verl_trains_as_it_is(tmp_path, folders):
+    """Two real steps of a tiny model, and an evaluation."""
+    fields = {
+        "name": "verl",
+        "seeds": [0],
+        "task": {
+            "kind": "math",
+            "train": verl_file(tmp_path / "train.parquet"),
+            "columns": VERL_COLUMNS,
+            "held_out": 2,
+            "max_completion_tokens": 4,
+        },
+        "model": {"source": str(folders["Qwen3"])},
+        "train": {"max_steps": 2, "prompts_per_step": 2, "num_generations": 2, "bf16": False},
+        "evaluation": {"samples": 1, "k": 1},
+        "variants": {"grpo": {"method": "grpo"}},
+    }
+    profile = Profile.model_validate(fields)
+    record = train_variant(profile, "grpo", 0, tmp_path / "run", tmp_path / "cache")
+    assert len(record) == 2
+    training = json.loads((tmp_path / "run/training.json").read_text())
+    assert (training["train_data"]["rows"], training["train_data"]["dropped"]) == (6, [])
+    rows = evaluate_variant(profile, "grpo", 0, tmp_path / "run", tmp_path / "cache")
+    assert len(rows) == 2
