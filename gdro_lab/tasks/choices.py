@@ -58,7 +58,7 @@ in a table without a header."""
 class Columns(Strict):
     """Which columns of a source are read."""
 
-    problem: Column | list[Column] = "question"
+    problem: Column | Annotated[list[Column], Field(min_length=1)] = "question"
     """The problem's text, or a chat; several columns of texts are joined by a space."""
     answer: Column = "answer"
     """The answer key."""

@@ -79,12 +79,11 @@ def raw_rows(rows: Iterable[Any]) -> list[RawRow]:
     ]
 
 
-def read_file(path: Path, split: str = "train", has_header: bool = True) -> list[RawRow]:
+def read_file(path: Path, has_header: bool = True) -> list[RawRow]:
     """All rows of a file, those that cannot be read with their fault.
 
     Args:
         path: ends in one of `KINDS`, perhaps with one of `PACKED` behind it.
-        split: which rows of a JSON object that has several lists of them.
         has_header: whether the first line of a table names its columns.
 
     Raises:
@@ -105,7 +104,7 @@ def read_file(path: Path, split: str = "train", has_header: bool = True) -> list
         raise ValueError(f"save it in UTF-8: {error}") from error
     if kind in TABLES:
         return _read_table(text, kind, has_header)
-    return _read_json(text, kind, split)
+    return _read_json(text, kind)
 
 
 def _read_parquet(content: bytes) -> list[Any]:
@@ -162,7 +161,7 @@ def _cells(text: str, delimiter: str, quoting: Any) -> list[list[str]]:
     return [cells for cells in lines if cells]
 
 
-def _read_json(text: str, kind: str, split: str) -> list[RawRow]:
+def _read_json(text: str, kind: str) -> list[RawRow]:
     """Rows of a JSON text, or of JSON lines under any name; an empty line is not a row."""
     lines = [line for line in io.StringIO(text, newline=None) if line.strip()]
     try:
@@ -173,7 +172,7 @@ def _read_json(text: str, kind: str, split: str) -> list[RawRow]:
             raise
         return rows
     if isinstance(value, dict) and kind not in LINES:
-        value = _rows_in(value, split)
+        value = _rows_in(value)
     return raw_rows(value if isinstance(value, list) else [value])
 
 
@@ -203,17 +202,15 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _rows_in(value: dict[str, Any], split: str) -> list[Any]:
+def _rows_in(value: dict[str, Any]) -> list[Any]:
     """The rows in a JSON object: a list under some name, columns, rows by name, or one row."""
     parts = value.values()
     lists = {name: part for name, part in value.items() if isinstance(part, list)}
     tables = {name: part for name, part in lists.items() if part and isinstance(part[0], dict)}
-    if split in tables:
-        return tables[split]
     if len(lists) == len(value) > len(tables) and len({len(part) for part in parts}) == 1:
         return [dict(zip(value, row, strict=True)) for row in zip(*parts, strict=True)]
     if len(tables) > 1:
-        raise ValueError(f"it has several lists of rows, {sorted(tables)}: name one as the split")
+        raise ValueError(f"it has several lists of rows, {list(tables)[:20]}: give each a file")
     if tables:
         return next(iter(tables.values()))
     if value and all(isinstance(part, dict) for part in parts):

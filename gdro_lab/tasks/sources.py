@@ -35,6 +35,10 @@ def find_place(source: str, config: str | None = None, split: str | None = None)
     path = Path(source)
     if path.exists():
         check_path(path)
+        if path.is_file() and (config or split):
+            raise ValueError(
+                f"a file has neither config nor split, got {config!r} and {split!r} for {source!r}"
+            )
         return Place((path,), source, config, split or "train")
     if kind_of(path) in KINDS:
         raise ValueError(f"the file {source!r} is not there (looked in {Path.cwd()})")
@@ -73,7 +77,7 @@ def _read(path: Path | None, place: Place, has_header: bool) -> list[RawRow]:
         if path is None:
             return raw_rows(_read_hub(place))
         if not path.is_dir():
-            return read_file(path, place.split, has_header)
+            return read_file(path, has_header)
         if any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
             return raw_rows(_read_saved(path, place.split))
         return _read_folder(path, place, has_header)

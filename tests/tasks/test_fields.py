@@ -140,6 +140,7 @@ def test_chats_repeat_whatever_their_system_prompt_is(load, tmp_path):
         {"train": [{"source": "gpqa", "answer": "boxed"}]},
         {"columns": {"problem": 0, "answer": "answer"}},
         {"columns": {"problem": True}},
+        {"columns": {"problem": []}},
         {"several": "most"},
         {"tolerance": -0.1},
         {"tolerance": 1},

@@ -59,7 +59,6 @@ def read(path, schema=None, **options):
         ("array.jsonl", PRETTY),
         ("named.json", json.dumps({"examples": ROWS})),
         ("named.json", json.dumps({"version": 1.1, "data": ROWS, "tags": ["a"]})),
-        ("splits.json", json.dumps({"test": ROWS[:1], "train": ROWS})),
         ("by_id.json", json.dumps({f"id-{number}": row for number, row in enumerate(ROWS)})),
         ("columns.json", json.dumps(columns(ROWS))),
         ("own.jsonl.gz", packed(gzip.compress)),
@@ -222,6 +221,13 @@ def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path, name, content, mes
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 700
     str(caught.value).encode()  # it can be printed
+
+
+@pytest.mark.parametrize("fields", [{"split": "test"}, {"config": "small"}])
+def test_a_file_has_no_splits(tmp_path, fields):
+    (tmp_path / "own.jsonl").write_text(LINES)
+    with pytest.raises(ValueError, match="neither config nor split"):
+        read(tmp_path / "own.jsonl", **fields)
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
