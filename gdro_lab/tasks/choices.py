@@ -122,8 +122,6 @@ class SourceChoice(Strict):
     """Its columns, in place of task.columns or of the named set's own."""
     answer: AnyReader | None = None
     """How its keys are read, in place of task.answer or of the named set's own way."""
-    decimal: Literal[".", ","] | None = None
-    """The sign before the decimals of its keys, in place of task.decimal."""
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Its share of task.train_size."""
 
@@ -168,7 +166,7 @@ class MathChoice(Strict):
     answer: AnyReader = "whole"
     """How the answer column of these sources holds the key."""
     decimal: Literal[".", ","] = "."
-    """The sign before the decimals of keys that are texts; with a comma, a point separates
+    """The sign before the decimals of their keys that are texts; with a comma, a point separates
     thousands."""
     several: Several | None = None
     """Where the answer column has a list: whether any of its answers is right, or all of them are
@@ -283,15 +281,14 @@ class MathChoice(Strict):
 
     def _schema(self, choice: SourceChoice) -> Schema | None:
         """How a source is read; None for a named set in its own columns."""
-        decimal = choice.decimal or self.decimal
         if choice.source not in MATH_SPECS:
             columns = choice.columns or self.columns
-            return columns.read_by(choice.answer or self.answer, decimal)
+            return columns.read_by(choice.answer or self.answer, self.decimal)
         named = MATH_SPECS[choice.source].schemas[0]
         if choice.columns is None:
             _check_reader(choice.answer or named.reader, bool(named.choices))
             return None
-        return choice.columns.read_by(choice.answer or named.reader, decimal)
+        return choice.columns.read_by(choice.answer or named.reader, self.decimal)
 
     def _find_source(self, choice: SourceChoice) -> Source:
         schema = self._schema(choice)

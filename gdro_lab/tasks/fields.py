@@ -1,7 +1,7 @@
 """What a row holds under a name: a text, a chat, choices. Anything else is refused.
 
-A name may be a path into nested columns, such as `reward_model.ground_truth` or
-`messages.0.content`.
+A name may be a path into nested columns, such as `reward_model.ground_truth`, `messages.0.content`
+or `messages.:-1`, all messages but the last.
 """
 
 import math
@@ -16,6 +16,7 @@ ChoiceReader = Literal["letter", "index", "index_from_1", "whole"]
 its text."""
 
 MISSING = object()
+PLACE = re.compile(r"-?\d{1,9}|(?P<some>(?:-?\d{1,9})?:(?:-?\d{1,9})?)")  # in a list: 0, -1, :-1
 # what a table holds where nested values were written into it: [{'role': 'user', …}], ['one', 'two']
 NESTED = re.compile(r"""(?:\[\s*)?\{\s*["']\w+["']\s*:.*[\]}]|\[\s*["'].*["']\s*\]""", re.DOTALL)
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -41,7 +42,9 @@ def find(row: Any, name: str) -> Any:
     """
     if isinstance(row, Mapping) and name in row:
         return row[name]
-    if isinstance(row, list) and re.fullmatch(r"-?\d{1,9}", name):
+    if isinstance(row, list) and (match := PLACE.fullmatch(name)):
+        if match["some"]:
+            return row[slice(*(int(end) if end else None for end in name.split(":")))]
         place = int(name)
         return row[place] if -len(row) <= place < len(row) else MISSING
     for dot in re.finditer(r"\.", name):
@@ -118,7 +121,7 @@ def chat_of(value: Sequence[Any], name: str) -> tuple[Message, ...]:
     if not messages or messages[-1][0] != "user":
         raise WrongType(
             f"its {name!r} is a chat that does not end with a message of the user, "
-            f"{shown(value)}: name the message to ask, such as {name}.0.content"
+            f"{shown(value)}: name what comes before, such as {name}.:-1"
         )
     if not messages[-1][1].strip():
         raise ValueError(f"its {name!r} ends with an empty message")

@@ -90,6 +90,14 @@ def test_a_chat_is_the_prompt_as_it_is(load, tmp_path):
     assert asked == [wanted[1][0], {"role": "user", "content": "Solve:  1+1? "}]
 
 
+def test_all_messages_but_the_last_may_be_the_prompt(load):
+    chat = [{"role": "system", "content": "Be brief."}, *user("3+4?")]
+    rows = [{"messages": [*chat, {"role": "assistant", "content": "So \\boxed{7}"}]}]
+    columns = {"problem": "messages.:-1", "answer": "messages.-1.content"}
+    split = load(rows, columns=columns, answer="boxed")
+    assert [(row["prompt"], row["answer"]) for row in split.rows] == [(chat, "7")]
+
+
 def test_a_chat_of_one_message_is_a_text_for_a_model_without_a_template(load):
     rows = [{"question": user("3+4?"), "answer": "7"}]
     assert load(rows, chat=False).rows[0]["prompt"] == "3+4?"
@@ -101,7 +109,7 @@ def test_a_chat_of_one_message_is_a_text_for_a_model_without_a_template(load):
 @pytest.mark.parametrize(
     ("chat", "message"),
     [
-        ([*user("3+4?"), {"role": "assistant", "content": "7"}], r"own, row 0: .*question\.0"),
+        ([*user("3+4?"), {"role": "assistant", "content": "7"}], r"own, row 0: .*question\.:-1"),
         ([{"role": "system", "content": "Be brief."}], "user"),
         ([{"from": "human", "value": "3+4?"}], r"question\.0\.value"),
         ([{"role": "human", "content": "3+4?"}], "human"),
