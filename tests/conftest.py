@@ -4,6 +4,8 @@ from gdro_lab import numerics
 
 numerics.fix()  # before torch and numpy are imported
 
+import json
+
 import pytest
 import yaml
 from hypothesis import HealthCheck, settings
@@ -107,3 +109,30 @@ def profile_of(tmp_path_factory):
         return load_profile(path)
 
     return made
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Rows of one's own, or their file → the split that a profile's task makes of them."""
+    from tiny_models import byte_tokenizer
+
+    from gdro_lab.tasks import MathChoice, load_split
+
+    def write(name, rows):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return str(path)
+
+    def make(rows, chat=True, tokenizer=None, **fields):
+        tokenizer = tokenizer or byte_tokenizer()
+        tokenizer.chat_template = tokenizer.chat_template if chat else None
+        other = write("other", [{"question": "0+0?", "answer": "0"}])
+        defaults = {
+            "train": rows if isinstance(rows, str) else write("own", rows),
+            "evaluate": [{"source": other, "columns": {}, "answer": "whole"}],
+            "deduplicate": False,
+        }
+        choice = MathChoice(kind="math", **(defaults | fields))
+        return load_split(choice, tokenizer, held_out=False)
+
+    return make

@@ -110,10 +110,10 @@ def _training_problems(
     if choice.held_out:
         with _naming(dropped):
             problems, _ = set_apart(problems, choice.held_out, choice.seed)
+    # now, as a fault in them would else end the run after its training; a gated set is left to the
+    # evaluation: a training needs no login
+    theirs, _ = _read_all(choice, [source for source in evaluated if not source.gated])
     if choice.deduplicate:
-        # a gated set is not read before it is evaluated: a training needs no login
-        others = [source for source in evaluated if not source.gated]
-        theirs, _ = _read_all(choice, others)
         problems, repeats = drop_evaluated(problems, theirs)
         dropped += repeats
         if not problems:

@@ -129,12 +129,10 @@ def test_a_chat_that_cannot_be_a_prompt_is_refused(load, chat, message):
     str(caught.value).encode()
 
 
-def test_chats_repeat_whatever_their_system_prompt_is(load, tmp_path):
+def test_chats_repeat_whatever_their_system_prompt_is(load):
     chats = [user("3+4?"), [{"role": "system", "content": "Be brief."}, *user("3+4?")]]
     rows = [{"question": chat, "answer": "7"} for chat in [*chats, chats[1][1:]]]
-    other = tmp_path / "other.jsonl"
-    other.write_text('{"question": "1?", "answer": 1}')
-    split = load(rows, deduplicate=True, evaluate=[str(other)])
+    split = load(rows, deduplicate=True)
     assert len(split.rows) == 1
 
 
@@ -162,6 +160,12 @@ def test_settings_that_cannot_be_meant_are_refused(fields):
 
 
 # --------------------------------------------------- several answers, tolerance, text, their form
+
+
+def test_what_is_evaluated_is_tried_before_training(load, tmp_path):
+    (tmp_path / "held.jsonl").write_text('{"question": "1?", "answer": {"gold": 1}}')
+    with pytest.raises(ValueError, match=r"held, row 0: .*answer\.gold"):
+        load([{"question": "3+4?", "answer": "7"}], evaluate=[str(tmp_path / "held.jsonl")])
 
 
 def test_a_list_of_answers_needs_to_be_explained(load):
