@@ -125,7 +125,10 @@ class MathReward:
     def _judge_at_once(self, key: str, answer: str) -> str | None:
         if self.compare == "math":
             return judge_at_once(key, answer, self.tolerance)
-        return "correct" if same_text(key, answer) else "wrong"
+        texts = [last_boxed(text) or text for text in (key, answer)]
+        items = [text.split(",") if self.several == "all" else [text] for text in texts]
+        wanted, given = (sorted(map(plain_words, texts)) for texts in items)
+        return "correct" if wanted == given else "wrong"
 
     def _judge_in_processes(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
         """What expressions say. On a model's text it can run forever or take all memory."""
@@ -184,10 +187,6 @@ def judge_at_once(key: str, answer: str, tolerance: float = 0.0) -> str | None:
         return None
 
 
-def same_text(key: str, answer: str) -> bool:
-    """Whether two texts are the same but for case, spaces, style, and marks around them."""
-    key, answer = (
-        " ".join(clean(last_boxed(text) or text).casefold().split()).strip("'\"*.,;:!? ")
-        for text in (key, answer)
-    )
-    return key == answer
+def plain_words(text: str) -> str:
+    """A text without case, style, and marks around it, and with single spaces."""
+    return " ".join(clean(text).casefold().split()).strip("'\"*.,;:!? ")

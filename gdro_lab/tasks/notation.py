@@ -63,7 +63,7 @@ SPACES = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 
 def standard(text: str) -> str:
     """The text in LaTeX, without signs of size and emphasis, and with one name for each sign."""
-    text = BOLD.sub(r"\1", in_latex(text).strip()).lstrip("= ")
+    text = BOLD.sub(r"\1", in_latex(text).strip()).lstrip("= ").removesuffix("\\")
     if text.startswith("$") and text.endswith("$"):
         text = text[1:-1]
     text = OVER.sub(r"\\frac{\1}{\2}", SIZES.sub("", text))

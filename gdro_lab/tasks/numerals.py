@@ -46,7 +46,7 @@ STYLE = re.compile(
     r"\\(?:text)?color\s*\{[^{}]*\}"
     r"|\\(?:text|mbox|emph|bm|boldsymbol|underline|displaystyle|textstyle|left|right|bf|rm|large"
     r"|[bB]igg?[lrm]?|f?boxed|math(?:rm|bf|it|sf|bb)|text(?:bf|it|rm|sf|normal))(?![A-Za-z])"
-    r"|\\[!()\[\]]|\\?\$|\\q?quad(?![A-Za-z])|(?:\\[,;: ]|~)(?!\d)"
+    r"|\\[!()\[\]]|\\?\$|\\q?quad(?![A-Za-z])|(?:(?<!\\)\\[,;: ]|~)(?!\d)"
 )
 GROUP = re.compile(r"(?<![\^_A-Za-z}\]])\{([^{},]*)\}(?!\{)")  # braces that are not arguments
 # only of numbers: without brackets (x+1)/2 would become x+1/2
@@ -212,8 +212,9 @@ def _checked(before: list[str], piece: str, after: list[str]) -> str | None:
     if ("(" in piece) != (")" in piece):
         piece = piece.strip("()")
     piece = re.sub(r"\s*\^\s*\{?\s*\\circ\s*\}?$", "", UNIT_LETTER.sub("", piece).rstrip(".,"))
-    bare = re.sub(r"\s*\\?%$", "", piece).strip(DECORATION)
-    percent = "%" if bare != piece or "percent" in after[:1] else ""
+    bare, signs = re.subn(r"\s*\\?%$", "", piece)
+    bare = bare.strip(DECORATION)
+    percent = "%" if signs or "percent" in after[:1] else ""
     if number_of(bare) is None or re.search(r"\d\s+\d{3}", bare):  # "5 200" may be two numbers
         return None
     return (plain_number(bare) or bare.strip("()")) + percent

@@ -91,7 +91,9 @@ def quantity_of(text: str) -> Quantity:
 
 def _is_unit(text: str) -> bool:
     words = re.findall(r"[A-Za-z]+", MARKED.sub(r" \1 ", text))
-    return bool(words) and all(UNIT.fullmatch(word) or _known(word) for word in words)
+    return bool(words) and all(
+        UNIT.fullmatch(word) or word in SPELLINGS or _known(word) for word in words
+    )
 
 
 def _spelled(text: str) -> str:

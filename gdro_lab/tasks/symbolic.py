@@ -26,7 +26,8 @@ NAMED = re.compile(rf"(?<![\\A-Za-z])(?:np\.|math\.)?({FUNCTION})(?![A-Za-z])")
 DIGITS = 40  # to which values are worked out
 CLOSE = 1e-30  # and that relative to each other they may differ by
 # unknowns take these values: whole, broken and negative, since √(x²) is x above zero only
-POINTS = [(2, 3), (7, 3), (-5, 4), (3, 1), (-2, 1), (5, 1)]
+POINTS = [N(Rational(*value), 2 * DIGITS) for value in [(5, 7), (17, 11), (-13, 9)]]
+POINTS += [3, -2, 7]
 
 
 def same_expressions(key: str, answer: str, tolerance: float = 0.0) -> bool:
@@ -86,8 +87,12 @@ def _same_values(wanted: Any, given: Any, tolerance: float) -> bool:
     """Whether two expressions have the same values, wherever both are real."""
     if not wanted.free_symbols | given.free_symbols:
         return _same_constants(wanted, given, tolerance)
-    values = list(_values(wanted, given))
-    return len(values) > 1 and all(_close(one, other, CLOSE) for one, other in values)
+    compared = 0
+    for one, other in _values(wanted, given):  # the first that differ are enough
+        if not _close(one, other, CLOSE):
+            return False
+        compared += 1
+    return compared > 1
 
 
 def _same_constants(wanted: Any, given: Any, tolerance: float) -> bool:
@@ -107,14 +112,20 @@ def _same_relations(wanted: Any, given: Any) -> bool:
         given = given.reversed
     if type(wanted) is not type(given):
         return False
-    values = list(_values(wanted.lhs - wanted.rhs, given.lhs - given.rhs))
-    if len(values) < 2 or any(one == 0 or other == 0 for one, other in values):
-        return bool(wanted == given)
-    factors = [one / other for one, other in values]
-    is_signed = not isinstance(wanted, Eq | Ne)
-    if is_signed and factors[0] < 0:
-        return False
-    return all(_close(factors[0], factor, CLOSE) for factor in factors)
+    sides = [(relation.lhs - relation.rhs) for relation in (wanted, given)]
+    factor = None
+    for one, other in _values(*sides):
+        if (one == 0) != (other == 0):
+            return False
+        if one == 0:
+            continue
+        if factor is None:
+            factor = one / other
+        if not _close(factor, one / other, CLOSE):
+            return False
+    if factor is None or (wanted.lhs.is_Symbol and not _close(abs(factor), 1, CLOSE)):
+        return False  # 2x = 10 is still to be solved
+    return isinstance(wanted, Eq | Ne) or bool(factor > 0)
 
 
 def _values(wanted: Any, given: Any) -> Iterator[tuple[Any, Any]]:
@@ -123,7 +134,7 @@ def _values(wanted: Any, given: Any) -> Iterator[tuple[Any, Any]]:
     is_complex = wanted.has(I) or given.has(I)
     for shift in range(len(POINTS)):
         point = {
-            name: Rational(*POINTS[(shift + place) % len(POINTS)]) + Rational(place, 7)
+            name: POINTS[(shift + place) % len(POINTS)] + 7 * (place // len(POINTS))
             for place, name in enumerate(names)
         }
         one, other = (N(side.xreplace(point), DIGITS) for side in (wanted, given))
