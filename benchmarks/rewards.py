@@ -1,12 +1,16 @@
-"""The math reward beside math-verify: verdicts per second, and where they differ.
+"""The math reward beside math-verify: judged pairs, verdicts per second, and where they differ.
 
     python benchmarks/rewards.py
 
+The judged pairs are those of tests/fixtures/rewards/pairs.csv; math-verify reads the key out of a
+box, and the completion in its own way.
 The answer keys are those of the data sets' samples in tests/fixtures/math, and numbers; each is
 answered in several spellings, right and wrong. math-verify runs in this process, without limits.
 """
 
 import argparse
+import csv
+import json
 import logging
 import time
 from importlib.metadata import version
@@ -19,6 +23,7 @@ from gdro_lab.tasks.math_reward import MathReward
 from gdro_lab.tasks.math_sets import MATH_SPECS
 
 FIXTURES = Path(__file__).parents[1] / "tests" / "fixtures" / "math"
+PAIRS = Path(__file__).parents[1] / "tests" / "fixtures" / "rewards" / "pairs.csv"
 SPELLINGS = (
     "{}",
     r"\text{{{}}}",
@@ -50,12 +55,41 @@ def by_math_verify(key: str, answer: str) -> bool:
     return bool(verify(wanted, given, timeout_seconds=None))
 
 
+def print_judged_pairs() -> None:
+    """Of each kind of pairs, the wrong answers that are accepted and the right ones rejected."""
+    with PAIRS.open(newline="") as file:
+        pairs = list(csv.DictReader(file))
+    groups: dict[str, list[list[bool]]] = {}
+    for pair in pairs:
+        text = pair["key"]
+        keys = json.loads(text) if text.startswith('["') else [text]
+        ours = MathReward(completion=pair["reader"])([pair["answer"]], [keys]) == [1.0]
+        given = parse(pair["answer"])
+        theirs = any(verify(parse(f"\\boxed{{{key}}}"), given) for key in keys)
+        is_right = pair["verdict"] == "right"
+        for group in (pair["kind"], "**all**", "*reported*"):
+            if group != "*reported*" or pair["source"] == "reported":
+                groups.setdefault(group, []).append([is_right, ours, theirs])
+    print("| kind | wrong | right | ours | math-verify |")
+    print("|---|--:|--:|--:|--:|")
+    for group, rows in sorted(groups.items(), key=lambda item: (item[0].startswith("*"), item[0])):
+        right = sum(is_right for is_right, _, _ in rows)
+        errors = [
+            f"{sum(row[judge] and not row[0] for row in rows)} / "
+            f"{sum(row[0] and not row[judge] for row in rows)}"
+            for judge in (1, 2)
+        ]
+        print(f"| {group} | {len(rows) - right} | {right} | {errors[0]} | {errors[1]} |")
+    print()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--numbers", type=int, default=100, help="how many keys are numbers")
     args = parser.parse_args()
     logging.disable(logging.CRITICAL)
     print(f"math-verify {version('math-verify')}\n")
+    print_judged_pairs()
     print("| keys | verdicts | ours, per second | math-verify, per second | agree |")
     print("|---|--:|--:|--:|--:|")
     numbers = [str(7 * n) for n in range(1, args.numbers + 1)]

@@ -21,6 +21,7 @@ REPLACED = {
     r"\varnothing": r"\emptyset",
     "∅": r"\emptyset",
 }
+THOUSANDS = re.compile(r"^[-+]?\d{1,3}(?:,\d{3})+(?=\s*(?:\\(?:pi|sqrt|frac)|[A-Za-z]))")
 OVER = re.compile(r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}")
 ARRAY = re.compile(r"[(\[]?\\(begin|end)\{array\}(?:\{[^{}]*\})?[)\]]?")
 
@@ -69,6 +70,7 @@ def standard(text: str) -> str:
     text = OVER.sub(r"\\frac{\1}{\2}", SIZES.sub("", text))
     for old, new in REPLACED.items():
         text = text.replace(old, new)
+    text = THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
     text = ARRAY.sub(r"\\\1{pmatrix}", text).strip()
     if text[:1] in ("]", "[") and text[-1:] in ("]", "["):  # ]2,3[ is (2,3)
         text = "[("[text[0] == "]"] + text[1:-1] + "])"[text[-1] == "["]

@@ -22,7 +22,7 @@ PLAIN_UNIT = re.compile(rf"(.*\d[\d}}]*)\s*([A-Za-z][A-Za-z./ ]*{EXPONENT})\.?",
 PERCENT = re.compile(r"(.*?)\s*(?:\\?%|(?<![A-Za-z])per ?cent)\.?", re.DOTALL)
 DEGREES = re.compile(r"(.*?)\s*\^\s*\{?\s*\\circ\s*\}?\.?", re.DOTALL)
 CURRENCY = re.compile(r"(?:\\?(\$)|([€£¥]))\s*(.*)|(.*?)\s*([€£¥])", re.DOTALL)
-BASE = re.compile(r"\(?((?=.*\d)[\dA-Z]+)\)?\s*_\s*(?:\{\s*\(?(\d+)\)?\s*\}|(\d))")
+BASE = re.compile(r"\(?((?=.*\d)[\dA-Z.]+)\)?\s*_\s*(?:\{\s*\(?(\d+)\)?\s*\}|(\d))")
 # math-verify's units, each as a word, and more: "million" and "tenths" are none
 UNIT = re.compile(
     rf"{units_regex_pattern}|dollars?|euros?|USD|(?:kilo|centi|milli)(?:met|lit|gram)\w*"

@@ -11,7 +11,6 @@ from typing import Any
 import math_verify
 from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig
-from math_verify.grader import should_treat_as_complex
 from sympy import Derivative, Expr, Float, I, MatrixBase, N, Ne, Rational, Symbol
 from sympy.core.function import AppliedUndef
 from sympy.core.relational import Eq, Relational
@@ -23,6 +22,9 @@ NORMALIZATION = NormalizationConfig(units=False, malformed_operators=True, nits=
 CONVERSION = ConversionConfig(lowercase_symbols=False)
 ROOT = re.compile(r"\\?(?<![A-Za-z])sqrt\s*\(([^()]*)\)")
 NAMED = re.compile(rf"(?<![\\A-Za-z])(?:np\.|math\.)?({FUNCTION})(?![A-Za-z])")
+# what the grammar would leave out, or add up: subscripts of numbers, dots, numbers side by side
+UNREADABLE = re.compile(r"\d\s*_|\\[lc]?dots|\\[pb]?mod|\\phantom|(?<![_\d])\d+\s+\d(?!\d*\s*/)")
+IMAGINARY = re.compile(r"(?<![A-Za-z\\])i(?![A-Za-z])|\\(?:imath|Re|Im|arg)(?![A-Za-z])")
 DIGITS = 40  # to which values are worked out
 CLOSE = 1e-30  # and that relative to each other they may differ by
 # unknowns take these values: whole, broken and negative, since √(x²) is x above zero only
@@ -38,7 +40,8 @@ def same_expressions(key: str, answer: str, tolerance: float = 0.0) -> bool:
         answer: the answer, in LaTeX.
         tolerance: how far a constant may be from the key's, relative to it.
     """
-    wanted, given = _parsed(key), _parsed(answer)
+    is_real = not IMAGINARY.search(f"{key} {answer}")
+    wanted, given = _parsed(key, is_real), _parsed(answer, is_real)
     if wanted is None or given is None:
         return False
     if isinstance(wanted, Expr) or isinstance(given, Expr):
@@ -54,15 +57,17 @@ def same_expressions(key: str, answer: str, tolerance: float = 0.0) -> bool:
     return bool(math_verify.verify(wanted, given, timeout_seconds=None))
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str, is_real: bool) -> Any:
     """What sympy has for a text in LaTeX, with exact numbers; None if it cannot be read."""
     text = STYLE.sub(" ", text).replace("'", r"^{\prime}")
     text = text.replace("**", "^").replace("*", r"\cdot ")
     text = NAMED.sub(r"\\\1 ", ROOT.sub(r"\\sqrt{\1}", text))
+    if UNREADABLE.search(text):
+        return None
     try:
         parsed = latex2sympy(
             normalize_latex(text, NORMALIZATION),
-            is_real=not should_treat_as_complex(text),
+            is_real=is_real,
             convert_degrees=True,
             normalization_config=None,
             conversion_config=CONVERSION,
@@ -98,7 +103,7 @@ def _same_values(wanted: Any, given: Any, tolerance: float) -> bool:
 def _same_constants(wanted: Any, given: Any, tolerance: float) -> bool:
     one, other = (N(side, DIGITS) for side in (wanted, given))
     if not (one.is_finite and other.is_finite):
-        return bool(wanted == given)
+        return bool(one.is_extended_real and one == other)  # and no quotient by zero
     if not _close(one, other, max(tolerance, CLOSE)):
         return False
     # two quotients of large integers can agree in all of these digits and differ
