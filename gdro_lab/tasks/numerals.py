@@ -148,10 +148,10 @@ WORD = re.compile(
 DASH = re.compile(r"(^|[A-Za-z:])\s*[-−–—]\s+")  # between words, and no sign
 MARKED_STEP = re.compile(r"<<[^<>]*>>")  # as gsm8k marks its steps
 UNIT_LETTER = re.compile(r"(?<=\d)\s+[mgslLhKCF]$")
-DECORATION = "*€£¥₹ "
+DECORATION = '*€£¥₹" '
 # beside a number, these make it another number or none
 NUMBER_WORD = (
-    "hundred|thousand|million|billion|trillion|dozen|half|halves|thirds?|fourths|quarters|fifths"
+    "hundred|thousand|million|billion|trillion|dozen|half|halves|thirds?|fourths|fifths"
     "|tenths|hundredths|point|minus|negative|base"
 )
 FUNCTION = (
@@ -159,7 +159,7 @@ FUNCTION = (
     "|det|mod|pi|infty|infinity|inf|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|tau|phi"
     "|omega"
 )
-NO_NUMBER = re.compile(rf"{NUMBER_WORD}|{FUNCTION}")
+NO_NUMBER = re.compile(rf"{NUMBER_WORD}|pi|sqrt|exp|ln|log|sin|cos|tan|mod")
 
 
 def last_number(text: str) -> str | None:
@@ -174,7 +174,7 @@ def last_number(text: str) -> str | None:
     start = max(0, digits[-1] - TAIL)
     tail = text[start : digits[-1] + TAIL // 2]
     if start:
-        tail = tail.partition(" ")[2]
+        tail = re.sub(r"^\S*\s", "", tail)
     found = _numbers(tail)
     if not found:
         return None
@@ -211,7 +211,7 @@ def _checked(before: list[str], piece: str, after: list[str]) -> str | None:
     piece = piece.rpartition("=")[2].strip(DECORATION)
     if ("(" in piece) != (")" in piece):
         piece = piece.strip("()")
-    piece = re.sub(r"\s*\^\s*\{?\s*\\circ\s*\}?$", "", UNIT_LETTER.sub("", piece).rstrip(".,"))
+    piece = re.sub(r"\s*\^\s*\{?\s*\\circ\s*\}?$", "", UNIT_LETTER.sub("", piece).rstrip(".,/ "))
     bare, signs = re.subn(r"\s*\\?%$", "", piece)
     bare = bare.strip(DECORATION)
     percent = "%" if signs or "percent" in after[:1] else ""
