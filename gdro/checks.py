@@ -31,12 +31,18 @@ Int = Annotated[int, BeforeValidator(_plain)]
 Float = Annotated[float, BeforeValidator(_plain)]
 Natural = Annotated[Int, Field(ge=0)]
 Count = Annotated[Int, Field(ge=1)]
+Rollouts = Annotated[Int, Field(ge=1, le=100_000)]  # of a prompt: methods have arrays of them
 Share = Annotated[Float, Field(ge=0, le=1)]
 PositiveShare = Annotated[Float, Field(gt=0, le=1)]
 NonNegative = Annotated[Float, Field(ge=0)]
 Positive = Annotated[Float, Field(gt=0)]
 Bound = Annotated[float, Field(gt=0, allow_inf_nan=True), BeforeValidator(_plain)]  # inf: none
 StepSize = Annotated[Float, Field(ge=0, le=LARGEST_STEP)]
+
+
+class Refusal(ValueError):
+    """What was handed in is refused, in one sentence: the mistake is the caller's, and no bug."""
+
 
 Class = TypeVar("Class", bound=type)
 Built = TypeVar("Built")
@@ -53,7 +59,7 @@ def options(kind: Class) -> Class:
         try:
             make(self, *values, **named)
         except ValidationError as error:
-            raise ValueError(f"{kind.__name__}: {_sentence(error)}") from None
+            raise Refusal(f"{kind.__name__}: {_sentence(error)}") from None
 
     kind.__init__ = __init__  # type: ignore[misc]
     return kind
@@ -68,7 +74,7 @@ def check(name: str, value: object, kind: object = float, **bounds: float) -> An
     try:
         return _adapter(kind, tuple(bounds.items())).validate_python(_plain(value))
     except ValidationError as error:
-        raise ValueError(f"{name} {_sentence(error)}") from None
+        raise Refusal(f"{name} {_sentence(error)}") from None
 
 
 @lru_cache(256)  # it takes a hundred times as long to make one as to use it
@@ -106,11 +112,11 @@ def build(name: str, kind: type[Built], options: Mapping[str, object], **fixed: 
     """
     twice = sorted(options.keys() & fixed.keys())
     if twice:
-        raise ValueError(f"{name} must leave out {twice}, set elsewhere, got {dict(options)!r}")
+        raise Refusal(f"{name} must leave out {twice}, set elsewhere, got {dict(options)!r}")
     try:
         _signature(kind).bind(**options, **fixed)
     except TypeError as error:
-        raise ValueError(
+        raise Refusal(
             f"{name} must be arguments of {kind.__name__}, got {dict(options)!r} ({error})"
         ) from None
     return kind(**options, **fixed)
@@ -142,12 +148,12 @@ def check_array(
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # a ragged list, a tensor on a GPU
-        raise ValueError(f"{name} must be an array, got {short(values)} ({error})") from None
+        raise Refusal(f"{name} must be an array, got {short(values)} ({error})") from None
     numbers = "integers" if whole else "numbers"
     is_typed = not array.size or array.dtype.kind in ("iu" if whole else "iufb")
     if not is_typed or shape not in (None, array.shape):
         form = "" if shape is None else f" of shape {shape}"
-        raise ValueError(f"{name} must be {numbers}{form}, got {short(array)} ({array.dtype})")
+        raise Refusal(f"{name} must be {numbers}{form}, got {short(array)} ({array.dtype})")
     array = array.astype(np.int64 if whole else float, copy=False)
     is_good = np.isfinite(array) & (array >= low) & (array <= high)
     if not is_good.all():
@@ -156,7 +162,7 @@ def check_array(
         lowest = np.broadcast_to(low, array.shape).ravel()[place]
         highest = np.broadcast_to(high, array.shape).ravel()[place]
         interval = f"[{lowest:g}, {highest:g}]"
-        raise ValueError(
+        raise Refusal(
             f"{name} must be finite {numbers} in {interval}, got {value} at position {place}"
         )
     return array
@@ -174,5 +180,5 @@ def check_each(
     array = check_array(name, values, None, low, high)
     if array.shape != (count,):
         size = len(array) if array.ndim == 1 else f"the shape {array.shape}"
-        raise ValueError(f"{name} must have one value for each of the {count} {of}, got {size}")
+        raise Refusal(f"{name} must have one value for each of the {count} {of}, got {size}")
     return array
