@@ -1,17 +1,21 @@
 """Folders used only if complete: files replaced atomically, states as JSON, SHA-256 ledgers.
 
-A folder's ledger is written last and has the size and the hash of every file. A folder without
-one was killed while it was written; one whose files differ from it was damaged. Neither is used.
+A folder's ledger is written last and names every file of it, with size and hash. A folder without
+one was killed while it was written; one with a file that is missing, altered or added since was
+damaged. Neither is used. Hidden files are left out: file managers, network drives, git and the hub
+put them anywhere, and no loader of models reads them. Whoever rewrites the ledger too is believed.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from gdro.checks import Refusal
 
 LEDGER = "gdro_ledger.json"
 
@@ -34,10 +38,24 @@ def replace_text(path: str | Path, text: str) -> None:
 
 
 def read_whole(path: str | Path, kind: str) -> str:
-    """The text of a file; ValueError if there is none. `kind` names it in the message."""
+    """The text of a file; Refusal if there is none. `kind` names it in the message."""
     if not Path(path).is_file():
-        raise ValueError(f"no {kind} at {path}: the run is not complete; run it again")
-    return Path(path).read_text(encoding="utf-8")
+        raise Refusal(f"no {kind} at {path}: the run is not complete; run it again")
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refusal(f"{path} cannot be read: {error}") from error
+
+
+def parse_object(path: str | Path, text: str, **options: Any) -> dict[str, Any]:
+    """A JSON object out of the file at `path`; Refusal for any other text."""
+    try:
+        value = json.loads(text, **options)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(f"{path} is broken: delete it and run again ({error})") from error
+    if not isinstance(value, dict):
+        raise Refusal(f"{path} must hold JSON objects: delete it and run again")
+    return value
 
 
 def save_state(path: str | Path, state: Mapping[str, object]) -> None:
@@ -52,14 +70,14 @@ def save_state(path: str | Path, state: Mapping[str, object]) -> None:
 
 
 def load_state(path: str | Path) -> dict[str, Any]:
-    """Return the nested dictionary that `save_state` wrote; ValueError if there is none."""
+    """Return the nested dictionary that `save_state` wrote; Refusal if there is none."""
 
     def decode(value: dict[str, Any]) -> Any:
         if value.keys() != {"array", "dtype", "shape"}:
             return value
         return np.array(value["array"], value["dtype"]).reshape(value["shape"])
 
-    return json.loads(read_whole(path, "saved state"), object_hook=decode)
+    return parse_object(path, read_whole(path, "saved state"), object_hook=decode)
 
 
 def plain(value: object) -> Any:
@@ -78,26 +96,19 @@ def file_hash(path: Path) -> str:
 
 
 def files_in(folder: Path) -> dict[str, list]:
-    """Size and SHA-256 of each file, by its path in the folder; what is hidden is not ours."""
-    return {
-        str(path.relative_to(folder)): [path.stat().st_size, file_hash(path)]
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != LEDGER and not _is_hidden(path.relative_to(folder))
-    }
+    """Size and SHA-256 of each file, by its path in the folder; those of hidden files are left out.
 
-
-def _is_hidden(path: Path) -> bool:
-    """Whether a file, or a folder that it is in, has a name with a dot first."""
-    return any(part.startswith(".") for part in path.parts)
-
-
-def difference(folder: Path, written: Mapping[str, list]) -> str | None:
-    """Which file is not as `files_in` found it, if any. Files that were added do no harm."""
-    for file, (size, digest) in written.items():
-        path = folder / file
-        if not path.is_file() or path.stat().st_size != size or file_hash(path) != digest:
-            return f"{path} is missing, or not as it was written ({size} bytes)"
-    return None
+    A pipe, a dangling link or a link to a folder has the size 0 and no hash.
+    """
+    found: dict[str, list] = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        is_hidden = any(part.startswith(".") for part in name.parts)
+        is_folder = path.is_dir() and not path.is_symlink()  # a link to one is not followed
+        if not is_hidden and not is_folder and name != Path(LEDGER):
+            size = path.stat().st_size if path.is_file() else 0
+            found[str(name)] = [size, file_hash(path)]
+    return found
 
 
 def write_ledger(folder: Path, run: str = "") -> None:
@@ -106,25 +117,30 @@ def write_ledger(folder: Path, run: str = "") -> None:
     replace_text(folder / LEDGER, json.dumps(ledger))
 
 
-def fault_of(folder: Path, run: str = "", expected: Sequence[str] = ()) -> str | None:
+def fault_of(folder: Path, run: str = "") -> str | None:
     """What differs from the ledger of a folder, if anything.
 
     Args:
         folder: with a ledger, if it was completed.
         run: the run that it must belong to; "" for any.
-        expected: files that the ledger must name.
     """
     if not (folder / LEDGER).is_file():
         return f"{folder} was not completed"
     try:
-        ledger = json.loads((folder / LEDGER).read_text())
-        if ledger["name"] != folder.name:
-            return f"{folder} holds the files of {ledger['name']}"
-        if run and ledger["run"] != run:
-            return f"{folder} is a checkpoint of another run"
-        missing = [name for name in expected if name not in ledger["files"]]
-        if missing or not ledger["files"]:
-            return f"{folder / LEDGER} is broken: it names no {missing or 'files'}"
-        return difference(folder, ledger["files"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{folder / LEDGER} is broken ({error!r})"
+        ledger = parse_object(folder / LEDGER, read_whole(folder / LEDGER, "ledger"))
+    except Refusal as error:
+        return str(error)
+    written = ledger.get("files")
+    if not isinstance(written, dict):
+        return f"{folder / LEDGER} is broken: it names no files"
+    if ledger.get("name") != folder.name:
+        return f"{folder} holds the files of {ledger.get('name')}"
+    if run and ledger.get("run") != run:
+        return f"{folder} is of another run"
+    found = files_in(folder)
+    for name in sorted(written.keys() | found.keys()):
+        if name not in written:
+            return f"{folder / name} was added after the folder was completed"
+        if written[name] != found.get(name):
+            return f"{folder / name} is missing, or not as it was written"
+    return None

@@ -15,6 +15,7 @@ from transformers import TrainerState
 from transformers.trainer_utils import TrainOutput
 
 from gdro import files
+from gdro.checks import Refusal
 from gdro.files import LEDGER, fault_of
 from gdro.methods.bank import Bank
 from gdro.trl.data import UidData, check_prompts
@@ -22,7 +23,6 @@ from gdro.trl.logs import Logs
 
 logger = logging.getLogger(__name__)
 STATE_FILE = "gdro_state.json"  # of a checkpoint, written first: GRPOTrainer's have none
-EXPECTED = (STATE_FILE, "trainer_state.json")
 
 
 class WholeCheckpoints(Logs):
@@ -33,6 +33,7 @@ class WholeCheckpoints(Logs):
     """
 
     run_identity = ""
+    _open_checkpoint: Path | None = None  # saved, and without its ledger yet
     bank: Bank
     data: UidData
     _sampler: Any  # TRL's RepeatSampler, of the training
@@ -58,7 +59,7 @@ class WholeCheckpoints(Logs):
                 are; and if `train_dataset` was replaced after the trainer was made.
         """
         if self.data.dataset is not None and self.train_dataset is not self.data.dataset:
-            raise ValueError(
+            raise Refusal(
                 "train_dataset must be what the trainer was made with, got another: make a new "
                 "trainer"
             )
@@ -76,9 +77,11 @@ class WholeCheckpoints(Logs):
                 # killed after the last step: transformers compares only after another step
                 return self._load_finished(checkpoint)
         try:
-            return super().train(checkpoint and str(checkpoint), *args, **kwargs)
+            output = super().train(checkpoint and str(checkpoint), *args, **kwargs)
         finally:
             self._tick()
+        self._close_checkpoint()  # one that was saved on a signal
+        return output
 
     def _load_finished(self, checkpoint: Path) -> TrainOutput:
         """Load the checkpoint of the last step; what `train` would have returned."""
@@ -96,23 +99,37 @@ class WholeCheckpoints(Logs):
         return self._sampler
 
     def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
-        """Save our state first and the ledger last: a folder without one was not completed."""
+        """Save our state first; the ledger is written by `_close_checkpoint`."""
         name = f"checkpoint-{self.state.global_step}"
         folder = Path(self._get_output_dir(trial=trial)) / name
         if self.args.should_save:
             self._tick()
             files.save_state(folder / STATE_FILE, self._own_state())
         super()._save_checkpoint(model, trial)
-        self.accelerator.wait_for_everyone()
-        if not self.args.should_save:
-            return
-        files.write_ledger(folder, self.run_identity)
+        self._open_checkpoint = folder
         # counts from 0 again after a resume, where TRL samples again
-        if self._step % (self.args.steps_per_generation * self.args.num_iterations):
+        inside = self._step % (self.args.steps_per_generation * self.args.num_iterations)
+        if inside and self.args.should_save:
             logger.warning(
                 f"{name} lies within a generation batch: resumed from it, a run samples the rest "
                 "of the batch again and ends with other weights"
             )
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        self._close_checkpoint()
+
+    def _close_checkpoint(self) -> None:
+        """Write a checkpoint's ledger, last of all: callbacks may add files to it when it is saved.
+
+        A folder without one was not completed.
+        """
+        if self._open_checkpoint is None:
+            return
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            files.write_ledger(self._open_checkpoint, self.run_identity)
+        self._open_checkpoint = None
 
     def _own_state(self) -> dict[str, Any]:
         prompts = None
@@ -180,7 +197,7 @@ def find_checkpoint(
         folders = [Path(given)]
     faults = []
     for folder in folders:
-        fault = None if is_foreign(folder) and not run else fault_of(folder, run, EXPECTED)
+        fault = None if is_foreign(folder) and not run else fault_of(folder, run)
         if fault is None:
             return folder
         print(f"{fault}; it is passed over", flush=True)
@@ -188,7 +205,7 @@ def find_checkpoint(
     # one without a ledger was killed while it was written
     is_damaged = any((folder / LEDGER).is_file() for folder in folders)
     if is_damaged or not isinstance(given, bool):
-        raise ValueError(f"resume_from_checkpoint has no whole checkpoint: {'; '.join(faults)}")
+        raise Refusal(f"resume_from_checkpoint has no whole checkpoint: {'; '.join(faults)}")
     return None
 
 

@@ -99,8 +99,17 @@ PRIVATE_NAMES = (
     PrivateName(
         TRAINER,
         "_save_checkpoint",
-        "overridden: our state before it, the ledger after it",
+        "overridden: our state before it",
         ("(self, model, trial)",),
+    ),
+    PrivateName(
+        TRAINER,
+        "_maybe_log_save_evaluate",
+        "transformers': overridden: the ledger after it",
+        (
+            "(self, tr_loss, grad_norm, model, trial, epoch, ignore_keys_for_eval, start_time, "
+            "learning_rate=None)",
+        ),
     ),
     PrivateName(
         TRAINER,

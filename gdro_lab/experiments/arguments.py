@@ -1,14 +1,12 @@
 """A variant's settings as TRL's arguments, and what is refused of them before anything is made."""
 
-from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import torch
 
-from gdro.checks import check
-from gdro_lab.experiments.blocks import ModelChoice
+from gdro.checks import Refusal, check
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.machine import arithmetic
 
@@ -17,6 +15,12 @@ if TYPE_CHECKING:  # Unsloth comes before TRL
 
 NOT_RESUMED = {"sync_ref_model", "save_only_model", "ignore_data_skip", "auto_find_batch_size"}
 """Options of TRL with which a run that was killed would not resume to the same weights."""
+UNUSED = {
+    "deepspeed": "shard by `launch: {config: fsdp2}`",
+    # a run would depend on the hub, which is asked before the first step
+    "push_to_hub": "upload the folder of the model when it is trained",
+}
+"""Options of TRL that a profile may not name, and what to do in place of them."""
 OURS = {"prompts_per_step", "updates_per_step", "eval_prompts"}
 """Fields of `train` that TRL does not know."""
 
@@ -28,36 +32,6 @@ class Lengths(NamedTuple):
     completion: int
 
 
-def check_arguments(profile: Profile, variants: Sequence[str]) -> None:
-    """Refuse (ValueError) what TRL, peft or transformers would refuse of these variants."""
-    from transformers.integrations.integration_utils import get_reporting_integration_callbacks
-
-    for name in variants:
-        args = training_arguments(profile, name, 0, "unused", Lengths(1, 1))
-        try:
-            get_reporting_integration_callbacks(args.report_to)
-            _check_model(profile.model_of(name))
-        except (ValueError, TypeError, ImportError) as error:
-            raise ValueError(f"variant {name!r}: {error}") from error
-
-
-def _check_model(model: ModelChoice) -> None:
-    """Refuse arguments that LoRA or transformers do not know; Unsloth has its own."""
-    if model.kind.startswith("unsloth"):
-        return
-    if model.lora is not None:
-        import peft
-
-        peft.LoraConfig(task_type="CAUSAL_LM", **model.lora)
-    attention = model.attn_implementation
-    if attention is not None and "/" not in attention:  # else a kernel of the hub
-        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-        known = ["eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()]
-        if attention not in known:
-            raise ValueError(f"attn_implementation must be one of {known}, got {attention!r}")
-
-
 def training_arguments(
     profile: Profile,
     variant: str,
@@ -67,7 +41,7 @@ def training_arguments(
     processes: int = 1,
     **changes: Any,
 ) -> "GDROConfig":
-    """Return a variant's GDROConfig; ValueError for unknown fields and refused values.
+    """Return a variant's GDROConfig; Refusal for unknown fields and refused values.
 
     Args:
         profile: the experiment.
@@ -80,23 +54,20 @@ def training_arguments(
     """
     from gdro.trl.config import check_training, make_controller
 
-    try:
-        chosen = profile.train_of(variant).model_dump(exclude=OURS)
-        fixed = _fixed_arguments(profile, variant, seed, folder, lengths, processes)
-        # a profile may name this one itself; `local_batch` has used its value already
-        chosen["per_device_train_batch_size"] = fixed.pop("per_device_train_batch_size")
-        _check_options(chosen, fixed)
-        defaults = _default_arguments(profile, variant, lengths, processes)
-        args = _parse(defaults | chosen | fixed | changes)
-        args._n_gpu = min(args.n_gpu, 1)  # as transformers does where one process has one GPU
-        # columns are of the data, which is not read yet; bins and prior change nothing checked here
-        plain = copy(args)
-        plain.group_column = None
-        plain.prior_columns = None
-        check_training(args, make_controller(plain))
-        return args
-    except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
-        raise ValueError(f"train of variant {variant!r}: {error}") from error
+    chosen = profile.train_of(variant).model_dump(exclude=OURS)
+    fixed = _fixed_arguments(profile, variant, seed, folder, lengths, processes)
+    # a profile may name this one itself; `local_batch` has used its value already
+    chosen["per_device_train_batch_size"] = fixed.pop("per_device_train_batch_size")
+    _check_options(chosen, fixed)
+    defaults = _default_arguments(profile, variant, lengths, processes)
+    args = _parse(defaults | chosen | fixed | changes)
+    args._n_gpu = min(args.n_gpu, 1)  # as transformers does where one process has one GPU
+    # columns are of the data, which is not read yet; bins and prior change nothing checked here
+    plain = copy(args)
+    plain.group_column = None
+    plain.prior_columns = None
+    check_training(args, make_controller(plain))
+    return args
 
 
 def _fixed_arguments(
@@ -157,23 +128,21 @@ def _check_options(chosen: dict[str, Any], fixed: dict[str, Any]) -> None:
     types = get_type_hints(GDROConfig)
     for name, value in chosen.items():
         if name in fixed:
-            raise ValueError(
+            raise Refusal(
                 f"{name} must be left out: the rest of the profile determines it, got {value!r}"
             )
         if name in NOT_RESUMED:
-            raise ValueError(
+            raise Refusal(
                 f"{name} must be left out: a killed run would not resume as it was, got {value!r}"
             )
-        if name == "deepspeed":
-            raise ValueError(
-                f"deepspeed must be left out: shard by `launch: {{config: fsdp2}}`, got {value!r}"
-            )
+        if name in UNUSED:
+            raise Refusal(f"{name} must be left out: {UNUSED[name]}, got {value!r}")
         if name in types:  # TRL's parser checks no types: a text for a number would fail late
             check(name, value, types[name])
 
 
 def _parse(options: dict[str, Any]) -> "GDROConfig":
-    """A GDROConfig of these options; ValueError for one that it does not have."""
+    """A GDROConfig of these options; Refusal for one that it does not have."""
     from transformers import HfArgumentParser
 
     from gdro.trainer import GDROConfig

@@ -3,14 +3,23 @@
 import hashlib
 import math
 import os
+import re
 import runpy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from gdro.checks import NonNegative, Positive, PositiveShare, Share, check, options
+from gdro.checks import (
+    NonNegative,
+    Positive,
+    PositiveShare,
+    Refusal,
+    Share,
+    check,
+    options,
+)
 from gdro.registry import find_method
 from gdro.trl.models import ModelOptions
 from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Name, Strict
@@ -33,6 +42,7 @@ TRAIN_BOUNDS: dict[str, Any] = {
     "weight_decay": NonNegative,
     "max_grad_norm": NonNegative,
     "save_total_limit": BoundedCount | None,
+    "top_entropy_quantile": Share,
     "loss_type": Literal["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"],
 }
 LORA_BOUNDS: dict[str, Any] = {
@@ -70,14 +80,14 @@ class ModelChoice(ModelOptions):
 
 
 def check_finite(options: Mapping[str, Any]) -> None:
-    """Refuse (ValueError) infinity and NaN: no manifest and no launcher's copy can hold them."""
+    """Refuse (Refusal) infinity and NaN: no manifest and no launcher's copy can hold them."""
     for name, value in options.items():
         if isinstance(value, dict):
             check_finite(value)
             continue
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, float) and not math.isfinite(number):
-                raise ValueError(f"{name} must be finite, got {number}: write 1.0e+9 for no bound")
+                raise Refusal(f"{name} must be finite, got {number}: write 1.0e+9 for no bound")
 
 
 class TrainChoice(Strict):
@@ -138,7 +148,7 @@ class TrainChoice(Strict):
         passes = self.updates_per_step * processes
         micro_batch = self.per_device_train_batch_size or completions // passes
         if micro_batch == 0 or completions % (micro_batch * passes) != 0:
-            raise ValueError(
+            raise Refusal(
                 f"prompts_per_step × num_generations must be a multiple of {processes} processes × "
                 f"{self.updates_per_step} updates × {micro_batch} of per_device_train_batch_size, "
                 f"got {completions}"
@@ -218,10 +228,10 @@ class LaunchChoice(Strict):
 
     @property
     def machine(self) -> int:
-        """accelerate's machine_rank, by default 0; ValueError where it is not an integer."""
+        """accelerate's machine_rank, by default 0; Refusal where it is not an integer."""
         rank = self.options.get("machine_rank", "0")
         if not rank.isdigit():
-            raise ValueError(f"launch.machine_rank must be an integer, got {rank!r}")
+            raise Refusal(f"launch.machine_rank must be an integer, got {rank!r}")
         return int(rank)
 
     @property
@@ -230,7 +240,7 @@ class LaunchChoice(Strict):
         in_file = {} if self.file is None else read_yaml(self.file)
         number = self.options.get("num_machines", str(in_file.get("num_machines", 1)))
         if not number.isdigit() or int(number) == 0:
-            raise ValueError(f"launch.num_machines must be an integer above 0, got {number!r}")
+            raise Refusal(f"launch.num_machines must be an integer above 0, got {number!r}")
         return int(number)
 
 
@@ -264,6 +274,31 @@ class Variant(Strict):
         return self
 
 
+SECRET_NAME = re.compile(r"(?:^|_)(?:token|password|passwd|secret|(?:api|access|private)_?key)$")
+TOKENS_OF_TEXTS = {f"{kind}_token" for kind in ("bos", "eos", "pad", "unk", "sep", "cls", "mask")}
+SECRET_VALUE = re.compile(r"://[^/\s@]+:[^/\s@]+@|\b(?:hf|ghp|sk)[_-][A-Za-z0-9]{20,}")
+"""A user and a password in an address, or the token of a hub."""
+
+
+def check_secrets(name: str, value: Any) -> None:
+    """Refuse (Refusal) secrets, which would stand in records and checkpoints; never print one."""
+    fields: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        fields = value.items()
+    elif isinstance(value, list | tuple):
+        fields = ((name, one) for one in value)
+    for inner, one in fields:
+        check_secrets(str(inner), one)
+    if not isinstance(value, str) or value.startswith("$"):  # names a variable, as in `launch`
+        return
+    is_named = SECRET_NAME.search(name.lower()) and name not in TOKENS_OF_TEXTS
+    if is_named or SECRET_VALUE.search(value):
+        raise Refusal(
+            f"{name} must hold no secret, which records would keep: set HF_TOKEN, or another "
+            "variable of the environment, in place of it"
+        )
+
+
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as numpy and torch take them
 
 
@@ -279,10 +314,16 @@ class Experiment(Strict):
     seeds: list[Seed] = Field(min_length=1)
     """Seeds of the trainings; in the loop each draws a task and a base of its own."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_secrets(cls, fields: Any) -> Any:
+        check_secrets("profile", fields)
+        return fields
+
     @model_validator(mode="after")
     def _check_seeds_and_import(self) -> Self:
         if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"seeds must differ, got {self.seeds}")
+            raise Refusal(f"seeds must differ, got {self.seeds}")
         self.import_methods()
         return self
 
@@ -291,14 +332,12 @@ class Experiment(Strict):
         if self.methods_from is None:
             return
         if not Path(self.methods_from).is_file():
-            raise ValueError(f"methods_from must be a Python file, got {self.methods_from!r}")
+            raise Refusal(f"methods_from must be a Python file, got {self.methods_from!r}")
         try:
             runpy.run_path(self.methods_from)
         except (Exception, SystemExit) as error:
             reason = f"{type(error).__name__}: {error}"
-            raise ValueError(
-                f"methods_from {self.methods_from!r} cannot be run: {reason}"
-            ) from error
+            raise Refusal(f"methods_from {self.methods_from!r} cannot be run: {reason}") from error
 
     def methods_hash(self, method: str) -> str | None:
         """Hash of `methods_from` if the method is from it: a changed file makes another run."""

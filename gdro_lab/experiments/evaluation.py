@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gdro.checks import check_array
-from gdro.files import file_hash
+from gdro.checks import Refusal, check_array
 from gdro.metrics import count_distinct, is_correct
 from gdro.trl.models import stop_tokens
 from gdro_lab.experiments.blocks import BASE, EvaluationChoice
@@ -25,11 +24,15 @@ from gdro_lab.experiments.parts import CACHE, check_machine, make_parts
 from gdro_lab.experiments.processes import end_with_parent, report_progress
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
+    EVALUATION,
+    check_place,
     check_training_files,
+    hashes_of,
     identity_of,
     read_manifest,
     read_result,
     read_training,
+    totals,
     write_manifest,
     write_table,
 )
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
 Tokens = list[list[int]]
 KEPT = ("uid", "family", "dataset")
 """Columns of a prompt that its counts keep, where it has them."""
-UNTRAINED = {"steps": 0, "rollouts": 0, "tokens": 0, "processes": 1, "peak_memory_gib": None}
+UNTRAINED = {"steps": 0, "processes": 1, "peak_memory_gib": None} | totals([])
 """What a training's file would say of the base."""
 
 
@@ -55,18 +58,19 @@ def evaluate_variant(
 ) -> list[dict[str, Any]]:
     """Evaluate the base, or the model that `train_variant` left in `folder`, unless that is done.
 
-    ValueError if the training is not complete.
+    Refusal if the training is not complete.
     """
     folder = Path(folder)
     trained = {} if variant == BASE else _read_trained(profile, variant, seed, folder)
     if not (folder / "manifest.json").is_file():  # refuse before a model is loaded
         check_machine(profile, [], evaluates=True)
-    source, tokenizer, data, taught = make_parts(profile, variant, cache_dir, held_out=True)
-    if tuple(trained.get("taught", taught)) != taught:
-        raise ValueError(f"{folder} was trained from another cold start: train it again")
+    source, tokenizer, data, start = make_parts(profile, variant, cache_dir, held_out=True)
+    if trained.get("start", start) != start:
+        raise Refusal(f"{folder} was trained from another base than {source}: train it again")
     settings = profile.settings_of(variant)
-    identity = identity_of(settings, seed, data.rows, *taught)
-    if _is_evaluated(folder, settings, identity, trained):
+    identity = identity_of(settings, seed, data.rows, start)
+    place = {"profile": profile.name, "variant": variant, "seed": seed}
+    if _is_evaluated(folder, place, identity, trained):
         return read_result(folder, trained=variant != BASE)["evaluation"]
     check_machine(profile, [], evaluates=True)
     began = time.perf_counter()
@@ -92,18 +96,17 @@ def evaluate_variant(
             dtype=dtype,
         )
     seconds = time.perf_counter() - began
-    write_table(folder / "evaluation.jsonl", evaluation)
+    write_table(folder / EVALUATION, evaluation)
     machine = describe_machine(pretrained=is_pretrained)
     evaluated = {
         "settings": settings,
         "evaluation_identity": identity,
         "seconds": trained.get("seconds", {}) | {"evaluate": seconds},
         "evaluated_on": machine,
-        "profile": profile.name,
-        "variant": variant,
-        "seed": seed,
+        **place,
+        "start": start,
         "held_out_data": data.report(),
-        "files": trained.get("files", {}) | {"evaluation": file_hash(folder / "evaluation.jsonl")},
+        "files": trained.get("files", {}) | hashes_of(folder, [EVALUATION]),
     }
     # a training names the machine that it was made on; the base has only this one
     write_manifest(folder / "manifest.json", (trained or UNTRAINED | machine) | evaluated)
@@ -111,31 +114,33 @@ def evaluate_variant(
 
 
 def _read_trained(profile: Profile, variant: str, seed: int, folder: Path) -> dict[str, Any]:
-    """What training.json says; ValueError unless it is this training, whole and complete."""
+    """What training.json says; Refusal unless it is this training, whole and complete."""
     profile.variant(variant)
     trained = read_training(folder)
     settings = profile.settings_of(variant, evaluated=False)
-    if trained.get("settings") != settings or trained.get("seed", seed) != seed:
-        raise ValueError(
-            f"{folder} holds no training with the settings of profile {profile.name!r} and "
-            f"seed {seed}: train it first"
+    if trained.get("settings") != settings:
+        raise Refusal(
+            f"{folder} holds no training with the settings of profile {profile.name!r}: "
+            "train it first"
         )
-    check_training_files(folder, trained)
+    place = {"profile": profile.name, "variant": variant, "seed": seed}
+    check_place(folder / "training.json", trained, **place)
+    check_training_files(folder, trained, trained["identity"])
     return trained
 
 
 def _is_evaluated(
-    folder: Path, settings: dict[str, Any], identity: str, trained: dict[str, Any]
+    folder: Path, place: dict[str, Any], identity: str, trained: dict[str, Any]
 ) -> bool:
     """Whether a folder has the evaluation of this training, with these settings and problems."""
-    if not (folder / "manifest.json").is_file():
+    path = folder / "manifest.json"
+    if not path.is_file():
         return False
-    before = read_manifest(folder / "manifest.json")
+    before = read_manifest(path)
+    check_place(path, before, **place)
     files = before.get("files") or {}  # a training that was done again has others
-    same_files = all(files.get(kind) == own for kind, own in trained.get("files", {}).items())
-    # older manifests have no identity
-    same_problems = before.get("evaluation_identity", identity) == identity
-    return before.get("settings") == settings and same_problems and same_files
+    same_files = all(files.get(name) == own for name, own in trained.get("files", {}).items())
+    return before.get("evaluation_identity") == identity and same_files
 
 
 def evaluate_model(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from gdro.checks import Refusal
 from gdro_lab.experiments.blocks import BASE, Variant
 from gdro_lab.experiments.loop_profile import LoopProfile
 from gdro_lab.experiments.memory import first_of_each_family, train_scores
@@ -85,11 +86,11 @@ def missing_runs(profile: LoopProfile, out: Path) -> list[LoopRun]:
 
 
 def check_loops(profile: LoopProfile, out: Path) -> None:
-    """Refuse (ValueError) a folder of other settings, other worlds or other methods of your own."""
+    """Refuse (Refusal) a folder of other settings, other worlds or other methods of your own."""
     runs = list_runs(profile)
     run_of = {run.file(out): run for run in runs}
     if len(run_of) < len(runs):
-        raise ValueError(
+        raise Refusal(
             "methods must still differ where file names have '_' for their signs, "
             f"got {profile.methods}"
         )
@@ -102,12 +103,12 @@ def check_loops(profile: LoopProfile, out: Path) -> None:
         names = SHARED if ours is None else (*SHARED, "world")
         for name in names:
             if before.get(name) != (ours or any_settings).get(name):
-                raise ValueError(f"runs must have the same {name} settings, got {out}: see {file}")
+                raise Refusal(f"runs must have the same {name} settings, got {out}: see {file}")
         run = run_of.get(file)
         if run is None or run.variant is None:
             continue
         if before.get("methods") != profile.methods_hash(run.variant.method):
-            raise ValueError(
+            raise Refusal(
                 f"methods_from must be as it was when {file} was made, "
                 f"got {profile.methods_from} with changes: choose another folder"
             )
@@ -255,5 +256,5 @@ def _train(
 
 def write_loop_report(profile: LoopProfile, out: Path) -> str:
     """Write scores.csv from the files of the runs, and from it tables and the figure."""
-    write_scores(out)
+    write_scores(out, profile.baseline)
     return report(out, profile.baseline)

@@ -1,6 +1,6 @@
 """What a run in TRL needs first: packages and GPUs, the model to start from, tokenizer, data."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,11 +9,15 @@ from typing import Any, NamedTuple
 import torch
 from packaging.version import Version
 
+from gdro.checks import Refusal
 from gdro.trl.unsloth import import_unsloth
+from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.profile import Profile
+from gdro_lab.experiments.records import identity_of
+from gdro_lab.failures import at_the_door
 from gdro_lab.tasks import Split, draw_task, load_split
 from gdro_lab.tasks.cold_start import cold_start
-from gdro_lab.tasks.pretrained import find_model
+from gdro_lab.tasks.pretrained import find_model, model_identity
 from gdro_lab.tasks.solutions import load_solutions
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import read_world
@@ -28,18 +32,18 @@ class Parts(NamedTuple):
     """The base, a folder or hub id."""
     tokenizer: Any
     data: Split
-    taught: tuple[str, ...]
-    """The name of a cold start's folder, which holds its hash, if there is one."""
+    start: str
+    """What tells the base from another: equal on all machines for the same one."""
 
 
 def check_machine(profile: Profile, variants: Sequence[str], *, evaluates: bool) -> None:
-    """Refuse (ValueError) variants, and the evaluation, whose GPUs or packages are not here."""
+    """Refuse (Refusal) variants, and the evaluation, whose GPUs or packages are not here."""
     check_installed(profile, variants, evaluates=evaluates)
     needed = _gpus_of_this_machine(profile, variants, evaluates=evaluates)
     found = torch.cuda.device_count()
     if found < needed:
         gpus = "1 GPU" if needed == 1 else f"{needed} GPUs"
-        raise ValueError(
+        raise Refusal(
             f"profile {profile.name!r} needs {gpus} on this machine, and torch "
             f"{torch.__version__} finds {found}: see docs/gpu-box.md, 1"
         )
@@ -59,7 +63,7 @@ def _gpus_of_this_machine(profile: Profile, variants: Sequence[str], *, evaluate
 
 
 def check_installed(profile: Profile, variants: Sequence[str], *, evaluates: bool) -> None:
-    """Refuse (ValueError) variants, and the evaluation, whose packages are not installed."""
+    """Refuse (Refusal) variants, and the evaluation, whose packages are not installed."""
     trainings = [profile.train_of(variant) for variant in variants]
     trains_with_vllm = any(train.use_vllm for train in trainings)
     is_used = {
@@ -72,13 +76,13 @@ def check_installed(profile: Profile, variants: Sequence[str], *, evaluates: boo
     }
     missing = [name for name, used in is_used.items() if used and find_spec(name) is None]
     if missing:
-        raise ValueError(
+        raise Refusal(
             f"profile {profile.name!r} needs {', '.join(missing)}, not installed: "
             "see docs/install.md and, for GPUs, docs/gpu-box.md, 1"
         )
     is_old = Version(version("trl")) < Version("1.16")
     if is_old and profile.launch.shards and trains_with_vllm:
-        raise ValueError(
+        raise Refusal(
             f"profile {profile.name!r} needs TRL 1.16 to bring sharded weights to vLLM, "
             f"got {version('trl')}"
         )
@@ -116,14 +120,14 @@ def _pretrained_base(profile: Profile, source: str, cache_dir: str | Path, progr
 
 
 def load_tokenizer(source: str) -> Any:
-    """The tokenizer of a folder or hub id, which pads on the left; ValueError if it has none."""
+    """The tokenizer of a folder or hub id, which pads on the left; Refusal if it has none."""
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
     except Exception as error:  # transformers raises what it stumbles over
         reason = str(error).strip().split("\n")[0]
-        raise ValueError(f"model.source {str(source)!r} cannot be loaded ({reason})") from error
+        raise Refusal(f"model.source {str(source)!r} cannot be loaded ({reason})") from error
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # Llama has none; as TRL does
     return tokenizer
 
@@ -143,6 +147,42 @@ def make_parts(
     source = make_base(profile.model_copy(update={"model": choice}), cache_dir)
     tokenizer = load_tokenizer(source)
     template = profile.train_of(variant).template
-    data = load_split(profile.task, tokenizer, held_out=held_out, template=template)
-    taught = () if profile.cold_start is None else (Path(source).name,)
-    return Parts(source, tokenizer, data, taught)
+    with at_the_door():
+        data = load_split(profile.task, tokenizer, held_out=held_out, template=template)
+    _check_columns(profile, variant, data.rows)
+    return Parts(source, tokenizer, data, _identity_of_base(profile, choice.source, source))
+
+
+def _identity_of_base(profile: Profile, named: str | None, folder: str) -> str:
+    """A base that we have made is known by its folder, named after a hash of all it is made of."""
+    if named is None or profile.cold_start is not None:
+        return Path(folder).name
+    return identity_of(model_identity(named))
+
+
+def check_drawn_columns(profile: Profile, variants: Sequence[str]) -> None:
+    """Refuse (Refusal) groups and priors of tasks whose rows can be drawn without a model."""
+    named = [name for name in variants if _columns_of(profile, name)]
+    if named and profile.task.kind != "math":
+        rows = draw_task(profile.task).eval
+        for name in named:
+            _check_columns(profile, name, rows)
+
+
+def _columns_of(profile: Profile, variant: str) -> list[str]:
+    """The columns that a variant's groups and prior are."""
+    if variant == BASE:
+        return []
+    chosen = profile.variant(variant)
+    groups = [] if chosen.groups is None else [chosen.groups]
+    return groups + (chosen.prior or [])
+
+
+def _check_columns(profile: Profile, variant: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse (Refusal) a variant whose groups or prior the data do not have."""
+    for column in _columns_of(profile, variant):
+        if column not in rows[0]:
+            raise Refusal(
+                f"groups and prior of variant {variant!r} must be among {sorted(rows[0])}, "
+                f"got {column!r}"
+            )

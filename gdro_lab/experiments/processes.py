@@ -4,14 +4,17 @@ import fcntl
 import multiprocessing
 import os
 import random
+import re
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from gdro.checks import Refusal
 
 PROGRESS = "GDRO_PROGRESS"
 """Names the file in which a job says how far it is; processes that it launches inherit it."""
@@ -37,19 +40,49 @@ def read_progress(path: Path) -> tuple[int, int] | None:
         return None
 
 
+def check_folder(folder: Path) -> None:
+    """Refuse (Refusal) a folder that cannot be written, before anything is computed for it."""
+    try:
+        outer = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if not outer.is_dir() or not os.access(outer, os.W_OK):
+            raise OSError(f"{outer} is no folder of yours")
+    except OSError as error:
+        raise Refusal(f"{folder} cannot be written: {error}") from error
+
+
 @contextmanager
 def only_process_in(folder: Path, name: str = ".lock") -> Iterator[None]:
-    """Refuse (ValueError) a second process that holds this folder. The lock ends with the process.
+    """Refuse (Refusal) a second process that holds this folder. The lock ends with the process.
 
     It is a lock of the process, not of the open file, which workers of a data loader would inherit.
+    Where nothing but empty folders was written, nothing is left.
     """
+    check_folder(folder)
+    missing = [outer for outer in (folder, *folder.parents) if not outer.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / name).open("w") as lock:
+    path = folder / name
+    with path.open("w") as lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # FileNotFoundError or another file: the process that held it has just removed it
+            if not os.path.samestat(path.stat(), os.fstat(lock.fileno())):
+                raise OSError
         except OSError as error:
-            raise ValueError(f"another process works in {folder}") from error
-        yield
+            raise Refusal(f"another process works in {folder}") from error
+        try:
+            yield
+        finally:
+            if not any(path.is_file() for path in folder.rglob("*") if path.name != name):
+                path.unlink(missing_ok=True)
+                _remove_empty(folder, missing)
+
+
+def _remove_empty(folder: Path, missing: Sequence[Path]) -> None:
+    """Remove the empty folders in a folder, and those of the missing ones that were made for it."""
+    inner = sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True)
+    for path in (*inner, *missing):
+        with suppress(OSError):  # not empty
+            path.rmdir()
 
 
 def _end() -> None:
@@ -117,14 +150,19 @@ def _is_taken(port: int) -> bool:
     return False
 
 
+def check_threads() -> int:
+    """The threads that OMP_NUM_THREADS asks for, by default 1; Refusal where that is no number."""
+    threads = os.environ.get("OMP_NUM_THREADS", "1")
+    if not re.fullmatch("[1-9][0-9]{0,3}", threads):
+        raise Refusal(f"OMP_NUM_THREADS must be a number from 1 to 9999, got {threads[:20]!r}")
+    return int(threads)
+
+
 def set_up_process() -> None:
     """Set up a process that trains or evaluates: few threads, a clean end on SIGTERM."""
     import torch
 
-    threads = os.environ.get("OMP_NUM_THREADS", "1")
-    if not threads.isdecimal() or int(threads) < 1:
-        raise ValueError(f"OMP_NUM_THREADS must be a number of at least 1, got {threads!r}")
-    torch.set_num_threads(int(threads))
+    torch.set_num_threads(check_threads())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that launched processes end too
     # transformers restores a second process's optimizer to "cpu:1", unknown to torch.load
     torch.serialization.register_package(

@@ -2,7 +2,7 @@
 
 `Profile` is of the backend "trl", which trains real models and tiny ones with `GDROTrainer`.
 `LoopProfile`, in the file beside this one, is of the backend "loop". Whatever is wrong in a file is
-a ValueError, before any compute.
+a `Refusal`, before any compute.
 """
 
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from gdro.checks import Positive, build
+from gdro.checks import Positive, Refusal, build
 from gdro.controller import GDROController
 from gdro_lab.experiments.blocks import (
     BASE,
@@ -89,28 +89,28 @@ class Profile(Experiment):
     def _fits_together(self) -> Self:
         """Refuse what would otherwise fail after hours."""
         if RESERVED & set(self.variants):
-            raise ValueError(
+            raise Refusal(
                 f"variants may not be called {sorted(RESERVED)}, got {list(self.variants)}"
             )
         labels = [self.label(variant) for variant in (BASE, *self.variants)]
         if len(set(labels)) != len(labels):
-            raise ValueError(f"labels of variants must differ, got {labels}")
+            raise Refusal(f"labels of variants must differ, got {labels}")
         if self.evaluation.k > self.evaluation.samples:
-            raise ValueError(
+            raise Refusal(
                 f"evaluation.k must be at most the {self.evaluation.samples} samples, "
                 f"got {self.evaluation.k}"
             )
         if self.launch.file is None and self.launch.options:
             options = sorted(self.launch.options)
-            raise ValueError(f"launch.config must be given with further options, got {options}")
+            raise Refusal(f"launch.config must be given with further options, got {options}")
         self._check_task()
         for name in self.variants:
             try:
                 self._check_variant(name)
             except (ValueError, TypeError) as error:
-                raise ValueError(f"variant {name!r}: {error}") from error
+                raise Refusal(f"variant {name!r}: {error}") from error
         if len(self._thresholds) > 1:
-            raise ValueError(
+            raise Refusal(
                 f"success_threshold must be the same in all variants, got {self._thresholds}"
             )
         return self
@@ -120,22 +120,20 @@ class Profile(Experiment):
         task = self.task
         source = self.model.source
         if task.kind == "math" and source is None:
-            raise ValueError("model.source must be given for task.kind 'math', got None")
+            raise Refusal("model.source must be given for task.kind 'math', got None")
         if task.kind == "reasoning_gym":
             spec = read_world(task.world).spec
             if not isinstance(spec, GymSpec) or spec.n_train == 0:
-                raise ValueError(
+                raise Refusal(
                     f"task.world must be a finite one of reasoning-gym, got {task.world!r}"
                 )
             if source is None and spec.prompt_length is None:
-                raise ValueError(
-                    f"model.source must be given for task.world {task.world!r}, got None"
-                )
+                raise Refusal(f"model.source must be given for task.world {task.world!r}, got None")
             changed = sorted(self.base.model_fields_set - {"seed"})
             if changed:
-                raise ValueError(f"base must be the world's, but for its seed, got {changed}")
+                raise Refusal(f"base must be the world's, but for its seed, got {changed}")
         if self.cold_start is not None and (source is None or task.kind == "embedded"):
-            raise ValueError(
+            raise Refusal(
                 "cold_start needs model.source and a task of kind math or reasoning_gym, "
                 f"got {source!r} and {task.kind!r}"
             )
@@ -147,37 +145,37 @@ class Profile(Experiment):
         model = self.model_of(name)
         known = [*self.variants, "grpo"]
         if variant.baseline not in known:
-            raise ValueError(f"baseline must be one of {known}, got {variant.baseline}")
+            raise Refusal(f"baseline must be one of {known}, got {variant.baseline}")
         steps = self.train.max_steps
         batches = self.train.generation_batches
         if (train.max_steps, train.generation_batches) != (steps, batches):
-            raise ValueError(
+            raise Refusal(
                 "max_steps, updates_per_step and num_iterations must give the profile's "
                 f"{steps} steps in {batches} batches, "
                 f"got {train.max_steps} in {train.generation_batches}"
             )
         unit = train.updates_per_step * train.num_iterations
         if train.max_steps % unit != 0:
-            raise ValueError(
+            raise Refusal(
                 f"max_steps must be a multiple of {unit} updates a batch, got {train.max_steps}"
             )
         if train.save_steps < train.max_steps and train.save_steps % unit != 0:
             # a checkpoint within a batch does not resume to the same weights
-            raise ValueError(
+            raise Refusal(
                 f"save_steps must be a multiple of {unit} updates a batch, got {train.save_steps}"
             )
         if model.kind.startswith("unsloth") and self.launch.shards:
-            raise ValueError(
+            raise Refusal(
                 f"launch.config must not shard the weights of Unsloth, got {self.launch.config!r}"
             )
         if model.kind == "unsloth-lora" and train.use_vllm != model.fast_inference:
-            raise ValueError(
+            raise Refusal(
                 "use_vllm and fast_inference must be equal for unsloth-lora, "
                 f"got {train.use_vllm} and {model.fast_inference}"
             )
         processes = self.launch.processes
         if model.fast_inference and processes != 1:
-            raise ValueError(f"launch.processes must be 1 with fast_inference, got {processes}")
+            raise Refusal(f"launch.processes must be 1 with fast_inference, got {processes}")
         train.local_batch(processes)
         self.controller_of(name)
 
@@ -240,52 +238,39 @@ class Profile(Experiment):
     def settings_of(self, variant: str, *, evaluated: bool = True) -> dict[str, Any]:
         """What a run depends on besides its seed: no labels, nothing of `MACHINE`.
 
-        Without `evaluated`, what a training depends on: nothing of the evaluation. A field that
-        came later is there only where it is used, so that older runs keep their identity (see
-        `without_defaults`).
+        Without `evaluated`, what a training depends on: nothing of the evaluation.
         """
-        settings = self.model_dump(include={"task", "base", "evaluation"})
-        if self.cold_start is not None:
-            settings["cold_start"] = self.cold_start.model_dump()
-            settings["template"] = self.train.template
+        settings = self.model_dump(include={"task", "base", "cold_start", "evaluation"})
+        settings["model"] = asdict(self.model_of(variant))
+        settings["template"] = self.train_of(variant).template
+        settings["success_threshold"] = self.success_threshold
         if self.task.kind == "reasoning_gym":
             settings["world"] = read_world(self.task.world).model_dump(mode="json")
-        if self.evaluation.texts == 0:
-            del settings["evaluation"]["texts"]
-        if variant == BASE and self.success_threshold != 0:
-            settings["success_threshold"] = self.success_threshold
-        # what is evaluated changes a training only by the problems that it takes out, and the
-        # identity holds the rows that are left
+        if variant != BASE:
+            chosen = self.variant(variant)
+            settings |= chosen.model_dump(exclude={"label", "baseline", "train", "model"})
+            settings["train"] = self.train_of(variant).model_dump()
+            settings["methods"] = self.methods_hash(chosen.method)
         if not evaluated:
-            settings.pop("evaluation")
+            del settings["evaluation"]
+            # what is evaluated changes a training only by the problems that it takes out, and the
+            # identity holds the rows that are left
             if variant == BASE or self.train_of(variant).eval_strategy == "no":
                 settings["task"].pop("evaluate", None)
-        settings["model"] = asdict(self.model_of(variant))
-        if variant == BASE:
-            settings["template"] = self.train.template
-        else:
-            chosen = self.variant(variant)
-            settings |= chosen.model_dump(include={"method", "preset", "options", "groups"})
-            if chosen.prior is not None:
-                settings["prior"] = chosen.prior
-            settings["train"] = self.train_of(variant).model_dump()
-            code = self.methods_hash(chosen.method)
-            if code is not None:
-                settings["methods"] = code
         for block in ("model", "train", "evaluation"):
             for name in MACHINE & set(settings.get(block, ())):
                 del settings[block][name]
         return settings
 
     def variant(self, name: str) -> Variant:
-        """A variant by its name; ValueError if there is none, as for the base."""
+        """A variant by its name; Refusal if there is none, as for the base."""
         if name not in self.variants:
-            raise ValueError(f"variant must be one of {list(self.variants)}, got {name!r}")
+            raise Refusal(f"variant must be one of {list(self.variants)}, got {name!r}")
         return self.variants[name]
 
 
 def load_profile(name: str | Path) -> Profile | LoopProfile:
-    """Read a shipped profile, or the .yaml file at a path; ValueError for whatever is wrong.
+    """Read a shipped profile, or the .yaml file at a path; Refusal for whatever is wrong.
 
     `like: other` takes what it does not say from another, field by field, `variants` as a whole.
     """
@@ -295,7 +280,7 @@ def load_profile(name: str | Path) -> Profile | LoopProfile:
     backend = fields.get("backend", "trl")
     kinds: dict[Any, type[Profile | LoopProfile]] = {"trl": Profile, "loop": LoopProfile}
     if backend not in ("trl", "loop"):
-        raise ValueError(f"{path}: backend must be one of {list(kinds)}, got {backend!r}")
+        raise Refusal(f"{path}: backend must be one of {list(kinds)}, got {backend!r}")
     try:
         return kinds[backend].model_validate({"name": path.stem, **fields})
     except ValidationError as error:
@@ -306,7 +291,7 @@ def load_trainings(name: str | Path) -> Profile:
     """Read a profile of the backend "trl", for commands that work with one of its runs."""
     profile = load_profile(name)
     if not isinstance(profile, Profile):
-        raise ValueError(f"profile {profile.name!r} has the backend 'loop': use `gdro run {name}`")
+        raise Refusal(f"profile {profile.name!r} has the backend 'loop': use `gdro run {name}`")
     return profile
 
 
@@ -314,7 +299,7 @@ def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict
     """The path of a profile, and its fields laid over those of the profile that it is `like`."""
     path = find_yaml("profile", name, PROFILES)
     if path in children:
-        raise ValueError(f"{path} is like itself: `like` leads back to this file")
+        raise Refusal(f"{path} is like itself: `like` leads back to this file")
     fields = read_yaml(path)
     other = fields.pop("like", None)
     if other is None:

@@ -1,8 +1,11 @@
 """What a run leaves: tables and manifests, each written whole or not at all.
 
 A table is a list of rows, one JSON object a line. A manifest says that a run is complete, so it is
-written last, with the hashes of the tables. JSON has no NaN and no infinity: write None, or leave
-the key out.
+written last. JSON has no NaN and no infinity: write None, or leave the key out.
+
+A manifest has a hash of itself and those of the tables; the folder of a model has a ledger, since
+whoever loads it takes whatever lies there. What else lies in the folder of a run is read by nobody,
+so notes and notebooks may be put there.
 """
 
 import hashlib
@@ -15,7 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import gdro
-from gdro.files import difference, file_hash, plain, read_whole, replace_text
+from gdro.checks import Refusal
+from gdro.files import (
+    LEDGER,
+    fault_of,
+    file_hash,
+    parse_object,
+    plain,
+    read_whole,
+    replace_text,
+)
 
 PACKAGES = {
     "numpy",
@@ -34,6 +46,13 @@ TOTALS = ("rollouts", "tokens", "trained_tokens")
 """What `totals` adds up."""
 
 
+MODEL = f"model/{LEDGER}"
+"""The ledger of a trained model, which is the hash of all its files."""
+TRAINED = (MODEL, "record.jsonl", "log_history.jsonl")
+"""What a training leaves, besides its training.json."""
+EVALUATION = "evaluation.jsonl"
+
+
 def write_table(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write rows as JSON lines; ValueError for NaN and infinity."""
     lines = [json.dumps(row, default=plain, allow_nan=False) + "\n" for row in rows]
@@ -41,8 +60,8 @@ def write_table(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_table(path: str | Path) -> list[dict[str, Any]]:
-    """Return the rows of `write_table`; ValueError if the file is absent or a line is broken."""
-    return [_parse(path, line) for line in read_whole(path, "table").splitlines()]
+    """Return the rows of `write_table`; Refusal if the file is absent or a line is broken."""
+    return [parse_object(path, line) for line in read_whole(path, "table").splitlines()]
 
 
 def write_manifest(path: str | Path, payload: Mapping[str, Any]) -> None:
@@ -61,24 +80,24 @@ def write_manifest(path: str | Path, payload: Mapping[str, Any]) -> None:
         "packages": versions,
         "platform": machine,
     }
-    text = json.dumps(surroundings | {**payload}, indent=2, default=plain, allow_nan=False)
-    replace_text(path, text + "\n")
+    text = json.dumps(surroundings | {**payload}, default=plain, allow_nan=False)
+    _write_hashed(path, text, indent=2)
 
 
-def read_manifest(path: str | Path) -> dict[str, Any]:
-    """Return the manifest at `path`; ValueError if it is absent or broken."""
-    return _parse(path, read_whole(path, "manifest"))
+def _write_hashed(path: str | Path, text: str, indent: int | None = None) -> None:
+    """Write a JSON object with a hash of it."""
+    content = json.loads(text)  # as it will be read
+    hashed = content | {"sha256": identity_of(content)}
+    replace_text(path, json.dumps(hashed, indent=indent) + "\n")
 
 
-def _parse(path: str | Path, text: str) -> dict[str, Any]:
-    """A JSON object; ValueError with the file's name for anything else."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{path} is broken: delete it and run again ({error})") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must hold JSON objects: delete it and run again")
-    return value
+def read_manifest(path: str | Path, kind: str = "manifest") -> dict[str, Any]:
+    """The object in a file, without its hash; Refusal where it is absent or was altered."""
+    content = parse_object(path, read_whole(path, kind))
+    digest = content.pop("sha256", None)
+    if digest != identity_of(content):
+        raise Refusal(f"{path} is not as it was written: delete it to run it again")
+    return content
 
 
 def read_training(folder: str | Path) -> dict[str, Any]:
@@ -87,41 +106,58 @@ def read_training(folder: str | Path) -> dict[str, Any]:
     return read_manifest(path) if path.is_file() else {}
 
 
-def check_training_files(folder: str | Path, training: Mapping[str, Any]) -> None:
-    """Refuse (ValueError) a model or a record that is not as training.json says."""
-    folder = Path(folder)
-    files = training.get("files") or {}
-    model = files.get("model")
-    if not isinstance(model, dict) or not any("model" in name for name in model):
-        raise ValueError(f"{folder / 'training.json'} names no files of a model: delete {folder}")
-    fault = difference(folder / "model", model)
-    if fault is None and file_hash(folder / "record.jsonl") != files.get("record"):
-        fault = f"{folder / 'record.jsonl'} is not as it was written"
+def check_place(path: Path, content: Mapping[str, Any], **place: Any) -> None:
+    """Refuse (Refusal) a file that says that it is of another profile, variant or seed."""
+    said = {name: content.get(name) for name in place}
+    if said != place:
+        raise Refusal(
+            f"{path} must be of {_spelled(place)}, got that of {_spelled(said)}: a copy is not a "
+            "run; delete its folder, or use another"
+        )
+
+
+def _spelled(place: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value!r}" for name, value in place.items())
+
+
+def hashes_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """The hashes of files in a folder, by name."""
+    return {name: file_hash(folder / name) for name in names}
+
+
+def check_files(folder: str | Path, content: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse (Refusal) files that are not as a manifest says, or that it does not name."""
+    written = content.get("files") or {}
+    for name in names:
+        path = Path(folder) / name
+        if not written.get(name) or file_hash(path) != written[name]:
+            raise Refusal(
+                f"{path} is not as it was written, by the manifest beside it: put it back, or "
+                "delete the manifest to make it again"
+            )
+
+
+def check_training_files(folder: Path, training: Mapping[str, Any], identity: str) -> None:
+    """Refuse (Refusal) a model or a record that is not as training.json says."""
+    fault = fault_of(folder / "model", identity)
     if fault is not None:
-        raise ValueError(f"{fault}: put it back, or use another folder")
+        raise Refusal(f"{fault}: put it back as it was, or use another folder")
+    check_files(folder, training, TRAINED)
 
 
 def read_result(folder: str | Path, *, trained: bool = True) -> dict[str, Any]:
-    """Manifest, record and evaluation of a complete run; totals are those of the record.
+    """Manifest, record and evaluation of a complete run. The base, not trained, has no record.
 
-    The base, which is not trained, has an empty record. ValueError where a table has no hash in the
-    manifest, or is not as it was written.
+    Refusal where a table has no hash in the manifest, or is not as it was written.
     """
     folder = Path(folder)
     manifest = read_manifest(folder / "manifest.json")
     if not {"settings", "seconds"} <= manifest.keys():
-        raise ValueError(f"{folder / 'manifest.json'} is not a manifest of a run: delete it")
-    tables: dict[str, list[dict[str, Any]]] = {"record": []}
-    for kind in ("evaluation", "record") if trained else ("evaluation",):
-        path = folder / f"{kind}.jsonl"
-        digest = (manifest.get("files") or {}).get(kind)
-        if digest is None or file_hash(path) != digest:
-            raise ValueError(
-                f"{path} is not as it was written, by the manifest beside it: put it back, or "
-                "delete manifest.json to evaluate again"
-            )
-        tables[kind] = read_table(path)
-    return tables | {"manifest": manifest | totals(tables["record"])}
+        raise Refusal(f"{folder / 'manifest.json'} is not a manifest of a run: delete it")
+    names = [EVALUATION, "record.jsonl"] if trained else [EVALUATION]
+    check_files(folder, manifest, names)
+    tables: dict[str, Any] = {Path(name).stem: read_table(folder / name) for name in names}
+    return {"record": [], "manifest": manifest} | tables
 
 
 def totals(record: Iterable[Mapping[str, Any]]) -> dict[str, float]:
@@ -134,20 +170,23 @@ def totals(record: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def write_rows(path: str | Path, settings: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Write the scores of a run of the loop, with what it depends on and a hash of both."""
-    text = json.dumps({"settings": settings, "rows": rows}, default=plain)
-    content = json.loads(text)  # as it will be read
-    replace_text(path, json.dumps(content | {"sha256": identity_of(content)}))
+def write_rows(path: Path, settings: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Write the scores of a run of the loop, with what it depends on and where it lies."""
+    content = {"settings": settings, "place": _place_of(path), "rows": rows}
+    _write_hashed(path, json.dumps(content, default=plain))
 
 
-def read_rows(path: str | Path) -> dict[str, Any]:
-    """Settings and rows of `write_rows`; ValueError for a file that was altered or is broken."""
-    content = _parse(path, read_whole(path, "run"))
-    digest = content.pop("sha256", None)
-    if digest != identity_of(content):
-        raise ValueError(f"{path} is not as it was written: delete it to run it again")
+def read_rows(path: Path) -> dict[str, Any]:
+    """Settings and rows of `write_rows`; Refusal for a file that was altered, broken or copied."""
+    content = read_manifest(path, "run")
+    if content.get("place") != _place_of(path):
+        raise Refusal(f"{path} is a copy of {content.get('place')!r}, and no run: delete it")
     return content
+
+
+def _place_of(path: Path) -> str:
+    """Folder and name of a file: of a run's rows, the world and the rest."""
+    return f"{path.parent.name}/{path.name}"
 
 
 def identity_of(*parts: Any) -> str:

@@ -15,12 +15,13 @@ import pandas as pd
 
 from gdro import metrics
 from gdro.bins import DifficultyBins
+from gdro.checks import Refusal
 from gdro.files import replace_text
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.figures import paper_figures, select_runs
 from gdro_lab.experiments.intervals import bootstrap_interval
 from gdro_lab.experiments.profile import Profile, run_folder
-from gdro_lab.experiments.records import TOTALS, read_result
+from gdro_lab.experiments.records import TOTALS, check_place, read_result
 from gdro_lab.experiments.scores import K, score_families
 from gdro_lab.experiments.style import save, use_style
 from gdro_lab.experiments.table import compare, format_table
@@ -39,22 +40,29 @@ Kinds = Mapping[str, Callable[[PromptScores], np.ndarray]]
 def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
     """All runs of a profile, the base first: variant, seed, manifest, record, evaluation.
 
-    ValueError if one is missing or was made with other settings.
+    Refusal if one is missing, a copy of another, or was made with other settings.
     """
     runs: list[dict[str, Any]] = []
+    starts: dict[Any, str] = {}
     for variant, seed in [(BASE, profile.seeds[0]), *product(profile.variants, profile.seeds)]:
         folder = run_folder(runs_dir, variant, seed)
         run: dict[str, Any] = {"variant": variant, "seed": seed}
         run |= read_result(folder, trained=variant != BASE)
         run["evaluation"].sort(key=lambda row: row["uid"])
-        if run["manifest"].get("settings") != profile.settings_of(variant):
-            raise ValueError(
+        manifest = run["manifest"]
+        place = {"profile": profile.name, "variant": variant, "seed": seed}
+        check_place(folder / "manifest.json", manifest, **place)
+        if manifest.get("settings") != profile.settings_of(variant):
+            raise Refusal(
                 f"runs must be those of profile {profile.name!r} as it is now, got other settings "
                 f"in {folder}"
             )
+        source = profile.model_of(variant).source
+        if starts.setdefault(source, manifest.get("start")) != manifest.get("start"):
+            raise Refusal(f"{folder} started from another base than other runs did: train it again")
         uids = [row["uid"] for row in run["evaluation"]]
         if runs and uids != [row["uid"] for row in runs[0]["evaluation"]]:
-            raise ValueError(
+            raise Refusal(
                 f"{folder} must be evaluated on the problems of {runs[0]['variant']!r}, got "
                 "others: delete its manifest.json and run again"
             )
@@ -284,35 +292,41 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
     spending = spending_table(profile, runs)
     table = format_tables(profile, scores, families, spending)
     seconds = seconds_table(spending)
-    replace_text(results / "table.md", table + "\n")
-    replace_text(results / "seconds.md", seconds + "\n")
+    texts = {
+        "table.md": table + "\n",
+        "seconds.md": seconds + "\n",
+        "texts.md": texts_before_and_after(profile, runs),
+        **_paired_texts(profile, runs),
+    }
+    figures = paper_figures(profile, runs, scores)
+    # nothing is written before all is made
     for name in ("rows.csv", "paired.md", "texts.md"):  # of other settings
         (results / name).unlink(missing_ok=True)
-    texts = texts_before_and_after(profile, runs)
-    if texts:
-        replace_text(results / "texts.md", texts)
-    _write_paired(profile, runs, results)
-    for name, figure in paper_figures(profile, runs, scores).items():
+    for name, text in texts.items():
+        if text:
+            replace_text(results / name, text)
+    for name, figure in figures.items():
         save(figure, runs_dir / "figures", name)
     return (
         f"{table}\n\n{seconds}\n\ntable: {results / 'table.md'}, figures: {runs_dir / 'figures'}/"
     )
 
 
-def _write_paired(profile: Profile, runs: list[dict[str, Any]], results: Path) -> None:
-    """Write tables of the loop's form too: in pairs by seed alone, with Holm's correction.
+def _paired_texts(profile: Profile, runs: list[dict[str, Any]]) -> dict[str, str]:
+    """Tables of the loop's form too, by file: in pairs by seed alone, with Holm's correction.
 
     There is one for each baseline, of the variants that name it; none with fewer than 8 samples.
     """
     if profile.evaluation.samples < K:  # pass@8 needs eight
-        return
+        return {}
     rows = rows_of(profile, runs)
-    replace_text(results / "rows.csv", rows.to_csv(index=False, float_format="%.6g"))
     tables = []
     for baseline in dict.fromkeys(variant.baseline for variant in profile.variants.values()):
         if baseline in profile.variants:
             of_it = [name for name, v in profile.variants.items() if v.baseline == baseline]
             part = rows[rows.method.isin([BASE, baseline, *of_it])]
             tables.append(format_table(compare(part, baseline), None, baseline))
-    if tables:
-        replace_text(results / "paired.md", "\n".join(tables))
+    return {
+        "rows.csv": rows.to_csv(index=False, float_format="%.6g"),
+        "paired.md": "\n".join(tables),
+    }

@@ -9,7 +9,7 @@ differences     a figure, as PNG and PDF
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gdro.checks import Refusal
 from gdro.files import replace_text
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.intervals import holm, paired_t
@@ -49,15 +50,22 @@ SHARED = ("train", "size", "success_threshold")
 """Settings that all runs of a folder have in common, besides each world's."""
 
 
-def write_scores(out: Path) -> None:
+def write_scores(out: Path, baseline: str = BASELINE) -> None:
     """Write scores.csv, families.csv and settings.json from the files of the runs.
 
+    Args:
+        out: folder of the runs.
+        baseline: of the table that is to be made of them.
+
     Raises:
-        ValueError: for runs of other settings than those beside them.
+        Refusal: for runs of other settings than those beside them, for copies, and for none.
     """
     runs = [read_rows(file) for file in sorted((out / "runs").glob("*/*.json"))]
+    if not runs:
+        raise Refusal(f"{out} has no runs: `gdro run` it first")
     settings = _shared_settings(out, runs)
     rows = [row for run in runs for row in run["rows"]]
+    _check_baseline(baseline, [row["method"] for row in rows])
     names = ["world", "method", "learning_rate", "draw", "step"]
     last = max((row["step"] for row in rows), default=0)
     families = [
@@ -77,6 +85,13 @@ def write_scores(out: Path) -> None:
     replace_text(out / "settings.json", json.dumps(settings, indent=1))
 
 
+def _check_baseline(baseline: str, methods: Iterable[str]) -> None:
+    """Refuse (Refusal) a baseline that was not run."""
+    known = sorted({BASELINE, *methods})
+    if baseline not in known:
+        raise Refusal(f"baseline must be one of {known}, got {baseline!r}")
+
+
 def _shared_settings(out: Path, runs: list[dict[str, Any]]) -> dict[str, Any]:
     """What all runs have in common, and each world."""
     common: dict[str, Any] = {}
@@ -88,7 +103,7 @@ def _shared_settings(out: Path, runs: list[dict[str, Any]]) -> dict[str, Any]:
         common = common or own
         if own != common or worlds.setdefault(world["name"], world) != world:
             row = run["rows"][0]
-            raise ValueError(
+            raise Refusal(
                 f"runs of {out} must have the same settings, got others for "
                 f"{row['method']!r} in {world['name']!r}, draw {row['draw']}"
             )
@@ -204,13 +219,11 @@ def report(out: Path, baseline: str = BASELINE) -> str:
     With another baseline than GRPO the tables are called after it, and no figure is drawn.
     """
     if not (out / "scores.csv").is_file():
-        raise ValueError(f"runs must have a scores.csv, got {out}: `gdro run` it first")
+        raise Refusal(f"runs must have a scores.csv, got {out}: `gdro run` it first")
     scores = pd.read_csv(out / "scores.csv")
     if scores.empty:
-        raise ValueError(f"{out / 'scores.csv'} has no rows: `gdro run` it first")
-    known = sorted({BASELINE, *scores.method})
-    if baseline not in known:
-        raise ValueError(f"baseline must be one of {known}, got {baseline!r}")
+        raise Refusal(f"{out / 'scores.csv'} has no rows: `gdro run` it first")
+    _check_baseline(baseline, scores.method)
     table = compare(scores, baseline)
     text = format_table(table, rollouts_to_reach(scores), baseline)
     if (out / "families.csv").is_file():  # stored folders may have no more than the scores

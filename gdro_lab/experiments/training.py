@@ -12,7 +12,6 @@ A killed training resumes from its last complete checkpoint. Heavy packages are 
 are used, since Unsloth must be imported before TRL.
 """
 
-import json
 import math
 import os
 import shutil
@@ -26,29 +25,37 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
-from gdro.files import file_hash, files_in, replace_text
+from gdro.checks import Refusal
+from gdro.files import replace_text, write_ledger
 from gdro.trl.models import load_model
 from gdro.trl.unsloth import import_unsloth
-from gdro_lab.experiments.arguments import Lengths, check_arguments, training_arguments
+from gdro_lab.experiments.arguments import Lengths, training_arguments
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.callbacks import ProgressLines, StepCosts, used_gib
 from gdro_lab.experiments.parts import (
     CACHE,
+    check_drawn_columns,
     check_installed,
     check_machine,
     make_base,
     make_parts,
 )
-from gdro_lab.experiments.processes import LAUNCHER, free_port, only_process_in
+from gdro_lab.experiments.processes import LAUNCHER, check_folder, free_port, only_process_in
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
+    TRAINED,
+    check_place,
     check_training_files,
+    hashes_of,
     identity_of,
     read_table,
     read_training,
     totals,
+    write_manifest,
     write_table,
 )
+from gdro_lab.experiments.rehearsal import check_arguments
+from gdro_lab.failures import at_the_door
 from gdro_lab.machine import describe_machine
 from gdro_lab.tasks import load_split
 
@@ -66,38 +73,28 @@ def make_bases(profile: Profile, cache_dir: str | Path = CACHE) -> None:
         choice = profile.model_copy(update={"model": model})
         print(make_base(choice, cache_dir, progress=True))
     for name, variant in profile.variants.items():
-        named = (variant.groups, *(variant.prior or ()))
-        columns = [column for column in named if column is not None]
-        if columns:
-            # held-out rows have these columns too, and reading them does not import Unsloth
-            rows = make_parts(profile, name, cache_dir, held_out=True).data.rows
-            _check_columns(name, columns, rows)
+        if variant.groups is not None or variant.prior is not None:
+            # held-out rows have the columns of these too, and reading them does not import Unsloth
+            make_parts(profile, name, cache_dir, held_out=True)
 
 
 def check_run(profile: Profile, variant: str) -> None:
-    """Refuse (ValueError) a training before anything is written."""
+    """Refuse (Refusal) a training before anything is written."""
     profile.variant(variant)
     check_machine(profile, [variant], evaluates=False)
     model = profile.model_of(variant)
     if model.kind.startswith("unsloth"):
         import_unsloth(model.standby)  # it comes before TRL
+    check_drawn_columns(profile, [variant])
     check_arguments(profile, [variant])
 
 
 def check_trainings(profile: Profile) -> None:
-    """Refuse (ValueError) a profile of which not all can be trained and evaluated here."""
-    check_machine(profile, list(profile.variants), evaluates=True)
-    check_arguments(profile, list(profile.variants))
-
-
-def _check_columns(variant: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse (ValueError) a variant whose groups or prior the data do not have."""
-    for column in columns:
-        if rows and column not in rows[0]:
-            raise ValueError(
-                f"groups and prior of variant {variant!r} must be among {sorted(rows[0])}, "
-                f"got {column!r}"
-            )
+    """Refuse (Refusal) a profile of which not all can be trained and evaluated here."""
+    variants = list(profile.variants)
+    check_machine(profile, variants, evaluates=True)
+    check_drawn_columns(profile, variants)
+    check_arguments(profile, variants)
 
 
 def train_variant(
@@ -106,9 +103,10 @@ def train_variant(
     """Train one variant with one seed, unless that is done, and return its record.
 
     With several machines (`launch`), each must call it. All but the first return an empty record.
-    ValueError for a folder in which another process trains.
+    Refusal for a folder in which another process trains.
     """
     # before the lock, which makes the folder: what is refused writes nothing
+    check_folder(Path(folder))
     training = Training(profile, variant, seed, Path(folder), cache_dir)
     # one lock for each machine: several write into one folder on a shared disk
     machine = profile.launch.machine
@@ -129,7 +127,7 @@ class Training:
         self, profile: Profile, variant: str, seed: int, folder: Path, cache_dir: str | Path = CACHE
     ) -> None:
         if variant == BASE:
-            raise ValueError("variant must be one that is trained, got 'base'")
+            raise Refusal("variant must be one that is trained, got 'base'")
         check_run(profile, variant)
         self.profile = profile
         self.variant = variant
@@ -160,10 +158,9 @@ class Training:
         """Whether the profile asks for several processes, or a configuration of accelerate."""
         # with the rows: tokenizer and evaluated problems choose them, and settings leave those out
         settings = profile.settings_of(variant, evaluated=False)
-        self.taught = parts.taught
-        self.identity = identity_of(settings, seed, self.data.rows, *parts.taught)
-        """A hash of settings, seed, training rows and, after a cold start, of what was taught. Any
-        other model enters only by its name."""
+        self.start = parts.start
+        self.identity = identity_of(settings, seed, self.data.rows, parts.start)
+        """A hash of settings, seed, training rows and the model to start from."""
 
     def _take_eval_prompts(self) -> int:
         """Take held-out prompts, evenly from all of them; return the length of the longest."""
@@ -178,12 +175,30 @@ class Training:
 
     @property
     def done(self) -> bool:
-        """Whether the folder holds this very training; ValueError if a file was altered since."""
+        """Whether the folder holds this very training.
+
+        Refusal if a file was altered since, if it is a copy of another run, or if the base was
+        changed under it.
+        """
         training = read_training(self.folder)
-        if training.get("identity") != self.identity:
+        if not training:
             return False
-        check_training_files(self.folder, training)
-        return True
+        check_place(self.folder / "training.json", training, **self.place)
+        if training.get("identity") == self.identity:
+            check_training_files(self.folder, training, self.identity)
+            return True
+        settings = self.profile.settings_of(self.variant, evaluated=False)
+        if training.get("settings") == settings and training.get("start") != self.start:
+            raise Refusal(
+                f"{self.folder} was trained from another base than {self.source} is now: put that "
+                "back, or delete the folder to train again"
+            )
+        return False
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What a run says of itself, and where alone it is believed."""
+        return {"profile": self.profile.name, "variant": self.variant, "seed": self.seed}
 
     @property
     def checkpoints(self) -> Path:
@@ -232,11 +247,12 @@ class Training:
 
     def run(self, callbacks: Sequence[TrainerCallback] = ()) -> None:
         """Train in this process, which may be one of several that a launcher started, and save."""
-        trainer = self.make_trainer(callbacks)
+        with at_the_door():
+            trainer = self.make_trainer(callbacks)
         from accelerate.utils import gather_object
 
         if len(set(gather_object([self.identity]))) > 1:
-            raise ValueError(
+            raise Refusal(
                 "train_dataset must have the same rows in all processes, got different ones: they "
                 "read other data or another tokenizer"
             )
@@ -280,10 +296,10 @@ class Training:
         parts = gather_object([(used_gib(), self.data.report()["outcomes"])])
         if not is_main:
             return
+        write_ledger(model, self.identity)
         write_table(self.folder / "record.jsonl", trainer.record)
         write_table(self.folder / "log_history.jsonl", map(_finite, trainer.state.log_history))
-        report = self._report(trainer, parts)
-        replace_text(self.folder / "training.json", json.dumps(report))
+        write_manifest(self.folder / "training.json", self._report(trainer, parts))
         self.remove_checkpoints()
 
     def _report(
@@ -297,9 +313,9 @@ class Training:
         # `train` may say otherwise than the machine's own choice
         machine["arithmetic"] = "bfloat16" if trainer.args.bf16 else "float32"
         report = {
+            **self.place,
             "identity": self.identity,
-            "seed": self.seed,
-            "taught": self.taught,
+            "start": self.start,
             "settings": self.profile.settings_of(self.variant, evaluated=False),
             "steps": trainer.args.max_steps,
             "seconds": trainer.seconds,
@@ -312,10 +328,7 @@ class Training:
             ],
             "train_data": self.data.report() | {"outcomes": all_outcomes},
             "families": Counter(str(row.get("family", "")) for row in self.data.rows),
-            "files": {
-                "model": files_in(self.folder / "model"),
-                "record": file_hash(self.folder / "record.jsonl"),
-            },
+            "files": hashes_of(self.folder, TRAINED),
         }
         return report | totals(trainer.record) | machine
 
@@ -338,7 +351,7 @@ class Training:
         if launch.file is not None:
             unset = [f"{name}: {value}" for name, value in launch.options.items() if "$" in value]
             if unset:
-                raise ValueError(f"launch has variables that are not set: {unset}")
+                raise Refusal(f"launch has variables that are not set: {unset}")
             launcher = ["accelerate.commands.launch", "--config_file", launch.file]
             launcher += ["--num_processes", launch.processes]
             launcher += [f"--{name}={value}" for name, value in launch.options.items()]

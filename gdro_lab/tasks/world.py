@@ -8,13 +8,14 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML, YAMLError
 
-from gdro.checks import Positive
+from gdro.checks import Positive, Refusal
 from gdro_lab.tasks.base import BaseSize, BoundedCount, Name, Strict
 from gdro_lab.tasks.embedded import EmbeddedSpec
 from gdro_lab.tasks.reasoning_gym import GymSpec
 
 WORLDS = Path(__file__).parent / "worlds"
 MOST_VALUES = 100_000
+LARGEST_INTEGER = 2**64
 SPECS = {"embedded": EmbeddedSpec, "reasoning_gym": GymSpec}
 
 
@@ -52,7 +53,7 @@ def read_world(name: str | Path) -> TaskWorld:
     fields = {"name": path.stem, "task": "embedded"} | read_yaml(path)
     kind = fields.pop("task")
     if kind not in list(SPECS):  # a list, since YAML may give what has no hash
-        raise ValueError(f"task of {path} must be one of {list(SPECS)}, got {kind!r}")
+        raise Refusal(f"task of {path} must be one of {list(SPECS)}, got {kind!r}")
     world = {key: fields.pop(key) for key in ("name", "base") if key in fields}
     try:
         # as JSON, the only form in which strict pydantic takes a list for a tuple
@@ -68,7 +69,7 @@ def find_yaml(what: str, name: str | Path, folder: Path) -> Path:
     path = Path(name) if Path(name).suffix in (".yaml", ".yml") else folder / f"{name}.yaml"
     if not path.is_file():
         known = sorted(file.stem for file in folder.glob("*.yaml"))
-        raise ValueError(f"{what} must be one of {known} or a YAML file, got {str(name)!r}")
+        raise Refusal(f"{what} must be one of {known} or a YAML file, got {str(name)!r}")
     return path
 
 
@@ -76,32 +77,41 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """The fields of a YAML 1.2 file; ValueError if it is broken or repeats a key."""
     try:
         fields = YAML(typ="safe", pure=True).load(Path(path).read_text(encoding="utf-8"))
-    except (YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    _check_size(path, fields)
+    except (YAMLError, ValueError, TypeError, RecursionError, OSError) as error:
+        raise Refusal(f"{path} cannot be read: {error}") from error
+    _check_values(path, fields)
     if not isinstance(fields, dict):
-        raise ValueError(
-            f"{path} must hold fields such as `seeds: [0]`, got {reprlib.repr(fields)}"
-        )
+        raise Refusal(f"{path} must hold fields such as `seeds: [0]`, got {reprlib.repr(fields)}")
     return fields
 
 
-def _check_size(path: str | Path, fields: Any) -> None:
-    """Refuse (ValueError) a file that has more than `MOST_VALUES` values, aliases written out."""
+def _check_values(path: str | Path, fields: Any) -> None:
+    """Refuse (Refusal) what JSON cannot hold, and more than `MOST_VALUES` values.
+
+    Aliases count as if they were written out.
+    """
     values = [fields]
     count = 0
     while values:
         value = values.pop()
         count += 1
         if count > MOST_VALUES:
-            raise ValueError(f"{path} has more than {MOST_VALUES} values")
+            raise Refusal(f"{path} has more than {MOST_VALUES} values")
         if isinstance(value, dict):
+            names = [name for name in value if not isinstance(name, str)]
+            if names:
+                raise Refusal(f"{path} must have texts as names of fields, got {names[0]!r}")
             values += value.values()
         elif isinstance(value, list):
             values += value
+        elif isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+            raise Refusal(f"{path} has an integer of more than 64 bits")
+        elif not isinstance(value, str | int | float | None):
+            kind = type(value).__name__
+            raise Refusal(f"{path} must hold texts, numbers, lists and fields, got a {kind}")
 
 
-def refusal(path: str | Path, error: ValidationError) -> ValueError:
+def refusal(path: str | Path, error: ValidationError) -> Refusal:
     """What is wrong in a file, field by field, with the values given."""
     faults = []
     for fault in error.errors():
@@ -109,4 +119,4 @@ def refusal(path: str | Path, error: ValidationError) -> ValueError:
         got = "" if ours else f", got {reprlib.repr(fault['input'])}"
         message = fault["msg"].removeprefix("Value error, ") + got
         faults.append(": ".join(filter(None, [".".join(map(str, fault["loc"])), message])))
-    return ValueError(f"{path}: {'; '.join(faults)}")
+    return Refusal(f"{path}: {'; '.join(faults)}")

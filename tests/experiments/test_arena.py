@@ -1,6 +1,8 @@
 """The arena: spelled methods, a small contest that resumes, and tables worked out by hand."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from gdro.checks import Refusal
 from gdro.uids import as_uids
 from gdro_lab import loop
 from gdro_lab.experiments import table as arena_report
@@ -178,6 +181,17 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
         check_loops(profile("a", 40, train={"num_generations": 2}), out)
 
 
+@pytest.mark.parametrize("copy", ["w/run (1).json", "w/run_draw1.json", "other/run.json"])
+def test_a_copy_of_scores_is_not_another_run(tmp_path, copy):
+    file = tmp_path / "runs" / "w" / "run.json"
+    write_rows(file, {"world": {"name": "w"}, "train": {}}, [{"mean_at_8": 0.5}])
+    (tmp_path / "runs" / copy).parent.mkdir(exist_ok=True)
+    shutil.copy(file, tmp_path / "runs" / copy)
+    with pytest.raises(Refusal, match=re.escape(copy)):
+        arena_report.write_scores(tmp_path)
+    assert not (tmp_path / "scores.csv").exists()
+
+
 def test_a_file_of_scores_that_was_altered_is_not_believed(tmp_path):
     write_rows(tmp_path / "run.json", {"train": 1}, [{"mean_at_8": 0.5}])
     file = tmp_path / "run.json"
@@ -301,6 +315,10 @@ def test_without_the_baseline_there_are_scores_and_no_differences(tmp_path):
         ({"methods": ["nobody"]}, "got 'nobody'"),
         ({"methods": ["grpo:prompts=0"]}, "prompts"),
         ({"methods": ["grpo:prompts=129"]}, "prompts"),
+        ({"methods": ["grpo:prompts=true"]}, "prompts"),
+        ({"methods": ["grpo:prompts=1.0"]}, "prompts"),
+        ({"methods": ['grpo:prompts="1"']}, "prompts"),
+        ({"methods": ["grpo:preset=1"]}, "preset"),
         ({"methods": ["grpo:groups=level"]}, "groups"),
         ({"baseline": "dapo"}, "baseline"),
         ({"seeds": [1, 1]}, "seeds"),

@@ -10,9 +10,10 @@ import yaml
 from conftest import SMALL_PROFILE, TRAINS
 
 from gdro_lab.experiments import evaluation, parts, training
-from gdro_lab.experiments.arguments import Lengths, check_arguments, training_arguments
+from gdro_lab.experiments.arguments import Lengths, training_arguments
 from gdro_lab.experiments.blocks import TrainChoice
 from gdro_lab.experiments.profile import PROFILES, Profile, load_profile, repository
+from gdro_lab.experiments.rehearsal import check_arguments
 
 pytestmark = TRAINS
 GPU_BOX = (repository() / "docs" / "gpu-box.md").read_text()

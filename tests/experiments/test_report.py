@@ -13,11 +13,18 @@ from helpers import play
 from scipy import stats
 
 from gdro import GDROController
-from gdro.files import file_hash
+from gdro.checks import Refusal
 from gdro_lab.experiments import figures, report
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.profile import Profile, run_folder
-from gdro_lab.experiments.records import read_manifest, read_table, write_manifest, write_table
+from gdro_lab.experiments.records import (
+    hashes_of,
+    read_manifest,
+    read_table,
+    totals,
+    write_manifest,
+    write_table,
+)
 from gdro_lab.experiments.style import METHOD_COLORS, save, use_style
 from gdro_lab.experiments.texts import MOST, texts_before_and_after
 
@@ -58,10 +65,10 @@ def runs_dir(tmp_path_factory):
         manifest = {
             "settings": PROFILE.settings_of(variant),
             "seconds": dict.fromkeys(report.STAGES, 1.0),
-            "rollouts": 1,  # totals are those of the record, whatever a manifest says
-            "tokens": 2,
+            **totals(record),
+            **{"profile": PROFILE.name, "variant": variant, "seed": seed, "start": "a base"},
             "families": {"star": 30, "plus": 10},
-            "files": {k: file_hash(where / f"{k}.jsonl") for k in ("record", "evaluation")},
+            "files": hashes_of(where, ["record.jsonl", "evaluation.jsonl"]),
         }
         write_manifest(where / "manifest.json", manifest)
     return folder
@@ -162,10 +169,60 @@ def test_runs_that_were_evaluated_on_other_problems_are_refused(runs_dir, tmp_pa
     rows = read_table(changed / "evaluation.jsonl")
     write_table(changed / "evaluation.jsonl", [row | {"uid": row["uid"] + 1} for row in rows])
     manifest = read_manifest(changed / "manifest.json")
-    manifest["files"]["evaluation"] = file_hash(changed / "evaluation.jsonl")
+    manifest["files"] |= hashes_of(changed, ["evaluation.jsonl"])
     write_manifest(changed / "manifest.json", manifest)
-    with pytest.raises(ValueError, match="other"):
+    with pytest.raises(ValueError, match="evaluated on the problems"):
         report.read_runs(PROFILE, folder)
+
+
+@pytest.mark.parametrize(
+    ("copy", "named"),
+    [
+        (("rollout", 0, "rollout", 1), "seed 1"),
+        (("rollout", 0, "prompt", 0), "variant 'prompt'"),
+        (("rollout", 1, BASE, 0), "variant 'base'"),
+    ],
+)
+def test_a_copy_of_a_run_is_not_another_one(runs_dir, tmp_path, copy, named):
+    folder = tmp_path / "runs"
+    shutil.copytree(runs_dir, folder)
+    variant, seed, other, other_seed = copy
+    place = run_folder(folder, other, other_seed)
+    shutil.rmtree(place)
+    shutil.copytree(run_folder(folder, variant, seed), place)
+    with pytest.raises(Refusal, match=named):
+        report.write_report(PROFILE, folder)
+    assert not (folder / "results").exists()
+
+
+def test_runs_of_another_profile_are_not_those_of_this_one(runs_dir):
+    with pytest.raises(Refusal, match="profile 'other'"):
+        report.read_runs(PROFILE.model_copy(update={"name": "other"}), runs_dir)
+
+
+def test_runs_from_different_bases_are_not_compared(runs_dir, tmp_path):
+    folder = tmp_path / "runs"
+    shutil.copytree(runs_dir, folder)
+    path = run_folder(folder, "rollout", 1) / "manifest.json"
+    write_manifest(path, read_manifest(path) | {"start": "another base"})
+    with pytest.raises(Refusal, match="another base"):
+        report.read_runs(PROFILE, folder)
+
+
+def test_a_report_that_fails_leaves_the_last_one(runs_dir, tmp_path, monkeypatch):
+    folder = tmp_path / "runs"
+    shutil.copytree(runs_dir, folder)
+    for name in ("table.md", "rows.csv"):
+        (folder / "results").mkdir(exist_ok=True)
+        (folder / "results" / name).write_text("the last one")
+
+    def fails(*arguments):
+        raise RuntimeError
+
+    monkeypatch.setattr(report, "paper_figures", fails)
+    with pytest.raises(RuntimeError):
+        report.write_report(PROFILE, folder)
+    assert {path.read_text() for path in (folder / "results").iterdir()} == {"the last one"}
 
 
 def runs_of_eight_samples():
@@ -195,7 +252,7 @@ def runs_of_eight_samples():
     return profile, runs
 
 
-def test_trainings_in_trl_have_rows_and_paired_tables_as_the_loop_has(tmp_path):
+def test_trainings_in_trl_have_rows_and_paired_tables_as_the_loop_has():
     profile, runs = runs_of_eight_samples()
     rows = report.rows_of(profile, runs).set_index(["method", "draw"])
     prompts = pd.DataFrame(runs[1]["evaluation"])
@@ -206,8 +263,7 @@ def test_trainings_in_trl_have_rows_and_paired_tables_as_the_loop_has(tmp_path):
     assert first.training_mix_mean == pytest.approx(0.75 * by_family["a"] + 0.25 * by_family["b"])
     any_correct = (prompts.successes > 0).groupby(prompts.family).mean()
     assert first.pass_at_8 == pytest.approx(any_correct.mean())
-    report._write_paired(profile, runs, tmp_path)
-    tables = (tmp_path / "paired.md").read_text()
+    tables = report._paired_texts(profile, runs)["paired.md"]
     for method, baseline in (("prompt", "grpo"), ("own", "prompt")):
         difference = rows.loc[method].mean_at_8 - rows.loc[baseline].mean_at_8
         low, high = stats.ttest_1samp(difference, 0).confidence_interval()

@@ -1,6 +1,7 @@
 """Checkpoints: whole or not resumed from; what people, callbacks and GRPOTrainer leave there."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from gdro.files import LEDGER, write_ledger
 from gdro.trainer import GDROConfig, GDROTrainer
-from gdro.trl.checkpoints import EXPECTED, STATE_FILE, find_checkpoint
+from gdro.trl.checkpoints import STATE_FILE, find_checkpoint
 
 pytestmark = TRAINS
 
@@ -24,7 +25,7 @@ FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "
 
 
 class Notes(TrainerCallback):
-    """Adds a file to each checkpoint, after it was written."""
+    """Adds a file to each checkpoint while it is saved, as callbacks for adapters do."""
 
     def on_save(self, args, state, control, **kwargs):
         Path(f"{args.output_dir}/checkpoint-{state.global_step}/notes.txt").write_text("mine")
@@ -46,9 +47,18 @@ def run(checkpoints, tmp_path):
 
 
 def damage(path, how, other=None):
+    if how == "add":
+        path.write_text("{}")
+        return
     data = bytearray(path.read_bytes())
-    if how == "empty the list":
-        path.write_text(json.dumps(json.loads(data) | {"files": {}}))
+    if how == "leave out":  # of the ledger
+        ledger = json.loads((path.parent / LEDGER).read_text())
+        del ledger["files"][path.name]
+        (path.parent / LEDGER).write_text(json.dumps(ledger))
+        return
+    if how.startswith("list of files: "):
+        files = json.loads(how.partition(": ")[2])
+        path.write_text(json.dumps(json.loads(data) | {"files": files}))
         return
     data[len(data) // 2] ^= 1
     if how == "delete":
@@ -59,8 +69,12 @@ def damage(path, how, other=None):
 
 
 CASES = [(how, STATE_FILE) for how in ("cut", "flip a bit", "swap", "delete")]
-CASES += [("flip a bit", file) for file in (*FILES, LEDGER)]
-CASES += [("delete", LEDGER), ("empty the list", LEDGER)]
+CASES += [("flip a bit", file) for file in (*FILES, "notes.txt", LEDGER)]
+CASES += [("delete", LEDGER), ("cut", LEDGER)]
+CASES += [(f"list of files: {files}", LEDGER) for files in ("{}", "null", "[]", '{"a": 1}')]
+CASES += [("leave out", file) for file in ("model.safetensors", "optimizer.pt", "rng_state.pth")]
+# what a loader would take in place of what was written, or beside it
+CASES += [("add", file) for file in ("adapter_config.json", "special_tokens_map.json")]
 
 
 @pytest.mark.parametrize(("how", "file"), CASES)
@@ -80,9 +94,29 @@ def test_a_broken_checkpoint_is_not_resumed_from(run, capsys, how, file):
             find_checkpoint(run)
 
 
+@pytest.mark.parametrize("kind", ["a link to a folder", "a dangling link", "a pipe", "a subfolder"])
+def test_whatever_is_added_to_a_checkpoint_is_seen(run, tmp_path, kind):
+    added = run / "checkpoint-4" / "added"
+    if kind == "a pipe":
+        os.mkfifo(added)
+    elif kind == "a subfolder":
+        (added / "inner").mkdir(parents=True)
+        (added / "inner" / "file").touch()
+    else:
+        added.symlink_to(tmp_path if "folder" in kind else tmp_path / "nowhere")
+    assert find_checkpoint(run) == run / "checkpoint-2"
+
+
+@pytest.mark.parametrize("name", [".DS_Store", ".nfs000000000000001", ".cache/huggingface/x.lock"])
+def test_hidden_files_are_those_of_file_systems_and_do_no_harm(run, name):
+    added = run / "checkpoint-4" / name
+    added.parent.mkdir(parents=True, exist_ok=True)
+    added.touch()
+    assert find_checkpoint(run) == run / "checkpoint-4"
+
+
 def test_a_folder_copied_over_that_of_another_step_is_refused_and_other_names_block_no_run(run):
     (run / "checkpoint-best").mkdir()
-    (run / "checkpoint-4" / ".DS_Store").touch()
     assert find_checkpoint(run) == run / "checkpoint-4"
     shutil.rmtree(run / "checkpoint-2")
     shutil.copytree(run / "checkpoint-4", run / "checkpoint-2")
@@ -93,8 +127,7 @@ def test_a_folder_copied_over_that_of_another_step_is_refused_and_other_names_bl
 def test_a_checkpoint_of_another_run_is_passed_over(tmp_path):
     for name, owner in (("checkpoint-2", "own"), ("checkpoint-4", "other")):
         (tmp_path / name).mkdir()
-        for file in EXPECTED:
-            (tmp_path / name / file).write_text("{}")
+        (tmp_path / name / STATE_FILE).write_text("{}")
         write_ledger(tmp_path / name, owner)
     assert find_checkpoint(tmp_path, run="own") == tmp_path / "checkpoint-2"
     with pytest.raises(ValueError, match="another run"):
