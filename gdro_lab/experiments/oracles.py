@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gdro.checks import build
+from gdro.checks import Refusal, build
 from gdro.controller import GDROController
 from gdro.groups import make_groups
 from gdro.uids import as_uids
@@ -46,7 +46,7 @@ def loop_controller(
     """
     options = dict(variant.options)
     if variant.prior is not None:
-        raise ValueError(f"prior must be left out in the loop, got {variant.prior}")
+        raise Refusal(f"prior must be left out in the loop, got {variant.prior}")
     if oracle is not None:
         options = _with_oracle(oracle, variant.method, options)
     if variant.groups == "family":
@@ -56,7 +56,7 @@ def loop_controller(
         labels = list(families.values())
         options["bins"] = make_groups("bins", bins, variant.preset, list(families), labels)
     elif variant.groups is not None:
-        raise ValueError(f"groups must be 'family' in the loop, got {variant.groups!r}")
+        raise Refusal(f"groups must be 'family' in the loop, got {variant.groups!r}")
     return build(
         f"options of {variant.method!r}",
         GDROController,

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from gdro.checks import Refusal
 from gdro_lab import numerics
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.loop_profile import LoopProfile
@@ -36,6 +38,7 @@ from gdro_lab.experiments.processes import (
 )
 from gdro_lab.experiments.profile import Profile, run_folder
 from gdro_lab.experiments.spelling import slug_of
+from gdro_lab.failures import at_the_door, in_one_line
 
 # imported once, by the process that the jobs are forked from; Unsloth would have to come first
 IMPORTED = {
@@ -204,7 +207,7 @@ class Runner:
         """The bar of all jobs; None while bases are made."""
 
     def check(self, job: Job) -> None:
-        """Run a job that refuses (ValueError) or does nothing, without a log."""
+        """Run a job that refuses (Refusal) or does nothing, without a log."""
         receiver, sender = self.context.Pipe(duplex=False)
         process = self.context.Process(target=_run_check, args=(sender, job, self.profile))
         process.start()
@@ -219,7 +222,7 @@ class Runner:
             ) from None
         process.join()
         if refusal:
-            raise ValueError(refusal)
+            raise Refusal(refusal)
 
     def run(self, jobs: Jobs) -> None:
         """Run all jobs, and print what the last one has written."""
@@ -312,18 +315,15 @@ def _show(bar: tqdm, progress: Path) -> None:
 def _run_check(refusals: Connection, job: Job, profile: Profile | LoopProfile) -> None:
     """In the process of a check: send what is refused, if anything, and print nothing."""
     end_with_parent()
-    stderr = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         for descriptor in (1, 2):
             os.dup2(nowhere.fileno(), descriptor)
     try:
-        profile.import_methods()
-        resolve_name(job.target)(profile, *job.arguments)
-    except (ValueError, OSError) as error:
-        refusals.send(str(error) or repr(error))
-    except Exception:
-        os.dup2(stderr, 2)  # a fault of ours: its traceback is wanted
-        raise
+        with at_the_door():
+            profile.import_methods()
+            resolve_name(job.target)(profile, *job.arguments)
+    except Exception as error:
+        refusals.send(in_one_line(error))
     else:
         refusals.send("")
 
@@ -336,5 +336,13 @@ def _run_logging(log: Path, progress: Path, job: Job, profile: Profile | LoopPro
     os.environ[PROGRESS] = str(progress.absolute())
     end_with_parent()
     set_up_process()
-    profile.import_methods()
-    resolve_name(job.target)(profile, *job.arguments)
+    try:
+        profile.import_methods()
+        resolve_name(job.target)(profile, *job.arguments)
+    except Exception as error:
+        if not isinstance(error, Refusal):
+            traceback.print_exc()
+        folders = [log, *(folder for folder in job.arguments if isinstance(folder, str | Path))]
+        # last, where the console shows it
+        print(in_one_line(error, folders), file=sys.stderr)
+        sys.exit(1)

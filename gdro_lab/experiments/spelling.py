@@ -13,13 +13,13 @@ import json
 import re
 from typing import Any
 
-from gdro.checks import check
+from gdro.checks import Refusal, check
 from gdro.registry import find_method
 from gdro_lab.experiments.blocks import Variant
 
 
 def read_spelling(text: str) -> Variant:
-    """The variant that a spelling names; ValueError for an unknown method or a repeated option."""
+    """The variant that a spelling names; Refusal for an unknown method or a repeated option."""
     spelled, at, rate = text.partition("@")
     method, *pairs = spelled.split(":")
     find_method(method)
@@ -43,11 +43,11 @@ def read_spelling(text: str) -> Variant:
 
 
 def check_rate(text: str | float) -> float:
-    """A learning rate as a number; ValueError where it is none."""
+    """A learning rate as a number; Refusal where it is none."""
     try:
         rate = float(text)
     except ValueError as error:
-        raise ValueError(f"a learning rate must be a number, got {text!r}") from error
+        raise Refusal(f"a learning rate must be a number, got {text!r}") from error
     return check("a learning rate", rate, gt=0)
 
 
@@ -70,7 +70,7 @@ def _set_option(options: dict[str, Any], path: list[str], value: Any, spelled: s
     for part in outer:
         options = options.setdefault(part, {})
         if not isinstance(options, dict):
-            raise ValueError(f"method must set {part} once, got {spelled!r}")
+            raise Refusal(f"method must set {part} once, got {spelled!r}")
     if name in options:
-        raise ValueError(f"method must set {name} once, got {spelled!r}")
+        raise Refusal(f"method must set {name} once, got {spelled!r}")
     options[name] = value

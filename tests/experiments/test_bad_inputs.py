@@ -1,0 +1,220 @@
+"""Bad inputs of every kind: exit code 2, one line that says what is wrong, and nothing written."""
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from conftest import SMALL_PROFILE, TRAINS
+
+from gdro_lab.cli import main
+
+pytestmark = TRAINS
+SECRET = "hf_SECRETSECRETSECRETSECRET"
+
+# values of `train:` that TRL, transformers, peft, accelerate or torch refuse themselves
+TRAIN = [
+    {"adam_beta1": 2.0},
+    {"adam_beta2": -1.0},
+    {"adam_epsilon": -1.0},
+    {"weight_decay": -0.1},
+    {"reward_weights": [1.0, 2.0]},
+    {"reward_weights": []},
+    {"remove_unused_columns": True},
+    {"dataloader_num_workers": -1},
+    {"dataloader_prefetch_factor": 2},
+    {"report_to": ["wandb"]},
+    {"report_to": "comet_ml"},
+    {"report_to": ["nobody"]},
+    {"push_to_hub": True},
+    {"eval_on_start": True},
+    {"logging_steps": 0},
+    {"top_entropy_quantile": 3.0},
+    {"top_entropy_quantile": -0.5},
+    {"optim": "nobody"},
+    {"optim": "adamw_bnb_8bit"},
+    {"optim": "galore_adamw"},
+    {"lr_scheduler_type": "reduce_lr_on_plateau"},
+    {"lr_scheduler_type": "linear", "lr_scheduler_kwargs": {"nobody": 1}},
+    {"warmup_steps": -1},
+    {"cache_implementation": "nobody"},
+    {"generation_kwargs": {"num_beams": 3, "num_beam_groups": 2}},
+    {"neftune_noise_alpha": -1.0},
+    {"loss_type": "nobody"},
+    {"fp16": True, "bf16": True},
+    {"use_liger_kernel": True},
+    {"auto_find_batch_size": True},
+    {"accelerator_config": {"nobody": 1}},
+    {"torch_empty_cache_steps": 0},
+    {"temperature": float("nan")},
+    {"top_p": 2.0},
+    {"num_generations": 1},
+    {"num_generations": 10**9},
+    {"scale_rewards": "nobody"},
+    {"importance_sampling_level": "nobody"},
+    {"output_dir": "elsewhere"},
+    {"nobody": 1},
+]
+MODEL = [
+    {"kind": "lora", "lora": {"target_modules": ["nobody"]}},
+    {"kind": "lora", "lora": {"target_modules": []}},
+    {"kind": "lora", "lora": {"r": -1}},
+    {"kind": "lora", "lora": {"lora_dropout": 2.0}},
+    {"kind": "lora", "lora": {"layers_to_transform": [99]}},
+    {"kind": "lora", "lora": {"init_lora_weights": "nobody"}},
+    {"kind": "lora", "lora": {"task_type": "CAUSAL_LM"}},
+    {"attn_implementation": "nobody"},
+    {"source": "no/such/folder"},
+    {"source": "no.gguf"},
+    {"source": "."},
+]
+VARIANT = [
+    {"groups": "nobody"},
+    {"prior": ["nobody"]},
+    {"options": {"n_max": 2**31}},
+    {"options": {"nobody": 1}},
+    {"preset": "nobody"},
+    {"train": {"adam_beta1": 2.0}},
+    {"model": {"kind": "lora", "lora": {"target_modules": ["nobody"]}}},
+]
+SECRETS = [
+    {"train": {"hub_token": SECRET}},
+    {"train": {"push_to_hub_token": SECRET}},
+    {"train": {"run_name": SECRET}},
+    {"train": {"vllm_server_base_url": f"http://me:{SECRET}@host:8000"}},
+    {"train": {"model_init_kwargs": {"token": SECRET}}},
+    {"train": {"generation_kwargs": {"list": [{"api_key": SECRET}]}}},
+    {"launch": {"wandb_api_key": SECRET}},
+    {"title": f"https://me:{SECRET}@host"},
+    {"variants": {"grpo": {"method": "grpo", "train": {"hub_token": SECRET}}}},
+    {"variants": {"grpo": {"method": "grpo", "options": {"password": SECRET}}}},
+]
+NINES = "9" * 5000
+TEXTS = {  # of the whole file
+    "an integer of 5,000 digits": f"seeds: [{NINES}]",
+    "one in hexadecimal": f"seeds: [0x{NINES}]",
+    "one that numpy cannot hold": "task: {n_train: 36893488147419103232}",
+    "a set": "train: {chat_template_kwargs: {x: !!set {a}}}",
+    "a date": "train: {run_name: 2026-01-01}",
+    "a time": "train: {run_name: 2026-01-01T00:00:00Z}",
+    "bytes": "train: {run_name: !!binary aGVsbG8=}",
+    "pairs": "train: {generation_kwargs: !!omap [a: 1]}",
+    "a number as a name": "train: {generation_kwargs: {1: 2}}",
+    "nothing as a name": "train: {~: 2}",
+    "a list as a name": "? [a, b]\n: 1",
+    "an alias of itself": "train: &a {x: *a}",
+    "nested deeply": "train: " + "[" * 5000,
+    "a tag": "seeds: !!python/object/apply:os.system ['true']",
+    "a key twice": "seeds: [0]\nseeds: [1]",
+    "two documents": "seeds: [0]\n---\nseeds: [1]",
+    "a control character": "title: \x07",
+    "a text": "seeds",
+    "bytes that are no text": b"title: \xff\xfe",
+}
+LINES = [
+    "arena rare-hard --methods grpo --draws 100000000",
+    "arena rare-hard --methods grpo --draws 0",
+    "arena rare-hard --methods grpo --first-draw 99999999999999999999",
+    "arena rare-hard --methods grpo --cores 1000000000",
+    "arena rare-hard --methods grpo --learning-rates nan",
+    "arena rare-hard --methods grpo --learning-rates inf",
+    "arena rare-hard --methods grpo --learning-rates 1e-4,",
+    "arena rare-hard --methods grpo --steps 99999999999999999999",
+    "arena rare-hard --methods grpo:prompts=true",
+    "arena rare-hard --methods grpo:prompts=1e1",
+    "arena rare-hard --methods grpo:preset=1",
+    "arena rare-hard --methods both:n_max=2147483648",
+    "arena , --methods grpo",
+    "arena own.yaml --methods grpo",
+    "run own.yaml --cores 0",
+    "report arena",
+    "report own.yaml",
+    "report own.yaml --runs own.yaml",
+    "train own.yaml grpo --folder own.yaml/run",
+    "train own.yaml grpo --seed " + NINES,
+    "train own.yaml base",
+    "evaluate own.yaml grpo",
+    "evaluate own.yaml grpo --folder own.yaml",
+    "train \udcff.yaml grpo",
+]
+ENVIRONMENTS = [
+    {"OMP_NUM_THREADS": "999999999999"},
+    {"OMP_NUM_THREADS": NINES},
+    {"OMP_NUM_THREADS": "-1"},
+    {"OMP_NUM_THREADS": "٣"},
+    {"ACCELERATE_MIXED_PRECISION": "nobody"},
+]
+
+
+def short(value):
+    return str(value).replace(" ", "")[:60]
+
+
+def folder_with(folder, fields):
+    """A working folder with own.yaml: the small profile, with other fields or of another text."""
+    if isinstance(fields, dict):
+        base = {"steps": 1, "batch_size": 2}
+        profile = SMALL_PROFILE | {"base": base, "variants": {"grpo": {"method": "grpo"}}}
+        train = profile["train"] | fields.get("train", {})
+        fields = yaml.safe_dump(profile | fields | {"train": train})
+    data = fields.encode() if isinstance(fields, str) else fields
+    (folder / "own.yaml").write_bytes(data)
+    return folder
+
+
+def written(folder):
+    return {path for path in folder.rglob("*") if "bases" not in path.parts}
+
+
+def assert_refused(folder, words, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("gdro_lab.experiments.processes.set_up_process", lambda: None)
+    before = written(folder)
+    ended = CliRunner().invoke(main, words)
+    assert ended.exit_code == 2, (ended.output, ended.exception)
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("gdro ")]
+    is_clicks_own = "Usage:" in ended.stderr
+    assert len(lines) == 1 or is_clicks_own, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert SECRET not in ended.output
+    assert written(folder) == before
+
+
+TRAIN_OWN = ["train", "own.yaml", "grpo", "--cache-dir", "bases"]
+
+
+@pytest.mark.parametrize("train", TRAIN, ids=short)
+def test_a_value_that_a_library_refuses(tmp_path, monkeypatch, train):
+    assert_refused(folder_with(tmp_path, {"train": train}), TRAIN_OWN, monkeypatch)
+
+
+@pytest.mark.parametrize("model", MODEL, ids=short)
+def test_a_model_that_cannot_be_made(tmp_path, monkeypatch, model):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert_refused(folder_with(tmp_path, {"model": model}), TRAIN_OWN, monkeypatch)
+
+
+@pytest.mark.parametrize("variant", VARIANT, ids=short)
+def test_a_variant_that_cannot_be_trained(tmp_path, monkeypatch, variant):
+    fields = {"variants": {"grpo": {"method": "grpo"} | variant}}
+    assert_refused(folder_with(tmp_path, fields), TRAIN_OWN, monkeypatch)
+
+
+@pytest.mark.parametrize("fields", SECRETS, ids=short)
+def test_a_secret_is_refused_and_not_printed(tmp_path, monkeypatch, fields):
+    assert_refused(folder_with(tmp_path, fields), TRAIN_OWN, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_a_file_that_is_no_profile(tmp_path, monkeypatch, kind):
+    assert_refused(folder_with(tmp_path, TEXTS[kind]), TRAIN_OWN, monkeypatch)
+
+
+@pytest.mark.parametrize("line", LINES, ids=short)
+def test_a_line_that_cannot_be_meant(tmp_path, monkeypatch, line):
+    assert_refused(folder_with(tmp_path, {}), line.split(), monkeypatch)
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS, ids=short)
+def test_an_environment_that_cannot_be_meant(tmp_path, monkeypatch, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert_refused(folder_with(tmp_path, {}), TRAIN_OWN, monkeypatch)
