@@ -16,7 +16,7 @@ import click
 
 from gdro.checks import Refusal
 from gdro_lab import numerics
-from gdro_lab.experiments.processes import check_threads
+from gdro_lab.experiments.processes import check_folder, check_threads
 from gdro_lab.failures import at_the_door, in_one_line, is_full_disk, write_log
 
 if TYPE_CHECKING:
@@ -58,8 +58,21 @@ def main() -> None:
 
 SEED = click.IntRange(0, 2**32 - 1)
 PROFILE = click.argument("profile")
+
+
+def _check_folder(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Refuse a folder that cannot be written, before anything is computed for it."""
+    if value:
+        check_folder(Path(value))
+    return value
+
+
 CACHE_DIR = click.option(
-    "--cache-dir", default=".cache/bases", show_default=True, help="Where models are kept."
+    "--cache-dir",
+    default=".cache/bases",
+    show_default=True,
+    help="Where models are kept.",
+    callback=_check_folder,
 )
 CORES = click.option(
     "--cores",
@@ -68,13 +81,15 @@ CORES = click.option(
     type=click.IntRange(1, MANY_CORES),
     help="Jobs to run at once.",
 )
-RUNS = click.option("--runs", help="Folder of the runs.  [default: runs/PROFILE]")
+RUNS = click.option(
+    "--runs", help="Folder of the runs.  [default: runs/PROFILE]", callback=_check_folder
+)
 
 
 def _options_of_a_run(command: Callable) -> Callable:
     where = "Folder of the run.  [default: runs/PROFILE/VARIANT/seedSEED]"
-    folder = click.Path(file_okay=False)
-    command = click.option("--folder", type=folder, help=where)(CACHE_DIR(command))
+    folder = click.option("--folder", help=where, callback=_check_folder)
+    command = folder(CACHE_DIR(command))
     command = click.option("--seed", type=SEED, help="[default: the profile's first]")(command)
     return PROFILE(click.argument("variant")(command))
 
@@ -284,7 +299,7 @@ def report_command(profile: str, runs: str | None) -> None:
 @click.option("--prompts", default=32, show_default=True, help="Prompts of a batch.")
 @click.option("--rollouts", default=4, show_default=True, help="Mean rollouts per prompt.")
 @CORES
-@click.option("--runs", help="Folder of the runs.  [default: runs/arena]")
+@click.option("--runs", help="Folder of the runs.  [default: runs/arena]", callback=_check_folder)
 @CACHE_DIR
 def arena_command(
     worlds: str,

@@ -275,7 +275,6 @@ class Variant(Strict):
 
 
 SECRET_NAME = re.compile(r"(?:^|_)(?:token|password|passwd|secret|(?:api|access|private)_?key)$")
-TOKENS_OF_TEXTS = {f"{kind}_token" for kind in ("bos", "eos", "pad", "unk", "sep", "cls", "mask")}
 SECRET_VALUE = re.compile(r"://[^/\s@]+:[^/\s@]+@|\b(?:hf|ghp|sk)[_-][A-Za-z0-9]{20,}")
 """A user and a password in an address, or the token of a hub."""
 
@@ -289,10 +288,10 @@ def check_secrets(name: str, value: Any) -> None:
         fields = ((name, one) for one in value)
     for inner, one in fields:
         check_secrets(str(inner), one)
-    if not isinstance(value, str) or value.startswith("$"):  # names a variable, as in `launch`
+    # a name of a variable, as in `launch`, and a token of texts, such as <eos>, are none
+    if not isinstance(value, str) or value.startswith(("$", "<", "[")):
         return
-    is_named = SECRET_NAME.search(name.lower()) and name not in TOKENS_OF_TEXTS
-    if is_named or SECRET_VALUE.search(value):
+    if SECRET_NAME.search(name.lower()) or SECRET_VALUE.search(value):
         raise Refusal(
             f"{name} must hold no secret, which records would keep: set HF_TOKEN, or another "
             "variable of the environment, in place of it"

@@ -59,9 +59,13 @@ def only_process_in(folder: Path, name: str = ".lock") -> Iterator[None]:
     """
     check_folder(folder)
     missing = [outer for outer in (folder, *folder.parents) if not outer.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
-    with path.open("w") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
+    except OSError as error:
+        raise Refusal(f"{folder} cannot be written: {error}") from error
+    with lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # FileNotFoundError or another file: the process that held it has just removed it

@@ -330,19 +330,18 @@ def _run_check(refusals: Connection, job: Job, profile: Profile | LoopProfile) -
 
 def _run_logging(log: Path, progress: Path, job: Job, profile: Profile | LoopProfile) -> None:
     """In the process of a job: write all that it prints to its log, behind what is there."""
-    with log.open("ab") as stream:
-        for descriptor in (1, 2):
-            os.dup2(stream.fileno(), descriptor)
-    os.environ[PROGRESS] = str(progress.absolute())
-    end_with_parent()
-    set_up_process()
     try:
+        with log.open("ab") as stream:
+            for descriptor in (1, 2):
+                os.dup2(stream.fileno(), descriptor)
+        os.environ[PROGRESS] = str(progress.absolute())
+        end_with_parent()
+        set_up_process()
         profile.import_methods()
         resolve_name(job.target)(profile, *job.arguments)
     except Exception as error:
         if not isinstance(error, Refusal):
             traceback.print_exc()
         folders = [log, *(folder for folder in job.arguments if isinstance(folder, str | Path))]
-        # last, where the console shows it
-        print(in_one_line(error, folders), file=sys.stderr)
+        print(in_one_line(error, folders), file=sys.stderr)  # last, where the console shows it
         sys.exit(1)

@@ -129,6 +129,12 @@ LINES = [
     "report own.yaml",
     "report own.yaml --runs own.yaml",
     "train own.yaml grpo --folder own.yaml/run",
+    "train own.yaml grpo --cache-dir own.yaml",
+    "train own.yaml grpo --folder dangling",
+    f"train own.yaml grpo --folder {NINES}",
+    "run own.yaml --runs own.yaml/runs",
+    "base own.yaml --cache-dir own.yaml",
+    "arena rare-hard --methods grpo --runs own.yaml",
     "train own.yaml grpo --seed " + NINES,
     "train own.yaml base",
     "evaluate own.yaml grpo",
@@ -157,6 +163,7 @@ def folder_with(folder, fields):
         fields = yaml.safe_dump(profile | fields | {"train": train})
     data = fields.encode() if isinstance(fields, str) else fields
     (folder / "own.yaml").write_bytes(data)
+    (folder / "dangling").symlink_to("nowhere/at/all")
     return folder
 
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from conftest import PATIENCE, SMALL_PROFILE
 
-from gdro_lab.experiments.processes import LAUNCHER, free_port
+from gdro_lab.experiments.processes import LAUNCHER, free_port, only_process_in
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.records import read_result
 from gdro_lab.experiments.runner import Job, Runner
@@ -109,7 +109,7 @@ def until(holds, process):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 def test_stopped_or_killed_it_ends_its_jobs(runs, how):
     """Beside the runs, whose base is used."""
     folder, *_ = runs
@@ -120,7 +120,7 @@ def test_stopped_or_killed_it_ends_its_jobs(runs, how):
         jobs = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(how)
         process.communicate(timeout=PATIENCE)
-    assert process.returncode == (130 if how == signal.SIGTERM else -signal.SIGKILL)
+    assert process.returncode == (-signal.SIGKILL if how == signal.SIGKILL else 130)
     assert jobs
     assert psutil.wait_procs(jobs, timeout=PATIENCE)[1] == []
 
@@ -167,6 +167,18 @@ def test_what_is_launched_ends_with_the_process_that_started_its_launcher():
             assert launched.wait(timeout=PATIENCE) == -signal.SIGTERM
 
 
+def test_a_folder_in_which_nothing_was_written_does_not_stay(tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    folder = there / "new" / "run"
+    with only_process_in(folder):
+        (folder / "empty").mkdir()
+    assert list(tmp_path.rglob("*")) == [there]  # it was there before
+    with only_process_in(folder):
+        (folder / "record.jsonl").touch()
+    assert (folder / "record.jsonl").exists()
+
+
 def test_runs_of_one_seed_get_different_ports():
     ports = set()
     for _ in range(50):
@@ -198,8 +210,16 @@ def test_a_second_run_in_a_folder_leaves_the_first_alone(runs):
         process.communicate(timeout=PATIENCE)
 
 
-def test_what_is_refused_leaves_nothing(tmp_path):
-    code, printed = run(tmp_path, {"train": SMALL_PROFILE["train"] | {"learning_rte": 1}})
-    assert code == 2
-    assert "learning_rte" in printed.splitlines()[-1]
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"train": SMALL_PROFILE["train"] | {"adam_beta1": 2.0}},
+        {"variants": {"a": {"method": "grpo", "groups": "nobody"}}},
+    ],
+)
+def test_what_is_refused_leaves_nothing(tmp_path, fields):
+    """By the check before the jobs, in a process of its own."""
+    code, printed = run(tmp_path, fields)
+    assert code == 2, printed
+    assert len(printed.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
