@@ -5,9 +5,10 @@ comes before TRL. It exits with 2 if it refuses what it is given, and with 1 if 
 failed: one line says why, and names the log that has the traceback.
 """
 
+import codecs
+import locale
 import sys
 from collections.abc import Callable
-from io import TextIOWrapper
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -49,9 +50,9 @@ class _InOneLine(click.Group):
 @click.version_option(package_name="gdro")
 def main() -> None:
     """Group distributionally robust GRPO: train, evaluate, compare."""
-    for stream in (sys.stdout, sys.stderr):  # an ASCII locale has no × and no …
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    encoding = locale.getpreferredencoding(False)
+    if codecs.lookup(encoding).name != "utf-8":  # TRL reads files of its own in it, and fails
+        raise Refusal(f"files must be read as UTF-8, not as {encoding}: set PYTHONUTF8=1")
     check_threads()  # before anything that starts them is imported
     numerics.fix()
 

@@ -113,13 +113,15 @@ def test_ctrl_c_ends_a_command_as_usual(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_ascii_locale_loses_signs_and_no_command(tmp_path):
-    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+@pytest.mark.parametrize(("utf8", "named"), [("0", "PYTHONUTF8"), ("1", "größe")])
+def test_an_ascii_locale_is_refused_before_trl_fails_in_it(tmp_path, utf8, named):
+    locale = {"LC_ALL": "C", "PYTHONUTF8": utf8, "PYTHONCOERCECLOCALE": "0"}
     words = [sys.executable, "-m", "gdro_lab", "report", "größe"]
-    environment = os.environ | ascii_only | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = os.environ | locale | {"PYTHONPATH": str(Path(__file__).parents[1])}
     ended = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, check=False)
     assert ended.returncode == 2, ended.stderr
     assert ended.stderr.count(b"\n") == 1
+    assert named in ended.stderr.decode()
 
 
 @pytest.mark.parametrize("name", list(main.commands))

@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 PROMPTS = 2
-# engines and kernels that take longer to start than a step, what a tracker would show, and columns
-# of the data, which is not read yet
+# engines and kernels that take longer to start than a step, what a tracker would show, columns of
+# the data, which is not read yet, and the method: if one of somebody's own fails, its job does
 LEFT_OUT: dict[str, Any] = {
+    "gdro_method": "grpo",
+    "gdro_preset": "default",
+    "gdro_options": None,
     "use_vllm": False,
     "use_liger_kernel": False,
     "torch_compile": False,
