@@ -3,7 +3,8 @@
 profile, loop_profile, blocks    what a profile says; spelling: methods in one word
 runner, processes                jobs of a profile, each in a process of its own
 training, parts, arguments       the backend "trl": `GDROTrainer` on real and tiny models;
-                                 callbacks: progress and seconds
+                                 callbacks: progress and seconds; rehearsal: one step with a
+                                 stand-in of the model, before anything is written
 loop_runs, oracles               the backend "loop": tiny models in `gdro_lab.loop`
 evaluation, scores               what is correct, and scores from counts by prompt
 memory                           what was memorized
