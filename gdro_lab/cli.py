@@ -348,3 +348,28 @@ def arena_command(
             }
         )
     sys.exit(run_profile(profile, cores, runs, cache_dir))
+
+
+@main.command("inspect")
+@click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--prompt", help="Column of prompts.  [default: prompt or input]")
+@click.option("--reward", multiple=True, help="Column of rewards; several are summed.")
+@click.option("--step", help="Column of steps, or none.  [default: step]")
+@click.option("--tokens", help="Column of completion tokens.  [default: tokens]")
+@click.option("--group", help="Column of rollout groups.  [default: group; verl's uid]")
+@click.option("--threshold", type=float, help="A rollout is correct above it.  [default: 0]")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object in place of the page.")
+@click.option("--out", type=click.Path(path_type=Path), help="Picture: .png, .pdf or .svg.")
+def inspect_command(
+    logs: tuple[Path, ...], threshold: float | None, as_json: bool, out: Path | None, **columns: Any
+) -> None:
+    """Say what a run of GRPO wastes, from LOGS: any trainer's rollouts. No model, no GPU.
+
+    LOGS is a folder or files: TRL's completions (log_completions=True), verl's dumps
+    (trainer.rollout_data_dir), or CSV, JSONL or Parquet with columns that you name.
+
+    Example: gdro inspect output/completions --out waste.png
+    """
+    from gdro.inspect import inspect_logs
+
+    click.echo(inspect_logs(logs, threshold, as_json, out, **columns))

@@ -1,0 +1,48 @@
+"""What a run of GRPO wastes, from the rollouts that its trainer has logged; no model, no GPU.
+
+    import gdro.inspect
+
+    rollouts = gdro.inspect.read("output/completions")
+    summary = gdro.inspect.summarize(rollouts)
+    print(gdro.inspect.page(summary))
+
+`gdro inspect output/completions` does the same.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gdro.inspect.picture import check_picture, draw
+from gdro.inspect.read import read
+from gdro.inspect.report import page, summarize
+from gdro.inspect.table import Groups, Rollouts, form_groups
+
+__all__ = ["Groups", "Rollouts", "draw", "form_groups", "inspect_logs", "page", "read", "summarize"]
+
+
+def inspect_logs(
+    logs: Sequence[Path],
+    threshold: float | None = None,
+    as_json: bool = False,
+    out: Path | None = None,
+    **columns: Any,
+) -> str:
+    """What `gdro inspect` prints; the picture is written last.
+
+    Args:
+        logs: paths for `read`, which also takes the columns.
+        threshold: for `summarize`.
+        as_json: the summary as JSON in place of the page.
+        out: of the picture; None for none.
+        **columns: names of columns.
+    """
+    if out is not None:
+        check_picture(out)
+    summary = summarize(read(*logs, **columns), threshold)
+    if out is not None:
+        draw(summary).savefig(out, dpi=150)
+    if as_json:
+        return json.dumps(summary, indent=2, allow_nan=False)
+    return page(summary, " ".join(map(str, logs[:1])))

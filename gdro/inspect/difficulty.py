@@ -1,0 +1,200 @@
+"""How hard prompts are, from few rollouts each: the distribution of pass rates, deconvolved.
+
+Four rollouts show five shares of correct ones, whatever the pass rates are. What they say of the
+distribution of pass rates is fitted by maximum likelihood: of all distributions on a grid, the one
+under which the counts are most probable (NPMLE), by EM. From it follow pass@k and the share of
+mixed groups at other n.
+
+EM starts from the arcsine distribution and ends after a fixed number of rounds. Where the counts
+cannot tell two distributions apart, as a pass rate of 0 from one of .01 by four rollouts, it stays
+near its start, which is smooth.
+
+Axes: G groups, K distinct pairs of rollouts and correct ones, B bootstrap samples, M points of the
+grid, F functions of a pass rate.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.stats import binom, norm
+
+POINTS = 101  # of the grid
+ROUNDS = 400  # of EM
+SAMPLES = 100  # of the bootstrap
+CONFIDENCE = 0.95
+
+
+def pass_rate_grid() -> np.ndarray:
+    """Pass rates from 0 to 1, close together near both, (M,)."""
+    return np.sin(np.linspace(0, np.pi / 2, POINTS)) ** 2
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Groups by their counts."""
+
+    trials_K: np.ndarray
+    hits_K: np.ndarray
+    place_G: np.ndarray
+    """Cell of each group."""
+    counts_BK: np.ndarray
+    """Groups in each cell: [0] of the log, the others of bootstrap samples of its prompts."""
+
+
+def count_cells(
+    trials_G: np.ndarray, hits_G: np.ndarray, prompts_G: np.ndarray, rng: np.random.Generator
+) -> Cells:
+    """Count groups by their rollouts and correct ones; draw bootstrap samples over the prompts.
+
+    Args:
+        trials_G, hits_G: rollouts of each group, and correct ones.
+        prompts_G: the prompt of each, an integer ≥ 0; groups of a prompt are drawn together.
+        rng: of the bootstrap.
+    """
+    width = int(trials_G.max()) + 1
+    keys_K, place_G = np.unique(trials_G * width + hits_G, return_inverse=True)
+    _, row_G = np.unique(prompts_G, return_inverse=True)
+    prompts = int(row_G.max()) + 1
+    counts_BK = np.empty((SAMPLES + 1, len(keys_K)))
+    counts_BK[0] = np.bincount(place_G)
+    for b in range(1, SAMPLES + 1):
+        times_P = rng.poisson(1.0, prompts)  # as good as drawing with replacement, and quicker
+        counts_BK[b] = np.bincount(place_G, times_P[row_G], len(keys_K))
+    # a sample of nothing, from a log of one or two prompts
+    counts_BK[counts_BK.sum(axis=1) == 0] = counts_BK[0]
+    return Cells(keys_K // width, keys_K % width, place_G, counts_BK)
+
+
+def likelihoods(trials_K: np.ndarray, hits_K: np.ndarray, grid_M: np.ndarray) -> np.ndarray:
+    """Probability of each pair of counts at each pass rate, (K, M)."""
+    return binom.pmf(hits_K[:, None], trials_K[:, None], grid_M)
+
+
+def fit_distributions(counts_BK: np.ndarray, likelihood_KM: np.ndarray) -> np.ndarray:
+    """The distribution of pass rates under which the counts are most probable, by EM, (B, M).
+
+    Args:
+        counts_BK: groups in each cell.
+        likelihood_KM: of each cell at each pass rate.
+    """
+    shares_BK = counts_BK / counts_BK.sum(axis=1, keepdims=True)
+    points = likelihood_KM.shape[1]
+    weights_BM = np.full((len(counts_BK), points), 1 / points)
+    for _ in range(ROUNDS):
+        expected_BK = weights_BM @ likelihood_KM.T
+        ratio_BK = np.divide(shares_BK, expected_BK, where=shares_BK > 0, out=0 * shares_BK)
+        weights_BM = weights_BM * (ratio_BK @ likelihood_KM)
+    return weights_BM / weights_BM.sum(axis=1, keepdims=True)
+
+
+def mixed_probability(rates: np.ndarray, n: np.ndarray | int) -> np.ndarray:
+    """1 − pⁿ − (1 − p)ⁿ, the probability that n rollouts are not all alike."""
+    return 1 - rates**n - (1 - rates) ** n
+
+
+def pass_probability(rates: np.ndarray, k: np.ndarray | int) -> np.ndarray:
+    """1 − (1 − p)ᵏ."""
+    return 1 - (1 - rates) ** k
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """Means of some functions of the pass rate, each with its 95% confidence interval."""
+
+    value_F: np.ndarray
+    low_F: np.ndarray
+    high_F: np.ndarray
+
+
+class PassRates:
+    """The distribution of pass rates behind some groups.
+
+    Args:
+        trials_G, hits_G, prompts_G: as for `count_cells`.
+        seed: of the bootstrap.
+
+    Attributes:
+        grid_M: pass rates.
+        weights_M: the share of groups at each.
+    """
+
+    def __init__(
+        self, trials_G: np.ndarray, hits_G: np.ndarray, prompts_G: np.ndarray, seed: int = 0
+    ) -> None:
+        self.grid_M = pass_rate_grid()
+        self.cells = count_cells(trials_G, hits_G, prompts_G, np.random.default_rng(seed))
+        self.likelihood_KM = likelihoods(self.cells.trials_K, self.cells.hits_K, self.grid_M)
+        self.weights_BM = fit_distributions(self.cells.counts_BK, self.likelihood_KM)
+        self.sampled = int(np.median(trials_G))
+
+    @property
+    def weights_M(self) -> np.ndarray:
+        return self.weights_BM[0]
+
+    def mean_of(self, values_FM: np.ndarray, needed_F: np.ndarray) -> Estimate:
+        """Means of functions of the pass rate.
+
+        Within the rollouts that groups have, intervals are those of the bootstrap. A function that
+        needs more is not determined by the log: its interval holds every value that some
+        distribution gives which fits the log as well.
+
+        Args:
+            values_FM: at each pass rate.
+            needed_F: rollouts that a group must have for the log to determine the mean.
+        """
+        means_BF = self.weights_BM @ values_FM.T
+        tail = (1 - CONFIDENCE) / 2
+        low_F, high_F = np.quantile(means_BF[1:], (tail, 1 - tail), axis=0)
+        for f in np.flatnonzero(needed_F > self.sampled):
+            low, high = self._reachable(values_FM[f])
+            low_F[f] = min(low_F[f], low)
+            high_F[f] = max(high_F[f], high)
+        value_F = means_BF[0]
+        return Estimate(value_F, np.minimum(low_F, value_F), np.maximum(high_F, value_F))
+
+    def _reachable(self, values_M: np.ndarray) -> tuple[float, float]:
+        """Least and largest mean of a function over the distributions that fit the log.
+
+        A distribution fits if the share of each cell, given the cell's number of rollouts, lies in
+        the simultaneous confidence band of the log's (F-localization: Ignatiadis and Wager, 2022).
+        """
+        shares_BK = self.cells.counts_BK / self.cells.counts_BK.sum(axis=1, keepdims=True)
+        # how often groups have so many rollouts says nothing of the pass rates
+        _, size_K = np.unique(self.cells.trials_K, return_inverse=True)
+        sizes_B = np.stack([np.bincount(size_K, row) for row in shares_BK])
+        given_BK = np.divide(shares_BK, sizes_B[:, size_K], where=shares_BK > 0, out=0 * shares_BK)
+        cells = len(size_K)
+        spread_K = given_BK[1:].std(axis=0) * norm.ppf(1 - (1 - CONFIDENCE) / (2 * cells))
+        # a cell with hardly any group has a spread that is known badly
+        spread_K = np.maximum(spread_K, 3 / self.cells.counts_BK[0].sum())
+        middle_K = self.weights_M @ self.likelihood_KM.T
+        limits = np.concatenate([middle_K + spread_K, spread_K - middle_K])
+        rows = np.concatenate([self.likelihood_KM, -self.likelihood_KM])
+        ends = []
+        for sign in (1.0, -1.0):
+            found = linprog(
+                sign * values_M,
+                A_ub=rows,
+                b_ub=limits,
+                A_eq=np.ones((1, len(values_M))),
+                b_eq=[1.0],
+                bounds=(0, 1),
+            )
+            ends.append(float(found.fun) * sign if found.success else float("nan"))
+        return ends[0], ends[1]
+
+    def posterior(self, trials_G: np.ndarray, hits_G: np.ndarray) -> np.ndarray:
+        """Distribution of the pass rate of each group, given counts of its own, (G, M).
+
+        Counts may be fractions, where visits of different age count differently.
+        """
+        with np.errstate(divide="ignore"):
+            log_p_M = np.log(self.grid_M)
+            log_q_M = np.log1p(-self.grid_M)
+        wrong_G1 = (trials_G - hits_G)[:, None]
+        hits_G1 = np.asarray(hits_G, float)[:, None]
+        logs_GM = np.where(hits_G1 > 0, hits_G1 * log_p_M, 0.0)
+        logs_GM = logs_GM + np.where(wrong_G1 > 0, wrong_G1 * log_q_M, 0.0)
+        weights_GM = np.exp(logs_GM - logs_GM.max(axis=1, keepdims=True)) * self.weights_M
+        return weights_GM / weights_GM.sum(axis=1, keepdims=True)

@@ -1,0 +1,243 @@
+"""What a log says, as one JSON object, and as one screen of plain words.
+
+Axes: G rollout groups, C classes of pass rates, N numbers of rollouts, F functions of a pass rate.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from textwrap import wrap
+from typing import Any
+
+import numpy as np
+
+from gdro.checks import check
+from gdro.inspect.difficulty import Estimate, PassRates, mixed_probability, pass_probability
+from gdro.inspect.table import Groups, Rollouts, choose_threshold, form_groups
+
+KINDS = ("solved", "failed", "mixed")
+OTHER_N = (2, 4, 8, 16, 32, 64)
+OTHER_K = (1, 2, 4, 8, 16, 32, 64)
+EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # of the classes of pass rates
+CLASSES = ("out of reach", "hard", "in between", "solved")
+PARTS = 5  # of the run, for what moved
+WIDTH = 98  # characters of a line of the page
+
+
+def summarize(rollouts: Rollouts, threshold: float | None = None, seed: int = 0) -> dict[str, Any]:
+    """All that the page says of a log, as plain JSON values.
+
+    Args:
+        rollouts: of the log.
+        threshold: a rollout is correct if its reward is greater; see `choose_threshold` for None.
+        seed: of bootstrap and forecasts.
+
+    Raises:
+        ValueError: where no group has two rollouts.
+    """
+    chosen = threshold
+    if chosen is None:
+        chosen = choose_threshold(rollouts.rewards_R)
+    chosen = check("threshold", float(chosen))
+    groups = form_groups(rollouts, chosen)
+    # of all groups, as they were sampled
+    during = PassRates(groups.trials_G, groups.hits_G, groups.prompts_G, seed)
+    sizes = groups.trials_G
+    return {
+        "rollouts": int(sizes.sum()),
+        "tokens": _total(groups) if rollouts.unit == "tokens" else None,
+        "characters": _total(groups) if rollouts.unit == "characters" else None,
+        "prompts": len(np.unique(groups.prompts_G)),
+        "steps": len(np.unique(groups.steps_G)) if rollouts.has_steps else None,
+        "rollouts_per_group": float(sizes.mean()),
+        "pass_rate": float(groups.hits_G.sum() / sizes.sum()),
+        "threshold": chosen,
+        "groups": shares_of(groups, np.ones(len(groups))),
+        "rollouts_in": shares_of(groups, sizes),
+        "length_in": None if groups.lengths_G is None else shares_of(groups, groups.lengths_G),
+        "silent": float(groups.is_flat_G.mean()),
+        "over_the_run": parts_of(groups) if rollouts.has_steps else [],
+        "pass_rates": difficulty_of(groups, seed),
+        **other_n(during),
+        "methods": {},
+        "notes": [*rollouts.notes, *_notes(rollouts, groups, threshold, chosen)],
+    }
+
+
+def _total(groups: Groups) -> int | None:
+    return None if groups.lengths_G is None else int(groups.lengths_G.sum())
+
+
+def shares_of(groups: Groups, weights_G: np.ndarray) -> dict[str, float]:
+    """Shares of solved, failed and mixed groups, weighted."""
+    total = float(weights_G.sum()) or 1.0
+    masks = (groups.is_solved_G, groups.is_failed_G, groups.is_mixed_G)
+    return {
+        kind: float(weights_G[mask_G].sum()) / total
+        for kind, mask_G in zip(KINDS, masks, strict=True)
+    }
+
+
+def parts_of(groups: Groups) -> list[dict[str, float]]:
+    """The shares in each fifth of the run, by groups."""
+    ends = np.linspace(0, len(groups), PARTS + 1).astype(int)
+    parts = []
+    for start, end in pairwise(ends):
+        if start < end:
+            part = groups.take(np.arange(start, end))
+            parts.append({"from_step": int(part.steps_G[0])} | shares_of(part, np.ones(len(part))))
+    return parts
+
+
+def last_visits(groups: Groups) -> Groups:
+    """The newest group of each prompt."""
+    _, place_P = np.unique(groups.prompts_G[::-1], return_index=True)
+    return groups.take(np.sort(len(groups) - 1 - place_P))
+
+
+def difficulty_of(groups: Groups, seed: int) -> dict[str, Any]:
+    """The distribution of pass rates as each prompt was last sampled, and its pass@k."""
+    last = last_visits(groups)
+    rates = PassRates(last.trials_G, last.hits_G, last.prompts_G, seed)
+    class_M = np.digitize(rates.grid_M, EDGES[1:-1])
+    in_class_CM = class_M == np.arange(len(CLASSES))[:, None]
+    shares = rates.mean_of(in_class_CM.astype(float), np.zeros(len(CLASSES)))
+    k_F = np.array(OTHER_K)
+    passes = rates.mean_of(pass_probability(rates.grid_M, k_F[:, None]), k_F)
+    return {
+        "edges": list(EDGES),
+        "shares": shares.value_F.tolist(),
+        "interval": _intervals(shares),
+        "pass_at_k": dict(zip(map(str, OTHER_K), passes.value_F.tolist(), strict=True)),
+        "pass_at_k_interval": dict(zip(map(str, OTHER_K), _intervals(passes), strict=True)),
+    }
+
+
+def other_n(rates: PassRates) -> dict[str, Any]:
+    """Share of mixed groups at other n, and rollouts that are sampled for a mixed group."""
+    n_N = np.array(OTHER_N)
+    mixed = rates.mean_of(mixed_probability(rates.grid_M, n_N[:, None]), n_N)
+    names = [str(n) for n in OTHER_N]
+    # dynamic sampling samples until enough groups are mixed, so it pays for the others as well
+    cost_N = np.divide(n_N, mixed.value_F, out=np.full(len(n_N), np.nan), where=mixed.value_F > 0)
+    costs = [float(cost) if np.isfinite(cost) else None for cost in cost_N]
+    return {
+        "mixed_by_n": dict(zip(names, mixed.value_F.tolist(), strict=True)),
+        "mixed_by_n_interval": dict(zip(names, _intervals(mixed), strict=True)),
+        "rollouts_per_mixed_group": dict(zip(names, costs, strict=True)),
+    }
+
+
+def _intervals(estimate: Estimate) -> list[list[float]]:
+    return np.stack([estimate.low_F, estimate.high_F], axis=1).clip(0, 1).tolist()
+
+
+def _notes(
+    rollouts: Rollouts, groups: Groups, asked: float | None, threshold: float
+) -> Iterator[str]:
+    different = np.unique(rollouts.rewards_R)
+    singles = int((np.bincount(rollouts.groups_R) == 1).sum())
+    if singles:
+        yield f"{singles} groups have a single rollout and are left out."
+    if len(different) > 2:
+        yield (
+            f"Rewards take {len(different)} values from {different[0]:g} to {different[-1]:g}; a "
+            f"rollout counts as correct above {threshold:g} (--threshold)."
+        )
+        graded = int((~groups.is_flat_G & ~groups.is_mixed_G).sum())
+        if graded:
+            yield (
+                f"{graded / len(groups):.0%} of the groups are solved or failed, and yet their "
+                "rewards differ: GRPO does train on these."
+            )
+    elif asked is None and threshold != 0:
+        yield (
+            f"Rewards are {different[0]:g} or {different[-1]:g}: the larger is taken as correct "
+            "(--threshold)."
+        )
+    rate = groups.hits_G.sum() / groups.trials_G.sum()
+    if rate in (0, 1):
+        yield (
+            f"{'All' if rate else 'No'} rewards are above the threshold of {threshold:g}, so "
+            "nothing tells prompts apart: check --threshold."
+        )
+
+
+# The page
+
+
+def page(summary: Mapping[str, Any], title: str = "") -> str:
+    """One screen of plain words about what `summarize` returns."""
+    blocks = [
+        _head(summary, title),
+        _where(summary),
+        _difficulty(summary),
+        _other_n(summary),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _head(summary: Mapping[str, Any], title: str) -> Iterator[str]:
+    steps = "" if summary["steps"] is None else f" in {summary['steps']:,} steps"
+    if title:
+        yield title
+    yield (
+        f"{summary['rollouts']:,} rollouts of "
+        f"{summary['prompts']:,} prompts{steps}, {summary['rollouts_per_group']:.3g} a group, "
+        f"{_share(summary['pass_rate'])} of them correct"
+    )
+    for note in summary["notes"]:
+        yield from wrap(f"Note: {note}", WIDTH, subsequent_indent="  ")
+
+
+def _where(summary: Mapping[str, Any]) -> Iterator[str]:
+    yield "WHERE THE ROLLOUTS WENT"
+    unit = "tokens" if summary["tokens"] is not None else "characters"
+    parts = summary["over_the_run"]
+    columns = {"groups": summary["groups"], "rollouts": summary["rollouts_in"]}
+    if summary["length_in"] is not None:
+        columns[unit] = summary["length_in"]
+    if len(parts) > 1:
+        columns["first fifth"] = parts[0]
+        columns["last fifth"] = parts[-1]
+    yield _row("", columns)
+    said = {"solved": "all correct", "failed": "none correct", "mixed": "some correct"}
+    for kind in KINDS:
+        yield _row(f"{kind} ({said[kind]})", [_share(column[kind]) for column in columns.values()])
+    yield "In a group that is solved or failed, all advantages of GRPO are 0: it teaches nothing."
+
+
+def _difficulty(summary: Mapping[str, Any]) -> Iterator[str]:
+    rates = summary["pass_rates"]
+    yield "HOW HARD THE PROMPTS ARE, as each was last sampled (95% interval below)"
+    names = [f"{low:g}-{high:g}" for low, high in pairwise(rates["edges"])]
+    yield _row("pass rate", names)
+    yield _row("share of prompts", map(_share, rates["shares"]))
+    yield _row("", map(_interval, rates["interval"]))
+    shown = ["1", "8", "64"]
+    yield _row("", [f"pass@{k}" for k in shown])
+    yield _row("solved in k tries", [_share(rates["pass_at_k"][k]) for k in shown])
+    yield _row("", [_interval(rates["pass_at_k_interval"][k]) for k in shown])
+
+
+def _other_n(summary: Mapping[str, Any]) -> Iterator[str]:
+    yield "WHAT ANOTHER NUMBER OF ROLLOUTS WOULD BRING, with the same prompts and model"
+    mixed = summary["mixed_by_n"]
+    yield _row("rollouts a prompt", mixed)
+    yield _row("mixed groups", map(_share, mixed.values()))
+    yield _row("", map(_interval, summary["mixed_by_n_interval"].values()))
+    costs = summary["rollouts_per_mixed_group"].values()
+    yield _row("rollouts a mixed group", ["-" if cost is None else f"{cost:.3g}" for cost in costs])
+    yield "The last line is what dynamic sampling (DAPO) pays for each group that it keeps."
+
+
+def _row(name: str, cells: Any) -> str:
+    return f"  {name:<24}" + "".join(f"{cell:>12}" for cell in cells)
+
+
+def _share(value: float) -> str:
+    """As a percentage."""
+    return f"{value:.0%}" if value in (0, 1) or 0.01 <= value <= 0.99 else f"{value:.1%}"
+
+
+def _interval(ends: list[float]) -> str:
+    return f"{100 * ends[0]:.0f}-{100 * ends[1]:.0f}%"

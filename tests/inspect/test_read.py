@@ -1,0 +1,260 @@
+"""Logs of TRL, verl and others: the same rollouts give the same groups, and what is bad is named."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from inspect_logs import trl_rows, verl_rows, write_lines, write_trl, write_verl
+
+import gdro.inspect
+from gdro_lab.cli import main
+
+SHARES = {"solved": 0.25, "failed": 0.25, "mixed": 0.5}
+
+
+def summary_of(*paths, **columns):
+    return gdro.inspect.summarize(gdro.inspect.read(*paths, **columns))
+
+
+def counts_of(*paths, **columns):
+    """(step, rollouts, correct) of each group, sorted."""
+    groups = gdro.inspect.form_groups(gdro.inspect.read(*paths, **columns), 0.0)
+    return sorted(zip(groups.steps_G, groups.trials_G, groups.hits_G, strict=True))
+
+
+EXPECTED = [(step, 4, hits) for step in (9, 10) for hits in (0, 1, 2, 4)]
+
+
+def test_trl_verl_and_tables_of_the_same_rollouts_have_the_same_groups(tmp_path):
+    rows = [trl_rows(9), trl_rows(10)]
+    trl = write_trl(tmp_path / "trl", rows)
+    assert counts_of(trl) == EXPECTED
+    assert counts_of(trl / "completions") == EXPECTED
+    assert counts_of(*(trl / "completions").iterdir()) == EXPECTED
+    assert counts_of(write_verl(tmp_path / "keyed")) == EXPECTED
+    assert counts_of(write_verl(tmp_path / "old", keyed=False)) == EXPECTED
+    table = pd.DataFrame(rows[0] + rows[1]).sample(frac=1, random_state=0)
+    table = table.drop(columns="advantage")
+    table.to_csv(tmp_path / "all.csv", index=False)
+    table.to_parquet(tmp_path / "all.parquet")
+    write_lines(tmp_path / "all.jsonl", table.to_dict("records"))
+    for name in ("all.csv", "all.parquet", "all.jsonl"):
+        assert counts_of(tmp_path / name, reward="accuracy") == EXPECTED
+    assert summary_of(trl)["groups"] == SHARES
+
+
+def test_columns_of_any_name_are_read(tmp_path):
+    rows = [
+        {"q": row["prompt"], "r": row["accuracy"] > 0, "t": 7, "when": row["step"], "noise": "x"}
+        for row in trl_rows(9)
+    ]
+    path = tmp_path / "own.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    found = summary_of(path, prompt="q", reward="r", tokens="t", step="when")
+    assert (found["groups"], found["tokens"], found["steps"]) == (SHARES, 7 * 16, 1)
+
+
+def test_a_prompt_in_two_places_of_a_step_is_two_groups_where_the_file_says_so(tmp_path):
+    twice = trl_rows(1) + trl_rows(1, [[0, 0, 0, 0]])
+    trl = write_trl(tmp_path / "trl", [twice])
+    assert summary_of(trl)["groups"] == {"solved": 0.2, "failed": 0.4, "mixed": 0.4}
+    verl = verl_rows(1) + [
+        row | {"uid": f"other_{i}_0"} for i, row in enumerate(verl_rows(1, [[0, 0]]))
+    ]
+    path = write_lines(tmp_path / "verl" / "1.jsonl", verl)
+    assert summary_of(path)["groups"] == {"solved": 0.2, "failed": 0.4, "mixed": 0.4}
+    named = [{"prompt": "a", "reward": r, "step": 1, "group": g} for r, g in ((1, 1), (0, 2)) * 2]
+    path = write_lines(tmp_path / "named.jsonl", named)
+    assert summary_of(path)["groups"] == {"solved": 0.5, "failed": 0.5, "mixed": 0.0}
+    assert summary_of(path, group="none")["groups"]["mixed"] == 1
+
+
+def test_of_a_session_of_several_outputs_verl_judges_the_last(tmp_path):
+    rows = [row | {"uid": row["uid"][:-1] + "1"} for row in verl_rows(1)]
+    earlier = [row | {"score": 1 - row["score"]} for row in verl_rows(1)]
+    padding = [row | {"uid": f"pad{'0' * 32}_{i}_0"} for i, row in enumerate(rows[:2])]
+    path = write_lines(tmp_path / "1.jsonl", rows + earlier + padding)
+    assert counts_of(path) == [(1, 4, hits) for hits in (0, 1, 2, 4)]
+
+
+def test_a_batch_that_trl_logs_again_is_counted_once(tmp_path):
+    again = [row | {"step": 2} for row in trl_rows(1)]
+    found = summary_of(write_trl(tmp_path, [trl_rows(1), again, trl_rows(3)]))
+    assert (found["rollouts"], found["steps"], len(found["notes"])) == (32, 2, 1)
+
+
+def test_rollouts_without_a_reward_of_trl_are_left_out_and_others_summed(tmp_path):
+    rows = [row | {"format": 0.5} for row in trl_rows(1)]
+    rows[0] |= {"accuracy": None, "format": None}
+    rows[1] |= {"accuracy": None}
+    rollouts = gdro.inspect.read(write_trl(tmp_path, [rows]))
+    expected = [0.5] + [row["accuracy"] + 0.5 for row in rows[2:]]
+    assert rollouts.rewards_R.tolist() == expected
+    assert len(rollouts.notes) == 2
+    chosen = gdro.inspect.read(tmp_path, reward="accuracy")
+    assert len(chosen) == 14
+
+
+def test_prompts_that_are_chats_are_told_apart(tmp_path):
+    rows = []
+    for row in trl_rows(1):
+        said = [{"role": "user", "content": row["prompt"]}]
+        rows.append(row | {"prompt": said, "completion": [{"role": "assistant", "content": "abc"}]})
+    found = summary_of(write_trl(tmp_path, [rows]))
+    assert (found["groups"], found["prompts"]) == (SHARES, 4)
+
+
+def test_prompts_that_differ_only_in_white_space_are_one_and_it_is_said(tmp_path):
+    rows = trl_rows(1)
+    for place in (1, 2, 7):
+        rows[place]["prompt"] = f"  {rows[place]['prompt'].replace(' ', chr(10))} "
+    table = pd.DataFrame(rows).drop(columns="advantage")
+    table.to_csv(tmp_path / "a.csv", index=False)
+    found = summary_of(tmp_path / "a.csv", reward="accuracy")
+    assert (found["prompts"], found["groups"], len(found["notes"])) == (4, SHARES, 1)
+
+
+def test_without_steps_a_prompt_is_a_group_and_it_is_said(tmp_path):
+    table = pd.DataFrame(trl_rows(1) + trl_rows(2)).drop(columns=["advantage", "step"])
+    table.to_csv(tmp_path / "a.csv", index=False)
+    found = summary_of(tmp_path / "a.csv", reward="accuracy")
+    assert (found["rollouts_per_group"], found["steps"], len(found["notes"])) == (8, None, 1)
+
+
+def test_what_is_correct_is_said_where_rewards_are_not_zero_and_one(tmp_path):
+    graded = trl_rows(1, [[0.2, 0.9], [0.2, 0.2], [0, 0.9]])
+    found = summary_of(write_trl(tmp_path / "graded", [graded]))
+    assert found["groups"] == {"solved": 2 / 3, "failed": 0, "mixed": 1 / 3}
+    assert found["silent"] == pytest.approx(1 / 3)
+    assert len(found["notes"]) == 2
+    rollouts = gdro.inspect.read(tmp_path / "graded")
+    above = gdro.inspect.summarize(rollouts, threshold=0.5)
+    assert above["groups"] == pytest.approx({"solved": 0, "failed": 1 / 3, "mixed": 2 / 3})
+    one_or_two = [[reward + 1 for reward in group] for group in ([1, 0], [0, 0], [1, 1], [0, 1])]
+    found = summary_of(write_trl(tmp_path / "two", [trl_rows(1, one_or_two)]))
+    assert (found["groups"], found["threshold"]) == (SHARES, 1)
+
+
+def csv(tmp_path, text):
+    (tmp_path / "log.csv").write_text(text)
+    return [tmp_path / "log.csv"]
+
+
+def jsonl(tmp_path, *rows):
+    return [write_lines(tmp_path / "log.jsonl", rows)]
+
+
+def cut(tmp_path, name):
+    """A log whose last file was cut while it was written."""
+    folder = write_trl(tmp_path, [trl_rows(1)]) if name == "trl" else write_verl(tmp_path)
+    last = sorted(path for path in folder.rglob("*") if path.is_file())[-1]
+    content = last.read_bytes()
+    last.write_bytes(content[: len(content) - 30])
+    return [folder]
+
+
+def two_runs(tmp_path):
+    for seed in ("seed0", "seed1"):
+        write_trl(tmp_path / "grpo" / seed, [trl_rows(1)])
+    return [tmp_path]
+
+
+def mixed_formats(tmp_path):
+    write_verl(tmp_path)
+    (tmp_path / "log.csv").write_text("a\n1\n")
+    return [tmp_path]
+
+
+def other_columns(tmp_path):
+    write_verl(tmp_path)
+    write_lines(tmp_path / "99.jsonl", [{"input": "a", "output": "b", "step": 1}])
+    return [tmp_path]
+
+
+ROW = {"prompt": "a", "reward": 1, "step": 1}
+NAN = float("nan")
+BAD = {
+    "no reward": lambda tmp: csv(tmp, "prompt,step\na,1\na,1\n"),
+    "no prompt": lambda tmp: csv(tmp, "reward,step\n1,1\n1,1\n"),
+    "words as rewards": lambda tmp: csv(tmp, "prompt,reward,step\na,good,1\na,bad,1\n"),
+    "a missing reward": lambda tmp: csv(tmp, "prompt,reward,step\na,1,1\na,,1\n"),
+    "a text as reward": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": "1"}),
+    "NaN": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": NAN}),
+    "infinity": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": float("inf")}),
+    "null": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": None}),
+    "a list as reward": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": [1]}),
+    "half a step": lambda tmp: jsonl(tmp, ROW, ROW | {"step": 1.5}),
+    "a step in words": lambda tmp: jsonl(tmp, ROW, ROW | {"step": "one"}),
+    "no prompt in a row": lambda tmp: jsonl(tmp, ROW, ROW | {"prompt": None}),
+    "a key missing": lambda tmp: jsonl(tmp, ROW, {"prompt": "a", "reward": 1}),
+    "negative tokens": lambda tmp: jsonl(tmp, ROW | {"tokens": 3}, ROW | {"tokens": -3}),
+    "one rollout a prompt": lambda tmp: jsonl(tmp, ROW, ROW | {"prompt": "b"}),
+    "a list": lambda tmp: jsonl(tmp, [1, 2]),
+    "an empty file": lambda tmp: jsonl(tmp),
+    "an empty table": lambda tmp: csv(tmp, ""),
+    "no rows": lambda tmp: csv(tmp, "prompt,reward,step\n"),
+    "an open quote": lambda tmp: csv(tmp, 'prompt,reward,step\na,1,1\n"a,1,1\n'),
+    "a cut row": lambda tmp: csv(tmp, "prompt,reward,step\na,1,1\na,1\n"),
+    "too many cells": lambda tmp: csv(tmp, "prompt,reward,step\na,1,1\na,1,1,1,1\n"),
+    "cut Parquet": lambda tmp: cut(tmp, "trl"),
+    "cut JSON": lambda tmp: cut(tmp, "verl"),
+    "an empty folder": lambda tmp: [tmp],
+    "nothing there": lambda tmp: [tmp / "none"],
+    "another suffix": lambda tmp: [write_lines(tmp / "log.txt", [ROW])],
+    "two runs": two_runs,
+    "mixed formats": mixed_formats,
+    "other columns": other_columns,
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_is_bad_gets_one_sentence_and_nothing_is_written(tmp_path, kind):
+    paths = BAD[kind](tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    picture = tmp_path / "waste.png"
+    ended = CliRunner().invoke(main, ["inspect", *map(str, paths), "--out", str(picture)])
+    assert ended.exit_code == 2, ended.output
+    assert (ended.stdout, len(ended.stderr.splitlines())) == ("", 1)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--reward", "none_such"],
+        ["--step", "none_such"],
+        ["--threshold", "nan"],
+        ["--out", "waste.txt"],
+        ["--out", "none_such/waste.png"],
+    ],
+)
+def test_options_that_do_not_fit_are_refused(tmp_path, words):
+    folder = write_trl(tmp_path, [trl_rows(1)])
+    ended = CliRunner().invoke(main, ["inspect", str(folder), *words])
+    assert ended.exit_code == 2, ended.output
+    assert (ended.stdout, len(ended.stderr.splitlines())) == ("", 1)
+
+
+def test_the_command_prints_a_page_or_json_and_draws_a_picture(tmp_path):
+    folder = write_trl(tmp_path, [trl_rows(step) for step in range(1, 6)])
+    picture = tmp_path / "waste.png"
+    ended = CliRunner().invoke(main, ["inspect", str(folder), "--out", str(picture)])
+    assert ended.exit_code == 0, ended.output
+    assert max(map(len, ended.stdout.splitlines()[1:])) <= 100
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    ended = CliRunner().invoke(main, ["inspect", str(folder), "--json"])
+    found = json.loads(ended.stdout)
+    assert found["groups"] == SHARES
+    assert (found["rollouts"], found["tokens"], found["pass_rate"]) == (80, None, 7 / 16)
+    assert [*found["mixed_by_n"]] == ["2", "4", "8", "16", "32", "64"]
+    assert Path(picture).stat().st_size > 10_000
+
+
+def test_a_million_pairs_of_keys_are_told_apart():
+    from gdro.inspect.read import _joint
+
+    keys = np.arange(1000).repeat(1000), np.tile(np.arange(1000), 1000)
+    assert len(np.unique(_joint(keys))) == 10**6
