@@ -14,10 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gdro.inspect.page import page
 from gdro.inspect.picture import check_picture, draw
 from gdro.inspect.read import read
-from gdro.inspect.report import page, summarize
+from gdro.inspect.report import METHODS, summarize
 from gdro.inspect.table import Groups, Rollouts, form_groups
+from gdro.registry import find_method
 
 __all__ = ["Groups", "Rollouts", "draw", "form_groups", "inspect_logs", "page", "read", "summarize"]
 
@@ -25,6 +27,7 @@ __all__ = ["Groups", "Rollouts", "draw", "form_groups", "inspect_logs", "page", 
 def inspect_logs(
     logs: Sequence[Path],
     threshold: float | None = None,
+    methods: Sequence[str] = METHODS,
     as_json: bool = False,
     out: Path | None = None,
     **columns: Any,
@@ -33,14 +36,16 @@ def inspect_logs(
 
     Args:
         logs: paths for `read`, which also takes the columns.
-        threshold: for `summarize`.
+        threshold, methods: for `summarize`.
         as_json: the summary as JSON in place of the page.
         out: of the picture; None for none.
         **columns: names of columns.
     """
     if out is not None:
         check_picture(out)
-    summary = summarize(read(*logs, **columns), threshold)
+    for name in methods:
+        find_method(name)
+    summary = summarize(read(*logs, **columns), threshold, methods)
     if out is not None:
         draw(summary).savefig(out, dpi=150)
     if as_json:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import linprog
+from scipy.special import xlog1py, xlogy
 from scipy.stats import binom, norm
 
 POINTS = 101  # of the grid
@@ -189,12 +190,8 @@ class PassRates:
 
         Counts may be fractions, where visits of different age count differently.
         """
-        with np.errstate(divide="ignore"):
-            log_p_M = np.log(self.grid_M)
-            log_q_M = np.log1p(-self.grid_M)
-        wrong_G1 = (trials_G - hits_G)[:, None]
-        hits_G1 = np.asarray(hits_G, float)[:, None]
-        logs_GM = np.where(hits_G1 > 0, hits_G1 * log_p_M, 0.0)
-        logs_GM = logs_GM + np.where(wrong_G1 > 0, wrong_G1 * log_q_M, 0.0)
+        # 0 log 0 is 0
+        logs_GM = xlogy(np.asarray(hits_G, float)[:, None], self.grid_M)
+        logs_GM = logs_GM + xlog1py(np.asarray(trials_G - hits_G, float)[:, None], -self.grid_M)
         weights_GM = np.exp(logs_GM - logs_GM.max(axis=1, keepdims=True)) * self.weights_M
         return weights_GM / weights_GM.sum(axis=1, keepdims=True)

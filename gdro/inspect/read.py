@@ -304,6 +304,7 @@ class Reader:
             lengths_R=arrays.get("lengths"),
             unit=unit,
             has_steps=has_steps,
+            kind=self.columns.kind,
             notes=tuple(self._notes(has_steps)),
         )
 

@@ -1,17 +1,17 @@
-"""What a log says, as one JSON object, and as one screen of plain words.
+"""What a log says, as one JSON object.
 
 Axes: G rollout groups, C classes of pass rates, N numbers of rollouts, F functions of a pass rate.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
 
 from gdro.checks import check
 from gdro.inspect.difficulty import Estimate, PassRates, mixed_probability, pass_probability
+from gdro.inspect.forecast import forecast
 from gdro.inspect.table import Groups, Rollouts, choose_threshold, form_groups
 
 KINDS = ("solved", "failed", "mixed")
@@ -19,20 +19,26 @@ OTHER_N = (2, 4, 8, 16, 32, 64)
 OTHER_K = (1, 2, 4, 8, 16, 32, 64)
 EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # of the classes of pass rates
 CLASSES = ("out of reach", "hard", "in between", "solved")
+METHODS = ("grpo", "prompt", "rollout", "both", "rollout_prompts", "pkpo", "pivotal")
 PARTS = 5  # of the run, for what moved
-WIDTH = 98  # characters of a line of the page
 
 
-def summarize(rollouts: Rollouts, threshold: float | None = None, seed: int = 0) -> dict[str, Any]:
+def summarize(
+    rollouts: Rollouts,
+    threshold: float | None = None,
+    methods: Sequence[str] = METHODS,
+    seed: int = 0,
+) -> dict[str, Any]:
     """All that the page says of a log, as plain JSON values.
 
     Args:
         rollouts: of the log.
         threshold: a rollout is correct if its reward is greater; see `choose_threshold` for None.
+        methods: registered names, of which a forecast is made.
         seed: of bootstrap and forecasts.
 
     Raises:
-        ValueError: where no group has two rollouts.
+        ValueError: where no group has two rollouts, and as of `gdro.inspect.forecast.forecast`.
     """
     chosen = threshold
     if chosen is None:
@@ -43,6 +49,7 @@ def summarize(rollouts: Rollouts, threshold: float | None = None, seed: int = 0)
     during = PassRates(groups.trials_G, groups.hits_G, groups.prompts_G, seed)
     sizes = groups.trials_G
     return {
+        "kind": rollouts.kind,
         "rollouts": int(sizes.sum()),
         "tokens": _total(groups) if rollouts.unit == "tokens" else None,
         "characters": _total(groups) if rollouts.unit == "characters" else None,
@@ -58,7 +65,8 @@ def summarize(rollouts: Rollouts, threshold: float | None = None, seed: int = 0)
         "over_the_run": parts_of(groups) if rollouts.has_steps else [],
         "pass_rates": difficulty_of(groups, seed),
         **other_n(during),
-        "methods": {},
+        "as_it_was": _as_it_was(groups, during),
+        "methods": forecast(groups, rollouts.has_steps, methods, EDGES, seed),
         "notes": [*rollouts.notes, *_notes(rollouts, groups, threshold, chosen)],
     }
 
@@ -92,6 +100,21 @@ def last_visits(groups: Groups) -> Groups:
     """The newest group of each prompt."""
     _, place_P = np.unique(groups.prompts_G[::-1], return_index=True)
     return groups.take(np.sort(len(groups) - 1 - place_P))
+
+
+def _as_it_was(groups: Groups, rates: PassRates) -> dict[str, Any]:
+    """What `gdro.inspect.forecast.play` says of a method, of the log itself."""
+    weights_GM = rates.posterior(rates.cells.trials_K, rates.cells.hits_K)[rates.cells.place_G]
+    rollouts_M = groups.trials_G @ weights_GM
+    rollouts_C, _ = np.histogram(rates.grid_M, EDGES, weights=rollouts_M)
+    trains_G = ~groups.is_flat_G
+    lengths_G = groups.trials_G if groups.lengths_G is None else groups.lengths_G
+    return {
+        "mixed": float(groups.is_mixed_G.mean()),
+        "rollouts_by_pass_rate": (rollouts_C / groups.trials_G.sum()).tolist(),
+        "trained_rollouts": float(groups.trials_G[trains_G].sum() / groups.trials_G.sum()),
+        "trained_length": float(lengths_G[trains_G].sum() / (lengths_G.sum() or 1)),
+    }
 
 
 def difficulty_of(groups: Groups, seed: int) -> dict[str, Any]:
@@ -160,84 +183,3 @@ def _notes(
             f"{'All' if rate else 'No'} rewards are above the threshold of {threshold:g}, so "
             "nothing tells prompts apart: check --threshold."
         )
-
-
-# The page
-
-
-def page(summary: Mapping[str, Any], title: str = "") -> str:
-    """One screen of plain words about what `summarize` returns."""
-    blocks = [
-        _head(summary, title),
-        _where(summary),
-        _difficulty(summary),
-        _other_n(summary),
-    ]
-    return "\n\n".join("\n".join(block) for block in blocks)
-
-
-def _head(summary: Mapping[str, Any], title: str) -> Iterator[str]:
-    steps = "" if summary["steps"] is None else f" in {summary['steps']:,} steps"
-    if title:
-        yield title
-    yield (
-        f"{summary['rollouts']:,} rollouts of "
-        f"{summary['prompts']:,} prompts{steps}, {summary['rollouts_per_group']:.3g} a group, "
-        f"{_share(summary['pass_rate'])} of them correct"
-    )
-    for note in summary["notes"]:
-        yield from wrap(f"Note: {note}", WIDTH, subsequent_indent="  ")
-
-
-def _where(summary: Mapping[str, Any]) -> Iterator[str]:
-    yield "WHERE THE ROLLOUTS WENT"
-    unit = "tokens" if summary["tokens"] is not None else "characters"
-    parts = summary["over_the_run"]
-    columns = {"groups": summary["groups"], "rollouts": summary["rollouts_in"]}
-    if summary["length_in"] is not None:
-        columns[unit] = summary["length_in"]
-    if len(parts) > 1:
-        columns["first fifth"] = parts[0]
-        columns["last fifth"] = parts[-1]
-    yield _row("", columns)
-    said = {"solved": "all correct", "failed": "none correct", "mixed": "some correct"}
-    for kind in KINDS:
-        yield _row(f"{kind} ({said[kind]})", [_share(column[kind]) for column in columns.values()])
-    yield "In a group that is solved or failed, all advantages of GRPO are 0: it teaches nothing."
-
-
-def _difficulty(summary: Mapping[str, Any]) -> Iterator[str]:
-    rates = summary["pass_rates"]
-    yield "HOW HARD THE PROMPTS ARE, as each was last sampled (95% interval below)"
-    names = [f"{low:g}-{high:g}" for low, high in pairwise(rates["edges"])]
-    yield _row("pass rate", names)
-    yield _row("share of prompts", map(_share, rates["shares"]))
-    yield _row("", map(_interval, rates["interval"]))
-    shown = ["1", "8", "64"]
-    yield _row("", [f"pass@{k}" for k in shown])
-    yield _row("solved in k tries", [_share(rates["pass_at_k"][k]) for k in shown])
-    yield _row("", [_interval(rates["pass_at_k_interval"][k]) for k in shown])
-
-
-def _other_n(summary: Mapping[str, Any]) -> Iterator[str]:
-    yield "WHAT ANOTHER NUMBER OF ROLLOUTS WOULD BRING, with the same prompts and model"
-    mixed = summary["mixed_by_n"]
-    yield _row("rollouts a prompt", mixed)
-    yield _row("mixed groups", map(_share, mixed.values()))
-    yield _row("", map(_interval, summary["mixed_by_n_interval"].values()))
-    costs = summary["rollouts_per_mixed_group"].values()
-    yield _row("rollouts a mixed group", ["-" if cost is None else f"{cost:.3g}" for cost in costs])
-    yield "The last line is what dynamic sampling (DAPO) pays for each group that it keeps."
-
-
-def _row(name: str, cells: Any) -> str:
-    return f"  {name:<24}" + "".join(f"{cell:>12}" for cell in cells)
-
-
-def _share(value: float) -> str:
-    """As a percentage."""
-    return f"{value:.0%}" if value in (0, 1) or 0.01 <= value <= 0.99 else f"{value:.1%}"
-
-
-def _interval(ends: list[float]) -> str:
-    return f"{100 * ends[0]:.0f}-{100 * ends[1]:.0f}%"

@@ -26,6 +26,8 @@ class Rollouts:
     unit: str
     """"tokens", or "characters" where the log has texts and no counts of tokens."""
     has_steps: bool
+    kind: str
+    """"TRL" or "verl", whose settings are then named, or "table"."""
     notes: tuple[str, ...]
     """What was taken, left out or supposed, a sentence each."""
 

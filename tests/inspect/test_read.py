@@ -1,4 +1,4 @@
-"""Logs of TRL, verl and others: the same rollouts give the same groups, and what is bad is named."""
+"""Logs of TRL, verl and others: equal rollouts give equal groups, and what is bad is named."""
 
 import json
 from pathlib import Path

@@ -2,7 +2,8 @@
 
     python data/measured/inspect/play.py FOLDER --worlds rare-hard
 
-Each run is one of the arena's: same task, base and settings. A file is a run: a row for each
+Each run is one of the arena's: same task, base and settings, but
+fewer steps. A file is a run: a row for each
 rollout group of each step, with its prompt, its rollouts and how many of them are correct.
 """
 
@@ -25,10 +26,10 @@ from gdro_lab.experiments.oracles import loop_controller
 from gdro_lab.experiments.spelling import read_spelling, slug_of
 
 RATES = {"rare-hard": 2e-4, "gym-weak": 1e-4}
-METHODS = ("grpo", "rollout", "pivotal", "rollout_prompts", "both", "pkpo", "prompt")
+METHODS = ("grpo", "pivotal", "rollout_prompts", "rollout", "both")
 
 
-def play(name: str, spelled: str, draw: int, seed: int, bases: Path) -> pd.DataFrame:
+def play(name: str, spelled: str, draw: int, seed: int, steps: int, bases: Path) -> pd.DataFrame:
     """Train one run of a draw's task and base; a row for each rollout group."""
     profile = LoopProfile(
         name="inspect", backend="loop", worlds=[name], methods=[spelled], seeds=[seed]
@@ -39,14 +40,14 @@ def play(name: str, spelled: str, draw: int, seed: int, bases: Path) -> pd.DataF
     task, base = draw_base(world, draw, bases)
     model = AutoModelForCausalLM.from_pretrained(base)
     controller = loop_controller(variant, mean_rollouts, seed)
-    steps = []
+    kept = []
     observe = controller.observe
 
     def observe_and_keep(plan, group_ids, rewards, **more):
         groups = pd.DataFrame({"group": group_ids, "correct": more["correct"]}).groupby("group")
         counts = groups["correct"].agg(["size", "sum"])
         counts.insert(0, "prompt", pd.Series(plan.uids)[counts.index])
-        steps.append(counts.assign(step=len(steps) + 1))
+        kept.append(counts.assign(step=len(kept) + 1))
         return observe(plan, group_ids, rewards, **more)
 
     controller.observe = observe_and_keep
@@ -56,14 +57,14 @@ def play(name: str, spelled: str, draw: int, seed: int, bases: Path) -> pd.DataF
         task.train,
         task.reward,
         controller,
-        steps=profile.train.max_steps,
+        steps=steps,
         prompts=prompts,
         stream=world.spec.n_train == 0,
         learning_rate=RATES[name],
         max_new_tokens=task.max_completion_tokens,
         seed=seed,
     )
-    table = pd.concat(steps).rename(columns={"size": "rollouts", "sum": "correct"})
+    table = pd.concat(kept).rename(columns={"size": "rollouts", "sum": "correct"})
     return table[["step", "prompt", "rollouts", "correct"]].astype(int)
 
 
@@ -76,13 +77,14 @@ if __name__ == "__main__":
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--draws", nargs="+", type=int, default=[0], help="of task and base")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="of trainings")
+    parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--bases", type=Path, default=Path(".cache/bases"))
     args = parser.parse_args()
     arms = itertools.product(args.draws, args.seeds, args.worlds, args.methods)
     for draw, seed, world, spelled in arms:
         file = args.folder / f"{world}_{slug_of(spelled)}_draw{draw}_seed{seed}.csv"
         if not file.exists():
-            table = play(world, spelled, draw, seed, args.bases)
+            table = play(world, spelled, draw, seed, args.steps, args.bases)
             args.folder.mkdir(parents=True, exist_ok=True)
             replace_text(file, table.to_csv(index=False))
             print(file, flush=True)

@@ -1,0 +1,107 @@
+"""Hold the forecasts of `gdro inspect` to the runs that play.py has made; print the tables.
+
+    python data/measured/inspect/compare.py FOLDER
+
+Each method's forecast is made from GRPO's run of the same draw and seed, and compared with the
+method's own run. "As it was" is GRPO's run itself. The second table holds the first half of every
+run to its second half.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gdro.inspect import Groups
+from gdro.inspect.forecast import forecast
+from gdro.inspect.report import EDGES
+
+
+def read_groups(file: Path) -> Groups:
+    """The rollout groups of a run."""
+    table = pd.read_csv(file)
+    trials_G = table["rollouts"].to_numpy()
+    hits_G = table["correct"].to_numpy()
+    return Groups(
+        prompts_G=table["prompt"].to_numpy(),
+        steps_G=table["step"].to_numpy(),
+        trials_G=trials_G,
+        hits_G=hits_G,
+        is_flat_G=(hits_G == 0) | (hits_G == trials_G),
+        lengths_G=None,
+    )
+
+
+def read_runs(folder: Path) -> pd.DataFrame:
+    """A row for each run, with its groups."""
+    rows = []
+    for file in sorted(folder.glob("*.csv")):
+        world, rest = file.stem.split("_", 1)
+        method, draw, seed = rest.rsplit("_", 2)
+        rows.append((world, method, draw[4:], seed[4:], read_groups(file)))
+    return pd.DataFrame(rows, columns=["world", "method", "draw", "seed", "groups"])
+
+
+def compare_methods(runs: pd.DataFrame) -> pd.DataFrame:
+    """Share of mixed groups: forecast from GRPO's run, as it was there, and in the method's run."""
+    rows = []
+    for (world, draw, seed), part in runs.groupby(["world", "draw", "seed"]):
+        groups = part.set_index("method")["groups"]
+        if "grpo" not in groups:
+            continue
+        found = forecast(groups["grpo"], True, list(groups.index), EDGES)
+        was = groups["grpo"].is_mixed_G.mean()
+        for method, run in groups.items():
+            row = {"world": world, "method": method, "draw": draw, "seed": seed}
+            row |= {"as it was": was, "forecast": found[method]["mixed"]}
+            rows.append(row | {"run": run.is_mixed_G.mean()})
+    return pd.DataFrame(rows)
+
+
+def compare_halves(runs: pd.DataFrame) -> pd.DataFrame:
+    """Share of mixed groups in the second half of each run, and what the first half says of it."""
+    rows = []
+    for run in runs.itertuples():
+        steps_G = run.groups.steps_G
+        middle = np.median(np.unique(steps_G))
+        first = run.groups.take(steps_G <= middle)
+        second = run.groups.take(steps_G > middle)
+        last = first.take(first.steps_G > middle * 0.8)
+        rows.append(
+            {
+                "world": run.world,
+                "method": run.method,
+                "seed": run.seed,
+                "first half": first.is_mixed_G.mean(),
+                "its last fifth": last.is_mixed_G.mean(),
+                "second half": second.is_mixed_G.mean(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def errors(table: pd.DataFrame, by: list[str], guesses: list[str], truth: str) -> pd.DataFrame:
+    """Mean absolute error of each guess, and the largest of the first."""
+    gaps = table[guesses].sub(table[truth], axis=0).abs()
+    gaps["largest"] = gaps[guesses[0]]
+    gaps["runs"] = 1
+    rules = dict.fromkeys(guesses, "mean") | {"largest": "max", "runs": "sum"}
+    return gaps.groupby([table[name] for name in by]).agg(rules)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    runs = read_runs(parser.parse_args().folder)
+    methods = compare_methods(runs)
+    halves = compare_halves(runs)
+    print(methods.to_markdown(index=False, floatfmt=".3f"), end="\n\n")
+    guesses = ["forecast", "as it was"]
+    print(
+        errors(methods, ["world", "method"], guesses, "run").to_markdown(floatfmt=".3f"), end="\n\n"
+    )
+    guesses = ["its last fifth", "first half"]
+    print(errors(halves, ["world"], guesses, "second half").to_markdown(floatfmt=".3f"))

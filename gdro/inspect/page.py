@@ -1,0 +1,182 @@
+"""One screen of plain words about a summary."""
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from textwrap import wrap
+from typing import Any, NamedTuple
+
+KINDS = {"solved": "all correct", "failed": "none correct", "mixed": "some correct"}
+WIDTH = 98  # characters of a line
+FEW = 0.2  # share of groups that may teach nothing
+CLEARLY = 0.05  # of a share: about the error of a forecast
+
+
+def page(summary: Mapping[str, Any], title: str = "") -> str:
+    """One screen of plain words about what `summarize` returns."""
+    blocks = [
+        _head(summary, title),
+        _in_short(summary),
+        _where(summary),
+        _difficulty(summary),
+        _other_n(summary),
+        _methods(summary),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _head(summary: Mapping[str, Any], title: str) -> Iterator[str]:
+    steps = "" if summary["steps"] is None else f" in {summary['steps']:,} steps"
+    if title:
+        yield title
+    yield (
+        f"{summary['rollouts']:,} rollouts of "
+        f"{summary['prompts']:,} prompts{steps}, {summary['rollouts_per_group']:.3g} a group, "
+        f"{_share(summary['pass_rate'])} of them correct"
+    )
+    for note in summary["notes"]:
+        yield from wrap(f"Note: {note}", WIDTH, subsequent_indent="  ")
+
+
+def _where(summary: Mapping[str, Any]) -> Iterator[str]:
+    yield "WHERE THE ROLLOUTS WENT"
+    unit = "tokens" if summary["tokens"] is not None else "characters"
+    parts = summary["over_the_run"]
+    columns = {"groups": summary["groups"], "rollouts": summary["rollouts_in"]}
+    if summary["length_in"] is not None:
+        columns[unit] = summary["length_in"]
+    if len(parts) > 1:
+        columns["first fifth"] = parts[0]
+        columns["last fifth"] = parts[-1]
+    yield _row("", columns)
+    for kind, said in KINDS.items():
+        yield _row(f"{kind} ({said})", [_share(column[kind]) for column in columns.values()])
+    yield "In a group that is solved or failed, all advantages of GRPO are 0: it teaches nothing."
+
+
+def _difficulty(summary: Mapping[str, Any]) -> Iterator[str]:
+    rates = summary["pass_rates"]
+    yield "HOW HARD THE PROMPTS ARE, as each was last sampled (95% interval below)"
+    names = [f"{low:g}-{high:g}" for low, high in pairwise(rates["edges"])]
+    yield _row("pass rate", names)
+    yield _row("share of prompts", map(_share, rates["shares"]))
+    yield _row("", map(_interval, rates["interval"]))
+    shown = ["1", "8", "64"]
+    yield _row("", [f"pass@{k}" for k in shown])
+    yield _row("solved in k tries", [_share(rates["pass_at_k"][k]) for k in shown])
+    yield _row("", [_interval(rates["pass_at_k_interval"][k]) for k in shown])
+
+
+def _other_n(summary: Mapping[str, Any]) -> Iterator[str]:
+    yield "WHAT ANOTHER NUMBER OF ROLLOUTS WOULD BRING, with the same prompts and model"
+    mixed = summary["mixed_by_n"]
+    yield _row("rollouts a prompt", mixed)
+    yield _row("mixed groups", map(_share, mixed.values()))
+    yield _row("", map(_interval, summary["mixed_by_n_interval"].values()))
+    costs = summary["rollouts_per_mixed_group"].values()
+    yield _row("rollouts a mixed group", ["-" if cost is None else f"{cost:.3g}" for cost in costs])
+    yield "The last line is what dynamic sampling (DAPO) pays for each group that it keeps."
+
+
+def _methods(summary: Mapping[str, Any]) -> Iterator[str]:
+    yield "WHAT A METHOD WOULD DO, with as many rollouts, if prompts were learned as in this run"
+    where = "rollouts by pass rate of the prompt"
+    yield f"  {'':<18}{'mixed':>8}{where:>40}{'trained':>9}{'':>8}{'first':>8}"
+    edges = summary["pass_rates"]["edges"]
+    classes = "".join(f"{f'{low:g}-{high:g}':>10}" for low, high in pairwise(edges))
+    yield f"  {'':<18}{'groups':>8}{classes}{'rollouts':>9}{'noise':>8}{'visits':>8}"
+    for name, entry in {"as it was": summary["as_it_was"], **summary["methods"]}.items():
+        spent = "".join(f"{_share(part):>10}" for part in entry["rollouts_by_pass_rate"])
+        noise = "" if entry.get("noise") is None else f"{entry['noise']:.2f}"
+        first = "" if "first_visits" not in entry else _share(entry["first_visits"])
+        yield (
+            f"  {name:<18}{_share(entry['mixed']):>8}{spent}"
+            f"{_share(entry['trained_rollouts']):>9}{noise:>8}{first:>8}"
+        )
+    yield "Noise: variance of a batch's mean reward, over that of grpo. First visits: groups of"
+    yield "prompts that the method has never seen, of which it knows nothing yet."
+
+
+def _in_short(summary: Mapping[str, Any]) -> Iterator[str]:
+    yield "IN SHORT"
+    groups = summary["groups"]
+    silent = groups["solved"] + groups["failed"]
+    said = [
+        f"{_share(silent)} of the groups taught nothing: all rollouts were correct in "
+        f"{_share(groups['solved'])} and none in {_share(groups['failed'])}."
+    ]
+    advice = advise(summary)
+    if advice.method is not None:
+        entry = summary["methods"][advice.method]
+        said.append(
+            f"With {advice.method} and as many rollouts, {_share(entry['mixed'])} of the groups "
+            f"would have been mixed, where it was {_share(groups['mixed'])}; it had never seen "
+            f"{_share(entry['first_visits'])} of its prompts before."
+        )
+    if advice.rollouts is not None:
+        name = str(advice.rollouts)
+        said.append(
+            f"With {name} rollouts a prompt about {_share(summary['mixed_by_n'][name])} would be "
+            f"({_interval(summary['mixed_by_n_interval'][name])}), on fewer prompts at equal cost."
+        )
+    if not advice.lines and silent > FEW:
+        said.append(
+            "No other number of rollouts and no method shown here changes that much: other prompts "
+            "would."
+        )
+    elif not advice.lines:
+        said.append("That is little: nothing here has to be changed.")
+    said.append(
+        "This is about where rollouts go; what a model learns from them, only a run can tell."
+    )
+    yield from wrap(" ".join(said), WIDTH)
+    for line in advice.lines:
+        yield f"    {line}"
+
+
+class Advice(NamedTuple):
+    """What to change, if anything."""
+
+    method: str | None
+    """With clearly more mixed groups at as many rollouts."""
+    rollouts: int | None
+    """The least number of a prompt with clearly more mixed groups."""
+    lines: list[str]
+    """Of the configuration."""
+
+
+def advise(summary: Mapping[str, Any]) -> Advice:
+    """What `page` recommends, if anything."""
+    now = summary["groups"]["mixed"]
+    if 1 - now <= FEW:
+        return Advice(None, None, [])
+    methods = summary["methods"]
+    method = max(methods, key=lambda name: methods[name]["mixed"], default=None)
+    if method is not None and methods[method]["mixed"] < now + CLEARLY:
+        method = None
+    more = [
+        int(n)
+        for n, share in summary["mixed_by_n"].items()
+        if int(n) > summary["rollouts_per_group"] and share >= now + 2 * CLEARLY
+    ]
+    rollouts = min(more, default=None)
+    lines = []
+    if method is not None:
+        lines.append(f'GDROConfig(gdro_method="{method}")    # TRL: in place of GRPOConfig')
+    if rollouts is not None and summary["kind"] == "verl":
+        lines.append(f"actor_rollout_ref.rollout.n={rollouts}    # verl")
+    elif rollouts is not None:
+        lines.append(f"num_generations={rollouts}    # TRL: of GRPOConfig")
+    return Advice(method, rollouts, lines)
+
+
+def _row(name: str, cells: Any) -> str:
+    return f"  {name:<24}" + "".join(f"{cell:>12}" for cell in cells)
+
+
+def _share(value: float) -> str:
+    """As a percentage."""
+    return f"{value:.0%}" if value in (0, 1) or 0.01 <= value <= 0.99 else f"{value:.1%}"
+
+
+def _interval(ends: list[float]) -> str:
+    return f"{100 * ends[0]:.0f}-{100 * ends[1]:.0f}%"
