@@ -1,13 +1,14 @@
 """What a method would do on the prompts of a log: the library's own methods play it again.
 
-The controller plans batch after batch, as in a training; in place of a model, each prompt has the
-pass rate that the log suggests for it at that time. So the forecast knows what the log knows and no
-more: prompts are learned as fast as they were in this run, whatever the method trains on.
+The controller plans batch after batch, as in a training. In place of a model, a prompt has first
+the rollouts that the log has of it at that time, and where the method wants more of them, others by
+the pass rate that the log suggests. So the forecast knows what the log knows and no more: prompts
+are learned as fast as they were in this run, whatever the method trains on.
 
-A prompt's pass rate at a visit is drawn from its posterior: the distribution of all pass rates is
-the prior, and its rollouts count, those of its other visits less the further away they are. Between
-visits, that of the nearest one holds. One number a prompt says where in its posteriors it is drawn,
-so that a prompt which is hard at one visit is hard at the next.
+The pass rate of a visit is drawn from its posterior, given its own rollouts and the distribution of
+all pass rates. Where a method draws a prompt between its visits, the nearest one holds. One number
+a prompt says where in its posteriors it is drawn, so that what is hard at one visit is hard at the
+next.
 
 Axes: G rollout groups of the log, D prompts, P prompts of a batch, R rollouts, M points of the grid
 of pass rates, C classes of pass rates.
@@ -28,7 +29,6 @@ MOST_GROUPS = 20_000  # of the log that are played; of more, some prompts are
 MOST_STEPS = 400  # the last ones
 ENOUGH_GROUPS = 4_000  # played again until there are so many, since outcomes are random
 MOST_PLAYS = 8
-KEPT = 0.5  # what a visit counts at the next one
 EPOCHS = 4  # of a log without steps
 BATCH = 32  # prompts of its batches
 
@@ -45,6 +45,10 @@ class Course:
     """n̄ of the log."""
     keys_G: np.ndarray
     """Prompt × steps + step of each visit, increasing."""
+    trials_G: np.ndarray
+    """Rollouts that the log has of it."""
+    hits_G: np.ndarray
+    """Correct ones among them."""
     rates_G: np.ndarray
     """Pass rate at it."""
     lengths_G: np.ndarray
@@ -81,10 +85,9 @@ def make_course(groups: Groups, has_steps: bool, rng: np.random.Generator) -> Co
     rates = PassRates(groups.trials_G, groups.hits_G, groups.prompts_G)
     order_G = np.lexsort((chosen.steps_G, chosen.prompts_G))
     chosen = chosen.take(order_G)
-    trials_G, hits_G = pooled_counts(chosen.prompts_G, chosen.trials_G, chosen.hits_G)
     prompts_D, row_G = np.unique(chosen.prompts_G, return_inverse=True)
     level_G = rng.random(len(prompts_D))[row_G]
-    below_GM = rates.posterior(trials_G, hits_G).cumsum(axis=1)
+    below_GM = rates.posterior(chosen.trials_G, chosen.hits_G).cumsum(axis=1)
     rates_G = rates.grid_M[(below_GM < level_G[:, None] * below_GM[:, -1:]).sum(axis=1)]
     if has_steps:
         steps, step_G = np.unique(chosen.steps_G, return_inverse=True)
@@ -106,6 +109,8 @@ def make_course(groups: Groups, has_steps: bool, rng: np.random.Generator) -> Co
         prompts_D=np.arange(len(prompts_D)),
         mean_rollouts=max(2, round(float(groups.trials_G.mean()))),
         keys_G=row_G * len(batches) + step_G,
+        trials_G=chosen.trials_G,
+        hits_G=chosen.hits_G,
         rates_G=rates_G,
         lengths_G=lengths_G,
     )
@@ -122,35 +127,38 @@ def _not_too_many(groups: Groups, rng: np.random.Generator) -> Groups:
     return groups
 
 
-def pooled_counts(
-    prompts_G: np.ndarray, trials_G: np.ndarray, hits_G: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rollouts of each visit with those of the prompt's other visits, and correct ones, (G,) each.
-
-    A visit v steps of the prompt away counts `KEPT`ᵛ.
+class Sampler:
+    """Rollouts of a batch: those that the log has of each prompt's visit, then others.
 
     Args:
-        prompts_G: sorted, the visits of each in the order of their steps.
-        trials_G, hits_G: of each visit.
+        trials_P, hits_P: what the log has, and what of it is correct; no rollout is used twice.
+        rates_P: pass rates of all others.
+        rng: of the outcomes.
     """
-    counts_2G = np.stack([trials_G, hits_G]).astype(float)
-    is_first_G = np.append(True, np.diff(prompts_G) != 0)
-    is_last_G = np.append(is_first_G[1:], True)
-    before_2G = _faded_sums(counts_2G, is_first_G)
-    after_2G = _faded_sums(counts_2G[:, ::-1], is_last_G[::-1])[:, ::-1]
-    trials, hits = before_2G + after_2G - counts_2G
-    return trials, hits
 
+    def __init__(
+        self,
+        trials_P: np.ndarray,
+        hits_P: np.ndarray,
+        rates_P: np.ndarray,
+        rng: np.random.Generator,
+    ) -> None:
+        self.trials_P = trials_P
+        self.hits_P = hits_P
+        self.rates_P = rates_P
+        self.rng = rng
 
-def _faded_sums(values_2G: np.ndarray, is_first_G: np.ndarray) -> np.ndarray:
-    """Σ KEPTᵛ of each value and those v places before it, back to the first of its prompt."""
-    sums_2G = values_2G.copy()
-    place_G = np.arange(len(is_first_G))
-    visit_G = place_G - np.maximum.accumulate(np.where(is_first_G, place_G, 0))
-    for visit in range(1, int(visit_G.max(initial=0)) + 1):
-        at = np.flatnonzero(visit_G == visit)
-        sums_2G[:, at] += KEPT * sums_2G[:, at - 1]
-    return sums_2G
+    def __call__(self, group_ids_R: np.ndarray) -> np.ndarray:
+        """Whether each rollout of a round is correct, (R,); those of a prompt stand together."""
+        wanted_P = np.bincount(group_ids_R, minlength=len(self.rates_P))
+        logged_P = np.minimum(wanted_P, self.trials_P)
+        wrong_P = self.trials_P - self.hits_P
+        from_log_P = self.rng.hypergeometric(self.hits_P, wrong_P, logged_P)
+        self.trials_P = self.trials_P - logged_P
+        self.hits_P = self.hits_P - from_log_P
+        hits_P = from_log_P + self.rng.binomial(wanted_P - logged_P, self.rates_P)
+        turn_R = np.arange(len(group_ids_R)) - (wanted_P.cumsum() - wanted_P)[group_ids_R]
+        return (turn_R < hits_P[group_ids_R]).astype(float)
 
 
 @dataclass
@@ -210,10 +218,11 @@ def play(
         controller = make(seed + repeat)
         draws = controller.method.draws
         rng = np.random.default_rng((seed, repeat))
+        is_used_G = np.zeros(len(course.keys_G), bool)
         for step, batch in enumerate(course.batches):
             drawn = controller.draw(course.prompts_D, len(batch))
             prompts_P = batch if drawn is None else course.prompts_D[drawn]
-            _play_batch(course, controller, prompts_P, step, rng, tally)
+            _play_batch(course, controller, prompts_P, step, is_used_G, rng, tally)
         if tally.prompts >= ENOUGH_GROUPS:
             break
     return tally.summary(edges, draws)
@@ -224,17 +233,30 @@ def _play_batch(
     controller: GDROController,
     prompts_P: np.ndarray,
     step: int,
+    is_used_G: np.ndarray,
     rng: np.random.Generator,
     tally: Tally,
 ) -> None:
-    """Plan, sample and observe a batch, and add what it brought to the tally."""
+    """Plan, sample and observe a batch, and add what it brought to the tally.
+
+    Args:
+        is_used_G: visits whose rollouts were played already; those of this batch are added.
+    """
     places_P = course.places(prompts_P, step)
+    is_first_P = np.zeros(len(places_P), bool)
+    is_first_P[np.unique(places_P, return_index=True)[1]] = True
+    has_log_P = is_first_P & ~is_used_G[places_P]
+    is_used_G[places_P] = True
     rates_P = course.rates_G[places_P]
     lengths_P = course.lengths_G[places_P]
     plan = controller.plan(prompts_P)
-    samples = sample_in_rounds(
-        controller, plan, lambda ids_R: rng.random(len(ids_R)) < rates_P[ids_R]
+    sampler = Sampler(
+        np.where(has_log_P, course.trials_G[places_P], 0),
+        np.where(has_log_P, course.hits_G[places_P], 0),
+        rates_P,
+        rng,
     )
+    samples = sample_in_rounds(controller, plan, sampler)
     groups_R = samples.group_ids_R
     observed = controller.observe(plan, groups_R, samples.rewards_R, correct=samples.correct_R)
     count = len(prompts_P)

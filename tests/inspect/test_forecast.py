@@ -7,7 +7,7 @@ import gdro.inspect
 from gdro import Method, register, theory
 from gdro.inspect import Groups
 from gdro.inspect.difficulty import PassRates, mixed_probability, pass_probability
-from gdro.inspect.forecast import Course, forecast, noise_proxy, pooled_counts
+from gdro.inspect.forecast import Course, Sampler, forecast, noise_proxy
 from gdro.inspect.page import advise
 from gdro.inspect.report import EDGES, OTHER_N
 from gdro.registry import METHODS
@@ -82,18 +82,30 @@ def test_groups_of_unequal_sizes_give_the_same_distribution():
     assert mixed == pytest.approx(mixed_probability(rates_P, 4).mean(), abs=0.03)
 
 
-def test_visits_of_a_prompt_count_less_the_further_away_they_are():
-    prompts = np.array([3, 3, 3, 8])
-    trials, hits = pooled_counts(prompts, np.array([4, 4, 8, 2]), np.array([4, 0, 8, 1]))
-    np.testing.assert_allclose(trials, [4 + 2 + 2, 4 + 2 + 4, 8 + 2 + 1, 2])
-    np.testing.assert_allclose(hits, [4 + 0 + 2, 0 + 2 + 4, 8 + 0 + 1, 1])
+def test_rollouts_of_the_log_are_played_first_and_once():
+    sampler = Sampler(
+        np.array([4, 4, 0]), np.array([4, 1, 0]), np.array([0.0, 1, 1]), np.random.default_rng(0)
+    )
+    first = sampler(np.array([0, 0, 1, 1, 1, 1, 2, 2]))
+    assert np.bincount([0, 0, 1, 1, 1, 1, 2, 2], first).tolist() == [2, 1, 2]
+    more = sampler(np.array([0, 0, 0, 0, 1]))
+    assert np.bincount([0, 0, 0, 0, 1], more).tolist() == [2, 1]
 
 
 def test_between_visits_the_nearest_one_holds():
     # prompt 0 at steps 2 and 8, prompt 1 at step 5, of ten
     keys = np.array([2, 8, 15])
     empty = np.zeros(0, np.int64)
-    course = Course([empty] * 10, np.arange(2), 4, keys, np.zeros(3), np.ones(3))
+    course = Course(
+        batches=[empty] * 10,
+        prompts_D=np.arange(2),
+        mean_rollouts=4,
+        keys_G=keys,
+        trials_G=empty,
+        hits_G=empty,
+        rates_G=empty,
+        lengths_G=empty,
+    )
     both = np.array([0, 1])
     assert [course.places(both, step).tolist() for step in (0, 4, 7, 9)] == [
         [0, 2],
@@ -114,7 +126,7 @@ def test_grpo_is_forecast_as_it_was_and_pivotal_draws_what_can_be_learned():
     groups = log_of(rates_P)
     found = forecast(groups, True, ["pivotal", "rollout"], EDGES)
     assert [*found] == ["grpo", "pivotal", "rollout"]
-    assert found["grpo"]["mixed"] == pytest.approx(groups.is_mixed_G.mean(), abs=0.03)
+    assert found["grpo"]["mixed"] == pytest.approx(groups.is_mixed_G.mean())
     assert found["grpo"]["noise"] == 1
     assert found["pivotal"]["mixed"] > found["grpo"]["mixed"] + 0.05
     # solved prompts get fewer rollouts
@@ -146,11 +158,12 @@ def test_a_new_method_is_forecast_without_a_line():
 
     try:
         groups = log_of(np.repeat([1.0, 0.5], PROMPTS // 2))
-        found = forecast(groups, True, ["first_prompts"], EDGES)["first_prompts"]
+        found = forecast(groups, True, ["first_prompts"], EDGES)
     finally:
         del METHODS["first_prompts"]
-    assert found["rollouts_by_pass_rate"][3] > 0.9
-    assert found["noise"] is None
+    solved = {name: entry["rollouts_by_pass_rate"][3] for name, entry in found.items()}
+    assert solved["first_prompts"] > solved["grpo"] + 0.3
+    assert found["first_prompts"]["noise"] is None
 
 
 def test_a_method_that_samples_in_rounds_is_forecast():

@@ -14,8 +14,11 @@ import numpy as np
 import pandas as pd
 
 from gdro.inspect import Groups
+from gdro.inspect.difficulty import PassRates, mixed_probability
 from gdro.inspect.forecast import forecast
 from gdro.inspect.report import EDGES
+
+FORECAST = ("pivotal", "rollout_prompts", "rollout", "both")
 
 
 def read_groups(file: Path) -> Groups:
@@ -24,7 +27,7 @@ def read_groups(file: Path) -> Groups:
     trials_G = table["rollouts"].to_numpy()
     hits_G = table["correct"].to_numpy()
     return Groups(
-        prompts_G=table["prompt"].to_numpy(),
+        prompts_G=table["prompt"].factorize()[0],
         steps_G=table["step"].to_numpy(),
         trials_G=trials_G,
         hits_G=hits_G,
@@ -43,19 +46,39 @@ def read_runs(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["world", "method", "draw", "seed", "groups"])
 
 
+def trained_share(groups: Groups) -> float:
+    """Share of the rollouts that are in mixed groups."""
+    return groups.trials_G[groups.is_mixed_G].sum() / groups.trials_G.sum()
+
+
 def compare_methods(runs: pd.DataFrame) -> pd.DataFrame:
-    """Share of mixed groups: forecast from GRPO's run, as it was there, and in the method's run."""
+    """Forecast from GRPO's run, as it was there, and the method's run.
+
+    Of the share of mixed groups, and for methods that move rollouts of the share of rollouts in
+    them. A run of GRPO with fewer prompts has more rollouts of each.
+    """
     rows = []
     for (world, draw, seed), part in runs.groupby(["world", "draw", "seed"]):
-        groups = part.set_index("method")["groups"]
-        if "grpo" not in groups:
+        groups = part.set_index("method")["groups"].drop("grpo", errors="ignore")
+        was = part["groups"][part["method"] == "grpo"]
+        if was.empty:
             continue
-        found = forecast(groups["grpo"], True, list(groups.index), EDGES)
-        was = groups["grpo"].is_mixed_G.mean()
+        [was] = was
+        methods = [name for name in groups.index if name in FORECAST]
+        found = forecast(was, True, methods, EDGES)
+        rates = PassRates(was.trials_G, was.hits_G, was.prompts_G)
         for method, run in groups.items():
-            row = {"world": world, "method": method, "draw": draw, "seed": seed}
-            row |= {"as it was": was, "forecast": found[method]["mixed"]}
-            rows.append(row | {"run": run.is_mixed_G.mean()})
+            row = {"world": world, "method": method, "draw": draw, "seed": seed, "of": "groups"}
+            row |= {"as it was": was.is_mixed_G.mean(), "run": run.is_mixed_G.mean()}
+            if method in FORECAST:
+                rows.append(row | {"forecast": found[method]["mixed"]})
+            else:
+                mixed_M = mixed_probability(rates.grid_M, int(run.trials_G.mean()))
+                rows.append(row | {"forecast": mixed_M @ rates.weights_M})
+            if method in FORECAST and (run.trials_G != run.trials_G[0]).any():
+                shares = {"as it was": trained_share(was), "run": trained_share(run)}
+                shares["forecast"] = found[method]["trained_rollouts"]
+                rows.append(row | {"of": "rollouts"} | shares)
     return pd.DataFrame(rows)
 
 

@@ -45,7 +45,7 @@ def play(name: str, spelled: str, draw: int, seed: int, steps: int, bases: Path)
 
     def observe_and_keep(plan, group_ids, rewards, **more):
         groups = pd.DataFrame({"group": group_ids, "correct": more["correct"]}).groupby("group")
-        counts = groups["correct"].agg(["size", "sum"])
+        counts = groups["correct"].agg(["size", "sum"]).astype(int)
         counts.insert(0, "prompt", pd.Series(plan.uids)[counts.index])
         kept.append(counts.assign(step=len(kept) + 1))
         return observe(plan, group_ids, rewards, **more)
@@ -65,7 +65,7 @@ def play(name: str, spelled: str, draw: int, seed: int, steps: int, bases: Path)
         seed=seed,
     )
     table = pd.concat(kept).rename(columns={"size": "rollouts", "sum": "correct"})
-    return table[["step", "prompt", "rollouts", "correct"]].astype(int)
+    return table[["step", "prompt", "rollouts", "correct"]]
 
 
 if __name__ == "__main__":
