@@ -50,7 +50,7 @@ def _where(summary: Mapping[str, Any]) -> Iterator[str]:
     yield _row("", columns)
     for kind, said in KINDS.items():
         yield _row(f"{kind} ({said})", [_share(column[kind]) for column in columns.values()])
-    yield "In a group that is solved or failed, all advantages of GRPO are 0: it teaches nothing."
+    yield "Where all rewards of a group are equal, GRPO's advantages are 0, and it teaches nothing."
 
 
 def _difficulty(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -101,8 +101,9 @@ def _in_short(summary: Mapping[str, Any]) -> Iterator[str]:
     groups = summary["groups"]
     silent = groups["solved"] + groups["failed"]
     said = [
-        f"{_share(silent)} of the groups taught nothing: all rollouts were correct in "
-        f"{_share(groups['solved'])} and none in {_share(groups['failed'])}."
+        f"{_share(summary['silent'])} of the groups taught GRPO nothing, as all their rewards were "
+        f"equal. In {_share(groups['solved'])} of the groups all rollouts were correct, and in "
+        f"{_share(groups['failed'])} none was."
     ]
     advice = advise(summary)
     if advice.method is not None:
@@ -159,13 +160,14 @@ def advise(summary: Mapping[str, Any]) -> Advice:
         if int(n) > summary["rollouts_per_group"] and share >= now + 2 * CLEARLY
     ]
     rollouts = min(more, default=None)
+    is_verl = summary["kind"] == "verl"
     lines = []
     if method is not None:
-        lines.append(f'GDROConfig(gdro_method="{method}")    # TRL: in place of GRPOConfig')
-    if rollouts is not None and summary["kind"] == "verl":
-        lines.append(f"actor_rollout_ref.rollout.n={rollouts}    # verl")
-    elif rollouts is not None:
-        lines.append(f"num_generations={rollouts}    # TRL: of GRPOConfig")
+        in_trl = f'GDROConfig(gdro_method="{method}")    # TRL: in place of GRPOConfig'
+        lines.append(f"+gdro.method={method}    # examples/verl_trainer.py" if is_verl else in_trl)
+    if rollouts is not None:
+        in_trl = f"GRPOConfig(num_generations={rollouts})    # TRL"
+        lines.append(f"actor_rollout_ref.rollout.n={rollouts}" if is_verl else in_trl)
     return Advice(method, rollouts, lines)
 
 
@@ -174,8 +176,9 @@ def _row(name: str, cells: Any) -> str:
 
 
 def _share(value: float) -> str:
-    """As a percentage."""
-    return f"{value:.0%}" if value in (0, 1) or 0.01 <= value <= 0.99 else f"{value:.1%}"
+    """As a percentage, with a decimal near 0 and 1."""
+    is_whole = 0.01 <= value <= 0.99 or min(value, 1 - value) < 0.0005
+    return f"{value:.0%}" if is_whole else f"{value:.1%}"
 
 
 def _interval(ends: list[float]) -> str:

@@ -55,8 +55,8 @@ def _draw_groups(panel: "Axes", summary: Mapping[str, Any]) -> None:
         shares = np.array([100 * part[kind] for part in parts])
         panel.bar(range(len(parts)), shares, bottom=below, label=kind, width=0.85, **LOOKS[kind])
         below += shares
-    silent = 100 * (summary["groups"]["solved"] + summary["groups"]["failed"])
-    panel.set_title(f"{silent:.0f}% of the groups teach GRPO nothing", loc="left", fontsize=10)
+    silent = 100 * summary["silent"]
+    panel.set_title(f"{silent:.0f}% of the groups taught GRPO nothing", loc="left", fontsize=10)
     panel.set(xticks=range(len(parts)), xticklabels=names, ylabel="rollout groups, %")
     panel.set_xlabel("fifths of the run, by first step" if len(parts) > 1 else "")
     panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, frameon=False)
@@ -70,8 +70,8 @@ def _draw_rates(panel: "Axes", rates: Mapping[str, Any]) -> None:
     names = [f"{low:g}\u2013{high:g}" for low, high in pairwise(rates["edges"])]
     panel.bar(range(len(shares)), shares, width=0.7, color="#9a9a9a")
     panel.errorbar(range(len(shares)), shares, errors, fmt="none", color="black", capsize=3)
-    solved = 100 * rates["pass_at_k"]["64"]
-    panel.set_title(f"{solved:.0f}% of the prompts: solved in 64 tries", loc="left", fontsize=10)
+    mastered = shares[-1]
+    panel.set_title(f"{mastered:.0f}% of the prompts: nearly solved", loc="left", fontsize=10)
     panel.set(xticks=range(len(shares)), xticklabels=names, ylabel="prompts, %")
     panel.set_xlabel("pass rate of a prompt, as last sampled")
 
@@ -90,5 +90,5 @@ def _draw_other_n(panel: "Axes", summary: Mapping[str, Any]) -> None:
     )
     panel.set_xscale("log", base=2)
     panel.set(xticks=n, xticklabels=n, xlabel="rollouts of a prompt", ylabel="mixed groups, %")
-    panel.set_title("Groups that would be mixed", loc="left", fontsize=10)
+    panel.set_title("Other numbers of rollouts", loc="left", fontsize=10)
     panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, frameon=False)

@@ -191,6 +191,7 @@ def test_what_the_page_recommends_is_clearly_better():
     advice = advise(summary_with(0.3, {"grpo": 0.31, "pivotal": 0.45}, "verl"))
     assert (advice.method, advice.rollouts) == ("pivotal", 8)
     assert any("rollout.n=8" in line for line in advice.lines)
+    assert any("pivotal" in line for line in advice.lines)
     advice = advise(summary_with(0.3, {"grpo": 0.31, "pivotal": 0.33}))
     assert (advice.method, advice.rollouts) == (None, 8)
     assert not advise(summary_with(0.85, {"grpo": 0.8, "pivotal": 0.95})).lines

@@ -34,6 +34,10 @@ def test_trl_verl_and_tables_of_the_same_rollouts_have_the_same_groups(tmp_path)
     assert counts_of(trl) == EXPECTED
     assert counts_of(trl / "completions") == EXPECTED
     assert counts_of(*(trl / "completions").iterdir()) == EXPECTED
+    run = tmp_path / "runs" / "grpo" / "seed0"
+    write_trl(run / "checkpoints-a", rows)
+    write_lines(run / "record.jsonl", [{"step": 1}])
+    assert counts_of(run) == counts_of(run.parent) == EXPECTED
     assert counts_of(write_verl(tmp_path / "keyed")) == EXPECTED
     assert counts_of(write_verl(tmp_path / "old", keyed=False)) == EXPECTED
     table = pd.DataFrame(rows[0] + rows[1]).sample(frac=1, random_state=0)
@@ -174,6 +178,12 @@ def other_columns(tmp_path):
     return [tmp_path]
 
 
+def run_without_rollouts(tmp_path):
+    """A folder of `gdro train`, whose record has batches and no rollouts."""
+    write_lines(tmp_path / "record.jsonl", [{"step": 1, "rollouts": [4, 4]}])
+    return [tmp_path]
+
+
 ROW = {"prompt": "a", "reward": 1, "step": 1}
 NAN = float("nan")
 BAD = {
@@ -206,6 +216,7 @@ BAD = {
     "another suffix": lambda tmp: [write_lines(tmp / "log.txt", [ROW])],
     "two runs": two_runs,
     "mixed formats": mixed_formats,
+    "a run without rollouts": run_without_rollouts,
     "other columns": other_columns,
 }
 
