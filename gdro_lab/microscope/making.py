@@ -1,0 +1,248 @@
+"""Makes pools: samples rollouts at temperature 1 and sketches the gradients of their texts.
+
+Each prompt has seeds and a file of its own, so a run that was killed goes on and gives the same
+pool. Axes: P prompts, K rollouts of a prompt, R rollouts that have not ended, N distinct texts or
+prefixes, T tokens, V vocabulary.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from gdro.checks import check
+from gdro.files import replace_text
+from gdro_lab.loop import Reward, Rows, call_reward
+from gdro_lab.microscope.pool import Pool
+from gdro_lab.microscope.sketch import Model, Sketcher, autocast
+from gdro_lab.tasks import prompt_token_ids
+from gdro_lab.tasks.base import split_by_share
+
+
+def choose_prompts(rows: Rows, count: int, seed: int) -> list[Mapping[str, Any]]:
+    """Draw prompts of a data set, of each family in proportion to its rows.
+
+    Args:
+        rows: the training prompts, with the columns prompt, uid and family.
+        count: how many.
+        seed: of the draw.
+    """
+    check("prompts", count, int, ge=1, le=len(rows))
+    rng = np.random.default_rng(seed)
+    names = np.array([row["family"] for row in rows])
+    families, sizes = np.unique(names, return_counts=True)
+    counts = split_by_share((sizes / sizes.sum()).tolist(), count)
+    chosen = [
+        rng.permutation(np.flatnonzero(names == family))[:size]
+        for family, size in zip(families, counts, strict=True)
+    ]
+    # families come mixed, so that the first prompts of a pool are a small pool
+    return [rows[place] for place in rng.permutation(np.concatenate(chosen))]
+
+
+def make_pool(
+    path: str | Path,
+    model: Model,
+    tokenizer: Any,
+    rows: Rows,
+    reward: Reward,
+    *,
+    rollouts: int,
+    max_new_tokens: int,
+    ends: Sequence[int],
+    seed: int,
+    width: int = 64,
+    flat: bool = False,
+    bfloat16: bool = False,
+    made: Mapping[str, Any] | None = None,
+    progress: bool = True,
+) -> Pool:
+    """Make a pool, or go on where an earlier run ended; write and return it.
+
+    Args:
+        path: the .npz file to write. What was done before the end is kept beside it.
+        model, tokenizer: a causal model in float32. It is frozen, and gets hooks.
+        rows: the prompts, with the columns prompt, uid, family and those that the reward asks for.
+        reward: as TRL takes it; a rollout is correct if its reward is above 0.
+        rollouts: K of each prompt.
+        max_new_tokens: of a completion, at most.
+        ends: tokens that end one.
+        seed: of samples and signs.
+        width: a sketch has width² numbers.
+        flat: also compute gradients of prompts whose rewards are all equal, which methods need
+            that teach without a baseline.
+        bfloat16: compute as autocast does in training.
+        made: what is recorded of model and world.
+        progress: whether a bar is printed.
+
+    Raises:
+        ValueError: what is beside `path` belongs to a pool of other settings.
+    """
+    check("rollouts", rollouts, int, ge=2)
+    check("width", width, int, ge=1)
+    settings = {
+        **(made or {}),
+        "uids": [str(row["uid"]) for row in rows],
+        "rollouts": rollouts,
+        "max_new_tokens": max_new_tokens,
+        "seed": seed,
+        "width": width,
+        "flat": flat,
+        "arithmetic": "bfloat16" if bfloat16 else "float32",
+        "torch": torch.__version__,
+    }
+    parts = _open_parts(Path(path), settings)
+    sketcher = Sketcher(model, width, seed, bfloat16=bfloat16)
+    prompts = prompt_token_ids(tokenizer, [row["prompt"] for row in rows])
+    bar = tqdm(rows, desc=Path(path).stem, unit="prompt", disable=not progress)
+    for place, row in enumerate(bar):
+        part = parts / f"{place}.npz"
+        if part.is_file():
+            continue
+        prompt_T = torch.tensor(prompts[place], device=model.device)
+        # of its own, so that a run that goes on samples the same
+        own_seed = int(np.random.SeedSequence([seed, place]).generate_state(1)[0])
+        generator = torch.Generator(model.device).manual_seed(own_seed)
+        text_KT, length_K = sample(
+            model, prompt_T, rollouts, max_new_tokens, ends, generator, bfloat16=bfloat16
+        )
+        texts = tokenizer.batch_decode(
+            [text[:length] for text, length in zip(text_KT, length_K, strict=True)],
+            skip_special_tokens=True,
+        )
+        correct_K = call_reward([row] * rollouts, texts, reward) > 0
+        answer = _sketched(sketcher, prompt_T, text_KT, length_K, correct_K, flat)
+        _write_part(part, answer | {"prompt_tokens": len(prompt_T)})
+    pool = _assemble(parts, rows, settings)
+    pool.save(path)
+    shutil.rmtree(parts)
+    return pool
+
+
+def _open_parts(path: Path, settings: dict[str, Any]) -> Path:
+    """The folder of a pool's finished prompts, empty or of the same settings."""
+    parts = path.with_name(path.name + ".parts")
+    text = json.dumps(settings, indent=1)
+    record = parts / "settings.json"
+    if record.is_file() and record.read_text() != text:
+        raise ValueError(
+            f"settings must be those of the pool begun in {parts}, got others: "
+            "go on with the same, or delete that folder"
+        )
+    replace_text(record, text)
+    return parts
+
+
+def _sketched(
+    sketcher: Sketcher,
+    prompt_T: Tensor,
+    text_KT: Tensor,
+    length_K: Tensor,
+    correct_K: np.ndarray,
+    flat: bool,
+) -> dict[str, np.ndarray]:
+    """What is kept of a prompt: its distinct texts' sketches, and which rollout has which."""
+    kept = {"rewards": correct_K.astype(np.float32), "lengths_K": length_K.numpy(force=True)}
+    if correct_K.min() == correct_K.max() and not flat:
+        nothing = np.zeros((0, sketcher.width**2), np.float32)
+        texts_K = np.full(len(correct_K), -1)
+        return kept | {"texts": texts_K, "sketch": nothing, "lengths": texts_K[:0], "logps": []}
+    text_NT, texts_K = text_KT.unique(dim=0, return_inverse=True)
+    length_N = length_K.new_empty(len(text_NT))
+    length_N[texts_K] = length_K
+    sketch_NS, logp_N = sketcher(prompt_T, text_NT, length_N)
+    arrays = {"texts": texts_K, "sketch": sketch_NS, "lengths": length_N, "logps": logp_N}
+    return kept | {name: array.numpy(force=True) for name, array in arrays.items()}
+
+
+def _write_part(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write a prompt's file at once: it is whole or absent."""
+    partial = path.with_name(f".{path.name}")
+    with partial.open("wb") as stream:
+        np.savez(stream, **arrays)
+    partial.replace(path)
+
+
+def _assemble(parts: Path, rows: Rows, settings: dict[str, Any]) -> Pool:
+    """The pool of all prompts' files."""
+    found = []
+    for place in range(len(rows)):
+        with np.load(parts / f"{place}.npz") as part:
+            found.append(dict(part))
+    starts = np.cumsum([0, *(len(part["sketch"]) for part in found)])
+    texts = [
+        np.where(part["texts"] < 0, -1, part["texts"] + start)
+        for part, start in zip(found, starts[:-1], strict=True)
+    ]
+    return Pool(
+        uids_P=np.array([str(row["uid"]) for row in rows]),
+        families_P=np.array([str(row["family"]) for row in rows]),
+        rewards_PK=np.stack([part["rewards"] for part in found]),
+        texts_PK=np.stack(texts).astype(np.int32),
+        sketch_NS=np.concatenate([part["sketch"] for part in found]),
+        lengths_N=np.concatenate([part["lengths"] for part in found]).astype(np.int32),
+        logps_N=np.concatenate([part["logps"] for part in found]).astype(np.float32),
+        prompt_tokens_P=np.array([int(part["prompt_tokens"]) for part in found]),
+        mean_length_P=np.array([part["lengths_K"].mean() for part in found]),
+        made={name: value for name, value in settings.items() if name != "uids"},
+    )
+
+
+@torch.no_grad()
+def sample(
+    model: Model,
+    prompt_T: Tensor,
+    rollouts: int,
+    max_new_tokens: int,
+    ends: Sequence[int],
+    generator: torch.Generator,
+    *,
+    bfloat16: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Sample completions of one prompt at temperature 1.
+
+    As in `gdro_lab.loop.sample`, rollouts with the same prefix share a row of the KV cache.
+
+    Args:
+        model, prompt_T, rollouts, max_new_tokens, ends, bfloat16: as for `make_pool`.
+        generator: on the model's device.
+
+    Returns:
+        Tokens, (K, T), −1 behind the end, and the tokens of each completion, (K,).
+    """
+    end_tokens = torch.tensor(list(ends), device=model.device)
+    text_KT = prompt_T.new_full((rollouts, max_new_tokens), -1)
+    live_R = torch.arange(rollouts, device=model.device)  # those that have not ended
+    row_R = torch.zeros_like(live_R)  # which prefix each of them has
+    ids_NT = prompt_T[None]
+    cache = None
+    for t in range(max_new_tokens):
+        with autocast(model, bfloat16):
+            output = model.model(ids_NT, past_key_values=cache, use_cache=True)
+            logits_NV = model.lm_head(output.last_hidden_state[:, -1])
+        cache = output.past_key_values
+        sums_NV = logits_NV.float().softmax(dim=-1).cumsum(dim=-1)
+        sums_RV = sums_NV[row_R]
+        # one uniform number each
+        drawn_R = torch.rand(len(live_R), 1, generator=generator, device=model.device)
+        token_R = torch.searchsorted(sums_RV, drawn_R * sums_RV[:, -1:], right=True)[:, 0]
+        token_R = token_R.clamp(max=sums_RV.shape[1] - 1)  # rounding may step over the last
+        text_KT[live_R, t] = token_R
+        continues_R = ~torch.isin(token_R, end_tokens)
+        live_R = live_R[continues_R]
+        if len(live_R) == 0:
+            break
+        branch_N, row_R = (row_R * sums_RV.shape[1] + token_R)[continues_R].unique(
+            return_inverse=True
+        )
+        parent_N = branch_N // sums_RV.shape[1]
+        if not torch.equal(parent_N, torch.arange(len(sums_NV), device=model.device)):
+            cache.batch_select_indices(parent_N)  # a copy, spared where no row parts or ends
+        ids_NT = (branch_N % sums_RV.shape[1])[:, None]
+    return text_KT, (text_KT >= 0).sum(dim=1)

@@ -1,0 +1,72 @@
+"""A pool: K rollouts of each of P prompts, with sketched gradients of the distinct texts.
+
+It takes the place of the population. Axes: P prompts, K rollouts of each, N distinct texts, S
+numbers of a sketch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pool:
+    """Rollouts of prompts, and the gradients of their log-probabilities."""
+
+    uids_P: np.ndarray
+    """Strings."""
+    families_P: np.ndarray
+    """Strings; a world's groups of prompts."""
+    rewards_PK: np.ndarray
+    """1 and 0."""
+    texts_PK: np.ndarray
+    """Place of each rollout's text in the arrays below; −1 in a flat prompt, one whose rewards are
+    all equal, where the pool was made without their gradients."""
+    sketch_NS: np.ndarray
+    """Gradients of the texts' log-probabilities, sketched: inner products are unbiased."""
+    lengths_N: np.ndarray
+    """Tokens of the texts, the one that ends them included."""
+    logps_N: np.ndarray
+    """Log-probabilities of the texts."""
+    prompt_tokens_P: np.ndarray
+    """Tokens of the prompts."""
+    mean_length_P: np.ndarray
+    """Tokens of a prompt's rollouts, on average."""
+    made: dict[str, Any] = field(default_factory=dict)
+    """How it was made: model, world, seeds, arithmetic."""
+
+    @property
+    def has_flat(self) -> bool:
+        """Whether gradients of flat prompts are there."""
+        return bool((self.texts_PK >= 0).all())
+
+    def save(self, path: str | Path) -> None:
+        """Write the pool to an .npz file, sketches in float16 by a common scale."""
+        scale = float(np.sqrt(np.mean(np.square(self.sketch_NS, dtype=float)))) or 1.0
+        arrays = {name: getattr(self, name) for name in ARRAYS}
+        arrays["sketch_NS"] = (self.sketch_NS / scale).astype(np.float16)
+        partial = Path(path).with_name(f".{Path(path).name}")
+        with partial.open("wb") as stream:
+            np.savez_compressed(stream, scale=scale, made=json.dumps(self.made), **arrays)
+        partial.replace(path)
+
+
+ARRAYS = tuple(name for name in Pool.__dataclass_fields__ if name != "made")
+
+
+def read_pool(path: str | Path) -> Pool:
+    """Read the pool that `Pool.save` wrote; ValueError if there is none."""
+    if not Path(path).is_file():
+        raise ValueError(f"pool must be an .npz file that `make` wrote, got {str(path)!r}")
+    with np.load(path) as file:
+        missing = {*ARRAYS, "scale", "made"} - set(file.files)
+        if missing:
+            raise ValueError(f"pool {str(path)!r} lacks {sorted(missing)}: make it again")
+        arrays = {name: file[name] for name in ARRAYS}
+        arrays["sketch_NS"] = arrays["sketch_NS"].astype(np.float32) * float(file["scale"])
+        return Pool(made=json.loads(str(file["made"])), **arrays)
