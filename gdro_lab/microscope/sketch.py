@@ -93,7 +93,7 @@ class Sketcher:
         return torch.cat(sketches)[back_N], torch.cat(logps)[back_N]
 
     def _chunks(self, prompt_tokens: int, length_N: Tensor) -> list[Tensor]:
-        """Places of the texts that are computed at once: of like lengths, so with little padding."""
+        """Places of texts that are computed at once: of like lengths, so with little padding."""
         chunks: list[list[int]] = [[]]
         for place in length_N.argsort(stable=True).tolist():
             count = len(chunks[-1]) + 1
