@@ -14,7 +14,7 @@ from gdro.methods.pivotal import Pivotal
 from gdro.methods.prompt_gdro import PromptAdversary, PromptGDRO
 from gdro.methods.rollout_gdro import RolloutAdversary, RolloutGDRO
 from gdro.registry import find_method, method_names, register
-from gdro.rounds import sample_in_rounds
+from gdro.rounds import next_plan, sample_in_rounds
 
 __version__ = "0.3.0.dev0"
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "find_method",
     "method_names",
     "metrics",
+    "next_plan",
     "options",
     "register",
     "sample_in_rounds",

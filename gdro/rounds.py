@@ -1,26 +1,29 @@
-"""One plan from its first rollouts to the last that `extend` asks for. R rollouts.
+"""One plan from its first rollouts to the last that `extend` asks for.
 
 In a loop of your own:
 
     def sample_and_reward(group_ids_R):  # the rollouts of one round
-        texts = generate([prompts[p] for p in group_ids_R])
+        texts = generate([prompts[plan.uids[g]] for g in group_ids_R])
         return [reward(text) for text in texts]
 
 
-    plan = controller.plan(uids)
+    plan = next_plan(controller, all_uids, 32)
     samples = sample_in_rounds(controller, plan, sample_and_reward)
     observed = controller.observe(
         plan, samples.group_ids_R, samples.rewards_R, correct=samples.correct_R
     )
+
+Axes: D prompts of the data set, P prompts of a batch, R rollouts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gdro.checks import check
 from gdro.controller import GDROController
 from gdro.metrics import is_correct
 from gdro.plans import Plan, check_correct
@@ -98,6 +101,42 @@ def sample_in_rounds(
             plan, scored.group_ids_R, scored.rewards_R, correct=scored.correct_R
         )
     return samples
+
+
+def next_plan(
+    controller: GDROController, uids: Sequence[int | str] | np.ndarray, size: int
+) -> Plan:
+    """Draw the prompts of the next batch and plan their rollouts.
+
+    For a loop without an order of its own: where the method does not draw, the prompts come in
+    epochs, each in a random order, by the controller's seed.
+
+    Args:
+        controller: with any method.
+        uids: (D,), all prompts of the data set; the same list or array each time.
+        size: prompts of the batch, from 1 to D.
+
+    Returns:
+        The plan; its `uids` are the prompts, (size,).
+    """
+    check("size", size, int, ge=1, le=len(uids))
+    drawn_P = controller.draw(uids, size)
+    if drawn_P is None:
+        seed = controller.run.seed
+        drawn_P = prompts_of_batch(controller.planned, size, len(uids), seed, shuffled=True)
+    return controller.plan([uids[position] for position in drawn_P])
+
+
+def prompts_of_batch(number: int, size: int, total: int, seed: int, shuffled: bool) -> np.ndarray:
+    """Positions in the data set of the prompts of batch `number` (from 0), (size,).
+
+    Each epoch has an order of its own; what is left over at its end is dropped. Nothing but the
+    arguments matters, so a resumed run takes the same prompts.
+    """
+    epoch, batch = divmod(number, total // size)
+    rng = np.random.default_rng((seed, epoch))
+    order_D = rng.permutation(total) if shuffled else np.arange(total)
+    return order_D[batch * size : (batch + 1) * size]
 
 
 def _append(samples: Samples, new_R: np.ndarray, outcomes: Outcomes) -> Samples:

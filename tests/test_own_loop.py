@@ -1,0 +1,78 @@
+"""The README's loop runs as it is printed, with every method."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gdro import GDROController, method_names, next_plan
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+[LOOP] = re.findall(r"```python\n(from gdro import GDROController.*?)```", README, re.DOTALL)
+UIDS = [f"prompt {n}" for n in range(80)]
+# what the method cannot know by itself
+OPTIONS = {"oracle": "rates=lambda uids: np.linspace(0, 1, len(uids))"}
+
+
+def batches_of(name, uids=UIDS, count=4):
+    """What the printed lines leave behind, for batch after batch of one controller."""
+    rng = np.random.default_rng(0)
+    lines = LOOP.replace('"pivotal"', ", ".join([repr(name), *filter(None, [OPTIONS.get(name)])]))
+    imports, begin, step = re.split(r"\n\n|(?<=\))\n(?=plan = )", lines, maxsplit=2)
+    names = {
+        "np": np,
+        "all_uids": uids,
+        "sample_and_reward": lambda group_ids_R: rng.random(len(group_ids_R)) < 0.4,
+    }
+    exec(f"{imports}\n{begin}", names)
+    for _ in range(count):
+        exec(step, names)
+        yield dict(names)
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_the_printed_loop_runs(name):
+    for batch, names in enumerate(batches_of(name), 1):
+        plan, observed = names["plan"], names["observed"]
+        assert len(set(plan.uids)) == len(plan) == 32
+        assert set(plan.uids) <= set(UIDS)
+        assert observed.advantages.shape == names["samples"].rewards_R.shape
+        assert len(observed.advantages) <= 4 * 32
+        assert names["controller"].step == batch
+    assert isinstance(observed.ready, bool)
+
+
+def test_the_site_shows_the_same_lines():
+    page = (ROOT / "docs" / "index.md").read_text("utf-8")
+    start = re.search(r"literalinclude.*?start-at: (from gdro import GDRO.*?)\n", page, re.DOTALL)[
+        1
+    ]
+    assert LOOP.startswith(start)
+
+
+def test_without_a_draw_each_epoch_has_every_prompt_once_and_repeats():
+    first, second = (
+        [names["plan"].uids for names in batches_of("grpo", uids, 6)] for uids in (UIDS[:64],) * 2
+    )
+    assert first == second
+    for epoch in (first[:2], first[2:4], first[4:]):
+        assert sorted([*epoch[0], *epoch[1]]) == sorted(UIDS[:64])
+    assert first[:2] != first[2:4]
+
+
+@pytest.mark.parametrize("size", [0, 81, 1.5, "2"])
+@pytest.mark.parametrize("name", ["grpo", "pivotal"])
+def test_a_batch_that_the_data_cannot_fill_is_refused(name, size):
+    controller = GDROController(name)
+    with pytest.raises(ValueError, match="size"):
+        next_plan(controller, UIDS, size)
+    assert controller.planned == 0
+
+
+@pytest.mark.parametrize("uids", [list(range(50)), np.arange(50), np.array(UIDS[:50], object)])
+def test_uids_may_be_a_list_or_an_array(uids):
+    for name in ("both", "pivotal"):
+        plan = next_plan(GDROController(name, seed=1), uids, 10)
+        assert set(plan.uids) <= set(uids)
