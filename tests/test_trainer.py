@@ -53,7 +53,8 @@ def test_advantages_and_logs_are_those_of_the_true_groups(base, tmp_path, monkey
 
     def spy(self, inputs):
         output = original(self, inputs)
-        rewards, flat = self._rewards_RF[:, 0].clone(), self._metrics["train"][FLAT][-1]
+        rewards = torch.tensor(self._logs["rewards"]["half_right"])
+        flat = self._metrics["train"][FLAT][-1]
         logged = [list(self._logs[name])[-len(rewards) :] for name in ("prompt", "advantages")]
         seen.append((rewards, output["advantages"].clone(), *logged, flat))
         return output

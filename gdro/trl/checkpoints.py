@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
-from datasets import Dataset
 from torch import nn
 from torch.utils.data import Sampler
 from transformers import TrainerState
 from transformers.trainer_utils import TrainOutput
+from trl.trainer.utils import RepeatSampler
 
 from gdro import files
 from gdro.checks import Refusal
@@ -36,7 +36,7 @@ class WholeCheckpoints(Logs):
     _open_checkpoint: Path | None = None  # saved, and without its ledger yet
     bank: Bank
     data: UidData
-    _sampler: Any  # TRL's RepeatSampler, of the training
+    _sampler: Sampler | None
 
     def train(
         self,
@@ -94,10 +94,6 @@ class WholeCheckpoints(Logs):
         loss = float(np.mean(losses)) if losses else math.nan
         return TrainOutput(self.state.global_step, loss, {"train_loss": loss})
 
-    def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler:
-        self._sampler = super()._get_train_sampler(dataset)  # advanced on resuming
-        return self._sampler
-
     def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         """Save our state first; the ledger is written by `_close_checkpoint`."""
         name = f"checkpoint-{self.state.global_step}"
@@ -154,7 +150,7 @@ class WholeCheckpoints(Logs):
                 "sync_ref_model: the reference model is not in a checkpoint, and starts from the "
                 "weights of the first model again"
             )
-        if not self.shuffle_dataset or self.data.uids_D is None:
+        if not isinstance(self._sampler, RepeatSampler) or not self._sampler.shuffle:
             return
         # TRL draws the orders of all epochs from one generator, which it starts again
         state = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))

@@ -62,6 +62,8 @@ class GDROConfig(GRPOConfig):
             `make_controller` and `check_training`, when the trainer is made.
     """
 
+    # what depends on other options is derived when a trainer is made (`make_controller`,
+    # `GDROTrainer.trims`), and never written here: options may be changed until then
     _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "gdro_options"]  # noqa: RUF012
 
     gdro_method: str = ""
@@ -103,20 +105,19 @@ class GDROConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # transformers parses only what begins with a brace
-        if not isinstance(self.gdro_options, dict | None):
-            raise ValueError(
-                "gdro_options must be a dictionary, on a command line as JSON, got "
-                f"{self.gdro_options!r}"
-            )
+        options_of(self)
         find_method(self.gdro_method)
-        is_paper = self.gdro_preset == "paper"
-        if not self.advantage_std:
-            self.advantage_std = "population" if is_paper else "sample"
-        if self.trim_batches is None:
-            self.trim_batches = self.gdro_method != "grpo"
-        if self.advantage_clip is None and is_paper:
-            self.advantage_clip = 5.0
+
+
+def options_of(args: GDROConfig) -> dict[str, Any]:
+    """`gdro_options`; ValueError where it is no dictionary."""
+    # transformers parses only what begins with a brace
+    if not isinstance(args.gdro_options, dict | None):
+        raise ValueError(
+            "gdro_options must be a dictionary, on a command line as JSON, got "
+            f"{args.gdro_options!r}"
+        )
+    return args.gdro_options or {}
 
 
 def make_controller(
@@ -127,13 +128,16 @@ def make_controller(
     Raises:
         ValueError: for options that the controller, the bins or the method do not take.
     """
+    is_paper = args.gdro_preset == "paper"
     options: dict[str, Any] = {
         "seed": args.seed,
         "scale_rewards": args.scale_rewards,
-        "advantage_std": args.advantage_std,
+        "advantage_std": args.advantage_std or ("population" if is_paper else "sample"),
         "advantage_clip": args.advantage_clip,
     }
-    options |= args.gdro_options or {}  # type: ignore[arg-type]  # a string until it is parsed
+    if args.advantage_clip is None and is_paper:
+        options["advantage_clip"] = 5.0
+    options |= options_of(args)
     if options["advantage_clip"] == math.inf:
         options["advantage_clip"] = None
     if args.group_column is not None:
@@ -157,7 +161,8 @@ def groups_of_column(
 ) -> StaticGroups:
     """The groups that the column `args.group_column` names, with further options of the bins."""
     stored = _stored_columns("group_column", [args.group_column], dataset)
-    labels = [None if label is None else str(label) for label in stored[args.group_column]]
+    values = values_of(stored, str(args.group_column))
+    labels = [None if value is None else str(value) for value in values]
     uids = list(stored[args.uid_column])
     if isinstance(options, Mapping) and isinstance(options.get("groups"), list | tuple):
         # labels are strings, so names are too
@@ -172,10 +177,19 @@ def prior_of_columns(
     """The prior that the columns `args.prior_columns` predict."""
     names = args.prior_columns or []
     stored = _stored_columns("prior_columns", names, dataset)
-    columns = {name: list(stored[name]) for name in names}
+    columns = {name: values_of(stored, name) for name in names}
     if "prompt" in columns:
         columns["prompt"] = [math.log1p(text_length(prompt)) for prompt in columns["prompt"]]
     return PromptPrior(list(stored[args.uid_column]), columns)
+
+
+def values_of(stored: datasets.Dataset, column: str) -> list:
+    """The values of a column; of a `ClassLabel`, which is stored as numbers, the names."""
+    kind = stored.features[column]
+    values = list(stored[column])
+    if isinstance(kind, datasets.ClassLabel):
+        return [None if value is None else kind.int2str(value) for value in values]
+    return values
 
 
 def text_length(prompt: str | list[dict[str, Any]]) -> int:
@@ -248,9 +262,14 @@ def replaces_advantages(controller: GDROController, args: GDROConfig) -> bool:
 
 
 def check_success_reward(args: GDROConfig, names: Sequence[str]) -> None:
-    """Raise ValueError unless `success_reward` is None or one of these names."""
+    """Raise ValueError unless `success_reward` is None or the name of one of these rewards."""
     if args.success_reward not in (None, *names):
         raise ValueError(f"success_reward must be in {list(names)}, got {args.success_reward!r}")
+    if names.count(args.success_reward) > 1:  # closures, lambdas, objects of one class
+        raise ValueError(
+            f"success_reward must name a single reward, got {args.success_reward!r}, of which "
+            f"there are several in {list(names)}: give the functions different names"
+        )
 
 
 def check_data(

@@ -4,67 +4,145 @@ Axes: P prompts of a generation batch, R its rollouts, of all processes; F rewar
 prompts of the data set; T tokens.
 """
 
+import copy
+from collections.abc import Callable, Iterator
+from functools import partial
+
 import numpy as np
 import torch
 from accelerate.utils import gather_object
+from datasets import Dataset
 from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+from trl import GRPOTrainer
 
+from gdro.checks import short
 from gdro.controller import Plan
 from gdro.metrics import is_correct
-from gdro.rounds import Samples
-from gdro.trl.data import UidData, prompts_of_batch
+from gdro.rounds import Samples, prompts_of_batch
+from gdro.trl.data import collate
 from gdro.trl.logs import Logs
-from gdro.trl.values import Cost, LossInputs, Row, Signal, has_spread
+from gdro.trl.values import Cost, LossInputs, PromptBatch, Row, Signal, has_spread, replaced
 
 
 class ControlledTrainer(Logs):
     """GRPOTrainer with a controller between its data and its advantages."""
 
-    data: UidData
+    _sampler: Sampler | None = None  # of the training
+    _given: list[str] | None = None  # TRL's rows of the batch, as they are given
 
-    def _set_signature_columns_if_needed(self) -> None:
-        """Keep the column of uids where `remove_unused_columns` drops others."""
-        super()._set_signature_columns_if_needed()
-        if self.args.uid_column not in self._signature_columns:
-            self._signature_columns.append(self.args.uid_column)
+    def get_train_dataloader(self) -> DataLoader:
+        """TRL's, whose rows keep their uid where `data_collator` or unused columns leave it out.
 
-    def _next_prompts(self, inputs: list[Row]) -> list[Row]:
-        """The prompts of the next batch, (P,) rows of the data set.
+        Raises:
+            ValueError: for functions of one's own that choose or change TRL's rows, where the
+                method chooses others.
+        """
+        choose_columns = self._set_signature_columns_if_needed
+        make_sampler = self._get_train_sampler
+        if self._chooses_prompts:
+            self._check_stock(make_sampler, GRPOTrainer._get_train_sampler)
+            self._check_stock(self._prepare_inputs, ControlledTrainer._prepare_inputs)
+
+        def choose_with_uid() -> None:
+            choose_columns()
+            if self.args.uid_column not in self._signature_columns:
+                self._signature_columns.append(self.args.uid_column)
+
+        def keep_sampler(dataset: Dataset | None = None) -> Sampler:
+            self._sampler = make_sampler(dataset)  # advanced on resuming
+            return self._sampler
+
+        # on the object, and so after a subclass's own choices
+        with replaced(
+            self,
+            data_collator=partial(collate, self.data_collator, self.args.uid_column),
+            _set_signature_columns_if_needed=choose_with_uid,
+            _get_train_sampler=keep_sampler,
+        ):
+            return super().get_train_dataloader()
+
+    @property
+    def _chooses_prompts(self) -> bool:
+        """Whether the prompts are others than those of TRL's rows."""
+        return self.controller.method.draws or self.controller.method.waits
+
+    def _check_stock(self, function: Callable, stock: Callable) -> None:
+        if getattr(function, "__func__", None) is not stock:
+            raise ValueError(
+                f"{stock.__name__} must be GDROTrainer's own with gdro_method="
+                f"{self.controller.name!r}, which chooses the prompts itself, got {short(function)}"
+            )
+
+    def _prepare_inputs(self, generation_batch: list[Row] | LossInputs) -> LossInputs:
+        if self._chooses_prompts and self.model.training:
+            self._given = [repr(row) for row in generation_batch]
+        return super()._prepare_inputs(generation_batch)
+
+    def _next_prompts(self, inputs: list[Row]) -> PromptBatch:
+        """The prompts of the next batch.
 
         Args:
             inputs: TRL's rows for this process, each prompt `num_generations` times.
         """
+        method = self.controller.method
+        if not self._chooses_prompts:
+            return self._prompts_of_rows(gather_object(inputs))
+        loader = self.callback_handler.train_dataloader
+        if not is_ours(loader) or self._given not in (None, [repr(row) for row in inputs]):
+            raise ValueError(
+                f"gdro_method={self.controller.name!r} reads its rows from train_dataset itself: "
+                "get_train_dataloader must return GDROTrainer's own, and "
+                "_generate_and_score_completions leave its inputs as they are"
+            )
         size = self.args.generation_batch_size // self.num_generations
-        drawn_P = None
-        if self.data.uids_D is not None:
-            drawn_P = self.controller.draw(self.data.uids_D, size)
-        if drawn_P is None and self.controller.method.waits:
-            # TRL's order has one batch a step
+        uids_D: np.ndarray = self.data.uids_D  # type: ignore[assignment]  # streams are refused
+        drawn_P = self.controller.draw(uids_D, size)
+        if drawn_P is None and not method.waits:
+            return self._prompts_of_rows(gather_object(inputs))
+        if drawn_P is None:  # TRL's order has one batch a step
             drawn_P = prompts_of_batch(
                 self.controller.planned,
                 size,
-                total=len(self.train_dataset),
+                total=len(uids_D),
                 seed=self.args.seed,
                 shuffled=self.shuffle_dataset,
             )
-        if drawn_P is None:  # TRL's, of all processes, each once
-            return gather_object(inputs)[:: self.num_generations]
-        return self.train_dataset.__getitems__(drawn_P.tolist())  # in one read
 
-    def _plan(self, prompts: list[Row]) -> Plan:
-        """How many rollouts each prompt gets."""
+        def read(ids_R: np.ndarray) -> list[Row]:
+            # as the loader does: the columns that it keeps, with objects of its own for each row,
+            # also where a position comes again
+            return loader.collate_fn(loader.dataset.__getitems__(drawn_P[ids_R].tolist()))
+
+        return PromptBatch(uids_D[drawn_P].tolist(), read)
+
+    def _prompts_of_rows(self, rows: list[Row]) -> PromptBatch:
+        """The prompts of TRL's rows, of all processes, in TRL's order."""
+        size = self.num_generations
+        first, second = rows[::size], rows[1::size]
         if self.data.dataset is None:
             # environments make the prompts: none is known to come again, so none has a history
-            first = len(self.controller.bins.row_of)
-            return self.controller.plan(range(first, first + len(prompts)))
-        return self.controller.plan([self._uid_of(row) for row in prompts])
+            known = len(self.controller.bins.row_of)
+            uids: list[int | str] = list(range(known, known + len(first)))
+        else:
+            uids = [self._uid_of(row) for row in first]
+            if [self._uid_of(row) for row in rows] != [uid for uid in uids for _ in range(size)]:
+                raise ValueError(
+                    f"the sampler of the training must give each prompt {size} times in a row "
+                    f"(num_generations), got one that begins with {short(uids)}"
+                )
+
+        def read(ids_R: np.ndarray) -> list[Row]:
+            return [copy_of(first[p], second[p]) for p in ids_R]
+
+        return PromptBatch(uids, read)
 
     def _uid_of(self, row: Row) -> int | str:
         column = self.args.uid_column
         if column not in row:
             raise ValueError(
                 f"rows of train_dataset must keep the column {column!r}, got {sorted(row)}: name "
-                "it in the format of the data set"
+                "it in the format of the data set, and keep it in a data loader of your own"
             )
         uid = row[column]
         return uid.item() if hasattr(uid, "item") else uid  # type: ignore  # torch's or numpy's
@@ -86,8 +164,10 @@ class ControlledTrainer(Logs):
             named_R = rewards_RF[:, self.reward_func_names.index(self.args.success_reward)]
             # where it gives None, as for rows of another task, the others judge
             successes_R = torch.where(named_R.isnan(), rewards_R, named_R)
-        rewards_R[~(rewards_R.isfinite() & successes_R.isfinite())] = torch.nan
+        is_scored_R = rewards_R.isfinite() & successes_R.isfinite()
         correct_R = is_correct(successes_R.numpy(), self.controller.success_threshold)
+        correct_R &= is_scored_R.numpy()
+        rewards_R[~is_scored_R] = torch.nan
         return Samples(group_ids_R, rewards_R.numpy(), correct_R)
 
     def _observe(
@@ -140,3 +220,32 @@ class ControlledTrainer(Logs):
             batch_size=self.args.per_device_train_batch_size,
         )
         return logps_RT
+
+
+def is_ours(loader: DataLoader | None) -> bool:
+    """Whether a data loader is what `ControlledTrainer.get_train_dataloader` has made."""
+    return getattr(getattr(loader, "collate_fn", None), "func", None) is collate
+
+
+def copy_of(row: Row, twin: Row) -> Row:
+    """A copy of a row, with objects of its own.
+
+    Only what TRL's rows of one prompt have in common stays so, such as a verifier that a transform
+    of the data hands out.
+
+    Args:
+        row: left as it is.
+        twin: TRL's next row, of the same prompt.
+    """
+    return copy.deepcopy(row, {id(part): part for part in leaves_of(twin)})
+
+
+def leaves_of(value: object) -> Iterator[object]:
+    """The objects in nested dictionaries and lists."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from leaves_of(part)
+    else:
+        yield value

@@ -5,15 +5,16 @@ D prompts of the data set, P of a batch.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from hashlib import sha256
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import datasets
 import numpy as np
 
+from gdro.checks import short
 from gdro.uids import as_uids
 
 
@@ -28,12 +29,26 @@ class UidData(NamedTuple):
 
 
 def hash_of(value: object) -> str:
-    """A hash of plain values, images and arrays that is the same in every session."""
+    """A hash of plain values, images and arrays that is the same in every session.
+
+    It is also the same when rows join that have one more key, or fractions where there were whole
+    numbers: `datasets` then gives all rows that key, with None, and turns 1 into 1.0.
+    """
 
     def encode(other: object) -> str:
         return other.tobytes().hex() if hasattr(other, "tobytes") else repr(other)
 
-    return sha256(json.dumps(value, sort_keys=True, default=encode).encode()).hexdigest()[:16]
+    text = json.dumps(_plain(value), sort_keys=True, default=encode)
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: object) -> object:
+    """A value without keys that are None, and with whole numbers as integers."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items() if part is not None}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def with_uids(dataset: datasets.Dataset | datasets.IterableDataset, column: str) -> UidData:
@@ -60,25 +75,37 @@ def with_uids(dataset: datasets.Dataset | datasets.IterableDataset, column: str)
         columns = dataset.column_names
     # as they are stored: no format applied, no image decoded
     stored = dataset.select_columns(columns).with_format("arrow").iter(1000)
-    counts = Counter[Any]()
     uids = []
     hashes = []
     for row in chain.from_iterable(batch.to_pylist() for batch in stored):
-        uid = row[column] if has_uids else hash_of(row)
-        counts[uid] += 1
-        if has_uids and counts[uid] > 1:
-            raise ValueError(
-                f"column {column!r} repeats {uid!r}; each prompt needs a uid of its own"
-            )
-        uids.append(uid if counts[uid] == 1 else f"{uid}#{counts[uid]}")
+        uids.append(row[column] if has_uids else hash_of(row))
         prompt = row.get("prompt", row)
         hashes.append(int(hash_of(prompt)[:8], 16))
-    if not has_uids:
-        dataset = dataset.add_column(column, uids)
+    if has_uids:
+        uids_D = as_uids(uids, f"column {column!r} of train_dataset (uid_column)")
+        [(uid, times)] = Counter(uids_D.tolist()).most_common(1) or [(None, 0)]
+        if times > 1:
+            raise ValueError(
+                f"uid_column={column!r} repeats {uid!r}, but each prompt needs a uid of its own; "
+                "name another column, or one that the data lack, and hashes of the rows are taken"
+            )
+    else:
+        uids_D = as_uids(numbered(uids))
+        dataset = dataset.add_column(column, uids_D.tolist())
     if dataset.format["type"] == "custom":
         transform = dataset.format["format_kwargs"]["transform"]
         dataset = dataset.with_transform(partial(with_column, transform, column))
-    return UidData(dataset, as_uids(uids), np.array(hashes, np.int64))
+    return UidData(dataset, uids_D, np.array(hashes, np.int64))
+
+
+def numbered(hashes: Iterable[str]) -> list[str]:
+    """Hashes where those that come again are numbered: a, b, a#2."""
+    counts = Counter[str]()
+    uids = []
+    for digest in hashes:
+        counts[digest] += 1
+        uids.append(digest if counts[digest] == 1 else f"{digest}#{counts[digest]}")
+    return uids
 
 
 def with_column(
@@ -88,6 +115,29 @@ def with_column(
 ) -> dict[str, list]:
     """What a transform of rows returns, with a column that it may have left out."""
     return {column: batch[column]} | transform(batch)
+
+
+def collate(collator: Callable[[list], list], column: str, rows: list[dict]) -> list[dict]:
+    """What a collator makes of rows, with the column of uids, which it may have left out.
+
+    Raises:
+        ValueError: for a collator that does not return a row for each that it is given, in their
+            order, so that a rollout would count for another prompt.
+    """
+    uids = [row.get(column) for row in rows]  # before, since it may change the rows themselves
+    collated = collator(rows)
+    kept = []
+    if isinstance(collated, list) and len(collated) == len(uids):
+        kept = [
+            uid if uid is None else row.setdefault(column, uid)
+            for uid, row in zip(uids, collated, strict=True)
+        ]
+    if kept != uids:
+        raise ValueError(
+            "data_collator must return a list with a row for each that it is given, in their "
+            f"order and with their {column!r}, got {short(collated)}"
+        )
+    return collated
 
 
 def check_prompts(data: UidData, saved: Mapping[str, list]) -> None:
@@ -111,18 +161,7 @@ def check_prompts(data: UidData, saved: Mapping[str, list]) -> None:
             )
     if before.keys().isdisjoint(uids):
         raise ValueError(
-            "train_dataset has none of the uids of the checkpoint; where they are hashes of all "
+            "train_dataset has none of the uids of the checkpoint, such as "
+            f"{saved['uids'][0]!r}, but others, such as {uids[0]!r}; where they are hashes of all "
             "columns, any other column gives others: add the column of uids that was trained with"
         )
-
-
-def prompts_of_batch(number: int, size: int, total: int, seed: int, shuffled: bool) -> np.ndarray:
-    """Positions in the data set of the prompts of batch `number` (from 0), (size,).
-
-    Each epoch has an order of its own; what is left over at its end is dropped. Nothing but the
-    arguments matters, so a resumed run takes the same prompts.
-    """
-    epoch, batch = divmod(number, total // size)
-    rng = np.random.default_rng((seed, epoch))
-    order_D = rng.permutation(total) if shuffled else np.arange(total)
-    return order_D[batch * size : (batch + 1) * size]

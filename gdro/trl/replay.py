@@ -1,6 +1,6 @@
 """Kept texts that are trained on again, beside the rollouts (`gdro.methods.bank`).
 
-Axes: R rollouts, of all processes; F reward functions.
+Axis: R rollouts, of all processes.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from trl.trainer.utils import pad
 from gdro.methods.bank import Bank, is_whole
 from gdro.trl.controlled import ControlledTrainer
 from gdro.trl.trimming import share_of, take_rows
-from gdro.trl.values import LossInputs, Row
+from gdro.trl.values import LossInputs
 
 # what TRL holds for each token besides ids and masks, in some settings
 LOGPS = ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
@@ -35,17 +35,18 @@ class Replay(ControlledTrainer):
 
     bank: Bank  # every process holds the same
 
-    def _keep_successes(self, rows: list[Row], texts: list[Text], rewards_RF: Tensor) -> None:
+    def _keep_successes(
+        self, uids: Sequence[int | str], texts: list[Text], correct_R: np.ndarray
+    ) -> None:
         """Add the correct rollouts of a step to the bank, those that are whole."""
         tokenizer = self._tokenizer  # a processor has no special tokens of its own
         ends = set(self.eos_token_ids)
         specials = set(tokenizer.all_special_ids)
-        scored = self._judge(np.arange(len(rows)), rewards_RF).scored()
-        for r in scored.group_ids_R[scored.correct_R]:
+        for r in np.flatnonzero(correct_R).tolist():
             ids = texts[r].completion_ids
             if is_whole(ids, ends, specials):
                 key = tokenizer.decode(ids, skip_special_tokens=True)
-                self.bank.add(self._uid_of(rows[r]), texts[r], key)
+                self.bank.add(uids[r], texts[r], key)  # type: ignore[arg-type]
 
     def _compute_loss(self, model: nn.Module, inputs: LossInputs) -> Tensor:
         """TRL's loss, on no more rows at once than a micro-batch has without kept texts.

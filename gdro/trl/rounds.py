@@ -5,12 +5,11 @@ TRL samples and scores a batch in one function, `_generate_and_score_completions
 rounds needs the rewards before it knows what it trains on. So a step has two parts:
 
 1. `_sample_step` calls `_generate` and `_calculate_rewards` itself, once for each round.
-2. TRL's function is called on what was chosen of that. Inside the block `with self._feed(batch)`,
-   and nowhere else, the two functions return this batch in place of sampling and judging.
+2. TRL's function is called on what was chosen of that. While it runs, the two functions return
+   this batch in place of sampling and judging, and those of a subclass are not called again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from accelerate.utils import gather_object
@@ -18,8 +17,8 @@ from torch import Tensor
 
 from gdro.rounds import Outcomes, sample_in_rounds
 from gdro.trl.controlled import ControlledTrainer
-from gdro.trl.step import Step, TrainBatch, own_share, split_rollouts
-from gdro.trl.values import Cost, LossInputs, Row
+from gdro.trl.step import Step, own_share, split_rollouts
+from gdro.trl.values import Cost, LossInputs, PromptBatch, Row, replaced
 
 MOST_BATCHES = 100  # in one step, for a method that is never ready
 
@@ -27,41 +26,21 @@ MOST_BATCHES = 100  # in one step, for a method that is never ready
 class Rounds(ControlledTrainer):
     """GRPOTrainer that samples until the method lets the optimizer step."""
 
-    _sampled_batch: TrainBatch | None = None  # only inside `_feed`
-
-    @contextmanager
-    def _feed(self, batch: TrainBatch) -> Iterator[None]:
-        """Inside this block TRL gets a batch that was sampled and judged before."""
-        self._sampled_batch = batch
-        try:
-            yield
-        finally:
-            self._sampled_batch = None
-
-    def _generate(self, prompts: list) -> tuple:
-        if self._sampled_batch is not None:
-            return self._sampled_batch.generated()
-        return super()._generate(prompts)
-
-    def _calculate_rewards(
-        self,
-        inputs: list[Row],
-        prompts: list,
-        completions: list,
-        completion_ids_list: list[list[int]],
-    ) -> Tensor:
-        if self._sampled_batch is not None:
-            # TRL empties this into its table of completions once the rewards are there
-            self._pending_extra_logs.update(self._sampled_batch.extras())
-            return self._sampled_batch.rewards_RF.to(self.accelerator.device)
-        return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-
     def _finish_step(self, step: Step, local_rows: slice) -> LossInputs:
         """What TRL's loss takes, from the rollouts of a step."""
         batch = step.train_batch(self.args.generation_batch_size, local_rows)
-        with self._feed(batch):
+
+        def generated(prompts: list) -> tuple:
+            return batch.generated()
+
+        def rewards(*given: object, **named: object) -> Tensor:
+            # TRL empties this into its table of completions once the rewards are there
+            self._pending_extra_logs.update(batch.extras())
+            return batch.rewards_RF.to(self.accelerator.device)
+
+        with replaced(self, _generate=generated, _calculate_rewards=rewards):
             # super(): GDROTrainer's own would sample again
-            output = super()._generate_and_score_completions(batch.rows)
+            output = super()._generate_and_score_completions(batch.rows())
         self._put_advantages(output, local_rows, batch.signal)
         self._metrics["train"]["gdro/rollouts_spent"].append(step.spent)
         return output
@@ -92,10 +71,10 @@ class Rounds(ControlledTrainer):
         seen_tokens = self.state.num_input_tokens_seen
         with self._timed("controller"):
             prompts = self._next_prompts(inputs)
-            plan = self._plan(prompts)
+            plan = self.controller.plan(prompts.uids)
 
         def sample_and_reward(new_R: np.ndarray) -> Outcomes:
-            self._sample([prompts[p] for p in new_R], step)
+            self._sample(prompts, new_R, step)
             new = self._judge(new_R, step.rewards_RF[-len(new_R) :])
             return Outcomes(new.rewards_R, new.correct_R)
 
@@ -103,22 +82,25 @@ class Rounds(ControlledTrainer):
         tokens = int(self.state.num_input_tokens_seen - seen_tokens)
         with self._timed("controller"):
             signal = self._observe(plan, samples, Cost(step.spent - spent, tokens))
-        step.add_signal(signal, samples.group_ids_R)
+        step.add_signal(signal, samples)
         return signal.ready
 
-    def _sample(self, rows: list[Row], step: Step) -> None:
-        """Add a rollout of each row to the step (`own_share` says which of them come twice)."""
-        # copies, since reward functions may write into them
-        local_rows = [dict(row) for row in own_share(rows, self.accelerator)]
-        self._check_text(local_rows)
-        prompts = [row["prompt"] for row in local_rows]
+    def _sample(self, batch: PromptBatch, new_R: np.ndarray, step: Step) -> None:
+        """Add rollouts of the prompts at these places of a batch to the step.
+
+        `own_share` says which of them come twice.
+        """
+        rows = batch.read(own_share(new_R, self.accelerator))
+        self._check_text(rows)
+        prompts = [row["prompt"] for row in rows]
         output = self._generate(prompts)
         _, completion_ids, _, completions, *_ = output
-        rewards_RF = self._calculate_rewards(local_rows, prompts, completions, completion_ids)
-        rollouts = split_rollouts(output, self._pending_extra_logs)
+        rewards_RF = self._calculate_rewards(rows, prompts, completions, completion_ids)
+        rollouts = split_rollouts(prompts, output, self._pending_extra_logs)
         self._pending_extra_logs.clear()  # `TrainBatch.extras` brings back those that train
-        step.add_rollouts(rows, gather_object(rollouts), rewards_RF)
-        step.spent += len(local_rows) * self.accelerator.num_processes  # with rows that came twice
+        uids = [batch.uids[p] for p in new_R.tolist()]
+        step.add_rollouts(uids, gather_object(rollouts), rewards_RF)
+        step.spent += len(rows) * self.accelerator.num_processes  # with rows that came twice
 
     def _check_text(self, rows: Sequence[Mapping[str, object]]) -> None:
         # a stream may not know its columns, and `config.check_data` cannot see them

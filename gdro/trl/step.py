@@ -8,18 +8,16 @@ Axes: P prompts of a batch, R rollouts of a step or of TRL's batch, F reward fun
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from gdro.rounds import Samples
 from gdro.trl.values import Row, Signal
-
-Item = TypeVar("Item")
 
 
 class Rollout(NamedTuple):
@@ -27,6 +25,8 @@ class Rollout(NamedTuple):
 
     prompt_ids: list[int]
     completion_ids: list[int]
+    prompt: str | list[dict[str, Any]]
+    """Text, or messages, as the reward functions leave it."""
     completion: str | list[dict[str, Any]]
     """Text, or messages."""
     logprobs: list[float] | None
@@ -34,8 +34,8 @@ class Rollout(NamedTuple):
     """Columns of the table of completions, from `log_extra`."""
 
 
-def split_rollouts(output: tuple, extras: dict[str, list]) -> list[Rollout]:
-    """What `_generate` returned, by rollout. `extras` are columns with a value for each."""
+def split_rollouts(prompts: list, output: tuple, extras: dict[str, list]) -> list[Rollout]:
+    """What `_generate` returned for prompts, by rollout. `extras` are columns, a value for each."""
     prompt_ids, completion_ids, _, completions, logprobs, *_ = output
     size = len(prompt_ids)
     # a column of another length cannot be told apart by rollout
@@ -44,6 +44,7 @@ def split_rollouts(output: tuple, extras: dict[str, list]) -> list[Rollout]:
         Rollout(
             prompt_ids=prompt_ids[r],
             completion_ids=completion_ids[r],
+            prompt=prompts[r],
             completion=completions[r],
             logprobs=logprobs[r] if logprobs else None,
             extra={name: values[r] for name, values in columns.items()},
@@ -56,16 +57,18 @@ def split_rollouts(output: tuple, extras: dict[str, list]) -> list[Rollout]:
 class TrainBatch:
     """As many rollouts of a step as TRL's batch holds."""
 
-    rows: list[Row]
-    """Rows of the data set, those of this process."""
     rollouts: list[Rollout]
-    """Rollouts of these rows."""
+    """Those of this process."""
     is_filler: list[bool]
-    """Which of these rows only fill the batch: their tokens do not count."""
+    """Which of them only fill the batch: their tokens do not count."""
     rewards_RF: Tensor
     """Rewards of the rollouts of all processes."""
     signal: Signal
     """Advantages of the rollouts of all processes."""
+
+    def rows(self) -> list[Row]:
+        """What TRL takes of the rows that were sampled, of this process."""
+        return [{"prompt": rollout.prompt} for rollout in self.rollouts]
 
     def generated(self) -> tuple:
         """What TRL's `_generate` returns, in its form, for text without tools."""
@@ -96,34 +99,40 @@ class Step:
     """All rollouts of one optimizer step, of all processes, with rewards and advantages.
 
     Attributes:
-        rows: of the data set, (R,).
+        uids: of the rollouts' prompts, (R,).
         rollouts: (R,).
         spent: rollouts, with those that were dropped.
         rewards_RF: on the CPU.
+        correct_R: which rollouts are.
         advantages_R: weighted.
         is_flat_R: whether all rewards of the rollout's group are equal.
         group_has_signal_R: whether an advantage in the rollout's group is not 0.
     """
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.uids: list[int | str] = []
         self.rollouts: list[Rollout] = []
         self.spent = 0
         self.rewards_RF = torch.zeros(0, 0)
+        self.correct_R = np.zeros(0, bool)
         self.advantages_R = np.zeros(0)
         self.is_flat_R = np.zeros(0, bool)
         self.group_has_signal_R = np.zeros(0, bool)
 
-    def add_rollouts(self, rows: list[Row], rollouts: list[Rollout], rewards_RF: Tensor) -> None:
-        """Add a rollout of each row; what was sampled beyond that is dropped."""
-        self.rows += rows
-        self.rollouts += rollouts[: len(rows)]
-        new_RF = rewards_RF[: len(rows)].cpu()
+    def add_rollouts(
+        self, uids: list[int | str], rollouts: list[Rollout], rewards_RF: Tensor
+    ) -> None:
+        """Add a rollout of each of these prompts; what was sampled beyond that is dropped."""
+        self.uids += uids
+        self.rollouts += rollouts[: len(uids)]
+        new_RF = rewards_RF[: len(uids)].cpu()
         self.rewards_RF = torch.cat([self.rewards_RF, new_RF]) if len(self.rewards_RF) else new_RF
 
-    def add_signal(self, signal: Signal, group_ids_R: np.ndarray) -> None:
+    def add_signal(self, signal: Signal, samples: Samples) -> None:
         """Add what the controller made of one batch, whose rollouts were added before."""
+        group_ids_R = samples.group_ids_R
         has_signal_P = np.bincount(group_ids_R, signal.advantages_R != 0) > 0
+        self.correct_R = np.append(self.correct_R, samples.correct_R)
         self.advantages_R = np.append(self.advantages_R, signal.advantages_R)
         self.group_has_signal_R = np.append(self.group_has_signal_R, has_signal_P[group_ids_R])
         self.is_flat_R = np.append(self.is_flat_R, signal.is_flat_R)
@@ -153,7 +162,6 @@ class Step:
             ready=True,
         )
         return TrainBatch(
-            rows=[dict(self.rows[r]) for r in places_R[local_rows]],
             rollouts=[self.rollouts[r] for r in places_R[local_rows]],
             is_filler=is_filler_R[local_rows].tolist(),
             rewards_RF=self.rewards_RF[places_R],
@@ -161,8 +169,8 @@ class Step:
         )
 
 
-def own_share(rows: Sequence[Item], accelerator: Accelerator) -> list[Item]:
-    """The rows that this process samples. All sample equally many, so some rows may come twice."""
-    share = math.ceil(len(rows) / accelerator.num_processes)
+def own_share(items_R: np.ndarray, accelerator: Accelerator) -> np.ndarray:
+    """What of it this process samples. All sample equally many, so some items may come twice."""
+    share = math.ceil(len(items_R) / accelerator.num_processes)
     first = accelerator.process_index * share
-    return [rows[r % len(rows)] for r in range(first, first + share)]
+    return items_R[np.arange(first, first + share) % len(items_R)]

@@ -18,20 +18,19 @@ changed by overriding its functions and each override should be read beside the 
 
 A generation batch, from its prompts to its advantages:
 
-    _next_prompts, _plan        (controlled) draw the prompts, and divide the rollouts among them
-    TRL's own function          samples; on its way `_calculate_rewards`, below, keeps the rewards
-                                of all processes, (R, F), which TRL does not pass on
+    _next_prompts               (controlled) the prompts that are drawn, or TRL's
+    _generate_with_rewards      TRL's own function samples; the rewards of all processes, (R, F),
+                                which it does not pass on, are kept
     _judge                      (controlled) of each rollout one reward, and whether it is correct
     _observe                    (controlled) tells the controller, which answers with advantages
     _put_advantages             (controlled) puts them in place of TRL's
 
-All private names of TRL that they depend on are listed in `gdro.trl.private_names`.
+All private names of TRL that they depend on are listed in tests/training/private_names.py.
 
 Axes: P prompts of the generation batch, R its rollouts, over all processes, in TRL's order; F
 reward functions; T tokens.
 """
 
-import re
 from collections.abc import Callable
 from inspect import isfunction, signature
 from typing import Any, TypeAlias
@@ -43,7 +42,6 @@ from datasets import Dataset, IterableDataset
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gdro.method import Method
 from gdro.methods.bank import Bank
 from gdro.rounds import Samples
 from gdro.trl import config, cpu_engine, unsloth
@@ -52,17 +50,12 @@ from gdro.trl.config import GDROConfig
 from gdro.trl.data import UidData, with_uids
 from gdro.trl.generation import RowByRow
 from gdro.trl.replay import Replay, Text, texts_of
+from gdro.trl.rewards import without_column
 from gdro.trl.rounds import Rounds
 from gdro.trl.trimming import TrimmedLoss, is_rotary
-from gdro.trl.values import Cost, LossInputs, Row, learned_mask
+from gdro.trl.values import Cost, LossInputs, Row, learned_mask, replaced
 
 RewardFunction: TypeAlias = str | PreTrainedModel | Callable[..., list[float | None]]
-
-
-def paper_of(method: type[Method]) -> dict[str, str]:
-    """The paper that a model card cites: that of the first line of a method's docstring, if any."""
-    found = re.match(r".*\(arXiv (\d{4}\.\d{5})\)", method.__doc__ or "")
-    return {"title": f"arXiv {found[1]}", "id": found[1]} if found else {}
 
 
 # from left to right, the order in which super() goes on: `Replay` cuts a micro-batch into parts,
@@ -70,9 +63,9 @@ def paper_of(method: type[Method]) -> dict[str, str]:
 class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
     """GRPOTrainer whose prompts, rollouts and advantages come from a GDROController.
 
-    Reward functions get the column of uids with the others: one that compares the rollouts of a
-    prompt must group them by it, since groups are not equally large. Rewards that are None or NaN
-    leave their row out, as in TRL.
+    Reward functions that take the column of uids get it with the others: one that compares the
+    rollouts of a prompt must group them by it, since groups are not equally large. Rewards that are
+    None or NaN leave their row out, as in TRL.
 
     Args:
         model: as for GRPOTrainer, as are all that follow but for `args`.
@@ -133,7 +126,6 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         # otherwise TRL's advantages stay, so that "grpo" trains as TRL does, bit for bit
         self._replaces_advantages = config.replaces_advantages(self.controller, args)
         self.bank = Bank(method.kept_texts)
-        self._rewards_RF = torch.empty(0, 0)  # of the last generation batch
         self._start_logs()
         set_seed(args.seed)  # TRL 1.14 puts the PEFT adapter on before it seeds
         with cpu_engine.reloadable(args):
@@ -142,11 +134,14 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
             self.data = self.data._replace(dataset=self.train_dataset)
         # again, as TRL alone names reward models and the rewards of environments
         config.check_success_reward(args, self.reward_func_names)
-        args.trim_batches = bool(args.trim_batches) and is_rotary(self.model)
+        self.reward_funcs: list[Any] = [
+            without_column(f, args.uid_column) for f in self.reward_funcs
+        ]
+        self.is_rotary = is_rotary(self.model)
         self._warn_of_rewards()
         if self._replaces_advantages:
             self._name = f"GDRO ({self.controller.name})"
-            self._paper = paper_of(type(method))
+            self._paper: dict[str, str] = {}  # TRL's is that of GRPO
         if self.on_unsloth:
             unsloth.check_unsloth_parts(self, model)
             if args.unsloth_grpo_mini_batch is None:
@@ -178,7 +173,7 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
             return output
         # all that was sampled may be kept, not only what trains
         texts = [Text(rollout.prompt_ids, rollout.completion_ids) for rollout in step.rollouts]
-        self._keep_successes(step.rows, texts, step.rewards_RF)
+        self._keep_successes(step.uids, texts, step.correct_R)
         return self._add_replayed(output)
 
     def _play_batch(self, inputs: list[Row], local_rows: slice) -> LossInputs:
@@ -187,43 +182,43 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         seen_tokens = self.state.num_input_tokens_seen
         with self._timed("controller"):
             prompts = self._next_prompts(inputs)
-            plan = self._plan(prompts)
-            group_ids_R = np.repeat(np.arange(len(prompts)), plan.rollouts)
+            plan = self.controller.plan(prompts.uids)
+            group_ids_R = np.repeat(np.arange(len(plan)), plan.rollouts)
             # the rows that TRL has repeated are those of other prompts, or of other groups
             if method.moves_rollouts or method.draws:
-                inputs = [dict(prompts[p]) for p in group_ids_R[local_rows]]
+                inputs = prompts.read(group_ids_R[local_rows])
         if self.environment_factories and not self._has_uids:  # their `reset` takes all columns
             inputs = [{k: v for k, v in row.items() if k != self.args.uid_column} for row in inputs]
-        output = super()._generate_and_score_completions(inputs)
+        output, rewards_RF = self._generate_with_rewards(inputs)
         tokens = int(self.state.num_input_tokens_seen - seen_tokens)
         with self._timed("controller"):
-            rewards_RF = self._rewards_RF.cpu()
             samples = self._judge(group_ids_R, rewards_RF)
-            losses_R = self._surrogate_losses(output, samples, len(prompts))
+            losses_R = self._surrogate_losses(output, samples, len(plan))
             signal = self._observe(plan, samples, Cost(len(rewards_RF), tokens), losses_R)
             if self._replaces_advantages:
                 self._put_advantages(output, local_rows, signal)
         if not method.replays:
             return output
-        rows = [prompts[p] for p in group_ids_R]
-        self._keep_successes(rows, gather_object(texts_of(output)), rewards_RF)
+        uids = [prompts.uids[p] for p in group_ids_R.tolist()]
+        self._keep_successes(uids, gather_object(texts_of(output)), samples.correct_R)
         return self._add_replayed(output)
 
-    def _calculate_rewards(
-        self,
-        inputs: list[Row],
-        prompts: list,
-        completions: list,
-        completion_ids_list: list[list[int]],
-    ) -> Tensor:
-        """Rewards of all processes, (R, F); kept, since TRL does not pass them on.
+    def _generate_with_rewards(self, inputs: list[Row]) -> tuple[LossInputs, Tensor]:
+        """What TRL's loss takes, and the rewards of all processes, (R, F).
 
-        Calls the version of `Rounds` through `super()`.
+        TRL logs the rewards, but by name, and two functions may have one. So they are taken from
+        its `_calculate_rewards`, or a subclass's, which may shape them.
         """
-        rewards_RF = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        if self.model.training:
-            self._rewards_RF = rewards_RF
-        return rewards_RF
+        calculate = self._calculate_rewards
+        rewards: list[Tensor] = []
+
+        def keep(*given: object, **named: object) -> Tensor:
+            rewards.append(calculate(*given, **named))
+            return rewards[-1]
+
+        with replaced(self, _calculate_rewards=keep):
+            output = super()._generate_and_score_completions(inputs)
+        return output, rewards[-1].cpu()
 
     @torch.no_grad()
     def _surrogate_losses(

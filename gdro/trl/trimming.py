@@ -16,6 +16,7 @@ from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from trl import GRPOTrainer
 
+from gdro.controller import GDROController
 from gdro.trl.config import GDROConfig
 from gdro.trl.values import LossInputs
 
@@ -29,10 +30,18 @@ MEANS_OVER_ROWS = ("grpo", "sapo", "dr_grpo", "luspo")
 
 
 class TrimmedLoss(GRPOTrainer):
-    """GRPOTrainer whose loss is computed on what has a gradient, where `trim_batches` is on."""
+    """GRPOTrainer whose loss is computed on what has a gradient, where it `trims`."""
 
     args: GDROConfig
+    controller: GDROController
     on_unsloth: bool
+    is_rotary: bool
+
+    @property
+    def trims(self) -> bool:
+        """Whether the loss leaves out what has no gradient."""
+        asked = self.args.trim_batches
+        return self.is_rotary and (self.controller.name != "grpo" if asked is None else asked)
 
     def compute_loss(
         self, model: nn.Module, inputs: LossInputs, *args: object, **kwargs: object
@@ -40,7 +49,7 @@ class TrimmedLoss(GRPOTrainer):
         """The loss of a micro-batch; Unsloth's is trimmed here, since it replaces TRL's."""
         if not self.on_unsloth:  # TRL's, which calls `_compute_loss`
             return super().compute_loss(model, inputs, *args, **kwargs)
-        if self.model.training and self.args.trim_batches and self._only_advantages_train():
+        if self.model.training and self.trims and self._only_advantages_train():
             inputs = rows_with_signal(inputs, self.args.loss_type)
         # Unsloth would cut what is left into as many parts as the whole batch
         parts = self.args.unsloth_grpo_mini_batch
@@ -52,7 +61,7 @@ class TrimmedLoss(GRPOTrainer):
 
     def _compute_loss(self, model: nn.Module, inputs: LossInputs) -> Tensor:
         """TRL's loss on the rows with an advantage, scaled to that of the whole micro-batch."""
-        if not (self.model.training and self.args.trim_batches) or "num_images" in inputs:
+        if not (self.model.training and self.trims) or "num_images" in inputs:
             return super()._compute_loss(model, inputs)
         keep = len(inputs["advantages"])
         if self._only_advantages_train():
@@ -84,7 +93,7 @@ class TrimmedLoss(GRPOTrainer):
         asked = {name for name, value in kwargs.items() if value is not None and value is not False}
         # TRL's own way where gradients are needed, on Unsloth's trainer, and with images
         scores_as_trl = torch.is_grad_enabled() or self.on_unsloth or args or asked - {"batch_size"}
-        if scores_as_trl or not self.args.trim_batches:
+        if scores_as_trl or not self.trims:
             return score(input_ids, attention_mask, logits_to_keep, *args, **kwargs)
         size = kwargs.get("batch_size")
         return logps_by_length(score, input_ids, attention_mask, logits_to_keep, size)

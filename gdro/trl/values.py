@@ -1,8 +1,10 @@
 """Values that pass between the files of the trainer.
 
-Axes: R rollouts of all processes, in TRL's order; T tokens of completions.
+Axes: P prompts of a batch, R rollouts of all processes, in TRL's order; T tokens of completions.
 """
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,6 +16,16 @@ Row: TypeAlias = dict[str, Any]
 
 LossInputs: TypeAlias = dict[str, Any]
 """What TRL's loss takes: tensors with a row for each rollout of this process, by name."""
+
+
+class PromptBatch(NamedTuple):
+    """The prompts of a batch, of all processes."""
+
+    uids: Sequence[int | str]
+    """(P,)"""
+    read: Callable[[np.ndarray], list[Row]]
+    """The rows of the prompts at some places in the batch. No two have objects in common, since
+    what judges a rollout may write into its row: a prompt is read anew for each, as TRL does."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +45,22 @@ class Cost(NamedTuple):
 
     rollouts: int
     tokens: int
+
+
+@contextmanager
+def replaced(thing: object, **attributes: object) -> Iterator[None]:
+    """Inside this block an object has these attributes, in place of its own and its class's.
+
+    So what TRL calls can be replaced behind the functions of a subclass, and not before them.
+    """
+    own = {name: vars(thing)[name] for name in attributes if name in vars(thing)}
+    vars(thing).update(attributes)
+    try:
+        yield
+    finally:
+        for name in attributes:
+            del vars(thing)[name]
+        vars(thing).update(own)
 
 
 def learned_mask(output: LossInputs) -> Tensor:

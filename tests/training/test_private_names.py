@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import tiny_run
 from conftest import TRAINS
+from private_names import ARGUMENTS, PRIVATE_NAMES, TRAINER
 from trl import GRPOConfig, GRPOTrainer
 from trl.import_utils import is_vllm_available
 
-from gdro.trl import private_names, trainer
-from gdro.trl.private_names import PRIVATE_NAMES
+from gdro.trl import trainer
 
 pytestmark = TRAINS
 LISTED = {private.name for private in PRIVATE_NAMES}
@@ -23,7 +23,7 @@ def owners(base, tmp_path_factory):
     """The things that have the names: TRL's own trainer, its arguments, and modules."""
     args = tiny_run.arguments(GRPOConfig, tmp_path_factory.mktemp("names"))
     stock = tiny_run.make_trainer(GRPOTrainer, args, base)
-    return {private_names.TRAINER: stock, private_names.ARGUMENTS: args}
+    return {TRAINER: stock, ARGUMENTS: args}
 
 
 @pytest.mark.parametrize("private", PRIVATE_NAMES, ids=lambda private: private.name)
@@ -40,7 +40,7 @@ def test_a_private_name_is_as_it_was_seen(owners, private):
 
 
 def test_generate_returns_what_a_train_batch_returns_in_its_place(owners):
-    stock = owners[private_names.TRAINER]
+    stock = owners[TRAINER]
     output = stock._generate([row["prompt"] for row in tiny_run.make_task().train[:4]])
     prompt_ids, completion_ids, tool_mask, completions, logprobs, fields, images, more = output
     assert len(prompt_ids) == len(completion_ids) == len(completions) == 4

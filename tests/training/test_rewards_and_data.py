@@ -16,12 +16,10 @@ from tiny_run import half_right, make, trained
 from trl import TrlParser
 
 from gdro.groups import StaticGroups
-from gdro.registry import METHODS
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.callback import GDROCallback
 from gdro.trl.data import check_prompts, hash_of, with_uids
 from gdro.trl.logs import bin_names
-from gdro.trl.trainer import paper_of
 
 pytestmark = TRAINS
 
@@ -238,15 +236,6 @@ def test_the_page_names_every_key_of_the_log(base, tmp_path):
             key, _, place = name.rpartition("/")
             logged.add(f"{key}/BIN" if place in trainer.bin_names else name)
     assert set(re.findall(r"^\| `(gdro/[^`]+)` \|", page, re.MULTILINE)) == logged
-
-
-def test_a_model_card_cites_the_paper_of_its_method():
-    page = (Path(__file__).parents[2] / "docs" / "peers.md").read_text("utf-8")
-    papers = re.findall(r"^\| `(\w+)` \| \[(\d{4}\.\d{5})\]", page, re.MULTILINE)
-    assert len(papers) > 20
-    papers += [(name, "2601.19280") for name in ("prompt", "rollout", "both")]
-    assert {name: paper_of(METHODS[name]).get("id") for name, _ in papers} == dict(papers)
-    assert paper_of(METHODS["pivotal"]) == paper_of(METHODS["composed"]) == {}
 
 
 def test_the_callback_draws_and_sends_its_picture(base, tmp_path, monkeypatch):

@@ -16,8 +16,8 @@ from trl import GRPOTrainer
 from gdro.files import load_state
 from gdro.method import Method
 from gdro.registry import register
+from gdro.rounds import prompts_of_batch
 from gdro.trainer import GDROTrainer
-from gdro.trl.data import prompts_of_batch
 from gdro_lab import loop
 
 pytestmark = TRAINS

@@ -101,7 +101,7 @@ def test_texts_of_learned_positions_are_not_moved(folders, tmp_path):
     learned = save_tiny_model("GPTBigCode", tmp_path / "model")
     for folder, trims in ((learned, False), (folders["Llama"], True)):
         for asked in (None, True):
-            assert make(folder, tmp_path, trim_batches=asked).args.trim_batches == trims
+            assert make(folder, tmp_path, trim_batches=asked).trims == trims
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ the weights of GRPOTrainer, to the bit.
 import itertools
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import trl
 from datasets import Dataset, IterableDataset
 from peft import LoraConfig
+from scripted import CHATS, ROWS, even, scripted, text_of
 from tiny_models import byte_tokenizer
 from tiny_run import arguments, same_weights
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForSequenceClassification
@@ -22,18 +22,7 @@ from gdro.trainer import GDROConfig, GDROTrainer
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 METHODS = ("grpo", "pivotal", "rollout", "dapo")
-ROWS = [{"prompt": f"Spell {n}.", "answer": str(n), "uid": n} for n in range(12)]
-CHATS = [row | {"prompt": [{"role": "user", "content": row["prompt"]}]} for row in ROWS]
 QWEN3 = Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
-
-
-def text_of(completion):
-    return completion if isinstance(completion, str) else completion[-1].get("content") or ""
-
-
-def even(completions, **columns):
-    """1 where the last character is even, so that most groups have a signal."""
-    return [float(bool(text_of(c)) and ord(text_of(c)[-1]) % 2 == 0) for c in completions]
 
 
 def length(completions, **columns):
@@ -97,15 +86,6 @@ def roll(prompts, trainer):
     ids = [trainer.processing_class(prompt)["input_ids"] for prompt in prompts]
     completions, _ = scripted(trainer, ids)
     return {"prompt_ids": ids, "completion_ids": completions, "logprobs": None}
-
-
-def scripted(trainer, prompt_ids, *args, **kwargs):
-    """Random bytes of unequal length, in place of what the model would sample."""
-    trainer.calls = getattr(trainer, "calls", 0) + 1
-    rng = np.random.default_rng(trainer.calls)
-    end = trainer.processing_class.eos_token_id
-    texts = [rng.integers(40, 90, rng.integers(2, 9)).tolist() for _ in prompt_ids]
-    return [[*text, end] for text in texts], None
 
 
 def setup(rows=ROWS, reward=even, refused=(), given=(), template=None, equal=True, **args):

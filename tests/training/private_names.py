@@ -1,8 +1,8 @@
 """Every private name of TRL and transformers that `gdro.trl` overrides, calls or sets.
 
-A private name may change in any release. tests/training/test_private_names.py looks at each of them
-in the packages that are installed, and fails by its name where it has changed; it also finds names
-that are used and not listed here. To take a new TRL: run it, read what changed, and add the
+A private name may change in any release. test_private_names.py looks at each of them in the
+packages that are installed, and fails by its name where it has changed; it also finds names that
+are used and not listed here. To take a new TRL: run it, read what changed, and add the
 signature. The names are those of TRL 1.14.2 and 1.16.0 and of transformers 5.17.0.
 """
 
@@ -34,8 +34,14 @@ PRIVATE_NAMES = (
     ),
     PrivateName(
         TRAINER,
+        "_prepare_inputs",
+        "overridden: what it is given is compared with what the next function is given",
+        ("(self, generation_batch)",),
+    ),
+    PrivateName(
+        TRAINER,
         "_generate",
-        "called for each round, and overridden where rollouts were sampled before",
+        "called for each round, and replaced where rollouts were sampled before",
         ("(self, prompts)",),
     ),
     PrivateName(
@@ -47,7 +53,7 @@ PRIVATE_NAMES = (
     PrivateName(
         TRAINER,
         "_calculate_rewards",
-        "called for each round, and overridden to keep rewards",
+        "called for each round, and replaced while TRL's step runs, to keep or to give rewards",
         ("(self, inputs, prompts, completions, completion_ids_list)",),
     ),
     PrivateName(TRAINER, "_pending_extra_logs", "columns of `log_extra`, by rollout"),
@@ -86,14 +92,14 @@ PRIVATE_NAMES = (
     PrivateName(
         TRAINER,
         "_set_signature_columns_if_needed",
-        "overridden: uids are not removed",
+        "replaced while the data loader is made: uids are not removed",
         ("(self)",),
     ),
     PrivateName(TRAINER, "_signature_columns", "the columns that are not removed"),
     PrivateName(
         TRAINER,
         "_get_train_sampler",
-        "overridden: kept, and advanced on resuming",
+        "replaced while the data loader is made: kept, and advanced on resuming",
         ("(self, dataset=None)",),
     ),
     PrivateName(
