@@ -187,7 +187,6 @@ def _choice_of(text: str) -> str | None:
     choice = CHOICE.fullmatch(text)
     if choice is None:
         return None
-    further = {
-        letter.upper() for found in FURTHER_CHOICE.findall(choice[2] or "") for letter in found
-    }
-    return choice[1].upper() if further <= {"", choice[1].upper()} else None
+    letter = choice[1].upper()
+    further = [match[0][-1].upper() for match in FURTHER_CHOICE.finditer(choice[2] or "")]
+    return letter if all(other == letter for other in further) else None

@@ -1,9 +1,8 @@
 r"""The math reward: 1 for a completion whose answer says the same as the answer key.
 
-The answer is read from the last `\boxed{…}`, or as `MathReward` is told. A key that is a letter
-A–J is a multiple choice. A key that is an integer or a plain decimal is compared with the number in
-the answer, exactly. All other keys are judged by math-verify, in processes that are killed when an
-answer takes too long. docs/rewards.md says what none of these can judge.
+The answer is read from the last `\boxed{…}`, or as `MathReward` is told, and judged by
+`gdro_lab.tasks.judging`: at once, or where expressions are to be compared in processes that are
+killed when an answer takes too long. docs/rewards.md has the rules, and what they cannot tell.
 """
 
 import logging

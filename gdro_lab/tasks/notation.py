@@ -9,6 +9,7 @@ from gdro_lab.tasks.numerals import FUNCTION, clean, in_latex
 from gdro_lab.tasks.quantities import MARKED, TEXT
 
 BOLD = re.compile(r"\*\*([^*]+)\*\*")
+DOLLAR = re.compile(r"(?<!\\)\$")
 SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])")
 REPLACED = {
     r"\lbrace": r"\{",
@@ -33,25 +34,12 @@ OR = r"\\(?:text|mbox)\s*\{\s*or\s*\}|(?<![A-Za-z\\])or(?![A-Za-z])|\\(?:l?or|ve
 CUP = r"\\cup(?![A-Za-z])"
 EQUALS = r"(?<![<>!:\\])=(?![<>=])"
 PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
-MEMBER = re.compile(r"\\?[A-Za-z]\w*\s*\\in(?![A-Za-z])\s*")
+MEMBER = re.compile(r"^\\?[A-Za-z]\w*\s*\\in(?![A-Za-z])\s*")
 VECTOR = re.compile(r"\\begin\{[pbv]?matrix\}(.*)\\end\{[pbv]?matrix\}", re.DOTALL)
 BRACKET = re.compile(r"\\.|[()\[\]{}]", re.DOTALL)
 OPENING = ("(", "[", "{", r"\{")
 CLOSING = (")", "]", "}", r"\}")
-RELATIONS = {
-    "<": ("<", r"\lt"),
-    ">": (">", r"\gt"),
-    "≤": ("<=", r"\leqslant", r"\leq", r"\le"),
-    "≥": (">=", r"\geqslant", r"\geq", r"\ge"),
-    "≠": ("!=", r"\neq", r"\ne"),
-}
-SIGN_OF = {sign: relation for relation, signs in RELATIONS.items() for sign in signs}
-RELATION = re.compile(
-    "|".join(
-        re.escape(sign) + r"(?![A-Za-z])" * sign.startswith("\\")
-        for sign in sorted(SIGN_OF, reverse=True)
-    )
-)
+RELATION = re.compile(r"[<>]=?|!=|\\(?:leqslant|leq?|geqslant|geq?|neq?|lt|gt)(?![A-Za-z])")
 UNKNOWN = re.compile(r"\\?[A-Za-z]+(?:_(?:\w|\{\w+\}))?")
 
 # subscripts, and what is no text: the kind of a matrix
@@ -65,8 +53,8 @@ SPACES = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 def standard(text: str) -> str:
     """The text in LaTeX, without signs of size and emphasis, and with one name for each sign."""
     text = BOLD.sub(r"\1", in_latex(text).strip()).lstrip("= ").removesuffix("\\")
-    if text.startswith("$") and text.endswith("$"):
-        text = text[1:-1]
+    if len(DOLLAR.findall(text)) % 2 == 0:  # those around mathematics
+        text = DOLLAR.sub(" ", text).strip()
     text = OVER.sub(r"\\frac{\1}{\2}", SIZES.sub("", text))
     for old, new in REPLACED.items():
         text = text.replace(old, new)
@@ -75,14 +63,6 @@ def standard(text: str) -> str:
     if text[:1] in ("]", "[") and text[-1:] in ("]", "["):  # ]2,3[ is (2,3)
         text = "[("[text[0] == "]"] + text[1:-1] + "])"[text[-1] == "["]
     return text
-
-
-def as_text(text: str) -> str:
-    """The text to compare as it is: without spaces, or of words without their case."""
-    text = clean(text)
-    if WORD.search(text):
-        return text.casefold()
-    return SPACES.sub("", text)
 
 
 def has_words(text: str) -> bool:
@@ -94,6 +74,13 @@ def has_words(text: str) -> bool:
     if re.search(r"[\d\\+*/^=-]", text):  # "abc" is a word, and in "2abc" a product
         return any(len(word) > 3 for word in words)
     return bool(words)
+
+
+def as_text(text: str) -> str:
+    """The text to compare as it is: without spaces, or of words without their case."""
+    if has_words(text):
+        return clean(text).casefold()
+    return SPACES.sub("", clean(text))
 
 
 def split(text: str, separator: str) -> list[str]:
@@ -145,9 +132,7 @@ def _with_both_signs(text: str) -> list[str]:
 
 def same_notation(key: str, answer: str) -> tuple[str, str]:
     """Both texts, with a vector as a tuple and inequalities as intervals if one alone has them."""
-    texts = [
-        MEMBER.sub("", text, count=1) if MEMBER.match(text) else text for text in (key, answer)
-    ]
+    texts = [MEMBER.sub("", text) for text in (key, answer)]
     vectors = [VECTOR.fullmatch(text) for text in texts]
     if vectors.count(None) == 1:
         texts = [_as_tuple(text) for text in texts]
@@ -182,23 +167,25 @@ def _as_intervals(text: str) -> tuple[str, str] | None:
 
 def _as_interval(text: str) -> tuple[str, str] | None:
     r"""x<2 as x and (-\infty,2), 1 \le x < 2 as x and [1,2)."""
-    signs = [SIGN_OF[sign] for sign in RELATION.findall(text)]
+    signs = [
+        sign.lstrip("\\").replace("lt", "<").replace("gt", ">") for sign in RELATION.findall(text)
+    ]
     ends = [end.strip() for end in RELATION.split(text)]
-    if len(signs) == 1 and not UNKNOWN.fullmatch(ends[0]):
+    if signs and all(sign[0] in ">g" for sign in signs):
+        signs = ["<" if sign == ">" else "<=" for sign in reversed(signs)]
         ends.reverse()
-        signs = ["<>≤≥≠"["><≥≤≠".index(signs[0])]]
-    if signs in ([">"], ["≥"], ["≠"], ["<"], ["≤"]):
-        name, end = ends
-        below = rf"(-\infty,{end}{']' if signs == ['≤'] else ')'}"
-        above = rf"{'[' if signs == ['≥'] else '('}{end},\infty)"
-        pieces = {">": above, "≥": above, "≠": rf"{below} \cup {above}"}
-        intervals = pieces.get(signs[0], below)
-    elif set(signs) <= set("<≤") and len(signs) == 2:
-        name = ends[1]
-        intervals = f"{'(['[signs[0] == '≤']}{ends[0]},{ends[2]}{')]'[signs[1] == '≤']}"
-    elif set(signs) <= set(">≥") and len(signs) == 2:
-        name = ends[1]
-        intervals = f"{'(['[signs[1] == '≥']}{ends[2]},{ends[0]}{')]'[signs[0] == '≥']}"
-    else:
+    if len(signs) == 1 and signs[0][0] in "!n":
+        end, name = sorted(ends, key=lambda end: bool(UNKNOWN.fullmatch(end)))
+        return (name, rf"(-\infty,{end}) \cup ({end},\infty)") if UNKNOWN.fullmatch(name) else None
+    if len(signs) == 1:
+        is_first = bool(UNKNOWN.fullmatch(ends[0]))
+        signs.insert(0 if is_first else 1, "<")
+        ends.insert(0 if is_first else 2, r"-\infty" if is_first else r"\infty")
+    if (
+        len(signs) != 2
+        or any(sign[0] not in "<l" for sign in signs)
+        or not UNKNOWN.fullmatch(ends[1])
+    ):
         return None
-    return (name, intervals) if UNKNOWN.fullmatch(name) else None
+    low, name, high = ends
+    return name, f"{'(' if signs[0] == '<' else '['}{low},{high}{')' if signs[1] == '<' else ']'}"

@@ -64,6 +64,7 @@ NUMBER = re.compile(
     rf"(?:\s*(?:\\times|\\cdot|\*|[xX])\s*{TEN_TO_THE})?|{TEN_TO_THE})",
     re.ASCII,
 )
+ALONE = re.compile(r"([-−]?)\s*\$?\s*((?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d*)?|\.\d+)", re.ASCII)
 FLOAT_DIGITS = 15  # of a decimal that a computer has printed: it is as exact as floating point
 
 
@@ -74,6 +75,10 @@ class Number:
     value: Fraction
     precision: float = 0.0
     """How far its last decimal may be off, relative to it, if it has as many as a float."""
+
+    def part(self, divisor: int) -> "Number":
+        """This number divided by an integer."""
+        return Number(self.value / divisor, self.precision)
 
     def is_met_by(self, other: "Number", tolerance: float = 0.0) -> bool:
         """Whether another number is the same, up to a tolerance relative to this one."""
@@ -138,6 +143,20 @@ def _decimal(text: str) -> Fraction:
     return Fraction(re.sub(r"[^\d.-]", "", text))
 
 
+def plain_number(text: str) -> str | None:
+    """A text that is a number without thousands separators and idle zeros; None for another.
+
+    `1,450` becomes `1450` and `145.0` becomes `145`.
+    """
+    match = ALONE.fullmatch(text.strip())
+    if match is None:
+        return None
+    digits = f"{Decimal(match[2].replace(',', '')):f}"
+    if "." in digits:
+        digits = digits.rstrip("0").rstrip(".")
+    return f"-{digits}" if match[1] and digits != "0" else digits
+
+
 # Numbers in a text. A word, a colon or the end of a sentence ends a number; so "50-8 = 42" is one
 # piece, of which the right side counts, and "[5, 6]" one that is no number.
 TAIL = 120  # characters before the last digit of a text that its last number may reach back
@@ -167,13 +186,10 @@ def last_number(text: str) -> str | None:
 
     None where what stands last is none: `\\sqrt{2}`, `[5,6]`, `2^4`, 4 million, 5-3.
     """
-    digits = [match.end() for match in re.finditer(r"[\d½⅓⅔¼¾]", text[-20_000:])]
-    if not digits:
-        return None
     text = text[-20_000:]
-    start = max(0, digits[-1] - TAIL)
-    tail = text[start : digits[-1] + TAIL // 2]
-    if start:
+    last = max((match.end() for match in re.finditer(r"[\d½⅓⅔¼¾]", text)), default=0)
+    tail = text[max(0, last - TAIL) : last + TAIL // 2]
+    if last > TAIL:
         tail = re.sub(r"^\S*\s", "", tail)
     found = _numbers(tail)
     if not found:
@@ -218,20 +234,3 @@ def _checked(before: list[str], piece: str, after: list[str]) -> str | None:
     if number_of(bare) is None or re.search(r"\d\s+\d{3}", bare):  # "5 200" may be two numbers
         return None
     return (plain_number(bare) or bare.strip("()")) + percent
-
-
-ALONE = re.compile(r"([-−]?)\s*\$?\s*((?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d*)?|\.\d+)", re.ASCII)
-
-
-def plain_number(text: str) -> str | None:
-    """A text that is a number without thousands separators and idle zeros; None for another.
-
-    `1,450` becomes `1450` and `145.0` becomes `145`.
-    """
-    match = ALONE.fullmatch(text.strip())
-    if match is None:
-        return None
-    digits = f"{Decimal(match[2].replace(',', '')):f}"
-    if "." in digits:
-        digits = digits.rstrip("0").rstrip(".")
-    return f"-{digits}" if match[1] and digits != "0" else digits

@@ -58,12 +58,12 @@ class Quantity:
         wanted, given = self.number, other.number
         if wanted is None or given is None:
             return False
-        if "%" in (self.unit, other.unit) and self.unit != other.unit:
-            hundredth = Number((wanted if self.unit else given).value / 100)
-            if self.unit:
-                meets_part = hundredth.is_met_by(given, tolerance)
-                return not other.unit and (meets_part or wanted.is_met_by(given, tolerance))
-            return not self.unit and wanted.is_met_by(hundredth, tolerance)
+        if self.unit == "%" and not other.unit:
+            return wanted.is_met_by(given, tolerance) or wanted.part(100).is_met_by(
+                given, tolerance
+            )
+        if other.unit == "%" and not self.unit:
+            return wanted.is_met_by(given.part(100), tolerance)
         return self.unit_is_met_by(other) and wanted.is_met_by(given, tolerance)
 
 
