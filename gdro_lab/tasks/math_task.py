@@ -110,9 +110,14 @@ def _training_problems(
     if choice.held_out:
         with _naming(dropped):
             problems, _ = set_apart(problems, choice.held_out, choice.seed)
-    # now, as a fault in them would else end the run after its training; a gated set is left to the
-    # evaluation: a training needs no login
-    theirs, _ = _read_all(choice, [source for source in evaluated if not source.gated])
+    # a gated set is left to the evaluation: a training needs no login; a fault in local files would
+    # else end the run after its training
+    others = [
+        source
+        for source in evaluated
+        if source.place.paths or (choice.deduplicate and not source.gated)
+    ]
+    theirs, _ = _read_all(choice, others)
     if choice.deduplicate:
         problems, repeats = drop_evaluated(problems, theirs)
         dropped += repeats

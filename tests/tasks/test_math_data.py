@@ -221,8 +221,7 @@ def test_the_hub_is_asked_for_what_the_profile_names(monkeypatch):
     source = {"source": "someone/sums", "config": "small", "split": "test"}
     read = split(train=source, evaluate=["openai/gsm8k"], deduplicate=False)
     assert {row["dataset"] for row in read.rows} == {"sums"}
-    theirs = (("openai/gsm8k", None), {"split": "train"})
-    assert asked == [(("someone/sums", "small"), {"split": "test"}), theirs]
+    assert asked == [(("someone/sums", "small"), {"split": "test"})]
     monkeypatch.setattr(datasets, "load_dataset", lambda *place, **_: fixture_rows("gsm8k-test"))
     read = split(evaluated=True, train="someone/sums", evaluate=["gsm8k-test", "someone/own"])
     assert [row["answer"] for row in read.rows][:2] == ["20", "20"]
