@@ -31,7 +31,7 @@ CHOICE_KEY = re.compile(r"\(?([A-Ja-j])[.:)]*")
 CHOICE = re.compile(r"\(?([A-Ja-j])(?:\s*[.:)]+(.*))?", re.DOTALL)
 # a further letter; "A cat", "a cat" and the Roman I are none
 FURTHER_CHOICE = re.compile(
-    r"(?<![\w\\])(?:[B-HJ](?!\w)|A(?!\w|\s+[a-z])|[a-j](?=\s*[.:)])|(?:and|or)\W*[a-j](?!\w))"
+    r"(?<![\w\\])(?:[B-HJ](?!\w)|A(?!\w|\s+[a-z])|[a-j](?=\s*[.:)])|(?:and|or)\W*[a-j](?!\w|\s+[a-z]))"
 )
 QUOTED = re.compile(r"(['\"]).*\1", re.DOTALL)
 

@@ -28,6 +28,10 @@ SIGNS = {
     "∪": r"\cup ",
     "∈": r"\in ",
     "±": r"\pm ",
+    "≈": r"\approx ",
+    "⟨": "(",
+    "⟩": ")",
+    "′": "'",
     "\u00a0": " ",
     "\u2009": r"\,",
     "\u202f": r"\,",
@@ -36,6 +40,8 @@ SIGNS |= {
     sign: re.sub(r"(\d)\u2044(\d)", r" \\frac{\1}{\2} ", unicodedata.normalize("NFKC", sign))
     for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 }
+GREEK = "alpha beta gamma delta theta lambda mu rho sigma tau phi omega"
+SIGNS |= {sign: rf"\{name} " for sign, name in zip("αβγδθλμρστφω", GREEK.split(), strict=True)}
 IN_UNICODE = str.maketrans(SIGNS)
 RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 LOWERED = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
@@ -57,7 +63,7 @@ DIGITS = r"(?:\d{1,3}(?:(?:,|\{,\}|\\,|\\ |[ ~])\d{3})+(?!\d)|\d+)"  # perhaps i
 # 1.250,50 and 4,5 have a decimal comma; 4,500 is in thousands, and "4, 5" a list
 COMMA = r"(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,|\{,\})\d+"
 PLAIN = rf"(?:{DIGITS}(?:\.\d*)?(?![\d.,{{]*\d)|{COMMA}|\.\d+)"
-TEN_TO_THE = r"10\s*\^\s*(?:\{\s*([-+]?\s*\d{1,3})\s*\}|([-+]?\d{1,3}))"
+TEN_TO_THE = r"10\s*(?:\^|\*\*)\s*(?:[{(]\s*([-+]?\s*\d{1,3})\s*[})]|([-+]?\d{1,3}))"
 NUMBER = re.compile(
     rf"([-+]?)\s*(?:(\d+)\s+(?=\d+\s*/))?"  # the sign, and the whole part of a mixed number
     rf"(?:({PLAIN})(?:\s*/\s*([-+]?\s*{PLAIN})|[eE]([-+]?\d{{1,3}}))?"
@@ -65,6 +71,7 @@ NUMBER = re.compile(
     re.ASCII,
 )
 ALONE = re.compile(r"([-−]?)\s*\$?\s*((?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d*)?|\.\d+)", re.ASCII)
+QUOTIENT = re.compile(r"([-+]?)\s*\\[dtc]?frac\s*\{([^/]*)\}\s*\{([^/]*)\}")  # of powers of ten
 FLOAT_DIGITS = 15  # of a decimal that a computer has printed: it is as exact as floating point
 
 
@@ -119,7 +126,14 @@ def number_of(text: str) -> Number | None:
     """The number that a cleaned text is; None for any other text."""
     if text.startswith("(") and text.endswith(")"):
         text = text[1:-1].strip()
-    match = NUMBER.fullmatch(text) if len(text) <= LONGEST else None
+    if len(text) > LONGEST:
+        return None
+    if match := QUOTIENT.fullmatch(text):
+        above, below = number_of(match[2].strip()), number_of(match[3].strip())
+        if above is None or below is None or below.value == 0:
+            return None
+        return Number(above.value / below.value * (-1 if match[1] == "-" else 1))
+    match = NUMBER.fullmatch(text)
     if match is None:
         return None
     sign, whole, top, bottom, *powers = match.groups()
@@ -167,7 +181,7 @@ WORD = re.compile(
 DASH = re.compile(r"(^|[A-Za-z:])\s*[-−–—]\s+")  # between words, and no sign
 MARKED_STEP = re.compile(r"<<[^<>]*>>")  # as gsm8k marks its steps
 UNIT_LETTER = re.compile(r"(?<=\d)\s+[mgslLhKCF]$")
-DECORATION = '*€£¥₹" '
+DECORATION = '*€£¥₹"~ '
 # beside a number, these make it another number or none
 NUMBER_WORD = (
     "hundred|thousand|million|billion|trillion|dozen|half|halves|thirds?|fourths|fifths"
@@ -178,6 +192,7 @@ FUNCTION = (
     "|det|mod|pi|infty|infinity|inf|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|tau|phi"
     "|omega"
 )
+PERCENT_WORD = re.compile("per ?cent\\b")
 NO_NUMBER = re.compile(rf"{NUMBER_WORD}|pi|sqrt|exp|ln|log|sin|cos|tan|mod")
 
 
@@ -195,6 +210,8 @@ def last_number(text: str) -> str | None:
     if not found:
         return None
     before, number, after = found[-1]
+    if re.search(r"\d\s+\d{3}", number):  # "day 5 200 came"
+        return None
     return _checked(before[-1:], number, after[:1])
 
 
@@ -224,13 +241,13 @@ def _checked(before: list[str], piece: str, after: list[str]) -> str | None:
     """The spelling of a number with these words beside it; None where it is no number."""
     if any(map(NO_NUMBER.fullmatch, [*before, *after])):
         return None
-    piece = piece.rpartition("=")[2].strip(DECORATION)
+    piece = re.split(r"=|\\approx", piece)[-1].strip(DECORATION)
     if ("(" in piece) != (")" in piece):
         piece = piece.strip("()")
     piece = re.sub(r"\s*\^\s*\{?\s*\\circ\s*\}?$", "", UNIT_LETTER.sub("", piece).rstrip(".,/ "))
     bare, signs = re.subn(r"\s*\\?%$", "", piece)
     bare = bare.strip(DECORATION)
-    percent = "%" if signs or "percent" in after[:1] else ""
-    if number_of(bare) is None or re.search(r"\d\s+\d{3}", bare):  # "5 200" may be two numbers
+    percent = "%" if signs or PERCENT_WORD.match(" ".join(after)) else ""
+    if number_of(bare) is None:
         return None
     return (plain_number(bare) or bare.strip("()")) + percent

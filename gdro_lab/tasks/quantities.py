@@ -22,7 +22,9 @@ PLAIN_UNIT = re.compile(rf"(.*\d[\d}}]*)\s*([A-Za-z][A-Za-z./ ]*{EXPONENT})\.?",
 PERCENT = re.compile(r"(.*?)\s*(?:\\?%|(?<![A-Za-z])per ?cent)\.?", re.DOTALL)
 DEGREES = re.compile(r"(.*?)\s*\^\s*\{?\s*\\circ\s*\}?\.?", re.DOTALL)
 CURRENCY = re.compile(r"(?:\\?(\$)|([€£¥]))\s*(.*)|(.*?)\s*([€£¥])", re.DOTALL)
-BASE = re.compile(r"\(?((?=.*\d)[\dA-Z.]+)\)?\s*_\s*(?:\{\s*\(?(\d+)\)?\s*\}|(\d))")
+BASE = re.compile(
+    r"\(?((?=.*\d)[\dA-Z.]+)\)?\s*(?:_\s*(?:\{\s*\(?(\d+)\)?\s*\}|(\d))|\(?(?:in )?base (\d+)\)?)"
+)
 # math-verify's units, each as a word, and more: "million" and "tenths" are none
 UNIT = re.compile(
     rf"{units_regex_pattern}|dollars?|euros?|USD|(?:kilo|centi|milli)(?:met|lit|gram)\w*"
@@ -72,7 +74,7 @@ def quantity_of(text: str) -> Quantity:
     if len(text) > LONGEST:
         return Quantity(text)
     if match := BASE.fullmatch(clean(text)):
-        return Quantity(match[1], f"base {match[2] or match[3]}")
+        return Quantity(match[1], f"base {match[2] or match[3] or match[4]}")
     if match := CURRENCY.fullmatch(text):
         sign = match[1] or match[2] or match[5]
         return Quantity(match[3] or match[4] or "", "dollar" if sign == "$" else sign)
