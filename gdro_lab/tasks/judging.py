@@ -28,10 +28,11 @@ MOST_ITEMS = 50  # of a list
 
 # a key that is a letter, and an answer that is one and perhaps says what it stands for
 CHOICE_KEY = re.compile(r"\(?([A-Ja-j])[.:)]*")
-CHOICE = re.compile(r"\(?([A-Ja-j])(?:\s*[.:)]+(.*))?", re.DOTALL)
+CHOICE = re.compile(r"\(?([A-Ja-j])(?:\s*[.:)]+(?!\s*(?:[,;/%\\]|or\b|and\b))(.*))?", re.DOTALL)
 # a further letter; "A cat", "a cat" and the Roman I are none
 FURTHER_CHOICE = re.compile(
-    r"(?<![\w\\])(?:[B-HJ](?!\w)|A(?!\w|\s+[a-z])|[a-j](?=\s*[.:)])|(?:and|or)\W*[a-j](?!\w|\s+[a-z]))"
+    r"(?<![\w\\])(?:[B-HJ](?!\w)|A(?!\w|\s+[a-z])|[a-j](?=\s*[.:)])"
+    r"|(?:and|or)\W*[a-j](?!\w|\s+[a-z]))"
 )
 QUOTED = re.compile(r"(['\"]).*\1", re.DOTALL)
 
@@ -87,7 +88,7 @@ class Judge:
         key = standard(last_boxed(key) or key)
         answer = standard(unboxed(answer))
         if QUOTED.fullmatch(key) or QUOTED.fullmatch(answer):
-            return key == answer
+            return clean(key) == clean(answer)
         if letter := CHOICE_KEY.fullmatch(clean(key)):
             return _choice_of(clean(answer)) == letter[1].upper()
         return self._same(key, answer)

@@ -12,6 +12,9 @@ BOLD = re.compile(r"\*\*([^*]+)\*\*")
 DOLLAR = re.compile(r"(?<!\\)\$")
 SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])")
 REPLACED = {
+    r"\dfrac": r"\frac",
+    r"\tfrac": r"\frac",
+    r"\cfrac": r"\frac",
     r"\lbrace": r"\{",
     r"\rbrace": r"\}",
     r"\langle": "(",

@@ -65,7 +65,7 @@ class Quantity:
                 given, tolerance
             )
         if other.unit == "%" and not self.unit:
-            return wanted.is_met_by(given.part(100), tolerance)
+            return bool(wanted.value) and wanted.is_met_by(given.part(100), tolerance)
         return self.unit_is_met_by(other) and wanted.is_met_by(given, tolerance)
 
 

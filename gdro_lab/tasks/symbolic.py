@@ -29,7 +29,7 @@ DIGITS = 40  # to which values are worked out
 CLOSE = 1e-30  # and that relative to each other they may differ by
 # unknowns take these values: whole, broken and negative, since √(x²) is x above zero only
 POINTS = [N(Rational(*value), 2 * DIGITS) for value in [(5, 7), (17, 11), (-13, 9)]]
-POINTS += [3, -2, 7]
+POINTS += [3, -2, 7, 26]
 
 
 def same_expressions(key: str, answer: str, tolerance: float = 0.0) -> bool:
