@@ -32,10 +32,10 @@ def at_the_door() -> Iterator[None]:
     except Exception as error:
         if is_full_disk(error):
             raise
-        line = in_one_line(error)
-        if not isinstance(error, EXPECTED):
-            line += f" ({write_log(error)})"
-        raise Refusal(line) from error
+        text = " ".join(str(error).split())
+        if not text or not isinstance(error, EXPECTED):
+            text = f"{in_one_line(error)} ({write_log(error)})"
+        raise Refusal(text) from error
 
 
 def in_one_line(error: BaseException, places: Iterable[str | Path] = ()) -> str:
