@@ -134,7 +134,7 @@ class PassRates:
         return self.weights_BM[0]
 
     def mean_of(self, values_FM: np.ndarray, needed_F: np.ndarray) -> Estimate:
-        """Means of functions of the pass rate.
+        """Means of functions of the pass rate, which lie between 0 and 1.
 
         Within the rollouts that groups have, intervals are those of the bootstrap. A function that
         needs more is not determined by the log: its interval holds every value that some
@@ -144,7 +144,7 @@ class PassRates:
             values_FM: at each pass rate.
             needed_F: rollouts that a group must have for the log to determine the mean.
         """
-        means_BF = self.weights_BM @ values_FM.T
+        means_BF = (self.weights_BM @ values_FM.T).clip(0, 1)  # but for rounding
         tail = (1 - CONFIDENCE) / 2
         low_F, high_F = np.quantile(means_BF[1:], (tail, 1 - tail), axis=0)
         for f in np.flatnonzero(needed_F > self.sampled):

@@ -220,7 +220,9 @@ def play(
         rng = np.random.default_rng((seed, repeat))
         is_used_G = np.zeros(len(course.keys_G), bool)
         for step, batch in enumerate(course.batches):
-            drawn = controller.draw(course.prompts_D, len(batch))
+            # a step may have sampled a prompt in several places
+            size = min(len(batch), len(course.prompts_D))
+            drawn = controller.draw(course.prompts_D, size)
             prompts_P = batch if drawn is None else course.prompts_D[drawn]
             _play_batch(course, controller, prompts_P, step, is_used_G, rng, tally)
         if tally.prompts >= ENOUGH_GROUPS:

@@ -269,3 +269,32 @@ def test_a_million_pairs_of_keys_are_told_apart():
 
     keys = np.arange(1000).repeat(1000), np.tile(np.arange(1000), 1000)
     assert len(np.unique(_joint(keys))) == 10**6
+
+
+EXTREMES = {
+    "all solved": [[1, 1]] * 5,
+    "all failed": [[0, 0, 0]] * 5,
+    "one prompt": [[0, 1]],
+    "one mixed among failed": [[0] * 16] * 40 + [[0] * 15 + [1]],
+    "unequal groups": [[1, 0], [1] * 3 + [0] * 97, [0] * 5, [1] * 64],
+    "singles beside a group": [[1], [0], [1, 0, 0, 0]],
+    "tiny rewards": [[1e-300, 0, 0, 1e-300], [0, 0]],
+    "negative rewards": [[-1, 1, -1, -1], [-1, -1, -1, -1]],
+    "large rewards": [[1e12, -1e12], [1e12, 1e12]],
+}
+
+
+@pytest.mark.parametrize("kind", EXTREMES)
+def test_extreme_logs_have_a_page_a_picture_and_finite_numbers(tmp_path, kind):
+    rows = [trl_rows(step, EXTREMES[kind]) for step in range(3)]
+    picture = tmp_path / "waste.svg"
+    write_trl(tmp_path, rows)
+    ended = CliRunner().invoke(main, ["inspect", str(tmp_path), "--out", str(picture), "--json"])
+    assert ended.exit_code == 0, ended.output
+    found = json.loads(ended.stdout)
+    assert gdro.inspect.page(found)
+    assert picture.stat().st_size > 10_000
+    assert sum(found["groups"].values()) == pytest.approx(1)
+    shares = [*found["mixed_by_n"].values()]
+    assert sorted(shares) == shares
+    assert 0 <= shares[0] <= shares[-1] <= 1
