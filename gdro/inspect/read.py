@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from gdro.checks import short
+from gdro.checks import LARGEST, short
 from gdro.inspect.files import find_files, read_parts
 from gdro.inspect.table import Rollouts
 
@@ -256,6 +256,8 @@ class Reader:
         """Number of each group, (R,), and of verl's keys what they say beside."""
         if self.columns.kind != "verl" or self.columns.group != "uid":
             return {"groups": _number_all(values, self.group_of)}
+        if len(set(values)) < len(values):  # they name groups, and no rollouts
+            values = [f"{value}_{place + i}_0" for i, value in enumerate(values)]
         keys = [_verl_key(str(value), f"{file} {place + i}") for i, value in enumerate(values)]
         uids = [uid for uid, _, _ in keys]
         return {
@@ -370,23 +372,15 @@ def _numbers(
         low: the least that they may be.
     """
     numbers_R = np.empty(len(values))
+    most = 2**53 if whole else LARGEST  # above it, floats are no longer exact
     for i, value in enumerate(values):
-        is_number = isinstance(value, int | float)
-        if value is None and missing:
-            number = math.nan
-        elif is_number:
-            number = float(value)
-        else:
+        if missing and (value is None or value != value):
+            numbers_R[i] = math.nan
+            continue
+        is_number = isinstance(value, int | float) and low <= value <= most and value >= -most
+        if not is_number or (whole and value != int(value)):
             raise ValueError(_fault(file, name, value, place + i, whole))
-        numbers_R[i] = number
-    good_R = np.isfinite(numbers_R) & (numbers_R >= low)
-    if whole:
-        good_R &= numbers_R == np.floor(numbers_R)
-    if missing:
-        good_R |= np.isnan(numbers_R)
-    if not good_R.all():
-        first = int(good_R.argmin())
-        raise ValueError(_fault(file, name, values[first], place + first, whole))
+        numbers_R[i] = value
     return numbers_R
 
 
@@ -402,16 +396,16 @@ def _number_all(values: list, number_of: dict[int, int]) -> np.ndarray:
 
 
 def _verl_key(key: str, row: str) -> tuple[str, str, int]:
-    """Group, session and output of verl's {uid}_{session}_{output}; another key is a group's.
+    """Group, session and output of verl's {uid}_{session}_{output}; another key says no group.
 
     Args:
-        key: in the column uid.
+        key: in the column uid, a rollout's.
         row: a session of its own, where the key names none.
     """
     uid, session, output = [*key.rsplit("_", 2), "", ""][:3]
     if session.isdigit() and output.isdigit():
         return uid, f"{uid}_{session}", int(output)
-    return key, row, 0
+    return "", row, 0
 
 
 def _last_outputs(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -76,6 +76,14 @@ def test_a_prompt_in_two_places_of_a_step_is_two_groups_where_the_file_says_so(t
     assert summary_of(path, group="none")["groups"]["mixed"] == 1
 
 
+@pytest.mark.parametrize("uid", ["g_{p}_0", "{p}", "row {p} {i}"])
+def test_verl_may_name_groups_or_only_rollouts(tmp_path, uid):
+    rows = verl_rows(1)
+    for place, row in enumerate(rows):
+        row["uid"] = uid.format(p=place // 4, i=place % 4)
+    assert counts_of(write_lines(tmp_path / "1.jsonl", rows)) == [(1, 4, h) for h in (0, 1, 2, 4)]
+
+
 def test_of_a_session_of_several_outputs_verl_judges_the_last(tmp_path):
     rows = [row | {"uid": row["uid"][:-1] + "1"} for row in verl_rows(1)]
     earlier = [row | {"score": 1 - row["score"]} for row in verl_rows(1)]
@@ -194,6 +202,8 @@ BAD = {
     "a text as reward": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": "1"}),
     "NaN": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": NAN}),
     "infinity": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": float("inf")}),
+    "a huge number": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": 10**400}),
+    "a huge step": lambda tmp: jsonl(tmp, ROW, ROW | {"step": 1e300}),
     "null": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": None}),
     "a list as reward": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": [1]}),
     "half a step": lambda tmp: jsonl(tmp, ROW, ROW | {"step": 1.5}),
