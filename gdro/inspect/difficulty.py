@@ -37,8 +37,6 @@ class Cells:
 
     trials_K: np.ndarray
     hits_K: np.ndarray
-    place_G: np.ndarray
-    """Cell of each group."""
     counts_BK: np.ndarray
     """Groups in each cell: [0] of the log, the others of bootstrap samples of its prompts."""
 
@@ -64,7 +62,7 @@ def count_cells(
         counts_BK[b] = np.bincount(place_G, times_P[row_G], len(keys_K))
     # a sample of nothing, from a log of one or two prompts
     counts_BK[counts_BK.sum(axis=1) == 0] = counts_BK[0]
-    return Cells(keys_K // width, keys_K % width, place_G, counts_BK)
+    return Cells(keys_K // width, keys_K % width, counts_BK)
 
 
 def likelihoods(trials_K: np.ndarray, hits_K: np.ndarray, grid_M: np.ndarray) -> np.ndarray:

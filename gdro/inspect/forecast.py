@@ -72,19 +72,19 @@ class Course:
         return np.where(gaps_2P[0] <= gaps_2P[1], before_P, after_P)
 
 
-def make_course(groups: Groups, has_steps: bool, rng: np.random.Generator) -> Course:
+def make_course(
+    groups: Groups, rates: PassRates, has_steps: bool, rng: np.random.Generator
+) -> Course:
     """The course of a log.
 
     Args:
         groups: of the log, in the order of their steps.
+        rates: the distribution of their pass rates.
         has_steps: whether the log says when they were sampled; else their prompts are shuffled into
             batches, for some epochs.
         rng: of the pass rates, and of that order.
     """
-    chosen = _not_too_many(groups, rng)
-    rates = PassRates(groups.trials_G, groups.hits_G, groups.prompts_G)
-    order_G = np.lexsort((chosen.steps_G, chosen.prompts_G))
-    chosen = chosen.take(order_G)
+    chosen = groups.take(np.lexsort((groups.steps_G, groups.prompts_G)))
     prompts_D, row_G = np.unique(chosen.prompts_G, return_inverse=True)
     level_G = rng.random(len(prompts_D))[row_G]
     below_GM = rates.posterior(chosen.trials_G, chosen.hits_G).cumsum(axis=1)
@@ -95,7 +95,7 @@ def make_course(groups: Groups, has_steps: bool, rng: np.random.Generator) -> Co
     else:
         step_G = np.zeros(len(row_G), np.int64)
         orders = [rng.permutation(len(prompts_D)) for _ in range(EPOCHS)]
-        size = min(BATCH, len(prompts_D))
+        size = min(max(BATCH, EPOCHS * len(prompts_D) // MOST_STEPS), len(prompts_D))
         batches = [
             order[start : start + size]
             for order in orders
@@ -116,8 +116,8 @@ def make_course(groups: Groups, has_steps: bool, rng: np.random.Generator) -> Co
     )
 
 
-def _not_too_many(groups: Groups, rng: np.random.Generator) -> Groups:
-    """The groups of the last steps, and where these are many, of some of the prompts."""
+def groups_to_play(groups: Groups, rng: np.random.Generator) -> Groups:
+    """All groups, or of many those of the last steps, and of these some of the prompts."""
     steps = np.unique(groups.steps_G)
     if len(steps) > MOST_STEPS:
         groups = groups.take(groups.steps_G >= steps[-MOST_STEPS])
@@ -289,7 +289,12 @@ def noise_proxy(rates_P: np.ndarray, trials_P: np.ndarray, weights_P: np.ndarray
 
 
 def forecast(
-    groups: Groups, has_steps: bool, methods: Sequence[str], edges: Sequence[float], seed: int = 0
+    groups: Groups,
+    rates: PassRates,
+    has_steps: bool,
+    methods: Sequence[str],
+    edges: Sequence[float],
+    seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
     """What each method would do, by its name; see `play`.
 
@@ -297,6 +302,7 @@ def forecast(
 
     Args:
         groups: of the log, in the order of their steps.
+        rates: the distribution of their pass rates.
         has_steps: whether the log says when they were sampled.
         methods: registered names.
         edges: of the classes of pass rates.
@@ -306,7 +312,7 @@ def forecast(
         ValueError: for a name that is not registered, and for a method that cannot play with the
             log's number of rollouts.
     """
-    course = make_course(groups, has_steps, np.random.default_rng(seed))
+    course = make_course(groups, rates, has_steps, np.random.default_rng(seed))
 
     def make(method: str) -> Callable[[int], GDROController]:
         return lambda one: GDROController(method, course.mean_rollouts, seed=one)

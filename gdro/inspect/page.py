@@ -110,7 +110,8 @@ def _in_short(summary: Mapping[str, Any]) -> Iterator[str]:
         entry = summary["methods"][advice.method]
         said.append(
             f"With {advice.method} and as many rollouts, {_share(entry['mixed'])} of the groups "
-            f"would have been mixed, where it was {_share(groups['mixed'])}; it had never seen "
+            f"would have been mixed, where it was {_share(summary['as_it_was']['mixed'])}; it had "
+            "never seen "
             f"{_share(entry['first_visits'])} of its prompts before."
         )
     if advice.rollouts is not None:
@@ -151,8 +152,8 @@ def advise(summary: Mapping[str, Any]) -> Advice:
     if 1 - now <= FEW:
         return Advice(None, None, [])
     methods = summary["methods"]
-    method = max(methods, key=lambda name: methods[name]["mixed"], default=None)
-    if method is not None and methods[method]["mixed"] < now + CLEARLY:
+    method = max(methods, key=lambda name: methods[name]["mixed"])
+    if methods[method]["mixed"] < summary["as_it_was"]["mixed"] + CLEARLY:
         method = None
     more = [
         int(n)

@@ -11,14 +11,13 @@ import numpy as np
 
 from gdro.checks import check
 from gdro.inspect.difficulty import Estimate, PassRates, mixed_probability, pass_probability
-from gdro.inspect.forecast import forecast
+from gdro.inspect.forecast import forecast, groups_to_play
 from gdro.inspect.table import Groups, Rollouts, choose_threshold, form_groups
 
 KINDS = ("solved", "failed", "mixed")
 OTHER_N = (2, 4, 8, 16, 32, 64)
 OTHER_K = (1, 2, 4, 8, 16, 32, 64)
 EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # of the classes of pass rates
-CLASSES = ("out of reach", "hard", "in between", "solved")
 METHODS = ("grpo", "prompt", "rollout", "both", "rollout_prompts", "pkpo", "pivotal")
 PARTS = 5  # of the run, for what moved
 
@@ -47,6 +46,7 @@ def summarize(
     groups = form_groups(rollouts, chosen)
     # of all groups, as they were sampled
     during = PassRates(groups.trials_G, groups.hits_G, groups.prompts_G, seed)
+    played = groups_to_play(groups, np.random.default_rng(seed))
     sizes = groups.trials_G
     return {
         "kind": rollouts.kind,
@@ -65,9 +65,9 @@ def summarize(
         "over_the_run": parts_of(groups) if rollouts.has_steps else [],
         "pass_rates": difficulty_of(groups, seed),
         **other_n(during),
-        "as_it_was": _as_it_was(groups, during),
-        "methods": forecast(groups, rollouts.has_steps, methods, EDGES, seed),
-        "notes": [*rollouts.notes, *_notes(rollouts, groups, threshold, chosen)],
+        "as_it_was": _as_it_was(played, during),
+        "methods": forecast(played, during, rollouts.has_steps, methods, EDGES, seed),
+        "notes": [*rollouts.notes, *_notes(rollouts, groups, played, threshold, chosen)],
     }
 
 
@@ -104,7 +104,7 @@ def last_visits(groups: Groups) -> Groups:
 
 def _as_it_was(groups: Groups, rates: PassRates) -> dict[str, Any]:
     """What `gdro.inspect.forecast.play` says of a method, of the log itself."""
-    weights_GM = rates.posterior(rates.cells.trials_K, rates.cells.hits_K)[rates.cells.place_G]
+    weights_GM = rates.posterior(groups.trials_G, groups.hits_G)
     rollouts_M = groups.trials_G @ weights_GM
     rollouts_C, _ = np.histogram(rates.grid_M, EDGES, weights=rollouts_M)
     trains_G = ~groups.is_flat_G
@@ -122,8 +122,8 @@ def difficulty_of(groups: Groups, seed: int) -> dict[str, Any]:
     last = last_visits(groups)
     rates = PassRates(last.trials_G, last.hits_G, last.prompts_G, seed)
     class_M = np.digitize(rates.grid_M, EDGES[1:-1])
-    in_class_CM = class_M == np.arange(len(CLASSES))[:, None]
-    shares = rates.mean_of(in_class_CM.astype(float), np.zeros(len(CLASSES)))
+    in_class_CM = class_M == np.arange(len(EDGES) - 1)[:, None]
+    shares = rates.mean_of(in_class_CM.astype(float), np.zeros(len(EDGES) - 1))
     k_F = np.array(OTHER_K)
     passes = rates.mean_of(pass_probability(rates.grid_M, k_F[:, None]), k_F)
     return {
@@ -155,7 +155,7 @@ def _intervals(estimate: Estimate) -> list[list[float]]:
 
 
 def _notes(
-    rollouts: Rollouts, groups: Groups, asked: float | None, threshold: float
+    rollouts: Rollouts, groups: Groups, played: Groups, asked: float | None, threshold: float
 ) -> Iterator[str]:
     different = np.unique(rollouts.rewards_R)
     singles = int((np.bincount(rollouts.groups_R) == 1).sum())
@@ -176,6 +176,11 @@ def _notes(
         yield (
             f"Rewards are {different[0]:g} or {different[-1]:g}: the larger is taken as correct "
             "(--threshold)."
+        )
+    if len(played) < len(groups):
+        yield (
+            f"Methods are forecast on {len(played):,} of the {len(groups):,} groups: of the last "
+            "steps, and of some of the prompts."
         )
     rate = groups.hits_G.sum() / groups.trials_G.sum()
     if rate in (0, 1):

@@ -7,7 +7,8 @@ import gdro.inspect
 from gdro import Method, register, theory
 from gdro.inspect import Groups
 from gdro.inspect.difficulty import PassRates, mixed_probability, pass_probability
-from gdro.inspect.forecast import Course, Sampler, forecast, noise_proxy
+from gdro.inspect.forecast import Course, Sampler, groups_to_play, noise_proxy
+from gdro.inspect.forecast import forecast as forecast_on
 from gdro.inspect.page import advise
 from gdro.inspect.report import EDGES, OTHER_N
 from gdro.registry import METHODS
@@ -35,6 +36,11 @@ def log_of(rates_P, n=4, steps=STEPS, size=32, seed=0):
         is_flat_G=(hits_G == 0) | (hits_G == n),
         lengths_G=None,
     )
+
+
+def forecast(groups, has_steps, methods, edges):
+    rates = PassRates(groups.trials_G, groups.hits_G, groups.prompts_G)
+    return forecast_on(groups, rates, has_steps, methods, edges)
 
 
 def beta_rates(a, b, count=PROMPTS):
@@ -181,6 +187,7 @@ def summary_with(mixed, methods, kind="TRL"):
     return {
         "kind": kind,
         "groups": {"mixed": mixed},
+        "as_it_was": {"mixed": mixed},
         "rollouts_per_group": 4.0,
         "mixed_by_n": {"2": mixed - 0.2, "4": mixed, "8": mixed + 0.2, "16": mixed + 0.3},
         "methods": {name: {"mixed": share} for name, share in methods.items()},
@@ -195,3 +202,13 @@ def test_what_the_page_recommends_is_clearly_better():
     advice = advise(summary_with(0.3, {"grpo": 0.31, "pivotal": 0.33}))
     assert (advice.method, advice.rollouts) == (None, 8)
     assert not advise(summary_with(0.85, {"grpo": 0.8, "pivotal": 0.95})).lines
+
+
+def test_of_a_large_log_the_last_steps_and_some_prompts_are_played():
+    groups = log_of(beta_rates(1, 1, 5000), steps=600, size=64)
+    played = groups_to_play(groups, np.random.default_rng(0))
+    assert played.steps_G.min() == 200
+    assert 18_000 < len(played) < 22_000
+    # of a prompt all groups or none
+    kept = np.isin(groups.prompts_G, played.prompts_G) & (groups.steps_G >= 200)
+    assert kept.sum() == len(played)

@@ -65,8 +65,8 @@ def compare_methods(runs: pd.DataFrame) -> pd.DataFrame:
             continue
         [was] = was
         methods = [name for name in groups.index if name in FORECAST]
-        found = forecast(was, True, methods, EDGES)
         rates = PassRates(was.trials_G, was.hits_G, was.prompts_G)
+        found = forecast(was, rates, True, methods, EDGES)
         for method, run in groups.items():
             row = {"world": world, "method": method, "draw": draw, "seed": seed, "of": "groups"}
             row |= {"as it was": was.is_mixed_G.mean(), "run": run.is_mixed_G.mean()}

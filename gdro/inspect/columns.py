@@ -1,0 +1,92 @@
+"""Which columns of a log are read, by its schema and by what the user names."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+NAMES = {  # of a column, where the user names none: the first that the log has
+    "prompt": ("prompt", "input"),
+    "reward": ("reward", "score"),
+    "step": ("step",),
+    "tokens": ("tokens", "completion_tokens"),
+    "group": ("group", "group_id"),
+    "text": ("completion", "output"),
+}
+NONE = "none"  # what a user says in place of a name for a column that is not to be used
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Which columns of a log are read."""
+
+    prompt: str
+    rewards: tuple[str, ...]
+    """Summed where they are several."""
+    step: str | None
+    tokens: str | None
+    group: str | None
+    text: str | None
+    """Of completions, for their lengths where there are no tokens."""
+    kind: str
+    """"TRL", "verl" or "table"."""
+
+    @property
+    def all(self) -> list[str]:
+        """Names of the columns, each once."""
+        names = [self.prompt, *self.rewards, self.step, self.tokens, self.group, self.text]
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def choose_columns(
+    present: Sequence[str],
+    numeric: Sequence[str],
+    asked: Mapping[str, str | None],
+    rewards: Sequence[str],
+    file: str,
+) -> Columns:
+    """Which columns are read, by what the first file has.
+
+    Args:
+        present: names of all columns, in the file's order.
+        numeric: those that hold numbers.
+        asked: what the user said of prompt, step, tokens and group.
+        rewards: the columns of rewards that the user named.
+        file: named in messages.
+    """
+    kind = "table"
+    if {"prompt", "completion", "advantage"} <= set(present):
+        kind = "TRL"
+    elif {"input", "output", "score"} <= set(present):
+        kind = "verl"
+    chosen: dict[str, str | None] = {}
+    for role in ("prompt", "step", "tokens", "group", "text"):
+        name = asked.get(role)
+        known = next((known for known in NAMES[role] if known in present), None)
+        chosen[role] = known if name is None else None if name == NONE else name
+    if kind == "verl" and asked["group"] is None and "uid" in present:
+        chosen["group"] = "uid"
+    if not rewards and kind == "TRL":
+        others = {*chosen.values(), *NAMES["text"], "advantage"}
+        rewards = [name for name in numeric if name not in others]
+    elif not rewards:
+        rewards = [name for name in NAMES["reward"] if name in present][:1]
+    option = {"prompt": chosen["prompt"], "reward": next(iter(rewards), None)}
+    for role, name in option.items():
+        if name is None:
+            raise ValueError(
+                f"{file} must have a column of {role}s, got {list(present)}: name it with --{role}"
+            )
+    if chosen["tokens"] is not None:
+        chosen["text"] = None
+    columns = Columns(
+        prompt=str(chosen["prompt"]),
+        rewards=tuple(rewards),
+        step=chosen["step"],
+        tokens=chosen["tokens"],
+        group=chosen["group"],
+        text=chosen["text"],
+        kind=kind,
+    )
+    missing = [name for name in columns.all if name not in present]
+    if missing:
+        raise ValueError(f"{file} must have the columns {missing}, got {list(present)}")
+    return columns
