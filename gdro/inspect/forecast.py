@@ -14,6 +14,7 @@ Axes: G rollout groups of the log, D prompts, P prompts of a batch, R rollouts, 
 of pass rates, C classes of pass rates.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,8 @@ from gdro.rounds import sample_in_rounds
 
 MOST_GROUPS = 20_000  # of the log that are played; of more, some prompts are
 MOST_STEPS = 400  # the last ones
-ENOUGH_GROUPS = 4_000  # played again until there are so many, since outcomes are random
+ENOUGH_GROUPS = 6_000  # a small log is played several times, since outcomes are random
+LEAST_PLAYS = 2  # each with pass rates of its own
 MOST_PLAYS = 8
 EPOCHS = 4  # of a log without steps
 BATCH = 32  # prompts of its batches
@@ -196,12 +198,15 @@ class Tally:
 
 
 def play(
-    course: Course, make: Callable[[int], GDROController], edges: Sequence[float], seed: int
+    courses: Sequence[Course],
+    make: Callable[[int], GDROController],
+    edges: Sequence[float],
+    seed: int,
 ) -> dict[str, Any]:
-    """What a method does on a course.
+    """What a method does on courses of a log.
 
     Args:
-        course: of the log.
+        courses: each is played once.
         make: a new controller with the method, from a seed.
         edges: of the classes of pass rates.
         seed: of the outcomes and the controller.
@@ -214,7 +219,7 @@ def play(
     """
     tally = Tally()
     draws = False
-    for repeat in range(MOST_PLAYS):
+    for repeat, course in enumerate(courses):
         controller = make(seed + repeat)
         draws = controller.method.draws
         rng = np.random.default_rng((seed, repeat))
@@ -225,8 +230,6 @@ def play(
             drawn = controller.draw(course.prompts_D, size)
             prompts_P = batch if drawn is None else course.prompts_D[drawn]
             _play_batch(course, controller, prompts_P, step, is_used_G, rng, tally)
-        if tally.prompts >= ENOUGH_GROUPS:
-            break
     return tally.summary(edges, draws)
 
 
@@ -312,13 +315,17 @@ def forecast(
         ValueError: for a name that is not registered, and for a method that cannot play with the
             log's number of rollouts.
     """
-    course = make_course(groups, rates, has_steps, np.random.default_rng(seed))
+    plays = min(max(math.ceil(ENOUGH_GROUPS / len(groups)), LEAST_PLAYS), MOST_PLAYS)
+    courses = [
+        make_course(groups, rates, has_steps, np.random.default_rng((seed, repeat)))
+        for repeat in range(plays)
+    ]
 
     def make(method: str) -> Callable[[int], GDROController]:
-        return lambda one: GDROController(method, course.mean_rollouts, seed=one)
+        return lambda one: GDROController(method, courses[0].mean_rollouts, seed=one)
 
     found = {
-        name: play(course, make(name), edges, seed) for name in dict.fromkeys(("grpo", *methods))
+        name: play(courses, make(name), edges, seed) for name in dict.fromkeys(("grpo", *methods))
     }
     even = found["grpo"]["noise"]
     for entry in found.values():

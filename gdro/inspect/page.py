@@ -102,16 +102,22 @@ def _in_short(summary: Mapping[str, Any]) -> Iterator[str]:
     silent = groups["solved"] + groups["failed"]
     said = [
         f"{_share(summary['silent'])} of the groups taught GRPO nothing, as all their rewards were "
-        f"equal. In {_share(groups['solved'])} of the groups all rollouts were correct, and in "
-        f"{_share(groups['failed'])} none was."
+        f"equal. In {_share(groups['solved'])} of the groups all rollouts were correct, in "
+        f"{_share(groups['failed'])} none was, and {_share(groups['mixed'])} were mixed."
     ]
+    parts = summary["over_the_run"]
+    if len(parts) > 1:
+        late = _share(parts[-1]["mixed"])
+        said.append(
+            f"In the last fifth of the run {late} were mixed: expect that of its next steps."
+        )
     advice = advise(summary)
     if advice.method is not None:
         entry = summary["methods"][advice.method]
+        was = _share(summary["as_it_was"]["mixed"])
         said.append(
-            f"With {advice.method} and as many rollouts, {_share(entry['mixed'])} of the groups "
-            f"would have been mixed, where it was {_share(summary['as_it_was']['mixed'])}; it had "
-            "never seen "
+            f"With {advice.method} and as many rollouts, {_share(entry['mixed'])} of all groups "
+            f"would have been mixed, where it was {was}; it had never seen "
             f"{_share(entry['first_visits'])} of its prompts before."
         )
     if advice.rollouts is not None:

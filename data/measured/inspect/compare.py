@@ -1,6 +1,6 @@
 """Hold the forecasts of `gdro inspect` to the runs that play.py has made; print the tables.
 
-    python data/measured/inspect/compare.py FOLDER
+    python data/measured/inspect/compare.py FOLDER --out data/measured/inspect
 
 Each method's forecast is made from GRPO's run of the same draw and seed, and compared with the
 method's own run. "As it was" is GRPO's run itself. The second table holds the first half of every
@@ -118,9 +118,14 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    runs = read_runs(parser.parse_args().folder)
+    parser.add_argument("--out", type=Path, help="folder for methods.csv and halves.csv")
+    args = parser.parse_args()
+    runs = read_runs(args.folder)
     methods = compare_methods(runs)
     halves = compare_halves(runs)
+    if args.out is not None:
+        methods.to_csv(args.out / "methods.csv", index=False, float_format="%.4f")
+        halves.to_csv(args.out / "halves.csv", index=False, float_format="%.4f")
     print(methods.to_markdown(index=False, floatfmt=".3f"), end="\n\n")
     guesses = ["forecast", "as it was"]
     print(
