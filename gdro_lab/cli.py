@@ -19,6 +19,7 @@ from gdro.checks import Refusal
 from gdro_lab import numerics
 from gdro_lab.experiments.processes import check_folder, check_threads
 from gdro_lab.failures import at_the_door, in_one_line, is_full_disk, write_log
+from gdro_lab.microscope.commands import microscope
 
 if TYPE_CHECKING:
     from gdro_lab.experiments.profile import Profile
@@ -56,6 +57,8 @@ def main() -> None:
     check_threads()  # before anything that starts them is imported
     numerics.fix()
 
+
+main.add_command(microscope)
 
 SEED = click.IntRange(0, 2**32 - 1)
 PROFILE = click.argument("profile")

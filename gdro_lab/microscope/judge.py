@@ -105,10 +105,15 @@ class Judged:
             "variance": rollouts,
             "variance_of_draws": draws,
             "square": square,
-            "snr": square / variance,
-            "cosine": inner / np.sqrt(max(square * truth, 1e-300)),
-            "bias": np.sqrt(max(square - 2 * inner + truth, 0.0) / max(truth, 1e-300)),
+            "snr": _ratio(square, variance),
+            "cosine": _ratio(inner, np.sqrt(max(square * truth, 0.0))),
+            "bias": np.sqrt(_ratio(max(square - 2 * inner + truth, 0.0), truth)),
         }
+
+
+def _ratio(value: float, to: float) -> float:
+    """NaN where there is nothing to compare with, as in a resample of few prompts."""
+    return float(value / to) if to > 0 else np.nan
 
 
 def compare(
@@ -127,8 +132,8 @@ def compare(
         ours = judged.scores(counts_P)
         theirs = baseline.scores(counts_P)
         values = {
-            "variance_ratio": ours["variance"] / theirs["variance"],
-            "snr_ratio": ours["snr"] / theirs["snr"],
+            "variance_ratio": _ratio(ours["variance"], theirs["variance"]),
+            "snr_ratio": _ratio(ours["snr"], theirs["snr"]),
             "cosine": ours["cosine"],
             "bias": ours["bias"],
         }

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+LARGEST = 2.0**14  # of a stored number; float16 holds up to 2^16
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pool:
@@ -47,7 +49,7 @@ class Pool:
 
     def save(self, path: str | Path) -> None:
         """Write the pool to an .npz file, sketches in float16 by a common scale."""
-        scale = float(np.sqrt(np.mean(np.square(self.sketch_NS, dtype=float)))) or 1.0
+        scale = float(np.abs(self.sketch_NS).max(initial=0.0)) / LARGEST or 1.0
         arrays = {name: getattr(self, name) for name in ARRAYS}
         arrays["sketch_NS"] = (self.sketch_NS / scale).astype(np.float16)
         partial = Path(path).with_name(f".{Path(path).name}")

@@ -13,7 +13,7 @@ from gdro_lab.microscope.moments import (
     variances,
 )
 
-RESAMPLES = 40_000
+RESAMPLES = 20_000
 
 
 def table_of(kind, n, most):
@@ -47,7 +47,7 @@ def gradients_of_groups(pool, p, n, table_C2, chosen_XR):
 
 @pytest.mark.parametrize("kind", ["rloo", "grpo", "none"])
 def test_resampling(kind):
-    """Means, squares and products of disjoint groups are those of 40,000 draws from the pool."""
+    """Means, squares and products of disjoint groups are those of 20,000 draws from the pool."""
     pool = random_pool(3)
     rollouts = pool.rewards_PK.shape[1]
     one = groups_of(kind, [2, 4, 3, 10, 5, 7])
@@ -85,7 +85,7 @@ def test_bernoulli_rloo(n):
     rates_P = np.array([0.05, 0.3, 0.6])
     groups = groups_of("rloo", [n] * 3)
     found = []
-    for _ in range(2000):
+    for _ in range(800):
         classes = classes_of(bernoulli_pool(rates_P, 24, rng))
         found.append([own_products(classes, groups, groups), variances(classes, groups)])
     error = np.std(found, axis=0) / np.sqrt(len(found))

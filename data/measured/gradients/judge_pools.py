@@ -1,0 +1,135 @@
+"""Plays the arms of the plan in README.md on pools, and makes the tables.
+
+    python data/measured/gradients/judge_pools.py pools/gym-*.npz    # rows.csv, some minutes a pool
+    python data/measured/gradients/judge_pools.py                    # table.md from the rows
+
+Rows that are there are kept: a pool that rows.csv has is not judged again.
+"""
+
+import sys
+from pathlib import Path
+
+import methods as own_methods  # noqa: F401  (registers what only this study plays)
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from gdro.registry import method_names
+from gdro_lab.experiments.intervals import holm, paired_t
+from gdro_lab.microscope.judge import Judged, Setting, compare, judge
+from gdro_lab.microscope.pool import Pool, read_pool
+
+HERE = Path(__file__).parent
+ROWS = HERE / "rows.csv"
+ADVANTAGES = ("rloo", "grpo", "pkpo")
+BATCHES = {64: {"prompts": None, "plays": 1}, 16: {"prompts": 16, "plays": 8}}
+BY_PROMPT = {"averaging": "prompt"}
+FAMILY = {"groups": True}
+ARMS: dict[str, tuple[dict, dict]] = {  # by name: parts of `composed`, and setting
+    "uniform": ({}, {}),
+    "bins, by rollout": ({"rollouts": "rollout"}, {}),
+    "bins": ({"rollouts": {"rollout": BY_PROMPT}}, BY_PROMPT),
+    "prompts, family prior": ({"rollouts": "rollout_prompts"}, BY_PROMPT | FAMILY),
+    "prompts, batch prior": ({"rollouts": "rollout_prompts"}, BY_PROMPT),
+    "prompts, flat prior": ({"rollouts": "rollout_prompts_flat"}, BY_PROMPT),
+    "vip, by rollout": ({"rollouts": "vip"}, {}),
+    "vip": ({"rollouts": "vip"}, BY_PROMPT),
+    "knapsack, by rollout": ({"rollouts": "knapsack"}, {}),
+    "knapsack": ({"rollouts": "knapsack"}, BY_PROMPT),
+    "coba, by rollout": ({"rollouts": "coba"}, {}),
+    "coba": ({"rollouts": "coba"}, BY_PROMPT),
+}
+DRAWS = {
+    "pivotal's draw": ({"draw": "pivotal"}, {}),
+    "families evenly": ({"draw": "family_even"}, FAMILY),
+}
+NO_METHODS = {"composed", "oracle", "rollout_prompts_flat"}  # parts, the truth, the study's own
+PRIMARY = ["bins", "prompts, family prior"]
+
+
+def rows_of(name: str, pool: Pool) -> list[dict]:
+    """All rows of a pool."""
+    rows = []
+    bar = tqdm(total=len(BATCHES) * (1 + len(ADVANTAGES)), desc=name, unit="table")
+    for size, batch in BATCHES.items():
+        for advantages in ADVANTAGES:
+            arms = ARMS if size == 64 else ARMS | DRAWS
+            baseline = judge(pool, "composed", Setting(**batch), advantages=advantages)
+            for arm, (parts, played) in arms.items():
+                setting = Setting(**batch, **played)
+                found = judge(pool, "composed", setting, advantages=advantages, **parts)
+                label = {"pool": name, "batch": size, "advantages": advantages, "arm": arm}
+                rows.append(label | scores(found, baseline))
+            bar.update()
+        rows += registered(name, pool, size, batch)
+        bar.update()
+    return rows
+
+
+def registered(name: str, pool: Pool, size: int, batch: dict) -> list[dict]:
+    """Every registered method as it is, against GRPO; a refused one has its reason."""
+    baseline = judge(pool, "grpo", Setting(**batch))
+    rows = []
+    for method in method_names():
+        if method in NO_METHODS:
+            continue
+        label = {"pool": name, "batch": size, "advantages": "own", "arm": method}
+        try:
+            found = judge(pool, method, Setting(**batch))
+        except ValueError as error:
+            rows.append(label | {"refused": str(error)})
+            continue
+        rows.append(label | scores(found, baseline))
+    return rows
+
+
+def scores(found: Judged, baseline: Judged) -> dict:
+    """Ratios to the baseline with their intervals, and the parts that they are of."""
+    row = {}
+    for score, (value, low, high) in compare(found, baseline).items():
+        row |= {score: value, f"{score}_low": low, f"{score}_high": high}
+    whole = found.scores()
+    return row | {name: whole[name] for name in ("variance", "variance_of_draws", "square")}
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Means over pools, with the primary tests."""
+    lines = []
+    primary = rows[(rows.batch == 64) & (rows.advantages == "rloo") & rows.arm.isin(PRIMARY)]
+    logs = np.log(primary.pivot(index="pool", columns="arm", values="variance_ratio")[PRIMARY])
+    lines.append(f"Pools: {', '.join(logs.index)}.\n")
+    if len(logs) > 1:
+        tests = pd.DataFrame({arm: paired_t(logs[arm]) for arm in PRIMARY}, ["low", "high", "p"]).T
+        tests["holm"] = holm(tests.p)
+        shown = np.exp(tests[["low", "high"]]).assign(ratio=np.exp(logs.mean()), holm=tests.holm)
+        lines.append("Primary tests\n\n" + shown.round(3).to_markdown())
+    for (size, advantages), part in rows.groupby(["batch", "advantages"], sort=False):
+        played = part[part.refused.isna()]
+        means = played.groupby("arm", sort=False)[["variance_ratio", "snr_ratio"]]
+        shown = np.exp(means.agg(lambda values: np.log(values.clip(lower=1e-9)).mean()))
+        shown["cosine"] = played.groupby("arm", sort=False).cosine.mean()
+        if part.pool.nunique() == 1:
+            for score in ("variance_ratio", "snr_ratio"):
+                bounds = played.set_index("arm")[[f"{score}_low", f"{score}_high"]]
+                shown[f"{score} 95%"] = bounds.apply(
+                    lambda pair: "[{:.2f}, {:.2f}]".format(*pair), axis=1
+                )
+        lines.append(f"\nBatches of {size} prompts, advantages: {advantages}\n")
+        lines.append(shown.round(2).to_markdown())
+    refused = rows[rows.refused.notna()].drop_duplicates("arm")
+    lines += ["\nRefused:", *(f"- {row.arm}: {row.refused}" for row in refused.itertuples())]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    rows = pd.read_csv(ROWS) if ROWS.is_file() else pd.DataFrame({"pool": []})
+    for path in map(Path, sys.argv[1:]):
+        if path.stem in set(rows.pool):
+            continue
+        rows = pd.concat([rows, pd.DataFrame(rows_of(path.stem, read_pool(path)))])
+        rows.to_csv(ROWS, index=False, float_format="%.5g")
+    (HERE / "table.md").write_text(table(pd.read_csv(ROWS)))
+
+
+if __name__ == "__main__":
+    main()
