@@ -3,15 +3,17 @@
     python data/measured/gradients/judge_pools.py pools/gym-*.npz    # rows.csv, some minutes a pool
     python data/measured/gradients/judge_pools.py                    # table.md from the rows
 
-Rows that are there are kept: a pool that rows.csv has is not judged again.
+Rows that are there are kept, so the same command goes on where it was stopped.
 """
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import methods as own_methods  # noqa: F401  (registers what only this study plays)
 import numpy as np
 import pandas as pd
+from scipy.stats import gmean
 from tqdm import tqdm
 
 from gdro.registry import method_names
@@ -47,33 +49,32 @@ NO_METHODS = {"composed", "oracle", "rollout_prompts_flat"}  # parts, the truth,
 PRIMARY = ["bins", "prompts, family prior"]
 
 
-def rows_of(name: str, pool: Pool) -> list[dict]:
-    """All rows of a pool."""
-    rows = []
-    bar = tqdm(total=len(BATCHES) * (1 + len(ADVANTAGES)), desc=name, unit="table")
+def tables_of(pool: Pool, done: set[tuple]) -> Iterator[list[dict]]:
+    """The rows of a pool, table by table, the primary one first; not those that are done."""
     for size, batch in BATCHES.items():
         for advantages in ADVANTAGES:
-            arms = ARMS if size == 64 else ARMS | DRAWS
+            if (size, advantages) in done:
+                continue
             baseline = judge(pool, "composed", Setting(**batch), advantages=advantages)
-            for arm, (parts, played) in arms.items():
+            rows = []
+            for arm, (parts, played) in (ARMS if size == 64 else ARMS | DRAWS).items():
                 setting = Setting(**batch, **played)
                 found = judge(pool, "composed", setting, advantages=advantages, **parts)
-                label = {"pool": name, "batch": size, "advantages": advantages, "arm": arm}
+                label = {"batch": size, "advantages": advantages, "arm": arm}
                 rows.append(label | scores(found, baseline))
-            bar.update()
-        rows += registered(name, pool, size, batch)
-        bar.update()
-    return rows
+            yield rows
+        if (size, "own") not in done:
+            yield registered(pool, size, batch)
 
 
-def registered(name: str, pool: Pool, size: int, batch: dict) -> list[dict]:
+def registered(pool: Pool, size: int, batch: dict) -> list[dict]:
     """Every registered method as it is, against GRPO; a refused one has its reason."""
     baseline = judge(pool, "grpo", Setting(**batch))
     rows = []
     for method in method_names():
         if method in NO_METHODS:
             continue
-        label = {"pool": name, "batch": size, "advantages": "own", "arm": method}
+        label = {"batch": size, "advantages": "own", "arm": method}
         try:
             found = judge(pool, method, Setting(**batch))
         except ValueError as error:
@@ -93,7 +94,7 @@ def scores(found: Judged, baseline: Judged) -> dict:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Means over pools, with the primary tests."""
+    """Means over pools, geometric ones of ratios of variance, with the primary tests."""
     lines = []
     primary = rows[(rows.batch == 64) & (rows.advantages == "rloo") & rows.arm.isin(PRIMARY)]
     logs = np.log(primary.pivot(index="pool", columns="arm", values="variance_ratio")[PRIMARY])
@@ -104,30 +105,37 @@ def table(rows: pd.DataFrame) -> str:
         shown = np.exp(tests[["low", "high"]]).assign(ratio=np.exp(logs.mean()), holm=tests.holm)
         lines.append("Primary tests\n\n" + shown.round(3).to_markdown())
     for (size, advantages), part in rows.groupby(["batch", "advantages"], sort=False):
-        played = part[part.refused.isna()]
-        means = played.groupby("arm", sort=False)[["variance_ratio", "snr_ratio"]]
-        shown = np.exp(means.agg(lambda values: np.log(values.clip(lower=1e-9)).mean()))
-        shown["cosine"] = played.groupby("arm", sort=False).cosine.mean()
+        played = part[part.variance_ratio.notna()]
+        by_arm = played.groupby("arm", sort=False)
+        shown = by_arm[["variance_ratio", "snr_ratio", "cosine"]].mean()
+        shown["variance_ratio"] = by_arm.variance_ratio.agg(lambda ratios: gmean(ratios))
         if part.pool.nunique() == 1:
             for score in ("variance_ratio", "snr_ratio"):
                 bounds = played.set_index("arm")[[f"{score}_low", f"{score}_high"]]
                 shown[f"{score} 95%"] = bounds.apply(
                     lambda pair: "[{:.2f}, {:.2f}]".format(*pair), axis=1
                 )
+        if advantages == "own":  # of different lengths, so their variances say nothing
+            shown = shown.filter(regex="^(?!variance)")
         lines.append(f"\nBatches of {size} prompts, advantages: {advantages}\n")
         lines.append(shown.round(2).to_markdown())
+    if "refused" not in rows:
+        return "\n".join(lines) + "\n"
     refused = rows[rows.refused.notna()].drop_duplicates("arm")
     lines += ["\nRefused:", *(f"- {row.arm}: {row.refused}" for row in refused.itertuples())]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    rows = pd.read_csv(ROWS) if ROWS.is_file() else pd.DataFrame({"pool": []})
+    columns = ["pool", "batch", "advantages"]
+    rows = pd.read_csv(ROWS) if ROWS.is_file() else pd.DataFrame(columns=columns)
     for path in map(Path, sys.argv[1:]):
-        if path.stem in set(rows.pool):
-            continue
-        rows = pd.concat([rows, pd.DataFrame(rows_of(path.stem, read_pool(path)))])
-        rows.to_csv(ROWS, index=False, float_format="%.5g")
+        made = rows[rows.pool == path.stem]
+        done = set(zip(made.batch, made.advantages, strict=True))
+        total = len(BATCHES) * (len(ADVANTAGES) + 1) - len(done)
+        for table_rows in tqdm(tables_of(read_pool(path), done), path.stem, total, unit="table"):
+            rows = pd.concat([rows, pd.DataFrame(table_rows).assign(pool=path.stem)])
+            rows.to_csv(ROWS, index=False, float_format="%.5g")
     (HERE / "table.md").write_text(table(pd.read_csv(ROWS)))
 
 
