@@ -47,17 +47,12 @@ def make_command(
     import torch
 
     from gdro_lab.machine import arithmetic
-    from gdro_lab.microscope.making import choose_prompts, make_pool
+    from gdro_lab.microscope.making import PoolChoice, choose_prompts, make_pool
     from gdro_lab.microscope.models import open_world
 
     torch.set_num_threads(1)  # sums are split by threads
     found = open_world(world, seed=world_seed, base=base, adapter=adapter, cache_dir=cache_dir)
-    made = make_pool(
-        pool,
-        found.model,
-        found.tokenizer,
-        choose_prompts(found.rows, prompts, seed),
-        found.reward,
+    choice = PoolChoice(
         rollouts=rollouts,
         max_new_tokens=found.max_new_tokens,
         ends=found.ends,
@@ -65,7 +60,10 @@ def make_command(
         width=width,
         flat=flat,
         bfloat16=arithmetic(pretrained=base is not None) == "bfloat16",
-        made=found.made,
+    )
+    rows = choose_prompts(found.rows, prompts, seed)
+    made = make_pool(
+        pool, found.model, found.tokenizer, rows, found.reward, choice, made=found.made
     )
     rate = made.rewards_PK.mean()
     click.echo(f"{pool}: mean pass rate {rate:.3f}, {len(made.sketch_NS)} distinct texts")

@@ -139,8 +139,11 @@ def compare(
         }
         for name, value in values.items():
             found.setdefault(name, []).append(value)
-    bounds = {name: np.nanpercentile(values[1:], [2.5, 97.5]) for name, values in found.items()}
-    return {name: (values[0], *map(float, bounds[name])) for name, values in found.items()}
+    answer = {}
+    for name, values in found.items():
+        low, high = np.nanpercentile(values[1:], [2.5, 97.5])
+        answer[name] = (values[0], float(low), float(high))
+    return answer
 
 
 def judge(pool: Pool, method: str, setting: Setting | None = None, **options: Any) -> Judged:

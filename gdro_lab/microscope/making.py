@@ -9,17 +9,18 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from gdro.checks import check
+from gdro.checks import Count, Int, Natural, check, options
 from gdro.files import replace_text
 from gdro_lab.loop import Reward, Rows, call_reward
-from gdro_lab.microscope.pool import Pool
+from gdro_lab.microscope.pool import Pool, write_arrays
 from gdro_lab.microscope.sketch import Model, Sketcher, autocast
 from gdro_lab.tasks import prompt_token_ids
 from gdro_lab.tasks.base import split_by_share
@@ -46,20 +47,35 @@ def choose_prompts(rows: Rows, count: int, seed: int) -> list[Mapping[str, Any]]
     return [rows[place] for place in rng.permutation(np.concatenate(chosen))]
 
 
+@options
+class PoolChoice:
+    """What is sampled of each prompt, and how gradients are sketched."""
+
+    rollouts: Annotated[Int, Field(ge=2)]
+    """K of each prompt."""
+    max_new_tokens: Count
+    """Of a completion, at most."""
+    ends: Sequence[int]
+    """Tokens that end one."""
+    seed: Natural = 0
+    """Of samples and signs."""
+    width: Count = 64
+    """A sketch has width² numbers."""
+    flat: bool = False
+    """Also compute gradients of prompts whose rewards are all equal, which methods need that teach
+    without a baseline."""
+    bfloat16: bool = False
+    """Compute as autocast does in training."""
+
+
 def make_pool(
     path: str | Path,
     model: Model,
     tokenizer: Any,
     rows: Rows,
     reward: Reward,
+    choice: PoolChoice,
     *,
-    rollouts: int,
-    max_new_tokens: int,
-    ends: Sequence[int],
-    seed: int,
-    width: int = 64,
-    flat: bool = False,
-    bfloat16: bool = False,
     made: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> Pool:
@@ -70,55 +86,36 @@ def make_pool(
         model, tokenizer: a causal model in float32. It is frozen, and gets hooks.
         rows: the prompts, with the columns prompt, uid, family and those that the reward asks for.
         reward: as TRL takes it; a rollout is correct if its reward is above 0.
-        rollouts: K of each prompt.
-        max_new_tokens: of a completion, at most.
-        ends: tokens that end one.
-        seed: of samples and signs.
-        width: a sketch has width² numbers.
-        flat: also compute gradients of prompts whose rewards are all equal, which methods need
-            that teach without a baseline.
-        bfloat16: compute as autocast does in training.
+        choice: what is sampled.
         made: what is recorded of model and world.
         progress: whether a bar is printed.
 
     Raises:
         ValueError: what is beside `path` belongs to a pool of other settings.
     """
-    check("rollouts", rollouts, int, ge=2)
-    check("width", width, int, ge=1)
     settings = {
         **(made or {}),
+        **vars(choice),
         "uids": [str(row["uid"]) for row in rows],
-        "rollouts": rollouts,
-        "max_new_tokens": max_new_tokens,
-        "seed": seed,
-        "width": width,
-        "flat": flat,
-        "arithmetic": "bfloat16" if bfloat16 else "float32",
         "torch": torch.__version__,
     }
     parts = _open_parts(Path(path), settings)
-    sketcher = Sketcher(model, width, seed, bfloat16=bfloat16)
+    sketcher = Sketcher(model, choice.width, choice.seed, bfloat16=choice.bfloat16)
     prompts = prompt_token_ids(tokenizer, [row["prompt"] for row in rows])
     bar = tqdm(rows, desc=Path(path).stem, unit="prompt", disable=not progress)
     for place, row in enumerate(bar):
-        part = parts / f"{place}.npz"
-        if part.is_file():
+        if (parts / f"{place}.npz").is_file():
             continue
         prompt_T = torch.tensor(prompts[place], device=model.device)
         # of its own, so that a run that goes on samples the same
-        own_seed = int(np.random.SeedSequence([seed, place]).generate_state(1)[0])
+        own_seed = int(np.random.SeedSequence([choice.seed, place]).generate_state(1)[0])
         generator = torch.Generator(model.device).manual_seed(own_seed)
-        text_KT, length_K = sample(
-            model, prompt_T, rollouts, max_new_tokens, ends, generator, bfloat16=bfloat16
-        )
-        texts = tokenizer.batch_decode(
-            [text[:length] for text, length in zip(text_KT, length_K, strict=True)],
-            skip_special_tokens=True,
-        )
-        correct_K = call_reward([row] * rollouts, texts, reward) > 0
-        answer = _sketched(sketcher, prompt_T, text_KT, length_K, correct_K, flat)
-        _write_part(part, answer | {"prompt_tokens": len(prompt_T)})
+        text_KT, length_K = sample(model, prompt_T, choice, generator)
+        kept = zip(text_KT, length_K, strict=True)
+        texts = tokenizer.batch_decode([text[:n] for text, n in kept], skip_special_tokens=True)
+        correct_K = call_reward([row] * choice.rollouts, texts, reward) > 0
+        answer = _sketched(sketcher, prompt_T, text_KT, length_K, correct_K, choice.flat)
+        write_arrays(parts / f"{place}.npz", answer | {"prompt_tokens": len(prompt_T)})
     pool = _assemble(parts, rows, settings)
     pool.save(path)
     shutil.rmtree(parts)
@@ -146,9 +143,12 @@ def _sketched(
     length_K: Tensor,
     correct_K: np.ndarray,
     flat: bool,
-) -> dict[str, np.ndarray]:
+) -> dict[str, Any]:
     """What is kept of a prompt: its distinct texts' sketches, and which rollout has which."""
-    kept = {"rewards": correct_K.astype(np.float32), "lengths_K": length_K.numpy(force=True)}
+    kept: dict[str, Any] = {
+        "rewards": correct_K.astype(np.float32),
+        "lengths_K": length_K.numpy(force=True),
+    }
     if correct_K.min() == correct_K.max() and not flat:
         nothing = np.zeros((0, sketcher.width**2), np.float32)
         texts_K = np.full(len(correct_K), -1)
@@ -159,14 +159,6 @@ def _sketched(
     sketch_NS, logp_N = sketcher(prompt_T, text_NT, length_N)
     arrays = {"texts": texts_K, "sketch": sketch_NS, "lengths": length_N, "logps": logp_N}
     return kept | {name: array.numpy(force=True) for name, array in arrays.items()}
-
-
-def _write_part(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write a prompt's file at once: it is whole or absent."""
-    partial = path.with_name(f".{path.name}")
-    with partial.open("wb") as stream:
-        np.savez(stream, **arrays)
-    partial.replace(path)
 
 
 def _assemble(parts: Path, rows: Rows, settings: dict[str, Any]) -> Pool:
@@ -196,34 +188,27 @@ def _assemble(parts: Path, rows: Rows, settings: dict[str, Any]) -> Pool:
 
 @torch.no_grad()
 def sample(
-    model: Model,
-    prompt_T: Tensor,
-    rollouts: int,
-    max_new_tokens: int,
-    ends: Sequence[int],
-    generator: torch.Generator,
-    *,
-    bfloat16: bool = False,
+    model: Model, prompt_T: Tensor, choice: PoolChoice, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Sample completions of one prompt at temperature 1.
 
     As in `gdro_lab.loop.sample`, rollouts with the same prefix share a row of the KV cache.
 
     Args:
-        model, prompt_T, rollouts, max_new_tokens, ends, bfloat16: as for `make_pool`.
+        model, prompt_T, choice: as for `make_pool`.
         generator: on the model's device.
 
     Returns:
         Tokens, (K, T), −1 behind the end, and the tokens of each completion, (K,).
     """
-    end_tokens = torch.tensor(list(ends), device=model.device)
-    text_KT = prompt_T.new_full((rollouts, max_new_tokens), -1)
-    live_R = torch.arange(rollouts, device=model.device)  # those that have not ended
+    end_tokens = torch.tensor(list(choice.ends), device=model.device)
+    text_KT = prompt_T.new_full((choice.rollouts, choice.max_new_tokens), -1)
+    live_R = torch.arange(choice.rollouts, device=model.device)  # those that have not ended
     row_R = torch.zeros_like(live_R)  # which prefix each of them has
     ids_NT = prompt_T[None]
     cache = None
-    for t in range(max_new_tokens):
-        with autocast(model, bfloat16):
+    for t in range(choice.max_new_tokens):
+        with autocast(model, choice.bfloat16):
             output = model.model(ids_NT, past_key_values=cache, use_cache=True)
             logits_NV = model.lm_head(output.last_hidden_state[:, -1])
         cache = output.past_key_values

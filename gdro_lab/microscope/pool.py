@@ -7,6 +7,7 @@ numbers of a sketch.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,13 +53,18 @@ class Pool:
         scale = float(np.abs(self.sketch_NS).max(initial=0.0)) / LARGEST or 1.0
         arrays = {name: getattr(self, name) for name in ARRAYS}
         arrays["sketch_NS"] = (self.sketch_NS / scale).astype(np.float16)
-        partial = Path(path).with_name(f".{Path(path).name}")
-        with partial.open("wb") as stream:
-            np.savez_compressed(stream, scale=scale, made=json.dumps(self.made), **arrays)
-        partial.replace(path)
+        write_arrays(path, arrays | {"scale": scale, "made": json.dumps(self.made)})
 
 
 ARRAYS = tuple(name for name in Pool.__dataclass_fields__ if name != "made")
+
+
+def write_arrays(path: str | Path, arrays: Mapping[str, Any]) -> None:
+    """Write an .npz file at once: it is whole or absent."""
+    partial = Path(path).with_name(f".{Path(path).name}")
+    with partial.open("wb") as stream:
+        np.savez_compressed(stream, **arrays)
+    partial.replace(path)
 
 
 def read_pool(path: str | Path) -> Pool:

@@ -9,7 +9,7 @@ from conftest import TRAINS
 from tiny_models import save_tiny_model
 from torch.nn import Linear
 
-from gdro_lab.microscope.making import choose_prompts, make_pool, sample
+from gdro_lab.microscope.making import PoolChoice, choose_prompts, make_pool, sample
 from gdro_lab.microscope.models import load_base
 from gdro_lab.microscope.pool import read_pool
 from gdro_lab.microscope.sketch import Sketcher
@@ -35,8 +35,9 @@ def short_texts(prompts, completions, **columns):
 
 def make(path, folder, reward=short_texts, **changes):
     model, tokenizer, ends = load_base(folder)
-    choice = {"rollouts": 6, "max_new_tokens": 3, "seed": 1, "width": 8} | changes
-    return make_pool(path, model, tokenizer, ROWS, reward, ends=ends, progress=False, **choice)
+    chosen = {"rollouts": 6, "max_new_tokens": 3, "seed": 1, "width": 8} | changes
+    choice = PoolChoice(ends=ends, **chosen)
+    return make_pool(path, model, tokenizer, ROWS, reward, choice, progress=False)
 
 
 def exact_gradients(model, prompt_T, text_NT, length_N):
@@ -99,7 +100,9 @@ def test_samples_are_the_model_s(folder):
         ids = torch.tensor([[5, 6, 7, other]])
         then_V = p_V[other] * model(ids).logits[0, -1].softmax(dim=-1)
     generator = torch.Generator().manual_seed(0)
-    text_KT, length_K = sample(model, prompt_T, count, 3, [end], generator)
+    text_KT, length_K = sample(
+        model, prompt_T, PoolChoice(rollouts=count, max_new_tokens=3, ends=[end]), generator
+    )
     ended_K = text_KT[:, 0] == end
     assert (text_KT[ended_K, 1:] == -1).all()
     assert (length_K[ended_K] == 1).all()
