@@ -5,6 +5,7 @@ prompts of the data set; T tokens.
 """
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -119,7 +120,7 @@ class ControlledTrainer(Logs):
     def _prompts_of_rows(self, rows: list[Row]) -> PromptBatch:
         """The prompts of TRL's rows, of all processes, in TRL's order."""
         size = self.num_generations
-        first, second = rows[::size], rows[1::size]
+        first = rows[::size]
         if self.data.dataset is None:
             # environments make the prompts: none is known to come again, so none has a history
             known = len(self.controller.bins.row_of)
@@ -133,7 +134,14 @@ class ControlledTrainer(Logs):
                 )
 
         def read(ids_R: np.ndarray) -> list[Row]:
-            return [copy_of(first[p], second[p]) for p in ids_R]
+            # TRL's rows of the prompt in turn, since a collator may make them differ
+            turns = Counter[int]()
+            copies = []
+            for p in ids_R.tolist():
+                own = rows[p * size : (p + 1) * size]
+                copies.append(copy_of(own[turns[p] % size], own[turns[p] % size - 1]))
+                turns[p] += 1
+            return copies
 
         return PromptBatch(uids, read)
 
@@ -235,7 +243,7 @@ def copy_of(row: Row, twin: Row) -> Row:
 
     Args:
         row: left as it is.
-        twin: TRL's next row, of the same prompt.
+        twin: another of TRL's rows, of the same prompt.
     """
     return copy.deepcopy(row, {id(part): part for part in leaves_of(twin)})
 

@@ -372,6 +372,23 @@ def test_a_collator_is_applied_to_all_that_is_sampled(trained, collator, rows):
         assert all(prompt.startswith("Hint! Spell") for prompt in seen), method
 
 
+def test_a_collator_may_give_the_rollouts_of_a_prompt_different_rows(trained):
+    def hint_for_every_second(rows):
+        return [hint([row])[0] if place % 2 else row for place, row in enumerate(rows)]
+
+    for method in (None, *METHODS):
+        seen = []
+        trained(
+            method,
+            seen_prompts(seen),
+            ROWS,
+            max_steps=1,
+            before=lambda trainer: setattr(trainer, "data_collator", hint_for_every_second),
+        )
+        starts = [prompt.startswith("Hint!") for prompt in seen[:4]]  # of the first prompt
+        assert starts == [False, True, False, True], method
+
+
 @pytest.mark.parametrize(
     "collator",
     [lambda rows: rows[::-1], lambda rows: rows[1:], lambda rows: {"prompt": rows}],
