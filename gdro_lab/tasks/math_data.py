@@ -170,8 +170,8 @@ def load_math(
 
     Args:
         name: one of `MATH_SPECS`.
-        path: a local copy in place of the hub: a .jsonl, .json, .csv or .parquet file, a folder
-            that `Dataset.save_to_disk` wrote, or a downloaded hub folder.
+        path: a local copy in place of the hub: a file of any kind in `gdro_lab.tasks.files.KINDS`,
+            a folder that `Dataset.save_to_disk` wrote, or a downloaded hub folder.
         style: of the prompt.
         completion: in which form the prompt asks for the answer.
 
@@ -189,8 +189,8 @@ def read_problems(
 ) -> tuple[list[Problem], list[str]]:
     """The problems of a source, and of each row that was left out its place and fault.
 
-    A row is left out if a column is empty, if its answer cannot be read, if it repeats another, or
-    if its choices are not all there and different.
+    A row is left out if a column is empty, if its answer cannot be read, if it repeats another, if
+    a choice is missing, or if two of them are the right one.
 
     Args:
         source: what to read.
