@@ -59,27 +59,36 @@ def print_judged_pairs() -> None:
     """Of each kind of pairs, the wrong answers that are accepted and the right ones rejected."""
     with PAIRS.open(newline="") as file:
         pairs = list(csv.DictReader(file))
+    texts = [pair["key"] for pair in pairs]
+    several = [json.loads(text) if text.startswith('["') else [text] for text in texts]
+    ours_of = {}
+    for reader in {pair["reader"] for pair in pairs}:
+        rows = [row for row, pair in enumerate(pairs) if pair["reader"] == reader]
+        rewards = MathReward(completion=reader)(
+            [pairs[row]["answer"] for row in rows], [several[row] for row in rows]
+        )
+        ours_of |= zip(rows, rewards, strict=True)
     groups: dict[str, list[list[bool]]] = {}
-    for pair in pairs:
-        text = pair["key"]
-        keys = json.loads(text) if text.startswith('["') else [text]
-        ours = MathReward(completion=pair["reader"])([pair["answer"]], [keys]) == [1.0]
+    for row, pair in enumerate(pairs):
+        ours = ours_of[row] == 1.0
         given = parse(pair["answer"])
-        theirs = any(verify(parse(f"\\boxed{{{key}}}"), given) for key in keys)
+        theirs = any(verify(parse(f"\\boxed{{{key}}}"), given) for key in several[row])
         is_right = pair["verdict"] == "right"
         for group in (pair["kind"], "**all**", "*reported*"):
             if group != "*reported*" or pair["source"] == "reported":
                 groups.setdefault(group, []).append([is_right, ours, theirs])
     print("| kind | wrong | right | ours | math-verify |")
     print("|---|--:|--:|--:|--:|")
-    for group, rows in sorted(groups.items(), key=lambda item: (item[0].startswith("*"), item[0])):
-        right = sum(is_right for is_right, _, _ in rows)
+    for group, judged in sorted(
+        groups.items(), key=lambda item: (item[0].startswith("*"), item[0])
+    ):
+        right = sum(is_right for is_right, _, _ in judged)
         errors = [
-            f"{sum(row[judge] and not row[0] for row in rows)} / "
-            f"{sum(row[0] and not row[judge] for row in rows)}"
+            f"{sum(verdicts[judge] and not verdicts[0] for verdicts in judged)} / "
+            f"{sum(verdicts[0] and not verdicts[judge] for verdicts in judged)}"
             for judge in (1, 2)
         ]
-        print(f"| {group} | {len(rows) - right} | {right} | {errors[0]} | {errors[1]} |")
+        print(f"| {group} | {len(judged) - right} | {right} | {errors[0]} | {errors[1]} |")
     print()
 
 
