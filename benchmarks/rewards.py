@@ -15,6 +15,7 @@ import logging
 import time
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from math_verify import parse, verify
 
@@ -62,7 +63,8 @@ def print_judged_pairs() -> None:
     texts = [pair["key"] for pair in pairs]
     several = [json.loads(text) if text.startswith('["') else [text] for text in texts]
     ours_of = {}
-    for reader in {pair["reader"] for pair in pairs}:
+    readers: set[Any] = {pair["reader"] for pair in pairs}
+    for reader in readers:
         rows = [row for row, pair in enumerate(pairs) if pair["reader"] == reader]
         rewards = MathReward(completion=reader)(
             [pairs[row]["answer"] for row in rows], [several[row] for row in rows]
