@@ -62,7 +62,7 @@ def print_judged_pairs() -> None:
         pairs = list(csv.DictReader(file))
     texts = [pair["key"] for pair in pairs]
     several = [json.loads(text) if text.startswith('["') else [text] for text in texts]
-    ours_of = {}
+    ours_of: dict[int, float] = {}
     readers: set[Any] = {pair["reader"] for pair in pairs}
     for reader in readers:
         rows = [row for row, pair in enumerate(pairs) if pair["reader"] == reader]
