@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,26 @@ def test_hidden_files_are_those_of_file_systems_and_do_no_harm(run, name):
     added.parent.mkdir(parents=True, exist_ok=True)
     added.touch()
     assert find_checkpoint(run) == run / "checkpoint-4"
+
+
+class Terminated(TrainerCallback):
+    """Sends SIGTERM after step 2, and waits until transformers asks for a checkpoint."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(4)  # transformers waits for 3 s
+
+
+def test_a_checkpoint_that_is_saved_on_a_signal_is_whole(base, tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    trainer = make(base, tmp_path, max_steps=6, enable_jit_checkpoint=True)
+    trainer.add_callback(Terminated())
+    trainer.train()
+    signal.signal(signal.SIGTERM, before)
+    found = find_checkpoint(tmp_path)
+    assert found is not None
+    assert int(found.name.partition("-")[2]) < 6
 
 
 def test_a_folder_copied_over_that_of_another_step_is_refused_and_other_names_block_no_run(run):
