@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from inspect import isfunction
 from typing import TypeVar
 
-from gdro.checks import build, short
+from gdro.checks import Refusal, build, short
 from gdro.method import Method
 
 METHODS: dict[str, type[Method]] = {}
@@ -43,18 +43,18 @@ def method_names() -> list[str]:
 
 
 def find_method(name: str) -> type[Method]:
-    """The method registered under `name`; ValueError if there is none.
+    """The method registered under `name`; Refusal if there is none.
 
     For a name not known yet, what has the entry point `gdro.methods` is imported: the published
     methods of `gdro.peers`, and other packages, which register theirs.
     """
     if not isinstance(name, str):
-        raise ValueError(f"method must be a name or a Method, got {short(name)}")
+        raise Refusal(f"method must be a name or a Method, got {short(name)}")
     if name not in METHODS:
         _import_packages()
     if name not in METHODS:
         near = get_close_matches(name, METHODS, 3, 0.3) or ["grpo", "prompt", "rollout"]
-        raise ValueError(
+        raise Refusal(
             f"method must be a name of docs/peers.md, such as {near}, "
             f"got {name!r}; import the module of your own first"
         )

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gdro.checks import Refusal
+
 NAMES = {  # of a column, where the user names none: the first that the log has
     "prompt": ("prompt", "input"),
     "reward": ("reward", "score"),
@@ -72,7 +74,7 @@ def choose_columns(
     option = {"prompt": chosen["prompt"], "reward": next(iter(rewards), None)}
     for role, name in option.items():
         if name is None:
-            raise ValueError(
+            raise Refusal(
                 f"{file} must have a column of {role}s, got {list(present)}: name it with --{role}"
             )
     if chosen["tokens"] is not None:
@@ -88,5 +90,5 @@ def choose_columns(
     )
     missing = [name for name in columns.all if name not in present]
     if missing:
-        raise ValueError(f"{file} must have the columns {missing}, got {list(present)}")
+        raise Refusal(f"{file} must have the columns {missing}, got {list(present)}")
     return columns

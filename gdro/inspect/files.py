@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gdro.checks import Refusal
+
 PART = 65_536  # rows read at once
 SUFFIXES = (".parquet", ".jsonl", ".csv")
 
@@ -29,15 +31,15 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
         paths: files, or one folder: of completions, TRL's output folder, or that of a run.
 
     Raises:
-        ValueError: where there is none, or where they are of several formats or runs.
+        Refusal: where there is none, or where they are of several formats or runs.
     """
     if len(paths) == 1 and paths[0].is_dir():
         return _files_in(paths[0])
     if not paths:
-        raise ValueError("the log must be a folder or files, got none")
+        raise Refusal("the log must be a folder or files, got none")
     for path in paths:
         if not path.is_file():
-            raise ValueError(f"the log must be one folder, or files, got {path}")
+            raise Refusal(f"the log must be one folder, or files, got {path}")
     return _of_one_format(list(paths), "files")
 
 
@@ -56,9 +58,9 @@ def _files_in(folder: Path) -> list[Path]:
     runs = sorted({path.parent.parent for path in logged})
     if len(runs) > 1:
         names = [str(path.relative_to(folder)) for path in runs[:3]]
-        raise ValueError(f"{folder} must hold one run, got {len(runs)}, such as {names}: name one")
+        raise Refusal(f"{folder} must hold one run, got {len(runs)}, such as {names}: name one")
     if not logged:
-        raise ValueError(
+        raise Refusal(
             f"{folder} must hold rollouts as Parquet, JSONL or CSV, got none: "
             "log_completions=True in TRL, or trainer.rollout_data_dir in verl, writes them"
         )
@@ -68,9 +70,9 @@ def _files_in(folder: Path) -> list[Path]:
 def _of_one_format(files: list[Path], where: str) -> list[Path]:
     kinds = sorted({path.suffix.lower() for path in files})
     if len(kinds) > 1:
-        raise ValueError(f"{where} must be of one format, got {kinds}: name the files")
+        raise Refusal(f"{where} must be of one format, got {kinds}: name the files")
     if kinds[0] not in SUFFIXES:
-        raise ValueError(f"{files[0]} must be .parquet, .jsonl or .csv, got {kinds[0]!r}")
+        raise Refusal(f"{files[0]} must be .parquet, .jsonl or .csv, got {kinds[0]!r}")
     return _in_order(files)
 
 
@@ -85,7 +87,7 @@ def _in_order(files: list[Path]) -> list[Path]:
 
 
 def read_parts(file: Path) -> Parts:
-    """How a file is read; ValueError, with its name, for one that is cut or no such file."""
+    """How a file is read; Refusal, with its name, for one that is cut or no such file."""
     readers = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}
     return readers[file.suffix.lower()](file)
 
@@ -94,11 +96,11 @@ def _parquet(file: Path) -> Parts:
     try:
         from pyarrow import ArrowException, parquet, types
     except ImportError:
-        raise ValueError(f"{file} is Parquet, which needs pyarrow: pip install pyarrow") from None
+        raise Refusal(f"{file} is Parquet, which needs pyarrow: pip install pyarrow") from None
     try:
         schema = parquet.read_schema(file)
     except (ArrowException, OSError) as error:
-        raise ValueError(f"{file} is cut, or no Parquet ({_first_line(error)})") from None
+        raise Refusal(f"{file} is cut, or no Parquet ({_first_line(error)})") from None
 
     def rows(columns: list[str]) -> Iterator[dict[str, list]]:
         try:
@@ -106,7 +108,7 @@ def _parquet(file: Path) -> Parts:
                 for batch in opened.iter_batches(PART, columns=columns):
                     yield {name: _values(batch.column(name)) for name in columns}
         except (ArrowException, OSError) as error:
-            raise ValueError(f"{file} is cut, or no Parquet ({_first_line(error)})") from None
+            raise Refusal(f"{file} is cut, or no Parquet ({_first_line(error)})") from None
 
     def is_number(kind: Any) -> bool:
         return types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)
@@ -131,11 +133,11 @@ def _csv(file: Path) -> Parts:
     try:
         import pandas as pd
     except ImportError:
-        raise ValueError(f"{file} is CSV, which needs pandas: pip install pandas") from None
+        raise Refusal(f"{file} is CSV, which needs pandas: pip install pandas") from None
     try:
         head = pd.read_csv(file, nrows=1000)
     except (ValueError, OSError) as error:
-        raise ValueError(f"{file} is cut, or no CSV ({_first_line(error)})") from None
+        raise Refusal(f"{file} is cut, or no CSV ({_first_line(error)})") from None
     columns = [str(name) for name in head.columns]
     numeric = [str(name) for name in head.select_dtypes(["number", "bool"]).columns]
 
@@ -145,7 +147,7 @@ def _csv(file: Path) -> Parts:
                 for part in parts:
                     yield {name: part[name].tolist() for name in chosen}
         except (pd.errors.ParserError, UnicodeDecodeError, OSError) as error:
-            raise ValueError(f"{file} is cut, or no CSV ({_first_line(error)})") from None
+            raise Refusal(f"{file} is cut, or no CSV ({_first_line(error)})") from None
 
     return Parts(columns, numeric, rows)
 
@@ -163,9 +165,7 @@ def _jsonl(file: Path) -> Parts:
         for place, row in enumerate(_objects(file), 1):
             for name in columns:
                 if name not in row:
-                    raise ValueError(
-                        f"{file} must have {name!r} in each row, got none in row {place}"
-                    )
+                    raise Refusal(f"{file} must have {name!r} in each row, got none in row {place}")
                 part[name].append(row[name])
             if len(part[columns[0]]) == PART:
                 yield part
@@ -187,13 +187,13 @@ def _objects(file: Path) -> Generator[dict[str, Any], None, None]:
                     return
                 row = json.loads(line) if line.strip() else None
             except ValueError as error:  # of the encoding too
-                raise ValueError(
+                raise Refusal(
                     f"{file} is cut, or no JSON, in line {place} ({_first_line(error)})"
                 ) from None
             if row is None:
                 continue
             if not isinstance(row, dict):
-                raise ValueError(f"{file} must have an object in each line, got {line[:40]!r}")
+                raise Refusal(f"{file} must have an object in each line, got {line[:40]!r}")
             yield row
 
 

@@ -187,6 +187,7 @@ class Tally:
             np.concatenate(self.rates), edges, weights=np.concatenate(self.spent)
         )
         return {
+            "draws": draws,
             "mixed": self.mixed / self.prompts,
             "rollouts_by_pass_rate": (rollouts_C / self.rollouts).tolist(),
             "trained_rollouts": self.trained / self.rollouts,
@@ -212,10 +213,11 @@ def play(
         seed: of the outcomes and the controller.
 
     Returns:
-        "mixed": share of groups with both outcomes; "rollouts_by_pass_rate": share of rollouts in
-        each class; "trained_rollouts" and "trained_length": share of rollouts, and of their tokens,
-        whose advantage is not 0; "noise": `noise_proxy`, None for a method that draws prompts;
-        "first_visits": share of groups whose prompt the method had never seen.
+        "draws": whether the method draws the prompts; "mixed": share of groups with both outcomes,
+        which without a draw is hardly other than the log's; "rollouts_by_pass_rate": share of
+        rollouts in each class; "trained_rollouts" and "trained_length": share of rollouts, and of
+        their tokens, whose advantage is not 0; "noise": `noise_proxy`, None for a method that
+        draws; "first_visits": share of groups whose prompt the method had never seen.
     """
     tally = Tally()
     draws = False
@@ -312,7 +314,7 @@ def forecast(
         seed: of everything random.
 
     Raises:
-        ValueError: for a name that is not registered, and for a method that cannot play with the
+        Refusal: for a name that is not registered, and for a method that cannot play with the
             log's number of rollouts.
     """
     plays = min(max(math.ceil(ENOUGH_GROUPS / len(groups)), LEAST_PLAYS), MOST_PLAYS)

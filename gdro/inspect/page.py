@@ -88,8 +88,10 @@ def _methods(summary: Mapping[str, Any]) -> Iterator[str]:
         spent = "".join(f"{_share(part):>10}" for part in entry["rollouts_by_pass_rate"])
         noise = "" if entry.get("noise") is None else f"{entry['noise']:.2f}"
         first = "" if "first_visits" not in entry else _share(entry["first_visits"])
+        # of the same prompts, a forecast was no better than what was
+        mixed = _share(entry["mixed"]) if entry.get("draws", True) else "as was"
         yield (
-            f"  {name:<18}{_share(entry['mixed']):>8}{spent}"
+            f"  {name:<18}{mixed:>8}{spent}"
             f"{_share(entry['trained_rollouts']):>9}{noise:>8}{first:>8}"
         )
     yield "Noise: variance of a batch's mean reward, over that of grpo. First visits: groups of"

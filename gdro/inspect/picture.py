@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gdro.checks import Refusal
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -22,13 +24,13 @@ FORMATS = (".png", ".pdf", ".svg")
 
 
 def check_picture(out: Path) -> None:
-    """Refuse (ValueError) a path where no picture can be written, before anything is read."""
+    """Refuse a path where no picture can be written, before anything is read."""
     if out.suffix.lower() not in FORMATS or not out.parent.is_dir():
-        raise ValueError(f"out must be a {', '.join(FORMATS)} in a folder that exists, got {out}")
+        raise Refusal(f"out must be a {', '.join(FORMATS)} in a folder that exists, got {out}")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ValueError(f"out needs matplotlib, got {out}: pip install matplotlib") from None
+        raise Refusal(f"out needs matplotlib, got {out}: pip install matplotlib") from None
 
 
 def draw(summary: Mapping[str, Any]) -> "Figure":

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from gdro.checks import LARGEST, short
+from gdro.checks import LARGEST, Refusal, short
 from gdro.inspect.columns import Columns, choose_columns
 from gdro.inspect.files import find_files, read_parts
 from gdro.inspect.table import Rollouts
@@ -44,7 +44,7 @@ def read(
         reward: name of the column of rewards, or of several, which are summed.
 
     Raises:
-        ValueError: for what cannot be read; a sentence that names the file or the column.
+        Refusal: for what cannot be read; a sentence that names the file or the column.
     """
     files = find_files([Path(path) for path in paths])
     asked = {"prompt": prompt, "step": step, "tokens": tokens, "group": group}
@@ -57,7 +57,7 @@ def read(
             reader = Reader(choose_columns(present, types, asked, wanted, str(file)))
         missing = [name for name in reader.columns.all if name not in present]
         if missing:
-            raise ValueError(f"{file} must have the columns {missing}, got {sorted(present)}")
+            raise Refusal(f"{file} must have the columns {missing}, got {sorted(present)}")
         reader.read_file(file, parts.rows(reader.columns.all))
     assert reader is not None  # `find_files` finds at least one
     return reader.finish()
@@ -137,7 +137,7 @@ class Reader:
             key = id(value)
             if key not in seen:
                 if value is None or value != value:
-                    raise ValueError(
+                    raise Refusal(
                         f"{file} must have a prompt in each row, got {value} in row {place + i + 1}"
                     )
                 seen[key] = self._number_of(_text_of(value))
@@ -193,13 +193,13 @@ class Reader:
             self.parts[place] = {name: values[keep_R] for name, values in arrays.items()}
 
     def finish(self) -> Rollouts:
-        """All rollouts; ValueError where there is none."""
+        """All rollouts; Refusal where there is none."""
         arrays = {
             name: np.concatenate([part[name] for part in self.parts])
             for name in (self.parts[0] if self.parts else {})
         }
         if not len(arrays.get("rewards", ())):
-            raise ValueError("the log must have at least one rollout with a reward, got none")
+            raise Refusal("the log must have at least one rollout with a reward, got none")
         if "sessions" in arrays:
             arrays = _last_outputs(arrays)
         count = len(arrays["rewards"])
@@ -273,7 +273,7 @@ def _numbers(
     missing: bool = False,
     low: float = -math.inf,
 ) -> np.ndarray:
-    """A column as floats, (R,); ValueError for the first value that does not fit.
+    """A column as floats, (R,); Refusal for the first value that does not fit.
 
     Args:
         values: of some rows, the first of which is row `place` of the file, from 0.
@@ -292,7 +292,7 @@ def _numbers(
             continue
         is_number = isinstance(value, int | float) and low <= value <= most and value >= -most
         if not is_number or (whole and value != int(value)):
-            raise ValueError(_fault(file, name, value, place + i, whole))
+            raise Refusal(_fault(file, name, value, place + i, whole))
         numbers_R[i] = value
     return numbers_R
 

@@ -37,7 +37,7 @@ def summarize(
         seed: of bootstrap and forecasts.
 
     Raises:
-        ValueError: where no group has two rollouts, and as of `gdro.inspect.forecast.forecast`.
+        Refusal: where no group has two rollouts, and as of `gdro.inspect.forecast.forecast`.
     """
     chosen = threshold
     if chosen is None:

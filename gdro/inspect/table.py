@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gdro.checks import Refusal
 from gdro.metrics import is_correct
 
 
@@ -92,7 +93,7 @@ def form_groups(rollouts: Rollouts, threshold: float) -> Groups:
     """Count what each group brought; a rollout is correct if its reward is above the threshold.
 
     Raises:
-        ValueError: where no group has two rollouts.
+        Refusal: where no group has two rollouts.
     """
     groups_R = rollouts.groups_R
     trials_G = np.bincount(groups_R)
@@ -112,7 +113,7 @@ def form_groups(rollouts: Rollouts, threshold: float) -> Groups:
         lengths_G=lengths_G,
     )
     if trials_G.max() < 2:
-        raise ValueError(
+        raise Refusal(
             "the log must have two rollouts or more of a prompt in a step, got one each: name the "
             "column by which they are grouped with --group, or, where rollouts of a prompt have "
             "different steps, leave the column of steps out with --step none"

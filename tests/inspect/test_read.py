@@ -247,6 +247,7 @@ def test_what_is_bad_gets_one_sentence_and_nothing_is_written(tmp_path, kind):
     [
         ["--reward", "none_such"],
         ["--step", "none_such"],
+        ["--method", "none_such"],
         ["--threshold", "nan"],
         ["--out", "waste.txt"],
         ["--out", "none_such/waste.png"],
