@@ -22,7 +22,7 @@ import numpy as np
 
 from gdro.checks import Count, Float, Natural, check, options
 from gdro.controller import GDROController
-from gdro.groups import StaticGroups
+from gdro.groups import make_groups
 from gdro.plans import Plan
 from gdro_lab.microscope.moments import (
     Classes,
@@ -140,9 +140,9 @@ def compare(
         for name, value in values.items():
             found.setdefault(name, []).append(value)
     answer = {}
-    for name, values in found.items():
-        low, high = np.nanpercentile(values[1:], [2.5, 97.5])
-        answer[name] = (values[0], float(low), float(high))
+    for name, sampled in found.items():
+        low, high = np.nanpercentile(sampled[1:], [2.5, 97.5])
+        answer[name] = (sampled[0], float(low), float(high))
     return answer
 
 
@@ -186,7 +186,9 @@ def _controller(
     pool: Pool, method: str, setting: Setting, seed: int, options: Mapping[str, Any]
 ) -> GDROController:
     """A new controller; ValueError for a method that is not one plan a step."""
-    bins = StaticGroups(pool.uids_P, pool.families_P, k=1) if setting.groups else None
+    bins = None
+    if setting.groups:
+        bins = make_groups("groups", {}, "default", pool.uids_P, pool.families_P)
     controller = GDROController(
         method, setting.rollouts, bins=bins, n_max=setting.n_max, seed=seed, **options
     )
