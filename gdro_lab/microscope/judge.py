@@ -188,7 +188,7 @@ def _controller(
     """A new controller; ValueError for a method that is not one plan a step."""
     bins = None
     if setting.groups:
-        bins = make_groups("groups", {}, "default", pool.uids_P, pool.families_P)
+        bins = make_groups("groups", {}, "default", pool.uids_P.tolist(), pool.families_P.tolist())
     controller = GDROController(
         method, setting.rollouts, bins=bins, n_max=setting.n_max, seed=seed, **options
     )
