@@ -43,7 +43,8 @@ def read_progress(path: Path) -> tuple[int, int] | None:
 def check_folder(folder: Path) -> None:
     """Refuse (Refusal) a folder that cannot be written, before anything is computed for it."""
     try:
-        outer = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        places = (folder, *folder.absolute().parents)
+        outer = next(path for path in places if path.exists() or path.is_symlink())
         if not outer.is_dir() or not os.access(outer, os.W_OK):
             raise OSError(f"{outer} is no folder of yours")
     except OSError as error:
