@@ -24,7 +24,13 @@ from gdro_lab.microscope.pool import Pool, read_pool
 HERE = Path(__file__).parent
 ROWS = HERE / "rows.csv"
 ADVANTAGES = ("rloo", "grpo", "pkpo")
-BATCHES = {64: {"prompts": None, "plays": 1}, 16: {"prompts": 16, "plays": 8}}
+MEAN = {"divide_by": "rollouts"}
+CONDITIONS: dict[str, dict] = {
+    "all 64 prompts": MEAN,
+    "all 64 prompts, two visits before": MEAN | {"visits": 2},
+    "16 prompts": MEAN | {"prompts": 16, "plays": 8},
+    "all 64 prompts, divided by tokens": {},
+}
 BY_PROMPT = {"averaging": "prompt"}
 FAMILY = {"groups": True}
 ARMS: dict[str, tuple[dict, dict]] = {  # by name: parts of `composed`, and setting
@@ -51,30 +57,31 @@ PRIMARY = ["bins", "prompts, family prior"]
 
 def tables_of(pool: Pool, done: set[tuple]) -> Iterator[list[dict]]:
     """The rows of a pool, table by table, the primary one first; not those that are done."""
-    for size, batch in BATCHES.items():
+    for condition, batch in CONDITIONS.items():
+        draws = "prompts" in batch
         for advantages in ADVANTAGES:
-            if (size, advantages) in done:
+            if (condition, advantages) in done:
                 continue
             baseline = judge(pool, "composed", Setting(**batch), advantages=advantages)
             rows = []
-            for arm, (parts, played) in (ARMS if size == 64 else ARMS | DRAWS).items():
+            for arm, (parts, played) in (ARMS | DRAWS if draws else ARMS).items():
                 setting = Setting(**batch, **played)
                 found = judge(pool, "composed", setting, advantages=advantages, **parts)
-                label = {"batch": size, "advantages": advantages, "arm": arm}
+                label = {"condition": condition, "advantages": advantages, "arm": arm}
                 rows.append(label | scores(found, baseline))
             yield rows
-        if (size, "own") not in done:
-            yield registered(pool, size, batch)
+        if (condition, "own") not in done:
+            yield registered(pool, condition, batch)
 
 
-def registered(pool: Pool, size: int, batch: dict) -> list[dict]:
+def registered(pool: Pool, condition: str, batch: dict) -> list[dict]:
     """Every registered method as it is, against GRPO; a refused one has its reason."""
     baseline = judge(pool, "grpo", Setting(**batch))
     rows = []
     for method in method_names():
         if method in NO_METHODS:
             continue
-        label = {"batch": size, "advantages": "own", "arm": method}
+        label = {"condition": condition, "advantages": "own", "arm": method}
         try:
             found = judge(pool, method, Setting(**batch))
         except ValueError as error:
@@ -96,7 +103,9 @@ def scores(found: Judged, baseline: Judged) -> dict:
 def table(rows: pd.DataFrame) -> str:
     """Means over pools, geometric ones of ratios of variance, with the primary tests."""
     lines = []
-    primary = rows[(rows.batch == 64) & (rows.advantages == "rloo") & rows.arm.isin(PRIMARY)]
+    primary = rows[
+        (rows.condition == "all 64 prompts") & (rows.advantages == "rloo") & rows.arm.isin(PRIMARY)
+    ]
     logs = np.log(primary.pivot(index="pool", columns="arm", values="variance_ratio")[PRIMARY])
     lines.append(f"Pools: {', '.join(logs.index)}.\n")
     if len(logs) > 1:
@@ -104,7 +113,7 @@ def table(rows: pd.DataFrame) -> str:
         tests["holm"] = holm(tests.p)
         shown = np.exp(tests[["low", "high"]]).assign(ratio=np.exp(logs.mean()), holm=tests.holm)
         lines.append("Primary tests\n\n" + shown.round(3).to_markdown())
-    for (size, advantages), part in rows.groupby(["batch", "advantages"], sort=False):
+    for (condition, advantages), part in rows.groupby(["condition", "advantages"], sort=False):
         played = part[part.variance_ratio.notna()]
         by_arm = played.groupby("arm", sort=False)
         shown = by_arm[["variance_ratio", "snr_ratio", "cosine"]].mean()
@@ -117,7 +126,7 @@ def table(rows: pd.DataFrame) -> str:
                 )
         if advantages == "own":  # of different lengths, so their variances say nothing
             shown = shown.filter(regex="^(?!variance)")
-        lines.append(f"\nBatches of {size} prompts, advantages: {advantages}\n")
+        lines.append(f"\n## {condition}, advantages: {advantages}\n")
         lines.append(shown.round(2).to_markdown())
     if "refused" not in rows:
         return "\n".join(lines) + "\n"
@@ -127,12 +136,12 @@ def table(rows: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    columns = ["pool", "batch", "advantages"]
+    columns = ["pool", "condition", "advantages"]
     rows = pd.read_csv(ROWS) if ROWS.is_file() else pd.DataFrame(columns=columns)
     for path in map(Path, sys.argv[1:]):
         made = rows[rows.pool == path.stem]
-        done = set(zip(made.batch, made.advantages, strict=True))
-        total = len(BATCHES) * (len(ADVANTAGES) + 1) - len(done)
+        done = set(zip(made.condition, made.advantages, strict=True))
+        total = len(CONDITIONS) * (len(ADVANTAGES) + 1) - len(done)
         for table_rows in tqdm(tables_of(read_pool(path), done), path.stem, total, unit="table"):
             rows = pd.concat([rows, pd.DataFrame(table_rows).assign(pool=path.stem)])
             rows.to_csv(ROWS, index=False, float_format="%.5g")
