@@ -113,6 +113,8 @@ def until(holds, process):
 def test_stopped_or_killed_it_ends_its_jobs(runs, how):
     """Beside the runs, whose base is used."""
     folder, *_ = runs
+    # a shell starts what it puts into the background with SIGINT ignored, and children inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     shutil.rmtree(folder / "long", ignore_errors=True)
     with start(folder.parents[1], LONG) as process:
         # any checkpoint: the first ones are soon removed
