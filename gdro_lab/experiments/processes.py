@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from gdro.checks import Refusal
@@ -86,7 +86,7 @@ def _remove_empty(folder: Path, missing: Sequence[Path]) -> None:
     """Remove the empty folders in a folder, and those of the missing ones that were made for it."""
     inner = sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True)
     for path in (*inner, *missing):
-        with suppress(OSError):  # not empty
+        if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
 
 
