@@ -64,7 +64,9 @@ def evaluate_variant(
     trained = {} if variant == BASE else _read_trained(profile, variant, seed, folder)
     if not (folder / "manifest.json").is_file():  # refuse before a model is loaded
         check_machine(profile, [], evaluates=True)
-    source, tokenizer, data, start = make_parts(profile, variant, cache_dir, held_out=True)
+    source, tokenizer, data, start = make_parts(
+        profile, variant, cache_dir, held_out=True, start=trained.get("start")
+    )
     if trained.get("start", start) != start:
         raise Refusal(f"{folder} was trained from another base than {source}: train it again")
     settings = profile.settings_of(variant)

@@ -16,10 +16,11 @@ from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import identity_of
 from gdro_lab.failures import at_the_door
 from gdro_lab.tasks import Split, draw_task, load_split
+from gdro_lab.tasks.cache import find_made
 from gdro_lab.tasks.cold_start import cold_start
 from gdro_lab.tasks.pretrained import find_model, model_identity
 from gdro_lab.tasks.solutions import load_solutions
-from gdro_lab.tasks.tiny import tiny_base
+from gdro_lab.tasks.tiny import SHIPPED, tiny_base
 from gdro_lab.tasks.world import read_world
 
 CACHE = ".cache/bases"
@@ -133,9 +134,18 @@ def load_tokenizer(source: str) -> Any:
 
 
 def make_parts(
-    profile: Profile, variant: str, cache_dir: str | Path, *, held_out: bool = False
+    profile: Profile,
+    variant: str,
+    cache_dir: str | Path,
+    *,
+    held_out: bool = False,
+    start: str | None = None,
 ) -> Parts:
-    """The model to start from, which is made if the cache lacks it, with tokenizer and data."""
+    """The model to start from, which is made if the cache lacks it, with tokenizer and data.
+
+    `start` is what a training says of its base. The cache may hold it under a name that this
+    environment would not give it, for other versions of the packages make another base.
+    """
     choice = profile.model_of(variant)
     # Unsloth patches transformers and TRL, so it comes first. Evaluation uses plain transformers.
     if choice.kind.startswith("unsloth") and not held_out:
@@ -144,7 +154,10 @@ def make_parts(
 
     logging.disable_progress_bar()
     # a variant may train another model than the profile's other ones
-    source = make_base(profile.model_copy(update={"model": choice}), cache_dir)
+    kept = None
+    if choice.source is None and start is not None:
+        kept = find_made(Path(cache_dir) / start, SHIPPED / start)
+    source = str(kept or make_base(profile.model_copy(update={"model": choice}), cache_dir))
     tokenizer = load_tokenizer(source)
     template = profile.train_of(variant).template
     with at_the_door():

@@ -90,10 +90,10 @@ def _check_values(path: str | Path, fields: Any) -> None:
 
     Aliases count as if they were written out.
     """
-    values = [fields]
+    values = [("", fields)]
     count = 0
     while values:
-        value = values.pop()
+        place, value = values.pop()
         count += 1
         if count > MOST_VALUES:
             raise Refusal(f"{path} has more than {MOST_VALUES} values")
@@ -101,14 +101,14 @@ def _check_values(path: str | Path, fields: Any) -> None:
             names = [name for name in value if not isinstance(name, str)]
             if names:
                 raise Refusal(f"{path} must have texts as names of fields, got {names[0]!r}")
-            values += value.values()
+            values += [(f"{place}.{name}".strip("."), inner) for name, inner in value.items()]
         elif isinstance(value, list):
-            values += value
+            values += [(f"{place}[{i}]", inner) for i, inner in enumerate(value)]
         elif isinstance(value, int) and abs(value) > LARGEST_INTEGER:
             raise Refusal(f"{path} has an integer of more than 64 bits")
         elif not isinstance(value, str | int | float | None):
             kind = type(value).__name__
-            raise Refusal(f"{path} must hold texts, numbers, lists and fields, got a {kind}")
+            raise Refusal(f"{path}: {place} must be a text, a number or a list, got a {kind}")
 
 
 def refusal(path: str | Path, error: ValidationError) -> Refusal:

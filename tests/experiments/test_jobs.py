@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy
 import pytest
 from conftest import SMALL_PROFILE, TRAINS
 from safetensors.torch import load_file
@@ -234,6 +235,19 @@ def test_a_base_that_was_changed_in_its_folder_is_another_one(made, profile_of, 
                 job(*run)
         (source / "generation_config.json").write_bytes(before["generation_config.json"])
         assert len(evaluate_variant(*run)) == 6 * 4
+
+
+def test_another_environment_evaluates_a_training_with_its_own_base(made, tmp_path, monkeypatch):
+    """Other versions of the packages would make another base, under another name."""
+    profile, runs, cache = made
+    folder = shutil.copytree(run_folder(runs, "prompt", 1), tmp_path / "run")
+    own = read_manifest(folder / "manifest.json")["start"]
+    (folder / "manifest.json").unlink()
+    monkeypatch.setattr(numpy, "__version__", "0")
+    bases = sorted(cache.iterdir())
+    evaluate_variant(profile, "prompt", 1, folder, cache)
+    assert sorted(cache.iterdir()) == bases
+    assert read_manifest(folder / "manifest.json")["start"] == own
 
 
 def test_other_held_out_problems_are_evaluated_again(made, tmp_path, monkeypatch):
