@@ -3,7 +3,7 @@
     python benchmarks/toy.py
 
 A few games of each method are timed. The maps have so many games: GRPO at every step size, on the
-seeds that choose it, then every method at GRPO's best sizes. data/measured keeps both maps, so that
+seeds that choose it, then every method at GRPO's best sizes. data/studies keeps both maps, so that
 nobody has to wait for them. A faster engine, games as arrays, was removed as the maps take less
 than an hour without it.
 """
@@ -19,7 +19,7 @@ numerics.fix()  # before torch and numpy are imported
 
 from gdro_lab.toy import TOY_METHODS, Game, World, play
 
-MEASURED = Path(__file__).parents[1] / "data" / "measured"
+MEASURED = Path(__file__).parents[1] / "data" / "studies"
 MAPS = ("toy_map.json", "toy_map_own_best.json")
 
 

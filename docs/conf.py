@@ -38,7 +38,7 @@ include_patterns = [
     "CHANGELOG.md",
     "data/README.md",
 ]
-include_patterns += ["data/measured/*.md", "data/measured/**/*.md"]
+include_patterns += ["data/studies/*.md", "data/studies/**/*.md"]
 exclude_patterns = ["docs/_*", "**/.*", "build", ".*", "runs"]
 nitpicky = False
 smartquotes = False  # a quotation mark in a docstring is that of a Python string
@@ -151,8 +151,8 @@ def with_download(app, doctree):
 
 def as_page(app, docname, source):
     """Titles for the tables of stored runs, which have none; links to folders become text."""
-    if docname.startswith("data/measured/"):
-        name = docname.removeprefix("data/measured/").removesuffix("/table")
+    if docname.startswith("data/studies/"):
+        name = docname.removeprefix("data/studies/").removesuffix("/table")
         title = f"# Stored results: {name}\n\n" if docname.endswith("/table") else ""
         source[0] = f"---\norphan: true\n---\n\n{title}{source[0]}"
     here = (ROOT / docname).parent

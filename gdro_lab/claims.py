@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 CLAIMS = "data/claims.csv"
 PAGES = "README.md", "docs/results.md", "docs/choose.md"
 LONG_PAGES = ("docs/results/pivotal.md",)
-"""Only their tables with a column `claim` are held; data/measured/recompute.py prints the rest."""
+"""Only their tables with a column `claim` are held; data/studies/recompute.py prints the rest."""
 COSTS = {"trained_tokens": "trained tokens", "seconds": "seconds"}
 """What is printed as a multiple of the baseline's."""
 SCORES = METRICS | {"memory": "memorization gap"} | COSTS
@@ -48,11 +48,11 @@ def read_claims(root: Path = ROOT) -> pd.DataFrame:
 
 
 def read_rows(folders: str, root: Path = ROOT) -> pd.DataFrame:
-    """The last row of each run in some folders of data/measured, with its memorization gap."""
+    """The last row of each run in some folders of data/studies, with its memorization gap."""
     keys = ["world", "method", "learning_rate", "draw"]
     tables = []
     for name in folders.split():
-        folder = root / "data/measured" / name
+        folder = root / "data/studies" / name
         rows = final_rows(pd.read_csv(folder / "scores.csv"))
         if (folder / "families.csv").exists():
             families = pd.read_csv(folder / "families.csv")
@@ -92,7 +92,7 @@ def significance(claims: pd.DataFrame, root: Path = ROOT) -> pd.Series:
     for family, members in claims.groupby("family"):
         if family == WHOLE_TABLE:
             for folder, of_folder in members.groupby("folder"):
-                p[of_folder.index] = _p_of_table(of_folder, root / "data/measured" / str(folder))
+                p[of_folder.index] = _p_of_table(of_folder, root / "data/studies" / str(folder))
         elif family:
             p[members.index] = holm(p[members.index])
     return p

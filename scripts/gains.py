@@ -1,4 +1,4 @@
-"""The picture of docs/results.md, from data/measured alone: gains over GRPO at its learning rate.
+"""The picture of docs/results.md, from data/studies alone: gains over GRPO at its learning rate.
 
     python scripts/gains.py    # figures/gains.png and .pdf
 

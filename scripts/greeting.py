@@ -1,4 +1,4 @@
-"""The README's picture, from data/measured alone: where the rollouts go, and what that gains.
+"""The README's picture, from data/studies alone: where the rollouts go, and what that gains.
 
     python scripts/greeting.py    # figures/greeting.png and .pdf
 
@@ -119,4 +119,4 @@ def _short(score: float) -> str:
 
 if __name__ == "__main__":
     use_style()
-    print(save(greeting(ROOT / "data/measured"), ROOT / "figures", "greeting"))
+    print(save(greeting(ROOT / "data/studies"), ROOT / "figures", "greeting"))

@@ -16,8 +16,8 @@ def copied(tmp_path):
     kept = claims.read_claims()
     kept = kept[[f"`{claim}`" in readme for claim in kept.id]]
     for name in set(" ".join(kept.folder).split()):
-        source = claims.ROOT / "data/measured" / name
-        target = tmp_path / "data/measured" / name
+        source = claims.ROOT / "data/studies" / name
+        target = tmp_path / "data/studies" / name
         shutil.copytree(source, target, ignore=lambda _, files: set(files) - {"scores.csv"})
     kept.to_csv(tmp_path / claims.CLAIMS, index=False)
     return tmp_path
@@ -59,7 +59,7 @@ def test_several_worlds_are_averaged_within_a_replicate(copied):
     kept = claims.read_claims(copied)
     claim = kept[kept.id == "rare-hard/both"].iloc[0].copy()
     alone = claims.pairs_of(claim, copied)
-    file = copied / "data/measured" / claim.folder / "scores.csv"
+    file = copied / "data/studies" / claim.folder / "scores.csv"
     rows = pd.read_csv(file)
     other = rows.assign(world="other", mean_at_8=rows.mean_at_8 + 0.2 * (rows.method == "both"))
     pd.concat([rows, other]).to_csv(file, index=False)

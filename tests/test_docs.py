@@ -126,7 +126,7 @@ def test_commands_on_the_pages_are_taken():
 
 @pytest.mark.parametrize("folder", ["arena/rare-hard", "games-confirmed/rare-hard", "smol"])
 def test_stored_tables_are_those_of_the_stored_rows(folder):
-    stored = ROOT / "data/measured" / folder
+    stored = ROOT / "data/studies" / folder
     table = compare(pd.read_csv(stored / "scores.csv")).to_csv(index=False, float_format="%.6g")
     again = pd.read_csv(StringIO(table))
     pd.testing.assert_frame_equal(again, pd.read_csv(stored / "table.csv"), rtol=1e-4)

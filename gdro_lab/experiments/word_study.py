@@ -1,4 +1,4 @@
-"""Three figures and a table of the study on word problems, from what data/measured/smol has."""
+"""Three figures and a table of the study on word problems, from what data/studies/smol has."""
 
 import json
 from pathlib import Path

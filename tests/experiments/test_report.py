@@ -155,7 +155,7 @@ def test_figures_are_drawn_from_records(runs, tmp_path):
 
 
 def test_notebook_06_shows_the_measured_table():
-    text = (ROOT / "data/measured/tiny/table.md").read_text("utf-8")
+    text = (ROOT / "data/studies/tiny/table.md").read_text("utf-8")
     scores = text.split("\n\nmean@8 by family")[0]
     cells = nbformat.read(ROOT / "notebooks/06_results.ipynb", as_version=4).cells
     outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]

@@ -9,7 +9,7 @@ import gdro.inspect
 from gdro_lab.cli import main
 
 ROOT = Path(__file__).parents[2]
-LOG = ROOT / "data/measured/inspect/trl"
+LOG = ROOT / "data/studies/inspect/trl"
 
 
 def test_groups_are_those_by_which_trl_normalized():
@@ -32,5 +32,5 @@ def test_the_page_of_the_docs_is_what_the_command_prints(monkeypatch):
     monkeypatch.chdir(ROOT)
     text = (ROOT / "docs/inspect.md").read_text("utf-8")
     [shown] = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    ended = CliRunner().invoke(main, ["inspect", "data/measured/inspect/trl"])
+    ended = CliRunner().invoke(main, ["inspect", "data/studies/inspect/trl"])
     assert ended.stdout == shown
