@@ -19,8 +19,8 @@ numerics.fix()  # before torch and numpy are imported
 
 from gdro_lab.toy import TOY_METHODS, Game, World, play
 
-MEASURED = Path(__file__).parents[1] / "data" / "studies"
-MAPS = ("toy_map.json", "toy_map_own_best.json")
+MEASURED = Path(__file__).parents[1] / "data" / "studies" / "toy"
+MAPS = ("map.json", "map_own_best.json")
 
 
 def steps_of(record: dict) -> dict[str, int]:

@@ -1,14 +1,17 @@
 """Claims: the numbers that the pages print, each with the rows that it is made of.
 
     python -m gdro_lab.claims all-hard/pkpo    # the pairs behind a row of a table
+    python -m gdro_lab.claims ".024 ±.015"     # those behind a number
+    python -m gdro_lab.claims arena/rare-hard  # the table of a study, every method against GRPO
     python -m gdro_lab.claims --check          # every page against the stored rows
     python -m gdro_lab.claims --write          # fill claims.csv and the tables from the rows
 
-data/claims.csv has a row for each difference from a baseline: where the rows are (folder, world),
-the two configurations, spelled METHOD@LEARNING_RATE, the score, the family of tests over which its
-p is corrected by Holm (empty: none), and the text as printed. Several folders or worlds are
-separated by a space; the score of a replicate is then its mean over the worlds. Where there are two
-replicates, the text has the difference of each.
+data/claims.csv has a row for each number. A configuration is spelled METHOD@LEARNING_RATE, and
+METHOD@LEARNING_RATE#STEP at an earlier checkpoint. Without a baseline the number is a mean, else
+the mean difference from it in pairs by replicate. Several studies, worlds or configurations are
+separated by a space; the score of a replicate is then its mean over them. `replicates` keeps those
+from one to another, as in 3-6. `family` names the tests over which p is corrected by Holm (empty:
+none). Where there are two replicates, the text has the difference of each.
 
 A table of a page is held to the claims if its last column is called `claim`. That column has the id
 of the row, and the columns named after scores have the texts. Elsewhere on the pages, a number with
@@ -18,6 +21,7 @@ an interval must be that of some claim.
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -26,20 +30,37 @@ import pandas as pd
 
 from gdro.files import replace_text
 from gdro_lab.experiments.intervals import holm, paired_t
-from gdro_lab.experiments.table import METRICS, compare, final_rows
+from gdro_lab.experiments.scores import ALL
+from gdro_lab.experiments.table import METRICS, compare, format_table
 
 ROOT = Path(__file__).parents[1]
 CLAIMS = "data/claims.csv"
+STUDIES = "data/studies"
 PAGES = "README.md", "docs/results.md", "docs/choose.md"
-LONG_PAGES = ("docs/results/pivotal.md",)
-"""Only their tables with a column `claim` are held; data/studies/recompute.py prints the rest."""
+LONG_PAGES = (
+    "docs/gdro-defaults.md",
+    "docs/results/games.md",
+    "docs/results/learning-rates.md",
+    "docs/results/pivotal.md",
+    "docs/results/replay.md",
+    "docs/results/words.md",
+)
 COSTS = {"trained_tokens": "trained tokens", "seconds": "seconds"}
 """What is printed as a multiple of the baseline's."""
-SCORES = METRICS | {"memory": "memorization gap"} | COSTS
-"""Names of the columns of rows on the pages."""
+SCORES = (
+    METRICS
+    | {"memorization_gap": "memorization gap", "any_of_32": "pass@32", "distinct": "texts"}
+    | COSTS
+)
+"""Names of the columns of rows on the pages; "mean_at_8 of amp" is in the column amp."""
 WHOLE_TABLE = "table"
-"""The family of all tests that a folder's own table has, over every method and learning rate."""
+"""The family of all tests that a study's own table has, over every method and learning rate."""
 NUMBER = re.compile(r"\.\d+ ±\.\d+\*?")
+COUNT = re.compile(r"\((\d+)(?=[),])")
+"""The number of replicates in a cell, as in "gym-weak (8)" and "gym-weak (6, fresh)"."""
+SHARE = re.compile(r" \d+%$")
+"""Behind the name of a family: its share of the training prompts."""
+RUN = ["world", "configuration", "learning_rate", "replicate", "step"]
 
 
 def read_claims(root: Path = ROOT) -> pd.DataFrame:
@@ -47,38 +68,61 @@ def read_claims(root: Path = ROOT) -> pd.DataFrame:
     return pd.read_csv(root / CLAIMS, dtype=str, keep_default_na=False)
 
 
-def read_rows(folders: str, root: Path = ROOT) -> pd.DataFrame:
-    """The last row of each run in some folders of data/studies, with its memorization gap."""
-    keys = ["world", "method", "learning_rate", "draw"]
+@cache
+def _read(file: Path, written: int) -> pd.DataFrame:
+    """The rows of a file, which was written at a time."""
+    return pd.read_csv(file)
+
+
+def rows_of(study: str, root: Path = ROOT) -> pd.DataFrame:
+    """The rows of a study or of a part of it, with `at_end`: whether training ends there."""
+    file = root / STUDIES / study.partition("/")[0] / "runs.csv"
+    rows = _read(file, file.stat().st_mtime_ns)
+    rows = rows[rows.study == study]
+    return rows.assign(at_end=rows.step == rows.step.max())
+
+
+def values_of(studies: str, score: str, root: Path = ROOT) -> pd.DataFrame:
+    """A score as `value`, a row a run and checkpoint, from some studies without repetitions."""
+    score, _, family = score.partition(" of ")
     tables = []
-    for name in folders.split():
-        folder = root / "data/studies" / name
-        rows = final_rows(pd.read_csv(folder / "scores.csv"))
-        if (folder / "families.csv").exists():
-            families = pd.read_csv(folder / "families.csv")
-            if "memory" in families:
-                gaps = families.groupby(keys, as_index=False).memory.mean()
-                rows = rows.merge(gaps, how="left", on=keys)
-        tables.append(rows)
-    return pd.concat(tables, ignore_index=True).drop_duplicates(keys)
+    for study in studies.split():
+        rows = rows_of(study, root)
+        is_of_family = rows.family != ALL if score == "memorization_gap" else rows.family == ALL
+        if family:
+            is_of_family = rows.family == family
+        rows = rows[is_of_family].rename(columns={score: "value"})
+        tables.append(rows.groupby([*RUN, "at_end"], as_index=False).value.mean())
+    return pd.concat(tables, ignore_index=True).drop_duplicates(RUN)
+
+
+def side_of(claim: pd.Series, spelled: str, root: Path = ROOT) -> pd.Series:
+    """The score of some configurations by replicate, the mean over these and the claim's worlds."""
+    rows = values_of(claim.study, claim.score, root)
+    rows = rows[rows.world.isin(claim.world.split())]
+    if claim.replicates:
+        first, last = claim.replicates.split("-")
+        rows = rows[rows.replicate.between(int(first), int(last))]
+    parts = []
+    for one in spelled.split():
+        arm, _, step = one.partition("#")
+        method, _, rate = arm.rpartition("@")
+        is_there = rows.step == int(step) if step else rows.at_end
+        is_arm = (rows.configuration == method) & np.isclose(rows.learning_rate, float(rate))
+        chosen = rows[is_there & is_arm]
+        if chosen.empty:
+            raise ValueError(f"claim {claim.id!r} must name runs in {claim.study!r}, got {one!r}")
+        parts.append(chosen.pivot(index="replicate", columns="world", values="value"))
+    return pd.concat(parts, axis=1).dropna().mean(axis=1)
 
 
 def pairs_of(claim: pd.Series, root: Path = ROOT) -> pd.DataFrame:
-    """Scores of both configurations, a row a replicate: `score`, `baseline`, `difference`."""
-    rows = read_rows(claim.folder, root)
-    rows = rows[rows.world.isin(claim.world.split())]
-    sides = {}
-    for side, spelled in (("score", claim.method), ("baseline", claim.baseline)):
-        method, _, rate = spelled.rpartition("@")
-        chosen = rows[(rows.method == method) & np.isclose(rows.learning_rate, float(rate))]
-        by_world = chosen.pivot(index="draw", columns="world", values=claim.score)
-        sides[side] = by_world.dropna().mean(axis=1)
-    pairs = pd.DataFrame(sides).dropna()
-    if pairs.empty:
-        raise ValueError(
-            f"claim {claim.id!r} must name runs in {claim.folder!r}, "
-            f"got {claim.method!r} and {claim.baseline!r}"
-        )
+    """The score by replicate; with a baseline also its score, and the difference."""
+    pairs = side_of(claim, claim.configuration, root).to_frame("score")
+    if not claim.baseline:
+        return pairs
+    pairs["baseline"] = side_of(claim, claim.baseline, root)
+    pairs = pairs.dropna()
     return pairs.assign(difference=pairs.score - pairs.baseline)
 
 
@@ -91,18 +135,18 @@ def significance(claims: pd.DataFrame, root: Path = ROOT) -> pd.Series:
     p = pd.Series(raw, claims.index)
     for family, members in claims.groupby("family"):
         if family == WHOLE_TABLE:
-            for folder, of_folder in members.groupby("folder"):
-                p[of_folder.index] = _p_of_table(of_folder, root / "data/studies" / str(folder))
+            for study, of_study in members.groupby("study"):
+                p[of_study.index] = _p_of_table(of_study, rows_of(str(study), root))
         elif family:
             p[members.index] = holm(p[members.index])
     return p
 
 
-def _p_of_table(claims: pd.DataFrame, folder: Path) -> list[float]:
-    """p of claims in the table of their folder."""
-    table = compare(pd.read_csv(folder / "scores.csv"))
-    p_of = table.set_index(["world", "method", "metric"]).p_holm
-    methods = claims.method.str.rpartition("@")[0]
+def _p_of_table(claims: pd.DataFrame, rows: pd.DataFrame) -> list[float]:
+    """p of claims in the table of their study."""
+    table = compare(rows[rows.family == ALL])
+    p_of = table.set_index(["world", "configuration", "metric"]).p_holm
+    methods = claims.configuration.str.rpartition("@")[0]
     return [p_of[key] for key in zip(claims.world, methods, claims.score, strict=True)]
 
 
@@ -113,21 +157,28 @@ def texts_of(claims: pd.DataFrame, root: Path = ROOT) -> pd.DataFrame:
     for claim, p in zip(claims.itertuples(), significance(claims, root), strict=True):
         pairs = pairs_of(claim, root)
         counts.append(str(len(pairs)))
-        if claim.score in COSTS:
-            texts.append(_short(pairs.score.mean() / pairs.baseline.mean(), digits=2))
-        elif len(pairs) < 3:
-            texts.append(", ".join(_signed(difference) for difference in pairs.difference))
-        else:
-            test = paired_t(pairs.difference)
-            half = _short((test.high - test.low) / 2)
-            star = "*" if p < 0.05 else ""
-            texts.append(f"{_signed(pairs.difference.mean())} ±{half}{star}")
+        texts.append(_text(claim, pairs, p))
     return pd.DataFrame({"text": texts, "replicates": counts}, index=claims.index)
 
 
+def _text(claim: pd.Series, pairs: pd.DataFrame, p: float) -> str:
+    """A number as it is printed."""
+    if not claim.baseline:
+        mean = pairs.score.mean()
+        return f"{mean:,.0f}" if claim.score in COSTS else _short(mean)
+    if claim.score in COSTS:
+        return _short(pairs.score.mean() / pairs.baseline.mean(), digits=2)
+    if len(pairs) < 3:
+        return ", ".join(_signed(difference) for difference in pairs.difference)
+    test = paired_t(pairs.difference)
+    half = _short((test.high - test.low) / 2)
+    star = "*" if p < 0.05 else ""
+    return f"{_signed(pairs.difference.mean())} ±{half}{star}"
+
+
 def _short(value: float, digits: int = 3) -> str:
-    """A number ≥ 0 without the 0 before its point."""
-    return f"{value:.{digits}f}".removeprefix("0")
+    """A number without the 0 before its point."""
+    return f"{value:.{digits}f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.{digits}f}"
 
 
 def _signed(value: float) -> str:
@@ -173,7 +224,7 @@ def _cells(claims: pd.DataFrame, made: pd.DataFrame) -> dict[tuple[str, str], st
     """What belongs into a cell, by the id of its row and the name of its column."""
     cells = {}
     for claim, row in zip(claims.itertuples(), made.itertuples(), strict=True):
-        cells[claim.id, SCORES[claim.score]] = row.text
+        cells[claim.id, SCORES.get(claim.score, claim.score.partition(" of ")[2])] = row.text
         cells[claim.id, "replicates"] = row.replicates
     return cells
 
@@ -204,8 +255,10 @@ def _filled(text: str, cells: dict[tuple[str, str], str]) -> str:
     for line, header in list(_held_rows(text)):
         old = _split(line)
         claim = old[-1].strip("`")
-        new = list(old)
+        count = cells.get((claim, "replicates"), "0")
+        new = [COUNT.sub(f"({count}", cell) for cell in old]
         for place, name in enumerate(header[:-1]):
+            name = SHARE.sub("", name)
             wanted = cells.get((claim, name))
             if wanted is None and name in SCORES.values() and old[place] not in ("", "–"):
                 wanted = "no such claim"
@@ -225,25 +278,39 @@ def write(root: Path = ROOT) -> None:
         replace_text(page, _filled(page.read_text("utf-8"), _cells(claims, made)))
 
 
+def show(name: str) -> str:
+    """What is behind a claim, a number or a study: the pairs, or the table."""
+    claims = read_claims()
+    plain = claims.text.str.replace("−", "-")
+    chosen = claims[(claims.id == name) | plain.str.contains(name.replace("−", "-"), regex=False)]
+    texts = []
+    for one in chosen.itertuples():
+        minus = f" minus {one.baseline}" if one.baseline else ""
+        title = f"{one.id}, {one.score}: {one.configuration}{minus}, {one.world}, in {one.study}"
+        pairs = pairs_of(one).to_markdown(floatfmt=".4f")
+        texts.append(f"{title}\nprinted as {one.text}\n\n{pairs}\n")
+    if not texts and (ROOT / STUDIES / name.partition("/")[0] / "runs.csv").is_file():
+        rows = rows_of(name)
+        texts = [format_table(compare(rows[rows.family == ALL]), None, "grpo")]
+    if not texts:
+        raise click.UsageError(f"CLAIM must be a study or in {CLAIMS}, got {name!r}")
+    return "\n".join(texts)
+
+
 @click.command()
 @click.argument("claim", required=False)
 @click.option("--check", is_flag=True, help="Hold the pages to the stored rows.")
 @click.option("--write", "is_writing", is_flag=True, help="Fill the pages from the stored rows.")
 def main(claim: str | None, check: bool, is_writing: bool) -> None:
-    """Print the pairs behind CLAIM, or hold all pages to the stored rows."""
+    """Print what is behind CLAIM (an id, a number, a study), or hold the pages to the rows."""
     if is_writing:
         write()
     if check:
         found = faults()
         click.echo("\n".join(found) or "every number is as the stored rows have it")
         sys.exit(bool(found))
-    claims = read_claims()
-    chosen = claims[claims.id == claim]
-    if claim is not None and chosen.empty:
-        raise click.UsageError(f"CLAIM must be one of {sorted(set(claims.id))}, got {claim!r}")
-    for one in chosen.itertuples():
-        click.echo(f"\n{one.score}: {one.method} minus {one.baseline}, {one.world}, {one.folder}")
-        click.echo(f"printed as {one.text}\n\n{pairs_of(one).to_markdown(floatfmt='.4f')}")
+    if claim is not None:
+        click.echo(show(claim))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python scripts/greeting.py    # figures/greeting.png and .pdf
 
 Left: rollouts by pass rate, from greeting/rollouts.csv, which scripts/record_rollouts.py makes.
-Right: arena-fair/rare-hard, differences from GRPO in pairs by draw, of every method at its better
+Right: arena-fair/rare-hard, differences from GRPO in pairs by replicate, every method at its better
 rate and in its better batch shape.
 """
 
@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 import gdro.peers  # noqa: F401
 from gdro.registry import METHODS
 from gdro_lab.experiments.style import DATA, METHOD_COLORS, WIDTH, save, use_style
-from gdro_lab.experiments.table import BASELINE, METRICS, compare
+from gdro_lab.experiments.table import BASELINE, METRICS, STUDIES, compare, read_study
 
 ROOT = Path(__file__).parents[1]
 OURS = "pivotal"
@@ -38,13 +38,13 @@ CLASSES = {
 READABLE = 6  # a bar of so many percent holds its number
 
 
-def greeting(measured: Path) -> Figure:
+def greeting() -> Figure:
     """Where the rollouts go, and what that gains."""
-    table = compare(pd.read_csv(measured / "arena-fair/rare-hard/scores.csv"))
-    of_metric = table.set_index(["metric", "method"])
+    table = compare(read_study("arena-fair/rare-hard"))
+    of_metric = table.set_index(["metric", "configuration"])
     figure = plt.figure(figsize=(WIDTH, 2.7))
     left, right = figure.subfigures(1, 2, width_ratios=[3, 3.2])  # type: ignore[misc]
-    _spending(left, pd.read_csv(measured / "greeting/rollouts.csv"))
+    _spending(left, pd.read_csv(STUDIES / "greeting/rollouts.csv"))
     _gains(right, of_metric.loc[SCORE])
     gains = [f"{METRICS[metric]} {_gain(of_metric.loc[metric].score)}" for metric in SCORES]
     figure.suptitle(f"Fewer rollouts on solved prompts: {', '.join(gains)} in rare-hard")
@@ -83,7 +83,7 @@ def _gains(figure: Figure, of_score: pd.DataFrame) -> None:
     axis = figure.subplots()
     colors = [METHOD_COLORS[OURS] if method == OURS else DATA for method in rows.index]
     _dots(axis, rows, map(_name, rows.index), colors, rows.p_holm < 0.05)
-    axis.set_title(f"{METRICS[SCORE]} minus GRPO's, {rows.draws.max()} draws")
+    axis.set_title(f"{METRICS[SCORE]} minus GRPO's, {rows.replicates.max()} replicates")
     axis.set_xlabel("difference; filled: significant (Holm)")
 
 
@@ -119,4 +119,4 @@ def _short(score: float) -> str:
 
 if __name__ == "__main__":
     use_style()
-    print(save(greeting(ROOT / "data/studies"), ROOT / "figures", "greeting"))
+    print(save(greeting(), ROOT / "figures", "greeting"))

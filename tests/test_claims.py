@@ -1,6 +1,7 @@
 """The numbers of the pages are those of the stored rows, and a changed one is found."""
 
 import shutil
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -15,10 +16,10 @@ def copied(tmp_path):
     (tmp_path / "README.md").write_text(readme, "utf-8")
     kept = claims.read_claims()
     kept = kept[[f"`{claim}`" in readme for claim in kept.id]]
-    for name in set(" ".join(kept.folder).split()):
-        source = claims.ROOT / "data/studies" / name
-        target = tmp_path / "data/studies" / name
-        shutil.copytree(source, target, ignore=lambda _, files: set(files) - {"scores.csv"})
+    for study in set(" ".join(kept.study).split()):
+        file = Path(claims.STUDIES, study.partition("/")[0], "runs.csv")
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(claims.ROOT / file, tmp_path / file)
     kept.to_csv(tmp_path / claims.CLAIMS, index=False)
     return tmp_path
 
@@ -50,7 +51,7 @@ def test_a_changed_number_is_found_and_written_back(copied, page, old, new):
 
 def test_a_claim_about_runs_that_do_not_exist_is_refused():
     claim = claims.read_claims().iloc[0].copy()
-    claim["method"] = "both@3e-4"
+    claim["configuration"] = "both@3e-4"
     with pytest.raises(ValueError, match="both@3e-4"):
         claims.pairs_of(claim)
 
@@ -59,9 +60,10 @@ def test_several_worlds_are_averaged_within_a_replicate(copied):
     kept = claims.read_claims(copied)
     claim = kept[kept.id == "rare-hard/both"].iloc[0].copy()
     alone = claims.pairs_of(claim, copied)
-    file = copied / "data/studies" / claim.folder / "scores.csv"
+    file = copied / claims.STUDIES / "games-confirmed/runs.csv"
     rows = pd.read_csv(file)
-    other = rows.assign(world="other", mean_at_8=rows.mean_at_8 + 0.2 * (rows.method == "both"))
+    more = 0.2 * (rows.configuration == "both")
+    other = rows.assign(world="other", mean_at_8=rows.mean_at_8 + more)
     pd.concat([rows, other]).to_csv(file, index=False)
     claim["world"] = "rare-hard other"
     both = claims.pairs_of(claim, copied)

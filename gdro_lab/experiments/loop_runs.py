@@ -26,7 +26,7 @@ from gdro_lab.experiments.processes import report_progress
 from gdro_lab.experiments.records import read_rows, write_rows
 from gdro_lab.experiments.scores import score_families
 from gdro_lab.experiments.spelling import slug_of
-from gdro_lab.experiments.table import SHARED, report, write_scores
+from gdro_lab.experiments.table import SHARED, report, write_runs
 from gdro_lab.tasks.base import Task
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import TaskWorld
@@ -255,6 +255,6 @@ def _train(
 
 
 def write_loop_report(profile: LoopProfile, out: Path) -> str:
-    """Write scores.csv from the files of the runs, and from it tables and the figure."""
-    write_scores(out, profile.baseline)
+    """Write runs.csv from the files of the runs, and from it tables and the figure."""
+    write_runs(out, profile.baseline)
     return report(out, profile.baseline)

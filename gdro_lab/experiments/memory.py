@@ -1,4 +1,4 @@
-"""What a training has memorized: accuracy on training prompts minus that on held-out ones.
+"""The memorization gap: accuracy on training prompts minus that on held-out ones.
 
 A base has such a gap too, where its training prompts are easier than the held-out ones or were
 taught, so it is subtracted. Gaps are of families: weighted by their shares, a rare family that is
@@ -55,48 +55,41 @@ def train_scores(
     return {"train_mean": float(mean), "train_families": families.to_dict()}
 
 
-def add_memory(families: pd.DataFrame) -> pd.DataFrame:
-    """The table of families with a column more: (train − held out), minus the same for the base.
+def memorization_gaps(rows: pd.DataFrame) -> pd.Series:
+    """Of each row of a family: (accuracy on training prompts − held out), minus the base's.
+
+    NaN where a replicate has no base, and a family no training prompts.
+    """
+    gaps = rows.assign(gap=rows.train_mean - rows.mean_at_8)
+    same_prompts = ["world", "replicate", "family"]
+    of_base = gaps[gaps.configuration == BASE].set_index(same_prompts).gap.rename("gap_of_base")
+    return gaps.gap - gaps.join(of_base, on=same_prompts).gap_of_base
+
+
+def format_gap(rows: pd.DataFrame, rates: pd.Series) -> str:
+    """The gap as Markdown, a row a configuration and a column a family; "" where there is none.
 
     Args:
-        families: a row per world, method, learning rate, draw and family, with held-out accuracy
-            as mean_at_8 and accuracy on training prompts as train.
-
-    Returns:
-        The table with the column memory: NaN where a draw has no base, or a family no training
-        prompts. Runs from before training prompts were scored by family have no column train, and
-        their table is returned as it is.
+        rows: of families, with memorization_gap.
+        rates: the learning rate at which each is printed, by world and configuration.
     """
-    if "train" not in families:
-        return families
-    gaps = families.assign(gap=families.train - families.mean_at_8)
-    same_prompts = ["world", "draw", "family"]
-    of_base = gaps[gaps.method == BASE].set_index(same_prompts).gap.rename("gap_of_base")
-    return families.assign(memory=gaps.gap - gaps.join(of_base, on=same_prompts).gap_of_base)
-
-
-def format_memory(families: pd.DataFrame, rates: pd.Series) -> str:
-    """Memory as Markdown, a row a method and a column a family; "" where there is none.
-
-    Args:
-        families: the result of `add_memory`.
-        rates: the learning rate of each method that is printed, by world and method.
-    """
-    if "memory" not in families or families.memory.isna().all():
+    if rows.memorization_gap.isna().all():
         return ""
     cells: dict[tuple[str, str], dict[str, str]] = {}
-    keys = ["world", "method", "learning_rate", "family"]
-    for (world, method, rate, family), rows in families.groupby(keys):
-        if method == BASE or rates.get((world, method)) != rate:
+    keys = ["world", "configuration", "learning_rate", "family"]
+    for (world, configuration, rate, family), of_family in rows.groupby(keys):
+        if configuration == BASE or rates.get((world, configuration)) != rate:
             continue
-        interval = paired_t(rows.memory.dropna())
-        text = f"{rows.memory.mean():+.3f}"
+        gaps = of_family.memorization_gap.dropna()
+        interval = paired_t(gaps)
+        text = f"{gaps.mean():+.3f}"
         if not np.isnan(interval.low):
             text += f" ({interval.low:+.3f} … {interval.high:+.3f})"
-        cells.setdefault((world, method), {})[f"{family}"] = text
-    table = pd.DataFrame.from_dict(cells, orient="index").rename_axis(["world", "method"])
+        cells.setdefault((world, configuration), {})[f"{family}"] = text
+    table = pd.DataFrame.from_dict(cells, orient="index").rename_axis(["world", "configuration"])
     return (
-        "\nMemory by family: accuracy on training prompts minus that on held-out ones, minus the "
-        "same for the base; mean over draws, 95% interval (Student's t, not corrected).\n\n"
+        "\nMemorization gap by family: accuracy on training prompts minus that on held-out ones, "
+        "minus the same for the base; mean over replicates, 95% interval (Student's t, not "
+        "corrected).\n\n"
         f"{table.reset_index().to_markdown(index=False, disable_numparse=True)}\n"
     )

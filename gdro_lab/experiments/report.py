@@ -22,7 +22,7 @@ from gdro_lab.experiments.figures import paper_figures, select_runs
 from gdro_lab.experiments.intervals import bootstrap_interval
 from gdro_lab.experiments.profile import Profile, run_folder
 from gdro_lab.experiments.records import TOTALS, check_place, read_result
-from gdro_lab.experiments.scores import K, score_families
+from gdro_lab.experiments.scores import ALL, COLUMNS, K, score_families
 from gdro_lab.experiments.style import save, use_style
 from gdro_lab.experiments.table import compare, format_table
 from gdro_lab.experiments.texts import texts_before_and_after
@@ -86,16 +86,18 @@ def rows_of(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
             {name: count / total for name, count in families.items()},
         )
         identity = {
+            "study": profile.name,
             "world": profile.name,
-            "method": run["variant"],
+            "configuration": run["variant"],
             "learning_rate": _learning_rate(profile, run["variant"]),
-            "draw": run["seed"],
+            "replicate": run["seed"],
             "step": profile.train.max_steps,
+            "family": ALL,
             "rollouts": run["manifest"]["rollouts"],
             "tokens": run["manifest"]["tokens"],
         }
         rows.append(identity | scores)
-    return pd.DataFrame(rows).drop(columns="families")
+    return pd.DataFrame(rows).reindex(columns=COLUMNS)
 
 
 def _learning_rate(profile: Profile, variant: str) -> float:
@@ -300,7 +302,7 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
     }
     figures = paper_figures(profile, runs, scores)
     # nothing is written before all is made
-    for name in ("rows.csv", "paired.md", "texts.md"):  # of other settings
+    for name in ("runs.csv", "paired.md", "texts.md"):  # of other settings
         (results / name).unlink(missing_ok=True)
     for name, text in texts.items():
         if text:
@@ -324,9 +326,9 @@ def _paired_texts(profile: Profile, runs: list[dict[str, Any]]) -> dict[str, str
     for baseline in dict.fromkeys(variant.baseline for variant in profile.variants.values()):
         if baseline in profile.variants:
             of_it = [name for name, v in profile.variants.items() if v.baseline == baseline]
-            part = rows[rows.method.isin([BASE, baseline, *of_it])]
+            part = rows[rows.configuration.isin([BASE, baseline, *of_it])]
             tables.append(format_table(compare(part, baseline), None, baseline))
     return {
-        "rows.csv": rows.to_csv(index=False, float_format="%.6g"),
+        "runs.csv": rows.to_csv(index=False, float_format="%.6g"),
         "paired.md": "\n".join(tables),
     }

@@ -16,32 +16,17 @@ from gdro.metrics import pass_at_k
 
 K = 8
 """The k of pass@k in these rows."""
-ROW_COLUMNS = [
-    "world",
-    "method",
-    "learning_rate",
-    "draw",
-    "step",
-    "rollouts",
-    "tokens",
-    "mean_at_8",
-    "pass_at_8",
-    "worst_family",
-    "training_mix_mean",
-    "training_mix_pass_at_8",
-    "seconds",
-    "trained_tokens",
-    "replayed",
-    "train_mean",
-    "train_distinct",
-    "distinct",
-    "any_of_32",
+ALL = "all"
+"""The family of a row that is about all families."""
+COLUMNS = [
+    *("study", "world", "configuration", "learning_rate", "replicate", "step", "family"),
+    *("mean_at_8", "pass_at_8", "worst_family", "training_mix_mean", "training_mix_pass_at_8"),
+    *("train_mean", "memorization_gap", "share", "distinct", "any_of_32", "train_distinct"),
+    *("rollouts", "tokens", "trained_tokens", "replayed", "seconds", "controller_seconds"),
 ]
-"""Columns of a row: what was run, what it spent until this checkpoint, and its scores there.
+"""Columns of runs.csv: what was run, its scores at a checkpoint, and what it had spent by then.
 
-`tokens` are those of completions in the loop, and of prompts and completions in TRL. `distinct` is
-the number of different correct texts among all samples of a held-out prompt, 32 in the loop;
-`train_distinct` that among 8 samples of a training prompt."""
+data/README.md tells what each holds."""
 
 
 def places_in_family(families_P: Sequence[str]) -> pd.Series:

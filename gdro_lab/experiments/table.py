@@ -1,15 +1,14 @@
 """From rows of scores, one a run and checkpoint, to the table of paired differences.
 
-scores.csv      one row per world, method, learning rate, draw and checkpoint
-families.csv    at the end of training, one row more per family, with its share of training and
-                what was memorized
+runs.csv        one row per world, configuration, learning rate, replicate, checkpoint and family
 settings.json   what all runs of the folder have in common, and each world
-table.csv, .md  each method at its best rate: differences from GRPO in pairs by draw, and memory
+table.md        each configuration at its best learning rate: differences from GRPO in pairs by
+                replicate, and memorization gaps
 differences     a figure, as PNG and PDF
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,12 +24,14 @@ from gdro.checks import Refusal
 from gdro.files import replace_text
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.intervals import holm, paired_t
-from gdro_lab.experiments.memory import add_memory, format_memory
+from gdro_lab.experiments.memory import format_gap, memorization_gaps
 from gdro_lab.experiments.records import TOTALS, read_rows
-from gdro_lab.experiments.scores import ROW_COLUMNS
+from gdro_lab.experiments.scores import ALL, COLUMNS
 from gdro_lab.experiments.spelling import slug_of
 from gdro_lab.experiments.style import DATA, METHOD_COLORS, PEER, WIDTH, save, use_style
 
+STUDIES = Path(__file__).parents[2] / "data/studies"
+"""Where the rows of each study are stored."""
 METRICS = {
     "mean_at_8": "mean@8",
     "pass_at_8": "pass@8",
@@ -50,8 +51,8 @@ SHARED = ("train", "size", "success_threshold")
 """Settings that all runs of a folder have in common, besides each world's."""
 
 
-def write_scores(out: Path, baseline: str = BASELINE) -> None:
-    """Write scores.csv, families.csv and settings.json from the files of the runs.
+def write_runs(out: Path, baseline: str = BASELINE) -> None:
+    """Write runs.csv and settings.json from the files of the runs.
 
     Args:
         out: folder of the runs.
@@ -64,30 +65,48 @@ def write_scores(out: Path, baseline: str = BASELINE) -> None:
     if not runs:
         raise Refusal(f"{out} has no runs: `gdro run` it first")
     settings = _shared_settings(out, runs)
-    rows = [row for run in runs for row in run["rows"]]
-    _check_baseline(baseline, [row["method"] for row in rows])
-    names = ["world", "method", "learning_rate", "draw", "step"]
-    last = max((row["step"] for row in rows), default=0)
-    families = [
-        {name: row[name] for name in names} | {"family": family} | scores | _on_train(row, family)
-        for row in rows
-        if row["step"] == last
-        for family, scores in row["families"].items()
-    ]
-    tables = {
-        "scores": pd.DataFrame(rows, columns=ROW_COLUMNS),
-        "families": add_memory(pd.DataFrame(families)),
-    }
-    for name, table in tables.items():
-        if len(table):  # a rate keeps all its digits
-            table["learning_rate"] = table.learning_rate.map(repr)
-        replace_text(out / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
+    rows = pd.DataFrame([row for run in runs for row in _rows_of(run["rows"], out.name)])
+    _check_baseline(baseline, rows.configuration)
+    rows = rows.reindex(columns=COLUMNS)
+    rows["memorization_gap"] = memorization_gaps(rows[rows.family != ALL])
+    rows["learning_rate"] = rows.learning_rate.map(repr)  # all its digits
+    rows = rows.astype(dict.fromkeys(TOTALS, "Int64"))
+    replace_text(out / "runs.csv", rows.to_csv(index=False, float_format="%.6g"))
     replace_text(out / "settings.json", json.dumps(settings, indent=1))
 
 
-def _check_baseline(baseline: str, methods: Iterable[str]) -> None:
+def _rows_of(checkpoints: list[dict[str, Any]], study: str) -> Iterator[dict[str, Any]]:
+    """The rows of a run: one a checkpoint, and at the last one more for each family."""
+    for scores in checkpoints:
+        row = scores | {"study": study, "family": ALL}
+        row |= {"configuration": scores["method"], "replicate": scores["draw"]}
+        yield row
+    key = {name: row[name] for name in COLUMNS[: COLUMNS.index("family")]}
+    on_train = row.get("train_families", {})
+    for family, of_family in row["families"].items():
+        yield key | {"family": family, "train_mean": on_train.get(family)} | of_family
+
+
+def read_study(name: str, studies: Path = STUDIES) -> pd.DataFrame:
+    """Stored rows over all families, of a study or of a part, as in "arena-fair/rare-hard"."""
+    rows = _rows_in(studies, name)
+    return rows[rows.family == ALL]
+
+
+def read_families(name: str, studies: Path = STUDIES) -> pd.DataFrame:
+    """Stored rows of each family alone, of a study or of a part of it."""
+    rows = _rows_in(studies, name)
+    return rows[rows.family != ALL]
+
+
+def _rows_in(studies: Path, name: str) -> pd.DataFrame:
+    rows = pd.read_csv(studies / name.partition("/")[0] / "runs.csv")
+    return rows[rows.study == name]
+
+
+def _check_baseline(baseline: str, configurations: Iterable[str]) -> None:
     """Refuse (Refusal) a baseline that was not run."""
-    known = sorted({BASELINE, *methods})
+    known = sorted({BASELINE, *configurations})
     if baseline not in known:
         raise Refusal(f"baseline must be one of {known}, got {baseline!r}")
 
@@ -97,7 +116,7 @@ def _shared_settings(out: Path, runs: list[dict[str, Any]]) -> dict[str, Any]:
     common: dict[str, Any] = {}
     worlds: dict[str, Any] = {}
     for run in runs:
-        # a seed of the world is the draw
+        # a seed of the world is the replicate
         world = {k: v for k, v in run["settings"]["world"].items() if k != "seed"}
         own = {name: run["settings"][name] for name in SHARED if name in run["settings"]}
         common = common or own
@@ -110,52 +129,56 @@ def _shared_settings(out: Path, runs: list[dict[str, Any]]) -> dict[str, Any]:
     return common | {"worlds": worlds}
 
 
-def _on_train(row: Mapping[str, Any], family: str) -> dict[str, float | None]:
-    """Accuracy on training prompts of a family; empty for a run from before it was measured."""
-    return {"train": row["train_families"].get(family)} if "train_families" in row else {}
-
-
 def final_rows(scores: pd.DataFrame) -> pd.DataFrame:
     """The rows at the end of training."""
     return scores[scores.step == scores.step.max()]
 
 
 def at_best_rate(scores: pd.DataFrame) -> pd.DataFrame:
-    """The rows of each method at its best learning rate in a world, by mean@8 + pass@8 at the end.
+    """The rows of each configuration at its best learning rate in a world.
 
-    Rates are compared on the draws that all of them were run on, if there are any.
+    That has the highest mean@8 + pass@8 at the end, on the replicates that all learning rates were
+    run on, if there are any.
     """
-    ends = final_rows(scores).set_index(["world", "method", "draw", "learning_rate"])
+    ends = final_rows(scores).set_index(["world", "configuration", "replicate", "learning_rate"])
     best = {}
-    for arm, merits in ends[RATE_SCORES].sum(axis=1).unstack().groupby(["world", "method"]):
+    for arm, merits in ends[RATE_SCORES].sum(axis=1).unstack().groupby(["world", "configuration"]):
         played = merits.dropna(axis=1, how="all")
         shared = played.dropna()
         best[arm] = (played if shared.empty else shared).mean().idxmax()
-    arms = zip(scores.world, scores.method, scores.learning_rate, strict=True)
-    return scores[[best[world, method] == rate for world, method, rate in arms]]
+    arms = zip(scores.world, scores.configuration, scores.learning_rate, strict=True)
+    return scores[[best[world, configuration] == rate for world, configuration, rate in arms]]
 
 
 def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
-    """Final scores and paired differences from the baseline, by world, method and metric.
+    """Final scores and paired differences from the baseline, by world, configuration and metric.
 
-    low, high: 95% interval of the mean difference, Student's t over draws. p_holm: p of the
-    hypothesis that it is 0, corrected over every world, method, learning rate and metric, though a
-    method is returned only at its best rate. NaN where draws are fewer than two, and for the base.
+    low, high: 95% interval of the mean difference, Student's t over replicates. p_holm: p of the
+    hypothesis that it is 0, corrected over every world, configuration, learning rate and metric,
+    though a configuration is returned only at its best learning rate. NaN where replicates are
+    fewer than two, and for the base.
     """
-    best = at_best_rate(scores).groupby(["world", "method"]).learning_rate.first()
-    ends = final_rows(scores).set_index("draw")
-    costs = [name for name in COSTS if name in ends]
+    best = at_best_rate(scores).groupby(["world", "configuration"]).learning_rate.first()
+    ends = final_rows(scores).set_index("replicate")
+    costs = [name for name in COSTS if name in ends and ends[name].notna().any()]
     rows = []
-    for (world, method, rate), end in ends.groupby(["world", "method", "learning_rate"]):
-        reference = ends[(ends.world == world) & (ends.method == baseline)]
+    for (world, configuration, rate), end in ends.groupby(
+        ["world", "configuration", "learning_rate"]
+    ):
+        reference = ends[(ends.world == world) & (ends.configuration == baseline)]
         reference = reference[reference.learning_rate == best.get((world, baseline))]
-        pairs = end.index.intersection(reference.index)  # draws that both have played
-        arm = {"world": world, "method": method, "learning_rate": rate, "draws": len(end)}
+        pairs = end.index.intersection(reference.index)  # replicates that both have played
+        arm = {
+            "world": world,
+            "configuration": configuration,
+            "learning_rate": rate,
+            "replicates": len(end),
+        }
         arm |= end[costs].mean().to_dict() | {"pairs": len(pairs)}
         for metric in METRICS:
             difference = end.loc[pairs, metric] - reference.loc[pairs, metric]
             # neither the baseline's other rates nor the base count among Holm's tests
-            is_tested = method not in (baseline, BASE)
+            is_tested = configuration not in (baseline, BASE)
             test = paired_t(difference if is_tested else difference[:0])
             of_baseline = reference.loc[pairs, metric].mean() or np.nan
             scored = {
@@ -171,32 +194,34 @@ def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     # over all rates, though one is returned: choosing the best of them is part of the test
     table["p_holm"] = holm(table.p_holm)
-    arms = pd.MultiIndex.from_frame(table[["world", "method"]])
+    arms = pd.MultiIndex.from_frame(table[["world", "configuration"]])
     return table[table.learning_rate.to_numpy() == best.loc[arms].to_numpy()].reset_index(drop=True)
 
 
 def rollouts_to_reach(scores: pd.DataFrame) -> pd.DataFrame:
-    """Part of GRPO's rollouts after which a method's means stay at GRPO's best mean@8 and pass@8.
+    """Part of GRPO's rollouts after which mean@8 and pass@8 stay at or above GRPO's best.
 
-    Means are over the draws that both were run on, GRPO at all its rates. GRPO's best are those at
-    the end, each at the learning rate that is best for it. Linear between checkpoints, so 0.2 means
-    "by the first"; NaN if the two are not kept to the end.
+    Means are over the replicates that both were run on, GRPO at all its learning rates. GRPO's best
+    are those at the end, each at the learning rate that is best for it. Linear between checkpoints,
+    so 0.2 means "by the first"; NaN if the two are not kept to the end.
     """
     rows = []
-    trained = scores[scores.method != BASE]
-    for (world, method), runs in at_best_rate(trained).groupby(["world", "method"]):
-        grpo = scores[(scores.world == world) & (scores.method == BASELINE)]
-        draws_of_rates = [set(runs.draw) for _, runs in grpo.groupby("learning_rate")]
-        shared = set(runs.draw).intersection(*draws_of_rates)
-        runs = runs[runs.draw.isin(shared)]
-        grpo = grpo[grpo.draw.isin(shared)]
+    trained = scores[scores.configuration != BASE]
+    for (world, configuration), runs in at_best_rate(trained).groupby(["world", "configuration"]):
+        grpo = scores[(scores.world == world) & (scores.configuration == BASELINE)]
+        replicates_of_rates = [set(runs.replicate) for _, runs in grpo.groupby("learning_rate")]
+        shared = set(runs.replicate).intersection(*replicates_of_rates)
+        runs = runs[runs.replicate.isin(shared)]
+        grpo = grpo[grpo.replicate.isin(shared)]
         if not grpo.empty:
-            rows.append({"world": world, "method": method, "part": _part_to_reach(runs, grpo)})
-    return pd.DataFrame(rows, columns=["world", "method", "part"])
+            rows.append(
+                {"world": world, "configuration": configuration, "part": _part_to_reach(runs, grpo)}
+            )
+    return pd.DataFrame(rows, columns=["world", "configuration", "part"])
 
 
 def _part_to_reach(runs: pd.DataFrame, grpo: pd.DataFrame) -> float:
-    """Part of GRPO's rollouts after which a method's mean scores stay at or above GRPO's best."""
+    """`rollouts_to_reach` of one configuration."""
     targets = final_rows(grpo).groupby("learning_rate")[RATE_SCORES].mean().max()
     curve = runs.groupby("step")[["rollouts", *RATE_SCORES]].mean()
     rollouts = np.linspace(curve.rollouts.iloc[0], curve.rollouts.iloc[-1], 1001)
@@ -214,23 +239,20 @@ def table_stem(baseline: str) -> str:
 
 
 def report(out: Path, baseline: str = BASELINE) -> str:
-    """Write table.csv, table.md and the figure from scores.csv; return the table as text.
+    """Write table.md and the figure from runs.csv; return the table as text.
 
     With another baseline than GRPO the tables are called after it, and no figure is drawn.
     """
-    if not (out / "scores.csv").is_file():
-        raise Refusal(f"runs must have a scores.csv, got {out}: `gdro run` it first")
-    scores = pd.read_csv(out / "scores.csv")
-    if scores.empty:
-        raise Refusal(f"{out / 'scores.csv'} has no rows: `gdro run` it first")
-    _check_baseline(baseline, scores.method)
+    if not (out / "runs.csv").is_file():
+        raise Refusal(f"runs must have a runs.csv, got {out}: `gdro run` it first")
+    rows = pd.read_csv(out / "runs.csv")
+    scores = rows[rows.family == ALL]
+    _check_baseline(baseline, scores.configuration)
     table = compare(scores, baseline)
     text = format_table(table, rollouts_to_reach(scores), baseline)
-    if (out / "families.csv").is_file():  # stored folders may have no more than the scores
-        rates = table.groupby(["world", "method"]).learning_rate.first()
-        text += format_memory(pd.read_csv(out / "families.csv"), rates)
+    rates = table.groupby(["world", "configuration"]).learning_rate.first()
+    text += format_gap(rows[rows.family != ALL], rates)
     stem = table_stem(baseline)
-    replace_text(out / f"{stem}.csv", table.to_csv(index=False, float_format="%.6g"))
     replace_text(out / f"{stem}.md", text)
     if baseline == BASELINE:
         matplotlib.use("Agg")
@@ -240,11 +262,11 @@ def report(out: Path, baseline: str = BASELINE) -> str:
 
 
 def format_table(table: pd.DataFrame, reach: pd.DataFrame | None, baseline: str) -> str:
-    """The result of `compare` as Markdown, a row a method, with any of `rollouts_to_reach`."""
+    """The result of `compare` as Markdown, a row each, with any of `rollouts_to_reach`."""
     cells = [_cell(row, baseline) for row in table.itertuples()]
     shown = table.assign(cell=cells, metric=table.metric.map(METRICS))
     costs = [name for name in COSTS if name in table]
-    keys = ["world", "method", "learning_rate", "draws", *costs]
+    keys = ["world", "configuration", "learning_rate", "replicates", *costs]
     shown[keys] = shown[keys].fillna(-1)  # a pivot leaves out rows without a key
     wide = shown.pivot(index=keys, columns="metric", values="cell")[[*METRICS.values()]]
     wide = wide.reset_index().replace(-1, np.nan)
@@ -255,84 +277,88 @@ def format_table(table: pd.DataFrame, reach: pd.DataFrame | None, baseline: str)
     name = "GRPO" if baseline == BASELINE else baseline
     return wide.to_markdown(index=False, floatfmt=formats, missingval="–") + (
         "\n\nThe training mix is mean@8 with the families weighted as in training. In brackets: "
-        f"difference from {name} in pairs by draw, 95% "
+        f"difference from {name} in pairs by replicate, 95% "
         "interval (Student's t), p with Holm's correction over all comparisons: every world, "
-        "method, learning rate and metric. Intervals that contain 0 are inconclusive.\n"
+        "configuration, learning rate and metric. Intervals that contain 0 are inconclusive.\n"
     )
 
 
 def _cell(row: Any, baseline: str) -> str:
     if np.isnan(row.score):  # a training mix of families that are not held out
         return "–"
-    if row.method == baseline or np.isnan(row.difference):  # the latter: no pair was played
+    if row.configuration == baseline or np.isnan(row.difference):  # the latter: no pair was played
         return f"{row.score:.3f}"
-    if np.isnan(row.low):  # no interval: the base, or too few draws
+    if np.isnan(row.low):  # no interval: the base, or too few replicates
         return f"{row.score:.3f} ({row.difference:+.3f})"
     interval = f"{row.low:+.3f} … {row.high:+.3f}; p {row.p_holm:.3f}"
     return f"{row.score:.3f} ({row.difference:+.3f}: {interval})"
 
 
 class Look(NamedTuple):
-    """How a method is drawn."""
+    """How a configuration is shown."""
 
     color: str
     marker: str
 
 
 def draw_differences(table: pd.DataFrame) -> Figure:
-    """A row a method, a column a metric: intervals, filled where they exclude 0.
+    """A row a configuration, a column a metric: intervals, filled where they exclude 0.
 
     Our methods have their colours, the five best of the others markers, the rest is grey; the best
     in mean@8 and pass@8 together comes first.
     """
-    table = table[~table.method.isin([BASE, BASELINE])]
+    table = table[~table.configuration.isin([BASE, BASELINE])]
     looks = _looks(table)
-    methods_of = {
-        world: [method for method in looks if method in set(rows.method)]
+    configurations_of = {
+        world: [
+            configuration for configuration in looks if configuration in set(rows.configuration)
+        ]
         for world, rows in table.groupby("world")
     }
-    heights = [max(0.7 + 0.15 * len(methods), 1.4) for methods in methods_of.values()]
+    heights = [
+        max(0.7 + 0.15 * len(configurations), 1.4) for configurations in configurations_of.values()
+    ]
     figure, axes = plt.subplots(
-        max(len(methods_of), 1),
+        max(len(configurations_of), 1),
         len(METRICS),
         figsize=(WIDTH, sum(heights) or 1),
         sharey="row",
         squeeze=False,
         height_ratios=heights or None,
     )
-    for (world, methods), line in zip(methods_of.items(), axes, strict=False):
+    for (world, configurations), line in zip(configurations_of.items(), axes, strict=False):
         for axis, metric in zip(line, METRICS, strict=True):
             rows = table[(table.world == world) & (table.metric == metric)]
-            _draw_metric(axis, metric, rows.set_index("method").loc[methods], looks)
-        rates = table[table.world == world].groupby("method").learning_rate.first()
+            _draw_metric(axis, metric, rows.set_index("configuration").loc[configurations], looks)
+        rates = table[table.world == world].groupby("configuration").learning_rate.first()
         printed = rates.map(partial(np.format_float_scientific, trim="-", exp_digits=1))
-        names = [f"{method}, {printed[method]}" for method in methods]
-        line[0].set_yticks(range(len(methods)), names)
-        line[0].set(ylabel=world, ylim=(len(methods) - 0.5, -0.5))
-    note = "difference from GRPO, 95% intervals over draws; filled: the interval excludes 0"
+        names = [f"{configuration}, {printed[configuration]}" for configuration in configurations]
+        line[0].set_yticks(range(len(configurations)), names)
+        line[0].set(ylabel=world, ylim=(len(configurations) - 0.5, -0.5))
+    note = "difference from GRPO, 95% intervals over replicates; filled: the interval excludes 0"
     figure.supxlabel(note, fontsize=8)
     return figure
 
 
 def _looks(table: pd.DataFrame) -> dict[str, Look]:
-    """The look of each method, the best first."""
-    merit = table[table.metric.isin(RATE_SCORES)].groupby("method").difference.sum()
+    """The look of each configuration, the best first."""
+    merit = table[table.metric.isin(RATE_SCORES)].groupby("configuration").difference.sum()
     markers = list(PEER_MARKERS)
     looks = {}
-    for method in merit.sort_values(ascending=False).index:
-        color = METHOD_COLORS.get(method.split(":")[0], PEER)
+    for configuration in merit.sort_values(ascending=False).index:
+        color = METHOD_COLORS.get(configuration.split(":")[0], PEER)
         marker = "o"
         if color == PEER and markers:
             color = DATA
             marker = markers.pop(0)
-        looks[method] = Look(color, marker)
+        looks[configuration] = Look(color, marker)
     return looks
 
 
 def _draw_metric(axis: Axes, metric: str, rows: pd.DataFrame, looks: dict[str, Look]) -> None:
-    """The intervals of one metric, a row a method."""
-    for place, (method, row) in enumerate(rows.iterrows()):
-        look = looks[str(method)]
+    """The intervals of one metric, a row a configuration."""
+    for place, (configuration, row) in enumerate(rows.iterrows()):
+        look = looks[str(configuration)]
         is_decided = row.low > 0 or row.high < 0
         axis.errorbar(
             row.difference,

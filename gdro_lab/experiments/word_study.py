@@ -36,31 +36,31 @@ SHOWN = ["training_mix_mean", "mean_at_8", "pass_at_8"]
 
 def scored_early(scores: pd.DataFrame) -> pd.DataFrame:
     """The rows of the base, and of the methods that are scored before the end as well."""
-    early = scores.method[scores.step < scores.step.max()]
-    return scores[scores.method.isin([BASE, *early])]
+    early = scores.configuration[scores.step < scores.step.max()]
+    return scores[scores.configuration.isin([BASE, *early])]
 
 
 def rollout_curves(scores: pd.DataFrame) -> Figure:
-    """Scores on the way, minus GRPO's at its end, in pairs by draw: above 0 is reached with fewer.
+    """Scores on the way, minus GRPO's at its end, in pairs: above 0 is reached with fewer.
 
-    All curves begin at the base, in its mean over GRPO's draws. Vertical lines are 95% intervals
-    (Student's t) where a trained method has at least three draws.
+    All curves begin at the base, in its mean over GRPO's replicates. Vertical lines are 95%
+    intervals (Student's t) where a trained method has at least three replicates.
 
     Args:
-        scores: of one world, as scores.csv has them, each method at one learning rate.
+        scores: of one world, as `read_study` has them, each method at one learning rate.
     """
-    starts = scores[scores.method == BASE].assign(step=0)
-    ends = final_rows(scores[scores.method == BASELINE]).set_index("draw")
+    starts = scores[scores.configuration == BASE].assign(step=0)
+    ends = final_rows(scores[scores.configuration == BASELINE]).set_index("replicate")
     methods = _methods(scores)
     width = scores.rollouts.max() / 120  # between methods, so that their intervals do not overlap
     figure, axes = plt.subplots(1, len(SHOWN), figsize=(WIDTH, 2.6))
     for axis, metric in zip(axes, SHOWN, strict=True):
         axis.axhline(0, color="black", linewidth=0.8)
         for place, method in enumerate(methods):
-            trained = scores[scores.method == method]
+            trained = scores[scores.configuration == method]
             rows = pd.concat([starts, trained])
-            gains = rows.assign(gain=rows[metric] - rows.draw.map(ends[metric]))
-            gains = gains.dropna(subset="gain")  # draws that GRPO has not played
+            gains = rows.assign(gain=rows[metric] - rows.replicate.map(ends[metric]))
+            gains = gains.dropna(subset="gain")  # replicates that GRPO has not played
             _draw_curve(axis, method, gains, width * (place - (len(methods) - 1) / 2))
         axis.set(title=METRICS[metric], xlabel="rollouts")
     axes[0].set_ylabel("difference from GRPO's end")
@@ -70,10 +70,10 @@ def rollout_curves(scores: pd.DataFrame) -> Figure:
 
 
 def _draw_curve(axis: Axes, method: str, gains: pd.DataFrame, shift: float) -> None:
-    """The mean gain over draws at each checkpoint, with its interval."""
+    """The mean gain over replicates at each checkpoint, with its interval."""
     by_step = gains.groupby("step")
     mean = by_step.gain.mean()
-    # NaN of GRPO's end, which is 0 in all draws; of two draws or the base it would hide the rest
+    # NaN of GRPO's end, which is 0 in all replicates; of two or the base it would hide the rest
     half = by_step.gain.apply(_half_width)
     half = half.where((by_step.gain.count() > 2) & (mean.index > 0))
     rollouts = by_step.rollouts.mean() + shift
@@ -82,15 +82,15 @@ def _draw_curve(axis: Axes, method: str, gains: pd.DataFrame, shift: float) -> N
 
 def _finding(scores: pd.DataFrame, ends: pd.DataFrame) -> str:
     """Which methods have GRPO's final scores before the end, on average and by their intervals."""
-    early = final_rows(scores[scores.step < scores.step.max()]).set_index("draw")
+    early = final_rows(scores[scores.step < scores.step.max()]).set_index("replicate")
     part = early.rollouts.max() / scores.rollouts.max()
     reached = []
     apart = []
     for method in _methods(scores):
         if method == BASELINE:
             continue
-        gains = (early[early.method == method][RATE_SCORES] - ends[RATE_SCORES]).dropna()
-        # the same is enough; scores.csv has seven digits
+        gains = (early[early.configuration == method][RATE_SCORES] - ends[RATE_SCORES]).dropna()
+        # the same is enough; stored scores have seven digits
         if len(gains) and (gains.mean().round(6) >= 0).all():
             reached.append(_name(method))
         tests = [paired_t(gains[score]) for score in RATE_SCORES]
@@ -105,16 +105,24 @@ def _finding(scores: pd.DataFrame, ends: pd.DataFrame) -> str:
 
 
 def end_differences(scores: pd.DataFrame) -> Figure:
-    """Final scores minus GRPO's, in pairs by draw: small marks are draws, large ones their mean.
+    """Final scores minus GRPO's, in pairs: small marks are replicates, large ones their mean.
 
-    Horizontal lines are 95% intervals (Student's t) where there are at least three draws.
+    Horizontal lines are 95% intervals (Student's t) where there are at least three replicates.
 
     Args:
-        scores: of one world, as scores.csv has them, each method at one learning rate.
+        scores: of one world, as `read_study` has them, each method at one learning rate.
     """
-    ends = final_rows(scores[scores.method != BASE]).set_index(["method", "draw"])[SHOWN]
-    gains = ends.sub(ends.loc[BASELINE], level="draw").drop(index=BASELINE, level="method").dropna()
-    methods = [method for method in _methods(scores) if method in gains.index.unique("method")]
+    ends = final_rows(scores[scores.configuration != BASE]).set_index(
+        ["configuration", "replicate"]
+    )[SHOWN]
+    gains = (
+        ends.sub(ends.loc[BASELINE], level="replicate")
+        .drop(index=BASELINE, level="configuration")
+        .dropna()
+    )
+    methods = [
+        method for method in _methods(scores) if method in gains.index.unique("configuration")
+    ]
     size = (WIDTH, 1.1 + 0.24 * len(methods))
     figure, axes = plt.subplots(1, len(SHOWN), figsize=size, sharey=True)
     apart = 0
@@ -131,8 +139,8 @@ def end_differences(scores: pd.DataFrame) -> Figure:
             axis.errorbar(gain.mean(), place, xerr=half, capsize=2, markeredgecolor="black", **look)
         axis.set(title=METRICS[metric], xlabel="difference from GRPO")
         axis.locator_params(axis="x", nbins=3)
-    draws = gains.groupby("method").size()
-    names = [f"{_name(method)} ({draws[method]})" for method in methods]
+    replicates = gains.groupby("configuration").size()
+    names = [f"{_name(method)} ({replicates[method]})" for method in methods]
     axes[0].set_yticks(range(len(methods)), names)
     axes[0].set_ylim(len(methods) - 0.5, -0.5)  # the first at the top
     figure.suptitle(
@@ -145,12 +153,12 @@ def family_scores(families: pd.DataFrame) -> Figure:
     """Final mean@8 of each family, the easiest for the base first.
 
     Args:
-        families: of one world, as families.csv has them, each method at one learning rate. A
-            method stands at GRPO's mean plus its difference from GRPO in pairs by draw, so that one
-            that was run on fewer draws can be compared.
+        families: of one world, as `read_families` has them, each method at one learning rate. A
+            method stands at GRPO's mean plus its difference from GRPO in pairs by replicate, so
+            that one that was run on fewer can be compared.
     """
-    scores = families.set_index(["method", "draw", "family"]).mean_at_8.unstack()
-    differences = (scores - scores.loc[BASELINE]).groupby("method").mean()
+    scores = families.set_index(["configuration", "replicate", "family"]).mean_at_8.unstack()
+    differences = (scores - scores.loc[BASELINE]).groupby("configuration").mean()
     means = (differences + scores.loc[BASELINE].mean()).T.sort_values(BASE, ascending=False)
     shares = families.groupby("family").share.mean()
     figure, axis = plt.subplots(figsize=(WIDTH, 0.9 + 0.22 * len(means)))
@@ -205,7 +213,7 @@ def _in_one_line(row: dict[str, Any]) -> str:
 
 def _methods(table: pd.DataFrame) -> list[str]:
     """The trained methods of a table, ours and the paper's first."""
-    trained = set(table.method) - {BASE}
+    trained = set(table.configuration) - {BASE}
     return [name for name in NAMES if name in trained] + sorted(trained.difference(NAMES))
 
 
@@ -215,7 +223,7 @@ def _name(method: str) -> str:
 
 
 def _half_width(gains: pd.Series) -> float:
-    """Half of the 95% interval of a mean over draws."""
+    """Half of the 95% interval of a mean over replicates."""
     return paired_t(gains).high - gains.mean()
 
 

@@ -21,7 +21,7 @@ from gdro_lab.experiments.loop_profile import LoopProfile, make_loop_profile
 from gdro_lab.experiments.loop_runs import check_loops, draw_base, list_runs
 from gdro_lab.experiments.oracles import Oracle, loop_controller, make_oracle
 from gdro_lab.experiments.records import read_rows, write_rows
-from gdro_lab.experiments.scores import ROW_COLUMNS, score_families
+from gdro_lab.experiments.scores import ALL, COLUMNS, score_families
 from gdro_lab.experiments.spelling import read_spelling
 from gdro_lab.tasks import embedded
 from gdro_lab.tasks.world import WORLDS, BaseSettings, TaskWorld
@@ -124,21 +124,23 @@ def test_a_contest_resumes_by_the_short_command_too(tmp_path):
     assert first.returncode == 0, first.stderr
     assert "mean@8" in first.stdout
 
-    scores = pd.read_csv(out / "scores.csv")
-    assert list(scores.columns) == ROW_COLUMNS
-    rates = set(zip(scores.method, scores.learning_rate, strict=True))
+    rows = pd.read_csv(out / "runs.csv")
+    assert list(rows.columns) == COLUMNS
+    scores = rows[rows.family == ALL]
+    rates = set(zip(scores.configuration, scores.learning_rate, strict=True))
     assert rates == {("grpo", 1e-4), ("first-prompts", 1e-3), ("base", 0)}
-    trained = scores[scores.method != "base"]
-    assert trained.groupby(["method", "draw"]).step.apply(list).tolist() == 4 * [[1, 2, 3, 4, 5]]
+    trained = scores[scores.configuration != "base"]
+    of_run = trained.groupby(["configuration", "replicate"])
+    assert of_run.step.apply(list).tolist() == 4 * [[1, 2, 3, 4, 5]]
     assert (trained.rollouts == 16 * trained.step).all()
-    base = scores[scores.method == "base"]
+    base = scores[scores.configuration == "base"]
     assert (len(base), set(base.step), set(base.rollouts)) == (2, {5}, {0})
-    families = pd.read_csv(out / "families.csv").set_index("method")
+    families = rows[rows.family != ALL].set_index("configuration")
     assert len(families) == 6
-    assert families.memory.notna().all()
-    assert (families.memory["base"] == 0).all()
-    assert "Memory by family" in first.stdout
-    assert set(pd.read_csv(out / "table.csv").method) == {"grpo", "first-prompts", "base"}
+    assert families.memorization_gap.notna().all()
+    assert (families.memorization_gap["base"] == 0).all()
+    assert scores.memorization_gap.isna().all()
+    assert "Memorization gap by family" in first.stdout
     assert (out / "differences.png").stat().st_size > 0
 
     # one run is lost: it alone is played again, to the same scores
@@ -188,8 +190,8 @@ def test_a_copy_of_scores_is_not_another_run(tmp_path, copy):
     (tmp_path / "runs" / copy).parent.mkdir(exist_ok=True)
     shutil.copy(file, tmp_path / "runs" / copy)
     with pytest.raises(Refusal, match=re.escape(copy)):
-        arena_report.write_scores(tmp_path)
-    assert not (tmp_path / "scores.csv").exists()
+        arena_report.write_runs(tmp_path)
+    assert not (tmp_path / "runs.csv").exists()
 
 
 def test_a_file_of_scores_that_was_altered_is_not_believed(tmp_path):
@@ -206,7 +208,8 @@ def test_a_file_of_scores_that_was_altered_is_not_believed(tmp_path):
 def contest(finals, steps=(50, 100)):
     """Scores of one world: each method climbs to its final mean@8 of a draw; pass@8 is ½ higher."""
     rows = [
-        {"world": "w", "method": method, "learning_rate": rate, "draw": draw, "step": step}
+        {"world": "w", "configuration": method, "learning_rate": rate, "replicate": draw}
+        | {"step": step, "family": arena_report.ALL}
         | {"rollouts": 10 * step, "tokens": 5 * step}
         | {"mean_at_8": final * step / 100, "pass_at_8": 0.5 + final * step / 100}
         | {"worst_family": final / 2, "training_mix_mean": final}
@@ -221,7 +224,7 @@ def test_differences_are_paired_by_draw_at_each_methods_best_rate():
     good, base = np.array([0.30, 0.42, 0.37, 0.5]), np.array([0.2, 0.35, 0.33, 0.4])
     arms = {("grpo", 1e-4): base, ("grpo", 2e-4): base - 0.1}
     arms |= {("new", 2e-4): good, ("new", 1e-4): base}
-    table = arena_report.compare(contest(arms)).set_index(["method", "metric"])
+    table = arena_report.compare(contest(arms)).set_index(["configuration", "metric"])
     new = table.loc[("new", "mean_at_8")]
     expected = stats.ttest_rel(good, base)
     assert (new.learning_rate, table.loc[("grpo", "mean_at_8")].learning_rate) == (2e-4, 1e-4)
@@ -240,12 +243,14 @@ def test_holm_corrects_for_all_that_was_looked_at():
     arms = {("grpo", 1e-4): base, ("new", 1e-4): base, ("new", 2e-4): base, ("other", 1e-4): base}
     scores = contest(arms | {("base", 0.0): base - 0.3})
     for metric in arena_report.METRICS:
-        noise = rng.normal(0.01, 0.02, len(scores)) * (scores.method != "grpo")
+        noise = rng.normal(0.01, 0.02, len(scores)) * (scores.configuration != "grpo")
         scores[metric] += noise - 0.1 * (scores.learning_rate == 2e-4)
-    table = arena_report.compare(scores).set_index(["method", "metric"])
+    table = arena_report.compare(scores).set_index(["configuration", "metric"])
     ends = scores[scores.step == 100]
-    grpo = ends[ends.method == "grpo"]
-    others = ends[~ends.method.isin(["grpo", "base"])].groupby(["method", "learning_rate"])
+    grpo = ends[ends.configuration == "grpo"]
+    others = ends[~ends.configuration.isin(["grpo", "base"])].groupby(
+        ["configuration", "learning_rate"]
+    )
     p = {
         (*arm, metric): stats.ttest_rel(end[metric], grpo[metric]).pvalue
         for arm, end in others
@@ -267,9 +272,9 @@ def test_holm_corrects_for_all_that_was_looked_at():
 def test_rollouts_to_reach_grpos_best():
     finals = {"grpo": [0.4, 0.4], "new": [0.5, 0.5], "poor": [0.3, 0.3], "lost": [0.5, 0.5]}
     scores = contest({(name, 1e-4): ends for name, ends in finals.items()})
-    scores.loc[(scores.method == "lost") & (scores.step == 50), "mean_at_8"] = 0.5
-    scores.loc[(scores.method == "lost") & (scores.step == 100), "mean_at_8"] = 0.39
-    reach = arena_report.rollouts_to_reach(scores).set_index("method").part
+    scores.loc[(scores.configuration == "lost") & (scores.step == 50), "mean_at_8"] = 0.5
+    scores.loc[(scores.configuration == "lost") & (scores.step == 100), "mean_at_8"] = 0.39
+    reach = arena_report.rollouts_to_reach(scores).set_index("configuration").part
     assert reach["grpo"] == pytest.approx(1, abs=1e-3)
     assert reach["new"] == pytest.approx(0.8, abs=1e-3)
     assert reach[["poor", "lost"]].isna().all()
@@ -280,19 +285,19 @@ def test_draws_that_not_all_have_played_decide_nothing():
     base = [0.1, 0.1, 0.5, 0.5]
     arms = {("grpo", 1e-4): base, ("grpo", 2e-4): np.array(base) - 0.05, ("same", 1e-4): base}
     scores = contest(arms)
-    few = (scores.learning_rate == 2e-4) | (scores.method == "same")
-    scores = scores[~few | (scores.draw > 1)]
+    few = (scores.learning_rate == 2e-4) | (scores.configuration == "same")
+    scores = scores[~few | (scores.replicate > 1)]
     assert set(arena_report.at_best_rate(scores).learning_rate) == {1e-4}
     assert arena_report.rollouts_to_reach(scores).part.tolist() == pytest.approx([1, 1], abs=1e-3)
 
 
 def test_differences_can_be_to_another_method(tmp_path):
     scores = contest({("grpo", 1e-4): [0.5, 0.6], ("pivotal", 1e-4): [0.8, 0.7]})
-    scores.to_csv(tmp_path / "scores.csv", index=False)
+    scores.reindex(columns=COLUMNS).to_csv(tmp_path / "runs.csv", index=False)
     assert arena_report.report(tmp_path, "pivotal") == (
         (tmp_path / "table-to-pivotal.md").read_text()
     )
-    table = arena_report.compare(scores, "pivotal").set_index(["method", "metric"])
+    table = arena_report.compare(scores, "pivotal").set_index(["configuration", "metric"])
     assert table.difference["grpo", "mean_at_8"] == pytest.approx(-0.2)
     with pytest.raises(ValueError, match="baseline"):
         arena_report.report(tmp_path, "dapo")
@@ -300,7 +305,7 @@ def test_differences_can_be_to_another_method(tmp_path):
 
 def test_without_the_baseline_there_are_scores_and_no_differences(tmp_path):
     scores = contest({("pivotal", 1e-4): [0.8, 0.7]})
-    scores.to_csv(tmp_path / "scores.csv", index=False)
+    scores.reindex(columns=COLUMNS).to_csv(tmp_path / "runs.csv", index=False)
     text = arena_report.report(tmp_path)
     assert "0.75" in text
     assert "+nan" not in text

@@ -1,4 +1,4 @@
-"""The memory of a training is its gap minus that of its base, by family."""
+"""The memorization gap of a training is less that of its base, by family."""
 
 import numpy as np
 import pandas as pd
@@ -6,9 +6,9 @@ import pytest
 
 from gdro_lab.experiments.memory import (
     accuracy_by_family,
-    add_memory,
     first_of_each_family,
-    format_memory,
+    format_gap,
+    memorization_gaps,
 )
 
 ROWS = [{"family": name, "uid": uid} for uid, name in enumerate("abaaba")]
@@ -16,43 +16,42 @@ ROWS = [{"family": name, "uid": uid} for uid, name in enumerate("abaaba")]
 
 def families(method, train, held_out, draw=0):
     rows = [
-        {"world": "w", "method": method, "learning_rate": 1e-4, "draw": draw}
-        | {"family": name, "mean_at_8": held_out[name], "train": train.get(name)}
+        {"world": "w", "configuration": method, "learning_rate": 1e-4, "replicate": draw}
+        | {"family": name, "mean_at_8": held_out[name], "train_mean": train.get(name)}
         for name in held_out
     ]
     return pd.DataFrame(rows)
 
 
-def test_memory_is_the_gap_less_that_of_the_base():
+def with_gaps(*tables):
+    rows = pd.concat(tables, ignore_index=True)
+    return rows.assign(memorization_gap=memorization_gaps(rows))
+
+
+def test_the_gap_is_less_that_of_the_base():
     learned = accuracy_by_family(ROWS, np.array([4, 4, 4, 2, 2, 2]), 4)
     assert learned.to_dict() == {"a": 0.75, "b": 0.75}
     base = families("base", {"a": 0.25, "b": 0.5}, {"b": 0.0, "a": 0.25})
-    table = pd.concat([families("grpo", learned, {"b": 0.5, "a": 0.25}), base, base.assign(draw=1)])
-    table = add_memory(table.reset_index(drop=True))
-    memory = table.set_index(["method", "draw", "family"]).memory.sort_index()
-    assert memory["grpo", 0].to_dict() == {"a": 0.5, "b": -0.25}
-    assert not memory["base"].any()
+    trained = families("grpo", learned, {"b": 0.5, "a": 0.25})
+    table = with_gaps(trained, base, base.assign(replicate=1))
+    gaps = table.set_index(["configuration", "replicate", "family"]).memorization_gap.sort_index()
+    assert gaps["grpo", 0].to_dict() == {"a": 0.5, "b": -0.25}
+    assert not gaps["base"].any()
 
 
 def test_what_was_not_measured_is_not_printed():
-    alone = add_memory(families("grpo", {"a": 0.5}, {"a": 0.25, "b": 0.5}))
-    assert alone.memory.isna().all()
-    rates = pd.Series({("w", "grpo"): 1e-4})
-    assert format_memory(alone, rates) == ""
-    before = alone.drop(columns=["train", "memory"])
-    assert add_memory(before) is before
-    assert format_memory(before, rates) == ""
+    alone = with_gaps(families("grpo", {"a": 0.5}, {"a": 0.25, "b": 0.5}))
+    assert alone.memorization_gap.isna().all()
+    assert format_gap(alone, pd.Series({("w", "grpo"): 1e-4})) == ""
 
 
-def test_memory_is_printed_at_the_rates_of_the_table():
+def test_gaps_are_printed_at_the_rates_of_the_table():
     tables = [families("base", {"a": 0.5}, {"a": 0.5}, draw) for draw in range(3)]
     tables += [families("grpo", {"a": 0.9}, {"a": 0.8 - draw / 10}, draw) for draw in range(3)]
-    tables += [tables[-1].assign(learning_rate=2e-4, train=0.0)]
-    printed = format_memory(
-        add_memory(pd.concat(tables, ignore_index=True)), pd.Series({("w", "grpo"): 1e-4})
-    )
+    tables += [tables[-1].assign(learning_rate=2e-4, train_mean=0.0)]
+    printed = format_gap(with_gaps(*tables), pd.Series({("w", "grpo"): 1e-4}))
     # gaps of .1, .2 and .3: Student's t with two degrees of freedom
-    assert "| w       | grpo     | +0.200 (-0.048 … +0.448) |" in printed
+    assert "| w       | grpo            | +0.200 (-0.048 … +0.448) |" in printed
     assert printed.count("grpo") == 1
 
 

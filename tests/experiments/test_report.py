@@ -212,7 +212,7 @@ def test_runs_from_different_bases_are_not_compared(runs_dir, tmp_path):
 def test_a_report_that_fails_leaves_the_last_one(runs_dir, tmp_path, monkeypatch):
     folder = tmp_path / "runs"
     shutil.copytree(runs_dir, folder)
-    for name in ("table.md", "rows.csv"):
+    for name in ("table.md", "runs.csv"):
         (folder / "results").mkdir(exist_ok=True)
         (folder / "results" / name).write_text("the last one")
 
@@ -254,7 +254,7 @@ def runs_of_eight_samples():
 
 def test_trainings_in_trl_have_rows_and_paired_tables_as_the_loop_has():
     profile, runs = runs_of_eight_samples()
-    rows = report.rows_of(profile, runs).set_index(["method", "draw"])
+    rows = report.rows_of(profile, runs).set_index(["configuration", "replicate"])
     prompts = pd.DataFrame(runs[1]["evaluation"])
     by_family = (prompts.successes / prompts.trials).groupby(prompts.family).mean()
     first = rows.loc["grpo", 0]

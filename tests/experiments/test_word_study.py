@@ -19,11 +19,16 @@ def scores():
     rows = []
     for draw in (1, 2, 3):
         shift = 0.01 * draw  # draws differ by more than the methods do
-        rows.append({"method": "base", "step": 60, "rollouts": 0, "value": 0.05 + shift})
-        rows[-1]["draw"] = draw
+        rows.append({"configuration": "base", "step": 60, "rollouts": 0, "value": 0.05 + shift})
+        rows[-1]["replicate"] = draw
         for method, values in finals.items():
             for (step, rollouts), value in zip(ROLLOUTS.items(), values, strict=True):
-                row = {"method": method, "step": step, "rollouts": rollouts, "draw": draw}
+                row = {
+                    "configuration": method,
+                    "step": step,
+                    "rollouts": rollouts,
+                    "replicate": draw,
+                }
                 rows.append(row | {"value": value + shift})
     table = pd.DataFrame(rows)
     return table.assign(**dict.fromkeys(METRICS, table.value))
@@ -42,7 +47,7 @@ def test_curves_are_differences_to_the_end_of_grpo_in_pairs(scores):
     np.testing.assert_allclose(curves["GRPO"], [-0.05, -0.02, 0.0], atol=1e-12)
     np.testing.assert_allclose(curves["pivotal"], [-0.05, 0.01, 0.02], atol=1e-12)
     # a method that was played on fewer draws is compared on those
-    fewer = scores[(scores.method != "pivotal") | (scores.draw == 3)]
+    fewer = scores[(scores.configuration != "pivotal") | (scores.replicate == 3)]
     again = curves_of(word_study.rollout_curves(fewer))
     np.testing.assert_allclose(again["pivotal"], curves["pivotal"], atol=1e-12)
 
@@ -55,25 +60,27 @@ def test_the_title_names_the_methods_that_reach_the_scores_early(scores):
 
 
 def test_ends_are_differences_to_grpo_in_pairs(scores):
-    late = scores[(scores.method != "both") | (scores.draw == 2)]
-    late = late[(late.method != "both") | (late.step == 60)]
-    late = late.assign(mean_at_8=late.value + (late.method == "pivotal") * 0.001 * late.draw)
+    late = scores[(scores.configuration != "both") | (scores.replicate == 2)]
+    late = late[(late.configuration != "both") | (late.step == 60)]
+    late = late.assign(
+        mean_at_8=late.value + (late.configuration == "pivotal") * 0.001 * late.replicate
+    )
     first = word_study.end_differences(late).axes[word_study.SHOWN.index("mean_at_8")]
     means = {bar.lines[0].get_ydata()[0]: bar.lines[0].get_xdata()[0] for bar in first.containers}
     assert means == pytest.approx({0: 0.022, 1: 0.01})
     names = [label.get_text() for label in first.figure.axes[0].get_yticklabels()]
     assert names == ["pivotal (3)", "both games (1)"]
     # what is scored at the end alone has no curve
-    assert set(word_study.scored_early(late).method) == {"base", "grpo", "pivotal"}
+    assert set(word_study.scored_early(late).configuration) == {"base", "grpo", "pivotal"}
 
 
 def test_families_are_compared_in_pairs(scores):
     ends = scores[scores.step == 60]
     families = pd.concat([ends.assign(family=name, share=0.5) for name in ("add", "div")])
     families = families.assign(mean_at_8=families.value)
-    lower = (families.method == "pivotal") & (families.family == "div")
+    lower = (families.configuration == "pivotal") & (families.family == "div")
     families.loc[lower, "mean_at_8"] -= 0.05
-    fewer = families[(families.method != "pivotal") | (families.draw == 3)]
+    fewer = families[(families.configuration != "pivotal") | (families.replicate == 3)]
     figure = word_study.family_scores(fewer)
     assert "pivotal in 1, both games in 2" in figure.get_suptitle()
     dots = {line.get_label(): line.get_xdata() for line in figure.axes[0].lines}

@@ -37,7 +37,7 @@ from gdro_lab.experiments.processes import set_up_process
 from gdro_lab.experiments.profile import Profile, load_trainings
 from gdro_lab.experiments.records import write_rows
 from gdro_lab.experiments.scores import score_families
-from gdro_lab.experiments.table import report, write_scores
+from gdro_lab.experiments.table import report, write_runs
 from gdro_lab.experiments.training import Training
 from gdro_lab.tasks.answers import style_of
 from gdro_lab.tasks.math_data import own_source, read_problems
@@ -269,7 +269,7 @@ def main() -> None:
     parser.add_argument("arms", nargs="*")
     args = parser.parse_args()
     if not args.arms:
-        write_scores(args.out)
+        write_runs(args.out)
         print(report(args.out))
     for arm in args.arms:
         if (args.out / row_file(arm, args.draw, args.train_size)).is_file():
