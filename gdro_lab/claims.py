@@ -9,7 +9,7 @@
 data/claims.csv has a row for each number. A configuration is spelled METHOD@LEARNING_RATE, and
 METHOD@LEARNING_RATE#STEP at an earlier checkpoint. Without a baseline the number is a mean, else
 the mean difference from it in pairs by replicate. Several studies, worlds or configurations are
-separated by a space; the score of a replicate is then its mean over them. `replicates` keeps those
+joined by " + "; the score of a replicate is then its mean over them. `replicates` keeps those
 from one to another, as in 3-6. `family` names the tests over which p is corrected by Holm (empty:
 none). Where there are two replicates, the text has the difference of each.
 
@@ -18,9 +18,10 @@ of the row, and the columns named after scores have the texts. Elsewhere on the 
 an interval must be that of some claim.
 """
 
+import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -31,25 +32,22 @@ import pandas as pd
 from gdro.files import replace_text
 from gdro_lab.experiments.intervals import holm, paired_t
 from gdro_lab.experiments.scores import ALL
-from gdro_lab.experiments.table import METRICS, compare, format_table
+from gdro_lab.experiments.table import METRICS, compare, format_table, rollouts_to_reach
 
 ROOT = Path(__file__).parents[1]
 CLAIMS = "data/claims.csv"
 STUDIES = "data/studies"
-PAGES = "README.md", "docs/results.md", "docs/choose.md"
-LONG_PAGES = (
-    "docs/gdro-defaults.md",
-    "docs/results/games.md",
-    "docs/results/learning-rates.md",
-    "docs/results/pivotal.md",
-    "docs/results/replay.md",
-    "docs/results/words.md",
-)
+PAGES = "README.md", "docs/*.md", "docs/results/*.md", "notebooks/*.ipynb"
 COSTS = {"trained_tokens": "trained tokens", "seconds": "seconds"}
 """What is printed as a multiple of the baseline's."""
+SUM = "mean_at_8 + pass_at_8"
+"""By which learning rates are chosen; a column of a page is then a learning rate."""
+GAPS = ("memorization_gap", "train_mean - mean_at_8")
+"""Means over the families; the second, without the base's, serves where the base was not scored."""
 SCORES = (
     METRICS
-    | {"memorization_gap": "memorization gap", "any_of_32": "pass@32", "distinct": "texts"}
+    | dict.fromkeys(GAPS, "memorization gap")
+    | {"any_of_32": "pass@32", "distinct": "texts"}
     | COSTS
 )
 """Names of the columns of rows on the pages; "mean_at_8 of amp" is in the column amp."""
@@ -75,36 +73,43 @@ def _read(file: Path, written: int) -> pd.DataFrame:
 
 
 def rows_of(study: str, root: Path = ROOT) -> pd.DataFrame:
-    """The rows of a study or of a part of it, with `at_end`: whether training ends there."""
+    """The rows of a study or of a part of it."""
     file = root / STUDIES / study.partition("/")[0] / "runs.csv"
     rows = _read(file, file.stat().st_mtime_ns)
-    rows = rows[rows.study == study]
-    return rows.assign(at_end=rows.step == rows.step.max())
+    return rows[rows.study == study]
 
 
 def values_of(studies: str, score: str, root: Path = ROOT) -> pd.DataFrame:
-    """A score as `value`, a row a run and checkpoint, from some studies without repetitions."""
+    """A score as `value`, a row a run and checkpoint; `at_end` is where training ends."""
+    files = [
+        root / STUDIES / study.partition("/")[0] / "runs.csv" for study in studies.split(" + ")
+    ]
+    return _values(studies, score, root, tuple(file.stat().st_mtime_ns for file in files))
+
+
+@cache
+def _values(studies: str, score: str, root: Path, written: tuple[int, ...]) -> pd.DataFrame:
+    """`values_of` files that were written at these times."""
     score, _, family = score.partition(" of ")
     tables = []
-    for study in studies.split():
+    for study in studies.split(" + "):
         rows = rows_of(study, root)
-        is_of_family = rows.family != ALL if score == "memorization_gap" else rows.family == ALL
-        if family:
-            is_of_family = rows.family == family
-        rows = rows[is_of_family].rename(columns={score: "value"})
-        tables.append(rows.groupby([*RUN, "at_end"], as_index=False).value.mean())
-    return pd.concat(tables, ignore_index=True).drop_duplicates(RUN)
+        at_end = rows.step == rows.step.max()
+        is_of_family = rows.family != ALL if score in GAPS else rows.family == (family or ALL)
+        values = rows[RUN].assign(value=rows.eval(score), at_end=at_end)[is_of_family]
+        tables.append(values.groupby([*RUN, "at_end"], as_index=False).value.mean())
+    return pd.concat(tables).drop_duplicates(RUN)
 
 
 def side_of(claim: pd.Series, spelled: str, root: Path = ROOT) -> pd.Series:
     """The score of some configurations by replicate, the mean over these and the claim's worlds."""
     rows = values_of(claim.study, claim.score, root)
-    rows = rows[rows.world.isin(claim.world.split())]
+    rows = rows[rows.world.isin(claim.world.split(" + "))]
     if claim.replicates:
         first, last = claim.replicates.split("-")
         rows = rows[rows.replicate.between(int(first), int(last))]
     parts = []
-    for one in spelled.split():
+    for one in spelled.split(" + "):
         arm, _, step = one.partition("#")
         method, _, rate = arm.rpartition("@")
         is_there = rows.step == int(step) if step else rows.at_end
@@ -200,15 +205,14 @@ def faults(root: Path = ROOT) -> list[str]:
     ]
     cells = _cells(claims, made)
     # in prose the sign is often a word, as in "loses .014 ±.009", and the star is left out
-    known = {part for text in made.text for part in (text[1:], text[1:].rstrip("*"))}
+    plain = [text.lstrip("+−") for text in made.text]
+    known = {part for text in plain for part in (text, text.rstrip("*"))}
     for page in _pages(root):
-        text = page.read_text("utf-8")
+        text = _text_of(page)
         name = page.relative_to(root)
         for old, new in zip(text.splitlines(), _filled(text, cells).splitlines(), strict=True):
             if old != new:
                 found.append(f"{name}: {new!r} wanted, got {old!r}")
-        if str(name) in LONG_PAGES:
-            continue
         held = {line for line, _ in _held_rows(text)}
         for line in text.splitlines():
             loose = [] if line in held else NUMBER.findall(_plain(line))
@@ -216,17 +220,35 @@ def faults(root: Path = ROOT) -> list[str]:
     return found
 
 
-def _pages(root: Path) -> Iterable[Path]:
-    return [root / page for page in (*PAGES, *LONG_PAGES) if (root / page).exists()]
+def _pages(root: Path) -> Iterator[Path]:
+    for pattern in PAGES:
+        yield from sorted(root.glob(pattern))
+
+
+def _text_of(page: Path) -> str:
+    """A page, or the prose of a notebook."""
+    text = page.read_text("utf-8")
+    if page.suffix == ".md":
+        return text
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+    return "\n".join("".join(cell["source"]) for cell in cells)
 
 
 def _cells(claims: pd.DataFrame, made: pd.DataFrame) -> dict[tuple[str, str], str]:
     """What belongs into a cell, by the id of its row and the name of its column."""
     cells = {}
     for claim, row in zip(claims.itertuples(), made.itertuples(), strict=True):
-        cells[claim.id, SCORES.get(claim.score, claim.score.partition(" of ")[2])] = row.text
+        cells[claim.id, _column(claim)] = row.text
         cells[claim.id, "replicates"] = row.replicates
     return cells
+
+
+def _column(claim: pd.Series) -> str:
+    """Where a page has the claim: under its score, its family, or for a sum its learning rate."""
+    score, _, family = claim.score.partition(" of ")
+    if score == SUM:
+        return claim.configuration.rpartition("@")[2]
+    return family or SCORES.get(score, score)
 
 
 def _plain(text: str) -> str:
@@ -275,7 +297,8 @@ def write(root: Path = ROOT) -> None:
     made = texts_of(claims, root)
     replace_text(root / CLAIMS, claims.assign(text=made.text).to_csv(index=False))
     for page in _pages(root):
-        replace_text(page, _filled(page.read_text("utf-8"), _cells(claims, made)))
+        if page.suffix == ".md":
+            replace_text(page, _filled(page.read_text("utf-8"), _cells(claims, made)))
 
 
 def show(name: str) -> str:
@@ -291,7 +314,8 @@ def show(name: str) -> str:
         texts.append(f"{title}\nprinted as {one.text}\n\n{pairs}\n")
     if not texts and (ROOT / STUDIES / name.partition("/")[0] / "runs.csv").is_file():
         rows = rows_of(name)
-        texts = [format_table(compare(rows[rows.family == ALL]), None, "grpo")]
+        scores = rows[rows.family == ALL]
+        texts = [format_table(compare(scores), rollouts_to_reach(scores), "grpo")]
     if not texts:
         raise click.UsageError(f"CLAIM must be a study or in {CLAIMS}, got {name!r}")
     return "\n".join(texts)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 from gdro_lab import claims
 
@@ -16,7 +17,7 @@ def copied(tmp_path):
     (tmp_path / "README.md").write_text(readme, "utf-8")
     kept = claims.read_claims()
     kept = kept[[f"`{claim}`" in readme for claim in kept.id]]
-    for study in set(" ".join(kept.study).split()):
+    for study in set(" + ".join(kept.study).split(" + ")):
         file = Path(claims.STUDIES, study.partition("/")[0], "runs.csv")
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(claims.ROOT / file, tmp_path / file)
@@ -49,6 +50,31 @@ def test_a_changed_number_is_found_and_written_back(copied, page, old, new):
     assert len(claims.faults(copied)) == remaining
 
 
+def printed(name):
+    return CliRunner().invoke(claims.main, [name]).output
+
+
+def test_an_id_a_number_and_a_study_lead_to_their_rows():
+    pairs = printed("rare-hard/both")
+    assert " 2131 |" in pairs
+    number = claims.read_claims().set_index(["id", "score"]).text["rare-hard/both", "mean_at_8"]
+    assert "rare-hard/both, mean_at_8" in printed(number.rstrip("*"))
+    assert "| rare-hard | knapsack " in printed("arena/rare-hard")
+    assert "got 'nobody'" in printed("nobody")
+
+
+def test_a_claim_may_be_of_several_configurations_at_an_earlier_checkpoint():
+    claim = claims.read_claims().iloc[0].copy()
+    claim["configuration"] = "both@2e-4 + prompt@2e-4#90"
+    claim["replicates"] = "2118-2120"
+    rows = claims.rows_of(claim.study).query("family == 'all'")
+    scores = rows.set_index(["configuration", "step", "replicate"]).mean_at_8.sort_index()
+    both = (scores["both", 150] + scores["prompt", 90]) / 2
+    pairs = claims.pairs_of(claim)
+    assert pairs.score.to_list() == pytest.approx(both.loc[2118:2120].to_list())
+    assert pairs.baseline.to_list() == scores["grpo", 150].loc[2118:2120].to_list()
+
+
 def test_a_claim_about_runs_that_do_not_exist_is_refused():
     claim = claims.read_claims().iloc[0].copy()
     claim["configuration"] = "both@3e-4"
@@ -65,6 +91,6 @@ def test_several_worlds_are_averaged_within_a_replicate(copied):
     more = 0.2 * (rows.configuration == "both")
     other = rows.assign(world="other", mean_at_8=rows.mean_at_8 + more)
     pd.concat([rows, other]).to_csv(file, index=False)
-    claim["world"] = "rare-hard other"
+    claim["world"] = "rare-hard + other"
     both = claims.pairs_of(claim, copied)
     assert both.difference.to_list() == pytest.approx((alone.difference + 0.1).to_list())
