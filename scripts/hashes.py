@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import io
 import os
+import runpy
 import sys
 import tempfile
 import warnings
@@ -36,6 +37,7 @@ from gdro_lab.tasks import embedded
 
 Digest = Callable[[], str]
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
 PRESETS = ("default", "paper")
 SEEDS = (0, 1)
 BATCHES = 12  # of a run of the controller
@@ -209,6 +211,7 @@ def trainer_run(method: str) -> str:
 
 def runs() -> Iterator[tuple[str, Digest]]:
     """The name of each run, and what computes its hash."""
+    runpy.run_path(str(EXAMPLES / "peers.py"))  # registers further methods
     for method in method_names():
         for preset in PRESETS:
             for seed in SEEDS:

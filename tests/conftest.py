@@ -6,6 +6,7 @@ numerics.fix()  # before torch and numpy are imported
 
 import json
 
+import peers  # noqa: F401  (registers the methods of examples/peers.py)
 import pytest
 import yaml
 from hypothesis import HealthCheck, settings

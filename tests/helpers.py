@@ -12,8 +12,12 @@ CERTAIN = 1e9  # posterior counts at which a sample is the mean
 
 
 def own_methods():
-    """Names of the package's own methods; tests register others, which depend on what is run."""
-    return sorted(name for name, kind in METHODS.items() if kind.__module__.startswith("gdro."))
+    """Names of the package's own methods and of those of examples/peers.py.
+
+    Tests register others, which depend on what is run.
+    """
+    ours = ("gdro.", "peers")
+    return sorted(name for name, kind in METHODS.items() if kind.__module__.startswith(ours))
 
 
 def come_back(plan, seed, rates):

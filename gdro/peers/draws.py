@@ -14,7 +14,6 @@ from gdro.draws import highest, in_proportion, mostly_in_proportion
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
 from gdro.scores import bin_means, ema_scores
-from gdro.uids import merge_visits
 
 
 @register("mopps")
@@ -54,24 +53,6 @@ class VADE(Method):
         return highest(theta_D * (1 - theta_D) ** 2, size, rng)
 
 
-@register("dots")
-@options
-class DOTS(Method):
-    """DOTS (arXiv 2506.05316): a softmax draw of prompts whose pass rate is near a target.
-
-    P_i ∝ exp(−|p̂_i − ½| / temperature). The temperature is ours. Left out: the predictor of p̂
-    from embeddings and a few prompts with fresh rollouts, and rollout replay.
-    """
-
-    target: Share = 0.5
-    """Pass rate that is sought."""
-    temperature: Positive = 0.1
-    """Temperature of the softmax."""
-
-    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        return in_proportion(-np.abs(pool.rate_P - self.target) / self.temperature, size, rng)
-
-
 @register("cures")
 @options
 class CurES(Method):
@@ -86,55 +67,6 @@ class CurES(Method):
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         return in_proportion(np.sqrt(pool.rate_P * (1 - pool.rate_P)) / self.temperature, size, rng)
-
-
-@register("lilo")
-class LILO(Method):
-    """LILO (arXiv 2502.12272): the prompts of highest learnability p̂ (1 − p̂), ties at random.
-
-    Left out: the rollouts spent on candidate prompts to measure p̂ before each step. Here it is the
-    posterior mean, which is ½ for a prompt without data.
-    """
-
-    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        return highest(pool.rate_P * (1 - pool.rate_P), size, rng)
-
-
-@register("greso")
-@options
-class GRESO(Method):
-    """GRESO (arXiv 2506.02177): skips prompts whose last visits brought no signal.
-
-    A prompt is skipped with probability 1 − max(explore^z, floor), z the number of latest visits in
-    a row in which all rollouts were correct or all wrong. Passes over the data set, each in random
-    order, go on until the batch is full. Left out: rates that adapt to a target share, the
-    discarding of uninformative groups after generation (see `dapo`), and adaptive batch sizes.
-    """
-
-    explore: Share = 0.5
-    """Probability of keeping a prompt after one uninformative visit."""
-    floor: PositiveShare = 0.01
-    """Lower bound of this probability; 0 would lose prompts for good."""
-
-    state = ("streak_D",)
-
-    def start(self, run: Run) -> None:
-        self.streak_D = np.zeros(0, np.uint8)  # by row
-
-    def keep_probability(self, prompts: Prompts) -> np.ndarray:
-        """Probability of keeping each prompt in one pass, (P,)."""
-        self.streak_D = self.grow(self.streak_D, prompts.rows_P)
-        return np.maximum(self.explore ** self.streak_D[prompts.rows_P].astype(float), self.floor)
-
-    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        # the pass in which a prompt is first kept is geometric: the earliest fill the batch
-        return highest(-rng.geometric(self.keep_probability(pool)), size, rng)
-
-    def update(self, batch: Batch) -> None:
-        self.streak_D = self.grow(self.streak_D, batch.rows_P)
-        rows, hits, trials = merge_visits(batch.rows_P, batch.hits_P, batch.trials_P)
-        longer = np.minimum(self.streak_D[rows].astype(np.int64) + 1, 255)
-        self.streak_D[rows] = np.where((hits == 0) | (hits == trials), longer, 0)
 
 
 @register("sec")

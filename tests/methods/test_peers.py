@@ -1,4 +1,4 @@
-"""The methods of others: one case by hand for each, and what all of them must keep."""
+"""The methods of others, in gdro/peers and examples/peers.py: a case by hand for each."""
 
 from dataclasses import fields, is_dataclass, replace
 from itertools import product
