@@ -52,7 +52,7 @@ docs: .venv-docs/ready  ## the site, with notebooks as they are stored and the A
 	@echo "build/docs/index.html"
 
 test: $(READY)  ## all tests
-	python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
+	python -m pytest -n $(CORES) --dist loadgroup --no-loadscope-reorder
 
 # a process a test: vLLM keeps its GPU until its process ends, and Unsloth must come before TRL
 test-gpu:  ## what needs a GPU, with the environment of docs/gpu-box.md
@@ -63,7 +63,7 @@ test-gpu:  ## what needs a GPU, with the environment of docs/gpu-box.md
 			python -m pytest -q -m gpu "$$test" || failed=1; done; fi; exit $$failed
 
 test-oldest: .venv-oldest/ready  ## the trainer's tests with the oldest TRL and transformers that pyproject.toml allows
-	.venv-oldest/bin/python -m pytest -q -n $(CORES) --dist loadfile $(OLDEST)
+	.venv-oldest/bin/python -m pytest -q -n $(CORES) --dist loadgroup $(OLDEST)
 
 lab: $(READY)  ## JupyterLab on the notebooks
 	jupyter lab notebooks

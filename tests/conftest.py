@@ -23,6 +23,8 @@ settings.register_profile(
 )
 settings.load_profile("stable")
 
+# a worker runs a file, as its fixtures are made once; of these every test, as they share none
+APART = {"test_teaching_notebooks"}
 # first, so that no worker is left with one of them at the end
 LONGEST = [
     "test_teaching_notebooks",
@@ -64,6 +66,8 @@ SMALL_PROFILE = {
 def pytest_collection_modifyitems(items):
     for item in items:
         item.add_marker(pytest.mark.timeout(PATIENCE))
+        is_apart = item.path.stem in APART
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if is_apart else str(item.path)))
         if item.path.parent.name == "gpu":
             item.add_marker(pytest.mark.gpu)
             item.add_marker(pytest.mark.filterwarnings("default"))
