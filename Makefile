@@ -11,6 +11,9 @@ READY := .venv/ready
 # One thread a process: two trainings with two threads each run many times slower on two cores.
 export OMP_NUM_THREADS := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
+# uv leaves compiling to the first import, which must keep what it compiled: else each process imports
+# for twelve seconds in place of six
+export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 # $(call install,ENVIRONMENT,ARGUMENTS): with uv where it is installed, from the indexes that pip is
