@@ -14,14 +14,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gdro.inspect.page import page
+from gdro.inspect.page import in_short, page
 from gdro.inspect.picture import check_picture, draw
 from gdro.inspect.read import read
-from gdro.inspect.report import METHODS, summarize
+from gdro.inspect.report import METHODS, summarize, summarize_groups
 from gdro.inspect.table import Groups, Rollouts, form_groups
 from gdro.registry import find_method
 
-__all__ = ["Groups", "Rollouts", "draw", "form_groups", "inspect_logs", "page", "read", "summarize"]
+__all__ = [
+    "Groups",
+    "Rollouts",
+    "draw",
+    "form_groups",
+    "in_short",
+    "inspect_logs",
+    "page",
+    "read",
+    "summarize",
+    "summarize_groups",
+]
 
 
 def inspect_logs(

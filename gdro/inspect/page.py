@@ -15,7 +15,7 @@ def page(summary: Mapping[str, Any], title: str = "") -> str:
     """One screen of plain words about what `summarize` returns."""
     blocks = [
         _head(summary, title),
-        _in_short(summary),
+        in_short(summary),
         _where(summary),
         _difficulty(summary),
         _other_n(summary),
@@ -98,7 +98,8 @@ def _methods(summary: Mapping[str, Any]) -> Iterator[str]:
     yield "prompts that the method has never seen, of which it knows nothing yet."
 
 
-def _in_short(summary: Mapping[str, Any]) -> Iterator[str]:
+def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
+    """The numbers that decide, and what to change, as lines."""
     yield "IN SHORT"
     groups = summary["groups"]
     silent = groups["solved"] + groups["failed"]

@@ -44,30 +44,61 @@ def summarize(
         chosen = choose_threshold(rollouts.rewards_R)
     chosen = check("threshold", float(chosen))
     groups = form_groups(rollouts, chosen)
+    return summarize_groups(
+        groups,
+        chosen,
+        kind=rollouts.kind,
+        unit=rollouts.unit,
+        has_steps=rollouts.has_steps,
+        notes=[*rollouts.notes, *_notes_of_rollouts(rollouts, groups, threshold, chosen)],
+        methods=methods,
+        seed=seed,
+    )
+
+
+def summarize_groups(
+    groups: Groups,
+    threshold: float,
+    *,
+    kind: str = "TRL",
+    unit: str = "tokens",
+    has_steps: bool = True,
+    notes: Sequence[str] = (),
+    methods: Sequence[str] = METHODS,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The same of groups that are counted already.
+
+    Args:
+        groups: at least one.
+        threshold: above which a reward was correct.
+        kind, unit, has_steps, notes: as of `Rollouts`.
+        methods, seed: as for `summarize`.
+    """
     # of all groups, as they were sampled
     during = PassRates(groups.trials_G, groups.hits_G, groups.prompts_G, seed)
     played = groups_to_play(groups, np.random.default_rng(seed))
     sizes = groups.trials_G
     return {
-        "kind": rollouts.kind,
+        "kind": kind,
         "rollouts": int(sizes.sum()),
-        "tokens": _total(groups) if rollouts.unit == "tokens" else None,
-        "characters": _total(groups) if rollouts.unit == "characters" else None,
+        "tokens": _total(groups) if unit == "tokens" else None,
+        "characters": _total(groups) if unit == "characters" else None,
         "prompts": len(np.unique(groups.prompts_G)),
-        "steps": len(np.unique(groups.steps_G)) if rollouts.has_steps else None,
+        "steps": len(np.unique(groups.steps_G)) if has_steps else None,
         "rollouts_per_group": float(sizes.mean()),
         "pass_rate": float(groups.hits_G.sum() / sizes.sum()),
-        "threshold": chosen,
+        "threshold": threshold,
         "groups": shares_of(groups, np.ones(len(groups))),
         "rollouts_in": shares_of(groups, sizes),
         "length_in": None if groups.lengths_G is None else shares_of(groups, groups.lengths_G),
         "silent": float(groups.is_flat_G.mean()),
-        "over_the_run": parts_of(groups) if rollouts.has_steps else [],
+        "over_the_run": parts_of(groups) if has_steps else [],
         "pass_rates": difficulty_of(groups, seed),
         **other_n(during),
         "as_it_was": _as_it_was(played, during),
-        "methods": forecast(played, during, rollouts.has_steps, methods, EDGES, seed),
-        "notes": [*rollouts.notes, *_notes(rollouts, groups, played, threshold, chosen)],
+        "methods": forecast(played, during, has_steps, methods, EDGES, seed),
+        "notes": [*notes, *_notes_of_groups(groups, played, threshold)],
     }
 
 
@@ -154,8 +185,8 @@ def _intervals(estimate: Estimate) -> list[list[float]]:
     return np.stack([estimate.low_F, estimate.high_F], axis=1).clip(0, 1).tolist()
 
 
-def _notes(
-    rollouts: Rollouts, groups: Groups, played: Groups, asked: float | None, threshold: float
+def _notes_of_rollouts(
+    rollouts: Rollouts, groups: Groups, asked: float | None, threshold: float
 ) -> Iterator[str]:
     different = np.unique(rollouts.rewards_R)
     singles = int((np.bincount(rollouts.groups_R) == 1).sum())
@@ -177,6 +208,9 @@ def _notes(
             f"Rewards are {different[0]:g} or {different[-1]:g}: the larger is taken as correct "
             "(--threshold)."
         )
+
+
+def _notes_of_groups(groups: Groups, played: Groups, threshold: float) -> Iterator[str]:
     if len(played) < len(groups):
         yield (
             f"Methods are forecast on {len(played):,} of the {len(groups):,} groups: of the last "

@@ -16,14 +16,13 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from gdro.trl.logs import Logs
+    from trl import GRPOTrainer
 
 
 class GDROCallback(TrainerCallback):
     """Draws `trainer.record` every `every` steps and at the end."""
 
-    def __init__(self, trainer: Logs, every: int = 50) -> None:
+    def __init__(self, trainer: GRPOTrainer, every: int = 50) -> None:
         self.trainer = trainer
         self.every = every
 

@@ -7,167 +7,123 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
-from torch import nn
 from torch.utils.data import Sampler
 from transformers import TrainerState
 from transformers.trainer_utils import TrainOutput
+from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
 from gdro import files
 from gdro.checks import Refusal
 from gdro.files import LEDGER, fault_of
-from gdro.methods.bank import Bank
-from gdro.trl.data import UidData, check_prompts
-from gdro.trl.logs import Logs
+from gdro.trl.config import GDROConfig
+from gdro.trl.data import check_prompts
+from gdro.trl.inspection import BatchGroups
 
 logger = logging.getLogger(__name__)
 STATE_FILE = "gdro_state.json"  # of a checkpoint, written first: GRPOTrainer's have none
 
 
-class WholeCheckpoints(Logs):
-    """GRPOTrainer whose checkpoints have the controller's state and a ledger of their files.
+def choose_checkpoint(
+    output_dir: str, given: str | Path | bool | None, run: str, accelerator: Accelerator
+) -> Path | None:
+    """The checkpoint to resume from, chosen by the main process for all; see `find_checkpoint`."""
+    chosen: Path | None = None
+    if given and accelerator.is_main_process:
+        chosen = find_checkpoint(output_dir, given, run)
+    [chosen] = broadcast_object_list([chosen])
+    return chosen
 
-    Attributes:
-        run_identity: where set, checkpoints of another run are refused.
+
+def state_of(checkpoint: Path) -> TrainerState:
+    """What transformers has saved of a training; by it, since a folder may have any name."""
+    return TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+
+
+def is_finished(checkpoint: Path, max_steps: int) -> bool:
+    """Whether a run was killed after its last step: transformers compares after another one."""
+    return 0 < max_steps <= state_of(checkpoint).global_step
+
+
+def load_finished(trainer: GRPOTrainer, checkpoint: Path) -> TrainOutput:
+    """Load the checkpoint of the last step; what `train` would have returned."""
+    trainer._load_from_checkpoint(str(checkpoint))
+    trainer.state = state_of(checkpoint)
+    load_own_state(trainer, checkpoint)
+    if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint is not None:
+        trainer._load_best_model()
+    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    loss = float(np.mean(losses)) if losses else math.nan
+    return TrainOutput(trainer.state.global_step, loss, {"train_loss": loss})
+
+
+def warn_within_batch(name: str, step: int, args: GDROConfig) -> None:
+    """Warn of a checkpoint between the micro-batches of a generation batch.
+
+    Args:
+        name: of the checkpoint.
+        step: micro-batches so far; counts from 0 again after a resume, where TRL samples again.
+        args: of the trainer.
     """
+    if step % (args.steps_per_generation * args.num_iterations):
+        logger.warning(
+            f"{name} lies within a generation batch: resumed from it, a run samples the rest "
+            "of the batch again and ends with other weights"
+        )
 
-    run_identity = ""
-    _open_checkpoint: Path | None = None  # saved, and without its ledger yet
-    bank: Bank
-    data: UidData
-    _sampler: Sampler | None
 
-    def train(
-        self,
-        resume_from_checkpoint: str | Path | bool | None = None,
-        *args: object,
-        **kwargs: object,
-    ) -> TrainOutput:
-        """Train as TRL does.
+def own_state(trainer: GRPOTrainer) -> dict[str, Any]:
+    """What a trainer saves of itself, beside what TRL saves."""
+    prompts = None
+    if trainer.data.uids_D is not None:
+        prompts = {"uids": trainer.data.uids_D.tolist(), "hashes": trainer.data.hashes_D}
+    return {
+        "controller": trainer.controller.state_dict(),
+        "data": prompts,
+        "bank": trainer.bank.state_dict(),
+        "record": trainer.record,
+        "groups": trainer.groups,
+        "seconds": trainer.seconds,
+    }
 
-        A checkpoint is compared with its ledger before anything of it is loaded. One of GRPOTrainer
-        is taken as a start: weights, optimizer and step, with a fresh controller.
 
-        Args:
-            resume_from_checkpoint: a folder; or True for the last whole checkpoint of the output
-                folder, if there is one.
-            *args, **kwargs: as for GRPOTrainer.
+def load_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
+    """Take up what a checkpoint has of `own_state`.
 
-        Raises:
-            ValueError: if the given checkpoint is broken or, with True, all that were completed
-                are; and if `train_dataset` was replaced after the trainer was made.
-        """
-        if self.data.dataset is not None and self.train_dataset is not self.data.dataset:
-            raise Refusal(
-                "train_dataset must be what the trainer was made with, got another: make a new "
-                "trainer"
-            )
-        self._start_clock()
-        checkpoint: Path | None = None
-        if resume_from_checkpoint and self.accelerator.is_main_process:
-            folder = self.args.output_dir
-            checkpoint = find_checkpoint(folder, resume_from_checkpoint, self.run_identity)
-        [checkpoint] = broadcast_object_list([checkpoint])  # the main process chooses for all
-        if checkpoint is not None:
-            last = self.args.max_steps
-            # by its state: another trainer's folder may have any name
-            state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-            if 0 < last <= state.global_step:
-                # killed after the last step: transformers compares only after another step
-                return self._load_finished(checkpoint)
-        try:
-            output = super().train(checkpoint and str(checkpoint), *args, **kwargs)
-        finally:
-            self._tick()
-        self._close_checkpoint()  # one that was saved on a signal
-        return output
+    Raises:
+        ValueError: where the prompts of the data set have changed.
+    """
+    if is_foreign(checkpoint):
+        logger.warning(f"{checkpoint} is GRPOTrainer's: the controller starts without history")
+        return
+    state = files.load_state(checkpoint / STATE_FILE)
+    if trainer.data.uids_D is not None and state["data"] is not None:
+        check_prompts(trainer.data, state["data"])
+    trainer.controller.load_state_dict(state["controller"])
+    trainer.bank.load_state_dict(state["bank"])
+    trainer.record = state["record"]
+    trainer.groups = [BatchGroups(*batch) for batch in state["groups"]]
+    trainer.seconds.update(state["seconds"])
 
-    def _load_finished(self, checkpoint: Path) -> TrainOutput:
-        """Load the checkpoint of the last step; what `train` would have returned."""
-        self._load_from_checkpoint(str(checkpoint))
-        self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        self._load_own_state(checkpoint)
-        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
-            self._load_best_model()
-        losses = [row["loss"] for row in self.state.log_history if "loss" in row]
-        loss = float(np.mean(losses)) if losses else math.nan
-        return TrainOutput(self.state.global_step, loss, {"train_loss": loss})
 
-    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
-        """Save our state first; the ledger is written by `_close_checkpoint`."""
-        name = f"checkpoint-{self.state.global_step}"
-        folder = Path(self._get_output_dir(trial=trial)) / name
-        if self.args.should_save:
-            self._tick()
-            files.save_state(folder / STATE_FILE, self._own_state())
-        super()._save_checkpoint(model, trial)
-        self._open_checkpoint = folder
-        # counts from 0 again after a resume, where TRL samples again
-        inside = self._step % (self.args.steps_per_generation * self.args.num_iterations)
-        if inside and self.args.should_save:
-            logger.warning(
-                f"{name} lies within a generation batch: resumed from it, a run samples the rest "
-                "of the batch again and ends with other weights"
-            )
+def warn_of_reference(args: GDROConfig) -> None:
+    """Warn of a reference model that would have moved before the checkpoint."""
+    if args.sync_ref_model:
+        logger.warning(
+            "sync_ref_model: the reference model is not in a checkpoint, and starts from the "
+            "weights of the first model again"
+        )
 
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        super()._maybe_log_save_evaluate(*args, **kwargs)
-        self._close_checkpoint()
 
-    def _close_checkpoint(self) -> None:
-        """Write a checkpoint's ledger, last of all: callbacks may add files to it when it is saved.
-
-        A folder without one was not completed.
-        """
-        if self._open_checkpoint is None:
-            return
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            files.write_ledger(self._open_checkpoint, self.run_identity)
-        self._open_checkpoint = None
-
-    def _own_state(self) -> dict[str, Any]:
-        prompts = None
-        if self.data.uids_D is not None:
-            prompts = {"uids": self.data.uids_D.tolist(), "hashes": self.data.hashes_D}
-        return {
-            "controller": self.controller.state_dict(),
-            "data": prompts,
-            "bank": self.bank.state_dict(),
-            "record": self.record,
-            "seconds": self.seconds,
-        }
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load our state too: here TRL has its own state, and has not drawn a prompt yet."""
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None:
-            return
-        self._load_own_state(Path(checkpoint))
-        if self.args.sync_ref_model:
-            logger.warning(
-                "sync_ref_model: the reference model is not in a checkpoint, and starts from the "
-                "weights of the first model again"
-            )
-        if not isinstance(self._sampler, RepeatSampler) or not self._sampler.shuffle:
-            return
-        # TRL draws the orders of all epochs from one generator, which it starts again
-        state = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
-        for _ in range(int((state.epoch or 0) + 1e-6)):
-            torch.randperm(self._sampler.num_samples, generator=self._sampler.generator)
-
-    def _load_own_state(self, checkpoint: Path) -> None:
-        if is_foreign(checkpoint):
-            logger.warning(f"{checkpoint} is GRPOTrainer's: the controller starts without history")
-            return
-        state = files.load_state(checkpoint / STATE_FILE)
-        if self.data.uids_D is not None and state["data"] is not None:
-            check_prompts(self.data, state["data"])
-        self.controller.load_state_dict(state["controller"])
-        self.bank.load_state_dict(state["bank"])
-        self.record = state["record"]
-        self.seconds = state["seconds"]
+def advance(sampler: Sampler | None, checkpoint: Path) -> None:
+    """Draw the orders of the epochs before a checkpoint, which TRL's sampler has drawn."""
+    if not isinstance(sampler, RepeatSampler) or not sampler.shuffle:
+        return
+    # TRL draws the orders of all epochs from one generator, which it starts again
+    for _ in range(int((state_of(checkpoint).epoch or 0) + 1e-6)):
+        torch.randperm(sampler.num_samples, generator=sampler.generator)
 
 
 def find_checkpoint(

@@ -213,6 +213,34 @@ def _stored_columns(
     return dataset.with_format(None)
 
 
+def check_all(
+    args: GDROConfig,
+    controller: GDROController,
+    dataset: datasets.Dataset | datasets.IterableDataset | None,
+    rewards: object,
+    arguments: Mapping[str, object],
+) -> None:
+    """Refuse what a trainer cannot train with, before TRL loads or starts anything.
+
+    Args:
+        args: of the trainer.
+        controller: made from them.
+        dataset: to train on.
+        rewards: a reward, or a list of them.
+        arguments: further ones of GRPOTrainer, by name.
+
+    Raises:
+        ValueError: names what it is.
+    """
+    check_training(args, controller)
+    check_data(args, controller.method, dataset, arguments)
+    functions = rewards if isinstance(rewards, list) else [rewards]
+    # TRL names rewards that are models, and those of environments, only when it has them
+    names = [function.__name__ for function in functions if inspect.isfunction(function)]
+    if len(names) == len(functions) and "environment_factory" not in arguments:
+        check_success_reward(args, names)
+
+
 def check_training(args: GDROConfig, controller: GDROController) -> None:
     """Refuse settings with which a training could not be resumed, grouped or generated.
 

@@ -1,6 +1,6 @@
-"""The prompts of a training: their uids, a hash of each, and their order.
+"""The data set of a training: the uids of its prompts, and a hash of each.
 
-D prompts of the data set, P of a batch.
+D prompts of the data set.
 """
 
 import json
@@ -14,7 +14,6 @@ from typing import NamedTuple
 import datasets
 import numpy as np
 
-from gdro.checks import short
 from gdro.uids import as_uids
 
 
@@ -26,6 +25,8 @@ class UidData(NamedTuple):
     uids_D: np.ndarray | None = None
     hashes_D: np.ndarray | None = None
     """Hashes of the prompts, by which a resumed run recognizes them."""
+    has_own_uids: bool = False
+    """Whether the user's data have the column of uids."""
 
 
 def hash_of(value: object) -> str:
@@ -62,7 +63,9 @@ def with_uids(dataset: datasets.Dataset | datasets.IterableDataset, column: str)
         ValueError: for a column that repeats a uid, and for what is not a data set.
     """
     if isinstance(dataset, datasets.IterableDataset):
-        return UidData(dataset.map(lambda row: {column: hash_of(row)} | row))
+        known = dataset.column_names or ()
+        stream = dataset.map(lambda row: {column: hash_of(row)} | row)
+        return UidData(stream, has_own_uids=column in known)
     if not isinstance(dataset, datasets.Dataset):
         raise ValueError(
             "train_dataset must be a datasets.Dataset or IterableDataset, got a "
@@ -95,7 +98,7 @@ def with_uids(dataset: datasets.Dataset | datasets.IterableDataset, column: str)
     if dataset.format["type"] == "custom":
         transform = dataset.format["format_kwargs"]["transform"]
         dataset = dataset.with_transform(partial(with_column, transform, column))
-    return UidData(dataset, uids_D, np.array(hashes, np.int64))
+    return UidData(dataset, uids_D, np.array(hashes, np.int64), has_uids)
 
 
 def numbered(hashes: Iterable[str]) -> list[str]:
@@ -115,29 +118,6 @@ def with_column(
 ) -> dict[str, list]:
     """What a transform of rows returns, with a column that it may have left out."""
     return {column: batch[column]} | transform(batch)
-
-
-def collate(collator: Callable[[list], list], column: str, rows: list[dict]) -> list[dict]:
-    """What a collator makes of rows, with the column of uids, which it may have left out.
-
-    Raises:
-        ValueError: for a collator that does not return a row for each that it is given, in their
-            order, so that a rollout would count for another prompt.
-    """
-    uids = [row.get(column) for row in rows]  # before, since it may change the rows themselves
-    collated = collator(rows)
-    kept = []
-    if isinstance(collated, list) and len(collated) == len(uids):
-        kept = [
-            uid if uid is None else row.setdefault(column, uid)
-            for uid, row in zip(uids, collated, strict=True)
-        ]
-    if kept != uids:
-        raise ValueError(
-            "data_collator must return a list with a row for each that it is given, in their "
-            f"order and with their {column!r}, got {short(collated)}"
-        )
-    return collated
 
 
 def check_prompts(data: UidData, saved: Mapping[str, list]) -> None:

@@ -1,18 +1,17 @@
-"""What a training writes down: its record, its times, and what it adds to TRL's log."""
+"""What a training writes down: its times, rows of its record, and what it adds to TRL's log."""
 
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from trl import GRPOTrainer
+from torch import Tensor
 
 from gdro.bins import DifficultyBins
-from gdro.controller import GDROController
 from gdro.groups import StaticGroups
 from gdro.rounds import Samples
 from gdro.trl.config import GDROConfig
@@ -23,112 +22,119 @@ SILENT_BATCHES = 10  # warn if over so many, nearly all rollouts are correct or 
 NEARLY_NONE = 0.01
 
 
-class Logs(GRPOTrainer):
-    """GRPOTrainer with a record of its batches and a clock.
+class Clock:
+    """Seconds of a training, and of generation and controller within it."""
 
-    Attributes:
-        record: one row a generation batch: what the controller saw and decided, rollouts and
-            tokens, and the share of rollouts with an advantage.
-        bin_names: what the lists in it are about: the range of pass@k, or the group, of each bin.
-        seconds: time of the training, and of generation and controller within it.
-    """
-
-    args: GDROConfig
-    controller: GDROController
-    record: list[dict[str, Any]]
-    bin_names: list[str]
-    seconds: dict[str, float]
-    _logs: dict[str, Any]
-    _is_warned = False  # of silence
-    _clock = 0.0  # when `seconds` were last added up
-    _correct_rates: deque[float]  # of the last batches
-
-    def _start_logs(self) -> None:
-        """Make the attributes; the controller is there."""
-        self.record = []
-        self.bin_names = bin_names(self.controller.bins)
+    def __init__(self) -> None:
         self.seconds = {"train": 0.0, "generate": 0.0, "controller": 0.0}
-        self._correct_rates = deque(maxlen=SILENT_BATCHES)
+        self.since = 0.0  # when the seconds of the training were last added up
 
-    def _start_clock(self) -> None:
-        self._clock = time.perf_counter()
+    def start(self) -> None:
+        self.since = time.perf_counter()
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
         """Add the time since the last call to the seconds of the training."""
         now = time.perf_counter()
-        self.seconds["train"] += now - self._clock
-        self._clock = now
+        self.seconds["train"] += now - self.since
+        self.since = now
 
     @contextmanager
-    def _timed(self, stage: str) -> Iterator[None]:
+    def timed(self, stage: str) -> Iterator[None]:
         """Add the time of a block to the seconds of a stage."""
         began = time.perf_counter()
         yield
-        if self.model.training:  # and not while TRL evaluates
-            self.seconds[stage] += time.perf_counter() - began
+        self.seconds[stage] += time.perf_counter() - began
 
-    def _log_signal(self, signal: Signal) -> None:
-        """Replace what TRL has just logged of advantages, as if groups were equally large."""
-        metrics = self._metrics["train"]
-        metrics["frac_reward_zero_std"][-1] = float(np.mean(signal.is_flat_R))
-        # of single rollouts; `Step.group_has_signal_R` is true for all of a group
-        metrics["gdro/has_signal"].append(float(np.mean(signal.advantages_R != 0)))
-        # a deque of one generation batch, so that these push TRL's own out
-        self._logs["advantages"].extend(signal.advantages_R.astype(np.float32).tolist())
 
-    def _note(self, row: dict[str, object], cost: Cost, signal: Signal) -> None:
-        """Add a row of the controller to the record and the log, with what its batch has cost."""
-        about = {
-            "global_step": self.state.global_step,
-            "rollouts_spent": cost.rollouts,
-            "tokens": cost.tokens,
-            "signal": float(np.mean(signal.advantages_R != 0)),
-        }
-        taken = sorted(row.keys() & {*about, "trained_tokens"})
-        if taken:
-            raise ValueError(
-                f"report of gdro_method={self.controller.name!r} must leave the trainer's entries "
-                f"alone, got {taken}; name its own otherwise"
-            )
-        self.record.append(row | about)
-        for name, number in numbers_of(row, self.bin_names).items():
-            self._metrics["train"][f"gdro/{name}"].append(number)
+class Silence:
+    """Warns once if nearly all rollouts of recent batches were correct, or nearly all wrong."""
 
-    def _note_trained_tokens(self, output: LossInputs) -> None:
-        """Add to the record's last row how many tokens have a gradient, kept texts included."""
-        trains_R = output["advantages"] != 0
-        tokens_R = learned_mask(output).sum(dim=1)
-        tokens = self.accelerator.gather((tokens_R * trains_R).sum())
-        self.record[-1]["trained_tokens"] = int(tokens.sum())
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+        self.rates: deque[float] = deque(maxlen=SILENT_BATCHES)  # of correct rollouts
+        self.has_warned = False
 
-    def _warn_of_silence(self, scored: Samples) -> None:
-        """Warn once if nearly all rollouts of recent batches were correct, or nearly all wrong."""
-        self._correct_rates.append(float(scored.correct_R.mean()))
-        if self._is_warned:
+    def see(self, scored: Samples) -> None:
+        """Add a batch of rollouts with a reward."""
+        self.rates.append(float(scored.correct_R.mean()))
+        if self.has_warned:
             return
-        rate = float(np.mean(self._correct_rates))
+        rate = float(np.mean(self.rates))
         is_mixed = NEARLY_NONE <= rate <= 1 - NEARLY_NONE
-        if is_mixed or len(self._correct_rates) < SILENT_BATCHES:
+        if is_mixed or len(self.rates) < SILENT_BATCHES:
             return
-        self._is_warned = True
+        self.has_warned = True
         logger.warning(
             f"{rate:.1%} of the rollouts of the last {SILENT_BATCHES} batches were above "
-            f"success_threshold={self.controller.success_threshold}, rewards of the last from "
+            f"success_threshold={self.threshold}, rewards of the last from "
             f"{scored.rewards_R.min():g} to {scored.rewards_R.max():g}. Set success_threshold in "
             "gdro_options, or success_reward, or take other prompts"
         )
 
-    def _warn_of_rewards(self) -> None:
-        """Warn where the sum of several rewards says what is correct."""
-        is_chosen = "success_threshold" in (self.args.gdro_options or {})
-        if len(self.reward_func_names) < 2 or self.args.success_reward or is_chosen:
-            return
-        if self.controller.name != "grpo":
-            logger.warning(
-                f"A rollout is correct where the weighted sum of {self.reward_func_names} is above "
-                f"0, so a right format alone may do: name the reward of the answer in "
-                "success_reward, or set success_threshold in gdro_options"
-            )
+
+def warn_of_rewards(args: GDROConfig, names: Sequence[str]) -> None:
+    """Warn where the sum of several rewards says what is correct."""
+    is_chosen = "success_threshold" in (args.gdro_options or {})
+    if len(names) < 2 or args.success_reward or is_chosen or args.gdro_method == "grpo":
+        return
+    logger.warning(
+        f"A rollout is correct where the weighted sum of {names} is above 0, so a right format "
+        "alone may do: name the reward of the answer in success_reward, or set success_threshold "
+        "in gdro_options"
+    )
+
+
+def record_row(
+    row: Mapping[str, Any], method: str, global_step: int, cost: Cost, signal: Signal
+) -> dict[str, Any]:
+    """The row of a batch in the trainer's record: the controller's, with what the batch has cost.
+
+    Raises:
+        ValueError: where the method's report has one of the trainer's entries.
+    """
+    about = {
+        "global_step": global_step,
+        "rollouts_spent": cost.rollouts,
+        "tokens": cost.tokens,
+        "signal": float(np.mean(signal.advantages_R != 0)),
+    }
+    taken = sorted(row.keys() & {*about, "trained_tokens"})
+    if taken:
+        raise ValueError(
+            f"report of gdro_method={method!r} must leave the trainer's entries alone, got "
+            f"{taken}; name its own otherwise"
+        )
+    return {**row, **about}
+
+
+def log_advantages(logs: Mapping[str, Any], metrics: Mapping[str, list], signal: Signal) -> None:
+    """Replace what TRL has just logged of advantages, as if groups were equally large.
+
+    Args:
+        logs: of TRL, for its table of completions.
+        metrics: of TRL, of the training.
+        signal: what is trained on.
+    """
+    metrics["frac_reward_zero_std"][-1] = float(np.mean(signal.is_flat_R))
+    # of single rollouts; `Step.group_has_signal_R` is true for all of a group
+    metrics["gdro/has_signal"].append(float(np.mean(signal.advantages_R != 0)))
+    # a deque of one generation batch, so that these push TRL's own out
+    logs["advantages"].extend(signal.advantages_R.astype(np.float32).tolist())
+
+
+def trained_tokens(output: LossInputs) -> Tensor:
+    """Tokens of this process's rows that have a gradient, kept texts included."""
+    trains_R = output["advantages"] != 0
+    tokens_R = learned_mask(output).sum(dim=1)
+    return (tokens_R * trains_R).sum()
+
+
+def log_numbers(
+    metrics: MutableMapping[str, list], row: Mapping[str, object], names: Sequence[str]
+) -> None:
+    """Add the numbers of a row of the record to TRL's log of the training."""
+    for name, number in numbers_of(row, names).items():
+        metrics[f"gdro/{name}"].append(number)
 
 
 def numbers_of(row: Mapping[str, object], names: Sequence[str]) -> dict[str, float]:

@@ -1,20 +1,21 @@
 """Kept texts that are trained on again, beside the rollouts (`gdro.methods.bank`).
 
-Axis: R rollouts, of all processes.
+Axis: R rollouts, of all processes; N kept texts, or rows of a micro-batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from numpy.typing import ArrayLike
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+from trl import GRPOTrainer
 from trl.trainer.utils import pad
 
 from gdro.methods.bank import Bank, is_whole
-from gdro.trl.controlled import ControlledTrainer
 from gdro.trl.trimming import share_of, take_rows
 from gdro.trl.values import LossInputs
 
@@ -30,75 +31,123 @@ class Text(NamedTuple):
     completion_ids: Sequence[int]
 
 
-class Replay(ControlledTrainer):
-    """GRPOTrainer that keeps successes in a bank, and adds rows of kept ones to its batches."""
+def keep_successes(
+    bank: Bank,
+    uids: Sequence[int | str],
+    texts: list[Text],
+    correct_R: np.ndarray,
+    tokenizer: PreTrainedTokenizerBase,
+    stops: Sequence[int],
+) -> None:
+    """Add the correct rollouts of a step to the bank, those that are whole.
 
-    bank: Bank  # every process holds the same
+    Args:
+        bank: of which every process holds the same.
+        uids: of the rollouts' prompts.
+        texts: the rollouts.
+        correct_R: which are correct.
+        tokenizer: of the model.
+        stops: token ids that end a completion.
+    """
+    ends = set(stops)
+    specials = set(tokenizer.all_special_ids)
+    for r in np.flatnonzero(correct_R).tolist():
+        ids = texts[r].completion_ids
+        if is_whole(ids, ends, specials):
+            key = tokenizer.decode(ids, skip_special_tokens=True)
+            bank.add(uids[r], texts[r], key)  # type: ignore[arg-type]
 
-    def _keep_successes(
-        self, uids: Sequence[int | str], texts: list[Text], correct_R: np.ndarray
-    ) -> None:
-        """Add the correct rollouts of a step to the bank, those that are whole."""
-        tokenizer = self._tokenizer  # a processor has no special tokens of its own
-        ends = set(self.eos_token_ids)
-        specials = set(tokenizer.all_special_ids)
-        for r in np.flatnonzero(correct_R).tolist():
-            ids = texts[r].completion_ids
-            if is_whole(ids, ends, specials):
-                key = tokenizer.decode(ids, skip_special_tokens=True)
-                self.bank.add(uids[r], texts[r], key)  # type: ignore[arg-type]
 
-    def _compute_loss(self, model: nn.Module, inputs: LossInputs) -> Tensor:
-        """TRL's loss, on no more rows at once than a micro-batch has without kept texts.
+class Share(NamedTuple):
+    """What one process trains on again."""
 
-        Each part but the last runs its backward here, so that its activations are freed.
-        """
-        parts = torch.arange(len(inputs["advantages"])).split(self.args.per_device_train_batch_size)
-        # in one call where TRL computes a term over all its rows (entropy bonus, router loss,
-        # entropy quantile), and with DeepSpeed, whose backward may also step
-        is_whole_batch = self._entropy_bonus_enabled or self.aux_loss_enabled
-        is_whole_batch |= self.top_entropy_quantile < 1
-        is_whole_batch |= self.accelerator.distributed_type == DistributedType.DEEPSPEED
-        if len(parts) < 2 or is_whole_batch or not self.model.training:
-            return super()._compute_loss(model, inputs)
-        earlier = []
-        for rows_N in parts[:-1]:
-            loss = self._loss_of(model, inputs, rows_N)
-            self.accelerator.backward(loss)
-            earlier.append(loss.detach())
-        return self._loss_of(model, inputs, parts[-1]) + torch.stack(earlier).sum()
+    texts: list[Text]
+    """Some are without a completion: they only fill the batch."""
+    weights_N: np.ndarray
+    """Of the texts, in place of advantages."""
+    total: int
+    """Completion tokens of all processes' texts."""
 
-    def _loss_of(self, model: nn.Module, inputs: LossInputs, rows_N: Tensor) -> Tensor:
-        """What some rows add to the loss."""
-        loss = super()._compute_loss(model, take_rows(inputs, rows_N))
-        return share_of(inputs, rows_N, self.loss_type) * loss
 
-    def _add_replayed(self, output: LossInputs) -> LossInputs:
-        """What TRL's loss takes, with this process's share of the texts that are replayed."""
-        answer = self.controller.replay(self.bank.uids)
-        if answer is None:
-            return output
-        positions, weights_P = answer
-        _, kept, weights_N = self.bank.rows(positions, weights_P)
-        texts = [Text(*text) for text in kept]  # type: ignore[arg-type]  # as they were kept
-        total = sum(len(text.completion_ids) for text in texts)
-        self._metrics["train"]["gdro/replayed"].append(len(texts))
-        self._metrics["train"]["gdro/replayed_tokens"].append(total)
-        # equally many rows for each process and micro-step: rows without tokens fill them
-        fill = -len(texts) % (self.accelerator.num_processes * self.args.steps_per_generation)
-        texts += [Text(texts[0].prompt_ids, [])] * fill
-        weights_N = np.append(weights_N, np.zeros(fill))
-        # dealt out in turn; TRL shuffles the rows before it cuts them into micro-batches
-        local = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
-        first = len(output["advantages"])
-        pad_id = self._tokenizer.pad_token_id
-        output = add_texts(output, texts[local], weights_N[local], pad_id, total)
-        stored = [output[name] for name in LOGPS if output.get(name) is not None]
-        if stored:  # kept texts are taken as the policy's own: ratio 1, no KL
-            policy = self._logps(output, slice(first, None))
-            for logps_RT in stored:
-                logps_RT[first:] = policy
-        return output
+def own_texts(
+    kept: Sequence[tuple], weights_N: np.ndarray, accelerator: Accelerator, steps: int
+) -> Share:
+    """This process's share of the texts that are replayed.
+
+    Args:
+        kept: the texts, as they were kept.
+        weights_N: of each.
+        accelerator: of the processes.
+        steps: micro-steps of a batch; each process has equally many rows for each.
+    """
+    texts = [Text(*text) for text in kept]
+    total = sum(len(text.completion_ids) for text in texts)
+    fill = -len(texts) % (accelerator.num_processes * steps)
+    texts += [Text(texts[0].prompt_ids, [])] * fill
+    weights_N = np.append(weights_N, np.zeros(fill))
+    # dealt out in turn; TRL shuffles the rows before it cuts them into micro-batches
+    local = slice(accelerator.process_index, None, accelerator.num_processes)
+    return Share(texts[local], weights_N[local], total)
+
+
+def take_as_policys(
+    output: LossInputs, first: int, score: Callable[[LossInputs, slice], Tensor]
+) -> None:
+    """Take the rows from `first` on as the policy's own: ratio 1, no KL.
+
+    Args:
+        output: what TRL's loss takes.
+        first: row of the first kept text.
+        score: log-probabilities of some rows at the policy.
+    """
+    stored = [output[name] for name in LOGPS if output.get(name) is not None]
+    if not stored:
+        return
+    policy = score(output, slice(first, None))
+    for logps_RT in stored:
+        logps_RT[first:] = policy
+
+
+def needs_whole_batch(trainer: GRPOTrainer) -> bool:
+    """Whether a loss must be computed in one call.
+
+    So it is where TRL computes a term over all its rows (entropy bonus, router loss, entropy
+    quantile), and with DeepSpeed, whose backward may also step.
+    """
+    has_whole_terms = trainer._entropy_bonus_enabled or trainer.aux_loss_enabled
+    is_deepspeed = trainer.accelerator.distributed_type == DistributedType.DEEPSPEED
+    return has_whole_terms or trainer.top_entropy_quantile < 1 or is_deepspeed
+
+
+def loss_in_parts(
+    loss: Callable[[LossInputs], Tensor],
+    inputs: LossInputs,
+    size: int,
+    loss_type: str,
+    backward: Callable[[Tensor], object],
+) -> Tensor:
+    """The loss of a micro-batch, on no more rows at once than it has without kept texts.
+
+    Each part but the last runs its backward here, so that its activations are freed.
+
+    Args:
+        loss: of some rows.
+        inputs: of TRL's loss.
+        size: rows of a part.
+        loss_type: of TRL.
+        backward: of accelerate.
+    """
+
+    def part(rows_N: Tensor) -> Tensor:
+        return share_of(inputs, rows_N, loss_type) * loss(take_rows(inputs, rows_N))
+
+    *earlier, last = torch.arange(len(inputs["advantages"])).split(size)
+    done = []
+    for rows_N in earlier:
+        value = part(rows_N)
+        backward(value)
+        done.append(value.detach())
+    return part(last) + torch.stack(done).sum()
 
 
 def texts_of(output: LossInputs) -> list[Text]:
@@ -114,25 +163,23 @@ def unpadded(ids_RT: Tensor, mask_RT: Tensor) -> list[list[int]]:
     return [ids_T[mask_T].tolist() for ids_T, mask_T in pairs]
 
 
-def add_texts(
-    output: LossInputs, texts: Sequence[Text], weights: ArrayLike, pad_id: int, total: int
-) -> LossInputs:
-    """What `_generate_and_score_completions` returns, with a row for each text.
+def add_texts(output: LossInputs, share: Share, pad_id: int) -> LossInputs:
+    """What `_generate_and_score_completions` returns, with a row for each kept text.
+
+    What TRL holds for each token is 1 there.
 
     Args:
         output: left as it is.
-        texts: an empty completion only fills the batch.
-        weights: their advantages. What TRL holds for each token is 1.
+        share: of this process.
         pad_id: token id of padding.
-        total: completion tokens of all processes' texts.
     """
     advantages = output["advantages"]
     longer = {
-        "advantages": torch.cat([advantages, advantages.new_tensor(weights)]),
-        "num_items_in_batch": output["num_items_in_batch"] + total,
+        "advantages": torch.cat([advantages, advantages.new_tensor(share.weights_N)]),
+        "num_items_in_batch": output["num_items_in_batch"] + share.total,
     }
-    prompts = [text.prompt_ids for text in texts]
-    completions = [text.completion_ids for text in texts]
+    prompts = [text.prompt_ids for text in share.texts]
+    completions = [text.completion_ids for text in share.texts]
     for part, new, side in (("prompt", prompts, "left"), ("completion", completions, "right")):
         ids = [torch.tensor(row, dtype=torch.long, device=advantages.device) for row in new]
         masks = [*output[f"{part}_mask"], *map(torch.ones_like, ids)]

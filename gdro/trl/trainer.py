@@ -1,29 +1,22 @@
 """GDROTrainer: TRL's GRPOTrainer with a GDROController between its data and its advantages.
 
-A generation batch is re-planned before TRL generates from it (prompt i is repeated n_i times, the
+A generation batch is planned before TRL generates from it (prompt i is repeated n_i times, the
 total unchanged); the controller observes its rewards, and its advantages replace TRL's. With method
 "grpo" the controller only watches, and training is TRL's own, bit for bit (with TRL 1.14 but for
 the first weights of an adapter, which it makes before it seeds).
 
-Each job is a GRPOTrainer of its own that changes one thing, in the file of its name, since TRL is
-changed by overriding its functions and each override should be read beside the others of its job:
+TRL is changed by overriding its functions: here, in the order of a step. Each calls functions of
+the file of its job:
 
-    controlled    prompts and plan before generation, the controller's advantages after it
-    rounds        methods that sample more than once for an optimizer step
-    replay        kept texts that are trained on again
-    trimming      rows without an advantage and padding are left out of the loss
-    checkpoints   whole or not resumed from, with the controller's state
-    generation    unequal groups are sampled row by row
-    logs          the record, the log and the times
-
-A generation batch, from its prompts to its advantages:
-
-    _next_prompts               (controlled) the prompts that are drawn, or TRL's
-    _generate_with_rewards      TRL's own function samples; the rewards of all processes, (R, F),
-                                which it does not pass on, are kept
-    _judge                      (controlled) of each rollout one reward, and whether it is correct
-    _observe                    (controlled) tells the controller, which answers with advantages
-    _put_advantages             (controlled) puts them in place of TRL's
+    data, prompts      uids of the data set; the prompts of a batch
+    generation         unequal groups are sampled row by row
+    rewards            of each rollout one reward, and whether it is correct
+    advantages         the controller is told, and answers with advantages
+    rounds, step       methods that sample more than once for an optimizer step
+    replay             kept texts that are trained on again
+    trimming           rows without an advantage and padding are left out of the loss
+    logs, inspection   the record, the log and the times; the page about the training
+    checkpoints        whole or not resumed from, with the controller's state
 
 All private names of TRL that they depend on are listed in tests/training/private_names.py.
 
@@ -32,35 +25,50 @@ reward functions; T tokens.
 """
 
 from collections.abc import Callable
-from inspect import isfunction, signature
+from contextlib import nullcontext
+from functools import partial
+from inspect import signature
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from accelerate.utils import gather_object, set_seed
 from datasets import Dataset, IterableDataset
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Sampler
 from transformers import PreTrainedModel
+from transformers.trainer_utils import TrainOutput
+from trl import GRPOTrainer
 
+from gdro import files
+from gdro.checks import Refusal
+from gdro.controller import Plan
 from gdro.methods.bank import Bank
-from gdro.rounds import Samples
-from gdro.trl import config, cpu_engine, unsloth
-from gdro.trl.checkpoints import WholeCheckpoints
+from gdro.rounds import Outcomes, Samples, sample_in_rounds
+from gdro.trl import (
+    advantages,
+    checkpoints,
+    config,
+    generation,
+    inspection,
+    logs,
+    prompts,
+    replay,
+    rewards,
+    rounds,
+    trimming,
+    unsloth,
+)
 from gdro.trl.config import GDROConfig
 from gdro.trl.data import UidData, with_uids
-from gdro.trl.generation import RowByRow
-from gdro.trl.replay import Replay, Text, texts_of
-from gdro.trl.rewards import without_column
-from gdro.trl.rounds import Rounds
-from gdro.trl.trimming import TrimmedLoss, is_rotary
-from gdro.trl.values import Cost, LossInputs, Row, learned_mask, replaced
+from gdro.trl.step import Step
+from gdro.trl.values import Cost, LossInputs, PromptBatch, Row, Signal
 
 RewardFunction: TypeAlias = str | PreTrainedModel | Callable[..., list[float | None]]
 
 
-# from left to right, the order in which super() goes on: `Replay` cuts a micro-batch into parts,
-# which `TrimmedLoss` then trims
-class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
+class GDROTrainer(GRPOTrainer):
     """GRPOTrainer whose prompts, rollouts and advantages come from a GDROController.
 
     Reward functions that take the column of uids get it with the others: one that compares the
@@ -77,11 +85,13 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
 
     Attributes:
         controller: made from the config.
-        bank: successes that the method replays.
+        bank: successes that the method replays; every process holds the same.
         record: one row a generation batch: what the controller saw and decided, rollouts and
             tokens, and the share of rollouts with an advantage. A callback that reads it takes
             the trainer as its argument, as `gdro.trl.callback.GDROCallback` does.
-        bin_names: what the lists in it are about: the range of pass@k, or the group, of each bin.
+        groups: what came back for each prompt, by batch.
+        bin_names: what the lists of the record are about: the range of pass@k, or the group, of
+            each bin.
         seconds: time of the training, and of generation and controller within it.
         run_identity: where set, checkpoints of another run are refused.
 
@@ -90,6 +100,10 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
     """
 
     _tag_names = ["trl", "grpo", "gdro"]  # noqa: RUF012 (TRL's own attribute)
+    run_identity = ""
+    _open_checkpoint: Path | None = None  # saved, and without its ledger yet
+    _sampler: Sampler | None = None  # of the training
+    _given: list[str] | None = None  # TRL's rows of the batch, for a method that chooses others
 
     def __init__(
         self,
@@ -100,58 +114,78 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         *more: Any,
         **named: Any,
     ) -> None:
+        """Make the controller; refuse what it cannot train with before TRL loads anything."""
         if not isinstance(args, GDROConfig):
             raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}")
-        self._has_uids = False  # of the user's own
         self.data = UidData(None)
         if train_dataset is not None:
             self.data = with_uids(train_dataset, args.uid_column)
-            self._has_uids = args.uid_column in (train_dataset.column_names or ())
             train_dataset = self.data.dataset
-        # all is refused here, before TRL loads or starts anything
         self.controller = config.make_controller(args, train_dataset)
-        method = self.controller.method
-        config.check_training(args, self.controller)
         # arguments given by position are checked under their names
         by_place = signature(super().__init__).bind_partial(None, None, None, None, *more)
-        arguments = {**by_place.arguments, **named}
-        config.check_data(args, method, train_dataset, arguments)
-        functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
-        # TRL names rewards that are models, and those of environments, only when it has them
-        names = [function.__name__ for function in functions if isfunction(function)]
-        if len(names) == len(functions) and "environment_factory" not in arguments:
-            config.check_success_reward(args, names)
-        self.on_unsloth = any(kind.__name__ == "UnslothGRPOTrainer" for kind in type(self).__mro__)
-        unsloth.check_unsloth_settings(self.on_unsloth, model, args, method.replays)
+        given = {**by_place.arguments, **named}
+        config.check_all(args, self.controller, train_dataset, reward_funcs, given)
+        self.on_unsloth = unsloth.is_unsloths(type(self))
+        replays = self.controller.method.replays
+        unsloth.check_unsloth_settings(self.on_unsloth, model, args, replays)
         # otherwise TRL's advantages stay, so that "grpo" trains as TRL does, bit for bit
         self._replaces_advantages = config.replaces_advantages(self.controller, args)
-        self.bank = Bank(method.kept_texts)
-        self._start_logs()
+        self.bank = Bank(self.controller.method.kept_texts)
+        self.record: list[dict[str, Any]] = []
+        self.groups: list[inspection.BatchGroups] = []
+        self.bin_names = logs.bin_names(self.controller.bins)
+        self._clock = logs.Clock()
+        self._silence = logs.Silence(self.controller.success_threshold)
         set_seed(args.seed)  # TRL 1.14 puts the PEFT adapter on before it seeds
-        with cpu_engine.reloadable(args):
-            super().__init__(model, reward_funcs, args, train_dataset, *more, **named)
+        super().__init__(model, reward_funcs, args, train_dataset, *more, **named)
         if train_dataset is not None:  # an engine's trainer may hold another object
             self.data = self.data._replace(dataset=self.train_dataset)
         # again, as TRL alone names reward models and the rewards of environments
         config.check_success_reward(args, self.reward_func_names)
+        column = args.uid_column
         self.reward_funcs: list[Any] = [
-            without_column(f, args.uid_column) for f in self.reward_funcs
+            rewards.without_column(function, column) for function in self.reward_funcs
         ]
-        self.is_rotary = is_rotary(self.model)
-        self._warn_of_rewards()
+        self.is_rotary = trimming.is_rotary(self.model)
+        logs.warn_of_rewards(args, self.reward_func_names)
         if self._replaces_advantages:
             self._name = f"GDRO ({self.controller.name})"
             self._paper: dict[str, str] = {}  # TRL's is that of GRPO
         if self.on_unsloth:
             unsloth.check_unsloth_parts(self, model)
-            if args.unsloth_grpo_mini_batch is None:
-                # or Unsloth would cut batches by the memory that is free, differently in each run
-                args.unsloth_grpo_mini_batch = args.steps_per_generation
+            unsloth.fix_mini_batch(args)
         if self.use_vllm:
-            self._send_stop_tokens()
+            generation.send_stop_tokens(self.vllm_generation, self.eos_token_ids)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return self._clock.seconds
+
+    @property
+    def trims(self) -> bool:
+        """Whether the loss leaves out what has no gradient."""
+        asked = self.args.trim_batches
+        return self.is_rotary and (self.controller.name != "grpo" if asked is None else asked)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """TRL's, whose rows keep their uid, and whose sampler is kept for resuming."""
+        if prompts.chooses_prompts(self.controller.method):
+            name = self.controller.name
+            prompts.check_stock(name, self._get_train_sampler, GRPOTrainer._get_train_sampler)
+            prompts.check_stock(name, self._prepare_inputs, GDROTrainer._prepare_inputs)
+        keep_sampler = partial(setattr, self, "_sampler")
+        with prompts.uids_kept(self, self.args.uid_column, keep_sampler):
+            return super().get_train_dataloader()
+
+    def _prepare_inputs(self, generation_batch: list[Row] | LossInputs) -> LossInputs:
+        """TRL's; a method that chooses the prompts must pass over no change of its rows."""
+        if self.model.training and prompts.chooses_prompts(self.controller.method):
+            self._given = [repr(row) for row in generation_batch]
+        return super()._prepare_inputs(generation_batch)
 
     def _generate_and_score_completions(self, inputs: list[Row]) -> LossInputs:
-        """What TRL's loss takes, from this process's rows of a generation batch."""
+        """TRL's, on rows that were planned, with the controller's advantages and kept texts."""
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
         first = self.accelerator.process_index * len(inputs)  # TRL lays the processes end to end
@@ -161,66 +195,114 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
             output = self._play_rounds(inputs, local_rows)
         else:
             output = self._play_batch(inputs, local_rows)
+        if self.controller.method.replays:
+            output = self._add_replayed(output)
         if len(self.record) > recorded:  # a batch without any reward has no row
-            self._note_trained_tokens(output)
+            tokens = self.accelerator.gather(logs.trained_tokens(output))
+            self.record[-1]["trained_tokens"] = int(tokens.sum())
         return output
-
-    def _play_rounds(self, inputs: list[Row], local_rows: slice) -> LossInputs:
-        """Sample and observe until the method is ready; TRL prepares what is chosen of it."""
-        step = self._sample_step(inputs)
-        output = self._finish_step(step, local_rows)
-        if not self.controller.method.replays:
-            return output
-        # all that was sampled may be kept, not only what trains
-        texts = [Text(rollout.prompt_ids, rollout.completion_ids) for rollout in step.rollouts]
-        self._keep_successes(step.uids, texts, step.correct_R)
-        return self._add_replayed(output)
 
     def _play_batch(self, inputs: list[Row], local_rows: slice) -> LossInputs:
         """Plan a batch, let TRL sample and reward it, and observe it."""
         method = self.controller.method
         seen_tokens = self.state.num_input_tokens_seen
-        with self._timed("controller"):
-            prompts = self._next_prompts(inputs)
-            plan = self.controller.plan(prompts.uids)
+        with self._clock.timed("controller"):
+            batch, plan = self._plan(inputs)
             group_ids_R = np.repeat(np.arange(len(plan)), plan.rollouts)
             # the rows that TRL has repeated are those of other prompts, or of other groups
             if method.moves_rollouts or method.draws:
-                inputs = prompts.read(group_ids_R[local_rows])
-        if self.environment_factories and not self._has_uids:  # their `reset` takes all columns
+                inputs = batch.read(group_ids_R[local_rows])
+        if self.environment_factories and not self.data.has_own_uids:  # `reset` takes all columns
             inputs = [{k: v for k, v in row.items() if k != self.args.uid_column} for row in inputs]
-        output, rewards_RF = self._generate_with_rewards(inputs)
+        with rewards.kept_rewards(self) as kept:
+            output = super()._generate_and_score_completions(inputs)
         tokens = int(self.state.num_input_tokens_seen - seen_tokens)
-        with self._timed("controller"):
-            samples = self._judge(group_ids_R, rewards_RF)
+        with self._clock.timed("controller"):
+            samples = self._judge(group_ids_R, kept[-1])
             losses_R = self._surrogate_losses(output, samples, len(plan))
-            signal = self._observe(plan, samples, Cost(len(rewards_RF), tokens), losses_R)
+            signal = self._observe(plan, samples, Cost(len(group_ids_R), tokens), losses_R)
             if self._replaces_advantages:
                 self._put_advantages(output, local_rows, signal)
-        if not method.replays:
-            return output
-        uids = [prompts.uids[p] for p in group_ids_R.tolist()]
-        self._keep_successes(uids, gather_object(texts_of(output)), samples.correct_R)
-        return self._add_replayed(output)
+        if method.replays:
+            uids = [batch.uids[p] for p in group_ids_R.tolist()]
+            self._keep_successes(uids, gather_object(replay.texts_of(output)), samples.correct_R)
+        return output
 
-    def _generate_with_rewards(self, inputs: list[Row]) -> tuple[LossInputs, Tensor]:
-        """What TRL's loss takes, and the rewards of all processes, (R, F).
+    def _play_rounds(self, inputs: list[Row], local_rows: slice) -> LossInputs:
+        """Sample and observe until the method is ready; TRL prepares what is chosen of it."""
+        step = Step()
+        for _ in range(rounds.MOST_BATCHES):
+            if self._sample_batch(inputs, step):
+                break
+        else:
+            raise rounds.never_ready(self.controller.name, self._silence)
+        batch = step.train_batch(self.args.generation_batch_size, local_rows)
+        with rounds.given_rollouts(self, batch):
+            # super(): this class's own would sample again
+            output = super()._generate_and_score_completions(batch.rows())
+        self._put_advantages(output, local_rows, batch.signal)
+        self._metrics["train"]["gdro/rollouts_spent"].append(step.spent)
+        if self.controller.method.replays:  # all that was sampled, not only what trains
+            texts = [replay.Text(one.prompt_ids, one.completion_ids) for one in step.rollouts]
+            self._keep_successes(step.uids, texts, step.correct_R)
+        return output
 
-        TRL logs the rewards, but by name, and two functions may have one. So they are taken from
-        its `_calculate_rewards`, or a subclass's, which may shape them.
-        """
-        calculate = self._calculate_rewards
-        rewards: list[Tensor] = []
+    def _sample_batch(self, inputs: list[Row], step: Step) -> bool:
+        """Add the rounds of one batch to a step; whether the method is ready after it."""
+        spent = step.spent
+        seen_tokens = self.state.num_input_tokens_seen
+        with self._clock.timed("controller"):
+            batch, plan = self._plan(inputs)
 
-        def keep(*given: object, **named: object) -> Tensor:
-            rewards.append(calculate(*given, **named))
-            return rewards[-1]
+        def sample_and_reward(new_R: np.ndarray) -> Outcomes:
+            rounds.sample(self, batch, new_R, step)
+            new = self._judge(new_R, step.rewards_RF[-len(new_R) :])
+            return Outcomes(new.rewards_R, new.correct_R)
 
-        with replaced(self, _calculate_rewards=keep):
-            output = super()._generate_and_score_completions(inputs)
-        return output, rewards[-1].cpu()
+        samples = sample_in_rounds(self.controller, plan, sample_and_reward)
+        tokens = int(self.state.num_input_tokens_seen - seen_tokens)
+        with self._clock.timed("controller"):
+            signal = self._observe(plan, samples, Cost(step.spent - spent, tokens))
+        step.add_signal(signal, samples)
+        return signal.ready
 
-    @torch.no_grad()
+    def _plan(self, inputs: list[Row]) -> tuple[PromptBatch, Plan]:
+        """The prompts of the next batch, and the rollouts of each."""
+        loader = self.callback_handler.train_dataloader
+        batch = prompts.next_prompts(
+            self.controller, self.data, self.args, inputs, loader, self._given
+        )
+        return batch, self.controller.plan(batch.uids)
+
+    def _generate_single_turn(
+        self,
+        prompt_ids: list[list[int]],
+        images: list[list | None] | None,
+        multimodal_fields: dict[str, Any],
+        num_generations: int,
+        **kwargs: object,
+    ) -> tuple[list[list[int]], list[list[float]] | None]:
+        """TRL's, timed, with one completion of each row where groups may be unequal."""
+        is_training = self.model.training
+        if is_training:
+            method = self.controller.method
+            generation.check_images(method, self.controller.name, images)
+            if generation.samples_row_by_row(method):
+                num_generations = 1
+        if self.use_vllm and self.is_fsdp_enabled:
+            generation.reshard(self.model)
+        with self._clock.timed("generate") if is_training else nullcontext():
+            return super()._generate_single_turn(
+                prompt_ids, images, multimodal_fields, num_generations, **kwargs
+            )
+
+    def _judge(self, group_ids_R: np.ndarray, rewards_RF: Tensor) -> Samples:
+        """Of each rollout one reward, and whether it is correct."""
+        named = self.args.success_reward
+        success = None if named is None else self.reward_func_names.index(named)
+        threshold = self.controller.success_threshold
+        return rewards.judge(rewards_RF, group_ids_R, self.reward_weights, success, threshold)
+
     def _surrogate_losses(
         self, output: LossInputs, samples: Samples, num_prompts: int
     ) -> np.ndarray | None:
@@ -230,21 +312,173 @@ class GDROTrainer(Rounds, Replay, TrimmedLoss, WholeCheckpoints, RowByRow):
         logps_RT = output.get("old_per_token_logps")
         if logps_RT is None:  # TRL leaves them out where a batch serves one optimizer step
             logps_RT = self._logps(output)
-        mask_RT = learned_mask(output)
-        gap_RT = output["ref_per_token_logps"] - logps_RT
-        # Unsloth packs rows to the left, with the most prompt padding as further columns: a
-        # completion starts later by the padding that its row lacks. TRL's all start at 0, where
-        # `excess_R` is negative
-        padding_R = (output["prompt_mask"] == 0).sum(dim=1)
-        excess_R = gap_RT.size(1) - mask_RT.size(1) - padding_R
-        columns_T = torch.arange(mask_RT.size(1), device=mask_RT.device)
-        gap_RT = gap_RT.gather(1, excess_R.clamp(min=0)[:, None] + columns_T)
-        # KL(π_θ ‖ π_ref) of each local rollout by TRL's estimator, averaged over its tokens
-        kl_RT = (gap_RT.exp() - gap_RT - 1) * mask_RT
-        kl_R = kl_RT.sum(dim=1) / mask_RT.sum(dim=1).clamp(min=1)
-        losses_R = self.beta * self.accelerator.gather(kl_R).cpu().numpy()
-        scored = samples.scored()
-        losses_R[samples.is_scored_R] -= self.controller.run.advantages(
-            scored.rewards_R, scored.group_ids_R, num_prompts
+        kl_R = advantages.divergences(output, logps_RT)
+        penalties_R = self.beta * self.accelerator.gather(kl_R).cpu().numpy()
+        return advantages.surrogate_losses(self.controller, samples, penalties_R, num_prompts)
+
+    def _logps(self, output: LossInputs, rows: slice = slice(None)) -> Tensor:
+        """Log-probabilities of the completions of some rows at the policy as it is, (R, T)."""
+        score = partial(self._get_per_token_logps_and_entropies, self.model)
+        size = self.args.per_device_train_batch_size
+        return advantages.policy_logps(score, output, size, rows)
+
+    def _observe(
+        self, plan: Plan, samples: Samples, cost: Cost, losses_R: np.ndarray | None = None
+    ) -> Signal:
+        """Tell the controller what came back for a plan, and write it down."""
+        signal, row = advantages.observe(self.controller, plan, samples, losses_R)
+        if row is None:
+            return signal
+        step = self.state.global_step
+        row = logs.record_row(row, self.controller.name, step, cost, signal)
+        self.record.append(row)
+        self.groups.append(inspection.groups_of(plan, samples, step))
+        logs.log_numbers(self._metrics["train"], row, self.bin_names)
+        self._silence.see(samples.scored())
+        return signal
+
+    def _put_advantages(self, output: LossInputs, local_rows: slice, signal: Signal) -> None:
+        """Replace TRL's advantages, in what its loss takes and in its log."""
+        advantages.put_advantages(output, local_rows, signal)
+        logs.log_advantages(self._logs, self._metrics["train"], signal)
+
+    def _keep_successes(
+        self, uids: list[int | str], texts: list[replay.Text], correct_R: np.ndarray
+    ) -> None:
+        """Add the correct rollouts of a step to the bank."""
+        # a processor has no special tokens of its own
+        tokenizer = self._tokenizer
+        replay.keep_successes(self.bank, uids, texts, correct_R, tokenizer, self.eos_token_ids)
+
+    def _add_replayed(self, output: LossInputs) -> LossInputs:
+        """What TRL's loss takes, with this process's share of the texts that are replayed."""
+        answer = self.controller.replay(self.bank.uids)
+        if answer is None:
+            return output
+        _, kept, weights_N = self.bank.rows(*answer)
+        steps = self.args.steps_per_generation
+        share = replay.own_texts(kept, weights_N, self.accelerator, steps)
+        self._metrics["train"]["gdro/replayed"].append(len(kept))
+        self._metrics["train"]["gdro/replayed_tokens"].append(share.total)
+        first = len(output["advantages"])
+        output = replay.add_texts(output, share, self._tokenizer.pad_token_id)
+        replay.take_as_policys(output, first, self._logps)
+        return output
+
+    def compute_loss(
+        self, model: nn.Module, inputs: LossInputs, *args: object, **kwargs: object
+    ) -> Tensor:
+        """TRL's; Unsloth's is trimmed here, since it does not call `_compute_loss`."""
+        if not self.on_unsloth:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        if self.model.training and self.trims and trimming.only_advantages_train(self):
+            inputs = trimming.rows_with_signal(inputs, self.args.loss_type)
+        with unsloth.in_one_part(self.args):
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def _compute_loss(self, model: nn.Module, inputs: LossInputs) -> Tensor:
+        """TRL's, on what has a gradient, and on no more rows at once than without kept texts."""
+        loss = partial(super()._compute_loss, model)
+        if not self.model.training:
+            return loss(inputs)
+        if self.trims:
+            loss = partial(trimming.trimmed_loss, self, loss, model)
+        size = self.args.per_device_train_batch_size
+        if len(inputs["advantages"]) <= size or replay.needs_whole_batch(self):
+            return loss(inputs)
+        return replay.loss_in_parts(loss, inputs, size, self.loss_type, self.accelerator.backward)
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: nn.Module,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        *args: object,
+        **kwargs: Any,
+    ) -> trimming.TokenLogps:
+        """TRL's; without a gradient, rows of similar length together."""
+        score = partial(super()._get_per_token_logps_and_entropies, model)
+        texts = (input_ids, attention_mask, logits_to_keep)
+        asked = {name for name, value in kwargs.items() if value is not None and value is not False}
+        # TRL's own way where gradients are needed, on Unsloth's trainer, and with images
+        scores_as_trl = torch.is_grad_enabled() or self.on_unsloth or args or asked - {"batch_size"}
+        if scores_as_trl or not self.trims:
+            return score(*texts, *args, **kwargs)
+        return trimming.logps_by_length(score, *texts, kwargs.get("batch_size"))
+
+    def train(
+        self,
+        resume_from_checkpoint: str | Path | bool | None = None,
+        *args: object,
+        **kwargs: object,
+    ) -> TrainOutput:
+        """Train as TRL does, and write the page of `gdro inspect` into the output folder.
+
+        A checkpoint is compared with its ledger before anything of it is loaded. One of GRPOTrainer
+        is taken as a start: weights, optimizer and step, with a fresh controller.
+
+        Args:
+            resume_from_checkpoint: a folder; or True for the last whole checkpoint of the output
+                folder, if there is one.
+            *args, **kwargs: as for GRPOTrainer.
+
+        Raises:
+            ValueError: if the given checkpoint is broken or, with True, all that were completed
+                are; and if `train_dataset` was replaced after the trainer was made.
+        """
+        if self.data.dataset is not None and self.train_dataset is not self.data.dataset:
+            raise Refusal(
+                "train_dataset must be what the trainer was made with, got another: make a new "
+                "trainer"
+            )
+        self._clock.start()
+        checkpoint = checkpoints.choose_checkpoint(
+            self.args.output_dir, resume_from_checkpoint, self.run_identity, self.accelerator
         )
-        return losses_R
+        if checkpoint is not None and checkpoints.is_finished(checkpoint, self.args.max_steps):
+            output = checkpoints.load_finished(self, checkpoint)
+        else:
+            try:
+                output = super().train(checkpoint and str(checkpoint), *args, **kwargs)
+            finally:
+                self._clock.tick()
+            self._close_checkpoint()  # one that was saved on a signal
+        if self.accelerator.is_main_process:
+            threshold = self.controller.success_threshold
+            inspection.write_page(self.groups, threshold, self.args.output_dir)
+        return output
+
+    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
+        """TRL's, after our own state; the ledger is written by `_close_checkpoint`."""
+        name = f"checkpoint-{self.state.global_step}"
+        folder = Path(self._get_output_dir(trial=trial)) / name
+        if self.args.should_save:
+            self._clock.tick()
+            files.save_state(folder / checkpoints.STATE_FILE, checkpoints.own_state(self))
+        super()._save_checkpoint(model, trial)
+        self._open_checkpoint = folder
+        if self.args.should_save:
+            checkpoints.warn_within_batch(name, self._step, self.args)
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """transformers', and a ledger of the checkpoint, after callbacks have added files to it."""
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        self._close_checkpoint()
+
+    def _close_checkpoint(self) -> None:
+        """Write a checkpoint's ledger, last of all; a folder without one was not completed."""
+        if self._open_checkpoint is None:
+            return
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            files.write_ledger(self._open_checkpoint, self.run_identity)
+        self._open_checkpoint = None
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """TRL's, and our state: here TRL has its own state, and has not drawn a prompt yet."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            checkpoints.load_own_state(self, Path(checkpoint))
+            checkpoints.warn_of_reference(self.args)
+            checkpoints.advance(self._sampler, Path(checkpoint))

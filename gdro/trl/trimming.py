@@ -1,14 +1,13 @@
 """What a training step leaves out: rows without an advantage, columns of padding.
 
-Where nothing but advantages trains (`TrimmedLoss._only_advantages_train`), a rollout of advantage 0
-adds nothing to the gradient. It is left out of forward and backward, and the loss is scaled so that
-the gradient stays that of the whole batch.
+Where nothing but advantages trains (`only_advantages_train`), a rollout of advantage 0 adds nothing
+to the gradient. It is left out of forward and backward, and the loss is scaled so that the gradient
+stays that of the whole batch.
 
 Axes: R rollouts of a micro-batch, N some of them, T tokens.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,8 +15,6 @@ from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from trl import GRPOTrainer
 
-from gdro.controller import GDROController
-from gdro.trl.config import GDROConfig
 from gdro.trl.values import LossInputs
 
 TokenLogps = tuple[Tensor, Tensor | None, Tensor | None]
@@ -29,74 +26,38 @@ SUMS = ("dapo", "cispo", "vespo")
 MEANS_OVER_ROWS = ("grpo", "sapo", "dr_grpo", "luspo")
 
 
-class TrimmedLoss(GRPOTrainer):
-    """GRPOTrainer whose loss is computed on what has a gradient, where it `trims`."""
+def only_advantages_train(trainer: GRPOTrainer) -> bool:
+    """Whether rows of advantage 0 have no gradient: no KL, entropy or router term."""
+    has_other_terms = trainer._entropy_bonus_enabled or trainer.aux_loss_enabled
+    return trainer.beta == 0 and not has_other_terms and trainer.top_entropy_quantile == 1
 
-    args: GDROConfig
-    controller: GDROController
-    on_unsloth: bool
-    is_rotary: bool
 
-    @property
-    def trims(self) -> bool:
-        """Whether the loss leaves out what has no gradient."""
-        asked = self.args.trim_batches
-        return self.is_rotary and (self.controller.name != "grpo" if asked is None else asked)
+def trimmed_loss(
+    trainer: GRPOTrainer,
+    loss: Callable[[LossInputs], Tensor],
+    model: nn.Module,
+    inputs: LossInputs,
+) -> Tensor:
+    """TRL's loss on what has a gradient, scaled to that of the whole micro-batch.
 
-    def compute_loss(
-        self, model: nn.Module, inputs: LossInputs, *args: object, **kwargs: object
-    ) -> Tensor:
-        """The loss of a micro-batch; Unsloth's is trimmed here, since it replaces TRL's."""
-        if not self.on_unsloth:  # TRL's, which calls `_compute_loss`
-            return super().compute_loss(model, inputs, *args, **kwargs)
-        if self.model.training and self.trims and self._only_advantages_train():
-            inputs = rows_with_signal(inputs, self.args.loss_type)
-        # Unsloth would cut what is left into as many parts as the whole batch
-        parts = self.args.unsloth_grpo_mini_batch
-        self.args.unsloth_grpo_mini_batch = 1
-        try:
-            return super().compute_loss(model, inputs, *args, **kwargs)
-        finally:
-            self.args.unsloth_grpo_mini_batch = parts
-
-    def _compute_loss(self, model: nn.Module, inputs: LossInputs) -> Tensor:
-        """TRL's loss on the rows with an advantage, scaled to that of the whole micro-batch."""
-        if not (self.model.training and self.trims) or "num_images" in inputs:
-            return super()._compute_loss(model, inputs)
-        keep = len(inputs["advantages"])
-        if self._only_advantages_train():
-            with_signal = (inputs["advantages"] != 0).sum()
-            # with several processes, forward and backward exchange weights: all take part
-            if not with_signal and self.accelerator.distributed_type == DistributedType.NO:
-                return zero_loss(model)
-            # as many on every process, since TRL gathers its metrics by row
-            keep = int(self.accelerator.gather(with_signal.clamp(min=1)).max())
-        inputs, factor = trim_batch(inputs, keep, self.loss_type)
-        return factor * super()._compute_loss(model, inputs)
-
-    def _only_advantages_train(self) -> bool:
-        """Whether rows of advantage 0 have no gradient: no KL, entropy or router term."""
-        has_other_terms = self._entropy_bonus_enabled or self.aux_loss_enabled
-        return self.beta == 0 and not has_other_terms and self.top_entropy_quantile == 1
-
-    def _get_per_token_logps_and_entropies(
-        self,
-        model: nn.Module,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        logits_to_keep: int,
-        *args: object,
-        **kwargs: Any,
-    ) -> TokenLogps:
-        """Log-probabilities of completions; without a gradient, rows of similar length together."""
-        score = partial(super()._get_per_token_logps_and_entropies, model)
-        asked = {name for name, value in kwargs.items() if value is not None and value is not False}
-        # TRL's own way where gradients are needed, on Unsloth's trainer, and with images
-        scores_as_trl = torch.is_grad_enabled() or self.on_unsloth or args or asked - {"batch_size"}
-        if scores_as_trl or not self.trims:
-            return score(input_ids, attention_mask, logits_to_keep, *args, **kwargs)
-        size = kwargs.get("batch_size")
-        return logps_by_length(score, input_ids, attention_mask, logits_to_keep, size)
+    Args:
+        trainer: whose settings say what has one.
+        loss: TRL's, of some rows.
+        model: of which it is the loss.
+        inputs: of the whole micro-batch.
+    """
+    if "num_images" in inputs:
+        return loss(inputs)
+    keep = len(inputs["advantages"])
+    if only_advantages_train(trainer):
+        with_signal = (inputs["advantages"] != 0).sum()
+        # with several processes, forward and backward exchange weights: all take part
+        if not with_signal and trainer.accelerator.distributed_type == DistributedType.NO:
+            return zero_loss(model)
+        # as many on every process, since TRL gathers its metrics by row
+        keep = int(trainer.accelerator.gather(with_signal.clamp(min=1)).max())
+    kept, factor = trim_batch(inputs, keep, trainer.loss_type)
+    return factor * loss(kept)
 
 
 def zero_loss(model: nn.Module) -> Tensor:

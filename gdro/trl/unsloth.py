@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +46,28 @@ def import_unsloth(standby: bool = False) -> ModuleType:
     import unsloth
 
     return unsloth
+
+
+def is_unsloths(trainer_class: type) -> bool:
+    """Whether a trainer is built on Unsloth's."""
+    return any(kind.__name__ == "UnslothGRPOTrainer" for kind in trainer_class.__mro__)
+
+
+def fix_mini_batch(args: GRPOConfig) -> None:
+    """Cut batches as TRL does, or Unsloth would by the memory that is free, anew in each run."""
+    if args.unsloth_grpo_mini_batch is None:
+        args.unsloth_grpo_mini_batch = args.steps_per_generation
+
+
+@contextmanager
+def in_one_part(args: GRPOConfig) -> Iterator[None]:
+    """In this block Unsloth cuts no batch, as it would what is left of a trimmed one."""
+    parts = args.unsloth_grpo_mini_batch
+    args.unsloth_grpo_mini_batch = 1
+    try:
+        yield
+    finally:
+        args.unsloth_grpo_mini_batch = parts
 
 
 def check_unsloth_settings(
