@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +84,8 @@ def play_arm(profile_name: str, arm: str, engine: str, beta: float, steps: int) 
     from trl import GRPOTrainer
 
     from gdro.trainer import GDROTrainer
-    from gdro.trl.cpu_engine import reloadable
     from gdro.trl.models import load_model
+    from gdro_lab.cpu_engine import reloadable
     from gdro_lab.experiments.processes import set_up_process
     from gdro_lab.experiments.profile import load_trainings
     from gdro_lab.experiments.training import Training
@@ -104,8 +103,7 @@ def play_arm(profile_name: str, arm: str, engine: str, beta: float, steps: int) 
             trim_batches=arm == "gdro",
         )
         kind = GDROTrainer if arm == "gdro" else GRPOTrainer
-        # TRL alone cannot load new weights into an engine on a CPU; GDROTrainer sees to it itself
-        with reloadable(args) if arm == "trl" else nullcontext():
+        with reloadable(args):
             trainer = kind(
                 loaded.model,
                 training.data.reward,

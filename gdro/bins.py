@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from gdro.checks import Count, Float, build, check_array, options, short
+from gdro.checks import Count, Float, check_array, options, short
 from gdro.estimators import ESTIMATORS, expected_pass_at_k, resize
 from gdro.metrics import check_counts
 from gdro.state import Stateful
@@ -173,7 +173,7 @@ def make_bins(bins: DifficultyBins | Mapping[str, object] | None, preset: str) -
     if bins is not None and not isinstance(bins, Mapping):
         raise ValueError(f"bins must be a DifficultyBins or its arguments, got {short(bins)}")
     arguments: dict[str, object] = PRESETS[preset] | dict(bins or {})
-    return build("bins", DifficultyBins, arguments)
+    return DifficultyBins(**arguments)  # type: ignore[arg-type]
 
 
 def move_bins(

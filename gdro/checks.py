@@ -4,7 +4,6 @@ What fails is a ValueError of one sentence with the argument's name and the valu
 nothing is checked again.
 """
 
-import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import field
@@ -99,37 +98,19 @@ def short(value: object) -> str:
     return " ".join(repr(value).split())[:80]
 
 
-def build(name: str, kind: type[Built], options: Mapping[str, object], **fixed: object) -> Built:
-    """`kind(**options, **fixed)`; ValueError for options that it does not take.
-
-    An error inside `kind` is raised as it is.
+def build(name: str, kind: type[Built], given: Mapping[str, Any], **fixed: Any) -> Built:
+    """`kind(**given, **fixed)`; Refusal where both have an argument.
 
     Args:
-        name: of the options in the message.
+        name: of the given arguments in the message.
         kind: the class.
-        options: arguments as a user gave them.
-        fixed: further arguments, which options may not set.
+        given: arguments of a user.
+        fixed: further arguments, which the user may not set.
     """
-    twice = sorted(options.keys() & fixed.keys())
+    twice = sorted(given.keys() & fixed.keys())
     if twice:
-        raise Refusal(f"{name} must leave out {twice}, set elsewhere, got {dict(options)!r}")
-    try:
-        _signature(kind).bind(**options, **fixed)
-    except TypeError as error:
-        raise Refusal(
-            f"{name} must be arguments of {kind.__name__}, got {dict(options)!r} ({error})"
-        ) from None
-    return kind(**options, **fixed)
-
-
-def _signature(kind: type) -> inspect.Signature:
-    """Arguments of a class."""
-    if "__init__" not in vars(kind) or "__signature__" in vars(kind):
-        return inspect.signature(kind)
-    # of a subclass with an __init__ of its own, such as StaticGroups, inspect.signature would give
-    # the __signature__ that pydantic has set on its parent
-    signature = inspect.signature(kind.__init__)  # type: ignore[misc]
-    return signature.replace(parameters=list(signature.parameters.values())[1:])
+        raise Refusal(f"{name} must leave out {twice}, set elsewhere, got {dict(given)!r}")
+    return kind(**given, **fixed)
 
 
 def check_array(

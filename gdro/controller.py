@@ -56,7 +56,7 @@ class GDROController(Stateful):
             advantages of their own, such as pivotal, do not use them.
         advantage_clip: bound on |A| of rollouts before weighting, in every method; None for none.
         seed: an integer ≥ 0, of everything random.
-        **options: arguments of the method.
+        **more: options of the method.
 
     Attributes:
         method, bins, run: the `Method`, `DifficultyBins` and `Run` made from the arguments.
@@ -82,11 +82,11 @@ class GDROController(Stateful):
         scale_rewards: str = "group",
         advantage_clip: float | None = None,
         seed: int = 0,
-        **options: object,
+        **more: object,
     ) -> None:
         check("preset", preset, Literal[tuple(PRESETS)])
         self.success_threshold = check("success_threshold", success_threshold)
-        self.method = make_method(method, preset, options)
+        self.method = make_method(method, preset, more)
         # of the class itself: an unregistered subclass must not go by its parent's name
         self.name = vars(type(self.method)).get("name") or type(self.method).__name__
         self.bins = make_bins(bins, preset)

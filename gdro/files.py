@@ -47,10 +47,10 @@ def read_whole(path: str | Path, kind: str) -> str:
         raise Refusal(f"{path} cannot be read: {error}") from error
 
 
-def parse_object(path: str | Path, text: str, **options: Any) -> dict[str, Any]:
+def parse_object(path: str | Path, text: str, **named: Any) -> dict[str, Any]:
     """A JSON object out of the file at `path`; Refusal for any other text."""
     try:
-        value = json.loads(text, **options)
+        value = json.loads(text, **named)
     except (ValueError, RecursionError) as error:
         raise Refusal(f"{path} is broken: delete it and run again ({error})") from error
     if not isinstance(value, dict):

@@ -7,8 +7,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gdro.bins import PRESETS, DifficultyBins
-from gdro.checks import build, short
+from gdro.checks import Refusal, short
 from gdro.uids import as_uids, check_different, check_uids
+
+ARGUMENTS = {"groups", "k", "history", "estimator"}  # of StaticGroups, beside its prompts
 
 
 class StaticGroups(DifficultyBins):
@@ -93,14 +95,17 @@ class StaticGroups(DifficultyBins):
 
 def make_groups(
     name: str,
-    options: Mapping[str, Any],
+    given: Mapping[str, Any],
     preset: str,
     uids: Sequence[Any],
     labels: Sequence[Any],
 ) -> StaticGroups:
     """Groups made of further arguments, called `name` in errors, over those of a preset."""
-    if not isinstance(options, Mapping):
-        raise ValueError(f"{name} must be a dictionary, got {short(options)}")
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{name} must be a dictionary, got {short(given)}")
+    unknown = sorted(given.keys() - ARGUMENTS)
+    if unknown:
+        raise Refusal(f"{name} must be among {sorted(ARGUMENTS)}, got {unknown}")
     # an unknown preset is refused by the controller
-    arguments = {**PRESETS.get(preset, {}), **options}
-    return build(name, StaticGroups, arguments, uids=uids, labels=labels)
+    arguments = {**PRESETS.get(preset, {}), **given}
+    return StaticGroups(uids, labels, **arguments)

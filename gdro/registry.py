@@ -5,9 +5,9 @@ from difflib import get_close_matches
 from functools import cached_property
 from importlib.metadata import entry_points
 from inspect import isfunction
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from gdro.checks import Refusal, build, short
+from gdro.checks import Refusal, short
 from gdro.method import Method
 
 METHODS: dict[str, type[Method]] = {}
@@ -97,13 +97,13 @@ def _is_hook(value: object) -> bool:
     return isfunction(value) or isinstance(value, kinds)
 
 
-def make_method(method: str | Method, preset: str, options: Mapping[str, object]) -> Method:
-    """A method from its name, or the object itself; options override those of the preset."""
+def make_method(method: str | Method, preset: str, given: Mapping[str, Any]) -> Method:
+    """A method from its name, or the object itself; what is given overrides the preset."""
     if isinstance(method, Method):
         kind = type(method).__name__
-        if options:
+        if given:
             raise ValueError(
-                f"method must be a name where it gets options, got a {kind} and {sorted(options)}; "
+                f"method must be a name where it gets options, got a {kind} and {sorted(given)}; "
                 f"give them to {kind}"
             )
         if hasattr(method, "run"):
@@ -113,9 +113,11 @@ def make_method(method: str | Method, preset: str, options: Mapping[str, object]
     factory = find_method(method)
     check_hooks(factory)
     arguments = dict(factory.presets.get(preset, {}))
-    for name, value in options.items():
+    for name, value in given.items():
         default = arguments.get(name)
         if isinstance(default, dict) and isinstance(value, Mapping):
             value = {**default, **value}
         arguments[name] = value
-    return build(f"options of method {method!r}", factory, arguments)
+    if arguments and factory.__init__ is object.__init__:
+        raise Refusal(f"method {method!r} has no options, got {arguments}")
+    return factory(**arguments)

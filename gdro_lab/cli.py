@@ -56,6 +56,7 @@ def main() -> None:
         raise Refusal(f"files must be read as UTF-8, not as {encoding}: set PYTHONUTF8=1")
     check_threads()  # before anything that starts them is imported
     numerics.fix()
+    numerics.fix_engines()
 
 
 main.add_command(microscope)

@@ -15,6 +15,17 @@ VARIABLES = {
     "OMP_NUM_THREADS": "1",  # sums are split by threads; for OpenBLAS as well
 }
 
+# FlashInfer's sampler needs a CUDA toolkit. With several processes, equal seeds would not give
+# equal samples. On a processor, vLLM would keep half of the memory for its cache, and a training
+# beside it would find none; models small enough to train there need one GiB.
+ENGINES = {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+
 FOR_TORCH = ("ATEN_CPU_CAPABILITY", "MKL_CBWR")
 _set_here: set[str] = set()  # by `fix`, in this process
 
@@ -30,6 +41,15 @@ def fix() -> None:
             if name not in os.environ:
                 os.environ[name] = value
                 _set_here.add(name)
+
+
+def fix_engines() -> None:
+    """Set the variables of huggingface_hub and vLLM that are not set yet.
+
+    They are read once, so call this before either is imported.
+    """
+    for name, value in ENGINES.items():
+        os.environ.setdefault(name, value)
 
 
 def leave_torch_free() -> None:

@@ -3,6 +3,7 @@
 from gdro_lab import numerics
 
 numerics.fix()  # before torch and numpy are imported
+numerics.fix_engines()
 
 import json
 

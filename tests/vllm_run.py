@@ -26,6 +26,7 @@ from trl.generation import vllm_generation
 from trl.generation.vllm_client import VLLMClient
 
 from gdro.trainer import GDROConfig, GDROTrainer
+from gdro_lab.cpu_engine import reloadable
 
 STEPS = 9  # 6 an epoch: in the last three every prompt's difficulty is known
 
@@ -77,7 +78,8 @@ def train(mode, base, url=None):
             vllm_server_timeout=120.0,
         )
         before = layers.dispatch_cpu_unquantized_gemm, vllm_generation.LLM
-        trainer = make_trainer(GDROTrainer, args, base)
+        with reloadable(args):
+            trainer = make_trainer(GDROTrainer, args, base)
         after = layers.dispatch_cpu_unquantized_gemm, vllm_generation.LLM
         calls = watch(trainer)
         trainer.train()

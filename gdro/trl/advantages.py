@@ -3,15 +3,17 @@
 Axes: P prompts of a plan, R its rollouts, of all processes, in TRL's order; T tokens.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from trl import GRPOTrainer
 
 from gdro.controller import GDROController, Plan
 from gdro.rounds import Samples
+from gdro.trl.logs import log_advantages
 from gdro.trl.values import LossInputs, Signal, has_spread, learned_mask
 
 
@@ -48,10 +50,20 @@ def observe(
     return Signal(advantages_R, is_flat_R, observed.ready), observed.row
 
 
-def put_advantages(output: LossInputs, local_rows: slice, signal: Signal) -> None:
-    """Replace TRL's advantages, in what its loss takes, by those of this process's rollouts."""
+def put_advantages(
+    trainer: GRPOTrainer, output: LossInputs, local_rows: slice, signal: Signal
+) -> None:
+    """Replace TRL's advantages, in what its loss takes and in its log.
+
+    Args:
+        trainer: a GDROTrainer.
+        output: what TRL's loss takes.
+        local_rows: the rollouts of this process.
+        signal: what is trained on.
+    """
     advantages_R = torch.as_tensor(signal.advantages_R).to(output["advantages"])
     output["advantages"] = advantages_R[local_rows]
+    log_advantages(trainer._logs, trainer._metrics["train"], signal)
 
 
 def divergences(output: LossInputs, logps_RT: Tensor) -> Tensor:
@@ -74,35 +86,34 @@ def divergences(output: LossInputs, logps_RT: Tensor) -> Tensor:
     return kl_RT.sum(dim=1) / mask_RT.sum(dim=1).clamp(min=1)
 
 
+@torch.no_grad()
 def surrogate_losses(
-    controller: GDROController, samples: Samples, penalties_R: np.ndarray, num_prompts: int
-) -> np.ndarray:
-    """ℓ_ij of (6) for all rollouts at the sampling policy, where ρ is 1: β KL − A_ij, (R,)."""
-    losses_R = penalties_R.copy()
+    trainer: GRPOTrainer, output: LossInputs, samples: Samples, num_prompts: int
+) -> np.ndarray | None:
+    """ℓ_ij of (6) for all rollouts at the sampling policy (ρ = 1), (R,); None where −A_ij."""
+    if not trainer.controller.method.needs_losses or trainer.beta == 0.0:
+        return None
+    logps_RT = output.get("old_per_token_logps")
+    if logps_RT is None:  # TRL leaves them out where a batch serves one optimizer step
+        logps_RT = policy_logps(trainer, output)
+    kl_R = divergences(output, logps_RT)
+    losses_R = trainer.beta * trainer.accelerator.gather(kl_R).cpu().numpy()
     scored = samples.scored()
-    losses_R[samples.is_scored_R] -= controller.run.advantages(
+    losses_R[samples.is_scored_R] -= trainer.controller.run.advantages(
         scored.rewards_R, scored.group_ids_R, num_prompts
     )
     return losses_R
 
 
 @torch.no_grad()
-def policy_logps(
-    score: Callable[..., tuple], output: LossInputs, batch_size: int, rows: slice = slice(None)
-) -> Tensor:
-    """Log-probabilities of the completions of some rows at the policy as it is, (R, T).
-
-    Args:
-        score: TRL's `_get_per_token_logps_and_entropies` of the model.
-        output: what TRL's loss takes.
-        batch_size: rows that are scored at once.
-        rows: which.
-    """
+def policy_logps(trainer: GRPOTrainer, output: LossInputs, rows: slice = slice(None)) -> Tensor:
+    """Log-probabilities of the completions of some rows at the policy as it is, (R, T)."""
     sides = ("prompt", "completion")
-    logps_RT, *_ = score(
+    logps_RT, *_ = trainer._get_per_token_logps_and_entropies(
+        trainer.model,
         torch.cat([output[f"{side}_ids"][rows] for side in sides], dim=1),
         torch.cat([output[f"{side}_mask"][rows] for side in sides], dim=1),
         output["completion_ids"].size(1),
-        batch_size=batch_size,
+        batch_size=trainer.args.per_device_train_batch_size,
     )
     return logps_RT

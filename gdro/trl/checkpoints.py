@@ -3,7 +3,6 @@
 import logging
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -74,12 +73,12 @@ def warn_within_batch(name: str, step: int, args: GDROConfig) -> None:
         )
 
 
-def own_state(trainer: GRPOTrainer) -> dict[str, Any]:
-    """What a trainer saves of itself, beside what TRL saves."""
+def save_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
+    """Write what a GDROTrainer knows, beside what TRL will save."""
     prompts = None
     if trainer.data.uids_D is not None:
         prompts = {"uids": trainer.data.uids_D.tolist(), "hashes": trainer.data.hashes_D}
-    return {
+    state = {
         "controller": trainer.controller.state_dict(),
         "data": prompts,
         "bank": trainer.bank.state_dict(),
@@ -87,10 +86,21 @@ def own_state(trainer: GRPOTrainer) -> dict[str, Any]:
         "groups": trainer.groups,
         "seconds": trainer.seconds,
     }
+    files.save_state(checkpoint / STATE_FILE, state)
+
+
+def close_checkpoint(trainer: GRPOTrainer) -> None:
+    """Write the ledger of a checkpoint that is open; a folder without one was not completed."""
+    if trainer._open_checkpoint is None:
+        return
+    trainer.accelerator.wait_for_everyone()
+    if trainer.args.should_save:
+        files.write_ledger(trainer._open_checkpoint, trainer.run_identity)
+    trainer._open_checkpoint = None
 
 
 def load_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
-    """Take up what a checkpoint has of `own_state`.
+    """Take up what `save_own_state` has written.
 
     Raises:
         ValueError: where the prompts of the data set have changed.

@@ -129,25 +129,25 @@ def make_controller(
         ValueError: for options that the controller, the bins or the method do not take.
     """
     is_paper = args.gdro_preset == "paper"
-    options: dict[str, Any] = {
+    chosen: dict[str, Any] = {
         "seed": args.seed,
         "scale_rewards": args.scale_rewards,
         "advantage_std": args.advantage_std or ("population" if is_paper else "sample"),
         "advantage_clip": args.advantage_clip,
     }
     if args.advantage_clip is None and is_paper:
-        options["advantage_clip"] = 5.0
-    options |= options_of(args)
-    if options["advantage_clip"] == math.inf:
-        options["advantage_clip"] = None
+        chosen["advantage_clip"] = 5.0
+    chosen |= options_of(args)
+    if chosen["advantage_clip"] == math.inf:
+        chosen["advantage_clip"] = None
     if args.group_column is not None:
-        options["bins"] = groups_of_column(args, dataset, options.get("bins", {}))
+        chosen["bins"] = groups_of_column(args, dataset, chosen.get("bins", {}))
     if args.prior_columns is not None:
-        options["prior"] = prior_of_columns(args, dataset)
+        chosen["prior"] = prior_of_columns(args, dataset)
     return build(
         "gdro_options",
         GDROController,
-        options,
+        chosen,
         method=args.gdro_method,
         preset=args.gdro_preset,
         mean_rollouts=args.num_generations,
@@ -157,18 +157,18 @@ def make_controller(
 def groups_of_column(
     args: GDROConfig,
     dataset: datasets.Dataset | datasets.IterableDataset | None,
-    options: Mapping[str, Any],
+    given: Mapping[str, Any],
 ) -> StaticGroups:
     """The groups that the column `args.group_column` names, with further options of the bins."""
     stored = _stored_columns("group_column", [args.group_column], dataset)
     values = values_of(stored, str(args.group_column))
     labels = [None if value is None else str(value) for value in values]
     uids = list(stored[args.uid_column])
-    if isinstance(options, Mapping) and isinstance(options.get("groups"), list | tuple):
+    if isinstance(given, Mapping) and isinstance(given.get("groups"), list | tuple):
         # labels are strings, so names are too
-        options = {**options, "groups": [str(name) for name in options["groups"]]}
+        given = {**given, "groups": [str(name) for name in given["groups"]]}
     name = "gdro_options['bins'] with group_column"
-    return make_groups(name, options, args.gdro_preset, uids, labels)
+    return make_groups(name, given, args.gdro_preset, uids, labels)
 
 
 def prior_of_columns(

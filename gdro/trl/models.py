@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from gdro.checks import Float, check, options
-from gdro.trl.gguf import is_gguf, load_gguf
 from gdro.trl.unsloth import import_unsloth
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def load_model(
     GDROTrainer seeds itself, by `GDROConfig.seed`.
 
     Args:
-        source: folder, hub id, or a .gguf file, which Unsloth does not take.
+        source: folder or hub id.
         seed: of the adapter's first weights, an integer ≥ 0.
         gradient_checkpointing: used by Unsloth only; give GDROConfig the same value.
         max_length: tokens of prompt and completion together; used by Unsloth only.
@@ -112,80 +111,76 @@ def load_model(
         ValueError: for options that do not go together.
     """
     check("seed", seed, int, ge=0)
-    options = ModelOptions(**choice)
-    if options.kind.startswith("unsloth"):
-        if is_gguf(source):
-            raise ValueError(
-                f"source must be a folder or hub id with kind {options.kind!r}, got {source}"
-            )
-        loaded = _load_by_unsloth(str(source), options, seed, gradient_checkpointing, max_length)
+    chosen = ModelOptions(**choice)
+    if chosen.kind.startswith("unsloth"):
+        loaded = _load_by_unsloth(str(source), chosen, seed, gradient_checkpointing, max_length)
     else:
-        loaded = _load_by_transformers(source, options)
+        loaded = _load_by_transformers(source, chosen)
     from transformers import set_seed
 
-    tokenizer = loaded.tokenizer
-    generation = loaded.model.generation_config
-    tokenizer.padding_side = "left"  # as generation needs
-    stops = stop_tokens(tokenizer, generation.eos_token_id)
-    if len(stops) > 1:
-        generation.eos_token_id = stops
-    choose_padding(tokenizer, stops)
+    prepare(loaded.model, loaded.tokenizer)
     set_seed(seed)
     return loaded
 
 
-def _load_by_transformers(source: str | Path, options: ModelOptions) -> LoadedModel:
+def prepare(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let a model stop at `stop_tokens`, and its tokenizer pad as generation and losses need."""
+    tokenizer.padding_side = "left"
+    generation = model.generation_config
+    stops = stop_tokens(tokenizer, generation.eos_token_id)
+    if len(stops) > 1:
+        generation.eos_token_id = stops
+    choose_padding(tokenizer, stops)
+
+
+def _load_by_transformers(source: str | Path, chosen: ModelOptions) -> LoadedModel:
     import transformers
 
     peft_config = None
-    if options.kind == "lora":
+    if chosen.kind == "lora":
         import peft
 
-        lora = {"target_modules": "all-linear"} | LORA_DEFAULTS | dict(options.lora or {})
+        lora = {"target_modules": "all-linear"} | LORA_DEFAULTS | dict(chosen.lora or {})
         peft_config = peft.LoraConfig(task_type="CAUSAL_LM", **lora)
-    dtype = options.dtype or "float32"
-    if is_gguf(source):
-        model, tokenizer = load_gguf(source, dtype, options.attn_implementation)
-        return LoadedModel(model, tokenizer, peft_config)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     model = transformers.AutoModelForCausalLM.from_pretrained(
         source,
-        dtype=dtype,
-        attn_implementation=options.attn_implementation,
+        dtype=chosen.dtype or "float32",
+        attn_implementation=chosen.attn_implementation,
     )
     return LoadedModel(model, tokenizer, peft_config)
 
 
 def _load_by_unsloth(
-    source: str, options: ModelOptions, seed: int, gradient_checkpointing: bool, max_length: int
+    source: str, chosen: ModelOptions, seed: int, gradient_checkpointing: bool, max_length: int
 ) -> LoadedModel:
-    unsloth = import_unsloth(options.standby)
+    unsloth = import_unsloth(chosen.standby)
     import torch
 
-    lora = LORA_DEFAULTS | dict(options.lora or {})
+    lora = LORA_DEFAULTS | dict(chosen.lora or {})
     shared = {
         "random_state": seed,
         "use_gradient_checkpointing": "unsloth" if gradient_checkpointing else False,
     }
     engine = {}
-    if options.fast_inference:
+    if chosen.fast_inference:
         engine = {
             "fast_inference": True,
             "max_lora_rank": lora["r"],
-            "gpu_memory_utilization": options.gpu_memory_utilization,
+            "gpu_memory_utilization": chosen.gpu_memory_utilization,
             "max_num_seqs": MAX_NUM_SEQS,
         }
     model, tokenizer = unsloth.FastLanguageModel.from_pretrained(
         model_name=source,
         max_seq_length=max_length,
-        dtype=getattr(torch, options.dtype or "bfloat16"),
-        load_in_4bit=options.quantization == "4bit",  # its default is QLoRA
-        full_finetuning=options.kind == "unsloth-full",
+        dtype=getattr(torch, chosen.dtype or "bfloat16"),
+        load_in_4bit=chosen.quantization == "4bit",  # its default is QLoRA
+        full_finetuning=chosen.kind == "unsloth-full",
         use_exact_model_name=True,  # or a hub id would become that of Unsloth's own copy
         **engine,
         **shared,
     )
-    if options.kind == "unsloth-lora":
+    if chosen.kind == "unsloth-lora":
         model = unsloth.FastLanguageModel.get_peft_model(model, **shared | lora)
     return LoadedModel(model, tokenizer, None)
 

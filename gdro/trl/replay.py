@@ -11,11 +11,11 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 from trl import GRPOTrainer
 from trl.trainer.utils import pad
 
-from gdro.methods.bank import Bank, is_whole
+from gdro.methods.bank import is_whole
+from gdro.trl.advantages import policy_logps
 from gdro.trl.trimming import share_of, take_rows
 from gdro.trl.values import LossInputs
 
@@ -32,30 +32,36 @@ class Text(NamedTuple):
 
 
 def keep_successes(
-    bank: Bank,
-    uids: Sequence[int | str],
-    texts: list[Text],
-    correct_R: np.ndarray,
-    tokenizer: PreTrainedTokenizerBase,
-    stops: Sequence[int],
+    trainer: GRPOTrainer, uids: Sequence[int | str], texts: list[Text], correct_R: np.ndarray
 ) -> None:
-    """Add the correct rollouts of a step to the bank, those that are whole.
-
-    Args:
-        bank: of which every process holds the same.
-        uids: of the rollouts' prompts.
-        texts: the rollouts.
-        correct_R: which are correct.
-        tokenizer: of the model.
-        stops: token ids that end a completion.
-    """
-    ends = set(stops)
+    """Add the correct rollouts of a step to the trainer's bank, those that are whole."""
+    tokenizer = trainer._tokenizer  # a processor has no special tokens of its own
+    ends = set(trainer.eos_token_ids)
     specials = set(tokenizer.all_special_ids)
     for r in np.flatnonzero(correct_R).tolist():
         ids = texts[r].completion_ids
         if is_whole(ids, ends, specials):
             key = tokenizer.decode(ids, skip_special_tokens=True)
-            bank.add(uids[r], texts[r], key)  # type: ignore[arg-type]
+            trainer.bank.add(uids[r], texts[r], key)
+
+
+def add_replayed(trainer: GRPOTrainer, output: LossInputs) -> LossInputs:
+    """What TRL's loss takes, with this process's share of the texts that are replayed."""
+    answer = trainer.controller.replay(trainer.bank.uids)
+    if answer is None:
+        return output
+    _, kept, weights_N = trainer.bank.rows(*answer)
+    share = own_texts(kept, weights_N, trainer.accelerator, trainer.args.steps_per_generation)
+    trainer._metrics["train"]["gdro/replayed"].append(len(kept))
+    trainer._metrics["train"]["gdro/replayed_tokens"].append(share.total)
+    first = len(output["advantages"])
+    output = add_texts(output, share, trainer._tokenizer.pad_token_id)
+    stored = [output[name] for name in LOGPS if output.get(name) is not None]
+    if stored:  # kept texts are taken as the policy's own: ratio 1, no KL
+        policy = policy_logps(trainer, output, slice(first, None))
+        for logps_RT in stored:
+            logps_RT[first:] = policy
+    return output
 
 
 class Share(NamedTuple):
@@ -88,24 +94,6 @@ def own_texts(
     # dealt out in turn; TRL shuffles the rows before it cuts them into micro-batches
     local = slice(accelerator.process_index, None, accelerator.num_processes)
     return Share(texts[local], weights_N[local], total)
-
-
-def take_as_policys(
-    output: LossInputs, first: int, score: Callable[[LossInputs, slice], Tensor]
-) -> None:
-    """Take the rows from `first` on as the policy's own: ratio 1, no KL.
-
-    Args:
-        output: what TRL's loss takes.
-        first: row of the first kept text.
-        score: log-probabilities of some rows at the policy.
-    """
-    stored = [output[name] for name in LOGPS if output.get(name) is not None]
-    if not stored:
-        return
-    policy = score(output, slice(first, None))
-    for logps_RT in stored:
-        logps_RT[first:] = policy
 
 
 def needs_whole_batch(trainer: GRPOTrainer) -> bool:

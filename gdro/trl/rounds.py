@@ -4,7 +4,7 @@ TRL samples and scores a batch in one function, `_generate_and_score_completions
 `_generate` for completions and `_calculate_rewards` for their rewards. A method that samples in
 rounds needs the rewards before it knows what it trains on. So a step has two parts:
 
-1. Each round calls `_generate` and `_calculate_rewards` itself (`sample`).
+1. `sample_step` calls `_generate` and `_calculate_rewards` itself, once for each round.
 2. TRL's function is called on what was chosen of that. While it runs, the two functions return
    this batch in place of sampling and judging (`given_rollouts`), and those of a subclass are not
    called again.
@@ -18,14 +18,61 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from trl import GRPOTrainer
 
-from gdro.trl.logs import Silence
+from gdro.rounds import Outcomes, sample_in_rounds
 from gdro.trl.step import Step, TrainBatch, own_share, split_rollouts
-from gdro.trl.values import PromptBatch, replaced
+from gdro.trl.values import Cost, PromptBatch, Row, replaced
 
 MOST_BATCHES = 100  # in one step, for a method that is never ready
 
 
-def sample(trainer: GRPOTrainer, batch: PromptBatch, new_R: np.ndarray, step: Step) -> None:
+def sample_step(trainer: GRPOTrainer, inputs: list[Row]) -> Step:
+    """Sample, reward and observe batches until the method lets the optimizer step.
+
+    Args:
+        trainer: a GDROTrainer.
+        inputs: TRL's rows for this process.
+
+    Raises:
+        ValueError: for a method that is never ready, also because no reward comes.
+    """
+    step = Step()
+    for _ in range(MOST_BATCHES):
+        if _sample_batch(trainer, inputs, step):
+            return step
+    rates = trainer._silence.rates
+    found = "no rollout had a reward"
+    if rates:
+        found = (
+            f"the last batches with rewards ({len(rates)}) had {np.mean(rates):.1%} correct "
+            "rollouts"
+        )
+    raise ValueError(
+        f"gdro_method={trainer.controller.name!r} was not ready for an optimizer step after "
+        f"{MOST_BATCHES} batches; {found}"
+    )
+
+
+def _sample_batch(trainer: GRPOTrainer, inputs: list[Row], step: Step) -> bool:
+    """Add the rounds of one batch to a step; whether the method is ready after it."""
+    spent = step.spent
+    seen_tokens = trainer.state.num_input_tokens_seen
+    with trainer._clock.timed("controller"):
+        batch, plan = trainer._plan(inputs)
+
+    def sample_and_reward(new_R: np.ndarray) -> Outcomes:
+        _sample(trainer, batch, new_R, step)
+        new = trainer._judge(new_R, step.rewards_RF[-len(new_R) :])
+        return Outcomes(new.rewards_R, new.correct_R)
+
+    samples = sample_in_rounds(trainer.controller, plan, sample_and_reward)
+    tokens = int(trainer.state.num_input_tokens_seen - seen_tokens)
+    with trainer._clock.timed("controller"):
+        signal = trainer._observe(plan, samples, Cost(step.spent - spent, tokens))
+    step.add_signal(signal, samples)
+    return signal.ready
+
+
+def _sample(trainer: GRPOTrainer, batch: PromptBatch, new_R: np.ndarray, step: Step) -> None:
     """Add rollouts of the prompts at these places of a batch to the step.
 
     `own_share` says which of them come twice.
@@ -65,16 +112,3 @@ def given_rollouts(trainer: GRPOTrainer, batch: TrainBatch) -> Iterator[None]:
 
     with replaced(trainer, _generate=generated, _calculate_rewards=rewards):
         yield
-
-
-def never_ready(choice: str, silence: Silence) -> ValueError:
-    """The error for a method that is never ready, also because no reward comes."""
-    found = "no rollout had a reward"
-    if silence.rates:
-        rate = np.mean(silence.rates)
-        batches = len(silence.rates)
-        found = f"the last batches with rewards ({batches}) had {rate:.1%} correct rollouts"
-    return ValueError(
-        f"gdro_method={choice!r} was not ready for an optimizer step after {MOST_BATCHES} "
-        f"batches; {found}"
-    )

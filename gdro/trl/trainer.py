@@ -41,11 +41,10 @@ from transformers import PreTrainedModel
 from transformers.trainer_utils import TrainOutput
 from trl import GRPOTrainer
 
-from gdro import files
 from gdro.checks import Refusal
 from gdro.controller import Plan
 from gdro.methods.bank import Bank
-from gdro.rounds import Outcomes, Samples, sample_in_rounds
+from gdro.rounds import Samples
 from gdro.trl import (
     advantages,
     checkpoints,
@@ -62,7 +61,6 @@ from gdro.trl import (
 )
 from gdro.trl.config import GDROConfig
 from gdro.trl.data import UidData, with_uids
-from gdro.trl.step import Step
 from gdro.trl.values import Cost, LossInputs, PromptBatch, Row, Signal
 
 RewardFunction: TypeAlias = str | PreTrainedModel | Callable[..., list[float | None]]
@@ -136,6 +134,7 @@ class GDROTrainer(GRPOTrainer):
         self.groups: list[inspection.BatchGroups] = []
         self.bin_names = logs.bin_names(self.controller.bins)
         self._clock = logs.Clock()
+        self.seconds = self._clock.seconds
         self._silence = logs.Silence(self.controller.success_threshold)
         set_seed(args.seed)  # TRL 1.14 puts the PEFT adapter on before it seeds
         super().__init__(model, reward_funcs, args, train_dataset, *more, **named)
@@ -157,10 +156,6 @@ class GDROTrainer(GRPOTrainer):
             unsloth.fix_mini_batch(args)
         if self.use_vllm:
             generation.send_stop_tokens(self.vllm_generation, self.eos_token_ids)
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        return self._clock.seconds
 
     @property
     def trims(self) -> bool:
@@ -196,7 +191,7 @@ class GDROTrainer(GRPOTrainer):
         else:
             output = self._play_batch(inputs, local_rows)
         if self.controller.method.replays:
-            output = self._add_replayed(output)
+            output = replay.add_replayed(self, output)
         if len(self.record) > recorded:  # a batch without any reward has no row
             tokens = self.accelerator.gather(logs.trained_tokens(output))
             self.record[-1]["trained_tokens"] = int(tokens.sum())
@@ -219,52 +214,29 @@ class GDROTrainer(GRPOTrainer):
         tokens = int(self.state.num_input_tokens_seen - seen_tokens)
         with self._clock.timed("controller"):
             samples = self._judge(group_ids_R, kept[-1])
-            losses_R = self._surrogate_losses(output, samples, len(plan))
+            losses_R = advantages.surrogate_losses(self, output, samples, len(plan))
             signal = self._observe(plan, samples, Cost(len(group_ids_R), tokens), losses_R)
             if self._replaces_advantages:
-                self._put_advantages(output, local_rows, signal)
+                advantages.put_advantages(self, output, local_rows, signal)
         if method.replays:
             uids = [batch.uids[p] for p in group_ids_R.tolist()]
-            self._keep_successes(uids, gather_object(replay.texts_of(output)), samples.correct_R)
+            texts = gather_object(replay.texts_of(output))
+            replay.keep_successes(self, uids, texts, samples.correct_R)
         return output
 
     def _play_rounds(self, inputs: list[Row], local_rows: slice) -> LossInputs:
         """Sample and observe until the method is ready; TRL prepares what is chosen of it."""
-        step = Step()
-        for _ in range(rounds.MOST_BATCHES):
-            if self._sample_batch(inputs, step):
-                break
-        else:
-            raise rounds.never_ready(self.controller.name, self._silence)
+        step = rounds.sample_step(self, inputs)
         batch = step.train_batch(self.args.generation_batch_size, local_rows)
         with rounds.given_rollouts(self, batch):
             # super(): this class's own would sample again
             output = super()._generate_and_score_completions(batch.rows())
-        self._put_advantages(output, local_rows, batch.signal)
+        advantages.put_advantages(self, output, local_rows, batch.signal)
         self._metrics["train"]["gdro/rollouts_spent"].append(step.spent)
         if self.controller.method.replays:  # all that was sampled, not only what trains
             texts = [replay.Text(one.prompt_ids, one.completion_ids) for one in step.rollouts]
-            self._keep_successes(step.uids, texts, step.correct_R)
+            replay.keep_successes(self, step.uids, texts, step.correct_R)
         return output
-
-    def _sample_batch(self, inputs: list[Row], step: Step) -> bool:
-        """Add the rounds of one batch to a step; whether the method is ready after it."""
-        spent = step.spent
-        seen_tokens = self.state.num_input_tokens_seen
-        with self._clock.timed("controller"):
-            batch, plan = self._plan(inputs)
-
-        def sample_and_reward(new_R: np.ndarray) -> Outcomes:
-            rounds.sample(self, batch, new_R, step)
-            new = self._judge(new_R, step.rewards_RF[-len(new_R) :])
-            return Outcomes(new.rewards_R, new.correct_R)
-
-        samples = sample_in_rounds(self.controller, plan, sample_and_reward)
-        tokens = int(self.state.num_input_tokens_seen - seen_tokens)
-        with self._clock.timed("controller"):
-            signal = self._observe(plan, samples, Cost(step.spent - spent, tokens))
-        step.add_signal(signal, samples)
-        return signal.ready
 
     def _plan(self, inputs: list[Row]) -> tuple[PromptBatch, Plan]:
         """The prompts of the next batch, and the rollouts of each."""
@@ -303,25 +275,6 @@ class GDROTrainer(GRPOTrainer):
         threshold = self.controller.success_threshold
         return rewards.judge(rewards_RF, group_ids_R, self.reward_weights, success, threshold)
 
-    def _surrogate_losses(
-        self, output: LossInputs, samples: Samples, num_prompts: int
-    ) -> np.ndarray | None:
-        """ℓ_ij of (6) for all rollouts at the sampling policy (ρ = 1), (R,); None where −A_ij."""
-        if not self.controller.method.needs_losses or self.beta == 0.0:
-            return None
-        logps_RT = output.get("old_per_token_logps")
-        if logps_RT is None:  # TRL leaves them out where a batch serves one optimizer step
-            logps_RT = self._logps(output)
-        kl_R = advantages.divergences(output, logps_RT)
-        penalties_R = self.beta * self.accelerator.gather(kl_R).cpu().numpy()
-        return advantages.surrogate_losses(self.controller, samples, penalties_R, num_prompts)
-
-    def _logps(self, output: LossInputs, rows: slice = slice(None)) -> Tensor:
-        """Log-probabilities of the completions of some rows at the policy as it is, (R, T)."""
-        score = partial(self._get_per_token_logps_and_entropies, self.model)
-        size = self.args.per_device_train_batch_size
-        return advantages.policy_logps(score, output, size, rows)
-
     def _observe(
         self, plan: Plan, samples: Samples, cost: Cost, losses_R: np.ndarray | None = None
     ) -> Signal:
@@ -336,34 +289,6 @@ class GDROTrainer(GRPOTrainer):
         logs.log_numbers(self._metrics["train"], row, self.bin_names)
         self._silence.see(samples.scored())
         return signal
-
-    def _put_advantages(self, output: LossInputs, local_rows: slice, signal: Signal) -> None:
-        """Replace TRL's advantages, in what its loss takes and in its log."""
-        advantages.put_advantages(output, local_rows, signal)
-        logs.log_advantages(self._logs, self._metrics["train"], signal)
-
-    def _keep_successes(
-        self, uids: list[int | str], texts: list[replay.Text], correct_R: np.ndarray
-    ) -> None:
-        """Add the correct rollouts of a step to the bank."""
-        # a processor has no special tokens of its own
-        tokenizer = self._tokenizer
-        replay.keep_successes(self.bank, uids, texts, correct_R, tokenizer, self.eos_token_ids)
-
-    def _add_replayed(self, output: LossInputs) -> LossInputs:
-        """What TRL's loss takes, with this process's share of the texts that are replayed."""
-        answer = self.controller.replay(self.bank.uids)
-        if answer is None:
-            return output
-        _, kept, weights_N = self.bank.rows(*answer)
-        steps = self.args.steps_per_generation
-        share = replay.own_texts(kept, weights_N, self.accelerator, steps)
-        self._metrics["train"]["gdro/replayed"].append(len(kept))
-        self._metrics["train"]["gdro/replayed_tokens"].append(share.total)
-        first = len(output["advantages"])
-        output = replay.add_texts(output, share, self._tokenizer.pad_token_id)
-        replay.take_as_policys(output, first, self._logps)
-        return output
 
     def compute_loss(
         self, model: nn.Module, inputs: LossInputs, *args: object, **kwargs: object
@@ -443,19 +368,19 @@ class GDROTrainer(GRPOTrainer):
                 output = super().train(checkpoint and str(checkpoint), *args, **kwargs)
             finally:
                 self._clock.tick()
-            self._close_checkpoint()  # one that was saved on a signal
+            checkpoints.close_checkpoint(self)  # one that was saved on a signal
         if self.accelerator.is_main_process:
             threshold = self.controller.success_threshold
             inspection.write_page(self.groups, threshold, self.args.output_dir)
         return output
 
     def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
-        """TRL's, after our own state; the ledger is written by `_close_checkpoint`."""
+        """TRL's, after our own state; the ledger is written by `close_checkpoint`."""
         name = f"checkpoint-{self.state.global_step}"
         folder = Path(self._get_output_dir(trial=trial)) / name
         if self.args.should_save:
             self._clock.tick()
-            files.save_state(folder / checkpoints.STATE_FILE, checkpoints.own_state(self))
+            checkpoints.save_own_state(self, folder)
         super()._save_checkpoint(model, trial)
         self._open_checkpoint = folder
         if self.args.should_save:
@@ -464,16 +389,7 @@ class GDROTrainer(GRPOTrainer):
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """transformers', and a ledger of the checkpoint, after callbacks have added files to it."""
         super()._maybe_log_save_evaluate(*args, **kwargs)
-        self._close_checkpoint()
-
-    def _close_checkpoint(self) -> None:
-        """Write a checkpoint's ledger, last of all; a folder without one was not completed."""
-        if self._open_checkpoint is None:
-            return
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            files.write_ledger(self._open_checkpoint, self.run_identity)
-        self._open_checkpoint = None
+        checkpoints.close_checkpoint(self)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """TRL's, and our state: here TRL has its own state, and has not drawn a prompt yet."""

@@ -12,21 +12,4 @@ table, report, intervals         paired differences with intervals; figures, pan
 texts                            what models say, before and after training
 word_study                       figures of the study on word problems
 records                          files that a run leaves
-
-Importing it sets environment variables for huggingface_hub and vLLM, where they are not set.
 """
-
-import os
-
-# Read once, when huggingface_hub and vLLM are imported, so here, before any module that imports
-# them. FlashInfer's sampler needs a CUDA toolkit; with several processes, equal seeds would not
-# give equal samples. On a processor, vLLM would keep half of the memory for its cache, and a
-# training beside it would find none; models small enough to train there need one GiB.
-for _name, _value in {
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_USE_FLASHINFER_SAMPLER": "0",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}.items():
-    os.environ.setdefault(_name, _value)

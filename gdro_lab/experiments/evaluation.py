@@ -19,6 +19,7 @@ import torch
 from gdro.checks import Refusal, check_array
 from gdro.metrics import count_distinct, is_correct
 from gdro.trl.models import stop_tokens
+from gdro_lab import numerics
 from gdro_lab.experiments.blocks import BASE, EvaluationChoice
 from gdro_lab.experiments.parts import CACHE, check_machine, make_parts
 from gdro_lab.experiments.processes import end_with_parent, report_progress
@@ -328,6 +329,7 @@ def _by_vllm(
     seed: int,
 ) -> list[Tokens]:
     """Tokens of each prompt's samples, as `_by_transformers` gives them, sampled by vLLM."""
+    numerics.fix_engines()
     import vllm
 
     engine = model
@@ -350,7 +352,7 @@ def _start_vllm(choice: EvaluationChoice, folder: str, longest: int, seed: int) 
     """vLLM's engine of a model, for texts of at most `longest` tokens."""
     import vllm
 
-    from gdro.trl.cpu_engine import BLOCK_SIZE  # it imports TRL, which must come after Unsloth
+    from gdro_lab.cpu_engine import BLOCK_SIZE  # it imports TRL, which must come after Unsloth
 
     on_cpu = vllm.platforms.current_platform.is_cpu()
     options: dict[str, Any] = {}

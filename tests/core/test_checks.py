@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from gdro import DifficultyBins, GDROController, PromptAdversary, StaticGroups
-from gdro.checks import build, check, check_array
+from gdro.checks import check, check_array
+from gdro.groups import make_groups
 from gdro.metrics import pass_at_k
 from gdro_lab.experiments.intervals import bootstrap_interval
 from gdro_lab.toy import Game, World, play
 
-GROUPS = {"uids": [1, 2], "labels": ["a", "b"]}
+GROUPS = ([1, 2], ["a", "b"])
 
 
 class Unreadable:
@@ -47,8 +48,11 @@ class Unreadable:
         (lambda: GDROController("pivotal", k=0), ("Pivotal", "k", "0")),
         (lambda: GDROController("pivotal", epsilon=2.0), ("Pivotal", "epsilon", "2.0")),
         (lambda: GDROController("dars", pilot=4), ("pilot", "4")),  # no less than the budget
-        (lambda: build("bins", StaticGroups, {"kk": 3}, **GROUPS), ("bins", "kk", "3")),
-        (lambda: build("bins", StaticGroups, {"uids": [3]}, **GROUPS), ("bins", "uids", "[3]")),
+        (lambda: make_groups("bins", {"kk": 3}, "paper", *GROUPS), ("bins", "kk")),
+        (lambda: make_groups("bins", {"uids": [3]}, "paper", *GROUPS), ("bins", "uids")),
+        (lambda: GDROController("grpo", foo=3), ("grpo", "foo", "3")),
+        (lambda: GDROController("pivotal", foo=3), ("Pivotal", "foo", "3")),
+        (lambda: GDROController("both", prompt={"foo": 3}), ("PromptAdversary", "foo", "3")),
         (lambda: World(transfer=1.2), ("World", "transfer", "1.2")),
         (lambda: Game(eta=-1.0), ("Game", "eta", "-1.0")),
         (lambda: Game(method="ppo"), ("Game", "method", "'ppo'")),

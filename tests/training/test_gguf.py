@@ -18,8 +18,9 @@ from tiny_run import arguments
 
 from gdro.files import file_hash
 from gdro.trainer import GDROConfig, GDROTrainer
-from gdro.trl.models import choose_padding, load_model
+from gdro.trl.models import choose_padding
 from gdro_lab.tasks import pretrained
+from gdro_lab.tasks.gguf import load_gguf
 from gdro_lab.tasks.pretrained import PACKAGED, find_model, model_identity, packaged_model
 
 pytestmark = TRAINS
@@ -33,7 +34,7 @@ def tiny_gguf(tmp_path_factory):
 
 def test_a_gguf_file_is_loaded_with_its_weights_ends_and_template(tiny_gguf):
     path, weights = tiny_gguf
-    model, tokenizer, _ = load_model(path, seed=0)
+    model, tokenizer = load_gguf(path)
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
     embeddings = model.get_input_embeddings().weight.detach().numpy()
     np.testing.assert_array_equal(embeddings, weights["token_embd.weight"])
@@ -47,23 +48,23 @@ def test_a_gguf_file_is_loaded_with_its_weights_ends_and_template(tiny_gguf):
 
 
 def test_a_model_of_a_gguf_file_trains_and_is_saved(tiny_gguf, tmp_path):
-    loaded = load_model(tiny_gguf[0], seed=0)
-    before = [weight.detach().clone() for weight in loaded.model.parameters()]
+    model, tokenizer = load_gguf(tiny_gguf[0])
+    before = [weight.detach().clone() for weight in model.parameters()]
     trainer = GDROTrainer(
-        loaded.model,
+        model,
         lambda completions, **columns: [float(len(text)) for text in completions],
         args=arguments(GDROConfig, tmp_path / "run", max_steps=1, per_device_train_batch_size=8),
         train_dataset=Dataset.from_list([{"prompt": f"Spell {n}."} for n in range(4)]),
-        processing_class=loaded.tokenizer,
+        processing_class=tokenizer,
     )
     trainer.train()
-    changed = zip(before, loaded.model.parameters(), strict=True)
+    changed = zip(before, model.parameters(), strict=True)
     assert any(not torch.equal(old, new) for old, new in changed)
     trainer.save_model(str(tmp_path / "saved"))
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
     ids = torch.arange(3, 13)[None]
     with torch.no_grad():
-        torch.testing.assert_close(again(ids).logits, loaded.model.eval()(ids).logits)
+        torch.testing.assert_close(again(ids).logits, model.eval()(ids).logits)
 
 
 def test_a_broken_gguf_file_is_refused(tiny_gguf, tmp_path):
@@ -73,17 +74,15 @@ def test_a_broken_gguf_file_is_refused(tiny_gguf, tmp_path):
         path = tmp_path / f"{name}.gguf"
         path.write_bytes(content)
         with pytest.raises(ValueError, match=f"{name}.gguf"):
-            load_model(path, seed=0)
+            load_gguf(path)
     with pytest.raises(ValueError, match="missing"):
-        load_model(tmp_path / "missing.gguf", seed=0)
-    with pytest.raises(ValueError, match="unsloth-lora"):
-        load_model(tiny_gguf[0], seed=0, kind="unsloth-lora")
+        load_gguf(tmp_path / "missing.gguf")
 
 
 def test_without_the_package_gguf_it_is_named(tiny_gguf, monkeypatch):
-    monkeypatch.setattr("gdro.trl.gguf.find_spec", lambda name: None)
+    monkeypatch.setattr("gdro_lab.tasks.gguf.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install gguf"):
-        load_model(tiny_gguf[0], seed=0)
+        load_gguf(tiny_gguf[0])
 
 
 def special_tokens(*names, pad=None):

@@ -24,8 +24,8 @@ from sharded_run import tied_model
 from tiny_models import byte_tokenizer, save_tiny_model
 from tiny_run import half_right, make_base, make_task
 
-from gdro.trl.cpu_engine import keep_matrix
 from gdro.trl.models import stop_tokens
+from gdro_lab.cpu_engine import keep_matrix
 from gdro_lab.experiments import evaluation as evaluate
 from gdro_lab.experiments.blocks import EvaluationChoice
 from gdro_lab.experiments.evaluation import evaluate_model
@@ -38,7 +38,8 @@ PROMPTS = ["a", "What is 2 + 2?", CHAT, "abc " * 20]
 # each engine in a process of its own, since its memory stays; all with the same imports
 SAMPLE = """if True:
     import json, sys, multiprocessing
-    import gdro_lab.experiments  # which sets vLLM's environment, as in a job
+    from gdro_lab import numerics
+    numerics.fix_engines()  # as in a job
     from gdro_lab.experiments.evaluation import _by_vllm
     from gdro_lab.experiments.blocks import EvaluationChoice
     from transformers import AutoTokenizer

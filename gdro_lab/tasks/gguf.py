@@ -18,15 +18,8 @@ def is_gguf(source: str | Path) -> bool:
     return Path(source).suffix == ".gguf"
 
 
-def load_gguf(
-    path: str | Path, dtype: str, attn_implementation: str | None = None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a GGUF file as an ordinary model, which can be trained and saved, and its tokenizer.
-
-    Args:
-        path: the file; its weights are dequantized.
-        dtype: of the weights, "float32" or "bfloat16".
-        attn_implementation: as in transformers.
+def load_gguf(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a GGUF file as an ordinary model in float32, as `load_model` would, and its tokenizer.
 
     Raises:
         ValueError: there is no such file, the package gguf is missing, or transformers cannot read
@@ -39,11 +32,13 @@ def load_gguf(
         raise ValueError(f"source {str(path)!r} needs the package gguf: pip install gguf")
     import transformers
 
+    from gdro.trl.models import prepare
+
     folder = str(path.parent)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=path.name)
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, gguf_file=path.name, dtype=dtype, attn_implementation=attn_implementation
+            folder, gguf_file=path.name, dtype="float32"
         )
     except Exception as error:  # the readers raise whatever they stumble over
         reason = str(error).strip().split("\n")[0] or type(error).__name__
@@ -52,6 +47,7 @@ def load_gguf(
         ) from error
     _repair_ends(tokenizer, model)
     _forget_quantization(model)
+    prepare(model, tokenizer)
     return model, tokenizer
 
 

@@ -1,0 +1,47 @@
+"""The page of `gdro inspect` beside a training is that of the training's own log."""
+
+import json
+
+import pytest
+from conftest import TRAINS
+from tiny_run import make, trained
+
+import gdro.inspect
+
+pytestmark = TRAINS
+COUNTED = ("rollouts", "prompts", "steps", "groups", "silent", "over_the_run", "mixed_by_n")
+
+
+def test_a_training_leaves_the_page_of_its_log(base, tmp_path, capsys):
+    trained(base, tmp_path, gdro_method="rollout", log_completions=True)
+    said = capsys.readouterr().out
+    summary = json.loads((tmp_path / "inspect.json").read_text())
+    logged = gdro.inspect.summarize(gdro.inspect.read(tmp_path / "completions"))
+    assert {name: summary[name] for name in COUNTED} == {name: logged[name] for name in COUNTED}
+    assert summary["rollouts"] == 5 * 32
+    assert "\n".join(gdro.inspect.in_short(summary)) in said
+    assert (tmp_path / "inspect.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_resumed_training_leaves_the_page_of_all_its_steps(base, tmp_path):
+    saving = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, "gdro_method": "dars"}
+    trained(base, tmp_path, **saving)
+    whole = (tmp_path / "inspect.json").read_text()
+    (tmp_path / "checkpoint-4").rename(tmp_path / "later")
+    (tmp_path / "inspect.json").unlink()
+    make(base, tmp_path, **saving).train(resume_from_checkpoint=True)
+    assert (tmp_path / "inspect.json").read_text() == whole
+
+
+@pytest.mark.parametrize("failing", ["no reward", "no folder"])
+def test_a_training_without_a_page_ends_as_others_do(base, tmp_path, capsys, monkeypatch, failing):
+    def none(completions, **columns):
+        return [None] * len(completions)
+
+    trainer = make(
+        base, tmp_path, max_steps=1, **{"reward": none} if failing == "no reward" else {}
+    )
+    if failing == "no folder":
+        monkeypatch.setattr("gdro.inspect.draw", None)
+    assert trainer.train().global_step == 1
+    assert ("two rollouts" in capsys.readouterr().out) == (failing == "no reward")
