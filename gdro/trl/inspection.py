@@ -24,7 +24,7 @@ class BatchGroups(NamedTuple):
     """The rollout groups of a batch, in plain values."""
 
     step: int
-    """Optimizer steps before it."""
+    """The optimizer step that it serves, from 1, as in TRL's log."""
     uids: list[int | str]
     """(P,)"""
     trials: list[int]

@@ -285,7 +285,7 @@ class GDROTrainer(GRPOTrainer):
         step = self.state.global_step
         row = logs.record_row(row, self.controller.name, step, cost, signal)
         self.record.append(row)
-        self.groups.append(inspection.groups_of(plan, samples, step))
+        self.groups.append(inspection.groups_of(plan, samples, step + 1))
         logs.log_numbers(self._metrics["train"], row, self.bin_names)
         self._silence.see(samples.scored())
         return signal
