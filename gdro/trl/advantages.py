@@ -53,26 +53,14 @@ def observe(
 def put_advantages(
     trainer: GRPOTrainer, output: LossInputs, local_rows: slice, signal: Signal
 ) -> None:
-    """Replace TRL's advantages, in what its loss takes and in its log.
-
-    Args:
-        trainer: a GDROTrainer.
-        output: what TRL's loss takes.
-        local_rows: the rollouts of this process.
-        signal: what is trained on.
-    """
+    """Replace TRL's advantages, in what its loss takes and in its log."""
     advantages_R = torch.as_tensor(signal.advantages_R).to(output["advantages"])
     output["advantages"] = advantages_R[local_rows]
     log_advantages(trainer._logs, trainer._metrics["train"], signal)
 
 
 def divergences(output: LossInputs, logps_RT: Tensor) -> Tensor:
-    """KL(π_θ ‖ π_ref) of each local rollout by TRL's estimator, averaged over its tokens, (R,).
-
-    Args:
-        output: what TRL's loss takes.
-        logps_RT: log-probabilities of the completions at the policy.
-    """
+    """KL(π_θ ‖ π_ref) of each local rollout by TRL's estimator, averaged over its tokens, (R,)."""
     mask_RT = learned_mask(output)
     gap_RT = output["ref_per_token_logps"] - logps_RT
     # Unsloth packs rows to the left, with the most prompt padding as further columns: a completion

@@ -59,13 +59,8 @@ def load_finished(trainer: GRPOTrainer, checkpoint: Path) -> TrainOutput:
 
 
 def warn_within_batch(name: str, step: int, args: GDROConfig) -> None:
-    """Warn of a checkpoint between the micro-batches of a generation batch.
-
-    Args:
-        name: of the checkpoint.
-        step: micro-batches so far; counts from 0 again after a resume, where TRL samples again.
-        args: of the trainer.
-    """
+    """Warn of a checkpoint between the micro-batches of a generation batch."""
+    # counts from 0 again after a resume, where TRL samples again
     if step % (args.steps_per_generation * args.num_iterations):
         logger.warning(
             f"{name} lies within a generation batch: resumed from it, a run samples the rest "
@@ -116,11 +111,7 @@ def load_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
     trainer.record = state["record"]
     trainer.groups = [BatchGroups(*batch) for batch in state["groups"]]
     trainer.seconds.update(state["seconds"])
-
-
-def warn_of_reference(args: GDROConfig) -> None:
-    """Warn of a reference model that would have moved before the checkpoint."""
-    if args.sync_ref_model:
+    if trainer.args.sync_ref_model:
         logger.warning(
             "sync_ref_model: the reference model is not in a checkpoint, and starts from the "
             "weights of the first model again"

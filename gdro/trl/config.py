@@ -222,15 +222,7 @@ def check_all(
 ) -> None:
     """Refuse what a trainer cannot train with, before TRL loads or starts anything.
 
-    Args:
-        args: of the trainer.
-        controller: made from them.
-        dataset: to train on.
-        rewards: a reward, or a list of them.
-        arguments: further ones of GRPOTrainer, by name.
-
-    Raises:
-        ValueError: names what it is.
+    The last arguments are `reward_funcs` and the further ones of GRPOTrainer, by name.
     """
     check_training(args, controller)
     check_data(args, controller.method, dataset, arguments)

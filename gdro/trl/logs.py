@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -108,13 +108,7 @@ def record_row(
 
 
 def log_advantages(logs: Mapping[str, Any], metrics: Mapping[str, list], signal: Signal) -> None:
-    """Replace what TRL has just logged of advantages, as if groups were equally large.
-
-    Args:
-        logs: of TRL, for its table of completions.
-        metrics: of TRL, of the training.
-        signal: what is trained on.
-    """
+    """Replace what TRL has just logged of advantages, as if groups were equally large."""
     metrics["frac_reward_zero_std"][-1] = float(np.mean(signal.is_flat_R))
     # of single rollouts; `Step.group_has_signal_R` is true for all of a group
     metrics["gdro/has_signal"].append(float(np.mean(signal.advantages_R != 0)))
@@ -127,14 +121,6 @@ def trained_tokens(output: LossInputs) -> Tensor:
     trains_R = output["advantages"] != 0
     tokens_R = learned_mask(output).sum(dim=1)
     return (tokens_R * trains_R).sum()
-
-
-def log_numbers(
-    metrics: MutableMapping[str, list], row: Mapping[str, object], names: Sequence[str]
-) -> None:
-    """Add the numbers of a row of the record to TRL's log of the training."""
-    for name, number in numbers_of(row, names).items():
-        metrics[f"gdro/{name}"].append(number)
 
 
 def numbers_of(row: Mapping[str, object], names: Sequence[str]) -> dict[str, float]:

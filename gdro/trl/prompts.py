@@ -39,16 +39,12 @@ def check_stock(choice: str, function: Callable, stock: Callable) -> None:
 
 
 @contextmanager
-def uids_kept(trainer: GRPOTrainer, column: str, use: Callable[[Sampler], None]) -> Iterator[None]:
-    """A data loader that is made in this block keeps each row's uid.
+def uids_kept(trainer: GRPOTrainer) -> Iterator[None]:
+    """A data loader made in this block keeps each row's uid, and the trainer keeps its sampler.
 
-    Also where `data_collator` or unused columns leave it out.
-
-    Args:
-        trainer: that makes it.
-        column: of the uids.
-        use: is given the sampler.
+    Also where `data_collator` or unused columns leave the uids out.
     """
+    column = trainer.args.uid_column
     choose_columns = trainer._set_signature_columns_if_needed
     make_sampler = trainer._get_train_sampler
 
@@ -58,9 +54,8 @@ def uids_kept(trainer: GRPOTrainer, column: str, use: Callable[[Sampler], None])
             trainer._signature_columns.append(column)
 
     def keep_sampler(dataset: Dataset | None = None) -> Sampler:
-        sampler = make_sampler(dataset)
-        use(sampler)
-        return sampler
+        trainer._sampler = make_sampler(dataset)  # advanced on resuming
+        return trainer._sampler
 
     # on the object, and so after a subclass's own choices
     with replaced(

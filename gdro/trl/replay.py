@@ -1,6 +1,6 @@
 """Kept texts that are trained on again, beside the rollouts (`gdro.methods.bank`).
 
-Axis: R rollouts, of all processes; N kept texts, or rows of a micro-batch.
+Axes: R rollouts, of all processes; N kept texts, or rows of a micro-batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from accelerate.utils import DistributedType
+from numpy.typing import ArrayLike
 from torch import Tensor
 from trl import GRPOTrainer
 from trl.trainer.utils import pad
@@ -51,49 +51,26 @@ def add_replayed(trainer: GRPOTrainer, output: LossInputs) -> LossInputs:
     if answer is None:
         return output
     _, kept, weights_N = trainer.bank.rows(*answer)
-    share = own_texts(kept, weights_N, trainer.accelerator, trainer.args.steps_per_generation)
-    trainer._metrics["train"]["gdro/replayed"].append(len(kept))
-    trainer._metrics["train"]["gdro/replayed_tokens"].append(share.total)
+    texts = [Text(*text) for text in kept]
+    total = sum(len(text.completion_ids) for text in texts)
+    trainer._metrics["train"]["gdro/replayed"].append(len(texts))
+    trainer._metrics["train"]["gdro/replayed_tokens"].append(total)
+    # equally many rows for each process and micro-step: rows without tokens fill them
+    accelerator = trainer.accelerator
+    fill = -len(texts) % (accelerator.num_processes * trainer.args.steps_per_generation)
+    texts += [Text(texts[0].prompt_ids, [])] * fill
+    weights_N = np.append(weights_N, np.zeros(fill))
+    # dealt out in turn; TRL shuffles the rows before it cuts them into micro-batches
+    local = slice(accelerator.process_index, None, accelerator.num_processes)
     first = len(output["advantages"])
-    output = add_texts(output, share, trainer._tokenizer.pad_token_id)
+    pad_id = trainer._tokenizer.pad_token_id
+    output = add_texts(output, texts[local], weights_N[local], pad_id, total)
     stored = [output[name] for name in LOGPS if output.get(name) is not None]
     if stored:  # kept texts are taken as the policy's own: ratio 1, no KL
         policy = policy_logps(trainer, output, slice(first, None))
         for logps_RT in stored:
             logps_RT[first:] = policy
     return output
-
-
-class Share(NamedTuple):
-    """What one process trains on again."""
-
-    texts: list[Text]
-    """Some are without a completion: they only fill the batch."""
-    weights_N: np.ndarray
-    """Of the texts, in place of advantages."""
-    total: int
-    """Completion tokens of all processes' texts."""
-
-
-def own_texts(
-    kept: Sequence[tuple], weights_N: np.ndarray, accelerator: Accelerator, steps: int
-) -> Share:
-    """This process's share of the texts that are replayed.
-
-    Args:
-        kept: the texts, as they were kept.
-        weights_N: of each.
-        accelerator: of the processes.
-        steps: micro-steps of a batch; each process has equally many rows for each.
-    """
-    texts = [Text(*text) for text in kept]
-    total = sum(len(text.completion_ids) for text in texts)
-    fill = -len(texts) % (accelerator.num_processes * steps)
-    texts += [Text(texts[0].prompt_ids, [])] * fill
-    weights_N = np.append(weights_N, np.zeros(fill))
-    # dealt out in turn; TRL shuffles the rows before it cuts them into micro-batches
-    local = slice(accelerator.process_index, None, accelerator.num_processes)
-    return Share(texts[local], weights_N[local], total)
 
 
 def needs_whole_batch(trainer: GRPOTrainer) -> bool:
@@ -114,16 +91,9 @@ def loss_in_parts(
     loss_type: str,
     backward: Callable[[Tensor], object],
 ) -> Tensor:
-    """The loss of a micro-batch, on no more rows at once than it has without kept texts.
+    """The loss of a micro-batch, on at most `size` of its rows at once.
 
     Each part but the last runs its backward here, so that its activations are freed.
-
-    Args:
-        loss: of some rows.
-        inputs: of TRL's loss.
-        size: rows of a part.
-        loss_type: of TRL.
-        backward: of accelerate.
     """
 
     def part(rows_N: Tensor) -> Tensor:
@@ -151,23 +121,25 @@ def unpadded(ids_RT: Tensor, mask_RT: Tensor) -> list[list[int]]:
     return [ids_T[mask_T].tolist() for ids_T, mask_T in pairs]
 
 
-def add_texts(output: LossInputs, share: Share, pad_id: int) -> LossInputs:
-    """What `_generate_and_score_completions` returns, with a row for each kept text.
-
-    What TRL holds for each token is 1 there.
+def add_texts(
+    output: LossInputs, texts: Sequence[Text], weights: ArrayLike, pad_id: int, total: int
+) -> LossInputs:
+    """What `_generate_and_score_completions` returns, with a row for each text.
 
     Args:
         output: left as it is.
-        share: of this process.
+        texts: an empty completion only fills the batch.
+        weights: their advantages. What TRL holds for each token is 1.
         pad_id: token id of padding.
+        total: completion tokens of all processes' texts.
     """
     advantages = output["advantages"]
     longer = {
-        "advantages": torch.cat([advantages, advantages.new_tensor(share.weights_N)]),
-        "num_items_in_batch": output["num_items_in_batch"] + share.total,
+        "advantages": torch.cat([advantages, advantages.new_tensor(weights)]),
+        "num_items_in_batch": output["num_items_in_batch"] + total,
     }
-    prompts = [text.prompt_ids for text in share.texts]
-    completions = [text.completion_ids for text in share.texts]
+    prompts = [text.prompt_ids for text in texts]
+    completions = [text.completion_ids for text in texts]
     for part, new, side in (("prompt", prompts, "left"), ("completion", completions, "right")):
         ids = [torch.tensor(row, dtype=torch.long, device=advantages.device) for row in new]
         masks = [*output[f"{part}_mask"], *map(torch.ones_like, ids)]

@@ -61,7 +61,7 @@ from gdro.trl import (
 )
 from gdro.trl.config import GDROConfig
 from gdro.trl.data import UidData, with_uids
-from gdro.trl.values import Cost, LossInputs, PromptBatch, Row, Signal
+from gdro.trl.values import Cost, LossInputs, PromptBatch, Row, Signal, replaced
 
 RewardFunction: TypeAlias = str | PreTrainedModel | Callable[..., list[float | None]]
 
@@ -92,6 +92,7 @@ class GDROTrainer(GRPOTrainer):
             each bin.
         seconds: time of the training, and of generation and controller within it.
         run_identity: where set, checkpoints of another run are refused.
+        leaves_page: whether `train` leaves the page of `gdro inspect` in the output folder.
 
     Raises:
         ValueError: for settings, data or rewards that the method or the engine cannot use.
@@ -99,6 +100,7 @@ class GDROTrainer(GRPOTrainer):
 
     _tag_names = ["trl", "grpo", "gdro"]  # noqa: RUF012 (TRL's own attribute)
     run_identity = ""
+    leaves_page = True
     _open_checkpoint: Path | None = None  # saved, and without its ledger yet
     _sampler: Sampler | None = None  # of the training
     _given: list[str] | None = None  # TRL's rows of the batch, for a method that chooses others
@@ -142,10 +144,7 @@ class GDROTrainer(GRPOTrainer):
             self.data = self.data._replace(dataset=self.train_dataset)
         # again, as TRL alone names reward models and the rewards of environments
         config.check_success_reward(args, self.reward_func_names)
-        column = args.uid_column
-        self.reward_funcs: list[Any] = [
-            rewards.without_column(function, column) for function in self.reward_funcs
-        ]
+        self.reward_funcs = rewards.without_column(self.reward_funcs, args.uid_column)
         self.is_rotary = trimming.is_rotary(self.model)
         logs.warn_of_rewards(args, self.reward_func_names)
         if self._replaces_advantages:
@@ -169,8 +168,7 @@ class GDROTrainer(GRPOTrainer):
             name = self.controller.name
             prompts.check_stock(name, self._get_train_sampler, GRPOTrainer._get_train_sampler)
             prompts.check_stock(name, self._prepare_inputs, GDROTrainer._prepare_inputs)
-        keep_sampler = partial(setattr, self, "_sampler")
-        with prompts.uids_kept(self, self.args.uid_column, keep_sampler):
+        with prompts.uids_kept(self):
             return super().get_train_dataloader()
 
     def _prepare_inputs(self, generation_batch: list[Row] | LossInputs) -> LossInputs:
@@ -286,7 +284,8 @@ class GDROTrainer(GRPOTrainer):
         row = logs.record_row(row, self.controller.name, step, cost, signal)
         self.record.append(row)
         self.groups.append(inspection.groups_of(plan, samples, step + 1))
-        logs.log_numbers(self._metrics["train"], row, self.bin_names)
+        for name, number in logs.numbers_of(row, self.bin_names).items():
+            self._metrics["train"][f"gdro/{name}"].append(number)
         self._silence.see(samples.scored())
         return signal
 
@@ -298,7 +297,8 @@ class GDROTrainer(GRPOTrainer):
             return super().compute_loss(model, inputs, *args, **kwargs)
         if self.model.training and self.trims and trimming.only_advantages_train(self):
             inputs = trimming.rows_with_signal(inputs, self.args.loss_type)
-        with unsloth.in_one_part(self.args):
+        # Unsloth would cut what is left into as many parts as the whole batch
+        with replaced(self.args, unsloth_grpo_mini_batch=1):
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     def _compute_loss(self, model: nn.Module, inputs: LossInputs) -> Tensor:
@@ -369,7 +369,7 @@ class GDROTrainer(GRPOTrainer):
             finally:
                 self._clock.tick()
             checkpoints.close_checkpoint(self)  # one that was saved on a signal
-        if self.accelerator.is_main_process:
+        if self.leaves_page and self.accelerator.is_main_process:
             threshold = self.controller.success_threshold
             inspection.write_page(self.groups, threshold, self.args.output_dir)
         return output
@@ -396,5 +396,4 @@ class GDROTrainer(GRPOTrainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
             checkpoints.load_own_state(self, Path(checkpoint))
-            checkpoints.warn_of_reference(self.args)
             checkpoints.advance(self._sampler, Path(checkpoint))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -57,17 +55,6 @@ def fix_mini_batch(args: GRPOConfig) -> None:
     """Cut batches as TRL does, or Unsloth would by the memory that is free, anew in each run."""
     if args.unsloth_grpo_mini_batch is None:
         args.unsloth_grpo_mini_batch = args.steps_per_generation
-
-
-@contextmanager
-def in_one_part(args: GRPOConfig) -> Iterator[None]:
-    """In this block Unsloth cuts no batch, as it would what is left of a trimmed one."""
-    parts = args.unsloth_grpo_mini_batch
-    args.unsloth_grpo_mini_batch = 1
-    try:
-        yield
-    finally:
-        args.unsloth_grpo_mini_batch = parts
 
 
 def check_unsloth_settings(

@@ -142,6 +142,7 @@ def rehearse(profile: Profile, variant: str) -> None:
             eval_dataset=None if args.eval_strategy == "no" else rows,
             processing_class=tokenizer,
         )
+        trainer.leaves_page = False
         trainer.train()
 
 

@@ -276,6 +276,7 @@ class Training:
         trainer = self.make_trainer(
             [costs], save_strategy="no", eval_strategy="no", max_steps=(batches + 1) * updates
         )
+        trainer.leaves_page = False
         trainer.train()
         if trainer.accelerator.is_main_process:
             seconds = (costs.ends[-1] - costs.ends[updates - 1]) / batches
@@ -303,6 +304,8 @@ class Training:
             return
         write_ledger(model, self.identity)
         write_table(self.folder / "record.jsonl", trainer.record)
+        for page in self.checkpoints.glob("inspect.*"):
+            page.replace(self.folder / page.name)
         write_table(self.folder / "log_history.jsonl", map(_finite, trainer.state.log_history))
         write_manifest(self.folder / "training.json", self._report(trainer, parts))
         self.remove_checkpoints()

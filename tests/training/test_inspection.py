@@ -4,7 +4,7 @@ import json
 
 import pytest
 from conftest import TRAINS
-from tiny_run import make, trained
+from tiny_run import half_right, make, trained
 
 import gdro.inspect
 
@@ -33,15 +33,13 @@ def test_a_resumed_training_leaves_the_page_of_all_its_steps(base, tmp_path):
     assert (tmp_path / "inspect.json").read_text() == whole
 
 
-@pytest.mark.parametrize("failing", ["no reward", "no folder"])
+@pytest.mark.parametrize("failing", ["rewards", "a picture"])
 def test_a_training_without_a_page_ends_as_others_do(base, tmp_path, capsys, monkeypatch, failing):
     def none(completions, **columns):
         return [None] * len(completions)
 
-    trainer = make(
-        base, tmp_path, max_steps=1, **{"reward": none} if failing == "no reward" else {}
-    )
-    if failing == "no folder":
+    if failing == "a picture":
         monkeypatch.setattr("gdro.inspect.draw", None)
+    trainer = make(base, tmp_path, max_steps=1, reward=none if failing == "rewards" else half_right)
     assert trainer.train().global_step == 1
-    assert ("two rollouts" in capsys.readouterr().out) == (failing == "no reward")
+    assert ("two rollouts" in capsys.readouterr().out) == (failing == "rewards")
