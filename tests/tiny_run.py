@@ -60,13 +60,15 @@ def half_right(completions, answer, **kwargs):
 
 
 def make_trainer(trainer_class, args, base, rows=None, reward=half_right):
-    return trainer_class(
+    trainer = trainer_class(
         AutoModelForCausalLM.from_pretrained(base),
         reward,
         args=args,
         train_dataset=Dataset.from_list(list(rows or make_task().train)),
         processing_class=AutoTokenizer.from_pretrained(base),
     )
+    trainer.leaves_page = False  # which takes longer than a small run
+    return trainer
 
 
 def make(base, folder, rows=None, reward=half_right, **changes):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from conftest import TRAINS
-from tiny_run import half_right, make, trained
+from tiny_run import half_right, make
 
 import gdro.inspect
 
@@ -12,8 +12,14 @@ pytestmark = TRAINS
 COUNTED = ("rollouts", "prompts", "steps", "groups", "silent", "over_the_run", "mixed_by_n")
 
 
+def train(base, folder, resume=None, **changes):
+    trainer = make(base, folder, **changes)
+    trainer.leaves_page = True
+    return trainer.train(resume)
+
+
 def test_a_training_leaves_the_page_of_its_log(base, tmp_path, capsys):
-    trained(base, tmp_path, gdro_method="rollout", log_completions=True)
+    train(base, tmp_path, gdro_method="rollout", log_completions=True, max_steps=5)
     said = capsys.readouterr().out
     summary = json.loads((tmp_path / "inspect.json").read_text())
     logged = gdro.inspect.summarize(gdro.inspect.read(tmp_path / "completions"))
@@ -25,11 +31,11 @@ def test_a_training_leaves_the_page_of_its_log(base, tmp_path, capsys):
 
 def test_a_resumed_training_leaves_the_page_of_all_its_steps(base, tmp_path):
     saving = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, "gdro_method": "dars"}
-    trained(base, tmp_path, **saving)
+    train(base, tmp_path, **saving)
     whole = (tmp_path / "inspect.json").read_text()
     (tmp_path / "checkpoint-4").rename(tmp_path / "later")
     (tmp_path / "inspect.json").unlink()
-    make(base, tmp_path, **saving).train(resume_from_checkpoint=True)
+    train(base, tmp_path, resume=True, **saving)
     assert (tmp_path / "inspect.json").read_text() == whole
 
 
@@ -40,6 +46,6 @@ def test_a_training_without_a_page_ends_as_others_do(base, tmp_path, capsys, mon
 
     if failing == "a picture":
         monkeypatch.setattr("gdro.inspect.draw", None)
-    trainer = make(base, tmp_path, max_steps=1, reward=none if failing == "rewards" else half_right)
-    assert trainer.train().global_step == 1
+    reward = none if failing == "rewards" else half_right
+    assert train(base, tmp_path, max_steps=1, reward=reward).global_step == 1
     assert ("two rollouts" in capsys.readouterr().out) == (failing == "rewards")

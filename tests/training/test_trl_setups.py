@@ -204,6 +204,7 @@ def reward_model(tokenizer):
 def test_setup(name, folders, tmp_path, monkeypatch):
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", scripted)
+    monkeypatch.setattr(GDROTrainer, "leaves_page", False)
     monkeypatch.setattr("gc.collect", lambda: 0)  # of accelerate: most of a small run's time
     choice = SETUPS[name]
     model = folders["Llama" if name == "Llama" else "Qwen3"]

@@ -37,6 +37,7 @@ def build(folders, tmp_path, monkeypatch):
     """Make a trainer: of TRL where the method is None."""
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", scripted)
+    monkeypatch.setattr(GDROTrainer, "leaves_page", False)
     monkeypatch.setattr("gc.collect", lambda: 0)  # of accelerate: most of a small run's time
 
     def made(method, reward=even, rows=CHATS, change=None, tokenizer=None, given=(), **own):
