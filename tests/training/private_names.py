@@ -141,6 +141,6 @@ PRIVATE_NAMES = (
     PrivateName(ARGUMENTS, "_n_gpu", "transformers': set in gdro_lab, one GPU a process"),
     # vLLM on a CPU
     PrivateName(
-        "trl.generation.vllm_generation", "LLM", "replaced while TRL makes an engine on a CPU"
+        "trl.generation.vllm_generation", "LLM", "replaced in gdro_lab, for an engine on a CPU"
     ),
 )
