@@ -100,6 +100,11 @@ def load_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
     Raises:
         ValueError: where the prompts of the data set have changed.
     """
+    if trainer.args.sync_ref_model:
+        logger.warning(
+            "sync_ref_model: the reference model is not in a checkpoint, and starts from the "
+            "weights of the first model again"
+        )
     if is_foreign(checkpoint):
         logger.warning(f"{checkpoint} is GRPOTrainer's: the controller starts without history")
         return
@@ -111,11 +116,6 @@ def load_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
     trainer.record = state["record"]
     trainer.groups = [BatchGroups(*batch) for batch in state["groups"]]
     trainer.seconds.update(state["seconds"])
-    if trainer.args.sync_ref_model:
-        logger.warning(
-            "sync_ref_model: the reference model is not in a checkpoint, and starts from the "
-            "weights of the first model again"
-        )
 
 
 def advance(sampler: Sampler | None, checkpoint: Path) -> None:
