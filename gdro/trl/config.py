@@ -15,7 +15,7 @@ from trl import GRPOConfig
 from gdro.checks import build
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups, make_groups
-from gdro.method import Method, Run
+from gdro.method import Method
 from gdro.prior import PromptPrior
 from gdro.registry import find_method
 
@@ -264,21 +264,19 @@ def check_training(args: GDROConfig, controller: GDROController) -> None:
         )
 
 
-def has_trls_advantages(run: Run, args: GDROConfig) -> bool:
-    """Whether the controller would compute GRPO's advantages as TRL does with these arguments.
+def replaces_advantages(controller: GDROController, args: GDROConfig) -> bool:
+    """Whether TRL's advantages give way to the controller's; if not, training is TRL's own.
 
-    `gdro_options` may have replaced the options of `args` in the run.
+    With "grpo" they stay where the controller would compute the same; `gdro_options` may have
+    replaced the options of `args` in its run.
     """
-    return (
+    run = controller.run
+    is_trls = (
         run.advantage_std == "sample"
         and run.advantage_clip is None
         and run.scale_rewards == args.scale_rewards
     )
-
-
-def replaces_advantages(controller: GDROController, args: GDROConfig) -> bool:
-    """Whether TRL's advantages give way to the controller's; if not, training is TRL's own."""
-    return controller.name != "grpo" or not has_trls_advantages(controller.run, args)
+    return controller.name != "grpo" or not is_trls
 
 
 def check_success_reward(args: GDROConfig, names: Sequence[str]) -> None:
