@@ -162,14 +162,14 @@ def test_a_batch_without_any_reward_closes_its_plan(base, tmp_path, monkeypatch,
 
 def test_a_uid_is_a_hash_of_the_row():
     rows = [{"prompt": f"p{n}", "answer": n} for n in (1, 2, 3, 2)]
-    data, uids, hashes = with_uids(Dataset.from_list(rows), "uid")
+    data, uids, hashes, _ = with_uids(Dataset.from_list(rows), "uid")
     assert (
         data["uid"]
         == uids.tolist()
         == [hash_of(rows[0]), hash_of(rows[1]), hash_of(rows[2]), f"{hash_of(rows[1])}#2"]
     )
     assert hash_of(rows[0]) == "6395b0983c549342"  # in every session
-    _, backwards, same = with_uids(Dataset.from_list(rows[::-1]).with_format("torch"), "uid")
+    _, backwards, same, _ = with_uids(Dataset.from_list(rows[::-1]).with_format("torch"), "uid")
     assert sorted(backwards) == sorted(uids)
     assert sorted(same) == sorted(hashes)
     with pytest.raises(ValueError, match="repeats 3"):
