@@ -9,8 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from multiprocessing import forkserver
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import psutil
@@ -18,10 +16,10 @@ import pytest
 import yaml
 from conftest import PATIENCE, SMALL_PROFILE
 
+from gdro_lab.experiments.pool import Job, Pool
 from gdro_lab.experiments.processes import LAUNCHER, free_port, only_process_in
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.records import read_result
-from gdro_lab.experiments.runner import Job, Runner
 
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
@@ -127,33 +125,21 @@ def test_stopped_or_killed_it_ends_its_jobs(runs, how):
     assert psutil.wait_procs(jobs, timeout=PATIENCE)[1] == []
 
 
-def test_a_job_that_starts_while_the_others_are_stopped_ends_too(tmp_path, monkeypatch):
+def test_a_job_that_is_killed_is_named_and_stops_no_other(tmp_path):
+    """As the kernel does where memory runs out."""
     (tmp_path / "logs").mkdir()
-    runner = Runner(load_profile("smoke"), tmp_path, 1)
-    check = Job("check", "gdro_lab.experiments.training:check_trainings")
-    start = ForkServerProcess.start
-
-    def start_while_stopped(process):
-        start(process)
-        runner.is_stopped = True
-
-    assert runner._run_job(check)
-    monkeypatch.setattr(ForkServerProcess, "start", start_while_stopped)
-    assert not runner._run_job(check)
-
-
-def test_jobs_that_end_together_have_succeeded(tmp_path, monkeypatch):
-    (tmp_path / "logs").mkdir()
-    runner = Runner(load_profile("smoke"), tmp_path, 4)
-    jobs = [Job(f"quick {i}", "builtins:id") for i in range(40)]
-    read = forkserver.read_signed
-
-    def read_slowly(descriptor):
-        time.sleep(0.02)  # so that a thread that asks too comes between
-        return read(descriptor)
-
-    monkeypatch.setattr(forkserver, "read_signed", read_slowly)
-    assert runner._map(runner._run_job, jobs)
+    pool = Pool(tmp_path / "logs", 2, ["gdro_lab.experiments.pool", "torch"])
+    profile = load_profile("smoke")
+    kill = Job("killed", "processes:kill_itself", profile)
+    quick = [Job(f"quick {i}", "builtins:id", profile) for i in range(4)]
+    assert not pool.run([[kill, quick[0]], *([job] for job in quick[1:])])
+    assert [line.partition(" (")[0] for line in pool.failed] == [
+        "killed failed: its process was killed"
+    ]
+    assert {log.stem for log in pool.logs.glob("*.log")} == {
+        "killed",
+        *(f"quick-{i}" for i in (1, 2, 3)),
+    }
 
 
 def test_what_is_launched_ends_with_the_process_that_started_its_launcher():
