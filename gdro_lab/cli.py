@@ -253,20 +253,12 @@ def report_command(profile: str, runs: str | None) -> None:
 
     Example: gdro report tiny
     """
-    from gdro_lab.experiments.loop_profile import LoopProfile
     from gdro_lab.experiments.profile import load_profile
+    from gdro_lab.experiments.runner import report
 
     with at_the_door():
         chosen = load_profile(profile)
-    folder = Path(runs or f"runs/{chosen.name}")
-    if isinstance(chosen, LoopProfile):
-        from gdro_lab.experiments.loop_runs import write_loop_report
-
-        click.echo(write_loop_report(chosen, folder))
-    else:
-        from gdro_lab.experiments.report import write_report
-
-        click.echo(write_report(chosen, folder))
+    click.echo(report(chosen, Path(runs or f"runs/{chosen.name}")))
 
 
 @main.command("arena")
@@ -328,12 +320,13 @@ def arena_command(
 
     Example: gdro arena rare-hard --methods grpo,pivotal --draws 8
     """
-    from gdro_lab.experiments.loop_profile import make_loop_profile
+    from gdro_lab.experiments.profile import make_profile
     from gdro_lab.experiments.runner import run_profile
     from gdro_lab.experiments.spelling import check_rate
 
     with at_the_door():
-        profile = make_loop_profile(
+        profile = make_profile(
+            "arena",
             {
                 "name": "arena",
                 "backend": "loop",
@@ -348,7 +341,7 @@ def arena_command(
                 },
                 "baseline": baseline,
                 "methods_from": methods_from,
-            }
+            },
         )
     sys.exit(run_profile(profile, cores, runs, cache_dir))
 

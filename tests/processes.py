@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -55,10 +54,6 @@ def run_ranks(processes, target, *arguments, **environment):
 def _rank(rank, environment, target, arguments):
     os.environ |= environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     target(*arguments)
-
-
-def kill_itself(profile):
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def python_of(engine):

@@ -61,6 +61,7 @@ def evaluate_variant(
     Refusal if the training is not complete.
     """
     folder = Path(folder)
+    profile = profile.drawn(seed)
     trained = {} if variant == BASE else _read_trained(profile, variant, seed, folder)
     if not (folder / "manifest.json").is_file():  # refuse before a model is loaded
         check_machine(profile, [], evaluates=True)

@@ -1,7 +1,7 @@
 """A batch of jobs, each in a process of its own, with its output in a log.
 
 The console has a line a job, with its progress and time left. A job that fails, or is killed, stops
-only those that need it. Processes are forked from one that has imported torch and TRL already.
+no other. Processes are forked from one that has imported torch and TRL already.
 """
 
 import multiprocessing
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from pkgutil import resolve_name
 from queue import SimpleQueue
@@ -29,6 +30,7 @@ from gdro_lab.experiments.processes import (
     read_progress,
     set_up_process,
 )
+from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.spelling import slug_of
 from gdro_lab.failures import at_the_door, in_one_line
 
@@ -39,13 +41,12 @@ MANY = 30
 
 @dataclass(frozen=True)
 class Job:
-    """A function to call in a process of its own, as `function(profile, *arguments)`."""
+    """A function to call in a process of its own."""
 
     title: str
     target: str
     """Where the function is, as in "package.module:function": a name, since the console's process
     must not import torch, and a job of Unsloth imports that first."""
-    profile: Any
     arguments: tuple[Any, ...] = ()
 
     @property
@@ -53,23 +54,20 @@ class Job:
         """What the names of its files in logs/ begin with."""
         return "-".join(slug_of(word) for word in self.title.split())
 
-    def __call__(self) -> None:
-        """Do the job, in this process."""
-        self.profile.import_methods()
-        resolve_name(self.target)(self.profile, *self.arguments)
-
 
 class Pool:
     """Runs jobs, so many at once, and keeps what went wrong.
 
     Args:
+        profile: whose methods each process registers.
         logs: folder of their output.
         workers: jobs at once.
         preload: modules that the process imports which the jobs are forked from. With a GPU or with
             Unsloth none: a job starts CUDA itself, and Unsloth must come before TRL.
     """
 
-    def __init__(self, logs: Path, workers: int, preload: Sequence[str]) -> None:
+    def __init__(self, profile: Profile, logs: Path, workers: int, preload: Sequence[str]) -> None:
+        self.profile = profile
         self.logs = logs
         self.workers = workers
         self.context = multiprocessing.get_context("forkserver")
@@ -85,22 +83,17 @@ class Pool:
     def check(self, job: Job) -> None:
         """Run a job that refuses (Refusal) or does nothing, without a log."""
         with self._process() as process:
-            self._wait([process.submit(_check, job)])
+            self._wait([process.submit(_check, self.profile, job)])
 
-    def run(self, chains: Sequence[Sequence[Job]]) -> bool:
-        """Run chains of jobs, in each one after the other, up to the first that fails.
-
-        Returns:
-            Whether none failed.
-        """
+    def run(self, jobs: Sequence[Job]) -> bool:
+        """Run jobs, as many at once as there are workers; return whether none failed."""
         before = len(self.failed)
-        count = sum(map(len, chains))
-        keeps_lines = count <= MANY
+        keeps_lines = len(jobs) <= MANY
         with (
             ThreadPoolExecutor(self.workers) as threads,
-            tqdm(desc="jobs", total=count, disable=keeps_lines, smoothing=0) as overall,
+            tqdm(desc="jobs", total=len(jobs), disable=keeps_lines, smoothing=0) as overall,
         ):
-            self._wait([threads.submit(self._run_chain, chain, overall) for chain in chains])
+            self._wait([threads.submit(self._run_job, job, overall) for job in jobs])
         return len(self.failed) == before
 
     def _wait(self, futures: Sequence[Future]) -> None:
@@ -111,20 +104,19 @@ class Pool:
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would be a traceback
             self.stopped.set()
-            # more than once: a job may be about to start
-            while wait(futures, 0.1).not_done:
-                for process in multiprocessing.active_children():
+            ended: set[BaseProcess] = set()
+            while wait(futures, 0.1).not_done:  # again: a job may be about to start
+                running = set(multiprocessing.active_children())
+                for process in running - ended:
                     process.terminate()
+                ended |= running
             raise
 
-    def _run_chain(self, chain: Sequence[Job], overall: tqdm) -> None:
-        for job in chain:
-            if self.stopped.is_set() or not self._run_job(job, keeps_line=overall.disable):
-                return
-            overall.update()
-
-    def _run_job(self, job: Job, *, keeps_line: bool) -> bool:
-        """Run a job, with a line of progress; False if it failed."""
+    def _run_job(self, job: Job, overall: tqdm) -> None:
+        """Run a job, with a line of progress."""
+        if self.stopped.is_set():
+            return
+        keeps_line = overall.disable
         log = self.logs / f"{job.stem}.log"
         progress = self.logs / f".{job.stem}.progress"
         line = self.lines.get()
@@ -137,7 +129,7 @@ class Pool:
             bar_format=BAR,
         )
         with bar, self._process() as process:
-            future = process.submit(_run_logging, log, progress, job)
+            future = process.submit(_run_logging, self.profile, job, log, progress)
             while wait([future], 0.5).not_done:
                 _show(bar, progress)
             reason = _reason_of(future)
@@ -148,7 +140,7 @@ class Pool:
                 self.failed.append(f"{job.stem} failed: {reason} (log: {log})")
         progress.unlink(missing_ok=True)
         self.lines.put(line)
-        return reason is None
+        overall.update()
 
     def _process(self) -> ProcessPoolExecutor:
         """A process for one job, which ends with this one."""
@@ -180,18 +172,18 @@ def _show(bar: tqdm, progress: Path) -> None:
         bar.update(done - bar.n)
 
 
-def _check(job: Job) -> None:
+def _check(profile: Profile, job: Job) -> None:
     """In the process of a check: raise what is refused, and print nothing."""
     with open(os.devnull, "wb") as nowhere:
         _print_to(nowhere.fileno())
     try:
         with at_the_door():
-            job()
+            _call(profile, job)
     except Exception as error:
         raise Refusal(in_one_line(error)) from None  # of any library, and not all can be sent
 
 
-def _run_logging(log: Path, progress: Path, job: Job) -> str | None:
+def _run_logging(profile: Profile, job: Job, log: Path, progress: Path) -> str | None:
     """In the process of a job: write all that it prints to its log, behind what is there.
 
     Returns:
@@ -202,7 +194,7 @@ def _run_logging(log: Path, progress: Path, job: Job) -> str | None:
             _print_to(stream.fileno())
         os.environ[PROGRESS] = str(progress.absolute())
         set_up_process()
-        job()
+        _call(profile, job)
     except Exception as error:
         if not isinstance(error, Refusal):
             traceback.print_exc()
@@ -211,6 +203,11 @@ def _run_logging(log: Path, progress: Path, job: Job) -> str | None:
         print(reason, file=sys.stderr)
         return reason
     return None
+
+
+def _call(profile: Profile, job: Job) -> None:
+    profile.import_methods()
+    resolve_name(job.target)(*job.arguments)
 
 
 def _print_to(descriptor: int) -> None:

@@ -44,7 +44,9 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
     """
     runs: list[dict[str, Any]] = []
     starts: dict[Any, str] = {}
-    for variant, seed in [(BASE, profile.seeds[0]), *product(profile.variants, profile.seeds)]:
+    uids_of: dict[Any, list[str]] = {}
+    bases = product([BASE], profile.seeds[:1] if profile.one_task else profile.seeds)
+    for variant, seed in [*bases, *product(profile.variants, profile.seeds)]:
         folder = run_folder(runs_dir, variant, seed)
         run: dict[str, Any] = {"variant": variant, "seed": seed}
         run |= read_result(folder, trained=variant != BASE)
@@ -52,19 +54,20 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
         manifest = run["manifest"]
         place = {"profile": profile.name, "variant": variant, "seed": seed}
         check_place(folder / "manifest.json", manifest, **place)
-        if manifest.get("settings") != profile.settings_of(variant):
+        if manifest.get("settings") != profile.drawn(seed).settings_of(variant):
             raise Refusal(
                 f"runs must be those of profile {profile.name!r} as it is now, got other settings "
                 f"in {folder}"
             )
-        source = profile.model_of(variant).source
+        drawn = None if profile.one_task else seed
+        source = drawn, profile.model_of(variant).source
         if starts.setdefault(source, manifest.get("start")) != manifest.get("start"):
             raise Refusal(f"{folder} started from another base than other runs did: train it again")
         uids = [row["uid"] for row in run["evaluation"]]
-        if runs and uids != [row["uid"] for row in runs[0]["evaluation"]]:
+        if uids_of.setdefault(drawn, uids) != uids:
             raise Refusal(
-                f"{folder} must be evaluated on the problems of {runs[0]['variant']!r}, got "
-                "others: delete its manifest.json and run again"
+                f"{folder} must be evaluated on the problems of 'base', got others: delete its "
+                "manifest.json and run again"
             )
         runs.append(run)
     return runs
@@ -72,13 +75,14 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
 
 def rows_of(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
     """The runs as rows of scores at the end of training, as those of the loop are."""
-    # the base is not trained: all train on the same prompts
-    counted = [run["manifest"]["families"] for run in runs if "families" in run["manifest"]]
-    families: dict[str, int] = counted[0] if counted else {}
-    total = sum(families.values())
+    # the base is not trained: all of a seed train on the same prompts
+    trained = [run for run in runs if "families" in run["manifest"]]
+    families_of = {run["seed"]: run["manifest"]["families"] for run in trained}
     rows = []
     for run in runs:
         counts = pd.DataFrame(run["evaluation"])
+        families = families_of.get(run["seed"], {})
+        total = sum(families.values())
         scores = score_families(
             counts.family.to_list(),
             counts.successes.to_numpy(),
@@ -282,23 +286,26 @@ def _intervals(table: pd.DataFrame, columns: tuple[str, str, str], form: str) ->
 
 
 def write_report(profile: Profile, runs_dir: str | Path) -> str:
-    """Write results/ and figures/ of a profile from its records; return tables and paths."""
+    """Write results/ and figures/ of a profile from its records; return tables and paths.
+
+    Where each seed has drawn problems of its own, there is the table of pairs alone.
+    """
     runs_dir = Path(runs_dir)
     results = runs_dir / "results"
     runs = read_runs(profile, runs_dir)
     use_style()
-    scores = score_table(profile, runs)
-    families = family_table(profile, runs)
     spending = spending_table(profile, runs)
-    table = format_tables(profile, scores, families, spending)
     seconds = seconds_table(spending)
-    texts = {
-        "table.md": table + "\n",
-        "seconds.md": seconds + "\n",
-        "texts.md": texts_before_and_after(profile, runs),
-        **_paired_texts(profile, runs),
-    }
-    figures = paper_figures(profile, runs, scores)
+    texts = {"seconds.md": seconds + "\n"} | _paired_texts(profile, runs)
+    figures = {}
+    if profile.one_task or len(profile.seeds) == 1:
+        scores = score_table(profile, runs)
+        families = family_table(profile, runs)
+        texts["table.md"] = format_tables(profile, scores, families, spending) + "\n"
+        texts["texts.md"] = texts_before_and_after(profile, runs)
+        figures = paper_figures(profile, runs, scores)
+    else:
+        texts["table.md"] = texts.pop("paired.md")
     # nothing is written before all is made
     for name in ("rows.csv", "paired.md", "texts.md"):  # of other settings
         (results / name).unlink(missing_ok=True)
@@ -308,7 +315,8 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
     for name, figure in figures.items():
         save(figure, runs_dir / "figures", name)
     return (
-        f"{table}\n\n{seconds}\n\ntable: {results / 'table.md'}, figures: {runs_dir / 'figures'}/"
+        f"{texts['table.md']}\n{seconds}\n\n"
+        f"table: {results / 'table.md'}, figures: {runs_dir / 'figures'}/"
     )
 
 

@@ -6,16 +6,13 @@ here.
 
 import signal
 import sys
-from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 from gdro_lab import numerics
-from gdro_lab.experiments.blocks import BASE
-from gdro_lab.experiments.loop_profile import LoopProfile
 from gdro_lab.experiments.pool import Job, Pool
 from gdro_lab.experiments.processes import only_process_in
-from gdro_lab.experiments.profile import Profile, run_folder
+from gdro_lab.experiments.profile import Profile
+from gdro_lab.experiments.run import list_runs
 
 # imported once, by the process that the jobs are forked from
 IMPORTED = {
@@ -35,70 +32,7 @@ IMPORTED = {
 }
 
 
-@dataclass(frozen=True)
-class Jobs:
-    """The jobs of a profile that are to be done, in their order."""
-
-    check: Job
-    """Refuses what could not be trained, before anything is written."""
-    bases: list[Job]
-    """If one of these fails, no later job runs."""
-    chains: list[list[Job]]
-    """Independent of each other; within a chain each job needs the one before."""
-    report: Job
-    printed: list[Path]
-    """What the report writes and the console shows."""
-    reports_parts: bool = False
-    """Whether the report is made although some jobs failed."""
-
-
-def jobs_of(profile: Profile | LoopProfile, runs: Path, cache_dir: str) -> Jobs:
-    """The jobs of a profile. A job of "trl" finds what is done; of "loop" only the missing runs."""
-    if isinstance(profile, LoopProfile):
-        return _loop_jobs(profile, runs, cache_dir)
-    training = "gdro_lab.experiments.training"
-    evaluation = "gdro_lab.experiments.evaluation:evaluate_variant"
-    chains = []
-    for variant, seed in [*product(profile.variants, profile.seeds), (BASE, profile.seeds[0])]:
-        run = (variant, seed, run_folder(runs, variant, seed), cache_dir)
-        train = Job(f"train {variant} {seed}", f"{training}:train_variant", profile, run)
-        evaluate = Job(f"evaluate {variant} {seed}", evaluation, profile, run)
-        chains.append([evaluate] if variant == BASE else [train, evaluate])
-    return Jobs(
-        check=Job("check", f"{training}:check_trainings", profile),
-        bases=[Job("base", f"{training}:make_bases", profile, (cache_dir,))],
-        chains=chains,
-        report=Job("report", "gdro_lab.experiments.report:write_report", profile, (runs,)),
-        printed=[runs / "results/table.md", runs / "results/seconds.md"],
-    )
-
-
-def _loop_jobs(profile: LoopProfile, runs: Path, cache_dir: str) -> Jobs:
-    from gdro_lab.experiments.loop_runs import missing_runs
-    from gdro_lab.experiments.table import table_stem
-
-    loops = "gdro_lab.experiments.loop_runs"
-    missing = missing_runs(profile, runs)
-    draws = {(run.world.name, run.seed): run for run in missing}
-    return Jobs(
-        check=Job("check", f"{loops}:check_loops", profile, (runs,)),
-        bases=[
-            Job(f"base {world} {seed}", f"{loops}:make_run_base", profile, (run, cache_dir))
-            for (world, seed), run in draws.items()
-        ],
-        chains=[
-            [Job(run.title, f"{loops}:play_run", profile, (run, runs, cache_dir))]
-            for run in missing
-        ],
-        report=Job("report", f"{loops}:write_loop_report", profile, (runs,)),
-        printed=[runs / f"{table_stem(profile.baseline)}.md"],
-        reports_parts=True,
-    )
-
-
-def run_profile(
-    profile: Profile | LoopProfile, cores: int, runs_dir: str | Path | None, cache_dir: str
-) -> int:
+def run_profile(profile: Profile, cores: int, runs_dir: str | Path | None, cache_dir: str) -> int:
     """Run the jobs of a profile that are not done yet; print the table and where the figures are.
 
     Args:
@@ -117,17 +51,17 @@ def run_profile(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as on Ctrl-C
     is_bare = profile.gpus or profile.uses_unsloth
     pool = Pool(
+        profile,
         runs / "logs",
         workers=1 if profile.gpus else cores,
         preload=[] if is_bare else IMPORTED[profile.backend],
     )
     try:
-        jobs = jobs_of(profile, runs, cache_dir)
-        pool.check(jobs.check)
+        pool.check(Job("check", f"{__name__}:check_runs", (profile, runs)))
         with only_process_in(runs):
             pool.logs.mkdir(exist_ok=True)
             print(f"profile {profile.name}: {profile.cost}; logs in {pool.logs}/", flush=True)
-            _run_jobs(pool, jobs)
+            _run_jobs(pool, profile, runs, cache_dir)
     except KeyboardInterrupt:
         print("stopped; the same command resumes", file=sys.stderr)
         return 130
@@ -136,12 +70,57 @@ def run_profile(
     return 1 if pool.failed else 0
 
 
-def _run_jobs(pool: Pool, jobs: Jobs) -> None:
-    """Run all jobs, and print what the last one has written."""
-    if not pool.run([[job] for job in jobs.bases]):
+def _run_jobs(pool: Pool, profile: Profile, out: Path, cache_dir: str) -> None:
+    """Make bases, play runs, and print the tables of them."""
+    in_loop = profile.backend == "loop"
+    # a run of "trl" has more than one file, and finds out itself what is done
+    runs = [run for run in list_runs(profile) if not (in_loop and run.file(out).exists())]
+    bases = [Job("base", "gdro_lab.experiments.training:make_bases", (profile, cache_dir))]
+    if in_loop:
+        make = "gdro_lab.experiments.loop_runs:make_run_base"
+        draws = {(run.columns["world"], run.seed): run for run in runs}
+        bases = [
+            Job(f"base {world} {seed}", make, (run, cache_dir))
+            for (world, seed), run in draws.items()
+        ]
+    if not pool.run(bases):
         return
-    is_whole = pool.run(jobs.chains)
-    if (is_whole or jobs.reports_parts) and pool.run([[jobs.report]]):
-        for file in jobs.printed:
+    play = "gdro_lab.experiments.run:play"
+    is_whole = pool.run([Job(run.title, play, (run, out, cache_dir)) for run in runs])
+    # differences in the loop are in pairs by draw, so some are there without the rest
+    if (is_whole or in_loop) and pool.run([Job("report", f"{__name__}:report", (profile, out))]):
+        for file in printed(profile, out):
             print(file.read_text(encoding="utf-8"))
-        print(f"tables and figures: {pool.logs.parent}/")
+        print(f"tables and figures: {out}/")
+
+
+def check_runs(profile: Profile, out: Path) -> None:
+    """Refuse (Refusal) what could not be trained, before anything is written."""
+    if profile.backend == "loop":
+        from gdro_lab.experiments.loop_runs import check_loops
+
+        check_loops(profile, out)
+    else:
+        from gdro_lab.experiments.training import check_trainings
+
+        check_trainings(profile)
+
+
+def report(profile: Profile, out: Path) -> str:
+    """Write tables and figures from the records of the runs alone; return the tables."""
+    if profile.backend == "loop":
+        from gdro_lab.experiments.loop_runs import write_loop_report
+
+        return write_loop_report(profile, out)
+    from gdro_lab.experiments.report import write_report
+
+    return write_report(profile, out)
+
+
+def printed(profile: Profile, out: Path) -> list[Path]:
+    """What `report` writes and the console shows."""
+    if profile.backend == "trl":
+        return [out / "results/table.md", out / "results/seconds.md"]
+    from gdro_lab.experiments.table import table_stem
+
+    return [out / f"{table_stem(profile.baseline)}.md"]

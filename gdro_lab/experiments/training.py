@@ -69,9 +69,10 @@ def make_bases(profile: Profile, cache_dir: str | Path = CACHE) -> None:
     check_arguments(profile, list(profile.variants))
     # a variant may train another model than the profile's other ones
     models = [profile.model_of(name) for name in (BASE, *profile.variants)]
-    for model in {model.source: model for model in models}.values():
-        choice = profile.model_copy(update={"model": model})
-        print(make_base(choice, cache_dir, progress=True))
+    for seed in profile.seeds[:1] if profile.one_task else profile.seeds:
+        for model in {model.source: model for model in models}.values():
+            choice = profile.drawn(seed).model_copy(update={"model": model})
+            print(make_base(choice, cache_dir, progress=True))
     for name, variant in profile.variants.items():
         if variant.groups is not None or variant.prior is not None:
             # held-out rows have the columns of these too, and reading them does not import Unsloth
@@ -129,6 +130,7 @@ class Training:
         if variant == BASE:
             raise Refusal("variant must be one that is trained, got 'base'")
         check_run(profile, variant)
+        profile = profile.drawn(seed)
         self.profile = profile
         self.variant = variant
         self.seed = seed

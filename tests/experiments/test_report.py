@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 PROFILE = Profile(
     name="small",
     seeds=[0, 1],
+    one_task=True,
     train={"max_steps": 6, "prompts_per_step": 8, "num_generations": 4},
     evaluation={"samples": 4, "k": 4},
     variants={
@@ -230,7 +231,7 @@ def runs_of_eight_samples():
     variants = {name: {"method": name} for name in ("grpo", "prompt")}
     variants["own"] = {"method": "rollout", "baseline": "prompt"}
     train = {"max_steps": 6, "prompts_per_step": 8}
-    profile = Profile(name="eight", seeds=[0, 1, 2], train=train, variants=variants)
+    profile = Profile(name="eight", seeds=[0, 1, 2], one_task=True, train=train, variants=variants)
     rng = np.random.default_rng(0)
     runs = []
     for variant, seed in [(BASE, 0), *itertools.product(profile.variants, profile.seeds)]:
