@@ -176,8 +176,18 @@ class EvaluationChoice(Strict):
     """GPUs of each process."""
     data_parallel_size: BoundedCount = 1
     """Processes that share the prompts."""
+    at: list[Annotated[float, Field(gt=0, lt=1)]] = Field([])
+    """Parts of the steps, as in [0.5], at which a training is evaluated on its way, too, by what it
+    samples with; what it was evaluated by is then part of what the training is."""
+    train_prompts: BoundedNatural = 0
+    """Training prompts of each family that are sampled as well: their accuracy minus the held-out
+    one is the memorization gap."""
     texts: BoundedNatural = 0
     """Held-out problems of each family whose texts are kept, for results/texts.md."""
+
+    def steps(self, max_steps: int) -> list[int]:
+        """The steps of a training that `at` names."""
+        return sorted({round(part * max_steps) for part in self.at} - {0, max_steps})
 
 
 class LaunchChoice(Strict):

@@ -20,6 +20,7 @@ from gdro.checks import Refusal, check_array
 from gdro.metrics import count_distinct, is_correct
 from gdro.trl.models import stop_tokens
 from gdro_lab.experiments.blocks import BASE, EvaluationChoice
+from gdro_lab.experiments.memory import first_of_each_family
 from gdro_lab.experiments.parts import CACHE, check_machine, make_parts
 from gdro_lab.experiments.processes import end_with_parent, report_progress
 from gdro_lab.experiments.profile import Profile
@@ -39,7 +40,7 @@ from gdro_lab.experiments.records import (
 from gdro_lab.experiments.scores import places_in_family
 from gdro_lab.loop import Reward, Rows, call_reward
 from gdro_lab.machine import Arithmetic, arithmetic, describe_machine
-from gdro_lab.tasks import prompt_token_ids
+from gdro_lab.tasks import load_split, prompt_token_ids
 from gdro_lab.tasks.pretrained import merged_model
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from vllm import LLM
 
 Tokens = list[list[int]]
-KEPT = ("uid", "family", "dataset")
+KEPT = ("uid", "family", "dataset", "trained_on")
 """Columns of a prompt that its counts keep, where it has them."""
 UNTRAINED = {"steps": 0, "processes": 1, "peak_memory_gib": None} | totals([])
 """What a training's file would say of the base."""
@@ -58,7 +59,8 @@ def evaluate_variant(
 ) -> list[dict[str, Any]]:
     """Evaluate the base, or the model that `train_variant` left in `folder`, unless that is done.
 
-    Refusal if the training is not complete.
+    It returns the counts of held-out prompts; the table has those of training prompts, too. Refusal
+    if the training is not complete.
     """
     folder = Path(folder)
     profile = profile.drawn(seed)
@@ -71,7 +73,9 @@ def evaluate_variant(
     if trained.get("start", start) != start:
         raise Refusal(f"{folder} was trained from another base than {source}: train it again")
     settings = profile.settings_of(variant)
-    identity = identity_of(settings, seed, data.rows, start)
+    template = profile.train_of(variant).template
+    rows = evaluated_rows(profile, tokenizer, data.rows, template)
+    identity = identity_of(settings, seed, rows, start)
     place = {"profile": profile.name, "variant": variant, "seed": seed}
     if _is_evaluated(folder, place, identity, trained):
         return read_result(folder, trained=variant != BASE)["evaluation"]
@@ -90,11 +94,11 @@ def evaluate_variant(
             profile.evaluation,
             model,
             tokenizer,
-            data.rows,
+            rows,
             data.reward,
             data.max_completion_tokens,
             seed,
-            profile.train_of(variant).template,
+            template,
             success_threshold=profile.success_threshold,
             dtype=dtype,
         )
@@ -113,7 +117,19 @@ def evaluate_variant(
     }
     # a training names the machine that it was made on; the base has only this one
     write_manifest(folder / "manifest.json", (trained or UNTRAINED | machine) | evaluated)
-    return evaluation
+    return read_result(folder, trained=variant != BASE)["evaluation"]
+
+
+def evaluated_rows(
+    profile: Profile, tokenizer: Any, held_out: Rows, template: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    """What is sampled: the held-out prompts, then those of the training that are asked for."""
+    most = profile.evaluation.train_prompts
+    if most == 0:
+        return list(held_out)
+    training = load_split(profile.task, tokenizer, held_out=False, template=template)
+    seen = first_of_each_family(training.rows, most)
+    return [*held_out, *({**row, "trained_on": 1} for row in seen)]
 
 
 def _read_trained(profile: Profile, variant: str, seed: int, folder: Path) -> dict[str, Any]:
@@ -148,7 +164,7 @@ def _is_evaluated(
 
 def evaluate_model(
     choice: EvaluationChoice,
-    model: "str | Path | LLM",
+    model: "str | Path | torch.nn.Module | LLM",
     tokenizer: "PreTrainedTokenizerBase",
     rows: Rows,
     reward: Reward,
@@ -165,7 +181,8 @@ def evaluate_model(
 
     Args:
         choice: engine and sampling.
-        model: folder or hub id of a whole model; or vLLM's engine of a training, which holds it.
+        model: folder or hub id of a whole model; or what samples in a training: vLLM's engine that
+            holds it, or the model itself.
         tokenizer: the model's.
         rows: prompts with the columns prompt (a text or a chat), uid, and those of the reward.
         reward: as TRL calls it, (prompts=, completions=, **columns) → finite numbers.
@@ -283,7 +300,7 @@ def _sample_share(
 
 def _by_transformers(
     choice: EvaluationChoice,
-    folder: str | Path,
+    model: Any,
     tokenizer: Any,
     ids: Tokens,
     max_new_tokens: int,
@@ -294,7 +311,8 @@ def _by_transformers(
     from transformers import AutoModelForCausalLM, GenerationConfig
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
+    if isinstance(model, str | Path):
+        model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).to(device)
     stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
     config = GenerationConfig(
         do_sample=True,

@@ -266,7 +266,7 @@ class Profile(Strict):
             settings |= chosen.model_dump(exclude={"label", "baseline", "train", "model"})
             settings["train"] = self.train_of(variant).model_dump()
             settings["methods_from"] = self.methods_hash(chosen.method)
-        if not evaluated:
+        if not evaluated and not self.evaluation.at:
             del settings["evaluation"]
             # what is evaluated changes a training only by the problems that it takes out, and the
             # identity holds the rows that are left

@@ -160,5 +160,14 @@ def _check_variant(profile: Profile, name: str) -> None:
     processes = profile.launch.processes
     if model.fast_inference and processes != 1:
         raise Refusal(f"launch.processes must be 1 with fast_inference, got {processes}")
+    if profile.evaluation.at:
+        is_like = train.use_vllm == (profile.evaluation.engine == "vllm")
+        options = train.model_extra or {}
+        sleeps = options.get("vllm_enable_sleep_mode") or options.get("vllm_mode") == "server"
+        if not is_like or sleeps or processes > 1 or model.kind.startswith("unsloth"):
+            raise Refusal(
+                "evaluation.at needs one process without Unsloth, whose engine is that of the "
+                f"evaluation and stays awake, got {profile.evaluation.at}"
+            )
     train.local_batch(processes)
     profile.controller_of(Arm(name, variant, train.learning_rate))

@@ -5,6 +5,7 @@ over seeds and held-out prompts; `rows_of` gives the same runs as rows of
 `gdro_lab.experiments.table`, which compares draws alone. Axes: S seeds, P held-out prompts.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
@@ -20,8 +21,9 @@ from gdro.files import replace_text
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.figures import paper_figures, select_runs
 from gdro_lab.experiments.intervals import bootstrap_interval
+from gdro_lab.experiments.memory import train_scores
 from gdro_lab.experiments.profile import Profile, run_folder
-from gdro_lab.experiments.records import TOTALS, check_place, read_result
+from gdro_lab.experiments.records import TOTALS, check_place, read_result, totals
 from gdro_lab.experiments.scores import K, score_families
 from gdro_lab.experiments.style import save, use_style
 from gdro_lab.experiments.table import compare, format_table
@@ -74,32 +76,42 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
 
 
 def rows_of(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
-    """The runs as rows of scores at the end of training, as those of the loop are."""
+    """The runs as rows of scores, one a step that was evaluated, as those of the loop are."""
     # the base is not trained: all of a seed train on the same prompts
     trained = [run for run in runs if "families" in run["manifest"]]
     families_of = {run["seed"]: run["manifest"]["families"] for run in trained}
     rows = []
     for run in runs:
-        counts = pd.DataFrame(run["evaluation"])
         families = families_of.get(run["seed"], {})
         total = sum(families.values())
-        scores = score_families(
-            counts.family.to_list(),
-            counts.successes.to_numpy(),
-            counts.trials.to_numpy(),
-            {name: count / total for name, count in families.items()},
-        )
+        shares = {name: count / total for name, count in families.items()}
         identity = {
             "world": profile.name,
             "method": run["variant"],
             "learning_rate": _learning_rate(profile, run["variant"]),
             "draw": run["seed"],
-            "step": profile.train.max_steps,
-            "rollouts": run["manifest"]["rollouts"],
-            "tokens": run["manifest"]["tokens"],
         }
-        rows.append(identity | scores)
-    return pd.DataFrame(rows).drop(columns="families")
+        last = profile.train.max_steps
+        batches = profile.train.generation_batches
+        for step, counts in {**run["on_the_way"], last: run}.items():
+            spent = totals(run["record"][: math.ceil(step * batches / last)])
+            rows.append(identity | {"step": step} | spent | _scores(counts, shares))
+    return pd.DataFrame(rows)
+
+
+def _scores(counts: Mapping[str, Any], shares: Mapping[str, float]) -> dict[str, Any]:
+    """Scores of a step on held-out prompts, and the mean accuracy on those trained on, if any."""
+    held_out = pd.DataFrame(counts["evaluation"])
+    successes_P = held_out.successes.to_numpy()
+    families_P = held_out.family.to_list()
+    scores = score_families(families_P, successes_P, held_out.trials.to_numpy(), shares)
+    del scores["families"]
+    if counts["seen"]:
+        seen = pd.DataFrame(counts["seen"])
+        successes_P = seen.successes.to_numpy()
+        on_train = train_scores(counts["seen"], successes_P, seen.trials[0], shares)
+        scores["train_mean"] = on_train["train_mean"]
+    return scores
 
 
 def _learning_rate(profile: Profile, variant: str) -> float:

@@ -107,7 +107,7 @@ def play(run: Run, out: Path, cache_dir: str) -> list[dict[str, Any]]:
         if run.profile.train_of(run.method).use_vllm or model.kind.startswith("unsloth"):
             # vLLM keeps its memory until its process ends, and Unsloth changes transformers
             spawn = get_context("spawn")
-            with ProcessPoolExecutor(1, spawn, end_with_parent) as process:
+            with ProcessPoolExecutor(1, spawn, _begin) as process:
                 process.submit(_train, *where).result()
         else:
             _train(*where)
@@ -116,9 +116,14 @@ def play(run: Run, out: Path, cache_dir: str) -> list[dict[str, Any]]:
     return evaluate_variant(*where)
 
 
+def _begin() -> None:
+    """Set up the process of a training."""
+    end_with_parent()
+    set_up_process()
+
+
 def _train(profile: Profile, *where: Any) -> None:
     """Train in this process, which may be one of its own."""
-    set_up_process()
     profile.import_methods()
     from gdro_lab.experiments.training import train_variant
 

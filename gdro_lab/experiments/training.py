@@ -32,6 +32,7 @@ from gdro.trl.unsloth import import_unsloth
 from gdro_lab.experiments.arguments import Lengths, training_arguments
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.callbacks import ProgressLines, StepCosts, used_gib
+from gdro_lab.experiments.on_the_way import Evaluations
 from gdro_lab.experiments.parts import (
     CACHE,
     check_drawn_columns,
@@ -43,6 +44,7 @@ from gdro_lab.experiments.parts import (
 from gdro_lab.experiments.processes import LAUNCHER, check_folder, free_port, only_process_in
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
+    ON_THE_WAY,
     TRAINED,
     check_place,
     check_training_files,
@@ -203,6 +205,11 @@ class Training:
         return {"profile": self.profile.name, "variant": self.variant, "seed": self.seed}
 
     @property
+    def evaluated_at(self) -> list[int]:
+        """The steps on the way at which it is evaluated."""
+        return self.profile.evaluation.steps(self.settings.max_steps)
+
+    @property
     def checkpoints(self) -> Path:
         """Their folder, named after the identity: those of other settings are never resumed."""
         return self.folder / f"checkpoints-{self.identity[:8]}"
@@ -233,6 +240,13 @@ class Training:
 
         from gdro.trainer import GDROTrainer
 
+        own = [ProgressLines(f"{self.variant}, seed {self.seed}")]
+        evaluations = None
+        if self.profile.evaluation.at:
+            evaluations = Evaluations(
+                self.profile, self.variant, self.seed, loaded.tokenizer, self.checkpoints
+            )
+            own.append(evaluations)
         trainer = GDROTrainer(
             loaded.model,
             self.data.reward,
@@ -241,8 +255,10 @@ class Training:
             eval_dataset=self.eval_dataset,
             processing_class=loaded.tokenizer,
             peft_config=loaded.peft_config,
-            callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}"), *callbacks],
+            callbacks=[*own, *callbacks],
         )
+        if evaluations is not None:
+            evaluations.trainer = trainer
         trainer.remove_callback(PrinterCallback)  # it would print each row of the log
         trainer.run_identity = self.identity
         return trainer
@@ -299,6 +315,10 @@ class Training:
         if not is_main:
             return
         write_ledger(model, self.identity)
+        for step in self.evaluated_at:
+            name = ON_THE_WAY.format(step)
+            write_table(self.folder / name, read_table(self.checkpoints / name))
+            (self.checkpoints / name).unlink()
         write_table(self.folder / "record.jsonl", trainer.record)
         write_table(self.folder / "log_history.jsonl", map(_finite, trainer.state.log_history))
         write_manifest(self.folder / "training.json", self._report(trainer, parts))
@@ -330,7 +350,8 @@ class Training:
             ],
             "train_data": self.data.report() | {"outcomes": all_outcomes},
             "families": Counter(str(row.get("family", "")) for row in self.data.rows),
-            "files": hashes_of(self.folder, TRAINED),
+            "evaluated_at": self.evaluated_at,
+            "files": hashes_of(self.folder, [*TRAINED, *map(ON_THE_WAY.format, self.evaluated_at)]),
         }
         return report | totals(trainer.record) | machine
 
