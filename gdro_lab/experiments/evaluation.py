@@ -8,9 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +20,7 @@ from gdro.trl.models import stop_tokens
 from gdro_lab.experiments.blocks import BASE, EvaluationChoice
 from gdro_lab.experiments.memory import first_of_each_family
 from gdro_lab.experiments.parts import CACHE, check_machine, make_parts
-from gdro_lab.experiments.processes import end_with_parent, report_progress
+from gdro_lab.experiments.processes import own_processes, report_progress
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
     EVALUATION,
@@ -273,9 +271,7 @@ def _in_processes(
     """Tokens of the samples of each prompt, from processes with GPUs of their own."""
     tokens_PS: list[Tokens] = [[]] * len(ids)
     share = partial(_sample_share, sample, ids, seed, processes, gpus)
-    with ProcessPoolExecutor(
-        processes, get_context("spawn"), end_with_parent, max_tasks_per_child=1
-    ) as pool:
+    with own_processes(processes) as pool:
         for rank, tokens in enumerate(pool.map(share, range(processes))):
             tokens_PS[rank::processes] = tokens
     return tokens_PS

@@ -6,7 +6,7 @@ The training goes on as if they had not been: random numbers, seconds and weight
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -16,34 +16,38 @@ from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import ON_THE_WAY, write_table
 from gdro_lab.tasks import load_split
 
+if TYPE_CHECKING:  # Unsloth comes before TRL
+    from gdro.trainer import GDROTrainer
+
 
 class Evaluations(TrainerCallback):
     """Samples and counts at the steps that `evaluation.at` names, and writes a table of each.
 
     Args:
+        trainer: of the training.
         profile: of the training, whose seed has drawn the task.
         variant: that is trained.
         seed: of the samples.
-        tokenizer: the model's.
         folder: where the tables are kept until the training is complete.
     """
 
     def __init__(
-        self, profile: Profile, variant: str, seed: int, tokenizer: Any, folder: Path
+        self, trainer: "GDROTrainer", profile: Profile, variant: str, seed: int, folder: Path
     ) -> None:
         train = profile.train_of(variant)
         self.choice = profile.evaluation
         self.success_threshold = profile.success_threshold
         self.template: Mapping[str, Any] = train.template
         self.seed = seed
-        self.tokenizer = tokenizer
+        self.trainer = trainer
+        self.tokenizer: Any = trainer.processing_class
         self.folder = folder
         self.steps = self.choice.steps(train.max_steps)
         self.uses_vllm = train.use_vllm
-        self.trainer: Any = None
-        """Set as soon as it is made."""
-        self.held_out = load_split(profile.task, tokenizer, held_out=True, template=self.template)
-        self.rows = evaluated_rows(profile, tokenizer, self.held_out.rows, self.template)
+        self.held_out = load_split(
+            profile.task, self.tokenizer, held_out=True, template=self.template
+        )
+        self.rows = evaluated_rows(profile, self.tokenizer, self.held_out.rows, self.template)
 
     def file(self, step: int) -> Path:
         """The table of a step."""

@@ -5,14 +5,12 @@ have the same draws, and differences between them are paired. The method "base" 
 training. What a run leaves is written whole, and what is there is not played again.
 """
 
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from gdro_lab.experiments.blocks import BASE, Variant
-from gdro_lab.experiments.processes import end_with_parent, set_up_process
+from gdro_lab.experiments.processes import own_processes
 from gdro_lab.experiments.profile import LOOP_TRAIN, Arm, Profile, run_folder
 from gdro_lab.experiments.spelling import slug_of
 from gdro_lab.tasks.world import TaskWorld
@@ -104,22 +102,16 @@ def play(run: Run, out: Path, cache_dir: str) -> list[dict[str, Any]]:
     where = (run.profile, run.method, run.seed, folder, cache_dir)
     if run.variant is not None:
         model = run.profile.model_of(run.method)
-        if run.profile.train_of(run.method).use_vllm or model.kind.startswith("unsloth"):
-            # vLLM keeps its memory until its process ends, and Unsloth changes transformers
-            spawn = get_context("spawn")
-            with ProcessPoolExecutor(1, spawn, _begin) as process:
-                process.submit(_train, *where).result()
+        uses_vllm = run.profile.train_of(run.method).use_vllm
+        if run.profile.gpus or uses_vllm or model.kind.startswith("unsloth"):
+            # memory of a GPU and of vLLM is free when a process ends; Unsloth changes transformers
+            with own_processes(1) as pool:
+                pool.submit(_train, *where).result()
         else:
             _train(*where)
     from gdro_lab.experiments.evaluation import evaluate_variant
 
     return evaluate_variant(*where)
-
-
-def _begin() -> None:
-    """Set up the process of a training."""
-    end_with_parent()
-    set_up_process()
 
 
 def _train(profile: Profile, *where: Any) -> None:

@@ -240,13 +240,6 @@ class Training:
 
         from gdro.trainer import GDROTrainer
 
-        own = [ProgressLines(f"{self.variant}, seed {self.seed}")]
-        evaluations = None
-        if self.profile.evaluation.at:
-            evaluations = Evaluations(
-                self.profile, self.variant, self.seed, loaded.tokenizer, self.checkpoints
-            )
-            own.append(evaluations)
         trainer = GDROTrainer(
             loaded.model,
             self.data.reward,
@@ -255,10 +248,11 @@ class Training:
             eval_dataset=self.eval_dataset,
             processing_class=loaded.tokenizer,
             peft_config=loaded.peft_config,
-            callbacks=[*own, *callbacks],
+            callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}"), *callbacks],
         )
-        if evaluations is not None:
-            evaluations.trainer = trainer
+        if self.evaluated_at:
+            place = (self.profile, self.variant, self.seed)
+            trainer.add_callback(Evaluations(trainer, *place, self.checkpoints))
         trainer.remove_callback(PrinterCallback)  # it would print each row of the log
         trainer.run_identity = self.identity
         return trainer

@@ -150,6 +150,22 @@ def test_what_is_launched_ends_with_the_process_that_started_its_launcher():
             assert launched.wait(timeout=PATIENCE) == -signal.SIGTERM
 
 
+def test_what_a_process_has_started_ends_with_it():
+    """As a training with vLLM, whose process is a child of the run's."""
+    code = "import time; from gdro_lab.experiments.processes import own_processes, set_up_process\n"
+    code += "if __name__ == '__main__':\n set_up_process()\n with own_processes(1) as pool:\n"
+    code += "  pool.submit(abs, 0).result()\n  task = pool.submit(time.sleep, 600)\n"
+    code += "  print('up', flush=True)\n  task.result()"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE) as first:
+        assert first.stdout.readline() == b"up\n"
+        started = psutil.Process(first.pid).children(recursive=True)
+        first.terminate()
+        assert first.wait(timeout=PATIENCE) == 143
+    assert started
+    assert psutil.wait_procs(started, timeout=PATIENCE)[1] == []
+
+
 def test_a_folder_in_which_nothing_was_written_does_not_stay(tmp_path):
     there = tmp_path / "there"
     there.mkdir()
