@@ -178,7 +178,8 @@ class Profile(Strict):
         """A sentence: how many trainings a profile has, and the GPU-hours that they may take."""
         counts = {"variants": len(self.arms()), "seeds": len(self.seeds)}
         if self.backend == "loop":
-            counts = {"worlds": len(self.drawn_worlds)} | counts
+            arms = {"worlds": len(self.drawn_worlds), "methods at their rates": len(self.arms())}
+            counts = arms | {"seeds": len(self.seeds)}
         trainings = math.prod(counts.values())
         numbers = " × ".join(map(str, counts.values()))
         text = f"{trainings} trainings ({' × '.join(counts)}: {numbers})"
