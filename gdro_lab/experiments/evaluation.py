@@ -8,6 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ from gdro_lab.experiments.records import (
 from gdro_lab.experiments.scores import places_in_family
 from gdro_lab.loop import Reward, Rows, call_reward
 from gdro_lab.machine import Arithmetic, arithmetic, describe_machine
-from gdro_lab.tasks import load_split, prompt_token_ids
+from gdro_lab.tasks import Split, load_split, prompt_token_ids
 from gdro_lab.tasks.pretrained import merged_model
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ def evaluate_variant(
         raise Refusal(f"{folder} was trained from another base than {source}: train it again")
     settings = profile.settings_of(variant)
     template = profile.train_of(variant).template
-    rows = evaluated_rows(profile, tokenizer, data.rows, template)
-    identity = identity_of(settings, seed, rows, start)
+    data = with_training_rows(profile, tokenizer, data, template)
+    identity = identity_of(settings, seed, data.rows, start)
     place = {"profile": profile.name, "variant": variant, "seed": seed}
     if _is_evaluated(folder, place, identity, trained):
         return read_result(folder, trained=variant != BASE)["evaluation"]
@@ -92,9 +93,7 @@ def evaluate_variant(
             profile.evaluation,
             model,
             tokenizer,
-            rows,
-            data.reward,
-            data.max_completion_tokens,
+            data,
             seed,
             template,
             success_threshold=profile.success_threshold,
@@ -118,16 +117,16 @@ def evaluate_variant(
     return read_result(folder, trained=variant != BASE)["evaluation"]
 
 
-def evaluated_rows(
-    profile: Profile, tokenizer: Any, held_out: Rows, template: Mapping[str, Any]
-) -> list[Mapping[str, Any]]:
-    """What is sampled: the held-out prompts, then those of the training that are asked for."""
+def with_training_rows(
+    profile: Profile, tokenizer: Any, held_out: Split, template: Mapping[str, Any]
+) -> Split:
+    """The held-out prompts, with those of the training behind them that are to be sampled too."""
     most = profile.evaluation.train_prompts
     if most == 0:
-        return list(held_out)
+        return held_out
     training = load_split(profile.task, tokenizer, held_out=False, template=template)
-    seen = first_of_each_family(training.rows, most)
-    return [*held_out, *({**row, "trained_on": 1} for row in seen)]
+    seen = [{**row, "trained_on": 1} for row in first_of_each_family(training.rows, most)]
+    return replace(held_out, rows=held_out.rows + seen)
 
 
 def _read_trained(profile: Profile, variant: str, seed: int, folder: Path) -> dict[str, Any]:
@@ -164,9 +163,7 @@ def evaluate_model(
     choice: EvaluationChoice,
     model: "str | Path | torch.nn.Module | LLM",
     tokenizer: "PreTrainedTokenizerBase",
-    rows: Rows,
-    reward: Reward,
-    max_new_tokens: int,
+    data: Split,
     seed: int = 0,
     template: Mapping[str, Any] | None = None,
     *,
@@ -182,23 +179,23 @@ def evaluate_model(
         model: folder or hub id of a whole model; or what samples in a training: vLLM's engine that
             holds it, or the model itself.
         tokenizer: the model's.
-        rows: prompts with the columns prompt (a text or a chat), uid, and those of the reward.
-        reward: as TRL calls it, (prompts=, completions=, **columns) → finite numbers.
-        max_new_tokens: of a completion.
+        data: prompts, their reward and how many tokens a completion has.
         seed: of the sampling; vLLM's engine of a training ignores it.
         template: arguments of the chat template.
         success_threshold: the reward above which a completion is correct.
         dtype: of the weights that the engine "hf" samples from; None for `arithmetic` of a model
             that is not pretrained. vLLM chooses for itself.
     """
+    rows = data.rows
+    longest = data.max_completion_tokens
     ids = prompt_token_ids(tokenizer, [row["prompt"] for row in rows], template)
     sample: Callable[..., list[Tokens]] = partial(
-        _by_vllm, choice, model, tokenizer, max_new_tokens=max_new_tokens
+        _by_vllm, choice, model, tokenizer, max_new_tokens=longest
     )
     if choice.engine == "hf":
         dtype = dtype or arithmetic(pretrained=False)
         sample = partial(
-            _by_transformers, choice, model, tokenizer, max_new_tokens=max_new_tokens, dtype=dtype
+            _by_transformers, choice, model, tokenizer, max_new_tokens=longest, dtype=dtype
         )
     processes = min(choice.data_parallel_size, len(rows))
     if processes == 1:
@@ -208,7 +205,7 @@ def evaluate_model(
     texts_PS = [
         tokenizer.batch_decode(tokens_S, skip_special_tokens=True) for tokens_S in tokens_PS
     ]
-    counts = count_correct(rows, texts_PS, reward, success_threshold)
+    counts = count_correct(rows, texts_PS, data.reward, success_threshold)
     for row, tokens_S in zip(counts, tokens_PS, strict=True):
         row["tokens"] = sum(map(len, tokens_S))
     _keep_texts(choice.texts, rows, texts_PS, counts)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from gdro_lab.experiments.evaluation import evaluate_model, evaluated_rows
+from gdro_lab.experiments.evaluation import evaluate_model, with_training_rows
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import ON_THE_WAY, write_table
 from gdro_lab.tasks import load_split
@@ -44,10 +44,8 @@ class Evaluations(TrainerCallback):
         self.folder = folder
         self.steps = self.choice.steps(train.max_steps)
         self.uses_vllm = train.use_vllm
-        self.held_out = load_split(
-            profile.task, self.tokenizer, held_out=True, template=self.template
-        )
-        self.rows = evaluated_rows(profile, self.tokenizer, self.held_out.rows, self.template)
+        held_out = load_split(profile.task, self.tokenizer, held_out=True, template=self.template)
+        self.data = with_training_rows(profile, self.tokenizer, held_out, self.template)
 
     def file(self, step: int) -> Path:
         """The table of a step."""
@@ -65,9 +63,7 @@ class Evaluations(TrainerCallback):
                 self.choice,
                 self._engine(),
                 self.tokenizer,
-                self.rows,
-                self.held_out.reward,
-                self.held_out.max_completion_tokens,
+                self.data,
                 self.seed,
                 self.template,
                 success_threshold=self.success_threshold,
