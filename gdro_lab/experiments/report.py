@@ -7,7 +7,6 @@ over seeds and held-out prompts; `rows_of` gives the same runs as rows of
 
 import math
 from collections.abc import Callable, Mapping
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,9 @@ from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.figures import paper_figures, select_runs
 from gdro_lab.experiments.intervals import bootstrap_interval
 from gdro_lab.experiments.memory import train_scores
-from gdro_lab.experiments.profile import Profile, run_folder
+from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import TOTALS, check_place, read_result, totals
+from gdro_lab.experiments.run import list_runs
 from gdro_lab.experiments.scores import K, score_families
 from gdro_lab.experiments.style import save, use_style
 from gdro_lab.experiments.table import compare, format_table
@@ -47,16 +47,17 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = []
     starts: dict[Any, str] = {}
     uids_of: dict[Any, list[str]] = {}
-    bases = product([BASE], profile.seeds[:1] if profile.one_task else profile.seeds)
-    for variant, seed in [*bases, *product(profile.variants, profile.seeds)]:
-        folder = run_folder(runs_dir, variant, seed)
+    variants = [BASE, *profile.variants]
+    for listed in sorted(list_runs(profile), key=lambda run: variants.index(run.method)):
+        variant, seed = listed.method, listed.seed
+        folder = listed.file(Path(runs_dir)).parent
         run: dict[str, Any] = {"variant": variant, "seed": seed}
         run |= read_result(folder, trained=variant != BASE)
         run["evaluation"].sort(key=lambda row: row["uid"])
         manifest = run["manifest"]
         place = {"profile": profile.name, "variant": variant, "seed": seed}
         check_place(folder / "manifest.json", manifest, **place)
-        if manifest.get("settings") != profile.drawn(seed).settings_of(variant):
+        if manifest.get("settings") != listed.settings:
             raise Refusal(
                 f"runs must be those of profile {profile.name!r} as it is now, got other settings "
                 f"in {folder}"
