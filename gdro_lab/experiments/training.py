@@ -312,7 +312,6 @@ class Training:
         for step in self.evaluated_at:
             name = ON_THE_WAY.format(step)
             write_table(self.folder / name, read_table(self.checkpoints / name))
-            (self.checkpoints / name).unlink()
         write_table(self.folder / "record.jsonl", trainer.record)
         write_table(self.folder / "log_history.jsonl", map(_finite, trainer.state.log_history))
         write_manifest(self.folder / "training.json", self._report(trainer, parts))
@@ -354,7 +353,8 @@ class Training:
         for checkpoints in self.folder.glob("checkpoints-*"):
             for leftover in checkpoints.glob("checkpoint-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
-            (checkpoints / "README.md").unlink(missing_ok=True)  # TRL's card of a model
+            for file in (checkpoints / "README.md", *checkpoints.glob("evaluation-*.jsonl")):
+                file.unlink(missing_ok=True)  # TRL's card of a model, and what `save` has copied
             if not any(checkpoints.iterdir()):
                 checkpoints.rmdir()
 
