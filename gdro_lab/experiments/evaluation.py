@@ -20,7 +20,7 @@ from gdro.metrics import count_distinct, is_correct
 from gdro.trl.models import stop_tokens
 from gdro_lab.experiments.blocks import BASE, EvaluationChoice
 from gdro_lab.experiments.memory import first_of_each_family
-from gdro_lab.experiments.parts import CACHE, check_machine, make_parts
+from gdro_lab.experiments.parts import CACHE, Parts, check_machine, make_parts
 from gdro_lab.experiments.processes import own_processes, report_progress
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
@@ -66,55 +66,61 @@ def evaluate_variant(
     trained = {} if variant == BASE else _read_trained(profile, variant, seed, folder)
     if not (folder / "manifest.json").is_file():  # refuse before a model is loaded
         check_machine(profile, [], evaluates=True)
-    source, tokenizer, data, start = make_parts(
-        profile, variant, cache_dir, held_out=True, start=trained.get("start")
-    )
-    if trained.get("start", start) != start:
-        raise Refusal(f"{folder} was trained from another base than {source}: train it again")
+    parts = make_parts(profile, variant, cache_dir, held_out=True, start=trained.get("start"))
+    if trained.get("start", parts.start) != parts.start:
+        raise Refusal(f"{folder} was trained from another base than {parts.source}: train it again")
     settings = profile.settings_of(variant)
     template = profile.train_of(variant).template
-    data = with_training_rows(profile, tokenizer, data, template)
-    identity = identity_of(settings, seed, data.rows, start)
+    data = with_training_rows(profile, parts.tokenizer, parts.data, template)
+    identity = identity_of(settings, seed, data.rows, parts.start)
     place = {"profile": profile.name, "variant": variant, "seed": seed}
     if _is_evaluated(folder, place, identity, trained):
         return read_result(folder, trained=variant != BASE)["evaluation"]
     check_machine(profile, [], evaluates=True)
     began = time.perf_counter()
-    model = source if variant == BASE else str(folder / "model")
-    is_pretrained = profile.model_of(variant).source is not None
-    dtype = arithmetic(pretrained=is_pretrained)
-    # an adapter is merged into its base, because both engines sample from whole models
-    with tempfile.TemporaryDirectory() as merged:
-        if variant != BASE and profile.model_of(variant).kind.endswith("lora"):
-            # in float32 where it samples so: an adapter's steps are below bfloat16's resolution
-            merged_dtype = "float32" if dtype == "float32" else "auto"
-            model = str(merged_model(source, model, merged, dtype=merged_dtype))
-        evaluation = evaluate_model(
-            profile.evaluation,
-            model,
-            tokenizer,
-            data,
-            seed,
-            template,
-            success_threshold=profile.success_threshold,
-            dtype=dtype,
-        )
+    trained_model = None if variant == BASE else folder / "model"
+    evaluation = _evaluate_saved(profile, variant, seed, parts._replace(data=data), trained_model)
     seconds = time.perf_counter() - began
     write_table(folder / EVALUATION, evaluation)
-    machine = describe_machine(pretrained=is_pretrained)
+    machine = describe_machine(pretrained=profile.model_of(variant).source is not None)
     evaluated = {
         "settings": settings,
         "evaluation_identity": identity,
         "seconds": trained.get("seconds", {}) | {"evaluate": seconds},
         "evaluated_on": machine,
         **place,
-        "start": start,
+        "start": parts.start,
         "held_out_data": data.report(),
         "files": trained.get("files", {}) | hashes_of(folder, [EVALUATION]),
     }
     # a training names the machine that it was made on; the base has only this one
     write_manifest(folder / "manifest.json", (trained or UNTRAINED | machine) | evaluated)
     return read_result(folder, trained=variant != BASE)["evaluation"]
+
+
+def _evaluate_saved(
+    profile: Profile, variant: str, seed: int, parts: Parts, trained: Path | None
+) -> list[dict[str, Any]]:
+    """Evaluate a trained model or adapter in its folder, or the base."""
+    choice = profile.model_of(variant)
+    model = str(trained or parts.source)
+    dtype = arithmetic(pretrained=choice.source is not None)
+    # an adapter is merged into its base, because both engines sample from whole models
+    with tempfile.TemporaryDirectory() as merged:
+        if trained is not None and choice.kind.endswith("lora"):
+            # in float32 where it samples so: an adapter's steps are below bfloat16's resolution
+            merged_dtype = "float32" if dtype == "float32" else "auto"
+            model = str(merged_model(parts.source, model, merged, dtype=merged_dtype))
+        return evaluate_model(
+            profile.evaluation,
+            model,
+            parts.tokenizer,
+            parts.data,
+            seed,
+            profile.train_of(variant).template,
+            success_threshold=profile.success_threshold,
+            dtype=dtype,
+        )
 
 
 def with_training_rows(
