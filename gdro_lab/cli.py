@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from gdro_lab.experiments.profile import Profile
 
 MANY_DRAWS = 100_000
+OF_TRAIN = ("max_steps", "prompts_per_step", "num_generations")
+"""Options of the arena that are fields of `train`."""
 MANY_CORES = 1_024
 
 
@@ -254,20 +256,12 @@ def report_command(profile: str, runs: str | None) -> None:
 
     Example: gdro report tiny
     """
-    from gdro_lab.experiments.loop_profile import LoopProfile
     from gdro_lab.experiments.profile import load_profile
+    from gdro_lab.experiments.runner import report
 
     with at_the_door():
         chosen = load_profile(profile)
-    folder = Path(runs or f"runs/{chosen.name}")
-    if isinstance(chosen, LoopProfile):
-        from gdro_lab.experiments.loop_runs import write_loop_report
-
-        click.echo(write_loop_report(chosen, folder))
-    else:
-        from gdro_lab.experiments.report import write_report
-
-        click.echo(write_report(chosen, folder))
+    click.echo(report(chosen, Path(runs or f"runs/{chosen.name}")))
 
 
 @main.command("arena")
@@ -300,9 +294,13 @@ def report_command(profile: str, runs: str | None) -> None:
     help="The method that others are compared with.",
 )
 @click.option("--methods-from", help="A Python file that registers methods of your own.")
-@click.option("--steps", default=150, show_default=True, help="Generation batches.")
-@click.option("--prompts", default=32, show_default=True, help="Prompts of a batch.")
-@click.option("--rollouts", default=4, show_default=True, help="Mean rollouts per prompt.")
+@click.option("--steps", "max_steps", default=150, show_default=True, help="Generation batches.")
+@click.option(
+    "--prompts", "prompts_per_step", default=32, show_default=True, help="Prompts of a batch."
+)
+@click.option(
+    "--rollouts", "num_generations", default=4, show_default=True, help="Mean rollouts per prompt."
+)
 @CORES
 @click.option("--runs", help="Folder of the runs.  [default: runs/arena]", callback=_check_folder)
 @CACHE_DIR
@@ -312,14 +310,10 @@ def arena_command(
     learning_rates: str,
     draws: int,
     first_draw: int,
-    baseline: str,
-    methods_from: str | None,
-    steps: int,
-    prompts: int,
-    rollouts: int,
     cores: int,
     runs: str | None,
     cache_dir: str,
+    **fields: Any,
 ) -> None:
     """Compare methods in WORLDS over fresh draws of task, base and seed, at matched rollouts.
 
@@ -329,28 +323,21 @@ def arena_command(
 
     Example: gdro arena rare-hard --methods grpo,pivotal --draws 8
     """
-    from gdro_lab.experiments.loop_profile import make_loop_profile
+    from gdro_lab.experiments.profile import make_profile
     from gdro_lab.experiments.runner import run_profile
     from gdro_lab.experiments.spelling import check_rate
 
+    fields |= {
+        "name": "arena",
+        "backend": "loop",
+        "worlds": worlds.split(","),
+        "methods": methods.split(","),
+        "seeds": list(range(first_draw, first_draw + draws)),
+        "train": {name: fields.pop(name) for name in OF_TRAIN},
+    }
     with at_the_door():
-        profile = make_loop_profile(
-            {
-                "name": "arena",
-                "backend": "loop",
-                "worlds": worlds.split(","),
-                "methods": methods.split(","),
-                "learning_rates": [check_rate(rate) for rate in learning_rates.split(",")],
-                "seeds": list(range(first_draw, first_draw + draws)),
-                "train": {
-                    "max_steps": steps,
-                    "prompts_per_step": prompts,
-                    "num_generations": rollouts,
-                },
-                "baseline": baseline,
-                "methods_from": methods_from,
-            }
-        )
+        fields["learning_rates"] = [check_rate(rate) for rate in learning_rates.split(",")]
+        profile = make_profile("arena", fields)
     sys.exit(run_profile(profile, cores, runs, cache_dir))
 
 

@@ -53,7 +53,7 @@ def train(
     max_new_tokens: int,
     seed: int,
     stream: bool = False,
-    schedule: Literal["constant", "linear"] = "constant",
+    schedule: str = "constant",
     on_step: Callable[[int, dict], None] | None = None,
 ) -> list[dict]:
     """Train `model` in float32, in place, by TRL's defaults: AdamW, gradients clipped to norm 1.

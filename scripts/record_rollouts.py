@@ -22,9 +22,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from gdro.files import replace_text
 from gdro.uids import as_uids
 from gdro_lab import loop
-from gdro_lab.experiments.loop_profile import LoopProfile
 from gdro_lab.experiments.loop_runs import draw_base
 from gdro_lab.experiments.oracles import PassRates, loop_controller
+from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.spelling import read_spelling
 
 EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # the classes of notebook 07
@@ -32,7 +32,7 @@ EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # the classes of notebook 07
 
 def rollouts_by_pass_rate(name: str, spelled: str, draw: int, bases: Path) -> pd.DataFrame:
     """Train one run of the arena in a world, by its name or file; a row per step."""
-    profile = LoopProfile(
+    profile = Profile(
         name="greeting", backend="loop", worlds=[name], methods=[spelled], seeds=[draw]
     )
     [world] = profile.drawn_worlds

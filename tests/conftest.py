@@ -51,6 +51,7 @@ TRAINS = [
 
 SMALL_PROFILE = {
     "seeds": [0, 1],
+    "one_task": True,
     "task": {"kind": "embedded", "n_train": 60, "n_eval_per_family": 4},
     "base": {"steps": 60, "batch_size": 32},
     "train": {"max_steps": 6, "prompts_per_step": 8, "save_steps": 2},

@@ -143,7 +143,7 @@ def no_job(monkeypatch):
 @pytest.mark.usefixtures("no_job")
 def test_a_run_has_the_first_seed_of_its_profile_unless_another_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    profile = {"seeds": [3, 4], "variants": {"grpo": {"method": "grpo"}}}
+    profile = {"seeds": [3, 4], "one_task": True, "variants": {"grpo": {"method": "grpo"}}}
     Path("own.yaml").write_text(json.dumps(profile))
     seeds = []
 
@@ -256,7 +256,7 @@ def test_options_of_the_arena_reach_its_profile(monkeypatch):
     assert (profile.seeds, profile.baseline) == ([5, 6, 7], "pivotal")
     train = profile.train
     assert (train.max_steps, train.prompts_per_step, train.num_generations) == (10, 6, 2)
-    arms = [(variant.label, rate) for variant, rate in profile.arms()]
+    arms = [(arm.method, arm.learning_rate) for arm in profile.arms()]
     assert arms == [("grpo", 1e-4), ("pivotal", 2e-4)]
 
 

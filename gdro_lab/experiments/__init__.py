@@ -1,10 +1,13 @@
 """One system for experiments: a profile names data, variants, seeds and a backend.
 
-profile, loop_profile, blocks    what a profile says; spelling: methods in one word
-runner, processes                jobs of a profile, each in a process of its own
+profile, blocks                  what a profile says; profile_checks: what is refused of it;
+                                 spelling: methods in one word
+run                              a run, and `play`, which makes its rows in either backend
+runner, pool, processes          the runs of a profile, each in a process of its own
 training, parts, arguments       the backend "trl": `GDROTrainer` on real and tiny models;
-                                 callbacks: progress and seconds; rehearsal: one step with a
-                                 stand-in of the model, before anything is written
+                                 callbacks: progress and seconds; on_the_way: evaluations while
+                                 it trains; rehearsal: one step with a stand-in of the model,
+                                 before anything is written
 loop_runs, oracles               the backend "loop": tiny models in `gdro_lab.loop`
 evaluation, scores               what is correct, and scores from counts by prompt
 memory                           what was memorized

@@ -1,10 +1,8 @@
 """The blocks of a profile: each is a group of fields in its YAML file."""
 
-import hashlib
 import math
 import os
 import re
-import runpy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -20,9 +18,8 @@ from gdro.checks import (
     check,
     options,
 )
-from gdro.registry import find_method
 from gdro.trl.models import ModelOptions
-from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Name, Strict
+from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict
 from gdro_lab.tasks.world import BaseSettings, find_yaml, read_yaml
 
 BASE = "base"
@@ -156,20 +153,6 @@ class TrainChoice(Strict):
         return micro_batch, completions // (micro_batch * passes)
 
 
-class LoopTrain(Strict):
-    """How the loop trains: the same words as in `TrainChoice`."""
-
-    # with fewer, two of the five checkpoints would be the same step
-    max_steps: Annotated[int, Field(ge=5, le=10**9)] = 150
-    """Generation batches; scores are taken five times on the way."""
-    prompts_per_step: BoundedCount = 32
-    """A method may ask for another number with `prompts=`, at the same rollouts."""
-    num_generations: BoundedCount = 4
-    """Rollouts per prompt, on average."""
-    lr_scheduler_type: Literal["constant", "linear"] = "constant"
-    """Schedule of the learning rate; "linear" falls to 0 over the training."""
-
-
 class EvaluationChoice(Strict):
     """How held-out prompts are sampled."""
 
@@ -193,8 +176,18 @@ class EvaluationChoice(Strict):
     """GPUs of each process."""
     data_parallel_size: BoundedCount = 1
     """Processes that share the prompts."""
+    at: list[Annotated[float, Field(gt=0, lt=1)]] = Field([])
+    """Parts of the steps, as in [0.5], at which a training is evaluated on its way, too, by what it
+    samples with; what it was evaluated by is then part of what the training is."""
+    train_prompts: BoundedNatural = 0
+    """Training prompts of each family that are sampled as well: their accuracy minus the held-out
+    one is the memorization gap."""
     texts: BoundedNatural = 0
     """Held-out problems of each family whose texts are kept, for results/texts.md."""
+
+    def steps(self, max_steps: int) -> list[int]:
+        """The steps of a training that `at` names."""
+        return sorted({round(part * max_steps) for part in self.at} - {0, max_steps})
 
 
 class LaunchChoice(Strict):
@@ -296,53 +289,3 @@ def check_secrets(name: str, value: Any) -> None:
             f"{name} must hold no secret, which records would keep: set HF_TOKEN, or another "
             "variable of the environment, in place of it"
         )
-
-
-Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as numpy and torch take them
-
-
-class Experiment(Strict):
-    """What profiles of both backends say."""
-
-    name: Name
-    """Name of the runs' folder; the file's name unless it is given."""
-    title: str = ""
-    """One sentence on what is compared."""
-    methods_from: str | None = None
-    """A Python file that registers methods of your own. It is run: trust it as any code."""
-    seeds: list[Seed] = Field(min_length=1)
-    """Seeds of the trainings; in the loop each draws a task and a base of its own."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_secrets(cls, fields: Any) -> Any:
-        check_secrets("profile", fields)
-        return fields
-
-    @model_validator(mode="after")
-    def _check_seeds_and_import(self) -> Self:
-        if len(set(self.seeds)) != len(self.seeds):
-            raise Refusal(f"seeds must differ, got {self.seeds}")
-        self.import_methods()
-        return self
-
-    def import_methods(self) -> None:
-        """Register the methods of `methods_from`, in this process."""
-        if self.methods_from is None:
-            return
-        if not Path(self.methods_from).is_file():
-            raise Refusal(f"methods_from must be a Python file, got {self.methods_from!r}")
-        try:
-            runpy.run_path(self.methods_from)
-        except (Exception, SystemExit) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise Refusal(f"methods_from {self.methods_from!r} cannot be run: {reason}") from error
-
-    def methods_hash(self, method: str) -> str | None:
-        """Hash of `methods_from` if the method is from it: a changed file makes another run."""
-        package = find_method(method).__module__.partition(".")[0]
-        # a part of "composed" may be from it
-        is_ours = package in ("gdro", "gdro_lab") and method != "composed"
-        if self.methods_from is None or is_ours:
-            return None
-        return hashlib.sha256(Path(self.methods_from).read_bytes()).hexdigest()

@@ -8,9 +8,8 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +20,9 @@ from gdro.metrics import count_distinct, is_correct
 from gdro.trl.models import stop_tokens
 from gdro_lab import numerics
 from gdro_lab.experiments.blocks import BASE, EvaluationChoice
-from gdro_lab.experiments.parts import CACHE, check_machine, make_parts
-from gdro_lab.experiments.processes import end_with_parent, report_progress
+from gdro_lab.experiments.memory import first_of_each_family
+from gdro_lab.experiments.parts import CACHE, Parts, check_machine, make_parts
+from gdro_lab.experiments.processes import own_processes, report_progress
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
     EVALUATION,
@@ -40,7 +40,7 @@ from gdro_lab.experiments.records import (
 from gdro_lab.experiments.scores import places_in_family
 from gdro_lab.loop import Reward, Rows, call_reward
 from gdro_lab.machine import Arithmetic, arithmetic, describe_machine
-from gdro_lab.tasks import prompt_token_ids
+from gdro_lab.tasks import Split, load_split, prompt_token_ids
 from gdro_lab.tasks.pretrained import merged_model
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from vllm import LLM
 
 Tokens = list[list[int]]
-KEPT = ("uid", "family", "dataset")
+KEPT = ("uid", "family", "dataset", "trained_on")
 """Columns of a prompt that its counts keep, where it has them."""
 UNTRAINED = {"steps": 0, "processes": 1, "peak_memory_gib": None} | totals([])
 """What a training's file would say of the base."""
@@ -59,61 +59,81 @@ def evaluate_variant(
 ) -> list[dict[str, Any]]:
     """Evaluate the base, or the model that `train_variant` left in `folder`, unless that is done.
 
-    Refusal if the training is not complete.
+    It returns the counts of held-out prompts; the table has those of training prompts, too. Refusal
+    if the training is not complete.
     """
     folder = Path(folder)
+    profile = profile.drawn(seed)
     trained = {} if variant == BASE else _read_trained(profile, variant, seed, folder)
     if not (folder / "manifest.json").is_file():  # refuse before a model is loaded
         check_machine(profile, [], evaluates=True)
-    source, tokenizer, data, start = make_parts(
-        profile, variant, cache_dir, held_out=True, start=trained.get("start")
-    )
-    if trained.get("start", start) != start:
-        raise Refusal(f"{folder} was trained from another base than {source}: train it again")
+    parts = make_parts(profile, variant, cache_dir, held_out=True, start=trained.get("start"))
+    if trained.get("start", parts.start) != parts.start:
+        raise Refusal(f"{folder} was trained from another base than {parts.source}: train it again")
     settings = profile.settings_of(variant)
-    identity = identity_of(settings, seed, data.rows, start)
+    template = profile.train_of(variant).template
+    data = with_training_rows(profile, parts.tokenizer, parts.data, template)
+    identity = identity_of(settings, seed, data.rows, parts.start)
     place = {"profile": profile.name, "variant": variant, "seed": seed}
     if _is_evaluated(folder, place, identity, trained):
         return read_result(folder, trained=variant != BASE)["evaluation"]
     check_machine(profile, [], evaluates=True)
     began = time.perf_counter()
-    model = source if variant == BASE else str(folder / "model")
-    is_pretrained = profile.model_of(variant).source is not None
-    dtype = arithmetic(pretrained=is_pretrained)
-    # an adapter is merged into its base, because both engines sample from whole models
-    with tempfile.TemporaryDirectory() as merged:
-        if variant != BASE and profile.model_of(variant).kind.endswith("lora"):
-            # in float32 where it samples so: an adapter's steps are below bfloat16's resolution
-            merged_dtype = "float32" if dtype == "float32" else "auto"
-            model = str(merged_model(source, model, merged, dtype=merged_dtype))
-        evaluation = evaluate_model(
-            profile.evaluation,
-            model,
-            tokenizer,
-            data.rows,
-            data.reward,
-            data.max_completion_tokens,
-            seed,
-            profile.train_of(variant).template,
-            success_threshold=profile.success_threshold,
-            dtype=dtype,
-        )
+    trained_model = None if variant == BASE else folder / "model"
+    evaluation = _evaluate_saved(profile, variant, seed, parts._replace(data=data), trained_model)
     seconds = time.perf_counter() - began
     write_table(folder / EVALUATION, evaluation)
-    machine = describe_machine(pretrained=is_pretrained)
+    machine = describe_machine(pretrained=profile.model_of(variant).source is not None)
     evaluated = {
         "settings": settings,
         "evaluation_identity": identity,
         "seconds": trained.get("seconds", {}) | {"evaluate": seconds},
         "evaluated_on": machine,
         **place,
-        "start": start,
+        "start": parts.start,
         "held_out_data": data.report(),
         "files": trained.get("files", {}) | hashes_of(folder, [EVALUATION]),
     }
     # a training names the machine that it was made on; the base has only this one
     write_manifest(folder / "manifest.json", (trained or UNTRAINED | machine) | evaluated)
-    return evaluation
+    return read_result(folder, trained=variant != BASE)["evaluation"]
+
+
+def _evaluate_saved(
+    profile: Profile, variant: str, seed: int, parts: Parts, trained: Path | None
+) -> list[dict[str, Any]]:
+    """Evaluate a trained model or adapter in its folder, or the base."""
+    choice = profile.model_of(variant)
+    model = str(trained or parts.source)
+    dtype = arithmetic(pretrained=choice.source is not None)
+    # an adapter is merged into its base, because both engines sample from whole models
+    with tempfile.TemporaryDirectory() as merged:
+        if trained is not None and choice.kind.endswith("lora"):
+            # in float32 where it samples so: an adapter's steps are below bfloat16's resolution
+            merged_dtype = "float32" if dtype == "float32" else "auto"
+            model = str(merged_model(parts.source, model, merged, dtype=merged_dtype))
+        return evaluate_model(
+            profile.evaluation,
+            model,
+            parts.tokenizer,
+            parts.data,
+            seed,
+            profile.train_of(variant).template,
+            success_threshold=profile.success_threshold,
+            dtype=dtype,
+        )
+
+
+def with_training_rows(
+    profile: Profile, tokenizer: Any, held_out: Split, template: Mapping[str, Any]
+) -> Split:
+    """The held-out prompts, with those of the training behind them that are to be sampled too."""
+    most = profile.evaluation.train_prompts
+    if most == 0:
+        return held_out
+    training = load_split(profile.task, tokenizer, held_out=False, template=template)
+    seen = [{**row, "trained_on": 1} for row in first_of_each_family(training.rows, most)]
+    return replace(held_out, rows=held_out.rows + seen)
 
 
 def _read_trained(profile: Profile, variant: str, seed: int, folder: Path) -> dict[str, Any]:
@@ -148,11 +168,9 @@ def _is_evaluated(
 
 def evaluate_model(
     choice: EvaluationChoice,
-    model: "str | Path | LLM",
+    model: "str | Path | torch.nn.Module | LLM",
     tokenizer: "PreTrainedTokenizerBase",
-    rows: Rows,
-    reward: Reward,
-    max_new_tokens: int,
+    data: Split,
     seed: int = 0,
     template: Mapping[str, Any] | None = None,
     *,
@@ -165,25 +183,26 @@ def evaluate_model(
 
     Args:
         choice: engine and sampling.
-        model: folder or hub id of a whole model; or vLLM's engine of a training, which holds it.
+        model: folder or hub id of a whole model; or what samples in a training: vLLM's engine that
+            holds it, or the model itself.
         tokenizer: the model's.
-        rows: prompts with the columns prompt (a text or a chat), uid, and those of the reward.
-        reward: as TRL calls it, (prompts=, completions=, **columns) → finite numbers.
-        max_new_tokens: of a completion.
+        data: prompts, their reward and how many tokens a completion has.
         seed: of the sampling; vLLM's engine of a training ignores it.
         template: arguments of the chat template.
         success_threshold: the reward above which a completion is correct.
         dtype: of the weights that the engine "hf" samples from; None for `arithmetic` of a model
             that is not pretrained. vLLM chooses for itself.
     """
+    rows = data.rows
+    longest = data.max_completion_tokens
     ids = prompt_token_ids(tokenizer, [row["prompt"] for row in rows], template)
     sample: Callable[..., list[Tokens]] = partial(
-        _by_vllm, choice, model, tokenizer, max_new_tokens=max_new_tokens
+        _by_vllm, choice, model, tokenizer, max_new_tokens=longest
     )
     if choice.engine == "hf":
         dtype = dtype or arithmetic(pretrained=False)
         sample = partial(
-            _by_transformers, choice, model, tokenizer, max_new_tokens=max_new_tokens, dtype=dtype
+            _by_transformers, choice, model, tokenizer, max_new_tokens=longest, dtype=dtype
         )
     processes = min(choice.data_parallel_size, len(rows))
     if processes == 1:
@@ -193,7 +212,7 @@ def evaluate_model(
     texts_PS = [
         tokenizer.batch_decode(tokens_S, skip_special_tokens=True) for tokens_S in tokens_PS
     ]
-    counts = count_correct(rows, texts_PS, reward, success_threshold)
+    counts = count_correct(rows, texts_PS, data.reward, success_threshold)
     for row, tokens_S in zip(counts, tokens_PS, strict=True):
         row["tokens"] = sum(map(len, tokens_S))
     _keep_texts(choice.texts, rows, texts_PS, counts)
@@ -256,9 +275,7 @@ def _in_processes(
     """Tokens of the samples of each prompt, from processes with GPUs of their own."""
     tokens_PS: list[Tokens] = [[]] * len(ids)
     share = partial(_sample_share, sample, ids, seed, processes, gpus)
-    with ProcessPoolExecutor(
-        processes, get_context("spawn"), end_with_parent, max_tasks_per_child=1
-    ) as pool:
+    with own_processes(processes) as pool:
         for rank, tokens in enumerate(pool.map(share, range(processes))):
             tokens_PS[rank::processes] = tokens
     return tokens_PS
@@ -283,7 +300,7 @@ def _sample_share(
 
 def _by_transformers(
     choice: EvaluationChoice,
-    folder: str | Path,
+    model: Any,
     tokenizer: Any,
     ids: Tokens,
     max_new_tokens: int,
@@ -294,7 +311,8 @@ def _by_transformers(
     from transformers import AutoModelForCausalLM, GenerationConfig
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
+    if isinstance(model, str | Path):
+        model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).to(device)
     stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
     config = GenerationConfig(
         do_sample=True,

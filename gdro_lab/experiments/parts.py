@@ -93,7 +93,9 @@ def make_base(profile: Profile, cache_dir: str | Path = CACHE, *, progress: bool
     """The profile's model, a folder or hub id, made if the cache lacks it.
 
     Without model.source it is the tiny base; with cold_start, the source that was taught solutions.
+    Where each seed draws its own, it is that of the first.
     """
+    profile = profile.drawn(profile.seeds[0])
     if profile.model.source is not None:
         return _pretrained_base(profile, profile.model.source, cache_dir, progress)
     assert profile.task.kind != "math"  # its profiles name their model

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -116,6 +117,25 @@ def end_with_parent() -> None:
         _end()
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def own_processes(number: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that do a task each and then end, or when this one is asked to end."""
+    with ProcessPoolExecutor(
+        number, multiprocessing.get_context("spawn"), _begin, max_tasks_per_child=1
+    ) as pool:
+        try:
+            yield pool
+        except BaseException:  # of a signal, too
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+
+
+def _begin() -> None:
+    end_with_parent()
+    set_up_process()
 
 
 def end_with_launcher() -> None:

@@ -1,38 +1,42 @@
-"""A profile: the YAML file of an experiment. It names data, variants, seeds and a backend.
+"""A profile: the YAML file of an experiment. It names data, methods, seeds and a backend.
 
-`Profile` is of the backend "trl", which trains real models and tiny ones with `GDROTrainer`.
-`LoopProfile`, in the file beside this one, is of the backend "loop". Whatever is wrong in a file is
-a `Refusal`, before any compute.
+The backend "trl" trains real models and tiny ones with `GDROTrainer`, the backend "loop" tiny ones
+in `gdro_lab.loop`. Whatever is wrong in a file is a `Refusal`, before any compute.
 """
 
+import hashlib
+import math
+import runpy
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from gdro.checks import Positive, Refusal, build
 from gdro.controller import GDROController
+from gdro.registry import find_method
 from gdro_lab.experiments.blocks import (
     BASE,
     BaseChoice,
     EvaluationChoice,
-    Experiment,
     LaunchChoice,
     ModelChoice,
     TrainChoice,
     Variant,
+    check_secrets,
 )
-from gdro_lab.experiments.loop_profile import LoopProfile
+from gdro_lab.experiments.oracles import loop_controller
+from gdro_lab.experiments.spelling import read_spelling
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
-from gdro_lab.tasks.base import BoundedNatural, Name
+from gdro_lab.tasks.base import BaseSize, BoundedNatural, Name, Strict
 from gdro_lab.tasks.cold_start import ColdStart
-from gdro_lab.tasks.reasoning_gym import GymSpec
-from gdro_lab.tasks.world import find_yaml, read_world, read_yaml, refusal
+from gdro_lab.tasks.world import TaskWorld, find_yaml, read_world, read_yaml, refusal
 
 PROFILES = Path(__file__).parents[1] / "profiles"
-RESERVED = {BASE, "results", "figures", "logs"}
-"""Folders of a profile's runs."""
+LOOP_TRAIN = ("max_steps", "prompts_per_step", "num_generations", "lr_scheduler_type")
+"""The fields of `train` that the loop knows."""
 # How a machine computes, and not what: these may change between two starts of one run.
 MACHINE = {
     "vllm_gpu_memory_utilization",
@@ -53,11 +57,39 @@ MACHINE = {
 }
 
 
-class Profile(Experiment):
-    """An experiment in TRL."""
+class Arm(NamedTuple):
+    """What is compared with others."""
 
-    backend: Literal["trl"] = "trl"
-    """What trains: `GDROTrainer`."""
+    method: str
+    """The variant's name; in the loop the method's spelling, without its rate."""
+    variant: Variant
+    learning_rate: float
+
+
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as numpy and torch take them
+
+
+class Profile(Strict):
+    """An experiment: each method on each seed, in TRL or in the loop."""
+
+    name: Name
+    """Name of the runs' folder; the file's name unless it is given."""
+    title: str = ""
+    """One sentence on what is compared."""
+    backend: Literal["trl", "loop"] = "trl"
+    """What trains: `GDROTrainer`, or `gdro_lab.loop`."""
+    methods_from: str | None = None
+    """A Python file that registers methods of your own. It is run: trust it as any code."""
+    seeds: list[Seed] = Field(min_length=1)
+    """Of the replicates: each draws a task, a base and a training of its own."""
+    train: TrainChoice = TrainChoice()
+    """Fields of GDROConfig, the same for all methods but for what variants change. The loop knows
+    `LOOP_TRAIN`."""
+
+    # of the backend "trl"
+    one_task: bool = False
+    """All seeds share the task, the base and the cold start, which are drawn with their own seeds;
+    a seed draws only the training."""
     task: EmbeddedChoice | GymChoice | MathChoice = Field(EmbeddedChoice(), discriminator="kind")
     """The prompts and their reward."""
     base: BaseChoice = BaseChoice()
@@ -66,8 +98,6 @@ class Profile(Experiment):
     """The model to start from, and what of it is trained."""
     cold_start: ColdStart | None = None
     """Worked solutions that the model is taught first; without it, none."""
-    train: TrainChoice = TrainChoice()
-    """Fields of GDROConfig, the same for all variants but for what these change."""
     evaluation: EvaluationChoice = EvaluationChoice()
     """How held-out prompts are sampled after training."""
     launch: LaunchChoice = LaunchChoice()
@@ -76,8 +106,26 @@ class Profile(Experiment):
     """GPUs that a scheduler reserves for one training."""
     hours: Positive = 1.0
     """Hours that a scheduler reserves for one training."""
-    variants: dict[Name, Variant] = Field(min_length=1)
+    variants: dict[Name, Variant] = Field({})
     """What is compared, by name."""
+
+    # of the backend "loop"
+    worlds: list[str] = Field(["rare-hard"], min_length=1)
+    """Tasks with their bases: names in gdro_lab/tasks/worlds, or YAML files."""
+    methods: list[str] = Field([])
+    """What is compared, spelled as in `gdro_lab.experiments.spelling`."""
+    learning_rates: list[Positive] = Field([1e-4, 2e-4], min_length=1)
+    """Tried for each method that names no rate of its own."""
+    size: BaseSize | None = None
+    """Size of all bases, in place of the worlds' own."""
+    baseline: str = "grpo"
+    """The method that others are compared with."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_secrets(cls, fields: Any) -> Any:
+        check_secrets("profile", fields)
+        return fields
 
     @field_validator("model", mode="before")
     @classmethod
@@ -88,107 +136,55 @@ class Profile(Experiment):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         """Refuse what would otherwise fail after hours."""
-        if RESERVED & set(self.variants):
+        from gdro_lab.experiments.profile_checks import check_loop, check_trl  # they import it
+
+        if len(set(self.seeds)) != len(self.seeds):
+            raise Refusal(f"seeds must differ, got {self.seeds}")
+        self.import_methods()
+        if self.backend == "loop":
+            check_loop(self)
+        else:
+            check_trl(self)
+        thresholds = self.thresholds
+        if len(thresholds) > 1:
             raise Refusal(
-                f"variants may not be called {sorted(RESERVED)}, got {list(self.variants)}"
-            )
-        labels = [self.label(variant) for variant in (BASE, *self.variants)]
-        if len(set(labels)) != len(labels):
-            raise Refusal(f"labels of variants must differ, got {labels}")
-        if self.evaluation.k > self.evaluation.samples:
-            raise Refusal(
-                f"evaluation.k must be at most the {self.evaluation.samples} samples, "
-                f"got {self.evaluation.k}"
-            )
-        if self.launch.file is None and self.launch.options:
-            options = sorted(self.launch.options)
-            raise Refusal(f"launch.config must be given with further options, got {options}")
-        self._check_task()
-        for name in self.variants:
-            try:
-                self._check_variant(name)
-            except (ValueError, TypeError) as error:
-                raise Refusal(f"variant {name!r}: {error}") from error
-        if len(self._thresholds) > 1:
-            raise Refusal(
-                f"success_threshold must be the same in all variants, got {self._thresholds}"
+                f"success_threshold must be the same in all that is compared, got {thresholds}"
             )
         return self
 
-    def _check_task(self) -> None:
-        """Refuse a task without the model that it needs."""
-        task = self.task
-        source = self.model.source
-        if task.kind == "math" and source is None:
-            raise Refusal("model.source must be given for task.kind 'math', got None")
-        if task.kind == "reasoning_gym":
-            spec = read_world(task.world).spec
-            if not isinstance(spec, GymSpec) or spec.n_train == 0:
-                raise Refusal(
-                    f"task.world must be a finite one of reasoning-gym, got {task.world!r}"
-                )
-            if source is None and spec.prompt_length is None:
-                raise Refusal(f"model.source must be given for task.world {task.world!r}, got None")
-            changed = sorted(self.base.model_fields_set - {"seed"})
-            if changed:
-                raise Refusal(f"base must be the world's, but for its seed, got {changed}")
-        if self.cold_start is not None and (source is None or task.kind == "embedded"):
-            raise Refusal(
-                "cold_start needs model.source and a task of kind math or reasoning_gym, "
-                f"got {source!r} and {task.kind!r}"
-            )
+    def import_methods(self) -> None:
+        """Register the methods of `methods_from`, in this process."""
+        if self.methods_from is None:
+            return
+        if not Path(self.methods_from).is_file():
+            raise Refusal(f"methods_from must be a Python file, got {self.methods_from!r}")
+        try:
+            runpy.run_path(self.methods_from)
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise Refusal(f"methods_from {self.methods_from!r} cannot be run: {reason}") from error
 
-    def _check_variant(self, name: str) -> None:
-        """Refuse a variant that cannot be trained, or not be compared."""
-        variant = self.variants[name]
-        train = self.train_of(name)
-        model = self.model_of(name)
-        known = [*self.variants, "grpo"]
-        if variant.baseline not in known:
-            raise Refusal(f"baseline must be one of {known}, got {variant.baseline}")
-        steps = self.train.max_steps
-        batches = self.train.generation_batches
-        if (train.max_steps, train.generation_batches) != (steps, batches):
-            raise Refusal(
-                "max_steps, updates_per_step and num_iterations must give the profile's "
-                f"{steps} steps in {batches} batches, "
-                f"got {train.max_steps} in {train.generation_batches}"
-            )
-        unit = train.updates_per_step * train.num_iterations
-        if train.max_steps % unit != 0:
-            raise Refusal(
-                f"max_steps must be a multiple of {unit} updates a batch, got {train.max_steps}"
-            )
-        if train.save_steps < train.max_steps and train.save_steps % unit != 0:
-            # a checkpoint within a batch does not resume to the same weights
-            raise Refusal(
-                f"save_steps must be a multiple of {unit} updates a batch, got {train.save_steps}"
-            )
-        if model.kind.startswith("unsloth") and self.launch.shards:
-            raise Refusal(
-                f"launch.config must not shard the weights of Unsloth, got {self.launch.config!r}"
-            )
-        if model.kind == "unsloth-lora" and train.use_vllm != model.fast_inference:
-            raise Refusal(
-                "use_vllm and fast_inference must be equal for unsloth-lora, "
-                f"got {train.use_vllm} and {model.fast_inference}"
-            )
-        processes = self.launch.processes
-        if model.fast_inference and processes != 1:
-            raise Refusal(f"launch.processes must be 1 with fast_inference, got {processes}")
-        train.local_batch(processes)
-        self.controller_of(name)
+    def methods_hash(self, method: str) -> str | None:
+        """Hash of `methods_from` if the method is from it: a changed file makes another run."""
+        package = find_method(method).__module__.partition(".")[0]
+        # a part of "composed" may be from it
+        is_ours = package in ("gdro", "gdro_lab") and method != "composed"
+        if self.methods_from is None or is_ours:
+            return None
+        return hashlib.sha256(Path(self.methods_from).read_bytes()).hexdigest()
 
     @property
     def cost(self) -> str:
         """A sentence: how many trainings a profile has, and the GPU-hours that they may take."""
-        variants = len(self.variants)
-        seeds = len(self.seeds)
-        text = f"{variants * seeds} trainings (variants × seeds: {variants} × {seeds})"
-        hours = self.gpus * self.hours
-        if hours == 0:
-            return text
-        return f"{text}, up to {variants * seeds * hours:,.0f} GPU-hours"
+        counts = {"variants": len(self.arms()), "seeds": len(self.seeds)}
+        if self.backend == "loop":
+            arms = {"worlds": len(self.drawn_worlds), "methods at their rates": len(self.arms())}
+            counts = arms | {"seeds": len(self.seeds)}
+        trainings = math.prod(counts.values())
+        numbers = " × ".join(map(str, counts.values()))
+        text = f"{trainings} trainings ({' × '.join(counts)}: {numbers})"
+        hours = trainings * self.gpus * self.hours
+        return f"{text}, up to {hours:,.0f} GPU-hours" if hours else text
 
     @property
     def is_pretrained(self) -> bool:
@@ -203,15 +199,33 @@ class Profile(Experiment):
     @property
     def success_threshold(self) -> float:
         """The reward above which a completion is correct, in training and in evaluation."""
-        return self._thresholds[0]
+        return self.thresholds[0]
 
     @property
-    def _thresholds(self) -> list[float]:
-        return sorted({self.controller_of(name).success_threshold for name in self.variants})
+    def thresholds(self) -> list[float]:
+        """The success thresholds of all that is compared."""
+        return sorted({self.controller_of(arm).success_threshold for arm in self.arms()})
+
+    def drawn(self, seed: int) -> Self:
+        """The profile of one replicate: this seed has drawn task, base and cold start, too."""
+        if self.one_task:
+            return self
+        of_seed: dict[str, Any] = {"one_task": True}
+        for name in ("task", "base", "cold_start"):
+            part = getattr(self, name)
+            if part is not None:
+                of_seed[name] = part.model_copy(update={"seed": seed})
+        return self.model_copy(update=of_seed)
 
     def label(self, variant: str) -> str:
         """What tables and legends call a variant."""
         return "base" if variant == BASE else self.variants[variant].label or variant
+
+    def variant(self, name: str) -> Variant:
+        """A variant by its name; Refusal if there is none, as for the base."""
+        if name not in self.variants:
+            raise Refusal(f"variant must be one of {list(self.variants)}, got {name!r}")
+        return self.variants[name]
 
     def train_of(self, variant: str) -> TrainChoice:
         """The training settings of a variant; of the base, those of the profile."""
@@ -223,20 +237,22 @@ class Profile(Experiment):
         changes = {} if variant == BASE else self.variant(variant).model
         return ModelChoice(**(asdict(self.model) | changes))
 
-    def controller_of(self, variant: str) -> GDROController:
-        """A controller with the method and budget of a variant."""
-        chosen = self.variant(variant)
+    def controller_of(self, arm: Arm) -> GDROController:
+        """A controller with the method and budget of an arm."""
+        if self.backend == "loop":
+            return loop_controller(arm.variant, self.batch_shape(arm.variant)[1], seed=0)
+        chosen = arm.variant
         return build(
             f"options of {chosen.method!r}",
             GDROController,
             {"seed": 0} | chosen.options,
             method=chosen.method,
             preset=chosen.preset,
-            mean_rollouts=self.train_of(variant).num_generations,
+            mean_rollouts=self.train_of(arm.method).num_generations,
         )
 
     def settings_of(self, variant: str, *, evaluated: bool = True) -> dict[str, Any]:
-        """What a run depends on besides its seed: no labels, nothing of `MACHINE`.
+        """What a run in TRL depends on besides its seed: no labels, nothing of `MACHINE`.
 
         Without `evaluated`, what a training depends on: nothing of the evaluation.
         """
@@ -250,8 +266,8 @@ class Profile(Experiment):
             chosen = self.variant(variant)
             settings |= chosen.model_dump(exclude={"label", "baseline", "train", "model"})
             settings["train"] = self.train_of(variant).model_dump()
-            settings["methods"] = self.methods_hash(chosen.method)
-        if not evaluated:
+            settings["methods_from"] = self.methods_hash(chosen.method)
+        if not evaluated and not self.evaluation.at:
             del settings["evaluation"]
             # what is evaluated changes a training only by the problems that it takes out, and the
             # identity holds the rows that are left
@@ -262,14 +278,36 @@ class Profile(Experiment):
                 del settings[block][name]
         return settings
 
-    def variant(self, name: str) -> Variant:
-        """A variant by its name; Refusal if there is none, as for the base."""
-        if name not in self.variants:
-            raise Refusal(f"variant must be one of {list(self.variants)}, got {name!r}")
-        return self.variants[name]
+    @cached_property
+    def drawn_worlds(self) -> list[TaskWorld]:
+        """The loop's worlds, each once, as read from their files."""
+        worlds = self.worlds if self.backend == "loop" else []
+        return [read_world(name) for name in dict.fromkeys(worlds)]
+
+    def arms(self) -> list[Arm]:
+        """What is compared, each once."""
+        if self.backend == "trl":
+            return [
+                Arm(name, variant, self.train_of(name).learning_rate)
+                for name, variant in self.variants.items()
+            ]
+        arms: dict[tuple[str, float], Arm] = {}
+        for variant in map(read_spelling, self.methods):
+            own_rate = variant.train.get("learning_rate")
+            for rate in self.learning_rates if own_rate is None else [own_rate]:
+                arms[variant.label, rate] = Arm(variant.label, variant, rate)
+        return list(arms.values())
+
+    def batch_shape(self, variant: Variant) -> tuple[int, float]:
+        """A variant's prompts a step and mean rollouts a prompt in the loop, at equal rollouts."""
+        total = self.train.prompts_per_step * self.train.num_generations
+        prompts = variant.train.get("prompts_per_step", self.train.prompts_per_step)
+        if type(prompts) is not int or not 1 <= prompts <= total:  # True is an int, too
+            raise Refusal(f"prompts of {variant.label!r} must be in [1, {total}], got {prompts!r}")
+        return prompts, total / prompts
 
 
-def load_profile(name: str | Path) -> Profile | LoopProfile:
+def load_profile(name: str | Path) -> Profile:
     """Read a shipped profile, or the .yaml file at a path; Refusal for whatever is wrong.
 
     `like: other` takes what it does not say from another, field by field, `variants` as a whole.
@@ -277,20 +315,21 @@ def load_profile(name: str | Path) -> Profile | LoopProfile:
     path, fields = _read(name)
     if isinstance(fields.get("task"), dict):
         fields["task"] = {"kind": "embedded"} | fields["task"]
-    backend = fields.get("backend", "trl")
-    kinds: dict[Any, type[Profile | LoopProfile]] = {"trl": Profile, "loop": LoopProfile}
-    if backend not in ("trl", "loop"):
-        raise Refusal(f"{path}: backend must be one of {list(kinds)}, got {backend!r}")
+    return make_profile(path, {"name": path.stem, **fields})
+
+
+def make_profile(where: str | Path, fields: dict[str, Any]) -> Profile:
+    """A profile of these fields; Refusal, with where they are from, for whatever is wrong."""
     try:
-        return kinds[backend].model_validate({"name": path.stem, **fields})
+        return Profile.model_validate(fields)
     except ValidationError as error:
-        raise refusal(path, error) from error
+        raise refusal(where, error) from error
 
 
 def load_trainings(name: str | Path) -> Profile:
     """Read a profile of the backend "trl", for commands that work with one of its runs."""
     profile = load_profile(name)
-    if not isinstance(profile, Profile):
+    if profile.backend == "loop":
         raise Refusal(f"profile {profile.name!r} has the backend 'loop': use `gdro run {name}`")
     return profile
 

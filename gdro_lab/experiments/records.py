@@ -51,6 +51,8 @@ MODEL = f"model/{LEDGER}"
 TRAINED = (MODEL, "record.jsonl", "log_history.jsonl")
 """What a training leaves, besides its training.json."""
 EVALUATION = "evaluation.jsonl"
+ON_THE_WAY = "evaluation-{}.jsonl"
+"""The same as of a step on the way."""
 
 
 def write_table(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -143,21 +145,37 @@ def check_training_files(folder: Path, training: Mapping[str, Any], identity: st
     if fault is not None:
         raise Refusal(f"{fault}: put it back as it was, or use another folder")
     check_files(folder, training, TRAINED)
+    check_files(folder, training, training["files"])  # and evaluations on the way
 
 
 def read_result(folder: str | Path, *, trained: bool = True) -> dict[str, Any]:
-    """Manifest, record and evaluation of a complete run. The base, not trained, has no record.
+    """Manifest, record and evaluations of a complete run. The base, not trained, has no record.
 
-    Refusal where a table has no hash in the manifest, or is not as it was written.
+    `evaluation` and `seen` are the counts of held-out and of training prompts at the end, and
+    `on_the_way` has both by step. Refusal where a table has no hash in the manifest, or is not as
+    it was written.
     """
     folder = Path(folder)
     manifest = read_manifest(folder / "manifest.json")
     if not {"settings", "seconds"} <= manifest.keys():
         raise Refusal(f"{folder / 'manifest.json'} is not a manifest of a run: delete it")
-    names = [EVALUATION, "record.jsonl"] if trained else [EVALUATION]
+    steps = manifest.get("evaluated_at", [])
+    names = [EVALUATION, *map(ON_THE_WAY.format, steps), *["record.jsonl"] * trained]
     check_files(folder, manifest, names)
-    tables: dict[str, Any] = {Path(name).stem: read_table(folder / name) for name in names}
-    return {"record": [], "manifest": manifest} | tables
+    return {
+        "manifest": manifest,
+        "record": read_table(folder / "record.jsonl") if trained else [],
+        "on_the_way": {step: _read_counts(folder / ON_THE_WAY.format(step)) for step in steps},
+        **_read_counts(folder / EVALUATION),
+    }
+
+
+def _read_counts(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """Counts of held-out prompts, and of those that were trained on."""
+    counts: dict[str, list[dict[str, Any]]] = {"evaluation": [], "seen": []}
+    for row in read_table(path):
+        counts["seen" if row.get("trained_on") else "evaluation"].append(row)
+    return counts
 
 
 def totals(record: Iterable[Mapping[str, Any]]) -> dict[str, float]:

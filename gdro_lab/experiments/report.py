@@ -5,8 +5,8 @@ over seeds and held-out prompts; `rows_of` gives the same runs as rows of
 `gdro_lab.experiments.table`, which compares draws alone. Axes: S seeds, P held-out prompts.
 """
 
+import math
 from collections.abc import Callable, Mapping
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from gdro.files import replace_text
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.figures import paper_figures, select_runs
 from gdro_lab.experiments.intervals import bootstrap_interval
-from gdro_lab.experiments.profile import Profile, run_folder
-from gdro_lab.experiments.records import TOTALS, check_place, read_result
+from gdro_lab.experiments.memory import train_scores
+from gdro_lab.experiments.profile import Profile
+from gdro_lab.experiments.records import TOTALS, check_place, read_result, totals
+from gdro_lab.experiments.run import list_runs
 from gdro_lab.experiments.scores import ALL, COLUMNS, K, score_families
 from gdro_lab.experiments.style import save, use_style
 from gdro_lab.experiments.table import compare, format_table
@@ -44,60 +46,75 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
     """
     runs: list[dict[str, Any]] = []
     starts: dict[Any, str] = {}
-    for variant, seed in [(BASE, profile.seeds[0]), *product(profile.variants, profile.seeds)]:
-        folder = run_folder(runs_dir, variant, seed)
+    uids_of: dict[Any, list[str]] = {}
+    variants = [BASE, *profile.variants]
+    for listed in sorted(list_runs(profile), key=lambda run: variants.index(run.method)):
+        variant, seed = listed.method, listed.seed
+        folder = listed.file(Path(runs_dir)).parent
         run: dict[str, Any] = {"variant": variant, "seed": seed}
         run |= read_result(folder, trained=variant != BASE)
         run["evaluation"].sort(key=lambda row: row["uid"])
         manifest = run["manifest"]
         place = {"profile": profile.name, "variant": variant, "seed": seed}
         check_place(folder / "manifest.json", manifest, **place)
-        if manifest.get("settings") != profile.settings_of(variant):
+        if manifest.get("settings") != listed.settings:
             raise Refusal(
                 f"runs must be those of profile {profile.name!r} as it is now, got other settings "
                 f"in {folder}"
             )
-        source = profile.model_of(variant).source
+        drawn = None if profile.one_task else seed
+        source = drawn, profile.model_of(variant).source
         if starts.setdefault(source, manifest.get("start")) != manifest.get("start"):
             raise Refusal(f"{folder} started from another base than other runs did: train it again")
         uids = [row["uid"] for row in run["evaluation"]]
-        if runs and uids != [row["uid"] for row in runs[0]["evaluation"]]:
+        if uids_of.setdefault(drawn, uids) != uids:
             raise Refusal(
-                f"{folder} must be evaluated on the problems of {runs[0]['variant']!r}, got "
-                "others: delete its manifest.json and run again"
+                f"{folder} must be evaluated on the problems of 'base', got others: delete its "
+                "manifest.json and run again"
             )
         runs.append(run)
     return runs
 
 
 def rows_of(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
-    """The runs as rows of scores at the end of training, as those of the loop are."""
-    # the base is not trained: all train on the same prompts
-    counted = [run["manifest"]["families"] for run in runs if "families" in run["manifest"]]
-    families: dict[str, int] = counted[0] if counted else {}
-    total = sum(families.values())
+    """The runs as rows of scores, one a step that was evaluated, as those of the loop are."""
+    # the base is not trained: all of a seed train on the same prompts
+    trained = [run for run in runs if "families" in run["manifest"]]
+    families_of = {run["seed"]: run["manifest"]["families"] for run in trained}
     rows = []
     for run in runs:
-        counts = pd.DataFrame(run["evaluation"])
-        scores = score_families(
-            counts.family.to_list(),
-            counts.successes.to_numpy(),
-            counts.trials.to_numpy(),
-            {name: count / total for name, count in families.items()},
-        )
+        families = families_of.get(run["seed"], {})
+        total = sum(families.values())
+        shares = {name: count / total for name, count in families.items()}
         identity = {
             "study": profile.name,
             "world": profile.name,
             "configuration": run["variant"],
             "learning_rate": _learning_rate(profile, run["variant"]),
             "replicate": run["seed"],
-            "step": profile.train.max_steps,
             "family": ALL,
-            "rollouts": run["manifest"]["rollouts"],
-            "tokens": run["manifest"]["tokens"],
         }
-        rows.append(identity | scores)
+        last = profile.train.max_steps
+        batches = profile.train.generation_batches
+        for step, counts in {**run["on_the_way"], last: run}.items():
+            spent = totals(run["record"][: math.ceil(step * batches / last)])
+            rows.append(identity | {"step": step} | spent | _scores(counts, shares))
     return pd.DataFrame(rows).reindex(columns=COLUMNS)
+
+
+def _scores(counts: Mapping[str, Any], shares: Mapping[str, float]) -> dict[str, Any]:
+    """Scores of a step on held-out prompts, and the mean accuracy on those trained on, if any."""
+    held_out = pd.DataFrame(counts["evaluation"])
+    successes_P = held_out.successes.to_numpy()
+    families_P = held_out.family.to_list()
+    scores = score_families(families_P, successes_P, held_out.trials.to_numpy(), shares)
+    del scores["families"]
+    if counts["seen"]:
+        seen = pd.DataFrame(counts["seen"])
+        successes_P = seen.successes.to_numpy()
+        on_train = train_scores(counts["seen"], successes_P, seen.trials[0], shares)
+        scores["train_mean"] = on_train["train_mean"]
+    return scores
 
 
 def _learning_rate(profile: Profile, variant: str) -> float:
@@ -284,23 +301,26 @@ def _intervals(table: pd.DataFrame, columns: tuple[str, str, str], form: str) ->
 
 
 def write_report(profile: Profile, runs_dir: str | Path) -> str:
-    """Write results/ and figures/ of a profile from its records; return tables and paths."""
+    """Write results/ and figures/ of a profile from its records; return tables and paths.
+
+    Where each seed has drawn problems of its own, there is the table of pairs alone.
+    """
     runs_dir = Path(runs_dir)
     results = runs_dir / "results"
     runs = read_runs(profile, runs_dir)
     use_style()
-    scores = score_table(profile, runs)
-    families = family_table(profile, runs)
     spending = spending_table(profile, runs)
-    table = format_tables(profile, scores, families, spending)
     seconds = seconds_table(spending)
-    texts = {
-        "table.md": table + "\n",
-        "seconds.md": seconds + "\n",
-        "texts.md": texts_before_and_after(profile, runs),
-        **_paired_texts(profile, runs),
-    }
-    figures = paper_figures(profile, runs, scores)
+    texts = {"seconds.md": seconds + "\n"} | _paired_texts(profile, runs)
+    figures = {}
+    if profile.one_task or len(profile.seeds) == 1:
+        scores = score_table(profile, runs)
+        families = family_table(profile, runs)
+        texts["table.md"] = format_tables(profile, scores, families, spending) + "\n"
+        texts["texts.md"] = texts_before_and_after(profile, runs)
+        figures = paper_figures(profile, runs, scores)
+    else:
+        texts["table.md"] = texts.pop("paired.md")
     # nothing is written before all is made
     for name in ("runs.csv", "paired.md", "texts.md"):  # of other settings
         (results / name).unlink(missing_ok=True)
@@ -310,7 +330,8 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
     for name, figure in figures.items():
         save(figure, runs_dir / "figures", name)
     return (
-        f"{table}\n\n{seconds}\n\ntable: {results / 'table.md'}, figures: {runs_dir / 'figures'}/"
+        f"{texts['table.md']}\n{seconds}\n\n"
+        f"table: {results / 'table.md'}, figures: {runs_dir / 'figures'}/"
     )
 
 

@@ -33,6 +33,7 @@ from gdro_lab import numerics
 from gdro_lab.experiments.arguments import Lengths, training_arguments
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.callbacks import ProgressLines, StepCosts, used_gib
+from gdro_lab.experiments.on_the_way import Evaluations
 from gdro_lab.experiments.parts import (
     CACHE,
     check_drawn_columns,
@@ -44,6 +45,7 @@ from gdro_lab.experiments.parts import (
 from gdro_lab.experiments.processes import LAUNCHER, check_folder, free_port, only_process_in
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
+    ON_THE_WAY,
     TRAINED,
     check_place,
     check_training_files,
@@ -70,9 +72,10 @@ def make_bases(profile: Profile, cache_dir: str | Path = CACHE) -> None:
     check_arguments(profile, list(profile.variants))
     # a variant may train another model than the profile's other ones
     models = [profile.model_of(name) for name in (BASE, *profile.variants)]
-    for model in {model.source: model for model in models}.values():
-        choice = profile.model_copy(update={"model": model})
-        print(make_base(choice, cache_dir, progress=True))
+    for seed in profile.seeds[:1] if profile.one_task else profile.seeds:
+        for model in {model.source: model for model in models}.values():
+            choice = profile.drawn(seed).model_copy(update={"model": model})
+            print(make_base(choice, cache_dir, progress=True))
     for name, variant in profile.variants.items():
         if variant.groups is not None or variant.prior is not None:
             # held-out rows have the columns of these too, and reading them does not import Unsloth
@@ -130,6 +133,7 @@ class Training:
         if variant == BASE:
             raise Refusal("variant must be one that is trained, got 'base'")
         check_run(profile, variant)
+        profile = profile.drawn(seed)
         self.profile = profile
         self.variant = variant
         self.seed = seed
@@ -202,6 +206,11 @@ class Training:
         return {"profile": self.profile.name, "variant": self.variant, "seed": self.seed}
 
     @property
+    def evaluated_at(self) -> list[int]:
+        """The steps on the way at which it is evaluated."""
+        return self.profile.evaluation.steps(self.settings.max_steps)
+
+    @property
     def checkpoints(self) -> Path:
         """Their folder, named after the identity: those of other settings are never resumed."""
         return self.folder / f"checkpoints-{self.identity[:8]}"
@@ -246,6 +255,9 @@ class Training:
                 peft_config=loaded.peft_config,
                 callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}"), *callbacks],
             )
+        if self.evaluated_at:
+            place = (self.profile, self.variant, self.seed)
+            trainer.add_callback(Evaluations(trainer, *place, self.checkpoints))
         trainer.remove_callback(PrinterCallback)  # it would print each row of the log
         trainer.run_identity = self.identity
         return trainer
@@ -303,6 +315,9 @@ class Training:
         if not is_main:
             return
         write_ledger(model, self.identity)
+        for step in self.evaluated_at:
+            name = ON_THE_WAY.format(step)
+            write_table(self.folder / name, read_table(self.checkpoints / name))
         write_table(self.folder / "record.jsonl", trainer.record)
         for page in self.checkpoints.glob("inspect.*"):
             page.replace(self.folder / page.name)
@@ -336,7 +351,8 @@ class Training:
             ],
             "train_data": self.data.report() | {"outcomes": all_outcomes},
             "families": Counter(str(row.get("family", "")) for row in self.data.rows),
-            "files": hashes_of(self.folder, TRAINED),
+            "evaluated_at": self.evaluated_at,
+            "files": hashes_of(self.folder, [*TRAINED, *map(ON_THE_WAY.format, self.evaluated_at)]),
         }
         return report | totals(trainer.record) | machine
 
@@ -345,7 +361,8 @@ class Training:
         for checkpoints in self.folder.glob("checkpoints-*"):
             for leftover in checkpoints.glob("checkpoint-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
-            (checkpoints / "README.md").unlink(missing_ok=True)  # TRL's card of a model
+            for file in (checkpoints / "README.md", *checkpoints.glob("evaluation-*.jsonl")):
+                file.unlink(missing_ok=True)  # TRL's card of a model, and what `save` has copied
             if not any(checkpoints.iterdir()):
                 checkpoints.rmdir()
 

@@ -67,19 +67,6 @@ class Task(Protocol):
         """Hash of everything that a base's lessons depend on."""
 
 
-def without_defaults(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields without those that have these defaults.
-
-    Settings are hashed into the identity of a run. A field that came later is written only where it
-    is used, so that a run that was made before is still known as the same.
-    """
-    return {
-        name: value
-        for name, value in fields.items()
-        if name not in defaults or value != defaults[name]
-    }
-
-
 def split_by_share(shares: Sequence[float], total: int) -> list[int]:
     """Whole counts in proportion to the shares, by largest remainder; they sum to `total`."""
     exact = np.array([share * total for share in shares])

@@ -4,10 +4,10 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from gdro_lab.tasks.answers import KeyReader, Reader
-from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict, without_defaults
+from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict
 from gdro_lab.tasks.embedded import DEFAULT_SPEC, EmbeddedSpec
 from gdro_lab.tasks.fields import ChoiceReader
 from gdro_lab.tasks.files import stem_of
@@ -133,23 +133,6 @@ class SourceChoice(Strict):
         return stem_of(Path(self.source))
 
 
-# the fields that came after the first runs, see `without_defaults`
-LATER: dict[str, Any] = {
-    "columns": Columns().model_dump(),
-    "answer": "whole",
-    "decimal": ".",
-    "several": None,
-    "tolerance": 0.0,
-    "compare": "math",
-    "completion": "boxed",
-    "request": None,
-    "held_out": 0,
-    "train_size": None,
-    "seed": 0,
-    "deduplicate": True,
-}
-
-
 class MathChoice(Strict):
     """Questions with answers that can be judged; docs/your-own-data.md explains each field."""
 
@@ -239,10 +222,6 @@ class MathChoice(Strict):
         for choice in (*train, *self.evaluated_choices):
             self._schema(choice)
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_defaults(write(self), LATER)
 
     @property
     def training_choices(self) -> list[SourceChoice]:

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from gdro_lab.tasks.answers import (
@@ -49,7 +49,6 @@ from gdro_lab.tasks.base import (
     TaskRow,
     character_tokenizer,
     split_by_share,
-    without_defaults,
 )
 
 if TYPE_CHECKING:
@@ -136,11 +135,6 @@ class GymSpec:
     request: str | None = None
     """How one is asked, with `{problem}` in its place; None asks for the answer in the form that
     `completion` reads, for "tags" by the package's own system prompt."""
-
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write a world that uses no later field as before: its runs stay known as the same."""
-        return without_defaults(write(self), {"completion": "tags", "request": None})
 
     def __post_init__(self) -> None:
         if self.request is not None and "{problem}" not in self.request:

@@ -17,10 +17,11 @@ from gdro.checks import Refusal
 from gdro.uids import as_uids
 from gdro_lab import loop
 from gdro_lab.experiments import table as arena_report
-from gdro_lab.experiments.loop_profile import LoopProfile, make_loop_profile
-from gdro_lab.experiments.loop_runs import check_loops, draw_base, list_runs
+from gdro_lab.experiments.loop_runs import check_loops, draw_base
 from gdro_lab.experiments.oracles import Oracle, loop_controller, make_oracle
+from gdro_lab.experiments.profile import Profile, make_profile
 from gdro_lab.experiments.records import read_rows, write_rows
+from gdro_lab.experiments.run import list_runs
 from gdro_lab.experiments.scores import ALL, COLUMNS, score_families
 from gdro_lab.experiments.spelling import read_spelling
 from gdro_lab.tasks import embedded
@@ -90,9 +91,9 @@ def test_methods_of_one_table_have_one_success_threshold():
     """Also the base's: a score counts the same completions for all."""
     fields = {"name": "w", "backend": "loop", "seeds": [0]}
     spellings = ["grpo:success_threshold=0.5", "pivotal:success_threshold=0.5"]
-    assert make_loop_profile({**fields, "methods": spellings}).success_threshold == 0.5
+    assert make_profile("w", {**fields, "methods": spellings}).success_threshold == 0.5
     with pytest.raises(ValueError, match="success_threshold"):
-        make_loop_profile({**fields, "methods": ["grpo", *spellings]})
+        make_profile("w", {**fields, "methods": ["grpo", *spellings]})
 
 
 CONTEST = """
@@ -169,12 +170,12 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
         text += '  - {name: a, operator: "*", n_digits: 5, share: 1, teacher_accuracy: 0.5}\n'
         (tmp_path / f"{world}.yaml").write_text(text)
         fields = {"name": "p", "backend": "loop", "methods": ["grpo"], "seeds": [0]} | fields
-        return LoopProfile(worlds=[str(tmp_path / f"{world}.yaml")], **fields)
+        return Profile(worlds=[str(tmp_path / f"{world}.yaml")], **fields)
 
     out = tmp_path / "out"
     one = profile("a", 40)
     for run in list_runs(one):
-        write_rows(run.file(out), one.settings_of(run.world, run.variant), [])
+        write_rows(run.file(out), run.settings, [])
     check_loops(one, out)
     check_loops(profile("b", 50), out)
     with pytest.raises(ValueError, match="runs must have the same world"):
@@ -334,7 +335,7 @@ def test_without_the_baseline_there_are_scores_and_no_differences(tmp_path):
 def test_profiles_of_the_loop_that_cannot_run_are_refused(fields, named):
     whole = {"name": "w", "backend": "loop", "methods": ["grpo"], "seeds": [0]}
     with pytest.raises(ValueError, match=named):
-        make_loop_profile(whole | fields)
+        make_profile("w", whole | fields)
 
 
 @pytest.mark.parametrize("method", ["changed-later", "composed:weights=changed-later"])
@@ -350,10 +351,10 @@ class ChangedLater(Method):
 """
     own.write_text(code)
     fields = {"name": "w", "backend": "loop", "methods": ["grpo", method], "seeds": [0]}
-    profile = make_loop_profile(fields | {"methods_from": str(own)})
+    profile = make_profile("w", fields | {"methods_from": str(own)})
     out = tmp_path / "out"
     for run in list_runs(profile):
-        write_rows(run.file(out), profile.settings_of(run.world, run.variant), [])
+        write_rows(run.file(out), run.settings, [])
     check_loops(profile, out)
     own.write_text(f"{code}# changed\n")
     with pytest.raises(ValueError, match="methods_from"):

@@ -12,8 +12,9 @@ from conftest import SMALL_PROFILE, TRAINS
 from gdro_lab.experiments import evaluation, parts, training
 from gdro_lab.experiments.arguments import Lengths, training_arguments
 from gdro_lab.experiments.blocks import TrainChoice
-from gdro_lab.experiments.profile import PROFILES, Profile, load_profile, repository
+from gdro_lab.experiments.profile import PROFILES, load_profile, repository
 from gdro_lab.experiments.rehearsal import check_arguments
+from gdro_lab.experiments.run import list_runs
 
 pytestmark = TRAINS
 GPU_BOX = (repository() / "docs" / "gpu-box.md").read_text()
@@ -29,8 +30,6 @@ def test_shipped_profiles_are_valid_from_anywhere(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     profile = load_profile(name)
     assert profile.name == name
-    if not isinstance(profile, Profile):
-        return
     for variant in profile.variants:
         args = training_arguments(profile, variant, 0, "unused", Lengths(1, 1))
         # "grpo" has no savings by default, and seconds would then favour all others
@@ -51,6 +50,10 @@ def test_shipped_profiles_are_valid_from_anywhere(name, tmp_path, monkeypatch):
         ({"train": {"max_steps": 7, "updates_per_step": 2}}, "max_steps"),
         ({"train": {"max_steps": 6, "num_iterations": 2, "save_steps": 3}}, "save_steps"),
         ({"evaluation": {"samples": 2, "k": 4}}, "evaluation.k"),
+        ({"evaluation": {"at": [0.5], "engine": "vllm"}}, "evaluation.at"),
+        ({"one_task": False}, "evaluation.samples"),
+        ({"one_task": False, "seeds": [0], "task": {"kind": "embedded", "seed": 1}}, "task.seed"),
+        ({"methods": ["grpo"]}, "methods"),
         ({"launch": {"processes": 3}}, "3 processes"),
         ({"launch": {"config": "fdsp2"}}, "fdsp2"),
         ({"model": {"kind": "unsloth-lora"}, "train": VLLM}, "fast_inference"),
@@ -120,6 +123,19 @@ def test_one_threshold_says_what_is_correct(profile_of):
 
 
 TRAIN = SMALL_PROFILE["train"]
+
+
+def test_a_seed_draws_the_task_too_unless_all_share_one(profile_of):
+    fresh = profile_of(one_task=False, evaluation={"samples": 8, "k": 4})
+    drawn = fresh.drawn(1)
+    assert (drawn.task.seed, drawn.base.seed) == (1, 1)
+    assert drawn.drawn(2) == drawn
+    assert profile_of().drawn(1).task.seed == 0
+    assert [(run.method, run.seed) for run in list_runs(fresh) if run.variant is None] == [
+        ("base", 0),
+        ("base", 1),
+    ]
+    assert [run.seed for run in list_runs(profile_of()) if run.variant is None] == [0]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from transformers import AutoTokenizer
 
 from gdro.checks import Refusal
 from gdro_lab.experiments import evaluation, report, training
-from gdro_lab.experiments.blocks import ModelChoice
+from gdro_lab.experiments.blocks import EvaluationChoice, ModelChoice
 from gdro_lab.experiments.evaluation import evaluate_variant
 from gdro_lab.experiments.parts import make_parts
 from gdro_lab.experiments.profile import run_folder
@@ -85,6 +86,42 @@ def test_a_stopped_training_resumes_to_the_same_weights(made, tmp_path, monkeypa
     assert_same(tmp_path, run_folder(runs, "rollout", 1))
     whole = read_table(run_folder(runs, "rollout", 1) / "evaluation.jsonl")
     assert evaluate_variant(*run) == whole
+
+
+def test_evaluations_on_the_way_change_no_training_and_survive_kills(made, tmp_path, monkeypatch):
+    profile, runs, cache = made
+    choice = EvaluationChoice(samples=8, k=4, at=[0.5], train_prompts=2)
+    profile = profile.model_copy(update={"evaluation": choice})
+    run = profile, "prompt", 1, tmp_path, cache
+
+    def stop_at_step_5(callback, args, state, control, **kwargs):
+        if state.global_step == 5:
+            raise KeyboardInterrupt
+
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training.ProgressLines, "on_step_end", stop_at_step_5)
+        patch.setattr(training, "write_manifest", stop)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                training.train_variant(*run)
+            patch.setattr(training.ProgressLines, "on_step_end", lambda *_, **__: None)
+    training.train_variant(*run)
+    assert_same(tmp_path, run_folder(runs, "prompt", 1))
+    assert not list(tmp_path.glob("checkpoints-*"))
+    held_out = [row["uid"] for row in evaluate_variant(*run)]
+    result = read_result(tmp_path)
+    assert list(result["on_the_way"]) == [3]
+    for counts in (result["on_the_way"][3], result):
+        assert [row["uid"] for row in counts["evaluation"]] == held_out
+        families = Counter(row["family"] for row in counts["seen"])
+        assert (len(families), max(families.values())) == (6, 2)
+    rows = report.rows_of(profile, [{"variant": "prompt", "seed": 1, **result}])
+    assert rows.step.tolist() == [3, 6]
+    assert rows.rollouts.tolist() == [3 * 8 * 4, 6 * 8 * 4]
+    assert rows.train_mean.between(0, 1).all()
 
 
 def test_what_other_settings_left_is_neither_resumed_nor_evaluated(made, tmp_path, capfd):

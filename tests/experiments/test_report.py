@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 PROFILE = Profile(
     name="small",
     seeds=[0, 1],
+    one_task=True,
     train={"max_steps": 6, "prompts_per_step": 8, "num_generations": 4},
     evaluation={"samples": 4, "k": 4},
     variants={
@@ -43,10 +44,15 @@ FAMILIES = np.repeat(["star", "plus"], 12)
 
 @pytest.fixture(scope="module")
 def runs_dir(tmp_path_factory):
+    return write_runs(tmp_path_factory.mktemp("runs"), PROFILE)
+
+
+def write_runs(folder, profile):
     """Runs as `gdro_lab.experiments.training` leaves them, of prompts with fixed pass rates."""
-    folder = tmp_path_factory.mktemp("runs")
     rng, rates = np.random.default_rng(0), np.linspace(0.05, 0.95, len(FAMILIES))
-    for variant, seed in [(BASE, 0), *itertools.product(PROFILE.variants, PROFILE.seeds)]:
+    samples = profile.evaluation.samples
+    bases = [(BASE, seed) for seed in profile.seeds[: 1 if profile.one_task else None]]
+    for variant, seed in [*bases, *itertools.product(profile.variants, profile.seeds)]:
         record, where = [], run_folder(folder, variant, seed)
         if variant != BASE:
             controller = GDROController(method=variant, mean_rollouts=4)
@@ -56,17 +62,18 @@ def runs_dir(tmp_path_factory):
                 spent = {"rollouts_spent": int(plan.rollouts.sum()), "tokens": 7.0 * seed}
                 record.append(batch.row | spent)
         evaluation = [
-            {"uid": uid, "family": family, "trials": 4}
-            | {"successes": int(rng.binomial(4, rates[uid]))}
+            {"uid": uid if profile.one_task else f"{seed}/{uid}", "family": family}
+            | {"trials": samples, "successes": int(rng.binomial(samples, rates[uid]))}
             for uid, family in enumerate(FAMILIES)
         ]
         write_table(where / "record.jsonl", record)
         write_table(where / "evaluation.jsonl", evaluation[::-1])
         manifest = {
-            "settings": PROFILE.settings_of(variant),
+            "settings": profile.drawn(seed).settings_of(variant),
             "seconds": dict.fromkeys(report.STAGES, 1.0),
             **totals(record),
-            **{"profile": PROFILE.name, "variant": variant, "seed": seed, "start": "a base"},
+            **{"profile": profile.name, "variant": variant, "seed": seed},
+            "start": "a base" if profile.one_task else f"base {seed}",
             "families": {"star": 30, "plus": 10},
             "files": hashes_of(where, ["record.jsonl", "evaluation.jsonl"]),
         }
@@ -225,12 +232,22 @@ def test_a_report_that_fails_leaves_the_last_one(runs_dir, tmp_path, monkeypatch
     assert {path.read_text() for path in (folder / "results").iterdir()} == {"the last one"}
 
 
+def test_where_each_seed_has_its_own_problems_differences_are_in_pairs_by_seed(tmp_path):
+    fields = {"one_task": False, "evaluation": {"samples": 8, "k": 4}}
+    profile = Profile(**PROFILE.model_dump(exclude_unset=True) | fields)
+    text = report.write_report(profile, write_runs(tmp_path, profile))
+    rows = pd.read_csv(tmp_path / "results" / "rows.csv").set_index(["method", "draw"])
+    difference = rows.loc["prompt"].mean_at_8 - rows.loc["grpo"].mean_at_8
+    assert f"{difference.mean():+.3f}" in text
+    assert len(rows) == 4 * 2
+
+
 def runs_of_eight_samples():
     """Profile and runs of two methods and one with another baseline, with made-up counts."""
     variants = {name: {"method": name} for name in ("grpo", "prompt")}
     variants["own"] = {"method": "rollout", "baseline": "prompt"}
     train = {"max_steps": 6, "prompts_per_step": 8}
-    profile = Profile(name="eight", seeds=[0, 1, 2], train=train, variants=variants)
+    profile = Profile(name="eight", seeds=[0, 1, 2], one_task=True, train=train, variants=variants)
     rng = np.random.default_rng(0)
     runs = []
     for variant, seed in [(BASE, 0), *itertools.product(profile.variants, profile.seeds)]:
@@ -245,10 +262,11 @@ def runs_of_eight_samples():
             }
             for uid in range(12)
         ]
-        manifest = {"rollouts": 192, "tokens": 7}
+        manifest: dict = {}
         if variant != BASE:
             manifest["families"] = {"a": 30, "b": 10}
-        runs.append({"variant": variant, "seed": seed, "evaluation": rows, "manifest": manifest})
+        run = {"variant": variant, "seed": seed, "manifest": manifest, "record": []}
+        runs.append(run | {"evaluation": rows, "seen": [], "on_the_way": {}})
     return profile, runs
 
 

@@ -9,8 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from multiprocessing import forkserver
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import psutil
@@ -18,10 +16,10 @@ import pytest
 import yaml
 from conftest import PATIENCE, SMALL_PROFILE
 
+from gdro_lab.experiments.pool import Job, Pool
 from gdro_lab.experiments.processes import LAUNCHER, free_port, only_process_in
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.records import read_result
-from gdro_lab.experiments.runner import Job, Runner
 
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
@@ -85,7 +83,7 @@ def test_it_leaves_records_table_and_figures(runs):
 
 def test_a_job_that_fails_is_named_and_stops_no_other(runs):
     folder, printed, _, written = runs
-    assert "train-bad-0 failed" in printed
+    assert "bad-0 failed" in printed
     assert "it fails on purpose" in printed
     assert not list((folder / "bad" / "seed0").glob("*.json*"))
     assert folder / "both" / "seed0" / "manifest.json" in written
@@ -127,33 +125,16 @@ def test_stopped_or_killed_it_ends_its_jobs(runs, how):
     assert psutil.wait_procs(jobs, timeout=PATIENCE)[1] == []
 
 
-def test_a_job_that_starts_while_the_others_are_stopped_ends_too(tmp_path, monkeypatch):
+def test_a_job_that_is_killed_is_named_and_stops_no_other(tmp_path):
+    """As the kernel does where memory runs out."""
     (tmp_path / "logs").mkdir()
-    runner = Runner(load_profile("smoke"), tmp_path, 1)
-    check = Job("check", "gdro_lab.experiments.training:check_trainings")
-    start = ForkServerProcess.start
-
-    def start_while_stopped(process):
-        start(process)
-        runner.is_stopped = True
-
-    assert runner._run_job(check)
-    monkeypatch.setattr(ForkServerProcess, "start", start_while_stopped)
-    assert not runner._run_job(check)
-
-
-def test_jobs_that_end_together_have_succeeded(tmp_path, monkeypatch):
-    (tmp_path / "logs").mkdir()
-    runner = Runner(load_profile("smoke"), tmp_path, 4)
-    jobs = [Job(f"quick {i}", "builtins:id") for i in range(40)]
-    read = forkserver.read_signed
-
-    def read_slowly(descriptor):
-        time.sleep(0.02)  # so that a thread that asks too comes between
-        return read(descriptor)
-
-    monkeypatch.setattr(forkserver, "read_signed", read_slowly)
-    assert runner._map(runner._run_job, jobs)
+    preload = ["gdro_lab.experiments.pool", "torch"]
+    pool = Pool(load_profile("smoke"), tmp_path / "logs", 2, preload)
+    kill = Job("killed", "signal:raise_signal", (signal.SIGKILL,))
+    assert not pool.run([kill, *(Job(f"quick {i}", "builtins:id", (i,)) for i in range(4))])
+    [line] = pool.failed
+    assert line.startswith("killed failed: its process was killed")
+    assert len(list(pool.logs.glob("quick-*.log"))) == 4
 
 
 def test_what_is_launched_ends_with_the_process_that_started_its_launcher():
@@ -167,6 +148,22 @@ def test_what_is_launched_ends_with_the_process_that_started_its_launcher():
             first.kill()
             first.wait()
             assert launched.wait(timeout=PATIENCE) == -signal.SIGTERM
+
+
+def test_what_a_process_has_started_ends_with_it():
+    """As a training with vLLM, whose process is a child of the run's."""
+    code = "import time; from gdro_lab.experiments.processes import own_processes, set_up_process\n"
+    code += "if __name__ == '__main__':\n set_up_process()\n with own_processes(1) as pool:\n"
+    code += "  pool.submit(abs, 0).result()\n  task = pool.submit(time.sleep, 600)\n"
+    code += "  print('up', flush=True)\n  task.result()"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE) as first:
+        assert first.stdout.readline() == b"up\n"
+        started = psutil.Process(first.pid).children(recursive=True)
+        first.terminate()
+        assert first.wait(timeout=PATIENCE) == 143
+    assert started
+    assert psutil.wait_procs(started, timeout=PATIENCE)[1] == []
 
 
 def test_a_folder_in_which_nothing_was_written_does_not_stay(tmp_path):
@@ -200,7 +197,7 @@ def test_a_port_that_is_taken_is_not_free(monkeypatch):
 
 def test_a_second_run_in_a_folder_leaves_the_first_alone(runs):
     folder, *_ = runs
-    log = folder / "logs" / "train-long-0.log"
+    log = folder / "logs" / "long-0.log"
     log.unlink(missing_ok=True)  # of the test before, or the second run may be the first to start
     with start(folder.parents[1], LONG) as process:
         until(lambda: log.is_file() and "step" in log.read_text(), process)

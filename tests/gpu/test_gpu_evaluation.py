@@ -1,5 +1,7 @@
 """vLLM and transformers find the same success rates, on all GPUs."""
 
+from dataclasses import replace
+
 import needs_gpu  # noqa: F401
 import numpy as np
 import pytest
@@ -15,14 +17,13 @@ pytest.importorskip("vllm", reason="no vLLM: docs/gpu-box.md, 1")
 
 def test_both_engines_find_the_same_rates():
     source, tokenizer, data, _ = make_parts(small_profile("grpo"), "one", CACHE, held_out=True)
-    rows, rates = data.rows[:30], []
+    data, rates = replace(data, rows=data.rows[:30]), []
     for seed, engine in enumerate(("hf", "vllm")):
         processes = torch.cuda.device_count() if engine == "vllm" else 1
         choice = EvaluationChoice(
             engine=engine, samples=64, gpu_memory_utilization=0.3, data_parallel_size=processes
         )
-        given = source, tokenizer, rows, data.reward, data.max_completion_tokens, seed
-        found = evaluate_model(choice, *given)
+        found = evaluate_model(choice, source, tokenizer, data, seed)
         rates.append(np.array([row["successes"] / row["trials"] for row in found]))
     pooled = (rates[0] + rates[1]) / 2
     errors = np.sqrt(2 * np.maximum(pooled * (1 - pooled), 1 / 64) / 64)

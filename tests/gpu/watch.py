@@ -202,7 +202,7 @@ def check_trimming(folder, model=None):
 def check_resuming(folder, model=None):
     """A training that is killed resumes to the same record and the same weights."""
     profile = small_profile("both", model, max_steps=6, save_steps=2)
-    (folder / "own.yaml").write_text(profile.model_dump_json())  # JSON is YAML
+    (folder / "own.yaml").write_text(profile.model_dump_json(exclude_unset=True))  # JSON is YAML
 
     def start(name):
         command = [sys.executable, "-m", "gdro_lab", "train", folder / "own.yaml", "one"]

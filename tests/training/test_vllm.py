@@ -30,7 +30,7 @@ from gdro_lab.experiments import evaluation as evaluate
 from gdro_lab.experiments.blocks import EvaluationChoice
 from gdro_lab.experiments.evaluation import evaluate_model
 from gdro_lab.experiments.processes import free_port
-from gdro_lab.tasks import prompt_token_ids
+from gdro_lab.tasks import Split, prompt_token_ids
 
 needs_vllm = needs("vllm")
 CHAT = [{"role": "user", "content": "Say something."}]
@@ -183,7 +183,7 @@ def test_counts_and_what_the_reward_receives(monkeypatch):
         seen.update(columns, prompts=prompts, completions=completions)
         return [1.0, 0.0, -1.0, 0.0]
 
-    assert evaluate_model(choice, "folder", tokenizer, rows, reward, 8) == [
+    assert evaluate_model(choice, "folder", tokenizer, Split(rows, reward, 0, 8)) == [
         {"uid": "a", "dataset": "one", "successes": 1, "trials": 2, "distinct": 1, "tokens": 3},
         {
             "uid": "b",
@@ -200,7 +200,7 @@ def test_counts_and_what_the_reward_receives(monkeypatch):
     assert seen["completions"][:2] == ["x", "yy"]
     assert seen["completions"][3] == [{"role": "assistant", "content": "z"}]
     with pytest.raises(ValueError, match="reward"):
-        evaluate_model(choice, "folder", tokenizer, rows, lambda **_: [None] * 4, 8)
+        evaluate_model(choice, "folder", tokenizer, Split(rows, lambda **_: [None] * 4, 0, 8))
 
 
 def test_processes_share_the_prompts(model_folder):
@@ -215,7 +215,7 @@ def test_processes_share_the_prompts(model_folder):
 
     for processes in (1, 2):
         greedy = EvaluationChoice(samples=2, top_k=1, data_parallel_size=processes)
-        evaluate_model(greedy, model_folder, tokenizer, rows, reward, 8)
+        evaluate_model(greedy, model_folder, tokenizer, Split(rows, reward, 0, 8))
     assert seen[0] == seen[1]
     assert len(set(map(str, seen[0][1]))) > 2
 

@@ -20,9 +20,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro.files import replace_text
 from gdro_lab import loop
-from gdro_lab.experiments.loop_profile import LoopProfile
 from gdro_lab.experiments.loop_runs import draw_base
 from gdro_lab.experiments.oracles import loop_controller
+from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.spelling import read_spelling, slug_of
 
 RATES = {"rare-hard": 2e-4, "gym-weak": 1e-4}
@@ -31,7 +31,7 @@ METHODS = ("grpo", "pivotal", "rollout_prompts", "rollout", "both")
 
 def play(name: str, spelled: str, draw: int, seed: int, steps: int, bases: Path) -> pd.DataFrame:
     """Train one run of a draw's task and base; a row for each rollout group."""
-    profile = LoopProfile(
+    profile = Profile(
         name="inspect", backend="loop", worlds=[name], methods=[spelled], seeds=[seed]
     )
     [world] = profile.drawn_worlds

@@ -7,6 +7,7 @@ are the first five of each family of the world smol, made by reasoning-gym. Samp
 as in training: temperature 1, at most 64 tokens.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from gdro_lab.experiments.blocks import EvaluationChoice
@@ -32,9 +33,7 @@ def main(path: Path) -> None:
         EvaluationChoice(texts=OF_EACH_FAMILY, **SAMPLING),
         source,
         tokenizer,
-        chosen,
-        data.reward,
-        data.max_completion_tokens,
+        replace(data, rows=chosen),
         dtype=arithmetic(pretrained=True),
     )
     kept = []
