@@ -3,17 +3,15 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from trl import GRPOTrainer
 
-from gdro.bins import DifficultyBins
 from gdro.controller import GDROController
-from gdro.groups import StaticGroups
+from gdro.record import numbers_of
 from gdro.rounds import Samples
 from gdro.trl.config import GDROConfig
 from gdro.trl.values import Cost, LossInputs, Signal, learned_mask
@@ -46,7 +44,7 @@ class Logs(GRPOTrainer):
     def _start_logs(self) -> None:
         """Make the attributes; the controller is there."""
         self.record = []
-        self.bin_names = bin_names(self.controller.bins)
+        self.bin_names = self.controller.bins.names
         self.seconds = {"train": 0.0, "generate": 0.0, "controller": 0.0}
         self._correct_rates = deque(maxlen=SILENT_BATCHES)
 
@@ -129,22 +127,3 @@ class Logs(GRPOTrainer):
                 f"0, so a right format alone may do: name the reward of the answer in "
                 "success_reward, or set success_threshold in gdro_options"
             )
-
-
-def numbers_of(row: Mapping[str, object], names: Sequence[str]) -> dict[str, float]:
-    """Every number of a row of the record but its step; lists by the names of the bins."""
-    numbers: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, list):
-            places = names if len(value) == len(names) else range(len(value))
-            numbers |= {f"{name}/{p}": v for p, v in zip(places, value, strict=True)}
-        elif name != "step":
-            numbers[name] = value
-    return {name: number for name, number in numbers.items() if isinstance(number, int | float)}
-
-
-def bin_names(bins: DifficultyBins) -> list[str]:
-    """A name for each bin: its range of pass@k, or its group."""
-    if isinstance(bins, StaticGroups):
-        return [str(group) for group in bins.groups]
-    return [f"{low:g}-{high:g}" for low, high in pairwise([0.0, *bins.edges, 1.0])]
