@@ -37,16 +37,13 @@ def places_of(
         Row of the last output of each rollout, (K,); its place in the plan, (K,); and the number of
         the rollout, from 0, that each row belongs to, (R,), −1 for padding.
     """
-    last: dict[str, tuple[int, int]] = {}  # by rollout: output and row
-    rollouts = []
-    for row, key in enumerate(keys):
-        rollout, output = key.rsplit("_", 1)
-        is_padding = rollout.rsplit("_", 1)[0] not in place_of
-        rollouts.append(None if is_padding else rollout)
-        if not is_padding:
-            last[rollout] = max(last.get(rollout, (-1, row)), (int(output), row))
-    number = {rollout: k for k, rollout in enumerate(last)}
-    row_K = np.array([row for _, row in last.values()])
-    place_K = np.array([place_of[rollout.rsplit("_", 1)[0]] for rollout in last])
-    rollout_R = np.array([-1 if rollout is None else number[rollout] for rollout in rollouts])
-    return row_K, place_K, rollout_R
+    parts_R = [key.rsplit("_", 2) for key in keys]
+    row_of: dict[tuple[str, str], int] = {}
+    for row in sorted(range(len(keys)), key=lambda row: int(parts_R[row][2])):
+        prompt, session, _ = parts_R[row]
+        if prompt in place_of:
+            row_of[prompt, session] = row  # a later output replaces an earlier one
+    number = {rollout: k for k, rollout in enumerate(row_of)}
+    place_K = np.array([place_of[prompt] for prompt, _ in row_of])
+    rollout_R = np.array([number.get((prompt, session), -1) for prompt, session, _ in parts_R])
+    return np.array(list(row_of.values())), place_K, rollout_R

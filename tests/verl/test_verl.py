@@ -81,6 +81,7 @@ def verl(folder, name, *options, workers=1, data="numbered"):
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # Ray's processes end with it
+            process.wait(PATIENCE)
 
 
 def finish(folder, name, *options, **settings):
