@@ -1,4 +1,7 @@
-"""Our advantages beside verl's own on the same rows: python verl_advantages.py REPORT.json."""
+"""What needs verl and no run: python verl_in_process.py REPORT.json.
+
+Our advantages beside verl's own on the same rows, and what is refused.
+"""
 
 import json
 import sys
@@ -16,6 +19,30 @@ from gdro.verl.trainer import GDROTrainerSync
 
 SIZES = (2, 3, 4, 5, 6)
 TOKENS = 7
+REFUSED = {  # what a message must name: what was set
+    "gdro.method": {},
+    "kept texts": {"gdro.method": "raft"},
+    "surrogate losses": {"gdro.method": "prompt", "gdro.options": {"signal": "surrogate"}},
+    "filter_groups": {"gdro.method": "grpo", "algorithm.filter_groups.enable": True},
+    "adv_estimator": {"gdro.method": "grpo", "algorithm.adv_estimator": "grpo"},
+    "m_max": {"gdro.method": "grpo", "gdro.options": {"m_max": 8}},
+}
+
+
+def config_of(changes):
+    config = OmegaConf.create()
+    own = {"algorithm.norm_adv_by_std_in_grpo": True, "algorithm.adv_estimator": "gdro"}
+    for name, value in (own | {"actor_rollout_ref.rollout.n": 4} | changes).items():
+        OmegaConf.update(config, name, value)
+    return config
+
+
+def refusal(changes):
+    try:
+        make_controller(config_of(changes))
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def rows(rng):
@@ -47,13 +74,7 @@ def verls_own(keys, rewards, mask, norm):
 
 def ours(keys, rewards, mask, norm, method):
     """Of the trainer's own function, with two rows of padding."""
-    config = OmegaConf.create(
-        {
-            "gdro": {"method": method},
-            "algorithm": {"norm_adv_by_std_in_grpo": norm, "adv_estimator": "gdro"},
-            "actor_rollout_ref": {"rollout": {"n": 4}},
-        }
-    )
+    config = config_of({"gdro.method": method, "algorithm.norm_adv_by_std_in_grpo": norm})
     controller = make_controller(config)
     plan = controller.plan([f"prompt{prompt}" for prompt in range(len(SIZES))])
     # as if the plan had been uneven
@@ -81,6 +102,7 @@ def main(report):
         "prompts": len(SIZES),
         "largest": float(verls_own(keys, rewards, mask, True).abs().max()),
         "padding": 0.0,
+        "refused": {named: refusal(changes) for named, changes in REFUSED.items()},
     }
     cases = {"grpo": ("grpo", True), "unnormalized": ("grpo", False), "dr_grpo": ("dr_grpo", False)}
     for name, (method, norm) in cases.items():
