@@ -79,7 +79,7 @@ lint: $(READY)
 
 setup: $(READY)
 
-setup-engines: .venv-vllm/ready .venv-unsloth/ready  ## real vLLM and Unsloth, for the tests that need them
+setup-engines: .venv-vllm/ready .venv-unsloth/ready .venv-verl/ready  ## real vLLM, Unsloth and verl, for the tests that need them
 
 $(READY): requirements/cpu.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 13) else f"Python 3.11 or 3.12 is needed, this is {v[0]}.{v[1]}: make PYTHON=python3.12")'

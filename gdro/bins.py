@@ -5,6 +5,7 @@ the bin. Axes: P prompts, D seen so far.
 """
 
 from collections.abc import Mapping, Sequence, Set
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -71,6 +72,11 @@ class DifficultyBins(Stateful):
     @property
     def num_bins(self) -> int:
         return len(self.edges) + 1
+
+    @property
+    def names(self) -> list[str]:
+        """A name for each bin: its range of pass@k."""
+        return [f"{low:g}-{high:g}" for low, high in pairwise([0.0, *self.edges, 1.0])]
 
     def rows(self, uids: ArrayLike | Sequence[str]) -> np.ndarray:
         """Row of each prompt, (P,). New uids get the next ones, in the order of the uids."""

@@ -64,6 +64,10 @@ class StaticGroups(DifficultyBins):
     def num_bins(self) -> int:
         return len(self.groups)
 
+    @property
+    def names(self) -> list[str]:
+        return [str(group) for group in self.groups]
+
     def add(self, new: Set[int | str]) -> None:
         unknown = new - self.bin_of_uid.keys()
         if unknown:

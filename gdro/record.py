@@ -1,6 +1,7 @@
 """The record of a run: one row a batch, of plain JSON values. P prompts, B bins."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,3 +60,15 @@ def record_row(
             f"report must leave the controller's entries alone, got {taken}; name its own otherwise"
         )
     return row | report
+
+
+def numbers_of(row: Mapping[str, object], names: Sequence[str]) -> dict[str, float]:
+    """Every number of a row of the record but its step; lists by the names of the bins."""
+    numbers: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, list):
+            places = names if len(value) == len(names) else range(len(value))
+            numbers |= {f"{name}/{p}": v for p, v in zip(places, value, strict=True)}
+        elif name != "step":
+            numbers[name] = value
+    return {name: number for name, number in numbers.items() if isinstance(number, int | float)}

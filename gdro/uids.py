@@ -1,7 +1,9 @@
 """Uids of prompts: integers or strings, read once and kept in increasing order. Axis: P prompts."""
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
@@ -77,3 +79,36 @@ def merge_visits(
     successes = np.bincount(place_P, successes).astype(np.int64)
     trials = np.bincount(place_P, trials).astype(np.int64)
     return rows, successes, trials
+
+
+def hash_of(value: object) -> str:
+    """A hash of plain values, images and arrays that is the same in every session.
+
+    It is also the same when rows join that have one more key, or fractions where there were whole
+    numbers: `datasets` then gives all rows that key, with None, and turns 1 into 1.0.
+    """
+
+    def encode(other: object) -> str:
+        return other.tobytes().hex() if hasattr(other, "tobytes") else repr(other)
+
+    text = json.dumps(_plain(value), sort_keys=True, default=encode)
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: object) -> object:
+    """A value without keys that are None, and with whole numbers as integers."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items() if part is not None}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def numbered(hashes: Iterable[str]) -> list[str]:
+    """Hashes where those that come again are numbered: a, b, a#2."""
+    counts = Counter[str]()
+    uids = []
+    for digest in hashes:
+        counts[digest] += 1
+        uids.append(digest if counts[digest] == 1 else f"{digest}#{counts[digest]}")
+    return uids

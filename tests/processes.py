@@ -66,7 +66,7 @@ def needs(engine):
 
 
 def run_in(engine, *words, cwd=REPOSITORY, **options):
-    """Run python in the environment of "vllm" or "unsloth"; what it prints where it fails."""
+    """Run python in an environment of `make setup-engines`; what it prints where it fails."""
     paths = os.pathsep.join(map(str, [REPOSITORY, REPOSITORY / "tests"]))
     own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "UNSLOTH_ALLOW_CPU": "1"}
     options |= {"capture_output": True, "text": True, "timeout": PATIENCE}

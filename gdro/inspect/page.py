@@ -174,7 +174,7 @@ def advise(summary: Mapping[str, Any]) -> Advice:
     lines = []
     if method is not None:
         in_trl = f'GDROConfig(gdro_method="{method}")    # TRL: in place of GRPOConfig'
-        lines.append(f"+gdro.method={method}    # examples/verl_trainer.py" if is_verl else in_trl)
+        lines.append(f"gdro.method={method}    # docs/verl.md" if is_verl else in_trl)
     if rollouts is not None:
         in_trl = f"GRPOConfig(num_generations={rollouts})    # TRL"
         lines.append(f"actor_rollout_ref.rollout.n={rollouts}" if is_verl else in_trl)

@@ -3,18 +3,16 @@
 D prompts of the data set.
 """
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from hashlib import sha256
 from itertools import chain
 from typing import NamedTuple
 
 import datasets
 import numpy as np
 
-from gdro.uids import as_uids
+from gdro.uids import as_uids, hash_of, numbered
 
 
 class UidData(NamedTuple):
@@ -27,29 +25,6 @@ class UidData(NamedTuple):
     """Hashes of the prompts, by which a resumed run recognizes them."""
     has_own_uids: bool = False
     """Whether the user's data have the column of uids."""
-
-
-def hash_of(value: object) -> str:
-    """A hash of plain values, images and arrays that is the same in every session.
-
-    It is also the same when rows join that have one more key, or fractions where there were whole
-    numbers: `datasets` then gives all rows that key, with None, and turns 1 into 1.0.
-    """
-
-    def encode(other: object) -> str:
-        return other.tobytes().hex() if hasattr(other, "tobytes") else repr(other)
-
-    text = json.dumps(_plain(value), sort_keys=True, default=encode)
-    return sha256(text.encode()).hexdigest()[:16]
-
-
-def _plain(value: object) -> object:
-    """A value without keys that are None, and with whole numbers as integers."""
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items() if part is not None}
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def with_uids(dataset: datasets.Dataset | datasets.IterableDataset, column: str) -> UidData:
@@ -99,16 +74,6 @@ def with_uids(dataset: datasets.Dataset | datasets.IterableDataset, column: str)
         transform = dataset.format["format_kwargs"]["transform"]
         dataset = dataset.with_transform(partial(with_column, transform, column))
     return UidData(dataset, uids_D, np.array(hashes, np.int64), has_uids)
-
-
-def numbered(hashes: Iterable[str]) -> list[str]:
-    """Hashes where those that come again are numbered: a, b, a#2."""
-    counts = Counter[str]()
-    uids = []
-    for digest in hashes:
-        counts[digest] += 1
-        uids.append(digest if counts[digest] == 1 else f"{digest}#{counts[digest]}")
-    return uids
 
 
 def with_column(

@@ -5,14 +5,11 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from gdro.bins import DifficultyBins
-from gdro.groups import StaticGroups
 from gdro.rounds import Samples
 from gdro.trl.config import GDROConfig
 from gdro.trl.values import Cost, LossInputs, Signal, learned_mask
@@ -121,22 +118,3 @@ def trained_tokens(output: LossInputs) -> Tensor:
     trains_R = output["advantages"] != 0
     tokens_R = learned_mask(output).sum(dim=1)
     return (tokens_R * trains_R).sum()
-
-
-def numbers_of(row: Mapping[str, object], names: Sequence[str]) -> dict[str, float]:
-    """Every number of a row of the record but its step; lists by the names of the bins."""
-    numbers: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, list):
-            places = names if len(value) == len(names) else range(len(value))
-            numbers |= {f"{name}/{p}": v for p, v in zip(places, value, strict=True)}
-        elif name != "step":
-            numbers[name] = value
-    return {name: number for name, number in numbers.items() if isinstance(number, int | float)}
-
-
-def bin_names(bins: DifficultyBins) -> list[str]:
-    """A name for each bin: its range of pass@k, or its group."""
-    if isinstance(bins, StaticGroups):
-        return [str(group) for group in bins.groups]
-    return [f"{low:g}-{high:g}" for low, high in pairwise([0.0, *bins.edges, 1.0])]

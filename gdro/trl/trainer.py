@@ -44,6 +44,7 @@ from trl import GRPOTrainer
 from gdro.checks import Refusal
 from gdro.controller import Plan
 from gdro.methods.bank import Bank
+from gdro.record import numbers_of
 from gdro.rounds import Samples
 from gdro.trl import (
     advantages,
@@ -134,7 +135,7 @@ class GDROTrainer(GRPOTrainer):
         self.bank = Bank(self.controller.method.kept_texts)
         self.record: list[dict[str, Any]] = []
         self.groups: list[inspection.BatchGroups] = []
-        self.bin_names = logs.bin_names(self.controller.bins)
+        self.bin_names = self.controller.bins.names
         self._clock = logs.Clock()
         self.seconds = self._clock.seconds
         self._silence = logs.Silence(self.controller.success_threshold)
@@ -284,7 +285,7 @@ class GDROTrainer(GRPOTrainer):
         row = logs.record_row(row, self.controller.name, step, cost, signal)
         self.record.append(row)
         self.groups.append(inspection.groups_of(plan, samples, step + 1))
-        for name, number in logs.numbers_of(row, self.bin_names).items():
+        for name, number in numbers_of(row, self.bin_names).items():
             self._metrics["train"][f"gdro/{name}"].append(number)
         self._silence.see(samples.scored())
         return signal

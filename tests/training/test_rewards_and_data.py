@@ -18,8 +18,8 @@ from trl import TrlParser
 from gdro.groups import StaticGroups
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.callback import GDROCallback
-from gdro.trl.data import check_prompts, hash_of, with_uids
-from gdro.trl.logs import bin_names
+from gdro.trl.data import check_prompts, with_uids
+from gdro.uids import hash_of
 
 pytestmark = TRAINS
 
@@ -223,7 +223,7 @@ def test_metrics_are_named_by_the_range_of_the_bin(base, tmp_path):
     logged = {name for row in trainer.state.log_history for name in row}
     assert {f"gdro/share/{name}" for name in trainer.bin_names} <= logged
     assert "gdro/step" not in logged
-    assert bin_names(StaticGroups([1, 2], ["easy", "hard"])) == ["easy", "hard"]
+    assert StaticGroups([1, 2], ["easy", "hard"]).names == ["easy", "hard"]
 
 
 def test_the_page_names_every_key_of_the_log(base, tmp_path):

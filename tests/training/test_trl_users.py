@@ -23,7 +23,8 @@ from trl.trainer.utils import RepeatSampler
 
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.config import make_controller
-from gdro.trl.data import check_prompts, hash_of, with_uids
+from gdro.trl.data import check_prompts, with_uids
+from gdro.uids import hash_of
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 CHOOSE = ("pivotal", "pivotal_replay", "dapo")  # the prompts

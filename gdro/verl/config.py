@@ -1,0 +1,84 @@
+"""The controller that a configuration of verl asks for, and what is refused before Ray starts."""
+
+import sys
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+
+from gdro.checks import Refusal, build
+from gdro.controller import GDROController
+
+# A plan is of one batch, and correctness is read from the rewards that verl trains on.
+MUST_BE = {
+    "trainer.use_v1": True,
+    "algorithm.adv_estimator": "gdro",
+    "algorithm.filter_groups.enable": False,
+    "algorithm.use_kl_in_reward": False,
+    "trainer.v1.sampler.sync_refill_failed_groups": False,
+    "skip.rollout_tq.enable": False,
+}
+
+
+class Check(Callback):
+    """Hydra's callback that ends a run with one sentence in place of a traceback."""
+
+    def on_job_start(self, config: DictConfig, **others: object) -> None:
+        try:
+            make_controller(config)
+        except ValueError as error:
+            sys.exit(f"gdro: {error}")  # Hydra passes over any exception but this
+
+
+def make_controller(config: DictConfig) -> GDROController:
+    """The controller that `gdro:` asks for; n̄ is `actor_rollout_ref.rollout.n`.
+
+    Raises:
+        ValueError: for options that the controller or the method does not take, a method that needs
+            more than one generation a step, losses or kept texts, and settings of verl that would
+            bring other rollouts than those planned.
+    """
+    chosen = OmegaConf.to_container(config.get("gdro") or OmegaConf.create(), resolve=True)
+    name = chosen.get("method", "???")
+    if name == "???":
+        raise Refusal("gdro.method must be named, such as gdro.method=pivotal, got none")
+    for option, wanted in MUST_BE.items():
+        value = OmegaConf.select(config, option, default=wanted)
+        if value != wanted:
+            raise Refusal(f"{option} must be {wanted} with gdro, got {value}")
+    preset = chosen.get("preset", "default")
+    controller = build(
+        "gdro.options",
+        GDROController,
+        advantage_options(config, preset) | (chosen.get("options") or {}),
+        method=name,
+        preset=preset,
+        mean_rollouts=config.actor_rollout_ref.rollout.n,
+    )
+    method = controller.method
+    needs = {
+        "several generations a step": method.samples_again,
+        "surrogate losses": method.needs_losses,
+        "kept texts": method.replays,
+    }
+    for need, is_needed in needs.items():
+        if is_needed:
+            raise Refusal(f"gdro.method must not need {need}, which verl cannot give, got {name!r}")
+    return controller
+
+
+def advantage_options(config: DictConfig, preset: str) -> dict[str, Any]:
+    """How (3) is computed: as verl does, or as printed in preset "paper"."""
+    is_paper = preset == "paper"
+    return {
+        "scale_rewards": "group" if config.algorithm.norm_adv_by_std_in_grpo else "none",
+        "advantage_std": "population" if is_paper else "sample",
+        "advantage_clip": 5.0 if is_paper else None,
+    }
+
+
+def has_verls_advantages(controller: GDROController, config: DictConfig) -> bool:
+    """Whether verl's own GRPO advantages are those of the controller, to rounding."""
+    run = vars(controller.run)
+    own = advantage_options(config, "default")
+    return controller.name == "grpo" and all(run[name] == own[name] for name in own)

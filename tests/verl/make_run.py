@@ -1,0 +1,50 @@
+"""A tiny chat model and 32 prompts for verl: python make_run.py FOLDER."""
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+import torch
+import transformers
+from tiny_models import SIZES, byte_tokenizer
+
+TURNS = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def main(folder):
+    tokenizer = byte_tokenizer(TURNS)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.eos_token = "<|im_end|>"  # verl ends turns there
+    config = transformers.Qwen3Config(
+        vocab_size=len(tokenizer),
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **SIZES,
+    )
+    torch.manual_seed(0)
+    transformers.Qwen3ForCausalLM(config).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    rows = [row(number) for number in range(32)]
+    pd.DataFrame(rows).to_parquet(folder / "numbered.parquet")
+    for each in rows:
+        del each["extra_info"]["index"]
+    pd.DataFrame(rows).to_parquet(folder / "plain.parquet")
+    pd.DataFrame(rows[:4]).to_parquet(folder / "held_out.parquet")
+
+
+def row(number):
+    return {
+        "data_source": "sums",
+        "prompt": [{"role": "user", "content": f"{number} + {number % 5}?"}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": str(number + number % 5)},
+        "extra_info": {"index": number, "split": "train"},
+    }
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
