@@ -30,9 +30,9 @@ import numpy as np
 import pandas as pd
 
 from gdro.files import replace_text
-from gdro_lab.experiments.intervals import holm, paired_t
 from gdro_lab.experiments.scores import ALL
 from gdro_lab.experiments.table import METRICS, compare, format_table, rollouts_to_reach
+from gdro_lab.intervals import holm, paired_t
 
 ROOT = Path(__file__).parents[1]
 CLAIMS = "data/claims.csv"
@@ -175,10 +175,9 @@ def _text(claim: pd.Series, pairs: pd.DataFrame, p: float) -> str:
         return _short(pairs.score.mean() / pairs.baseline.mean(), digits=2)
     if len(pairs) < 3:
         return ", ".join(_signed(difference) for difference in pairs.difference)
-    test = paired_t(pairs.difference)
-    half = _short((test.high - test.low) / 2)
+    interval = paired_t(pairs.difference)
     star = "*" if p < 0.05 else ""
-    return f"{_signed(pairs.difference.mean())} ±{half}{star}"
+    return f"{_signed(float(interval.mean))} ±{_short(float(interval.half))}{star}"
 
 
 def _short(value: float, digits: int = 3) -> str:

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gdro_lab.claims import ROOT, pairs_of, read_claims
-from gdro_lab.experiments.intervals import paired_t
 from gdro_lab.experiments.style import WIDTH, save, use_style
+from gdro_lab.intervals import paired_t
 
 METHODS = {
     "prompt": "Prompt-GDRO",
@@ -82,8 +82,8 @@ def _dots(axis: Axes, by_replicate: pd.Series, place: float, look: dict) -> None
     if len(by_replicate) < 3:
         axis.plot(by_replicate, np.full(2, place), linestyle="none", **look)
         return
-    mean = by_replicate.mean()
-    axis.errorbar(mean, place, xerr=paired_t(by_replicate).high - mean, **look)
+    interval = paired_t(by_replicate)
+    axis.errorbar(interval.mean, place, xerr=interval.half, **look)
 
 
 if __name__ == "__main__":

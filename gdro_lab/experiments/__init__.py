@@ -11,7 +11,7 @@ training, parts, arguments       the backend "trl": `GDROTrainer` on real and ti
 loop_runs, oracles               the backend "loop": tiny models in `gdro_lab.loop`
 evaluation, scores               what is correct, and scores from counts by prompt
 memory                           what was memorized
-table, report, intervals         paired differences with intervals; figures, panels, style
+table, report                    paired differences with intervals; figures, panels, style
 texts                            what models say, before and after training
 word_study                       figures of the study on word problems
 records                          files that a run leaves

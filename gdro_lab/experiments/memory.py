@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from gdro_lab.experiments.blocks import BASE
-from gdro_lab.experiments.intervals import paired_t
 from gdro_lab.experiments.scores import places_in_family
+from gdro_lab.intervals import paired_t
 
 
 def first_of_each_family(rows: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:

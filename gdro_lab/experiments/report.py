@@ -19,7 +19,6 @@ from gdro.checks import Refusal
 from gdro.files import replace_text
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.figures import paper_figures, select_runs
-from gdro_lab.experiments.intervals import bootstrap_interval
 from gdro_lab.experiments.memory import train_scores
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import TOTALS, check_place, read_result, totals
@@ -28,6 +27,7 @@ from gdro_lab.experiments.scores import ALL, COLUMNS, K, score_families
 from gdro_lab.experiments.style import save, use_style
 from gdro_lab.experiments.table import compare, format_table
 from gdro_lab.experiments.texts import texts_before_and_after
+from gdro_lab.intervals import bootstrap_interval
 
 FEWEST_IN_A_BIN = 10
 """A bin with fewer held-out prompts is not called the worst."""

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gdro_lab.experiments.blocks import BASE
-from gdro_lab.experiments.intervals import paired_t
 from gdro_lab.experiments.style import METHOD_COLORS, PEER, WIDTH, legend_below
 from gdro_lab.experiments.table import BASELINE, METRICS, RATE_SCORES, final_rows
+from gdro_lab.intervals import paired_t
 
 NAMES = {
     "grpo": "GRPO",
@@ -74,7 +74,7 @@ def _draw_curve(axis: Axes, method: str, gains: pd.DataFrame, shift: float) -> N
     by_step = gains.groupby("step")
     mean = by_step.gain.mean()
     # NaN of GRPO's end, which is 0 in all replicates; of two or the base it would hide the rest
-    half = by_step.gain.apply(_half_width)
+    half = by_step.gain.apply(lambda gain: paired_t(gain).half)
     half = half.where((by_step.gain.count() > 2) & (mean.index > 0))
     rollouts = by_step.rollouts.mean() + shift
     axis.errorbar(rollouts, mean, yerr=half.fillna(0), capsize=2, **_look(method))
@@ -134,7 +134,7 @@ def end_differences(scores: pd.DataFrame) -> Figure:
             axis.plot(gain, [place] * len(gain), linestyle="", markersize=3, alpha=0.6, **look)
             half = 0.0
             if len(gain) > 2:
-                half = _half_width(gain)
+                half = float(paired_t(gain).half)
                 apart += abs(gain.mean()) > half
             axis.errorbar(gain.mean(), place, xerr=half, capsize=2, markeredgecolor="black", **look)
         axis.set(title=METRICS[metric], xlabel="difference from GRPO")
@@ -220,11 +220,6 @@ def _methods(table: pd.DataFrame) -> list[str]:
 def _name(method: str) -> str:
     """What figures and tables call a method."""
     return NAMES.get(method, method)
-
-
-def _half_width(gains: pd.Series) -> float:
-    """Half of the 95% interval of a mean over replicates."""
-    return paired_t(gains).high - gains.mean()
 
 
 def _color(method: str) -> str:

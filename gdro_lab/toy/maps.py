@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from gdro.checks import check
 from gdro.files import replace_text
+from gdro_lab.intervals import paired_t
 from gdro_lab.toy import Game, Results, World, play
 
 # title, and (G, S, C) of the results
@@ -52,8 +52,9 @@ class Cell(NamedTuple):
 def paired_gain(values_S: np.ndarray, baseline_S: np.ndarray) -> Gain:
     """Gain over the baseline, both (..., S), paired by seed, with Student's interval."""
     gain_S = np.asarray(values_S) - np.asarray(baseline_S)
-    seeds = check("number of seeds", gain_S.shape[-1], int, ge=2)
-    return Gain(gain_S.mean(axis=-1), stats.t.ppf(0.975, seeds - 1) * stats.sem(gain_S, axis=-1))
+    check("number of seeds", gain_S.shape[-1], int, ge=2)
+    interval = paired_t(gain_S)
+    return Gain(interval.mean, np.nan_to_num(interval.half))
 
 
 def best_step_sizes(

@@ -7,7 +7,7 @@ from gdro import DifficultyBins, GDROController, PromptAdversary, StaticGroups
 from gdro.checks import check, check_array
 from gdro.groups import make_groups
 from gdro.metrics import pass_at_k
-from gdro_lab.experiments.intervals import bootstrap_interval
+from gdro_lab.intervals import bootstrap_interval
 from gdro_lab.toy import Game, World, play
 
 GROUPS = ([1, 2], ["a", "b"])

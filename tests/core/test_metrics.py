@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gdro import metrics
-from gdro_lab.experiments.intervals import bootstrap_interval
+from gdro_lab.intervals import bootstrap_interval
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])

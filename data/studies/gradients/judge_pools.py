@@ -17,7 +17,7 @@ from scipy.stats import gmean
 from tqdm import tqdm
 
 from gdro.registry import method_names
-from gdro_lab.experiments.intervals import holm, paired_t
+from gdro_lab.intervals import holm, paired_t
 from gdro_lab.microscope.judge import Judged, Setting, compare, judge
 from gdro_lab.microscope.pool import Pool, read_pool
 
@@ -109,7 +109,9 @@ def table(rows: pd.DataFrame) -> str:
     logs = np.log(primary.pivot(index="pool", columns="arm", values="variance_ratio")[PRIMARY])
     lines.append(f"Pools: {', '.join(logs.index)}.\n")
     if len(logs) > 1:
-        tests = pd.DataFrame({arm: paired_t(logs[arm]) for arm in PRIMARY}, ["low", "high", "p"]).T
+        found = {arm: paired_t(logs[arm]) for arm in PRIMARY}
+        bounds = {arm: (one.low, one.high, one.p) for arm, one in found.items()}
+        tests = pd.DataFrame(bounds, ["low", "high", "p"]).T
         tests["holm"] = holm(tests.p)
         shown = np.exp(tests[["low", "high"]]).assign(ratio=np.exp(logs.mean()), holm=tests.holm)
         lines.append("Primary tests\n\n" + shown.round(3).to_markdown())

@@ -1,6 +1,7 @@
-"""Intervals of differences: Student's t over draws, a bootstrap over seeds and prompts, Holm.
+"""The interval of a paired difference, Student's t over replicates, with Holm's correction.
 
-Axes: S seeds, P held-out prompts.
+`bootstrap_interval`, over seeds and prompts, is that of the table of `make run`, which has two
+seeds. Axes: S seeds or replicates, P held-out prompts.
 """
 
 from typing import NamedTuple
@@ -13,22 +14,40 @@ from scipy import stats
 from gdro.checks import check_array
 
 
-class TTest(NamedTuple):
-    """The 95% interval of a mean, and the p-value of the hypothesis that it is 0."""
+class Interval(NamedTuple):
+    """A mean, half of its 95% interval, and p of the hypothesis that it is 0."""
 
-    low: float
-    high: float
-    p: float
+    mean: np.ndarray
+    half: np.ndarray
+    p: np.ndarray
+
+    @property
+    def low(self) -> np.ndarray:
+        """The lower end."""
+        return self.mean - self.half
+
+    @property
+    def high(self) -> np.ndarray:
+        """The upper end."""
+        return self.mean + self.half
 
 
-def paired_t(differences: pd.Series) -> TTest:
-    """Student's t over draws; NaN where these are fewer than two, or all the same."""
+def paired_t(differences_S: ArrayLike) -> Interval:
+    """Student's t over replicates, the last axis.
+
+    There is no interval (NaN) where these are fewer than two, or all the same.
+    """
+    differences_S = np.asarray(differences_S, float)
+    count = differences_S.shape[-1]
+    if count < 2:
+        mean = differences_S.sum(axis=-1) if count else np.nan * differences_S.sum(axis=-1)
+        return Interval(mean, np.nan * mean, np.nan * mean)
+    mean = differences_S.mean(axis=-1)
+    deviation = differences_S.std(axis=-1, ddof=1)
     # `not >` also catches NaN; differences that should be equal differ by rounding
-    if len(differences) < 2 or not differences.std() > 1e-12:
-        return TTest(np.nan, np.nan, np.nan)
-    result = stats.ttest_1samp(differences, 0.0)
-    low, high = result.confidence_interval()
-    return TTest(low, high, result.pvalue)
+    error = np.where(deviation > 1e-12, deviation, np.nan) / np.sqrt(count)
+    half = stats.t.ppf(0.975, count - 1) * error
+    return Interval(mean, half, 2 * stats.t.sf(np.abs(mean) / error, count - 1))
 
 
 def holm(p: pd.Series) -> pd.Series:
