@@ -72,7 +72,7 @@ def write_runs(out: Path, baseline: str = BASELINE) -> None:
     rows["learning_rate"] = rows.learning_rate.map(repr)  # all its digits
     rows = rows.astype(dict.fromkeys(TOTALS, "Int64"))
     replace_text(out / "runs.csv", rows.to_csv(index=False, float_format="%.6g"))
-    replace_text(out / "settings.json", json.dumps(settings, indent=1))
+    replace_text(out / "settings.json", json.dumps({out.name: settings}, indent=1) + "\n")
 
 
 def _rows_of(checkpoints: list[dict[str, Any]], study: str) -> Iterator[dict[str, Any]]:
