@@ -236,7 +236,8 @@ def test_where_each_seed_has_its_own_problems_differences_are_in_pairs_by_seed(t
     fields = {"one_task": False, "evaluation": {"samples": 8, "k": 4}}
     profile = Profile(**PROFILE.model_dump(exclude_unset=True) | fields)
     text = report.write_report(profile, write_runs(tmp_path, profile))
-    rows = pd.read_csv(tmp_path / "results" / "rows.csv").set_index(["method", "draw"])
+    rows = pd.read_csv(tmp_path / "results" / "runs.csv")
+    rows = rows.set_index(["configuration", "replicate"])
     difference = rows.loc["prompt"].mean_at_8 - rows.loc["grpo"].mean_at_8
     assert f"{difference.mean():+.3f}" in text
     assert len(rows) == 4 * 2
