@@ -434,18 +434,6 @@ def test_the_same_rows_are_not_trained_on_and_evaluated_however_they_are_named(t
             MathChoice(kind="math", train=train, evaluate=[evaluated])
 
 
-def test_a_task_without_later_options_is_written_as_before():
-    """Its settings are hashed into the identity of runs that were made before."""
-    fields = {"kind", "train", "evaluate", "paths", "signed"}
-    fields |= {"max_prompt_tokens", "max_completion_tokens"}
-    choice = MathChoice(kind="math")
-    assert set(choice.model_dump()) == fields
-    later = MathChoice(kind="math", held_out=3, completion="hash")
-    assert set(later.model_dump()) == fields | {"held_out", "completion"}
-    for each in (choice, later):
-        assert MathChoice.model_validate_json(each.model_dump_json()) == each
-
-
 def test_the_example_profile_has_ten_problems(monkeypatch):
     monkeypatch.chdir(ROOT)
     task = load_profile("examples/ten_problems.yaml").task
