@@ -29,6 +29,7 @@ APART = {"test_teaching_notebooks"}
 # first, so that no worker is left with one of them at the end
 LONGEST = [
     "test_teaching_notebooks",
+    "test_parameters",
     "test_run",
     "test_notebook",
     "test_jobs",

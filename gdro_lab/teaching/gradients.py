@@ -1,4 +1,4 @@
-"""A tiny model of four skills for notebooks 00, 02, 03, 05: rollout groups, log-probabilities.
+"""A tiny model of four skills for notebooks 00, 02 and 05: rollout groups, log-probabilities.
 
 Axes: P prompts, R rollouts, T tokens.
 """

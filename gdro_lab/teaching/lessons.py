@@ -29,6 +29,7 @@ from gdro_lab.teaching.exercises import check as check  # for the notebooks
 
 DPI = 150  # of pictures in notebooks
 MEASURED = Path(__file__).parents[2] / "data" / "studies"  # results that the repository ships
+POOLS = Path(__file__).parents[2] / "data" / "pools"  # rollouts with their gradients
 STEP_COLOR = "#777777"  # of a step's parts that are not adversaries
 # the drawing of the method: what a step does, in order, as (x, y, name, what it does, colour)
 ROADMAP_PARTS: dict[str, tuple[float, float, str, str, str]] = {

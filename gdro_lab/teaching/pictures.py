@@ -56,7 +56,11 @@ def one_step(correct_PR: np.ndarray, pass_rate_P: np.ndarray) -> Figure:
         if places[0] > 0:
             axis.axvline(places[0] - 0.5, color="black", lw=0.8)
     figure.legend(loc="outside right center", frameon=False)
-    figure.suptitle(f"One step: {prompts} prompts with {answers} answers each")
+    mixed = (correct_PR.any(axis=1) & ~correct_PR.all(axis=1)).sum()
+    figure.suptitle(
+        f"{prompts} prompts with {answers} answers each: "
+        f"{mixed} groups hold correct and wrong answers"
+    )
     return figure
 
 
@@ -116,7 +120,8 @@ def mixed_by_kind(n: int, prompts: pd.Series, mixed: pd.Series) -> Figure:
         facecolor="#888888", edgecolor="black", hatch="//", label="mixed, on average"
     )
     right.legend(handles=[all_groups, mixed_ones], loc="upper left", frameon=False)
-    figure.suptitle("Most of the answers go to prompts that teach nothing")
+    silent = 100 * (1 - mixed.sum() / prompts.sum())
+    figure.suptitle(f"On average {silent:.0f}% of the groups are not mixed, and teach nothing")
     return figure
 
 
