@@ -18,7 +18,7 @@ from gdro_lab.intervals import paired_t
 NAMES = {
     "grpo": "GRPO",
     "pivotal": "pivotal",
-    "bank": "pivotal with a bank",
+    "bank": "pivotal with replay",
     "both": "both games",
     "prompt": "Prompt-GDRO",
     "rollout": "Rollout-GDRO",
@@ -100,7 +100,7 @@ def _finding(scores: pd.DataFrame, ends: pd.DataFrame) -> str:
     exclude = ", ".join(apart) or "none"
     return (
         f"With {part:.0%} of its rollouts GRPO's end is reached by {reach},\n"
-        f"on average over {len(ends)} draws; 95% intervals that exclude 0: {exclude}"
+        f"on average over {len(ends)} replicates; 95% intervals that exclude 0: {exclude}"
     )
 
 
@@ -144,7 +144,7 @@ def end_differences(scores: pd.DataFrame) -> Figure:
     axes[0].set_yticks(range(len(methods)), names)
     axes[0].set_ylim(len(methods) - 0.5, -0.5)  # the first at the top
     figure.suptitle(
-        f"At the end (draws in brackets): {apart} of the intervals exclude 0, uncorrected"
+        f"At the end (replicates in brackets): {apart} of the intervals exclude 0, uncorrected"
     )
     return figure
 
