@@ -10,7 +10,10 @@ from helpers import batch_of
 from gdro import PromptAdversary, RolloutAdversary, advantages, metrics, theory
 from gdro.arms import arm_log_probabilities, best_joint_arms, exp3p_losses
 from gdro.bins import DifficultyBins, move_bins
+from gdro.inspect.report import shares_of
+from gdro.inspect.table import Rollouts, form_groups
 from gdro.methods import pivotal
+from gdro.methods.bank import replay_weights
 from gdro.scores import debias
 from gdro_lab.teaching.exercises import SOLUTIONS, check, exercise
 from gdro_lab.toy.maps import paired_gain
@@ -112,6 +115,9 @@ WRONG = [
     ("merged_weight", result("merged_weight", np.transpose)),
     ("draw_by_clocks", without("draw_by_clocks", epsilon=0.0)),
     ("clipped_loss", without("clipped_loss", high=0.2)),
+    ("replay_weight", lambda p, kept, n: 2 * n * np.maximum(p * (1 - p), 0.1) / kept),
+    ("kinds_of_groups", result("kinds_of_groups", lambda x: x[::-1])),
+    ("em_round", lambda weights, shares, likelihood: weights * (shares @ likelihood)),
 ]
 
 
@@ -150,6 +156,25 @@ def pivotal_advantages(rewards, ids):
     return pivotal.Pivotal().advantages(batch)
 
 
+def kinds_of_groups(hits, trials):
+    rewards = np.concatenate(outcomes(hits, trials)) * 1.0
+    groups = np.repeat(np.arange(len(hits)), trials)
+    steps = np.zeros(len(rewards), int)
+    rollouts = Rollouts(
+        prompts_R=groups,
+        steps_R=steps,
+        groups_R=groups,
+        rewards_R=rewards,
+        lengths_R=None,
+        unit="characters",
+        has_steps=False,
+        kind="table",
+        notes=(),
+    )
+    formed = form_groups(rollouts, 0.0)
+    return [shares_of(formed, np.ones(len(formed)))[kind] for kind in ("solved", "failed", "mixed")]
+
+
 def outcomes(hits, trials):
     """Rewards of each prompt."""
     return [[1] * int(k) + [0] * int(n - k) for k, n in zip(hits, trials, strict=True)]
@@ -179,6 +204,8 @@ PACKAGE = {
     "value_for_two": lambda alpha, beta: pivotal.pivotal_value(alpha, beta, 2),
     "pivotal_advantages": pivotal_advantages,
     "next_k": next_k,
+    "replay_weight": lambda rates, kept, n: replay_weights(rates, 2 * n) / kept,
+    "kinds_of_groups": kinds_of_groups,
 }
 
 
