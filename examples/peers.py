@@ -296,7 +296,7 @@ class ExGRPO(Method):
     solved again, that is one of the new rollouts, which is then trained on twice. The importance
     weight w/(w + β), β = .1, is taken at w = 1, since no log-probabilities are kept; entropies are
     not masked, and the other half of the batch is drawn evenly from all other prompts. Where all
-    successes of a prompt were cut off, its group counts a success that the bank does not have.
+    successes of a prompt were cut off, its group counts a success that the buffer does not have.
     """
 
     rho: Share = 0.5

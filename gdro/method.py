@@ -239,7 +239,7 @@ class Method(Stateful):
 
     @property
     def replays(self) -> bool:
-        """Whether successes must be kept in a `gdro.methods.bank.Bank`, for `replay`."""
+        """Whether successes must be kept in a `gdro.methods.buffer.ReplayBuffer`, for `replay`."""
         return self.overrides("replay")
 
     @property

@@ -24,7 +24,7 @@ from gdro_lab.microscope.commands import microscope
 if TYPE_CHECKING:
     from gdro_lab.experiments.profile import Profile
 
-MANY_DRAWS = 100_000
+MOST_REPLICATES = 100_000
 OF_TRAIN = ("max_steps", "prompts_per_step", "num_generations")
 """Options of the arena that are fields of `train`."""
 MANY_CORES = 1_024
@@ -91,6 +91,16 @@ CORES = click.option(
 RUNS = click.option(
     "--runs", help="Folder of the runs.  [default: runs/PROFILE]", callback=_check_folder
 )
+
+
+def _renamed(old: str, new: str) -> Callable[[Callable], Callable]:
+    """An option that is refused by its new name."""
+
+    def refuse(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(f"{old} is {new} now")
+
+    return click.option(old, hidden=True, expose_value=False, callback=refuse)
 
 
 def _options_of_a_run(command: Callable) -> Callable:
@@ -274,19 +284,21 @@ def report_command(profile: str, runs: str | None) -> None:
     help="Learning rates of methods that name none of their own.",
 )
 @click.option(
-    "--draws",
+    "--replicates",
     default=8,
     show_default=True,
-    type=click.IntRange(1, MANY_DRAWS),
-    help="Seeds.",
+    type=click.IntRange(1, MOST_REPLICATES),
+    help="Fresh tasks, each with a base and a seed of its own.",
 )
 @click.option(
-    "--first-draw",
+    "--first-replicate",
     default=0,
     show_default=True,
     type=SEED,
-    help="The first of these seeds: take fresh ones to confirm an earlier result.",
+    help="Seed of the first of them: take fresh ones to confirm an earlier result.",
 )
+@_renamed("--draws", "--replicates")
+@_renamed("--first-draw", "--first-replicate")
 @click.option(
     "--baseline",
     default="grpo",
@@ -308,20 +320,20 @@ def arena_command(
     worlds: str,
     methods: str,
     learning_rates: str,
-    draws: int,
-    first_draw: int,
+    replicates: int,
+    first_replicate: int,
     cores: int,
     runs: str | None,
     cache_dir: str,
     **fields: Any,
 ) -> None:
-    """Compare methods in WORLDS over fresh draws of task, base and seed, at matched rollouts.
+    """Compare methods in WORLDS over replicates at matched rollouts.
 
     WORLDS are names or YAML files, separated by commas. A profile of the backend "loop", for `gdro
     run`, has more settings. A method is NAME or NAME:OPTION=VALUE; `pivotal@2e-4` has a rate of its
     own. Run the same command again to resume; another --baseline prints another table.
 
-    Example: gdro arena rare-hard --methods grpo,pivotal --draws 8
+    Example: gdro arena rare-hard --methods grpo,pivotal --replicates 8
     """
     from gdro_lab.experiments.profile import make_profile
     from gdro_lab.experiments.runner import run_profile
@@ -332,7 +344,7 @@ def arena_command(
         "backend": "loop",
         "worlds": worlds.split(","),
         "methods": methods.split(","),
-        "seeds": list(range(first_draw, first_draw + draws)),
+        "seeds": list(range(first_replicate, first_replicate + replicates)),
         "train": {name: fields.pop(name) for name in OF_TRAIN},
     }
     with at_the_door():

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gdro.checks import check
 from gdro.controller import GDROController
-from gdro.methods.bank import Bank, is_whole
+from gdro.methods.buffer import ReplayBuffer, is_whole
 from gdro.metrics import count_distinct, is_correct
 from gdro.plans import Observed
 from gdro.rounds import sample_in_rounds
@@ -103,7 +103,7 @@ def train(
 
 
 class LoopTraining:
-    """Model, data and controller of one training, with its bank of successes.
+    """Model, data and controller of one training, with its replay buffer.
 
     The arguments are those of `train`.
     """
@@ -127,7 +127,7 @@ class LoopTraining:
         self.generator = torch.Generator(model.device).manual_seed(seed)
         self.ids_DT = prompt_ids(model, tokenizer, rows)
         self.uids_D = as_uids([row["uid"] for row in rows])  # hashed once
-        self.bank = Bank(controller.method.kept_texts)  # keyed by position in `rows`
+        self.replay_buffer = ReplayBuffer(controller.method.kept_texts)
 
     def play_batch(self, drawn_P: np.ndarray) -> tuple[Texts, Observed]:
         """Plan, sample, reward and observe a batch of prompts; keep its successes.
@@ -160,7 +160,7 @@ class LoopTraining:
         return Texts(self.ids_DT[drawn_R], text_RT, advantages_R.to(self.model.device)), observed
 
     def _keep_successes(self, drawn_R: np.ndarray, text_RT: Tensor) -> None:
-        """Add correct rollouts to the bank, those that are whole."""
+        """Add correct rollouts to the buffer, those that are whole."""
         ends = {self.model.config.eos_token_id}
         specials = set(self.tokenizer.all_special_ids)
         lengths_R = self._mask(text_RT).sum(dim=1).tolist()
@@ -168,7 +168,7 @@ class LoopTraining:
             text = row_T[:length].tolist()
             if is_whole(text, ends, specials):
                 key = self.tokenizer.decode(text, skip_special_tokens=True)
-                self.bank.add(int(position), text, key)
+                self.replay_buffer.add(int(position), text, key)
 
     def bank_texts(self) -> Texts | None:
         """Kept successes that the method wants in this step, with their weights as advantages.
@@ -176,12 +176,12 @@ class LoopTraining:
         Returns:
             None where it wants none.
         """
-        answer = self.controller.replay(self.uids_D[np.array(self.bank.uids, int)])
+        answer = self.controller.replay(self.uids_D[np.array(self.replay_buffer.uids, int)])
         if answer is None:
             return None
         places, prompt_weights = answer
-        # the bank's uids here are positions in the data set
-        positions_M, texts_M, weights_M = self.bank.rows(places, prompt_weights)
+        # the buffer's uids here are positions in the data set
+        positions_M, texts_M, weights_M = self.replay_buffer.rows(places, prompt_weights)
         # filled up, as samples are, with the token that ends a text
         eos_id = self.model.config.eos_token_id
         text_MT = self.ids_DT.new_full((len(texts_M), self.max_new_tokens), eos_id)

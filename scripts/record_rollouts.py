@@ -1,6 +1,6 @@
 """Where the rollouts of GRPO and pivotal go, by pass rate, each step: for the README's picture.
 
-    python scripts/record_rollouts.py data/studies/greeting/rollouts.csv --draws 300 301
+    python scripts/record_rollouts.py data/studies/greeting/rollouts.csv --replicates 300 301
 
 Each run is one of the arena's: same task, base, seed and settings. A prompt's pass rate is exact:
 it is the probability of its correct texts under the model, at most five steps ago. A row is a step;
@@ -82,12 +82,12 @@ if __name__ == "__main__":
     parser.add_argument(
         "--methods", nargs="+", default=["grpo@2e-4", "pivotal@2e-4"], metavar="NAME@RATE"
     )
-    parser.add_argument("--draws", nargs="+", type=int, default=[300])
+    parser.add_argument("--replicates", nargs="+", type=int, default=[300])
     parser.add_argument("--bases", type=Path, default=Path(".cache/bases"))
     args = parser.parse_args()
     tables = [
         rollouts_by_pass_rate(args.world, spelled, draw, args.bases)
-        for draw in args.draws
+        for draw in args.replicates
         for spelled in args.methods
     ]
     args.out.parent.mkdir(parents=True, exist_ok=True)

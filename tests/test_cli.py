@@ -245,8 +245,10 @@ def test_options_of_the_arena_reach_its_profile(monkeypatch):
         return 0
 
     monkeypatch.setattr("gdro_lab.experiments.runner.run_profile", run_profile)
-    line = "arena rare-hard,all-hard --methods grpo,pivotal@2e-4 --learning-rates 1e-4 --draws 3"
-    line += " --first-draw 5 --steps 10 --prompts 6 --rollouts 2 --baseline pivotal --cores 3"
+    line = (
+        "arena rare-hard,all-hard --methods grpo,pivotal@2e-4 --learning-rates 1e-4 --replicates 3"
+    )
+    line += " --first-replicate 5 --steps 10 --prompts 6 --rollouts 2 --baseline pivotal --cores 3"
     line += " --runs out --cache-dir bases"
     ended = CliRunner().invoke(main, line.split())
     assert ended.exit_code == 0, ended.output
@@ -256,8 +258,11 @@ def test_options_of_the_arena_reach_its_profile(monkeypatch):
     assert (profile.seeds, profile.baseline) == ([5, 6, 7], "pivotal")
     train = profile.train
     assert (train.max_steps, train.prompts_per_step, train.num_generations) == (10, 6, 2)
-    arms = [(arm.method, arm.learning_rate) for arm in profile.arms()]
-    assert arms == [("grpo", 1e-4), ("pivotal", 2e-4)]
+    configurations = [
+        (configuration.method, configuration.learning_rate)
+        for configuration in profile.configurations()
+    ]
+    assert configurations == [("grpo", 1e-4), ("pivotal", 2e-4)]
 
 
 @pytest.mark.usefixtures("no_job")

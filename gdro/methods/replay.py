@@ -6,7 +6,7 @@ import numpy as np
 
 from gdro.checks import Count, NonNegative, Share, options
 from gdro.method import Batch, Prompts, Run
-from gdro.methods.bank import replay_weights
+from gdro.methods.buffer import replay_weights
 from gdro.methods.pivotal import Pivotal
 from gdro.registry import register
 
@@ -14,10 +14,10 @@ from gdro.registry import register
 @register("pivotal_replay")
 @options
 class PivotalReplay(Pivotal):
-    """Pivotal, and replay of the successes that are kept in a bank (see `gdro.methods.bank`).
+    """Pivotal, and replay of the correct answers that are kept (see `gdro.methods.buffer`).
 
-    In every step `prompts` of the bank are drawn evenly among those replayed less than `most` times
-    since their last visit: p̂ moves only on visits, and a rare success would be memorized.
+    In every step `prompts` of the buffer are drawn evenly among those replayed less than `most`
+    times since their last visit: p̂ moves only on visits, and a rare success would be memorized.
     """
 
     prompts: Count = 64
@@ -29,7 +29,7 @@ class PivotalReplay(Pivotal):
     most: Count | None = 4
     """Replays of a prompt between two of its visits; None for no bound."""
     start_at: Count = 16
-    """Prompts in the bank before replay begins."""
+    """Prompts in the buffer before replay begins."""
 
     state: ClassVar[tuple[str, ...]] = (*Pivotal.state, "replays_D")
 
@@ -45,7 +45,7 @@ class PivotalReplay(Pivotal):
     def replay_some(
         self, banked: Prompts, may_P: np.ndarray, size: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Draw prompts of the bank evenly among some of them, and weigh them.
+        """Draw prompts of the buffer evenly among some of them, and weigh them.
 
         Args:
             banked: as for `replay`.

@@ -26,7 +26,7 @@ class Composed(Method):
 
     Parts with the same spelling are one object; every part learns from every batch. Methods that
     wait for another batch before a step (`dapo`) or replay kept successes (`pivotal_replay`) are
-    refused: the bank would be lost, and their advantages rely on it. Parts have no presets.
+    refused: the buffer would be lost, and their advantages rely on it. Parts have no presets.
 
     Args:
         draw: whose `draw` chooses the prompts.

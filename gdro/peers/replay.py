@@ -1,4 +1,4 @@
-"""Peers that keep successes and train on them again, from `gdro.methods.bank`.
+"""Peers that keep successes and train on them again, from `gdro.methods.buffer`.
 
 Axes: P prompts, R rollouts, D prompts of the data set.
 """
@@ -17,7 +17,7 @@ class RAFT(Method):
 
     Wrong rollouts have no part in the loss. Its authors train on the best of the K rollouts of the
     prompts at hand, and then sample again. Here a prompt's latest success is kept, and in every
-    step `prompts` of the bank are drawn evenly and trained on with weight 1. With `prompts=0`
+    step `prompts` of the buffer are drawn evenly and trained on with weight 1. With `prompts=0`
     nothing is replayed and each correct rollout has weight 1. What differs: they take many steps
     on one batch of data, we take one; the reward is correct or not, so the best of K is
     any correct one; their supervised loss divides by tokens of kept texts alone, ours by those of

@@ -76,7 +76,7 @@ def save_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
     state = {
         "controller": trainer.controller.state_dict(),
         "data": prompts,
-        "bank": trainer.bank.state_dict(),
+        "replay_buffer": trainer.replay_buffer.state_dict(),
         "record": trainer.record,
         "groups": trainer.groups,
         "seconds": trainer.seconds,
@@ -112,7 +112,7 @@ def load_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
     if trainer.data.uids_D is not None and state["data"] is not None:
         check_prompts(trainer.data, state["data"])
     trainer.controller.load_state_dict(state["controller"])
-    trainer.bank.load_state_dict(state["bank"])
+    trainer.replay_buffer.load_state_dict(state["replay_buffer"])
     trainer.record = state["record"]
     trainer.groups = [BatchGroups(*batch) for batch in state["groups"]]
     trainer.seconds.update(state["seconds"])

@@ -59,11 +59,11 @@ def write_page(batches: Sequence[BatchGroups], threshold: float, folder: str) ->
         threshold: above which a reward is correct.
         folder: of the training.
     """
-    groups = collect(batches)
-    if not len(groups):
-        print("inspect: no group has two rollouts with a reward, so there is nothing to say")
-        return
     try:
+        groups = collect(batches)
+        if not len(groups):
+            print("inspect: no group has two rollouts with a reward, so there is nothing to say")
+            return
         summary = gdro.inspect.summarize_groups(groups, threshold)
         text = json.dumps(summary, indent=2, allow_nan=False)
         (Path(folder) / "inspect.json").write_text(text, encoding="utf-8")

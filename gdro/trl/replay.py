@@ -1,4 +1,4 @@
-"""Kept texts that are trained on again, beside the rollouts (`gdro.methods.bank`).
+"""Kept texts that are trained on again, beside the rollouts (`gdro.methods.buffer`).
 
 Axes: R rollouts, of all processes; N kept texts, or rows of a micro-batch.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.trainer.utils import pad
 
-from gdro.methods.bank import is_whole
+from gdro.methods.buffer import is_whole
 from gdro.trl.advantages import policy_logps
 from gdro.trl.trimming import share_of, take_rows
 from gdro.trl.values import LossInputs
@@ -34,7 +34,7 @@ class Text(NamedTuple):
 def keep_successes(
     trainer: GRPOTrainer, uids: Sequence[int | str], texts: list[Text], correct_R: np.ndarray
 ) -> None:
-    """Add the correct rollouts of a step to the trainer's bank, those that are whole."""
+    """Add the correct rollouts of a step to the trainer's replay buffer, those that are whole."""
     tokenizer = trainer._tokenizer  # a processor has no special tokens of its own
     ends = set(trainer.eos_token_ids)
     specials = set(tokenizer.all_special_ids)
@@ -42,15 +42,15 @@ def keep_successes(
         ids = texts[r].completion_ids
         if is_whole(ids, ends, specials):
             key = tokenizer.decode(ids, skip_special_tokens=True)
-            trainer.bank.add(uids[r], texts[r], key)
+            trainer.replay_buffer.add(uids[r], texts[r], key)
 
 
 def add_replayed(trainer: GRPOTrainer, output: LossInputs) -> LossInputs:
     """What TRL's loss takes, with this process's share of the texts that are replayed."""
-    answer = trainer.controller.replay(trainer.bank.uids)
+    answer = trainer.controller.replay(trainer.replay_buffer.uids)
     if answer is None:
         return output
-    _, kept, weights_N = trainer.bank.rows(*answer)
+    _, kept, weights_N = trainer.replay_buffer.rows(*answer)
     texts = [Text(*text) for text in kept]
     total = sum(len(text.completion_ids) for text in texts)
     trainer._metrics["train"]["gdro/replayed"].append(len(texts))

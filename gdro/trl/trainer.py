@@ -43,7 +43,7 @@ from trl import GRPOTrainer
 
 from gdro.checks import Refusal
 from gdro.controller import Plan
-from gdro.methods.bank import Bank
+from gdro.methods.buffer import ReplayBuffer
 from gdro.record import numbers_of
 from gdro.rounds import Samples
 from gdro.trl import (
@@ -84,7 +84,7 @@ class GDROTrainer(GRPOTrainer):
 
     Attributes:
         controller: made from the config.
-        bank: successes that the method replays; every process holds the same.
+        replay_buffer: correct answers that the method replays; every process holds the same.
         record: one row a generation batch: what the controller saw and decided, rollouts and
             tokens, and the share of rollouts with an advantage. A callback that reads it takes
             the trainer as its argument, as `gdro.trl.callback.GDROCallback` does.
@@ -132,7 +132,7 @@ class GDROTrainer(GRPOTrainer):
         unsloth.check_unsloth_settings(self.on_unsloth, model, args, replays)
         # otherwise TRL's advantages stay, so that "grpo" trains as TRL does, bit for bit
         self._replaces_advantages = config.replaces_advantages(self.controller, args)
-        self.bank = Bank(self.controller.method.kept_texts)
+        self.replay_buffer = ReplayBuffer(self.controller.method.kept_texts)
         self.record: list[dict[str, Any]] = []
         self.groups: list[inspection.BatchGroups] = []
         self.bin_names = self.controller.bins.names

@@ -10,7 +10,7 @@ training, parts, arguments       the backend "trl": `GDROTrainer` on real and ti
                                  before anything is written
 loop_runs, oracles               the backend "loop": tiny models in `gdro_lab.loop`
 evaluation, scores               what is correct, and scores from counts by prompt
-memory                           what was memorized
+memorization                           what was memorized
 table, report                    paired differences with intervals; figures, panels, style
 texts                            what models say, before and after training
 word_study                       figures of the study on word problems

@@ -20,7 +20,7 @@ from gdro.metrics import count_distinct, is_correct
 from gdro.trl.models import stop_tokens
 from gdro_lab import numerics
 from gdro_lab.experiments.blocks import BASE, EvaluationChoice
-from gdro_lab.experiments.memory import first_of_each_family
+from gdro_lab.experiments.memorization import first_of_each_family
 from gdro_lab.experiments.parts import CACHE, Parts, check_machine, make_parts
 from gdro_lab.experiments.processes import own_processes, report_progress
 from gdro_lab.experiments.profile import Profile
@@ -311,7 +311,8 @@ def _by_transformers(
     from transformers import AutoModelForCausalLM, GenerationConfig
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if isinstance(model, str | Path):
+    trains = not isinstance(model, str | Path)
+    if not trains:
         model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).to(device)
     stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
     config = GenerationConfig(
@@ -326,7 +327,8 @@ def _by_transformers(
     tokens_R = []
     torch.manual_seed(seed)
     for start in range(0, len(ids_R), choice.batch_size):
-        report_progress(start, len(ids_R))
+        if not trains:  # else the job's progress is that of its training
+            report_progress(start, len(ids_R))
         texts = {"input_ids": ids_R[start : start + choice.batch_size]}
         batch = tokenizer.pad(texts, padding_side="left", return_tensors="pt").to(device)
         output = model.generate(**batch, generation_config=config)

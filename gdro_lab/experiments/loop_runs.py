@@ -16,7 +16,7 @@ import pandas as pd
 
 from gdro.checks import Refusal
 from gdro_lab.experiments.blocks import Variant
-from gdro_lab.experiments.memory import first_of_each_family, train_scores
+from gdro_lab.experiments.memorization import first_of_each_family, train_scores
 from gdro_lab.experiments.oracles import loop_controller, make_oracle
 from gdro_lab.experiments.processes import report_progress
 from gdro_lab.experiments.profile import Profile
@@ -35,7 +35,7 @@ CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}
 """Samples a held-out prompt, by part of the steps."""
 TRAIN_PROMPTS = 128
 """Training prompts of each family, at most, on which accuracy is measured at the end: see
-`gdro_lab.experiments.memory`."""
+`gdro_lab.experiments.memorization`."""
 TRAIN_SAMPLES = 8
 """Samples of each of them."""
 SPENT = ("tokens", "trained_tokens", "replayed", "seconds")

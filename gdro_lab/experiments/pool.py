@@ -128,19 +128,21 @@ class Pool:
             mininterval=0.1 if sys.stderr.isatty() else 60,
             bar_format=BAR,
         )
-        with bar, self._process() as process:
-            future = process.submit(_run_logging, self.profile, job, log, progress)
-            while wait([future], 0.5).not_done:
-                _show(bar, progress)
-            reason = _reason_of(future)
-            if reason is None:
-                bar.n = bar.total
-            else:
-                bar.set_postfix_str("failed")
-                self.failed.append(f"{job.stem} failed: {reason} (log: {log})")
-        progress.unlink(missing_ok=True)
-        self.lines.put(line)
-        overall.update()
+        try:
+            with bar, self._process() as process:
+                future = process.submit(_run_logging, self.profile, job, log, progress)
+                while wait([future], 0.5).not_done:
+                    _show(bar, progress)
+                reason = _reason_of(future)
+                if reason is None:
+                    bar.n = bar.total
+                else:
+                    bar.set_postfix_str("failed")
+                    self.failed.append(f"{job.stem} failed: {reason} (log: {log})")
+        finally:  # other jobs wait for the line
+            self.lines.put(line)
+            progress.unlink(missing_ok=True)
+            overall.update()
 
     def _process(self) -> ProcessPoolExecutor:
         """A process for one job, which ends with this one."""

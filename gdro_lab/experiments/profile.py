@@ -57,7 +57,7 @@ MACHINE = {
 }
 
 
-class Arm(NamedTuple):
+class Configuration(NamedTuple):
     """What is compared with others."""
 
     method: str
@@ -176,10 +176,11 @@ class Profile(Strict):
     @property
     def cost(self) -> str:
         """A sentence: how many trainings a profile has, and the GPU-hours that they may take."""
-        counts = {"variants": len(self.arms()), "seeds": len(self.seeds)}
+        counts = {"variants": len(self.configurations()), "seeds": len(self.seeds)}
         if self.backend == "loop":
-            arms = {"worlds": len(self.drawn_worlds), "methods at their rates": len(self.arms())}
-            counts = arms | {"seeds": len(self.seeds)}
+            compared = len(self.configurations())
+            counts = {"worlds": len(self.drawn_worlds), "methods at their rates": compared}
+            counts["seeds"] = len(self.seeds)
         trainings = math.prod(counts.values())
         numbers = " × ".join(map(str, counts.values()))
         text = f"{trainings} trainings ({' × '.join(counts)}: {numbers})"
@@ -204,7 +205,7 @@ class Profile(Strict):
     @property
     def thresholds(self) -> list[float]:
         """The success thresholds of all that is compared."""
-        return sorted({self.controller_of(arm).success_threshold for arm in self.arms()})
+        return sorted({self.controller_of(c).success_threshold for c in self.configurations()})
 
     def drawn(self, seed: int) -> Self:
         """The profile of one replicate: this seed has drawn task, base and cold start, too."""
@@ -237,18 +238,20 @@ class Profile(Strict):
         changes = {} if variant == BASE else self.variant(variant).model
         return ModelChoice(**(asdict(self.model) | changes))
 
-    def controller_of(self, arm: Arm) -> GDROController:
-        """A controller with the method and budget of an arm."""
+    def controller_of(self, configuration: Configuration) -> GDROController:
+        """A controller with the method and budget of a configuration."""
         if self.backend == "loop":
-            return loop_controller(arm.variant, self.batch_shape(arm.variant)[1], seed=0)
-        chosen = arm.variant
+            return loop_controller(
+                configuration.variant, self.batch_shape(configuration.variant)[1], seed=0
+            )
+        chosen = configuration.variant
         return build(
             f"options of {chosen.method!r}",
             GDROController,
             {"seed": 0} | chosen.options,
             method=chosen.method,
             preset=chosen.preset,
-            mean_rollouts=self.train_of(arm.method).num_generations,
+            mean_rollouts=self.train_of(configuration.method).num_generations,
         )
 
     def settings_of(self, variant: str, *, evaluated: bool = True) -> dict[str, Any]:
@@ -284,19 +287,19 @@ class Profile(Strict):
         worlds = self.worlds if self.backend == "loop" else []
         return [read_world(name) for name in dict.fromkeys(worlds)]
 
-    def arms(self) -> list[Arm]:
+    def configurations(self) -> list[Configuration]:
         """What is compared, each once."""
         if self.backend == "trl":
             return [
-                Arm(name, variant, self.train_of(name).learning_rate)
+                Configuration(name, variant, self.train_of(name).learning_rate)
                 for name, variant in self.variants.items()
             ]
-        arms: dict[tuple[str, float], Arm] = {}
+        configurations: dict[tuple[str, float], Configuration] = {}
         for variant in map(read_spelling, self.methods):
             own_rate = variant.train.get("learning_rate")
             for rate in self.learning_rates if own_rate is None else [own_rate]:
-                arms[variant.label, rate] = Arm(variant.label, variant, rate)
-        return list(arms.values())
+                configurations[variant.label, rate] = Configuration(variant.label, variant, rate)
+        return list(configurations.values())
 
     def batch_shape(self, variant: Variant) -> tuple[int, float]:
         """A variant's prompts a step and mean rollouts a prompt in the loop, at equal rollouts."""

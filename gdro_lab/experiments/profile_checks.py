@@ -2,7 +2,7 @@
 
 from gdro.checks import Refusal
 from gdro_lab.experiments.blocks import BASE
-from gdro_lab.experiments.profile import LOOP_TRAIN, Arm, Profile
+from gdro_lab.experiments.profile import LOOP_TRAIN, Configuration, Profile
 from gdro_lab.experiments.scores import K
 from gdro_lab.tasks.reasoning_gym import STREAM_SIZE, GymSpec
 from gdro_lab.tasks.world import read_world
@@ -42,10 +42,10 @@ def check_loop(profile: Profile) -> None:
     names = [world.name for world in worlds]
     if len(set(names)) != len(names):
         raise Refusal(f"worlds must have names of their own, got {names}")
-    known = sorted({"grpo", *(arm.method for arm in profile.arms())})
+    known = sorted({"grpo", *(one.method for one in profile.configurations())})
     if profile.baseline not in known:
         raise Refusal(f"baseline must be one of {known}, got {profile.baseline!r}")
-    most = max(profile.batch_shape(arm.variant)[0] for arm in profile.arms())
+    most = max(profile.batch_shape(one.variant)[0] for one in profile.configurations())
     streams = [world.name for world in worlds if world.spec.n_train == 0]
     if streams and train.max_steps * most > STREAM_SIZE:
         raise Refusal(
@@ -170,4 +170,4 @@ def _check_variant(profile: Profile, name: str) -> None:
                 f"evaluation and stays awake, got {profile.evaluation.at}"
             )
     train.local_batch(processes)
-    profile.controller_of(Arm(name, variant, train.learning_rate))
+    profile.controller_of(Configuration(name, variant, train.learning_rate))

@@ -19,7 +19,7 @@ from gdro.checks import Refusal
 from gdro.files import replace_text
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.figures import paper_figures, select_runs
-from gdro_lab.experiments.memory import train_scores
+from gdro_lab.experiments.memorization import train_scores
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import TOTALS, check_place, read_result, totals
 from gdro_lab.experiments.run import list_runs

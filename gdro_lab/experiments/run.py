@@ -11,7 +11,7 @@ from typing import Any
 
 from gdro_lab.experiments.blocks import BASE, Variant
 from gdro_lab.experiments.processes import own_processes
-from gdro_lab.experiments.profile import LOOP_TRAIN, Arm, Profile, run_folder
+from gdro_lab.experiments.profile import LOOP_TRAIN, Configuration, Profile, run_folder
 from gdro_lab.experiments.spelling import slug_of
 from gdro_lab.tasks.world import TaskWorld
 
@@ -77,11 +77,11 @@ def list_runs(profile: Profile) -> list[Run]:
     worlds: list[TaskWorld | None] = [*profile.drawn_worlds]
     for seed in profile.seeds:
         for world in worlds or [None]:
-            arms: list[Arm | None] = [*profile.arms()]
+            configurations: list[Configuration | None] = [*profile.configurations()]
             if not profile.one_task or seed == profile.seeds[0]:
-                arms.append(None)  # the base
-            for arm in arms:
-                method, variant, rate = arm or (BASE, None, 0.0)
+                configurations.append(None)  # the base
+            for configuration in configurations:
+                method, variant, rate = configuration or (BASE, None, 0.0)
                 runs.append(Run(profile, method, seed, variant, rate, world))
     return runs
 

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from gdro.checks import Refusal
 from gdro.files import replace_text
 from gdro_lab.experiments.blocks import BASE
-from gdro_lab.experiments.memory import format_gap, memorization_gaps
+from gdro_lab.experiments.memorization import format_gap, memorization_gaps
 from gdro_lab.experiments.records import TOTALS, read_rows
 from gdro_lab.experiments.scores import ALL, COLUMNS
 from gdro_lab.experiments.spelling import slug_of

@@ -150,7 +150,7 @@ def test_a_contest_resumes_by_the_short_command_too(tmp_path):
     before = read_rows(lost)["rows"]
     lost.unlink()
     short = ["arena", "own.yaml", "--methods=grpo,first-prompts@1e-3", "--learning-rates=1e-4"]
-    short += ["--draws=2", "--steps=5", "--prompts=4", "--methods-from=own.py", "--cores=1"]
+    short += ["--replicates=2", "--steps=5", "--prompts=4", "--methods-from=own.py", "--cores=1"]
     again = command(tmp_path, *short)
     assert again.returncode == 0, again.stderr
     assert {file: file.stat().st_mtime_ns for file in kept} == kept

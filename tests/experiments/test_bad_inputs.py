@@ -110,9 +110,11 @@ TEXTS = {  # of the whole file
     "bytes that are no text": b"title: \xff\xfe",
 }
 LINES = [
-    "arena rare-hard --methods grpo --draws 100000000",
-    "arena rare-hard --methods grpo --draws 0",
-    "arena rare-hard --methods grpo --first-draw 99999999999999999999",
+    "arena rare-hard --methods grpo --replicates 100000000",
+    "arena rare-hard --methods grpo --replicates 0",
+    "arena rare-hard --methods grpo --draws 8",
+    "arena rare-hard --methods grpo --first-draw 8",
+    "arena rare-hard --methods grpo --first-replicate 99999999999999999999",
     "arena rare-hard --methods grpo --cores 1000000000",
     "arena rare-hard --methods grpo --learning-rates nan",
     "arena rare-hard --methods grpo --learning-rates inf",

@@ -255,7 +255,7 @@ def test_dapo_waits_for_groups_with_both_outcomes():
 
 @pytest.mark.parametrize("name", own_methods())
 def test_every_hyperparameter_is_an_option(name):
-    """No number of a method is out of a user's reach, but for what the controller or bank takes."""
+    """No number of a method is out of a user's reach, but what controller or buffer takes."""
     kind = find_method(name)
     options = {one.name for one in fields(kind)} if is_dataclass(kind) else set()
     numbers = {

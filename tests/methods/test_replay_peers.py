@@ -50,9 +50,9 @@ def test_exgrpo_puts_the_kept_success_into_its_prompts_group():
     np.testing.assert_allclose(advantages[~plain], np.tile(expected[1:], (8, 1)))
     one_of_four = (np.array([1, 0, 0, 0]) - 0.25) / np.sqrt(0.25 * 0.75)
     np.testing.assert_allclose(advantages[plain], np.tile(one_of_four, (8, 1)), rtol=1e-3)
-    bank = np.arange(20)
-    positions, weights = controller.replay(bank)
-    assert sorted(bank[positions].tolist()) == sorted(again.tolist())
+    buffer = np.arange(20)
+    positions, weights = controller.replay(buffer)
+    assert sorted(buffer[positions].tolist()) == sorted(again.tolist())
     np.testing.assert_allclose(weights, expected[0] / 1.1)
 
 

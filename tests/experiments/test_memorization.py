@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gdro_lab.experiments.memory import (
+from gdro_lab.experiments.memorization import (
     accuracy_by_family,
     first_of_each_family,
     format_gap,

@@ -1,4 +1,4 @@
-"""Kept successes: what the bank holds, which of it is replayed, and the gradient of the loop."""
+"""Kept successes: what the buffer holds, which of it is replayed, and the gradient of the loop."""
 
 import json
 
@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, ProcessorMixin
 from trl import GRPOTrainer
 
 from gdro import GDROController, Method, register
-from gdro.methods.bank import Bank, is_whole, replay_weights
+from gdro.methods.buffer import ReplayBuffer, is_whole, replay_weights
 from gdro.methods.replay import PivotalReplay
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl import replay
@@ -23,29 +23,29 @@ pytestmark = TRAINS
 
 
 def test_the_bank_keeps_the_newest_distinct_successes():
-    bank = Bank(size=2)
+    buffer = ReplayBuffer(size=2)
     for uid, text in [("a", [1, 2]), ("b", [5]), ("a", [3]), ("a", [1, 2]), ("a", [4, 4, 4])]:
-        bank.add(uid, text, key=str(text))
-    assert bank.uids == ["a", "b"]
-    uids, texts, weights = bank.rows(np.array([1, 0]), np.array([3.0, 8.0]))
+        buffer.add(uid, text, key=str(text))
+    assert buffer.uids == ["a", "b"]
+    uids, texts, weights = buffer.rows(np.array([1, 0]), np.array([3.0, 8.0]))
     assert list(zip(uids, texts, weights, strict=True)) == [
         ("b", (5,), 3.0),
         ("a", (3,), 4.0),
         ("a", (4, 4, 4), 4.0),
     ]
-    copy = Bank()
-    copy.load_state_dict(json.loads(json.dumps(bank.state_dict())))
-    assert (copy.size, copy.texts) == (bank.size, bank.texts)
+    copy = ReplayBuffer()
+    copy.load_state_dict(json.loads(json.dumps(buffer.state_dict())))
+    assert (copy.size, copy.texts) == (buffer.size, buffer.texts)
     copy.add("a", [4, 4, 4], key=str([4, 4, 4]))
-    assert copy.texts == bank.texts
-    assert Bank().rows(np.zeros(0, int), np.zeros(0))[0] == []
+    assert copy.texts == buffer.texts
+    assert ReplayBuffer().rows(np.zeros(0, int), np.zeros(0))[0] == []
 
 
 def test_texts_that_read_the_same_are_one():
-    bank = Bank(size=2)
-    bank.add("a", [7, 8, 1], key="go")
-    bank.add("a", [9, 1], key="go")
-    assert bank.rows(np.array([0]), np.ones(1))[1] == [(7, 8, 1)]
+    buffer = ReplayBuffer(size=2)
+    buffer.add("a", [7, 8, 1], key="go")
+    buffer.add("a", [9, 1], key="go")
+    assert buffer.rows(np.array([0]), np.ones(1))[1] == [(7, 8, 1)]
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,10 @@ def test_the_gradient_of_replay_is_that_of_plain_torch(base, monkeypatch):
     model = AutoModelForCausalLM.from_pretrained(base)
     tokenizer = AutoTokenizer.from_pretrained(base)
     rows, seen = tiny_run.make_task().train, {}
-    whole, banks = loop.policy_gradient, []
-    monkeypatch.setattr(loop, "Bank", lambda size: banks.append(Bank(size)) or banks[-1])
+    whole, buffers = loop.policy_gradient, []
+    monkeypatch.setattr(
+        loop, "ReplayBuffer", lambda size: buffers.append(ReplayBuffer(size)) or buffers[-1]
+    )
 
     def watch(model, prompts, texts, advantages):
         seen.update(prompts=prompts, texts=texts, advantages=advantages)
@@ -151,7 +153,7 @@ def test_the_gradient_of_replay_is_that_of_plain_torch(base, monkeypatch):
         max_new_tokens=12,
         seed=0,
     )
-    kept = {text for texts in banks[0].texts.values() for text in texts.values()}
+    kept = {text for texts in buffers[0].texts.values() for text in texts.values()}
     again = seen["advantages"] != 0
     assert 3 <= row["replayed"] == int(again.sum()) <= 12
     eos = tokenizer.eos_token_id
@@ -194,7 +196,7 @@ def test_the_loop_keeps_whole_texts_once(base, monkeypatch):
     rows = tiny_run.make_task().train[:1]
     training = loop.LoopTraining(model, tokenizer, rows, all_right, controller, 4, seed=0)
     training.play_batch(np.zeros(1, int))
-    assert training.bank.texts == {0: {"1": (one, eos), "2": (two, eos)}}
+    assert training.replay_buffer.texts == {0: {"1": (one, eos), "2": (two, eos)}}
 
 
 MICRO = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}
@@ -281,14 +283,14 @@ def test_the_trainer_keeps_no_completion_that_is_cut(base, tmp_path, masks):
     """With `mask_truncated_completions` TRL has no token of them left."""
     trainer = train_all_right(base, tmp_path, 2, mask_truncated_completions=masks)
     assert trainer.state.log_history[0]["completions/clipped_ratio"] == 1
-    assert trainer.bank.uids == []
+    assert trainer.replay_buffer.uids == []
 
 
 def test_the_trainer_keeps_whole_texts(base, tmp_path):
     trainer = train_all_right(base, tmp_path, 12)
     tokenizer = trainer.processing_class
-    assert len(trainer.bank.uids) > 1
-    for texts in trainer.bank.texts.values():
+    assert len(trainer.replay_buffer.uids) > 1
+    for texts in trainer.replay_buffer.texts.values():
         for _, ids in texts.values():
             assert ids[-1] == tokenizer.eos_token_id
             assert not set(ids[:-1]) & set(tokenizer.all_special_ids)
@@ -340,5 +342,5 @@ def test_the_bank_works_with_a_processor(base, tmp_path):
         processing_class=TextProcessor(AutoTokenizer.from_pretrained(base)),
     )
     trainer.train()
-    assert trainer.bank.uids == plain.bank.uids
+    assert trainer.replay_buffer.uids == plain.replay_buffer.uids
     assert tiny_run.same_weights(trainer, plain)

@@ -1,7 +1,7 @@
-"""A bank of successes: completions that earned the reward, kept by prompt and trained on again.
+"""A replay buffer of correct answers: kept by prompt, and trained on again.
 
-A bank keeps a few distinct successes of each prompt. In every step, beside the rollouts, some of
-its prompts are replayed with all their kept texts:
+The buffer keeps a few distinct correct answers of each prompt. In every step, beside the rollouts,
+some of its prompts are replayed with all their kept texts:
 
     L = −[Σ A log π(rollout) + Σ w log π(kept text)] / (tokens of both),
 
@@ -11,7 +11,7 @@ with p̂ the posterior mean of the prompt's pass rate, from the controller's cou
 prompt is solved, so replay stops by itself. MAPO (arXiv 1807.02322) has the same shape, with the
 probability that the policy gives to the kept texts in place of p̂.
 
-Loop and trainer own the bank; the method says which prompts to replay, and with which weight.
+Loop and trainer own the buffer; the method says which prompts to replay, and with which weight.
 
 Rewards judge the decoded text, where special tokens do not show. So a text may earn the reward
 without an end, or with padding inside, and replay would teach just that. Loop and trainer keep only
@@ -42,7 +42,7 @@ def is_whole(text: Sequence[int], ends: Collection[int], specials: Collection[in
     return not any(token in ends or token in specials for token in text[:-1])
 
 
-class Bank:
+class ReplayBuffer:
     """Distinct successes of each prompt; the oldest gives way when `size` are kept.
 
     A text is a tuple of token ids; the TRL trainer keeps a pair, with the ids of the prompt.
