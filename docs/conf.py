@@ -37,6 +37,8 @@ include_patterns = [
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "data/README.md",
+    "data/pools/README.md",
+    "figures/README.md",
 ]
 include_patterns += ["data/studies/*.md", "data/studies/**/*.md"]
 exclude_patterns = ["docs/_*", "**/.*", "build", ".*", "runs"]

@@ -30,7 +30,7 @@ Int = Annotated[int, BeforeValidator(_plain)]
 Float = Annotated[float, BeforeValidator(_plain)]
 Natural = Annotated[Int, Field(ge=0)]
 Count = Annotated[Int, Field(ge=1)]
-Rollouts = Annotated[Int, Field(ge=1, le=100_000)]  # of a prompt: methods have arrays of them
+RolloutCount = Annotated[Int, Field(ge=1, le=100_000)]  # of a prompt: methods have arrays of them
 Share = Annotated[Float, Field(ge=0, le=1)]
 PositiveShare = Annotated[Float, Field(gt=0, le=1)]
 NonNegative = Annotated[Float, Field(ge=0)]

@@ -30,7 +30,7 @@ import numpy as np
 from pydantic import Field
 
 from gdro.advantages import group_advantages
-from gdro.checks import LARGEST, Count, Float, Natural, Rollouts, check, options
+from gdro.checks import LARGEST, Count, Float, Natural, RolloutCount, check, options
 from gdro.estimators import FadingCounts, resize
 from gdro.state import Stateful
 
@@ -43,9 +43,9 @@ class Run:
     """B, difficulty bins or groups."""
     mean_rollouts: Annotated[Float, Field(ge=1)]
     """n̄, rollouts per prompt over a batch."""
-    n_min: Rollouts
+    n_min: RolloutCount
     """Least rollouts of a prompt."""
-    n_max: Rollouts
+    n_max: RolloutCount
     """Most rollouts of a prompt."""
     seed: Natural = 0
     """Seed of everything random."""

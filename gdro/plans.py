@@ -52,7 +52,7 @@ class Observed(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Rollouts:
+class Returned:
     """Rollouts that came back for a plan, checked and sorted by the uid of their prompt.
 
     Prompts for which none came back are left out; the others are K.
@@ -91,7 +91,7 @@ def sort_rollouts(
     correct: ArrayLike | None,
     losses: ArrayLike | None,
     success_threshold: float,
-) -> Rollouts:
+) -> Returned:
     """Check what a trainer gives for a plan, and sort it; ValueError for what cannot be.
 
     Args:
@@ -132,7 +132,7 @@ def sort_rollouts(
     trials_K = trials_P[positions_K]
     sorted_ids_R = np.repeat(np.arange(len(places_K)), trials_K)
     sorted_correct_R = correct_R[order_R]
-    return Rollouts(
+    return Returned(
         places_K=places_K,
         positions_K=positions_K,
         trials_K=trials_K,
@@ -148,7 +148,7 @@ def sort_rollouts(
 def make_batch(
     plan: Plan,
     planned_P: np.ndarray,
-    rollouts: Rollouts,
+    rollouts: Returned,
     counts_K: tuple[np.ndarray, np.ndarray],
     bins_K: np.ndarray,
     run: Run,

@@ -44,9 +44,9 @@ class RolloutAdversary(Stateful):
     """
 
     num_bins: checks.Count = 10
-    n_min: checks.Rollouts = 2
+    n_min: checks.RolloutCount = 2
     """Smallest arm."""
-    n_max: checks.Rollouts = 12
+    n_max: checks.RolloutCount = 12
     """Largest arm."""
     mean_rollouts: checks.Positive = 4
     """n̄, the budget per prompt, in [n_min, n_max]."""

@@ -347,7 +347,7 @@ class GDROTrainer(GRPOTrainer):
         Args:
             resume_from_checkpoint: a folder; or True for the last whole checkpoint of the output
                 folder, if there is one.
-            *args, **kwargs: as for GRPOTrainer.
+            args, kwargs: as for GRPOTrainer.
 
         Raises:
             ValueError: if the given checkpoint is broken or, with True, all that were completed
