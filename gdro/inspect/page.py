@@ -99,7 +99,7 @@ def _methods(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
-    """The numbers that decide, and what to change, as lines."""
+    """The numbers that decide, and what would change the share of mixed groups, as lines."""
     yield "IN SHORT"
     groups = summary["groups"]
     silent = groups["solved"] + groups["failed"]
@@ -139,13 +139,17 @@ def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
     said.append(
         "This is about where rollouts go; what a model learns from them, only a run can tell."
     )
+    if advice.lines:
+        said.append(
+            "Which method to take: docs/choose.md. What would change the share of mixed groups:"
+        )
     yield from wrap(" ".join(said), WIDTH)
     for line in advice.lines:
         yield f"    {line}"
 
 
 class Advice(NamedTuple):
-    """What to change, if anything."""
+    """What would change the share of mixed groups, if anything."""
 
     method: str | None
     """With clearly more mixed groups at as many rollouts."""
@@ -156,7 +160,7 @@ class Advice(NamedTuple):
 
 
 def advise(summary: Mapping[str, Any]) -> Advice:
-    """What `page` recommends, if anything."""
+    """What `page` names, if anything."""
     now = summary["groups"]["mixed"]
     if 1 - now <= FEW:
         return Advice(None, None, [])
