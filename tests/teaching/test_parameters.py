@@ -104,9 +104,9 @@ CLAIMS = {
     r"differs by a factor of (\d+) between skills": lambda ns: [
         np.exp(np.ptp(np.log(ns["by_family"]["ratio"]))),
     ],
-    r"By measured variance: ([\d.]+) where prompts count equally, ([\d.]+) where": lambda ns: ns[
-        "allocated"
-    ].iloc[2, 1:],
+    r"Variance: ([\d.]+) by bins, ([\d.]+) by measured variance; where .*, ([\d.]+) and ([\d.]+)": (
+        lambda ns: ns["allocated"].iloc[[0, 2], 1:].to_numpy().T.ravel()
+    ),
     r"jumps: (\w+) price asks for exactly (\d+)": price_met,
     r"B gets better: EXP3.P (\S+), EXP3 (\S+); where nothing changes: (\S+), (\S+)": lambda ns: [
         ns["played"][world][bandit][0].mean()
