@@ -97,8 +97,10 @@ CLAIMS = {
     r"Effective groups at the end: sums (\d+) and (\d+), running means (\d+) and (\d+) and (\d+)": (
         lambda ns: ns["effective"][:, -1]
     ),
-    r"largest weight by the pass rate is ([\d.]+), by the printed loss ([\d.]+)": lambda ns: [
-        np.exp(ns["eta"] * of.max()) for of in list(ns["by_seed"][0].values())[::2]
+    r"by the pass rate is ([\d.]+), by the printed loss less than ([\d.]+)": lambda ns: [
+        np.exp(ns["eta"] * ns["signals"]["1 − pass rate (footnote 3)"].max()),
+        1
+        + np.ceil(1000 * np.expm1(ns["eta"] * ns["signals"]["printed loss (6)–(7)"].max())) / 1000,
     ],
     r"to the power of (\S+) \(Hedge\), (\S+) \(EXP3.P\), (\S+) \(": regret_powers,
     r"differs by a factor of (\d+) between skills": lambda ns: [
