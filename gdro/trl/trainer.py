@@ -282,8 +282,7 @@ class GDROTrainer(GRPOTrainer):
         if row is None:
             return signal
         step = self.state.global_step
-        row = logs.record_row(row, self.controller.name, step, cost, signal)
-        self.record.append(row)
+        self.record.append(logs.record_row(row, self.controller.name, step, cost, signal))
         self.groups.append(inspection.groups_of(plan, samples, step + 1))
         for name, number in numbers_of(row, self.bin_names).items():
             self._metrics["train"][f"gdro/{name}"].append(number)

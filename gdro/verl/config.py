@@ -53,7 +53,7 @@ def make_controller(config: DictConfig) -> GDROController:
         advantage_options(config, preset) | (chosen.get("options") or {}),
         method=name,
         preset=preset,
-        seed=config.data.get("seed") or 0,  # verl's default is None
+        seed=OmegaConf.select(config, "data.seed") or 0,  # verl's default is None
         mean_rollouts=config.actor_rollout_ref.rollout.n,
     )
     method = controller.method

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from verl.protocol import DataProto
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
+import examples.peers  # noqa: F401  (has dr_grpo)
 from gdro.verl.config import has_verls_advantages, make_controller
 from gdro.verl.trainer import GDROTrainerSync
 
