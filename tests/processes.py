@@ -69,6 +69,8 @@ def run_in(engine, *words, cwd=REPOSITORY, **options):
     """Run python in an environment of `make setup-engines`; what it prints where it fails."""
     paths = os.pathsep.join(map(str, [REPOSITORY, REPOSITORY / "tests"]))
     own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "UNSLOTH_ALLOW_CPU": "1"}
+    if engine == "unsloth":  # vLLM's tests, on the other worker, may have accelerate's own port
+        own["MASTER_PORT"] = str(free_port())
     options |= {"capture_output": True, "text": True, "timeout": PATIENCE}
     command = [str(python_of(engine)), *map(str, words)]
     run = subprocess.run(command, cwd=cwd, env=os.environ | own, **options)
