@@ -1,7 +1,7 @@
 """Runs a profile: makes bases, plays what is missing, writes tables and figures.
 
-What is complete is not repeated, and a job that fails stops no other. Both backends list their jobs
-here.
+What is complete is not repeated, and a run that fails stops no other; where a base fails, no run is
+played. Both backends list their jobs here.
 """
 
 import signal

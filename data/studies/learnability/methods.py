@@ -12,34 +12,23 @@ EVEN_SHARE = 0.1
 """Of the draw: a prompt with a pass rate of 0 or 1 must be able to come back."""
 
 
-def draw_learnable(
-    pool: Prompts, size: int, rng: np.random.Generator, *, by_bin: bool
-) -> np.ndarray:
-    """Positions (size,) in proportion to p̂ (1 − p̂); with `by_bin`, equally many of each bin."""
-    values_D = pool.rate_P * (1 - pool.rate_P)
-    if by_bin:
-        bins_D = pool.bins_P + 1  # prompts without a bin are one more
-        values_D = values_D / np.bincount(bins_D, values_D)[bins_D]
-    return mostly_in_proportion(values_D, EVEN_SHARE, size, rng)
-
-
 @register("learnability")
 @options
 class Learnability(Method):
-    """GRPO on prompts that are drawn by learnability."""
+    """GRPO on prompts that are drawn in proportion to p̂ (1 − p̂)."""
 
     by_bin: bool = False
+    """Whether each difficulty bin gets the same share of the draw."""
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        return draw_learnable(pool, size, rng, by_bin=self.by_bin)
+        values_D = pool.rate_P * (1 - pool.rate_P)
+        if self.by_bin:
+            bins_D = pool.bins_P + 1  # prompts without a bin are one more
+            values_D = values_D / np.bincount(bins_D, values_D)[bins_D]
+        return mostly_in_proportion(values_D, EVEN_SHARE, size, rng)
 
 
 @register("learnability_dapo")
 @options
-class LearnabilityDAPO(DAPO):
+class LearnabilityDAPO(Learnability, DAPO):
     """The same, and a step waits for a batch of groups that teach."""
-
-    by_bin: bool = False
-
-    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        return draw_learnable(pool, size, rng, by_bin=self.by_bin)
