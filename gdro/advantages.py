@@ -1,8 +1,19 @@
 """GRPO's advantages. P prompts, R rollouts."""
 
+from typing import Any
+
 import numpy as np
 
 EPSILON = 1e-4  # of (3), as in TRL
+
+
+def preset_options(preset: object) -> dict[str, Any]:
+    """How a trainer computes (3): as TRL and verl do, or as printed in preset "paper"."""
+    is_paper = preset == "paper"
+    return {
+        "advantage_std": "population" if is_paper else "sample",
+        "advantage_clip": 5.0 if is_paper else None,
+    }
 
 
 def group_advantages(

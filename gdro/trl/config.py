@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import datasets
 from trl import GRPOConfig
 
+from gdro.advantages import preset_options
 from gdro.checks import build
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups, make_groups
@@ -128,15 +129,12 @@ def make_controller(
     Raises:
         ValueError: for options that the controller, the bins or the method do not take.
     """
-    is_paper = args.gdro_preset == "paper"
-    chosen: dict[str, Any] = {
-        "seed": args.seed,
-        "scale_rewards": args.scale_rewards,
-        "advantage_std": args.advantage_std or ("population" if is_paper else "sample"),
-        "advantage_clip": args.advantage_clip,
-    }
-    if args.advantage_clip is None and is_paper:
-        chosen["advantage_clip"] = 5.0
+    chosen: dict[str, Any] = {"seed": args.seed, "scale_rewards": args.scale_rewards}
+    chosen |= preset_options(args.gdro_preset)
+    if args.advantage_std:
+        chosen["advantage_std"] = args.advantage_std
+    if args.advantage_clip is not None:
+        chosen["advantage_clip"] = args.advantage_clip
     chosen |= options_of(args)
     if chosen["advantage_clip"] == math.inf:
         chosen["advantage_clip"] = None

@@ -6,6 +6,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from gdro.advantages import preset_options
 from gdro.checks import Refusal, build
 from gdro.controller import GDROController
 
@@ -70,12 +71,8 @@ def make_controller(config: DictConfig) -> GDROController:
 
 def advantage_options(config: DictConfig, preset: str) -> dict[str, Any]:
     """How (3) is computed: as verl does, or as printed in preset "paper"."""
-    is_paper = preset == "paper"
-    return {
-        "scale_rewards": "group" if config.algorithm.norm_adv_by_std_in_grpo else "none",
-        "advantage_std": "population" if is_paper else "sample",
-        "advantage_clip": 5.0 if is_paper else None,
-    }
+    scale = "group" if config.algorithm.norm_adv_by_std_in_grpo else "none"
+    return {"scale_rewards": scale} | preset_options(preset)
 
 
 def has_verls_advantages(controller: GDROController, config: DictConfig) -> bool:
