@@ -10,7 +10,6 @@ from conftest import TRAINS
 from datasets import Dataset
 from helpers import replay_counts, visit
 from transformers import AutoModelForCausalLM, AutoTokenizer, ProcessorMixin
-from trl import GRPOTrainer
 
 from gdro import GDROController, Method, register
 from gdro.methods.buffer import ReplayBuffer, is_whole, replay_weights
@@ -214,7 +213,7 @@ MICRO = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}
 )
 def test_the_gradient_of_replay_in_trl_is_the_loops(base, tmp_path, monkeypatch, changes):
     """Rows of kept texts count once, with their weight; with β, their ratio is 1 and their KL 0."""
-    sizes = watch_sizes(monkeypatch)
+    sizes = tiny_run.watch_sizes(monkeypatch)
     given = {"gdro_method": "replay_alone", "gdro_options": {"start_at": 1, "prompts": 7}}
     trainer = tiny_run.train_one_step(base, tmp_path, **given | changes)
     batch = trainer.batch
@@ -250,24 +249,11 @@ def test_tokens_of_flat_groups_are_not_trained(base, tmp_path, reward, trains):
     assert trained < trainer.record[0]["tokens"]  # which holds the prompts
 
 
-def watch_sizes(monkeypatch):
-    """A list that gets the rows of each loss that TRL computes."""
-    sizes = []
-    scored = GRPOTrainer._compute_loss
-
-    def counted(self, model, inputs):
-        sizes.append(len(inputs["advantages"]))
-        return scored(self, model, inputs)
-
-    monkeypatch.setattr(GRPOTrainer, "_compute_loss", counted)
-    return sizes
-
-
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo", "dr_grpo"])
 def test_the_parts_of_an_enlarged_micro_batch_have_the_gradient_of_the_whole(
     base, tmp_path, monkeypatch, loss_type
 ):
-    sizes = watch_sizes(monkeypatch)
+    sizes = tiny_run.watch_sizes(monkeypatch)
     given = {"gdro_method": "replay_alone", "gdro_options": {"start_at": 1, "prompts": 16}}
     given |= {"loss_type": loss_type, "trim_batches": False}
     in_parts = tiny_run.train_one_step(base, tmp_path, **given)

@@ -37,9 +37,9 @@ def byte_tokenizer(chat_template: str = CHAT_TEMPLATE):
     )
 
 
-def save_tiny_model(family: str, folder: Path, **sizes: int) -> Path:
+def save_tiny_model(family: str, folder: Path, tokenizer=None, **sizes: int) -> Path:
     """A random model of a family and its tokenizer, written to ``folder``; always the same."""
-    tokenizer = byte_tokenizer()
+    tokenizer = tokenizer or byte_tokenizer()
     config = getattr(transformers, f"{family}Config")(
         vocab_size=len(tokenizer),
         bos_token_id=None,

@@ -7,6 +7,7 @@ import torch
 from datasets import Dataset
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import GRPOTrainer
 
 from gdro.files import save_state
 from gdro.trainer import GDROConfig, GDROTrainer
@@ -52,6 +53,19 @@ def arguments(config_class, output_dir, **changes):
     if config_class is GDROConfig:
         settings["gdro_method"] = "both"
     return config_class(**(settings | changes))
+
+
+def watch_sizes(monkeypatch):
+    """A list that gets the rows of each loss that TRL computes."""
+    sizes = []
+    scored = GRPOTrainer._compute_loss
+
+    def counted(self, model, inputs):
+        sizes.append(len(inputs["advantages"]))
+        return scored(self, model, inputs)
+
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", counted)
+    return sizes
 
 
 def half_right(completions, answer, **kwargs):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import TRAINS
 from tiny_models import save_tiny_model
-from tiny_run import assert_gradient, half_right, make, same_weights, trained
+from tiny_run import assert_gradient, half_right, make, same_weights, trained, watch_sizes
 from trl import GRPOTrainer
 
 from gdro.trainer import GDROTrainer
@@ -108,14 +108,7 @@ def test_texts_of_learned_positions_are_not_moved(folders, tmp_path):
     "changes", [{"beta": 0.02}, {"top_entropy_quantile": 0.5}, {"trim_batches": False}]
 )
 def test_rows_stay_where_more_than_advantages_teach(base, tmp_path, monkeypatch, changes):
-    rows = []
-    scored = GRPOTrainer._compute_loss
-
-    def counted(self, model, inputs):
-        rows.append(len(inputs["advantages"]))
-        return scored(self, model, inputs)
-
-    monkeypatch.setattr(GRPOTrainer, "_compute_loss", counted)
+    rows = watch_sizes(monkeypatch)
     trained(base, tmp_path, max_steps=2, gdro_method="rollout", **changes)
     assert rows == [32, 32]
 

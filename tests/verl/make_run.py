@@ -4,9 +4,7 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-import torch
-import transformers
-from tiny_models import SIZES, byte_tokenizer
+from tiny_models import byte_tokenizer, save_tiny_model
 
 TURNS = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
@@ -18,16 +16,7 @@ def main(folder):
     tokenizer = byte_tokenizer(TURNS)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     tokenizer.eos_token = "<|im_end|>"  # verl ends turns there
-    config = transformers.Qwen3Config(
-        vocab_size=len(tokenizer),
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        **SIZES,
-    )
-    torch.manual_seed(0)
-    transformers.Qwen3ForCausalLM(config).save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    save_tiny_model("Qwen3", folder / "model", tokenizer)
     rows = [row(number) for number in range(32)]
     pd.DataFrame(rows).to_parquet(folder / "numbered.parquet")
     for each in rows:
