@@ -31,7 +31,13 @@ import pandas as pd
 
 from gdro.files import replace_text
 from gdro_lab.experiments.scores import ALL
-from gdro_lab.experiments.table import METRICS, compare, format_table, rollouts_to_reach
+from gdro_lab.experiments.table import (
+    METRICS,
+    compare,
+    format_table,
+    rollouts_to_reach,
+    stored_rows,
+)
 from gdro_lab.intervals import holm, paired_t
 
 ROOT = Path(__file__).parents[1]
@@ -66,19 +72,6 @@ def read_claims(root: Path = ROOT) -> pd.DataFrame:
     return pd.read_csv(root / CLAIMS, dtype=str, keep_default_na=False)
 
 
-@cache
-def _read(file: Path, written: int) -> pd.DataFrame:
-    """The rows of a file, which was written at a time."""
-    return pd.read_csv(file)
-
-
-def rows_of(study: str, root: Path = ROOT) -> pd.DataFrame:
-    """The rows of a study or of a part of it."""
-    file = root / STUDIES / study.partition("/")[0] / "runs.csv"
-    rows = _read(file, file.stat().st_mtime_ns)
-    return rows[rows.study == study]
-
-
 def values_of(studies: str, score: str, root: Path = ROOT) -> pd.DataFrame:
     """A score as `value`, a row a run and checkpoint; `at_end` is where training ends."""
     files = [
@@ -93,7 +86,7 @@ def _values(studies: str, score: str, root: Path, written: tuple[int, ...]) -> p
     score, _, family = score.partition(" of ")
     tables = []
     for study in studies.split(" + "):
-        rows = rows_of(study, root)
+        rows = stored_rows(study, root / STUDIES)
         at_end = rows.step == rows.step.max()
         is_of_family = rows.family != ALL if score in GAPS else rows.family == (family or ALL)
         values = rows[RUN].assign(value=rows.eval(score), at_end=at_end)[is_of_family]
@@ -110,11 +103,11 @@ def side_of(claim: pd.Series, spelled: str, root: Path = ROOT) -> pd.Series:
         rows = rows[rows.replicate.between(int(first), int(last))]
     parts = []
     for one in spelled.split(" + "):
-        arm, _, step = one.partition("#")
-        method, _, rate = arm.rpartition("@")
+        trained, _, step = one.partition("#")
+        method, _, learning_rate = trained.rpartition("@")
         is_there = rows.step == int(step) if step else rows.at_end
-        is_arm = (rows.configuration == method) & np.isclose(rows.learning_rate, float(rate))
-        chosen = rows[is_there & is_arm]
+        is_rate = np.isclose(rows.learning_rate, float(learning_rate))
+        chosen = rows[is_there & is_rate & (rows.configuration == method)]
         if chosen.empty:
             raise ValueError(f"claim {claim.id!r} must name runs in {claim.study!r}, got {one!r}")
         parts.append(chosen.pivot(index="replicate", columns="world", values="value"))
@@ -141,7 +134,7 @@ def significance(claims: pd.DataFrame, root: Path = ROOT) -> pd.Series:
     for family, members in claims.groupby("family"):
         if family == WHOLE_TABLE:
             for study, of_study in members.groupby("study"):
-                p[of_study.index] = _p_of_table(of_study, rows_of(str(study), root))
+                p[of_study.index] = _p_of_table(of_study, stored_rows(str(study), root / STUDIES))
         elif family:
             p[members.index] = holm(p[members.index])
     return p
@@ -312,7 +305,7 @@ def show(name: str) -> str:
         pairs = pairs_of(one).to_markdown(floatfmt=".4f")
         texts.append(f"{title}\nprinted as {one.text}\n\n{pairs}\n")
     if not texts and (ROOT / STUDIES / name.partition("/")[0] / "runs.csv").is_file():
-        rows = rows_of(name)
+        rows = stored_rows(name)
         scores = rows[rows.family == ALL]
         texts = [format_table(compare(scores), rollouts_to_reach(scores), "grpo")]
     if not texts:

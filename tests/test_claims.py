@@ -67,7 +67,7 @@ def test_a_claim_may_be_of_several_configurations_at_an_earlier_checkpoint():
     claim = claims.read_claims().iloc[0].copy()
     claim["configuration"] = "both@2e-4 + prompt@2e-4#90"
     claim["replicates"] = "2118-2120"
-    rows = claims.rows_of(claim.study).query("family == 'all'")
+    rows = claims.stored_rows(claim.study).query("family == 'all'")
     scores = rows.set_index(["configuration", "step", "replicate"]).mean_at_8.sort_index()
     both = (scores["both", 150] + scores["prompt", 90]) / 2
     pairs = claims.pairs_of(claim)

@@ -9,7 +9,7 @@ differences     a figure, as PNG and PDF
 
 import json
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,19 +89,27 @@ def _rows_of(checkpoints: list[dict[str, Any]], study: str) -> Iterator[dict[str
 
 def read_study(name: str, studies: Path = STUDIES) -> pd.DataFrame:
     """Stored rows over all families, of a study or of a part, as in "arena-fair/rare-hard"."""
-    rows = _rows_in(studies, name)
+    rows = stored_rows(name, studies)
     return rows[rows.family == ALL]
 
 
 def read_families(name: str, studies: Path = STUDIES) -> pd.DataFrame:
     """Stored rows of each family alone, of a study or of a part of it."""
-    rows = _rows_in(studies, name)
+    rows = stored_rows(name, studies)
     return rows[rows.family != ALL]
 
 
-def _rows_in(studies: Path, name: str) -> pd.DataFrame:
-    rows = pd.read_csv(studies / name.partition("/")[0] / "runs.csv")
+def stored_rows(name: str, studies: Path = STUDIES) -> pd.DataFrame:
+    """All stored rows of a study or of a part of it."""
+    file = studies / name.partition("/")[0] / "runs.csv"
+    rows = _read(file, file.stat().st_mtime_ns)
     return rows[rows.study == name]
+
+
+@cache
+def _read(file: Path, written: int) -> pd.DataFrame:
+    """The rows of a file, which was written at a time."""
+    return pd.read_csv(file)
 
 
 def _check_baseline(baseline: str, configurations: Iterable[str]) -> None:
