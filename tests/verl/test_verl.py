@@ -97,12 +97,17 @@ def finish(folder, name, *options, **settings):
 
 def notes(run):
     path = run / "notes.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return read_lines(path) if path.exists() else []
+
+
+def read_lines(path):
+    # not splitlines(): a rollout may hold any separator of lines, and verl writes it as it is
+    return [json.loads(line) for line in path.read_text().split("\n") if line]
 
 
 def came_back(run, step, kind="rollouts"):
     """Rollouts of each prompt, by its number, which its text begins with."""
-    rows = map(json.loads, (run / kind / f"{step}.jsonl").read_text().splitlines())
+    rows = read_lines(run / kind / f"{step}.jsonl")
     return Counter(int(row["input"].split("user\n")[1].split(" +")[0]) for row in rows)
 
 
