@@ -345,7 +345,8 @@ class GDROController(Stateful):
         return prompts if self.prior is None else self.prior.put_into(prompts, self.bins)
 
     def _rng(self, *stream: int) -> np.random.Generator:
-        return np.random.default_rng((self.run.seed, *stream))
+        # (seed, 0) would be the seed alone, from which a loop may draw its own numbers
+        return np.random.default_rng(np.random.SeedSequence(self.run.seed, spawn_key=stream))
 
     # Checks
 

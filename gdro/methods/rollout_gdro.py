@@ -94,8 +94,11 @@ class RolloutAdversary(Stateful):
         """Arm losses L_b(n) = −Ĵ_b(n) + μ n, (20), at the present price, (B, N)."""
         scores_BN = debias(self.ema_BN, self.visits_BN, self.ema) if self.debias else self.ema_BN
         if self.utility == "variance":
-            average = (scores_BN[:, 0] * self.arms[0]).mean()  # v̄, from v_b/n at the first arm
-            scores_BN = scores_BN * (self.mean_rollouts**2 / average if average > 0 else 0.0)
+            variances_B = scores_BN[:, 0] * self.arms[0]  # v_b, from v_b/n at the first arm
+            if not variances_B.any():  # nothing tells the bins apart, so each is average
+                variances_B = np.ones(self.num_bins)
+            relative_B = variances_B / variances_B.mean()
+            scores_BN = relative_B[:, None] * self.mean_rollouts**2 / self.arms
         return scores_BN + self.price * self.arms
 
     def probabilities(self) -> np.ndarray:
@@ -253,10 +256,10 @@ class RolloutGDRO(AveragingMethod):
         counts_B = np.bincount(batch.bins_P[batch.has_bin_P], minlength=self.run.num_bins)
         if not counts_B.any():
             return
-        if self.rollout_adversary.utility == "variance":
-            observed_P = batch.variance_P
-        else:  # the loss of an arm is that of prompts which played it; a first visit played none
-            observed_P = np.where(batch.had_no_bin_P, np.nan, batch.losses_P)
+        is_variance = self.rollout_adversary.utility == "variance"
+        observed_P = batch.variance_P if is_variance else batch.losses_P
+        # a first visit played no arm, and its bin is made of these very rewards: 0 where all failed
+        observed_P = np.where(batch.had_no_bin_P, np.nan, observed_P)
         observed_B, _ = bin_means(batch.bins_P, observed_P, self.run.num_bins, self.counts(batch))
         # where no prompt of the plan had a bin, no arm was played
         none_B = np.zeros(self.run.num_bins, np.int64)
