@@ -227,7 +227,8 @@ def test_advantages_by_hand_in_groups_of_any_size(std, scale, clip):
 @pytest.mark.parametrize("scale", ["mean", "none"])
 def test_weights_are_those_of_the_bins(scale):
     blocks = {"k": 4, "history": 2, "estimator": "any_of_k"}
-    controller = GDROController("prompt", bins=SHARP | blocks, weight_scale=scale)
+    settings = {"weight_scale": scale, "averaging": "rollout"}  # rollouts are missing below
+    controller = GDROController("prompt", bins=SHARP | blocks, **settings)
     give_record(controller, [0, 1], [0, 10])
     plan = controller.plan([1, 99, 0])  # two rollouts are too few for an estimate of 99
     weights = controller.observe(plan, [0, 0, 1, 1, 2, 2], [1, 1, 1, 0, 0, 0]).weights

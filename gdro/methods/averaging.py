@@ -23,8 +23,8 @@ from gdro.method import Batch, Method
 class AveragingMethod(Method):
     """A method that moves or weighs rollouts, and says what counts equally."""
 
-    averaging: Literal["rollout", "prompt"] = "rollout"
-    """Whether every rollout or every prompt counts equally: see `gdro.methods.averaging`."""
+    averaging: Literal["prompt", "rollout"] = "prompt"
+    """Whether every prompt or every rollout counts equally: see `gdro.methods.averaging`."""
 
     def counts(self, batch: Batch) -> np.ndarray | None:
         """How much each prompt counts in the mean of its bin, (P,); None for equally."""

@@ -126,7 +126,6 @@ class PromptGDRO(AveragingMethod):
         "paper": {
             "prompt": {"share_floor": 0.05, "debias": False},
             "signal": "surrogate",
-            "averaging": "prompt",
             "weight_scale": "none",
         }
     }

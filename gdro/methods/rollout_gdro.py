@@ -199,16 +199,14 @@ class RolloutAdversary(Stateful):
 class RolloutGDRO(AveragingMethod):
     """Rollout-GDRO (arXiv 2601.19280): a number of rollouts for each bin.
 
-    By default every rollout counts once, as in the released code; the theorem behind (28) is about
-    prompts that count once, `averaging="prompt"`. Its scores are in `rollout_adversary`.
+    Every prompt counts once, as in (17) and Theorem 4.2; with `averaging="rollout"` every rollout
+    does, as in the released code. Its scores are in `rollout_adversary`.
     """
 
     rollout: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `RolloutAdversary`, but for those that the controller has."""
 
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {"rollout": PRINTED, "averaging": "prompt"}
-    }
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"rollout": PRINTED}}
     state: ClassVar[tuple[str, ...]] = ("rollout_adversary",)
 
     def start(self, run: Run) -> None:

@@ -15,7 +15,7 @@ The theorem is about prompts that count equally, so a prompt's advantages are we
 Axes: P prompts, G groups.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,7 +39,6 @@ class RolloutPrompts(AveragingMethod):
 
     weight: Positive = 2.0
     """w, rollouts that the prior is worth."""
-    averaging: Literal["rollout", "prompt"] = "prompt"
 
     state: ClassVar[tuple[str, ...]] = ("rates_G", "prompts_G")
 

@@ -37,9 +37,9 @@ def test_exgrpo_puts_the_kept_success_into_its_prompts_group():
     """Half of a batch has kept successes; a group of n rollouts and one success has GRPO's (3)."""
     uids = np.arange(40)
     controller = GDROController("exgrpo", seed=0)
-    visit(controller, uids, np.where(uids < 10, 1, np.where(uids < 20, 4, 0)))  # 20: half solved
+    visit(controller, uids, np.where(uids < 8, 1, np.where(uids < 20, 4, 0)))  # 20: half solved
     drawn = controller.draw(uids, 16)
-    again = drawn[drawn < 10]  # 10 to 19 are retired, and the others have nothing to keep
+    again = drawn[drawn < 8]  # 8 to 19 are retired, and the others have nothing to keep
     assert len(again) == 8
     assert len(set(drawn.tolist())) == 16
     # one of four is correct, so with the kept one two of five
