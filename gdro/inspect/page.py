@@ -135,7 +135,7 @@ def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
             "would."
         )
     elif not advice.lines:
-        said.append("That is little: nothing here has to be changed.")
+        said.append("Little is wasted: nothing here has to be changed.")
     said.append(
         "This is about where rollouts go; what a model learns from them, only a run can tell."
     )

@@ -38,8 +38,9 @@ def rollout_gdro(counts, variances, arms, mean_rollouts, eta, ema):
     visits_B = np.zeros(num_bins)
 
     def strategies():
-        v_B = np.full(num_bins, 0.0)
-        if (seen := visits_B > 0).any():
+        v_B = np.ones(num_bins)
+        if score_B.any():
+            seen = visits_B > 0
             v_B[seen] = score_B[seen] / (1 - (1 - ema) ** visits_B[seen])
             v_B[~seen] = v_B[seen].mean()
             v_B /= v_B.mean()
