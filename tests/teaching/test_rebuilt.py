@@ -61,7 +61,7 @@ def scores(ema_B, visits_B, rate):
 
 
 class BinGame:
-    """What a bin's mean over its rollouts is, and a running mean of it."""
+    """The mean of a bin, and a running mean of it."""
 
     def __init__(self, rate):
         self.prompts, self.rate = Prompts(), rate
@@ -103,8 +103,8 @@ class RolloutGDRO(BinGame):
         self.price = 0.0
 
     def log_p(self):
-        v_B = scores(self.ema_B, self.visits_B, 0.4)
-        loss_BN = (v_B / (v_B.mean() or 1))[:, None] * MEAN**2 / self.arms + self.price * self.arms
+        v_B = scores(self.ema_B, self.visits_B, 0.4) if self.ema_B.any() else np.ones(10)
+        loss_BN = (v_B / v_B.mean())[:, None] * MEAN**2 / self.arms + self.price * self.arms
         odds_BN = np.exp(-0.65 * (loss_BN - loss_BN.min(axis=1, keepdims=True)))
         return np.log(0.99 * odds_BN / odds_BN.sum(axis=1, keepdims=True) + 0.01 / len(self.arms))
 
@@ -125,11 +125,14 @@ class RolloutGDRO(BinGame):
 
     def observe(self, uids, rewards_R, ids_R):
         rates_P = by_prompt(ids_R, rewards_R) / (trials_P := by_prompt(ids_R, 1 + 0 * rewards_R))
+        had_bin_P = self.prompts.bin_D[uids] >= 0
         bins_P = self.prompts.visit(uids, rates_P * trials_P, trials_P)
         demand = (np.exp(self.log_p()) @ self.arms)[bins_P].mean()
-        self.learn(bins_P, rates_P * (1 - rates_P) * trials_P / (trials_P - 1), trials_P)
+        variance_P = rates_P * (1 - rates_P) * trials_P / (trials_P - 1)
+        self.learn(bins_P[had_bin_P], variance_P[had_bin_P], np.ones(had_bin_P.sum()))
         self.price += 0.05 * (demand - MEAN)
-        return advantages_3(rewards_R, ids_R)
+        # every prompt counts once (section 1)
+        return (MEAN / trials_P)[ids_R] * advantages_3(rewards_R, ids_R)
 
 
 @pytest.mark.parametrize("rebuilt", [PromptGDRO(), RolloutGDRO()], ids=lambda method: method.name)
