@@ -120,8 +120,8 @@ def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
         was = _share(summary["as_it_was"]["mixed"])
         said.append(
             f"With {advice.method} and as many rollouts, {_share(entry['mixed'])} of all groups "
-            f"would have been mixed, where it was {was}; it had never seen "
-            f"{_share(entry['first_visits'])} of its prompts before."
+            f"would have been mixed, where it was {was}; {_share(entry['first_visits'])} of its "
+            "groups would be first visits, of whose prompts it knows nothing."
         )
     if advice.rollouts is not None:
         name = str(advice.rollouts)
