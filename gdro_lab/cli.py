@@ -153,8 +153,12 @@ def base_command(profile: str, cache_dir: str) -> None:
     Example: gdro base tiny
     """
     chosen = _load_trainings(profile)
-    from gdro_lab.experiments.training import make_bases
+    from gdro_lab.experiments.parts import check_installed
+    from gdro_lab.experiments.rehearsal import check_arguments
+    from gdro_lab.experiments.runner import make_bases
 
+    check_installed(chosen, list(chosen.variants), evaluates=True)
+    check_arguments(chosen, list(chosen.variants))
     make_bases(chosen, cache_dir)
 
 
@@ -267,11 +271,11 @@ def report_command(profile: str, runs: str | None) -> None:
     Example: gdro report tiny
     """
     from gdro_lab.experiments.profile import load_profile
-    from gdro_lab.experiments.runner import report
+    from gdro_lab.experiments.runner import make_report
 
     with at_the_door():
         chosen = load_profile(profile)
-    click.echo(report(chosen, Path(runs or f"runs/{chosen.name}")))
+    click.echo(make_report(chosen, Path(runs or f"runs/{chosen.name}")))
 
 
 @main.command("arena")

@@ -54,7 +54,7 @@ def test_no_error_is_swallowed(tmp_path):
     The command and its jobs say any error in one line and end; the parsers of mathematics raise
     Exception itself for a text that they cannot read.
     """
-    known = ["cli.py", "math_reward.py", "pool.py", "pool.py", "symbolic.py"]
+    known = ["cli.py", "jobs.py", "jobs.py", "math_reward.py", "symbolic.py"]
     released = tmp_path / "released.py"
     released.write_text("try:\n    x()\nexcept Exception:\n    y = 0")
     folders = [Path(package.__file__).parent for package in (gdro, gdro_lab)]

@@ -203,6 +203,13 @@ class LaunchChoice(Strict):
     config: str | None = None
     """An accelerate configuration, by name (in gdro_lab/launch/accelerate) or path."""
 
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.config is None and self.model_extra:
+            options = sorted(self.model_extra)
+            raise Refusal(f"launch.config must be given with further options, got {options}")
+        return self
+
     @property
     def file(self) -> Path | None:
         """The file of accelerate's configuration."""

@@ -26,8 +26,6 @@ from gdro_lab.experiments.processes import own_processes, report_progress
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
     EVALUATION,
-    check_place,
-    check_training_files,
     hashes_of,
     identity_of,
     read_manifest,
@@ -63,9 +61,16 @@ def evaluate_variant(
     if the training is not complete.
     """
     folder = Path(folder)
+    path = folder / "manifest.json"
     profile = profile.drawn(seed)
-    trained = {} if variant == BASE else _read_trained(profile, variant, seed, folder)
-    if not (folder / "manifest.json").is_file():  # refuse before a model is loaded
+    place = {"profile": profile.name, "variant": variant, "seed": seed}
+    trained = {} if variant == BASE else read_training(folder, **place)
+    if variant != BASE and trained.get("settings") != profile.settings_of(variant, evaluated=False):
+        raise Refusal(
+            f"{folder} holds no training with the settings of profile {profile.name!r}: "
+            "train it first"
+        )
+    if not path.is_file():  # refuse before a model is loaded
         check_machine(profile, [], evaluates=True)
     parts = make_parts(profile, variant, cache_dir, held_out=True, start=trained.get("start"))
     if trained.get("start", parts.start) != parts.start:
@@ -74,14 +79,14 @@ def evaluate_variant(
     template = profile.train_of(variant).template
     data = with_training_rows(profile, parts.tokenizer, parts.data, template)
     identity = identity_of(settings, seed, data.rows, parts.start)
-    place = {"profile": profile.name, "variant": variant, "seed": seed}
-    if _is_evaluated(folder, place, identity, trained):
-        return read_result(folder, trained=variant != BASE)["evaluation"]
+    if path.is_file() and read_manifest(path, **place)["evaluation_identity"] == identity:
+        return read_result(folder)["evaluation"]
     check_machine(profile, [], evaluates=True)
     began = time.perf_counter()
     trained_model = None if variant == BASE else folder / "model"
     evaluation = _evaluate_saved(profile, variant, seed, parts._replace(data=data), trained_model)
     seconds = time.perf_counter() - began
+    path.unlink(missing_ok=True)  # its hash is of another evaluation
     write_table(folder / EVALUATION, evaluation)
     machine = describe_machine(pretrained=profile.model_of(variant).source is not None)
     evaluated = {
@@ -95,8 +100,8 @@ def evaluate_variant(
         "files": trained.get("files", {}) | hashes_of(folder, [EVALUATION]),
     }
     # a training names the machine that it was made on; the base has only this one
-    write_manifest(folder / "manifest.json", (trained or UNTRAINED | machine) | evaluated)
-    return read_result(folder, trained=variant != BASE)["evaluation"]
+    write_manifest(path, (trained or UNTRAINED | machine) | evaluated)
+    return read_result(folder)["evaluation"]
 
 
 def _evaluate_saved(
@@ -134,36 +139,6 @@ def with_training_rows(
     training = load_split(profile.task, tokenizer, held_out=False, template=template)
     seen = [{**row, "trained_on": 1} for row in first_of_each_family(training.rows, most)]
     return replace(held_out, rows=held_out.rows + seen)
-
-
-def _read_trained(profile: Profile, variant: str, seed: int, folder: Path) -> dict[str, Any]:
-    """What training.json says; Refusal unless it is this training, whole and complete."""
-    profile.variant(variant)
-    trained = read_training(folder)
-    settings = profile.settings_of(variant, evaluated=False)
-    if trained.get("settings") != settings:
-        raise Refusal(
-            f"{folder} holds no training with the settings of profile {profile.name!r}: "
-            "train it first"
-        )
-    place = {"profile": profile.name, "variant": variant, "seed": seed}
-    check_place(folder / "training.json", trained, **place)
-    check_training_files(folder, trained, trained["identity"])
-    return trained
-
-
-def _is_evaluated(
-    folder: Path, place: dict[str, Any], identity: str, trained: dict[str, Any]
-) -> bool:
-    """Whether a folder has the evaluation of this training, with these settings and problems."""
-    path = folder / "manifest.json"
-    if not path.is_file():
-        return False
-    before = read_manifest(path)
-    check_place(path, before, **place)
-    files = before.get("files") or {}  # a training that was done again has others
-    same_files = all(files.get(name) == own for name, own in trained.get("files", {}).items())
-    return before.get("evaluation_identity") == identity and same_files
 
 
 def evaluate_model(

@@ -7,15 +7,15 @@ samples each at 20, 40, 60 and 80% of the steps, 32 at the end.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import transformers
 
 from gdro.checks import Refusal
-from gdro_lab.experiments.blocks import Variant
+from gdro_lab import loop
 from gdro_lab.experiments.memorization import first_of_each_family, train_scores
 from gdro_lab.experiments.oracles import loop_controller, make_oracle
 from gdro_lab.experiments.processes import report_progress
@@ -23,13 +23,9 @@ from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import read_rows, write_rows
 from gdro_lab.experiments.run import Run, list_runs
 from gdro_lab.experiments.scores import score_families
-from gdro_lab.experiments.table import SHARED, report, write_runs
 from gdro_lab.tasks.base import Task
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import TaskWorld
-
-if TYPE_CHECKING:
-    from gdro_lab.loop import Counts
 
 CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}
 """Samples a held-out prompt, by part of the steps."""
@@ -40,6 +36,8 @@ TRAIN_SAMPLES = 8
 """Samples of each of them."""
 SPENT = ("tokens", "trained_tokens", "replayed", "seconds")
 """Columns of the record that rows add up, beside the rollouts."""
+SHARED = ("train", "size", "success_threshold")
+"""Settings that all runs of a folder have in common, besides each world's."""
 
 
 def draw_base(
@@ -53,30 +51,20 @@ def draw_base(
     return task, tiny_base(task, seed=seed, cache_dir=cache_dir, progress=False, **options)
 
 
-def make_run_base(run: Run, cache_dir: str) -> None:
-    """Make the base of a run's draw, if the cache lacks it."""
-    assert run.world is not None  # of the loop
-    draw_base(run.world, run.seed, cache_dir, run.profile.size)
-
-
-@dataclass
 class Scorer:
     """Takes the scores of a run at its checkpoints."""
 
-    run: Run
-    task: Task
-    model: Any
-    tokenizer: Any
-    spent: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys((*SPENT, "rollouts"), 0.0)
-    )
-    """So far."""
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def steps(self) -> int:
-        """Steps of the whole training."""
-        return self.run.profile.train.max_steps
+    def __init__(self, run: Run, task: Task, model: Any, tokenizer: Any) -> None:
+        self.run = run
+        self.task = task
+        self.model = model
+        self.tokenizer = tokenizer
+        self.steps = run.profile.train.max_steps
+        self.samples = {round(part * self.steps): count for part, count in CHECKPOINTS.items()}
+        """Of each held-out prompt, by step."""
+        self.spent = dict.fromkeys((*SPENT, "rollouts"), 0.0)
+        """So far."""
+        self.rows: list[dict[str, Any]] = []
 
     def on_step(self, step: int, record: dict[str, Any]) -> None:
         """Add up what a step spent; take scores where they are due."""
@@ -84,13 +72,12 @@ class Scorer:
         for name in SPENT:
             self.spent[name] += record[name]
         self.spent["rollouts"] += record["rollouts_spent"]
-        samples = {round(part * self.steps): count for part, count in CHECKPOINTS.items()}
-        if step in samples:
-            self.score(step, samples[step])
+        if step in self.samples:
+            self.score(step)
 
-    def score(self, step: int, samples: int) -> None:
+    def score(self, step: int) -> None:
         """Add the row of a checkpoint."""
-        # the step is the seed, so all methods are scored with the same random numbers
+        samples = self.samples[step]
         counts = self._sample(self.task.eval, samples, step)
         families_P = [row["family"] for row in self.task.eval]
         spent = {"step": step} | self.spent
@@ -109,10 +96,8 @@ class Scorer:
         scores = train_scores(prompts, counts.successes_P, TRAIN_SAMPLES, self.task.shares)
         return scores | {"train_distinct": distinct}
 
-    def _sample(self, rows: Sequence[Mapping[str, Any]], samples: int, seed: int) -> "Counts":
+    def _sample(self, rows: Sequence[Mapping[str, Any]], samples: int, step: int) -> loop.Counts:
         """What is correct of so many samples of each prompt."""
-        from gdro_lab import loop
-
         return loop.evaluate(
             self.model,
             self.tokenizer,
@@ -120,12 +105,12 @@ class Scorer:
             self.task.reward,
             samples,
             self.task.max_completion_tokens,
-            seed,
+            step,  # as the seed, so all methods are scored with the same random numbers
             self.run.profile.success_threshold,
         )
 
 
-def _breadth(families_P: Sequence[str], counts: "Counts") -> dict[str, float]:
+def _breadth(families_P: Sequence[str], counts: loop.Counts) -> dict[str, float]:
     """Different correct texts of a prompt, share of prompts with any; means over families."""
     prompts = pd.DataFrame({"distinct": counts.distinct_P, "any_of_32": counts.successes_P > 0})
     return prompts.groupby(list(families_P)).mean().mean().to_dict()
@@ -136,49 +121,38 @@ def play_in_loop(run: Run, world: TaskWorld, out: Path, cache_dir: str) -> list[
 
     The base, which is not trained, has one row, as of the last step.
     """
-    import transformers
-
     transformers.logging.disable_progress_bar()
     task, base = draw_base(world, run.seed, cache_dir, run.profile.size)
     model = transformers.AutoModelForCausalLM.from_pretrained(base)
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     scorer = Scorer(run, task, model, tokenizer)
     if run.variant is None:
-        scorer.score(scorer.steps, CHECKPOINTS[1.0])
+        scorer.score(scorer.steps)
     else:
-        _train(scorer, run.variant, stream=world.spec.n_train == 0)
+        prompts, mean_rollouts = run.profile.batch_shape(run.variant)
+        oracle = make_oracle(task, model, tokenizer)
+        loop.train(
+            model,
+            tokenizer,
+            task.train,
+            task.reward,
+            loop_controller(run.variant, mean_rollouts, run.seed, oracle),
+            prompts=prompts,
+            seed=run.seed,
+            steps=scorer.steps,
+            learning_rate=run.learning_rate,
+            schedule=run.profile.train.lr_scheduler_type,
+            stream=world.spec.n_train == 0,
+            max_new_tokens=task.max_completion_tokens,
+            on_step=scorer.on_step,
+        )
     write_rows(run.file(out), run.settings, scorer.rows)
     return scorer.rows
 
 
-def _train(scorer: Scorer, variant: Variant, *, stream: bool) -> None:
-    """Train the scorer's run."""
-    from gdro_lab import loop
-
-    run = scorer.run
-    task = scorer.task
-    prompts, mean_rollouts = run.profile.batch_shape(variant)
-    oracle = make_oracle(task, scorer.model, scorer.tokenizer)
-    loop.train(
-        scorer.model,
-        scorer.tokenizer,
-        task.train,
-        task.reward,
-        loop_controller(variant, mean_rollouts, run.seed, oracle),
-        prompts=prompts,
-        seed=run.seed,
-        steps=scorer.steps,
-        learning_rate=run.learning_rate,
-        schedule=run.profile.train.lr_scheduler_type,
-        stream=stream,
-        max_new_tokens=task.max_completion_tokens,
-        on_step=scorer.on_step,
-    )
-
-
 def check_loops(profile: Profile, out: Path) -> None:
     """Refuse (Refusal) a folder of other settings, other worlds or other methods of your own."""
-    runs = [run for run in list_runs(profile) if run.world is not None]
+    runs = list_runs(profile)
     run_of = {run.file(out): run for run in runs}
     if len(run_of) < len(runs):
         raise Refusal(
@@ -198,9 +172,3 @@ def check_loops(profile: Profile, out: Path) -> None:
                     f"runs must have the same {name} settings, got others in {file}: choose "
                     "another folder"
                 )
-
-
-def write_loop_report(profile: Profile, out: Path) -> str:
-    """Write runs.csv from the files of the runs, and from it tables and the figure."""
-    write_runs(out, profile.baseline)
-    return report(out, profile.baseline)

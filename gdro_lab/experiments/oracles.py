@@ -45,8 +45,6 @@ def loop_controller(
         oracle: of the task; without one, only the options are checked.
     """
     options = dict(variant.options)
-    if variant.prior is not None:
-        raise Refusal(f"prior must be left out in the loop, got {variant.prior}")
     if oracle is not None:
         options = _with_oracle(oracle, variant.method, options)
     if variant.groups == "family":
@@ -54,7 +52,7 @@ def loop_controller(
         families = {"any": "family"} if oracle is None else oracle.groups
         bins = options.get("bins", {})
         labels = list(families.values())
-        options["bins"] = make_groups("bins", bins, variant.preset, list(families), labels)
+        options["bins"] = make_groups("bins", bins, "default", list(families), labels)
     elif variant.groups is not None:
         raise Refusal(f"groups must be 'family' in the loop, got {variant.groups!r}")
     return build(
@@ -62,7 +60,6 @@ def loop_controller(
         GDROController,
         options,
         method=variant.method,
-        preset=variant.preset,
         mean_rollouts=mean_rollouts,
         seed=seed,
     )

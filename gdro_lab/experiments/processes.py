@@ -10,9 +10,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gdro.checks import Refusal
@@ -29,16 +29,15 @@ def report_progress(done: int, total: int) -> None:
     """Tell whoever started this job how far it is."""
     path = os.environ.get(PROGRESS)
     if path:
-        Path(path).write_text(f"{done} {total}")
+        Path(path).write_text(f"{done / total}")
 
 
-def read_progress(path: Path) -> tuple[int, int] | None:
-    """What `report_progress` wrote last; None if it has not, or is just writing."""
+def read_progress(path: Path) -> float:
+    """The part that is done, by `report_progress`; 0 if it has written nothing yet."""
     try:
-        done, total = path.read_text().split()
-        return int(done), int(total)
+        return float(path.read_text())
     except (OSError, ValueError):
-        return None
+        return 0.0
 
 
 def check_folder(folder: Path) -> None:
@@ -57,38 +56,15 @@ def only_process_in(folder: Path, name: str = ".lock") -> Iterator[None]:
     """Refuse (Refusal) a second process that holds this folder. The lock ends with the process.
 
     It is a lock of the process, not of the open file, which workers of a data loader would inherit.
-    Where nothing but empty folders was written, nothing is left.
     """
     check_folder(folder)
-    missing = [outer for outer in (folder, *folder.parents) if not outer.exists()]
-    path = folder / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = path.open("w")
-    except OSError as error:
-        raise Refusal(f"{folder} cannot be written: {error}") from error
-    with lock:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / name).open("w") as lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # FileNotFoundError or another file: the process that held it has just removed it
-            if not os.path.samestat(path.stat(), os.fstat(lock.fileno())):
-                raise OSError
         except OSError as error:
             raise Refusal(f"another process works in {folder}") from error
-        try:
-            yield
-        finally:
-            if not any(path.is_file() for path in folder.rglob("*") if path.name != name):
-                path.unlink(missing_ok=True)
-                _remove_empty(folder, missing)
-
-
-def _remove_empty(folder: Path, missing: Sequence[Path]) -> None:
-    """Remove the empty folders in a folder, and those of the missing ones that were made for it."""
-    inner = sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True)
-    for path in (*inner, *missing):
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
+        yield
 
 
 def _end() -> None:
@@ -162,17 +138,9 @@ def free_port() -> int:
     while True:
         # unseeded, or runs of one seed would ask for the same port
         port = random.SystemRandom().randrange(20_000, 30_000)
-        if not _is_taken(port):
-            return port
-
-
-def _is_taken(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
+        with socket.socket() as probe, suppress(OSError):  # taken: another one
             probe.bind(("", port))
-        except OSError:
-            return True
-    return False
+            return port
 
 
 def check_threads() -> int:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from gdro.checks import Positive, Refusal, build
+from gdro.checks import Positive, Refusal, build, check
 from gdro.controller import GDROController
 from gdro.registry import find_method
 from gdro_lab.experiments.blocks import (
@@ -28,6 +28,14 @@ from gdro_lab.experiments.blocks import (
     check_secrets,
 )
 from gdro_lab.experiments.oracles import loop_controller
+from gdro_lab.experiments.profile_checks import (
+    check_comparison,
+    check_loop_train,
+    check_seeds,
+    check_task,
+    check_training,
+    check_worlds,
+)
 from gdro_lab.experiments.spelling import read_spelling
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
 from gdro_lab.tasks.base import BaseSize, BoundedNatural, Name, Strict
@@ -35,8 +43,11 @@ from gdro_lab.tasks.cold_start import ColdStart
 from gdro_lab.tasks.world import TaskWorld, find_yaml, read_world, read_yaml, refusal
 
 PROFILES = Path(__file__).parents[1] / "profiles"
-LOOP_TRAIN = ("max_steps", "prompts_per_step", "num_generations", "lr_scheduler_type")
-"""The fields of `train` that the loop knows."""
+RESERVED = {BASE, "results", "figures", "logs"}
+"""Folders of a profile's runs."""
+OF_LOOP = {"worlds", "methods", "learning_rates", "size", "baseline"}
+OF_TRL = {"one_task", "task", "base", "model", "cold_start", "evaluation", "launch", "gpus"}
+OF_TRL |= {"hours", "variants"}
 # How a machine computes, and not what: these may change between two starts of one run.
 MACHINE = {
     "vllm_gpu_memory_utilization",
@@ -136,21 +147,56 @@ class Profile(Strict):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         """Refuse what would otherwise fail after hours."""
-        from gdro_lab.experiments.profile_checks import check_loop, check_trl  # they import it
-
+        others = OF_TRL if self.backend == "loop" else OF_LOOP
+        for field in sorted(self.model_fields_set & others):
+            raise Refusal(f"{field} must be left out with the backend {self.backend!r}")
         if len(set(self.seeds)) != len(self.seeds):
             raise Refusal(f"seeds must differ, got {self.seeds}")
         self.import_methods()
         if self.backend == "loop":
-            check_loop(self)
+            self._check_loop()
         else:
-            check_trl(self)
-        thresholds = self.thresholds
+            self._check_trl()
+        thresholds = {self.controller_of(c).success_threshold for c in self.configurations()}
         if len(thresholds) > 1:
             raise Refusal(
-                f"success_threshold must be the same in all that is compared, got {thresholds}"
+                "success_threshold must be the same in all that is compared, "
+                f"got {sorted(thresholds)}"
             )
         return self
+
+    def _check_loop(self) -> None:
+        """Refuse what is misspelled, before any training."""
+        check_loop_train(self.train)
+        if not self.methods:
+            raise Refusal("methods must name what is compared, got []")
+        known = sorted({"grpo", *(one.method for one in self.configurations())})
+        if self.baseline not in known:
+            raise Refusal(f"baseline must be one of {known}, got {self.baseline!r}")
+        most = max(self.batch_shape(one.variant)[0] for one in self.configurations())
+        check_worlds(self.drawn_worlds, self.train.max_steps * most)
+
+    def _check_trl(self) -> None:
+        """Refuse variants that cannot be told apart or compared, and what cannot be trained."""
+        if not self.variants:
+            raise Refusal("variants must name what is compared, got {}")
+        if RESERVED & set(self.variants):
+            raise Refusal(
+                f"variants may not be called {sorted(RESERVED)}, got {list(self.variants)}"
+            )
+        labels = [self.label(variant) for variant in (BASE, *self.variants)]
+        if len(set(labels)) != len(labels):
+            raise Refusal(f"labels of variants must differ, got {labels}")
+        if not self.one_task:
+            check_seeds(self.seeds, self.evaluation, self.task, self.base, self.cold_start)
+        check_task(self.task, self.model.source, self.base, self.cold_start)
+        for name, variant in self.variants.items():
+            train = self.train_of(name)
+            try:
+                check_comparison(variant, [*self.variants, "grpo"], train, self.train)
+                check_training(train, self.model_of(name), self.launch, self.evaluation)
+            except ValueError as error:
+                raise Refusal(f"variant {name!r}: {error}") from error
 
     def import_methods(self) -> None:
         """Register the methods of `methods_from`, in this process."""
@@ -176,11 +222,13 @@ class Profile(Strict):
     @property
     def cost(self) -> str:
         """A sentence: how many trainings a profile has, and the GPU-hours that they may take."""
-        counts = {"variants": len(self.configurations()), "seeds": len(self.seeds)}
+        counts = {"variants": len(self.configurations())}
         if self.backend == "loop":
-            compared = len(self.configurations())
-            counts = {"worlds": len(self.drawn_worlds), "methods at their rates": compared}
-            counts["seeds"] = len(self.seeds)
+            counts = {
+                "worlds": len(self.drawn_worlds),
+                "methods at their rates": len(self.configurations()),
+            }
+        counts["seeds"] = len(self.seeds)
         trainings = math.prod(counts.values())
         numbers = " × ".join(map(str, counts.values()))
         text = f"{trainings} trainings ({' × '.join(counts)}: {numbers})"
@@ -200,12 +248,7 @@ class Profile(Strict):
     @property
     def success_threshold(self) -> float:
         """The reward above which a completion is correct, in training and in evaluation."""
-        return self.thresholds[0]
-
-    @property
-    def thresholds(self) -> list[float]:
-        """The success thresholds of all that is compared."""
-        return sorted({self.controller_of(c).success_threshold for c in self.configurations()})
+        return self.controller_of(self.configurations()[0]).success_threshold
 
     def drawn(self, seed: int) -> Self:
         """The profile of one replicate: this seed has drawn task, base and cold start, too."""
@@ -240,11 +283,9 @@ class Profile(Strict):
 
     def controller_of(self, configuration: Configuration) -> GDROController:
         """A controller with the method and budget of a configuration."""
-        if self.backend == "loop":
-            return loop_controller(
-                configuration.variant, self.batch_shape(configuration.variant)[1], seed=0
-            )
         chosen = configuration.variant
+        if self.backend == "loop":
+            return loop_controller(chosen, self.batch_shape(chosen)[1], seed=0)
         return build(
             f"options of {chosen.method!r}",
             GDROController,
@@ -305,8 +346,7 @@ class Profile(Strict):
         """A variant's prompts a step and mean rollouts a prompt in the loop, at equal rollouts."""
         total = self.train.prompts_per_step * self.train.num_generations
         prompts = variant.train.get("prompts_per_step", self.train.prompts_per_step)
-        if type(prompts) is not int or not 1 <= prompts <= total:  # True is an int, too
-            raise Refusal(f"prompts of {variant.label!r} must be in [1, {total}], got {prompts!r}")
+        check(f"prompts of {variant.label!r}", prompts, int, ge=1, le=total)
         return prompts, total / prompts
 
 

@@ -3,9 +3,10 @@
 A table is a list of rows, one JSON object a line. A manifest says that a run is complete, so it is
 written last. JSON has no NaN and no infinity: write None, or leave the key out.
 
-A manifest has a hash of itself and those of the tables; the folder of a model has a ledger, since
-whoever loads it takes whatever lies there. What else lies in the folder of a run is read by nobody,
-so notes and notebooks may be put there.
+A manifest has hashes of itself and of the tables, and `read_manifest` alone says whether it is
+believed; the folder of a model has a ledger, since whoever loads it takes whatever lies there. What
+else lies in the folder of a run is read by nobody, so notes and notebooks may be put there. Whoever
+rewrites the hashes too is believed.
 """
 
 import hashlib
@@ -19,15 +20,7 @@ from typing import Any
 
 import gdro
 from gdro.checks import Refusal
-from gdro.files import (
-    LEDGER,
-    fault_of,
-    file_hash,
-    parse_object,
-    plain,
-    read_whole,
-    replace_text,
-)
+from gdro.files import fault_of, file_hash, parse_object, plain, read_whole, replace_text
 
 PACKAGES = {
     "numpy",
@@ -44,12 +37,6 @@ PACKAGES = {
 """The packages whose versions a manifest has."""
 TOTALS = ("rollouts", "tokens", "trained_tokens")
 """What `totals` adds up."""
-
-
-MODEL = f"model/{LEDGER}"
-"""The ledger of a trained model, which is the hash of all its files."""
-TRAINED = (MODEL, "record.jsonl", "log_history.jsonl")
-"""What a training leaves, besides its training.json."""
 EVALUATION = "evaluation.jsonl"
 ON_THE_WAY = "evaluation-{}.jsonl"
 """The same as of a step on the way."""
@@ -82,44 +69,55 @@ def write_manifest(path: str | Path, payload: Mapping[str, Any]) -> None:
         "packages": versions,
         "platform": machine,
     }
-    text = json.dumps(surroundings | {**payload}, default=plain, allow_nan=False)
-    _write_hashed(path, text, indent=2)
+    _write_hashed(path, json.dumps(surroundings | {**payload}, default=plain, allow_nan=False))
 
 
-def _write_hashed(path: str | Path, text: str, indent: int | None = None) -> None:
+def _write_hashed(path: str | Path, text: str) -> None:
     """Write a JSON object with a hash of it."""
     content = json.loads(text)  # as it will be read
     hashed = content | {"sha256": identity_of(content)}
-    replace_text(path, json.dumps(hashed, indent=indent) + "\n")
+    replace_text(path, json.dumps(hashed, indent=2) + "\n")
 
 
-def read_manifest(path: str | Path, kind: str = "manifest") -> dict[str, Any]:
-    """The object in a file, without its hash; Refusal where it is absent or was altered."""
+def read_manifest(path: str | Path, kind: str = "manifest", **place: Any) -> dict[str, Any]:
+    """The object in a file, without its hash.
+
+    Refusal where it is absent or was altered, where a file that it names was, and where it says
+    that its place is another one.
+    """
+    path = Path(path)
     content = parse_object(path, read_whole(path, kind))
     digest = content.pop("sha256", None)
     if digest != identity_of(content):
         raise Refusal(f"{path} is not as it was written: delete it to run it again")
-    return content
-
-
-def read_training(folder: str | Path) -> dict[str, Any]:
-    """The content of training.json; empty while the training is not complete."""
-    path = Path(folder) / "training.json"
-    return read_manifest(path) if path.is_file() else {}
-
-
-def check_place(path: Path, content: Mapping[str, Any], **place: Any) -> None:
-    """Refuse (Refusal) a file that says that it is of another profile, variant or seed."""
     said = {name: content.get(name) for name in place}
     if said != place:
         raise Refusal(
             f"{path} must be of {_spelled(place)}, got that of {_spelled(said)}: a copy is not a "
             "run; delete its folder, or use another"
         )
+    for name, written in content.get("files", {}).items():
+        if file_hash(path.parent / name) != written:
+            raise Refusal(
+                f"{path.parent / name} is not as it was written, by the manifest beside it: put it "
+                "back, or delete the manifest to make it again"
+            )
+    return content
 
 
 def _spelled(place: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value!r}" for name, value in place.items())
+
+
+def read_training(folder: Path, **place: Any) -> dict[str, Any]:
+    """The content of training.json, and its model is whole; empty while it is not complete."""
+    if not (folder / "training.json").is_file():
+        return {}
+    training = read_manifest(folder / "training.json", **place)
+    fault = fault_of(folder / "model", training["identity"])
+    if fault is not None:
+        raise Refusal(f"{fault}: put it back as it was, or use another folder")
+    return training
 
 
 def hashes_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
@@ -127,44 +125,19 @@ def hashes_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: file_hash(folder / name) for name in names}
 
 
-def check_files(folder: str | Path, content: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Refuse (Refusal) files that are not as a manifest says, or that it does not name."""
-    written = content.get("files") or {}
-    for name in names:
-        path = Path(folder) / name
-        if not written.get(name) or file_hash(path) != written[name]:
-            raise Refusal(
-                f"{path} is not as it was written, by the manifest beside it: put it back, or "
-                "delete the manifest to make it again"
-            )
-
-
-def check_training_files(folder: Path, training: Mapping[str, Any], identity: str) -> None:
-    """Refuse (Refusal) a model or a record that is not as training.json says."""
-    fault = fault_of(folder / "model", identity)
-    if fault is not None:
-        raise Refusal(f"{fault}: put it back as it was, or use another folder")
-    check_files(folder, training, TRAINED)
-    check_files(folder, training, training["files"])  # and evaluations on the way
-
-
-def read_result(folder: str | Path, *, trained: bool = True) -> dict[str, Any]:
+def read_result(folder: str | Path, **place: Any) -> dict[str, Any]:
     """Manifest, record and evaluations of a complete run. The base, not trained, has no record.
 
     `evaluation` and `seen` are the counts of held-out and of training prompts at the end, and
-    `on_the_way` has both by step. Refusal where a table has no hash in the manifest, or is not as
-    it was written.
+    `on_the_way` has both by step.
     """
     folder = Path(folder)
-    manifest = read_manifest(folder / "manifest.json")
-    if not {"settings", "seconds"} <= manifest.keys():
-        raise Refusal(f"{folder / 'manifest.json'} is not a manifest of a run: delete it")
+    manifest = read_manifest(folder / "manifest.json", **place)
     steps = manifest.get("evaluated_at", [])
-    names = [EVALUATION, *map(ON_THE_WAY.format, steps), *["record.jsonl"] * trained]
-    check_files(folder, manifest, names)
+    record = folder / "record.jsonl"
     return {
         "manifest": manifest,
-        "record": read_table(folder / "record.jsonl") if trained else [],
+        "record": read_table(record) if record.name in manifest["files"] else [],
         "on_the_way": {step: _read_counts(folder / ON_THE_WAY.format(step)) for step in steps},
         **_read_counts(folder / EVALUATION),
     }
@@ -191,15 +164,12 @@ def totals(record: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 def write_rows(path: Path, settings: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:
     """Write the scores of a run of the loop, with what it depends on and where it lies."""
     content = {"settings": settings, "place": _place_of(path), "rows": rows}
-    _write_hashed(path, json.dumps(content, default=plain))
+    _write_hashed(path, json.dumps(content, default=plain))  # a score may be NaN
 
 
 def read_rows(path: Path) -> dict[str, Any]:
     """Settings and rows of `write_rows`; Refusal for a file that was altered, broken or copied."""
-    content = read_manifest(path, "run")
-    if content.get("place") != _place_of(path):
-        raise Refusal(f"{path} is a copy of {content.get('place')!r}, and no run: delete it")
-    return content
+    return read_manifest(path, "run", place=_place_of(path))
 
 
 def _place_of(path: Path) -> str:

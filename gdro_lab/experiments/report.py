@@ -1,7 +1,7 @@
 """The results of trainings in TRL: scores with intervals, differences from GRPO, what was spent.
 
 All numbers come from the records of the runs. There are few seeds, so intervals are bootstrapped
-over seeds and held-out prompts; `rows_of` gives the same runs as rows of
+over seeds and held-out prompts; `trl_rows` gives the same runs as rows of
 `gdro_lab.experiments.table`, which compares draws alone. Axes: S seeds, P held-out prompts.
 """
 
@@ -21,11 +21,11 @@ from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.figures import paper_figures, select_runs
 from gdro_lab.experiments.memorization import train_scores
 from gdro_lab.experiments.profile import Profile
-from gdro_lab.experiments.records import TOTALS, check_place, read_result, totals
+from gdro_lab.experiments.records import TOTALS, read_result, totals
 from gdro_lab.experiments.run import list_runs
-from gdro_lab.experiments.scores import ALL, COLUMNS, K, score_families
+from gdro_lab.experiments.scores import ALL, K, score_families
 from gdro_lab.experiments.style import save, use_style
-from gdro_lab.experiments.table import compare, format_table
+from gdro_lab.experiments.table import compare, format_table, rows_as_csv, rows_of
 from gdro_lab.experiments.texts import texts_before_and_after
 from gdro_lab.intervals import bootstrap_interval
 
@@ -49,23 +49,19 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
     uids_of: dict[Any, list[str]] = {}
     variants = [BASE, *profile.variants]
     for listed in sorted(list_runs(profile), key=lambda run: variants.index(run.method)):
-        variant, seed = listed.method, listed.seed
         folder = listed.file(Path(runs_dir)).parent
-        run: dict[str, Any] = {"variant": variant, "seed": seed}
-        run |= read_result(folder, trained=variant != BASE)
+        run: dict[str, Any] = {"variant": listed.method, "seed": listed.seed}
+        run |= read_result(folder, profile=profile.name, **run)
         run["evaluation"].sort(key=lambda row: row["uid"])
         manifest = run["manifest"]
-        place = {"profile": profile.name, "variant": variant, "seed": seed}
-        check_place(folder / "manifest.json", manifest, **place)
         if manifest.get("settings") != listed.settings:
             raise Refusal(
                 f"runs must be those of profile {profile.name!r} as it is now, got other settings "
                 f"in {folder}"
             )
-        drawn = None if profile.one_task else seed
-        source = drawn, profile.model_of(variant).source
-        if starts.setdefault(source, manifest.get("start")) != manifest.get("start"):
+        if starts.setdefault(listed.base, manifest["start"]) != manifest["start"]:
             raise Refusal(f"{folder} started from another base than other runs did: train it again")
+        drawn = None if profile.one_task else listed.seed
         uids = [row["uid"] for row in run["evaluation"]]
         if uids_of.setdefault(drawn, uids) != uids:
             raise Refusal(
@@ -76,50 +72,43 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
     return runs
 
 
-def rows_of(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
-    """The runs as rows of scores, one a step that was evaluated, as those of the loop are."""
-    # the base is not trained: all of a seed train on the same prompts
-    trained = [run for run in runs if "families" in run["manifest"]]
-    families_of = {run["seed"]: run["manifest"]["families"] for run in trained}
-    rows = []
+def trl_rows(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
+    """The runs as rows of runs.csv, as those of the loop are."""
+    shares = {}
     for run in runs:
-        families = families_of.get(run["seed"], {})
-        total = sum(families.values())
-        shares = {name: count / total for name, count in families.items()}
-        identity = {
-            "study": profile.name,
-            "world": profile.name,
-            "configuration": run["variant"],
-            "learning_rate": _learning_rate(profile, run["variant"]),
-            "replicate": run["seed"],
-            "family": ALL,
-        }
-        last = profile.train.max_steps
-        batches = profile.train.generation_batches
-        for step, counts in {**run["on_the_way"], last: run}.items():
-            spent = totals(run["record"][: math.ceil(step * batches / last)])
-            rows.append(identity | {"step": step} | spent | _scores(counts, shares))
-    return pd.DataFrame(rows).reindex(columns=COLUMNS)
+        if "families" in run["manifest"]:  # the base, not trained, takes those of its seed
+            counts = pd.Series(run["manifest"]["families"])
+            shares[run["seed"]] = counts / counts.sum()
+    columns = {(run.method, run.seed): run.columns for run in list_runs(profile)}
+    checkpoints = []
+    for run in runs:
+        of_run = columns[run["variant"], run["seed"]]
+        checkpoints.append(_checkpoints(profile, run, of_run, shares.get(run["seed"], {})))
+    return rows_of(profile.name, checkpoints)
 
 
-def _scores(counts: Mapping[str, Any], shares: Mapping[str, float]) -> dict[str, Any]:
-    """Scores of a step on held-out prompts, and the mean accuracy on those trained on, if any."""
-    held_out = pd.DataFrame(counts["evaluation"])
-    successes_P = held_out.successes.to_numpy()
-    families_P = held_out.family.to_list()
-    scores = score_families(families_P, successes_P, held_out.trials.to_numpy(), shares)
-    del scores["families"]
-    if counts["seen"]:
-        seen = pd.DataFrame(counts["seen"])
-        successes_P = seen.successes.to_numpy()
-        on_train = train_scores(counts["seen"], successes_P, seen.trials[0], shares)
-        scores["train_mean"] = on_train["train_mean"]
-    return scores
-
-
-def _learning_rate(profile: Profile, variant: str) -> float:
-    """Of a variant; 0 for the base, which is not trained."""
-    return 0.0 if variant == BASE else profile.train_of(variant).learning_rate
+def _checkpoints(
+    profile: Profile, run: dict[str, Any], columns: dict[str, Any], shares: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """What a run had spent and scored at each step that was evaluated."""
+    last = profile.train.max_steps
+    batches = profile.train.generation_batches
+    checkpoints = []
+    for step, counts in {**run["on_the_way"], last: run}.items():
+        spent = totals(run["record"][: math.ceil(step * batches / last)])
+        held_out = pd.DataFrame(counts["evaluation"])
+        row = columns | {"step": step} | spent
+        row |= score_families(
+            held_out.family.to_list(),
+            held_out.successes.to_numpy(),
+            held_out.trials.to_numpy(),
+            shares,
+        )
+        if counts["seen"]:
+            seen = pd.DataFrame(counts["seen"])
+            row |= train_scores(counts["seen"], seen.successes.to_numpy(), seen.trials[0], shares)
+        checkpoints.append(row)
+    return checkpoints
 
 
 def prompt_scores(runs: list[dict[str, Any]], variant: str, k: int) -> PromptScores:
@@ -342,14 +331,12 @@ def _paired_texts(profile: Profile, runs: list[dict[str, Any]]) -> dict[str, str
     """
     if profile.evaluation.samples < K:  # pass@8 needs eight
         return {}
-    rows = rows_of(profile, runs)
+    rows = trl_rows(profile, runs)
+    scores = rows[rows.family == ALL]
     tables = []
     for baseline in dict.fromkeys(variant.baseline for variant in profile.variants.values()):
         if baseline in profile.variants:
             of_it = [name for name, v in profile.variants.items() if v.baseline == baseline]
-            part = rows[rows.configuration.isin([BASE, baseline, *of_it])]
+            part = scores[scores.configuration.isin([BASE, baseline, *of_it])]
             tables.append(format_table(compare(part, baseline), None, baseline))
-    return {
-        "runs.csv": rows.to_csv(index=False, float_format="%.6g"),
-        "paired.md": "\n".join(tables),
-    }
+    return {"runs.csv": rows_as_csv(rows), "paired.md": "\n".join(tables)}

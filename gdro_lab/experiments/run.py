@@ -1,4 +1,6 @@
-"""A run: a method on a seed, in TRL or in a world of the loop. `play` makes its rows of scores.
+"""A run: a method on a seed, in TRL or in a world of the loop.
+
+`play_run` in `gdro_lab.experiments.runner` makes its rows of scores.
 
 A seed is a replicate: it draws a fresh task, a fresh base and a fresh training, so that all methods
 have the same draws, and differences between them are paired. The method "base" is the model before
@@ -10,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gdro_lab.experiments.blocks import BASE, Variant
-from gdro_lab.experiments.processes import own_processes
-from gdro_lab.experiments.profile import LOOP_TRAIN, Configuration, Profile, run_folder
+from gdro_lab.experiments.profile import Configuration, Profile, run_folder
+from gdro_lab.experiments.profile_checks import LOOP_TRAIN
 from gdro_lab.experiments.spelling import slug_of
 from gdro_lab.tasks.world import TaskWorld
 
@@ -37,6 +39,15 @@ class Run:
         if self.world is None:
             return f"{self.method} {self.seed}"
         return f"{self.world.name} {self.method} {self.learning_rate:g} {self.seed}"
+
+    @property
+    def base(self) -> str:
+        """What makes its base is called; runs with the same one start from the same model."""
+        if self.world is not None:
+            return f"base {self.world.name} {self.seed}"
+        source = self.profile.model_of(self.method).source or "tiny"
+        seed = self.profile.seeds[0] if self.profile.one_task else self.seed
+        return f"base {source} {seed}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -84,39 +95,3 @@ def list_runs(profile: Profile) -> list[Run]:
                 method, variant, rate = configuration or (BASE, None, 0.0)
                 runs.append(Run(profile, method, seed, variant, rate, world))
     return runs
-
-
-def play(run: Run, out: Path, cache_dir: str) -> list[dict[str, Any]]:
-    """Train a run, unless that is done, and evaluate it; write and return what it scored.
-
-    Args:
-        run: of either backend.
-        out: folder of the profile's runs.
-        cache_dir: where bases are kept.
-    """
-    if run.world is not None:
-        from gdro_lab.experiments.loop_runs import play_in_loop
-
-        return play_in_loop(run, run.world, out, cache_dir)
-    folder = run.file(out).parent
-    where = (run.profile, run.method, run.seed, folder, cache_dir)
-    if run.variant is not None:
-        model = run.profile.model_of(run.method)
-        uses_vllm = run.profile.train_of(run.method).use_vllm
-        if run.profile.gpus or uses_vllm or model.kind.startswith("unsloth"):
-            # memory of a GPU and of vLLM is free when a process ends; Unsloth changes transformers
-            with own_processes(1) as pool:
-                pool.submit(_train, *where).result()
-        else:
-            _train(*where)
-    from gdro_lab.experiments.evaluation import evaluate_variant
-
-    return evaluate_variant(*where)
-
-
-def _train(profile: Profile, *where: Any) -> None:
-    """Train in this process, which may be one of its own."""
-    profile.import_methods()
-    from gdro_lab.experiments.training import train_variant
-
-    train_variant(profile, *where)

@@ -1,30 +1,32 @@
 """Runs a profile: makes bases, plays what is missing, writes tables and figures.
 
-What is complete is not repeated, and a run that fails stops no other; where a base fails, no run is
-played. Both backends list their jobs here.
+What is complete is not repeated. A run that fails stops no other, a base that fails those alone
+that start from it. The two backends meet here, and what they need is imported when it is called:
+the console's process does not import torch.
 """
 
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from gdro_lab import numerics
-from gdro_lab.experiments.pool import Job, Pool
-from gdro_lab.experiments.processes import only_process_in
+from gdro_lab.experiments.jobs import Job, Jobs
+from gdro_lab.experiments.processes import only_process_in, own_processes
 from gdro_lab.experiments.profile import Profile
-from gdro_lab.experiments.run import list_runs
+from gdro_lab.experiments.run import Run, list_runs
 
 # imported once, by the process that the jobs are forked from
 IMPORTED = {
     "trl": [
-        "gdro_lab.experiments.pool",
+        "gdro_lab.experiments.runner",
         "gdro_lab.experiments.training",
         "gdro_lab.experiments.evaluation",
         "gdro.trainer",
         "gdro_lab.experiments.report",
     ],
     "loop": [
-        "gdro_lab.experiments.pool",
+        "gdro_lab.experiments.runner",
         "gdro_lab.experiments.loop_runs",
         "gdro_lab.loop",
         "transformers",
@@ -50,45 +52,40 @@ def run_profile(profile: Profile, cores: int, runs_dir: str | Path | None, cache
     runs = Path(runs_dir or f"runs/{profile.name}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as on Ctrl-C
     is_bare = profile.gpus or profile.uses_unsloth
-    pool = Pool(
+    jobs = Jobs(
         profile,
         runs / "logs",
         workers=1 if profile.gpus else cores,
         preload=[] if is_bare else IMPORTED[profile.backend],
     )
     try:
-        pool.check(Job("check", f"{__name__}:check_runs", (profile, runs)))
+        jobs.check(Job("check", check_runs, (profile, runs)))
         with only_process_in(runs):
-            pool.logs.mkdir(exist_ok=True)
-            print(f"profile {profile.name}: {profile.cost}; logs in {pool.logs}/", flush=True)
-            _run_jobs(pool, profile, runs, cache_dir)
+            jobs.logs.mkdir(exist_ok=True)
+            print(f"profile {profile.name}: {profile.cost}; logs in {jobs.logs}/", flush=True)
+            _run_jobs(jobs, profile, runs, cache_dir)
     except KeyboardInterrupt:
         print("stopped; the same command resumes", file=sys.stderr)
         return 130
-    for line in pool.failed:
+    for line in jobs.failed.values():
         print(line, file=sys.stderr)
-    return 1 if pool.failed else 0
+    return 1 if jobs.failed else 0
 
 
-def _run_jobs(pool: Pool, profile: Profile, out: Path, cache_dir: str) -> None:
+def _run_jobs(jobs: Jobs, profile: Profile, out: Path, cache_dir: str) -> None:
     """Make bases, play runs, and print the tables of them."""
     in_loop = profile.backend == "loop"
     # a run of "trl" has more than one file, and finds out itself what is done
     runs = [run for run in list_runs(profile) if not (in_loop and run.file(out).exists())]
-    bases = [Job("base", "gdro_lab.experiments.training:make_bases", (profile, cache_dir))]
-    if in_loop:
-        make = "gdro_lab.experiments.loop_runs:make_run_base"
-        draws = {(run.columns["world"], run.seed): run for run in runs}
-        bases = [
-            Job(f"base {world} {seed}", make, (run, cache_dir))
-            for (world, seed), run in draws.items()
-        ]
-    if not pool.run(bases):
-        return
-    play = "gdro_lab.experiments.run:play"
-    is_whole = pool.run([Job(run.title, play, (run, out, cache_dir)) for run in runs])
+    bases = _one_of_each_base(runs)
+    jobs.run([Job(run.base, make_run_base, (run, cache_dir)) for run in bases])
+    runs = [run for run in runs if run.base not in jobs.failed]
+    jobs.run([Job(run.title, play_run, (run, out, cache_dir)) for run in runs])
     # differences in the loop are in pairs by draw, so some are there without the rest
-    if (is_whole or in_loop) and pool.run([Job("report", f"{__name__}:report", (profile, out))]):
+    if jobs.failed and not in_loop:
+        return
+    jobs.run([Job("report", make_report, (profile, out))])
+    if "report" not in jobs.failed:
         for file in printed(profile, out):
             print(file.read_text(encoding="utf-8"))
         print(f"tables and figures: {out}/")
@@ -103,22 +100,82 @@ def check_runs(profile: Profile, out: Path) -> None:
     else:
         from gdro_lab.experiments.training import check_trainings
 
-        check_trainings(profile)
+        check_trainings(profile, list(profile.variants), evaluates=True)
 
 
-def report(profile: Profile, out: Path) -> str:
+def make_bases(profile: Profile, cache_dir: str | Path) -> None:
+    """Make the bases of all runs of a profile, and print where they are."""
+    for run in _one_of_each_base(list_runs(profile)):
+        make_run_base(run, cache_dir)
+
+
+def _one_of_each_base(runs: list[Run]) -> list[Run]:
+    return list({run.base: run for run in runs}.values())
+
+
+def make_run_base(run: Run, cache_dir: str | Path) -> None:
+    """Make what a run starts from, if the cache lacks it; print where it is."""
+    if run.world is not None:
+        from gdro_lab.experiments.loop_runs import draw_base
+
+        _, base = draw_base(run.world, run.seed, cache_dir, run.profile.size)
+        print(base)
+        return
+    from gdro_lab.experiments.parts import make_base
+
+    model = run.profile.model_of(run.method)
+    drawn = run.profile.drawn(run.seed).model_copy(update={"model": model})
+    print(make_base(drawn, cache_dir, progress=True))
+
+
+def play_run(run: Run, out: Path, cache_dir: str) -> list[dict[str, Any]]:
+    """Train a run, unless that is done, and evaluate it; write and return what it scored.
+
+    Args:
+        run: of either backend.
+        out: folder of the profile's runs.
+        cache_dir: where bases are kept.
+    """
+    if run.world is not None:
+        from gdro_lab.experiments.loop_runs import play_in_loop
+
+        return play_in_loop(run, run.world, out, cache_dir)
+    where = (run.profile, run.method, run.seed, run.file(out).parent, cache_dir)
+    if run.variant is not None:
+        model = run.profile.model_of(run.method)
+        uses_vllm = run.profile.train_of(run.method).use_vllm
+        if run.profile.gpus or uses_vllm or model.kind.startswith("unsloth"):
+            # memory of a GPU and of vLLM is free when a process ends; Unsloth changes transformers
+            with own_processes(1) as pool:
+                pool.submit(_train, *where).result()
+        else:
+            _train(*where)
+    from gdro_lab.experiments.evaluation import evaluate_variant
+
+    return evaluate_variant(*where)
+
+
+def _train(profile: Profile, *where: Any) -> None:
+    """Train in this process, which may be one of its own."""
+    profile.import_methods()
+    from gdro_lab.experiments.training import train_variant
+
+    train_variant(profile, *where)
+
+
+def make_report(profile: Profile, out: Path) -> str:
     """Write tables and figures from the records of the runs alone; return the tables."""
     if profile.backend == "loop":
-        from gdro_lab.experiments.loop_runs import write_loop_report
+        from gdro_lab.experiments.table import write_loop_report
 
-        return write_loop_report(profile, out)
+        return write_loop_report(out, profile.baseline)
     from gdro_lab.experiments.report import write_report
 
     return write_report(profile, out)
 
 
 def printed(profile: Profile, out: Path) -> list[Path]:
-    """What `report` writes and the console shows."""
+    """What `make_report` writes and the console shows."""
     if profile.backend == "trl":
         return [out / "results/table.md", out / "results/seconds.md"]
     from gdro_lab.experiments.table import table_stem

@@ -2,7 +2,6 @@
 
 pivotal                      a registered method
 prompt:prompt.eta=3          with an option, here an entry of a dictionary
-prompt:preset=paper          with a preset
 prompt:groups=family         with the task's families in place of difficulty bins
 grpo:prompts=64              with the same rollouts a step on 64 prompts
 pivotal@2e-4                 only at this learning rate
@@ -30,11 +29,12 @@ def read_spelling(text: str) -> Variant:
     train: dict[str, Any] = {}
     if at:
         train["learning_rate"] = check_rate(rate)
+    if "preset" in options:
+        raise Refusal(f"preset needs TRL's losses, which the loop has not, got {text!r}")
     if "prompts" in options:
         train["prompts_per_step"] = options.pop("prompts")
     return Variant(
         method=method,
-        preset=options.pop("preset", "default"),
         groups=options.pop("groups", None),
         options=options,
         train=train,

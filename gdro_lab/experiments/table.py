@@ -1,14 +1,12 @@
 """From rows of scores, one a run and checkpoint, to the table of paired differences.
 
-runs.csv        one row per world, configuration, learning rate, replicate, checkpoint and family
-settings.json   what all runs of the folder have in common, and each world
-table.md        each configuration at its best learning rate: differences from GRPO in pairs by
-                replicate, and memorization gaps
-differences     a figure, as PNG and PDF
+runs.csv      one row per world, configuration, learning rate, replicate, checkpoint and family
+table.md      each configuration at its best learning rate: differences from GRPO in pairs by
+              replicate, and memorization gaps
+differences   a figure, as PNG and PDF
 """
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,44 +45,36 @@ COSTS = (*TOTALS, "seconds")
 PEER_MARKERS = "sD^v>"
 """Markers of the best methods without a colour of their own."""
 REACH = "rollouts to reach GRPO's best"
-SHARED = ("train", "size", "success_threshold")
-"""Settings that all runs of a folder have in common, besides each world's."""
 
 
-def write_runs(out: Path, baseline: str = BASELINE) -> None:
-    """Write runs.csv and settings.json from the files of the runs.
+def rows_of(study: str, runs: Iterable[list[dict[str, Any]]]) -> pd.DataFrame:
+    """The rows of runs.csv: one a checkpoint of each run, and at its last one more for each family.
 
     Args:
-        out: folder of the runs.
-        baseline: of the table that is to be made of them.
-
-    Raises:
-        Refusal: for runs of other settings than those beside them, for copies, and for none.
+        study: what the rows are called after.
+        runs: the checkpoints of each, with the columns of `Run`, what was spent, and the scores of
+            `score_families`.
     """
-    runs = [read_rows(file) for file in sorted((out / "runs").glob("*/*.json"))]
-    if not runs:
-        raise Refusal(f"{out} has no runs: `gdro run` it first")
-    settings = _shared_settings(out, runs)
-    rows = pd.DataFrame([row for run in runs for row in _rows_of(run["rows"], out.name)])
-    _check_baseline(baseline, rows.configuration)
-    rows = rows.reindex(columns=COLUMNS)
-    rows["memorization_gap"] = memorization_gaps(rows[rows.family != ALL])
-    rows["learning_rate"] = rows.learning_rate.map(repr)  # all its digits
-    rows = rows.astype(dict.fromkeys(TOTALS, "Int64"))
-    replace_text(out / "runs.csv", rows.to_csv(index=False, float_format="%.6g"))
-    replace_text(out / "settings.json", json.dumps({out.name: settings}, indent=1) + "\n")
+    rows = []
+    for checkpoints in runs:
+        for scores in checkpoints:
+            row = scores | {"study": study, "family": ALL}
+            row |= {"configuration": scores["method"], "replicate": scores["draw"]}
+            rows.append(row)
+        key = {name: row[name] for name in COLUMNS[: COLUMNS.index("family")]}
+        on_train = row.get("train_families", {})
+        for family, of_family in row["families"].items():
+            rows.append(key | {"family": family, "train_mean": on_train.get(family)} | of_family)
+    table = pd.DataFrame(rows).reindex(columns=COLUMNS)
+    table["memorization_gap"] = memorization_gaps(table[table.family != ALL])
+    return table
 
 
-def _rows_of(checkpoints: list[dict[str, Any]], study: str) -> Iterator[dict[str, Any]]:
-    """The rows of a run: one a checkpoint, and at the last one more for each family."""
-    for scores in checkpoints:
-        row = scores | {"study": study, "family": ALL}
-        row |= {"configuration": scores["method"], "replicate": scores["draw"]}
-        yield row
-    key = {name: row[name] for name in COLUMNS[: COLUMNS.index("family")]}
-    on_train = row.get("train_families", {})
-    for family, of_family in row["families"].items():
-        yield key | {"family": family, "train_mean": on_train.get(family)} | of_family
+def rows_as_csv(rows: pd.DataFrame) -> str:
+    """The text of runs.csv."""
+    exact = rows.assign(learning_rate=rows.learning_rate.map(repr))  # all its digits
+    exact = exact.astype(dict.fromkeys(TOTALS, "Int64"))
+    return exact.to_csv(index=False, float_format="%.6g")
 
 
 def read_study(name: str, studies: Path = STUDIES) -> pd.DataFrame:
@@ -110,31 +100,6 @@ def stored_rows(name: str, studies: Path = STUDIES) -> pd.DataFrame:
 def _read(file: Path, written: int) -> pd.DataFrame:
     """The rows of a file, which was written at a time."""
     return pd.read_csv(file)
-
-
-def _check_baseline(baseline: str, configurations: Iterable[str]) -> None:
-    """Refuse (Refusal) a baseline that was not run."""
-    known = sorted({BASELINE, *configurations})
-    if baseline not in known:
-        raise Refusal(f"baseline must be one of {known}, got {baseline!r}")
-
-
-def _shared_settings(out: Path, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """What all runs have in common, and each world."""
-    common: dict[str, Any] = {}
-    worlds: dict[str, Any] = {}
-    for run in runs:
-        # a seed of the world is the replicate
-        world = {k: v for k, v in run["settings"]["world"].items() if k != "seed"}
-        own = {name: run["settings"][name] for name in SHARED if name in run["settings"]}
-        common = common or own
-        if own != common or worlds.setdefault(world["name"], world) != world:
-            row = run["rows"][0]
-            raise Refusal(
-                f"runs of {out} must have the same settings, got others for "
-                f"{row['method']!r} in {world['name']!r}, draw {row['draw']}"
-            )
-    return common | {"worlds": worlds}
 
 
 def final_rows(scores: pd.DataFrame) -> pd.DataFrame:
@@ -246,22 +211,29 @@ def table_stem(baseline: str) -> str:
     return "table" if baseline == BASELINE else f"table-to-{slug_of(baseline)}"
 
 
-def report(out: Path, baseline: str = BASELINE) -> str:
-    """Write table.md and the figure from runs.csv; return the table as text.
+def write_loop_report(out: Path, baseline: str = BASELINE) -> str:
+    """Write runs.csv from the files of the runs, and of it table and figure; return the table.
 
-    With another baseline than GRPO the tables are called after it, and no figure is drawn.
+    Refusal for files that were altered or copied, and where there are none.
     """
-    if not (out / "runs.csv").is_file():
-        raise Refusal(f"runs must have a runs.csv, got {out}: `gdro run` it first")
-    rows = pd.read_csv(out / "runs.csv")
+    runs = [read_rows(file)["rows"] for file in sorted((out / "runs").glob("*/*.json"))]
+    if not runs:
+        raise Refusal(f"{out} has no runs: `gdro run` it first")
+    replace_text(out / "runs.csv", rows_as_csv(rows_of(out.name, runs)))
+    return write_tables(out, pd.read_csv(out / "runs.csv"), baseline)
+
+
+def write_tables(out: Path, rows: pd.DataFrame, baseline: str) -> str:
+    """Write the table of rows, and against GRPO the figure; return the table."""
     scores = rows[rows.family == ALL]
-    _check_baseline(baseline, scores.configuration)
+    known = sorted({BASELINE, *scores.configuration})
+    if baseline not in known:
+        raise Refusal(f"baseline must be one of {known}, got {baseline!r}")
     table = compare(scores, baseline)
     text = format_table(table, rollouts_to_reach(scores), baseline)
     rates = table.groupby(["world", "configuration"]).learning_rate.first()
     text += format_gap(rows[rows.family != ALL], rates)
-    stem = table_stem(baseline)
-    replace_text(out / f"{stem}.md", text)
+    replace_text(out / f"{table_stem(baseline)}.md", text)
     if baseline == BASELINE:
         matplotlib.use("Agg")
         use_style()

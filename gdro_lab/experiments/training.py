@@ -23,32 +23,27 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from datasets import Dataset
 from transformers import TrainerCallback
 
 from gdro.checks import Refusal
-from gdro.files import replace_text, write_ledger
+from gdro.files import LEDGER, replace_text, write_ledger
 from gdro.trl.models import load_model
 from gdro.trl.unsloth import import_unsloth
 from gdro_lab import numerics
 from gdro_lab.experiments.arguments import Lengths, training_arguments
-from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.callbacks import ProgressLines, StepCosts, used_gib
 from gdro_lab.experiments.on_the_way import Evaluations
 from gdro_lab.experiments.parts import (
     CACHE,
     check_drawn_columns,
-    check_installed,
     check_machine,
-    make_base,
     make_parts,
 )
 from gdro_lab.experiments.processes import LAUNCHER, check_folder, free_port, only_process_in
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
     ON_THE_WAY,
-    TRAINED,
-    check_place,
-    check_training_files,
     hashes_of,
     identity_of,
     read_table,
@@ -66,37 +61,9 @@ if TYPE_CHECKING:
     from gdro.trainer import GDROConfig, GDROTrainer
 
 
-def make_bases(profile: Profile, cache_dir: str | Path = CACHE) -> None:
-    """Check packages and all training arguments; make the bases, print where they are."""
-    check_installed(profile, list(profile.variants), evaluates=True)
-    check_arguments(profile, list(profile.variants))
-    # a variant may train another model than the profile's other ones
-    models = [profile.model_of(name) for name in (BASE, *profile.variants)]
-    for seed in profile.seeds[:1] if profile.one_task else profile.seeds:
-        for model in {model.source: model for model in models}.values():
-            choice = profile.drawn(seed).model_copy(update={"model": model})
-            print(make_base(choice, cache_dir, progress=True))
-    for name, variant in profile.variants.items():
-        if variant.groups is not None or variant.prior is not None:
-            # held-out rows have the columns of these too, and reading them does not import Unsloth
-            make_parts(profile, name, cache_dir, held_out=True)
-
-
-def check_run(profile: Profile, variant: str) -> None:
-    """Refuse (Refusal) a training before anything is written."""
-    profile.variant(variant)
-    check_machine(profile, [variant], evaluates=False)
-    model = profile.model_of(variant)
-    if model.kind.startswith("unsloth"):
-        import_unsloth(model.standby)  # it comes before TRL
-    check_drawn_columns(profile, [variant])
-    check_arguments(profile, [variant])
-
-
-def check_trainings(profile: Profile) -> None:
-    """Refuse (Refusal) a profile of which not all can be trained and evaluated here."""
-    variants = list(profile.variants)
-    check_machine(profile, variants, evaluates=True)
+def check_trainings(profile: Profile, variants: Sequence[str], *, evaluates: bool = False) -> None:
+    """Refuse (Refusal) what cannot be trained and evaluated here, before anything is written."""
+    check_machine(profile, variants, evaluates=evaluates)
     check_drawn_columns(profile, variants)
     check_arguments(profile, variants)
 
@@ -130,9 +97,12 @@ class Training:
     def __init__(
         self, profile: Profile, variant: str, seed: int, folder: Path, cache_dir: str | Path = CACHE
     ) -> None:
-        if variant == BASE:
-            raise Refusal("variant must be one that is trained, got 'base'")
-        check_run(profile, variant)
+        profile.variant(variant)  # refuses the base
+        check_machine(profile, [variant], evaluates=False)
+        model = profile.model_of(variant)
+        if model.kind.startswith("unsloth"):
+            import_unsloth(model.standby)  # it comes before TRL
+        check_trainings(profile, [variant])
         profile = profile.drawn(seed)
         self.profile = profile
         self.variant = variant
@@ -146,14 +116,19 @@ class Training:
         self.tokenizer = parts.tokenizer
         self.data = parts.data
         """Prompts and reward."""
-        self.eval_dataset = None
-        """Held-out prompts, where train.eval_strategy asks for them."""
+        self.eval_dataset: Dataset | None = None
+        """Held-out prompts, evenly from all of them, where train.eval_strategy asks for them."""
         longest = self.data.max_prompt_tokens
         if self.settings.eval_strategy != "no":
-            longest = max(longest, self._take_eval_prompts())
+            held_out = load_split(
+                profile.task, parts.tokenizer, held_out=True, template=self.settings.template
+            )
+            every = math.ceil(len(held_out.rows) / self.settings.eval_prompts)
+            self.eval_dataset = Dataset.from_list(held_out.rows[::every])
+            longest = max(longest, held_out.max_prompt_tokens)
         self.lengths = Lengths(longest, self.data.max_completion_tokens)
         self.model_options: dict[str, Any] = {
-            **asdict(profile.model_of(variant)),
+            **asdict(model),
             "source": parts.source,
             "seed": seed,
             "max_length": sum(self.lengths),
@@ -161,22 +136,13 @@ class Training:
         """Arguments of `load_model`."""
         self.needs_launcher = profile.launch.processes > 1 or profile.launch.config is not None
         """Whether the profile asks for several processes, or a configuration of accelerate."""
-        # with the rows: tokenizer and evaluated problems choose them, and settings leave those out
-        settings = profile.settings_of(variant, evaluated=False)
         self.start = parts.start
-        self.identity = identity_of(settings, seed, self.data.rows, parts.start)
+        self.of_training = profile.settings_of(variant, evaluated=False)
+        """What it depends on besides its rows: these are by tokenizer and evaluated problems."""
+        self.identity = identity_of(self.of_training, seed, self.data.rows, parts.start)
         """A hash of settings, seed, training rows and the model to start from."""
-
-    def _take_eval_prompts(self) -> int:
-        """Take held-out prompts, evenly from all of them; return the length of the longest."""
-        from datasets import Dataset
-
-        held_out = load_split(
-            self.profile.task, self.tokenizer, held_out=True, template=self.settings.template
-        )
-        every = math.ceil(len(held_out.rows) / self.settings.eval_prompts)
-        self.eval_dataset = Dataset.from_list(held_out.rows[::every])
-        return held_out.max_prompt_tokens
+        self.place = {"profile": profile.name, "variant": variant, "seed": seed}
+        """What a run says of itself, and where alone it is believed."""
 
     @property
     def done(self) -> bool:
@@ -185,25 +151,14 @@ class Training:
         Refusal if a file was altered since, if it is a copy of another run, or if the base was
         changed under it.
         """
-        training = read_training(self.folder)
-        if not training:
-            return False
-        check_place(self.folder / "training.json", training, **self.place)
-        if training.get("identity") == self.identity:
-            check_training_files(self.folder, training, self.identity)
-            return True
-        settings = self.profile.settings_of(self.variant, evaluated=False)
-        if training.get("settings") == settings and training.get("start") != self.start:
+        training = read_training(self.folder, **self.place)
+        is_same = training.get("settings") == self.of_training
+        if is_same and training["start"] != self.start:
             raise Refusal(
                 f"{self.folder} was trained from another base than {self.source} is now: put that "
                 "back, or delete the folder to train again"
             )
-        return False
-
-    @property
-    def place(self) -> dict[str, Any]:
-        """What a run says of itself, and where alone it is believed."""
-        return {"profile": self.profile.name, "variant": self.variant, "seed": self.seed}
+        return training.get("identity") == self.identity
 
     @property
     def evaluated_at(self) -> list[int]:
@@ -237,7 +192,6 @@ class Training:
             # accelerate takes port 29500 for the engine's group, and two trainings cannot share it
             os.environ.setdefault("MASTER_PORT", str(free_port()))
         loaded = load_model(**self.model_options)  # Unsloth comes before TRL
-        from datasets import Dataset
         from transformers import PrinterCallback
 
         from gdro.trainer import GDROTrainer
@@ -306,7 +260,8 @@ class Training:
         model = self.folder / "model"
         # training.json goes first and comes back last: without it, the folder is not complete
         if is_main:
-            (self.folder / "training.json").unlink(missing_ok=True)
+            for name in ("manifest.json", "training.json"):
+                (self.folder / name).unlink(missing_ok=True)
             shutil.rmtree(model, ignore_errors=True)  # of another training
         trainer.accelerator.wait_for_everyone()
         trainer.save_model(str(model))  # all processes take part where weights are sharded
@@ -335,24 +290,21 @@ class Training:
         machine = describe_machine(pretrained=is_pretrained)
         # `train` may say otherwise than the machine's own choice
         machine["arithmetic"] = "bfloat16" if trainer.args.bf16 else "float32"
+        names = [f"model/{LEDGER}", "record.jsonl", "log_history.jsonl"]
+        names += [ON_THE_WAY.format(step) for step in self.evaluated_at]
         report = {
             **self.place,
             "identity": self.identity,
             "start": self.start,
-            "settings": self.profile.settings_of(self.variant, evaluated=False),
+            "settings": self.of_training,
             "steps": trainer.args.max_steps,
             "seconds": trainer.seconds,
             "processes": trainer.accelerator.num_processes,
             "peak_memory_gib": max(memory for memory, _ in parts),
-            "evaluations": [
-                {"step": row["step"], "reward": row["eval_reward"], "seconds": row["eval_runtime"]}
-                for row in trainer.state.log_history
-                if "eval_reward" in row
-            ],
             "train_data": self.data.report() | {"outcomes": all_outcomes},
             "families": Counter(str(row.get("family", "")) for row in self.data.rows),
             "evaluated_at": self.evaluated_at,
-            "files": hashes_of(self.folder, [*TRAINED, *map(ON_THE_WAY.format, self.evaluated_at)]),
+            "files": hashes_of(self.folder, names),
         }
         return report | totals(trainer.record) | machine
 

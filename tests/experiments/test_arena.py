@@ -37,14 +37,10 @@ class FirstPrompts(Method):
 
 
 def test_a_method_is_spelled_with_its_options():
-    variant = read_spelling("prompt:preset=paper:bins.k=5:prompts=8@2e-4")
+    variant = read_spelling("prompt:bins.k=5:prompts=8@2e-4")
     assert variant.train == {"learning_rate": 2e-4, "prompts_per_step": 8}
     controller = loop_controller(variant, 4, seed=3)
-    assert (controller.name, controller.bins.estimator, controller.bins.k) == (
-        "prompt",
-        "any_of_k",
-        5,
-    )
+    assert (controller.name, controller.bins.k) == ("prompt", 5)
     oracle = Oracle({7: "hash", 3: "star", 5: "star"}, np.zeros_like)
     bins = loop_controller(read_spelling("both:groups=family"), 4, 0, oracle).bins
     assert (bins.groups, bins.k, bins.history) == (["hash", "star"], 1, 20)
@@ -191,7 +187,7 @@ def test_a_copy_of_scores_is_not_another_run(tmp_path, copy):
     (tmp_path / "runs" / copy).parent.mkdir(exist_ok=True)
     shutil.copy(file, tmp_path / "runs" / copy)
     with pytest.raises(Refusal, match=re.escape(copy)):
-        arena_report.write_runs(tmp_path)
+        arena_report.write_loop_report(tmp_path)
     assert not (tmp_path / "runs.csv").exists()
 
 
@@ -294,20 +290,19 @@ def test_draws_that_not_all_have_played_decide_nothing():
 
 def test_differences_can_be_to_another_method(tmp_path):
     scores = contest({("grpo", 1e-4): [0.5, 0.6], ("pivotal", 1e-4): [0.8, 0.7]})
-    scores.reindex(columns=COLUMNS).to_csv(tmp_path / "runs.csv", index=False)
-    assert arena_report.report(tmp_path, "pivotal") == (
+    rows = scores.reindex(columns=COLUMNS)
+    assert arena_report.write_tables(tmp_path, rows, "pivotal") == (
         (tmp_path / "table-to-pivotal.md").read_text()
     )
     table = arena_report.compare(scores, "pivotal").set_index(["configuration", "metric"])
     assert table.difference["grpo", "mean_at_8"] == pytest.approx(-0.2)
     with pytest.raises(ValueError, match="baseline"):
-        arena_report.report(tmp_path, "dapo")
+        arena_report.write_tables(tmp_path, rows, "dapo")
 
 
 def test_without_the_baseline_there_are_scores_and_no_differences(tmp_path):
     scores = contest({("pivotal", 1e-4): [0.8, 0.7]})
-    scores.reindex(columns=COLUMNS).to_csv(tmp_path / "runs.csv", index=False)
-    text = arena_report.report(tmp_path)
+    text = arena_report.write_tables(tmp_path, scores.reindex(columns=COLUMNS), "grpo")
     assert "0.75" in text
     assert "+nan" not in text
 
@@ -324,7 +319,7 @@ def test_without_the_baseline_there_are_scores_and_no_differences(tmp_path):
         ({"methods": ["grpo:prompts=true"]}, "prompts"),
         ({"methods": ["grpo:prompts=1.0"]}, "prompts"),
         ({"methods": ['grpo:prompts="1"']}, "prompts"),
-        ({"methods": ["grpo:preset=1"]}, "preset"),
+        ({"methods": ["prompt:preset=paper"]}, "preset"),
         ({"methods": ["grpo:groups=level"]}, "groups"),
         ({"baseline": "dapo"}, "baseline"),
         ({"seeds": [1, 1]}, "seeds"),

@@ -173,9 +173,9 @@ def test_runs_that_were_evaluated_on_other_problems_are_refused(runs_dir, tmp_pa
     folder = tmp_path / "runs"
     shutil.copytree(runs_dir, folder)
     changed = run_folder(folder, "rollout", 1)
+    manifest = read_manifest(changed / "manifest.json")
     rows = read_table(changed / "evaluation.jsonl")
     write_table(changed / "evaluation.jsonl", [row | {"uid": row["uid"] + 1} for row in rows])
-    manifest = read_manifest(changed / "manifest.json")
     manifest["files"] |= hashes_of(changed, ["evaluation.jsonl"])
     write_manifest(changed / "manifest.json", manifest)
     with pytest.raises(ValueError, match="evaluated on the problems"):
@@ -237,7 +237,7 @@ def test_where_each_seed_has_its_own_problems_differences_are_in_pairs_by_seed(t
     profile = Profile(**PROFILE.model_dump(exclude_unset=True) | fields)
     text = report.write_report(profile, write_runs(tmp_path, profile))
     rows = pd.read_csv(tmp_path / "results" / "runs.csv")
-    rows = rows.set_index(["configuration", "replicate"])
+    rows = rows[rows.family == "all"].set_index(["configuration", "replicate"])
     difference = rows.loc["prompt"].mean_at_8 - rows.loc["grpo"].mean_at_8
     assert f"{difference.mean():+.3f}" in text
     assert len(rows) == 4 * 2
@@ -273,7 +273,9 @@ def runs_of_eight_samples():
 
 def test_trainings_in_trl_have_rows_and_paired_tables_as_the_loop_has():
     profile, runs = runs_of_eight_samples()
-    rows = report.rows_of(profile, runs).set_index(["configuration", "replicate"])
+    rows = report.trl_rows(profile, runs)
+    assert set(rows.family) == {"all", "a", "b"}
+    rows = rows[rows.family == "all"].set_index(["configuration", "replicate"])
     prompts = pd.DataFrame(runs[1]["evaluation"])
     by_family = (prompts.successes / prompts.trials).groupby(prompts.family).mean()
     first = rows.loc["grpo", 0]

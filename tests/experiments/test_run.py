@@ -16,8 +16,8 @@ import pytest
 import yaml
 from conftest import PATIENCE, SMALL_PROFILE
 
-from gdro_lab.experiments.pool import Job, Pool
-from gdro_lab.experiments.processes import LAUNCHER, free_port, only_process_in
+from gdro_lab.experiments.jobs import Job, Jobs
+from gdro_lab.experiments.processes import LAUNCHER, free_port
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.records import read_result
 
@@ -128,13 +128,13 @@ def test_stopped_or_killed_it_ends_its_jobs(runs, how):
 def test_a_job_that_is_killed_is_named_and_stops_no_other(tmp_path):
     """As the kernel does where memory runs out."""
     (tmp_path / "logs").mkdir()
-    preload = ["gdro_lab.experiments.pool", "torch"]
-    pool = Pool(load_profile("smoke"), tmp_path / "logs", 2, preload)
-    kill = Job("killed", "signal:raise_signal", (signal.SIGKILL,))
-    assert not pool.run([kill, *(Job(f"quick {i}", "builtins:id", (i,)) for i in range(4))])
-    [line] = pool.failed
-    assert line.startswith("killed failed: its process was killed")
-    assert len(list(pool.logs.glob("quick-*.log"))) == 4
+    preload = ["gdro_lab.experiments.jobs", "torch"]
+    jobs = Jobs(load_profile("smoke"), tmp_path / "logs", 2, preload)
+    kill = Job("killed", signal.raise_signal, (signal.SIGKILL,))
+    jobs.run([kill, *(Job(f"quick {i}", id, (i,)) for i in range(4))])
+    assert list(jobs.failed) == ["killed"]
+    assert jobs.failed["killed"].startswith("killed failed: its process was killed")
+    assert len(list(jobs.logs.glob("quick-*.log"))) == 4
 
 
 def test_what_is_launched_ends_with_the_process_that_started_its_launcher():
@@ -164,18 +164,6 @@ def test_what_a_process_has_started_ends_with_it():
         assert first.wait(timeout=PATIENCE) == 143
     assert started
     assert psutil.wait_procs(started, timeout=PATIENCE)[1] == []
-
-
-def test_a_folder_in_which_nothing_was_written_does_not_stay(tmp_path):
-    there = tmp_path / "there"
-    there.mkdir()
-    folder = there / "new" / "run"
-    with only_process_in(folder):
-        (folder / "empty").mkdir()
-    assert list(tmp_path.rglob("*")) == [there]  # it was there before
-    with only_process_in(folder):
-        (folder / "record.jsonl").touch()
-    assert (folder / "record.jsonl").exists()
 
 
 def test_runs_of_one_seed_get_different_ports():

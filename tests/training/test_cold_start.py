@@ -14,7 +14,7 @@ from tiny_models import byte_tokenizer
 
 from gdro.files import LEDGER
 from gdro_lab.experiments.parts import make_parts
-from gdro_lab.experiments.training import make_bases
+from gdro_lab.experiments.runner import make_bases
 from gdro_lab.tasks import GymChoice, MathChoice, draw_task, prompt_token_ids, solutions
 from gdro_lab.tasks import cold_start as module
 from gdro_lab.tasks.cold_start import (

@@ -1,7 +1,7 @@
 """A batch of jobs, each in a process of its own, with its output in a log.
 
-The console has a line a job, with its progress and time left. A job that fails, or is killed, stops
-no other. Processes are forked from one that has imported torch and TRL already.
+The console has one line, with the progress of all and the time left. A job that fails, or is
+killed, stops no other. Processes are forked from one that has imported torch and TRL already.
 """
 
 import multiprocessing
@@ -9,16 +9,13 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from pkgutil import resolve_name
-from queue import SimpleQueue
 from typing import Any
 
 from tqdm import tqdm
@@ -34,9 +31,7 @@ from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.spelling import slug_of
 from gdro_lab.failures import at_the_door, in_one_line
 
-BAR = "{desc:28} {percentage:3.0f}%, {elapsed} elapsed, {remaining} left{postfix}"
-MANY = 30
-"""With more jobs than this the line of a job goes when it is done."""
+BAR = "{desc} {percentage:3.0f}%, {elapsed} elapsed, {remaining} left{postfix}"
 
 
 @dataclass(frozen=True)
@@ -44,9 +39,8 @@ class Job:
     """A function to call in a process of its own."""
 
     title: str
-    target: str
-    """Where the function is, as in "package.module:function": a name, since the console's process
-    must not import torch, and a job of Unsloth imports that first."""
+    function: Callable[..., Any]
+    """Of a module that does not import torch: a job of Unsloth imports that first."""
     arguments: tuple[Any, ...] = ()
 
     @property
@@ -55,7 +49,7 @@ class Job:
         return "-".join(slug_of(word) for word in self.title.split())
 
 
-class Pool:
+class Jobs:
     """Runs jobs, so many at once, and keeps what went wrong.
 
     Args:
@@ -72,29 +66,23 @@ class Pool:
         self.workers = workers
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload([*preload])
-        self.failed: list[str] = []
-        """A line for each job that failed."""
+        self.failed: dict[str, str] = {}
+        """A line for each job that failed, by its title."""
         self.stopped = threading.Event()
-        self.lines = SimpleQueue[int]()
-        """Lines of the console that no job has."""
-        for line in range(workers):
-            self.lines.put(line)
 
     def check(self, job: Job) -> None:
         """Run a job that refuses (Refusal) or does nothing, without a log."""
         with self._process() as process:
             self._wait([process.submit(_check, self.profile, job)])
 
-    def run(self, jobs: Sequence[Job]) -> bool:
-        """Run jobs, as many at once as there are workers; return whether none failed."""
-        before = len(self.failed)
-        keeps_lines = len(jobs) <= MANY
-        with (
-            ThreadPoolExecutor(self.workers) as threads,
-            tqdm(desc="jobs", total=len(jobs), disable=keeps_lines, smoothing=0) as overall,
-        ):
-            self._wait([threads.submit(self._run_job, job, overall) for job in jobs])
-        return len(self.failed) == before
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Run jobs, as many at once as there are workers."""
+        every = 0.1 if sys.stderr.isatty() else 60
+        bar = tqdm(
+            total=len(jobs), mininterval=every, smoothing=0, bar_format=BAR, disable=not jobs
+        )
+        with bar, ThreadPoolExecutor(self.workers) as threads:
+            self._wait([threads.submit(self._run_job, job, bar) for job in jobs])
 
     def _wait(self, futures: Sequence[Future]) -> None:
         """Wait for all; on Ctrl-C or SIGTERM, end their processes and start no other."""
@@ -112,37 +100,27 @@ class Pool:
                 ended |= running
             raise
 
-    def _run_job(self, job: Job, overall: tqdm) -> None:
-        """Run a job, with a line of progress."""
+    def _run_job(self, job: Job, bar: tqdm) -> None:
+        """Run a job, and move the line of all as it goes on."""
         if self.stopped.is_set():
             return
-        keeps_line = overall.disable
         log = self.logs / f"{job.stem}.log"
         progress = self.logs / f".{job.stem}.progress"
-        line = self.lines.get()
-        bar = tqdm(
-            desc=job.title,
-            total=1,
-            position=line + (0 if keeps_line else 1),
-            leave=keeps_line,
-            mininterval=0.1 if sys.stderr.isatty() else 60,
-            bar_format=BAR,
-        )
-        try:
-            with bar, self._process() as process:
-                future = process.submit(_run_logging, self.profile, job, log, progress)
-                while wait([future], 0.5).not_done:
-                    _show(bar, progress)
-                reason = _reason_of(future)
-                if reason is None:
-                    bar.n = bar.total
-                else:
-                    bar.set_postfix_str("failed")
-                    self.failed.append(f"{job.stem} failed: {reason} (log: {log})")
-        finally:  # other jobs wait for the line
-            self.lines.put(line)
-            progress.unlink(missing_ok=True)
-            overall.update()
+        bar.set_description_str(job.title)
+        done = 0.0
+        with self._process() as process:
+            future = process.submit(_run_logging, self.profile, job, log, progress)
+            while wait([future], 0.5).not_done:
+                now = read_progress(progress)
+                bar.initial += 0.0 if done else now  # a job that resumes may begin far on
+                bar.update(now - done)
+                done = now
+            reason = _reason_of(future)
+        progress.unlink(missing_ok=True)
+        if reason is not None:
+            self.failed[job.title] = f"{job.stem} failed: {reason} (log: {log})"
+            bar.set_postfix_str(f"{len(self.failed)} failed")
+        bar.update(1 - done)
 
     def _process(self) -> ProcessPoolExecutor:
         """A process for one job, which ends with this one."""
@@ -158,20 +136,6 @@ def _reason_of(future: Future) -> str | None:
     if isinstance(error, BrokenProcessPool):
         return "its process was killed"
     return in_one_line(error)
-
-
-def _show(bar: tqdm, progress: Path) -> None:
-    """Move a job's bar to where the job is."""
-    place = read_progress(progress)
-    if place is not None:
-        done, total = place
-        if bar.total != total:  # the first report of a job that resumes may be far on
-            bar.total = total
-            bar.initial = done
-            bar.n = done
-            bar.last_print_n = done
-            bar.start_t = bar.last_print_t = time.time()
-        bar.update(done - bar.n)
 
 
 def _check(profile: Profile, job: Job) -> None:
@@ -209,7 +173,7 @@ def _run_logging(profile: Profile, job: Job, log: Path, progress: Path) -> str |
 
 def _call(profile: Profile, job: Job) -> None:
     profile.import_methods()
-    resolve_name(job.target)(*job.arguments)
+    job.function(*job.arguments)
 
 
 def _print_to(descriptor: int) -> None:
