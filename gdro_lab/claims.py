@@ -72,17 +72,9 @@ def read_claims(root: Path = ROOT) -> pd.DataFrame:
     return pd.read_csv(root / CLAIMS, dtype=str, keep_default_na=False)
 
 
+@cache  # the same rows are behind many claims
 def values_of(studies: str, score: str, root: Path = ROOT) -> pd.DataFrame:
     """A score as `value`, a row a run and checkpoint; `at_end` is where training ends."""
-    files = [
-        root / STUDIES / study.partition("/")[0] / "runs.csv" for study in studies.split(" + ")
-    ]
-    return _values(studies, score, root, tuple(file.stat().st_mtime_ns for file in files))
-
-
-@cache
-def _values(studies: str, score: str, root: Path, written: tuple[int, ...]) -> pd.DataFrame:
-    """`values_of` files that were written at these times."""
     score, _, family = score.partition(" of ")
     tables = []
     for study in studies.split(" + "):
@@ -293,7 +285,7 @@ def write(root: Path = ROOT) -> None:
             replace_text(page, _filled(page.read_text("utf-8"), _cells(claims, made)))
 
 
-def show(name: str) -> str:
+def behind(name: str) -> str:
     """What is behind a claim, a number or a study: the pairs, or the table."""
     claims = read_claims()
     plain = claims.text.str.replace("−", "-")
@@ -326,7 +318,7 @@ def main(claim: str | None, check: bool, is_writing: bool) -> None:
         click.echo("\n".join(found) or "every number is as the stored rows have it")
         sys.exit(bool(found))
     if claim is not None:
-        click.echo(show(claim))
+        click.echo(behind(claim))
 
 
 if __name__ == "__main__":

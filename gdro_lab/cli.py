@@ -34,13 +34,12 @@ class _InOneLine(click.Group):
     """Prints one line, not a traceback, for whatever ends a subcommand but click's own exits."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        words = [word.rpartition("=")[2] for word in ctx.args]  # folders among them
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            line = in_one_line(error, words)
+            line = in_one_line(error)
             is_full = is_full_disk(error)
             is_refusal = isinstance(error, Refusal) and not is_full
             if not is_refusal and not is_full:

@@ -1,13 +1,10 @@
 """What a person reads when something fails: one line, and where the traceback is."""
 
 import errno
-import os
-import shutil
 import tempfile
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from gdro.checks import Refusal
 
@@ -16,7 +13,6 @@ from gdro.checks import Refusal
 FULL = ("No space left on device", "Disk quota exceeded", "inline_container", "PytorchStreamWriter")
 EXPECTED = (ValueError, TypeError, ImportError, OSError)
 """How libraries refuse a value; other errors may be faults of ours."""
-LITTLE = 2**20  # bytes that a full disk may still have
 
 
 @contextmanager
@@ -38,14 +34,11 @@ def at_the_door() -> Iterator[None]:
         raise Refusal(text) from error
 
 
-def in_one_line(error: BaseException, places: Iterable[str | Path] = ()) -> str:
-    """An error as one line, with its type where the text alone would say little.
-
-    places: where files were written, besides temporary ones and the hub's, if a disk is full.
-    """
-    if is_full_disk(error):
-        return full_disks(places)
+def in_one_line(error: BaseException) -> str:
+    """An error as one line, with its type where the text alone would say little."""
     text = " ".join(str(error).split())
+    if is_full_disk(error):
+        return f"the disk is full: {text}"
     if isinstance(error, Refusal):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -73,18 +66,3 @@ def is_full_disk(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def full_disks(places: Iterable[str | Path]) -> str:
-    """A sentence on a full disk, with those of the places that have no room left."""
-    hub = os.environ.get("HF_HOME", "~/.cache/huggingface")
-    more = (".", tempfile.gettempdir(), os.path.expanduser(hub))
-    there = [_existing(Path(place)) for place in (*places, *more)]
-    full = [str(place) for place in dict.fromkeys(there) if shutil.disk_usage(place).free < LITTLE]
-    return f"the disk is full: {', '.join(full) or 'no room is left for what was written'}"
-
-
-def _existing(path: Path) -> Path:
-    """The folder itself, or the nearest around it that is there."""
-    path = path.absolute()
-    return next(folder for folder in (path, *path.parents) if folder.is_dir())

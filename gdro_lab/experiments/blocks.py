@@ -69,6 +69,11 @@ class ModelChoice(ModelOptions):
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, more time."""
 
+    @property
+    def is_unsloth(self) -> bool:
+        """Whether Unsloth trains it."""
+        return self.kind.startswith("unsloth")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         lora = self.lora or {}

@@ -164,8 +164,7 @@ def _run_logging(profile: Profile, job: Job, log: Path, progress: Path) -> str |
     except Exception as error:
         if not isinstance(error, Refusal):
             traceback.print_exc()
-        folders = [log, *(folder for folder in job.arguments if isinstance(folder, str | Path))]
-        reason = in_one_line(error, folders)
+        reason = in_one_line(error)
         print(reason, file=sys.stderr)
         return reason
     return None

@@ -68,7 +68,7 @@ def check_installed(profile: Profile, variants: Sequence[str], *, evaluates: boo
     trainings = [profile.train_of(variant) for variant in variants]
     trains_with_vllm = any(train.use_vllm for train in trainings)
     is_used = {
-        "unsloth": any(profile.model_of(name).kind.startswith("unsloth") for name in variants),
+        "unsloth": any(profile.model_of(name).is_unsloth for name in variants),
         "vllm": trains_with_vllm or (evaluates and profile.evaluation.engine == "vllm"),
         "liger_kernel": any((t.model_extra or {}).get("use_liger_kernel") for t in trainings),
         "math_verify": profile.task.kind == "math",
@@ -150,7 +150,7 @@ def make_parts(
     """
     choice = profile.model_of(variant)
     # Unsloth patches transformers and TRL, so it comes first. Evaluation uses plain transformers.
-    if choice.kind.startswith("unsloth") and not held_out:
+    if choice.is_unsloth and not held_out:
         import_unsloth(choice.standby)
     from transformers.utils import logging
 

@@ -31,6 +31,7 @@ from gdro_lab.experiments.oracles import loop_controller
 from gdro_lab.experiments.profile_checks import (
     check_comparison,
     check_loop_train,
+    check_names,
     check_seeds,
     check_task,
     check_training,
@@ -43,8 +44,6 @@ from gdro_lab.tasks.cold_start import ColdStart
 from gdro_lab.tasks.world import TaskWorld, find_yaml, read_world, read_yaml, refusal
 
 PROFILES = Path(__file__).parents[1] / "profiles"
-RESERVED = {BASE, "results", "figures", "logs"}
-"""Folders of a profile's runs."""
 OF_LOOP = {"worlds", "methods", "learning_rates", "size", "baseline"}
 OF_TRL = {"one_task", "task", "base", "model", "cold_start", "evaluation", "launch", "gpus"}
 OF_TRL |= {"hours", "variants"}
@@ -178,15 +177,7 @@ class Profile(Strict):
 
     def _check_trl(self) -> None:
         """Refuse variants that cannot be told apart or compared, and what cannot be trained."""
-        if not self.variants:
-            raise Refusal("variants must name what is compared, got {}")
-        if RESERVED & set(self.variants):
-            raise Refusal(
-                f"variants may not be called {sorted(RESERVED)}, got {list(self.variants)}"
-            )
-        labels = [self.label(variant) for variant in (BASE, *self.variants)]
-        if len(set(labels)) != len(labels):
-            raise Refusal(f"labels of variants must differ, got {labels}")
+        check_names(list(self.variants), [self.label(name) for name in (BASE, *self.variants)])
         if not self.one_task:
             check_seeds(self.seeds, self.evaluation, self.task, self.base, self.cold_start)
         check_task(self.task, self.model.source, self.base, self.cold_start)
@@ -195,6 +186,7 @@ class Profile(Strict):
             try:
                 check_comparison(variant, [*self.variants, "grpo"], train, self.train)
                 check_training(train, self.model_of(name), self.launch, self.evaluation)
+                self.controller_of(Configuration(name, variant, train.learning_rate))
             except ValueError as error:
                 raise Refusal(f"variant {name!r}: {error}") from error
 
@@ -222,13 +214,9 @@ class Profile(Strict):
     @property
     def cost(self) -> str:
         """A sentence: how many trainings a profile has, and the GPU-hours that they may take."""
-        counts = {"variants": len(self.configurations())}
-        if self.backend == "loop":
-            counts = {
-                "worlds": len(self.drawn_worlds),
-                "methods at their rates": len(self.configurations()),
-            }
-        counts["seeds"] = len(self.seeds)
+        in_loop = {"worlds": len(self.drawn_worlds)} if self.backend == "loop" else {}
+        what = "methods at their rates" if in_loop else "variants"
+        counts = in_loop | {what: len(self.configurations()), "seeds": len(self.seeds)}
         trainings = math.prod(counts.values())
         numbers = " × ".join(map(str, counts.values()))
         text = f"{trainings} trainings ({' × '.join(counts)}: {numbers})"
@@ -239,11 +227,6 @@ class Profile(Strict):
     def is_pretrained(self) -> bool:
         """Whether any variant trains another model than a tiny base."""
         return any(self.model_of(name).source is not None for name in self.variants)
-
-    @property
-    def uses_unsloth(self) -> bool:
-        """Whether Unsloth trains any variant."""
-        return any(self.model_of(name).kind.startswith("unsloth") for name in self.variants)
 
     @property
     def success_threshold(self) -> float:

@@ -5,6 +5,7 @@ from typing import Any
 
 from gdro.checks import Refusal
 from gdro_lab.experiments.blocks import (
+    BASE,
     BaseChoice,
     EvaluationChoice,
     LaunchChoice,
@@ -21,6 +22,9 @@ from gdro_lab.tasks.world import TaskWorld, read_world
 LOOP_TRAIN = ("max_steps", "prompts_per_step", "num_generations", "lr_scheduler_type")
 """The fields of `train` that the loop knows."""
 
+RESERVED = {BASE, "results", "figures", "logs"}
+"""Folders of a profile's runs."""
+
 
 def check_loop_train(train: TrainChoice) -> None:
     """Refuse (Refusal) what the loop does not know."""
@@ -35,6 +39,16 @@ def check_loop_train(train: TrainChoice) -> None:
     # with fewer, two of the five checkpoints would be the same step
     if train.max_steps < 5:
         raise Refusal(f"train.max_steps must be at least 5 in the loop, got {train.max_steps}")
+
+
+def check_names(variants: Sequence[str], labels: Sequence[str]) -> None:
+    """Refuse (Refusal) variants that cannot be told apart, in folders or in tables."""
+    if not variants:
+        raise Refusal("variants must name what is compared, got {}")
+    if RESERVED & set(variants):
+        raise Refusal(f"variants may not be called {sorted(RESERVED)}, got {variants}")
+    if len(set(labels)) != len(labels):
+        raise Refusal(f"labels of variants must differ, got {labels}")
 
 
 def check_worlds(worlds: Sequence[TaskWorld], prompts: int) -> None:
@@ -126,8 +140,7 @@ def check_training(
         raise Refusal(
             f"save_steps must be a multiple of {unit} updates a batch, got {train.save_steps}"
         )
-    is_unsloth = model.kind.startswith("unsloth")
-    if is_unsloth and launch.shards:
+    if model.is_unsloth and launch.shards:
         raise Refusal(f"launch.config must not shard the weights of Unsloth, got {launch.config!r}")
     if model.kind == "unsloth-lora" and train.use_vllm != model.fast_inference:
         raise Refusal(
@@ -140,7 +153,7 @@ def check_training(
         is_like = train.use_vllm == (evaluation.engine == "vllm")
         options = train.model_extra or {}
         sleeps = options.get("vllm_enable_sleep_mode") or options.get("vllm_mode") == "server"
-        if not is_like or sleeps or launch.processes > 1 or is_unsloth:
+        if not is_like or sleeps or launch.processes > 1 or model.is_unsloth:
             raise Refusal(
                 "evaluation.at needs one process without Unsloth, whose engine is that of the "
                 f"evaluation and stays awake, got {evaluation.at}"

@@ -62,7 +62,7 @@ def check_arguments(profile: Profile, variants: Sequence[str]) -> None:
 
 def _can_rehearse(profile: Profile, variant: str) -> bool:
     """Whether this process may train: Unsloth has a trainer of its own."""
-    is_unsloth = profile.model_of(variant).kind.startswith("unsloth")
+    is_unsloth = profile.model_of(variant).is_unsloth
     was_launched = "WORLD_SIZE" in os.environ  # by a process that has rehearsed
     # or it would keep a part of the GPU, while those that it launches train
     leaves_gpu = profile.launch.processes > 1 and torch.cuda.is_available()
@@ -79,7 +79,7 @@ def _check_model(profile: Profile, variant: str) -> None:
 
     model = profile.model_of(variant)
     config = _config_of(profile, model.source)
-    if config is None or model.kind.startswith("unsloth"):  # it has its own
+    if config is None or model.is_unsloth:  # it has its own
         return
     attention = model.attn_implementation
     if attention is not None and "/" in attention:  # a kernel of the hub
@@ -136,7 +136,7 @@ def rehearse(profile: Profile, variant: str) -> None:
         trainer = GDROTrainer(
             # by its folder, from which TRL loads a reference model, too
             transformers.Qwen3ForCausalLM.from_pretrained(folder),
-            reward,
+            half_right,
             args=args,
             train_dataset=rows,
             eval_dataset=None if args.eval_strategy == "no" else rows,
@@ -146,7 +146,7 @@ def rehearse(profile: Profile, variant: str) -> None:
         trainer.train()
 
 
-def reward(completions: Sequence[Any], answer: Sequence[str], **columns: Any) -> list[float]:
+def half_right(completions: Sequence[Any], answer: Sequence[str], **columns: Any) -> list[float]:
     """Half of the completions are correct; `answer` is there, so that it must not be removed."""
     return [float(place % 2) for place, _ in enumerate(answer)]
 

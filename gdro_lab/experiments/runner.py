@@ -51,7 +51,7 @@ def run_profile(profile: Profile, cores: int, runs_dir: str | Path | None, cache
         numerics.leave_torch_free()
     runs = Path(runs_dir or f"runs/{profile.name}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as on Ctrl-C
-    is_bare = profile.gpus or profile.uses_unsloth
+    is_bare = profile.gpus or any(profile.model_of(v).is_unsloth for v in profile.variants)
     jobs = Jobs(
         profile,
         runs / "logs",
@@ -144,7 +144,7 @@ def play_run(run: Run, out: Path, cache_dir: str) -> list[dict[str, Any]]:
     if run.variant is not None:
         model = run.profile.model_of(run.method)
         uses_vllm = run.profile.train_of(run.method).use_vllm
-        if run.profile.gpus or uses_vllm or model.kind.startswith("unsloth"):
+        if run.profile.gpus or uses_vllm or model.is_unsloth:
             # memory of a GPU and of vLLM is free when a process ends; Unsloth changes transformers
             with own_processes(1) as pool:
                 pool.submit(_train, *where).result()

@@ -100,7 +100,7 @@ class Training:
         profile.variant(variant)  # refuses the base
         check_machine(profile, [variant], evaluates=False)
         model = profile.model_of(variant)
-        if model.kind.startswith("unsloth"):
+        if model.is_unsloth:
             import_unsloth(model.standby)  # it comes before TRL
         check_trainings(profile, [variant])
         profile = profile.drawn(seed)
