@@ -24,20 +24,6 @@ def first_of_each_family(rows: Sequence[Mapping[str, Any]], most: int) -> list[M
     return [row for row, place in zip(rows, places_P, strict=True) if place < most]
 
 
-def accuracy_by_family(
-    rows: Sequence[Mapping[str, Any]], successes_P: np.ndarray, samples: int
-) -> pd.Series:
-    """The mean accuracy on the prompts of each family.
-
-    Args:
-        rows: the prompts.
-        successes_P: correct completions of each.
-        samples: completions of each.
-    """
-    families = [row["family"] for row in rows]
-    return pd.Series(np.asarray(successes_P) / samples).groupby(families).mean()
-
-
 def train_scores(
     rows: Sequence[Mapping[str, Any]],
     successes_P: np.ndarray,
@@ -47,10 +33,13 @@ def train_scores(
     """The columns train_mean, weighted as in training, and train_families of a row of scores.
 
     Args:
-        rows, successes_P, samples: as for `accuracy_by_family`.
+        rows: the prompts.
+        successes_P: correct completions of each.
+        samples: completions of each.
         shares: each family's share of the training prompts.
     """
-    families = accuracy_by_family(rows, successes_P, samples)
+    accuracy_P = pd.Series(np.asarray(successes_P) / samples)
+    families = accuracy_P.groupby([row["family"] for row in rows]).mean()
     mean = (families * pd.Series(shares)).sum()
     return {"train_mean": float(mean), "train_families": families.to_dict()}
 

@@ -74,14 +74,6 @@ def _end() -> None:
     os._exit(143)
 
 
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)  # sends nothing
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def end_with_parent() -> None:
     """Make this process end when the one that started it does, however that was killed."""
     parent = multiprocessing.parent_process()
@@ -122,8 +114,10 @@ def end_with_launcher() -> None:
     parent = os.getppid()
 
     def watch() -> None:
-        while os.getppid() == parent and _lives(launcher):
-            time.sleep(1)
+        with suppress(ProcessLookupError):  # the launcher's parent has ended
+            while os.getppid() == parent:
+                os.kill(launcher, 0)  # sends nothing
+                time.sleep(1)
         _end()
 
     threading.Thread(target=watch, daemon=True).start()

@@ -78,7 +78,7 @@ def trl_rows(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
     for run in runs:
         if "families" in run["manifest"]:  # the base, not trained, takes those of its seed
             counts = pd.Series(run["manifest"]["families"])
-            shares[run["seed"]] = counts / counts.sum()
+            shares[run["seed"]] = (counts / counts.sum()).to_dict()
     columns = {(run.method, run.seed): run.columns for run in list_runs(profile)}
     checkpoints = []
     for run in runs:

@@ -1,9 +1,9 @@
 """A run: a method on a seed, in TRL or in a world of the loop.
 
-`play_run` in `gdro_lab.experiments.runner` makes its rows of scores.
-A seed is a replicate: it draws a fresh task, a fresh base and a fresh training, so that all methods
-have the same draws, and differences between them are paired. The method "base" is the model before
-training. What a run leaves is written whole, and what is there is not played again.
+`play_run` in `gdro_lab.experiments.runner` makes its rows of scores. A seed is a replicate: it
+draws a fresh task, a fresh base and a fresh training, so that all methods have the same draws, and
+differences between them are paired. The method "base" is the model before training. What a run
+leaves is written whole, and what is there is not played again.
 """
 
 from dataclasses import dataclass

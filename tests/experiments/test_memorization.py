@@ -2,13 +2,12 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from gdro_lab.experiments.memorization import (
-    accuracy_by_family,
     first_of_each_family,
     format_gap,
     memorization_gaps,
+    train_scores,
 )
 
 ROWS = [{"family": name, "uid": uid} for uid, name in enumerate("abaaba")]
@@ -29,8 +28,10 @@ def with_gaps(*tables):
 
 
 def test_the_gap_is_less_that_of_the_base():
-    learned = accuracy_by_family(ROWS, np.array([4, 4, 4, 2, 2, 2]), 4)
-    assert learned.to_dict() == {"a": 0.75, "b": 0.75}
+    scores = train_scores(ROWS, np.array([4, 4, 4, 2, 2, 2]), 4, {"a": 0.5, "b": 0.5})
+    assert scores["train_mean"] == 0.75
+    learned = scores["train_families"]
+    assert learned == {"a": 0.75, "b": 0.75}
     base = families("base", {"a": 0.25, "b": 0.5}, {"b": 0.0, "a": 0.25})
     trained = families("grpo", learned, {"b": 0.5, "a": 0.25})
     table = with_gaps(trained, base, base.assign(replicate=1))
@@ -57,4 +58,3 @@ def test_gaps_are_printed_at_the_rates_of_the_table():
 
 def test_each_family_is_sampled_alike():
     assert [row["uid"] for row in first_of_each_family(ROWS, 2)] == [0, 1, 2, 4]
-    assert accuracy_by_family(ROWS[:1], np.array([3]), 4)["a"] == pytest.approx(0.75)

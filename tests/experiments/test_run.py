@@ -96,6 +96,35 @@ def test_only_what_is_missing_is_run_again(runs):
     assert again == {both / "manifest.json", both / "evaluation.jsonl"}
 
 
+NO_SECOND_BASE = """
+from gdro_lab.experiments import parts
+make = parts.tiny_base
+def tiny_base(task, *, seed, **options):
+    if seed == 1:
+        raise RuntimeError("it fails on purpose")
+    return make(task, seed=seed, **options)
+parts.tiny_base = tiny_base
+"""
+
+
+def test_a_base_that_fails_stops_only_the_runs_that_start_from_it(tmp_path):
+    """And the same command plays them, where the base can be made."""
+    fields = {"seeds": [0, 1], "one_task": False, "evaluation": {"samples": 8, "k": 4}}
+    fields |= {"variants": {"grpo": {"method": "grpo"}}, "methods_from": "own.py"}
+    (tmp_path / "own.py").write_text(NO_SECOND_BASE)
+    code, printed = run(tmp_path, fields)
+    assert code == 1
+    assert "base-tiny-1 failed" in printed
+    done = sorted(tmp_path.glob("runs/own/*/*/manifest.json"))
+    assert [path.parent.name for path in done] == ["seed0", "seed0"]
+    written = [path.stat().st_mtime_ns for path in done]
+    (tmp_path / "own.py").write_text("")
+    code, printed = run(tmp_path, fields)
+    assert code == 0, printed
+    assert [path.stat().st_mtime_ns for path in done] == written
+    assert len(list(tmp_path.glob("runs/own/*/*/manifest.json"))) == 4
+
+
 LONG = {
     "variants": {"long": {"method": "both"}},
     "train": {"max_steps": 20_000, "prompts_per_step": 8, "save_steps": 2},
