@@ -77,7 +77,7 @@ def _draw_curve(axis: Axes, method: str, gains: pd.DataFrame, shift: float) -> N
     half = by_step.gain.apply(lambda gain: paired_t(gain).half)
     half = half.where((by_step.gain.count() > 2) & (mean.index > 0))
     rollouts = by_step.rollouts.mean() + shift
-    axis.errorbar(rollouts, mean, yerr=half.fillna(0), capsize=2, **_look(method))
+    axis.errorbar(rollouts, mean, yerr=half.fillna(0), capsize=2, **_line(method))
 
 
 def _finding(scores: pd.DataFrame, ends: pd.DataFrame) -> str:
@@ -130,7 +130,7 @@ def end_differences(scores: pd.DataFrame) -> Figure:
         axis.axvline(0, color="black", linewidth=0.8)
         for place, method in enumerate(methods):
             gain = gains.loc[method][metric]
-            look = {"color": _color(method), "marker": _marker(method)}
+            look = _look(method)
             axis.plot(gain, [place] * len(gain), linestyle="", markersize=3, alpha=0.6, **look)
             half = 0.0
             if len(gain) > 2:
@@ -167,7 +167,7 @@ def family_scores(families: pd.DataFrame) -> Figure:
     axis.barh(places, means[BASE], height=0.7, **look)
     methods = _methods(families)
     for method, offset in zip(methods, np.linspace(-0.25, 0.25, len(methods)), strict=True):
-        axis.plot(means[method], places + offset, **_look(method) | {"linestyle": ""})
+        axis.plot(means[method], places + offset, **_line(method) | {"linestyle": ""})
     axis.set_yticks(places, [f"{family}, {shares[family]:.0%}" for family in means.index])
     axis.invert_yaxis()
     axis.grid(axis="y", visible=False)
@@ -198,17 +198,13 @@ def own_answers(folder: Path, draw: int) -> pd.DataFrame:
         method = file.stem.partition("_draw")[0].partition("@")[0]
         rows = json.loads(file.read_text()).get("own", [])  # empty of the first runs
         columns[method] = {
-            row["question"]: f"{_in_one_line(row)} ({row['successes']} of {row['trials']})"
+            row["question"]: f"{' '.join(row['texts'][0].split())} "
+            f"({row['successes']} of {row['trials']})"
             for row in rows
         }
     order = [name for name in (BASE, *NAMES, *sorted(columns)) if columns.get(name)]
     table = pd.DataFrame({_name(name): columns[name] for name in dict.fromkeys(order)})
     return table.rename_axis("problem")
-
-
-def _in_one_line(row: dict[str, Any]) -> str:
-    """The first sample of a problem."""
-    return " ".join(row["texts"][0].split())
 
 
 def _methods(table: pd.DataFrame) -> list[str]:
@@ -222,19 +218,13 @@ def _name(method: str) -> str:
     return NAMES.get(method, method)
 
 
-def _color(method: str) -> str:
-    return METHOD_COLORS.get("pivotal_replay" if method == "bank" else method, PEER)
-
-
-def _marker(method: str) -> str:
-    return MARKERS.get(method, "x")
-
-
 def _look(method: str) -> dict[str, Any]:
-    """Line and marker of a method."""
-    return {
-        "color": _color(method),
-        "marker": _marker(method),
-        "linestyle": "--" if method == BASELINE else "-",
-        "label": _name(method),
-    }
+    """Colour and marker of a method."""
+    color = METHOD_COLORS.get("pivotal_replay" if method == "bank" else method, PEER)
+    return {"color": color, "marker": MARKERS.get(method, "x")}
+
+
+def _line(method: str) -> dict[str, Any]:
+    """The look of a curve, with its label."""
+    style = "--" if method == BASELINE else "-"
+    return _look(method) | {"linestyle": style, "label": _name(method)}
