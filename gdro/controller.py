@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gdro.advantages import preset_options
 from gdro.bins import PRESETS, DifficultyBins, make_bins
 from gdro.budget import as_whole, exact_rollouts
 from gdro.checks import LARGEST, check, check_array, short
@@ -119,7 +120,7 @@ class GDROController(Stateful):
         self.planned = 0  # seeds each plan's random numbers
         self._open: dict[int, np.ndarray]  # of the plans in flight: rollouts with extensions, (P,)
         self._pool: ArrayLike | None  # of `draw`: all uids as given
-        self._sorted_pool: SortedUids | None  # the same, sorted
+        self._sorted_pool: SortedUids  # the same, sorted
         self._forget_plans()
 
     # Before generation
@@ -138,14 +139,11 @@ class GDROController(Stateful):
         if not self.method.draws:
             return None
         size = check("size", size, int, ge=1)
-        if isinstance(uids, np.ndarray) and uids is self._pool:
-            array = uids
-        else:
-            array = check_uids(uids)
-            self._sorted_pool = None
+        is_new = uids is not self._pool or not isinstance(uids, np.ndarray)  # a list may change
+        array = check_uids(uids) if is_new else self._sorted_pool.uids_P
         if size > len(array):
             raise ValueError(f"size must be at most {len(array)}, the number of uids, got {size}")
-        if self._sorted_pool is None:  # an array is sorted once, since a large one takes long
+        if is_new:  # once, since a large array takes long
             self._sorted_pool = self.bins.sort(array)
             self._pool = uids
         pool = self._prompts(self._sorted_pool)
@@ -330,6 +328,11 @@ class GDROController(Stateful):
         weights = self._check_answer("replay", weights, len(weights), 0, LARGEST)
         return by_uid.order_P[places], weights
 
+    def is_trainers_own(self, scale_rewards: str) -> bool:
+        """Whether the trainer's own GRPO, with this `scale_rewards`, has the same advantages."""
+        own = preset_options("default") | {"scale_rewards": scale_rewards}
+        return self.name == "grpo" and own.items() <= vars(self.run).items()
+
     # What is given to the method
 
     def _prompts(self, by_uid: SortedUids) -> Prompts:
@@ -390,8 +393,7 @@ class GDROController(Stateful):
 
     def _forget_plans(self) -> None:
         """Start with no plan in flight: earlier ones belong to another history."""
-        # in every plan, so that those of others are told apart; no result depends on it
+        # tells plans of others apart; no result depends on it
         self._identity = uuid.uuid4().hex
         self._open = {}
         self._pool = None
-        self._sorted_pool = None

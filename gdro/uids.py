@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -112,3 +112,35 @@ def numbered(hashes: Iterable[str]) -> list[str]:
         counts[digest] += 1
         uids.append(digest if counts[digest] == 1 else f"{digest}#{counts[digest]}")
     return uids
+
+
+def prompt_hash(prompt: object) -> int:
+    """A hash of a prompt, by which a resumed run recognizes it."""
+    return int(hash_of(prompt)[:8], 16)
+
+
+def check_prompts(uids_D: np.ndarray, hashes_D: np.ndarray, saved: Mapping[str, ArrayLike]) -> None:
+    """Refuse data in which a uid of a checkpoint has another prompt. New prompts may join.
+
+    Args:
+        uids_D, hashes_D: of the data as they are.
+        saved: "uids" and "hashes" at the checkpoint.
+
+    Raises:
+        ValueError: names the first prompt that has changed; or where none is known.
+    """
+    before = dict(zip(saved["uids"], saved["hashes"], strict=True))  # type: ignore[arg-type]
+    uids = uids_D.tolist()
+    for uid, digest in zip(uids, hashes_D.tolist(), strict=True):
+        if before.get(uid, digest) != digest:
+            raise ValueError(
+                f"the training data have another prompt under the uid {uid!r} than when the "
+                "checkpoint was saved; give it a uid of its own"
+            )
+    if before.keys().isdisjoint(uids):
+        raise ValueError(
+            "the training data have none of the uids of the checkpoint, such as "
+            f"{next(iter(before))!r}, but others, such as {uids[0]!r}; where they are hashes of "
+            "all columns, any other column gives others: add the column of uids that was trained "
+            "with"
+        )

@@ -45,7 +45,7 @@ class GDROCallback(TrainerCallback):
     ) -> None:
         if not state.is_world_process_zero or not self.trainer.record:
             return
-        figure = draw(self.trainer.record, self.trainer.bin_names)
+        figure = figure_of(self.trainer.record, self.trainer.bin_names)
         file = f"{args.output_dir}/gdro.png"
         figure.savefig(file, dpi=120)
         for callback in self.trainer.callback_handler.callbacks:
@@ -57,7 +57,7 @@ class GDROCallback(TrainerCallback):
                 tracker.log({"gdro": tracker.Image(file)})
 
 
-def draw(record: list[dict[str, Any]], bins: list[str]) -> Figure:
+def figure_of(record: list[dict[str, Any]], bins: list[str]) -> Figure:
     """A figure of three panels over batches; each bin has a colour, from hard to easy.
 
     Rollouts and signal are means of ten batches.

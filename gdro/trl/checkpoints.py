@@ -17,9 +17,10 @@ from trl.trainer.utils import RepeatSampler
 from gdro import files
 from gdro.checks import Refusal
 from gdro.files import LEDGER, fault_of
+from gdro.inspect import Groups
 from gdro.trl.config import GDROConfig
-from gdro.trl.data import check_prompts
-from gdro.trl.inspection import BatchGroups
+from gdro.trl.inspection import joined
+from gdro.uids import check_prompts
 
 logger = logging.getLogger(__name__)
 STATE_FILE = "gdro_state.json"  # of a checkpoint, written first: GRPOTrainer's have none
@@ -78,7 +79,7 @@ def save_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
         "data": prompts,
         "replay_buffer": trainer.replay_buffer.state_dict(),
         "record": trainer.record,
-        "groups": trainer.groups,
+        "groups": vars(joined(trainer.groups)),
         "seconds": trainer.seconds,
     }
     files.save_state(checkpoint / STATE_FILE, state)
@@ -110,11 +111,11 @@ def load_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
         return
     state = files.load_state(checkpoint / STATE_FILE)
     if trainer.data.uids_D is not None and state["data"] is not None:
-        check_prompts(trainer.data, state["data"])
+        check_prompts(trainer.data.uids_D, trainer.data.hashes_D, state["data"])
     trainer.controller.load_state_dict(state["controller"])
     trainer.replay_buffer.load_state_dict(state["replay_buffer"])
     trainer.record = state["record"]
-    trainer.groups = [BatchGroups(*batch) for batch in state["groups"]]
+    trainer.groups = [Groups(**state["groups"])]
     trainer.seconds.update(state["seconds"])
 
 

@@ -248,7 +248,7 @@ def check_training(args: GDROConfig, controller: GDROController) -> None:
         raise ValueError(f"beta must be 0 with {choice}, which samples in rounds, got {args.beta}")
     # the controller's advantages are of the weighted sum of rewards
     sums_first = args.multi_objective_aggregation == "sum_then_normalize"
-    if not sums_first and replaces_advantages(controller, args):
+    if not sums_first and not controller.is_trainers_own(args.scale_rewards):
         raise ValueError(
             f"multi_objective_aggregation must be 'sum_then_normalize' with {choice}, got "
             f"{args.multi_objective_aggregation!r}"
@@ -260,21 +260,6 @@ def check_training(args: GDROConfig, controller: GDROController) -> None:
         raise ValueError(
             f"generation_kwargs has the seed {seed}, which makes all rollouts of a prompt the same"
         )
-
-
-def replaces_advantages(controller: GDROController, args: GDROConfig) -> bool:
-    """Whether TRL's advantages give way to the controller's; if not, training is TRL's own.
-
-    With "grpo" they stay where the controller would compute the same; `gdro_options` may have
-    replaced the options of `args` in its run.
-    """
-    run = controller.run
-    is_trls = (
-        run.advantage_std == "sample"
-        and run.advantage_clip is None
-        and run.scale_rewards == args.scale_rewards
-    )
-    return controller.name != "grpo" or not is_trls
 
 
 def check_success_reward(args: GDROConfig, names: Sequence[str]) -> None:

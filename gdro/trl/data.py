@@ -12,7 +12,7 @@ from typing import NamedTuple
 import datasets
 import numpy as np
 
-from gdro.uids import as_uids, hash_of, numbered
+from gdro.uids import as_uids, hash_of, numbered, prompt_hash
 
 
 class UidData(NamedTuple):
@@ -57,8 +57,7 @@ def with_uids(dataset: datasets.Dataset | datasets.IterableDataset, column: str)
     hashes = []
     for row in chain.from_iterable(batch.to_pylist() for batch in stored):
         uids.append(row[column] if has_uids else hash_of(row))
-        prompt = row.get("prompt", row)
-        hashes.append(int(hash_of(prompt)[:8], 16))
+        hashes.append(prompt_hash(row.get("prompt", row)))
     if has_uids:
         uids_D = as_uids(uids, f"column {column!r} of train_dataset (uid_column)")
         [(uid, times)] = Counter(uids_D.tolist()).most_common(1) or [(None, 0)]
@@ -83,30 +82,3 @@ def with_column(
 ) -> dict[str, list]:
     """What a transform of rows returns, with a column that it may have left out."""
     return {column: batch[column]} | transform(batch)
-
-
-def check_prompts(data: UidData, saved: Mapping[str, list]) -> None:
-    """Refuse data in which a uid of a checkpoint has another prompt. New prompts may join.
-
-    Args:
-        data: a data set whose rows are counted.
-        saved: its "uids" and "hashes" at the checkpoint.
-
-    Raises:
-        ValueError: names the first prompt that has changed; or where none is known.
-    """
-    before = dict(zip(saved["uids"], saved["hashes"], strict=True))
-    uids = data.uids_D.tolist()  # type: ignore[union-attr]
-    hashes = data.hashes_D.tolist()  # type: ignore[union-attr]
-    for uid, digest in zip(uids, hashes, strict=True):
-        if before.get(uid, digest) != digest:
-            raise ValueError(
-                f"train_dataset has another prompt under the uid {uid!r} than when the checkpoint "
-                "was saved; give it a uid of its own"
-            )
-    if before.keys().isdisjoint(uids):
-        raise ValueError(
-            "train_dataset has none of the uids of the checkpoint, such as "
-            f"{saved['uids'][0]!r}, but others, such as {uids[0]!r}; where they are hashes of all "
-            "columns, any other column gives others: add the column of uids that was trained with"
-        )

@@ -6,50 +6,64 @@ Axes: P prompts of a plan, G rollout groups of the training.
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
 import gdro.inspect
 from gdro.controller import Plan
+from gdro.inspect import Groups
 from gdro.rounds import Samples
 from gdro.trl.values import has_spread
 
 logger = logging.getLogger(__name__)
 
 
-class BatchGroups(NamedTuple):
-    """The rollout groups of a batch, in plain values."""
-
-    step: int
-    """The optimizer step that it serves, from 1, as in TRL's log."""
-    uids: list[int | str]
-    """(P,)"""
-    trials: list[int]
-    """Rollouts with a reward, (P,)."""
-    hits: list[int]
-    """Correct ones among them, (P,)."""
-    flat: list[bool]
-    """Whether all their rewards are equal, (P,)."""
+NO_GROUPS = Groups(
+    prompts_G=np.zeros(0, int),
+    steps_G=np.zeros(0, int),
+    trials_G=np.zeros(0, int),
+    hits_G=np.zeros(0, int),
+    is_flat_G=np.zeros(0, bool),
+    lengths_G=None,
+)
 
 
-def groups_of(plan: Plan, samples: Samples, step: int) -> BatchGroups:
-    """What came back for each prompt of a plan."""
+def groups_of(plan: Plan, samples: Samples, step: int) -> Groups:
+    """The groups of at least two rollouts that came back for a plan; prompts by their rows.
+
+    Args:
+        plan: of the batch.
+        samples: all its rollouts.
+        step: the optimizer step that they serve, from 1, as in TRL's log.
+    """
     scored = samples.scored()
     size = len(plan)
+    rows_P = np.empty(size, int)
+    rows_P[plan.order_P] = plan.prompts.rows_P
     differs_R = has_spread(scored.rewards_R, scored.group_ids_R)
-    return BatchGroups(
-        step,
-        np.asarray(plan.uids).tolist(),
-        np.bincount(scored.group_ids_R, minlength=size).tolist(),
-        np.bincount(scored.group_ids_R, scored.correct_R, size).astype(int).tolist(),
-        (np.bincount(scored.group_ids_R, differs_R, size) == 0).tolist(),
+    trials_P = np.bincount(scored.group_ids_R, minlength=size)
+    groups = Groups(
+        prompts_G=rows_P,
+        steps_G=np.full(size, step),
+        trials_G=trials_P,
+        hits_G=np.bincount(scored.group_ids_R, scored.correct_R, size).astype(int),
+        is_flat_G=np.bincount(scored.group_ids_R, differs_R, size) == 0,
+        lengths_G=None,
     )
+    return groups.take(trials_P > 1)
 
 
-def write_page(batches: Sequence[BatchGroups], threshold: float, folder: str) -> None:
+def joined(batches: Sequence[Groups]) -> Groups:
+    """The groups of several batches."""
+    names = [name for name, value in vars(NO_GROUPS).items() if value is not None]
+    every = [vars(groups) for groups in (NO_GROUPS, *batches)]
+    return replace(NO_GROUPS, **{name: np.concatenate([g[name] for g in every]) for name in names})
+
+
+def write_page(batches: Sequence[Groups], threshold: float, folder: str) -> None:
     """Print the page's summary; write `inspect.json`, and `inspect.png` where matplotlib is there.
 
     A training does not fail because of it: its weights are not saved yet.
@@ -60,7 +74,7 @@ def write_page(batches: Sequence[BatchGroups], threshold: float, folder: str) ->
         folder: of the training.
     """
     try:
-        groups = collect(batches)
+        groups = joined(batches)
         if not len(groups):
             print("inspect: no group has two rollouts with a reward, so there is nothing to say")
             return
@@ -73,20 +87,3 @@ def write_page(batches: Sequence[BatchGroups], threshold: float, folder: str) ->
         logger.warning("the page of gdro inspect could not be made", exc_info=True)
         return
     print("\n".join(gdro.inspect.in_short(summary)), flush=True)
-
-
-def collect(batches: Sequence[BatchGroups]) -> gdro.inspect.Groups:
-    """The groups of at least two rollouts."""
-    uids: list[Any] = [uid for batch in batches for uid in batch.uids]
-    number_of = {uid: number for number, uid in enumerate(dict.fromkeys(uids))}
-    steps = [batch.step for batch in batches for _ in batch.uids]
-    trials_G = np.array([n for batch in batches for n in batch.trials], int)
-    groups = gdro.inspect.Groups(
-        prompts_G=np.array([number_of[uid] for uid in uids], int),
-        steps_G=np.array(steps, int),
-        trials_G=trials_G,
-        hits_G=np.array([n for batch in batches for n in batch.hits], int),
-        is_flat_G=np.array([flat for batch in batches for flat in batch.flat], bool),
-        lengths_G=None,
-    )
-    return groups.take(trials_G > 1)

@@ -81,7 +81,7 @@ def warn_of_rewards(args: GDROConfig, names: Sequence[str]) -> None:
     )
 
 
-def record_row(
+def with_costs(
     row: Mapping[str, Any], method: str, global_step: int, cost: Cost, signal: Signal
 ) -> dict[str, Any]:
     """The row of a batch in the trainer's record: the controller's, with what the batch has cost.

@@ -43,6 +43,7 @@ from trl import GRPOTrainer
 
 from gdro.checks import Refusal
 from gdro.controller import Plan
+from gdro.inspect import Groups
 from gdro.methods.buffer import ReplayBuffer
 from gdro.record import numbers_of
 from gdro.rounds import Samples
@@ -131,10 +132,10 @@ class GDROTrainer(GRPOTrainer):
         replays = self.controller.method.replays
         unsloth.check_unsloth_settings(self.on_unsloth, model, args, replays)
         # otherwise TRL's advantages stay, so that "grpo" trains as TRL does, bit for bit
-        self._replaces_advantages = config.replaces_advantages(self.controller, args)
+        self._replaces_advantages = not self.controller.is_trainers_own(args.scale_rewards)
         self.replay_buffer = ReplayBuffer(self.controller.method.kept_texts)
         self.record: list[dict[str, Any]] = []
-        self.groups: list[inspection.BatchGroups] = []
+        self.groups: list[Groups] = []
         self.bin_names = self.controller.bins.names
         self._clock = logs.Clock()
         self.seconds = self._clock.seconds
@@ -282,7 +283,7 @@ class GDROTrainer(GRPOTrainer):
         if row is None:
             return signal
         step = self.state.global_step
-        self.record.append(logs.record_row(row, self.controller.name, step, cost, signal))
+        self.record.append(logs.with_costs(row, self.controller.name, step, cost, signal))
         self.groups.append(inspection.groups_of(plan, samples, step + 1))
         for name, number in numbers_of(row, self.bin_names).items():
             self._metrics["train"][f"gdro/{name}"].append(number)

@@ -1,7 +1,6 @@
 """The controller that a configuration of verl asks for, and what is refused before Ray starts."""
 
 import sys
-from typing import Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
@@ -26,12 +25,12 @@ class Check(Callback):
 
     def on_job_start(self, config: DictConfig, **others: object) -> None:
         try:
-            make_controller(config)
+            controller_of(config)
         except ValueError as error:
             sys.exit(f"gdro: {error}")  # Hydra passes over any exception but this
 
 
-def make_controller(config: DictConfig) -> GDROController:
+def controller_of(config: DictConfig) -> GDROController:
     """The controller that `gdro:` asks for; n̄ is `actor_rollout_ref.rollout.n`.
 
     Raises:
@@ -48,10 +47,11 @@ def make_controller(config: DictConfig) -> GDROController:
         if value != wanted:
             raise Refusal(f"{option} must be {wanted} with gdro, got {value}")
     preset = chosen.get("preset", "default")
+    advantages = {"scale_rewards": scale_of(config)} | preset_options(preset)
     controller = build(
         "gdro.options",
         GDROController,
-        advantage_options(config, preset) | (chosen.get("options") or {}),
+        advantages | (chosen.get("options") or {}),
         method=name,
         preset=preset,
         seed=OmegaConf.select(config, "data.seed") or 0,  # verl's default is None
@@ -69,14 +69,6 @@ def make_controller(config: DictConfig) -> GDROController:
     return controller
 
 
-def advantage_options(config: DictConfig, preset: str) -> dict[str, Any]:
-    """How (3) is computed: as verl does, or as printed in preset "paper"."""
-    scale = "group" if config.algorithm.norm_adv_by_std_in_grpo else "none"
-    return {"scale_rewards": scale} | preset_options(preset)
-
-
-def has_verls_advantages(controller: GDROController, config: DictConfig) -> bool:
-    """Whether verl's own GRPO advantages are those of the controller, to rounding."""
-    run = vars(controller.run)
-    own = advantage_options(config, "default")
-    return controller.name == "grpo" and all(run[name] == own[name] for name in own)
+def scale_of(config: DictConfig) -> str:
+    """What verl divides advantages by."""
+    return "group" if config.algorithm.norm_adv_by_std_in_grpo else "none"

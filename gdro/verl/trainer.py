@@ -23,7 +23,8 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from gdro.files import load_state, save_state
 from gdro.plans import Plan
 from gdro.record import numbers_of
-from gdro.verl.config import has_verls_advantages, make_controller
+from gdro.uids import check_prompts, prompt_hash
+from gdro.verl.config import controller_of, scale_of
 from gdro.verl.rows import places_of, uids_of
 
 logger = logging.getLogger(__name__)
@@ -42,13 +43,14 @@ class GDROTrainerSync(PPOTrainerSync):
 
     plan: Plan
     uids_D: np.ndarray
+    hashes_D: np.ndarray
 
     def __init__(self, config: DictConfig) -> None:
-        self.controller = make_controller(config)
+        self.controller = controller_of(config)
         # verl asks for its own trainers by name in many places; but for what follows this is "sync"
         config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
-        self.is_verls = has_verls_advantages(self.controller, config)
+        self.is_verls = self.controller.is_trainers_own(scale_of(config))
         register_adv_est("gdro")(self._advantages)
 
     # Before generation
@@ -56,7 +58,9 @@ class GDROTrainerSync(PPOTrainerSync):
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
         data = self.train_dataset.dataframe
-        self.uids_D = uids_of(data.to_list())
+        rows = data.to_list()
+        self.uids_D = uids_of(rows)
+        self.hashes_D = np.array([prompt_hash(row[self.train_dataset.prompt_key]) for row in rows])
         # workers of the loader have not started yet
         self.train_dataset.dataframe = data.add_column(UID, self.uids_D.tolist())
 
@@ -117,7 +121,9 @@ class GDROTrainerSync(PPOTrainerSync):
     def _save_checkpoint(self) -> None:
         """Save our state first: verl's last file says that a checkpoint is whole."""
         folder = Path(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
-        save_state(folder / STATE_FILE, self.controller.state_dict())
+        data = {"uids": self.uids_D.tolist(), "hashes": self.hashes_D.tolist()}
+        state = {"controller": self.controller.state_dict(), "data": data}
+        save_state(folder / STATE_FILE, state)
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
@@ -130,6 +136,8 @@ class GDROTrainerSync(PPOTrainerSync):
         if trainer.resume_mode == "resume_path":
             folder = Path(trainer.resume_from_path)
         if (folder / STATE_FILE).is_file():
-            self.controller.load_state_dict(load_state(folder / STATE_FILE))
+            state = load_state(folder / STATE_FILE)
+            check_prompts(self.uids_D, self.hashes_D, state["data"])
+            self.controller.load_state_dict(state["controller"])
         else:
             logger.warning(f"{folder} has no {STATE_FILE}: the controller starts without a history")

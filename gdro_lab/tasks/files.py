@@ -25,7 +25,7 @@ UNPACK = {b"\x1f\x8b": gzip.decompress, b"BZh": bz2.decompress, b"\xfd7zXZ": lzm
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-class Number(str):
+class WrittenNumber(str):
     """A number in JSON, as it was written: 1e-7 stays 1e-7, and 2.50 stays 2.50."""
 
 
@@ -187,7 +187,10 @@ def _parse(text: str) -> Any:
     """A JSON value whose numbers stay the texts that were written."""
     try:
         return json.loads(
-            text, parse_int=Number, parse_float=Number, object_pairs_hook=_without_repeats
+            text,
+            parse_int=WrittenNumber,
+            parse_float=WrittenNumber,
+            object_pairs_hook=_without_repeats,
         )
     except json.JSONDecodeError as error:
         raise ValueError(f"it is not JSON ({error})") from error

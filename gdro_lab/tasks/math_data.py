@@ -37,7 +37,7 @@ from gdro_lab.tasks.fields import (
     shown,
     text_of,
 )
-from gdro_lab.tasks.files import Number, RawRow, check_path, stem_of
+from gdro_lab.tasks.files import RawRow, WrittenNumber, check_path, stem_of
 from gdro_lab.tasks.math_sets import MATH_SPECS, AnyReader, Schema
 from gdro_lab.tasks.sources import Place, find_place, read_raw_rows
 
@@ -327,7 +327,7 @@ def _read_key(value: Any, schema: Schema) -> str:
     text = text_of(value, schema.answer)
     if text.lower() in ("", "none", "nan"):
         raise ValueError("its answer is empty" if not text else f"its answer is {text!r}")
-    if schema.decimal == "," and isinstance(value, str) and not isinstance(value, Number):
+    if schema.decimal == "," and isinstance(value, str) and not isinstance(value, WrittenNumber):
         text = text.translate({ord("."): None, ord(","): "."})
     key = read_key(text, cast("KeyReader", schema.reader))  # without choices it is one
     if key is None:

@@ -75,7 +75,7 @@ def set_apart(
     return train, held_out
 
 
-def draw(
+def draw_problems(
     problems: Sequence[Problem], size: int, shares: Mapping[str, float] | None, seed: int
 ) -> list[Problem]:
     """Draw `size` problems, in the order of `problems`.

@@ -11,7 +11,7 @@ from gdro_lab.tasks.choices import MathChoice
 from gdro_lab.tasks.fields import shown
 from gdro_lab.tasks.math_data import Problem, Source, check_left_out, read_problems
 from gdro_lab.tasks.math_reward import MathReward
-from gdro_lab.tasks.math_split import draw, drop_evaluated, drop_repeats, set_apart
+from gdro_lab.tasks.math_split import draw_problems, drop_evaluated, drop_repeats, set_apart
 from gdro_lab.tasks.split import Split, prompt_token_ids
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _fitting(
             too_long.append(f"{problem.uid}: a prompt of {length} tokens, over {most}")
     if choice.train_size is not None:
         with _naming([*dropped, *too_long]):
-            short = draw(short, choice.train_size, choice.shares, choice.seed)
+            short = draw_problems(short, choice.train_size, choice.shares, choice.seed)
     return short, too_long
 
 

@@ -23,8 +23,8 @@ from trl.trainer.utils import RepeatSampler
 
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.config import make_controller
-from gdro.trl.data import check_prompts, with_uids
-from gdro.uids import hash_of
+from gdro.trl.data import with_uids
+from gdro.uids import check_prompts, hash_of
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 CHOOSE = ("pivotal", "pivotal_replay", "dapo")  # the prompts
@@ -775,7 +775,8 @@ def test_rows_that_join_leave_the_others_what_they_are(name, has_uids):
     before = with_uids(Dataset.from_list(rows), "uid")
     after = with_uids(Dataset.from_list(everything), "uid")
     assert before.uids_D[0] == after.uids_D[0]
-    check_prompts(after, {"uids": before.uids_D.tolist(), "hashes": before.hashes_D.tolist()})
+    saved = {"uids": before.uids_D.tolist(), "hashes": before.hashes_D.tolist()}
+    check_prompts(after.uids_D, after.hashes_D, saved)
 
 
 def test_what_differs_is_still_told_apart():

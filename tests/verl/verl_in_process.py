@@ -15,7 +15,7 @@ from verl.protocol import DataProto
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 import examples.peers  # noqa: F401  (has dr_grpo)
-from gdro.verl.config import has_verls_advantages, make_controller
+from gdro.verl.config import controller_of, scale_of
 from gdro.verl.trainer import GDROTrainerSync
 
 SIZES = (2, 3, 4, 5, 6)
@@ -40,7 +40,7 @@ def config_of(changes):
 
 def refusal(changes):
     try:
-        make_controller(config_of(changes))
+        controller_of(config_of(changes))
     except ValueError as error:
         return str(error)
     return ""
@@ -76,7 +76,7 @@ def verls_own(keys, rewards, mask, norm):
 def ours(keys, rewards, mask, norm, method):
     """Of the trainer's own function, with two rows of padding."""
     config = config_of({"gdro.method": method, "algorithm.norm_adv_by_std_in_grpo": norm})
-    controller = make_controller(config)
+    controller = controller_of(config)
     plan = controller.plan([f"prompt{prompt}" for prompt in range(len(SIZES))])
     # as if the plan had been uneven
     controller._open[plan.number][:] = SIZES
@@ -84,7 +84,7 @@ def ours(keys, rewards, mask, norm, method):
         config=config,
         controller=controller,
         plan=plan,
-        is_verls=has_verls_advantages(controller, config),
+        is_verls=controller.is_trainers_own(scale_of(config)),
         _keys=[*keys, "pad0_0_0", "pad0_1_0"],
         _place_of={f"prompt{prompt}": prompt for prompt in range(len(SIZES))},
     )
