@@ -79,7 +79,7 @@ def choose_columns(
             )
     if chosen["tokens"] is not None:
         chosen["text"] = None
-    columns = Columns(
+    return Columns(
         prompt=str(chosen["prompt"]),
         rewards=tuple(rewards),
         step=chosen["step"],
@@ -88,7 +88,3 @@ def choose_columns(
         text=chosen["text"],
         kind=kind,
     )
-    missing = [name for name in columns.all if name not in present]
-    if missing:
-        raise Refusal(f"{file} must have the columns {missing}, got {list(present)}")
-    return columns

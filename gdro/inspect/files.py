@@ -1,27 +1,17 @@
-"""Files of a log: which ones, and their rows in parts, column by column."""
+"""Files of a log: which ones, and their rows in parts, as tables of pandas."""
 
 import json
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gdro.checks import Refusal
 
-PART = 65_536  # rows read at once
-SUFFIXES = (".parquet", ".jsonl", ".csv")
+if TYPE_CHECKING:
+    import pandas as pd
 
-
-@dataclass(frozen=True)
-class Parts:
-    """A file that is read in parts."""
-
-    columns: list[str]
-    """Names of its columns."""
-    numeric: list[str]
-    """Those that hold numbers."""
-    rows: Callable[[list[str]], Iterator[dict[str, list]]]
-    """Gives, for some columns, the values of at most `PART` rows at a time."""
+PART = 8192  # rows read at once, so that long completions fit
+LOGGED = "completions/completions_*.parquet"  # where TRL writes them
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
@@ -44,21 +34,18 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    logged = sorted(folder.glob("completions/completions_*.parquet"))
+    logged = list(folder.glob(LOGGED))
     if logged:  # a folder of a run has tables of its own beside them
         return _in_order(logged)
-    is_run = (folder / "record.jsonl").is_file()
-    files = [
-        path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file()
-    ]
+    files = [path for path in folder.iterdir() if path.suffix.lower() in READERS and path.is_file()]
     files = [path for path in files if not path.name.startswith(".")]
+    is_run = (folder / "record.jsonl").is_file()
     if files and not is_run:
         return _of_one_format(files, str(folder))
-    logged = sorted(folder.rglob("completions/completions_*.parquet"))
-    runs = sorted({path.parent.parent for path in logged})
+    logged = list(folder.rglob(LOGGED))
+    runs = sorted({str(path.parent.parent.relative_to(folder)) for path in logged})
     if len(runs) > 1:
-        names = [str(path.relative_to(folder)) for path in runs[:3]]
-        raise Refusal(f"{folder} must hold one run, got {len(runs)}, such as {names}: name one")
+        raise Refusal(f"{folder} must hold one run, got {len(runs)}, such as {runs[:3]}: name one")
     if not logged:
         raise Refusal(
             f"{folder} must hold rollouts as Parquet, JSONL or CSV, got none: "
@@ -71,7 +58,7 @@ def _of_one_format(files: list[Path], where: str) -> list[Path]:
     kinds = sorted({path.suffix.lower() for path in files})
     if len(kinds) > 1:
         raise Refusal(f"{where} must be of one format, got {kinds}: name the files")
-    if kinds[0] not in SUFFIXES:
+    if kinds[0] not in READERS:
         raise Refusal(f"{files[0]} must be .parquet, .jsonl or .csv, got {kinds[0]!r}")
     return _in_order(files)
 
@@ -86,116 +73,56 @@ def _in_order(files: list[Path]) -> list[Path]:
     return sorted(files, key=place)
 
 
-def read_parts(file: Path) -> Parts:
-    """How a file is read; Refusal, with its name, for one that is cut or no such file."""
-    readers = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}
-    return readers[file.suffix.lower()](file)
-
-
-def _parquet(file: Path) -> Parts:
+def parts_of(file: Path) -> Iterator["pd.DataFrame"]:
+    """At most `PART` rows of a file at a time, by the index from 0; Refusal if it is cut."""
+    start = 0
     try:
-        from pyarrow import ArrowException, parquet, types
-    except ImportError:
-        raise Refusal(f"{file} is Parquet, which needs pyarrow: pip install pyarrow") from None
-    try:
-        schema = parquet.read_schema(file)
-    except (ArrowException, OSError) as error:
-        raise Refusal(f"{file} is cut, or no Parquet ({_first_line(error)})") from None
-
-    def rows(columns: list[str]) -> Iterator[dict[str, list]]:
-        try:
-            with parquet.ParquetFile(file) as opened:
-                for batch in opened.iter_batches(PART, columns=columns):
-                    yield {name: _values(batch.column(name)) for name in columns}
-        except (ArrowException, OSError) as error:
-            raise Refusal(f"{file} is cut, or no Parquet ({_first_line(error)})") from None
-
-    def is_number(kind: Any) -> bool:
-        return types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)
-
-    numeric = [field.name for field in schema if is_number(field.type)]
-    return Parts(schema.names, numeric, rows)
+        for part in READERS[file.suffix.lower()](file):
+            part.index = range(start, start + len(part))  # type: ignore[assignment]
+            start += len(part)
+            yield part
+    except ImportError as error:
+        raise Refusal(f"{file} needs pandas and pyarrow: pip install 'gdro[inspect]'") from error
+    except (ValueError, OSError) as error:  # of pandas, pyarrow and json
+        reason = str(error).strip().partition("\n")[0][:120]
+        raise Refusal(f"{file} is cut, or not what its ending says ({reason})") from None
 
 
-def _values(column: Any) -> list:
-    """Values of an arrow column; equal texts are one object."""
-    from pyarrow import types
+def _parquet(file: Path) -> Iterator["pd.DataFrame"]:
+    from pyarrow import parquet
 
-    if not (types.is_string(column.type) or types.is_large_string(column.type)):
-        return column.to_pylist()
-    encoded = column.dictionary_encode()
-    texts = encoded.dictionary.to_pylist()
-    places = encoded.indices.to_pylist()
-    return [None if place is None else texts[place] for place in places]
+    with parquet.ParquetFile(file) as opened:
+        for batch in opened.iter_batches(PART):
+            yield batch.to_pandas()
 
 
-def _csv(file: Path) -> Parts:
-    try:
-        import pandas as pd
-    except ImportError:
-        raise Refusal(f"{file} is CSV, which needs pandas: pip install pandas") from None
-    try:
-        head = pd.read_csv(file, nrows=1000)
-    except (ValueError, OSError) as error:
-        raise Refusal(f"{file} is cut, or no CSV ({_first_line(error)})") from None
-    columns = [str(name) for name in head.columns]
-    numeric = [str(name) for name in head.select_dtypes(["number", "bool"]).columns]
+def _csv(file: Path) -> Iterator["pd.DataFrame"]:
+    import pandas as pd
 
-    def rows(chosen: list[str]) -> Iterator[dict[str, list]]:
-        try:
-            with pd.read_csv(file, usecols=chosen, chunksize=PART) as parts:
-                for part in parts:
-                    yield {name: part[name].tolist() for name in chosen}
-        except (pd.errors.ParserError, UnicodeDecodeError, OSError) as error:
-            raise Refusal(f"{file} is cut, or no CSV ({_first_line(error)})") from None
-
-    return Parts(columns, numeric, rows)
+    with pd.read_csv(file, chunksize=PART) as parts:
+        yield from parts
 
 
-def _jsonl(file: Path) -> Parts:
-    objects = _objects(file)
-    first = next(objects, None)
-    objects.close()
-    if first is None:
-        return Parts([], [], lambda columns: iter(()))
-    numeric = [name for name, value in first.items() if isinstance(value, int | float)]
-
-    def rows(columns: list[str]) -> Iterator[dict[str, list]]:
-        part: dict[str, list] = {name: [] for name in columns}
-        for place, row in enumerate(_objects(file), 1):
-            for name in columns:
-                if name not in row:
-                    raise Refusal(f"{file} must have {name!r} in each row, got none in row {place}")
-                part[name].append(row[name])
-            if len(part[columns[0]]) == PART:
-                yield part
-                part = {name: [] for name in columns}
-        yield part
-
-    return Parts(list(first), numeric, rows)
-
-
-def _objects(file: Path) -> Generator[dict[str, Any], None, None]:
+def _jsonl(file: Path) -> Iterator["pd.DataFrame"]:
     """The objects of a file of JSON lines; blank lines are passed over."""
-    with file.open(encoding="utf-8-sig", errors="strict") as lines:
-        place = 0
-        while True:
-            place += 1
-            try:
-                line = next(lines, None)
-                if line is None:
-                    return
-                row = json.loads(line) if line.strip() else None
-            except ValueError as error:  # of the encoding too
-                raise Refusal(
-                    f"{file} is cut, or no JSON, in line {place} ({_first_line(error)})"
-                ) from None
-            if row is None:
+    import pandas as pd
+
+    rows = []
+    with file.open(encoding="utf-8-sig") as lines:
+        for place, line in enumerate(lines, 1):
+            if not line.strip():
                 continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"line {place}: {error}") from None
             if not isinstance(row, dict):
-                raise Refusal(f"{file} must have an object in each line, got {line[:40]!r}")
-            yield row
+                raise ValueError(f"line {place} is no object: {line[:40]!r}")
+            rows.append(row)
+            if len(rows) == PART:
+                yield pd.DataFrame(rows)
+                rows = []
+    yield pd.DataFrame(rows)
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0][:120]
+READERS = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}
