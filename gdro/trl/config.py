@@ -1,13 +1,10 @@
 """GDROConfig, the controller that it asks for, and what is refused before any compute."""
 
-import ast
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from itertools import pairwise
-from types import MappingProxyType
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import datasets
 from trl import GRPOConfig
@@ -20,35 +17,11 @@ from gdro.method import Method
 from gdro.prior import PromptPrior
 from gdro.registry import find_method
 
-Decorated = TypeVar("Decorated", bound=type)
-
 # what a method that samples or adds texts itself cannot carry through TRL
 IMAGES = {"image", "images"}
 BEYOND_TEXT = {"tools", "rollout_func", "environment_factory", *IMAGES}
 
 
-def docstrings_as_help(kind: Decorated) -> Decorated:
-    """Class decorator: the docstrings under a dataclass's fields are its help on a command line.
-
-    So an option is explained once, for editors, the documentation and `--help`. Where Python has no
-    source text, there is no help.
-    """
-    try:
-        [definition] = ast.parse(inspect.getsource(kind)).body
-    except OSError:
-        return kind
-    statements = definition.body  # type: ignore[attr-defined]
-    texts = {}
-    for field, text in pairwise(statements):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            texts[field.target.id] = " ".join(text.value.value.split())  # type: ignore
-    for option in fields(kind):
-        if option.name in texts:
-            option.metadata = MappingProxyType({**option.metadata, "help": texts[option.name]})
-    return kind
-
-
-@docstrings_as_help
 @dataclass
 class GDROConfig(GRPOConfig):
     """GRPOConfig with the choices of GDRO.

@@ -2,10 +2,7 @@
 
 import logging
 import re
-import sys
-from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +14,6 @@ from trl import TrlParser
 
 from gdro.groups import StaticGroups
 from gdro.trainer import GDROConfig, GDROTrainer
-from gdro.trl.callback import GDROCallback
 from gdro.trl.data import with_uids
 from gdro.uids import check_prompts, hash_of
 
@@ -211,12 +207,6 @@ def test_the_command_line_takes_json(tmp_path):
         TrlParser(GDROConfig).parse_args_and_config([*words[:-1], "k=3"])
 
 
-def test_the_docstring_of_an_option_is_its_help():
-    helps = {field.name: field.metadata.get("help") for field in fields(GDROConfig)}
-    assert all(helps[name] for name in GDROConfig.__annotations__)
-    assert helps["group_column"] in " ".join(TrlParser(GDROConfig).format_help().split())
-
-
 def test_metrics_are_named_by_the_range_of_the_bin(base, tmp_path):
     trainer = trained(base, tmp_path, max_steps=3, gdro_options={"bins": {"edges": [0.25, 0.6]}})
     assert trainer.bin_names == ["0-0.25", "0.25-0.6", "0.6-1"]
@@ -236,19 +226,3 @@ def test_the_page_names_every_key_of_the_log(base, tmp_path):
             key, _, place = name.rpartition("/")
             logged.add(f"{key}/BIN" if place in trainer.bin_names else name)
     assert set(re.findall(r"^\| `(gdro/[^`]+)` \|", page, re.MULTILINE)) == logged
-
-
-def test_the_callback_draws_and_sends_its_picture(base, tmp_path, monkeypatch):
-    sent, shown = [], []
-    trainer = make(base, tmp_path, max_steps=4)
-    callback = GDROCallback(trainer, every=2)
-    callback.tb_writer = SimpleNamespace(add_figure=lambda *given: shown.append(given[2]))
-    trainer.add_callback(callback)
-    trainer.train()
-    assert shown == [2, 4, 4]
-    assert (tmp_path / "gdro.png").stat().st_size > 1000
-    # a tracker that `report_to` has imported, after the training, in which TRL would look for it
-    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(Image=str, log=sent.append))
-    trainer.args.report_to = ["trackio"]
-    callback.on_train_end(trainer.args, trainer.state, None)
-    assert sent == [{"gdro": str(tmp_path / "gdro.png")}]
