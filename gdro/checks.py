@@ -147,19 +147,3 @@ def check_array(
             f"{name} must be finite {numbers} in {interval}, got {value} at position {place}"
         )
     return array
-
-
-def check_each(
-    name: str,
-    values: object,
-    count: int,
-    of: str,
-    low: ArrayLike = -math.inf,
-    high: ArrayLike = math.inf,
-) -> np.ndarray:
-    """`check_array` of one value for each of `count` things, which `of` names in the message."""
-    array = check_array(name, values, None, low, high)
-    if array.shape != (count,):
-        size = len(array) if array.ndim == 1 else f"the shape {array.shape}"
-        raise Refusal(f"{name} must have one value for each of the {count} {of}, got {size}")
-    return array

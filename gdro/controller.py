@@ -25,7 +25,7 @@ from gdro.bins import PRESETS, DifficultyBins, make_bins
 from gdro.budget import as_whole, exact_rollouts
 from gdro.checks import LARGEST, check, check_array, short
 from gdro.method import Method, Prompts, Run
-from gdro.plans import Observed, Plan, make_batch, sort_rollouts
+from gdro.plans import Observed, Plan, check_rollouts, make_batch
 from gdro.prior import PromptPrior, check_prior
 from gdro.record import record_row
 from gdro.registry import make_method
@@ -214,13 +214,10 @@ class GDROController(Stateful):
         left = round(self.run.mean_rollouts * len(plan)) - spent
         if not self.method.in_rounds or left <= 0:
             return None
-        rollouts = sort_rollouts(
-            plan, planned_P, group_ids, rewards, correct, None, self.success_threshold
+        given = check_rollouts(planned_P, group_ids, rewards, correct, None, self.success_threshold)
+        batch, positions_K, _ = make_batch(
+            plan, planned_P, given, self.bins, self.run, is_visit=False
         )
-        counts_K = self.bins.beliefs.counts(plan.prompts.rows_P[rollouts.places_K])
-        # no bin has moved yet
-        bins_K = plan.prompts.bins_P[rollouts.places_K]
-        batch = make_batch(plan, planned_P, rollouts, counts_K, bins_K, self.run)
         # what was spent grows from round to round, so each has random numbers of its own
         answer = self.method.extend(batch, left, self._rng(plan.number, EXTEND, spent))
         if answer is None:
@@ -229,7 +226,7 @@ class GDROController(Stateful):
         further_K = self._check_answer("extend", answer, len(batch), 0, room_K, whole=True)
         self._check_answer("sum of extend", further_K.sum(), None, 1, left, whole=True)
         further_P = np.zeros(len(plan), np.int64)
-        further_P[rollouts.positions_K] = further_K
+        further_P[positions_K] = further_K
         self._open[plan.number] = planned_P + further_P
         return further_P
 
@@ -273,23 +270,21 @@ class GDROController(Stateful):
                 the method that are not finite or have another shape.
         """
         planned_P = self._planned_rollouts(plan)
-        rollouts = sort_rollouts(
-            plan, planned_P, group_ids, rewards, correct, losses, self.success_threshold
+        given = check_rollouts(
+            planned_P, group_ids, rewards, correct, losses, self.success_threshold
         )
         del self._open[plan.number]
-        rows_K = plan.prompts.rows_P[rollouts.places_K]
-        counts_K = self.bins.beliefs.counts(rows_K)  # before this visit
         # bins move first, so that the method sees where prompts are now
-        self.bins.visit(rows_K, rollouts.hits_K, rollouts.trials_K)
-        bins_K = self.bins.of_rows(rows_K)
-        batch = make_batch(plan, planned_P, rollouts, counts_K, bins_K, self.run)
+        batch, positions_K, order_R = make_batch(
+            plan, planned_P, given, self.bins, self.run, is_visit=True
+        )
         if self.prior is not None:
             self.prior.update(batch)
         self.method.update(batch)
         weights = self.method.weights(batch)
         weights_K = self._check_answer("weights", weights, len(batch), 0, LARGEST)
         advantages = self.method.advantages(batch)
-        count = len(rollouts.order_R)
+        count = len(order_R)
         advantages_R = self._check_answer("advantages", advantages, count, -LARGEST, LARGEST)
         if self.run.advantage_clip is not None:  # also of methods with advantages of their own
             clip = self.run.advantage_clip
@@ -298,9 +293,9 @@ class GDROController(Stateful):
         ready = bool(self.method.ready(batch))
         # back from the order of the uids to that in which the trainer gave its rollouts
         weighted_R = np.empty(count)
-        weighted_R[rollouts.order_R] = advantages_R * weights_K[batch.group_ids_R]
+        weighted_R[order_R] = advantages_R * weights_K[batch.group_ids_R]
         weights_P = np.ones(len(plan))
-        weights_P[rollouts.positions_K] = weights_K
+        weights_P[positions_K] = weights_K
         self.step += 1
         return Observed(weights_P, weighted_R, row, ready)
 
