@@ -19,7 +19,7 @@ from typing import Any
 
 from math_verify import parse, verify
 
-from gdro_lab.tasks.math_data import load_math
+from gdro_lab.tasks.math_data import named_source, read_problems
 from gdro_lab.tasks.math_reward import MathReward
 from gdro_lab.tasks.math_sets import MATH_SPECS
 
@@ -46,8 +46,8 @@ def fixture_keys() -> list[str]:
     keys = []
     for name, spec in MATH_SPECS.items():
         if not spec.schemas[0].choices:
-            rows, _ = load_math(name, FIXTURES / f"{name}.jsonl")
-            keys += [row["answer"] for row in rows]
+            problems, _ = read_problems(named_source(name, [FIXTURES / f"{name}.jsonl"]))
+            keys += [problem.answer for problem in problems]
     return list(dict.fromkeys(keys))
 
 

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from gdro_lab.tasks.answers import KeyReader, Reader
+from gdro_lab.tasks.answers import Compare, KeyReader, Reader, Several
 from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict
 from gdro_lab.tasks.embedded import DEFAULT_SPEC, EmbeddedSpec
 from gdro_lab.tasks.fields import ChoiceReader
 from gdro_lab.tasks.files import stem_of
-from gdro_lab.tasks.math_data import Compare, Several, Source, named_source, own_source, with_reader
+from gdro_lab.tasks.math_data import Source, named_source, own_source
 from gdro_lab.tasks.math_sets import MATH_SPECS, AnyReader, Schema
 
 
@@ -220,7 +220,7 @@ class MathChoice(Strict):
         if self.request is not None and "{problem}" not in self.request:
             raise ValueError(f"task.request must contain {{problem}}, got {self.request!r}")
         for choice in (*train, *self.evaluated_choices):
-            self._schema(choice)
+            self._schemas(choice)
         return self
 
     @property
@@ -258,36 +258,28 @@ class MathChoice(Strict):
             return (source,)
         return source, config, split
 
-    def _schema(self, choice: SourceChoice) -> Schema | None:
-        """How a source is read; None for a named set in its own columns."""
+    def _schemas(self, choice: SourceChoice) -> tuple[Schema, ...]:
+        """How a source is read; of several, by the first whose columns are there."""
         if choice.source not in MATH_SPECS:
             columns = choice.columns or self.columns
-            return columns.read_by(choice.answer or self.answer, self.decimal)
-        named = MATH_SPECS[choice.source].schemas[0]
-        if choice.columns is None:
-            _check_reader(choice.answer or named.reader, bool(named.choices))
-            return None
-        return choice.columns.read_by(choice.answer or named.reader, self.decimal)
+            return (columns.read_by(choice.answer or self.answer, self.decimal),)
+        named = MATH_SPECS[choice.source].schemas
+        reader = choice.answer or named[0].reader
+        if choice.columns is not None:
+            return (choice.columns.read_by(reader, self.decimal),)
+        _check_reader(reader, bool(named[0].choices))
+        if choice.answer is None:
+            return named
+        return tuple(dataclasses.replace(schema, reader=reader) for schema in named)
 
     def _find_source(self, choice: SourceChoice) -> Source:
-        schema = self._schema(choice)
+        schemas = self._schemas(choice)
+        where = {"config": choice.config, "split": choice.split}
         if choice.source not in MATH_SPECS:
-            assert schema is not None  # only named sets have columns of their own
-            return own_source(
-                choice.source, schema, name=choice.label, config=choice.config, split=choice.split
-            )
+            return own_source(choice.source, schemas[0], name=choice.label, **where)
         paths = self.paths.get(choice.source, [])
-        source = named_source(
-            choice.source,
-            [paths] if isinstance(paths, str) else paths,
-            config=choice.config,
-            split=choice.split,
-        )
-        if schema is not None:
-            source = dataclasses.replace(source, schemas=(schema,))
-        elif choice.answer is not None:
-            source = with_reader(source, choice.answer)
-        return dataclasses.replace(source, name=choice.label)
+        source = named_source(choice.source, [paths] if isinstance(paths, str) else paths, **where)
+        return dataclasses.replace(source, name=choice.label, schemas=schemas)
 
 
 def _spelled_out(choices: list[str | SourceChoice]) -> list[SourceChoice]:

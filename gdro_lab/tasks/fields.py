@@ -11,6 +11,8 @@ from decimal import Decimal
 from string import ascii_uppercase as LETTERS
 from typing import Any, Literal, NamedTuple
 
+from gdro.checks import short
+
 ChoiceReader = Literal["letter", "index", "index_from_1", "whole"]
 """How a key names a choice: by its letter or label, by its place counted from 0 or from 1, or by
 its text."""
@@ -65,12 +67,6 @@ def names_in(row: Any, depth: int = 4) -> list[str]:
     return names
 
 
-def shown(value: Any) -> str:
-    """A value for a message, cut after 60 characters."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
-
-
 def text_of(value: Any, name: str) -> str:
     """The text of a column's value, a text or a number; "" where there is none.
 
@@ -88,7 +84,7 @@ def text_of(value: Any, name: str) -> str:
     if isinstance(value, Mapping) and value:
         hint = f": name a field in it, one of {[f'{name}.{field}' for field in list(value)[:9]]}"
     raise WrongType(
-        f"its {name!r} is a {type(value).__name__}, {shown(value)}, and neither a text nor a "
+        f"its {name!r} is a {type(value).__name__}, {short(value)}, and neither a text nor a "
         f"number{hint}"
     )
 
@@ -97,7 +93,7 @@ def refuse_nested(text: str, name: str) -> None:
     """Refuse (WrongType) a text that is a dictionary, a list of them, or a list of texts."""
     if NESTED.fullmatch(text):
         raise WrongType(
-            f"its {name!r} is a text that holds nested values, {shown(text)}: keep them nested, in "
+            f"its {name!r} is a text that holds nested values, {short(text)}: keep them nested, in "
             "JSON lines or Parquet"
         )
 
@@ -106,7 +102,7 @@ def _encodable(text: str, name: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"its {name!r} has half of a character, {shown(text)}") from None
+        raise ValueError(f"its {name!r} has half of a character, {short(text)}") from None
     return text
 
 
@@ -121,7 +117,7 @@ def chat_of(value: Sequence[Any], name: str) -> tuple[Message, ...]:
     if not messages or messages[-1][0] != "user":
         raise WrongType(
             f"its {name!r} is a chat that does not end with a message of the user, "
-            f"{shown(value)}: name what comes before, such as {name}.:-1"
+            f"{short(value)}: name what comes before, such as {name}.:-1"
         )
     if not messages[-1][1].strip():
         raise ValueError(f"its {name!r} ends with an empty message")
@@ -136,7 +132,7 @@ def _message(message: Any, name: str) -> Message:
     if role not in ROLES or not isinstance(content, str) or more:
         raise WrongType(
             f"its {name!r} must be a text or a chat, a list of messages with a role of {ROLES} and "
-            f"a content, got {shown(message)}: or name a field in it, such as {name}.0.value"
+            f"a content, got {short(message)}: or name a field in it, such as {name}.0.value"
         )
     return role, _encodable(content, name)
 
@@ -159,7 +155,7 @@ def choices_of(values: Sequence[Any], names: Sequence[str]) -> Choices:
         texts = _without_labels([text_of(text, names[0]) for _, text in found])
         labels = [text_of(label, names[0]) or LETTERS[i] for i, (label, _) in enumerate(found)]
     if not 2 <= len(texts) <= MOST_CHOICES or "" in texts:
-        raise ValueError(f"its choices must be 2 to {MOST_CHOICES} texts, got {shown(texts)}")
+        raise ValueError(f"its choices must be 2 to {MOST_CHOICES} texts, got {short(texts)}")
     return Choices(labels, texts)
 
 
@@ -170,7 +166,7 @@ def _labelled(value: Any, name: str) -> list[tuple[Any, Any]]:
     if isinstance(value, Mapping):  # where Arrow fills in a choice that a row lacks, it is None
         return [(label, text) for label, text in value.items() if text is not None]
     if not isinstance(value, list):
-        raise WrongType(f"its {name!r} must be a list of choices, got {shown(value)}")
+        raise WrongType(f"its {name!r} must be a list of choices, got {short(value)}")
     if all(isinstance(choice, Mapping) and {"label", "text"} <= set(choice) for choice in value):
         return [(choice["label"], choice["text"]) for choice in value]
     return [(None, choice) for choice in value]
@@ -199,7 +195,7 @@ def place_of(key: str, choices: Choices, reader: str) -> int:
         number = re.fullmatch(r"(\d{1,9})(?:\.0)?", key)
         if number is None or not first <= int(number[1]) < count + first:
             raise WrongType(
-                f"its answer {shown(key)} is no index of {count} choices counted from {first}"
+                f"its answer {short(key)} is no index of {count} choices counted from {first}"
             )
         return int(number[1]) - first
     known = choices.texts if reader == "whole" else choices.labels[: len(choices.texts)]
@@ -207,4 +203,4 @@ def place_of(key: str, choices: Choices, reader: str) -> int:
     for same in (str, str.casefold):  # labels may differ in case alone
         if [same(text) for text in known].count(same(bare)) == 1:
             return [same(text) for text in known].index(same(bare))
-    raise ValueError(f"its answer {shown(key)} is none of {shown(known)}")
+    raise ValueError(f"its answer {short(key)} is none of {short(known)}")

@@ -3,21 +3,23 @@
 `gdro_lab.tasks.math_sets` has the named sets, docs/your-own-data.md the options.
 """
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase as LETTERS
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 
+from gdro.checks import short
 from gdro_lab.tasks.answers import (
     FINAL_ANSWER,
+    Compare,
     KeyReader,
     Reader,
+    Several,
     Style,
     ask,
     read_key,
@@ -34,18 +36,13 @@ from gdro_lab.tasks.fields import (
     names_in,
     place_of,
     refuse_nested,
-    shown,
     text_of,
 )
 from gdro_lab.tasks.files import RawRow, WrittenNumber, check_path, stem_of
-from gdro_lab.tasks.math_sets import MATH_SPECS, AnyReader, Schema
+from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
 from gdro_lab.tasks.sources import Place, find_place, read_raw_rows
 
 LETTER_OF_CHOICE = "the letter of the correct choice"
-Several = Literal["any", "all"]
-"""Whether any of several keys is right, or only all of them."""
-Compare = Literal["math", "text"]
-"""Whether answers are compared as mathematics, or as texts."""
 
 
 @dataclass(frozen=True)
@@ -157,31 +154,6 @@ def own_source(
 ) -> Source:
     """A file, a folder or a data set of the hub that is not a named set."""
     return Source(name or stem_of(Path(source)), find_place(source, config, split), (schema,))
-
-
-def load_math(
-    name: str,
-    path: str | Path | None = None,
-    *,
-    style: Style = "chat",
-    completion: Reader = "boxed",
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Read a named set into rows of prompt, answer, uid, dataset, family and solution.
-
-    Args:
-        name: one of `MATH_SPECS`.
-        path: a local copy in place of the hub: a file of any kind in `gdro_lab.tasks.files.KINDS`,
-            a folder that `Dataset.save_to_disk` wrote, or a downloaded hub folder.
-        style: of the prompt.
-        completion: in which form the prompt asks for the answer.
-
-    Returns:
-        the rows, and of each row that was left out its place and fault.
-    """
-    if style not in ("chat", "text"):
-        raise ValueError(f"style must be 'chat' or 'text', got {style!r}")
-    problems, dropped = read_problems(named_source(name, [] if path is None else [path]))
-    return [problem.row(style, None, completion) for problem in problems], dropped
 
 
 def read_problems(
@@ -313,7 +285,7 @@ def _read_keys(value: Any, schema: Schema, several: Several | None) -> str | lis
     values = value if isinstance(value, list) else [value]
     if len(values) > 1 and several is None:
         raise WrongType(
-            f"its {schema.answer!r} is a list of {len(values)} answers, {shown(values)}: "
+            f"its {schema.answer!r} is a list of {len(values)} answers, {short(values)}: "
             'task.several must say whether "any" or "all" of them are wanted'
         )
     if not values:
@@ -351,7 +323,7 @@ def _read_choice(raw: Any, schema: Schema, problem: str) -> tuple[str, str, Any]
         key = text_of(find(raw, schema.answer), schema.answer)
         right = place_of(key, choices, schema.reader)
     if choices.texts.count(choices.texts[right]) > 1:
-        raise ValueError(f"two of its choices are the right one, {shown(choices.texts[right])}")
+        raise ValueError(f"two of its choices are the right one, {short(choices.texts[right])}")
     lines = [f"{LETTERS[i]}) {choices.texts[place]}" for i, place in enumerate(order)]
     text = "\n".join([problem, "", *lines])
     letter = LETTERS[order.index(right)]
@@ -370,9 +342,3 @@ def _family(source: Source, group: str, part: str) -> str:
     if not group:
         return source.name
     return f"{source.name}-{group}" if source.is_named else group
-
-
-def with_reader(source: Source, reader: AnyReader) -> Source:
-    """The source with its answer keys read in another way."""
-    schemas = tuple(dataclasses.replace(schema, reader=reader) for schema in source.schemas)
-    return dataclasses.replace(source, schemas=schemas)

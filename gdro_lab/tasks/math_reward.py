@@ -13,19 +13,25 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pebble
 from pydantic import Field
 
 from gdro.checks import check
-from gdro_lab.tasks.answers import FORMS, Reader, completion_text, last_boxed, read_answer
+from gdro_lab.tasks.answers import (
+    FORMS,
+    Compare,
+    Reader,
+    Several,
+    completion_text,
+    last_boxed,
+    read_answer,
+)
 from gdro_lab.tasks.judging import Judge, NeedsSymbolsError
 from gdro_lab.tasks.numerals import clean
 from gdro_lab.tasks.symbolic import same_expressions
 
-Several = Literal["any", "all"]
-Compare = Literal["math", "text"]
 # how a completion can turn out; all but "correct" are wrong
 OUTCOMES = ("correct", "wrong", "no_answer", "timeout", "error")
 WORKERS = 8  # slow answers overlap

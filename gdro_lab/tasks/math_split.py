@@ -21,30 +21,20 @@ def normalize(text: str) -> str:
     return PUNCTUATION.sub(" ", text.casefold()).strip()
 
 
-def drop_repeats(problems: Iterable[Problem]) -> tuple[list[Problem], list[str]]:
-    """The problems whose text is that of no earlier one, and what was left out."""
-    first: dict[str, Problem] = {}
-    dropped = []
-    for problem in problems:
-        earlier = first.setdefault(normalize(problem.text), problem)
-        if earlier is not problem:
-            dropped.append(f"{problem.uid}: it repeats {earlier.uid}")
-    return list(first.values()), dropped
-
-
-def drop_evaluated(
-    problems: Iterable[Problem], evaluated: Iterable[Problem]
+def drop_twins(
+    problems: Iterable[Problem], evaluated: Iterable[Problem] | None = None
 ) -> tuple[list[Problem], list[str]]:
-    """The problems that no evaluation set has, and what was left out."""
-    held_out = {normalize(problem.text): problem for problem in evaluated}
+    """The problems whose text no evaluated one and no earlier one has, and what was left out."""
+    what = "repeats" if evaluated is None else "is evaluated as"
+    first = {normalize(problem.text): problem for problem in evaluated or ()}
     kept = []
     dropped = []
     for problem in problems:
-        twin = held_out.get(normalize(problem.text))
-        if twin is None:
+        twin = first.setdefault(normalize(problem.text), problem)
+        if twin is problem:
             kept.append(problem)
         else:
-            dropped.append(f"{problem.uid}: it is evaluated as {twin.uid}")
+            dropped.append(f"{problem.uid}: it {what} {twin.uid}")
     return kept, dropped
 
 

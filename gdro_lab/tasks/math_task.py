@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from gdro.checks import short
 from gdro_lab.tasks.answers import FORMS, style_of
 from gdro_lab.tasks.choices import MathChoice
-from gdro_lab.tasks.fields import shown
 from gdro_lab.tasks.math_data import Problem, Source, check_left_out, read_problems
 from gdro_lab.tasks.math_reward import MathReward
-from gdro_lab.tasks.math_split import draw_problems, drop_evaluated, drop_repeats, set_apart
+from gdro_lab.tasks.math_split import draw_problems, drop_twins, set_apart
 from gdro_lab.tasks.split import Split, prompt_token_ids
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _training_problems(
     ]
     theirs, _ = _read_all(choice, others)
     if choice.deduplicate:
-        problems, repeats = drop_evaluated(problems, theirs)
+        problems, repeats = drop_twins(problems, theirs)
         dropped += repeats
         if not problems:
             raise ValueError(
@@ -147,7 +147,7 @@ def _training_pool(
 ) -> tuple[list[Problem], list[str]]:
     problems, dropped = _read_all(choice, sources)
     if choice.deduplicate:
-        problems, repeats = drop_repeats(problems)
+        problems, repeats = drop_twins(problems)
         dropped += repeats
     return problems, dropped
 
@@ -162,7 +162,7 @@ def _read_all(choice: MathChoice, sources: Iterable[Source]) -> tuple[list[Probl
         rights = reward.accepts_itself([problem.answer for problem in theirs])
         kept = [problem for problem, right in zip(theirs, rights, strict=True) if right]
         wrong = [
-            f"{problem.label}: its answer {shown(problem.answer)} would not be found or not be "
+            f"{problem.label}: its answer {short(problem.answer)} would not be found or not be "
             f"right, written as {FORMS[choice.completion]}"
             for problem, right in zip(theirs, rights, strict=True)
             if not right

@@ -40,6 +40,11 @@ def read_file(path, schema=None, **options):
     )
 
 
+def load_math(name, path, style="chat", completion="boxed"):
+    problems, dropped = tasks.read_problems(tasks.named_source(name, [path]))
+    return [problem.row(style, None, completion) for problem in problems], dropped
+
+
 def split(evaluated=False, chat=False, **fields):
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = tokenizer.chat_template if chat else None
@@ -65,7 +70,7 @@ ANSWERS = {
 @pytest.fixture(scope="module")
 def read():
     """name → (rows, dropped) of each data set."""
-    return {name: tasks.load_math(name, PATHS[name], style="text") for name in MATH_SPECS}
+    return {name: load_math(name, PATHS[name], style="text") for name in MATH_SPECS}
 
 
 def test_answers_and_problems_are_found_in_every_data_set(read):
@@ -98,7 +103,7 @@ def test_answers_and_problems_are_found_in_every_data_set(read):
     ],
 )
 def test_word_problems_have_families_and_worked_solutions(name, families, solutions):
-    rows, _ = tasks.load_math(name, PATHS[name], completion="hash")
+    rows, _ = load_math(name, PATHS[name], completion="hash")
     wanted = [f"{name}-{family}" for family in families.split()] or [name] * len(rows)
     assert [row["family"] for row in rows] == wanted
     for row, solution in zip(rows, solutions, strict=True):
@@ -115,7 +120,7 @@ def test_problems_of_several_columns_are_sentences(read):
 
 def test_copies_with_other_columns_are_known(tmp_path):
     row = {"problem": "Give $2+2$.", "solution": "First $\\boxed{4}$. It is \\boxed{\\frac{8}{2}}."}
-    rows, _ = tasks.load_math("minerva", write_jsonl(tmp_path / "minerva.jsonl", [row]))
+    rows, _ = load_math("minerva", write_jsonl(tmp_path / "minerva.jsonl", [row]))
     assert rows[0]["answer"] == "\\frac{8}{2}"
     for part, target in (("addsub", 2 / 3), ("singleop", 5.0)):
         row = {"input": f"What is asked in {part} ?", "target": target}
@@ -128,7 +133,7 @@ def test_copies_with_other_columns_are_known(tmp_path):
 
 def test_a_uid_names_the_problem_wherever_it_is(tmp_path, read):
     backward = write_jsonl(tmp_path / "backward.jsonl", fixture_rows("minerva")[::-1])
-    theirs, _ = tasks.load_math("minerva", backward)
+    theirs, _ = load_math("minerva", backward)
     ours = [row["uid"] for row in read["minerva"][0]]
     assert ours == [row["uid"] for row in theirs][::-1]
     assert ours[0] == "minerva/6dfcf0bcb0c26b939e2bb38c"  # in every process, version and year
@@ -142,9 +147,9 @@ def test_choices_are_shuffled_by_uid_alone(tmp_path, read):
         assert all(f") {row[f'Incorrect Answer {i}']}\n" in seen["prompt"] for i in (1, 2, 3))
         assert seen["prompt"].endswith(LETTER)
     last = write_jsonl(tmp_path / "last.jsonl", rows[-1:])
-    assert tasks.load_math("gpqa", last, style="text")[0][0] == shown[-1]
+    assert load_math("gpqa", last, style="text")[0][0] == shown[-1]
     many = [rows[0] | {"Question": f"Question {number}?"} for number in range(40)]
-    shuffled, _ = tasks.load_math("gpqa", write_jsonl(tmp_path / "many.jsonl", many))
+    shuffled, _ = load_math("gpqa", write_jsonl(tmp_path / "many.jsonl", many))
     assert {row["answer"] for row in shuffled} == set("ABCD")
 
 
@@ -172,12 +177,12 @@ def broken(name, row, **change):
 def test_bad_rows_are_left_out_and_named(tmp_path, name, rows, message):
     good = fixture_rows(name)
     more = [row for row in good if row not in rows]
-    kept, dropped = tasks.load_math(name, write_jsonl(tmp_path / "rows.jsonl", [*rows, *more]))
+    kept, dropped = load_math(name, write_jsonl(tmp_path / "rows.jsonl", [*rows, *more]))
     assert (len(kept), len(dropped)) == (len(rows) + len(more) - 1, 1)
     assert re.search(message, dropped[0])
     bad = [row for row in rows if row not in good] or [rows[0] | {"question": ""}]
     with pytest.raises(ValueError, match=name):
-        tasks.load_math(name, write_jsonl(tmp_path / "bad.jsonl", bad))
+        load_math(name, write_jsonl(tmp_path / "bad.jsonl", bad))
 
 
 OWN = [
