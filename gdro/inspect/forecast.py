@@ -17,7 +17,7 @@ of pass rates, C classes of pass rates.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -163,39 +163,23 @@ class Sampler:
         return (turn_R < hits_P[group_ids_R]).astype(float)
 
 
-@dataclass
-class Tally:
-    """Sums over what a method played."""
+class Played(NamedTuple):
+    """What a method did with the prompts of a batch."""
 
-    prompts: int = 0
-    mixed: int = 0
-    first_visits: int = 0
-    rollouts: int = 0
-    trained: int = 0
-    length: float = 0.0
-    trained_length: float = 0.0
-    noise: float = 0.0
-    batches: int = 0
-
-    def __post_init__(self) -> None:
-        self.rates: list[np.ndarray] = []
-        self.spent: list[np.ndarray] = []
-
-    def summary(self, edges: Sequence[float], draws: bool) -> dict[str, Any]:
-        """Shares, as plain JSON values."""
-        rollouts_C, _ = np.histogram(
-            np.concatenate(self.rates), edges, weights=np.concatenate(self.spent)
-        )
-        return {
-            "draws": draws,
-            "mixed": self.mixed / self.prompts,
-            "rollouts_by_pass_rate": (rollouts_C / self.rollouts).tolist(),
-            "trained_rollouts": self.trained / self.rollouts,
-            "trained_length": self.trained_length / self.length,
-            # of other prompts it would be another thing's noise
-            "noise": None if draws else self.noise / self.batches,
-            "first_visits": self.first_visits / self.prompts,
-        }
+    rates_P: np.ndarray
+    """Pass rates."""
+    lengths_P: np.ndarray
+    """Mean lengths of their completions."""
+    is_new_P: np.ndarray
+    """Whether the method had never seen them, in the order of their uids."""
+    trials_P: np.ndarray
+    """Rollouts."""
+    hits_P: np.ndarray
+    """Correct ones among them."""
+    trained_P: np.ndarray
+    """Those whose advantage is not 0."""
+    noise: np.ndarray
+    """`noise_proxy` of the batch."""
 
 
 def play(
@@ -219,7 +203,7 @@ def play(
         their tokens, whose advantage is not 0; "noise": `noise_proxy`, None for a method that
         draws; "first_visits": share of groups whose prompt the method had never seen.
     """
-    tally = Tally()
+    batches = []
     draws = False
     for repeat, course in enumerate(courses):
         controller = make(seed + repeat)
@@ -231,8 +215,22 @@ def play(
             size = min(len(batch), len(course.prompts_D))
             drawn = controller.draw(course.prompts_D, size)
             prompts_P = batch if drawn is None else course.prompts_D[drawn]
-            _play_batch(course, controller, prompts_P, step, is_used_G, rng, tally)
-    return tally.summary(edges, draws)
+            batches.append(_play_batch(course, controller, prompts_P, step, is_used_G, rng))
+    every = Played(*map(np.hstack, zip(*batches, strict=True)))
+    rollouts = every.trials_P.sum()
+    is_mixed_P = (every.hits_P > 0) & (every.hits_P < every.trials_P)
+    rollouts_C, _ = np.histogram(every.rates_P, edges, weights=every.trials_P)
+    trained_length = (every.trained_P @ every.lengths_P) / (every.trials_P @ every.lengths_P)
+    return {
+        "draws": draws,
+        "mixed": float(is_mixed_P.mean()),
+        "rollouts_by_pass_rate": (rollouts_C / rollouts).tolist(),
+        "trained_rollouts": float(every.trained_P.sum() / rollouts),
+        "trained_length": float(trained_length),
+        # of other prompts it would be another thing's noise
+        "noise": None if draws else float(every.noise.mean()),
+        "first_visits": float(every.is_new_P.mean()),
+    }
 
 
 def _play_batch(
@@ -242,9 +240,8 @@ def _play_batch(
     step: int,
     is_used_G: np.ndarray,
     rng: np.random.Generator,
-    tally: Tally,
-) -> None:
-    """Plan, sample and observe a batch, and add what it brought to the tally.
+) -> Played:
+    """Plan, sample and observe a batch.
 
     Args:
         is_used_G: visits whose rollouts were played already; those of this batch are added.
@@ -255,7 +252,6 @@ def _play_batch(
     has_log_P = is_first_P & ~is_used_G[places_P]
     is_used_G[places_P] = True
     rates_P = course.rates_G[places_P]
-    lengths_P = course.lengths_G[places_P]
     plan = controller.plan(prompts_P)
     sampler = Sampler(
         np.where(has_log_P, course.trials_G[places_P], 0),
@@ -268,29 +264,25 @@ def _play_batch(
     observed = controller.observe(plan, groups_R, samples.rewards_R, correct=samples.correct_R)
     count = len(prompts_P)
     trials_P = np.bincount(groups_R, minlength=count)
-    hits_P = np.bincount(groups_R, samples.correct_R, count)
-    trained_R = observed.advantages != 0
-    tally.prompts += count
-    tally.mixed += int(((hits_P > 0) & (hits_P < trials_P)).sum())
-    tally.first_visits += int((~plan.prompts.visited_P).sum())
-    tally.rollouts += len(groups_R)
-    tally.trained += int(trained_R.sum())
-    tally.length += float(lengths_P[groups_R].sum())
-    tally.trained_length += float(lengths_P[groups_R[trained_R]].sum())
-    tally.noise += noise_proxy(rates_P, trials_P, observed.weights)
-    tally.batches += 1
-    tally.rates.append(rates_P)
-    tally.spent.append(trials_P)
+    return Played(
+        rates_P=rates_P,
+        lengths_P=course.lengths_G[places_P],
+        is_new_P=~plan.prompts.visited_P,
+        trials_P=trials_P,
+        hits_P=np.bincount(groups_R, samples.correct_R, count),
+        trained_P=np.bincount(groups_R, observed.advantages != 0, count),
+        noise=noise_proxy(rates_P, trials_P, observed.weights),
+    )
 
 
-def noise_proxy(rates_P: np.ndarray, trials_P: np.ndarray, weights_P: np.ndarray) -> float:
+def noise_proxy(rates_P: np.ndarray, trials_P: np.ndarray, weights_P: np.ndarray) -> np.ndarray:
     """Variance of the weighted mean of a batch's rewards, Σ n w² p (1 − p) / (Σ n w)².
 
     With w = n̄/n, where every prompt counts equally, it is the variance proxy (28) over the number
     of prompts.
     """
     variance = trials_P * weights_P**2 * rates_P * (1 - rates_P)
-    return float(variance.sum() / (trials_P * weights_P).sum() ** 2)
+    return variance.sum() / (trials_P * weights_P).sum() ** 2
 
 
 def forecast(

@@ -116,7 +116,8 @@ class Reader:
         missing = [name for name in columns.all if name not in part]
         if missing:
             raise Refusal(f"{file} must have the columns {missing}, got {sorted(part)}")
-        for name in set(columns.all) - set(columns.rewards):
+        # a text may be missing, and `_rewards` knows where a reward may
+        for name in set(columns.all) - {*columns.rewards, columns.text}:
             is_missing = part[name].isna()
             if is_missing.any():
                 row = is_missing.idxmax() + 1
