@@ -20,7 +20,7 @@ from gdro_lab.tasks.notation import (
     split,
     standard,
 )
-from gdro_lab.tasks.numerals import PLAIN, clean
+from gdro_lab.tasks.numerals import clean
 from gdro_lab.tasks.quantities import quantity_of
 
 LONGEST_ANSWER = 2000  # characters; a longer one is wrong, unless the key is long
@@ -44,13 +44,10 @@ NAME = re.compile(
     r"(?:\\(?!frac|sqrt|pi)[a-z]+\s*)?\{?[A-Za-z]*'*\}?(?:_(?:\w|\{[^{}]*\}))?(?:\s*\([^()]*\))?"
 )
 NAMES = re.compile(r"\(\s*[A-Za-z](?:_\w)?(?:\s*,\s*[A-Za-z](?:_\w)?)*\s*\)")
-TIMES = r"\s*(?:[*/]|\\cdot|\\times)?\s*"
 # an unknown with a sign or a factor: its own value is another than the right side
+FACTOR = r"(?:[*/\s\d.,{}]|\\(?:cdot|times|pi|[dt]?frac)(?![A-Za-z]))*"
 UNSOLVED = (
-    rf"^[-+]\s*[A-Za-z]$|^[-+]?\s*(?:{PLAIN}|\\pi){TIMES}(?:\\pi\s*)?[A-Za-z]$"
-    rf"|^[-+]?\s*[A-Za-z]\s*(?:[*/]|\\cdot|\\times)\s*{PLAIN}$"
-    rf"|^[-+]?\s*\\[dt]?frac\s*\{{\s*(?:[A-Za-z]\s*\}}\s*\{{\s*{PLAIN}"
-    rf"|{PLAIN}\s*\}}\s*\{{\s*[A-Za-z])\s*\}}$"
+    rf"^(?=.*[^A-Za-z\s])[-+]?{FACTOR}(?<!\\)[A-Za-z](?:\s*(?:[*/}}]|\\(?:cdot|times)){FACTOR})?$"
 )
 # a left side that does not name the value on the right: several answers, another relation than
 # equality, or an equation still to be solved
