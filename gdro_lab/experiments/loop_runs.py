@@ -23,9 +23,8 @@ from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import read_rows, write_rows
 from gdro_lab.experiments.run import Run, list_runs
 from gdro_lab.experiments.scores import score_families
-from gdro_lab.tasks.base import Task
 from gdro_lab.tasks.tiny import tiny_base
-from gdro_lab.tasks.world import TaskWorld
+from gdro_lab.tasks.world import Task, TaskWorld
 
 CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}
 """Samples a held-out prompt, by part of the steps."""

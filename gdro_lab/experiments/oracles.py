@@ -15,7 +15,7 @@ from gdro.controller import GDROController
 from gdro.groups import make_groups
 from gdro.uids import as_uids
 from gdro_lab.experiments.blocks import Variant
-from gdro_lab.tasks.base import Task
+from gdro_lab.tasks.world import Task
 
 ORACLES = {"family_even": "groups", "oracle": "rates"}
 """The option through which a method gets the field of `Oracle` with that name."""

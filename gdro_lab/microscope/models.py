@@ -7,10 +7,9 @@ from gdro.files import files_in
 from gdro.trl.models import load_model, stop_tokens
 from gdro_lab.loop import Reward, Rows
 from gdro_lab.tasks.answers import style_of
-from gdro_lab.tasks.base import Task
 from gdro_lab.tasks.pretrained import find_model
 from gdro_lab.tasks.tiny import tiny_base
-from gdro_lab.tasks.world import read_world
+from gdro_lab.tasks.world import Task, read_world
 
 
 class Population(NamedTuple):

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 from gdro_lab.tasks.answers import Style, style_of
 from gdro_lab.tasks.choices import EmbeddedChoice, GymChoice, MathChoice
 from gdro_lab.tasks.split import Split, prompt_token_ids
-from gdro_lab.tasks.world import read_world
+from gdro_lab.tasks.world import Task, read_world
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from gdro_lab.tasks.base import Task
 
 __all__ = [
     "EmbeddedChoice",

@@ -1,9 +1,9 @@
-"""What all tasks share: the interface, strict settings, whole counts by share, a tokenizer."""
+"""What all tasks share: strict settings, whole counts by share, a tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,45 +26,6 @@ class Strict(BaseModel):
     """Refuses unknown fields, other types and non-finite numbers; cannot be changed once made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class Task(Protocol):
-    """A drawn task: its prompts, the lessons of a base, and the reward of completions.
-
-    Training prompts, held-out prompts and lessons do not overlap, except that the lessons of the
-    embedded task may repeat training prompts. The prompts of a task for a tiny base have equally
-    many characters. Those of reasoning-gym's original questions do not, and for them `teach`,
-    `correct_texts` and `tokenizer` are not used.
-    """
-
-    train: Sequence[TaskRow]
-    """Shuffled."""
-    eval: Sequence[TaskRow]
-    """Held out, equally many of each family."""
-
-    @property
-    def shares(self) -> Mapping[str, float]:
-        """Each family's share of the training prompts; they sum to 1."""
-
-    @property
-    def max_completion_tokens(self) -> int:
-        """Tokens of the longest correct completion, its end-of-text token included."""
-
-    @property
-    def reward(self) -> Callable[..., list[float]]:
-        """1.0 for each correct completion, else 0.0; one of TRL's `reward_funcs`."""
-
-    def teach(self, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
-        """Draw `n` prompts and completions for a base to learn from, none of them held out."""
-
-    def correct_texts(self, row: Mapping[str, Any]) -> Sequence[str]:
-        """Every completion of a row that is rewarded."""
-
-    def tokenizer(self) -> PreTrainedTokenizerFast:
-        """One token per character of the task."""
-
-    def fingerprint(self) -> str:
-        """Hash of everything that a base's lessons depend on."""
 
 
 def split_by_share(shares: Sequence[float], total: int) -> list[int]:

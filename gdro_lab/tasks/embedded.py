@@ -149,7 +149,7 @@ class EmbeddedTask:
 
     @property
     def shares(self) -> dict[str, float]:
-        """See `gdro_lab.tasks.base.Task`, as for the methods below."""
+        """Each family's share of the training prompts; they sum to 1."""
         return {family.name: family.share for family in self.spec.families}
 
     @property
@@ -188,6 +188,7 @@ class EmbeddedTask:
         return prompts, completions
 
     def correct_texts(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """Every completion of a row that is rewarded."""
         return (row["answer"],)
 
     def tokenizer(self) -> PreTrainedTokenizerFast:

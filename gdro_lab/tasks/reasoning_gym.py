@@ -223,7 +223,7 @@ class GymSpec:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GymTask:
-    """A drawn world, see `gdro_lab.tasks.base.Task`; a uid reads `task/family/seed/index`."""
+    """A drawn world; a uid reads `task/family/seed/index`."""
 
     spec: GymSpec
     seed: int

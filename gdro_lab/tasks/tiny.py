@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gdro_lab.tasks.base import Task
 from gdro_lab.tasks.cache import find_or_make
+from gdro_lab.tasks.world import Task
 
 if TYPE_CHECKING:
     from torch import Tensor

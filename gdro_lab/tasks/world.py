@@ -10,12 +10,19 @@ from ruamel.yaml import YAML, YAMLError
 
 from gdro.checks import Positive, Refusal
 from gdro_lab.tasks.base import BaseSize, BoundedCount, Name, Strict
-from gdro_lab.tasks.embedded import EmbeddedSpec
-from gdro_lab.tasks.reasoning_gym import GymSpec
+from gdro_lab.tasks.embedded import EmbeddedSpec, EmbeddedTask
+from gdro_lab.tasks.reasoning_gym import GymSpec, GymTask
 
 WORLDS = Path(__file__).parent / "worlds"
 MOST_VALUES = 100_000
 LARGEST_INTEGER = 2**64
+Task = EmbeddedTask | GymTask
+"""A drawn task: its prompts, the lessons of a base, and the reward of completions.
+
+Training prompts, held-out prompts and lessons do not overlap, but that the lessons of the embedded
+task may repeat training prompts. Prompts of a task for a tiny base have equally many characters;
+original questions of reasoning-gym do not, and have no lessons.
+"""
 SPECS = {"embedded": EmbeddedSpec, "reasoning_gym": GymSpec}
 
 
