@@ -97,15 +97,6 @@ def pass_probability(rates: np.ndarray, k: np.ndarray | int) -> np.ndarray:
     return 1 - (1 - rates) ** k
 
 
-@dataclass(frozen=True, eq=False)
-class Estimate:
-    """Means of some functions of the pass rate, each with its 95% confidence interval."""
-
-    value_F: np.ndarray
-    low_F: np.ndarray
-    high_F: np.ndarray
-
-
 class PassRates:
     """The distribution of pass rates behind some groups.
 
@@ -131,7 +122,7 @@ class PassRates:
     def weights_M(self) -> np.ndarray:
         return self.weights_BM[0]
 
-    def mean_of(self, values_FM: np.ndarray, needed_F: np.ndarray) -> Estimate:
+    def mean_of(self, values_FM: np.ndarray, needed_F: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Means of functions of the pass rate, which lie between 0 and 1.
 
         Within the rollouts that groups have, intervals are those of the bootstrap. A function that
@@ -141,6 +132,9 @@ class PassRates:
         Args:
             values_FM: at each pass rate.
             needed_F: rollouts that a group must have for the log to determine the mean.
+
+        Returns:
+            The means, (F,), and the two ends of the 95% confidence interval of each, (F, 2).
         """
         means_BF = (self.weights_BM @ values_FM.T).clip(0, 1)  # but for rounding
         tail = (1 - CONFIDENCE) / 2
@@ -150,7 +144,8 @@ class PassRates:
             low_F[f] = min(low_F[f], low)
             high_F[f] = max(high_F[f], high)
         value_F = means_BF[0]
-        return Estimate(value_F, np.minimum(low_F, value_F), np.maximum(high_F, value_F))
+        ends_F2 = np.stack([np.minimum(low_F, value_F), np.maximum(high_F, value_F)], axis=1)
+        return value_F, ends_F2.clip(0, 1)
 
     def _reachable(self, values_M: np.ndarray) -> tuple[float, float]:
         """Least and largest mean of a function over the distributions that fit the log.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdro.checks import check
-from gdro.inspect.difficulty import Estimate, PassRates, mixed_probability, pass_probability
+from gdro.inspect.difficulty import PassRates, mixed_probability, pass_probability
 from gdro.inspect.forecast import forecast, groups_to_play
 from gdro.inspect.table import Groups, Rollouts, choose_threshold, form_groups
 
@@ -154,35 +154,32 @@ def difficulty_of(groups: Groups, seed: int) -> dict[str, Any]:
     rates = PassRates(last.trials_G, last.hits_G, last.prompts_G, seed)
     class_M = np.digitize(rates.grid_M, EDGES[1:-1])
     in_class_CM = class_M == np.arange(len(EDGES) - 1)[:, None]
-    shares = rates.mean_of(in_class_CM.astype(float), np.zeros(len(EDGES) - 1))
+    shares_C, share_ends_C2 = rates.mean_of(in_class_CM.astype(float), np.zeros(len(EDGES) - 1))
     k_F = np.array(OTHER_K)
-    passes = rates.mean_of(pass_probability(rates.grid_M, k_F[:, None]), k_F)
+    passes_F, pass_ends_F2 = rates.mean_of(pass_probability(rates.grid_M, k_F[:, None]), k_F)
+    names = [str(k) for k in OTHER_K]
     return {
         "edges": list(EDGES),
-        "shares": shares.value_F.tolist(),
-        "interval": _intervals(shares),
-        "pass_at_k": dict(zip(map(str, OTHER_K), passes.value_F.tolist(), strict=True)),
-        "pass_at_k_interval": dict(zip(map(str, OTHER_K), _intervals(passes), strict=True)),
+        "shares": shares_C.tolist(),
+        "interval": share_ends_C2.tolist(),
+        "pass_at_k": dict(zip(names, passes_F.tolist(), strict=True)),
+        "pass_at_k_interval": dict(zip(names, pass_ends_F2.tolist(), strict=True)),
     }
 
 
 def other_n(rates: PassRates) -> dict[str, Any]:
     """Share of mixed groups at other n, and rollouts that are sampled for a mixed group."""
     n_N = np.array(OTHER_N)
-    mixed = rates.mean_of(mixed_probability(rates.grid_M, n_N[:, None]), n_N)
+    mixed_N, ends_N2 = rates.mean_of(mixed_probability(rates.grid_M, n_N[:, None]), n_N)
     names = [str(n) for n in OTHER_N]
     # dynamic sampling samples until enough groups are mixed, so it pays for the others as well
-    cost_N = np.divide(n_N, mixed.value_F, out=np.full(len(n_N), np.nan), where=mixed.value_F > 0)
+    cost_N = np.divide(n_N, mixed_N, out=np.full(len(n_N), np.nan), where=mixed_N > 0)
     costs = [float(cost) if np.isfinite(cost) else None for cost in cost_N]
     return {
-        "mixed_by_n": dict(zip(names, mixed.value_F.tolist(), strict=True)),
-        "mixed_by_n_interval": dict(zip(names, _intervals(mixed), strict=True)),
+        "mixed_by_n": dict(zip(names, mixed_N.tolist(), strict=True)),
+        "mixed_by_n_interval": dict(zip(names, ends_N2.tolist(), strict=True)),
         "rollouts_per_mixed_group": dict(zip(names, costs, strict=True)),
     }
-
-
-def _intervals(estimate: Estimate) -> list[list[float]]:
-    return np.stack([estimate.low_F, estimate.high_F], axis=1).clip(0, 1).tolist()
 
 
 def _notes_of_rollouts(

@@ -43,7 +43,7 @@ def draw_base(
     world: TaskWorld, seed: int, cache_dir: str | Path, size: str | None = None
 ) -> tuple[Task, Path]:
     """The task of a draw and the folder of its base, which is trained if the cache has none."""
-    task: Task = world.spec.draw(seed)  # type: ignore[assignment]
+    task = world.spec.draw(seed)
     options = world.base.model_dump()
     if size is not None:
         options["size"] = size

@@ -60,7 +60,7 @@ def open_world(
     described = read_world(world)
     made: dict[str, Any] = {"world": described.name, "world_seed": seed}
     if base is None:
-        task: Task = described.spec.draw(seed)  # type: ignore[assignment]
+        task: Task = described.spec.draw(seed)
         choice = described.base.model_dump()
         folder = str(tiny_base(task, seed=seed, cache_dir=cache_dir, **choice))
         model, tokenizer, ends = load_base(folder)
