@@ -13,8 +13,6 @@ Axes: G groups, K distinct pairs of rollouts and correct ones, B bootstrap sampl
 grid, F functions of a pass rate.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from scipy.optimize import linprog
 from scipy.special import xlog1py, xlogy
@@ -31,25 +29,19 @@ def pass_rate_grid() -> np.ndarray:
     return np.sin(np.linspace(0, np.pi / 2, POINTS)) ** 2
 
 
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """Groups by their counts."""
-
-    trials_K: np.ndarray
-    hits_K: np.ndarray
-    counts_BK: np.ndarray
-    """Groups in each cell: [0] of the log, the others of bootstrap samples of its prompts."""
-
-
 def count_cells(
     trials_G: np.ndarray, hits_G: np.ndarray, prompts_G: np.ndarray, rng: np.random.Generator
-) -> Cells:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Count groups by their rollouts and correct ones; draw bootstrap samples over the prompts.
 
     Args:
         trials_G, hits_G: rollouts of each group, and correct ones.
         prompts_G: the prompt of each, an integer ≥ 0; groups of a prompt are drawn together.
         rng: of the bootstrap.
+
+    Returns:
+        Rollouts and correct ones of each cell, (K,), and the groups in it, (B, K): [0] of the log,
+        the others of bootstrap samples of its prompts.
     """
     width = int(trials_G.max()) + 1
     keys_K, place_G = np.unique(trials_G * width + hits_G, return_inverse=True)
@@ -62,7 +54,7 @@ def count_cells(
         counts_BK[b] = np.bincount(place_G, times_P[row_G], len(keys_K))
     # a sample of nothing, from a log of one or two prompts
     counts_BK[counts_BK.sum(axis=1) == 0] = counts_BK[0]
-    return Cells(keys_K // width, keys_K % width, counts_BK)
+    return keys_K // width, keys_K % width, counts_BK
 
 
 def likelihoods(trials_K: np.ndarray, hits_K: np.ndarray, grid_M: np.ndarray) -> np.ndarray:
@@ -113,9 +105,10 @@ class PassRates:
         self, trials_G: np.ndarray, hits_G: np.ndarray, prompts_G: np.ndarray, seed: int = 0
     ) -> None:
         self.grid_M = pass_rate_grid()
-        self.cells = count_cells(trials_G, hits_G, prompts_G, np.random.default_rng(seed))
-        self.likelihood_KM = likelihoods(self.cells.trials_K, self.cells.hits_K, self.grid_M)
-        self.weights_BM = fit_distributions(self.cells.counts_BK, self.likelihood_KM)
+        rng = np.random.default_rng(seed)
+        self.trials_K, hits_K, self.counts_BK = count_cells(trials_G, hits_G, prompts_G, rng)
+        self.likelihood_KM = likelihoods(self.trials_K, hits_K, self.grid_M)
+        self.weights_BM = fit_distributions(self.counts_BK, self.likelihood_KM)
         self.sampled = int(np.median(trials_G))
 
     @property
@@ -153,15 +146,15 @@ class PassRates:
         A distribution fits if the share of each cell, given the cell's number of rollouts, lies in
         the simultaneous confidence band of the log's (F-localization: Ignatiadis and Wager, 2022).
         """
-        shares_BK = self.cells.counts_BK / self.cells.counts_BK.sum(axis=1, keepdims=True)
+        shares_BK = self.counts_BK / self.counts_BK.sum(axis=1, keepdims=True)
         # how often groups have so many rollouts says nothing of the pass rates
-        _, size_K = np.unique(self.cells.trials_K, return_inverse=True)
+        _, size_K = np.unique(self.trials_K, return_inverse=True)
         sizes_B = np.stack([np.bincount(size_K, row) for row in shares_BK])
         given_BK = np.divide(shares_BK, sizes_B[:, size_K], where=shares_BK > 0, out=0 * shares_BK)
         cells = len(size_K)
         spread_K = given_BK[1:].std(axis=0) * norm.ppf(1 - (1 - CONFIDENCE) / (2 * cells))
         # a cell with hardly any group has a spread that is known badly
-        spread_K = np.maximum(spread_K, 3 / self.cells.counts_BK[0].sum())
+        spread_K = np.maximum(spread_K, 3 / self.counts_BK[0].sum())
         middle_K = self.weights_M @ self.likelihood_KM.T
         limits = np.concatenate([middle_K + spread_K, spread_K - middle_K])
         rows = np.concatenate([self.likelihood_KM, -self.likelihood_KM])
