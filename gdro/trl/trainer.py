@@ -87,7 +87,8 @@ class GDROTrainer(GRPOTrainer):
         controller: made from the config.
         replay_buffer: correct answers that the method replays; every process holds the same.
         record: one row a generation batch: what the controller saw and decided, rollouts and
-            tokens, and the share of rollouts with an advantage.
+            tokens, and the share of rollouts with an advantage. A callback that reads it takes
+            the trainer as its argument, as `gdro.trl.callback.GDROCallback` does.
         groups: what came back for each prompt, by batch.
         bin_names: what the lists of the record are about: the range of pass@k, or the group, of
             each bin.

@@ -2,7 +2,9 @@
 
 import logging
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from trl import TrlParser
 
 from gdro.groups import StaticGroups
 from gdro.trainer import GDROConfig, GDROTrainer
+from gdro.trl.callback import GDROCallback
 from gdro.trl.data import with_uids
 from gdro.uids import check_prompts, hash_of
 
@@ -226,3 +229,19 @@ def test_the_page_names_every_key_of_the_log(base, tmp_path):
             key, _, place = name.rpartition("/")
             logged.add(f"{key}/BIN" if place in trainer.bin_names else name)
     assert set(re.findall(r"^\| `(gdro/[^`]+)` \|", page, re.MULTILINE)) == logged
+
+
+def test_the_callback_draws_and_sends_its_picture(base, tmp_path, monkeypatch):
+    sent, shown = [], []
+    trainer = make(base, tmp_path, max_steps=4)
+    callback = GDROCallback(trainer, every=2)
+    callback.tb_writer = SimpleNamespace(add_figure=lambda *given: shown.append(given[2]))
+    trainer.add_callback(callback)
+    trainer.train()
+    assert shown == [2, 4, 4]
+    assert (tmp_path / "gdro.png").stat().st_size > 1000
+    # a tracker that `report_to` has imported, after the training, in which TRL would look for it
+    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(Image=str, log=sent.append))
+    trainer.args.report_to = ["trackio"]
+    callback.on_train_end(trainer.args, trainer.state, None)
+    assert sent == [{"gdro": str(tmp_path / "gdro.png")}]
