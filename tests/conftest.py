@@ -29,14 +29,18 @@ APART = {"test_teaching_notebooks"}
 # first, so that no worker is left with one of them at the end
 LONGEST = [
     "test_teaching_notebooks",
-    "test_parameters",
+    "test_real_model",
+    "test_verl",
     "test_run",
+    "test_vllm",
+    "test_trl_users",
+    "test_parameters",
+    "test_trainer",
     "test_notebook",
     "test_jobs",
-    "test_trainer",
     "test_trl_setups",
+    "test_unsloth",
     "test_accelerate_configs",
-    "test_vllm",
     "test_arena",
 ]
 
@@ -66,6 +70,7 @@ SMALL_PROFILE = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist's own, which reads the groups
 def pytest_collection_modifyitems(items):
     for item in items:
         item.add_marker(pytest.mark.timeout(PATIENCE))
