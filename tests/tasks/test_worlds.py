@@ -55,7 +55,7 @@ def test_a_world_that_cannot_be_read_is_refused(tmp_path, text, match):
 def drawn(request):
     world = read_world(request.param)
     spec = world.spec  # what a shipped world draws, but for fewer prompts
-    return world, dataclasses.replace(spec, n_train=min(spec.n_train, 600)).draw(3)
+    return world, dataclasses.replace(spec, n_train=min(spec.n_train, 300)).draw(3)
 
 
 def test_every_task_keeps_to_the_protocol(drawn):
@@ -80,14 +80,16 @@ def test_every_task_keeps_to_the_protocol(drawn):
         assert list(map(len, task.tokenizer()(texts)["input_ids"])) == list(map(len, texts))
         assert max(map(len, lessons)) < task.max_completion_tokens
 
+    rows = rows[::3]
     columns = {name: [row[name] for row in rows] for name in ("answer", "uid", "family")}
     if asks_freely and world.spec.completion != "tags":
         return  # the next test
+    rewarded = [task.correct_texts(row) for row in rows]
     for wrong in (None, "", "7", "{} {}", "{}\n"):
         form = "{}" if wrong is None else wrong
         texts = [form.format(*2 * [row["answer"]]) for row in rows]
         given = [f"<answer>{text}</answer>" for text in texts] if asks_freely else texts
-        right = [text in task.correct_texts(row) for text, row in zip(texts, rows, strict=True)]
+        right = [text in correct for text, correct in zip(texts, rewarded, strict=True)]
         if not (asks_freely and wrong == "{}\n"):  # an answer in tags is stripped
             assert task.reward(given, **columns) == list(map(float, right))
         assert all(right) == (wrong is None)
@@ -95,16 +97,15 @@ def test_every_task_keeps_to_the_protocol(drawn):
 
 
 @pytest.mark.parametrize(
-    ("completion", "right", "wrong"),
+    ("style", "completion", "right", "wrong"),
     [
-        ("tags", "so <answer>{}</answer>", "so {}"),
-        ("hash", "6*7=42\n#### {}", "so {}"),
-        ("boxed", "so \\boxed{{{}}}", "so {}"),
-        ("last_number", "That makes {}.", "{} and then 987654321"),
-        ("whole", " {} ", "It is {}."),
+        ("chat", "tags", "so <answer>{}</answer>", "so {}"),
+        ("text", "hash", "6*7=42\n#### {}", "so {}"),
+        ("chat", "boxed", "so \\boxed{{{}}}", "so {}"),
+        ("text", "last_number", "That makes {}.", "{} and then 987654321"),
+        ("chat", "whole", " {} ", "It is {}."),
     ],
 )
-@pytest.mark.parametrize("style", ["chat", "text"])
 def test_a_world_says_how_an_answer_is_asked_for_and_read(style, completion, right, wrong):
     spec = dataclasses.replace(read_world("smol").spec, n_train=60, n_eval_per_family=1)
     spec = dataclasses.replace(spec, completion=completion, request=None)
