@@ -207,28 +207,6 @@ def test_a_key_that_no_completion_can_reach_is_left_out(load, key, completion):
         load(rows[:1], completion=completion)
 
 
-@pytest.mark.parametrize(
-    ("reader", "text", "key"),
-    [
-        ("number", "1e-7", "1e-7"),
-        ("last_number", "1e-7", "1e-7"),
-        ("last_number", "1-\\frac{2}{\\pi}", None),
-        ("last_number", "The answer is: \\sqrt{2}", None),
-        ("last_number", "[5, 6]", None),
-        ("last_number", "The answer is: \\frac{3}{4}", "3/4"),
-        ("last_number", "1.250,50 €", "1.250,50"),
-        ("tags", "<think>so</think><answer> 42 </answer>", "42"),
-        ("tags", "42", None),
-    ],
-)
-def test_a_key_is_read_whole_or_left_out(load, reader, text, key):
-    rows = [{"question": "Which?", "answer": text}, {"question": "And?", "answer": "1"}]
-    rows[1]["answer"] = "<answer>1</answer>" if reader == "tags" else "1"
-    split = load(rows, answer=reader)
-    assert answers(split) == ([] if key is None else [key]) + ["1"]
-    assert len(split.dropped) == (key is None)
-
-
 def test_a_key_with_a_decimal_comma_is_judged_by_its_value(load):
     split = load([{"question": "How much?", "answer": "1.250,50 €"}], answer="last_number")
     assert split.reward(["\\boxed{1250.5}", "\\boxed{50}"], answers(split) * 2) == [1.0, -1.0]
