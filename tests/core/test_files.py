@@ -39,6 +39,7 @@ DAMAGES = {
     "deep/more.json": lambda base: (base / "deep" / "more.json").write_text("{}"),
     "Thumbs.db": lambda base: (base / "Thumbs.db").touch(),
     "linked": lambda base: (base / "linked").symlink_to(base.parent),
+    "dangling": lambda base: (base / "dangling").symlink_to(base / "nowhere"),
     "pipe": lambda base: os.mkfifo(base / "pipe"),
     "config.json": lambda base: (base / "config.json").write_text("[]"),
     "model.safetensors": lambda base: (base / "model.safetensors").unlink(),
@@ -59,9 +60,9 @@ def test_a_file_that_is_missing_altered_added_or_not_named_is_refused(base, name
         find_or_make(base, make)
 
 
-@pytest.mark.parametrize("name", [".DS_Store", ".nfs00001", ".ipynb_checkpoints/config.json"])
+@pytest.mark.parametrize("name", [".DS_Store", ".nfs00001", ".cache/huggingface/x.lock"])
 def test_hidden_files_do_no_harm(base, name):
-    (base / name).parent.mkdir(exist_ok=True)
+    (base / name).parent.mkdir(parents=True, exist_ok=True)
     (base / name).touch()
     assert find_or_make(base, make) == base
 
@@ -76,6 +77,19 @@ def test_a_folder_without_a_ledger_is_made_again(base):
     (base / LEDGER).unlink()
     (base / "config.json").write_text("half")
     assert (find_or_make(base, make) / "config.json").read_text() == "{}"
+
+
+def test_what_stops_while_a_folder_is_made_leaves_nothing(tmp_path):
+    (tmp_path / ".making-x").mkdir()  # by a process that was killed long ago
+    os.utime(tmp_path / ".making-x", (0, 0))
+
+    def stops(folder):
+        make(folder)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        find_or_make(tmp_path / "base", stops)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_belongs_to_its_run(tmp_path):

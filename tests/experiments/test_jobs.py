@@ -217,15 +217,12 @@ def test_what_was_altered_afterwards_is_not_believed(made, tmp_path, altered):
             report.read_runs(profile, tmp_path / "runs")
 
 
-@pytest.mark.parametrize("added", ["adapter_config.json", "special_tokens_map.json", "deep/a.py"])
-def test_a_file_that_was_added_to_a_model_is_refused(made, tmp_path, added):
+def test_a_file_that_was_added_to_a_model_is_refused(made, tmp_path):
     profile, runs, cache = made
     folder = shutil.copytree(run_folder(runs, "prompt", 1), tmp_path / "run")
-    path = folder / "model" / added
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("{}")
+    (folder / "model" / "adapter_config.json").write_text("{}")
     for job in (training.train_variant, evaluate_variant):
-        with pytest.raises(Refusal, match=added):
+        with pytest.raises(Refusal, match="adapter_config"):
             job(profile, "prompt", 1, folder, cache)
 
 

@@ -199,16 +199,6 @@ def test_an_adapter_is_taught_once_and_found_where_it_is_shipped(folders, tmp_pa
         find(tmp_path / "third")
 
 
-def test_what_stops_a_cold_start_leaves_nothing(folders, tmp_path, monkeypatch):
-    def stop(*arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(module, "_save_adapter", stop)
-    with pytest.raises(KeyboardInterrupt):
-        cold_start(str(folders["Llama"]), SPELLED, SHORT, cache_dir=tmp_path, progress=False)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_bases_of_all_variants_are_made_first(folders, profile_of, tmp_path, capsys):
     llama, qwen = str(folders["Llama"]), str(folders["Qwen3"])
     variants = {"grpo": {"method": "grpo"}, "other": {"method": "grpo", "model": {"source": qwen}}}

@@ -139,16 +139,6 @@ def test_a_gguf_source_becomes_a_folder_once(tiny_gguf, tmp_path, monkeypatch):
         find_model(str(tmp_path / "missing.gguf"), tmp_path)
 
 
-def test_what_stops_while_a_folder_is_made_leaves_nothing(tiny_gguf, tmp_path, monkeypatch):
-    def stop(*arguments, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(transformers.PreTrainedModel, "save_pretrained", stop)
-    with pytest.raises(KeyboardInterrupt):
-        find_model(str(tiny_gguf[0]), tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_identities_tell_contents_apart(tiny_gguf, tmp_path):
     path, _ = tiny_gguf
     copy = tmp_path / "copy.gguf"
