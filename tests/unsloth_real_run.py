@@ -25,7 +25,7 @@ from gdro.trainer import GDROConfig, GDROTrainer
 from gdro_lab.tasks.reasoning_gym import GymTask
 from gdro_lab.tasks.world import read_world
 
-STEPS = 5
+STEPS = 2
 
 
 def make_trainer(model_folder, task, output):
