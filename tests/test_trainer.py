@@ -101,7 +101,7 @@ def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, meth
         return process.exitcode
 
     assert exit_code("whole") == 0
-    assert exit_code("cut", 10) == -signal.SIGKILL
+    assert exit_code("cut", 9) == -signal.SIGKILL
     assert find_checkpoint(tmp_path / "cut") == tmp_path / "cut" / "checkpoint-8"
     assert not (tmp_path / "cut" / "record.jsonl").exists()
     assert exit_code("cut") == 0

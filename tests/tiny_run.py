@@ -147,7 +147,8 @@ class Killed(TrainerCallback):
 
 def main(base, output, method, killed_in=None):
     torch.set_num_threads(1)
-    args = arguments(GDROConfig, output, save_strategy="steps", save_steps=4, gdro_method=method)
+    changes = {"max_steps": 10, "save_strategy": "steps", "save_steps": 4, "gdro_method": method}
+    args = arguments(GDROConfig, output, **changes)
     trainer = make_trainer(GDROTrainer, args, base)
     trainer.add_callback(Killed(killed_in))
     trainer.train(resume_from_checkpoint=True)

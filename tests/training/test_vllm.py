@@ -22,7 +22,7 @@ from processes import needs, python_of, run_in, run_ranks
 from safetensors.torch import load_file
 from sharded_run import tied_model
 from tiny_models import byte_tokenizer, save_tiny_model
-from tiny_run import half_right, make_base, make_task
+from tiny_run import half_right, make_task
 
 from gdro.trl.models import stop_tokens
 from gdro_lab.cpu_engine import keep_matrix
@@ -67,18 +67,13 @@ def model_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def tied_base(tmp_path_factory):
-    return make_base(tmp_path_factory.mktemp("tied"))
-
-
-@pytest.fixture(scope="module")
-def base(tied_base, tmp_path_factory):
+def untied(base, tmp_path_factory):
     """The tiny base with an output matrix of its own.
 
     A vLLM server on a CPU takes new weights of a tied one, and computes with a packed copy of the
     old.
     """
-    folder = shutil.copytree(tied_base, tmp_path_factory.mktemp("base") / "base")
+    folder = shutil.copytree(base, tmp_path_factory.mktemp("untied") / "base")
     model, _ = load(folder)
     model.config.tie_word_embeddings = False
     model.lm_head.weight = torch.nn.Parameter(model.get_input_embeddings().weight.detach().clone())
@@ -103,7 +98,7 @@ CUT = PLAIN | {"temperature": 1.3, "top_p": 0.8, "top_k": 3}
 
 
 @pytest.fixture(scope="module")
-def sampled(model_folder, base, tmp_path_factory):
+def sampled(model_folder, untied, tmp_path_factory):
     """What the real vLLM samples, greedily and at random, in one process of its own."""
     folder = tmp_path_factory.mktemp("vllm")
     model, tokenizer = load(model_folder)
@@ -114,9 +109,9 @@ def sampled(model_folder, base, tmp_path_factory):
     model.generation_config.eos_token_id = [tokenizer.eos_token_id, stop]
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
-    asked = prompt_token_ids(load(base)[1], [row["prompt"] for row in make_task().eval])
+    asked = prompt_token_ids(load(untied)[1], [row["prompt"] for row in make_task().eval])
     jobs = [[str(folder / "model"), prompt_token_ids(tokenizer, PROMPTS), 16, 0, GREEDY]]
-    jobs += [[str(base), asked, 8, 6, choice] for choice in (PLAIN, CUT, PLAIN)]
+    jobs += [[str(untied), asked, 8, 6, choice] for choice in (PLAIN, CUT, PLAIN)]
     run_in("vllm", "-c", SAMPLE, input=json.dumps([str(folder / "out.json"), *jobs]))
     return folder / "model", asked, json.loads((folder / "out.json").read_text())
 
@@ -132,11 +127,11 @@ def test_greedy_completions_are_those_of_transformers(sampled):
 
 
 @needs_vllm
-def test_pass_rates_are_those_of_transformers(base, sampled):
+def test_pass_rates_are_those_of_transformers(untied, sampled):
     # The engines' seeds differ: on a CPU both use torch's random numbers in the same order, so that
     # with equal seeds they may sample the same.
     _, ids, (_, *found) = sampled
-    _, tokenizer = load(base)
+    _, tokenizer = load(untied)
     answers = [row["answer"] for row in make_task().eval for _ in range(64)]
 
     def rates(tokens):
@@ -146,7 +141,7 @@ def test_pass_rates_are_those_of_transformers(base, sampled):
 
     assert found[0] == found[2]  # equal seeds
     for choice, tokens in zip((PLAIN, CUT), found, strict=False):
-        theirs = rates(sample(base, tokenizer, ids, 8, seed=5, **choice))
+        theirs = rates(sample(untied, tokenizer, ids, 8, seed=5, **choice))
         gaps, pooled = rates(tokens) - theirs, (rates(tokens) + theirs) / 2
         errors = np.sqrt(2 * np.maximum(pooled * (1 - pooled), 1 / 64) / 64)
         # 4.5 standard errors for each of 30 prompts: exceeded with probability below 1 in 4,000;
@@ -252,9 +247,8 @@ def server(base, log):
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-def test_two_shards_of_a_tied_model_send_each_weight_once(tmp_path, kind):
+def test_two_shards_of_a_tied_model_send_each_weight_once(base, tmp_path, kind):
     """vLLM refuses an output matrix tied to the embedding (TRL 1.14 sends both, 1.16 one)."""
-    base = make_base(tmp_path / "bases")
     model = tied_model(base, kind)
     whole = model.merge_and_unload() if kind == "lora" else model
     assert whole.config.tie_word_embeddings
@@ -287,13 +281,13 @@ def test_on_a_cpu_the_engine_multiplies_by_its_matrices_and_others_are_refused()
 @needs_vllm
 @pytest.mark.parametrize("mode", ["colocate", "server"])
 def test_vllm_samples_every_row_of_unequal_groups_with_the_weights_of_the_step(
-    mode, base, tied_base, tmp_path
+    mode, base, untied, tmp_path
 ):
     if mode == "colocate":
-        training = run_training(mode, tied_base, tmp_path / "report.json")
+        training = run_training(mode, base, tmp_path / "report.json")
     else:
-        with server(base, tmp_path / "server.log") as address:
-            training = run_training(mode, base, tmp_path / "report.json", address)
+        with server(untied, tmp_path / "server.log") as address:
+            training = run_training(mode, untied, tmp_path / "report.json", address)
     assert training["vllm_is_as_it_was"]
     sizes = [group_sizes(call["prompts"]) for call in training["calls"]]
     assert any(len(set(groups)) > 1 for groups in sizes)
