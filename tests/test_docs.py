@@ -119,8 +119,3 @@ def test_commands_on_the_pages_are_taken():
                 load_profile(profile)
             taken += 1
     assert taken > 5
-
-
-@pytest.mark.parametrize("page", ["results.md", "choose.md", *ROOT.glob("docs/results/*.md")])
-def test_no_cell_breaks_before_its_interval(page):
-    assert " ±" not in text_of(ROOT / "docs" / page)

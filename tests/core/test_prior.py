@@ -240,11 +240,3 @@ def test_a_prediction_is_the_mean_and_the_spread_of_an_uncertain_rate():
         # both are approximations
         correlation = prior.correlation + (square - rate**2) / (rate * (1 - rate))
         assert 1 / (1 + alpha + beta) == pytest.approx(correlation, rel=0.1)
-
-
-def test_a_prompt_that_the_prior_does_not_know_is_refused_at_the_first_plan():
-    prior = PromptPrior([1, 2, 3], {"length": [0.0, 1.0, 2.0]})
-    controller = GDROController("pivotal", prior=prior)
-    with pytest.raises(ValueError, match="99"):
-        controller.plan([1, 99])
-    controller.plan([1, 2])

@@ -95,17 +95,3 @@ def test_bernoulli_rloo(n):
     expected = np.stack([(n * square_P) ** 2, variance_P])
     assert (np.abs(np.mean(found, axis=0) - expected) <= 4 * error).all()
     assert (error <= 0.2 * expected).all()  # or nothing was compared
-
-
-def test_many_rollouts():
-    """With 4,000 rollouts a pool is the policy: RLOO's variance falls faster than 1/n at first."""
-    rng = np.random.default_rng(1)
-    classes = classes_of(bernoulli_pool([0.1], 4000, rng))
-    per_rollout = {}
-    for n in (2, 4, 8):
-        groups = groups_of("rloo", [n])
-        per_rollout[n] = variances(classes, groups)[0] / n**2
-        square = 0.1 * 0.9
-        exact = (square * (1 - 3 * square) - square**2 * (n - 3) / (n - 1)) / n
-        assert per_rollout[n] == pytest.approx(exact, rel=0.15)
-    assert per_rollout[2] / per_rollout[4] > 2

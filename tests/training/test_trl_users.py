@@ -4,7 +4,6 @@ Each set-up is run with methods that leave TRL's order alone, move rollouts, dra
 in rounds. Where TRL's own trainer says what is right, it is run as well.
 """
 
-import copy
 import dataclasses
 import functools
 import shutil
@@ -201,8 +200,6 @@ def shaping(shape):
 
 SHAPES = {
     "reversed": lambda rewards: 1 - rewards,
-    "shifted": lambda rewards: rewards + 0.25,
-    "doubled": lambda rewards: 2 * rewards,
     "one left out": lambda rewards: rewards.index_fill(0, torch.tensor([0]), torch.nan),
     "by length of the batch": lambda rewards: rewards + torch.arange(len(rewards))[:, None] / 100,
 }
@@ -301,10 +298,8 @@ class reward:  # an environment whose reward TRL names after it
 
 ALIKE = {
     "reward": [make_reward(bool), make_reward(lambda text: len(text) % 2)],
-    "<lambda>": [lambda completions, **_: even(completions), lambda completions, **_: [0.0] * 8],
     "scaled": [functools.partial(scaled, factor=1.0), functools.partial(scaled, factor=0.5)],
     "Judge": [Judge(1.0), Judge(0.5)],
-    "even": [even, even],
 }
 
 
@@ -357,11 +352,16 @@ def seen_prompts(into):
     return judge
 
 
-@pytest.mark.parametrize("collator", [hint, hint_alone, hint_in_place])
-@pytest.mark.parametrize("rows", [ROWS, NO_UIDS, SOURCES["stream"].map(lambda row: row)])
+@pytest.mark.parametrize(
+    ("collator", "rows"),
+    [
+        (hint, ROWS),
+        (hint_alone, NO_UIDS),
+        (hint_in_place, ROWS),
+        (hint_in_place, IterableDataset.from_generator(lambda: iter(ROWS * 9))),
+    ],
+)
 def test_a_collator_is_applied_to_all_that_is_sampled(trained, collator, rows):
-    if isinstance(rows, IterableDataset):
-        rows = IterableDataset.from_generator(lambda: iter(ROWS * 9))
     for method in (None, *(METHODS if isinstance(rows, list) else ("grpo", "rollout"))):
         seen = []
         trained(
@@ -416,11 +416,10 @@ class Swaps(TrainerCallback):
 @pytest.mark.parametrize(
     "attributes",
     [
-        {"train_dataset": Dataset.from_list([{"prompt": f"Other {n}."} for n in range(3)])},
         {"train_dataset": Dataset.from_list([row | {"prompt": "Other."} for row in ROWS])},
         {"data_collator": hint},
     ],
-    ids=["shorter data", "data of the same uids", "a collator"],
+    ids=["data of the same uids", "a collator"],
 )
 def test_what_is_swapped_during_training_is_ignored_as_in_trl(trained, attributes):
     def swap(trainer):
@@ -443,8 +442,7 @@ def keeps_columns(base):
     return Columns
 
 
-@pytest.mark.parametrize("change", [None, keeps_columns])
-@pytest.mark.parametrize("rows", [ROWS, NO_UIDS])
+@pytest.mark.parametrize(("change", "rows"), [(None, ROWS), (keeps_columns, NO_UIDS)])
 def test_rewards_get_the_columns_that_trl_gives_them(trained, change, rows):
     def judge(completions, **columns):
         seen.append(frozenset(columns) - {"uid"})
@@ -603,11 +601,6 @@ class Strict:
     ):
         return even(completions)
 
-    def judge(
-        self, prompts, completions, completion_ids, answer, trainer_state, log_extra, log_metric
-    ):
-        return even(completions)
-
 
 def by_uid(completions, uid, **columns):
     """Compares the rollouts of a prompt, so it needs to know which they are."""
@@ -621,7 +614,6 @@ STRICT = {
     "function": [strict],
     "asynchronous": [strict_and_slow],
     "object": [Strict()],
-    "method": [Strict().judge],
     "partial": [functools.partial(strict)],
     "beside others": [strict, even],
 }
@@ -666,18 +658,12 @@ def by_copying(args, **options):
     return GDROConfig(**values | {"generation_batch_size": None} | options)
 
 
-def by_deep_copy(args, **options):
-    return by_setting(copy.deepcopy(args), **options)
-
-
-@pytest.mark.parametrize("change", [by_setting, by_replacing, by_copying, by_deep_copy])
+@pytest.mark.parametrize("change", [by_setting, by_replacing, by_copying])
 @pytest.mark.parametrize(
     ("start", "options"),
     [
         ({"gdro_method": "grpo"}, {"gdro_method": "both"}),
-        ({"gdro_method": "pivotal"}, {"gdro_method": "grpo"}),
         ({"gdro_method": "prompt"}, {"gdro_preset": "paper"}),
-        ({"gdro_method": "both", "gdro_preset": "paper"}, {"gdro_preset": "default"}),
         ({"gdro_method": "both", "gdro_preset": "paper"}, {"gdro_method": "grpo"}),
     ],
 )
