@@ -45,6 +45,8 @@ TRAIN = [
     {"accelerator_config": {"nobody": 1}},
     {"torch_empty_cache_steps": 0},
     {"temperature": float("nan")},
+    {"temperature": "0.9"},
+    {"lr_scheduler_type": "constnat"},
     {"top_p": 2.0},
     {"num_generations": 1},
     {"num_generations": 10**9},
@@ -53,6 +55,28 @@ TRAIN = [
     {"output_dir": "elsewhere"},
     {"nobody": 1},
 ]
+LORA = {"kind": "lora"}
+BOMB = "a: &a0 [x, x, x, x, x, x, x, x, x]\n" + "\n".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n > 1 else '*a0'] * 9)}]" for n in range(1, 12)
+)
+NAMED = {  # what the message must name: the profile's fields, or its text
+    "deepspeed": {"train": {"deepspeed": "x.json"}},
+    "beta": {"train": {"beta": -1.0}},
+    "temperature": {"train": {"temperature": 0.0}},
+    "save_total_limit": {"train": {"save_total_limit": 0}},
+    "-3": {"train": {"save_total_limit": -3}},
+    "save_only_model": {"train": {"save_only_model": True}},
+    "learning_rte": {"train": {"learning_rte": 1}},
+    "attn_implementation": {"model": {"attn_implementation": "none_such"}},
+    "lora.r": {"model": LORA | {"lora": {"r": "abc"}}},
+    "rr": {"model": LORA | {"lora": {"rr": 3}}},
+    "seeds": {"seeds": [2**32]},
+    "method": {"variants": {"grpo": {"method": "gpro"}}},
+    "variants": {"variants": {"../esc": {"method": "grpo"}}},
+    "more than": BOMB,
+    "must hold": "",
+    **{f"methods_from must: {name}": {"methods_from": name} for name in ("def.py", "exit.py", ".")},
+}
 MODEL = [
     {"kind": "lora", "lora": {"target_modules": ["nobody"]}},
     {"kind": "lora", "lora": {"target_modules": []}},
@@ -61,7 +85,6 @@ MODEL = [
     {"kind": "lora", "lora": {"layers_to_transform": [99]}},
     {"kind": "lora", "lora": {"init_lora_weights": "nobody"}},
     {"kind": "lora", "lora": {"task_type": "CAUSAL_LM"}},
-    {"attn_implementation": "nobody"},
     {"source": "no/such/folder"},
     {"source": "no.gguf"},
     {"source": "."},
@@ -143,13 +166,24 @@ LINES = [
     "evaluate own.yaml grpo --folder own.yaml",
     "train \udcff.yaml grpo",
 ]
-ENVIRONMENTS = [
-    {"OMP_NUM_THREADS": "999999999999"},
-    {"OMP_NUM_THREADS": NINES},
-    {"OMP_NUM_THREADS": "-1"},
-    {"OMP_NUM_THREADS": "٣"},
-    {"ACCELERATE_MIXED_PRECISION": "nobody"},
-]
+NAMED_LINES = {
+    "train smoke ../../../../esc": "esc",
+    "evaluate smoke nobody": "nobody",
+    "train smoke grpo --seed 4294967296": "4294967296",
+    "train smoke grpo --seed -1": "-1",
+    "train arena grpo": "gdro run",
+    "arena rare-hard": "--methods",
+    "arena rare-hard --methods nobody": "nobody",
+    "arena no-such-world --methods grpo": "no-such-world",
+    "arena rare-hard --methods grpo --steps 0": "max_steps",
+    "arena rare-hard --methods grpo --learning-rates fast": "'fast'",
+    "arena rare-hard --methods grpo --methods-from no.py": "no.py",
+    "run tniy": "tniy",
+    "report tiny": "runs/tiny",
+    "report tniy": "tniy",
+    "model nobody": "nobody",
+}
+THREADS = ["999999999999", NINES, "-1", "0", "4,2", "many", "٣"]
 
 
 def short(value):
@@ -166,6 +200,8 @@ def folder_with(folder, fields):
     data = fields.encode() if isinstance(fields, str) else fields
     (folder / "own.yaml").write_bytes(data)
     (folder / "dangling").symlink_to("nowhere/at/all")
+    (folder / "def.py").write_text("def")
+    (folder / "exit.py").write_text("import sys; sys.exit(0)")
     return folder
 
 
@@ -173,7 +209,7 @@ def written(folder):
     return {path for path in folder.rglob("*") if "bases" not in path.parts}
 
 
-def assert_refused(folder, words, monkeypatch):
+def assert_refused(folder, words, monkeypatch, named=""):
     monkeypatch.chdir(folder)
     monkeypatch.setattr("gdro_lab.experiments.processes.set_up_process", lambda: None)
     before = written(folder)
@@ -183,6 +219,7 @@ def assert_refused(folder, words, monkeypatch):
     is_clicks_own = "Usage:" in ended.stderr
     assert len(lines) == 1 or is_clicks_own, ended.stderr
     assert "Traceback" not in ended.stderr
+    assert named in ended.stderr
     assert SECRET not in ended.output
     assert written(folder) == before
 
@@ -193,6 +230,12 @@ TRAIN_OWN = ["train", "own.yaml", "grpo", "--cache-dir", "bases"]
 @pytest.mark.parametrize("train", TRAIN, ids=short)
 def test_a_value_that_a_library_refuses(tmp_path, monkeypatch, train):
     assert_refused(folder_with(tmp_path, {"train": train}), TRAIN_OWN, monkeypatch)
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_a_profile_that_cannot_be_meant_is_refused_by_name(tmp_path, monkeypatch, named):
+    folder = folder_with(tmp_path, NAMED[named])
+    assert_refused(folder, TRAIN_OWN, monkeypatch, named.partition(" must:")[0])
 
 
 @pytest.mark.parametrize("model", MODEL, ids=short)
@@ -222,8 +265,17 @@ def test_a_line_that_cannot_be_meant(tmp_path, monkeypatch, line):
     assert_refused(folder_with(tmp_path, {}), line.split(), monkeypatch)
 
 
-@pytest.mark.parametrize("environment", ENVIRONMENTS, ids=short)
-def test_an_environment_that_cannot_be_meant(tmp_path, monkeypatch, environment):
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.parametrize("line", NAMED_LINES)
+def test_what_a_line_names_in_vain_is_said(tmp_path, monkeypatch, line):
+    assert_refused(folder_with(tmp_path, {}), line.split(), monkeypatch, NAMED_LINES[line])
+
+
+@pytest.mark.parametrize("threads", THREADS, ids=short)
+def test_a_number_of_threads_is_one(tmp_path, monkeypatch, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    assert_refused(folder_with(tmp_path, {}), TRAIN_OWN, monkeypatch, "OMP_NUM_THREADS")
+
+
+def test_an_arithmetic_that_does_not_exist(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "nobody")
     assert_refused(folder_with(tmp_path, {}), TRAIN_OWN, monkeypatch)

@@ -86,25 +86,6 @@ def test_a_profile_may_be_like_another(tmp_path):
         load_profile(path)
 
 
-@pytest.mark.parametrize(
-    ("train", "named"),
-    [
-        ({"learning_rte": 1}, "learning_rte"),
-        ({"save_only_model": True}, "save_only_model"),
-        ({"temperature": "0.9"}, "temperature"),
-        ({"lr_scheduler_type": "constnat"}, "constnat"),
-    ],
-)
-def test_training_options_are_trls_own_and_of_their_types(train, named):
-
-    def arguments_of(train):
-        profile = load_profile("smoke").model_copy(update={"train": TrainChoice(**train)})
-        return training_arguments(profile, "grpo", 0, "unused", Lengths(1, 1))
-
-    with pytest.raises(ValueError, match=named):
-        arguments_of(train)
-
-
 def test_rewards_that_are_normalized_first_need_a_variant_with_trls_advantages(profile_of):
     train = TRAIN | {"multi_objective_aggregation": "normalize_then_sum"}
     profile = profile_of(train=train, variants={"a": GRPO, "b": {"method": "pivotal"}})
