@@ -2,17 +2,21 @@
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from multiprocessing import forkserver
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from click.testing import CliRunner
 from conftest import PATIENCE
 
+from gdro.registry import METHODS
+from gdro_lab.cli import main
 from gdro_lab.experiments.processes import free_port
 
 REPOSITORY = Path(__file__).parents[1]
@@ -36,6 +40,16 @@ def start(target, *arguments):
         process = CONTEXT.Process(target=target, args=arguments)
         process.start()
     return process
+
+
+def gdro(folder, *words):
+    """The command `gdro` in this process, in a folder; its jobs are processes of their own."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with chdir(folder), patch.dict(os.environ, OMP_NUM_THREADS="1"), patch.dict(METHODS):
+            return CliRunner().invoke(main, words)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run_ranks(processes, target, *arguments, **environment):

@@ -1,15 +1,12 @@
 """The arena: spelled methods, a small contest that resumes, and tables worked out by hand."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from processes import gdro
 from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -104,9 +101,10 @@ methods_from: own.py
 
 
 def command(folder, *words):
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-m", "gdro_lab", *words, "--runs=out", "--cache-dir=bases"]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    """What a command prints that ends well."""
+    ended = gdro(folder, *words, "--runs=out", "--cache-dir=bases")
+    assert ended.exit_code == 0, ended.output
+    return ended.output
 
 
 def test_a_contest_resumes_by_the_short_command_too(tmp_path):
@@ -118,8 +116,7 @@ def test_a_contest_resumes_by_the_short_command_too(tmp_path):
     )
     out = tmp_path / "out"
     first = command(tmp_path, "run", "contest.yaml", "--cores=2")
-    assert first.returncode == 0, first.stderr
-    assert "mean@8" in first.stdout
+    assert "mean@8" in first
 
     rows = pd.read_csv(out / "runs.csv")
     assert list(rows.columns) == COLUMNS
@@ -137,7 +134,7 @@ def test_a_contest_resumes_by_the_short_command_too(tmp_path):
     assert families.memorization_gap.notna().all()
     assert (families.memorization_gap["base"] == 0).all()
     assert scores.memorization_gap.isna().all()
-    assert "Memorization gap by family" in first.stdout
+    assert "Memorization gap by family" in first
     assert (out / "differences.png").stat().st_size > 0
 
     # one run is lost: it alone is played again, to the same scores, for a table to another method
@@ -148,8 +145,7 @@ def test_a_contest_resumes_by_the_short_command_too(tmp_path):
     short = ["arena", "own.yaml", "--methods=grpo,first-prompts@1e-3", "--learning-rates=1e-4"]
     short += ["--replicates=2", "--steps=5", "--prompts=4", "--methods-from=own.py", "--cores=1"]
     again = command(tmp_path, *short, "--baseline=first-prompts")
-    assert again.returncode == 0, again.stderr
-    assert "difference from first-prompts" in again.stdout
+    assert "difference from first-prompts" in again
     assert {file: file.stat().st_mtime_ns for file in kept} == kept
     for row, other in zip(before, read_rows(lost)["rows"], strict=True):
         assert all(row[key] == other[key] for key in row if "seconds" not in key)

@@ -1,4 +1,4 @@
-"""`gdro run` as people start it."""
+"""`gdro run`: what it leaves, runs again, and does where it is stopped or refuses."""
 
 import os
 import random
@@ -15,6 +15,7 @@ import psutil
 import pytest
 import yaml
 from conftest import PATIENCE, SMALL_PROFILE
+from processes import gdro
 
 from gdro_lab.experiments.jobs import Job, Jobs
 from gdro_lab.experiments.processes import LAUNCHER, free_port
@@ -34,20 +35,25 @@ class Fails(Method):
 """
 
 
-def start(folder, fields, *words):
-    """`gdro run` of the small profile with other fields, in a folder outside the repository."""
+def write_profile(folder, fields):
+    """The small profile with other fields, in a folder outside the repository."""
     profile = SMALL_PROFILE | {"seeds": [0], "base": {"steps": 30, "batch_size": 32}} | fields
     (folder / "own.yaml").write_text(yaml.safe_dump(profile))
-    command = [sys.executable, "-m", "gdro_lab", "run", "own.yaml", *words]
+
+
+def start(folder, fields):
+    """`gdro run` of such a profile, as people start it."""
+    write_profile(folder, fields)
+    command = [sys.executable, "-m", "gdro_lab", "run", "own.yaml"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, **pipes)
 
 
 def run(folder, fields, *words):
-    """Its exit code and console."""
-    with start(folder, fields, *words) as process:
-        printed, _ = process.communicate(timeout=PATIENCE)
-    return process.returncode, printed
+    """The same from this process, which saves most imports: its exit code and console."""
+    write_profile(folder, fields)
+    ended = gdro(folder, "run", "own.yaml", *words)
+    return ended.exit_code, ended.output
 
 
 @pytest.fixture(scope="module")
