@@ -1,5 +1,7 @@
 """Tiny random models of several families, saved as a hub folder would be."""
 
+import copy
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -53,3 +55,13 @@ def save_tiny_model(family: str, folder: Path, tokenizer=None, **sizes: int) -> 
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def fresh_model(folder: Path):
+    """A saved model; the folder is read once."""
+    return copy.deepcopy(_read(folder))
+
+
+@cache
+def _read(folder: Path):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder)

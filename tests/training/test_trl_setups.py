@@ -13,9 +13,9 @@ import trl
 from datasets import Dataset, IterableDataset
 from peft import LoraConfig
 from scripted import CHATS, ROWS, even, scripted, text_of
-from tiny_models import byte_tokenizer
+from tiny_models import byte_tokenizer, fresh_model
 from tiny_run import arguments, same_weights
-from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForSequenceClassification
+from transformers import Qwen3Config, Qwen3ForSequenceClassification
 from trl import GRPOConfig, GRPOTrainer
 
 from gdro.trainer import GDROConfig, GDROTrainer
@@ -180,7 +180,7 @@ def train(trainer_class, folder, model, choice, **own):
     reward = reward_model(tokenizer) if choice["reward"] == "model" else choice["reward"]
     more = {"reward_processing_classes": tokenizer} if choice["reward"] == "model" else {}
     trainer = trainer_class(
-        AutoModelForCausalLM.from_pretrained(model),
+        fresh_model(model),
         reward,
         args=arguments(config, folder, **settings),
         train_dataset=rows,
