@@ -142,8 +142,6 @@ def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, named):
         ({"group_column": "family", "gdro_options": {"bins": {"groups": 3}}}, "groups"),
         ({"group_column": "family", "gdro_options": {"bins": "paper"}}, "'paper'"),
         ({"per_device_train_batch_size": 30}, "num_generations"),
-        ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation"),
-        ({"success_reward": "accuracy"}, "success_reward"),
     ],
 )
 def test_settings_that_cannot_be_met(base, tmp_path, changes, named):

@@ -8,7 +8,6 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from scipy.stats import betabinom, norm
 
-import gdro.prior
 from gdro import GDROController
 from gdro.prior import PromptPrior, sigmoid
 
@@ -194,16 +193,6 @@ def test_the_coefficients_are_an_optimum_where_pass_rates_change_abruptly(share)
 
     best = minimize(penalized, before, method="BFGS", options={"gtol": 1e-6})
     assert penalized(prior.mean) == pytest.approx(best.fun, rel=1e-3)
-
-
-def test_where_pass_rates_hardly_change_every_step_is_a_full_one(monkeypatch):
-    """So rows of word problems that were made before steps were halved stay what they are."""
-    means = []
-    for tolerance in (gdro.prior.TOLERANCE, np.inf):
-        monkeypatch.setattr(gdro.prior, "TOLERANCE", tolerance)
-        runs = [taught(slope, seed=seed)[0] for slope in (0, 2) for seed in range(5)]
-        means.append(np.array([prior.mean for prior in runs]))
-    assert (means[0] == means[1]).all()
 
 
 def test_a_prior_of_another_controller_and_a_state_with_one_are_refused():

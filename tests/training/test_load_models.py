@@ -8,11 +8,10 @@ import pytest
 import torch
 import transformers
 from datasets import Dataset
-from tiny_models import byte_tokenizer
 from tiny_run import arguments
 
 from gdro.trainer import GDROConfig, GDROTrainer
-from gdro.trl.models import choose_padding, load_model
+from gdro.trl.models import load_model
 from gdro_lab.tasks.pretrained import merged_model
 
 
@@ -136,15 +135,6 @@ def test_unsloth_is_called_as_the_kind_says(folders, stand_in, kind):
     if kind == "unsloth-lora":
         wanted = shared | {"r": 8, "lora_alpha": 64, "lora_dropout": 0.0}
         unsloth.get_peft_model.assert_called_once_with(model, **wanted)
-
-
-def test_padding_of_unsloths_models_does_not_end_completions():
-    tokenizer = byte_tokenizer()
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|vision_pad|>"]})
-    choose_padding(tokenizer, [tokenizer.eos_token_id])
-    assert tokenizer.pad_token == "<pad>"
-    choose_padding(tokenizer, [tokenizer.eos_token_id, tokenizer.pad_token_id])
-    assert tokenizer.pad_token == "<|vision_pad|>"
 
 
 def test_unsloth_must_come_before_trl(folders, monkeypatch):
