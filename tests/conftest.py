@@ -41,7 +41,12 @@ LONGEST = [
     "test_trl_setups",
     "test_unsloth",
     "test_accelerate_configs",
+    "test_rounds",
+    "test_replay_buffer",
+    "test_rewards_and_data",
+    "test_checkpoint",
     "test_arena",
+    "test_fuzz",
 ]
 
 PATIENCE = 1800  # seconds after which a test ends what hangs: no machine is so busy
