@@ -210,7 +210,7 @@ class LaunchChoice(Strict):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        if self.config is None and self.model_extra:
+        if self.file is None and self.model_extra:  # the file must exist
             options = sorted(self.model_extra)
             raise Refusal(f"launch.config must be given with further options, got {options}")
         return self

@@ -63,7 +63,7 @@ def evaluate_variant(
     folder = Path(folder)
     path = folder / "manifest.json"
     profile = profile.drawn(seed)
-    place = {"profile": profile.name, "variant": variant, "seed": seed}
+    place: dict[str, Any] = {"profile": profile.name, "variant": variant, "seed": seed}
     trained = {} if variant == BASE else read_training(folder, **place)
     if variant != BASE and trained.get("settings") != profile.settings_of(variant, evaluated=False):
         raise Refusal(

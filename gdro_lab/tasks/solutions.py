@@ -52,7 +52,7 @@ def load_solutions(
         longest = choice.max_completion_tokens
     else:
         task = draw_task(choice, style_of(tokenizer))
-        rows = task.solutions(examples)  # type: ignore[attr-defined]
+        rows = task.solutions(examples)  # type: ignore[union-attr]
         longest = task.max_completion_tokens
     # one that is longer would teach answers that are cut off
     short = [row for row in rows if _completion_tokens(tokenizer, row) <= longest]
