@@ -134,7 +134,8 @@ def check_array(
     is_typed = not array.size or array.dtype.kind in ("iu" if whole else "iufb")
     if not is_typed or shape not in (None, array.shape):
         form = "" if shape is None else f" of shape {shape}"
-        raise Refusal(f"{name} must be {numbers}{form}, got {short(array)} ({array.dtype})")
+        kind = f"{array.dtype}, of shape {array.shape}"
+        raise Refusal(f"{name} must be {numbers}{form}, got {short(array)} ({kind})")
     array = array.astype(np.int64 if whole else float, copy=False)
     is_good = np.isfinite(array) & (array >= low) & (array <= high)
     if not is_good.all():
