@@ -295,7 +295,9 @@ def lead_lag_and_error(profile: Profile, runs: list[dict], prompt: str, rollout:
     bars = axis.barh(names, [*cuts.values(), *paper], **look)
     axis.bar_label(bars, fmt="%.1f", padding=2, fontsize=7)
     longest = max(paper.max(), *cuts.values())
-    axis.set(title="WSE below uniform", xlabel="percent", xlim=(0, 1.25 * longest))
+    ours = cuts["as run"]
+    lowest = ours - 0.15 * longest if ours < 0 else 0  # room for a label on the left
+    axis.set(title="WSE below uniform", xlabel="percent", xlim=(lowest, 1.25 * longest))
     axis.invert_yaxis()
     axis.grid(axis="y", visible=False)
     return figure
