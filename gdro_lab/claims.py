@@ -72,9 +72,17 @@ def read_claims(root: Path = ROOT) -> pd.DataFrame:
     return pd.read_csv(root / CLAIMS, dtype=str, keep_default_na=False)
 
 
-@cache  # the same rows are behind many claims
 def values_of(studies: str, score: str, root: Path = ROOT) -> pd.DataFrame:
     """A score as `value`, a row a run and checkpoint; `at_end` is where training ends."""
+    files = [
+        root / STUDIES / study.partition("/")[0] / "runs.csv" for study in studies.split(" + ")
+    ]
+    return _values(studies, score, root, tuple(file.stat().st_mtime_ns for file in files))
+
+
+@cache
+def _values(studies: str, score: str, root: Path, written: tuple[int, ...]) -> pd.DataFrame:
+    """`values_of` files that were written at these times."""
     score, _, family = score.partition(" of ")
     tables = []
     for study in studies.split(" + "):

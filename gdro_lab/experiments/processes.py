@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from gdro.checks import Refusal
@@ -74,6 +74,14 @@ def _end() -> None:
     os._exit(143)
 
 
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # sends nothing
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def end_with_parent() -> None:
     """Make this process end when the one that started it does, however that was killed."""
     parent = multiprocessing.parent_process()
@@ -114,10 +122,8 @@ def end_with_launcher() -> None:
     parent = os.getppid()
 
     def watch() -> None:
-        with suppress(ProcessLookupError):  # the launcher's parent has ended
-            while os.getppid() == parent:
-                os.kill(launcher, 0)  # sends nothing
-                time.sleep(1)
+        while os.getppid() == parent and _lives(launcher):
+            time.sleep(1)
         _end()
 
     threading.Thread(target=watch, daemon=True).start()
@@ -132,8 +138,11 @@ def free_port() -> int:
     while True:
         # unseeded, or runs of one seed would ask for the same port
         port = random.SystemRandom().randrange(20_000, 30_000)
-        with socket.socket() as probe, suppress(OSError):  # taken: another one
-            probe.bind(("", port))
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:  # it is taken: another one
+                continue
             return port
 
 
