@@ -83,6 +83,7 @@ def changed_weights(model, trained):
 def test_vllm_samples_for_training_and_evaluation(model, task, tmp_path):
     fields = {
         "like": "smol",
+        "one_task": True,
         "task": task.model_dump(),
         "model": {"source": model},
         "cold_start": None,  # the source has had it
