@@ -93,7 +93,7 @@ def summarize_groups(
         "rollouts_in": shares_of(groups, sizes),
         "length_in": None if groups.lengths_G is None else shares_of(groups, groups.lengths_G),
         "silent": float(groups.is_flat_G.mean()),
-        "over_the_run": parts_of(groups) if has_steps else [],
+        "over_the_run": shares_over_the_run(groups) if has_steps else [],
         "pass_rates": difficulty_of(groups, seed),
         **other_n(during),
         "as_it_was": _as_it_was(played, during),
@@ -116,7 +116,7 @@ def shares_of(groups: Groups, weights_G: np.ndarray) -> dict[str, float]:
     }
 
 
-def parts_of(groups: Groups) -> list[dict[str, float]]:
+def shares_over_the_run(groups: Groups) -> list[dict[str, float]]:
     """The shares in each fifth of the run, by groups."""
     ends = np.linspace(0, len(groups), PARTS + 1).astype(int)
     parts = []
