@@ -78,8 +78,6 @@ def test_math_with_two_processes(tmp_path, llama, monkeypatch):
     assert sum(manifest["held_out_data"]["outcomes"].values()) == 2 * len(evaluation)
     assert [row["rollouts_spent"] for row in result["record"]] == [4 * 4] * 2
     assert (manifest["steps"], manifest["processes"]) == (2, 2)
-    before, after = (load_file(f / "model.safetensors") for f in (llama, run / "model"))
-    assert any(not before[name].equal(after[name]) for name in before)
 
 
 def test_the_cell_trains_as_the_job_does(tmp_path):
