@@ -91,7 +91,6 @@ def test_several_worlds_are_averaged_within_a_replicate(copied):
     more = 0.2 * (rows.configuration == "both")
     other = rows.assign(world="other", mean_at_8=rows.mean_at_8 + more)
     pd.concat([rows, other]).to_csv(file, index=False)
-    claims.values_of.cache_clear()
     claim["world"] = "rare-hard + other"
     both = claims.pairs_of(claim, copied)
     assert both.difference.to_list() == pytest.approx((alone.difference + 0.1).to_list())

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,15 +56,38 @@ def only_process_in(folder: Path, name: str = ".lock") -> Iterator[None]:
     """Refuse (Refusal) a second process that holds this folder. The lock ends with the process.
 
     It is a lock of the process, not of the open file, which workers of a data loader would inherit.
+    Where nothing but empty folders was written, nothing is left.
     """
     check_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / name).open("w") as lock:
+    missing = [outer for outer in (folder, *folder.parents) if not outer.exists()]
+    path = folder / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
+    except OSError as error:
+        raise Refusal(f"{folder} cannot be written: {error}") from error
+    with lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # FileNotFoundError or another file: the process that held it has just removed it
+            if not os.path.samestat(path.stat(), os.fstat(lock.fileno())):
+                raise OSError
         except OSError as error:
             raise Refusal(f"another process works in {folder}") from error
-        yield
+        try:
+            yield
+        finally:
+            if not any(path.is_file() for path in folder.rglob("*") if path.name != name):
+                path.unlink(missing_ok=True)
+                _remove_empty(folder, missing)
+
+
+def _remove_empty(folder: Path, missing: Sequence[Path]) -> None:
+    """Remove the empty folders in a folder, and those of the missing ones that were made for it."""
+    inner = sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True)
+    for path in (*inner, *missing):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
 
 
 def _end() -> None:
@@ -138,12 +161,17 @@ def free_port() -> int:
     while True:
         # unseeded, or runs of one seed would ask for the same port
         port = random.SystemRandom().randrange(20_000, 30_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:  # it is taken: another one
-                continue
+        if not _is_taken(port):
             return port
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False
 
 
 def check_threads() -> int:

@@ -18,7 +18,7 @@ from conftest import PATIENCE, SMALL_PROFILE
 from processes import gdro
 
 from gdro_lab.experiments.jobs import Job, Jobs
-from gdro_lab.experiments.processes import LAUNCHER, free_port
+from gdro_lab.experiments.processes import LAUNCHER, free_port, only_process_in
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.records import read_result
 
@@ -199,6 +199,18 @@ def test_what_a_process_has_started_ends_with_it():
         assert first.wait(timeout=PATIENCE) == 143
     assert started
     assert psutil.wait_procs(started, timeout=PATIENCE)[1] == []
+
+
+def test_a_folder_in_which_nothing_was_written_does_not_stay(tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    folder = there / "new" / "run"
+    with only_process_in(folder):
+        (folder / "empty").mkdir()
+    assert list(tmp_path.rglob("*")) == [there]  # it was there before
+    with only_process_in(folder):
+        (folder / "record.jsonl").touch()
+    assert (folder / "record.jsonl").exists()
 
 
 def test_runs_of_one_seed_get_different_ports():

@@ -136,12 +136,12 @@ def test_validation_is_verls_own(folder, pivotal):
 
 @pytest.fixture(scope="module")
 def killed(folder):
-    """`rollout` on two ranks and two agent workers, killed in step 5 with a checkpoint of step 4.
+    """`rollout_prompts` on two ranks and two workers, killed in step 5, with a checkpoint of step 4.
 
     The rows have no index, so a uid is a hash of the row.
     """
     run = folder / "rollout"
-    options = ["gdro.method=rollout", "gdro.options={rollout: {eta: 20.0}}"]
+    options = ["gdro.method=rollout_prompts"]
     options += ["trainer.save_freq=4", "trainer.total_training_steps=6"]
     with verl(folder, "rollout", *options, workers=2, data="plain") as process:
         while len(notes(run)) < 5 and process.poll() is None:
