@@ -136,7 +136,7 @@ def test_validation_is_verls_own(folder, pivotal):
 
 @pytest.fixture(scope="module")
 def killed(folder):
-    """`rollout_prompts` on two ranks and two workers, killed in step 5, with a checkpoint of step 4.
+    """`rollout_prompts` on two ranks and two workers, killed in step 5, checkpoint at step 4.
 
     The rows have no index, so a uid is a hash of the row.
     """
