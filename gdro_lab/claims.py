@@ -97,7 +97,8 @@ def _values(studies: str, score: str, root: Path, written: tuple[int, ...]) -> p
 def side_of(claim: pd.Series, spelled: str, root: Path = ROOT) -> pd.Series:
     """The score of some configurations by replicate, the mean over these and the claim's worlds."""
     rows = values_of(claim.study, claim.score, root)
-    rows = rows[rows.world.isin(claim.world.split(" + "))]
+    worlds = set(claim.world.split(" + "))
+    rows = rows[rows.world.isin(worlds)]
     if claim.replicates:
         first, last = claim.replicates.split("-")
         rows = rows[rows.replicate.between(int(first), int(last))]
@@ -108,7 +109,7 @@ def side_of(claim: pd.Series, spelled: str, root: Path = ROOT) -> pd.Series:
         is_there = rows.step == int(step) if step else rows.at_end
         is_rate = np.isclose(rows.learning_rate, float(learning_rate))
         chosen = rows[is_there & is_rate & (rows.configuration == method)]
-        if chosen.empty:
+        if chosen.empty or not worlds.issubset(rows.world):
             raise ValueError(f"claim {claim.id!r} must name runs in {claim.study!r}, got {one!r}")
         parts.append(chosen.pivot(index="replicate", columns="world", values="value"))
     return pd.concat(parts, axis=1).dropna().mean(axis=1)

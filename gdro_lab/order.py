@@ -24,9 +24,8 @@ class Order:
     rng: np.random.Generator
     """Shuffles the epochs, where the method does not draw.
 
-    In the loop it repeats the numbers that draw the task, train the base and make the first plan
-    where seeds are equal, since numpy seeds s, (s, 0) and (s, 0, 0) alike. Another seed would
-    change all stored results.
+    In the loop it repeats the numbers that draw the task and train the base where seeds are equal,
+    since numpy seeds s and (s, 0) alike. Another seed would change all stored results.
     """
 
     def __post_init__(self) -> None:

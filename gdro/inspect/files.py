@@ -93,7 +93,7 @@ def _parquet(file: Path) -> Iterator["pd.DataFrame"]:
 
     with parquet.ParquetFile(file) as opened:
         for batch in opened.iter_batches(PART):
-            yield batch.to_pandas()
+            yield batch.to_pandas(ignore_metadata=True)  # an index of pandas is a column too
 
 
 def _csv(file: Path) -> Iterator["pd.DataFrame"]:
@@ -107,7 +107,8 @@ def _jsonl(file: Path) -> Iterator["pd.DataFrame"]:
     """The objects of a file of JSON lines; blank lines are passed over."""
     import pandas as pd
 
-    rows = []
+    rows: list[dict] = []
+    is_empty = True
     with file.open(encoding="utf-8-sig") as lines:
         for place, line in enumerate(lines, 1):
             if not line.strip():
@@ -122,7 +123,9 @@ def _jsonl(file: Path) -> Iterator["pd.DataFrame"]:
             if len(rows) == PART:
                 yield pd.DataFrame(rows)
                 rows = []
-    yield pd.DataFrame(rows)
+                is_empty = False
+    if rows or is_empty:
+        yield pd.DataFrame(rows)
 
 
 READERS = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}

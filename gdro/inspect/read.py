@@ -82,6 +82,7 @@ class Reader:
         self.bare_prompts: dict[int, int] = {}  # with each white space as one blank
         self.groups: dict[int, int] = {}
         self.sessions: dict[int, int] = {}
+        self.has_group_uids = False
         self.last_file = b""  # prompts and completions of the file before, in TRL's logs
         # for the notes
         self.respelled = 0
@@ -132,7 +133,7 @@ class Reader:
         if columns.tokens is not None:
             arrays["lengths"] = _numbers(part[columns.tokens], file, low=0)
         elif columns.text is not None:
-            texts = [_text_of(value) for value in part[columns.text]]
+            texts = [_text_of(value) for value in part[columns.text].fillna("")]
             arrays["lengths"] = np.array([len(text) for text in texts], float)
             arrays["texts"] = np.array([hash(text) for text in texts], np.int64)
         if columns.group is not None:
@@ -168,7 +169,9 @@ class Reader:
         values = [str(value) for value in column]
         if self.columns.kind != "verl" or self.columns.group != "uid":
             return {"groups": _number_all(values, self.groups)}
-        if len(set(values)) < len(values):  # they name groups, and no rollouts
+        # they name groups, and no rollouts; a later part may hold each group once
+        self.has_group_uids |= len(set(values)) < len(values)
+        if self.has_group_uids:
             values = [f"{value}_{row}_0" for value, row in zip(values, column.index, strict=True)]
         rows = [f"{file} {row}" for row in column.index]
         uids, sessions, outputs = zip(*map(_verl_key, values, rows), strict=True)

@@ -182,8 +182,8 @@ class Profile(Strict):
             check_seeds(self.seeds, self.evaluation, self.task, self.base, self.cold_start)
         check_task(self.task, self.model.source, self.base, self.cold_start)
         for name, variant in self.variants.items():
-            train = self.train_of(name)
             try:
+                train = self.train_of(name)
                 check_comparison(variant, [*self.variants, "grpo"], train, self.train)
                 check_training(train, self.model_of(name), self.launch, self.evaluation)
                 self.controller_of(Configuration(name, variant, train.learning_rate))

@@ -45,6 +45,8 @@ COSTS = (*TOTALS, "seconds")
 PEER_MARKERS = "sD^v>"
 """Markers of the best methods without a colour of their own."""
 REACH = "rollouts to reach GRPO's best"
+RUN_KEY = ["world", "configuration", "learning_rate", "replicate"]
+"""What tells the runs of a study apart."""
 
 
 def rows_of(study: str, runs: Iterable[list[dict[str, Any]]]) -> pd.DataFrame:
@@ -219,7 +221,11 @@ def write_loop_report(out: Path, baseline: str = BASELINE) -> str:
     runs = [read_rows(file)["rows"] for file in sorted((out / "runs").glob("*/*.json"))]
     if not runs:
         raise Refusal(f"{out} has no runs: `gdro run` it first")
-    replace_text(out / "runs.csv", rows_as_csv(rows_of(out.name, runs)))
+    rows = rows_of(out.name, runs)
+    ends = sorted(set(rows[rows.configuration != BASE].groupby(RUN_KEY).step.max()))
+    if len(ends) > 1:
+        raise Refusal(f"{out} must have runs of one length, got those that end at steps {ends}")
+    replace_text(out / "runs.csv", rows_as_csv(rows))
     return write_tables(out, pd.read_csv(out / "runs.csv"), baseline)
 
 

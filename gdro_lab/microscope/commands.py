@@ -79,7 +79,7 @@ def make_command(
 @click.option("--judged", default=32, show_default=True, help="Rollouts of a prompt that judge.")
 @click.option("--splits", default=20, show_default=True, help="Random divisions of the pool.")
 @click.option("--groups", is_flag=True, help="Name the families to the methods.")
-@click.option("--by-prompt", is_flag=True, help="Weigh prompts by n̄/n, beside their own weights.")
+@click.option("--by-prompt", is_flag=True, help="Weigh by n̄/n, for methods that do not.")
 def judge_command(
     pool: str, methods: tuple[str, ...], baseline: str, by_prompt: bool, **played: Any
 ) -> None:

@@ -169,6 +169,13 @@ def test_notebook_06_shows_the_measured_table():
     assert sum(scores in output.get("text/markdown", "") for output in outputs) == 1
 
 
+def test_runs_that_were_copied_without_their_models_are_reported(runs_dir, tmp_path):
+    shutil.copytree(runs_dir, tmp_path / "runs", ignore=shutil.ignore_patterns("model"))
+    ours = report.read_runs(PROFILE, tmp_path / "runs")
+    theirs = report.read_runs(PROFILE, runs_dir)
+    assert [run["evaluation"] for run in ours] == [run["evaluation"] for run in theirs]
+
+
 def test_runs_that_were_evaluated_on_other_problems_are_refused(runs_dir, tmp_path):
     folder = tmp_path / "runs"
     shutil.copytree(runs_dir, folder)

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from inspect_logs import trl_rows, verl_rows, write_lines, write_trl, write_verl
 
 import gdro.inspect
+from gdro.inspect.files import PART
 from gdro_lab.cli import main
 
 SHARES = {"solved": 0.25, "failed": 0.25, "mixed": 0.5}
@@ -48,6 +49,15 @@ def test_trl_verl_and_tables_of_the_same_rollouts_have_the_same_groups(tmp_path)
     for name in ("all.csv", "all.parquet", "all.jsonl"):
         assert counts_of(tmp_path / name, reward="accuracy") == EXPECTED
     assert summary_of(trl)["groups"] == SHARES
+
+
+def test_a_file_that_ends_with_a_full_part_and_an_index_of_pandas_are_read(tmp_path):
+    rows = [{"prompt": f"p{n // 4}", "reward": n % 2, "step": n // 64} for n in range(PART)]
+    write_lines(tmp_path / "full.jsonl", rows)
+    pd.DataFrame(rows).set_index("step").to_parquet(tmp_path / "indexed.parquet")
+    found = [gdro.inspect.read(tmp_path / name) for name in ("full.jsonl", "indexed.parquet")]
+    assert [len(rollouts) for rollouts in found] == [PART, PART]
+    assert len(np.unique(found[1].steps_R)) == PART // 64
 
 
 def test_columns_of_any_name_are_read(tmp_path):

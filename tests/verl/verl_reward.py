@@ -1,5 +1,5 @@
-"""A reward that a random model earns now and then."""
+"""A reward that a random model earns one time in three, whatever the prompt."""
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **others):
-    return float(sum(letter.isalpha() for letter in solution_str) > len(solution_str) // 4)
+    return float(sum(solution_str.encode()) % 3 == 0)
