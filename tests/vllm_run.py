@@ -68,8 +68,7 @@ def train(mode, base, url=None):
             Path(folder) / "run",
             max_steps=STEPS,
             learning_rate=3e-3,
-            gdro_method="both",
-            gdro_options={"rollout": {"eta": 20.0}},
+            gdro_method="rollout_prompts",  # it knows a prompt after one visit
             use_vllm=True,
             vllm_mode=mode,
             vllm_gpu_memory_utilization=0.1,
