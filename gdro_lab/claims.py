@@ -33,6 +33,7 @@ from gdro.files import replace_text
 from gdro_lab.experiments.scores import ALL
 from gdro_lab.experiments.table import (
     METRICS,
+    RUN_KEY,
     compare,
     format_table,
     rollouts_to_reach,
@@ -64,7 +65,7 @@ COUNT = re.compile(r"\((\d+)(?=[),])")
 """The number of replicates in a cell, as in "gym-weak (8)" and "gym-weak (6, fresh)"."""
 SHARE = re.compile(r" \d+%$")
 """Behind the name of a family: its share of the training prompts."""
-RUN = ["world", "configuration", "learning_rate", "replicate", "step"]
+CHECKPOINT = [*RUN_KEY, "step"]
 
 
 def read_claims(root: Path = ROOT) -> pd.DataFrame:
@@ -89,9 +90,9 @@ def _values(studies: str, score: str, root: Path, written: tuple[int, ...]) -> p
         rows = stored_rows(study, root / STUDIES)
         at_end = rows.step == rows.step.max()
         is_of_family = rows.family != ALL if score in GAPS else rows.family == (family or ALL)
-        values = rows[RUN].assign(value=rows.eval(score), at_end=at_end)[is_of_family]
-        tables.append(values.groupby([*RUN, "at_end"], as_index=False).value.mean())
-    return pd.concat(tables).drop_duplicates(RUN)
+        values = rows[CHECKPOINT].assign(value=rows.eval(score), at_end=at_end)[is_of_family]
+        tables.append(values.groupby([*CHECKPOINT, "at_end"], as_index=False).value.mean())
+    return pd.concat(tables).drop_duplicates(CHECKPOINT)
 
 
 def side_of(claim: pd.Series, spelled: str, root: Path = ROOT) -> pd.Series:

@@ -6,7 +6,7 @@ written last. JSON has no NaN and no infinity: write None, or leave the key out.
 A manifest has hashes of itself and of the tables, and `read_manifest` alone says whether it is
 believed; the folder of a model has a ledger, since whoever loads it takes whatever lies there. What
 else lies in the folder of a run is read by nobody, so notes and notebooks may be put there. Whoever
-rewrites the hashes too is believed.
+rewrites a hash too is believed.
 """
 
 import hashlib
@@ -37,6 +37,8 @@ PACKAGES = {
 """The packages whose versions a manifest has."""
 TOTALS = ("rollouts", "tokens", "trained_tokens")
 """What `totals` adds up."""
+TRAINED = ("record.jsonl", "log_history.jsonl")
+"""The tables that a training leaves."""
 EVALUATION = "evaluation.jsonl"
 ON_THE_WAY = "evaluation-{}.jsonl"
 """The same as of a step on the way."""
@@ -96,7 +98,7 @@ def read_manifest(path: str | Path, kind: str = "manifest", **place: Any) -> dic
             f"{path} must be of {_spelled(place)}, got that of {_spelled(said)}: a copy is not a "
             "run; delete its folder, or use another"
         )
-    for name, written in content.get("files", {}).items():
+    for name, written in (content.get("files") or {}).items():
         file = path.parent / name
         # a run may be copied without its model, which a report does not read
         is_without_model = file.parent != path.parent and not file.parent.exists()
@@ -117,10 +119,18 @@ def read_training(folder: Path, **place: Any) -> dict[str, Any]:
     if not (folder / "training.json").is_file():
         return {}
     training = read_manifest(folder / "training.json", **place)
+    _check_named(folder / "training.json", training["files"] or {}, TRAINED)
     fault = fault_of(folder / "model", training["identity"])
     if fault is not None:
         raise Refusal(f"{fault}: put it back as it was, or use another folder")
     return training
+
+
+def _check_named(path: Path, files: Mapping[str, str], names: Iterable[str]) -> None:
+    """Refuse (Refusal) a manifest without the hash of a file that is read by it."""
+    unnamed = sorted(set(names) - files.keys())
+    if unnamed:
+        raise Refusal(f"{path} is not as it was written: it has no hash of {unnamed}")
 
 
 def hashes_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
@@ -132,15 +142,17 @@ def read_result(folder: str | Path, **place: Any) -> dict[str, Any]:
     """Manifest, record and evaluations of a complete run. The base, not trained, has no record.
 
     `evaluation` and `seen` are the counts of held-out and of training prompts at the end, and
-    `on_the_way` has both by step.
+    `on_the_way` has both by step. Refusal where one of their tables has no hash in the manifest.
     """
     folder = Path(folder)
     manifest = read_manifest(folder / "manifest.json", **place)
+    files = manifest.get("files") or {}
     steps = manifest.get("evaluated_at", [])
+    _check_named(folder / "manifest.json", files, [EVALUATION, *map(ON_THE_WAY.format, steps)])
     record = folder / "record.jsonl"
     return {
         "manifest": manifest,
-        "record": read_table(record) if record.name in manifest["files"] else [],
+        "record": read_table(record) if record.name in files else [],
         "on_the_way": {step: _read_counts(folder / ON_THE_WAY.format(step)) for step in steps},
         **_read_counts(folder / EVALUATION),
     }

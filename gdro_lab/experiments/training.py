@@ -44,6 +44,7 @@ from gdro_lab.experiments.processes import LAUNCHER, check_folder, free_port, on
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
     ON_THE_WAY,
+    TRAINED,
     hashes_of,
     identity_of,
     read_table,
@@ -290,7 +291,7 @@ class Training:
         machine = describe_machine(pretrained=is_pretrained)
         # `train` may say otherwise than the machine's own choice
         machine["arithmetic"] = "bfloat16" if trainer.args.bf16 else "float32"
-        names = [f"model/{LEDGER}", "record.jsonl", "log_history.jsonl"]
+        names = [f"model/{LEDGER}", *TRAINED]
         names += [ON_THE_WAY.format(step) for step in self.evaluated_at]
         report = {
             **self.place,

@@ -19,7 +19,7 @@ from gdro_lab.experiments.blocks import EvaluationChoice, ModelChoice
 from gdro_lab.experiments.evaluation import evaluate_variant
 from gdro_lab.experiments.parts import make_parts
 from gdro_lab.experiments.profile import run_folder
-from gdro_lab.experiments.records import read_manifest, read_result, read_table
+from gdro_lab.experiments.records import read_manifest, read_result, read_table, write_manifest
 from gdro_lab.tasks import prompt_token_ids
 
 pytestmark = TRAINS
@@ -232,6 +232,17 @@ def test_notes_beside_the_files_of_a_run_do_no_harm(made, tmp_path):
     folder = shutil.copytree(run_folder(runs, "prompt", 1), tmp_path / "run")
     (folder / "notebook.json").write_text("{}")
     assert len(evaluate_variant(profile, "prompt", 1, folder, cache)) == 6 * 4
+
+
+@pytest.mark.parametrize("files", [{}, {"model/gdro_ledger.json": ""}, None])
+def test_an_emptied_list_of_hashes_is_not_believed(made, tmp_path, files):
+    profile, runs, cache = made
+    shutil.copytree(run_folder(runs, "prompt", 1), tmp_path / "run")
+    file = tmp_path / "run" / "training.json"
+    write_manifest(file, read_manifest(file) | {"files": files})
+    for job in (training.train_variant, evaluate_variant):
+        with pytest.raises(Refusal, match="not as it was written"):
+            job(profile, "prompt", 1, tmp_path / "run", cache)
 
 
 def test_a_training_of_another_seed_is_not_evaluated(made, tmp_path):
