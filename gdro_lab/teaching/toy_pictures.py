@@ -129,7 +129,7 @@ def curves(world: World, seeds: Sequence[int], checkpoints: Sequence[int]) -> Fi
             parts = [f"{TOY_METHODS[methods[m]]} {gain.mean[m, middle]:+.0f}" for m in best]
             found = f"Worst skill after {spent[middle]:,} rollouts: {', '.join(parts)}"
     axes[0].set_ylabel("gain over GRPO, points")
-    figure.suptitle(f"{world_words(world)}\n{found}")
+    figure.suptitle(f"{found}\n(toy world: {world_words(world)})")
     style.legend_below(figure, 3)
     return figure
 

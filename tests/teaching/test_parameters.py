@@ -51,9 +51,9 @@ def steps_until_known(ns):
 
 
 def moved(ns):
-    """How far each mean estimate is after n has doubled, from where it was."""
+    """How far each mean estimate is after n has grown, from where it was."""
     half = ns["num_visits"] // 2
-    return {name: abs(of[-1].mean() - of[half - 1].mean()) for name, of in ns["doubled"].items()}
+    return {name: abs(of[-1].mean() - of[half - 1].mean()) for name, of in ns["grown"].items()}
 
 
 def price_met(ns):
@@ -81,7 +81,7 @@ CLAIMS = {
     r"can move no answers: every prompt gets at least 2, and the mean is (\d+)": lambda ns: [
         ns["whole"].answers.max()
     ],
-    r"When n doubles, any_of_n moves by ([\d.]+), the others by at most ([\d.]+)": lambda ns: [
+    r"When n grows fourfold, any_of_n moves by ([\d.]+), the others by at most ([\d.]+)": lambda ns: [
         moved(ns)["any_of_n"],
         max(of for name, of in moved(ns).items() if name != "any_of_n"),
     ],
