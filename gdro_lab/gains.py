@@ -1,10 +1,10 @@
 """The picture of docs/results.md, from data/studies alone: gains over GRPO at its learning rate.
 
-    python scripts/gains.py    # figures/gains.png and .pdf
+    python -m gdro_lab.gains    # figures/gains.png and .pdf
 
 A panel a world, a row a method: the difference from GRPO in mean@8, pass@8 and the training mix,
-with 95% intervals; two replicates are shown as they are. The rows are those of data/claims.csv. The
-title says where an interval lies above 0.
+with 95% intervals; two replicates are shown as they are. The rows are those of data/claims.csv, of
+the study by-prompt where it has the method. The title says where an interval lies above 0.
 """
 
 import matplotlib.pyplot as plt
@@ -23,7 +23,9 @@ METHODS = {
     "prompt": "Prompt-GDRO",
     "rollout": "Rollout-GDRO",
     "both": "both games",
+    "rollout_prompts": "rollouts by prompt",
     "pkpo": "PKPO",
+    "pkpo_rollouts": "PKPO and rollouts\nby prompt",
     "pivotal": "pivotal",
 }
 GAMES = "prompt", "rollout", "both"
@@ -47,12 +49,15 @@ SCORES = {
 }
 
 
-def gains(claims: pd.DataFrame) -> Figure:
+def gains_figure(claims: pd.DataFrame) -> Figure:
     """A panel a world, with a dot and an interval for each method and score."""
     ends = claims[["configuration", "baseline"]].map(lambda side: side.partition("@")[2])
     equal = claims[ends.configuration == ends.baseline]  # learning rates
-    pairs = {(claim.id, claim.score): pairs_of(claim) for claim in equal.itertuples()}
-    figure, axes = plt.subplots(1, len(TITLES), figsize=(WIDTH, 3.6), sharex=True, sharey=True)
+    pairs = {
+        (claim.id.removeprefix("by-prompt/"), claim.score): pairs_of(claim)
+        for claim in equal.itertuples()
+    }
+    figure, axes = plt.subplots(1, len(TITLES), figsize=(WIDTH, 4.4), sharex=True, sharey=True)
     for axis, (world, title) in zip(axes, TITLES.items(), strict=True):
         _panel(axis, world, pairs)
         axis.set(title=title, xlabel="gain over GRPO")
@@ -108,4 +113,4 @@ def _dots(axis: Axes, by_replicate: pd.Series, place: float, look: dict) -> None
 
 if __name__ == "__main__":
     use_style()
-    print(save(gains(read_claims()), ROOT / "figures", "gains"))
+    print(save(gains_figure(read_claims()), ROOT / "figures", "gains"))

@@ -270,7 +270,7 @@ class Variant(Strict):
     label: str = ""
     """What tables and legends call it; the variant's name where it is empty."""
     baseline: str = "grpo"
-    """The variant that others are compared with."""
+    """The variant that this one is compared with."""
 
     @model_validator(mode="after")
     def _is_finite(self) -> Self:

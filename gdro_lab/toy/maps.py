@@ -62,12 +62,9 @@ def best_step_sizes(
     step_sizes: Sequence[float],
     seeds: Sequence[int],
     checkpoints: Sequence[int],
-    method: str = "grpo",
 ) -> dict[str, np.ndarray]:
-    """The step size that serves a method best, by measure: {measure: indices (Y, C)}."""
-    results = play(
-        [Game(w, method, step_size=x) for w in worlds for x in step_sizes], seeds, checkpoints
-    )
+    """The step size that serves GRPO best, by measure: {measure: indices (Y, C)}."""
+    results = play([Game(w, step_size=x) for w in worlds for x in step_sizes], seeds, checkpoints)
     shape = (len(worlds), len(step_sizes), -1)
     means = {name: of(results).mean(axis=1).reshape(shape) for name, (_, of) in MEASURES.items()}
     return {name: mean.argmax(axis=1) for name, mean in means.items()}
@@ -81,14 +78,12 @@ def recorded_gain_map(
     choosing_seeds: Sequence[int],
     seeds: Sequence[int],
     checkpoints: Sequence[int],
-    own_best: bool = False,
 ) -> tuple[dict[str, Gain], dict[str, np.ndarray]]:
     """Gain over GRPO in pass@8 and the worst skill, at GRPO's best step size for each.
 
     Args:
         record: a file with the result, read if it has the same arguments, written if it is absent.
         choosing_seeds: on which the step size is chosen; they must not overlap with `seeds`.
-        own_best: every method at its own best step size instead.
 
     Returns:
         {measure: Gain of (M, Y, C)} and GRPO's {measure: step sizes (Y, C)}.
@@ -100,7 +95,6 @@ def recorded_gain_map(
         choosing_seeds,
         seeds,
         checkpoints,
-        own_best,
     ]
     # through JSON and back, so that ranges and tuples compare equal to the lists of the file
     as_stored = json.loads(json.dumps(settings, default=list))
@@ -112,7 +106,7 @@ def recorded_gain_map(
     if shared:
         raise ValueError(f"choosing_seeds and seeds must not overlap, got {shared} in both")
     gains, best = _play_map(
-        worlds, ["grpo", *methods], step_sizes, choosing_seeds, seeds, checkpoints, own_best
+        worlds, ["grpo", *methods], step_sizes, choosing_seeds, seeds, checkpoints
     )
     if record is not None and not record.exists():
         played = {
@@ -131,19 +125,15 @@ def _play_map(
     choosing_seeds: Sequence[int],
     seeds: Sequence[int],
     checkpoints: Sequence[int],
-    own_best: bool,
 ) -> tuple[dict[str, Gain], dict[str, np.ndarray]]:
     """`recorded_gain_map` of GRPO, the first of the names, and others."""
     measures = ("pass_at_8", "worst_skill")
-    sizes = {
-        name: best_step_sizes(worlds, step_sizes, choosing_seeds, checkpoints, name)
-        for name in (names if own_best else ["grpo"])
-    }
+    sizes = best_step_sizes(worlds, step_sizes, choosing_seeds, checkpoints)
     # one call plays all cells: games that occur twice are played once
     cells = [
         Cell(measure, checkpoint, Game(worlds[world], name, step_size=step_sizes[size]))
         for measure, name in product(measures, names)
-        for (world, checkpoint), size in np.ndenumerate(sizes.get(name, sizes["grpo"])[measure])
+        for (world, checkpoint), size in np.ndenumerate(sizes[measure])
     ]
     results = play([cell.game for cell in cells], seeds, checkpoints)
     values = {measure: MEASURES[measure][1](results) for measure in measures}
@@ -153,7 +143,7 @@ def _play_map(
     picked = [values[cell.measure][i, :, cell.checkpoint] for i, cell in enumerate(cells)]
     of_measure = zip(measures, np.reshape(picked, shape), strict=True)
     gains = {measure: paired_gain(v[1:], v[:1]) for measure, v in of_measure}
-    best = {measure: np.asarray(step_sizes)[sizes["grpo"][measure]] for measure in measures}
+    best = {measure: np.asarray(step_sizes)[sizes[measure]] for measure in measures}
     return gains, best
 
 

@@ -81,7 +81,7 @@ CLAIMS = {
     r"can move no answers: every prompt gets at least 2, and the mean is (\d+)": lambda ns: [
         ns["whole"].answers.max()
     ],
-    r"When n grows fourfold, any_of_n moves by ([\d.]+), the others by at most ([\d.]+)": lambda ns: [
+    r"fourfold, any_of_n moves by ([\d.]+), the others by at most ([\d.]+)": lambda ns: [
         moved(ns)["any_of_n"],
         max(of for name, of in moved(ns).items() if name != "any_of_n"),
     ],

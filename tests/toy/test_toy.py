@@ -144,29 +144,22 @@ def test_paired_gain_is_students_interval_of_the_differences():
         maps.paired_gain([1.0], [0.0])
 
 
-@pytest.mark.parametrize(
-    ("own_best", "method", "step_sizes"),
-    [(False, "resample", (4.0, 16.0)), (True, "prompt", (1.0, 16.0))],
-)
-def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds(own_best, method, step_sizes):
+def test_gain_map_compares_at_the_best_step_sizes_of_other_seeds():
     worlds, seeds, other = [World(), World(tail=0.0)], range(8), range(100, 108)
+    step_sizes = (4.0, 16.0)
     gains, chosen = maps.recorded_gain_map(
-        None, worlds, [method], step_sizes, other, seeds, [5, 15], own_best
+        None, worlds, ["resample"], step_sizes, other, seeds, [5, 15]
     )
-    places = {
-        name: maps.best_step_sizes(worlds, step_sizes, other, [5, 15], name)
-        for name in ("grpo", method)
-    }
-    best = {name: np.array(step_sizes)[place["pass_at_8"]] for name, place in places.items()}
-    np.testing.assert_array_equal(chosen["pass_at_8"], best["grpo"])
-    own = best[method if own_best else "grpo"][1, 1]
-    games = [Game(worlds[1], step_size=best["grpo"][1, 1]), Game(worlds[1], method, step_size=own)]
+    place = maps.best_step_sizes(worlds, step_sizes, other, [5, 15])["pass_at_8"]
+    best = np.array(step_sizes)[place]
+    np.testing.assert_array_equal(chosen["pass_at_8"], best)
+    games = [Game(worlds[1], method, step_size=best[1, 1]) for method in ("grpo", "resample")]
     found = maps.paired_gain(*play(games, seeds, [15]).pass_at_8.mean(axis=-1)[::-1, :, 0])
     place = (0, 1, 1)
     gain = gains["pass_at_8"]
     np.testing.assert_allclose((gain.mean[place], gain.half[place]), found, atol=1e-12)
     with pytest.raises(ValueError, match="overlap"):
-        maps.recorded_gain_map(None, worlds, [method], step_sizes, seeds, seeds, [5])
+        maps.recorded_gain_map(None, worlds, ["resample"], step_sizes, seeds, seeds, [5])
 
 
 def test_a_recorded_map_is_what_is_played(tmp_path):
@@ -183,8 +176,7 @@ def test_a_recorded_map_is_what_is_played(tmp_path):
     assert (other["pass_at_8"].mean != gains["pass_at_8"].mean).all()
 
     shipped = json.loads((ROOT / "data/studies/toy/map.json").read_text(encoding="utf-8"))
-    worlds, methods, _, _, seeds, checkpoints, own_best = shipped["settings"]
-    assert not own_best
+    worlds, methods, _, _, seeds, checkpoints = shipped["settings"]
     step = shipped["step_sizes"]["pass_at_8"][-1][0]
     games = [
         Game(World(**worlds[-1]), of, step_size=step) for of in ("grpo", "resample", "rollout")
