@@ -92,16 +92,6 @@ RUNS = click.option(
 )
 
 
-def _renamed(old: str, new: str) -> Callable[[Callable], Callable]:
-    """An option that is refused by its new name."""
-
-    def refuse(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            raise click.UsageError(f"{old} is {new} now")
-
-    return click.option(old, hidden=True, expose_value=False, callback=refuse)
-
-
 def _options_of_a_run(command: Callable) -> Callable:
     where = "Folder of the run.  [default: runs/PROFILE/VARIANT/seedSEED]"
     folder = click.option("--folder", help=where, callback=_check_folder)
@@ -300,8 +290,6 @@ def report_command(profile: str, runs: str | None) -> None:
     type=SEED,
     help="Seed of the first of them: take fresh ones to confirm an earlier result.",
 )
-@_renamed("--draws", "--replicates")
-@_renamed("--first-draw", "--first-replicate")
 @click.option(
     "--baseline",
     default="grpo",

@@ -85,7 +85,7 @@ def _gains(pairs: Pairs, world: str, method: str, score: str) -> bool:
     if found is None or len(found) < 3:
         return False
     interval = paired_t(found.difference)
-    return interval.mean > interval.half
+    return bool(interval.mean > interval.half)
 
 
 def _panel(axis: Axes, world: str, pairs: Pairs) -> None:

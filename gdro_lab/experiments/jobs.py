@@ -28,7 +28,7 @@ from gdro_lab.experiments.processes import (
     set_up_process,
 )
 from gdro_lab.experiments.profile import Profile
-from gdro_lab.experiments.spelling import slug_of
+from gdro_lab.experiments.spelling import import_methods, slug_of
 from gdro_lab.failures import at_the_door, in_one_line
 
 BAR = "{desc} {percentage:3.0f}%, {elapsed} elapsed, {remaining} left{postfix}"
@@ -171,7 +171,7 @@ def _run_logging(profile: Profile, job: Job, log: Path, progress: Path) -> str |
 
 
 def _call(profile: Profile, job: Job) -> None:
-    profile.import_methods()
+    import_methods(profile.methods_from)
     job.function(*job.arguments)
 
 

@@ -6,7 +6,6 @@ in `gdro_lab.loop`. Whatever is wrong in a file is a `Refusal`, before any compu
 
 import hashlib
 import math
-import runpy
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +36,7 @@ from gdro_lab.experiments.profile_checks import (
     check_training,
     check_worlds,
 )
-from gdro_lab.experiments.spelling import read_spelling
+from gdro_lab.experiments.spelling import import_methods, read_spelling
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
 from gdro_lab.tasks.base import BaseSize, BoundedNatural, Name, Strict
 from gdro_lab.tasks.cold_start import ColdStart
@@ -151,7 +150,7 @@ class Profile(Strict):
             raise Refusal(f"{field} must be left out with the backend {self.backend!r}")
         if len(set(self.seeds)) != len(self.seeds):
             raise Refusal(f"seeds must differ, got {self.seeds}")
-        self.import_methods()
+        import_methods(self.methods_from)
         if self.backend == "loop":
             self._check_loop()
         else:
@@ -189,18 +188,6 @@ class Profile(Strict):
                 self.controller_of(Configuration(name, variant, train.learning_rate))
             except ValueError as error:
                 raise Refusal(f"variant {name!r}: {error}") from error
-
-    def import_methods(self) -> None:
-        """Register the methods of `methods_from`, in this process."""
-        if self.methods_from is None:
-            return
-        if not Path(self.methods_from).is_file():
-            raise Refusal(f"methods_from must be a Python file, got {self.methods_from!r}")
-        try:
-            runpy.run_path(self.methods_from)
-        except (Exception, SystemExit) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise Refusal(f"methods_from {self.methods_from!r} cannot be run: {reason}") from error
 
     def methods_hash(self, method: str) -> str | None:
         """Hash of `methods_from` if the method is from it: a changed file makes another run."""

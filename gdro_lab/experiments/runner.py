@@ -15,6 +15,7 @@ from gdro_lab.experiments.jobs import Job, Jobs
 from gdro_lab.experiments.processes import only_process_in, own_processes
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.run import Run, list_runs
+from gdro_lab.experiments.spelling import import_methods
 
 # imported once, by the process that the jobs are forked from
 IMPORTED = {
@@ -166,7 +167,7 @@ def play_run(run: Run, out: Path, cache_dir: str) -> list[dict[str, Any]]:
 
 def _train(profile: Profile, *where: Any) -> None:
     """Train in this process, which may be one of its own."""
-    profile.import_methods()
+    import_methods(profile.methods_from)
     from gdro_lab.experiments.training import train_variant
 
     train_variant(profile, *where)

@@ -10,6 +10,8 @@ composed:draw=pivotal:advantages.pkpo.k=4    see gdro.peers.composed
 
 import json
 import re
+import runpy
+from pathlib import Path
 from typing import Any
 
 from gdro.checks import Refusal, check
@@ -40,6 +42,19 @@ def read_spelling(text: str) -> Variant:
         train=train,
         label=spelled,
     )
+
+
+def import_methods(path: str | None) -> None:
+    """Register the methods of a Python file, if there is one; Refusal if it cannot be run."""
+    if path is None:
+        return
+    if not Path(path).is_file():
+        raise Refusal(f"methods_from must be a Python file, got {path!r}")
+    try:
+        runpy.run_path(path)
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise Refusal(f"methods_from {path!r} cannot be run: {reason}") from error
 
 
 def check_rate(text: str | float) -> float:

@@ -1,10 +1,15 @@
 """`gdro microscope make` makes a pool, `gdro microscope judge` plays methods on one."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gdro_lab import numerics
+
+if TYPE_CHECKING:
+    from gdro_lab.microscope.judge import Judged
 
 
 @click.group("microscope")
@@ -79,28 +84,38 @@ def make_command(
 @click.option("--judged", default=32, show_default=True, help="Rollouts of a prompt that judge.")
 @click.option("--splits", default=20, show_default=True, help="Random divisions of the pool.")
 @click.option("--groups", is_flag=True, help="Name the families to the methods.")
-@click.option("--by-prompt", is_flag=True, help="Weigh by n̄/n, for methods that do not.")
+@click.option("--methods-from", help="A Python file that registers methods of your own.")
 def judge_command(
-    pool: str, methods: tuple[str, ...], baseline: str, by_prompt: bool, **played: Any
+    pool: str, methods: tuple[str, ...], baseline: str, methods_from: str | None, **played: Any
 ) -> None:
     """Judge METHODS on POOL: variance and signal-to-noise of the batch gradient, to the baseline's.
 
-    Example: gdro microscope judge data/pools/rare-hard.npz rollout rollout_prompts
+    A method is NAME or NAME:OPTION=VALUE, as in `gdro arena`.
+
+    Example: gdro microscope judge data/pools/rare-hard.npz rollout rollout:averaging=rollout
     """
-    from gdro.registry import find_method
+    from gdro_lab.experiments.spelling import import_methods, read_spelling
     from gdro_lab.microscope.judge import Setting, compare, judge
     from gdro_lab.microscope.pool import read_pool
 
-    for method in (baseline, *methods):
-        find_method(method)
+    import_methods(methods_from)
+    variants = {method: read_spelling(method) for method in (baseline, *methods)}
+    for method, variant in variants.items():
+        if variant.train or variant.groups:
+            raise click.UsageError(f"METHODS must have options of the method alone, got {method!r}")
     if played["prompts"] is not None:
         played["plays"] = 8
-    setting = Setting(**played, averaging="prompt" if by_prompt else None)
+    setting = Setting(**played)
     found = read_pool(pool)
-    theirs = judge(found, baseline, setting)
+
+    def judged(method: str) -> Judged:
+        variant = variants[method]
+        return judge(found, variant.method, setting, **variant.options)
+
+    theirs = judged(baseline)
     for method in methods:
         try:
-            scores = compare(judge(found, method, setting), theirs)
+            scores = compare(judged(method), theirs)
         except ValueError as error:
             click.echo(f"{method}: {error}")
             continue

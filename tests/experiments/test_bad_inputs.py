@@ -135,8 +135,6 @@ TEXTS = {  # of the whole file
 LINES = [
     "arena rare-hard --methods grpo --replicates 100000000",
     "arena rare-hard --methods grpo --replicates 0",
-    "arena rare-hard --methods grpo --draws 8",
-    "arena rare-hard --methods grpo --first-draw 8",
     "arena rare-hard --methods grpo --first-replicate 99999999999999999999",
     "arena rare-hard --methods grpo --cores 1000000000",
     "arena rare-hard --methods grpo --learning-rates nan",

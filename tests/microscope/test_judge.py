@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from pools import bernoulli_pool, pool_of, random_pool
+from processes import REPOSITORY
 
 from gdro import GDROController, Method, register
 from gdro_lab.cli import main
@@ -223,6 +224,20 @@ def test_the_command_makes_a_table(tmp_path):
     assert result.exit_code == 0, result.output
     assert "rollout_prompts" in result.output
     assert "dapo" in result.output  # with the reason, and the others go on
-    result = CliRunner().invoke(main, ["microscope", "judge", str(path), "no_such_method"])
-    assert result.exit_code != 0
-    assert "no_such_method" in result.output
+    for refused in ("no_such_method", "grpo:prompts=2", "prompt:groups=family"):
+        result = CliRunner().invoke(main, ["microscope", "judge", str(path), refused])
+        assert result.exit_code != 0
+        assert refused in result.output
+
+
+def test_the_command_knows_options_and_methods_of_ones_own(tmp_path):
+    path = tmp_path / "pool.npz"
+    random_pool(7, prompts=6, rollouts=60).save(path)
+    own = ["--methods-from", str(REPOSITORY / "examples/own_method.py"), "failures:floor=1"]
+    methods = ["rollout:averaging=rollout", "rollout:averaging=prompt"]
+    played = ["--splits", "2", "--visits", "2"]
+    arguments = ["microscope", "judge", str(path), *played, *own, *methods]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    scores = [line.partition(": ")[2] for line in result.output.splitlines()]
+    assert len(set(scores)) == 3
