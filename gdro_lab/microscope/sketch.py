@@ -60,7 +60,8 @@ class Sketcher:
         def forward(layer: Linear, inputs: tuple[Tensor], output: Tensor) -> None:
             if not output.requires_grad:
                 return
-            input_NTA = inputs[0].detach().float() @ right
+            with autocast(self.model, bfloat16=False):  # sketches are always float32
+                input_NTA = inputs[0].detach().float() @ right
 
             def backward(delta: Tensor) -> None:
                 assert self._sketch_NAA is not None

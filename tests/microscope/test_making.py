@@ -88,6 +88,18 @@ def test_texts_of_unlike_lengths_are_not_mixed_up(folder, monkeypatch):
     torch.testing.assert_close(chunked, torch.cat(alone), rtol=1e-4, atol=1e-5)
 
 
+def test_bfloat16_gives_nearly_the_same_sketches(folder):
+    prompt_T = torch.tensor([5, 6, 7])
+    text_NT = torch.tensor([[8, 9, 10], [13, -1, -1]])
+    length_N = torch.tensor([3, 1])
+    model, *_ = load_base(folder)
+    exact, logps = Sketcher(copy.deepcopy(model), 8, 0)(prompt_T, text_NT, length_N)
+    found, rough_logps = Sketcher(model, 8, 0, bfloat16=True)(prompt_T, text_NT, length_N)
+    assert found.dtype == torch.float32
+    assert ((found - exact).norm(dim=1) < 0.03 * exact.norm(dim=1)).all()
+    torch.testing.assert_close(rough_logps, logps, rtol=0.02, atol=0.02)
+
+
 def test_samples_are_the_model_s(folder):
     """First and second tokens come as often as the model says, and texts stop where they end."""
     model, _, _ = load_base(folder)
