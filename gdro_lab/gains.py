@@ -60,7 +60,7 @@ def gains_figure(claims: pd.DataFrame) -> Figure:
     figure, axes = plt.subplots(1, len(TITLES), figsize=(WIDTH, 4.4), sharex=True, sharey=True)
     for axis, (world, title) in zip(axes, TITLES.items(), strict=True):
         _panel(axis, world, pairs)
-        axis.set(title=title, xlabel="gain over GRPO")
+        axis.set(title=title, xlabel="gain over GRPO, 95% interval")
     axes[0].set_yticks(range(len(METHODS)), METHODS.values())
     axes[0].set_ylim(len(METHODS) - 0.5, -0.5)
     axes[0].set_xlim(-0.07, 0.16)

@@ -65,7 +65,8 @@ def judge_all(pools: Path) -> None:
 def gains_of(world: str) -> pd.DataFrame:
     """Gain over grpo by configuration: a column for each score at the first and last checkpoint."""
     runs = pd.concat([read_study(study) for study in STUDIES[world]])
-    runs = runs[runs.replicate.isin(REPLICATES)].drop_duplicates([*KEY, "step"])
+    runs = runs[(runs.world == world) & runs.replicate.isin(REPLICATES)]
+    runs = runs.drop_duplicates([*KEY, "step"])  # grpo's are in several
     scores = runs.set_index(["configuration", "replicate", "step"])[
         ["mean_at_8", "pass_at_8", "training_mix_mean"]
     ]
