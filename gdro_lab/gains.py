@@ -60,7 +60,7 @@ def gains_figure(claims: pd.DataFrame) -> Figure:
     figure, axes = plt.subplots(1, len(TITLES), figsize=(WIDTH, 4.4), sharex=True, sharey=True)
     for axis, (world, title) in zip(axes, TITLES.items(), strict=True):
         _panel(axis, world, pairs)
-        axis.set(title=title, xlabel="gain over GRPO, 95% interval")
+        axis.set(title=title, xlabel="gain over GRPO")
     axes[0].set_yticks(range(len(METHODS)), METHODS.values())
     axes[0].set_ylim(len(METHODS) - 0.5, -0.5)
     axes[0].set_xlim(-0.07, 0.16)
@@ -80,7 +80,16 @@ def gains_figure(claims: pd.DataFrame) -> Figure:
         ha="left",
     )
     handles, names = axes[0].get_legend_handles_labels()
-    figure.legend(handles[:3], names[:3], loc="outside lower left", ncols=2, frameon=False)
+    figure.legend(
+        handles[:3],
+        names[:3],
+        title="At GRPO's learning rate, with 95% intervals; of two replicates both are shown",
+        title_fontsize="medium",
+        alignment="left",
+        loc="outside lower left",
+        ncols=2,
+        frameon=False,
+    )
     return figure
 
 
