@@ -233,7 +233,10 @@ def test_the_command_makes_a_table(tmp_path):
 def test_the_command_knows_options_and_methods_of_ones_own(tmp_path):
     path = tmp_path / "pool.npz"
     random_pool(7, prompts=6, rollouts=60).save(path)
-    own = ["--methods-from", str(REPOSITORY / "examples/own_method.py"), "failures:floor=1"]
+    text = (REPOSITORY / "examples/own_method.py").read_text("utf-8")
+    file = tmp_path / "judged.py"  # under a name that no other test has registered
+    file.write_text(text.replace('"failures"', '"judged_failures"'), "utf-8")
+    own = ["--methods-from", str(file), "judged_failures:floor=1"]
     methods = ["rollout:averaging=rollout", "rollout:averaging=prompt"]
     played = ["--splits", "2", "--visits", "2"]
     arguments = ["microscope", "judge", str(path), *played, *own, *methods]
