@@ -44,7 +44,6 @@ pool: $(READY)  ## the stored pool of gradients again, data/pools/rare-hard.npz:
 figures: run notebooks  ## redraw figures/: those of the tiny profile's runs and of the teaching notebooks
 	papermill --no-progress-bar notebooks/06_results.ipynb runs/$(PROFILE)/06_results.ipynb -p profile $(PROFILE)
 	python scripts/greeting.py
-	python -m gdro_lab.gains
 
 notebooks: $(READY)  ## run NOTEBOOKS (default those that teach) and store them with their outputs
 	python scripts/store_notebooks.py $(NOTEBOOKS)
