@@ -6,9 +6,15 @@ these variables they choose alike. Found and checked with scripts/numerics.py.
 
 import os
 import platform
+import tempfile
 
+_USER = os.getuid() if hasattr(os, "getuid") else ""
 VARIABLES = {
     "ATEN_CPU_CAPABILITY": "avx2",  # PyTorch's own kernels
+    # A folder of its own for what torch.compile makes (of vLLM's sampler, say): PyTorch does not
+    # look at the line above when it takes code out of a cache, and code for AVX2 that is then
+    # compiled for AVX-512 writes over the ends of its arrays.
+    "TORCHINDUCTOR_CACHE_DIR": os.path.join(tempfile.gettempdir(), f"torchinductor_avx2_{_USER}"),
     "MKL_CBWR": "COMPATIBLE",  # MKL's products; even "AVX2" lets the vendor of the CPU decide
     "OPENBLAS_CORETYPE": "Haswell",  # products of numpy and scipy
     "NPY_ENABLE_CPU_FEATURES": "X86_V3",  # numpy's elementary functions and sorts
@@ -26,7 +32,7 @@ ENGINES = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
 
-FOR_TORCH = ("ATEN_CPU_CAPABILITY", "MKL_CBWR")
+FOR_TORCH = ("ATEN_CPU_CAPABILITY", "TORCHINDUCTOR_CACHE_DIR", "MKL_CBWR")
 _set_here: set[str] = set()  # by `fix`, in this process
 
 

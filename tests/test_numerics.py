@@ -1,6 +1,7 @@
 """The numerics: an explicit call, and nothing that an import or a controller changes."""
 
 import os
+import platform
 import subprocess
 import sys
 from unittest.mock import patch
@@ -62,4 +63,37 @@ def test_what_the_call_set_for_torch_is_taken_back_and_nothing_else(monkeypatch)
     numerics.fix()
     numerics.leave_torch_free()
     left = {name: os.environ.get(name) for name in numerics.VARIABLES}
-    assert left == numerics.VARIABLES | {"ATEN_CPU_CAPABILITY": None, "MKL_CBWR": "AVX2"}
+    taken_back = {"ATEN_CPU_CAPABILITY": None, "TORCHINDUCTOR_CACHE_DIR": None}
+    assert left == numerics.VARIABLES | taken_back | {"MKL_CBWR": "AVX2"}
+
+
+NOISE = """
+import sys
+from gdro_lab import numerics
+
+numerics.fix()
+if sys.argv[1] == "free":
+    numerics.leave_torch_free()
+import torch
+
+@torch.compile(dynamic=True)
+def sample(logits):
+    probs = logits.softmax(dim=-1)
+    return probs.div(torch.empty_like(probs).exponential_()).argmax(dim=-1)
+
+assert sample(torch.zeros(8, 256)).max() < 256
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="kernels of x86 processors")
+def test_compiled_code_is_not_taken_for_other_kernels(tmp_path):
+    """With one cache for both, the second process dies of a corrupted heap where AVX-512 is."""
+    clean = {name: os.environ[name] for name in os.environ.keys() - numerics.VARIABLES}
+    for kernels in ("fixed", "free"):
+        done = subprocess.run(
+            [sys.executable, "-c", NOISE, kernels],
+            env=clean | {"TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
