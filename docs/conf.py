@@ -42,7 +42,6 @@ include_patterns = [
 ]
 include_patterns += ["data/studies/*.md", "data/studies/**/*.md"]
 exclude_patterns = ["docs/_*", "**/.*", "build", ".*", "runs"]
-nitpicky = False
 smartquotes = False  # a quotation mark in a docstring is that of a Python string
 highlight_language = "none"  # a fence without a language holds shell commands or a formula
 default_role = "literal"  # `x` in a docstring is code, as in Markdown

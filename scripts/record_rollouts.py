@@ -1,4 +1,4 @@
-"""Where the rollouts of GRPO and pivotal go, by pass rate, each step: for the README's picture.
+"""Where the rollouts of GRPO and pivotal go, by pass rate, each step: for notebook 07's picture.
 
     python scripts/record_rollouts.py data/studies/greeting/rollouts.csv --replicates 300 301
 

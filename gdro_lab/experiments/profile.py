@@ -40,7 +40,7 @@ from gdro_lab.experiments.spelling import import_methods, read_spelling
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
 from gdro_lab.tasks.base import BaseSize, BoundedNatural, Name, Strict
 from gdro_lab.tasks.cold_start import ColdStart
-from gdro_lab.tasks.world import TaskWorld, find_yaml, read_world, read_yaml, refusal
+from gdro_lab.tasks.world import TaskWorld, read_layers, read_world, refusal
 
 PROFILES = Path(__file__).parents[1] / "profiles"
 OF_LOOP = {"worlds", "methods", "learning_rates", "size", "baseline"}
@@ -325,7 +325,7 @@ def load_profile(name: str | Path) -> Profile:
 
     `like: other` takes what it does not say from another, field by field, `variants` as a whole.
     """
-    path, fields = _read(name)
+    path, fields = read_layers("profile", name, PROFILES, _merged_block)
     if isinstance(fields.get("task"), dict):
         fields["task"] = {"kind": "embedded"} | fields["task"]
     return make_profile(path, {"name": path.stem, **fields})
@@ -347,29 +347,11 @@ def load_trainings(name: str | Path) -> Profile:
     return profile
 
 
-def _read(name: str | Path, children: tuple[Path, ...] = ()) -> tuple[Path, dict[str, Any]]:
-    """The path of a profile, and its fields laid over those of the profile that it is `like`."""
-    path = find_yaml("profile", name, PROFILES)
-    if path in children:
-        raise Refusal(f"{path} is like itself: `like` leads back to this file")
-    fields = read_yaml(path)
-    other = fields.pop("like", None)
-    if other is None:
-        return path, fields
-    _, merged = _read(str(other), (*children, path))
-    merged.pop("name", None)  # runs of two profiles must not share a folder
-    for block, changes in fields.items():
-        merged[block] = _merged_block(block, merged.get(block), changes)
-    return path, merged
-
-
 def _merged_block(block: str, before: Any, changes: Any) -> Any:
-    """Changes laid over a block, or in its place."""
-    if block == "variants" or not isinstance(changes, dict) or not isinstance(before, dict):
-        return changes
-    if block == "task" and changes.get("kind") not in (None, before.get("kind")):
-        return changes  # another kind of task has other fields
-    return before | changes
+    """Changes laid over a block of the profile that one is `like`, or in its place."""
+    is_other_task = block == "task" and changes.get("kind") not in (None, before.get("kind"))
+    # another kind of task has other fields
+    return changes if block == "variants" or is_other_task else before | changes
 
 
 def run_folder(runs_dir: str | Path, variant: str, seed: int) -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import reprlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +55,11 @@ def read_world(name: str | Path) -> TaskWorld:
     """A world of ours, or that of a YAML file; ValueError for anything wrong in it.
 
     The file has the fields `name` (if left out, the file's), `task` (of `SPECS`; if left out,
-    embedded), `base`, and those of the task's specification.
+    embedded), `base`, and those of the task's specification; `like: other` takes what it does not
+    say from another world.
     """
-    path = find_yaml("world", name, WORLDS)
-    fields = {"name": path.stem, "task": "embedded"} | read_yaml(path)
+    path, fields = read_layers("world", name, WORLDS)
+    fields = {"name": path.stem, "task": "embedded"} | fields
     kind = fields.pop("task")
     if kind not in list(SPECS):  # a list, since YAML may give what has no hash
         raise Refusal(f"task of {path} must be one of {list(SPECS)}, got {kind!r}")
@@ -69,6 +71,37 @@ def read_world(name: str | Path) -> TaskWorld:
         return TaskWorld.model_validate(world | {"spec": spec})
     except ValidationError as error:
         raise refusal(path, error) from error
+
+
+def _merged(block: str, before: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    return before | changes
+
+
+def read_layers(
+    what: str,
+    name: str | Path,
+    folder: Path,
+    merge: Callable[[str, Any, Any], Any] = _merged,
+    children: tuple[Path, ...] = (),
+) -> tuple[Path, dict[str, Any]]:
+    """The path of a YAML file, and its fields laid over those of the file that it is `like`.
+
+    A block, which has fields itself, is laid over the other's by `merge`; all else replaces it.
+    """
+    path = find_yaml(what, name, folder)
+    if path in children:
+        raise Refusal(f"{path} is like itself: `like` leads back to this file")
+    fields = read_yaml(path)
+    other = fields.pop("like", None)
+    if other is None:
+        return path, fields
+    _, merged = read_layers(what, str(other), folder, merge, (*children, path))
+    merged.pop("name", None)  # runs of two profiles must not share a folder
+    for key, changes in fields.items():
+        before = merged.get(key)
+        are_blocks = isinstance(before, dict) and isinstance(changes, dict)
+        merged[key] = merge(key, before, changes) if are_blocks else changes
+    return path, merged
 
 
 def find_yaml(what: str, name: str | Path, folder: Path) -> Path:

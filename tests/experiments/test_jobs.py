@@ -227,10 +227,10 @@ def test_a_file_that_was_added_to_a_model_is_refused(made, tmp_path):
 
 
 def test_notes_beside_the_files_of_a_run_do_no_harm(made, tmp_path):
-    """Notebook 05 leaves its own manifest there: nothing reads a run's folder as a whole."""
+    """Nothing reads a run's folder as a whole."""
     profile, runs, cache = made
     folder = shutil.copytree(run_folder(runs, "prompt", 1), tmp_path / "run")
-    (folder / "notebook.json").write_text("{}")
+    (folder / "notes.json").write_text("{}")
     assert len(evaluate_variant(profile, "prompt", 1, folder, cache)) == 6 * 4
 
 

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from gdro_lab.experiments.evaluation import evaluate_variant
 from gdro_lab.experiments.profile import load_profile
-from gdro_lab.experiments.records import read_manifest, read_result
+from gdro_lab.experiments.records import read_result
 from gdro_lab.experiments.training import train_variant
 
 pytestmark = TRAINS
@@ -55,7 +55,7 @@ def write_profile(folder, fields):
 def run_notebook(folder):
     """Notebook 05 on the variant "both" of the folder's profile: what its cells have shown."""
     given = {"profile": str(folder / "profile.yaml"), "method": "both", "runs_dir": str(folder)}
-    given |= {"cache_dir": str(CACHE), "manifest": str(folder / "manifest.json")}
+    given["cache_dir"] = str(CACHE)
     notebook = REPOSITORY / "notebooks" / "05_grpo_training.ipynb"
     papermill.execute_notebook(notebook, folder / "out.ipynb", given, progress_bar=False)
     cells = nbformat.read(folder / "out.ipynb", as_version=4).cells
@@ -86,7 +86,6 @@ def test_the_cell_trains_as_the_job_does(tmp_path):
     run, job = tmp_path / "both" / "seed0", tmp_path / "job"
     shown = [output.get("data", {}) for output in run_notebook(tmp_path)]
     assert any("image/png" in data for data in shown)
-    assert read_manifest(tmp_path / "manifest.json")["steps"] == 3
     record = train_variant(profile, "both", 0, job, CACHE)
     evaluate_variant(profile, "both", 0, run, CACHE)
     assert read_result(run)["record"] == record

@@ -41,6 +41,8 @@ GYM += "families: [{name: a, task: gcd, prompt: 'g{numbers:,}'}]\n"
         (GYM.replace("gcd", "n_queens"), "'n_queens'"),
         (f"{GYM}request: no place for it\n", "problem"),
         (f"{GYM}completion: aloud\n", "completion"),
+        ("like: chess\n", "'chess'"),
+        ("like: rare-hard\nn_trian: 9\n", "n_trian"),
     ],
 )
 def test_a_world_that_cannot_be_read_is_refused(tmp_path, text, match):
@@ -49,6 +51,15 @@ def test_a_world_that_cannot_be_read_is_refused(tmp_path, text, match):
         file.write_text(text)
     with pytest.raises(ValueError, match=match):
         read_world(str(file))
+
+
+def test_a_world_like_another_takes_what_it_does_not_say(tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text("like: gym-weak\nbase: {batch_size: 8}\n")
+    world = read_world(file)
+    assert world.name == "own"
+    assert world.spec == read_world("gym-strings").spec
+    assert (world.base.steps, world.base.batch_size, world.base.learning_rate) == (250, 8, 3e-3)
 
 
 @pytest.fixture(scope="module", params=SHIPPED)
