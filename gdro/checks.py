@@ -95,7 +95,11 @@ def _sentence(error: ValidationError) -> str:
 
 def short(value: object) -> str:
     """A value on one line, of at most 80 characters."""
-    return " ".join(repr(value).split())[:80]
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python writes
+        text = f"a value of type {type(value).__name__} that is too long to write"
+    return " ".join(text.split())[:80]
 
 
 def build(name: str, kind: type[Built], given: Mapping[str, Any], **fixed: Any) -> Built:
@@ -121,13 +125,19 @@ def check_array(
     high: ArrayLike = math.inf,
     *,
     whole: bool = False,
+    missing: bool = False,
 ) -> np.ndarray:
     """Return `values` as an array of floats, of integers where `whole`, finite and in [low, high].
 
-    The bounds are numbers or arrays of the same shape.
+    The bounds are numbers or arrays of the same shape. Where `missing`, NaN may stand for a value,
+    and so may None, which becomes NaN.
     """
+    if np.ma.is_masked(values):
+        raise Refusal(f"{name} must have no masked values, got {short(values)}")
     try:
         array = np.asarray(values)
+        if missing and array.dtype == object and array.ndim:
+            array = np.asarray([math.nan if value is None else value for value in array.tolist()])
     except (TypeError, ValueError, RuntimeError) as error:  # a ragged list, a tensor on a GPU
         raise Refusal(f"{name} must be an array, got {short(values)} ({error})") from None
     numbers = "integers" if whole else "numbers"
@@ -136,11 +146,14 @@ def check_array(
         form = "" if shape is None else f" of shape {shape}"
         kind = f"{array.dtype}, of shape {array.shape}"
         raise Refusal(f"{name} must be {numbers}{form}, got {short(array)} ({kind})")
+    given = array  # 2^63 is negative where it is taken for a signed integer
     array = array.astype(np.int64 if whole else float, copy=False)
     is_good = np.isfinite(array) & (array >= low) & (array <= high)
+    if missing:
+        is_good |= np.isnan(array)
     if not is_good.all():
         place = int(is_good.ravel().argmin())
-        value = array.ravel().tolist()[place]
+        value = given.ravel().tolist()[place]
         lowest = np.broadcast_to(low, array.shape).ravel()[place]
         highest = np.broadcast_to(high, array.shape).ravel()[place]
         interval = f"[{lowest:g}, {highest:g}]"

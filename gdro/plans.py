@@ -96,9 +96,11 @@ def check_rollouts(
         success_threshold: a rollout is correct if its reward is greater, where `correct` is None.
     """
     group_R = check_array("group_ids", group_ids, None, 0, len(planned_P) - 1, whole=True)
-    if group_R.ndim != 1 or not len(group_R):
+    if group_R.ndim != 1:
+        raise ValueError(f"group_ids must have one axis, got the shape {group_R.shape}")
+    if not len(group_R):
         raise ValueError(
-            f"group_ids must have at least one rollout, got the shape {group_R.shape}; "
+            "group_ids must have at least one rollout, got the shape (0,); "
             "cancel a plan for which nothing came back"
         )
     count = len(group_R)

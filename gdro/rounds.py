@@ -23,10 +23,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.checks import check
+from gdro.checks import LARGEST, check, check_array
 from gdro.controller import GDROController
 from gdro.metrics import is_correct
 from gdro.plans import Plan, check_correct
+from gdro.uids import check_uids
 
 
 class Outcomes(NamedTuple):
@@ -91,7 +92,7 @@ def sample_in_rounds(
         new_R = np.repeat(np.arange(len(plan)), more_P)
         outcomes = sample_and_reward(new_R)
         if not isinstance(outcomes, Outcomes):
-            rewards_R = np.asarray(outcomes, float)
+            rewards_R = _check_values("rewards", outcomes, new_R)
             outcomes = Outcomes(rewards_R, is_correct(rewards_R, controller.success_threshold))
         samples = _append(samples, new_R, outcomes)
         scored = samples.scored()
@@ -119,12 +120,13 @@ def next_plan(
     Returns:
         The plan; its `uids` are the prompts, (size,).
     """
-    check("size", size, int, ge=1, le=len(uids))
-    drawn_P = controller.draw(uids, size)
+    uids_D = check_uids(uids)
+    check("size", size, int, ge=1, le=len(uids_D))
+    drawn_P = controller.draw(uids, size)  # as given: it knows the array again
     if drawn_P is None:
         seed = controller.run.seed
-        drawn_P = prompts_of_batch(controller.planned, size, len(uids), seed, shuffled=True)
-    return controller.plan([uids[position] for position in drawn_P])
+        drawn_P = prompts_of_batch(controller.planned, size, len(uids_D), seed, shuffled=True)
+    return controller.plan(uids_D[drawn_P].tolist())
 
 
 def prompts_of_batch(number: int, size: int, total: int, seed: int, shuffled: bool) -> np.ndarray:
@@ -141,14 +143,8 @@ def prompts_of_batch(number: int, size: int, total: int, seed: int, shuffled: bo
 
 def _append(samples: Samples, new_R: np.ndarray, outcomes: Outcomes) -> Samples:
     """The samples of all rounds so far."""
-    rewards_R = np.asarray(outcomes.rewards_R, float)
-    correct_R = np.asarray(outcomes.correct_R, float)
-    for name, values_R in (("rewards", rewards_R), ("correct", correct_R)):
-        if values_R.shape != new_R.shape:
-            raise ValueError(
-                f"{name} of sample_and_reward must have one value for each of the {len(new_R)} "
-                f"group_ids, got the shape {values_R.shape}"
-            )
+    rewards_R = _check_values("rewards", outcomes.rewards_R, new_R)
+    correct_R = _check_values("correct", outcomes.correct_R, new_R)
     is_scored_R = ~np.isnan(rewards_R)
     check_correct(correct_R[is_scored_R], int(is_scored_R.sum()))
     return Samples(
@@ -156,3 +152,9 @@ def _append(samples: Samples, new_R: np.ndarray, outcomes: Outcomes) -> Samples:
         np.append(samples.rewards_R, rewards_R),
         np.append(samples.correct_R, correct_R == 1),
     )
+
+
+def _check_values(name: str, values: ArrayLike, new_R: np.ndarray) -> np.ndarray:
+    """What was brought for each new rollout, checked as by `observe`, but for NaN, (R,)."""
+    name = f"{name} of sample_and_reward"
+    return check_array(name, values, new_R.shape, -LARGEST, LARGEST, missing=True)

@@ -32,7 +32,7 @@ def as_uids(uids: ArrayLike | Sequence[str], name: str = "uids") -> np.ndarray:
         ValueError: for what has no order or no length, such as a set, a string or a generator,
             and for uids that are neither all integers nor all strings.
     """
-    if isinstance(uids, np.ndarray) and uids.dtype.kind == "i" and uids.ndim == 1:
+    if type(uids) is np.ndarray and uids.dtype.kind == "i" and uids.ndim == 1:  # not masked
         return uids
     if hasattr(uids, "tolist"):  # of numpy, torch or pandas
         values = uids.tolist()
@@ -50,8 +50,10 @@ def as_uids(uids: ArrayLike | Sequence[str], name: str = "uids") -> np.ndarray:
             return np.array(values, np.int64)
         except OverflowError:
             largest = max(values, key=abs)
-            raise ValueError(f"{name} must fit into 64 bits, got {largest}; use strings") from None
-    raise ValueError(f"{name} must be all integers or all strings, got {values!s:.80}")
+            raise ValueError(
+                f"{name} must fit into 64 bits, got {short(largest)}; use strings"
+            ) from None
+    raise ValueError(f"{name} must be all integers or all strings, got {short(values)}")
 
 
 def check_uids(uids: ArrayLike | Sequence[str]) -> np.ndarray:

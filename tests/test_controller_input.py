@@ -3,7 +3,9 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 from gdro import GDROController, Method, Pivotal, StaticGroups, sample_in_rounds
 from gdro.registry import METHODS
@@ -80,6 +82,10 @@ WRONG_RETURNS = [
     ((IDS, REWARDS), {"losses": [1]}, ("losses", "16", "1")),
     (([], []), {}, ("group_ids", "(0,)")),
     ((0, 1), {}, ("group_ids", "()")),
+    ((IDS[:, None], REWARDS), {}, ("group_ids", "(16, 1)")),
+    ((np.full(16, 2**63, np.uint64), REWARDS), {}, ("group_ids", " 9223372036854775808")),
+    ((np.ma.array(IDS, mask=IDS == 1), REWARDS), {}, ("group_ids", "mask")),
+    (([10**5000] * 16, REWARDS), {}, ("group_ids", "integers")),
     (([4], [1]), {}, ("group_ids", "4")),
     (([0] * 9, [1] * 9), {}, ("group_ids", "4", "9")),
 ]
@@ -264,6 +270,33 @@ def test_rounds_leave_out_what_has_no_reward():
         sample_in_rounds(controller, plan, lambda ids: [1.0])
     with pytest.raises(ValueError, match=r"correct.*0\.4"):
         sample_in_rounds(controller, plan, lambda ids: Outcomes([1.0] * 8, [0.4] * 8))
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        ["1"] * 16,
+        [b"1"] * 16,
+        np.full(16, "2020", "M8[Y]"),
+        dict.fromkeys(range(16), 1.0),
+        (1.0 for _ in range(16)),
+        np.ma.array(REWARDS, mask=IDS == 1),
+        [pd.NA] * 16,
+        torch.ones(16, dtype=torch.bfloat16),
+        torch.ones(16, requires_grad=True),
+        [np.inf] * 16,
+        [10**400] * 16,
+        [10**5000] * 16,
+    ],
+)
+def test_rewards_are_checked_in_rounds_as_they_are_when_observed(rewards):
+    controller = GDROController("grpo", 4)
+    plan = controller.plan(UIDS)
+    with pytest.raises(ValueError, match="rewards"):
+        controller.observe(plan, IDS, rewards)
+    for outcomes in (rewards, Outcomes(rewards, REWARDS)):
+        with pytest.raises(ValueError, match="rewards"):
+            sample_in_rounds(controller, plan, lambda ids, outcomes=outcomes: outcomes)
 
 
 def test_a_budget_that_is_not_whole_and_options_beside_a_method_are_refused():

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers import own_methods
 
@@ -66,17 +67,32 @@ def test_without_a_draw_each_epoch_has_every_prompt_once_and_repeats():
     assert first[:2] != first[2:4]
 
 
-@pytest.mark.parametrize("size", [0, 81, 1.5, "2"])
+MASKED = np.ma.array([1, 2, 3], mask=[0, 1, 0])
+NO_UIDS = ["abcd", b"abcd", {0: "a", 1: "b"}, {1, 2}, iter([1, 2]), None, [], MASKED]
+
+
+@pytest.mark.parametrize(
+    ("uids", "size", "named"),
+    [(UIDS, size, "size") for size in (0, 81, 1.5, "2")] + [(uids, 2, "uids") for uids in NO_UIDS],
+)
 @pytest.mark.parametrize("name", ["grpo", "pivotal"])
-def test_a_batch_that_the_data_cannot_fill_is_refused(name, size):
+def test_a_batch_that_the_data_cannot_fill_is_refused(name, uids, size, named):
     controller = GDROController(name)
-    with pytest.raises(ValueError, match="size"):
-        next_plan(controller, UIDS, size)
+    with pytest.raises(ValueError, match=f"^{named}"):
+        next_plan(controller, uids, size)
     assert controller.planned == 0
 
 
-@pytest.mark.parametrize("uids", [list(range(50)), np.arange(50), np.array(UIDS[:50], object)])
-def test_uids_may_be_a_list_or_an_array(uids):
+@pytest.mark.parametrize(
+    "uids",
+    [
+        np.arange(50),
+        np.array(UIDS[:50], object),
+        pd.Series(UIDS[:50], index=range(50)[::-1]),  # whose labels are no positions
+        pd.Series(range(50), index=UIDS[:50]),
+    ],
+)
+def test_arrays_of_uids_are_planned_as_lists_are(uids):
     for name in ("both", "pivotal"):
-        plan = next_plan(GDROController(name, seed=1), uids, 10)
-        assert set(plan.uids) <= set(uids)
+        plan, same = (next_plan(GDROController(name), us, 10) for us in (uids, list(uids)))
+        assert plan.uids == same.uids
