@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from gdro.checks import Count, Float, check_array, options, short
+from gdro.checks import Float, Length, Tries, build, check, check_array, options, short
 from gdro.estimators import ESTIMATORS, expected_pass_at_k, resize
 from gdro.metrics import check_counts
 from gdro.state import Stateful
 from gdro.uids import SortedUids, as_uids, merge_visits
 
+MOST_BINS = np.iinfo(np.int16).max  # what `bins_D` can tell apart
 UNSEEN = -1  # bin of a prompt without an estimate
 ROUNDING = 1e-12  # 1 − 0.9 is a little less than 0.1
 TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -47,10 +48,10 @@ class DifficultyBins(Stateful):
 
     edges: Any = TENTHS
     """Array-like (B − 1,), increasing inside (0, 1): bins [a_{b−1}, a_b), the last with 1."""
-    k: Count = 8
+    k: Tries = 8
     """The k of the pass@k by which prompts are sorted into bins, whatever the number of rollouts.
     It is neither the k of `pivotal` nor that of a method that optimizes pass@k."""
-    history: Count = 50
+    history: Length = 50
     """H, the number of visits that an estimate depends on."""
     hysteresis: Annotated[Float, Field(ge=0, lt=1)] = 0.03
     """δ by which an estimate must cross each boundary that it moves past; 0 switches it off."""
@@ -63,7 +64,8 @@ class DifficultyBins(Stateful):
     def __post_init__(self) -> None:
         self.edges = check_array("edges", self.edges, (max(np.size(self.edges), 1),))
         if (np.diff(self.edges, prepend=0.0, append=1.0) <= 0).any():
-            raise ValueError(f"edges must increase inside (0, 1), got {self.edges.tolist()}")
+            raise ValueError(f"edges must increase inside (0, 1), got {short(self.edges.tolist())}")
+        check("number of edges", len(self.edges), int, lt=MOST_BINS)
         self.beliefs = ESTIMATORS[self.estimator](self.k, self.history)
         self.row_of: dict[int | str, int] = {}
         self.bins_D: np.ndarray = np.zeros(0, np.int16)
@@ -178,8 +180,7 @@ def make_bins(bins: DifficultyBins | Mapping[str, object] | None, preset: str) -
         return bins
     if bins is not None and not isinstance(bins, Mapping):
         raise ValueError(f"bins must be a DifficultyBins or its arguments, got {short(bins)}")
-    arguments: dict[str, object] = PRESETS[preset] | dict(bins or {})
-    return DifficultyBins(**arguments)  # type: ignore[arg-type]
+    return build("bins", DifficultyBins, PRESETS[preset] | dict(bins or {}))
 
 
 def move_bins(

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 LARGEST = 1e100  # of a reward, loss, weight or advantage: squares and products of two stay finite
+MOST = 100_000  # rollouts of a prompt, or steps and visits that are kept: arrays have as many
 LARGEST_STEP = 1e6  # of a step size: beyond it the same bin or arm is chosen, until it overflows
 
 STRICT = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
@@ -30,7 +31,9 @@ Int = Annotated[int, BeforeValidator(_plain)]
 Float = Annotated[float, BeforeValidator(_plain)]
 Natural = Annotated[Int, Field(ge=0)]
 Count = Annotated[Int, Field(ge=1)]
-RolloutCount = Annotated[Int, Field(ge=1, le=100_000)]  # of a prompt: methods have arrays of them
+Length = Annotated[Int, Field(ge=1, le=MOST)]  # of an array: of rollouts of a prompt, of visits
+Tries = Annotated[Int, Field(ge=1, lt=2**16)]  # k of pass@k: of k factors, counted in 16 bits
+Seed = Annotated[Int, Field(ge=0, lt=2**128)]
 Share = Annotated[Float, Field(ge=0, le=1)]
 PositiveShare = Annotated[Float, Field(gt=0, le=1)]
 NonNegative = Annotated[Float, Field(ge=0)]
@@ -103,7 +106,7 @@ def short(value: object) -> str:
 
 
 def build(name: str, kind: type[Built], given: Mapping[str, Any], **fixed: Any) -> Built:
-    """`kind(**given, **fixed)`; Refusal where both have an argument.
+    """`kind(**given, **fixed)`; Refusal where both have an argument, or a name is no string.
 
     Args:
         name: of the given arguments in the message.
@@ -111,9 +114,10 @@ def build(name: str, kind: type[Built], given: Mapping[str, Any], **fixed: Any) 
         given: arguments of a user.
         fixed: further arguments, which the user may not set.
     """
+    given = check(name, given, Mapping[str, object])
     twice = sorted(given.keys() & fixed.keys())
     if twice:
-        raise Refusal(f"{name} must leave out {twice}, set elsewhere, got {dict(given)!r}")
+        raise Refusal(f"{name} must leave out {twice}, set elsewhere, got {short(given)}")
     return kind(**given, **fixed)
 
 

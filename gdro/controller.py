@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from gdro.advantages import preset_options
 from gdro.bins import PRESETS, DifficultyBins, make_bins
 from gdro.budget import as_whole, exact_rollouts
-from gdro.checks import LARGEST, check, check_array, short
+from gdro.checks import LARGEST, MOST, check, check_array, short
 from gdro.method import Method, Prompts, Run
 from gdro.plans import Observed, Plan, check_rollouts, make_batch
 from gdro.prior import PromptPrior, check_prior
@@ -95,12 +95,12 @@ class GDROController(Stateful):
             check_prior(prior)
             self.state = (*self.state, "prior")  # type: ignore[misc, assignment]  # of this object
         self.prior = prior
-        mean = check("mean_rollouts", mean_rollouts, ge=1)
+        mean = check("mean_rollouts", mean_rollouts, ge=1, le=MOST)
         if n_min is None:
             # two rollouts can differ, unless the mean leaves only one
             n_min = min(2, int(mean)) if self.method.n_min is None else self.method.n_min
         if n_max is None:
-            n_max = max(12, math.ceil(3 * mean))
+            n_max = min(max(12, math.ceil(3 * mean)), MOST)
         self.run = Run(
             num_bins=self.bins.num_bins,
             mean_rollouts=mean,

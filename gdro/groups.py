@@ -1,13 +1,13 @@
 """Groups of prompts that the data set names, in place of difficulty bins. D prompts."""
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gdro.bins import PRESETS, DifficultyBins
-from gdro.checks import Refusal, short
+from gdro.bins import MOST_BINS, PRESETS, DifficultyBins
+from gdro.checks import Refusal, check
 from gdro.uids import as_uids, check_different, check_uids
 
 ARGUMENTS = {"groups", "k", "history", "estimator"}  # of StaticGroups, beside its prompts
@@ -44,13 +44,9 @@ class StaticGroups(DifficultyBins):
                 f"labels must have one for each of the {len(uids_D)} uids, got {len(names_D)}"
             )
         check_different(uids_D)
-        if isinstance(groups, str) or not isinstance(groups, Iterable | None):
-            raise ValueError(f"groups must be a sequence of names, got {groups!r}")
-        names = sorted(set(names_D)) if groups is None else groups
+        names = sorted(set(names_D)) if groups is None else as_uids(groups, "groups").tolist()
         self.groups: list[Any] = list(dict.fromkeys(names))
-        most = np.iinfo(self.bins_D.dtype).max
-        if len(self.groups) > most:
-            raise ValueError(f"labels must name at most {most} groups, got {len(self.groups)}")
+        check("number of groups", len(self.groups), int, le=MOST_BINS)
         bin_of = {name: b for b, name in enumerate(self.groups)}
         for name in names_D:
             if name not in bin_of:
@@ -105,8 +101,7 @@ def make_groups(
     labels: Sequence[Any],
 ) -> StaticGroups:
     """Groups made of further arguments, called `name` in errors, over those of a preset."""
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{name} must be a dictionary, got {short(given)}")
+    given = check(name, given, Mapping[str, object])
     unknown = sorted(given.keys() - ARGUMENTS)
     if unknown:
         raise Refusal(f"{name} must be among {sorted(ARGUMENTS)}, got {unknown}")

@@ -30,7 +30,7 @@ import numpy as np
 from pydantic import Field
 
 from gdro.advantages import group_advantages
-from gdro.checks import LARGEST, Count, Float, Natural, RolloutCount, check, options
+from gdro.checks import LARGEST, Count, Float, Length, Seed, check, options
 from gdro.estimators import FadingCounts, resize
 from gdro.state import Stateful
 
@@ -43,11 +43,11 @@ class Run:
     """B, difficulty bins or groups."""
     mean_rollouts: Annotated[Float, Field(ge=1)]
     """n̄, rollouts per prompt over a batch."""
-    n_min: RolloutCount
+    n_min: Length
     """Least rollouts of a prompt."""
-    n_max: RolloutCount
+    n_max: Length
     """Most rollouts of a prompt."""
-    seed: Natural = 0
+    seed: Seed = 0
     """Seed of everything random."""
     has_groups: bool = False
     """Whether the bins are groups that the data name (`gdro.groups.StaticGroups`)."""

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gdro.bins import DifficultyBins
-from gdro.checks import check_array, short
+from gdro.checks import LARGEST, check_array, short
 from gdro.method import Batch, Prompts
 from gdro.state import Stateful
 from gdro.uids import as_uids, check_different, check_uids
@@ -58,7 +58,9 @@ def feature_columns(columns: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
             for label in sorted(set(values)):
                 features[f"{name}={label}"] = (values == label).astype(float)
         else:
-            features[name] = check_array(f"column {name!r}", column, (len(values),))
+            features[name] = check_array(
+                f"column {name!r}", column, (len(values),), -LARGEST, LARGEST
+            )
     return features
 
 

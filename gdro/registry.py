@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from inspect import isfunction
 from typing import Any, TypeVar
 
-from gdro.checks import Refusal, short
+from gdro.checks import Refusal, check, short
 from gdro.method import Method
 
 METHODS: dict[str, type[Method]] = {}
@@ -112,6 +112,7 @@ def make_method(method: str | Method, preset: str, given: Mapping[str, Any]) -> 
         return method
     factory = find_method(method)
     check_hooks(factory)
+    given = check(f"options of {method!r}", given, Mapping[str, object])
     arguments = dict(factory.presets.get(preset, {}))
     for name, value in given.items():
         default = arguments.get(name)

@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gdro.checks import Count, PositiveShare, options
+from gdro.checks import PositiveShare, Tries, options
 from gdro.draws import mostly_in_proportion
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
@@ -63,7 +63,7 @@ class Pivotal(Method):
     Rewards count as correct or not, whatever their size.
     """
 
-    k: Count | None = None
+    k: Tries | None = None
     """The draw favours pass rates about 1/k; None lets k follow progress. It is not the k of the
     bins' pass@k, nor that of a method that optimizes pass@k."""
     epsilon: PositiveShare = 0.1

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gdro.checks import Count, options
+from gdro.checks import Tries, options
 from gdro.method import Batch, Method
 from gdro.methods.rollout_prompts import RolloutPrompts
 from gdro.metrics import all_wrong_probability
@@ -25,7 +25,7 @@ class PKPO(Method):
     smaller. Left out: continuous rewards (correct or not here) and annealing k during the run.
     """
 
-    k: Count = 2
+    k: Tries = 2
     """The k of the pass@k that is optimized."""
 
     def advantages(self, batch: Batch) -> np.ndarray:

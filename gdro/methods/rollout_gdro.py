@@ -44,9 +44,9 @@ class RolloutAdversary(Stateful):
     """
 
     num_bins: checks.Count = 10
-    n_min: checks.RolloutCount = 2
+    n_min: checks.Length = 2
     """Smallest arm."""
-    n_max: checks.RolloutCount = 12
+    n_max: checks.Length = 12
     """Largest arm."""
     mean_rollouts: checks.Positive = 4
     """n̄, the budget per prompt, in [n_min, n_max]."""
@@ -73,7 +73,7 @@ class RolloutAdversary(Stateful):
     """Optimism of EXP3.P, for utility "loss"."""
     debias: bool = True
     """As in `PromptAdversary`."""
-    seed: checks.Natural = 0
+    seed: checks.Seed = 0
     """Seed of what is drawn when `allocate` is given no generator."""
 
     state = ("price", "step", "ema_BN", "visits_BN", "played_BN")

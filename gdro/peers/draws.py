@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gdro.checks import Count, Positive, PositiveShare, Share, check_array, options
+from gdro.checks import Count, Positive, PositiveShare, Share, Tries, check_array, options
 from gdro.draws import highest, in_proportion, mostly_in_proportion
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
@@ -148,7 +148,7 @@ class Oracle(Method):
 
     rates: Callable[[np.ndarray], np.ndarray] | None = None
     """From uids (D,) in increasing order to the pass rates (D,) now; may also be set later."""
-    k: Count = 5
+    k: Tries = 5
     """The draw favours pass rates about 1/k, as that of `pivotal`."""
     epsilon: PositiveShare = 0.1
     """Share of the draw that is even over the data."""

@@ -8,7 +8,7 @@ from scipy.special import expit
 from scipy.stats import beta
 
 from gdro.budget import spread_evenly
-from gdro.checks import Count, Positive, Share, check, options
+from gdro.checks import Length, Positive, Share, options
 from gdro.draws import highest
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
@@ -114,13 +114,15 @@ class CoBA(Method):
     """α while everything fails; below kappa."""
     kappa: Positive = 11.0
     """κ = α + β, how sharp the preference is."""
-    window: Count = 10
+    window: Length = 10
     """Steps over which the failure rate is averaged."""
 
     state = ("steps", "failure_rates")
 
     def __post_init__(self) -> None:
-        check("alpha_max", self.alpha_max, ge=self.alpha_min, lt=self.kappa)
+        if not self.alpha_min <= self.alpha_max < self.kappa:
+            shapes = (self.alpha_min, self.alpha_max, self.kappa)
+            raise ValueError(f"alpha_min, alpha_max and kappa must increase, got {shapes}")
 
     def start(self, run: Run) -> None:
         self.steps = 0

@@ -8,7 +8,7 @@ from pydantic import Field
 from scipy.stats import rankdata
 
 from gdro.budget import exact_rollouts, spread_evenly
-from gdro.checks import Count, Share, check, options
+from gdro.checks import Count, Length, Share, check, options
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
 
@@ -122,7 +122,7 @@ class ReinforceAda(Pilot):
     in the arena. Left out: the rule that one correct rollout is enough ("positive").
     """
 
-    keep: Count = 4
+    keep: Length = 4
     """Rollouts of a prompt that are trained on."""
 
     def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
