@@ -37,7 +37,7 @@ Seed = Annotated[Int, Field(ge=0, lt=2**128)]
 Share = Annotated[Float, Field(ge=0, le=1)]
 PositiveShare = Annotated[Float, Field(gt=0, le=1)]
 NonNegative = Annotated[Float, Field(ge=0)]
-Positive = Annotated[Float, Field(gt=0)]
+Positive = Annotated[Float, Field(ge=1 / LARGEST, le=LARGEST)]
 Bound = Annotated[float, Field(gt=0, allow_inf_nan=True), BeforeValidator(_plain)]  # inf: none
 StepSize = Annotated[Float, Field(ge=0, le=LARGEST_STEP)]
 

@@ -30,7 +30,7 @@ import numpy as np
 from pydantic import Field
 
 from gdro.advantages import group_advantages
-from gdro.checks import LARGEST, Count, Float, Length, Seed, check, options
+from gdro.checks import LARGEST, Float, Length, Seed, check, options
 from gdro.estimators import FadingCounts, resize
 from gdro.state import Stateful
 
@@ -39,7 +39,7 @@ from gdro.state import Stateful
 class Run:
     """What a method may know of the run: sizes, budget, and how (3) is computed."""
 
-    num_bins: Count
+    num_bins: Length
     """B, difficulty bins or groups."""
     mean_rollouts: Annotated[Float, Field(ge=1)]
     """n̄, rollouts per prompt over a batch."""

@@ -97,8 +97,8 @@ class PromptPrior(Stateful):
     def __init__(self, uids: ArrayLike | Sequence[str], columns: Mapping[str, ArrayLike]) -> None:
         uids_D = check_uids(uids)
         check_different(uids_D)
-        if not columns:
-            raise ValueError("columns must have at least one, got none")
+        if not isinstance(columns, Mapping) or not columns:
+            raise ValueError(f"columns must be a mapping of at least one, got {short(columns)}")
         for name, values in columns.items():
             size = np.size(values)
             if size != len(uids_D):

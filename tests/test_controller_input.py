@@ -151,6 +151,7 @@ def test_wrong_input_is_named_and_moves_nothing(case):
         (([1, 2], ["a", None]), ("labels", "None")),
         (([1, 2], ["a", "b"], ["a"]), ("groups", "'b'")),
         (([1, 2], ["a", "b"], "ab"), ("groups", "'ab'")),
+        (([1, 2], ["a", "b"], {"a", "b"}), ("groups", "{")),  # which has no order
         (([], []), ("uids", "none")),
     ],
 )

@@ -38,7 +38,7 @@ def mixed_probabilities(weights: ArrayLike, gamma: float) -> np.ndarray:
 class PromptAdversary(Stateful):
     """Exponentiated-gradient adversary over the bins."""
 
-    num_bins: checks.Count = 10
+    num_bins: checks.Length = 10
     eta: checks.StepSize = 0.65
     """η_q of (14); 0 switches the adversary off."""
     gamma: checks.Share = 0.01

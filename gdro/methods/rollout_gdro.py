@@ -43,7 +43,7 @@ class RolloutAdversary(Stateful):
     "sample" for "loss": a bandit that never samples learns nothing of the arms it does not play.
     """
 
-    num_bins: checks.Count = 10
+    num_bins: checks.Length = 10
     n_min: checks.Length = 2
     """Smallest arm."""
     n_max: checks.Length = 12

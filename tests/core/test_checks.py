@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gdro import DifficultyBins, GDROController, PromptAdversary, StaticGroups
-from gdro.checks import check, check_array
+from gdro.checks import build, check, check_array
 from gdro.groups import make_groups
 from gdro.metrics import pass_at_k
 from gdro_lab.intervals import bootstrap_interval
@@ -31,6 +31,9 @@ class Unreadable:
         (lambda: DifficultyBins(k=2.0), ("DifficultyBins", "k", "2.0")),
         (lambda: DifficultyBins(edges=[0.5, 0.25]), ("edges", "[0.5, 0.25]")),
         (lambda: DifficultyBins(kk=3), ("DifficultyBins", "kk", "3")),
+        (lambda: DifficultyBins(edges=np.linspace(0.1, 0.9, 40_000)), ("edges", "40000")),
+        (lambda: DifficultyBins(k=2**16), ("DifficultyBins", "k", "65536")),
+        (lambda: DifficultyBins(history=10**12), ("DifficultyBins", "history", "1000000000000")),
         (lambda: DifficultyBins().assign([1, "a"]), ("uids", "[1, 'a']")),
         (lambda: DifficultyBins().assign([1.0, 2.0]), ("uids", "[1.0, 2.0]")),
         (lambda: DifficultyBins().update([1], [3], [2]), ("successes", "3")),
@@ -44,11 +47,25 @@ class Unreadable:
         (lambda: GDROController("both", n_min=1), ("n_min", "1")),
         (lambda: GDROController("both", scale_rewards=True), ("Run", "scale_rewards", "True")),
         (lambda: GDROController("both", rollout={"n_max": 8}), ("n_max", "8")),  # the controller's
+        (lambda: GDROController("grpo", 1e308), ("mean_rollouts", "1e+308")),
+        (lambda: GDROController("grpo", seed=10**5000), ("Run", "seed")),
+        (lambda: GDROController("grpo", seed=-(10**5000)), ("Run", "seed")),
+        (lambda: GDROController("grpo", success_threshold=10**5000), ("success_threshold",)),
+        (lambda: GDROController("grpo", bins={1: 2}), ("bins", "1")),
+        (lambda: GDROController("composed", draw={"pivotal": {1: 2}}), ("'pivotal'", "1")),
+        (lambda: GDROController("composed", draw={"pivotal": 3}), ("'pivotal'", "3")),
+        (lambda: build("gdro_options", GDROController, {1: 2}), ("gdro_options", "1")),
         (lambda: GDROController("promt"), ("method", "'promt'")),
         (lambda: GDROController("pivotal", k=0), ("Pivotal", "k", "0")),
+        (lambda: GDROController("pivotal", k=10**6), ("Pivotal", "k", "1000000")),
+        (lambda: GDROController("pkpo", k=10**6), ("PKPO", "k", "1000000")),
+        (lambda: GDROController("coba", window=2**31), ("CoBA", "window", "2147483648")),
+        (lambda: GDROController("coba", kappa=1.0), ("CoBA", "kappa", "1.0")),
+        (lambda: GDROController("rollout_prompts", weight=1e308), ("weight", "1e+308")),
         (lambda: GDROController("pivotal", epsilon=2.0), ("Pivotal", "epsilon", "2.0")),
         (lambda: GDROController("dars", pilot=4), ("pilot", "4")),  # no less than the budget
         (lambda: make_groups("bins", {"kk": 3}, "paper", *GROUPS), ("bins", "kk")),
+        (lambda: make_groups("bins", {1: 2, "kk": 3}, "paper", *GROUPS), ("bins", "1")),
         (lambda: make_groups("bins", {"uids": [3]}, "paper", *GROUPS), ("bins", "uids")),
         (lambda: GDROController("grpo", foo=3), ("grpo", "foo", "3")),
         (lambda: GDROController("pivotal", foo=3), ("Pivotal", "foo", "3")),

@@ -159,6 +159,8 @@ def test_a_state_of_other_features_is_refused():
     ("uids", "columns", "named"),
     [
         ([1, 2], {}, "columns"),
+        ([1, 2], [1.0, 2.0], "columns"),
+        ([1, 2], {"length": [1e200, -1e200]}, "length"),
         ([1, 2], {"length": [1.0]}, "length"),
         ([1, 2], {"length": [1.0, None]}, "length"),
         ([1, 2], {"length": [1.0, np.inf]}, "length"),
