@@ -29,11 +29,11 @@ def _plain(value: object) -> object:
 # Types of options. pydantic takes no numpy scalars where it is strict, so they are converted first.
 Int = Annotated[int, BeforeValidator(_plain)]
 Float = Annotated[float, BeforeValidator(_plain)]
-Natural = Annotated[Int, Field(ge=0)]
-Count = Annotated[Int, Field(ge=1)]
+Natural = Annotated[Int, Field(ge=0, lt=2**63)]
+Count = Annotated[Int, Field(ge=1, lt=2**63)]
 Length = Annotated[Int, Field(ge=1, le=MOST)]  # of an array: of rollouts of a prompt, of visits
 Tries = Annotated[Int, Field(ge=1, lt=2**16)]  # k of pass@k: of k factors, counted in 16 bits
-Seed = Annotated[Int, Field(ge=0, lt=2**128)]
+Seed = Annotated[Int, Field(ge=0, lt=2**128)]  # as numpy makes them
 Share = Annotated[Float, Field(ge=0, le=1)]
 PositiveShare = Annotated[Float, Field(gt=0, le=1)]
 NonNegative = Annotated[Float, Field(ge=0)]

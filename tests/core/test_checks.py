@@ -59,6 +59,7 @@ class Unreadable:
         (lambda: GDROController("pivotal", k=0), ("Pivotal", "k", "0")),
         (lambda: GDROController("pivotal", k=10**6), ("Pivotal", "k", "1000000")),
         (lambda: GDROController("pkpo", k=10**6), ("PKPO", "k", "1000000")),
+        (lambda: GDROController("dapo", groups=10**5000), ("DAPO", "groups")),
         (lambda: GDROController("coba", window=2**31), ("CoBA", "window", "2147483648")),
         (lambda: GDROController("coba", kappa=1.0), ("CoBA", "kappa", "1.0")),
         (lambda: GDROController("rollout_prompts", weight=1e308), ("weight", "1e+308")),
