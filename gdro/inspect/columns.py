@@ -37,6 +37,12 @@ class Columns:
         names = [self.prompt, *self.rewards, self.step, self.tokens, self.group, self.text]
         return list(dict.fromkeys(name for name in names if name is not None))
 
+    @property
+    def texts(self) -> set[str]:
+        """Those that hold no numbers, whatever their values look like."""
+        names = {self.prompt, self.group, self.text} - {*self.rewards, self.step, self.tokens}
+        return {name for name in names if name is not None}
+
 
 def choose_columns(
     present: Sequence[str],

@@ -1,7 +1,8 @@
 """Files of a log: which ones, and their rows in parts, as tables of pandas."""
 
 import json
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PART = 8192  # rows read at once, so that long completions fit
+MISSING = ["", "NA", "N/A", "NULL", "NaN", "None", "nan", "null"]  # in CSV's columns of numbers
 LOGGED = "completions/completions_*.parquet"  # where TRL writes them
 
 
@@ -73,38 +75,67 @@ def _in_order(files: list[Path]) -> list[Path]:
     return sorted(files, key=place)
 
 
-def parts_of(file: Path) -> Iterator["pd.DataFrame"]:
-    """At most `PART` rows of a file at a time, by the index from 0; Refusal if it is cut."""
+def parts_of(file: Path, texts: Collection[str] = ()) -> Iterator["pd.DataFrame"]:
+    """At most `PART` rows of a file at a time, by the index from 0; Refusal if it is cut.
+
+    Args:
+        file: of a format of `READERS`.
+        texts: columns whose cells are texts in a CSV file, too, where 07 and 7 differ.
+    """
     start = 0
     try:
-        for part in READERS[file.suffix.lower()](file):
+        for part in READERS[file.suffix.lower()](file, texts):
             part.index = range(start, start + len(part))  # type: ignore[assignment]
             start += len(part)
             yield part
     except ImportError as error:
         raise Refusal(f"{file} needs pandas and pyarrow: pip install 'gdro[inspect]'") from error
-    except (ValueError, OSError) as error:  # of pandas, pyarrow and json
+    except Refusal:
+        raise
+    except (ValueError, OSError, Warning) as error:  # of pandas, pyarrow and json
         reason = str(error).strip().partition("\n")[0][:120]
         raise Refusal(f"{file} is cut, or not what its ending says ({reason})") from None
 
 
-def _parquet(file: Path) -> Iterator["pd.DataFrame"]:
+def _check_names(names: list[str], file: Path) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise Refusal(f"{file} must have each column once, got {twice} more than once")
+
+
+def _parquet(file: Path, _: Collection[str]) -> Iterator["pd.DataFrame"]:
     from pyarrow import parquet
 
     with parquet.ParquetFile(file) as opened:
+        _check_names(opened.schema_arrow.names, file)
         for batch in opened.iter_batches(PART):
             yield batch.to_pandas(ignore_metadata=True)  # an index of pandas is a column too
 
 
-def _csv(file: Path) -> Iterator["pd.DataFrame"]:
+def _csv(file: Path, texts: Collection[str]) -> Iterator["pd.DataFrame"]:
     import pandas as pd
 
-    with pd.read_csv(file, chunksize=PART) as parts:
-        yield from parts
+    header = pd.read_csv(file, header=None, nrows=1, dtype=str, keep_default_na=False)
+    names = [name for name in header.iloc[0] if name]
+    _check_names(names, file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
+        with pd.read_csv(
+            file,
+            chunksize=PART,
+            index_col=False,
+            dtype=dict.fromkeys(texts, str),
+            keep_default_na=False,
+            na_values={name: [""] if name in texts else MISSING for name in names},
+        ) as parts:
+            yield from parts
 
 
-def _jsonl(file: Path) -> Iterator["pd.DataFrame"]:
-    """The objects of a file of JSON lines; blank lines are passed over."""
+def _jsonl(file: Path, _: Collection[str]) -> Iterator["pd.DataFrame"]:
+    """The objects of a file of JSON lines; blank lines are passed over.
+
+    Values stay as they are: a column of floats would make one of 2**53 and 2**53 + 1.
+    """
     import pandas as pd
 
     rows: list[dict] = []
@@ -121,11 +152,11 @@ def _jsonl(file: Path) -> Iterator["pd.DataFrame"]:
                 raise ValueError(f"line {place} is no object: {line[:40]!r}")
             rows.append(row)
             if len(rows) == PART:
-                yield pd.DataFrame(rows)
+                yield pd.DataFrame(rows, dtype=object)
                 rows = []
                 is_empty = False
     if rows or is_empty:
-        yield pd.DataFrame(rows)
+        yield pd.DataFrame(rows, dtype=object)
 
 
 READERS = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}

@@ -12,7 +12,6 @@ Axis: R rollouts.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,14 +53,13 @@ def read(
     wanted = [reward] if isinstance(reward, str) else list(reward or [])
     reader: Reader | None = None
     for file in find_files([Path(path) for path in paths]):
-        parts = parts_of(file)
-        first = next(parts, None)
-        if first is None:  # Parquet without rows
-            continue
         if reader is None:
-            numeric = list(first.select_dtypes(["number", "bool"]))
+            first = next(parts_of(file), None)
+            if first is None:  # Parquet without rows
+                continue
+            numeric = [name for name in first if _holds_numbers(first[name])]
             reader = Reader(choose_columns(list(first), numeric, asked, wanted, str(file)))
-        reader.read_file(file, chain([first], parts))
+        reader.read_file(file, parts_of(file, reader.columns.texts))
     if reader is None or not sum(len(arrays["rewards"]) for arrays in reader.files):
         raise Refusal("the log must have at least one rollout with a reward, got none")
     return reader.rollouts()
@@ -93,7 +91,10 @@ class Reader:
     def read_file(self, file: Path, parts: Iterator["pd.DataFrame"]) -> None:
         """Add the rollouts of a file; verl's name says the step where its rows do not."""
         columns = self.columns
-        arrays = _concatenated([self._read_part(part, str(file)) for part in parts])
+        read = [self._read_part(part, str(file)) for part in parts]
+        if not read:  # Parquet without rows
+            return
+        arrays = _concatenated(read)
         if columns.step is None and columns.kind == "verl" and file.stem.isdigit():
             arrays["steps"] = np.full(len(arrays["rewards"]), int(file.stem))
         if columns.kind == "TRL" and "texts" in arrays:
@@ -142,8 +143,7 @@ class Reader:
 
     def _prompts(self, column: "pd.Series") -> np.ndarray:
         """Number of each prompt, (R,); texts that differ only in white space are one prompt."""
-        place_R, texts = column.map(_text_of).factorize()
-        return np.array([self._number_of(text) for text in texts], np.int64)[place_R]
+        return np.array([self._number_of(_text_of(value)) for value in column], np.int64)
 
     def _number_of(self, text: str) -> int:
         number = self.prompts.get(hash(text))
@@ -248,6 +248,11 @@ def _text_of(value: Any) -> str:
     if isinstance(value, list | np.ndarray):
         return "\n".join(map(_text_of, value))
     return str(value)
+
+
+def _holds_numbers(column: "pd.Series") -> bool:
+    """Whether all its values are numbers, or missing."""
+    return all(value is None or isinstance(value, int | float) for value in column.tolist())
 
 
 def _numbers(

@@ -139,6 +139,37 @@ def test_prompts_that_differ_only_in_white_space_are_one_and_it_is_said(tmp_path
     assert (found["prompts"], found["groups"], len(found["notes"])) == (4, SHARES, 1)
 
 
+IDS = {
+    "zeros": ["7", "07"],
+    "decimals": ["1.1", "1.10"],
+    "words for nothing": ["NA", "null"],
+    "large numbers": [2**53, 2**53 + 1],
+    "numbers and words": [1, 10, "x"],
+    "numbers of both kinds": [1, 0.5],
+}
+
+
+@pytest.mark.parametrize("column", ["prompt", "group"])
+@pytest.mark.parametrize("kind", IDS)
+def test_prompts_and_groups_are_told_apart_as_they_are_written(tmp_path, monkeypatch, kind, column):
+    monkeypatch.setattr("gdro.inspect.files.PART", 2)
+    ids = IDS[kind]
+    rows = [{"prompt": "a", "reward": 1} | {column: name} for name in ids * 2]
+    table = tmp_path / "a.csv"
+    table.write_text(
+        "\n".join([",".join(rows[0]), *(",".join(map(str, r.values())) for r in rows)])
+    )
+    expected = [(0, 2, 2)] * len(ids)
+    assert counts_of(table) == counts_of(write_lines(tmp_path / "a.jsonl", rows)) == expected
+
+
+def test_a_completion_may_be_any_word_and_a_prompt_any_text(tmp_path):
+    [path] = csv(tmp_path, "prompt,completion,reward\na,None,1\na,null,0\na,,0\n")
+    assert gdro.inspect.read(path).lengths_R.tolist() == [4, 4, 0]
+    [path] = jsonl(tmp_path, *[{"prompt": name, "reward": 1} for name in ("\ud800", "\udfff") * 2])
+    assert counts_of(path) == [(0, 2, 2)] * 2
+
+
 def test_without_steps_a_prompt_is_a_group_and_it_is_said(tmp_path):
     table = pd.DataFrame(trl_rows(1) + trl_rows(2)).drop(columns=["advantage", "step"])
     table.to_csv(tmp_path / "a.csv", index=False)
@@ -226,6 +257,9 @@ BAD = {
     "an empty file": lambda tmp: jsonl(tmp),
     "an empty table": lambda tmp: csv(tmp, ""),
     "no rows": lambda tmp: csv(tmp, "prompt,reward,step\n"),
+    "rows longer than the header": lambda tmp: csv(tmp, "prompt,reward\na,1,.5\na,0,.5\n"),
+    "no prompt in a row of CSV": lambda tmp: csv(tmp, "prompt,reward\na,1\n,1\na,0\n"),
+    "a column twice": lambda tmp: csv(tmp, "prompt,reward,reward\na,1,0\na,0,1\n"),
     "an open quote": lambda tmp: csv(tmp, 'prompt,reward,step\na,1,1\n"a,1,1\n'),
     "a cut row": lambda tmp: csv(tmp, "prompt,reward,step\na,1,1\na,1\n"),
     "too many cells": lambda tmp: csv(tmp, "prompt,reward,step\na,1,1\na,1,1,1,1\n"),
