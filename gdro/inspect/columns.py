@@ -27,7 +27,7 @@ class Columns:
     tokens: str | None
     group: str | None
     text: str | None
-    """Of completions, for their lengths where there are no tokens."""
+    """Of completions, for their lengths where there are no tokens, and TRL's repeats."""
     kind: str
     """"TRL", "verl" or "table"."""
 
@@ -73,7 +73,7 @@ def choose_columns(
     if kind == "verl" and asked["group"] is None and "uid" in present:
         chosen["group"] = "uid"
     if not rewards and kind == "TRL":
-        others = {*chosen.values(), *NAMES["text"], "advantage"}
+        others = {"advantage", *chosen.values()}.union(*(NAMES[role] for role in chosen))
         rewards = [name for name in numeric if name not in others]
     elif not rewards:
         rewards = [name for name in NAMES["reward"] if name in present][:1]
@@ -83,7 +83,9 @@ def choose_columns(
             raise Refusal(
                 f"{file} must have a column of {role}s, got {list(present)}: name it with --{role}"
             )
-    if chosen["tokens"] is not None:
+    if len(set(rewards)) < len(rewards):
+        raise Refusal(f"reward must name each column once, got {list(rewards)}")
+    if chosen["tokens"] is not None and kind != "TRL":
         chosen["text"] = None
     return Columns(
         prompt=str(chosen["prompt"]),

@@ -32,6 +32,8 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.is_file():
             raise Refusal(f"the log must be one folder, or files, got {path}")
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise Refusal(f"the log must name each file once, got {[*map(str, paths)]}")
     return _of_one_format(list(paths), "files")
 
 

@@ -133,9 +133,9 @@ class Reader:
             arrays["steps"] = steps.astype(np.int64)
         if columns.tokens is not None:
             arrays["lengths"] = _numbers(part[columns.tokens], file, low=0)
-        elif columns.text is not None:
+        if columns.text is not None:
             texts = [_text_of(value) for value in part[columns.text].fillna("")]
-            arrays["lengths"] = np.array([len(text) for text in texts], float)
+            arrays.setdefault("lengths", np.array([len(text) for text in texts], float))
             arrays["texts"] = np.array([hash(text) for text in texts], np.int64)
         if columns.group is not None:
             arrays |= self._groups(part[columns.group], file)

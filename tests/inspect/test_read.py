@@ -102,9 +102,11 @@ def test_of_a_session_of_several_outputs_verl_judges_the_last(tmp_path):
     assert counts_of(path) == [(1, 4, hits) for hits in (0, 1, 2, 4)]
 
 
-def test_a_batch_that_trl_logs_again_is_counted_once(tmp_path):
+@pytest.mark.parametrize("more", [{}, {"tokens": 3}])
+def test_a_batch_that_trl_logs_again_is_counted_once(tmp_path, more):
     again = [row | {"step": 2} for row in trl_rows(1)]
-    found = summary_of(write_trl(tmp_path, [trl_rows(1), again, trl_rows(3)]))
+    steps = [trl_rows(1), again, trl_rows(3)]
+    found = summary_of(write_trl(tmp_path, [[row | more for row in rows] for rows in steps]))
     assert (found["rollouts"], found["steps"], len(found["notes"])) == (32, 2, 1)
 
 
@@ -118,6 +120,16 @@ def test_rollouts_without_a_reward_of_trl_are_left_out_and_others_summed(tmp_pat
     assert len(rollouts.notes) == 2
     chosen = gdro.inspect.read(tmp_path, reward="accuracy")
     assert len(chosen) == 14
+
+
+@pytest.mark.parametrize("role", ["step", "tokens", "group"])
+def test_a_column_of_trl_that_is_not_to_be_used_is_no_reward(tmp_path, role):
+    rows = [row | {"tokens": 7, "group": 5} for row in trl_rows(1)]
+    expected = [row["accuracy"] for row in rows]
+    unused = gdro.inspect.read(write_trl(tmp_path / "none", [rows]), **{role: "none"})
+    rows = [row | {"other": 9} for row in rows]
+    replaced = gdro.inspect.read(write_trl(tmp_path / "other", [rows]), **{role: "other"})
+    assert unused.rewards_R.tolist() == replaced.rewards_R.tolist() == expected
 
 
 def test_prompts_that_are_chats_are_told_apart(tmp_path):
@@ -263,6 +275,7 @@ BAD = {
     "an open quote": lambda tmp: csv(tmp, 'prompt,reward,step\na,1,1\n"a,1,1\n'),
     "a cut row": lambda tmp: csv(tmp, "prompt,reward,step\na,1,1\na,1\n"),
     "too many cells": lambda tmp: csv(tmp, "prompt,reward,step\na,1,1\na,1,1,1,1\n"),
+    "a file twice": lambda tmp: csv(tmp, "prompt,reward\na,1\na,0\n") * 2,
     "cut Parquet": lambda tmp: cut(tmp, "trl"),
     "cut JSON": lambda tmp: cut(tmp, "verl"),
     "an empty folder": lambda tmp: [tmp],
@@ -290,6 +303,7 @@ def test_what_is_bad_gets_one_sentence_and_nothing_is_written(tmp_path, kind):
     "words",
     [
         ["--reward", "none_such"],
+        ["--reward", "accuracy", "--reward", "accuracy"],
         ["--step", "none_such"],
         ["--method", "none_such"],
         ["--threshold", "nan"],
