@@ -1,6 +1,6 @@
 """Which columns of a log are read, by its schema and by what the user names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gdro.checks import Refusal
@@ -30,6 +30,8 @@ class Columns:
     """Of completions, for their lengths where there are no tokens, and TRL's repeats."""
     kind: str
     """"TRL", "verl" or "table"."""
+    seen: Collection[str | None]
+    """What the first file has, where rewards are chosen by it; else empty."""
 
     @property
     def all(self) -> list[str]:
@@ -55,7 +57,7 @@ def choose_columns(
 
     Args:
         present: names of all columns, in the file's order.
-        numeric: those that hold numbers.
+        numeric: those that hold numbers, or nothing so far.
         asked: what the user said of prompt, step, tokens and group.
         rewards: the columns of rewards that the user named.
         file: named in messages.
@@ -72,9 +74,11 @@ def choose_columns(
         chosen[role] = known if name is None else None if name == NONE else name
     if kind == "verl" and asked["group"] is None and "uid" in present:
         chosen["group"] = "uid"
+    seen: set[str | None] = set()
     if not rewards and kind == "TRL":
         others = {"advantage", *chosen.values()}.union(*(NAMES[role] for role in chosen))
         rewards = [name for name in numeric if name not in others]
+        seen = others.union(present)
     elif not rewards:
         rewards = [name for name in NAMES["reward"] if name in present][:1]
     option = {"prompt": chosen["prompt"], "reward": next(iter(rewards), None)}
@@ -95,4 +99,5 @@ def choose_columns(
         group=chosen["group"],
         text=chosen["text"],
         kind=kind,
+        seen=seen,
     )

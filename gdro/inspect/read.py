@@ -83,6 +83,7 @@ class Reader:
         self.has_group_uids = False
         self.last_file = b""  # prompts and completions of the file before, in TRL's logs
         # for the notes
+        self.scored: set[str] = set()  # columns of rewards that have any
         self.respelled = 0
         self.unscored = 0
         self.repeated = 0
@@ -118,6 +119,13 @@ class Reader:
         missing = [name for name in columns.all if name not in part]
         if missing:
             raise Refusal(f"{file} must have the columns {missing}, got {sorted(part)}")
+        for name in part if columns.seen else ():
+            is_new = name not in columns.seen and part[name].notna().any()
+            if is_new and _holds_numbers(part[name]):
+                raise Refusal(
+                    f"{file} must have no rewards that the first file lacks, got {name!r}: choose "
+                    "columns with --reward"
+                )
         # a text may be missing, and `_rewards` knows where a reward may
         for name in set(columns.all) - {*columns.rewards, columns.text}:
             is_missing = part[name].isna()
@@ -159,9 +167,11 @@ class Reader:
         is_trl = self.columns.kind == "TRL"
         names = self.columns.rewards
         rewards_FR = np.array([_numbers(part[name], file, missing=is_trl) for name in names])
+        is_none_FR = np.isnan(rewards_FR)
+        self.scored.update(np.array(names)[~is_none_FR.all(axis=1)])
         # as TRL does: a function that gave None for a row is left out of the sum
         sums_R = np.nansum(rewards_FR, axis=0)
-        sums_R[np.isnan(rewards_FR).all(axis=0)] = np.nan
+        sums_R[is_none_FR.all(axis=0)] = np.nan
         return sums_R
 
     def _groups(self, column: "pd.Series", file: str) -> Arrays:
@@ -208,8 +218,8 @@ class Reader:
 
     def _notes(self, has_steps: bool) -> Iterator[str]:
         columns = self.columns
-        if len(columns.rewards) > 1:
-            names = ", ".join(columns.rewards)
+        if len(self.scored) > 1:
+            names = ", ".join(name for name in columns.rewards if name in self.scored)
             yield (
                 f"The reward is the sum of {names}, with equal weights: name the one that judges "
                 "the answer with --reward."

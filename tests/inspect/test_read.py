@@ -132,6 +132,20 @@ def test_a_column_of_trl_that_is_not_to_be_used_is_no_reward(tmp_path, role):
     assert unused.rewards_R.tolist() == replaced.rewards_R.tolist() == expected
 
 
+def test_a_reward_of_trl_that_comes_later_is_counted_or_refused(tmp_path):
+    steps = [trl_rows(1), [row | {"format": 0.5} for row in trl_rows(2)]]
+    folder = write_trl(tmp_path / "new", steps)
+    with pytest.raises(ValueError, match="format"):
+        gdro.inspect.read(folder)
+    assert len(gdro.inspect.read(folder, reward="accuracy")) == 32
+    steps[0] = [row | {"format": None, "image": None} for row in steps[0]]
+    steps[1] = [row | {"image": None} for row in steps[1]]
+    rollouts = gdro.inspect.read(write_trl(tmp_path / "none", steps))
+    expected = [row["accuracy"] + 0.5 for row in steps[1]]
+    assert rollouts.rewards_R[16:].tolist() == expected
+    assert not any("image" in note for note in rollouts.notes)
+
+
 def test_prompts_that_are_chats_are_told_apart(tmp_path):
     rows = []
     for row in trl_rows(1):
