@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 PART = 8192  # rows read at once, so that long completions fit
 MISSING = ["", "NA", "N/A", "NULL", "NaN", "None", "nan", "null"]  # in CSV's columns of numbers
 LOGGED = "completions/completions_*.parquet"  # where TRL writes them
+PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
@@ -26,7 +27,11 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
         Refusal: where there is none, or where they are of several formats or runs.
     """
     if len(paths) == 1 and paths[0].is_dir():
-        return _files_in(paths[0])
+        files = _files_in(paths[0])
+        for path in files[0].parent.iterdir():
+            if path.suffix.lower() in PACKED and Path(path.stem).suffix.lower() in READERS:
+                raise Refusal(f"{path.parent} must hold no packed rollouts, got {path.name}")
+        return files
     if not paths:
         raise Refusal("the log must be a folder or files, got none")
     for path in paths:
@@ -72,7 +77,7 @@ def _in_order(files: list[Path]) -> list[Path]:
 
     def place(path: Path) -> tuple[int, str]:
         digits = path.stem.rpartition("_")[2]
-        return (int(digits) if digits.isdigit() else -1, str(path))
+        return (int(digits) if digits.isdecimal() else -1, str(path))
 
     return sorted(files, key=place)
 

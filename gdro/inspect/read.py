@@ -53,13 +53,16 @@ def read(
     wanted = [reward] if isinstance(reward, str) else list(reward or [])
     reader: Reader | None = None
     for file in find_files([Path(path) for path in paths]):
-        if reader is None:
-            first = next(parts_of(file), None)
-            if first is None:  # Parquet without rows
-                continue
-            numeric = [name for name in first if _holds_numbers(first[name])]
-            reader = Reader(choose_columns(list(first), numeric, asked, wanted, str(file)))
-        reader.read_file(file, parts_of(file, reader.columns.texts))
+        try:
+            if reader is None:
+                first = next(parts_of(file), None)
+                if first is None:  # Parquet without rows
+                    continue
+                numeric = [name for name in first if _holds_numbers(first[name])]
+                reader = Reader(choose_columns(list(first), numeric, asked, wanted, str(file)))
+            reader.read_file(file, parts_of(file, reader.columns.texts))
+        except RecursionError:
+            raise Refusal(f"{file} must not nest values deeply, got hundreds of levels") from None
     if reader is None or not sum(len(arrays["rewards"]) for arrays in reader.files):
         raise Refusal("the log must have at least one rollout with a reward, got none")
     return reader.rollouts()
@@ -96,7 +99,7 @@ class Reader:
         if not read:  # Parquet without rows
             return
         arrays = _concatenated(read)
-        if columns.step is None and columns.kind == "verl" and file.stem.isdigit():
+        if columns.step is None and columns.kind == "verl" and file.stem.isdecimal():
             arrays["steps"] = np.full(len(arrays["rewards"]), int(file.stem))
         if columns.kind == "TRL" and "texts" in arrays:
             this_file = arrays["texts"].tobytes() + arrays["prompts"].tobytes()
@@ -176,18 +179,18 @@ class Reader:
 
     def _groups(self, column: "pd.Series", file: str) -> Arrays:
         """Number of each group, (R,), and of verl's keys what they say beside."""
-        values = [str(value) for value in column]
+        values = [_text_of(value) for value in column]
         if self.columns.kind != "verl" or self.columns.group != "uid":
             return {"groups": _number_all(values, self.groups)}
         # they name groups, and no rollouts; a later part may hold each group once
         self.has_group_uids |= len(set(values)) < len(values)
         if self.has_group_uids:
             values = [f"{value}_{row}_0" for value, row in zip(values, column.index, strict=True)]
-        rows = [f"{file} {row}" for row in column.index]
+        rows = map(str, column.index)
         uids, sessions, outputs = zip(*map(_verl_key, values, rows), strict=True)
         return {
             "groups": _number_all(uids, self.groups),
-            "sessions": _number_all(sessions, self.sessions),
+            "sessions": _number_all([f"{file} {name}" for name in sessions], self.sessions),
             "outputs": np.array(outputs),
             "padding": np.array([uid.startswith("pad") and len(uid) == 35 for uid in uids]),
         }
@@ -195,10 +198,11 @@ class Reader:
     def rollouts(self) -> Rollouts:
         """All rollouts, of which there is at least one."""
         arrays = _concatenated(self.files)
+        has_steps = "steps" in arrays
+        arrays.setdefault("steps", np.zeros(len(arrays["rewards"]), np.int64))
         if "sessions" in arrays:
             arrays = _last_outputs(arrays)
-        has_steps = "steps" in arrays
-        steps_R = arrays.get("steps", np.zeros(len(arrays["rewards"]), np.int64))
+        steps_R = arrays["steps"]
         keys = [steps_R, arrays["prompts"]]
         if "groups" in arrays:
             keys.append(arrays["groups"])
@@ -246,16 +250,21 @@ class Reader:
 
 
 def _concatenated(parts: Sequence[Arrays]) -> Arrays:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    """What all parts have; without steps where one of verl's files has no number as its name."""
+    names = [name for name in parts[0] if all(name in part for part in parts)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def _text_of(value: Any) -> str:
-    """A text, or the texts of a chat's messages."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Mapping) and "content" in value:
-        return f"{value.get('role', '')}: {_text_of(value['content'])}"
-    if isinstance(value, list | np.ndarray):
+    """A text, those of a list, or the fields of a mapping: of a chat's message what is said first.
+
+    Not `str`, which leaves out most of a long array.
+    """
+    if isinstance(value, Mapping):
+        texts = {name: _text_of(field) for name, field in value.items() if field is not None}
+        said = [f"{texts.pop('role', '')}: {texts.pop('content', '')}"] * ("content" in value)
+        return "\n".join(said + [f"{name}: {texts[name]}" for name in sorted(texts) if texts[name]])
+    if isinstance(value, list | tuple | np.ndarray):
         return "\n".join(map(_text_of, value))
     return str(value)
 
@@ -285,7 +294,7 @@ def _numbers(
     numbers_R = np.full(len(column), np.nan)
     most = 2**53 if whole else LARGEST  # above it, floats are no longer exact
     for place, value in enumerate(column.tolist()):
-        if missing and (value is None or value != value):
+        if missing and (value is None or (isinstance(value, float) and math.isnan(value))):
             continue
         is_number = isinstance(value, int | float) and low <= value <= most and value >= -most
         if not is_number or (whole and value != int(value)):
@@ -313,16 +322,16 @@ def _verl_key(key: str, row: str) -> tuple[str, str, int]:
         row: a session of its own, where the key names none.
     """
     uid, session, output = [*key.rsplit("_", 2), "", ""][:3]
-    if session.isdigit() and output.isdigit():
+    if session.isdecimal() and output.isdecimal():
         return uid, f"{uid}_{session}", int(output)
     return "", row, 0
 
 
 def _last_outputs(arrays: Arrays) -> Arrays:
-    """Only the last output of each session."""
-    order_R = np.lexsort((arrays["outputs"], arrays["sessions"]))
-    sessions_R = arrays["sessions"][order_R]
-    is_last_R = np.append(sessions_R[1:] != sessions_R[:-1], True)
+    """Only the last output of each session of a step."""
+    sessions_R = _joint([arrays["steps"], arrays["sessions"]])
+    order_R = np.lexsort((arrays["outputs"], sessions_R))
+    is_last_R = np.append(np.diff(sessions_R[order_R]) != 0, True)
     kept_R = np.sort(order_R[is_last_R])
     return {name: values[kept_R] for name, values in arrays.items()}
 

@@ -41,6 +41,8 @@ def test_trl_verl_and_tables_of_the_same_rollouts_have_the_same_groups(tmp_path)
     assert counts_of(run) == counts_of(run.parent) == EXPECTED
     assert counts_of(write_verl(tmp_path / "keyed")) == EXPECTED
     assert counts_of(write_verl(tmp_path / "old", keyed=False)) == EXPECTED
+    (tmp_path / "old" / "10.jsonl").rename(tmp_path / "old" / "².jsonl")
+    assert counts_of(tmp_path / "old") == EXPECTED
     table = pd.DataFrame(rows[0] + rows[1]).sample(frac=1, random_state=0)
     table = table.drop(columns="advantage")
     table.to_csv(tmp_path / "all.csv", index=False)
@@ -94,12 +96,27 @@ def test_verl_may_name_groups_or_only_rollouts(tmp_path, uid):
     assert counts_of(write_lines(tmp_path / "1.jsonl", rows)) == [(1, 4, h) for h in (0, 1, 2, 4)]
 
 
+def test_where_a_file_of_verl_says_no_step_none_does(tmp_path):
+    rows = [{key: row[key] for key in ("input", "output", "score")} for row in verl_rows(1)]
+    for name in ("1.jsonl", "a_2.jsonl"):
+        write_lines(tmp_path / name, rows)
+    assert counts_of(tmp_path) == [(0, 8, hits) for hits in (0, 2, 4, 8)]
+
+
 def test_of_a_session_of_several_outputs_verl_judges_the_last(tmp_path):
     rows = [row | {"uid": row["uid"][:-1] + "1"} for row in verl_rows(1)]
     earlier = [row | {"score": 1 - row["score"]} for row in verl_rows(1)]
     padding = [row | {"uid": f"pad{'0' * 32}_{i}_0"} for i, row in enumerate(rows[:2])]
     path = write_lines(tmp_path / "1.jsonl", rows + earlier + padding)
     assert counts_of(path) == [(1, 4, hits) for hits in (0, 1, 2, 4)]
+
+
+@pytest.mark.parametrize("step", ["step", "none"])
+def test_sessions_of_verl_may_have_the_same_names_in_each_step(tmp_path, step):
+    for place in (1, 2):
+        rows = [row | {"uid": row["uid"][8:]} for row in verl_rows(place)]
+        write_lines(tmp_path / f"{place}.jsonl", rows)
+    assert len(gdro.inspect.read(tmp_path, step=step)) == 32
 
 
 @pytest.mark.parametrize("more", [{}, {"tokens": 3}])
@@ -153,6 +170,24 @@ def test_prompts_that_are_chats_are_told_apart(tmp_path):
         rows.append(row | {"prompt": said, "completion": [{"role": "assistant", "content": "abc"}]})
     found = summary_of(write_trl(tmp_path, [rows]))
     assert (found["groups"], found["prompts"]) == (SHARES, 4)
+
+
+LONG = [0] * 2000
+NESTED = {
+    "long arrays": [{"ids": [*LONG, place, *LONG]} for place in range(2)],
+    "lists of lists": [[["a"], ["b"]], [["a"], ["c"]]],
+    "calls of tools": [
+        [{"role": "assistant", "content": None, "tool_calls": [{"name": name}]}] for name in "ab"
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_prompts_that_differ_anywhere_are_told_apart(tmp_path, kind):
+    rows = [{"prompt": prompt, "reward": 1} for prompt in NESTED[kind] * 2]
+    pd.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
+    lines = write_lines(tmp_path / "a.jsonl", rows)
+    assert counts_of(tmp_path / "a.parquet") == counts_of(lines) == [(0, 2, 2)] * 2
 
 
 def test_prompts_that_differ_only_in_white_space_are_one_and_it_is_said(tmp_path):
@@ -253,6 +288,16 @@ def other_columns(tmp_path):
     return [tmp_path]
 
 
+def packed_file(tmp_path):
+    (write_verl(tmp_path) / "11.jsonl.gz").write_bytes(b"")
+    return [tmp_path]
+
+
+def deep_prompt(tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"prompt": %s, "reward": 1}' % ("[" * 10**5 + "]" * 10**5))
+    return [tmp_path / "log.jsonl"]
+
+
 def run_without_rollouts(tmp_path):
     """A folder of `gdro train`, whose record has batches and no rollouts."""
     write_lines(tmp_path / "record.jsonl", [{"step": 1, "rollouts": [4, 4]}])
@@ -298,6 +343,8 @@ BAD = {
     "two runs": two_runs,
     "mixed formats": mixed_formats,
     "a run without rollouts": run_without_rollouts,
+    "a packed file": packed_file,
+    "a deep prompt": deep_prompt,
     "other columns": other_columns,
 }
 
