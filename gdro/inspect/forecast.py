@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdro.checks import Refusal
 from gdro.controller import GDROController
 from gdro.inspect.difficulty import PassRates
 from gdro.inspect.table import Groups
@@ -32,6 +33,7 @@ ENOUGH_GROUPS = 6_000  # a small log is played several times, since outcomes are
 LEAST_PLAYS = 2  # each with pass rates of its own
 MOST_PLAYS = 8
 EPOCHS = 4  # of a log without steps
+MOST_ROLLOUTS = 33_000  # of a group: methods take up to three times as many
 BATCH = 32  # prompts of its batches
 
 
@@ -220,13 +222,13 @@ def play(
     rollouts = every.trials_P.sum()
     is_mixed_P = (every.hits_P > 0) & (every.hits_P < every.trials_P)
     rollouts_C, _ = np.histogram(every.rates_P, edges, weights=every.trials_P)
-    trained_length = (every.trained_P @ every.lengths_P) / (every.trials_P @ every.lengths_P)
+    length = (every.trials_P @ every.lengths_P) or 1.0  # where all completions are empty
     return {
         "draws": draws,
         "mixed": float(is_mixed_P.mean()),
         "rollouts_by_pass_rate": (rollouts_C / rollouts).tolist(),
         "trained_rollouts": float(every.trained_P.sum() / rollouts),
-        "trained_length": float(trained_length),
+        "trained_length": float(every.trained_P @ every.lengths_P / length),
         # of other prompts it would be another thing's noise
         "noise": None if draws else float(every.noise.mean()),
         "first_visits": float(every.is_new_P.mean()),
@@ -309,6 +311,12 @@ def forecast(
         Refusal: for a name that is not registered, and for a method that cannot play with the
             log's number of rollouts.
     """
+    mean = groups.trials_G.mean()
+    if mean > MOST_ROLLOUTS:
+        raise Refusal(
+            f"the log must have at most {MOST_ROLLOUTS:,} rollouts a group on average, got "
+            f"{mean:,.0f}: name the column by which they are grouped with --group"
+        )
     plays = min(max(math.ceil(ENOUGH_GROUPS / len(groups)), LEAST_PLAYS), MOST_PLAYS)
     courses = [
         make_course(groups, rates, has_steps, np.random.default_rng((seed, repeat)))

@@ -1,5 +1,6 @@
 """The picture of a summary: where rollouts went, how hard prompts are, what another n brings."""
 
+import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +28,8 @@ def check_picture(out: Path) -> None:
     """Refuse a path where no picture can be written, before anything is read."""
     if out.suffix.lower() not in FORMATS or not out.parent.is_dir():
         raise Refusal(f"out must be a {', '.join(FORMATS)} in a folder that exists, got {out}")
+    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise Refusal(f"out must be a file that can be written, got {out}")
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from gdro.checks import Count, Positive, PositiveShare, Share, Tries, check_array, options
+from gdro.checks import (
+    Count,
+    Positive,
+    PositiveShare,
+    Refusal,
+    Share,
+    Tries,
+    check_array,
+    options,
+)
 from gdro.draws import highest, in_proportion, mostly_in_proportion
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
@@ -155,7 +164,7 @@ class Oracle(Method):
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         if self.rates is None:
-            raise ValueError("rates must be set before drawing, got None; give a function of uids")
+            raise Refusal("rates must be set before drawing, got None; give a function of uids")
         p_D = check_array("rates", self.rates(pool.uids_P), pool.uids_P.shape, 0, 1)
         return mostly_in_proportion(p_D * (1 - p_D) ** (self.k - 1), self.epsilon, size, rng)
 

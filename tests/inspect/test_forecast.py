@@ -177,6 +177,11 @@ def test_a_method_that_samples_in_rounds_is_forecast():
     assert 0 < found["reinforce_ada"]["mixed"] < 1
 
 
+def test_a_group_larger_than_methods_can_plan_is_refused():
+    with pytest.raises(ValueError, match=r"log .* 40,000"):
+        forecast(log_of(np.array([0.5]), n=40_000, steps=1, size=1), True, [], EDGES)
+
+
 def test_a_log_without_steps_is_played_in_batches():
     groups = log_of(beta_rates(1, 1, 64), n=8, steps=1, size=64)
     found = forecast(groups, False, [], EDGES)["grpo"]

@@ -367,12 +367,16 @@ def test_what_is_bad_gets_one_sentence_and_nothing_is_written(tmp_path, kind):
         ["--reward", "accuracy", "--reward", "accuracy"],
         ["--step", "none_such"],
         ["--method", "none_such"],
+        ["--method", "oracle"],
         ["--threshold", "nan"],
         ["--out", "waste.txt"],
         ["--out", "none_such/waste.png"],
+        ["--out", "folder.png"],
     ],
 )
-def test_options_that_do_not_fit_are_refused(tmp_path, words):
+def test_options_that_do_not_fit_are_refused(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.png").mkdir()
     folder = write_trl(tmp_path, [trl_rows(1)])
     ended = CliRunner().invoke(main, ["inspect", str(folder), *words])
     assert ended.exit_code == 2, ended.output
@@ -428,3 +432,9 @@ def test_extreme_logs_have_a_page_a_picture_and_finite_numbers(tmp_path, kind):
     shares = [*found["mixed_by_n"].values()]
     assert sorted(shares) == shares
     assert 0 <= shares[0] <= shares[-1] <= 1
+
+
+def test_completions_may_all_be_empty(tmp_path):
+    rows = [row | {"completion": ""} for row in trl_rows(1)]
+    ended = CliRunner().invoke(main, ["inspect", str(write_trl(tmp_path, [rows])), "--json"])
+    assert json.loads(ended.stdout)["methods"]["grpo"]["trained_length"] == 0
