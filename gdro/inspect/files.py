@@ -28,7 +28,7 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
     """
     if len(paths) == 1 and paths[0].is_dir():
         files = _files_in(paths[0])
-        for path in files[0].parent.iterdir():
+        for path in files[0].parent.glob("[!.]*"):
             if path.suffix.lower() in PACKED and Path(path.stem).suffix.lower() in READERS:
                 raise Refusal(f"{path.parent} must hold no packed rollouts, got {path.name}")
         return files
