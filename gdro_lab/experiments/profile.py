@@ -172,7 +172,7 @@ class Profile(Strict):
         if self.baseline not in known:
             raise Refusal(f"baseline must be one of {known}, got {self.baseline!r}")
         most = max(self.batch_shape(one.variant)[0] for one in self.configurations())
-        check_worlds(self.drawn_worlds, self.train.max_steps * most)
+        check_worlds(self.drawn_worlds, self.train.max_steps, most)
 
     def _check_trl(self) -> None:
         """Refuse variants that cannot be told apart or compared, and what cannot be trained."""

@@ -51,17 +51,27 @@ def check_names(variants: Sequence[str], labels: Sequence[str]) -> None:
         raise Refusal(f"labels of variants must differ, got {labels}")
 
 
-def check_worlds(worlds: Sequence[TaskWorld], prompts: int) -> None:
-    """Refuse (Refusal) worlds of one name, and streams of fewer prompts than a training takes."""
+def check_worlds(worlds: Sequence[TaskWorld], steps: int, prompts: int) -> None:
+    """Refuse (Refusal) worlds of one name, without a tiny base, or of too few prompts."""
     names = [world.name for world in worlds]
     if len(set(names)) != len(names):
         raise Refusal(f"worlds must have names of their own, got {names}")
-    streams = [world.name for world in worlds if world.spec.n_train == 0]
-    if streams and prompts > STREAM_SIZE:
-        raise Refusal(
-            f"steps × prompts must be at most {STREAM_SIZE} in the stream {streams[0]!r}, "
-            f"got {prompts}"
-        )
+    for world in worlds:
+        size = world.spec.n_train
+        if not world.has_tiny_base:
+            raise Refusal(
+                f"worlds must have a tiny base in the loop, got {world.name!r} with its original "
+                "questions"
+            )
+        if 0 < size < prompts:
+            raise Refusal(
+                f"prompts must be at most the {size} of n_train in {world.name!r}, got {prompts}"
+            )
+        if size == 0 and steps * prompts > STREAM_SIZE:
+            raise Refusal(
+                f"steps × prompts must be at most {STREAM_SIZE} in the stream {world.name!r}, "
+                f"got {steps * prompts}"
+            )
 
 
 def check_seeds(seeds: Sequence[int], evaluation: EvaluationChoice, *drawn: Any) -> None:
@@ -107,10 +117,10 @@ def check_task(
     if task.kind == "math" and source is None:
         raise Refusal("model.source must be given for task.kind 'math', got None")
     if task.kind == "reasoning_gym":
-        spec = read_world(task.world).spec
-        if not isinstance(spec, GymSpec) or spec.n_train == 0:
+        world = read_world(task.world)
+        if not isinstance(world.spec, GymSpec) or world.spec.n_train == 0:
             raise Refusal(f"task.world must be a finite one of reasoning-gym, got {task.world!r}")
-        if source is None and spec.prompt_length is None:
+        if source is None and not world.has_tiny_base:
             raise Refusal(f"model.source must be given for task.world {task.world!r}, got None")
         changed = sorted(base.model_fields_set - {"seed"})
         if changed:

@@ -17,10 +17,11 @@ from pydantic import Field
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from gdro.checks import Count, Int, Natural, check, options
+from gdro.checks import Count, Int, Natural, Refusal, check, options
 from gdro.files import replace_text
+from gdro_lab.experiments.records import identity_of
 from gdro_lab.loop import Reward, Rows, call_reward
-from gdro_lab.microscope.pool import Pool, write_arrays
+from gdro_lab.microscope.pool import Pool, read_pool, write_arrays
 from gdro_lab.microscope.sketch import Model, Sketcher, autocast
 from gdro_lab.tasks import prompt_token_ids
 from gdro_lab.tasks.base import split_by_share
@@ -79,7 +80,7 @@ def make_pool(
     made: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> Pool:
-    """Make a pool, or go on where an earlier run ended; write and return it.
+    """Make a pool, or go on where an earlier run ended; write and return it, or what is there.
 
     Args:
         path: the .npz file to write. What was done before the end is kept beside it.
@@ -91,14 +92,18 @@ def make_pool(
         progress: whether a bar is printed.
 
     Raises:
-        ValueError: what is beside `path` belongs to a pool of other settings.
+        Refusal: the file, or what is beside it, belongs to a pool of other settings.
     """
     settings = {
         **(made or {}),
         **vars(choice),
-        "uids": [str(row["uid"]) for row in rows],
+        "rows": identity_of(rows),
         "torch": torch.__version__,
     }
+    if Path(path).exists():
+        finished = read_pool(path)
+        _check_settings(path, json.dumps(finished.made, indent=1), settings)
+        return finished
     parts = _open_parts(Path(path), settings)
     sketcher = Sketcher(model, choice.width, choice.seed, bfloat16=choice.bfloat16)
     prompts = prompt_token_ids(tokenizer, [row["prompt"] for row in rows])
@@ -125,15 +130,20 @@ def make_pool(
 def _open_parts(path: Path, settings: dict[str, Any]) -> Path:
     """The folder of a pool's finished prompts, empty or of the same settings."""
     parts = path.with_name(path.name + ".parts")
-    text = json.dumps(settings, indent=1)
     record = parts / "settings.json"
-    if record.is_file() and record.read_text() != text:
-        raise ValueError(
-            f"settings must be those of the pool begun in {parts}, got others: "
-            "go on with the same, or delete that folder"
-        )
-    replace_text(record, text)
+    if record.is_file():
+        _check_settings(parts, record.read_text(), settings)
+    replace_text(record, json.dumps(settings, indent=1))
     return parts
+
+
+def _check_settings(place: str | Path, before: str, settings: dict[str, Any]) -> None:
+    """Refuse (Refusal) other settings than those that made what is there."""
+    if before != json.dumps(settings, indent=1):
+        raise Refusal(
+            f"settings must be those that made {place}, got others: go on with the same, delete "
+            "it, or name another pool"
+        )
 
 
 def _sketched(
@@ -182,7 +192,7 @@ def _assemble(parts: Path, rows: Rows, settings: dict[str, Any]) -> Pool:
         logps_N=np.concatenate([part["logps"] for part in found]).astype(np.float32),
         prompt_tokens_P=np.array([int(part["prompt_tokens"]) for part in found]),
         mean_length_P=np.array([part["lengths_K"].mean() for part in found]),
-        made={name: value for name, value in settings.items() if name != "uids"},
+        made=settings,
     )
 
 

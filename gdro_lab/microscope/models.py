@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gdro.checks import Refusal
 from gdro.files import files_in
 from gdro.trl.models import load_model, stop_tokens
+from gdro_lab.experiments.records import identity_of
 from gdro_lab.loop import Reward, Rows
 from gdro_lab.tasks.answers import style_of
-from gdro_lab.tasks.pretrained import find_model
+from gdro_lab.tasks.pretrained import find_model, model_identity
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import Task, read_world
 
@@ -56,27 +58,30 @@ def open_world(
             which is trained if the cache lacks it.
         adapter: folder of a LoRA adapter of that model, such as those of data/bases.
         cache_dir: where models are kept.
+
+    Raises:
+        Refusal: an adapter, or a world of original questions, without a pretrained base.
     """
     described = read_world(world)
+    if base is None and adapter is not None:
+        raise Refusal(f"base must be given with an adapter, got None and {str(adapter)!r}")
+    if base is None and not described.has_tiny_base:
+        raise Refusal(f"base must be given for the original questions of {world!r}, got None")
     made: dict[str, Any] = {"world": described.name, "world_seed": seed}
     if base is None:
         task: Task = described.spec.draw(seed)
         choice = described.base.model_dump()
         folder = str(tiny_base(task, seed=seed, cache_dir=cache_dir, **choice))
         model, tokenizer, ends = load_base(folder)
-        made |= {"base": f"tiny base of {described.name}, {seed}"}
+        made |= {"base": f"tiny base of {described.name}, {seed}", "model": Path(folder).name}
     else:
         model, tokenizer, ends = load_base(find_model(base, cache_dir), adapter)
-        task = described.spec.draw(seed, style_of(tokenizer))  # type: ignore
-        made |= {"base": base, "adapter": _name_of(adapter)}
+        # only original questions have a style
+        style = () if described.has_tiny_base else (style_of(tokenizer),)
+        task = described.spec.draw(seed, *style)
+        weights = None if adapter is None else files_in(Path(adapter))
+        made |= {"base": base, "adapter": adapter and Path(adapter).name}
+        made |= {"model": identity_of(model_identity(base), weights)}
     return Population(
         model, tokenizer, task.train, task.reward, task.max_completion_tokens, ends, made
     )
-
-
-def _name_of(adapter: str | Path | None) -> str | None:
-    """What tells one adapter from another: its folder and the hash of its weights."""
-    if adapter is None:
-        return None
-    weights = files_in(Path(adapter))["adapter_model.safetensors"][1]
-    return f"{Path(adapter).name}, sha256 {weights[:16]}"

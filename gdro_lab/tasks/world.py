@@ -50,6 +50,11 @@ class TaskWorld(Strict):
     base: BaseSettings = BaseSettings()
     """How the model to start from is made."""
 
+    @property
+    def has_tiny_base(self) -> bool:
+        """Whether a tiny base can be taught; for original questions none can."""
+        return isinstance(self.spec, EmbeddedSpec) or self.spec.prompt_length is not None
+
 
 def read_world(name: str | Path) -> TaskWorld:
     """A world of ours, or that of a YAML file; ValueError for anything wrong in it.

@@ -1,6 +1,7 @@
 """Pools of tiny random models: sketches against autograd, samples against the model, resuming."""
 
 import copy
+import shutil
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from conftest import TRAINS
 from tiny_models import save_tiny_model
 from torch.nn import Linear
 
+from gdro.checks import Refusal
 from gdro_lab.microscope.making import PoolChoice, choose_prompts, make_pool, sample
-from gdro_lab.microscope.models import load_base
+from gdro_lab.microscope.models import load_base, open_world
 from gdro_lab.microscope.pool import read_pool
 from gdro_lab.microscope.sketch import Sketcher
 
@@ -158,6 +160,47 @@ def test_a_pool_that_was_begun_with_other_settings_is_refused(folder, tmp_path):
         make(path, folder, killed)
     with pytest.raises(ValueError, match="settings"):
         make(path, folder, rollouts=7)
+
+
+def test_a_finished_pool_is_kept_and_not_made_again_by_other_settings(folder, tmp_path):
+    path = tmp_path / "pool.npz"
+    made = make(path, folder)
+    before = path.stat().st_mtime_ns
+    np.testing.assert_array_equal(make(path, folder).rewards_PK, made.rewards_PK)
+    with pytest.raises(Refusal, match="settings"):
+        make(path, folder, seed=2)
+    assert path.stat().st_mtime_ns == before
+    assert [file.name for file in tmp_path.iterdir()] == ["pool.npz"]
+
+
+WORLD = """
+n_train: 10
+n_eval_per_family: 3
+families: [{name: a, operator: "*", n_digits: 5, share: 1, teacher_accuracy: 0.5}]
+base: {steps: 1, batch_size: 2}
+"""
+
+
+def test_a_pool_records_which_model_it_is_of(folder, tmp_path):
+    file = tmp_path / "w.yaml"
+    file.write_text(WORLD)
+    places = {"seed": 0, "cache_dir": tmp_path / "bases"}
+    tiny = [open_world(str(file), **places).made]
+    file.write_text(WORLD.replace("steps: 1", "steps: 2"))
+    tiny.append(open_world(str(file), **places).made)
+    assert tiny[0] != tiny[1]
+
+    own = shutil.copytree(folder, tmp_path / "own")
+    theirs = [open_world(str(file), base=str(own), **places).made]
+    (own / "note.json").write_text("{}")
+    theirs.append(open_world(str(file), base=str(own), **places).made)
+    assert theirs[0] != theirs[1]
+
+
+@pytest.mark.parametrize("fields", [{"adapter": "a"}, {"world": "gym-text"}])
+def test_a_world_that_needs_a_pretrained_base_is_refused_without(tmp_path, fields):
+    with pytest.raises(Refusal, match="base"):
+        open_world(**{"world": "rare-hard", "seed": 0, "cache_dir": tmp_path} | fields)
 
 
 def test_a_stored_pool_is_read_back(folder, tmp_path):
