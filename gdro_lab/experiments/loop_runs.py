@@ -14,14 +14,12 @@ import numpy as np
 import pandas as pd
 import transformers
 
-from gdro.checks import Refusal
 from gdro_lab import loop
 from gdro_lab.experiments.memorization import first_of_each_family, train_scores
 from gdro_lab.experiments.oracles import loop_controller, make_oracle
 from gdro_lab.experiments.processes import report_progress
-from gdro_lab.experiments.profile import Profile
-from gdro_lab.experiments.records import read_rows, write_rows
-from gdro_lab.experiments.run import Run, list_runs
+from gdro_lab.experiments.records import write_rows
+from gdro_lab.experiments.run import Run
 from gdro_lab.experiments.scores import score_families
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import Task, TaskWorld
@@ -35,8 +33,6 @@ TRAIN_SAMPLES = 8
 """Samples of each of them."""
 SPENT = ("tokens", "trained_tokens", "replayed", "seconds")
 """Columns of the record that rows add up, beside the rollouts."""
-SHARED = ("train", "size", "success_threshold")
-"""Settings that all runs of a folder have in common, besides each world's."""
 
 
 def draw_base(
@@ -147,27 +143,3 @@ def play_in_loop(run: Run, world: TaskWorld, out: Path, cache_dir: str) -> list[
         )
     write_rows(run.file(out), run.settings, scorer.rows)
     return scorer.rows
-
-
-def check_loops(profile: Profile, out: Path) -> None:
-    """Refuse (Refusal) a folder of other settings, other worlds or other methods of your own."""
-    runs = list_runs(profile)
-    run_of = {run.file(out): run for run in runs}
-    if len(run_of) < len(runs):
-        raise Refusal(
-            "methods must still differ where file names have '_' for their signs, "
-            f"got {profile.methods}"
-        )
-    shared = {name: runs[0].settings[name] for name in SHARED}
-    of_world = {run.columns["world"]: shared | {"world": run.settings["world"]} for run in runs}
-    for file in sorted((out / "runs").glob("*/*.json")):
-        before = read_rows(file)["settings"]
-        run = run_of.get(file)
-        # a run that this profile does not have is still in the same table
-        ours = run.settings if run is not None else of_world.get(file.parent.name, shared)
-        for name, value in ours.items():
-            if before.get(name) != value:
-                raise Refusal(
-                    f"runs must have the same {name} settings, got others in {file}: choose "
-                    "another folder"
-                )

@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gdro.checks import Refusal
 from gdro_lab.experiments.blocks import BASE, Variant
 from gdro_lab.experiments.profile import Configuration, Profile, run_folder
 from gdro_lab.experiments.profile_checks import LOOP_TRAIN
+from gdro_lab.experiments.records import read_rows
 from gdro_lab.experiments.spelling import slug_of
 from gdro_lab.tasks.world import TaskWorld
+
+SHARED = ("train", "size", "success_threshold")
+"""Settings that all runs of a folder have in common, besides each world's."""
 
 
 @dataclass(frozen=True)
@@ -94,3 +99,28 @@ def list_runs(profile: Profile) -> list[Run]:
                 method, variant, rate = configuration or (BASE, None, 0.0)
                 runs.append(Run(profile, method, seed, variant, rate, world))
     return runs
+
+
+def check_loops(profile: Profile, out: Path) -> None:
+    """Refuse (Refusal) a folder of other settings, other worlds or other methods of your own."""
+    runs = list_runs(profile)
+    run_of = {run.file(out): run for run in runs}
+    if len(run_of) < len(runs):
+        raise Refusal(
+            "methods must still differ where file names have '_' for their signs, "
+            f"got {profile.methods}"
+        )
+    shared = {name: runs[0].settings[name] for name in SHARED}
+    of_world = {run.columns["world"]: shared | {"world": run.settings["world"]} for run in runs}
+    for file in sorted((out / "runs").glob("*/*.json")):
+        before = read_rows(file)["settings"]
+        run = run_of.get(file)
+        # a run that this profile does not have is still in the same table
+        theirs = shared | {"world": before.get("world")}
+        ours = run.settings if run else of_world.setdefault(file.parent.name, theirs)
+        for name, value in ours.items():
+            if before.get(name) != value:
+                raise Refusal(
+                    f"runs must have the same {name} settings, got others in {file}: choose "
+                    "another folder"
+                )

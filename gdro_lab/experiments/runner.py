@@ -14,7 +14,7 @@ from gdro_lab import numerics
 from gdro_lab.experiments.jobs import Job, Jobs
 from gdro_lab.experiments.processes import only_process_in, own_processes
 from gdro_lab.experiments.profile import Profile
-from gdro_lab.experiments.run import Run, list_runs
+from gdro_lab.experiments.run import Run, check_loops, list_runs
 from gdro_lab.experiments.spelling import import_methods
 
 # imported once, by the process that the jobs are forked from
@@ -95,8 +95,6 @@ def _run_jobs(jobs: Jobs, profile: Profile, out: Path, cache_dir: str) -> None:
 def check_runs(profile: Profile, out: Path) -> None:
     """Refuse (Refusal) what could not be trained, before anything is written."""
     if profile.backend == "loop":
-        from gdro_lab.experiments.loop_runs import check_loops
-
         check_loops(profile, out)
     else:
         from gdro_lab.experiments.training import check_trainings
@@ -178,6 +176,7 @@ def make_report(profile: Profile, out: Path) -> str:
     if profile.backend == "loop":
         from gdro_lab.experiments.table import write_loop_report
 
+        check_loops(profile, out)
         return write_loop_report(out, profile.baseline)
     from gdro_lab.experiments.report import write_report
 

@@ -8,6 +8,7 @@ differences   a figure, as PNG and PDF
 
 from collections.abc import Iterable
 from functools import cache, partial
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -223,10 +224,12 @@ def write_loop_report(out: Path, baseline: str = BASELINE) -> str:
         raise Refusal(f"{out} has no runs: `gdro run` it first")
     rows = rows_of(out.name, runs)
     ends = sorted(set(rows[rows.configuration != BASE].groupby(RUN_KEY).step.max()))
-    if len(ends) > 1:
-        raise Refusal(f"{out} must have runs of one length, got those that end at steps {ends}")
-    replace_text(out / "runs.csv", rows_as_csv(rows))
-    return write_tables(out, pd.read_csv(out / "runs.csv"), baseline)
+    if len(ends) != 1:
+        raise Refusal(f"{out} must have trained runs of one length, got ends at steps {ends}")
+    csv = rows_as_csv(rows)
+    table = write_tables(out, pd.read_csv(StringIO(csv)), baseline)  # which may refuse
+    replace_text(out / "runs.csv", csv)
+    return table
 
 
 def write_tables(out: Path, rows: pd.DataFrame, baseline: str) -> str:

@@ -14,11 +14,12 @@ from gdro.checks import Refusal
 from gdro.uids import as_uids
 from gdro_lab import loop
 from gdro_lab.experiments import table as arena_report
-from gdro_lab.experiments.loop_runs import check_loops, draw_base
+from gdro_lab.experiments.loop_runs import draw_base
 from gdro_lab.experiments.oracles import Oracle, loop_controller, make_oracle
 from gdro_lab.experiments.profile import Profile, make_profile
 from gdro_lab.experiments.records import read_rows, write_rows
-from gdro_lab.experiments.run import list_runs
+from gdro_lab.experiments.run import check_loops, list_runs
+from gdro_lab.experiments.runner import make_report
 from gdro_lab.experiments.scores import ALL, COLUMNS, score_families
 from gdro_lab.experiments.spelling import read_spelling
 from gdro_lab.tasks import embedded
@@ -167,8 +168,32 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
     check_loops(profile("b", 50), out)
     with pytest.raises(ValueError, match="runs must have the same world"):
         check_loops(profile("a", 50), out)
-    with pytest.raises(ValueError, match="runs must have the same train"):
-        check_loops(profile("a", 40, train={"num_generations": 2}), out)
+    other = profile("a", 40, train={"num_generations": 2})
+    for refuses in (check_loops, make_report):
+        with pytest.raises(ValueError, match="runs must have the same train"):
+            refuses(other, out)
+    # of a world that the profile does not have, too
+    for place, size in (("x.json", 40), ("y.json", 50)):
+        settings = list_runs(profile("c", size))[0].settings
+        write_rows(out / "runs" / "c" / place, settings, [])
+    with pytest.raises(ValueError, match="runs must have the same world"):
+        check_loops(one, out)
+
+
+SCORES = {"mean_at_8": 0.5, "pass_at_8": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("method", "baseline", "named"),
+    [("base", "grpo", "trained"), ("both", "pivotal", "baseline")],
+)
+def test_a_report_without_what_it_compares_writes_nothing(tmp_path, method, baseline, named):
+    row = {"world": "w", "method": method, "learning_rate": 1e-4, "draw": 0, "step": 5}
+    row |= SCORES | {"families": {"a": SCORES | {"share": 1.0}}}
+    write_rows(tmp_path / "runs" / "w" / "run.json", {}, [row])
+    with pytest.raises(Refusal, match=named):
+        arena_report.write_loop_report(tmp_path, baseline)
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 @pytest.mark.parametrize("copy", ["w/run (1).json", "w/run_draw1.json", "other/run.json"])
@@ -316,6 +341,8 @@ def test_without_the_baseline_there_are_scores_and_no_differences(tmp_path):
         ({"seeds": [1, 1]}, "seeds"),
         ({"worlds": ["rare-hard", str(WORLDS / "rare-hard.yaml")]}, "worlds"),
         ({"worlds": ["gym-stream"], "train": {"max_steps": 10_000}}, "stream"),
+        ({"worlds": ["gym-text"]}, "worlds"),
+        ({"train": {"prompts_per_step": 10_000}}, "prompts"),
     ],
 )
 def test_profiles_of_the_loop_that_cannot_run_are_refused(fields, named):
