@@ -186,6 +186,8 @@ class Profile(Strict):
                 check_comparison(variant, [*self.variants, "grpo"], train, self.train)
                 check_training(train, self.model_of(name), self.launch, self.evaluation)
                 self.controller_of(Configuration(name, variant, train.learning_rate))
+            except ValidationError as error:
+                raise refusal(f"variants.{name}.train", error) from error
             except ValueError as error:
                 raise Refusal(f"variant {name!r}: {error}") from error
 

@@ -98,12 +98,15 @@ def check_comparison(
     """Refuse (Refusal) a variant that has nothing to be compared with, or not at equal rollouts."""
     if variant.baseline not in known:
         raise Refusal(f"baseline must be one of {known}, got {variant.baseline}")
-    ours = (train.max_steps, train.generation_batches)
-    wanted = (of_profile.max_steps, of_profile.generation_batches)
+    ours, wanted = (
+        f"{one.max_steps} steps in {one.generation_batches} batches of "
+        f"{one.prompts_per_step * one.num_generations} rollouts"
+        for one in (train, of_profile)
+    )
     if ours != wanted:
         raise Refusal(
-            "max_steps, updates_per_step and num_iterations must give the profile's "
-            f"{wanted[0]} steps in {wanted[1]} batches, got {ours[0]} in {ours[1]}"
+            "max_steps, updates_per_step, num_iterations and prompts_per_step × num_generations "
+            f"must give the profile's {wanted}, got {ours}"
         )
 
 
@@ -160,6 +163,11 @@ def check_training(
     if model.fast_inference and launch.processes != 1:
         raise Refusal(f"launch.processes must be 1 with fast_inference, got {launch.processes}")
     if evaluation.at:
+        if len(evaluation.steps(train.max_steps)) < len(evaluation.at):
+            raise Refusal(
+                "evaluation.at must name different steps between the first and the last of "
+                f"{train.max_steps}, got {evaluation.at}"
+            )
         is_like = train.use_vllm == (evaluation.engine == "vllm")
         options = train.model_extra or {}
         sleeps = options.get("vllm_enable_sleep_mode") or options.get("vllm_mode") == "server"
