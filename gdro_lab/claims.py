@@ -30,7 +30,6 @@ import numpy as np
 import pandas as pd
 
 from gdro.files import replace_text
-from gdro_lab.experiments.scores import ALL
 from gdro_lab.experiments.table import (
     METRICS,
     RUN_KEY,
@@ -40,6 +39,7 @@ from gdro_lab.experiments.table import (
     stored_rows,
 )
 from gdro_lab.intervals import holm, paired_t
+from gdro_lab.tasks.base import ALL
 
 ROOT = Path(__file__).parents[1]
 CLAIMS = "data/claims.csv"

@@ -23,11 +23,12 @@ from gdro_lab.experiments.memorization import train_scores
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import TOTALS, read_result, totals
 from gdro_lab.experiments.run import list_runs
-from gdro_lab.experiments.scores import ALL, K, score_families
+from gdro_lab.experiments.scores import K, score_families
 from gdro_lab.experiments.style import save, use_style
 from gdro_lab.experiments.table import compare, format_table, rows_as_csv, rows_of
 from gdro_lab.experiments.texts import texts_before_and_after
 from gdro_lab.intervals import bootstrap_interval
+from gdro_lab.tasks.base import ALL
 
 FEWEST_IN_A_BIN = 10
 """A bin with fewer held-out prompts is not called the worst."""

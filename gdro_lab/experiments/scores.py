@@ -16,8 +16,6 @@ from gdro.metrics import pass_at_k
 
 K = 8
 """The k of pass@k in these rows."""
-ALL = "all"
-"""The family of a row that is about all families."""
 COLUMNS = [
     *("study", "world", "configuration", "learning_rate", "replicate", "step", "family"),
     *("mean_at_8", "pass_at_8", "worst_family", "training_mix_mean", "training_mix_pass_at_8"),

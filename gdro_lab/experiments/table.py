@@ -24,10 +24,11 @@ from gdro.files import replace_text
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.memorization import format_gap, memorization_gaps
 from gdro_lab.experiments.records import TOTALS, read_rows
-from gdro_lab.experiments.scores import ALL, COLUMNS
+from gdro_lab.experiments.scores import COLUMNS
 from gdro_lab.experiments.spelling import slug_of
 from gdro_lab.experiments.style import DATA, METHOD_COLORS, PEER, WIDTH, save, use_style
 from gdro_lab.intervals import holm, paired_t
+from gdro_lab.tasks.base import ALL
 
 STUDIES = Path(__file__).parents[2] / "data/studies"
 """Where the rows of each study are stored."""

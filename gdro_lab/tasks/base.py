@@ -22,6 +22,16 @@ BoundedNatural = Annotated[int, Field(ge=0, le=10**9)]
 BaseSize = Literal["tiny", "mid"]  # of a tiny base, see gdro_lab.tasks.tiny.TINY_CONFIGS
 
 
+ALL = "all"
+"""In tables, the family of a row that is about all families; none may be called so."""
+
+
+def check_families(names: Sequence[str]) -> None:
+    """Refuse (ValueError) families that no table could tell apart."""
+    if not names or len(set(names)) < len(names) or ALL in names:
+        raise ValueError(f"families must have names of their own, none {ALL!r}, got {names}")
+
+
 class Strict(BaseModel):
     """Refuses unknown fields, other types and non-finite numbers; cannot be changed once made."""
 

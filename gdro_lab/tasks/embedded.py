@@ -22,7 +22,14 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from gdro_lab.tasks.base import BoundedCount, Strict, TaskRow, character_tokenizer, split_by_share
+from gdro_lab.tasks.base import (
+    BoundedCount,
+    Strict,
+    TaskRow,
+    character_tokenizer,
+    check_families,
+    split_by_share,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -66,10 +73,10 @@ class EmbeddedSpec:
     Beta-distributed with the family's mean m and variance m (1 − m) / (1 + this)."""
 
     def __post_init__(self) -> None:
-        for field in ("name", "operator"):
-            values = [getattr(family, field) for family in self.families]
-            if len(set(values)) < len(values):
-                raise ValueError(f"families must differ in {field}, got {values}")
+        check_families([family.name for family in self.families])
+        operators = [family.operator for family in self.families]
+        if len(set(operators)) < len(operators):
+            raise ValueError(f"families must differ in operator, got {operators}")
         total = sum(family.share for family in self.families)
         if not abs(total - 1) <= 1e-9:  # NaN, too
             raise ValueError(f"families must have shares that sum to 1, got {total:g}")

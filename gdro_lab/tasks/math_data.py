@@ -26,6 +26,7 @@ from gdro_lab.tasks.answers import (
     request_for,
     with_answer,
 )
+from gdro_lab.tasks.base import ALL
 from gdro_lab.tasks.fields import (
     MISSING,
     Message,
@@ -339,6 +340,9 @@ def _optional_text(raw: Any, name: str | None) -> str:
 def _family(source: Source, group: str, part: str) -> str:
     """The group, of a named set after the set's name; without one, the part or the source."""
     group = group or part.removeprefix(source.name).lstrip("-_")
-    if not group:
-        return source.name
-    return f"{source.name}-{group}" if source.is_named else group
+    family = group or source.name
+    if group and source.is_named:
+        family = f"{source.name}-{group}"
+    if family == ALL:
+        raise WrongType(f"its family may not be called {ALL!r}, which tables call all of them")
+    return family

@@ -48,6 +48,7 @@ from gdro_lab.tasks.base import (
     Strict,
     TaskRow,
     character_tokenizer,
+    check_families,
     split_by_share,
 )
 
@@ -140,8 +141,7 @@ class GymSpec:
         if self.request is not None and "{problem}" not in self.request:
             raise ValueError(f"request must contain {{problem}}, got {self.request!r}")
         names = [family.name for family in self.families]
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"families must have names of their own, got {names}")
+        check_families(names)
         shares = [family.share for family in self.families if family.share is not None]
         sums_to_1 = len(shares) == len(names) and abs(sum(shares) - 1) <= 1e-9
         if shares and not sums_to_1:

@@ -20,9 +20,10 @@ from gdro_lab.experiments.profile import Profile, make_profile
 from gdro_lab.experiments.records import read_rows, write_rows
 from gdro_lab.experiments.run import check_loops, list_runs
 from gdro_lab.experiments.runner import make_report
-from gdro_lab.experiments.scores import ALL, COLUMNS, score_families
+from gdro_lab.experiments.scores import COLUMNS, score_families
 from gdro_lab.experiments.spelling import read_spelling
 from gdro_lab.tasks import embedded
+from gdro_lab.tasks.base import ALL
 from gdro_lab.tasks.world import WORLDS, BaseSettings, TaskWorld
 
 OWN = """
@@ -222,7 +223,7 @@ def contest(finals, steps=(50, 100)):
     """Scores of one world: each method climbs to its final mean@8 of a draw; pass@8 is ½ higher."""
     rows = [
         {"world": "w", "configuration": method, "learning_rate": rate, "replicate": draw}
-        | {"step": step, "family": arena_report.ALL}
+        | {"step": step, "family": ALL}
         | {"rollouts": 10 * step, "tokens": 5 * step}
         | {"mean_at_8": final * step / 100, "pass_at_8": 0.5 + final * step / 100}
         | {"worst_family": final / 2, "training_mix_mean": final}

@@ -215,6 +215,15 @@ def test_every_kind_of_folder_gives_the_same_problems(tmp_path, kind):
     assert dropped == []
 
 
+def test_no_family_has_the_name_of_all_of_them(tmp_path):
+    rows = [row | {"level": "all"} for row in OWN]
+    with pytest.raises(ValueError, match="'all'"):
+        read_file(
+            write_jsonl(tmp_path / "own.jsonl", rows),
+            Schema(("question",), "answer", group="level"),
+        )
+
+
 def test_the_hub_is_asked_for_what_the_profile_names(monkeypatch):
     asked = []
 

@@ -29,6 +29,8 @@ GYM += "families: [{name: a, task: gcd, prompt: 'g{numbers:,}'}]\n"
         ("name: a\n", "families"),
         (f"{FAMILY}base: {{step: 9}}\n", r"base\.step"),
         (GYM.replace("'}]", "', share: 0.5}]"), "sum to 1"),
+        (GYM.replace("{name: a", "{name: all"), "'all'"),
+        (FAMILY.replace("{name: a", "{name: all"), "'all'"),
         (f"{FAMILY}n_trian: 9\n", "n_trian"),
         (f"{FAMILY}n_train: 9\nn_train: 10\n", "n_train"),
         (f"{FAMILY}name: ../../../evilworld\n", "name"),
