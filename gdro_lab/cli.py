@@ -17,7 +17,8 @@ import click
 
 from gdro.checks import Refusal
 from gdro_lab import numerics
-from gdro_lab.experiments.processes import check_folder, check_threads
+from gdro_lab.command_options import CACHE_DIR, SEED, check_place
+from gdro_lab.experiments.processes import check_threads
 from gdro_lab.failures import at_the_door, in_one_line, is_full_disk, write_log
 from gdro_lab.microscope.commands import microscope
 
@@ -62,24 +63,7 @@ def main() -> None:
 
 main.add_command(microscope)
 
-SEED = click.IntRange(0, 2**32 - 1)
 PROFILE = click.argument("profile")
-
-
-def _check_folder(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """Refuse a folder that cannot be written, before anything is computed for it."""
-    if value:
-        check_folder(Path(value))
-    return value
-
-
-CACHE_DIR = click.option(
-    "--cache-dir",
-    default=".cache/bases",
-    show_default=True,
-    help="Where models are kept.",
-    callback=_check_folder,
-)
 CORES = click.option(
     "--cores",
     default=2,
@@ -88,13 +72,13 @@ CORES = click.option(
     help="Jobs to run at once.",
 )
 RUNS = click.option(
-    "--runs", help="Folder of the runs.  [default: runs/PROFILE]", callback=_check_folder
+    "--runs", help="Folder of the runs.  [default: runs/PROFILE]", callback=check_place
 )
 
 
 def _options_of_a_run(command: Callable) -> Callable:
     where = "Folder of the run.  [default: runs/PROFILE/VARIANT/seedSEED]"
-    folder = click.option("--folder", help=where, callback=_check_folder)
+    folder = click.option("--folder", help=where, callback=check_place)
     command = folder(CACHE_DIR(command))
     command = click.option("--seed", type=SEED, help="[default: the profile's first]")(command)
     return PROFILE(click.argument("variant")(command))
@@ -305,7 +289,7 @@ def report_command(profile: str, runs: str | None) -> None:
     "--rollouts", "num_generations", default=4, show_default=True, help="Mean rollouts per prompt."
 )
 @CORES
-@click.option("--runs", help="Folder of the runs.  [default: runs/arena]", callback=_check_folder)
+@click.option("--runs", help="Folder of the runs.  [default: runs/arena]", callback=check_place)
 @CACHE_DIR
 def arena_command(
     worlds: str,

@@ -72,10 +72,10 @@ def slug_of(method: str) -> str:
 
 
 def _value_of(text: str) -> Any:
-    """A value in JSON, or the text itself."""
+    """A value in JSON, or the text itself, where it is none or too long or deep for one."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

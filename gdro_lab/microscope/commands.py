@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from gdro.checks import Refusal
 from gdro_lab import numerics
+from gdro_lab.command_options import CACHE_DIR, SEED
 
 if TYPE_CHECKING:
     from gdro_lab.microscope.judge import Judged
@@ -20,15 +23,29 @@ def microscope() -> None:
 @microscope.command("make")
 @click.argument("pool", type=click.Path(dir_okay=False))
 @click.option("--world", default="rare-hard", show_default=True, help="A world's name or file.")
-@click.option("--world-seed", default=0, show_default=True, help="Draws the task, the tiny base.")
+@click.option(
+    "--world-seed", default=0, show_default=True, type=SEED, help="Draws the task, the tiny base."
+)
 @click.option("--base", help="A pretrained model.  [default: the world's tiny base]")
-@click.option("--adapter", type=click.Path(exists=True), help="Folder of its LoRA adapter.")
+@click.option(
+    "--adapter",
+    type=click.Path(exists=True, file_okay=False),
+    help="Folder of its LoRA adapter.",
+)
 @click.option("--prompts", default=64, show_default=True, type=click.IntRange(1))
 @click.option("--rollouts", default=64, show_default=True, type=click.IntRange(2))
-@click.option("--width", default=64, show_default=True, help="A sketch has width² numbers.")
+@click.option(
+    "--width",
+    default=64,
+    show_default=True,
+    type=click.IntRange(1),
+    help="A sketch has width² numbers.",
+)
 @click.option("--flat", is_flag=True, help="Gradients of prompts whose rewards are equal, too.")
-@click.option("--seed", default=0, show_default=True, help="Of prompts, samples and signs.")
-@click.option("--cache-dir", default=".cache/bases", show_default=True)
+@click.option(
+    "--seed", default=0, show_default=True, type=SEED, help="Of prompts, samples and signs."
+)
+@CACHE_DIR
 def make_command(
     pool: str,
     world: str,
@@ -110,14 +127,21 @@ def judge_command(
 
     def judged(method: str) -> Judged:
         variant = variants[method]
-        return judge(found, variant.method, setting, **variant.options)
+        try:
+            return judge(found, variant.method, setting, **variant.options)
+        except ValueError as error:
+            raise Refusal(f"{method}: {error}") from error
 
     theirs = judged(baseline)
+    refused = False
     for method in methods:
         try:
             scores = compare(judged(method), theirs)
-        except ValueError as error:
-            click.echo(f"{method}: {error}")
+        except Refusal as error:
+            click.echo(error, err=True)
+            refused = True
             continue
         line = [f"{name} {s[0]:.2f} [{s[1]:.2f}, {s[2]:.2f}]" for name, s in scores.items()]
         click.echo(f"{method}: {', '.join(line)}")
+    if refused:
+        sys.exit(2)

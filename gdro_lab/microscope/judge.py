@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gdro.checks import Count, Float, Natural, check, options
+from gdro.checks import Count, Float, Natural, build, check, options
 from gdro.controller import GDROController
 from gdro.groups import make_groups
 from gdro.plans import Plan
@@ -186,11 +186,17 @@ def _controller(
     pool: Pool, method: str, setting: Setting, seed: int, options: Mapping[str, Any]
 ) -> GDROController:
     """A new controller; ValueError for a method that is not one plan a step."""
-    bins = None
+    fixed: dict[str, Any] = {"n_max": setting.n_max, "seed": seed}
     if setting.groups:
-        bins = make_groups("groups", {}, "default", pool.uids_P.tolist(), pool.families_P.tolist())
-    controller = GDROController(
-        method, setting.rollouts, bins=bins, n_max=setting.n_max, seed=seed, **options
+        labels = pool.uids_P.tolist(), pool.families_P.tolist()
+        fixed["bins"] = make_groups("groups", {}, "default", *labels)
+    controller = build(
+        f"options of {method!r}",
+        GDROController,
+        options,
+        method=method,
+        mean_rollouts=setting.rollouts,
+        **fixed,
     )
     played = controller.method
     several = {

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from gdro.checks import Refusal
+
 LARGEST = 2.0**14  # of a stored number; float16 holds up to 2^16
 
 
@@ -68,13 +70,13 @@ def write_arrays(path: str | Path, arrays: Mapping[str, Any]) -> None:
 
 
 def read_pool(path: str | Path) -> Pool:
-    """Read the pool that `Pool.save` wrote; ValueError if there is none."""
-    if not Path(path).is_file():
-        raise ValueError(f"pool must be an .npz file that `make` wrote, got {str(path)!r}")
-    with np.load(path) as file:
-        missing = {*ARRAYS, "scale", "made"} - set(file.files)
-        if missing:
-            raise ValueError(f"pool {str(path)!r} lacks {sorted(missing)}: make it again")
-        arrays = {name: file[name] for name in ARRAYS}
-        arrays["sketch_NS"] = arrays["sketch_NS"].astype(np.float32) * float(file["scale"])
-        return Pool(made=json.loads(str(file["made"])), **arrays)
+    """Read the pool that `Pool.save` wrote; Refusal if there is none."""
+    try:
+        with Path(path).open("rb") as stream, np.load(stream) as file:
+            arrays = {name: file[name] for name in ARRAYS}
+            arrays["sketch_NS"] = arrays["sketch_NS"].astype(np.float32) * float(file["scale"])
+            return Pool(made=json.loads(str(file["made"])), **arrays)
+    except Exception as error:  # numpy raises what it stumbles over
+        raise Refusal(
+            f"pool must be an .npz file that `make` wrote, got {str(path)!r} ({error})"
+        ) from error

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from ruamel.yaml import YAML, YAMLError
+from ruamel.yaml import YAML
 
 from gdro.checks import Positive, Refusal
+from gdro_lab.failures import in_one_line
 from gdro_lab.tasks.base import BaseSize, BoundedCount, Name, Strict
 from gdro_lab.tasks.embedded import EmbeddedSpec, EmbeddedTask
 from gdro_lab.tasks.reasoning_gym import GymSpec, GymTask
@@ -122,8 +123,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """The fields of a YAML 1.2 file; ValueError if it is broken or repeats a key."""
     try:
         fields = YAML(typ="safe", pure=True).load(Path(path).read_text(encoding="utf-8"))
-    except (YAMLError, ValueError, TypeError, RecursionError, OSError) as error:
-        raise Refusal(f"{path} cannot be read: {error}") from error
+    except Exception as error:  # ruamel raises what it stumbles over
+        raise Refusal(f"{path} cannot be read: {in_one_line(error)}") from error
     _check_values(path, fields)
     if not isinstance(fields, dict):
         raise Refusal(f"{path} must hold fields such as `seeds: [0]`, got {reprlib.repr(fields)}")

@@ -7,9 +7,11 @@ from pools import bernoulli_pool, pool_of, random_pool
 from processes import REPOSITORY
 
 from gdro import GDROController, Method, register
+from gdro.checks import Refusal
 from gdro_lab.cli import main
 from gdro_lab.microscope import judge as judging
 from gdro_lab.microscope.judge import Setting, compare, judge
+from gdro_lab.microscope.pool import read_pool
 
 QUICK = {"judged": 24, "splits": 1}
 
@@ -221,13 +223,46 @@ def test_the_command_makes_a_table(tmp_path):
     random_pool(7, prompts=6, rollouts=60).save(path)
     arguments = ["microscope", "judge", str(path), "rollout_prompts", "dapo", "--splits", "2"]
     result = CliRunner().invoke(main, arguments)
+    assert "rollout_prompts" in result.stdout
+    assert "dapo" in result.stderr  # with the reason, and the others go on
+    assert result.exit_code == 2
+    result = CliRunner().invoke(main, [*arguments[:4], "grpo:bins.k=8", "--splits=2"])
     assert result.exit_code == 0, result.output
-    assert "rollout_prompts" in result.output
-    assert "dapo" in result.output  # with the reason, and the others go on
-    for refused in ("no_such_method", "grpo:prompts=2", "prompt:groups=family"):
-        result = CliRunner().invoke(main, ["microscope", "judge", str(path), refused])
-        assert result.exit_code != 0
-        assert refused in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["no_such_method"], "no_such_method"),
+        (["grpo:prompts=2"], "grpo:prompts=2"),
+        (["prompt:groups=family"], "prompt:groups=family"),
+        (["pivotal:n_max=8"], "n_max"),
+        (["pivotal:seed=8"], "seed"),
+        (["pivotal:bins.k=8", "--groups"], "bins"),
+        (["pivotal", "--rollouts=3.3"], "mean_rollouts"),
+    ],
+)
+def test_what_the_command_cannot_judge_is_refused_in_a_line(tmp_path, words, named):
+    path = tmp_path / "pool.npz"
+    random_pool(7, prompts=6, rollouts=60).save(path)
+    result = CliRunner().invoke(main, ["microscope", "judge", str(path), *words])
+    assert result.exit_code == 2, result.output
+    assert named in result.stderr
+    assert "raceback" not in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["empty", "cut", "npy", "text", "npz"])
+def test_a_file_that_is_no_pool_is_refused_by_its_path(tmp_path, kind):
+    path = tmp_path / "pool.npz"
+    random_pool(7).save(path)
+    data = {"empty": b"", "cut": path.read_bytes()[:-30], "text": b"no pool"}
+    with path.open("wb") as stream:
+        if kind in data:
+            stream.write(data[kind])
+        else:
+            (np.save if kind == "npy" else np.savez)(stream, np.zeros(3))
+    with pytest.raises(Refusal, match=r"pool\.npz"):
+        read_pool(path)
 
 
 def test_the_command_knows_options_and_methods_of_ones_own(tmp_path):
