@@ -197,8 +197,9 @@ def test_a_pool_records_which_model_it_is_of(folder, tmp_path):
     assert theirs[0] != theirs[1]
 
 
-@pytest.mark.parametrize("fields", [{"adapter": "a"}, {"world": "gym-text"}])
-def test_a_world_that_needs_a_pretrained_base_is_refused_without(tmp_path, fields):
+@pytest.mark.parametrize("fields", [{"adapter": "a"}, {"world": "gym-text"}, {"base": "base/"}])
+def test_a_base_that_is_needed_and_not_there_is_refused(tmp_path, monkeypatch, fields):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(Refusal, match="base"):
         open_world(**{"world": "rare-hard", "seed": 0, "cache_dir": tmp_path} | fields)
 
