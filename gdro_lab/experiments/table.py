@@ -228,7 +228,9 @@ def write_loop_report(out: Path, baseline: str = BASELINE) -> str:
     if len(ends) != 1:
         raise Refusal(f"{out} must have trained runs of one length, got ends at steps {ends}")
     csv = rows_as_csv(rows)
-    table = write_tables(out, pd.read_csv(StringIO(csv)), baseline)  # which may refuse
+    # a world or a family may be called NA
+    read = pd.read_csv(StringIO(csv), keep_default_na=False, na_values="")
+    table = write_tables(out, read, baseline)  # which may refuse
     replace_text(out / "runs.csv", csv)
     return table
 

@@ -181,7 +181,16 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
         check_loops(one, out)
 
 
-SCORES = {"mean_at_8": 0.5, "pass_at_8": 0.5}
+def write_run(folder, world, method):
+    scores = {"mean_at_8": 0.5, "pass_at_8": 0.5}
+    row = {"world": world, "method": method, "learning_rate": 1e-4, "draw": 0, "step": 5}
+    row |= scores | {"families": {world: scores | {"share": 1.0}}}
+    write_rows(folder / "runs" / world / "run.json", {}, [row])
+
+
+def test_a_world_may_have_a_name_that_pandas_reads_as_none(tmp_path):
+    write_run(tmp_path, "NA", "grpo")
+    assert "| NA " in arena_report.write_loop_report(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -189,9 +198,7 @@ SCORES = {"mean_at_8": 0.5, "pass_at_8": 0.5}
     [("base", "grpo", "trained"), ("both", "pivotal", "baseline")],
 )
 def test_a_report_without_what_it_compares_writes_nothing(tmp_path, method, baseline, named):
-    row = {"world": "w", "method": method, "learning_rate": 1e-4, "draw": 0, "step": 5}
-    row |= SCORES | {"families": {"a": SCORES | {"share": 1.0}}}
-    write_rows(tmp_path / "runs" / "w" / "run.json", {}, [row])
+    write_run(tmp_path, "w", method)
     with pytest.raises(Refusal, match=named):
         arena_report.write_loop_report(tmp_path, baseline)
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
