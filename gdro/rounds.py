@@ -120,13 +120,15 @@ def next_plan(
     Returns:
         The plan; its `uids` are the prompts, (size,).
     """
-    uids_D = check_uids(uids)
-    check("size", size, int, ge=1, le=len(uids_D))
+    # what reads slowly, such as a column of `datasets`, is asked only for what is drawn
+    is_lazy = isinstance(uids, Sequence) and not isinstance(uids, list | tuple | str | bytes)
+    known_D = uids if is_lazy else check_uids(uids)
+    check("size", size, int, ge=1, le=len(known_D))
     drawn_P = controller.draw(uids, size)  # as given: it knows the array again
     if drawn_P is None:
         seed = controller.run.seed
-        drawn_P = prompts_of_batch(controller.planned, size, len(uids_D), seed, shuffled=True)
-    return controller.plan(uids_D[drawn_P].tolist())
+        drawn_P = prompts_of_batch(controller.planned, size, len(known_D), seed, shuffled=True)
+    return controller.plan([known_D[place] for place in drawn_P.tolist()])
 
 
 def prompts_of_batch(number: int, size: int, total: int, seed: int, shuffled: bool) -> np.ndarray:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PART = 8192  # rows read at once, so that long completions fit
-MISSING = ["", "NA", "N/A", "NULL", "NaN", "None", "nan", "null"]  # in CSV's columns of numbers
+# in CSV's columns of numbers
+MISSING = ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "NULL", "null", "None"]
+MISSING += ["NaN", "nan", "-NaN", "-nan"]
 LOGGED = "completions/completions_*.parquet"  # where TRL writes them
 PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
 
@@ -29,7 +31,8 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
     if len(paths) == 1 and paths[0].is_dir():
         files = _files_in(paths[0])
         for path in files[0].parent.glob("[!.]*"):
-            if path.suffix.lower() in PACKED and Path(path.stem).suffix.lower() in READERS:
+            is_packed = path.suffix.lower() in PACKED and path.is_file()
+            if is_packed and Path(path.stem).suffix.lower() in READERS:
                 raise Refusal(f"{path.parent} must hold no packed rollouts, got {path.name}")
         return files
     if not paths:

@@ -12,6 +12,7 @@ Axis: R rollouts.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +120,12 @@ class Reader:
     def _read_part(self, part: "pd.DataFrame", file: str) -> Arrays:
         """The arrays of some rows."""
         columns = self.columns
+        if columns.seen:  # a column that is empty so far may turn out to hold no numbers
+            empty = {name for name in columns.rewards if name not in self.scored}
+            none = {name for name in empty if name not in part or not _holds_numbers(part[name])}
+            if none and len(none) < len(columns.rewards):
+                rewards = tuple(name for name in columns.rewards if name not in none)
+                columns = self.columns = replace(columns, rewards=rewards)
         missing = [name for name in columns.all if name not in part]
         if missing:
             raise Refusal(f"{file} must have the columns {missing}, got {sorted(part)}")

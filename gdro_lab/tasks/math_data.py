@@ -344,5 +344,7 @@ def _family(source: Source, group: str, part: str) -> str:
     if group and source.is_named:
         family = f"{source.name}-{group}"
     if family == ALL:
-        raise WrongType(f"its family may not be called {ALL!r}, which tables call all of them")
+        raise WrongType(
+            f"its family may not be called {ALL!r}, which tables call all of them: name its set"
+        )
     return family

@@ -155,8 +155,8 @@ def test_a_reward_of_trl_that_comes_later_is_counted_or_refused(tmp_path):
     with pytest.raises(ValueError, match="format"):
         gdro.inspect.read(folder)
     assert len(gdro.inspect.read(folder, reward="accuracy")) == 32
-    steps[0] = [row | {"format": None, "image": None} for row in steps[0]]
-    steps[1] = [row | {"image": None} for row in steps[1]]
+    steps[0] = [row | {"format": None, "image": None, "parsed": None} for row in steps[0]]
+    steps[1] = [row | {"image": None, "parsed": "7"} for row in steps[1]]
     rollouts = gdro.inspect.read(write_trl(tmp_path / "none", steps))
     expected = [row["accuracy"] + 0.5 for row in steps[1]]
     assert rollouts.rewards_R[16:].tolist() == expected
