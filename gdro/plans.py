@@ -52,17 +52,6 @@ class Observed(NamedTuple):
     """False where the method wants these rollouts kept for the next optimizer step."""
 
 
-class Returned(NamedTuple):
-    """What came back for a plan, and where it was."""
-
-    batch: Batch
-    """Of the K prompts for which a rollout came back."""
-    positions_K: np.ndarray
-    """Position of these in `plan.uids`."""
-    order_R: np.ndarray
-    """Position of each of its rollouts among those that the trainer gave."""
-
-
 def check_correct(correct: ArrayLike, count: int) -> np.ndarray:
     """Return `correct` as `count` booleans; ValueError for anything but True, False, 1 and 0."""
     correct_R = check_array("correct", correct, (count,), 0, 1)
@@ -130,8 +119,13 @@ def make_batch(
     bins: DifficultyBins,
     run: Run,
     is_visit: bool,
-) -> Returned:
-    """What a method is told of a plan's prompts that came back; of a visit, the bins learn."""
+) -> tuple[Batch, np.ndarray, np.ndarray]:
+    """What a method is told of a plan's prompts that came back; of a visit, the bins learn.
+
+    Returns:
+        The batch; position in `plan.uids` of its prompts, (K,); and position of each of its
+        rollouts among those that the trainer gave, (R,).
+    """
     # the inverse of order_P: from positions in plan.uids to places by uid; a stable sort keeps the
     # order of a prompt's own rollouts
     place_P = plan.order_P.argsort()
@@ -175,7 +169,7 @@ def make_batch(
         given_losses_R=None if given.losses_R is None else given.losses_R[order_R],
         run=run,
     )
-    return Returned(batch, positions_K, order_R)
+    return batch, positions_K, order_R
 
 
 def _of_places(values_P: np.ndarray | float, places_K: np.ndarray) -> np.ndarray | float:
