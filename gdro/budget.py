@@ -67,12 +67,7 @@ def spread_evenly(
         left: ≥ 0, to add; what the bounds leave no room for is not added.
         most_P: upper bound on each.
         rng: for who gets one more.
-
-    Raises:
-        ValueError: for a negative `left`.
     """
-    if left < 0:
-        raise ValueError(f"left must be at least 0, got {left}")
     rollouts_P = rollouts_P.copy()
     while left:
         open_P = np.flatnonzero(rollouts_P < most_P)
