@@ -92,7 +92,4 @@ def _scale(share_P: np.ndarray, total: int, low: int, high: int) -> np.ndarray:
 
     all_low = math.log(max(low, 1e-6)) - 1.0
     all_high = math.log(high / share_P.min()) + 1.0
-    for log_factor, reached in ((all_low, np.greater_equal), (all_high, np.less_equal)):
-        if reached(clipped(log_factor).sum(), total):
-            return clipped(log_factor)
     return clipped(brentq(lambda x: clipped(x).sum() - total, all_low, all_high))
