@@ -30,14 +30,7 @@ def exact_rollouts(
         total: of the rollouts, from P · low to P · high.
         low, high: bounds on each prompt's rollouts.
         rng: for ties.
-
-    Raises:
-        ValueError: for a total that the bounds do not allow.
     """
-    least = low * len(shares_P)
-    most = high * len(shares_P)
-    if not least <= total <= most:
-        raise ValueError(f"total must be between {least} and {most}, got {total}")
     scaled_P = np.clip(shares_P, low, high)
     if abs(scaled_P.sum() - total) > 1e-6:
         scaled_P = _scale(shares_P / shares_P.max(), total, low, high)
