@@ -64,11 +64,11 @@ def check_uids(uids: ArrayLike | Sequence[str]) -> np.ndarray:
     return array
 
 
-def check_different(uids_D: np.ndarray) -> None:
+def check_different(uids_D: np.ndarray, name: str = "uids") -> None:
     """Raise ValueError where a uid comes more than once."""
     for uid, times in Counter(uids_D.tolist()).most_common(1):
         if times > 1:
-            raise ValueError(f"uids must differ, got {uid!r} more than once")
+            raise ValueError(f"{name} must differ, got {uid!r} more than once")
 
 
 def merge_visits(

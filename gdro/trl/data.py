@@ -3,7 +3,6 @@
 D prompts of the data set.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import chain
@@ -12,7 +11,7 @@ from typing import NamedTuple
 import datasets
 import numpy as np
 
-from gdro.uids import as_uids, hash_of, numbered, prompt_hash
+from gdro.uids import as_uids, check_different, hash_of, numbered, prompt_hash
 
 
 class UidData(NamedTuple):
@@ -59,13 +58,9 @@ def with_uids(dataset: datasets.Dataset | datasets.IterableDataset, column: str)
         uids.append(row[column] if has_uids else hash_of(row))
         hashes.append(prompt_hash(row.get("prompt", row)))
     if has_uids:
-        uids_D = as_uids(uids, f"column {column!r} of train_dataset (uid_column)")
-        [(uid, times)] = Counter(uids_D.tolist()).most_common(1) or [(None, 0)]
-        if times > 1:
-            raise ValueError(
-                f"uid_column={column!r} repeats {uid!r}, but each prompt needs a uid of its own; "
-                "name another column, or one that the data lack, and hashes of the rows are taken"
-            )
+        name = f"column {column!r} of train_dataset (uid_column)"
+        uids_D = as_uids(uids, name)
+        check_different(uids_D, name)
     else:
         uids_D = as_uids(numbered(uids))
         dataset = dataset.add_column(column, uids_D.tolist())
