@@ -138,11 +138,9 @@ class GDROController(Stateful):
         """
         if not self.method.draws:
             return None
-        size = check("size", size, int, ge=1)
         is_new = uids is not self._pool or not isinstance(uids, np.ndarray)  # a list may change
         array = check_uids(uids) if is_new else self._sorted_pool.uids_P
-        if size > len(array):
-            raise ValueError(f"size must be at most {len(array)}, the number of uids, got {size}")
+        size = check("size", size, int, ge=1, le=len(array))
         if is_new:  # once, since a large array takes long
             self._sorted_pool = self.bins.sort(array)
             self._pool = uids
