@@ -3,7 +3,7 @@
 Axes: R rollouts of all processes, F reward functions.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from inspect import Parameter, signature
@@ -31,12 +31,8 @@ class WithoutColumn(partial):
         return super().__call__(**{n: value for n, value in columns.items() if n != self.column})
 
 
-def without_column(functions: Sequence[Any], column: str) -> list[Any]:
-    """Reward functions and models, which get a column only where they take it."""
-    return [_without_column(function, column) for function in functions]
-
-
-def _without_column(function: Any, column: str) -> Any:
+def without_column(function: Any, column: str) -> Any:
+    """A reward function or model, which gets a column only where it takes it."""
     if isinstance(function, nn.Module):  # it is given texts
         return function
     try:

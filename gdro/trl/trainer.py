@@ -146,7 +146,8 @@ class GDROTrainer(GRPOTrainer):
             self.data = self.data._replace(dataset=self.train_dataset)
         # again, as TRL alone names reward models and the rewards of environments
         config.check_success_reward(args, self.reward_func_names)
-        self.reward_funcs: list[Any] = rewards.without_column(self.reward_funcs, args.uid_column)
+        without_uid = partial(rewards.without_column, column=args.uid_column)
+        self.reward_funcs: list[Any] = list(map(without_uid, self.reward_funcs))
         self.is_rotary = trimming.is_rotary(self.model)
         logs.warn_of_rewards(args, self.reward_func_names)
         if self._replaces_advantages:
