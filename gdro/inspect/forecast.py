@@ -15,7 +15,7 @@ of pass rates, C classes of pass rates.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -185,16 +185,13 @@ class Played(NamedTuple):
 
 
 def play(
-    courses: Sequence[Course],
-    make: Callable[[int], GDROController],
-    edges: Sequence[float],
-    seed: int,
+    courses: Sequence[Course], method: str, edges: Sequence[float], seed: int
 ) -> dict[str, Any]:
     """What a method does on courses of a log.
 
     Args:
         courses: each is played once.
-        make: a new controller with the method, from a seed.
+        method: registered name.
         edges: of the classes of pass rates.
         seed: of the outcomes and the controller.
 
@@ -208,7 +205,7 @@ def play(
     batches = []
     draws = False
     for repeat, course in enumerate(courses):
-        controller = make(seed + repeat)
+        controller = GDROController(method, course.mean_rollouts, seed=seed + repeat)
         draws = controller.method.draws
         rng = np.random.default_rng((seed, repeat))
         is_used_G = np.zeros(len(course.keys_G), bool)
@@ -322,13 +319,8 @@ def forecast(
         make_course(groups, rates, has_steps, np.random.default_rng((seed, repeat)))
         for repeat in range(plays)
     ]
-
-    def make(method: str) -> Callable[[int], GDROController]:
-        return lambda one: GDROController(method, courses[0].mean_rollouts, seed=one)
-
-    found = {
-        name: play(courses, make(name), edges, seed) for name in dict.fromkeys(("grpo", *methods))
-    }
+    names = dict.fromkeys(("grpo", *methods))
+    found = {name: play(courses, name, edges, seed) for name in names}
     even = found["grpo"]["noise"]
     for entry in found.values():
         if entry["noise"] is not None:
