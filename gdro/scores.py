@@ -39,8 +39,6 @@ def debias(ema_scores: np.ndarray, visits: np.ndarray, ema: float) -> np.ndarray
     neither favoured nor starved.
     """
     correction = 1.0 - (1.0 - ema) ** visits  # the part of a score that is not its start
-    if visits.all():
-        return ema_scores / correction
     visited = visits > 0
     scores = np.divide(ema_scores, correction, out=np.zeros(correction.shape), where=visited)
     return np.where(visited, scores, scores.sum(axis=0) / np.maximum(visited.sum(axis=0), 1))
