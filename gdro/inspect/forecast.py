@@ -55,8 +55,6 @@ class Course:
     """Correct ones among them."""
     rates_G: np.ndarray
     """Pass rate at it."""
-    lengths_G: np.ndarray
-    """Mean length of its completions; 1 where the log has none."""
 
     def places(self, prompts_P: np.ndarray, step: int) -> np.ndarray:
         """The visit of each prompt that is nearest to a step, (P,)."""
@@ -105,9 +103,6 @@ def make_course(
             for order in orders
             for start in range(0, len(order) - size + 1, size)
         ]
-    lengths_G = np.ones(len(chosen))
-    if chosen.lengths_G is not None:
-        lengths_G = chosen.lengths_G / chosen.trials_G
     return Course(
         batches=batches,
         prompts_D=np.arange(len(prompts_D)),
@@ -116,7 +111,6 @@ def make_course(
         trials_G=chosen.trials_G,
         hits_G=chosen.hits_G,
         rates_G=rates_G,
-        lengths_G=lengths_G,
     )
 
 
@@ -170,8 +164,6 @@ class Played(NamedTuple):
 
     rates_P: np.ndarray
     """Pass rates."""
-    lengths_P: np.ndarray
-    """Mean lengths of their completions."""
     is_new_P: np.ndarray
     """Whether the method had never seen them, in the order of their uids."""
     trials_P: np.ndarray
@@ -198,9 +190,9 @@ def play(
     Returns:
         "draws": whether the method draws the prompts; "mixed": share of groups with both outcomes,
         which without a draw is hardly other than the log's; "rollouts_by_pass_rate": share of
-        rollouts in each class; "trained_rollouts" and "trained_length": share of rollouts, and of
-        their tokens, whose advantage is not 0; "noise": `noise_proxy`, None for a method that
-        draws; "first_visits": share of groups whose prompt the method had never seen.
+        rollouts in each class; "trained_rollouts": share of rollouts whose advantage is not 0;
+        "noise": `noise_proxy`, None for a method that draws; "first_visits": share of groups whose
+        prompt the method had never seen.
     """
     batches = []
     draws = False
@@ -219,13 +211,11 @@ def play(
     rollouts = every.trials_P.sum()
     is_mixed_P = (every.hits_P > 0) & (every.hits_P < every.trials_P)
     rollouts_C, _ = np.histogram(every.rates_P, edges, weights=every.trials_P)
-    length = (every.trials_P @ every.lengths_P) or 1.0  # where all completions are empty
     return {
         "draws": draws,
         "mixed": float(is_mixed_P.mean()),
         "rollouts_by_pass_rate": (rollouts_C / rollouts).tolist(),
         "trained_rollouts": float(every.trained_P.sum() / rollouts),
-        "trained_length": float(every.trained_P @ every.lengths_P / length),
         # of other prompts it would be another thing's noise
         "noise": None if draws else float(every.noise.mean()),
         "first_visits": float(every.is_new_P.mean()),
@@ -265,7 +255,6 @@ def _play_batch(
     trials_P = np.bincount(groups_R, minlength=count)
     return Played(
         rates_P=rates_P,
-        lengths_P=course.lengths_G[places_P],
         is_new_P=~plan.prompts.visited_P,
         trials_P=trials_P,
         hits_P=np.bincount(groups_R, samples.correct_R, count),

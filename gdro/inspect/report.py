@@ -138,13 +138,10 @@ def _as_it_was(groups: Groups, rates: PassRates) -> dict[str, Any]:
     weights_GM = rates.posterior(groups.trials_G, groups.hits_G)
     rollouts_M = groups.trials_G @ weights_GM
     rollouts_C, _ = np.histogram(rates.grid_M, EDGES, weights=rollouts_M)
-    trains_G = ~groups.is_flat_G
-    lengths_G = groups.trials_G if groups.lengths_G is None else groups.lengths_G
     return {
         "mixed": float(groups.is_mixed_G.mean()),
         "rollouts_by_pass_rate": (rollouts_C / groups.trials_G.sum()).tolist(),
-        "trained_rollouts": float(groups.trials_G[trains_G].sum() / groups.trials_G.sum()),
-        "trained_length": float(lengths_G[trains_G].sum() / (lengths_G.sum() or 1)),
+        "trained_rollouts": float(groups.trials_G[~groups.is_flat_G].sum() / groups.trials_G.sum()),
     }
 
 

@@ -110,7 +110,6 @@ def test_between_visits_the_nearest_one_holds():
         trials_G=empty,
         hits_G=empty,
         rates_G=empty,
-        lengths_G=empty,
     )
     both = np.array([0, 1])
     assert [course.places(both, step).tolist() for step in (0, 4, 7, 9)] == [
