@@ -83,9 +83,7 @@ class DifficultyBins(Stateful):
     def rows(self, uids: ArrayLike | Sequence[str]) -> np.ndarray:
         """Row of each prompt, (P,). New uids get the next ones, in the order of the uids."""
         values = as_uids(uids).tolist()
-        new = set(values).difference(self.row_of)
-        if new:
-            self.add(new)
+        self.add(set(values).difference(self.row_of))
         return np.fromiter(map(self.row_of.__getitem__, values), np.int64, len(values))
 
     def add(self, new: Set[int | str]) -> None:
