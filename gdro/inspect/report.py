@@ -79,11 +79,13 @@ def summarize_groups(
     during = PassRates(groups.trials_G, groups.hits_G, groups.prompts_G, seed)
     played = groups_to_play(groups, np.random.default_rng(seed))
     sizes = groups.trials_G
+    tokens = None
+    if unit == "tokens" and groups.lengths_G is not None:
+        tokens = int(groups.lengths_G.sum())
     return {
         "kind": kind,
         "rollouts": int(sizes.sum()),
-        "tokens": _total(groups) if unit == "tokens" else None,
-        "characters": _total(groups) if unit == "characters" else None,
+        "tokens": tokens,
         "prompts": len(np.unique(groups.prompts_G)),
         "steps": len(np.unique(groups.steps_G)) if has_steps else None,
         "rollouts_per_group": float(sizes.mean()),
@@ -100,10 +102,6 @@ def summarize_groups(
         "methods": forecast(played, during, has_steps, methods, EDGES, seed),
         "notes": [*notes, *_notes_of_groups(groups, played, threshold)],
     }
-
-
-def _total(groups: Groups) -> int | None:
-    return None if groups.lengths_G is None else int(groups.lengths_G.sum())
 
 
 def shares_of(groups: Groups, weights_G: np.ndarray) -> dict[str, float]:
