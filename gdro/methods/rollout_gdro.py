@@ -261,10 +261,9 @@ class RolloutGDRO(AveragingMethod):
         observed_B, _ = bin_means(batch.bins_P, observed_P, self.run.num_bins, self.counts(batch))
         # where no prompt of the plan had a bin, no arm was played
         none_B = np.zeros(self.run.num_bins, np.int64)
-        rollouts_B = batch.memo.get("rollouts_B", none_B)
         self._demand = self.rollout_adversary.update(
             counts_B,
-            np.where(counts_B > 0, rollouts_B, 0),
+            batch.memo.get("rollouts_B", none_B),
             observed_B,
             spent=self.run.mean_rollouts,  # by every plan, so "realized" never moves the price
             played=batch.memo.get("played_BN"),
