@@ -39,9 +39,6 @@ class Outcomes(NamedTuple):
     """Whether each rollout is correct."""
 
 
-SampleAndReward = Callable[[np.ndarray], ArrayLike | Outcomes]
-
-
 @dataclass(frozen=True, eq=False)
 class Samples:
     """All rollouts of a plan, in the order in which they were sampled."""
@@ -69,7 +66,9 @@ class Samples:
 
 
 def sample_in_rounds(
-    controller: GDROController, plan: Plan, sample_and_reward: SampleAndReward
+    controller: GDROController,
+    plan: Plan,
+    sample_and_reward: Callable[[np.ndarray], ArrayLike | Outcomes],
 ) -> Samples:
     """Sample a plan's rollouts, and what the method asks for when it has seen their rewards.
 
