@@ -79,15 +79,11 @@ def read_world(name: str | Path) -> TaskWorld:
         raise refusal(path, error) from error
 
 
-def _merged(block: str, before: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    return before | changes
-
-
 def read_layers(
     what: str,
     name: str | Path,
     folder: Path,
-    merge: Callable[[str, Any, Any], Any] = _merged,
+    merge: Callable[[str, Any, Any], Any] = lambda name, before, changes: before | changes,
     children: tuple[Path, ...] = (),
 ) -> tuple[Path, dict[str, Any]]:
     """The path of a YAML file, and its fields laid over those of the file that it is `like`.
