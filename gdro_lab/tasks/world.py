@@ -72,8 +72,7 @@ def read_world(name: str | Path) -> TaskWorld:
     world = {key: fields.pop(key) for key in ("name", "base") if key in fields}
     try:
         # as JSON, the only form in which strict pydantic takes a list for a tuple
-        text = json.dumps(fields, default=str)
-        spec: EmbeddedSpec | GymSpec = TypeAdapter(SPECS[kind]).validate_json(text)
+        spec: EmbeddedSpec | GymSpec = TypeAdapter(SPECS[kind]).validate_json(json.dumps(fields))
         return TaskWorld.model_validate(world | {"spec": spec})
     except ValidationError as error:
         raise refusal(path, error) from error
