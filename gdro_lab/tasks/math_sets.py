@@ -76,14 +76,6 @@ class MathSpec:
     """Whether the hub asks for a login."""
 
 
-def _question(answer: str = "answer") -> Schema:
-    return Schema(("question",), answer)
-
-
-def _problem() -> Schema:
-    return Schema(("problem",), "answer")
-
-
 def _gsm8k(row: Row) -> Row:
     """The family by the number of steps, and the steps that are marked, such as <<48/2=24>>."""
     # where no step is marked, each line is one; the shortest and the longest share a family
@@ -174,6 +166,8 @@ def _is_balanced(text: str) -> bool:
     return depth == 0
 
 
+QUESTION = Schema(("question",), "answer")
+PROBLEM = Schema(("problem",), "answer")
 GSM8K = Schema(
     ("question",), "answer", reader="hash", group="group", solution="solution", prepare=_gsm8k
 )
@@ -205,6 +199,7 @@ MAWPS = Schema(
 MAWPS_COPY = Schema(
     ("input",), "key", reader="number", prepare=_mawps_copy, columns=("input", "target")
 )
+OLYMPIAD = Schema(("question",), "final_answer")
 MINERVA_COPY = Schema(("problem",), "solution", reader="boxed")
 GPQA = Schema(
     ("Question",),
@@ -221,14 +216,12 @@ MATH_SPECS: dict[str, MathSpec] = {
     "dapo": MathSpec(
         "open-r1/DAPO-Math-17k-Processed", "en", "train", (Schema(("prompt",), "solution"),)
     ),
-    "math500": MathSpec("HuggingFaceH4/MATH-500", None, "test", (_problem(),)),
-    "aime2024": MathSpec("HuggingFaceH4/aime_2024", None, "train", (_problem(),)),
-    "aime2025": MathSpec("MathArena/aime_2025", None, "train", (_problem(),)),
-    "amc": MathSpec("math-ai/amc23", None, "test", (_question(),)),
-    "minerva": MathSpec("math-ai/minervamath", None, "test", (_question(), MINERVA_COPY)),
-    "olympiad": MathSpec(
-        "Hothan/OlympiadBench", "OE_TO_maths_en_COMP", "train", (_question("final_answer"),)
-    ),
+    "math500": MathSpec("HuggingFaceH4/MATH-500", None, "test", (PROBLEM,)),
+    "aime2024": MathSpec("HuggingFaceH4/aime_2024", None, "train", (PROBLEM,)),
+    "aime2025": MathSpec("MathArena/aime_2025", None, "train", (PROBLEM,)),
+    "amc": MathSpec("math-ai/amc23", None, "test", (QUESTION,)),
+    "minerva": MathSpec("math-ai/minervamath", None, "test", (QUESTION, MINERVA_COPY)),
+    "olympiad": MathSpec("Hothan/OlympiadBench", "OE_TO_maths_en_COMP", "train", (OLYMPIAD,)),
     "gpqa": MathSpec("Idavidrein/gpqa", "gpqa_diamond", "train", (GPQA,), gated=True),
     "gsm8k": MathSpec("openai/gsm8k", "main", "train", (GSM8K,)),
     "gsm8k-test": MathSpec("openai/gsm8k", "main", "test", (GSM8K,)),
