@@ -37,30 +37,27 @@ def load_math_split(
     sources = choice.find_sources(choice.training_choices)
     # all of them now, not after hours of training
     evaluated = choice.find_sources(choice.evaluated_choices)
-    reader = choice.completion
     style = style_of(tokenizer)
     if held_out:
         problems, dropped = _evaluation_problems(choice, sources, evaluated)
     else:
         problems, dropped = _training_problems(choice, sources, evaluated)
-    rows = [problem.row(style, choice.request, reader) for problem in problems]
+    rows = [problem.row(style, choice.request, choice.completion) for problem in problems]
     lengths = [
         _prompt_length(tokenizer, problem, row["prompt"], template)
         for problem, row in zip(problems, rows, strict=True)
     ]
     reward = _reward(choice, signed=choice.signed and not held_out)
-    if held_out:
-        longest = max(lengths)
-    else:
+    if not held_out:
         chosen, too_long = _fitting(choice, problems, lengths, dropped)
         dropped += too_long
         uids = {problem.uid for problem in chosen}
-        longest = max(
-            length for row, length in zip(rows, lengths, strict=True) if row["uid"] in uids
-        )
+        lengths = [length for row, length in zip(rows, lengths, strict=True) if row["uid"] in uids]
         rows = [row for row in rows if row["uid"] in uids]
-    _drop_empty_column(rows, "solution")
-    return Split(rows, reward, longest, choice.max_completion_tokens, dropped)
+    if all(row["solution"] is None for row in rows):
+        for row in rows:
+            del row["solution"]
+    return Split(rows, reward, max(lengths), choice.max_completion_tokens, dropped)
 
 
 def _reward(choice: MathChoice, *, signed: bool) -> MathReward:
@@ -194,10 +191,3 @@ def _fitting(
         with _naming([*dropped, *too_long]):
             short = draw_problems(short, choice.train_size, choice.shares, choice.seed)
     return short, too_long
-
-
-def _drop_empty_column(rows: Iterable[dict[str, Any]], name: str) -> None:
-    """Remove a column in which no row has a value."""
-    if all(row[name] is None for row in rows):
-        for row in rows:
-            del row[name]
