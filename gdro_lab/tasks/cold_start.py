@@ -82,7 +82,14 @@ def cold_start(
         ValueError: a folder in the cache was altered, or the source cannot be read.
     """
     folder = find_model(source, cache_dir)
-    recipe = _recipe(source, solutions, choice, template)
+    taught = json.dumps([solutions, template or {}], sort_keys=True)
+    # all that the taught model depends on, but for versions and arithmetic
+    recipe: dict[str, Any] = {
+        "model": model_identity(source),
+        "solutions": hashlib.sha256(taught.encode()).hexdigest(),
+        "choice": choice.model_dump(),
+        "schedule": {"warmup": WARMUP, "last_rate": LAST_RATE},
+    }
     text = json.dumps(recipe, sort_keys=True, default=plain)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     target = Path(cache_dir) / name
@@ -100,22 +107,6 @@ def cold_start(
         merged_model(folder, adapter, work, tokenizer_of=folder, dtype="float32")
 
     return find_or_make(target.with_name(f"{name}-merged"), merge)
-
-
-def _recipe(
-    source: str,
-    solutions: Sequence[Solution],
-    choice: ColdStart,
-    template: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """All that the taught model depends on, but for versions and arithmetic."""
-    text = json.dumps([solutions, template or {}], sort_keys=True)
-    return {
-        "model": model_identity(source),
-        "solutions": hashlib.sha256(text.encode()).hexdigest(),
-        "choice": choice.model_dump(),
-        "schedule": {"warmup": WARMUP, "last_rate": LAST_RATE},
-    }
 
 
 def _teach(
