@@ -40,15 +40,6 @@ class Gain(NamedTuple):
         return np.where(np.abs(self.mean) > self.half, np.sign(self.mean), 0).astype(int)
 
 
-class Cell(NamedTuple):
-    """A cell of the map: a game at the step size that is best for a measure and a checkpoint."""
-
-    measure: str
-    checkpoint: int
-    """Its place among the checkpoints."""
-    game: Game
-
-
 def paired_gain(values_S: np.ndarray, baseline_S: np.ndarray) -> Gain:
     """Gain over the baseline, both (..., S), paired by seed, with Student's interval."""
     gain_S = np.asarray(values_S) - np.asarray(baseline_S)
@@ -129,18 +120,18 @@ def _play_map(
     """`recorded_gain_map` of GRPO, the first of the names, and others."""
     measures = ("pass_at_8", "worst_skill")
     sizes = best_step_sizes(worlds, step_sizes, choosing_seeds, checkpoints)
-    # one call plays all cells: games that occur twice are played once
+    # one call plays all cells, each a game at its best step size: equal games are played once
     cells = [
-        Cell(measure, checkpoint, Game(worlds[world], name, step_size=step_sizes[size]))
+        (measure, checkpoint, Game(worlds[world], name, step_size=step_sizes[size]))
         for measure, name in product(measures, names)
         for (world, checkpoint), size in np.ndenumerate(sizes[measure])
     ]
-    results = play([cell.game for cell in cells], seeds, checkpoints)
+    results = play([game for _, _, game in cells], seeds, checkpoints)
     values = {measure: MEASURES[measure][1](results) for measure in measures}
     # the order in which the cells were listed
     shape = (len(measures), len(names), len(worlds), len(checkpoints), len(seeds))
     # of each game the one checkpoint for which its step size is the best
-    picked = [values[cell.measure][i, :, cell.checkpoint] for i, cell in enumerate(cells)]
+    picked = [values[measure][i, :, c] for i, (measure, c, _) in enumerate(cells)]
     of_measure = zip(measures, np.reshape(picked, shape), strict=True)
     gains = {measure: paired_gain(v[1:], v[:1]) for measure, v in of_measure}
     best = {measure: np.asarray(step_sizes)[sizes[measure]] for measure in measures}
