@@ -22,12 +22,9 @@ def load_gguf(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
     """Load a GGUF file as an ordinary model in float32, as `load_model` would, and its tokenizer.
 
     Raises:
-        ValueError: there is no such file, the package gguf is missing, or transformers cannot read
-            the file.
+        ValueError: the package gguf is missing, or transformers cannot read the file.
     """
     path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"source must be a GGUF file that exists, got {str(path)!r}")
     if find_spec("gguf") is None:
         raise ValueError(f"source {str(path)!r} needs the package gguf: pip install gguf")
     import transformers
