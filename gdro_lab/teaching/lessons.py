@@ -54,7 +54,7 @@ class Panel:
     styles: Mapping[str, str] = field(default_factory=dict)
     """By label: "--", "o" (points) or "bar"; with "k" first it is black."""
     halves: Mapping[str, ArrayLike] = field(default_factory=dict)
-    """By label: half of a line's band, or of the error bars of points."""
+    """By label: half of a line's band."""
     lines: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Straight lines by label: which axis they cross ("x" or "y") and where."""
     log: str = ""
@@ -93,8 +93,6 @@ def chart(
             half = panel.halves.get(label)
             if style == "bar":
                 axis.bar(x, y, color=color, label=label)
-            elif half is not None and style in {"o", "s", "x"}:
-                axis.errorbar(x, y, half, fmt=style, color=color, capsize=2, label=label)
             else:
                 axis.plot(x, y, style, color=color, label=label, alpha=0.6 if style == "o" else 1)
                 if half is not None:
