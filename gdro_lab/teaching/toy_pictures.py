@@ -36,9 +36,8 @@ def heatmap(
     axis.tick_params(labelrotation=0)
 
 
-def color_bar(figure: Figure, axes: Any, norm: SymLogNorm) -> None:
-    """What the colours mean, in points."""
-    reach = float(norm.vmax or 1.0)
+def color_bar(figure: Figure, axes: Any, norm: SymLogNorm, reach: float) -> None:
+    """What the colours mean, in points, up to the largest gain."""
     steps = [step for step in (1, 3, 10, 30) if step <= reach]
     if figure.get_figheight() < 2:
         steps = steps[-1:]
@@ -52,12 +51,6 @@ def color_bar(figure: Figure, axes: Any, norm: SymLogNorm) -> None:
     )
     bar.ax.minorticks_off()
     bar.set_label("points", fontsize=7)
-
-
-def gain_norm(gains: np.ndarray) -> SymLogNorm:
-    """Colours that are even about 0 and reach the largest gain."""
-    reach = max(1.0, float(np.abs(gains).max()))
-    return SymLogNorm(1.0, vmin=-reach, vmax=reach)
 
 
 def gain_map(
@@ -79,7 +72,8 @@ def gain_map(
     names = [name for method, name in TOY_METHODS.items() if method != "grpo"]
     size = (style.WIDTH, 0.95 + 0.8 * len(rollouts))
     figure, axes = plt.subplots(len(rollouts), len(names), figsize=size, squeeze=False)
-    norm = gain_norm(gains)
+    reach = max(1.0, float(np.abs(gains).max()))
+    norm = SymLogNorm(1.0, vmin=-reach, vmax=reach)  # colours that are even about 0
     for c, row in enumerate(axes):
         for m, axis in enumerate(row):
             of_panel = gains[m, ::-1, :, c], verdicts[m, ::-1, :, c]
@@ -95,14 +89,9 @@ def gain_map(
         row[0].set_ylabel(f"{rollouts[c]:,}\nrollouts\n\ntail", fontsize=7)
     for axis, name in zip(axes[0], names, strict=True):
         axis.set_title("\n".join(name.replace(",", "").split()), fontsize=7.5)
-    color_bar(figure, axes, norm)
+    color_bar(figure, axes, norm, reach)
     figure.suptitle(found)
     return figure
-
-
-def world_words(world: World) -> str:
-    """The world's name in a title."""
-    return f"tail {world.tail:g}, spread {world.spread:g}, rare skills {world.rare}"
 
 
 def curves(world: World, seeds: Sequence[int], checkpoints: Sequence[int]) -> Figure:
@@ -129,7 +118,8 @@ def curves(world: World, seeds: Sequence[int], checkpoints: Sequence[int]) -> Fi
             parts = [f"{TOY_METHODS[methods[m]]} {gain.mean[m, middle]:+.0f}" for m in best]
             found = f"Worst skill after {spent[middle]:,} rollouts: {', '.join(parts)}"
     axes[0].set_ylabel("gain over GRPO, points")
-    figure.suptitle(f"{found}\n(toy world: {world_words(world)})")
+    words = f"tail {world.tail:g}, spread {world.spread:g}, rare skills {world.rare}"
+    figure.suptitle(f"{found}\n(toy world: {words})")
     style.legend_below(figure, 3)
     return figure
 
