@@ -76,8 +76,6 @@ def _parsed(text: str, is_real: bool) -> Any:
         raise
     except Exception:  # the grammar raises Exception itself for what it cannot read
         return None
-    if isinstance(parsed, MatrixBase):
-        return parsed.applyfunc(_exact)
     return _exact(parsed)
 
 
