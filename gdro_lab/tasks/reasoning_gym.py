@@ -273,9 +273,8 @@ class GymTask:
         tasks = {family.name: family for family in self.spec.families}
         rewards = []
         for completion, correct, name in zip(completions, answer, family, strict=True):
-            text: str | None = completion_text(completion)
-            if tasks[name].prompt is None:
-                text = self._answer_of(text or "")
+            said = completion_text(completion)
+            text = said if tasks[name].prompt is not None else self._answer_of(said)
             rewards.append(float(text is not None and JUDGES[tasks[name].task](text, correct)))
         return rewards
 
