@@ -93,11 +93,9 @@ class Judge:
     def _same(self, key: str, answer: str) -> bool:
         if as_text(key) == as_text(answer):
             return True
-        wanted, given = quantity_of(key), quantity_of(answer)
-        if wanted.number and given.number:
-            is_met = wanted.is_met_by(given, self.tolerance)
-            if is_met or "," not in key:  # 1,22 may be two numbers
-                return is_met
+        is_met = quantity_of(key).is_met_by(quantity_of(answer), self.tolerance)
+        if is_met or (is_met is False and "," not in key):  # 1,22 may be two numbers
+            return is_met
         key, answer = same_notation(key, answer)
         equations = [text for text in (key, answer) if len(split(text, EQUALS)) > 1]
         if equations and all(len(split(text, COMMA)) == 1 for text in equations):
@@ -162,9 +160,8 @@ class Judge:
         if LETTER.search(side):
             return bool(NAMES.fullmatch(side)) or not NO_NAME.search(clean(side))
         wanted, given = quantity_of(key), quantity_of(side)
-        if wanted.number and given.number:
-            return wanted.is_met_by(given, self.tolerance)
-        return self.symbolic(wanted.text, given.text, self.tolerance)
+        is_met = wanted.is_met_by(given, self.tolerance)
+        return self.symbolic(wanted.text, given.text, self.tolerance) if is_met is None else is_met
 
     def _same_expressions(self, key: str, answer: str) -> bool:
         wanted, given = quantity_of(key), quantity_of(answer)

@@ -55,11 +55,11 @@ class Quantity:
         is_added = not self.unit and not other.may_be_variables
         return is_added and not other.unit.startswith(("%", "base"))
 
-    def is_met_by(self, other: "Quantity", tolerance: float) -> bool:
-        """Whether an answer is the same number as this one, the key's."""
+    def is_met_by(self, other: "Quantity", tolerance: float) -> bool | None:
+        """Whether an answer is the same number as this one, the key's; None if one is no number."""
         wanted, given = self.number, other.number
         if wanted is None or given is None:
-            return False
+            return None
         if self.unit == "%" and not other.unit:
             return wanted.is_met_by(given, tolerance) or wanted.part(100).is_met_by(
                 given, tolerance
