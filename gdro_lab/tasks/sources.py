@@ -75,7 +75,9 @@ def _read(path: Path | None, place: Place, has_header: bool) -> list[RawRow]:
     """The rows of a file, a folder or, where there is no path, the hub."""
     try:
         if path is None:
-            return raw_rows(_read_hub(place))
+            import datasets
+
+            return raw_rows(datasets.load_dataset(place.hub_id, place.config, split=place.split))
         if not path.is_dir():
             return read_file(path, has_header)
         if any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
@@ -84,12 +86,6 @@ def _read(path: Path | None, place: Place, has_header: bool) -> list[RawRow]:
     except Exception as error:  # each library has errors of its own
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(f"{path or place.hub_id} cannot be read ({reason})") from error
-
-
-def _read_hub(place: Place) -> Iterable[Any]:
-    import datasets
-
-    return datasets.load_dataset(place.hub_id, place.config, split=place.split)
 
 
 def _read_saved(path: Path, split: str) -> Iterable[Any]:
