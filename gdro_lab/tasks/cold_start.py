@@ -11,7 +11,7 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,25 +181,19 @@ def pad_left(rows: Sequence[Mapping[str, list[int]]], pad_token_id: int) -> dict
     TRL's SFTTrainer has logits for the prompts too on a processor, half of the time of a step.
     """
     import torch
+    from torch.nn.utils.rnn import pad_sequence
 
-    width = max(len(row["input_ids"]) for row in rows)
+    def padded(columns: Iterable[Sequence[int]], fill: int) -> torch.Tensor:
+        tensors = [torch.tensor(column) for column in columns]
+        return pad_sequence(tensors, batch_first=True, padding_value=fill, padding_side="left")
+
+    lengths = [len(row["input_ids"]) for row in rows]
     kept = 1 + max(sum(label != -100 for label in row["labels"]) for row in rows)
-    filled = [width - len(row["input_ids"]) for row in rows]
-    ids = []
-    mask = []
-    places = []
-    labels = []
-    for row, fill in zip(rows, filled, strict=True):
-        length = width - fill
-        ids.append([pad_token_id] * fill + row["input_ids"])
-        mask.append([0] * fill + [1] * length)
-        places.append([0] * fill + list(range(length)))
-        labels.append(([-100] * fill + row["labels"])[-kept:])
     return {
-        "input_ids": torch.tensor(ids),
-        "attention_mask": torch.tensor(mask),
-        "position_ids": torch.tensor(places),
-        "labels": torch.tensor(labels),
+        "input_ids": padded((row["input_ids"] for row in rows), pad_token_id),
+        "attention_mask": padded(([1] * length for length in lengths), 0),
+        "position_ids": padded(map(range, lengths), 0),
+        "labels": padded((row["labels"] for row in rows), -100)[:, -kept:],
         "logits_to_keep": kept,
     }
 
