@@ -28,24 +28,12 @@ METHOD_COLORS = {
     "pivotal_replay": "#8c510a",
     "oracle": "black",
 }
-# Tol's "muted" palette is for everything else: bandits, estimators, skills
+# Tol's "muted" palette is for everything else: bandits, estimators
 OTHERS = ["#332288", "#999933", "#882255", "#8c6d31", "#44aa99", "#ddcc77", "#aa4499"]
-SKILLS = dict(
-    zip(["amp", "hash", "plus", "star"], sns.color_palette("viridis", 4).as_hex(), strict=True)
-)
 LABEL_COLORS = {
     "GRPO": METHOD_COLORS["grpo"],
-    "Prompt-GDRO": METHOD_COLORS["prompt"],
-    "Prompt-GDRO's EMA": METHOD_COLORS["prompt"],
-    "Prompt-GDRO, reweight": METHOD_COLORS["prompt"],
-    "Prompt-GDRO, resample": METHOD_COLORS["resample"],
-    "Rollout-GDRO": METHOD_COLORS["rollout"],
-    "both games": METHOD_COLORS["both"],
-    "oracle allocation": METHOD_COLORS["oracle"],
     "pivotal": METHOD_COLORS["pivotal"],
-    **dict.fromkeys(["even play", "even weights"], PEER),
     **dict(zip(["Hedge", "EXP3", "EXP3.P"], OTHERS[:1] + OTHERS[3:5], strict=True)),
-    **SKILLS,
     # pass rates, from nothing left to learn to nothing to learn from
     "solved, p > 0.9": "#4a6fa5",
     "0.3 to 0.9": "#2f9e8f",
