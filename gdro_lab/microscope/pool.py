@@ -45,11 +45,6 @@ class Pool:
     made: dict[str, Any] = field(default_factory=dict)
     """How it was made: model, world, seeds, arithmetic."""
 
-    @property
-    def has_flat(self) -> bool:
-        """Whether gradients of flat prompts are there."""
-        return bool((self.texts_PK >= 0).all())
-
     def save(self, path: str | Path) -> None:
         """Write the pool to an .npz file, sketches in float16 by a common scale."""
         scale = float(np.abs(self.sketch_NS).max(initial=0.0)) / LARGEST or 1.0
