@@ -1,18 +1,13 @@
 """`gdro microscope make` makes a pool, `gdro microscope judge` plays methods on one."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from gdro.checks import Refusal
 from gdro_lab import numerics
 from gdro_lab.command_options import CACHE_DIR, SEED
-
-if TYPE_CHECKING:
-    from gdro_lab.microscope.judge import Judged
+from gdro_lab.failures import at_the_door
 
 
 @click.group("microscope")
@@ -124,23 +119,18 @@ def judge_command(
         played["plays"] = 8
     setting = Setting(**played)
     found = read_pool(pool)
-
-    def judged(method: str) -> Judged:
-        variant = variants[method]
-        try:
-            return judge(found, variant.method, setting, **variant.options)
-        except ValueError as error:
-            raise Refusal(f"{method}: {error}") from error
-
-    theirs = judged(baseline)
+    with at_the_door():
+        theirs = judge(found, variants[baseline].method, setting, **variants[baseline].options)
     refused = False
     for method in methods:
+        variant = variants[method]
         try:
-            scores = compare(judged(method), theirs)
-        except Refusal as error:
-            click.echo(error, err=True)
+            ours = judge(found, variant.method, setting, **variant.options)
+        except ValueError as error:
+            click.echo(f"{method}: {error}", err=True)
             refused = True
             continue
+        scores = compare(ours, theirs)
         line = [f"{name} {s[0]:.2f} [{s[1]:.2f}, {s[2]:.2f}]" for name, s in scores.items()]
         click.echo(f"{method}: {', '.join(line)}")
     if refused:
