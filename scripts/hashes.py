@@ -168,25 +168,17 @@ def loop_run(method: str) -> str:
     return digest(record, list(model.parameters()), controller.state_dict())
 
 
-def trainer_run(method: str) -> str:
-    """Record and weights of a training in TRL."""
+def train_in_trl(model: Any, tokenizer: Any, rows: Any, **arguments: Any) -> Any:
+    """The trainer of a training that has ended."""
     from datasets import Dataset
 
     from gdro.trainer import GDROConfig, GDROTrainer
 
-    task = embedded.DEFAULT_SPEC.draw(0)
-    model, tokenizer = random_model(task)
     with tempfile.TemporaryDirectory() as folder:
         args = GDROConfig(
             output_dir=folder,
-            gdro_method=method,
-            gdro_options=OPTIONS.get(method),
             seed=0,
-            max_steps=STEPS,
-            per_device_train_batch_size=PROMPTS * ROLLOUTS,
             num_generations=ROLLOUTS,
-            max_completion_length=TOKENS,
-            learning_rate=1e-3,
             use_cpu=True,
             bf16=False,
             gradient_checkpointing=False,
@@ -194,15 +186,32 @@ def trainer_run(method: str) -> str:
             report_to=[],
             save_strategy="no",
             logging_strategy="no",
+            **arguments,
         )
         trainer = GDROTrainer(
             model,
             half_right,
             args=args,
-            train_dataset=Dataset.from_list(list(task.train[:POOL])),
+            train_dataset=Dataset.from_list(list(rows)),
             processing_class=tokenizer,
         )
         trainer.train()
+    return trainer
+
+
+def trainer_run(method: str) -> str:
+    """Record and weights of a training in TRL."""
+    task = embedded.DEFAULT_SPEC.draw(0)
+    trainer = train_in_trl(
+        *random_model(task),
+        task.train[:POOL],
+        gdro_method=method,
+        gdro_options=OPTIONS.get(method),
+        max_steps=STEPS,
+        per_device_train_batch_size=PROMPTS * ROLLOUTS,
+        max_completion_length=TOKENS,
+        learning_rate=1e-3,
+    )
     weights = list(trainer.model.parameters())
     return digest(trainer.record, weights, trainer.controller.state_dict())
 

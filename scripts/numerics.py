@@ -25,7 +25,7 @@ numerics.fix()  # before torch and numpy are imported
 
 import numpy as np
 import torch
-from hashes import digest, half_right
+from hashes import digest, half_right, train_in_trl
 from scipy import special, stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
@@ -82,38 +82,19 @@ def own_loop(steps: int, cache: Path) -> str:
 
 def trl(steps: int, cache: Path) -> str:
     """Weights and record of GDROTrainer in TRL."""
-    from datasets import Dataset
-
-    from gdro.trainer import GDROConfig, GDROTrainer
-
     folder = make_base(steps, cache)
     task = embedded.DEFAULT_SPEC.draw(SEED)
-    args = GDROConfig(
+    trainer = train_in_trl(
+        AutoModelForCausalLM.from_pretrained(folder),
+        AutoTokenizer.from_pretrained(folder),
+        task.train,
         gdro_method="both",
-        output_dir=str(cache / "trl"),
-        seed=SEED,
         max_steps=max(1, steps // 2),
         per_device_train_batch_size=PROMPTS * ROLLOUTS,
-        num_generations=ROLLOUTS,
         beta=0.01,
         max_completion_length=task.max_completion_tokens,
         learning_rate=2e-4,
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        disable_tqdm=True,
-        report_to=[],
-        save_strategy="no",
-        logging_strategy="no",
     )
-    trainer = GDROTrainer(
-        AutoModelForCausalLM.from_pretrained(folder),
-        half_right,
-        args=args,
-        train_dataset=Dataset.from_list(list(task.train)),
-        processing_class=AutoTokenizer.from_pretrained(folder),
-    )
-    trainer.train()
     return digest(*trainer.model.parameters(), *trainer.record)
 
 
