@@ -6,13 +6,12 @@ The variables of gdro_lab/numerics.py apply unless others are set. An emulator i
 
     qemu-x86_64 -cpu Haswell .venv/bin/python scripts/numerics.py --steps 2
 
-The first line then names its host. QEMU 7.2 crashes in numpy's sorts; QEMU 10 does not.
+QEMU 7.2 crashes in numpy's sorts; QEMU 10 does not.
 """
 
 import argparse
 import contextlib
 import io
-import platform
 import tempfile
 import time
 import warnings
@@ -32,6 +31,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from gdro import GDROController
 from gdro_lab import loop
+from gdro_lab.machine import describe_machine
 from gdro_lab.tasks import embedded
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.toy import Game, play
@@ -161,16 +161,6 @@ PARTS: dict[str, Callable[[int, Path], str]] = {
 }
 
 
-def processor() -> str:
-    """Vendor, name, and the instruction sets by which libraries choose their kernels."""
-    if not (file := Path("/proc/cpuinfo")).is_file():
-        return platform.processor()
-    lines = [line.split(":", 1) for line in file.read_text().splitlines() if ":" in line]
-    of = {key.strip(): value.strip() for key, value in lines}
-    flags = [flag for flag in of.get("flags", "").split() if flag.startswith(("avx", "fma"))]
-    return f"{of.get('vendor_id')}, {of.get('model name')}: {' '.join(flags)}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20)
@@ -179,7 +169,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     disable_progress_bar()
     torch.set_num_threads(1)
-    print(f"{processor()}; torch computes with {torch.backends.cpu.get_cpu_capability()}")
+    processor = describe_machine(pretrained=False)["processor"]
+    print(f"{processor}; torch computes with {torch.backends.cpu.get_cpu_capability()}")
     with tempfile.TemporaryDirectory() as cache:
         for name in args.parts.split(","):
             began = time.perf_counter()
