@@ -47,10 +47,6 @@ class Evaluations(TrainerCallback):
         held_out = load_split(profile.task, self.tokenizer, held_out=True, template=self.template)
         self.data = with_training_rows(profile, self.tokenizer, held_out, self.template)
 
-    def file(self, step: int) -> Path:
-        """The table of a step."""
-        return self.folder / ON_THE_WAY.format(step)
-
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -69,7 +65,7 @@ class Evaluations(TrainerCallback):
                 success_threshold=self.success_threshold,
             )
         self.trainer.model.train()
-        write_table(self.file(state.global_step), counts)
+        write_table(self.folder / ON_THE_WAY.format(state.global_step), counts)
         self.trainer.seconds["train"] -= time.perf_counter() - began
 
     def _engine(self) -> Any:
