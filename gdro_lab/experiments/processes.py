@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gdro.checks import Refusal
@@ -161,17 +161,9 @@ def free_port() -> int:
     while True:
         # unseeded, or runs of one seed would ask for the same port
         port = random.SystemRandom().randrange(20_000, 30_000)
-        if not _is_taken(port):
-            return port
-
-
-def _is_taken(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
+        with socket.socket() as probe, suppress(OSError):  # taken
             probe.bind(("", port))
-        except OSError:
-            return True
-    return False
+            return port
 
 
 def check_threads() -> int:
