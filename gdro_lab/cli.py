@@ -19,7 +19,7 @@ from gdro.checks import Refusal
 from gdro_lab import numerics
 from gdro_lab.command_options import CACHE_DIR, SEED, check_place
 from gdro_lab.experiments.processes import check_threads
-from gdro_lab.failures import at_the_door, in_one_line, is_full_disk, write_log
+from gdro_lab.failures import in_one_line, is_full_disk, write_log
 from gdro_lab.microscope.commands import microscope
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ def _load_trainings(name: str) -> "Profile":
     """Read a profile before PyTorch is imported, whose numerics depend on it."""
     from gdro_lab.experiments.profile import load_trainings
 
-    with at_the_door():
-        profile = load_trainings(name)
+    profile = load_trainings(name)
     if profile.is_pretrained:
         numerics.leave_torch_free()
     return profile
@@ -110,9 +109,7 @@ def run_command(profile: str, cores: int, runs: str | None, cache_dir: str) -> N
     from gdro_lab.experiments.profile import load_profile
     from gdro_lab.experiments.runner import run_profile
 
-    with at_the_door():
-        chosen = load_profile(profile)
-    sys.exit(run_profile(chosen, cores, runs, cache_dir))
+    sys.exit(run_profile(load_profile(profile), cores, runs, cache_dir))
 
 
 @main.command("base")
@@ -246,8 +243,7 @@ def report_command(profile: str, runs: str | None) -> None:
     from gdro_lab.experiments.profile import load_profile
     from gdro_lab.experiments.runner import make_report
 
-    with at_the_door():
-        chosen = load_profile(profile)
+    chosen = load_profile(profile)
     click.echo(make_report(chosen, Path(runs or f"runs/{chosen.name}")))
 
 
@@ -322,10 +318,8 @@ def arena_command(
         "seeds": list(range(first_replicate, first_replicate + replicates)),
         "train": {name: fields.pop(name) for name in OF_TRAIN},
     }
-    with at_the_door():
-        fields["learning_rates"] = [check_rate(rate) for rate in learning_rates.split(",")]
-        profile = make_profile("arena", fields)
-    sys.exit(run_profile(profile, cores, runs, cache_dir))
+    fields["learning_rates"] = [check_rate(rate) for rate in learning_rates.split(",")]
+    sys.exit(run_profile(make_profile("arena", fields), cores, runs, cache_dir))
 
 
 @main.command("inspect")

@@ -37,6 +37,7 @@ from gdro_lab.experiments.profile_checks import (
     check_worlds,
 )
 from gdro_lab.experiments.spelling import import_methods, read_spelling
+from gdro_lab.failures import at_the_door
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
 from gdro_lab.tasks.base import BaseSize, BoundedNatural, Name, Strict
 from gdro_lab.tasks.cold_start import ColdStart
@@ -322,6 +323,7 @@ class Profile(Strict):
         return prompts, total / prompts
 
 
+@at_the_door()
 def load_profile(name: str | Path) -> Profile:
     """Read a shipped profile, or the .yaml file at a path; Refusal for whatever is wrong.
 
@@ -333,6 +335,7 @@ def load_profile(name: str | Path) -> Profile:
     return make_profile(path, {"name": path.stem, **fields})
 
 
+@at_the_door()
 def make_profile(where: str | Path, fields: dict[str, Any]) -> Profile:
     """A profile of these fields; Refusal, with where they are from, for whatever is wrong."""
     try:
