@@ -49,6 +49,7 @@ PEER_MARKERS = "sD^v>"
 REACH = "rollouts to reach GRPO's best"
 RUN_KEY = ["world", "configuration", "learning_rate", "replicate"]
 """What tells the runs of a study apart."""
+read_csv = partial(pd.read_csv, keep_default_na=False, na_values="")  # a family may be called NA
 
 
 def rows_of(study: str, runs: Iterable[list[dict[str, Any]]]) -> pd.DataFrame:
@@ -81,16 +82,14 @@ def rows_as_csv(rows: pd.DataFrame) -> str:
     return exact.to_csv(index=False, float_format="%.6g")
 
 
-def read_study(name: str, studies: Path = STUDIES) -> pd.DataFrame:
+def read_study(name: str) -> pd.DataFrame:
     """Stored rows over all families, of a study or of a part, as in "arena-fair/rare-hard"."""
-    rows = stored_rows(name, studies)
-    return rows[rows.family == ALL]
+    return stored_rows(name).query("family == @ALL")
 
 
-def read_families(name: str, studies: Path = STUDIES) -> pd.DataFrame:
+def read_families(name: str) -> pd.DataFrame:
     """Stored rows of each family alone, of a study or of a part of it."""
-    rows = stored_rows(name, studies)
-    return rows[rows.family != ALL]
+    return stored_rows(name).query("family != @ALL")
 
 
 def stored_rows(name: str, studies: Path = STUDIES) -> pd.DataFrame:
@@ -103,7 +102,7 @@ def stored_rows(name: str, studies: Path = STUDIES) -> pd.DataFrame:
 @cache
 def _read(file: Path, written: int) -> pd.DataFrame:
     """The rows of a file, which was written at a time."""
-    return pd.read_csv(file)
+    return read_csv(file)
 
 
 def final_rows(scores: pd.DataFrame) -> pd.DataFrame:
@@ -228,9 +227,7 @@ def write_loop_report(out: Path, baseline: str = BASELINE) -> str:
     if len(ends) != 1:
         raise Refusal(f"{out} must have trained runs of one length, got ends at steps {ends}")
     csv = rows_as_csv(rows)
-    # a world or a family may be called NA
-    read = pd.read_csv(StringIO(csv), keep_default_na=False, na_values="")
-    table = write_tables(out, read, baseline)  # which may refuse
+    table = write_tables(out, read_csv(StringIO(csv)), baseline)  # which may refuse
     replace_text(out / "runs.csv", csv)
     return table
 
