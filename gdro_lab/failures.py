@@ -16,17 +16,18 @@ EXPECTED = (ValueError, TypeError, ImportError, OSError)
 
 
 @contextmanager
-def at_the_door() -> Iterator[None]:
+def at_the_door(what: str = "") -> Iterator[None]:
     """Code of others that checks what the user has handed in: its errors become a `Refusal`.
 
-    One that may be a fault of ours names a log with its traceback, too.
+    `what` begins the sentence. Without it, an error that may be a fault of ours names a log with
+    its traceback, too.
     """
     try:
         yield
-    except Refusal:
-        raise
     except Exception as error:
-        if is_full_disk(error):
+        if what:
+            raise Refusal(f"{what}: {in_one_line(error)}") from error
+        if isinstance(error, Refusal) or is_full_disk(error):
             raise
         text = " ".join(str(error).split())
         if not text or not isinstance(error, EXPECTED):

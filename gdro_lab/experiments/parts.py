@@ -126,11 +126,8 @@ def load_tokenizer(source: str) -> Any:
     """The tokenizer of a folder or hub id, which pads on the left; Refusal if it has none."""
     from transformers import AutoTokenizer
 
-    try:
+    with at_the_door(f"model.source {str(source)!r} cannot be loaded"):
         tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
-    except Exception as error:  # transformers raises what it stumbles over
-        reason = str(error).strip().split("\n")[0]
-        raise Refusal(f"model.source {str(source)!r} cannot be loaded ({reason})") from error
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # Llama has none; as TRL does
     return tokenizer
 

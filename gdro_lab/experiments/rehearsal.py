@@ -103,11 +103,8 @@ def _config_of(profile: Profile, source: str | None) -> "PretrainedConfig | None
         return Qwen3Config(**TINY_CONFIGS[profile.base.size], vocab_size=16)
     if source in PACKAGED or is_gguf(source):
         return None
-    try:
+    with at_the_door(f"model.source {source!r} cannot be loaded"):
         return AutoConfig.from_pretrained(source)
-    except Exception as error:  # transformers raises what it stumbles over
-        reason = str(error).strip().split("\n")[0]
-        raise Refusal(f"model.source {source!r} cannot be loaded ({reason})") from error
 
 
 def rehearse(profile: Profile, variant: str) -> None:

@@ -7,7 +7,7 @@ from gdro.checks import Refusal
 from gdro.files import files_in
 from gdro.trl.models import load_model, stop_tokens
 from gdro_lab.experiments.records import identity_of
-from gdro_lab.failures import in_one_line
+from gdro_lab.failures import at_the_door
 from gdro_lab.loop import Reward, Rows
 from gdro_lab.tasks.answers import style_of
 from gdro_lab.tasks.pretrained import find_model, model_identity
@@ -78,11 +78,8 @@ def open_world(
         model, tokenizer, ends = load_base(folder)
         made |= {"base": f"tiny base of {described.name}, {seed}", "model": Path(folder).name}
     else:
-        try:
+        with at_the_door(f"base {base!r} with adapter {adapter!r} cannot be loaded"):
             model, tokenizer, ends = load_base(find_model(base, cache_dir), adapter)
-        except Exception as error:  # libraries raise what they stumble over
-            what = f"base {base!r} with adapter {adapter!r}"
-            raise Refusal(f"{what} cannot be loaded: {in_one_line(error)}") from error
         # only original questions have a style
         style = () if described.has_tiny_base else (style_of(tokenizer),)
         task = described.spec.draw(seed, *style)

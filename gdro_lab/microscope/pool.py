@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gdro.checks import Refusal
+from gdro_lab.failures import at_the_door
 
 LARGEST = 2.0**14  # of a stored number; float16 holds up to 2^16
 
@@ -66,12 +66,8 @@ def write_arrays(path: str | Path, arrays: Mapping[str, Any]) -> None:
 
 def read_pool(path: str | Path) -> Pool:
     """Read the pool that `Pool.save` wrote; Refusal if there is none."""
-    try:
-        with Path(path).open("rb") as stream, np.load(stream) as file:
-            arrays = {name: file[name] for name in ARRAYS}
-            arrays["sketch_NS"] = arrays["sketch_NS"].astype(np.float32) * float(file["scale"])
-            return Pool(made=json.loads(str(file["made"])), **arrays)
-    except Exception as error:  # numpy raises what it stumbles over
-        raise Refusal(
-            f"pool must be an .npz file that `make` wrote, got {str(path)!r} ({error})"
-        ) from error
+    wanted = f"pool must be an .npz file that `make` wrote, got {str(path)!r}"
+    with at_the_door(wanted), Path(path).open("rb") as stream, np.load(stream) as file:
+        arrays = {name: file[name] for name in ARRAYS}
+        arrays["sketch_NS"] = arrays["sketch_NS"].astype(np.float32) * float(file["scale"])
+        return Pool(made=json.loads(str(file["made"])), **arrays)

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML
 
 from gdro.checks import Positive, Refusal
-from gdro_lab.failures import in_one_line
+from gdro_lab.failures import at_the_door
 from gdro_lab.tasks.base import BaseSize, BoundedCount, Name, Strict
 from gdro_lab.tasks.embedded import EmbeddedSpec, EmbeddedTask
 from gdro_lab.tasks.reasoning_gym import GymSpec, GymTask
@@ -116,10 +116,8 @@ def find_yaml(what: str, name: str | Path, folder: Path) -> Path:
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """The fields of a YAML 1.2 file; ValueError if it is broken or repeats a key."""
-    try:
+    with at_the_door(f"{path} cannot be read"):
         fields = YAML(typ="safe", pure=True).load(Path(path).read_text(encoding="utf-8"))
-    except Exception as error:  # ruamel raises what it stumbles over
-        raise Refusal(f"{path} cannot be read: {in_one_line(error)}") from error
     _check_values(path, fields)
     if not isinstance(fields, dict):
         raise Refusal(f"{path} must hold fields such as `seeds: [0]`, got {reprlib.repr(fields)}")
