@@ -4,6 +4,7 @@ Shown are the questions that the base solves least often, each with the first sa
 that was taken, right or wrong, so that nothing is picked by what it says.
 """
 
+from textwrap import indent
 from typing import Any
 
 import pandas as pd
@@ -38,14 +39,10 @@ def texts_before_and_after(profile: Profile, runs: list[dict[str, Any]]) -> str:
         "in brackets, how many of its samples are correct."
     )
     for uid in hardest:
-        question = kept[BASE][uid]["question"]
-        parts.append(f"## {kept[BASE][uid]['family']}\n\n{_quoted(question)}")
+        question = indent(kept[BASE][uid]["question"].strip(), "> ", lambda line: True)
+        parts.append(f"## {kept[BASE][uid]['family']}\n\n{question}")
         for variant, rows in kept.items():
             row = rows[uid]
             title = f"**{profile.label(variant)}** ({row['successes']} of {row['trials']})"
             parts.append(f"{title}\n\n```text\n{row['texts'][0].strip()}\n```")
     return "\n\n".join(parts) + "\n"
-
-
-def _quoted(text: str) -> str:
-    return "\n".join(f"> {line}" for line in text.strip().splitlines())
