@@ -108,8 +108,7 @@ def _lives(process: int) -> bool:
 def end_with_parent() -> None:
     """Make this process end when the one that started it does, however that was killed."""
     parent = multiprocessing.parent_process()
-    if parent is None:
-        return
+    assert parent is not None  # pools alone call this, in their processes
 
     def watch() -> None:
         parent.join()
