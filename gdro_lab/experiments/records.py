@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -166,9 +166,8 @@ def _read_counts(path: Path) -> dict[str, list[dict[str, Any]]]:
     return counts
 
 
-def totals(record: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """What a training took: rollouts, tokens with those of prompts, completion tokens trained."""
-    rows = list(record)
     return {
         "rollouts": sum(row["rollouts_spent"] for row in rows),
         "tokens": sum(row.get("tokens", 0) for row in rows),
