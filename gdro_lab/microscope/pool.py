@@ -4,8 +4,6 @@ It takes the place of the population. Axes: P prompts, K rollouts of each, N dis
 numbers of a sketch.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
