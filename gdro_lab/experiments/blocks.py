@@ -235,7 +235,7 @@ class LaunchChoice(Strict):
     def machine(self) -> int:
         """accelerate's machine_rank, by default 0; Refusal where it is not an integer."""
         rank = self.options.get("machine_rank", "0")
-        if not rank.isdigit():
+        if not rank.isdecimal():
             raise Refusal(f"launch.machine_rank must be an integer, got {rank!r}")
         return int(rank)
 
@@ -244,7 +244,7 @@ class LaunchChoice(Strict):
         """How many there are: by the further fields, else by accelerate's file, else 1."""
         in_file = {} if self.file is None else read_yaml(self.file)
         number = self.options.get("num_machines", str(in_file.get("num_machines", 1)))
-        if not number.isdigit() or int(number) == 0:
+        if not number.isdecimal() or int(number) == 0:
             raise Refusal(f"launch.num_machines must be an integer above 0, got {number!r}")
         return int(number)
 

@@ -322,9 +322,6 @@ class Training:
     def command(self, *options: str) -> list[str]:
         """What `launch` runs."""
         launch = self.profile.launch
-        file = self.folder / f"profile{launch.machine}.yaml"
-        # only what was set: a world refuses the defaults of `base`; JSON is YAML
-        replace_text(file, self.profile.model_dump_json(exclude_unset=True))
         launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", launch.processes]
         if launch.file is not None:
             unset = [f"{name}: {value}" for name, value in launch.options.items() if "$" in value]
@@ -333,6 +330,9 @@ class Training:
             launcher = ["accelerate.commands.launch", "--config_file", launch.file]
             launcher += ["--num_processes", launch.processes]
             launcher += [f"--{name}={value}" for name, value in launch.options.items()]
+        file = self.folder / f"profile{launch.machine}.yaml"
+        # only what was set: a world refuses the defaults of `base`; JSON is YAML
+        replace_text(file, self.profile.model_dump_json(exclude_unset=True))
         train = ["-m", "gdro_lab", "train", file, self.variant, "--launched", "--seed", self.seed]
         train += ["--folder", self.folder, "--cache-dir", self.cache_dir, *options]
         return [sys.executable, "-m", *map(str, launcher + train)]

@@ -16,6 +16,7 @@ from conftest import PATIENCE, SMALL_PROFILE, TRAINS
 from processes import REPOSITORY, run_ranks
 from safetensors.torch import load_file
 
+from gdro.checks import Refusal
 from gdro_lab.experiments import training as experiment
 from gdro_lab.experiments.processes import free_port
 from gdro_lab.experiments.profile import load_profile
@@ -174,6 +175,11 @@ def test_options_of_several_machines_reach_the_launcher(base, tmp_path, monkeypa
     with pytest.raises(ValueError, match="main_process_ip"):
         training.command()
     monkeypatch.setenv("HEAD", "node7")
+    monkeypatch.setenv("SLURM_NODEID", "²")  # a digit, and no number
+    with pytest.raises(Refusal, match="machine_rank"):
+        training.command()
+    assert not (tmp_path / "profile1.yaml").exists()  # nothing is written for what is refused
+    monkeypatch.setenv("SLURM_NODEID", "1")
     command = training.command()
     train = ["-m", "gdro_lab", "train", tmp_path / "profile1.yaml", "both", "--launched", "--seed"]
     assert command[-12:-3] == [*map(str, train), "0", "--folder"]
