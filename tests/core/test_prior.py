@@ -129,24 +129,6 @@ def test_prompts_have_a_bin_before_their_first_visit_once_anything_is_known():
     assert (np.diff(prompts.bins_P[order]) >= 0).all()  # bins follow the predicted rates
 
 
-def test_a_saved_prior_goes_on_as_it_would_have_and_does_not_depend_on_the_order_of_the_batch():
-    lengths, rates = world(slope=2.0)
-
-    def fresh():
-        prior = PromptPrior(np.arange(NUMBER), {"length": lengths})
-        return GDROController("both", ROLLOUTS, prior=prior)
-
-    whole, part = fresh(), fresh()
-    _, left = play(whole, rates, 5)
-    play(part, rates, 5)
-    resumed = fresh()
-    resumed.load_state_dict(part.state_dict())
-    backwards = left[:16][::-1]
-    assert (whole.plan(left[:16]).rollouts == resumed.plan(backwards).rollouts[::-1]).all()
-    for one, other in zip(whole.prior.predict(left), resumed.prior.predict(left), strict=True):
-        assert (one == other).all()
-
-
 def test_a_state_of_other_features_is_refused():
     lengths, _ = world(slope=0.0)
     one = PromptPrior(np.arange(NUMBER), {"length": lengths})

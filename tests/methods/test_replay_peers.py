@@ -67,19 +67,6 @@ def test_exgrpo_replays_nothing_for_a_batch_without_rewards():
     assert controller.replay(uids) is None
 
 
-def test_exgrpo_resumes_with_what_it_learned():
-    first, uids = GDROController("exgrpo", seed=3), np.arange(30)
-    visit(first, uids, uids % 5)
-    second = GDROController("exgrpo", seed=3)
-    second.load_state_dict(first.state_dict())
-    for controller in (first, second):
-        drawn = controller.draw(uids, 10)
-        visit(controller, drawn, drawn % 5)
-
-    one, other = first.replay(uids), second.replay(uids)
-    assert [a.tolist() for a in one] == [a.tolist() for a in other]
-
-
 def test_exgrpo_knows_the_kept_successes_of_each_plan_in_flight():
     """A batch that is drawn before another is observed does not change its groups."""
     uids = np.arange(40)

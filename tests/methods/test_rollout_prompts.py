@@ -97,23 +97,6 @@ def test_pkpo_rollouts_has_the_advantages_of_pkpo():
     assert (method_of("pkpo_rollouts").advantages(batch) == expected).all()
 
 
-def test_a_resumed_run_makes_the_same_plans():
-    def controller():
-        groups = StaticGroups(np.arange(12), np.arange(12) % 3)
-        return GDROController("rollout_prompts", bins=groups, seed=0)
-
-    first = controller()
-    rates = np.linspace(0, 1, 12)
-    for seed in range(5):
-        play(first, seed, np.arange(12), rates)
-    second = controller()
-    second.load_state_dict(first.state_dict())
-    for seed in range(3):
-        one, _ = play(first, seed, np.arange(12), rates)
-        other, _ = play(second, seed, np.arange(12), rates)
-        assert (one.rollouts == other.rollouts).all()
-
-
 def proxy(labels, rates, seed):
     """(28) of the plans relative to even rollouts, in a game of 60 batches; labels may be None."""
     rng = np.random.default_rng(seed)
