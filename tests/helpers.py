@@ -95,13 +95,3 @@ def batch_of(*groups, rates=None, bins=None, successes=0.0, failures=0.0):
         given_losses_R=None,
         run=run_of(),
     )
-
-
-def replay_counts(controller, steps=400):
-    """How often each of six prompts, all with a kept success, is replayed in so many steps."""
-    uids = np.arange(6)
-    times = np.zeros(6)
-    for _ in range(steps):
-        visit(controller, uids, [1] * 6)
-        times[controller.replay(uids)[0]] += 1
-    return times

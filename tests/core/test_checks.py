@@ -61,7 +61,7 @@ class Unreadable:
         (lambda: GDROController("pkpo", k=10**6), ("PKPO", "k", "1000000")),
         (lambda: GDROController("dapo", groups=10**5000), ("DAPO", "groups")),
         (lambda: GDROController("coba", window=2**31), ("CoBA", "window", "2147483648")),
-        (lambda: GDROController("coba", kappa=1.0), ("CoBA", "kappa", "1.0")),
+        (lambda: GDROController("coba", kappa=1.0), ("CoBA", "kappa", "1.0")),  # no room for β
         (lambda: GDROController("rollout_prompts", weight=1e308), ("weight", "1e+308")),
         (lambda: GDROController("pivotal", epsilon=2.0), ("Pivotal", "epsilon", "2.0")),
         (lambda: GDROController("dars", pilot=4), ("pilot", "4")),  # no less than the budget
