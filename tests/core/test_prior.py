@@ -55,6 +55,18 @@ def taught(slope, batches=60, seed=0):
     return prior, left, rates
 
 
+def loss_of(x, share, correlation, before, precision):
+    """Of coefficients: the log-loss of a batch and the distance to where they were."""
+    worth = ROLLOUTS / (1 + (ROLLOUTS - 1) * correlation)
+
+    def penalized(w):
+        z = x @ w
+        losses = np.logaddexp(0, z) - share * z
+        return 0.5 * (w - before) @ precision @ (w - before) + worth * losses.sum()
+
+    return penalized
+
+
 def test_the_first_batch_moves_the_coefficients_to_the_optimum_that_scipy_finds():
     rng = np.random.default_rng(0)
     values = rng.normal(size=30)
@@ -69,37 +81,24 @@ def test_the_first_batch_moves_the_coefficients_to_the_optimum_that_scipy_finds(
     rho = min((excess + 1.0) / (spread + 2.0), 0.5)
     prior.update(batch_of(*groups))
     assert prior.correlation == pytest.approx(rho)
-    worth = ROLLOUTS / (1 + (ROLLOUTS - 1) * rho)
-
-    def penalized(w):
-        z = x @ w
-        return 0.5 * w @ w + (worth * (np.logaddexp(0, z) - share * z)).sum()
-
+    penalized = loss_of(x, share, rho, np.zeros(x.shape[1]), np.eye(x.shape[1]))
     best = minimize(penalized, np.zeros(x.shape[1]), method="BFGS", options={"gtol": 1e-9})
     assert prior.mean == pytest.approx(best.x, abs=1e-5)
 
 
-def test_where_length_predicts_unseen_prompts_are_predicted_better_than_by_any_one_prior():
-    prior, left, rates = taught(slope=2.0)
+@pytest.mark.parametrize(("slope", "least", "correlation"), [(2.0, 0.1, 0.8), (0.0, -0.02, -1)])
+def test_prompts_never_seen_are_predicted_better_where_length_predicts(slope, least, correlation):
+    """Than by any one prior for all; and little is lost where it means nothing."""
+    prior, left, rates = taught(slope)
     alpha, beta = prior.predict(left)
     one_for_all = minimize(
         lambda log: -log_likelihood(rates[left], *np.exp(log)), [0.0, 0.0], method="Nelder-Mead"
     )
     predicted = log_likelihood(rates[left], alpha, beta)
-    assert predicted > -one_for_all.fun + 0.1
-    # and nearly as well as by the rates' own distribution, which no one knows
-    assert np.corrcoef(alpha / (alpha + beta), rates[left])[0, 1] > 0.8
-
-
-def test_where_length_means_nothing_little_is_lost():
-    prior, left, rates = taught(slope=0.0)
-    alpha, beta = prior.predict(left)
-    one_for_all = minimize(
-        lambda log: -log_likelihood(rates[left], *np.exp(log)), [0.0, 0.0], method="Nelder-Mead"
-    )
-    predicted = log_likelihood(rates[left], alpha, beta)
-    assert predicted > -one_for_all.fun - 0.02
+    assert predicted > -one_for_all.fun + least
     assert predicted > log_likelihood(rates[left], 0.5, 0.5)  # what all have without a prior
+    # nearly as well as by the rates' own distribution, which no one knows
+    assert np.corrcoef(alpha / (alpha + beta), rates[left])[0, 1] > correlation
 
 
 @pytest.mark.parametrize(("slope", "least"), [(2.0, 0.05), (0.0, -0.02)])
@@ -168,13 +167,7 @@ def test_the_coefficients_are_an_optimum_where_pass_rates_change_abruptly(share)
     groups = (rng.random((256, ROLLOUTS)) < share).astype(float)
     prior.update(batch_of(*groups))
     x = prior.features(np.arange(256))
-    worth = ROLLOUTS / (1 + (ROLLOUTS - 1) * prior.correlation)
-
-    def penalized(w):
-        logits = x @ w
-        losses = np.logaddexp(0, logits) - groups.mean(axis=1) * logits
-        return 0.5 * (w - before) @ earlier @ (w - before) + worth * losses.sum()
-
+    penalized = loss_of(x, groups.mean(axis=1), prior.correlation, before, earlier)
     best = minimize(penalized, before, method="BFGS", options={"gtol": 1e-6})
     assert penalized(prior.mean) == pytest.approx(best.fun, rel=1e-3)
 
