@@ -130,6 +130,68 @@ def profile_of(tmp_path_factory):
 
 
 @pytest.fixture
+def build(folders, tmp_path, monkeypatch):
+    """Make a trainer of a tiny model, whose completions are random bytes.
+
+    It is TRL's own where the method is None, and a class made of it where there is `change`.
+    """
+    from datasets import Dataset
+    from scripted import CHATS, even, scripted
+    from tiny_models import byte_tokenizer, fresh_model
+    from tiny_run import arguments
+    from trl import GRPOConfig, GRPOTrainer
+
+    from gdro.trainer import GDROConfig, GDROTrainer
+
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", scripted)
+    monkeypatch.setattr(GDROTrainer, "leaves_page", False)
+    monkeypatch.setattr("gc.collect", lambda: 0)  # of accelerate: most of a small run's time
+
+    def made(
+        method,
+        reward=even,
+        rows=CHATS,
+        change=None,
+        tokenizer=None,
+        given=(),
+        args=None,
+        family="Qwen3",
+        **own,
+    ):
+        settings = {"per_device_train_batch_size": 8, "max_completion_length": 10, "max_steps": 2}
+        settings |= {"learning_rate": 1e-2, "num_generations": 4} | own
+        if method is not None:
+            settings["gdro_method"] = method
+        if method == "pivotal_replay":
+            settings.setdefault("gdro_options", {"prompts": 2, "start_at": 1})
+        config, base = (GRPOConfig, GRPOTrainer) if method is None else (GDROConfig, GDROTrainer)
+        return (change(base) if change else base)(
+            fresh_model(folders[family]),
+            reward,
+            args=args or arguments(config, tmp_path / str(method), **settings),
+            train_dataset=Dataset.from_list(rows) if isinstance(rows, list) else rows,
+            processing_class=tokenizer or byte_tokenizer(),
+            **dict(given),
+        )
+
+    return made
+
+
+@pytest.fixture
+def trained(build):
+    """The same, after its training."""
+
+    def done(*given, resume=None, before=lambda trainer: None, **named):
+        trainer = build(*given, **named)
+        before(trainer)
+        trainer.train(resume)
+        return trainer
+
+    return done
+
+
+@pytest.fixture
 def load(tmp_path):
     """Rows of one's own, or their file → the split that a profile's task makes of them."""
     from tiny_models import byte_tokenizer

@@ -1,7 +1,11 @@
 """Small data, a reward, and completions that no model samples, for many quick trainings."""
 
-import numpy as np
+from pathlib import Path
 
+import numpy as np
+import trl
+
+QWEN3 = Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
 ROWS = [{"prompt": f"Spell {n}.", "answer": str(n), "uid": n} for n in range(12)]
 CHATS = [row | {"prompt": [{"role": "user", "content": row["prompt"]}]} for row in ROWS]
 

@@ -5,24 +5,18 @@ the weights of GRPOTrainer, to the bit.
 """
 
 import itertools
-from pathlib import Path
 
 import pytest
 import torch
-import trl
 from datasets import Dataset, IterableDataset
 from peft import LoraConfig
-from scripted import CHATS, ROWS, even, scripted, text_of
-from tiny_models import byte_tokenizer, fresh_model
-from tiny_run import arguments, same_weights
+from scripted import CHATS, QWEN3, ROWS, even, scripted, text_of
+from tiny_models import byte_tokenizer
+from tiny_run import same_weights
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
-from trl import GRPOConfig, GRPOTrainer
-
-from gdro.trainer import GDROConfig, GDROTrainer
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 METHODS = ("grpo", "pivotal", "rollout", "dapo")
-QWEN3 = Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
 
 
 def length(completions, **columns):
@@ -105,10 +99,14 @@ SETUPS = {
     "no uid": setup([{k: v for k, v in row.items() if k != "uid"} for row in ROWS]),
     "torch format": setup(Dataset.from_list(ROWS).with_format("torch")),
     "transform": setup(TRANSFORMED),
-    "groups": setup([row | {"level": row["uid"] % 3} for row in ROWS], equal=False),
+    "groups": setup(
+        [row | {"level": row["uid"] % 3} for row in ROWS],
+        equal=False,
+        group_column="level",
+    ),
     "weighted rewards": setup(reward=[even, length], reward_weights=[1.0, 0.2]),
     "asynchronous reward": setup(reward=slow),
-    "success_reward": setup(reward=[length, even], equal=False),
+    "success_reward": setup(reward=[length, even], equal=False, success_reward="even"),
     "reward model": setup(reward="model"),
     "None rewards": setup(reward=sometimes),
     "None beside another": setup(reward=[sometimes, length]),
@@ -165,30 +163,8 @@ SETUPS = {
     "checkpointing": setup(gradient_checkpointing=True),
     "bf16": setup(bf16=True),
     "not shuffled": setup(shuffle_dataset=False),
-    "Llama": setup(),
+    "Llama": setup(family="Llama"),
 }
-
-
-def train(trainer_class, folder, model, choice, **own):
-    settings = {"per_device_train_batch_size": 8, "max_completion_length": 10}
-    settings |= {"learning_rate": 1e-2, "max_steps": 2} | choice["args"] | own
-    config = GRPOConfig if trainer_class is GRPOTrainer else GDROConfig
-    rows = choice["rows"]
-    rows = Dataset.from_list(rows) if isinstance(rows, list) else rows
-    template = choice["template"]
-    tokenizer = byte_tokenizer(template.read_text()) if template else byte_tokenizer()
-    reward = reward_model(tokenizer) if choice["reward"] == "model" else choice["reward"]
-    more = {"reward_processing_classes": tokenizer} if choice["reward"] == "model" else {}
-    trainer = trainer_class(
-        fresh_model(model),
-        reward,
-        args=arguments(config, folder, **settings),
-        train_dataset=rows,
-        processing_class=tokenizer,
-        **dict(choice["given"]) | more,
-    )
-    trainer.train()
-    return trainer
 
 
 def reward_model(tokenizer):
@@ -200,23 +176,22 @@ def reward_model(tokenizer):
 
 
 @pytest.mark.parametrize("name", SETUPS)
-def test_setup(name, folders, tmp_path, monkeypatch):
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", scripted)
-    monkeypatch.setattr(GDROTrainer, "leaves_page", False)
-    monkeypatch.setattr("gc.collect", lambda: 0)  # of accelerate: most of a small run's time
+def test_setup(name, trained):
     choice = SETUPS[name]
-    model = folders["Llama" if name == "Llama" else "Qwen3"]
+    tokenizer = byte_tokenizer(choice["template"].read_text()) if choice["template"] else None
+    given = choice["given"]
+    reward = choice["reward"]
+    if reward == "model":
+        reward = reward_model(byte_tokenizer())
+        given = {"reward_processing_classes": byte_tokenizer()}
+    fields = {"rows": choice["rows"], "tokenizer": tokenizer, "given": given} | choice["args"]
     for method in METHODS:
-        own = {"gdro_method": method}
-        own |= {"group_column": "level"} if name == "groups" else {}
-        own |= {"success_reward": "even"} if name == "success_reward" else {}
         if method in choice["refused"]:
             reason = "no rollout had a reward" if name == "nothing but None" else ""
             with pytest.raises(ValueError, match=reason):
-                train(GDROTrainer, tmp_path / method, model, choice, **own)
+                trained(method, reward, **fields)
             continue
-        trainer = train(GDROTrainer, tmp_path / method, model, choice, **own)
+        trainer = trained(method, reward, **fields)
         assert trainer.state.global_step == trainer.args.max_steps
         assert all(torch.isfinite(weight).all() for weight in trainer.model.parameters())
         if trainer.data.uids_D is not None:  # the history is that of the data's own prompts
@@ -225,5 +200,4 @@ def test_setup(name, folders, tmp_path, monkeypatch):
             assert len(trainer.controller.bins.row_of) == 2 * trainer.args.max_steps
         assert bool(trainer.record) == (name != "nothing but None")
         if method == "grpo" and choice["equal"]:
-            stock = train(GRPOTrainer, tmp_path / "stock", model, choice)
-            assert same_weights(stock, trainer)
+            assert same_weights(trained(None, reward, **fields), trainer)

@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, IterableDataset
-from scripted import CHATS, ROWS, even, scripted, text_of
-from tiny_models import byte_tokenizer, fresh_model
+from scripted import CHATS, QWEN3, ROWS, even, text_of
+from tiny_models import byte_tokenizer
 from tiny_run import arguments, same_weights
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
-from gdro.trainer import GDROConfig, GDROTrainer
+from gdro.trainer import GDROConfig
 from gdro.trl.config import make_controller
 from gdro.trl.data import with_uids
 from gdro.uids import check_prompts, hash_of
@@ -30,45 +29,6 @@ CHOOSE = ("pivotal", "pivotal_replay", "dapo")  # the prompts
 KEEP_ORDER = ("grpo", "rollout", "reinforce_ada")
 METHODS = (*KEEP_ORDER, *CHOOSE)
 NO_UIDS = [{name: row[name] for name in ("prompt", "answer")} for row in ROWS]
-
-
-@pytest.fixture
-def build(folders, tmp_path, monkeypatch):
-    """Make a trainer: of TRL where the method is None."""
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", scripted)
-    monkeypatch.setattr(GDROTrainer, "leaves_page", False)
-    monkeypatch.setattr("gc.collect", lambda: 0)  # of accelerate: most of a small run's time
-
-    def made(method, reward=even, rows=CHATS, change=None, tokenizer=None, given=(), **own):
-        settings = {"per_device_train_batch_size": 8, "max_completion_length": 10, "max_steps": 2}
-        settings |= {"learning_rate": 1e-2, "num_generations": 4} | own
-        if method is not None:
-            settings["gdro_method"] = method
-        if method == "pivotal_replay":
-            settings.setdefault("gdro_options", {"prompts": 2, "start_at": 1})
-        config, base = (GRPOConfig, GRPOTrainer) if method is None else (GDROConfig, GDROTrainer)
-        return (change(base) if change else base)(
-            fresh_model(folders["Qwen3"]),
-            reward,
-            args=arguments(config, tmp_path / str(method), **settings),
-            train_dataset=Dataset.from_list(rows) if isinstance(rows, list) else rows,
-            processing_class=tokenizer or byte_tokenizer(),
-            **dict(given),
-        )
-
-    return made
-
-
-@pytest.fixture
-def trained(build):
-    def done(*given, resume=None, before=lambda trainer: None, **named):
-        trainer = build(*given, **named)
-        before(trainer)
-        trainer.train(resume)
-        return trainer
-
-    return done
 
 
 def logged(trainer, name="reward"):
@@ -176,8 +136,6 @@ class Notebook:
 
 
 def test_what_an_environment_writes_into_its_row_no_other_sees(trained):
-    from test_trl_setups import QWEN3
-
     for method in (None, "grpo", "both", "rollout", "pivotal"):
         tokenizer = byte_tokenizer(QWEN3.read_text())
         given = {"environment_factory": Notebook}
@@ -316,8 +274,6 @@ def test_a_success_reward_that_two_rewards_are_called_is_refused(build, trained,
 
 
 def test_an_environment_called_like_a_reward_is_refused_for_success(build):
-    from test_trl_setups import QWEN3
-
     given = {"environment_factory": reward}
     tokenizer = byte_tokenizer(QWEN3.read_text())
     with pytest.raises(ValueError, match="success_reward"):
@@ -344,12 +300,29 @@ def hint_in_place(rows):
     return rows
 
 
-def seen_prompts(into):
-    def judge(prompts, completions, **columns):
-        into.extend(prompts)
-        return even(completions)
+@pytest.fixture
+def prompts_seen(trained):
+    """Train; the prompts that a reward was given."""
 
-    return judge
+    def seen(method, rows=ROWS, **named):
+        prompts_R = []
+
+        def judge(prompts, completions, **columns):
+            prompts_R.extend(prompts)
+            return even(completions)
+
+        trained(method, judge, rows, **named)
+        return prompts_R
+
+    return seen
+
+
+def never(completions, **columns):
+    raise AssertionError("sampled before it was refused")
+
+
+def with_collator(collator):
+    return lambda trainer: setattr(trainer, "data_collator", collator)
 
 
 @pytest.mark.parametrize(
@@ -361,32 +334,19 @@ def seen_prompts(into):
         (hint_in_place, IterableDataset.from_generator(lambda: iter(ROWS * 9))),
     ],
 )
-def test_a_collator_is_applied_to_all_that_is_sampled(trained, collator, rows):
+def test_a_collator_is_applied_to_all_that_is_sampled(prompts_seen, collator, rows):
     for method in (None, *(METHODS if isinstance(rows, list) else ("grpo", "rollout"))):
-        seen = []
-        trained(
-            method,
-            seen_prompts(seen),
-            rows,
-            before=lambda trainer: setattr(trainer, "data_collator", collator),
-        )
+        seen = prompts_seen(method, rows, before=with_collator(collator))
         assert len(seen) >= 16
         assert all(prompt.startswith("Hint! Spell") for prompt in seen), method
 
 
-def test_a_collator_may_give_the_rollouts_of_a_prompt_different_rows(trained):
+def test_a_collator_may_give_the_rollouts_of_a_prompt_different_rows(prompts_seen):
     def hint_for_every_second(rows):
         return [hint([row])[0] if place % 2 else row for place, row in enumerate(rows)]
 
     for method in (None, *METHODS):
-        seen = []
-        trained(
-            method,
-            seen_prompts(seen),
-            ROWS,
-            max_steps=1,
-            before=lambda trainer: setattr(trainer, "data_collator", hint_for_every_second),
-        )
+        seen = prompts_seen(method, max_steps=1, before=with_collator(hint_for_every_second))
         starts = [prompt.startswith("Hint!") for prompt in seen[:4]]  # of the first prompt
         assert starts == [False, True, False, True], method
 
@@ -399,7 +359,7 @@ def test_a_collator_may_give_the_rollouts_of_a_prompt_different_rows(trained):
 def test_a_collator_that_loses_whose_rollout_it_is_is_refused(trained, collator):
     for method in METHODS:
         with pytest.raises(ValueError, match="data_collator"):
-            trained(method, before=lambda trainer: setattr(trainer, "data_collator", collator))
+            trained(method, before=with_collator(collator))
 
 
 class Swaps(TrainerCallback):
@@ -421,15 +381,14 @@ class Swaps(TrainerCallback):
     ],
     ids=["data of the same uids", "a collator"],
 )
-def test_what_is_swapped_during_training_is_ignored_as_in_trl(trained, attributes):
+def test_what_is_swapped_during_training_is_ignored_as_in_trl(prompts_seen, attributes):
     def swap(trainer):
         callback = Swaps(**attributes)
         callback.trainer = trainer
         trainer.add_callback(callback)
 
     for method in (None, *METHODS):
-        seen = []
-        trained(method, seen_prompts(seen), ROWS, max_steps=3, before=swap)
+        seen = prompts_seen(method, max_steps=3, before=swap)
         assert len(seen) >= 24
         assert all(prompt.startswith("Spell") for prompt in seen), method
 
@@ -484,15 +443,13 @@ def own_sampler(base):
 
 
 @pytest.mark.parametrize("change", [own_loader, own_sampler])
-def test_an_order_of_ones_own_is_followed_or_refused(trained, change):
+def test_an_order_of_ones_own_is_followed_or_refused(trained, prompts_seen, change):
     for method in (None, *METHODS):
-        seen = []
         if method in CHOOSE:
             with pytest.raises(ValueError, match=r"prompts itself|reads its rows"):
-                trained(method, seen_prompts(seen), ROWS, change=change)
-            assert not seen
+                trained(method, never, ROWS, change=change)
             continue
-        trained(method, seen_prompts(seen), ROWS, change=change)
+        seen = prompts_seen(method, change=change)
         start = "Hint! " if change is own_loader else ""
         prompts = [prompt.removeprefix(start) for prompt in seen if prompt.startswith(start)]
         assert list(dict.fromkeys(prompts)) == [f"Spell {n}." for n in (3, 5, 1, 4)], method
@@ -528,15 +485,13 @@ def hint_while_preparing(base):
 @pytest.mark.parametrize(
     "change", [hint_before_sampling, hint_in_place_before_sampling, hint_while_preparing]
 )
-def test_rows_that_a_subclass_changes_are_sampled_or_refused(trained, change):
+def test_rows_that_a_subclass_changes_are_sampled_or_refused(trained, prompts_seen, change):
     for method in (None, *METHODS):
-        seen = []
         if method in CHOOSE:
             with pytest.raises(ValueError, match="itself"):
-                trained(method, seen_prompts(seen), ROWS, change=change)
-            assert not seen
+                trained(method, never, ROWS, change=change)
             continue
-        trained(method, seen_prompts(seen), ROWS, change=change)
+        seen = prompts_seen(method, change=change)
         assert seen
         assert all(prompt.startswith("Hint! Spell") for prompt in seen), method
 
@@ -672,37 +627,17 @@ def test_a_changed_config_is_what_its_options_say(build, tmp_path, change, start
     fresh = config_of(tmp_path, **start | options)
     runs = [vars(make_controller(args).run) for args in (changed, fresh)]
     assert runs[0] == runs[1]
-    trainers = []
-    for args in (changed, fresh):
-        trainer = build("grpo")
-        trainers.append(
-            GDROTrainer(
-                trainer.model,
-                even,
-                args=args,
-                train_dataset=Dataset.from_list(ROWS),
-                processing_class=byte_tokenizer(),
-            )
-        )
-    one, other = trainers
-    assert one.trims == other.trims == (args.gdro_method != "grpo")
-    assert one.controller.name == args.gdro_method
+    one, other = (build("grpo", args=args) for args in (changed, fresh))
+    assert one.trims == other.trims == (fresh.gdro_method != "grpo")
+    assert one.controller.name == fresh.gdro_method
 
 
-def test_a_sweep_over_one_config_trains_each_method_as_alone(folders, build, trained, tmp_path):
+def test_a_sweep_over_one_config_trains_each_method_as_alone(trained, tmp_path):
     args = config_of(tmp_path, gdro_method="grpo", max_steps=2, learning_rate=1e-2)
     args.max_completion_length = 10
     for method in ("grpo", "pivotal", "both", "grpo"):
         args.gdro_method = method
-        swept = GDROTrainer(
-            fresh_model(folders["Qwen3"]),
-            even,
-            args=args,
-            train_dataset=Dataset.from_list(CHATS),
-            processing_class=byte_tokenizer(),
-        )
-        swept.train()
-        assert same_weights(swept, trained(method))
+        assert same_weights(trained(method, args=args), trained(method))
 
 
 # Uids, groups and what a checkpoint knows of the data
