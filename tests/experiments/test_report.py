@@ -82,6 +82,12 @@ def write_runs(folder, profile):
 
 
 @pytest.fixture
+def folder(runs_dir, tmp_path):
+    """A copy of the runs, to be changed."""
+    return shutil.copytree(runs_dir, tmp_path / "runs")
+
+
+@pytest.fixture
 def runs(runs_dir):
     return report.read_runs(PROFILE, runs_dir)
 
@@ -169,16 +175,7 @@ def test_notebook_06_shows_the_measured_table():
     assert sum(scores in output.get("text/markdown", "") for output in outputs) == 1
 
 
-def test_runs_that_were_copied_without_their_models_are_reported(runs_dir, tmp_path):
-    shutil.copytree(runs_dir, tmp_path / "runs", ignore=shutil.ignore_patterns("model"))
-    ours = report.read_runs(PROFILE, tmp_path / "runs")
-    theirs = report.read_runs(PROFILE, runs_dir)
-    assert [run["evaluation"] for run in ours] == [run["evaluation"] for run in theirs]
-
-
-def test_runs_that_were_evaluated_on_other_problems_are_refused(runs_dir, tmp_path):
-    folder = tmp_path / "runs"
-    shutil.copytree(runs_dir, folder)
+def test_runs_that_were_evaluated_on_other_problems_are_refused(folder):
     changed = run_folder(folder, "rollout", 1)
     manifest = read_manifest(changed / "manifest.json")
     rows = read_table(changed / "evaluation.jsonl")
@@ -197,9 +194,7 @@ def test_runs_that_were_evaluated_on_other_problems_are_refused(runs_dir, tmp_pa
         (("rollout", 1, BASE, 0), "variant 'base'"),
     ],
 )
-def test_a_copy_of_a_run_is_not_another_one(runs_dir, tmp_path, copy, named):
-    folder = tmp_path / "runs"
-    shutil.copytree(runs_dir, folder)
+def test_a_copy_of_a_run_is_not_another_one(folder, copy, named):
     variant, seed, other, other_seed = copy
     place = run_folder(folder, other, other_seed)
     shutil.rmtree(place)
@@ -214,18 +209,14 @@ def test_runs_of_another_profile_are_not_those_of_this_one(runs_dir):
         report.read_runs(PROFILE.model_copy(update={"name": "other"}), runs_dir)
 
 
-def test_runs_from_different_bases_are_not_compared(runs_dir, tmp_path):
-    folder = tmp_path / "runs"
-    shutil.copytree(runs_dir, folder)
+def test_runs_from_different_bases_are_not_compared(folder):
     path = run_folder(folder, "rollout", 1) / "manifest.json"
     write_manifest(path, read_manifest(path) | {"start": "another base"})
     with pytest.raises(Refusal, match="another base"):
         report.read_runs(PROFILE, folder)
 
 
-def test_a_report_that_fails_leaves_the_last_one(runs_dir, tmp_path, monkeypatch):
-    folder = tmp_path / "runs"
-    shutil.copytree(runs_dir, folder)
+def test_a_report_that_fails_leaves_the_last_one(folder, monkeypatch):
     for name in ("table.md", "runs.csv"):
         (folder / "results").mkdir(exist_ok=True)
         (folder / "results" / name).write_text("the last one")
