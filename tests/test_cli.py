@@ -147,57 +147,7 @@ def test_a_run_has_the_first_seed_of_its_profile_unless_another_is_named(tmp_pat
     for more in ([], ["--seed", "4"]):
         ended = CliRunner().invoke(main, ["evaluate", "own.yaml", "base", *more])
         assert ended.exit_code == 0, ended.output
-    ended = CliRunner().invoke(main, ["train", "own.yaml", "grpo"])
+    ended = CliRunner().invoke(main, ["train", "own.yaml", "grpo", "--folder", ""])
     assert ended.exit_code == 0, ended.output
     seeds_and_folders = [(3, "base/seed3"), (4, "base/seed4"), (3, "grpo/seed3")]
     assert seeds == [(seed, f"runs/own/{folder}") for seed, folder in seeds_and_folders]
-
-
-def test_options_of_the_arena_reach_its_profile(monkeypatch):
-    called = []
-
-    def run_profile(*arguments):
-        called.append(arguments)
-        return 0
-
-    monkeypatch.setattr("gdro_lab.experiments.runner.run_profile", run_profile)
-    line = (
-        "arena rare-hard,all-hard --methods grpo,pivotal@2e-4 --learning-rates 1e-4 --replicates 3"
-    )
-    line += " --first-replicate 5 --steps 10 --prompts 6 --rollouts 2 --baseline pivotal --cores 3"
-    line += " --runs out --cache-dir bases"
-    ended = CliRunner().invoke(main, line.split())
-    assert ended.exit_code == 0, ended.output
-    [(profile, *rest)] = called
-    assert rest == [3, "out", "bases"]
-    assert profile.worlds == ["rare-hard", "all-hard"]
-    assert (profile.seeds, profile.baseline) == ([5, 6, 7], "pivotal")
-    train = profile.train
-    assert (train.max_steps, train.prompts_per_step, train.num_generations) == (10, 6, 2)
-    configurations = [
-        (configuration.method, configuration.learning_rate)
-        for configuration in profile.configurations()
-    ]
-    assert configurations == [("grpo", 1e-4), ("pivotal", 2e-4)]
-
-
-@pytest.mark.usefixtures("no_job")
-def test_some_batches_are_tried_and_nothing_is_written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    tried = []
-    training = "gdro_lab.experiments.training.Training"
-    no_parts = {"needs_launcher": False}
-    monkeypatch.setattr(f"{training}.__init__", lambda self, *run: vars(self).update(no_parts))
-    monkeypatch.setattr(f"{training}.try_steps", lambda self, batches: tried.append(batches))
-    ended = CliRunner().invoke(main, ["train", "smoke", "grpo", "--try", "3"])
-    assert ended.exit_code == 0, ended.output
-    assert tried == [3]
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.usefixtures("no_job")
-def test_a_folder_without_a_name_is_the_default_one(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gdro_lab.experiments.training.train_variant", lambda *run: print(run[3]))
-    ended = CliRunner().invoke(main, ["train", "smoke", "grpo", "--folder", ""])
-    assert "runs/smoke/grpo/seed0" in ended.output

@@ -82,22 +82,13 @@ def test_an_oracle_knows_families_and_pass_rates(tmp_path):
         assert sorted(families) == ["a", "a", "b", "b"]
 
 
-def test_methods_of_one_table_have_one_success_threshold():
-    """Also the base's: a score counts the same completions for all."""
-    fields = {"name": "w", "backend": "loop", "seeds": [0]}
-    spellings = ["grpo:success_threshold=0.5", "pivotal:success_threshold=0.5"]
-    assert make_profile("w", {**fields, "methods": spellings}).success_threshold == 0.5
-    with pytest.raises(ValueError, match="success_threshold"):
-        make_profile("w", {**fields, "methods": ["grpo", *spellings]})
-
-
 CONTEST = """
 backend: loop
 worlds: [own.yaml]
 methods: [grpo, first-prompts@1e-3]
 learning_rates: [1.0e-4]
-seeds: [0, 1]
-train: {max_steps: 5, prompts_per_step: 4}
+seeds: [1, 2]
+train: {max_steps: 5, prompts_per_step: 4, num_generations: 2}
 methods_from: own.py
 """
 
@@ -107,6 +98,10 @@ def command(folder, *words):
     ended = gdro(folder, *words, "--runs=out", "--cache-dir=bases")
     assert ended.exit_code == 0, ended.output
     return ended.output
+
+
+def written(out):
+    return {(file, file.stat().st_mtime_ns) for file in out.glob("runs/*/*.json")}
 
 
 def test_a_contest_resumes_by_the_short_command_too(tmp_path):
@@ -128,7 +123,7 @@ def test_a_contest_resumes_by_the_short_command_too(tmp_path):
     trained = scores[scores.configuration != "base"]
     of_run = trained.groupby(["configuration", "replicate"])
     assert of_run.step.apply(list).tolist() == 4 * [[1, 2, 3, 4, 5]]
-    assert (trained.rollouts == 16 * trained.step).all()
+    assert (trained.rollouts == 8 * trained.step).all()
     base = scores[scores.configuration == "base"]
     assert (len(base), set(base.step), set(base.rollouts)) == (2, {5}, {0})
     families = rows[rows.family != ALL].set_index("configuration")
@@ -141,14 +136,15 @@ def test_a_contest_resumes_by_the_short_command_too(tmp_path):
 
     # one run is lost: it alone is played again, to the same scores, for a table to another method
     lost = out / "runs" / "own" / "grpo_lr0.0001_draw1.json"
-    kept = {file: file.stat().st_mtime_ns for file in out.glob("runs/*/*.json") if file != lost}
+    kept = written(out) - {(lost, lost.stat().st_mtime_ns)}
     before = read_rows(lost)["rows"]
     lost.unlink()
     short = ["arena", "own.yaml", "--methods=grpo,first-prompts@1e-3", "--learning-rates=1e-4"]
-    short += ["--replicates=2", "--steps=5", "--prompts=4", "--methods-from=own.py", "--cores=1"]
+    short += ["--replicates=2", "--first-replicate=1", "--steps=5", "--prompts=4", "--rollouts=2"]
+    short += ["--methods-from=own.py", "--cores=1"]
     again = command(tmp_path, *short, "--baseline=first-prompts")
     assert "difference from first-prompts" in again
-    assert {file: file.stat().st_mtime_ns for file in kept} == kept
+    assert written(out) - {(lost, lost.stat().st_mtime_ns)} == kept
     for row, other in zip(before, read_rows(lost)["rows"], strict=True):
         assert all(row[key] == other[key] for key in row if "seconds" not in key)
 
@@ -337,10 +333,8 @@ def test_without_the_baseline_there_are_scores_and_no_differences(tmp_path):
         ({"methods": ["grpo:speed=9"]}, "'speed'"),
         ({"methods": ["grpo:seed=1"]}, "'seed'"),
         ({"methods": ["prompt:prompt=1:prompt.eta=3"]}, "prompt once"),
-        ({"methods": ["nobody"]}, "got 'nobody'"),
         ({"methods": ["grpo:prompts=0"]}, "prompts"),
         ({"methods": ["grpo:prompts=129"]}, "prompts"),
-        ({"methods": ["grpo:prompts=true"]}, "prompts"),
         ({"methods": ["grpo:prompts=1.0"]}, "prompts"),
         ({"methods": ['grpo:prompts="1"']}, "prompts"),
         ({"methods": ["prompt:preset=paper"]}, "preset"),
