@@ -1,5 +1,6 @@
 """What tests of the controller and of the methods share: batches by hand, one step, one visit."""
 
+import json
 from dataclasses import fields, is_dataclass
 
 import numpy as np
@@ -18,6 +19,15 @@ def own_methods():
     """
     ours = ("gdro.", "peers")
     return sorted(name for name, kind in METHODS.items() if kind.__module__.startswith(ours))
+
+
+def state_of(controller):
+    """What a checkpoint holds, as text."""
+
+    def plain(array):
+        return [array.dtype.str, array.tolist()]
+
+    return json.dumps(controller.state_dict(), default=plain)
 
 
 def come_back(plan, seed, rates):

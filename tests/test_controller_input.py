@@ -1,11 +1,10 @@
 """Wrong input to the controller: a sentence with argument and value, and nothing changes."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import state_of
 
 from gdro import GDROController, Method, Pivotal, StaticGroups, sample_in_rounds
 from gdro.registry import METHODS
@@ -14,10 +13,6 @@ from gdro.rounds import Outcomes
 UIDS = [3, 1, 2, 5]
 IDS = np.repeat(np.arange(4), 4)
 REWARDS = np.ones(16)
-
-
-def state_of(controller):
-    return json.dumps(controller.state_dict(), default=lambda array: array.tolist())
 
 
 def observed_plan(controller):

@@ -12,7 +12,7 @@ import re
 import numpy as np
 import own_method  # noqa: F401 (its method is registered, and so played as the others are)
 import pytest
-from helpers import own_methods
+from helpers import own_methods, state_of
 
 from gdro import GDROController, StaticGroups
 from gdro.bins import ESTIMATORS
@@ -153,15 +153,6 @@ class Twins:
         self.pair[1] = self.make()
         self.pair[1].load_state_dict(load_state(self.folder / "state.json"))
         assert state_of(self.pair[0]) == state_of(self.pair[1])
-
-
-def state_of(controller):
-    """What a checkpoint holds, as text."""
-
-    def plain(array):
-        return [array.dtype.str, array.tolist()]
-
-    return json.dumps(controller.state_dict(), default=plain)
 
 
 @pytest.mark.parametrize("method", [*own_methods(), "failures"])

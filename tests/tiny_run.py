@@ -73,13 +73,14 @@ def half_right(completions, answer, **kwargs):
     return [float(text[:1] == right[:1]) for text, right in zip(completions, answer, strict=True)]
 
 
-def make_trainer(trainer_class, args, base, rows=None, reward=half_right):
+def make_trainer(trainer_class, args, base, rows=None, reward=half_right, **given):
     trainer = trainer_class(
         AutoModelForCausalLM.from_pretrained(base),
         reward,
         args=args,
         train_dataset=Dataset.from_list(list(rows or make_task().train)),
         processing_class=AutoTokenizer.from_pretrained(base),
+        **given,
     )
     trainer.leaves_page = False  # which takes longer than a small run
     return trainer

@@ -51,18 +51,12 @@ def test_the_gradient_is_that_of_the_whole_batch(base, tmp_path, monkeypatch, mi
 def test_a_batch_without_a_signal_runs_no_model_and_moves_weights_as_if_it_had(
     base, tmp_path, monkeypatch
 ):
-    rows, judged = [], []
-    scored = GRPOTrainer._compute_loss
-
-    def counted(self, model, inputs):
-        rows.append(len(inputs["advantages"]))
-        return scored(self, model, inputs)
+    rows, judged = watch_sizes(monkeypatch), []
 
     def one_in_three(completions, answer, **columns):
         judged.append(len(completions))
         return half_right(completions, answer) if len(judged) % 3 == 1 else [0.0] * len(completions)
 
-    monkeypatch.setattr(GRPOTrainer, "_compute_loss", counted)
     choices = {"reward": one_in_three, "gdro_method": "rollout", "max_steps": 6}
     choices |= {"weight_decay": 0.1, "per_device_train_batch_size": 16}
     choices |= {"gradient_accumulation_steps": 2}
