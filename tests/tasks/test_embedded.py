@@ -32,15 +32,11 @@ def worked_out(row, task):
     return ";".join(lines)
 
 
-def test_splits_are_disjoint_follow_the_shares_and_answers_the_tables():
+def test_answers_are_those_of_the_tables():
+    """That splits are disjoint and follow the shares: test_worlds.py, of every task."""
     task = embedded.DEFAULT_SPEC.draw(0)
     rows = task.train + task.eval
-    assert len({row["uid"] for row in rows}) == len({row["prompt"] for row in rows}) == len(rows)
     assert len(task.train) == task.spec.n_train
-    for family in task.spec.families:
-        in_train = sum(row["family"] == family.name for row in task.train)
-        assert abs(in_train - family.share * task.spec.n_train) < 1
-        assert sum(row["family"] == family.name for row in task.eval) == task.spec.n_eval_per_family
     assert all(row["answer"] == worked_out(row, task) for row in rows)
 
 

@@ -253,9 +253,7 @@ def test_the_hub_is_asked_for_what_the_profile_names(monkeypatch):
         ("hash", "#### x+1", "x+1"),
         ("hash", "12 ####", None),
         ("last_number", "3 of 4 are 0.75 of all.", "0.75"),
-        ("last_number", "none", None),
         ("number", "−2.50", "-2.5"),
-        ("number", "3:30", None),
     ],
 )
 def test_how_the_key_is_read_is_an_option(tmp_path, reader, text, key):
