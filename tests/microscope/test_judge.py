@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from pools import bernoulli_pool, pool_of, random_pool
+from pools import bernoulli_pool, random_pool
 from processes import REPOSITORY
 
 from gdro import GDROController, Method, register
@@ -120,36 +120,6 @@ def test_draws_add_the_variance_of_a_sample_of_prompts():
     assert apart <= 3 * np.sqrt(expected / 30)
     # half of the rollouts
     assert found["variance"] == pytest.approx(2 * whole.scores()["variance"], rel=0.05)
-
-
-def test_nothing_is_judged_on_what_a_method_knows(monkeypatch):
-    """The parts have no rollout in common."""
-    rewards_PK = np.random.default_rng(0).random((5, 40)) < 0.5
-    pool = pool_of(rewards_PK, np.ones((5, 40, 2)))
-    seen = {}
-    real_classes = judging.classes_of
-    real_teach = judging._teach
-
-    def classes_of(pool, places_PJ):
-        seen["judged"] = places_PJ
-        return real_classes(pool, places_PJ)
-
-    def teach(controller, pool, known_PJ, *rest):
-        all_PK = np.arange(40) + np.zeros((5, 1), int)
-        left_PJ = np.array(
-            [np.setdiff1d(a, b) for a, b in zip(all_PK, seen["judged"], strict=True)]
-        )
-        expected_P = np.take_along_axis(pool.rewards_PK, left_PJ, 1).sum(axis=1)
-        assert known_PJ.shape == (5, 16)
-        np.testing.assert_array_equal(known_PJ.sum(axis=1), expected_P)
-        real_teach(controller, pool, known_PJ, *rest)
-
-    monkeypatch.setattr(judging, "classes_of", classes_of)
-    monkeypatch.setattr(judging, "_teach", teach)
-    judge(pool, "grpo", Setting(judged=24, splits=3))
-    first = seen["judged"].copy()
-    judge(pool, "rollout", Setting(judged=24, splits=3))
-    np.testing.assert_array_equal(first, seen["judged"])  # the same splits for all
 
 
 def test_the_same_seed_gives_the_same_numbers():
