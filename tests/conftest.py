@@ -5,8 +5,6 @@ from gdro_lab import numerics
 numerics.fix()  # before torch and numpy are imported
 numerics.fix_engines()
 
-import json
-
 import peers  # noqa: F401  (registers the methods of examples/peers.py)
 import pytest
 import yaml
@@ -194,14 +192,13 @@ def trained(build):
 @pytest.fixture
 def load(tmp_path):
     """Rows of one's own, or their file → the split that a profile's task makes of them."""
+    from helpers import write_lines
     from tiny_models import byte_tokenizer
 
     from gdro_lab.tasks import MathChoice, load_split
 
     def write(name, rows):
-        path = tmp_path / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        return str(path)
+        return str(write_lines(tmp_path / f"{name}.jsonl", rows))
 
     def make(rows, chat=True, tokenizer=None, **fields):
         tokenizer = tokenizer or byte_tokenizer()

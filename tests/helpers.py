@@ -21,6 +21,13 @@ def own_methods():
     return sorted(name for name, kind in METHODS.items() if kind.__module__.startswith(ours))
 
 
+def write_lines(path, rows):
+    """Write rows as lines of JSON; the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
 def state_of(controller):
     """What a checkpoint holds, as text."""
 

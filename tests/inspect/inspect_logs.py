@@ -1,8 +1,7 @@
 """Small logs in the schemas of trainers, made by the tests that read them."""
 
-import json
-
 import pandas as pd
+from helpers import write_lines
 
 GROUPS = [[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 1]]
 """Rewards of the rollouts of each prompt of a step."""
@@ -42,12 +41,6 @@ def verl_rows(step, groups=GROUPS, keyed=True):
             rows.append(row | ({"uid": f"{step:08x}-a-{p}_{i}_0"} if keyed else {}))
     # balanced by length over the workers, so in no order of the groups
     return rows if keyed else rows[::2] + rows[1::2]
-
-
-def write_lines(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def write_verl(folder, steps=2, **options):

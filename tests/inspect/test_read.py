@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from inspect_logs import trl_rows, verl_rows, write_lines, write_trl, write_verl
+from helpers import write_lines
+from inspect_logs import trl_rows, verl_rows, write_trl, write_verl
 
 import gdro.inspect
 from gdro.inspect.files import PART

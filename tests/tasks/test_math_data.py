@@ -7,6 +7,7 @@ from pathlib import Path
 
 import datasets
 import pytest
+from helpers import write_lines
 from pydantic import ValidationError
 from tiny_models import byte_tokenizer
 
@@ -27,11 +28,6 @@ PATHS = {name: str(FIXTURES / f"{name}.jsonl") for name in MATH_SPECS}
 def fixture_rows(name):
     lines = (FIXTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
-
-
-def write_jsonl(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def read_file(path, schema=None, **options):
@@ -120,11 +116,11 @@ def test_problems_of_several_columns_are_sentences(read):
 
 def test_copies_with_other_columns_are_known(tmp_path):
     row = {"problem": "Give $2+2$.", "solution": "First $\\boxed{4}$. It is \\boxed{\\frac{8}{2}}."}
-    rows, _ = load_math("minerva", write_jsonl(tmp_path / "minerva.jsonl", [row]))
+    rows, _ = load_math("minerva", write_lines(tmp_path / "minerva.jsonl", [row]))
     assert rows[0]["answer"] == "\\frac{8}{2}"
     for part, target in (("addsub", 2 / 3), ("singleop", 5.0)):
         row = {"input": f"What is asked in {part} ?", "target": target}
-        write_jsonl(tmp_path / f"mawps_{part}.jsonl", [row])
+        write_lines(tmp_path / f"mawps_{part}.jsonl", [row])
     parts = [tmp_path / "mawps_addsub.jsonl", tmp_path / "mawps_singleop.jsonl"]
     problems, _ = tasks.read_problems(tasks.named_source("mawps", parts))
     assert [problem.answer for problem in problems] == ["0.6667", "5"]
@@ -132,7 +128,7 @@ def test_copies_with_other_columns_are_known(tmp_path):
 
 
 def test_a_uid_names_the_problem_wherever_it_is(tmp_path, read):
-    backward = write_jsonl(tmp_path / "backward.jsonl", fixture_rows("minerva")[::-1])
+    backward = write_lines(tmp_path / "backward.jsonl", fixture_rows("minerva")[::-1])
     theirs, _ = load_math("minerva", backward)
     ours = [row["uid"] for row in read["minerva"][0]]
     assert ours == [row["uid"] for row in theirs][::-1]
@@ -146,10 +142,10 @@ def test_choices_are_shuffled_by_uid_alone(tmp_path, read):
         assert f"{seen['answer']}) {row['Correct Answer'].strip()}\n" in seen["prompt"]
         assert all(f") {row[f'Incorrect Answer {i}']}\n" in seen["prompt"] for i in (1, 2, 3))
         assert seen["prompt"].endswith(LETTER)
-    last = write_jsonl(tmp_path / "last.jsonl", rows[-1:])
+    last = write_lines(tmp_path / "last.jsonl", rows[-1:])
     assert load_math("gpqa", last, style="text")[0][0] == shown[-1]
     many = [rows[0] | {"Question": f"Question {number}?"} for number in range(40)]
-    shuffled, _ = load_math("gpqa", write_jsonl(tmp_path / "many.jsonl", many))
+    shuffled, _ = load_math("gpqa", write_lines(tmp_path / "many.jsonl", many))
     assert {row["answer"] for row in shuffled} == set("ABCD")
 
 
@@ -177,12 +173,12 @@ def broken(name, row, **change):
 def test_bad_rows_are_left_out_and_named(tmp_path, name, rows, message):
     good = fixture_rows(name)
     more = [row for row in good if row not in rows]
-    kept, dropped = load_math(name, write_jsonl(tmp_path / "rows.jsonl", [*rows, *more]))
+    kept, dropped = load_math(name, write_lines(tmp_path / "rows.jsonl", [*rows, *more]))
     assert (len(kept), len(dropped)) == (len(rows) + len(more) - 1, 1)
     assert re.search(message, dropped[0])
     bad = [row for row in rows if row not in good] or [rows[0] | {"question": ""}]
     with pytest.raises(ValueError, match=name):
-        load_math(name, write_jsonl(tmp_path / "bad.jsonl", bad))
+        load_math(name, write_lines(tmp_path / "bad.jsonl", bad))
 
 
 OWN = [
@@ -211,7 +207,7 @@ def test_every_kind_of_folder_gives_the_same_problems(tmp_path, kind):
     problems, dropped = read_file(write_as(kind, tmp_path / "own"), schema)
     assert [problem.answer for problem in problems] == ["7", "-1", "007"]
     assert [problem.family for problem in problems] == ["easy", "hard", "hard"]
-    assert problems == read_file(write_jsonl(tmp_path / "own.jsonl", OWN), schema)[0]
+    assert problems == read_file(write_lines(tmp_path / "own.jsonl", OWN), schema)[0]
     assert dropped == []
 
 
@@ -219,7 +215,7 @@ def test_no_family_has_the_name_of_all_of_them(tmp_path):
     rows = [row | {"level": "all"} for row in OWN]
     with pytest.raises(ValueError, match="'all'"):
         read_file(
-            write_jsonl(tmp_path / "own.jsonl", rows),
+            write_lines(tmp_path / "own.jsonl", rows),
             Schema(("question",), "answer", group="level"),
         )
 
@@ -259,7 +255,7 @@ def test_the_hub_is_asked_for_what_the_profile_names(monkeypatch):
 def test_how_the_key_is_read_is_an_option(tmp_path, reader, text, key):
     rows = [{"question": "The one?", "answer": text}, {"question": "Good?", "answer": "#### 1"}]
     rows[1]["answer"] = {"boxed": "\\boxed{1}", "number": 1}.get(reader, "#### 1")
-    path = write_jsonl(tmp_path / "own.jsonl", rows)
+    path = write_lines(tmp_path / "own.jsonl", rows)
     problems, dropped = read_file(path, Schema(("question",), "answer", reader))
     assert [problem.answer for problem in problems][:-1] == ([] if key is None else [key])
     assert [fault.startswith("own, row 0: ") for fault in dropped] == [True] * (key is None)
@@ -313,7 +309,7 @@ def sums(tmp_path):
         {"question": f"{i} {signs[family]} {i % 7}?", "answer": i, "family": family}
         for i, family in enumerate(families)
     ]
-    return write_jsonl(tmp_path / "sums.jsonl", rows)
+    return write_lines(tmp_path / "sums.jsonl", rows)
 
 
 def own(path, **fields):
@@ -367,8 +363,8 @@ def test_training_problems_are_drawn_by_share(sums):
 def test_what_repeats_or_is_evaluated_is_not_trained_on(tmp_path):
     texts = ["What is  3+4 ?", "what is 3+4", "What is 3-4?", "What is 1.5+1?", "What is 15+1?"]
     rows = [{"question": text, "answer": place} for place, text in enumerate(texts)]
-    train = write_jsonl(tmp_path / "train.jsonl", rows)
-    seen = write_jsonl(tmp_path / "seen.jsonl", [{"question": "WHAT IS 3-4", "answer": "-1"}])
+    train = write_lines(tmp_path / "train.jsonl", rows)
+    seen = write_lines(tmp_path / "seen.jsonl", [{"question": "WHAT IS 3-4", "answer": "-1"}])
     fields = {"train": str(train), "evaluate": [str(seen)]}
     kept = split(**fields)
     assert [row["answer"] for row in kept.rows] == ["0", "3", "4"]
@@ -376,7 +372,7 @@ def test_what_repeats_or_is_evaluated_is_not_trained_on(tmp_path):
     assert "seen/" in kept.dropped[1]
     assert len(split(evaluated=True, **fields).rows) == 1
     assert len(split(**fields, deduplicate=False).rows) == len(rows)
-    copy = write_jsonl(tmp_path / "copy.jsonl", rows)
+    copy = write_lines(tmp_path / "copy.jsonl", rows)
     with pytest.raises(ValueError, match=r"task\.train must have problems"):
         split(train=str(train), evaluate=[str(copy)])
 
@@ -388,7 +384,7 @@ def test_a_request_of_ones_own_and_worked_solutions(tmp_path):
         {"question": "What is 3*4?", "answer": "12"},
     ]
     fields = {
-        "train": str(write_jsonl(tmp_path / "own.jsonl", rows)),
+        "train": str(write_lines(tmp_path / "own.jsonl", rows)),
         "columns": {"solution": "worked"},
         "evaluate": ["math500"],
         "paths": PATHS,
@@ -432,7 +428,7 @@ def test_splits_of_one_set_may_be_trained_on_and_evaluated():
 
 
 def test_the_same_rows_are_not_trained_on_and_evaluated_however_they_are_named(tmp_path):
-    file = str(write_jsonl(tmp_path / "own.jsonl", OWN))
+    file = str(write_lines(tmp_path / "own.jsonl", OWN))
     for train, split in (("someone/sums", "train"), ("math500", "test"), (file, "test")):
         evaluated = {"source": train, "split": split}
         with pytest.raises(ValidationError, match="must not have"):
@@ -463,7 +459,7 @@ def test_a_source_may_have_columns_and_a_reader_of_its_own(tmp_path):
     copy = [{"q": "What is 1+1?", "a": "so \\boxed{2}"}]
     files = {"german": german, "plain": plain, "amc": copy}
     paths = {
-        name: str(write_jsonl(tmp_path / f"{name}.jsonl", rows)) for name, rows in files.items()
+        name: str(write_lines(tmp_path / f"{name}.jsonl", rows)) for name, rows in files.items()
     }
     columns = {"problem": "Frage", "answer": "Antwort"}
     named = {"problem": "q", "answer": "a"}

@@ -10,6 +10,17 @@ ROWS = [{"prompt": f"Spell {n}.", "answer": str(n), "uid": n} for n in range(12)
 CHATS = [row | {"prompt": [{"role": "user", "content": row["prompt"]}]} for row in ROWS]
 
 
+class Room:
+    """An environment without a reward."""
+
+    def reset(self, **columns):
+        return "Go."
+
+    def look(self) -> str:
+        """Look around."""
+        return "nothing"
+
+
 def text_of(completion):
     return completion if isinstance(completion, str) else completion[-1].get("content") or ""
 

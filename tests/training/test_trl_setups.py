@@ -10,7 +10,7 @@ import pytest
 import torch
 from datasets import Dataset, IterableDataset
 from peft import LoraConfig
-from scripted import CHATS, QWEN3, ROWS, even, scripted, text_of
+from scripted import CHATS, QWEN3, ROWS, Room, even, scripted, text_of
 from tiny_models import byte_tokenizer
 from tiny_run import same_weights
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
@@ -55,15 +55,8 @@ def add(a: int, b: int) -> int:
 TURNS = itertools.count()
 
 
-class World:
+class World(Room):
     """An environment that owns its prompts and its reward."""
-
-    def reset(self, **columns):
-        return "Go."
-
-    def look(self) -> str:
-        """Look around."""
-        return "nothing"
 
     def get_reward(self):
         return float(next(TURNS) % 3 == 0)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, IterableDataset
-from scripted import CHATS, QWEN3, ROWS, even, text_of
+from scripted import CHATS, QWEN3, ROWS, Room, even, text_of
 from tiny_models import byte_tokenizer
 from tiny_run import arguments, same_weights
 from torch.utils.data import DataLoader
@@ -121,7 +121,7 @@ def test_objects_that_a_transform_hands_out_are_not_copied(trained):
         assert seen == {id(verifier)}
 
 
-class Notebook:
+class Notebook(Room):
     """An environment that writes into what it is given."""
 
     def reset(self, prompt, steps, meta, **columns):
@@ -129,10 +129,6 @@ class Notebook:
         steps.clear()
         meta["tags"].append("seen")
         return "Go."
-
-    def look(self) -> str:
-        """Look around."""
-        return "nothing"
 
 
 def test_what_an_environment_writes_into_its_row_no_other_sees(trained):
@@ -242,14 +238,7 @@ def scaled(completions, factor, **columns):
     return [factor * value for value in even(completions)]
 
 
-class reward:  # an environment whose reward TRL names after it
-    def reset(self, **columns):
-        return "Go."
-
-    def look(self) -> str:
-        """Look around."""
-        return "nothing"
-
+class reward(Room):  # an environment whose reward TRL names after it
     def get_reward(self):
         return 1.0
 
