@@ -55,7 +55,7 @@ def write_runs(folder, profile):
     for variant, seed in [*bases, *itertools.product(profile.variants, profile.seeds)]:
         record, where = [], run_folder(folder, variant, seed)
         if variant != BASE:
-            controller = GDROController(method=variant, mean_rollouts=4)
+            controller = GDROController(profile.variants[variant].method, mean_rollouts=4)
             for step in range(6):
                 uids = (np.arange(8) * 3 + step) % 24
                 plan, batch = play(controller, 6 * seed + step, uids, rates[uids])
@@ -64,6 +64,7 @@ def write_runs(folder, profile):
         evaluation = [
             {"uid": uid if profile.one_task else f"{seed}/{uid}", "family": family}
             | {"trials": samples, "successes": int(rng.binomial(samples, rates[uid]))}
+            | {"question": f"Question {uid}?", "texts": [f"{variant} says {uid}", "second"]}
             for uid, family in enumerate(FAMILIES)
         ]
         write_table(where / "record.jsonl", record)
@@ -241,45 +242,28 @@ def test_where_each_seed_has_its_own_problems_differences_are_in_pairs_by_seed(t
     assert len(rows) == 4 * 2
 
 
-def runs_of_eight_samples():
-    """Profile and runs of two methods and one with another baseline, with made-up counts."""
+@pytest.fixture
+def eight(tmp_path):
+    """Profile and runs with eight samples, and a method with another baseline."""
     variants = {name: {"method": name} for name in ("grpo", "prompt")}
     variants["own"] = {"method": "rollout", "baseline": "prompt"}
     train = {"max_steps": 6, "prompts_per_step": 8}
     profile = Profile(name="eight", seeds=[0, 1, 2], one_task=True, train=train, variants=variants)
-    rng = np.random.default_rng(0)
-    runs = []
-    for variant, seed in [(BASE, 0), *itertools.product(profile.variants, profile.seeds)]:
-        rows = [
-            {
-                "uid": uid,
-                "family": "ab"[uid % 2],
-                "trials": 8,
-                "successes": int(rng.binomial(8, 0.1 + 0.07 * uid)),
-                "question": f"Question {uid}?",
-                "texts": [f"{variant} says {uid}", "second"],
-            }
-            for uid in range(12)
-        ]
-        manifest: dict = {}
-        if variant != BASE:
-            manifest["families"] = {"a": 30, "b": 10}
-        run = {"variant": variant, "seed": seed, "manifest": manifest, "record": []}
-        runs.append(run | {"evaluation": rows, "seen": [], "on_the_way": {}})
-    return profile, runs
+    return profile, report.read_runs(profile, write_runs(tmp_path, profile))
 
 
-def test_trainings_in_trl_have_rows_and_paired_tables_as_the_loop_has():
-    profile, runs = runs_of_eight_samples()
+def test_trainings_in_trl_have_rows_and_paired_tables_as_the_loop_has(eight):
+    profile, runs = eight
     rows = report.trl_rows(profile, runs)
-    assert set(rows.family) == {"all", "a", "b"}
+    assert set(rows.family) == {"all", "star", "plus"}
     rows = rows[rows.family == "all"].set_index(["configuration", "replicate"])
     prompts = pd.DataFrame(runs[1]["evaluation"])
     by_family = (prompts.successes / prompts.trials).groupby(prompts.family).mean()
     first = rows.loc["grpo", 0]
     assert first.mean_at_8 == pytest.approx(by_family.mean())
     assert first.worst_family == pytest.approx(by_family.min())
-    assert first.training_mix_mean == pytest.approx(0.75 * by_family["a"] + 0.25 * by_family["b"])
+    mix = 0.75 * by_family["star"] + 0.25 * by_family["plus"]
+    assert first.training_mix_mean == pytest.approx(mix)
     any_correct = (prompts.successes > 0).groupby(prompts.family).mean()
     assert first.pass_at_8 == pytest.approx(any_correct.mean())
     tables = report._paired_texts(profile, runs)["paired.md"]
@@ -289,8 +273,8 @@ def test_trainings_in_trl_have_rows_and_paired_tables_as_the_loop_has():
         assert f"{difference.mean():+.3f}: {low:+.3f} … {high:+.3f}" in tables
 
 
-def test_texts_are_those_of_the_questions_that_the_base_solves_least():
-    profile, runs = runs_of_eight_samples()
+def test_texts_are_those_of_the_questions_that_the_base_solves_least(eight):
+    profile, runs = eight
     text = texts_before_and_after(profile, runs)
     by_difficulty = sorted(runs[0]["evaluation"], key=lambda row: row["successes"])
     for place, row in enumerate(by_difficulty):
