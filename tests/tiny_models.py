@@ -57,6 +57,16 @@ def save_tiny_model(family: str, folder: Path, tokenizer=None, **sizes: int) -> 
     return folder
 
 
+def untie(source: Path | str, folder: Path) -> Path:
+    """A copy of a model whose output matrix is its own, with its tokenizer."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype="float32")
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(model.get_input_embeddings().weight.detach().clone())
+    model.save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(source).save_pretrained(folder)
+    return folder
+
+
 def fresh_model(folder: Path):
     """A saved model; the folder is read once."""
     return copy.deepcopy(_read(folder))

@@ -19,6 +19,7 @@ import peft
 import torch
 import trl
 from datasets import Dataset
+from tiny_run import arguments
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro.trainer import GDROConfig, GDROTrainer
@@ -30,23 +31,14 @@ STEPS = 2
 
 def make_trainer(model_folder, task, output):
     world = read_world(task["world"]).spec
-    args = GDROConfig(
-        output_dir=str(output),
+    args = arguments(
+        GDROConfig,
+        output,
         seed=0,
         max_steps=STEPS,
-        per_device_train_batch_size=32,
-        num_generations=4,
         max_completion_length=world.max_completion_tokens,
-        beta=0.0,
         learning_rate=1e-4,
         gdro_method="pivotal",
-        report_to=[],
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        disable_tqdm=True,
-        logging_steps=1,
-        save_strategy="no",
     )
     source = AutoModelForCausalLM.from_pretrained(model_folder, dtype="float32")
     lora = peft.LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, target_modules="all-linear")

@@ -3,7 +3,7 @@
 import needs_gpu  # noqa: F401
 import pytest
 import torch
-import transformers
+from tiny_models import untie
 from watch import CACHE, TOLERANCE, small_profile
 
 from gdro_lab.experiments.parts import make_base
@@ -14,22 +14,12 @@ pytest.importorskip("vllm", reason="no vLLM: docs/gpu-box.md, 1")
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
 
-def untied(source, folder):
-    """A copy of a model whose output matrix is its own."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype="float32")
-    model.config.tie_word_embeddings = False
-    model.lm_head.weight = torch.nn.Parameter(model.get_input_embeddings().weight.detach().clone())
-    model.save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(source).save_pretrained(folder)
-    return str(folder)
-
-
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("config", ["ddp", "fsdp2"])
 @pytest.mark.parametrize("evaluates", [False, True])  # FSDP2 reshards before the next sync
 def test_weights_reach_the_engine(tmp_path, config, tied, evaluates):
     base = make_base(small_profile("both"), CACHE)
-    source = base if tied else untied(base, tmp_path / "model")
+    source = base if tied else str(untie(base, tmp_path / "model"))
     train = {"use_vllm": True, "vllm_enable_sleep_mode": True}
     if evaluates:
         train |= {"eval_strategy": "steps", "eval_steps": 1, "eval_prompts": 8}

@@ -6,7 +6,6 @@ look at.
 
 import json
 import os
-import shutil
 import subprocess
 import time
 import urllib.request
@@ -21,7 +20,7 @@ from conftest import PATIENCE
 from processes import needs, python_of, run_in, run_ranks
 from safetensors.torch import load_file
 from sharded_run import tied_model
-from tiny_models import byte_tokenizer, save_tiny_model
+from tiny_models import byte_tokenizer, save_tiny_model, untie
 from tiny_run import half_right, make_task
 
 from gdro.trl.models import stop_tokens
@@ -73,12 +72,7 @@ def untied(base, tmp_path_factory):
     A vLLM server on a CPU takes new weights of a tied one, and computes with a packed copy of the
     old.
     """
-    folder = shutil.copytree(base, tmp_path_factory.mktemp("untied") / "base")
-    model, _ = load(folder)
-    model.config.tie_word_embeddings = False
-    model.lm_head.weight = torch.nn.Parameter(model.get_input_embeddings().weight.detach().clone())
-    model.save_pretrained(folder)
-    return folder
+    return untie(base, tmp_path_factory.mktemp("untied"))
 
 
 def load(folder):
