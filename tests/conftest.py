@@ -131,7 +131,7 @@ def profile_of(tmp_path_factory):
 def build(folders, tmp_path, monkeypatch):
     """Make a trainer of a tiny model, whose completions are random bytes.
 
-    It is TRL's own where the method is None, and a class made of it where there is `change`.
+    It is TRL's own where the method is None; `change`: a class whose functions come before it.
     """
     from datasets import Dataset
     from scripted import CHATS, even, scripted
@@ -164,7 +164,8 @@ def build(folders, tmp_path, monkeypatch):
         if method == "pivotal_replay":
             settings.setdefault("gdro_options", {"prompts": 2, "start_at": 1})
         config, base = (GRPOConfig, GRPOTrainer) if method is None else (GDROConfig, GDROTrainer)
-        return (change(base) if change else base)(
+        kind = type("Changed", (change, base), {}) if change else base
+        return kind(
             fresh_model(folders[family]),
             reward,
             args=args or arguments(config, tmp_path / str(method), **settings),

@@ -142,14 +142,11 @@ def test_what_an_environment_writes_into_its_row_no_other_sees(trained):
 
 
 def shaping(shape):
-    def change(base):
-        class Shaped(base):
-            def _calculate_rewards(self, *given):
-                return shape(super()._calculate_rewards(*given))
+    class Shaped:
+        def _calculate_rewards(self, *given):
+            return shape(super()._calculate_rewards(*given))
 
-        return Shaped
-
-    return change
+    return Shaped
 
 
 SHAPES = {
@@ -196,21 +193,18 @@ def test_rewards_shaped_on_the_object_are_trained_on_too(trained):
 def test_what_a_subclass_adds_to_sampling_is_called_once_a_rollout(trained):
     calls = []
 
-    def change(base):
-        class Counting(base):
-            def _generate(self, prompts):
-                calls.append(len(prompts))
-                return super()._generate(prompts)
+    class Counting:
+        def _generate(self, prompts):
+            calls.append(len(prompts))
+            return super()._generate(prompts)
 
-            def _calculate_rewards(self, inputs, *given):
-                calls.append(-len(inputs))
-                return super()._calculate_rewards(inputs, *given)
-
-        return Counting
+        def _calculate_rewards(self, inputs, *given):
+            calls.append(-len(inputs))
+            return super()._calculate_rewards(inputs, *given)
 
     for method in METHODS:
         calls.clear()
-        trainer = trained(method, change=change)
+        trainer = trained(method, change=Counting)
         spent = sum(row["rollouts_spent"] for row in trainer.record)
         assert sum(n for n in calls if n > 0) == spent, method
         assert sum(calls) == 0, method
@@ -382,15 +376,12 @@ def test_what_is_swapped_during_training_is_ignored_as_in_trl(prompts_seen, attr
         assert all(prompt.startswith("Spell") for prompt in seen), method
 
 
-def keeps_columns(base):
-    class Columns(base):
-        def _set_signature_columns_if_needed(self):
-            self._signature_columns = ["prompt", "answer"]
-
-    return Columns
+class KeepsColumns:
+    def _set_signature_columns_if_needed(self):
+        self._signature_columns = ["prompt", "answer"]
 
 
-@pytest.mark.parametrize(("change", "rows"), [(None, ROWS), (keeps_columns, NO_UIDS)])
+@pytest.mark.parametrize(("change", "rows"), [(None, ROWS), (KeepsColumns, NO_UIDS)])
 def test_rewards_get_the_columns_that_trl_gives_them(trained, change, rows):
     def judge(completions, **columns):
         seen.append(frozenset(columns) - {"uid"})
@@ -405,33 +396,24 @@ def test_rewards_get_the_columns_that_trl_gives_them(trained, change, rows):
     assert ("answer" in next(iter(found[None]))) == (change is not None)
 
 
-def wraps_loader(base):
-    class Loader(base):
-        def get_train_dataloader(self):
-            return super().get_train_dataloader()
-
-    return Loader
+class WrapsLoader:
+    def get_train_dataloader(self):
+        return super().get_train_dataloader()
 
 
-def own_loader(base):
-    class Loader(base):
-        def get_train_dataloader(self):
-            order = [place for place in (3, 5, 1, 4) for _ in range(4)] * 2
-            rows = self.train_dataset.select(order)
-            return DataLoader(rows, batch_size=8, collate_fn=hint)
-
-    return Loader
+class OwnLoader:
+    def get_train_dataloader(self):
+        order = [place for place in (3, 5, 1, 4) for _ in range(4)] * 2
+        rows = self.train_dataset.select(order)
+        return DataLoader(rows, batch_size=8, collate_fn=hint)
 
 
-def own_sampler(base):
-    class Sampled(base):
-        def _get_train_sampler(self, dataset=None):
-            return [place for place in (3, 5, 1, 4) for _ in range(4)] * 2
-
-    return Sampled
+class OwnSampler:
+    def _get_train_sampler(self, dataset=None):
+        return [place for place in (3, 5, 1, 4) for _ in range(4)] * 2
 
 
-@pytest.mark.parametrize("change", [own_loader, own_sampler])
+@pytest.mark.parametrize("change", [OwnLoader, OwnSampler])
 def test_an_order_of_ones_own_is_followed_or_refused(trained, prompts_seen, change):
     for method in (None, *METHODS):
         if method in CHOOSE:
@@ -439,40 +421,31 @@ def test_an_order_of_ones_own_is_followed_or_refused(trained, prompts_seen, chan
                 trained(method, never, ROWS, change=change)
             continue
         seen = prompts_seen(method, change=change)
-        start = "Hint! " if change is own_loader else ""
+        start = "Hint! " if change is OwnLoader else ""
         prompts = [prompt.removeprefix(start) for prompt in seen if prompt.startswith(start)]
         assert list(dict.fromkeys(prompts)) == [f"Spell {n}." for n in (3, 5, 1, 4)], method
         assert len(prompts) == len(seen)
 
 
-def hint_before_sampling(base):
-    class Hinting(base):
-        def _generate_and_score_completions(self, inputs):
-            return super()._generate_and_score_completions(hint(inputs))
-
-    return Hinting
+class HintBeforeSampling:
+    def _generate_and_score_completions(self, inputs):
+        return super()._generate_and_score_completions(hint(inputs))
 
 
-def hint_in_place_before_sampling(base):
-    class Hinting(base):
-        def _generate_and_score_completions(self, inputs):
-            for row in inputs:
-                row["prompt"] = f"Hint! {row['prompt']}"
-            return super()._generate_and_score_completions(inputs)
-
-    return Hinting
+class HintInPlaceBeforeSampling:
+    def _generate_and_score_completions(self, inputs):
+        for row in inputs:
+            row["prompt"] = f"Hint! {row['prompt']}"
+        return super()._generate_and_score_completions(inputs)
 
 
-def hint_while_preparing(base):
-    class Hinting(base):
-        def _prepare_inputs(self, batch):
-            return super()._prepare_inputs(hint(batch) if isinstance(batch, list) else batch)
-
-    return Hinting
+class HintWhilePreparing:
+    def _prepare_inputs(self, batch):
+        return super()._prepare_inputs(hint(batch) if isinstance(batch, list) else batch)
 
 
 @pytest.mark.parametrize(
-    "change", [hint_before_sampling, hint_in_place_before_sampling, hint_while_preparing]
+    "change", [HintBeforeSampling, HintInPlaceBeforeSampling, HintWhilePreparing]
 )
 def test_rows_that_a_subclass_changes_are_sampled_or_refused(trained, prompts_seen, change):
     for method in (None, *METHODS):
@@ -487,34 +460,28 @@ def test_rows_that_a_subclass_changes_are_sampled_or_refused(trained, prompts_se
 
 def test_a_loader_that_is_only_wrapped_changes_nothing(trained):
     for method in METHODS:
-        one, other = trained(method), trained(method, change=wraps_loader)
+        one, other = trained(method), trained(method, change=WrapsLoader)
         assert same_weights(one, other)
 
 
 def test_a_sampler_that_mixes_prompts_is_refused(trained):
-    def change(base):
-        class Mixed(base):
-            def _get_train_sampler(self, dataset=None):
-                return list(range(12)) * 2
-
-        return Mixed
+    class Mixed:
+        def _get_train_sampler(self, dataset=None):
+            return list(range(12)) * 2
 
     for method in KEEP_ORDER:
         with pytest.raises(ValueError, match="num_generations"):
-            trained(method, change=change)
+            trained(method, change=Mixed)
 
 
-def repeat_sampler(base):
-    class Sampled(base):
-        def _get_train_sampler(self, dataset=None):
-            return RepeatSampler(
-                self.train_dataset, self.num_generations, 2, repeat_count=1, shuffle=False
-            )
-
-    return Sampled
+class OwnRepeatSampler:
+    def _get_train_sampler(self, dataset=None):
+        return RepeatSampler(
+            self.train_dataset, self.num_generations, 2, repeat_count=1, shuffle=False
+        )
 
 
-@pytest.mark.parametrize("change", [own_sampler, repeat_sampler])
+@pytest.mark.parametrize("change", [OwnSampler, OwnRepeatSampler])
 def test_a_sampler_of_ones_own_is_resumed_past_the_first_epoch(trained, tmp_path, change):
     weights = {}
     for method in (None, "grpo", "both"):
