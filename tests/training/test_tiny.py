@@ -1,6 +1,5 @@
 """The tiny base: the same bits each time, cached, complete or absent."""
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -39,16 +38,10 @@ def test_base_is_the_same_bits_for_the_same_seed(task, base, tmp_path):
     assert any(not torch.equal(ours[name], array) for name, array in weights(other).items())
 
 
-def test_training_lowers_the_loss_of_the_completion_alone(task):
+def test_the_loss_is_on_the_completion_and_its_end_alone(task, base):
+    """That training lowers it: test_arena.py, whose oracle knows the pass rates of a base."""
     tokenizer = task.tokenizer()
-    losses = []
-    for steps in (1, 40):
-        model = models._train_tiny_base(task, tokenizer, "tiny", 0, steps, 16, 2e-3, "cpu", False)
-        prompts, completions = task.teach(np.random.default_rng(9), 64)
-        with torch.no_grad():
-            losses.append(models._completion_loss(model, tokenizer, prompts, completions).item())
-    assert losses[1] < losses[0] - 0.5
-
+    model = transformers.AutoModelForCausalLM.from_pretrained(base)
     loss = models._completion_loss(model, tokenizer, ["7*4*3?"], ["7*4=8;8*3=4"])
     ids = tokenizer("7*4*3?7*4=8;8*3=4" + tokenizer.eos_token, return_tensors="pt")["input_ids"]
     log_probs = model(ids).logits[0].log_softmax(-1)
