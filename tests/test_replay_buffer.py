@@ -7,14 +7,13 @@ import pytest
 import tiny_run
 import torch
 from conftest import TRAINS
-from datasets import Dataset
 from helpers import visit
 from transformers import AutoModelForCausalLM, AutoTokenizer, ProcessorMixin
 
 from gdro import GDROController, Method, register
 from gdro.methods.buffer import ReplayBuffer, is_whole, replay_weights
 from gdro.methods.replay import PivotalReplay
-from gdro.trainer import GDROConfig, GDROTrainer
+from gdro.trainer import GDROTrainer
 from gdro.trl import replay
 from gdro_lab import loop
 
@@ -284,15 +283,8 @@ def test_the_trainer_keeps_whole_texts(base, tmp_path):
 
 def train_all_right(base, folder, tokens, **changes):
     """One step with pivotal_replay on completions that all earn the reward."""
-    args = tiny_run.arguments(
-        GDROConfig,
-        folder,
-        max_steps=1,
-        gdro_method="pivotal_replay",
-        max_completion_length=tokens,
-        **changes,
-    )
-    trainer = tiny_run.make_trainer(GDROTrainer, args, base, reward=all_right)
+    changes |= {"gdro_method": "pivotal_replay", "max_completion_length": tokens}
+    trainer = tiny_run.make(base, folder, reward=all_right, max_steps=1, **changes)
     trainer.train()
     return trainer
 
@@ -324,18 +316,10 @@ class TextProcessor(ProcessorMixin):
 def test_the_bank_works_with_a_processor(base, tmp_path):
     """It has a tokenizer, and no special tokens of its own."""
     plain = train_all_right(base, tmp_path / "plain", 12)
-    args = tiny_run.arguments(
-        GDROConfig, tmp_path, max_steps=1, gdro_method="pivotal_replay", max_completion_length=12
-    )
     model = AutoModelForCausalLM.from_pretrained(base)
     model.config.image_token_id = -1  # TRL asks for it where there is a processor
-    trainer = GDROTrainer(
-        model,
-        all_right,
-        args=args,
-        train_dataset=Dataset.from_list(list(tiny_run.make_task().train)),
-        processing_class=TextProcessor(AutoTokenizer.from_pretrained(base)),
-    )
+    given = {"model": model, "processing_class": TextProcessor(AutoTokenizer.from_pretrained(base))}
+    trainer = tiny_run.make_trainer(GDROTrainer, plain.args, base, reward=all_right, **given)
     trainer.train()
     assert trainer.replay_buffer.uids == plain.replay_buffer.uids
     assert tiny_run.same_weights(trainer, plain)

@@ -74,12 +74,12 @@ def half_right(completions, answer, **kwargs):
 
 
 def make_trainer(trainer_class, args, base, rows=None, reward=half_right, **given):
+    given.setdefault("processing_class", AutoTokenizer.from_pretrained(base))
     trainer = trainer_class(
-        AutoModelForCausalLM.from_pretrained(base),
+        given.pop("model", None) or AutoModelForCausalLM.from_pretrained(base),
         reward,
         args=args,
         train_dataset=Dataset.from_list(list(rows or make_task().train)),
-        processing_class=AutoTokenizer.from_pretrained(base),
         **given,
     )
     trainer.leaves_page = False  # which takes longer than a small run

@@ -140,6 +140,8 @@ def test_a_run_that_was_killed_goes_on_and_gives_the_same_pool(folder, tmp_path)
     with pytest.raises(KeyboardInterrupt):
         make(path, folder, killed)
     assert not path.exists()
+    with pytest.raises(ValueError, match="settings"):
+        make(path, folder, rollouts=7)
     seen = len(calls)
     again = make(path, folder, lambda **columns: calls.append(columns) or short_texts(**columns))
     assert len(calls) - seen == len(ROWS) - 3  # what was done is not done again
@@ -148,18 +150,6 @@ def test_a_run_that_was_killed_goes_on_and_gives_the_same_pool(folder, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["parts.npz", "whole.npz"]
     other = make(tmp_path / "other.npz", folder, seed=2)
     assert not np.array_equal(other.sketch_NS[:5], whole.sketch_NS[:5])
-
-
-def test_a_pool_that_was_begun_with_other_settings_is_refused(folder, tmp_path):
-    path = tmp_path / "pool.npz"
-
-    def killed(**columns):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        make(path, folder, killed)
-    with pytest.raises(ValueError, match="settings"):
-        make(path, folder, rollouts=7)
 
 
 def test_a_finished_pool_is_kept_and_not_made_again_by_other_settings(folder, tmp_path):
