@@ -62,34 +62,10 @@ def test_every_method_spends_the_same_rollouts(made):
     assert read_manifest(run_folder(runs, "base", 1) / "manifest.json")["rollouts"] == 0
 
 
-@pytest.mark.parametrize("moment", ["while it trains", "before the report"])
-def test_a_stopped_training_resumes_to_the_same_weights(made, tmp_path, monkeypatch, moment):
-    profile, runs, cache = made
-    run = profile, "rollout", 1, tmp_path, cache
-
-    def stop(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    def stop_at_step_5(callback, args, state, control, **kwargs):
-        if state.global_step == 5:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        if moment == "while it trains":
-            patch.setattr(training.ProgressLines, "on_step_end", stop_at_step_5)
-        else:
-            patch.setattr(training, "write_manifest", stop)
-        with pytest.raises(KeyboardInterrupt):
-            training.train_variant(*run)
-    with pytest.raises(ValueError, match="no training with the settings"):
-        evaluate_variant(*run)
-    training.train_variant(*run)
-    assert_same(tmp_path, run_folder(runs, "rollout", 1))
-    whole = read_table(run_folder(runs, "rollout", 1) / "evaluation.jsonl")
-    assert evaluate_variant(*run) == whole
-
-
-def test_evaluations_on_the_way_change_no_training_and_survive_kills(made, tmp_path, monkeypatch):
+def test_a_stopped_training_resumes_to_the_same_weights_whatever_is_evaluated_on_the_way(
+    made, tmp_path, monkeypatch
+):
+    """Stopped while it trains, and once more before its report."""
     profile, runs, cache = made
     choice = EvaluationChoice(samples=8, k=4, at=[0.5], train_prompts=2)
     profile = profile.model_copy(update={"evaluation": choice})
@@ -108,6 +84,8 @@ def test_evaluations_on_the_way_change_no_training_and_survive_kills(made, tmp_p
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 training.train_variant(*run)
+            with pytest.raises(ValueError, match="no training with the settings"):
+                evaluate_variant(*run)
             patch.setattr(training.ProgressLines, "on_step_end", lambda *_, **__: None)
     training.train_variant(*run)
     assert_same(tmp_path, run_folder(runs, "prompt", 1))
