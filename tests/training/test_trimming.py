@@ -51,7 +51,8 @@ def test_the_gradient_is_that_of_the_whole_batch(base, tmp_path, monkeypatch, mi
 def test_a_batch_without_a_signal_runs_no_model_and_moves_weights_as_if_it_had(
     base, tmp_path, monkeypatch
 ):
-    rows, judged = watch_sizes(monkeypatch), []
+    rows = watch_sizes(monkeypatch)
+    judged = []
 
     def one_in_three(completions, answer, **columns):
         judged.append(len(completions))
