@@ -3,12 +3,14 @@
     python -m gdro_lab.gains    # figures/gains.png and .pdf
 
 A panel a world, a row a method: the difference from GRPO in mean@8, pass@8 and the training mix,
-with 95% intervals; two replicates are shown as they are. The rows are those of data/claims.csv, of
-the study by-prompt where it has the method. The title says where an interval lies above 0.
+with 95% intervals. The rows are those of data/claims.csv, of the study by-prompt where it has the
+method. The title says where an interval lies above 0.
 """
 
+import re
+from collections.abc import Sequence
+
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -29,11 +31,12 @@ METHODS = {
     "pivotal": "pivotal",
 }
 GAMES = "prompt", "rollout", "both"
+PKPO = "pkpo", "pkpo_rollouts"
 TITLES = {
     "rare-hard": "rare-hard\nrare prompts are hard",
     "all-hard": "all-hard\nall prompts are hard",
     "gym-weak": "gym-weak\npuzzles, weak model",
-    "words": "word problems\nSmolLM2-135M",
+    "learnable": "learnable questions\nSmolLM2-135M",
 }
 # dark and light, filled and open, so that it reads in grey; label, colours, place beside the line
 SCORES = {
@@ -51,8 +54,8 @@ SCORES = {
 
 def gains_figure(claims: pd.DataFrame) -> Figure:
     """A panel a world, with a dot and an interval for each method and score."""
-    ends = claims[["configuration", "baseline"]].map(lambda side: side.partition("@")[2])
-    equal = claims[ends.configuration == ends.baseline]  # learning rates
+    rates = claims[["configuration", "baseline"]].map(re.compile(r"@(\S+)").findall)
+    equal = claims[rates.configuration == rates.baseline]
     pairs = {
         (claim.id.removeprefix("by-prompt/"), claim.score): pairs_of(claim)
         for claim in equal.itertuples()
@@ -63,19 +66,10 @@ def gains_figure(claims: pd.DataFrame) -> Figure:
         axis.set(title=title, xlabel="gain over GRPO")
     axes[0].set_yticks(range(len(METHODS)), METHODS.values())
     axes[0].set_ylim(len(METHODS) - 0.5, -0.5)
-    axes[0].set_xlim(-0.07, 0.16)
+    axes[0].set_xlim(-0.09, 0.16)
     axes[0].set_xticks([-0.05, 0, 0.05, 0.1, 0.15], ["−.05", "0", ".05", ".10", ".15"])
-    counts = {
-        (name, score): sum(
-            any(_gains(pairs, world, method, score) for method in methods) for world in TITLES
-        )
-        for name, methods in (("games", GAMES), ("pkpo", ("pkpo",)))
-        for score in ("mean_at_8", "pass_at_8")
-    }
     figure.suptitle(
-        f"The paper's games gain mean@8 in {counts['games', 'mean_at_8']} and pass@8 in "
-        f"{counts['games', 'pass_at_8']} of {len(TITLES)} worlds; PKPO mean@8 in "
-        f"{counts['pkpo', 'mean_at_8']} and pass@8 in {counts['pkpo', 'pass_at_8']}",
+        f"The paper's games gain {_found(pairs, GAMES)};\nPKPO gains {_found(pairs, PKPO)}",
         x=0.01,
         ha="left",
     )
@@ -83,7 +77,7 @@ def gains_figure(claims: pd.DataFrame) -> Figure:
     figure.legend(
         handles[:3],
         names[:3],
-        title="At GRPO's learning rate, with 95% intervals; of two replicates both are shown",
+        title="At GRPO's learning rate, with 95% intervals",
         title_fontsize="medium",
         alignment="left",
         loc="outside lower left",
@@ -93,12 +87,21 @@ def gains_figure(claims: pd.DataFrame) -> Figure:
     return figure
 
 
+def _found(pairs: Pairs, methods: Sequence[str]) -> str:
+    """In how many of the worlds where they ran some of these methods gain."""
+    ran = {world for world in TITLES for m in methods if (f"{world}/{m}", "mean_at_8") in pairs}
+    counts = [
+        sum(any(_gains(pairs, world, method, score) for method in methods) for world in ran)
+        for score in ("mean_at_8", "pass_at_8")
+    ]
+    return f"mean@8 in {counts[0]}, pass@8 in {counts[1]} of {len(ran)} worlds"
+
+
 def _gains(pairs: Pairs, world: str, method: str, score: str) -> bool:
     """Whether the interval of a score lies above 0."""
-    found = pairs.get((f"{world}/{method}", score))
-    if found is None or len(found) < 3:
+    if (f"{world}/{method}", score) not in pairs:
         return False
-    interval = paired_t(found.difference)
+    interval = paired_t(pairs[f"{world}/{method}", score].difference)
     return bool(interval.mean > interval.half)
 
 
@@ -107,22 +110,20 @@ def _panel(axis: Axes, world: str, pairs: Pairs) -> None:
     for row, method in enumerate(METHODS):
         claim = f"{world}/{method}"
         if (claim, "mean_at_8") not in pairs:
-            missing = "not run at equal\nlearning rates"
-            axis.text(0.01, row, missing, va="center", color="#595959", size=7)
+            axis.text(0.01, row, "not run", va="center", color="#595959", size=7)
             continue
         for score, (label, color, face, marker, height) in SCORES.items():
-            look = {"color": color, "marker": marker, "markerfacecolor": face, "label": label}
-            _dots(axis, pairs[claim, score].difference, row + height, look)
+            interval = paired_t(pairs[claim, score].difference)
+            axis.errorbar(
+                interval.mean,
+                row + height,
+                xerr=interval.half,
+                color=color,
+                marker=marker,
+                markerfacecolor=face,
+                label=label,
+            )
     axis.grid(visible=False, axis="y")
-
-
-def _dots(axis: Axes, by_replicate: pd.Series, place: float, look: dict) -> None:
-    """The mean with its interval, or the replicates where there are two."""
-    if len(by_replicate) < 3:
-        axis.plot(by_replicate, np.full(2, place), linestyle="none", **look)
-        return
-    interval = paired_t(by_replicate)
-    axis.errorbar(interval.mean, place, xerr=interval.half, **look)
 
 
 if __name__ == "__main__":
