@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from gdro.checks import Refusal
@@ -160,9 +160,17 @@ def free_port() -> int:
     while True:
         # unseeded, or runs of one seed would ask for the same port
         port = random.SystemRandom().randrange(20_000, 30_000)
-        with socket.socket() as probe, suppress(OSError):  # taken
-            probe.bind(("", port))
+        if not _is_taken(port):
             return port
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False
 
 
 def check_threads() -> int:
