@@ -117,7 +117,7 @@ def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, meth
 @pytest.mark.parametrize(
     ("change", "changes", "named"),
     [
-        (lambda rows: rows[7].update(uid=rows[3]["uid"]), {}, "'uid' repeats"),
+        (lambda rows: rows[7].update(uid=rows[3]["uid"]), {}, "'uid'.* more than once"),
         (lambda rows: rows.__delitem__(slice(5, None)), {}, "5 prompts"),
         (lambda rows: rows[1].update(family=None), {"group_column": "family"}, "labels"),
         (lambda rows: None, {"group_column": "level"}, "'level'"),
