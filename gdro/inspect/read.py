@@ -119,23 +119,12 @@ class Reader:
 
     def _read_part(self, part: "pd.DataFrame", file: str) -> Arrays:
         """The arrays of some rows."""
+        if self.columns.seen:
+            self._follow_rewards(part, file)
         columns = self.columns
-        if columns.seen:  # a column that is empty so far may turn out to hold no numbers
-            empty = {name for name in columns.rewards if name not in self.scored}
-            none = {name for name in empty if name not in part or not _holds_numbers(part[name])}
-            if none and len(none) < len(columns.rewards):
-                rewards = tuple(name for name in columns.rewards if name not in none)
-                columns = self.columns = replace(columns, rewards=rewards)
         missing = [name for name in columns.all if name not in part]
         if missing:
             raise Refusal(f"{file} must have the columns {missing}, got {sorted(part)}")
-        for name in part if columns.seen else ():
-            is_new = name not in columns.seen and part[name].notna().any()
-            if is_new and _holds_numbers(part[name]):
-                raise Refusal(
-                    f"{file} must have no rewards that the first file lacks, got {name!r}: choose "
-                    "columns with --reward"
-                )
         # a text may be missing, and `_rewards` knows where a reward may
         for name in set(columns.all) - {*columns.rewards, columns.text}:
             is_missing = part[name].isna()
@@ -158,6 +147,23 @@ class Reader:
         if columns.group is not None:
             arrays |= self._groups(part[columns.group], file)
         return arrays
+
+    def _follow_rewards(self, part: "pd.DataFrame", file: str) -> None:
+        """Settle which columns of TRL's log are rewards, as far as these rows say."""
+        columns = self.columns
+        for name in part:
+            is_new = name not in columns.seen and part[name].notna().any()
+            if is_new and _holds_numbers(part[name]):
+                raise Refusal(
+                    f"{file} must have no rewards that the first file lacks, got {name!r}: choose "
+                    "columns with --reward"
+                )
+        # a column that is empty so far may turn out to hold no numbers
+        empty = {name for name in columns.rewards if name not in self.scored}
+        none = {name for name in empty if name not in part or not _holds_numbers(part[name])}
+        if none and len(none) < len(columns.rewards):
+            rewards = tuple(name for name in columns.rewards if name not in none)
+            self.columns = replace(columns, rewards=rewards)
 
     def _prompts(self, column: "pd.Series") -> np.ndarray:
         """Number of each prompt, (R,); texts that differ only in white space are one prompt."""

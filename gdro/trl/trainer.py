@@ -146,8 +146,9 @@ class GDROTrainer(GRPOTrainer):
             self.data = self.data._replace(dataset=self.train_dataset)
         # again, as TRL alone names reward models and the rewards of environments
         config.check_success_reward(args, self.reward_func_names)
-        without_uid = partial(rewards.without_column, column=args.uid_column)
-        self.reward_funcs: list[Any] = list(map(without_uid, self.reward_funcs))
+        self.reward_funcs: list[Any] = [
+            rewards.without_column(function, args.uid_column) for function in self.reward_funcs
+        ]
         self.is_rotary = trimming.is_rotary(self.model)
         logs.warn_of_rewards(args, self.reward_func_names)
         if self._replaces_advantages:
@@ -355,10 +356,7 @@ class GDROTrainer(GRPOTrainer):
                 are; and if `train_dataset` was replaced after the trainer was made.
         """
         if self.data.dataset is not None and self.train_dataset is not self.data.dataset:
-            raise Refusal(
-                "train_dataset must be what the trainer was made with, got another: make a new "
-                "trainer"
-            )
+            raise Refusal("train_dataset was replaced after the trainer was made: make another")
         self._clock.start()
         checkpoint = checkpoints.choose_checkpoint(
             self.args.output_dir, resume_from_checkpoint, self.run_identity, self.accelerator

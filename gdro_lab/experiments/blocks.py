@@ -234,19 +234,20 @@ class LaunchChoice(Strict):
     @property
     def machine(self) -> int:
         """accelerate's machine_rank, by default 0; Refusal where it is not an integer."""
-        rank = self.options.get("machine_rank", "0")
-        if not rank.isdecimal():
-            raise Refusal(f"launch.machine_rank must be an integer, got {rank!r}")
-        return int(rank)
+        return self._whole("machine_rank", default=0, low=0)
 
     @property
     def machines(self) -> int:
         """How many there are: by the further fields, else by accelerate's file, else 1."""
         in_file = {} if self.file is None else read_yaml(self.file)
-        number = self.options.get("num_machines", str(in_file.get("num_machines", 1)))
-        if not number.isdecimal() or int(number) == 0:
-            raise Refusal(f"launch.num_machines must be an integer above 0, got {number!r}")
-        return int(number)
+        return self._whole("num_machines", default=in_file.get("num_machines", 1), low=1)
+
+    def _whole(self, name: str, default: int, low: int) -> int:
+        """A further field that is an integer; Refusal for others, and below `low`."""
+        given = self.options.get(name, str(default))
+        if not given.isdecimal() or int(given) < low:
+            raise Refusal(f"launch.{name} must be an integer of at least {low}, got {given!r}")
+        return int(given)
 
 
 class Variant(Strict):
