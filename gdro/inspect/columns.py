@@ -32,6 +32,8 @@ class Columns:
     """"TRL", "verl" or "table"."""
     seen: Collection[str | None]
     """What the first file has, where rewards are chosen by it; else empty."""
+    late: Collection[str]
+    """Names that would have been read, had the first file had them."""
 
     @property
     def all(self) -> list[str]:
@@ -74,6 +76,10 @@ def choose_columns(
         chosen[role] = known if name is None else None if name == NONE else name
     if kind == "verl" and asked["group"] is None and "uid" in present:
         chosen["group"] = "uid"
+    open_roles = [r for r in ("step", "tokens", "group") if chosen[r] is None and asked[r] is None]
+    late = [name for role in open_roles for name in NAMES[role]]
+    if kind == "verl" and "group" in open_roles:
+        late.append("uid")
     seen: set[str | None] = set()
     if not rewards and kind == "TRL":
         others = {"advantage", *chosen.values()}.union(*(NAMES[role] for role in chosen))
@@ -89,6 +95,9 @@ def choose_columns(
             )
     if len(set(rewards)) < len(rewards):
         raise Refusal(f"reward must name each column once, got {list(rewards)}")
+    for role in ("prompt", "step", "tokens", "group"):
+        if chosen[role] in rewards:
+            raise Refusal(f"{role} must not be a column of rewards, got {chosen[role]!r}")
     if chosen["tokens"] is not None and kind != "TRL":
         chosen["text"] = None
     return Columns(
@@ -100,4 +109,5 @@ def choose_columns(
         text=chosen["text"],
         kind=kind,
         seen=seen,
+        late=late,
     )

@@ -1,10 +1,11 @@
 """Files of a log: which ones, and their rows in parts, as tables of pandas."""
 
 import json
+import re
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gdro.checks import Refusal
 
@@ -16,7 +17,6 @@ PART = 8192  # rows read at once, so that long completions fit
 MISSING = ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "NULL", "null", "None"]
 MISSING += ["NaN", "nan", "-NaN", "-nan"]
 LOGGED = "completions/completions_*.parquet"  # where TRL writes them
-PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
@@ -28,21 +28,31 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
     Raises:
         Refusal: where there is none, or where they are of several formats or runs.
     """
-    if len(paths) == 1 and paths[0].is_dir():
-        files = _files_in(paths[0])
-        for path in files[0].parent.glob("[!.]*"):
-            is_packed = path.suffix.lower() in PACKED and path.is_file()
-            if is_packed and Path(path.stem).suffix.lower() in READERS:
-                raise Refusal(f"{path.parent} must hold no packed rollouts, got {path.name}")
-        return files
     if not paths:
         raise Refusal("the log must be a folder or files, got none")
-    for path in paths:
-        if not path.is_file():
-            raise Refusal(f"the log must be one folder, or files, got {path}")
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise Refusal(f"the log must name each file once, got {[*map(str, paths)]}")
-    return _of_one_format(list(paths), "files")
+    if len(paths) == 1 and paths[0].is_dir():
+        files = _files_in(paths[0])
+        _check_others(files)
+    else:
+        for path in paths:
+            if not path.is_file():
+                raise Refusal(f"the log must be one folder, or files, got {path}")
+        files = _of_one_format(list(paths), "files")
+    named: dict[Path, Path] = {}
+    for path in files:
+        other = named.setdefault(path.resolve(), path)
+        if other is not path:
+            raise Refusal(f"the log must hold each file once, got {path}, which is {other}")
+    return files
+
+
+def _check_others(files: list[Path]) -> None:
+    """Refuse rollouts beside the files of a folder that cannot be read: packed, or a dead link."""
+    folder = files[0].parent
+    for path in sorted(folder.glob("[!.]*")):
+        kinds = {suffix.lower() for suffix in path.suffixes} & {*READERS, ".ndjson"}
+        if kinds and path not in files:
+            raise Refusal(f"{folder} must hold rollouts that can all be read, got {path.name}")
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -76,11 +86,11 @@ def _of_one_format(files: list[Path], where: str) -> list[Path]:
 
 
 def _in_order(files: list[Path]) -> list[Path]:
-    """By the number in their names: 10.jsonl comes after 9.jsonl."""
+    """By the numbers in their names: 10.jsonl comes after 9.jsonl, and 9 (1).jsonl beside it."""
 
-    def place(path: Path) -> tuple[int, str]:
-        digits = path.stem.rpartition("_")[2]
-        return (int(digits) if digits.isdecimal() else -1, str(path))
+    def place(path: Path) -> list[str | int]:
+        parts = re.split(r"(\d+)", str(path))
+        return [int(part) if part.isdecimal() else part for part in parts]
 
     return sorted(files, key=place)
 
@@ -155,7 +165,7 @@ def _jsonl(file: Path, _: Collection[str]) -> Iterator["pd.DataFrame"]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line, object_pairs_hook=_object)
             except ValueError as error:
                 raise ValueError(f"line {place}: {error}") from None
             if not isinstance(row, dict):
@@ -167,6 +177,14 @@ def _jsonl(file: Path, _: Collection[str]) -> Iterator["pd.DataFrame"]:
                 is_empty = False
     if rows or is_empty:
         yield pd.DataFrame(rows, dtype=object)
+
+
+def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; of a repeated name, json would keep the last."""
+    names = [name for name, _ in fields]
+    if len(set(names)) < len(names):
+        raise ValueError(f"names must differ, got {names}")
+    return dict(fields)
 
 
 READERS = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}

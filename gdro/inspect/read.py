@@ -85,7 +85,7 @@ class Reader:
         self.groups: dict[int, int] = {}
         self.sessions: dict[int, int] = {}
         self.has_group_uids = False
-        self.last_file = b""  # prompts and completions of the file before, in TRL's logs
+        self.last_file = b""  # prompts and completions of the file before, in logs of trainers
         # for the notes
         self.scored: set[str] = set()  # columns of rewards that have any
         self.respelled = 0
@@ -102,9 +102,12 @@ class Reader:
         arrays = _concatenated(read)
         if columns.step is None and columns.kind == "verl" and file.stem.isdecimal():
             arrays["steps"] = np.full(len(arrays["rewards"]), int(file.stem))
-        if columns.kind == "TRL" and "texts" in arrays:
-            this_file = arrays["texts"].tobytes() + arrays["prompts"].tobytes()
-            if this_file and this_file == self.last_file:  # TRL logs what it generated last
+        # TRL logs what it generated last, with a later step; of verl there may be a copy
+        same = {"TRL": ("prompts", "texts"), "verl": ("prompts", "texts", "steps")}
+        names = same.get(columns.kind, ())
+        if "texts" in arrays and arrays.keys() >= set(names):
+            this_file = b"".join(arrays[name].tobytes() for name in names)
+            if this_file and this_file == self.last_file:
                 self.repeated += len(arrays["rewards"])
                 return
             self.last_file = this_file
@@ -125,6 +128,9 @@ class Reader:
         missing = [name for name in columns.all if name not in part]
         if missing:
             raise Refusal(f"{file} must have the columns {missing}, got {sorted(part)}")
+        late = [name for name in columns.late if name in part and part[name].notna().any()]
+        if late:
+            raise Refusal(f"{file} must have the columns of the first rows, got {late} too")
         # a text may be missing, and `_rewards` knows where a reward may
         for name in set(columns.all) - {*columns.rewards, columns.text}:
             is_missing = part[name].isna()
@@ -255,8 +261,8 @@ class Reader:
             yield f"{self.unscored} rollouts have no reward and are left out."
         if self.repeated:
             yield (
-                f"{self.repeated} rows were logged again with a later step, as TRL does where a "
-                "batch serves several steps, and are counted once."
+                f"{self.repeated} rows repeat the file before, as TRL logs a batch that serves "
+                "several steps, and are counted once."
             )
         if self.padding:
             yield f"{self.padding} rows are verl's padding and are left out."

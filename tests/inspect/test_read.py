@@ -128,6 +128,13 @@ def test_a_batch_that_trl_logs_again_is_counted_once(tmp_path, more):
     assert (found["rollouts"], found["steps"], len(found["notes"])) == (32, 2, 1)
 
 
+def test_a_copy_beside_a_file_of_verl_is_counted_once(tmp_path):
+    folder = write_verl(tmp_path)
+    (folder / "9 (1).jsonl").write_bytes((folder / "9.jsonl").read_bytes())
+    found = summary_of(folder)
+    assert (found["rollouts"], found["steps"], len(found["notes"])) == (32, 2, 1)
+
+
 def test_rollouts_without_a_reward_of_trl_are_left_out_and_others_summed(tmp_path):
     rows = [row | {"format": 0.5} for row in trl_rows(1)]
     rows[0] |= {"accuracy": None, "format": None}
@@ -294,6 +301,37 @@ def packed_file(tmp_path):
     return [tmp_path]
 
 
+def other_spelling(tmp_path):
+    write_lines(write_verl(tmp_path) / "11.ndjson", verl_rows(11))
+    return [tmp_path]
+
+
+def linked_file(tmp_path):
+    (write_verl(tmp_path) / "latest.jsonl").symlink_to(tmp_path / "10.jsonl")
+    return [tmp_path]
+
+
+def dead_link(tmp_path):
+    (write_verl(tmp_path) / "11.jsonl").symlink_to(tmp_path / "gone.jsonl")
+    return [tmp_path]
+
+
+def folder_of_parts(tmp_path):
+    (write_verl(tmp_path) / "11.jsonl").mkdir()
+    return [tmp_path]
+
+
+def late_column(tmp_path):
+    rows = [{"prompt": "a", "reward": reward} for reward in (0, 1)]
+    late = [row | {"group": "g"} for row in rows]
+    return [write_lines(tmp_path / "1.jsonl", rows), write_lines(tmp_path / "2.jsonl", late)]
+
+
+def repeated_name(tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"prompt": "a", "reward": 0, "reward": 1}\n' * 2)
+    return [tmp_path / "log.jsonl"]
+
+
 def deep_prompt(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"prompt": %s, "reward": 1}' % ("[" * 10**5 + "]" * 10**5))
     return [tmp_path / "log.jsonl"]
@@ -345,6 +383,12 @@ BAD = {
     "mixed formats": mixed_formats,
     "a run without rollouts": run_without_rollouts,
     "a packed file": packed_file,
+    "a file of another suffix": other_spelling,
+    "a link to another file": linked_file,
+    "a link to nothing": dead_link,
+    "a folder named as a file": folder_of_parts,
+    "a column from the second file on": late_column,
+    "a name twice": repeated_name,
     "a deep prompt": deep_prompt,
     "other columns": other_columns,
 }
@@ -367,6 +411,7 @@ def test_what_is_bad_gets_one_sentence_and_nothing_is_written(tmp_path, kind):
         ["--reward", "none_such"],
         ["--reward", "accuracy", "--reward", "accuracy"],
         ["--step", "none_such"],
+        ["--prompt", "accuracy", "--reward", "accuracy"],
         ["--method", "none_such"],
         ["--method", "oracle"],
         ["--threshold", "nan"],
