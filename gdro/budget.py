@@ -13,7 +13,7 @@ def as_whole(name: str, value: float, low: int, high: float = math.inf) -> int:
     value = check(name, value, ge=low, le=high)
     nearest = round(value)
     if abs(value - nearest) > 1e-9 * max(abs(value), 1.0):
-        raise Refusal(f"{name} must be a whole number, got {value:g}")
+        raise Refusal(f"{name} must be a whole number, got {value}")
     return nearest
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import field
 from functools import lru_cache, wraps
+from inspect import signature
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 import numpy as np
@@ -106,7 +107,7 @@ def short(value: object) -> str:
 
 
 def build(name: str, kind: type[Built], given: Mapping[str, Any], **fixed: Any) -> Built:
-    """`kind(**given, **fixed)`; Refusal where both have an argument, or a name is no string.
+    """`kind(**given, **fixed)`; Refusal where both have an argument, or `kind` has no such one.
 
     Args:
         name: of the given arguments in the message.
@@ -118,6 +119,10 @@ def build(name: str, kind: type[Built], given: Mapping[str, Any], **fixed: Any) 
     twice = sorted(given.keys() & fixed.keys())
     if twice:
         raise Refusal(f"{name} must leave out {twice}, set elsewhere, got {short(given)}")
+    try:
+        signature(kind).bind(**given, **fixed)
+    except TypeError as error:
+        raise Refusal(f"{name}: {kind.__name__} {error}, in {short(given)}") from None
     return kind(**given, **fixed)
 
 

@@ -288,7 +288,7 @@ class GDROController(Stateful):
             clip = self.run.advantage_clip
             advantages_R = np.clip(advantages_R, -clip, clip)
         row = record_row(self.step, batch, weights_K, self.method.report())
-        ready = bool(self.method.ready(batch))
+        ready = check(f"ready of method {self.name!r}", self.method.ready(batch), bool)
         # back from the order of the uids to that in which the trainer gave its rollouts
         weighted_R = np.empty(count)
         weighted_R[order_R] = advantages_R * weights_K[batch.group_ids_R]
@@ -313,12 +313,16 @@ class GDROController(Stateful):
             return None
         by_uid = self.bins.sort(array)
         answer = self.method.replay(self._prompts(by_uid), self._rng(self.step, REPLAY))
-        if answer is None or not len(answer[0]):
+        if answer is None:
             return None
-        places, weights = answer
+        name = f"replay of method {self.name!r}"
+        places, weights = check(name, answer, tuple[object, object])
+        count = np.size(places)
+        if not count:
+            return None
         last = len(by_uid.order_P) - 1
-        places = self._check_answer("replay", places, len(weights), 0, last, whole=True)
-        weights = self._check_answer("replay", weights, len(weights), 0, LARGEST)
+        places = self._check_answer("replay", places, count, 0, last, whole=True)
+        weights = self._check_answer("replay", weights, count, 0, LARGEST)
         return by_uid.order_P[places], weights
 
     def is_trainers_own(self, scale_rewards: str) -> bool:

@@ -260,7 +260,8 @@ class Method(Stateful):
         """Take `run` and call `start`; for the controller, and for methods that are made of others.
 
         Raises:
-            ValueError: where `state` names an attribute that does not exist then.
+            ValueError: where `state` names an attribute that does not exist then, or one that a
+                checkpoint cannot hold.
         """
         self.run = run  # here, so that a method's `start` need not call its base's
         self.start(run)
@@ -270,6 +271,7 @@ class Method(Stateful):
                 f"state of method {type(self).__name__!r} must name attributes that its `start` "
                 f"makes, got {missing}"
             )
+        self.check_kinds()
 
     # Hooks, in the order in which a step asks them.
 

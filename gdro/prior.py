@@ -37,6 +37,7 @@ TOLERANCE = 1e-9  # of what they minimize: rounding is no overshooting
 LEAST_RHO = 0.02  # a prior is never worth more than 49 rollouts
 MOST_RHO = 0.5  # that of Jeffreys' prior, Beta(½, ½)
 RHO_EVIDENCE = 2.0  # prompts that the first ρ, the largest, is worth
+MOST_LABELS = 500  # of a column: the memory is their square, the time their cube
 DIGITS = 6  # kept of μ and s: the last bits of a solution differ between processors
 
 
@@ -55,7 +56,13 @@ def feature_columns(columns: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
     for name, column in columns.items():
         values = np.asarray(column, object)
         if all(isinstance(value, str) for value in values):
-            for label in sorted(set(values)):
+            labels = sorted(set(values))
+            if len(labels) > MOST_LABELS:
+                raise ValueError(
+                    f"column {name!r} must have at most {MOST_LABELS} different texts, which are "
+                    f"categories, got {len(labels)}"
+                )
+            for label in labels:
                 features[f"{name}={label}"] = (values == label).astype(float)
         else:
             features[name] = check_array(

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from gdro.checks import Float, Int, check
 from gdro.method import Batch
 
+Plain = bool | Int | Float | str | None
 FILLED_BY_METHODS = {"weight", "probability", "price", "demand"}  # of the row, by their reports
 
 
@@ -28,8 +30,9 @@ def record_row(
         report: of the method: entries of its own, and those of `FILLED_BY_METHODS`.
 
     Raises:
-        ValueError: where the report has another of the row's own entries.
+        ValueError: where the report has another of the row's own entries, or what JSON cannot hold.
     """
+    report = check("report of the method", report, dict[str, Plain | list[Plain]])
     size = batch.run.num_bins + 1
     bins_P = batch.bins_P + 1  # index 0 is for prompts without a bin
     counts_B = np.bincount(bins_P, minlength=size)[1:].tolist()

@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from inspect import isfunction
 from typing import Any, TypeVar
 
-from gdro.checks import Refusal, check, short
+from gdro.checks import Refusal, build, check, short
 from gdro.method import Method
 
 METHODS: dict[str, type[Method]] = {}
@@ -23,6 +23,7 @@ def register(name: str) -> Callable[[MethodClass], MethodClass]:
     Defining a class of the same name again, as in a notebook cell, replaces it. ValueError if
     another class has the name.
     """
+    check("register's name", name, str)
 
     def add(method: MethodClass) -> MethodClass:
         present = METHODS.get(name, method)
@@ -112,13 +113,12 @@ def make_method(method: str | Method, preset: str, given: Mapping[str, Any]) -> 
         return method
     factory = find_method(method)
     check_hooks(factory)
-    given = check(f"options of {method!r}", given, Mapping[str, object])
+    options = f"options of method {method!r}"
+    given = check(options, given, Mapping[str, object])
     arguments = dict(factory.presets.get(preset, {}))
     for name, value in given.items():
         default = arguments.get(name)
         if isinstance(default, dict) and isinstance(value, Mapping):
             value = {**default, **value}
         arguments[name] = value
-    if arguments and factory.__init__ is object.__init__:
-        raise Refusal(f"method {method!r} has no options, got {arguments}")
-    return factory(**arguments)
+    return build(options, factory, arguments)

@@ -32,6 +32,19 @@ class Stateful:
                 settings[field.name] = str(value)  # as text, since JSON knows no infinity
         return settings
 
+    def check_kinds(self) -> None:
+        """ValueError for an attribute that JSON does not give back as it was, such as a dict."""
+        for name in self.state:
+            value = getattr(self, name)
+            is_array = isinstance(value, np.ndarray) and value.dtype != object
+            if not (
+                is_array or isinstance(value, bool | int | float | str | np.generic | Stateful)
+            ):
+                raise ValueError(
+                    f"state of {type(self).__name__} must be numbers, strings, arrays of them or "
+                    f"other states, got {name!r}, a {type(value).__name__}"
+                )
+
     def state_dict(self) -> dict[str, Any]:
         """Nested dictionary of plain values and copies of arrays."""
         saved: dict[str, Any] = {"settings": self.settings()}

@@ -29,6 +29,7 @@ import click
 import numpy as np
 import pandas as pd
 
+from gdro.checks import Refusal
 from gdro.files import replace_text
 from gdro_lab.experiments.table import (
     METRICS,
@@ -311,7 +312,7 @@ def behind(name: str) -> str:
         scores = rows[rows.family == ALL]
         texts = [format_table(compare(scores), rollouts_to_reach(scores), "grpo")]
     if not texts:
-        raise click.UsageError(f"CLAIM must be a study or in {CLAIMS}, got {name!r}")
+        raise Refusal(f"CLAIM must be a study or in {CLAIMS}, got {name!r}")
     return "\n".join(texts)
 
 
@@ -328,7 +329,10 @@ def main(claim: str | None, check: bool, is_writing: bool) -> None:
         click.echo("\n".join(found) or "every number is as the stored rows have it")
         sys.exit(bool(found))
     if claim is not None:
-        click.echo(behind(claim))
+        try:
+            click.echo(behind(claim))
+        except Refusal as error:
+            raise click.UsageError(str(error)) from error
 
 
 if __name__ == "__main__":

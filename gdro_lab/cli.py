@@ -7,6 +7,7 @@ failed: one line says why, and names the log that has the traceback.
 
 import codecs
 import locale
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -314,7 +315,7 @@ def arena_command(
         "name": "arena",
         "backend": "loop",
         "worlds": worlds.split(","),
-        "methods": methods.split(","),
+        "methods": re.split(r",(?![^\[]*\])", methods),  # and not within a list
         "seeds": list(range(first_replicate, first_replicate + replicates)),
         "train": {name: fields.pop(name) for name in OF_TRAIN},
     }

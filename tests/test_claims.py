@@ -61,6 +61,7 @@ def test_an_id_a_number_and_a_study_lead_to_their_rows():
     assert "rare-hard/both, mean_at_8" in printed(number.rstrip("*"))
     assert "| rare-hard | knapsack " in printed("arena/rare-hard")
     assert "got 'nobody'" in printed("nobody")
+    assert "'arena/rare-hard'" in printed("arena")  # its parts
 
 
 def test_a_claim_may_be_of_several_configurations_at_an_earlier_checkpoint():

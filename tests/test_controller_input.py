@@ -204,6 +204,51 @@ class Overwriting(Method):
         return {"share": 1}
 
 
+class Answering(Method):
+    """What its hooks answer is given."""
+
+    state = ("kept",)
+
+    def __init__(self, kept=0, report=None, ready=True, replay=None):
+        self.kept = kept
+        self.answers = {"report": report or {}, "ready": ready, "replay": replay}
+
+    def report(self):
+        return self.answers["report"]
+
+    def ready(self, batch):
+        return self.answers["ready"]
+
+    def replay(self, banked, rng):
+        return self.answers["replay"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "hook"),
+    [
+        ({"kept": {}}, "kept"),
+        ({"kept": [1]}, "kept"),
+        ({"kept": None}, "kept"),
+        ({"report": {"x": np.nan}}, "report"),
+        ({"report": {"x": {1}}}, "report"),
+        ({"report": [1]}, "report"),
+        ({"ready": None}, "ready"),
+        ({"ready": "no"}, "ready"),
+        ({"replay": 3}, "replay"),
+        ({"replay": ([0], None)}, "replay"),
+        ({"replay": ([0], [np.nan])}, "replay"),
+    ],
+)
+def test_an_answer_of_a_method_that_means_nothing_is_refused(answers, hook):
+    def play():
+        controller = GDROController(Answering(**answers))
+        controller.observe(controller.plan([1]), [0, 0, 0, 0], [0, 1, 0, 1])
+        controller.replay([1])
+
+    with pytest.raises(ValueError, match=hook):
+        play()
+
+
 @pytest.fixture
 def broken_inside(monkeypatch):
     """A registered method whose own code is wrong; other tests do not meet it."""

@@ -119,10 +119,12 @@ def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, meth
     [
         (lambda rows: rows[7].update(uid=rows[3]["uid"]), {}, "'uid'.* more than once"),
         (lambda rows: rows.__delitem__(slice(5, None)), {}, "5 prompts"),
-        (lambda rows: rows[1].update(family=None), {"group_column": "family"}, "labels"),
+        (lambda rows: rows[1].update(family=None), {"group_column": "family"}, "group_column.* 1"),
         (lambda rows: None, {"group_column": "level"}, "'level'"),
         (lambda rows: None, {"prior_columns": ["level"]}, "'level'"),
-        (lambda rows: None, {"prior_columns": []}, "columns"),
+        (lambda rows: None, {"prior_columns": []}, "prior_columns"),
+        (lambda rows: None, {"uid_column": None}, "uid_column"),
+        (lambda rows: None, {"trim_batches": "no"}, "trim_batches"),
     ],
 )
 def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, named):

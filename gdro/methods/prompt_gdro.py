@@ -71,6 +71,12 @@ class PromptAdversary(Stateful):
             losses: (P,), the loss of each; NaN is left out.
             weights: (P,), how much each counts in its bin's mean; equally by default.
         """
+        losses = checks.check_array(
+            "losses", losses, None, -checks.LARGEST, checks.LARGEST, missing=True
+        )
+        bin_ids = checks.check_array(
+            "bin_ids", bin_ids, losses.shape, -1, self.num_bins - 1, whole=True
+        )
         means_B, counts_B = bin_means(bin_ids, losses, self.num_bins, weights)
         if self.share_floor is not None and counts_B.any():
             means_B = means_B / np.maximum(counts_B / counts_B.sum(), self.share_floor)

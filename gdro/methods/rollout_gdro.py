@@ -124,7 +124,7 @@ class RolloutAdversary(Stateful):
         Returns:
             The rollouts, (B,). With which probability each arm was played is kept in `played_BN`.
         """
-        counts_B = np.asarray(bin_counts)
+        counts_B = self._counts(bin_counts)
         prompts = int(counts_B.sum())
         total = self.mean_rollouts * prompts if budget is None else budget
         budget = as_whole("budget", total, self.n_min * prompts, self.n_max * prompts)
@@ -168,9 +168,14 @@ class RolloutAdversary(Stateful):
             The demand: mean rollouts of a prompt if every bin played its own strategy. Without
             prompts it is 0, and nothing is learned.
         """
-        counts_B = np.asarray(bin_counts)
-        rollouts_B = np.asarray(rollouts)
-        observed_B = np.asarray(observed, float)
+        counts_B = self._counts(bin_counts)
+        shape = counts_B.shape
+        rollouts_B = checks.check_array("rollouts", rollouts, shape, 0, self.n_max, whole=True)
+        least_B = np.where(rollouts_B > 0, self.n_min, 0)
+        checks.check_array("rollouts", rollouts_B, shape, least_B, whole=True)
+        observed_B = checks.check_array(
+            "observed", observed, shape, -checks.LARGEST, checks.LARGEST, missing=True
+        )
         if not counts_B.any():  # no mean over prompts, by which the price could move
             return 0.0
         # before the scores move: of the strategies that planned, if no other plan came back since
@@ -192,6 +197,9 @@ class RolloutAdversary(Stateful):
         self.price += self.price_lr * (float(driver) - self.mean_rollouts)
         self.step += 1
         return demand
+
+    def _counts(self, bin_counts: ArrayLike) -> np.ndarray:
+        return checks.check_array("bin_counts", bin_counts, (self.num_bins,), 0, whole=True)
 
 
 @register("rollout")

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from gdro.checks import Count, check
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from trl import GRPOTrainer
@@ -24,7 +26,7 @@ class GDROCallback(TrainerCallback):
 
     def __init__(self, trainer: GRPOTrainer, every: int = 50) -> None:
         self.trainer = trainer
-        self.every = every
+        self.every = check("every", every, Count)
 
     def on_step_end(
         self,
@@ -45,7 +47,8 @@ class GDROCallback(TrainerCallback):
     ) -> None:
         if not state.is_world_process_zero or not self.trainer.record:
             return
-        figure = figure_of(self.trainer.record, self.trainer.bin_names)
+        names = [name.replace("$", r"\$") for name in self.trainer.bin_names]  # no formulas
+        figure = figure_of(self.trainer.record, names)
         file = f"{args.output_dir}/gdro.png"
         figure.savefig(file, dpi=120)
         for callback in self.trainer.callback_handler.callbacks:

@@ -4,13 +4,14 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import datasets
+from pydantic import Field
 from trl import GRPOConfig
 
 from gdro.advantages import preset_options
-from gdro.checks import build
+from gdro.checks import build, check
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups, make_groups
 from gdro.method import Method
@@ -20,6 +21,16 @@ from gdro.registry import find_method
 # what a method that samples or adds texts itself cannot carry through TRL
 IMAGES = {"image", "images"}
 BEYOND_TEXT = {"tools", "rollout_func", "environment_factory", *IMAGES}
+
+
+Name = Annotated[str, Field(min_length=1)]
+KINDS: dict[str, Any] = {  # of options that no one else checks
+    "success_reward": Name | None,
+    "uid_column": Name,
+    "group_column": Name | None,
+    "prior_columns": Annotated[list[Name], Field(min_length=1)] | None,
+    "trim_batches": bool | None,
+}
 
 
 @dataclass
@@ -102,6 +113,8 @@ def make_controller(
     Raises:
         ValueError: for options that the controller, the bins or the method do not take.
     """
+    for name, kind in KINDS.items():
+        check(name, getattr(args, name), kind)
     chosen: dict[str, Any] = {"seed": args.seed, "scale_rewards": args.scale_rewards}
     chosen |= preset_options(args.gdro_preset)
     if args.advantage_std:
@@ -133,7 +146,10 @@ def groups_of_column(
     """The groups that the column `args.group_column` names, with further options of the bins."""
     stored = _stored_columns("group_column", [args.group_column], dataset)
     values = values_of(stored, str(args.group_column))
-    labels = [None if value is None else str(value) for value in values]
+    if None in values:
+        row = values.index(None)
+        raise ValueError(f"group_column must have a value in each row, got none in row {row}")
+    labels = list(map(str, values))
     uids = list(stored[args.uid_column])
     if isinstance(given, Mapping) and isinstance(given.get("groups"), list | tuple):
         # labels are strings, so names are too

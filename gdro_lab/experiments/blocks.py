@@ -268,7 +268,7 @@ class Variant(Strict):
     """Changes to the profile's `train`."""
     model: dict[str, Any] = Field({})
     """Changes to the profile's `model`."""
-    label: str = ""
+    label: Annotated[str, Field(pattern=r"^[^$|\n]*$")] = ""
     """What tables and legends call it; the variant's name where it is empty."""
     baseline: str = "grpo"
     """The variant that this one is compared with."""

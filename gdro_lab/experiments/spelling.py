@@ -14,9 +14,12 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from gdro.checks import Refusal, check
 from gdro.registry import find_method
 from gdro_lab.experiments.blocks import Variant
+from gdro_lab.tasks.world import refusal
 
 
 def read_spelling(text: str) -> Variant:
@@ -35,13 +38,11 @@ def read_spelling(text: str) -> Variant:
         raise Refusal(f"preset needs TRL's losses, which the loop has not, got {text!r}")
     if "prompts" in options:
         train["prompts_per_step"] = options.pop("prompts")
-    return Variant(
-        method=method,
-        groups=options.pop("groups", None),
-        options=options,
-        train=train,
-        label=spelled,
-    )
+    groups = options.pop("groups", None)
+    try:
+        return Variant(method=method, groups=groups, options=options, train=train, label=spelled)
+    except ValidationError as error:
+        raise refusal("method", error) from error
 
 
 def import_methods(path: str | None) -> None:

@@ -96,6 +96,9 @@ def stored_rows(name: str, studies: Path = STUDIES) -> pd.DataFrame:
     """All stored rows of a study or of a part of it."""
     file = studies / name.partition("/")[0] / "runs.csv"
     rows = _read(file, file.stat().st_mtime_ns)
+    parts = sorted(set(rows.study))
+    if name not in parts:
+        raise Refusal(f"study must be one of {parts}, got {name!r}")
     return rows[rows.study == name]
 
 

@@ -16,11 +16,12 @@ rollouts of a prompt in a part, M plays.
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from gdro.checks import Count, Float, Natural, build, check, options
+from gdro.checks import Count, Float, Natural, Refusal, build, check, options
 from gdro.controller import GDROController
 from gdro.groups import make_groups
 from gdro.plans import Plan
@@ -45,7 +46,7 @@ class Setting:
 
     prompts: Count | None = None
     """Prompts of a batch; None for all of the pool at once."""
-    rollouts: Float = 4
+    rollouts: Annotated[Float, Field(gt=1)] = 4
     """n̄, mean rollouts per prompt."""
     n_max: Count = 12
     """Most rollouts of a prompt; the least are the method's own, by default 2."""
@@ -146,7 +147,7 @@ def compare(
     return answer
 
 
-def judge(pool: Pool, method: str, setting: Setting | None = None, **options: Any) -> Judged:
+def judge(pool: Pool, method: str, setting: Setting | None = None, /, **options: Any) -> Judged:
     """Judge a registered method on a pool.
 
     Args:
@@ -232,7 +233,13 @@ def _teach(
             ids_R = np.repeat(np.arange(len(places_O)), plan.rollouts)
             turn_R = np.concatenate([np.arange(n) for n in plan.rollouts])
             place_R = places_O[ids_R]
-            rewards_R = known_PJ[place_R, (used_P[place_R] + turn_R) % known]
+            next_R = used_P[place_R] + turn_R
+            if next_R.max() >= known:  # a rollout is news once
+                raise Refusal(
+                    f"visits must leave each prompt rollouts that are not known yet, got {visits} "
+                    f"where {known} of a prompt are not judged"
+                )
+            rewards_R = known_PJ[place_R, next_R]
             used_P[places_O] += plan.rollouts
             controller.observe(plan, ids_R, rewards_R)
 

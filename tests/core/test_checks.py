@@ -3,10 +3,18 @@
 import numpy as np
 import pytest
 
-from gdro import DifficultyBins, GDROController, PromptAdversary, StaticGroups
+from gdro import (
+    DifficultyBins,
+    GDROController,
+    PromptAdversary,
+    RolloutAdversary,
+    StaticGroups,
+    register,
+)
 from gdro.checks import build, check, check_array
 from gdro.groups import make_groups
 from gdro.metrics import pass_at_k
+from gdro.prior import PromptPrior
 from gdro_lab.intervals import bootstrap_interval
 from gdro_lab.toy import Game, World, play
 
@@ -71,6 +79,17 @@ class Unreadable:
         (lambda: GDROController("grpo", foo=3), ("grpo", "foo", "3")),
         (lambda: GDROController("pivotal", foo=3), ("Pivotal", "foo", "3")),
         (lambda: GDROController("both", prompt={"foo": 3}), ("PromptAdversary", "foo", "3")),
+        (lambda: GDROController("composed", foo=3), ("composed", "foo", "3")),
+        (lambda: build("gdro_options", GDROController, {"self": 3}), ("gdro_options", "self")),
+        (lambda: register(GDROController), ("name", "GDROController")),
+        (lambda: PromptAdversary(3).update([1.5], [0]), ("bin_ids", "1.5")),
+        (lambda: PromptAdversary(3).update([3], [0]), ("bin_ids", "3")),
+        (lambda: PromptAdversary(3).update([1], [np.inf]), ("losses", "inf")),
+        (lambda: RolloutAdversary(3).allocate([4, 4]), ("bin_counts", "(2,)")),
+        (lambda: RolloutAdversary(2).allocate([4, -4]), ("bin_counts", "-4")),
+        (lambda: RolloutAdversary(2).update([4, 4], [4, 1], [0, 0]), ("rollouts", "1")),
+        (lambda: RolloutAdversary(2).update([4, 4], [4, 4], [0, np.inf]), ("observed", "inf")),
+        (lambda: PromptPrior(range(999), {"q": list(map(str, range(999)))}), ("'q'", "999")),
         (lambda: World(transfer=1.2), ("World", "transfer", "1.2")),
         (lambda: Game(eta=-1.0), ("Game", "eta", "-1.0")),
         (lambda: Game(method="ppo"), ("Game", "method", "'ppo'")),

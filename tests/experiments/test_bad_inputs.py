@@ -92,6 +92,8 @@ MODEL = [
 VARIANT = [
     {"groups": "nobody"},
     {"prior": ["nobody"]},
+    {"label": "a$b_{$"},
+    {"label": "a | b"},
     {"options": {"n_max": 2**31}},
     {"options": {"nobody": 1}},
     {"preset": "nobody"},

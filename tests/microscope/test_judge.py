@@ -172,6 +172,8 @@ class DrawsTwice(Method):
         ("grpo", {"prompts": 7}, "prompts"),
         ("grpo", {"judged": 40}, "judged"),
         ("rollout_prompts", {"judged": 6}, "judged"),
+        ("grpo", {"visits": 5}, "visits"),  # of 4 rollouts, where 16 are left
+        ("grpo", {"rollouts": 1.0}, "rollouts"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(method, setting, named):
@@ -210,6 +212,9 @@ def test_the_command_makes_a_table(tmp_path):
         (["pivotal:seed=8"], "seed"),
         (["pivotal:bins.k=8", "--groups"], "bins"),
         (["pivotal", "--rollouts=3.3"], "mean_rollouts"),
+        (["grpo:method=pivotal"], "method"),
+        (["grpo:setting=1"], "setting"),
+        (["pkpo:k=NaN"], "nan"),
     ],
 )
 def test_what_the_command_cannot_judge_is_refused_in_a_line(tmp_path, words, named):
