@@ -59,6 +59,8 @@ SCORES = (
     | COSTS
 )
 """Names of the columns of rows on the pages; "mean_at_8 of amp" is in the column amp."""
+NO_CLAIM = "no such claim"
+"""What a cell gets whose row names a claim that is not there, or has no such score."""
 WHOLE_TABLE = "table"
 """The family of all tests that a study's own table has, over every method and learning rate."""
 NUMBER = re.compile(r"\.\d+ ±\.\d+\*?")
@@ -206,7 +208,7 @@ def faults(root: Path = ROOT) -> list[str]:
         text = _text_of(page)
         name = page.relative_to(root)
         for old, new in zip(text.splitlines(), _filled(text, cells).splitlines(), strict=True):
-            if old != new:
+            if old != new or NO_CLAIM in _plain(new):
                 found.append(f"{name}: {new!r} wanted, got {old!r}")
         held = {line for line, _ in _held_rows(text)}
         for line in text.splitlines():
@@ -278,7 +280,7 @@ def _filled(text: str, cells: dict[tuple[str, str], str]) -> str:
             name = SHARE.sub("", name)
             wanted = cells.get((claim, name))
             if wanted is None and name in SCORES.values() and old[place] not in ("", "–"):
-                wanted = "no such claim"
+                wanted = NO_CLAIM
             if wanted is not None and _plain(old[place]) != wanted:
                 new[place] = wanted.replace("*", "\\*").replace(" ", "\u00a0")
         if new != old:
