@@ -324,8 +324,7 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
     for name, figure in figures.items():
         save(figure, figures_dir, name)
     return (
-        f"{texts['table.md']}\n{seconds}\n\n"
-        f"table: {results / 'table.md'}, figures: {figures_dir}/"
+        f"{texts['table.md']}\n{seconds}\n\ntable: {results / 'table.md'}, figures: {figures_dir}/"
     )
 
 
