@@ -12,6 +12,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from pathlib import Path
@@ -22,6 +23,8 @@ TABLES = (".csv", ".tsv")
 KINDS = (*LINES, ".json", *TABLES, ".parquet")
 PACKED = (".gz", ".bz2", ".xz")
 UNPACK = {b"\x1f\x8b": gzip.decompress, b"BZh": bz2.decompress, b"\xfd7zXZ": lzma.decompress}
+DELIMITERS = ",;\t|"
+QUOTED = re.compile(r'".*"', re.DOTALL)
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -111,22 +114,20 @@ def _read_parquet(content: bytes) -> list[Any]:
     import pyarrow
     from pyarrow import parquet
 
-    table = parquet.ParquetFile(pyarrow.BufferReader(content)).read()
-    for place, field in enumerate(table.schema):
-        if field.type == pyarrow.float32():  # as Python's float, 0.1 would be 0.10000000149
-            table = table.set_column(place, field.name, table.column(place).cast("string"))
-    return table.to_pylist()
+    return parquet.ParquetFile(pyarrow.BufferReader(content)).read().to_pylist()
 
 
 def _read_table(text: str, kind: str, has_header: bool) -> list[RawRow]:
     """Rows of a table; every cell is a text, so that 007 stays 007."""
-    delimiter = "\t" if kind == ".tsv" else _delimiter(text)
+    delimiter = "\t" if kind == ".tsv" else _delimiter(text, has_header)
     try:
         lines = _cells(text, delimiter, csv.QUOTE_MINIMAL)
     except csv.Error:
         if delimiter != "\t":
             raise
         lines = _cells(text, delimiter, csv.QUOTE_NONE)  # where tabs separate, a quote may be text
+        if any(QUOTED.fullmatch(cell) for cells in lines for cell in cells):
+            raise
     if not has_header:
         return [RawRow(cells) for cells in lines]
     header, *rows = lines or [[]]
@@ -143,10 +144,26 @@ def _row_of_cells(header: list[str], cells: list[str]) -> RawRow:
     return RawRow(dict(zip_longest(header, cells)))
 
 
-def _delimiter(text: str) -> str:
-    """The sign that cuts the first line into most cells."""
+def _delimiter(text: str, has_header: bool) -> str:
+    """The sign that cuts the first line into most cells.
+
+    Without a header a line holds texts, with commas of their own: then first of all the one sign
+    that cuts all lines into equally many.
+    """
+    if not has_header:
+        widths = {
+            sign: {
+                len(cells) for cells in csv.reader(io.StringIO(text, newline=""), delimiter=sign)
+            }
+            for sign in DELIMITERS
+        }
+        even = [
+            sign for sign in DELIMITERS if len(widths[sign] - {0}) == 1 and 1 not in widths[sign]
+        ]
+        if len(even) == 1:
+            return even[0]
     first = next((line for line in io.StringIO(text, newline=None) if line.strip()), "")
-    return max(",;\t|", key=lambda sign: len(next(csv.reader([first], delimiter=sign), [])))
+    return max(DELIMITERS, key=lambda sign: len(next(csv.reader([first], delimiter=sign), [])))
 
 
 def _cells(text: str, delimiter: str, quoting: Any) -> list[list[str]]:

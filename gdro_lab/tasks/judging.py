@@ -10,9 +10,12 @@ from dataclasses import dataclass
 
 from gdro_lab.tasks.answers import last_boxed, unboxed
 from gdro_lab.tasks.notation import (
+    AND,
     COMMA,
     CUP,
     EQUALS,
+    OR,
+    RELATION,
     as_text,
     has_words,
     items_of,
@@ -28,7 +31,9 @@ MOST_ITEMS = 50  # of a list
 
 # a key that is a letter, and an answer that is one and perhaps says what it stands for
 CHOICE_KEY = re.compile(r"\(?([A-Ja-j])[.:)]*")
-CHOICE = re.compile(r"\(?([A-Ja-j])(?:\s*[.:)]+(?!\s*(?:[,;/%\\]|or\b|and\b))(.*))?", re.DOTALL)
+CHOICE = re.compile(
+    r"\(?([A-Ja-j])(?:(?:\s*[.:)]+|\s+(?=\())(?!\s*(?:[,;/%\\]|or\b|and\b))(.*))?", re.DOTALL
+)
 # a further letter; "A cat", "a cat" and the Roman I are none
 FURTHER_CHOICE = re.compile(
     r"(?<![\w\\])(?:[B-HJ](?!\w)|A(?!\w|\s+[a-z])|[a-j](?=\s*[.:)])"
@@ -96,6 +101,9 @@ class Judge:
         is_met = quantity_of(key).is_met_by(quantity_of(answer), self.tolerance)
         if is_met or (is_met is False and "," not in key):  # 1,22 may be two numbers
             return is_met
+        joins = _joins(key), _joins(answer)
+        if RELATION.search(key) and all(joins) and joins[0] != joins[1]:
+            return False  # x < 2 or x > 5 is not both
         key, answer = same_notation(key, answer)
         equations = [text for text in (key, answer) if len(split(text, EQUALS)) > 1]
         if equations and all(len(split(text, COMMA)) == 1 for text in equations):
@@ -175,6 +183,12 @@ class Judge:
         if has_words(wanted.text) or has_words(given.text):
             return False
         return self.symbolic(wanted.text, given.text, max(self.tolerance, *precisions, 0.0))
+
+
+def _joins(text: str) -> set[str]:
+    """Whether parts of a text are joined by "and" or by "or"."""
+    joined = {"and": len(split(text, AND)) > 1, "or": len(split(text, OR)) > 1}
+    return {name for name, is_there in joined.items() if is_there}
 
 
 def _choice_of(text: str) -> str | None:

@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,8 @@ from gdro_lab.tasks.files import RawRow, WrittenNumber, check_path, stem_of
 from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
 from gdro_lab.tasks.sources import Place, find_place, read_raw_rows
 
+# 1.250,50 and 4,5; dates and lists are none
+WITH_COMMA = re.compile(r"(?<![\d.,])(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?(?![.,]?\d)")
 LETTER_OF_CHOICE = "the letter of the correct choice"
 
 
@@ -301,7 +304,7 @@ def _read_key(value: Any, schema: Schema) -> str:
     if text.lower() in ("", "none", "nan"):
         raise ValueError("its answer is empty" if not text else f"its answer is {text!r}")
     if schema.decimal == "," and isinstance(value, str) and not isinstance(value, WrittenNumber):
-        text = text.translate({ord("."): None, ord(","): "."})
+        text = WITH_COMMA.sub(lambda m: m[0].replace(".", "").replace(",", "."), text)
     key = read_key(text, cast("KeyReader", schema.reader))  # without choices it is one
     if key is None:
         kinds = {"boxed": "\\boxed{…}", "hash": "answer after ####", "tags": "<answer>…</answer>"}

@@ -6,19 +6,26 @@ problems are ordered by a hash of the seed and their uid.
 
 import hashlib
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from gdro_lab.tasks.base import split_by_share
 from gdro_lab.tasks.math_data import Problem
 
-# signs of mathematics stay: 3+4 is not 3-4, and 5! is not 5
-PUNCTUATION = re.compile(r"[\s.,;:?$…`\"'‘’“”]+")
+# signs of mathematics stay: 3+4 is not 3-4, 5! is not 5, 2.5 is not 2:5, and f'(2) not f(2)
+DELIMITER = re.compile(r"\\[()\[\]]|\$|[\u200b-\u200d\ufeff]")  # of formulas, or without width
+PRIME = re.compile(r"(?<=\b[a-z])(?:'+(?=\()|''+)")
+QUOTE = re.compile(r"[`\"'‘’“”]")
+SEPARATOR = re.compile(r"\s*([,;:])\s*")
+PUNCTUATION = re.compile(r"(?<!\S)[.,;:?]+|[.,;:?]+(?!\S)")
 
 
 def normalize(text: str) -> str:
     """A text without case, spaces and punctuation, by which repeats are found."""
-    return PUNCTUATION.sub(" ", text.casefold()).strip()
+    text = DELIMITER.sub("", unicodedata.normalize("NFKC", text).casefold())
+    text = QUOTE.sub(" ", PRIME.sub(lambda match: "\u2032" * len(match[0]), text))
+    return " ".join(PUNCTUATION.sub(" ", SEPARATOR.sub(r"\1", text)).split())
 
 
 def drop_twins(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gdro.checks import short
@@ -135,8 +137,22 @@ def _evaluation_problems(
         pool, left_out = _training_pool(choice, sources)
         with _naming(left_out):
             _, held_out = set_apart(pool, choice.held_out, choice.seed)
-        problems = held_out + problems
-    return problems, dropped
+        problems = held_out + _families_apart(problems, held_out)
+        return problems, dropped
+    return _families_apart(problems), dropped
+
+
+def _families_apart(evaluated: list[Problem], others: Sequence[Problem] = ()) -> list[Problem]:
+    """Evaluated problems whose family is also one of another source, called after theirs."""
+    datasets: dict[str, set[str]] = defaultdict(set)
+    for problem in (*evaluated, *others):
+        datasets[problem.family].add(problem.dataset)
+    return [
+        replace(problem, family=f"{problem.dataset}-{problem.family}")
+        if len(datasets[problem.family]) > 1
+        else problem
+        for problem in evaluated
+    ]
 
 
 def _training_pool(

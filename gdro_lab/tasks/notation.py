@@ -26,6 +26,8 @@ REPLACED = {
     "∅": r"\emptyset",
 }
 THOUSANDS = re.compile(r"^[-+]?\d{1,3}(?:,\d{3})+(?=\s*(?:\\(?:pi|sqrt|frac)|[A-Za-z]))")
+SPACE = re.compile(r"(?<!\\)\\[ ;:](?!\d{3}(?!\d))")  # but for one between thousands
+STYLED = re.compile(r"\\(?:text(?:bf|it|rm|sf|normal)?|mbox|math(?:rm|bf|it|sf))\s*\{([^{}]*)\}")
 OVER = re.compile(r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}")
 ARRAY = re.compile(r"[(\[]?\\(begin|end)\{array\}(?:\{[^{}]*\})?[)\]]?")
 
@@ -34,6 +36,7 @@ COMMA = (
     r"|\\(?:l?or|land|vee|wedge)(?![A-Za-z]))|[,;]"
 )
 OR = r"\\(?:text|mbox)\s*\{\s*or\s*\}|(?<![A-Za-z\\])or(?![A-Za-z])|\\(?:l?or|vee)(?![A-Za-z])"
+AND = r"\\(?:text|mbox)\s*\{\s*and\s*\}|(?<![A-Za-z\\])and(?![A-Za-z])|\\(?:land|wedge)(?![A-Za-z])"
 CUP = r"\\cup(?![A-Za-z])"
 EQUALS = r"(?<![<>!:\\])=(?![<>=])"
 PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
@@ -58,7 +61,9 @@ def standard(text: str) -> str:
     text = BOLD.sub(r"\1", in_latex(text).strip()).lstrip("= ").removesuffix("\\")
     if len(DOLLAR.findall(text)) % 2 == 0:  # those around mathematics
         text = DOLLAR.sub(" ", text).strip()
-    text = OVER.sub(r"\\frac{\1}{\2}", SIZES.sub("", text))
+    text = SPACE.sub(" ", OVER.sub(r"\\frac{\1}{\2}", SIZES.sub("", text))).strip()
+    if match := STYLED.fullmatch(text):
+        text = match[1].strip()
     for old, new in REPLACED.items():
         text = text.replace(old, new)
     text = THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)

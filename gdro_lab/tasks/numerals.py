@@ -175,13 +175,17 @@ def plain_number(text: str) -> str | None:
 # piece, of which the right side counts, and "[5, 6]" one that is no number.
 TAIL = 120  # characters before the last digit of a text that its last number may reach back
 WORD = re.compile(
-    r"(?<![\\A-Za-z])[A-Za-z]{2,}|['’][A-Za-z]+|(?<!\S)[aAI](?!\S)|[#;?!|\n]+|:(?!\d)|(?<!\d):"
-    r"|\.(?=\s|$)|,(?=\s|$)(?!\s*[-$\d])"
+    r"</?\w+>|(?<!\\)(?<![^\W\d_])[^\W\d_]{2,}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|['’][A-Za-z]+"
+    r"|(?<!\S)[aAI](?!\S)|[#;?!|。、]+|:(?!\d)|(?<!\d):|\.(?=\s|$)|,(?=\s|$)(?!\s*[-$\d])"
 )
 DASH = re.compile(r"(^|[A-Za-z:])\s*[-−–—]\s+")  # between words, and no sign
 MARKED_STEP = re.compile(r"<<[^<>]*>>")  # as gsm8k marks its steps
-UNIT_LETTER = re.compile(r"(?<=\d)\s+[mgslLhKCF]$")
-DECORATION = '*€£¥₹"~ '
+UNIT_LETTER = re.compile(r"(?<=\d)\s+[mgslLhKCF](?:/[mgslLh])?$")
+POWER_OF_UNIT = re.compile(
+    r"(?<![A-Za-z\\])((?:[cdkm]?m|in|ft|yd|mi)\s*)\^\s*(?:\{\s*[23]\s*\}|[23])"
+)
+CELSIUS = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*[CFK]?$")
+DECORATION = '*€£¥₹"~` '
 # beside a number, these make it another number or none
 NUMBER_WORD = (
     "hundred|thousand|million|billion|trillion|dozen|half|halves|thirds?|fourths|fifths"
@@ -227,7 +231,8 @@ def only_number(text: str) -> str | None:
 def _numbers(text: str) -> list[tuple[list[str], str, list[str]]]:
     """The pieces of a text that have digits, each with the words before and after it."""
     text = DASH.sub(r"\1 ", MARKED_STEP.sub("", text))
-    text = clean(in_latex(text).replace("-$", "-"))
+    text = POWER_OF_UNIT.sub(r"\1", in_latex(text).replace("\n", " ; ").replace("-$", "-"))
+    text = clean(text)
     words = [word.lower() for word in WORD.findall(text)]
     pieces = WORD.split(text)
     return [
@@ -244,7 +249,7 @@ def _checked(before: list[str], piece: str, after: list[str]) -> str | None:
     piece = re.split(r"=|\\approx", piece)[-1].strip(DECORATION)
     if ("(" in piece) != (")" in piece):
         piece = piece.strip("()")
-    piece = re.sub(r"\s*\^\s*\{?\s*\\circ\s*\}?$", "", UNIT_LETTER.sub("", piece).rstrip(".,/ "))
+    piece = CELSIUS.sub("", UNIT_LETTER.sub("", piece.rstrip()).rstrip(".,/ "))
     bare, signs = re.subn(r"\s*\\?%$", "", piece)
     bare = bare.strip(DECORATION)
     percent = "%" if signs or PERCENT_WORD.match(" ".join(after)) else ""

@@ -160,6 +160,8 @@ class GymSpec:
         if self.permute_shares:
             shares = [shares[place] for place in rng.permutation(len(shares))]
         counts = split_by_share(shares, self.n_train or STREAM_SIZE)
+        if 0 in counts:
+            raise ValueError(f"n_train must give each family a prompt, got {self.n_train}")
         seen: set[str] = set()
         drawn: list[FamilyRows] = []
         for place, count in enumerate(counts):
@@ -188,6 +190,15 @@ class GymSpec:
             raise ValueError(
                 f"n_train and n_eval_per_family ask for {size} distinct prompts of family "
                 f"{name!r}, got {len(rows)} from {TRIES * size} puzzles"
+            )
+        written = with_answer("", rows[0]["answer"], self.completion)
+        judge = JUDGES[self.families[place].task]
+        if not any(
+            judge(text, rows[0]["answer"]) for text in _answers_in(written, self.completion)
+        ):
+            raise ValueError(
+                f"completion must be a form that answers of family {name!r} can have, such as "
+                f"{rows[0]['answer']!r}, got {self.completion!r}"
             )
         return FamilyRows(rows[: self.n_eval_per_family], rows[self.n_eval_per_family :], [])
 
@@ -274,16 +285,10 @@ class GymTask:
         rewards = []
         for completion, correct, name in zip(completions, answer, family, strict=True):
             said = completion_text(completion)
-            text = said if tasks[name].prompt is not None else self._answer_of(said)
-            rewards.append(float(text is not None and JUDGES[tasks[name].task](text, correct)))
+            task = tasks[name]
+            texts = [said] if task.prompt is not None else _answers_in(said, self.spec.completion)
+            rewards.append(float(any(JUDGES[task.task](text, correct) for text in texts)))
         return rewards
-
-    def _answer_of(self, completion: str) -> str | None:
-        """The answer to an original question; a number read from prose, as answers write it."""
-        text = read_answer(completion, self.spec.completion)
-        if text is None or self.spec.completion == "tags":
-            return text
-        return plain_number(text) or text
 
     def correct_texts(self, row: Mapping[str, Any]) -> list[str]:
         """Every completion of a row that is rewarded, of short prompts."""
@@ -316,6 +321,12 @@ class _Formatter(string.Formatter):
         if isinstance(value, list):
             return format_spec.join(map(str, np.ravel(value).tolist()))
         return super().format_field(value, format_spec)
+
+
+def _answers_in(completion: str, reader: Reader) -> list[str]:
+    """The answer to an original question; of a number also as answers write it."""
+    text = read_answer(completion, reader)
+    return [form for form in (text, text and plain_number(text)) if form is not None]
 
 
 def _solution(spec: GymSpec, family: GymFamily, puzzle: Mapping[str, Any]) -> str:

@@ -35,6 +35,8 @@ def find_place(source: str, config: str | None = None, split: str | None = None)
     path = Path(source)
     if path.exists():
         check_path(path)
+        if path.is_dir() and config and not (path / "README.md").is_file():
+            raise ValueError(f"a folder without README.md has no config, got {config!r}")
         if path.is_file() and (config or split):
             raise ValueError(
                 f"a file has neither config nor split, got {config!r} and {split!r} for {source!r}"
@@ -108,6 +110,8 @@ def _read_folder(path: Path, place: Place, has_header: bool) -> list[RawRow]:
     with TemporaryDirectory() as cache:
         builder = datasets.load_dataset_builder(str(path), config, cache_dir=cache)
     files = {str(name): paths for name, paths in builder.config.data_files.items()}
+    if not (path / "README.md").is_file():
+        _check_others(path, {Path(file).resolve() for part in files.values() for file in part})
     rows: dict[str, list[RawRow]] = {}
     for name in (part.partition("[")[0].strip() for part in place.split.split("+")):
         _check_split(name, files)
@@ -115,6 +119,14 @@ def _read_folder(path: Path, place: Place, has_header: bool) -> list[RawRow]:
     counts = {name: len(part) for name, part in rows.items()}
     parts = datasets.ReadInstruction.from_spec(place.split).to_absolute(counts)
     return [row for part in parts for row in rows[part.splitname][part.from_ : part.to]]
+
+
+def _check_others(folder: Path, taken: set[Path]) -> None:
+    """Refuse a folder with a file of rows that is in none of its splits."""
+    for file in sorted(folder.rglob("[!.]*")):
+        # a .json file may describe the others
+        if kind_of(file) in KINDS and kind_of(file) != ".json" and file.resolve() not in taken:
+            raise ValueError(f"{file.name} is in none of its splits: name the files")
 
 
 def _check_split(split: str, splits: Iterable[str]) -> None:

@@ -23,12 +23,18 @@ CONVERSION = ConversionConfig(lowercase_symbols=False)
 ROOT = re.compile(r"\\?(?<![A-Za-z])sqrt\s*\(([^()]*)\)")
 NAMED = re.compile(rf"(?<![\\A-Za-z])(?:np\.|math\.)?({FUNCTION})(?![A-Za-z])")
 # what the grammar would leave out, or add up: subscripts of numbers, dots, numbers side by side
-UNREADABLE = re.compile(r"\d\s*_|\\[lc]?dots|\\[pb]?mod|\\phantom|(?<![_\d])\d+\s+\d(?!\d*\s*/)")
+UNREADABLE = re.compile(
+    r"\d\s*_|\\[lc]?dots|\\[pb]?mod|\\phantom|(?<![_\d])\d+\s+\d(?!\d*\s*/)"
+    r"|:.*:|(?<!\d)0\s*:|:.*[AaPp]\.?[Mm]"  # ratios of three, and times
+)
 IMAGINARY = re.compile(r"(?<![A-Za-z\\])i(?![A-Za-z])|\\(?:imath|Re|Im|arg)(?![A-Za-z])")
 DIGITS = 40  # to which values are worked out
 CLOSE = 1e-30  # and that relative to each other they may differ by
-# unknowns take these values: whole, broken and negative, since √(x²) is x above zero only
-POINTS = [N(Rational(*value), 2 * DIGITS) for value in [(5, 7), (17, 11), (-13, 9)]]
+# unknowns take these values: whole, broken, negative, since √(x²) is x above zero only, and several
+# below 1, for √(1 - x²)
+POINTS = [
+    N(Rational(*value), 2 * DIGITS) for value in [(5, 7), (17, 11), (-13, 9), (2, 9), (-3, 8)]
+]
 POINTS += [3, -2, 7, 26]
 
 

@@ -361,13 +361,14 @@ def test_training_problems_are_drawn_by_share(sums):
 
 
 def test_what_repeats_or_is_evaluated_is_not_trained_on(tmp_path):
-    texts = ["What is  3+4 ?", "what is 3+4", "What is 3-4?", "What is 1.5+1?", "What is 15+1?"]
+    texts = ["What is  3+4 ?", "what is $3+4$", "What is 3-4?", "What is 1.5+1?", "What is 15+1?"]
+    texts += ["f'(2)?", "f''(2)?", "What is 1:5+1?"]
     rows = [{"question": text, "answer": place} for place, text in enumerate(texts)]
     train = write_lines(tmp_path / "train.jsonl", rows)
     seen = write_lines(tmp_path / "seen.jsonl", [{"question": "WHAT IS 3-4", "answer": "-1"}])
     fields = {"train": str(train), "evaluate": [str(seen)]}
     kept = split(**fields)
-    assert [row["answer"] for row in kept.rows] == ["0", "3", "4"]
+    assert [row["answer"] for row in kept.rows] == ["0", "3", "4", "5", "6", "7"]
     assert ["repeats" in fault for fault in kept.dropped] == [True, False]
     assert "seen/" in kept.dropped[1]
     assert len(split(evaluated=True, **fields).rows) == 1
@@ -407,6 +408,8 @@ def test_a_request_of_ones_own_and_worked_solutions(tmp_path):
         ({"train": "dapo", "evaluate": ["dapo"]}, "task.evaluate must not have .* got .dapo"),
         ({"train": ["asdiv", {"source": "x/asdiv"}]}, "differ in their names"),
         ({"evaluate": []}, "task.evaluate"),
+        ({"columns": {"problem": ["question", "answer"]}, "train": "a/b"}, "columns.problem"),
+        ({"columns": {"choices": ["b", "b", "answer"]}, "train": "a/b"}, "columns.choices"),
         ({"paths": {"gsm9k": "x"}}, "gsm9k"),
         ({"request": "Solve it."}, "problem"),
         ({"train": ["asdiv", {"source": "svamp", "share": 0.5}], "train_size": 8}, "sum to 1"),
@@ -472,6 +475,14 @@ def test_a_source_may_have_columns_and_a_reader_of_its_own(tmp_path):
     rows = split(train=train, answer="hash", evaluate=["math500"], paths=copies).rows
     found = [(row["dataset"], row["answer"]) for row in rows]
     assert found == [("german", "7"), ("plain", "4"), ("mine", "2")]
+
+
+def test_a_group_of_two_evaluated_sources_is_two_families(tmp_path):
+    rows = [{"question": "1+1?", "answer": "2", "level": "1"}]
+    files = [str(write_lines(tmp_path / f"{name}.jsonl", rows)) for name in "bc"]
+    fields = {"columns": {"group": "level"}, "train": "someone/sums", "evaluate": files}
+    found = split(evaluated=True, **fields).rows
+    assert [row["family"] for row in found] == ["b-1", "c-1"]
 
 
 def test_a_split_that_a_folder_lacks_is_named(tmp_path):

@@ -134,7 +134,7 @@ def test_a_number_in_json_arrives_as_it_was_written(tmp_path, number):
     ("kind", "values", "keys"),
     [
         (pyarrow.int64(), [7, None, 2**60], ["7", str(2**60)]),  # no 7.0 where one is missing
-        (pyarrow.float32(), [0.1, 7.0, None], ["0.1", "7"]),
+        (pyarrow.float32(), [0.1, 7.0, None], ["0.1", "7.0"]),
         (pyarrow.float64(), [0.1, float("nan"), 1e-7], ["0.1", "1e-07"]),
         (pyarrow.decimal128(10, 2), [decimal.Decimal("2.50")], ["2.50"]),
         (pyarrow.large_string(), ["007"], ["007"]),
@@ -200,6 +200,7 @@ def test_what_is_neither_text_nor_number_is_refused_with_its_row(tmp_path, colum
         ("own.csv", b"", "no rows"),
         ("own.csv", b"question,answer\n", "no rows"),
         ("own.csv", b"question;answer\n1+1?,2\n", "no usable row"),
+        ("own.tsv", b'question\tanswer\n"1+1?"\t"2"\n"3" + 4?\t"7"\n', "cannot be read"),
         ("own.csv", b"question,answer\n1,000 + 2?,1002\n", "cells"),
         ("own.csv", b"question,answer,answer\n1?,2,3\n", "twice"),
         ("own.csv", b"question,answer\n\xff,1\n", "UTF-8"),
@@ -253,13 +254,44 @@ def test_columns_of_a_table_without_a_header_are_named_by_their_places(tmp_path,
 
 
 def test_a_comma_may_separate_decimals(tmp_path):
-    rows = "question;answer\nA?;4,33\nB?;1.250,50\nC?;1.000\n"
+    rows = "question;answer\nA?;4,33\nB?;1.250,50\nC?;1.000\nD?;2.5\n"
     (tmp_path / "own.csv").write_text(rows)
     schema = Schema(("question",), "answer", "number", decimal=",")
     problems, _ = read(tmp_path / "own.csv", schema)
-    assert [problem.answer for problem in problems] == ["4.33", "1250.5", "1000"]
+    assert [problem.answer for problem in problems] == ["4.33", "1250.5", "1000", "2.5"]
     (tmp_path / "own.json").write_text('[{"question": "A?", "answer": 4.33}]')
     assert read(tmp_path / "own.json", schema)[0][0].answer == "4.33"
+
+
+def test_commas_of_a_question_are_no_delimiter(tmp_path):
+    text = "In 2020, 7, 8 and 9 were won. Sum?;24\nIn 2021, 5 and 1. Sum?;6\n"
+    (tmp_path / "own.csv").write_text(text)
+    schema = Schema(("0",), "1", "number", has_header=False)
+    assert [problem.answer for problem in read(tmp_path / "own.csv", schema)[0]] == ["24", "6"]
+
+
+@pytest.mark.parametrize("place", ["top", "nested", "saved"])
+def test_a_number_in_float32_is_written_as_it_was(tmp_path, place):
+    made = pyarrow.table({"question": ["A?"], "answer": pyarrow.array([0.1], pyarrow.float32())})
+    if place == "nested":
+        inner = pyarrow.StructArray.from_arrays([made["answer"].combine_chunks()], ["key"])
+        made = made.set_column(1, "answer", inner)
+    path = tmp_path / "own.parquet"
+    if place == "saved":
+        path = tmp_path / "saved"
+        datasets.Dataset(made).save_to_disk(path)
+    else:
+        parquet.write_table(made, path)
+    schema = Schema(("question",), "answer.key" if place == "nested" else "answer", "whole")
+    assert [problem.answer for problem in read(path, schema)[0]] == ["0.1"]
+
+
+@pytest.mark.parametrize("name", ["more.csv", "more.jsonl"])
+def test_a_file_of_a_folder_that_no_split_has_is_named(tmp_path, name):
+    for file in ("train.jsonl", name):
+        (tmp_path / file).write_text('{"question": "1+1?", "answer": 2}\n')
+    with pytest.raises(ValueError, match=name):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(

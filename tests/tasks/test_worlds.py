@@ -191,3 +191,20 @@ def test_a_family_takes_half_of_its_prompts_at_most(caplog):
     few = dataclasses.replace(GCD, config={"min_value": 1, "max_value": 12})
     with pytest.raises(ValueError, match="n_eval_per_family"):
         dataclasses.replace(two_families(100), families=(few, SPIRAL)).draw(0)
+
+
+@pytest.mark.parametrize("completion", ["last_number", "tags"])
+def test_no_family_of_a_world_is_without_prompts_or_answers(completion):
+    families = tuple(GymFamily(name, name) for name in ("spell_backward", "gcd"))
+    spec = GymSpec(families, n_train=6, n_eval_per_family=2, max_completion_tokens=64)
+    spec = dataclasses.replace(spec, completion=completion)
+    if completion == "last_number":  # no word is one
+        with pytest.raises(ValueError, match=r"completion.*'spell_backward'.*'last_number'"):
+            spec.draw(0)
+        return
+    task = spec.draw(0)
+    row = next(row for row in task.train if row["family"] == "gcd")
+    written = [f"<answer>{float(row['answer'])}</answer>"]
+    assert task.reward(written, [row["answer"]], ["gcd"]) == [1.0]
+    with pytest.raises(ValueError, match=r"n_train.*1"):
+        dataclasses.replace(spec, n_train=1).draw(0)
