@@ -260,8 +260,10 @@ class MathChoice(Strict):
             split = choice.split or spec.split
             copies = self.paths.get(source, spec.hub_id)
             source = copies if isinstance(copies, str) else tuple(copies)
-        if isinstance(source, tuple) or Path(source).is_file():  # files have no splits
-            return (source,)
+        if isinstance(source, tuple):
+            return tuple(str(Path(path).resolve()) for path in source)
+        if Path(source).is_file():  # files have no splits
+            return (str(Path(source).resolve()),)
         return source, config, split
 
     def _schemas(self, choice: SourceChoice) -> tuple[Schema, ...]:

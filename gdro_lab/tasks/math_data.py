@@ -144,6 +144,10 @@ def named_source(
         if not path.exists():
             raise ValueError(f"paths must name files or folders, got {str(path)!r} for {name!r}")
         check_path(path)
+        if path.is_file() and (config or split):
+            raise ValueError(
+                f"a file has neither config nor split, got {config!r} and {split!r} for {name!r}"
+            )
     place = Place(local, spec.hub_id, config or spec.config, split or spec.split)
     return Source(name, place, spec.schemas, is_named=True, gated=spec.gated and not local)
 

@@ -28,6 +28,9 @@ REPLACED = {
 THOUSANDS = re.compile(r"^[-+]?\d{1,3}(?:,\d{3})+(?=\s*(?:\\(?:pi|sqrt|frac)|[A-Za-z]))")
 SPACE = re.compile(r"(?<!\\)\\[ ;:](?!\d{3}(?!\d))")  # but for one between thousands
 STYLED = re.compile(r"\\(?:text(?:bf|it|rm|sf|normal)?|mbox|math(?:rm|bf|it|sf))\s*\{([^{}]*)\}")
+# without braces: \frac\pi2, \sqrt[3]4
+FIRST_ARGUMENT = re.compile(r"(\\(?:[dtc]?frac|binom|sqrt(?:\[[^][]*\])?)(?![A-Za-z]))\s*(\\pi|\w)")
+SECOND_ARGUMENT = re.compile(r"(\\(?:[dtc]?frac|binom)\s*\{[^{}]*\})\s*(\\pi(?![A-Za-z])|\w)")
 OVER = re.compile(r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}")
 ARRAY = re.compile(r"[(\[]?\\(begin|end)\{array\}(?:\{[^{}]*\})?[)\]]?")
 
@@ -61,6 +64,8 @@ def standard(text: str) -> str:
     text = BOLD.sub(r"\1", in_latex(text).strip()).lstrip("= ").removesuffix("\\")
     if len(DOLLAR.findall(text)) % 2 == 0:  # those around mathematics
         text = DOLLAR.sub(" ", text).strip()
+    text = FIRST_ARGUMENT.sub(r"\1{\2}", text)
+    text = SECOND_ARGUMENT.sub(r"\1{\2}", text)
     text = SPACE.sub(" ", OVER.sub(r"\\frac{\1}{\2}", SIZES.sub("", text))).strip()
     if match := STYLED.fullmatch(text):
         text = match[1].strip()

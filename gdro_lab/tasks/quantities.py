@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from latex2sympy2_extended.math_normalization import units_regex_pattern
 from sympy.physics import units
 
-from gdro_lab.tasks.numerals import LONGEST, Number, clean, number_of
+from gdro_lab.tasks.numerals import LONGEST, NUMBER_WORD, Number, clean, number_of
 
 TEXT = r"\\(?:text(?:rm|bf|it|normal)?|mbox|mathrm)\s*"
 MARKED = re.compile(rf"{TEXT}\{{([^{{}}]*)\}}")
@@ -30,6 +30,8 @@ UNIT = re.compile(
     rf"{units_regex_pattern}|dollars?|euros?|USD|(?:kilo|centi|milli)(?:met|lit|gram)\w*"
 )
 SPELLINGS = {"mph": "mile/hour", "kmph": "kilometer/hour", "usd": "dollar", "in": "inch"}
+SPELLINGS |= {"lbs": "pound", "hr": "hour", "hrs": "hour", "min": "minute", "sec": "second"}
+NO_NOUN = rf"{NUMBER_WORD}|and|or|not|more|less|times|mod|squared|cubed|factorial|prime"
 POWERS = ((r"\b(?:square|sq)\s+([A-Za-z]+)", r"\1^2"), (r"\bcubic\s+([A-Za-z]+)", r"\1^3"))
 
 
@@ -82,7 +84,8 @@ def quantity_of(text: str) -> Quantity:
         return Quantity(match[1], "%")
     if (match := DEGREES.fullmatch(text)) and number_of(clean(match[1])):
         return Quantity(match[1], "degree")
-    if (match := MARKED_UNIT.fullmatch(text)) and _is_unit(match[2]):
+    match = MARKED_UNIT.fullmatch(text)
+    if match and (_is_unit(match[2]) or (number_of(clean(match[1])) and _is_noun(match[2]))):
         rest = quantity_of(match[1])  # as of 20^\circ\text{C}
         return Quantity(rest.text, rest.unit + _spelled(match[2]))
     if (match := PLAIN_UNIT.fullmatch(text)) and _is_unit(match[2]):
@@ -96,6 +99,12 @@ def _is_unit(text: str) -> bool:
     return bool(words) and all(
         UNIT.fullmatch(word) or word in SPELLINGS or _known(word) for word in words
     )
+
+
+def _is_noun(text: str) -> bool:
+    """Whether a marked text behind a number may say what is counted: eggs."""
+    word = MARKED.sub(r"\1", text).strip(" .")
+    return bool(re.fullmatch("[a-z]{3,}", word)) and not re.fullmatch(NO_NOUN, word)
 
 
 def _spelled(text: str) -> str:
