@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import cache, partial
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -286,13 +286,6 @@ def _cell(row: Any, baseline: str) -> str:
     return f"{row.score:.3f} ({row.difference:+.3f}: {interval})"
 
 
-class Look(NamedTuple):
-    """How a configuration is shown."""
-
-    color: str
-    marker: str
-
-
 def draw_differences(table: pd.DataFrame) -> Figure:
     """A row a configuration, a column a metric: intervals, filled where they exclude 0.
 
@@ -332,8 +325,8 @@ def draw_differences(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def _looks(table: pd.DataFrame) -> dict[str, Look]:
-    """The look of each configuration, the best first."""
+def _looks(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Colour and marker of each configuration, the best first."""
     merit = table[table.metric.isin(RATE_SCORES)].groupby("configuration").difference.sum()
     markers = list(PEER_MARKERS)
     looks = {}
@@ -343,24 +336,24 @@ def _looks(table: pd.DataFrame) -> dict[str, Look]:
         if color == PEER and markers:
             color = DATA
             marker = markers.pop(0)
-        looks[configuration] = Look(color, marker)
+        looks[configuration] = {"color": color, "marker": marker}
     return looks
 
 
-def _draw_metric(axis: Axes, metric: str, rows: pd.DataFrame, looks: dict[str, Look]) -> None:
+def _draw_metric(
+    axis: Axes, metric: str, rows: pd.DataFrame, looks: dict[str, dict[str, Any]]
+) -> None:
     """The intervals of one metric, a row a configuration."""
     for place, (configuration, row) in enumerate(rows.iterrows()):
-        look = looks[str(configuration)]
         is_decided = row.low > 0 or row.high < 0
         axis.errorbar(
             row.difference,
             place,
             xerr=np.nan_to_num((row.high - row.low) / 2),
-            color=look.color,
-            marker=look.marker,
             markerfacecolor=None if is_decided else "white",
             linestyle="",
             capsize=2,
+            **looks[str(configuration)],
         )
     axis.axvline(0, color="black", linewidth=0.8)
     counts = f"{(rows.low > 0).sum()} above, {(rows.high < 0).sum()} below"
