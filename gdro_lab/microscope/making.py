@@ -104,7 +104,11 @@ def make_pool(
         finished = read_pool(path)
         _check_settings(path, json.dumps(finished.made, indent=1), settings)
         return finished
-    parts = _open_parts(Path(path), settings)
+    parts = Path(path).with_name(f"{Path(path).name}.parts")  # of the prompts that are finished
+    record = parts / "settings.json"
+    if record.is_file():
+        _check_settings(parts, record.read_text(), settings)
+    replace_text(record, json.dumps(settings, indent=1))
     sketcher = Sketcher(model, choice.width, choice.seed, bfloat16=choice.bfloat16)
     prompts = prompt_token_ids(tokenizer, [row["prompt"] for row in rows])
     bar = tqdm(rows, desc=Path(path).stem, unit="prompt", disable=not progress)
@@ -125,16 +129,6 @@ def make_pool(
     pool.save(path)
     shutil.rmtree(parts)
     return pool
-
-
-def _open_parts(path: Path, settings: dict[str, Any]) -> Path:
-    """The folder of a pool's finished prompts, empty or of the same settings."""
-    parts = path.with_name(path.name + ".parts")
-    record = parts / "settings.json"
-    if record.is_file():
-        _check_settings(parts, record.read_text(), settings)
-    replace_text(record, json.dumps(settings, indent=1))
-    return parts
 
 
 def _check_settings(place: str | Path, before: str, settings: dict[str, Any]) -> None:

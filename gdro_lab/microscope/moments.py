@@ -97,8 +97,8 @@ def mean_coefficients(classes: Classes, groups: Groups) -> np.ndarray:
     return np.einsum("pc,pca->pa", p_PC, groups.sums_PC2)
 
 
-def second_moments(classes: Classes, groups: Groups) -> np.ndarray:
-    """E|Σ_j A_j g_j|² of each group, (P,)."""
+def variances(classes: Classes, groups: Groups) -> np.ndarray:
+    """Trace of the covariance of each prompt's group gradient, (P,)."""
     sums_PC2 = groups.sums_PC2
     squares_PC = np.einsum("pca,pab,pcb->pc", sums_PC2, classes.own_gram_P22, sums_PC2)
     # Σ over c of k items drawn without replacement varies by c (1 − c/k) times their spread
@@ -106,7 +106,9 @@ def second_moments(classes: Classes, groups: Groups) -> np.ndarray:
     within_PC = np.einsum(
         "pca,pca,pca,pa->pc", sums_PC2, groups.tables_PC2, left_PC2, classes.spreads_P2
     )
-    return (_probabilities(classes, groups) * (squares_PC + within_PC)).sum(axis=1)
+    # E|Σ_j A_j g_j|²
+    second_P = (_probabilities(classes, groups) * (squares_PC + within_PC)).sum(axis=1)
+    return second_P - own_products(classes, groups, groups)
 
 
 def own_products(classes: Classes, one: Groups, other: Groups) -> np.ndarray:
@@ -144,11 +146,6 @@ def own_products(classes: Classes, one: Groups, other: Groups) -> np.ndarray:
         other.sums_PC2,
         optimize=True,
     )
-
-
-def variances(classes: Classes, groups: Groups) -> np.ndarray:
-    """Trace of the covariance of each prompt's group gradient, (P,)."""
-    return second_moments(classes, groups) - own_products(classes, groups, groups)
 
 
 def inner_products(
