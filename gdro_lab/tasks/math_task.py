@@ -133,16 +133,15 @@ def _evaluation_problems(
 ) -> tuple[list[Problem], list[str]]:
     """The problems held out of the training sources, those evaluated, and what was left out."""
     problems, dropped = _read_all(choice, evaluated)
+    held_out: list[Problem] = []
     if choice.held_out:
         pool, left_out = _training_pool(choice, sources)
         with _naming(left_out):
             _, held_out = set_apart(pool, choice.held_out, choice.seed)
-        problems = held_out + _families_apart(problems, held_out)
-        return problems, dropped
-    return _families_apart(problems), dropped
+    return held_out + _families_apart(problems, held_out), dropped
 
 
-def _families_apart(evaluated: list[Problem], others: Sequence[Problem] = ()) -> list[Problem]:
+def _families_apart(evaluated: list[Problem], others: list[Problem]) -> list[Problem]:
     """Evaluated problems whose family is also one of another source, called after theirs."""
     datasets: dict[str, set[str]] = defaultdict(set)
     for problem in (*evaluated, *others):

@@ -54,8 +54,9 @@ def load_solutions(
         task = draw_task(choice, style_of(tokenizer))
         rows = task.solutions(examples)  # type: ignore[union-attr]
         longest = task.max_completion_tokens
-    # one that is longer would teach answers that are cut off
-    short = [row for row in rows if _completion_tokens(tokenizer, row) <= longest]
+    # one that is longer, its end included, would teach answers that are cut off
+    tokens = [tokenizer(row["solution"], add_special_tokens=False)["input_ids"] for row in rows]
+    short = [row for row, ids in zip(rows, tokens, strict=True) if len(ids) < longest]
     if not short:
         raise ValueError(
             f"the task leaves no worked solution of at most {longest} tokens to teach: "
@@ -95,8 +96,3 @@ def _in_proportion(
             left[row["dataset"]] -= 1
             chosen.append(row)
     return chosen
-
-
-def _completion_tokens(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> int:
-    """Tokens of a solution, with the one that ends it."""
-    return len(tokenizer(row["solution"], add_special_tokens=False)["input_ids"]) + 1
