@@ -57,9 +57,9 @@ SPREAD = 0.8
 LONGEST = 64
 
 
-def unequal_completions(end: int, vocabulary: int, seed: int = 0) -> Callable:
+def unequal_completions(end: int, vocabulary: int) -> Callable:
     """A stand-in for TRL's generation: random tokens, of lognormal lengths."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
 
     def generate(trainer: GRPOTrainer, prompt_ids: list, *_: object, **__: object) -> tuple:
         lengths = np.exp(rng.normal(np.log(MEDIAN), SPREAD, len(prompt_ids))).round()

@@ -30,24 +30,8 @@ VLLM_PYTHON = os.environ.get(
     "GDRO_VLLM_PYTHON", Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python"
 )
 VOCABULARY = 512
-ROLLOUTS = (
-    2,
-    2,
-    2,
-    2,
-    2,
-    3,
-    4,
-    4,
-    4,
-    5,
-    5,
-    6,
-    7,
-    8,
-    12,
-    12,
-)  # mean 5; prompts beyond take them again
+# mean 5; prompts beyond take them again
+ROLLOUTS = (2, 2, 2, 2, 2, 3, 4, 4, 4, 5, 5, 6, 7, 8, 12, 12)
 
 
 def save_model(folder):

@@ -33,8 +33,6 @@ from gdro import GDROController, method_names
 from gdro_lab import loop
 from gdro_lab.tasks import embedded
 
-Digest = Callable[[], str]
-
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PRESETS = ("default", "paper")
 SEEDS = (0, 1)
@@ -216,7 +214,7 @@ def trainer_run(method: str) -> str:
     return digest(trainer.record, weights, trainer.controller.state_dict())
 
 
-def runs() -> Iterator[tuple[str, Digest]]:
+def runs() -> Iterator[tuple[str, Callable[[], str]]]:
     """The name of each run, and what computes its hash."""
     runpy.run_path(str(EXAMPLES / "peers.py"))  # registers further methods
     for method in method_names():
