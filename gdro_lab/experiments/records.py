@@ -57,19 +57,16 @@ def read_table(path: str | Path) -> list[dict[str, Any]]:
 
 def write_manifest(path: str | Path, payload: Mapping[str, Any]) -> None:
     """Write `payload` with versions and kind of machine: no host names and no paths."""
-    versions = {
-        package.name: package.version for package in distributions() if package.name in PACKAGES
-    }
-    machine = {
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "cpus": os.cpu_count(),
-    }
+    found = distributions()
     surroundings = {
         "gdro": gdro.__version__,
         "python": platform.python_version(),
-        "packages": versions,
-        "platform": machine,
+        "packages": {one.name: one.version for one in found if one.name in PACKAGES},
+        "platform": {
+            "system": platform.system(),
+            "machine": platform.machine(),
+            "cpus": os.cpu_count(),
+        },
     }
     _write_hashed(path, json.dumps(surroundings | {**payload}, default=plain, allow_nan=False))
 
