@@ -9,14 +9,14 @@ answered in several spellings, right and wrong. math-verify runs in this process
 """
 
 import argparse
-import csv
 import json
 import logging
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+import pandas as pd
 from math_verify import parse, verify
 
 from gdro_lab.tasks.math_data import named_source, read_problems
@@ -58,39 +58,29 @@ def by_math_verify(key: str, answer: str) -> bool:
 
 def print_judged_pairs() -> None:
     """Of each kind of pairs, the wrong answers that are accepted and the right ones rejected."""
-    with PAIRS.open(newline="") as file:
-        pairs = list(csv.DictReader(file))
-    texts = [pair["key"] for pair in pairs]
-    several = [json.loads(text) if text.startswith('["') else [text] for text in texts]
-    ours_of: dict[int, float] = {}
-    readers: set[Any] = {pair["reader"] for pair in pairs}
-    for reader in readers:
-        rows = [row for row, pair in enumerate(pairs) if pair["reader"] == reader]
-        rewards = MathReward(completion=reader)(
-            [pairs[row]["answer"] for row in rows], [several[row] for row in rows]
-        )
-        ours_of |= zip(rows, rewards, strict=True)
-    groups: dict[str, list[list[bool]]] = {}
-    for row, pair in enumerate(pairs):
-        ours = ours_of[row] == 1.0
-        given = parse(pair["answer"])
-        theirs = any(verify(parse(f"\\boxed{{{key}}}"), given) for key in several[row])
-        is_right = pair["verdict"] == "right"
-        for group in (pair["kind"], "**all**", "*reported*"):
-            if group != "*reported*" or pair["source"] == "reported":
-                groups.setdefault(group, []).append([is_right, ours, theirs])
+    pairs = pd.read_csv(PAIRS, dtype=str, keep_default_na=False)
+    pairs["right"] = pairs.verdict == "right"
+    pairs["keys"] = [json.loads(key) if key.startswith('["') else [key] for key in pairs.key]
+    pairs["ours"] = False
+    for reader, rows in pairs.groupby("reader"):
+        rewards = MathReward(completion=reader)(rows.answer.tolist(), rows["keys"].tolist())
+        pairs.loc[rows.index, "ours"] = np.equal(rewards, 1)
+    pairs["theirs"] = [
+        any(verify(parse(f"\\boxed{{{key}}}"), given) for key in keys)
+        for keys, given in zip(pairs["keys"], map(parse, pairs.answer), strict=True)
+    ]
+    reported = pairs[pairs.source == "reported"].assign(kind="*reported*")
+    everything = pd.concat([pairs, pairs.assign(kind="**all**"), reported])
     print("| kind | wrong | right | ours | math-verify |")
     print("|---|--:|--:|--:|--:|")
-    for group, judged in sorted(
-        groups.items(), key=lambda item: (item[0].startswith("*"), item[0])
-    ):
-        right = sum(is_right for is_right, _, _ in judged)
+    groups = everything.groupby("kind")
+    for kind in sorted(groups.groups, key=lambda kind: (kind.startswith("*"), kind)):
+        judged = groups.get_group(kind)
         errors = [
-            f"{sum(verdicts[judge] and not verdicts[0] for verdicts in judged)} / "
-            f"{sum(verdicts[0] and not verdicts[judge] for verdicts in judged)}"
-            for judge in (1, 2)
+            f"{(~judged.right & accepted).sum()} / {(judged.right & ~accepted).sum()}"
+            for accepted in (judged.ours, judged.theirs)
         ]
-        print(f"| {group} | {len(judged) - right} | {right} | {errors[0]} | {errors[1]} |")
+        print(f"| {kind} | {(~judged.right).sum()} | {judged.right.sum()} | {' | '.join(errors)} |")
     print()
 
 
