@@ -188,9 +188,14 @@ def evaluate_model(
         tokenizer.batch_decode(tokens_S, skip_special_tokens=True) for tokens_S in tokens_PS
     ]
     counts = count_correct(rows, texts_PS, data.reward, success_threshold)
-    for row, tokens_S in zip(counts, tokens_PS, strict=True):
-        row["tokens"] = sum(map(len, tokens_S))
-    _keep_texts(choice.texts, rows, texts_PS, counts)
+    places_P = places_in_family([row.get("family", "") for row in rows])
+    parts = zip(rows, counts, tokens_PS, texts_PS, places_P, strict=True)
+    for row, count, tokens_S, texts_S, place in parts:
+        count["tokens"] = sum(map(len, tokens_S))
+        if place < choice.texts:
+            prompt = row["prompt"]
+            count["question"] = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+            count["texts"] = texts_S
     return counts
 
 
@@ -230,18 +235,6 @@ def count_correct(
         count["distinct"] = count_distinct(texts_S, correct_S)
         counts.append(count)
     return counts
-
-
-def _keep_texts(
-    most: int, rows: Rows, texts_PS: Sequence[Sequence[str]], counts: list[dict[str, Any]]
-) -> None:
-    """Add question and texts to the counts of the first prompts of each family."""
-    places_P = places_in_family([row.get("family", "") for row in rows])
-    for row, texts_S, count, place in zip(rows, texts_PS, counts, places_P, strict=True):
-        if place < most:
-            prompt = row["prompt"]
-            count["question"] = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-            count["texts"] = list(texts_S)
 
 
 def _in_processes(
