@@ -126,7 +126,19 @@ def rehearse(profile: Profile, variant: str) -> None:
     silence = io.StringIO()
     with TemporaryDirectory() as folder, redirect_stdout(silence), redirect_stderr(silence):
         tokenizer = character_tokenizer("0123456789=")
-        transformers.Qwen3ForCausalLM(_small_config(tokenizer)).save_pretrained(folder)
+        small = transformers.Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            intermediate_size=16,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        transformers.Qwen3ForCausalLM(small).save_pretrained(folder)
         args = training_arguments(
             profile, variant, 0, Path(folder, "run"), Lengths(2, 2), **sizes, **LEFT_OUT
         )
@@ -146,20 +158,3 @@ def rehearse(profile: Profile, variant: str) -> None:
 def half_right(completions: Sequence[Any], answer: Sequence[str], **columns: Any) -> list[float]:
     """Half of the completions are correct; `answer` is there, so that it must not be removed."""
     return [float(place % 2) for place, _ in enumerate(answer)]
-
-
-def _small_config(tokenizer: Any) -> "PretrainedConfig":
-    from transformers import Qwen3Config
-
-    return Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        intermediate_size=16,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )

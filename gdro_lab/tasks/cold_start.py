@@ -29,7 +29,6 @@ from gdro_lab.tasks.solutions import Solution
 from gdro_lab.tasks.tiny import SHIPPED
 
 if TYPE_CHECKING:
-    from peft import PeftModel
     from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 RECIPE = "cold_start.json"
@@ -120,6 +119,7 @@ def _teach(
 ) -> None:
     """Train an adapter on the solutions with AdamW and write it."""
     import peft
+    import torch
     from datasets import Dataset
     from transformers import Trainer
 
@@ -142,7 +142,15 @@ def _teach(
             data_collator=partial(pad_left, pad_token_id=loaded.tokenizer.pad_token_id),
         )
         trainer.train()
-    _save_adapter(model, source, work)
+    # in bfloat16, with the source's name and no path of this machine
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.to(torch.bfloat16)
+    for config in model.peft_config.values():
+        config.base_model_name_or_path = Path(source).name if Path(source).exists() else source
+    # the embeddings are the model's own: without False, peft would look for it on the hub
+    model.save_pretrained(str(work), save_embedding_layers=False)
+    (work / "README.md").unlink(missing_ok=True)  # an empty card
 
 
 def labelled_tokens(
@@ -225,17 +233,3 @@ def _arguments(choice: ColdStart, folder: str, progress: bool) -> TrainingArgume
     )
     args._n_gpu = min(args.n_gpu, 1)  # one GPU: several would split the batch
     return args
-
-
-def _save_adapter(model: PeftModel, source: str, folder: Path) -> None:
-    """Write an adapter in bfloat16, with the source's name and no path of this machine."""
-    import torch
-
-    for weight in model.parameters():
-        if weight.requires_grad:
-            weight.data = weight.data.to(torch.bfloat16)
-    for config in model.peft_config.values():
-        config.base_model_name_or_path = Path(source).name if Path(source).exists() else source
-    # the embeddings are the model's own: without False, peft would look for it on the hub
-    model.save_pretrained(str(folder), save_embedding_layers=False)
-    (folder / "README.md").unlink(missing_ok=True)  # an empty card

@@ -100,7 +100,10 @@ def read_file(path: Path, has_header: bool = True) -> list[RawRow]:
         if content.startswith(start):
             content = unpack(content)
     if kind == ".parquet":
-        return raw_rows(_read_parquet(content))
+        import pyarrow
+        from pyarrow import parquet
+
+        return raw_rows(parquet.ParquetFile(pyarrow.BufferReader(content)).read().to_pylist())
     try:
         text = content.decode("utf-16" if content.startswith(UTF_16) else "utf-8-sig")
     except UnicodeDecodeError as error:
@@ -108,13 +111,6 @@ def read_file(path: Path, has_header: bool = True) -> list[RawRow]:
     if kind in TABLES:
         return _read_table(text, kind, has_header)
     return _read_json(text, kind)
-
-
-def _read_parquet(content: bytes) -> list[Any]:
-    import pyarrow
-    from pyarrow import parquet
-
-    return parquet.ParquetFile(pyarrow.BufferReader(content)).read().to_pylist()
 
 
 def _read_table(text: str, kind: str, has_header: bool) -> list[RawRow]:

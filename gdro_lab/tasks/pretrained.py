@@ -5,23 +5,18 @@ weights in float32, tokenizer, chat template. Weights of four bits lose nothing 
 are in the form in which they are trained.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gdro.checks import Refusal
 from gdro.files import file_hash, files_in
 from gdro_lab.tasks.cache import find_or_make
 from gdro_lab.tasks.gguf import is_gguf, load_gguf
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 GROWTH = 8  # float32 takes so many times the bytes of weights of four bits
 PIP_OPTIONS = ("--no-deps", "--quiet", "--disable-pip-version-check", "--retries", "2")
@@ -189,21 +184,15 @@ def _write_folder(gguf_file: Path, folder: Path, *, split_digits: bool = False) 
     """Write a GGUF file as an ordinary model in float32."""
     model, tokenizer = load_gguf(gguf_file)
     if split_digits:
-        _split_digits(tokenizer)
+        from tokenizers import pre_tokenizers
+
+        # words as SmolLM2 was trained with, which transformers does not read; digits are set apart
+        # first, so that two line ends before one are one token, as elsewhere
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, words])
     # its GGUF files name the end-of-text token, which `load_gguf` has replaced
     model.config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-def _split_digits(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Split texts into words as SmolLM2 was trained with, which transformers does not read.
-
-    Digits are set apart first, so that two line ends before one are one token, as elsewhere.
-    """
-    from tokenizers import pre_tokenizers
-
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, words])
