@@ -41,26 +41,20 @@ def training_arguments(
     processes: int = 1,
     **changes: Any,
 ) -> "GDROConfig":
-    """Return a variant's GDROConfig; Refusal for unknown fields and refused values.
+    """A variant's GDROConfig, with `changes`; Refusal for unknown fields and refused values."""
+    from transformers import HfArgumentParser
 
-    Args:
-        profile: the experiment.
-        variant: which of its variants.
-        seed: of the training.
-        folder: where TRL writes.
-        lengths: the most tokens of a prompt and of a completion.
-        processes: that train.
-        changes: to the result.
-    """
+    from gdro.trainer import GDROConfig
     from gdro.trl.config import check_training, make_controller
 
     chosen = profile.train_of(variant).model_dump(exclude=OURS)
     fixed = _fixed_arguments(profile, variant, seed, folder, lengths, processes)
     # a profile may name this one itself; `local_batch` has used its value already
     chosen["per_device_train_batch_size"] = fixed.pop("per_device_train_batch_size")
-    _check_options(chosen, fixed)
+    _check_options(chosen, fixed, get_type_hints(GDROConfig))
     defaults = _default_arguments(profile, variant, lengths, processes)
-    args = _parse(defaults | chosen | fixed | changes)
+    options = defaults | chosen | fixed | changes
+    args = HfArgumentParser(GDROConfig).parse_dict(options)[0]  # type: ignore[arg-type]
     args._n_gpu = min(args.n_gpu, 1)  # as transformers does where one process has one GPU
     # columns are of the data, which is not read yet; bins and prior change nothing checked here
     plain = copy(args)
@@ -121,11 +115,8 @@ def _default_arguments(
     }
 
 
-def _check_options(chosen: dict[str, Any], fixed: dict[str, Any]) -> None:
+def _check_options(chosen: dict[str, Any], fixed: dict[str, Any], types: dict[str, Any]) -> None:
     """Refuse options of `train` that are set elsewhere, do not resume, or have another type."""
-    from gdro.trainer import GDROConfig
-
-    types = get_type_hints(GDROConfig)
     for name, value in chosen.items():
         if name in fixed:
             raise Refusal(
@@ -139,12 +130,3 @@ def _check_options(chosen: dict[str, Any], fixed: dict[str, Any]) -> None:
             raise Refusal(f"{name} must be left out: {UNUSED[name]}, got {value!r}")
         if name in types:  # TRL's parser checks no types: a text for a number would fail late
             check(name, value, types[name])
-
-
-def _parse(options: dict[str, Any]) -> "GDROConfig":
-    """A GDROConfig of these options; Refusal for one that it does not have."""
-    from transformers import HfArgumentParser
-
-    from gdro.trainer import GDROConfig
-
-    return HfArgumentParser(GDROConfig).parse_dict(options)[0]  # type: ignore[arg-type]
