@@ -61,28 +61,6 @@ def play(games: Game | Iterable[Game], seeds: Iterable[int], checkpoints: Iterab
     return Results(accuracy, pass_at_8, probability, np.stack(shares_GK))
 
 
-class Sampler:
-    """Hands out the answers of a batch, round by round.
-
-    Args:
-        answers_PR: as many for each prompt as any plan may ask for.
-    """
-
-    def __init__(self, answers_PR: np.ndarray) -> None:
-        self.answers_PR = answers_PR
-        self.used_P = np.zeros(len(answers_PR), np.int64)
-        self.answers: list[np.ndarray] = []  # of each round
-
-    def sample_and_reward(self, group_ids_R: np.ndarray) -> np.ndarray:
-        """The next answers of these prompts, in increasing order; reward 1 for the correct one."""
-        first_R = group_ids_R.searchsorted(group_ids_R)
-        turn_R = np.arange(len(group_ids_R)) - first_R  # among those of the prompt in this round
-        answers_R = self.answers_PR[group_ids_R, self.used_P[group_ids_R] + turn_R]
-        self.used_P += np.bincount(group_ids_R, minlength=len(self.used_P))
-        self.answers.append(answers_R)
-        return 1.0 * (answers_R == 0)
-
-
 class Player:
     """One game with one seed."""
 
@@ -123,9 +101,20 @@ class Player:
         plan = controller.plan(drawn_P)
         # inverse transform sampling: an answer is the number of cumulated probabilities below it
         below_RPA = rollouts_RP[..., None] >= p_AD.cumsum(axis=0)[:-1, drawn_P].T
-        sampler = Sampler(below_RPA.sum(axis=-1).T)
-        samples = sample_in_rounds(controller, plan, sampler.sample_and_reward)
-        answers_R = np.concatenate(sampler.answers)
+        answers_PR = below_RPA.sum(axis=-1).T  # as many as any plan may ask for
+        used_P = np.zeros(game.batch, np.int64)
+        rounds: list[np.ndarray] = []  # answers of each
+
+        def sample_and_reward(group_ids_R: np.ndarray) -> np.ndarray:
+            """The next answers of these prompts, in increasing order; reward 1 if correct."""
+            # among those of the prompt in this round
+            turn_R = np.arange(len(group_ids_R)) - group_ids_R.searchsorted(group_ids_R)
+            rounds.append(answers_PR[group_ids_R, used_P[group_ids_R] + turn_R])
+            np.add.at(used_P, group_ids_R, 1)
+            return 1.0 * (rounds[-1] == 0)
+
+        samples = sample_in_rounds(controller, plan, sample_and_reward)
+        answers_R = np.concatenate(rounds)
         observed = controller.observe(
             plan,
             samples.group_ids_R,
