@@ -125,26 +125,18 @@ def groups_to_play(groups: Groups, rng: np.random.Generator) -> Groups:
     return groups
 
 
+@dataclass(eq=False)
 class Sampler:
-    """Rollouts of a batch: those that the log has of each prompt's visit, then others.
+    """Rollouts of a batch: those that the log has of each prompt's visit, then others."""
 
-    Args:
-        trials_P, hits_P: what the log has, and what of it is correct; no rollout is used twice.
-        rates_P: pass rates of all others.
-        rng: of the outcomes.
-    """
-
-    def __init__(
-        self,
-        trials_P: np.ndarray,
-        hits_P: np.ndarray,
-        rates_P: np.ndarray,
-        rng: np.random.Generator,
-    ) -> None:
-        self.trials_P = trials_P
-        self.hits_P = hits_P
-        self.rates_P = rates_P
-        self.rng = rng
+    trials_P: np.ndarray
+    """What the log has; no rollout is used twice."""
+    hits_P: np.ndarray
+    """What of it is correct."""
+    rates_P: np.ndarray
+    """Pass rates of all others."""
+    rng: np.random.Generator
+    """Of the outcomes."""
 
     def __call__(self, group_ids_R: np.ndarray) -> np.ndarray:
         """Whether each rollout of a round is correct, (R,); those of a prompt stand together."""

@@ -39,9 +39,7 @@ def summarize(
     Raises:
         Refusal: where no group has two rollouts, and as of `gdro.inspect.forecast.forecast`.
     """
-    chosen = threshold
-    if chosen is None:
-        chosen = choose_threshold(rollouts.rewards_R)
+    chosen = choose_threshold(rollouts.rewards_R) if threshold is None else threshold
     chosen = check("threshold", float(chosen))
     groups = form_groups(rollouts, chosen)
     return summarize_groups(
