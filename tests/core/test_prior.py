@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import batch_of
+from helpers import batch_of, visit
 from scipy.integrate import quad
 from scipy.optimize import minimize
 from scipy.special import expit
@@ -185,8 +185,7 @@ def test_what_is_no_prior_and_prompts_that_it_does_not_know_are_refused():
     with pytest.raises(ValueError, match="prior"):
         GDROController("grpo", prior={"length": [1.0]})
     controller = GDROController("grpo", prior=PromptPrior([1, 2], {"length": [1.0, 2.0]}))
-    plan = controller.plan([1, 2])
-    controller.observe(plan, [0, 0, 1, 1], [0.0, 1.0, 0.0, 0.0])
+    visit(controller, [1, 2], [1, 0])
     with pytest.raises(ValueError, match="3"):
         controller.plan([1, 3])
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import visit
 
 import gdro.inspect
 from gdro import Method, register, theory
@@ -150,8 +151,7 @@ def test_pivotal_is_forecast_as_it_plays_on_the_true_pass_rates():
         drawn = pool[controller.draw(pool, 32)]
         hits = rng.binomial(4, rates_P[drawn])
         mixed.append(np.mean((hits > 0) & (hits < 4)))
-        correct = (np.arange(4) < hits[:, None]).ravel()
-        controller.observe(controller.plan(drawn), np.repeat(np.arange(32), 4), correct)
+        visit(controller, drawn, hits)
     assert guessed == pytest.approx(np.mean(mixed), abs=0.05)
 
 

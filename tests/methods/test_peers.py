@@ -125,17 +125,9 @@ def test_a_prompt_that_comes_twice_counts_by_both_in_any_order(name):
     states = []
     for hits in ([0, 4, 1], [4, 0, 1]):
         controller = GDROController(name, 4, seed=0)
-        plan = controller.plan([5, 5, 6])
-        groups = np.repeat(np.arange(3), plan.rollouts)
-        rewards = [float(place < hits[group]) for place, group in enumerate_rollouts(groups)]
-        controller.observe(plan, groups, rewards)
+        visit(controller, [5, 5, 6], hits)
         states.append(controller.method.state_dict())
     np.testing.assert_equal(*states)
-
-
-def enumerate_rollouts(groups):
-    """(place within its group, group) of each rollout."""
-    return [(int((groups[:r] == group).sum()), group) for r, group in enumerate(groups)]
 
 
 def test_coba_prefers_harder_prompts_as_failures_fall():

@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from helpers import visit
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -134,8 +135,5 @@ def test_a_bin_does_not_learn_from_the_rewards_that_made_it(utility):
     """Prompts that failed at their first visit share a bin, where no reward varies."""
     controller = GDROController("rollout", rollout={"utility": utility})
     for visits in (0, 1):
-        plan = controller.plan([1, 2, 3, 4])
-        groups = np.repeat(np.arange(4), plan.rollouts)
-        losses = np.ones(len(groups)) if utility == "loss" else None
-        controller.observe(plan, groups, np.zeros(len(groups)), losses=losses)
+        visit(controller, [1, 2, 3, 4], [0, 0, 0, 0])
         assert controller.method.rollout_adversary.visits_BN.max() == visits

@@ -32,7 +32,7 @@ def test_certain_prompts_get_what_the_theorem_says():
 
 def test_a_prompt_without_data_has_the_prior_of_all():
     method = learned([0.1, 0.1, 0.1])
-    variance = method.reward_variance(batch_of([0], successes=0.0, failures=0.0))
+    variance = method.reward_variance(batch_of([0]))
     # Beta(2 · .1, 2 · .9), whose variance of the reward is 2/3 of that at its mean
     assert variance == pytest.approx(0.1 * 0.9 * 2 / 3, rel=0.02)
 
@@ -44,17 +44,13 @@ def test_the_prior_is_that_of_the_group_where_the_data_name_groups():
     # sums over 20 prompts a group once the fading has settled; the mean of all is one more prompt
     overall = (10 + 1 + 0.5) / 41
     assert named.prior_mean() == pytest.approx([(10 + overall) / 21, (1 + overall) / 21], rel=0.01)
-    rollouts = named.allocate(prompts_of_group(bins), 16, np.random.default_rng(0))
+    prompts = batch_of(*[[0]] * 4, bins=bins)  # of which nothing is known but their groups
+    rollouts = named.allocate(prompts, 16, np.random.default_rng(0))
     variance = named.prior_mean() * (1 - named.prior_mean())
     assert rollouts[0] / rollouts[2] == pytest.approx(np.sqrt(variance[0] / variance[1]))
     # difficulty bins come from the prompt's own rollouts, so they are no prior
     binned = learned(rates, bins, run_of(num_bins=2))
     assert binned.prior_mean() == pytest.approx([0.275], abs=0.01)
-
-
-def prompts_of_group(bins):
-    """Prompts of which nothing is known but their groups."""
-    return batch_of(*[[0]] * len(bins), bins=bins, successes=0.0, failures=0.0)
 
 
 def test_a_group_that_was_not_seen_is_like_all_others():
@@ -65,7 +61,7 @@ def test_a_group_that_was_not_seen_is_like_all_others():
 
 def test_without_data_all_prompts_are_alike():
     method = method_of("rollout_prompts")
-    rollouts = method.allocate(prompts_of_group(np.zeros(5, int)), 20, np.random.default_rng(0))
+    rollouts = method.allocate(batch_of(*[[0]] * 5), 20, np.random.default_rng(0))
     assert rollouts == pytest.approx([4] * 5)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import batch_of, run_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_method import Failures
@@ -12,7 +13,6 @@ from scipy.special import softmax
 from scipy.stats import ttest_1samp
 
 from gdro.arms import best_joint_arms
-from gdro.method import Prompts, Run
 from gdro_lab.toy import TOY_METHODS, Game, Player, World, maps, play
 from gdro_lab.toy.games import OracleRollouts, SharedDraw
 
@@ -53,21 +53,13 @@ def test_the_shared_draw_has_the_law_of_prompt_gdros_own():
     """Bins by q, evenly within a bin; prompts without a bin keep their share."""
     rng, bins_D = np.random.default_rng(0), np.repeat([-1, 0, 1, 3], [4, 6, 2, 8])
     method = SharedDraw(prompt={"eta": 2.0})
-    method.run = Run(num_bins=4, mean_rollouts=4, n_min=2, n_max=8)
-    method.start(method.run)
+    method.begin(run_of(num_bins=4))
     for _ in range(30):
         method.prompt_adversary.update([0, 1, 2, 3], [0.9, 0.6, 0.5, 0.1])
-    nothing = np.zeros(20)
-    pool = Prompts(
-        uids_P=np.arange(20),
-        rows_P=np.arange(20),
-        bins_P=bins_D,
-        successes_P=nothing,
-        failures_P=nothing,
-    )
+    pool = batch_of(*[[0]] * 20, bins=bins_D)
     drawn = np.zeros((2, 20))
     for _ in range(3000):
-        method.inform(rng.random(20), rng.random(5), nothing)
+        method.inform(rng.random(20), rng.random(5), np.zeros(20))
         drawn[0] += np.bincount(method.draw(pool, 5, rng), minlength=20)
         drawn[1] += np.bincount(super(SharedDraw, method).draw(pool, 5, rng), minlength=20)
     by_bin = np.stack([np.bincount(bins_D + 1, of, 5) for of in drawn]) / (5 * 3000)
@@ -95,15 +87,11 @@ def test_a_cumulative_score_adds_up_the_losses_of_all_prompts_in_a_bin(monkeypat
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=40, deadline=None)
 def test_the_oracles_rollouts_are_as_good_as_the_exact_programme(seed):
-    rng, method, nothing = np.random.default_rng(seed), OracleRollouts(), np.zeros(7)
+    rng, method = np.random.default_rng(seed), OracleRollouts()
     rates_P, arms = rng.random(7) * (rng.random(7) > 0.3), np.arange(1, 7)
-    method.run = Run(num_bins=1, mean_rollouts=3, n_min=1, n_max=6)
-    method.inform(nothing, nothing, rates_P)
-    places = np.arange(7)
-    prompts = Prompts(
-        uids_P=places, rows_P=places, bins_P=places, successes_P=nothing, failures_P=nothing
-    )
-    greedy = method.allocate(prompts, 21, rng)
+    method.run = run_of(mean_rollouts=3, n_min=1, n_max=6)
+    method.inform(np.zeros(7), np.zeros(7), rates_P)
+    greedy = method.allocate(batch_of(*[[0]] * 7), 21, rng)
     assert greedy.sum() == 21
     assert greedy.max() <= 6
     variances_P = rates_P * (1 - rates_P)
