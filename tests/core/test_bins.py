@@ -42,14 +42,10 @@ def test_any_of_k_reads_blocks_of_k_and_keeps_the_last_of_them():
     assert [visited("any_of_k", visits, k=4, history=h) for h in (1, 3, 4)] == [1.0, 1.0, 0.75]
 
 
-def bin_by_hand(edges, value):
-    return sum(value >= edge for edge in edges)
-
-
 def move_by_hand(edges, current, value, margin):
     """One boundary at a time: past it only if the estimate is beyond it by the margin."""
     if current == UNSEEN:
-        return bin_by_hand(edges, value)
+        return sum(value >= edge for edge in edges)
     while current < len(edges) and value - edges[current] >= margin - 1e-12:
         current += 1
     while (
