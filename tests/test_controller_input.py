@@ -198,6 +198,9 @@ class Helpful(Method):
 class Forgetful(Method):
     state = ("x",)
 
+    def draw(self, pool, size, rng):
+        return np.arange(size)
+
 
 class Overwriting(Method):
     def report(self):
@@ -249,18 +252,16 @@ def test_an_answer_of_a_method_that_means_nothing_is_refused(answers, hook):
         play()
 
 
-@pytest.fixture
-def broken_inside(monkeypatch):
-    """A registered method whose own code is wrong; other tests do not meet it."""
+class Broken(Method):
+    """Its own code is wrong."""
 
-    class Broken(Method):
-        def __init__(self):
-            len(5)
-
-    monkeypatch.setitem(METHODS, "broken_inside", Broken)
+    def __init__(self):
+        len(5)
 
 
-def test_what_a_method_does_wrong_is_said_early(broken_inside):
+def test_what_a_method_does_wrong_is_said_early(monkeypatch):
+    for kind in (Forgetful, Broken):  # other tests do not meet them
+        monkeypatch.setitem(METHODS, kind.__name__, kind)
     with pytest.raises(ValueError, match=r"Misspelt.*'alocate'.*'allocate'"):
         GDROController(Misspelt())
     with pytest.raises(ValueError, match=r"NeedsNoLosses.*'need_losses'.*'needs_losses'"):
@@ -268,13 +269,14 @@ def test_what_a_method_does_wrong_is_said_early(broken_inside):
     with pytest.raises(ValueError, match=r"Draws.*'draws'.*'draw'"):
         GDROController(Draws())
     GDROController(Helpful())
-    with pytest.raises(ValueError, match=r"'Forgetful'.*start.*'x'"):
-        GDROController(Forgetful())
+    for method, parts in (("Forgetful", {}), ("composed", {"draw": "Forgetful"})):
+        with pytest.raises(ValueError, match=r"'Forgetful'.*start.*'x'"):
+            GDROController(method, **parts)
     controller = GDROController(Overwriting())
     with pytest.raises(ValueError, match=r"report.*'share'"):
         controller.observe(controller.plan([1]), [0], [1])
     with pytest.raises(TypeError, match="no len"):  # not taken for wrong arguments
-        GDROController("broken_inside")
+        GDROController("Broken")
     for parts in ({"draw": "pivotal_replay"}, {"advantages": "raft"}, {"weights": "dapo"}):
         [(role, name)] = parts.items()
         with pytest.raises(ValueError, match=f"{role}.*{name}"):

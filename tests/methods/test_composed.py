@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from helpers import play
 
-from gdro import GDROController, Method
-from gdro.registry import METHODS
+from gdro import GDROController
 from gdro_lab.experiments.oracles import loop_controller
 from gdro_lab.experiments.spelling import read_spelling
 
@@ -60,18 +59,3 @@ def test_a_composed_method_has_the_needs_and_the_report_of_its_parts():
     drawing = GDROController("composed", draw="pivotal")
     _, observed = play(drawing, 0, [1, 2], [0.5, 0.5])
     assert observed.row["k"] == drawing.method.draw_part.k_now
-
-
-class Forgetful(Method):
-    """Its state names what `start` does not make."""
-
-    state = ("weights_D",)
-
-    def draw(self, pool, size, rng):
-        return np.arange(size)
-
-
-def test_a_part_whose_state_is_not_made_is_refused_before_the_first_checkpoint(monkeypatch):
-    monkeypatch.setitem(METHODS, "forgetful", Forgetful)
-    with pytest.raises(ValueError, match="weights_D"):
-        GDROController("composed", draw="forgetful")
