@@ -233,7 +233,7 @@ def test_prompts_and_groups_are_told_apart_as_they_are_written(tmp_path, monkeyp
 
 
 def test_a_completion_may_be_any_word_and_a_prompt_any_text(tmp_path):
-    [path] = csv(tmp_path, "prompt,completion,reward\na,None,1\na,null,0\na,,0\n")
+    [path] = log(tmp_path, "prompt,completion,reward\na,None,1\na,null,0\na,,0\n")
     assert gdro.inspect.read(path).lengths_R.tolist() == [4, 4, 0]
     [path] = jsonl(tmp_path, *[{"prompt": name, "reward": 1} for name in ("\ud800", "\udfff") * 2])
     assert counts_of(path) == [(0, 2, 2)] * 2
@@ -260,9 +260,9 @@ def test_what_is_correct_is_said_where_rewards_are_not_zero_and_one(tmp_path):
     assert (found["groups"], found["threshold"]) == (SHARES, 1)
 
 
-def csv(tmp_path, text):
-    (tmp_path / "log.csv").write_text(text)
-    return [tmp_path / "log.csv"]
+def log(tmp_path, text, suffix="csv"):
+    (tmp_path / f"log.{suffix}").write_text(text)
+    return [tmp_path / f"log.{suffix}"]
 
 
 def jsonl(tmp_path, *rows):
@@ -284,57 +284,20 @@ def two_runs(tmp_path):
     return [tmp_path]
 
 
-def mixed_formats(tmp_path):
-    write_verl(tmp_path)
-    (tmp_path / "log.csv").write_text("a\n1\n")
-    return [tmp_path]
+def beside_verl(change):
+    """A log of verl in whose folder something was changed."""
 
+    def make(tmp_path):
+        change(write_verl(tmp_path))
+        return [tmp_path]
 
-def other_columns(tmp_path):
-    write_verl(tmp_path)
-    write_lines(tmp_path / "99.jsonl", [{"input": "a", "output": "b", "step": 1}])
-    return [tmp_path]
-
-
-def packed_file(tmp_path):
-    (write_verl(tmp_path) / "11.jsonl.gz").write_bytes(b"")
-    return [tmp_path]
-
-
-def other_spelling(tmp_path):
-    write_lines(write_verl(tmp_path) / "11.ndjson", verl_rows(11))
-    return [tmp_path]
-
-
-def linked_file(tmp_path):
-    (write_verl(tmp_path) / "latest.jsonl").symlink_to(tmp_path / "10.jsonl")
-    return [tmp_path]
-
-
-def dead_link(tmp_path):
-    (write_verl(tmp_path) / "11.jsonl").symlink_to(tmp_path / "gone.jsonl")
-    return [tmp_path]
-
-
-def folder_of_parts(tmp_path):
-    (write_verl(tmp_path) / "11.jsonl").mkdir()
-    return [tmp_path]
+    return make
 
 
 def late_column(tmp_path):
     rows = [{"prompt": "a", "reward": reward} for reward in (0, 1)]
     late = [row | {"group": "g"} for row in rows]
     return [write_lines(tmp_path / "1.jsonl", rows), write_lines(tmp_path / "2.jsonl", late)]
-
-
-def repeated_name(tmp_path):
-    (tmp_path / "log.jsonl").write_text('{"prompt": "a", "reward": 0, "reward": 1}\n' * 2)
-    return [tmp_path / "log.jsonl"]
-
-
-def deep_prompt(tmp_path):
-    (tmp_path / "log.jsonl").write_text('{"prompt": %s, "reward": 1}' % ("[" * 10**5 + "]" * 10**5))
-    return [tmp_path / "log.jsonl"]
 
 
 def run_without_rollouts(tmp_path):
@@ -346,10 +309,10 @@ def run_without_rollouts(tmp_path):
 ROW = {"prompt": "a", "reward": 1, "step": 1}
 NAN = float("nan")
 BAD = {
-    "no reward": lambda tmp: csv(tmp, "prompt,step\na,1\na,1\n"),
-    "no prompt": lambda tmp: csv(tmp, "reward,step\n1,1\n1,1\n"),
-    "words as rewards": lambda tmp: csv(tmp, "prompt,reward,step\na,good,1\na,bad,1\n"),
-    "a missing reward": lambda tmp: csv(tmp, "prompt,reward,step\na,1,1\na,,1\n"),
+    "no reward": lambda tmp: log(tmp, "prompt,step\na,1\na,1\n"),
+    "no prompt": lambda tmp: log(tmp, "reward,step\n1,1\n1,1\n"),
+    "words as rewards": lambda tmp: log(tmp, "prompt,reward,step\na,good,1\na,bad,1\n"),
+    "a missing reward": lambda tmp: log(tmp, "prompt,reward,step\na,1,1\na,,1\n"),
     "a text as reward": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": "1"}),
     "NaN": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": NAN}),
     "infinity": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": float("inf")}),
@@ -365,32 +328,42 @@ BAD = {
     "one rollout a prompt": lambda tmp: jsonl(tmp, ROW, ROW | {"prompt": "b"}),
     "a list": lambda tmp: jsonl(tmp, [1, 2]),
     "an empty file": lambda tmp: jsonl(tmp),
-    "an empty table": lambda tmp: csv(tmp, ""),
-    "no rows": lambda tmp: csv(tmp, "prompt,reward,step\n"),
-    "rows longer than the header": lambda tmp: csv(tmp, "prompt,reward\na,1,.5\na,0,.5\n"),
-    "no prompt in a row of CSV": lambda tmp: csv(tmp, "prompt,reward\na,1\n,1\na,0\n"),
-    "a column twice": lambda tmp: csv(tmp, "prompt,reward,reward\na,1,0\na,0,1\n"),
-    "an open quote": lambda tmp: csv(tmp, 'prompt,reward,step\na,1,1\n"a,1,1\n'),
-    "a cut row": lambda tmp: csv(tmp, "prompt,reward,step\na,1,1\na,1\n"),
-    "too many cells": lambda tmp: csv(tmp, "prompt,reward,step\na,1,1\na,1,1,1,1\n"),
-    "a file twice": lambda tmp: csv(tmp, "prompt,reward\na,1\na,0\n") * 2,
+    "an empty table": lambda tmp: log(tmp, ""),
+    "no rows": lambda tmp: log(tmp, "prompt,reward,step\n"),
+    "rows longer than the header": lambda tmp: log(tmp, "prompt,reward\na,1,.5\na,0,.5\n"),
+    "no prompt in a row of CSV": lambda tmp: log(tmp, "prompt,reward\na,1\n,1\na,0\n"),
+    "a column twice": lambda tmp: log(tmp, "prompt,reward,reward\na,1,0\na,0,1\n"),
+    "an open quote": lambda tmp: log(tmp, 'prompt,reward,step\na,1,1\n"a,1,1\n'),
+    "a cut row": lambda tmp: log(tmp, "prompt,reward,step\na,1,1\na,1\n"),
+    "too many cells": lambda tmp: log(tmp, "prompt,reward,step\na,1,1\na,1,1,1,1\n"),
+    "a file twice": lambda tmp: log(tmp, "prompt,reward\na,1\na,0\n") * 2,
     "cut Parquet": lambda tmp: cut(tmp, "trl"),
     "cut JSON": lambda tmp: cut(tmp, "verl"),
     "an empty folder": lambda tmp: [tmp],
     "nothing there": lambda tmp: [tmp / "none"],
     "another suffix": lambda tmp: [write_lines(tmp / "log.txt", [ROW])],
     "two runs": two_runs,
-    "mixed formats": mixed_formats,
+    "mixed formats": beside_verl(lambda run: log(run, "a\n1\n")),
     "a run without rollouts": run_without_rollouts,
-    "a packed file": packed_file,
-    "a file of another suffix": other_spelling,
-    "a link to another file": linked_file,
-    "a link to nothing": dead_link,
-    "a folder named as a file": folder_of_parts,
+    "a packed file": beside_verl(lambda run: (run / "11.jsonl.gz").touch()),
+    "a file of another suffix": beside_verl(
+        lambda run: write_lines(run / "11.ndjson", verl_rows(11))
+    ),
+    "a link to another file": beside_verl(
+        lambda run: (run / "latest.jsonl").symlink_to(run / "10.jsonl")
+    ),
+    "a link to nothing": beside_verl(lambda run: (run / "11.jsonl").symlink_to(run / "gone.jsonl")),
+    "a folder named as a file": beside_verl(lambda run: (run / "11.jsonl").mkdir()),
     "a column from the second file on": late_column,
-    "a name twice": repeated_name,
-    "a deep prompt": deep_prompt,
-    "other columns": other_columns,
+    "a name twice": lambda tmp: log(
+        tmp, '{"prompt": "a", "reward": 0, "reward": 1}\n' * 2, "jsonl"
+    ),
+    "a deep prompt": lambda tmp: log(
+        tmp, '{"prompt": %s, "reward": 1}' % ("[" * 10**5 + "]" * 10**5), "jsonl"
+    ),
+    "other columns": beside_verl(
+        lambda run: write_lines(run / "99.jsonl", [{"input": "a", "output": "b", "step": 1}])
+    ),
 }
 
 
@@ -442,13 +415,6 @@ def test_the_command_prints_a_page_or_json_and_draws_a_picture(tmp_path):
     assert (found["rollouts"], found["tokens"], found["pass_rate"]) == (80, None, 7 / 16)
     assert [*found["mixed_by_n"]] == ["2", "4", "8", "16", "32", "64"]
     assert Path(picture).stat().st_size > 10_000
-
-
-def test_a_million_pairs_of_keys_are_told_apart():
-    from gdro.inspect.read import _joint
-
-    keys = np.arange(1000).repeat(1000), np.tile(np.arange(1000), 1000)
-    assert len(np.unique(_joint(keys))) == 10**6
 
 
 EXTREMES = {
