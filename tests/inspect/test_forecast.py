@@ -5,7 +5,7 @@ import pytest
 from helpers import visit
 
 import gdro.inspect
-from gdro import Method, register, theory
+from gdro import Method, theory
 from gdro.inspect import Groups
 from gdro.inspect.difficulty import PassRates, mixed_probability, pass_probability
 from gdro.inspect.forecast import Course, Sampler, groups_to_play, noise_proxy
@@ -155,17 +155,14 @@ def test_pivotal_is_forecast_as_it_plays_on_the_true_pass_rates():
     assert guessed == pytest.approx(np.mean(mixed), abs=0.05)
 
 
-def test_a_new_method_is_forecast_without_a_line():
-    @register("first_prompts")
+def test_a_new_method_is_forecast_without_a_line(monkeypatch):
     class FirstPrompts(Method):
         def draw(self, pool, size, rng):
             return np.arange(size)
 
-    try:
-        groups = log_of(np.repeat([1.0, 0.5], PROMPTS // 2))
-        found = forecast(groups, True, ["first_prompts"], EDGES)
-    finally:
-        del METHODS["first_prompts"]
+    monkeypatch.setitem(METHODS, "first_prompts", FirstPrompts)
+    groups = log_of(np.repeat([1.0, 0.5], PROMPTS // 2))
+    found = forecast(groups, True, ["first_prompts"], EDGES)
     solved = {name: entry["rollouts_by_pass_rate"][3] for name, entry in found.items()}
     assert solved["first_prompts"] > solved["grpo"] + 0.3
     assert found["first_prompts"]["noise"] is None

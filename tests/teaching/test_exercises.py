@@ -11,7 +11,7 @@ from gdro import PromptAdversary, RolloutAdversary, advantages, metrics, theory
 from gdro.arms import arm_log_probabilities, best_joint_arms, exp3p_losses
 from gdro.bins import DifficultyBins, move_bins
 from gdro.inspect.report import shares_of
-from gdro.inspect.table import Rollouts, form_groups
+from gdro.inspect.table import Groups
 from gdro.methods import pivotal
 from gdro.methods.buffer import replay_weights
 from gdro.scores import debias
@@ -157,22 +157,16 @@ def pivotal_advantages(rewards, ids):
 
 
 def kinds_of_groups(hits, trials):
-    rewards = np.concatenate(outcomes(hits, trials)) * 1.0
-    groups = np.repeat(np.arange(len(hits)), trials)
-    steps = np.zeros(len(rewards), int)
-    rollouts = Rollouts(
-        prompts_R=groups,
-        steps_R=steps,
-        groups_R=groups,
-        rewards_R=rewards,
-        lengths_R=None,
-        unit="characters",
-        has_steps=False,
-        kind="table",
-        notes=(),
+    places = np.arange(len(hits))
+    groups = Groups(
+        prompts_G=places,
+        steps_G=places,
+        trials_G=trials,
+        hits_G=hits,
+        is_flat_G=(hits == 0) | (hits == trials),
+        lengths_G=None,
     )
-    formed = form_groups(rollouts, 0.0)
-    return [shares_of(formed, np.ones(len(formed)))[kind] for kind in ("solved", "failed", "mixed")]
+    return [shares_of(groups, np.ones(len(hits)))[kind] for kind in ("solved", "failed", "mixed")]
 
 
 def outcomes(hits, trials):

@@ -8,64 +8,57 @@ signature. The names are those of TRL 1.14.2 and 1.16.0 and of transformers 5.17
 
 from typing import NamedTuple
 
+TRAINER = "trl.GRPOTrainer"
+ARGUMENTS = "trl.GRPOConfig"
+
 
 class PrivateName(NamedTuple):
     """A name that a package calls private."""
 
-    owner: str
-    """The class or module that has it."""
     name: str
     use: str
     """What it is to us."""
     signatures: tuple[str, ...] = ()
     """Parameters of a function without their types, in the versions above; () for an attribute."""
+    owner: str = TRAINER
+    """The class or module that has it."""
 
-
-TRAINER = "trl.GRPOTrainer"
-ARGUMENTS = "trl.GRPOConfig"
 
 PRIVATE_NAMES = (
     # a generation batch
     PrivateName(
-        TRAINER,
         "_generate_and_score_completions",
         "overridden: the batch is planned before it, and advantages are replaced after it",
         ("(self, inputs)",),
     ),
     PrivateName(
-        TRAINER,
         "_prepare_inputs",
         "overridden: what it is given is compared with what the next function is given",
         ("(self, generation_batch)",),
     ),
     PrivateName(
-        TRAINER,
         "_generate",
         "called for each round, and replaced where rollouts were sampled before",
         ("(self, prompts)",),
     ),
     PrivateName(
-        TRAINER,
         "_generate_single_turn",
         "overridden: rows are sampled one by one, and timed",
         ("(self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images=False)",),
     ),
     PrivateName(
-        TRAINER,
         "_calculate_rewards",
         "called for each round, and replaced while TRL's step runs, to keep or to give rewards",
         ("(self, inputs, prompts, completions, completion_ids_list)",),
     ),
-    PrivateName(TRAINER, "_pending_extra_logs", "columns of `log_extra`, by rollout"),
+    PrivateName("_pending_extra_logs", "columns of `log_extra`, by rollout"),
     # the loss
     PrivateName(
-        TRAINER,
         "_compute_loss",
         "overridden: it gets the rows and columns that have a gradient",
         ("(self, model, inputs)",),
     ),
     PrivateName(
-        TRAINER,
         "_get_per_token_logps_and_entropies",
         "overridden: rows of similar length are scored together",
         (
@@ -77,39 +70,33 @@ PRIVATE_NAMES = (
             "mm_token_type_ids=None, image_position_ids=None)",
         ),
     ),
-    PrivateName(TRAINER, "_entropy_bonus_enabled", "whether rows without an advantage train too"),
-    PrivateName(
-        TRAINER, "_load_best_model", "called where the last step was done before", ("(self)",)
-    ),
-    PrivateName(TRAINER, "_tokenizer", "of the processing class, which may be a processor"),
+    PrivateName("_entropy_bonus_enabled", "whether rows without an advantage train too"),
+    PrivateName("_load_best_model", "called where the last step was done before", ("(self)",)),
+    PrivateName("_tokenizer", "of the processing class, which may be a processor"),
     # logs and the model card
-    PrivateName(TRAINER, "_metrics", "numbers of the log, by mode and name"),
-    PrivateName(TRAINER, "_logs", "columns of the table of completions"),
-    PrivateName(TRAINER, "_name", "set: the method, on the model card"),
-    PrivateName(TRAINER, "_paper", "set: the paper, on the model card"),
-    PrivateName(TRAINER, "_tag_names", "set: tags of the model card"),
+    PrivateName("_metrics", "numbers of the log, by mode and name"),
+    PrivateName("_logs", "columns of the table of completions"),
+    PrivateName("_name", "set: the method, on the model card"),
+    PrivateName("_paper", "set: the paper, on the model card"),
+    PrivateName("_tag_names", "set: tags of the model card"),
     # data, checkpoints and resuming
     PrivateName(
-        TRAINER,
         "_set_signature_columns_if_needed",
         "replaced while the data loader is made: uids are not removed",
         ("(self)",),
     ),
-    PrivateName(TRAINER, "_signature_columns", "the columns that are not removed"),
+    PrivateName("_signature_columns", "the columns that are not removed"),
     PrivateName(
-        TRAINER,
         "_get_train_sampler",
         "replaced while the data loader is made: kept, and advanced on resuming",
         ("(self, dataset=None)",),
     ),
     PrivateName(
-        TRAINER,
         "_save_checkpoint",
         "overridden: our state before it",
         ("(self, model, trial)",),
     ),
     PrivateName(
-        TRAINER,
         "_maybe_log_save_evaluate",
         "transformers': overridden: the ledger after it",
         (
@@ -118,29 +105,28 @@ PRIVATE_NAMES = (
         ),
     ),
     PrivateName(
-        TRAINER,
         "_load_optimizer_and_scheduler",
         "overridden: our state after it",
         ("(self, checkpoint)",),
     ),
     PrivateName(
-        TRAINER,
         "_load_from_checkpoint",
         "transformers': called where there is nothing left to train",
         ("(self, resume_from_checkpoint, model=None)",),
     ),
     PrivateName(
-        TRAINER,
         "_get_output_dir",
         "transformers': called, for the folder of a checkpoint",
         ("(self, trial)",),
     ),
-    PrivateName(TRAINER, "_step", "micro-batches so far, which say whether a batch is used up"),
+    PrivateName("_step", "micro-batches so far, which say whether a batch is used up"),
     # arguments
-    PrivateName(ARGUMENTS, "_VALID_DICT_FIELDS", "options that a command line gives as JSON"),
-    PrivateName(ARGUMENTS, "_n_gpu", "transformers': set in gdro_lab, one GPU a process"),
+    PrivateName("_VALID_DICT_FIELDS", "options that a command line gives as JSON", owner=ARGUMENTS),
+    PrivateName("_n_gpu", "transformers': set in gdro_lab, one GPU a process", owner=ARGUMENTS),
     # vLLM on a CPU
     PrivateName(
-        "trl.generation.vllm_generation", "LLM", "replaced in gdro_lab, for an engine on a CPU"
+        "LLM",
+        "replaced in gdro_lab, for an engine on a CPU",
+        owner="trl.generation.vllm_generation",
     ),
 )
