@@ -241,8 +241,7 @@ def test_the_gradient_of_replay_in_trl_is_the_loops(base, tmp_path, monkeypatch,
 @pytest.mark.parametrize(("reward", "trains"), [(tiny_run.half_right, True), (None, False)])
 def test_tokens_of_flat_groups_are_not_trained(base, tmp_path, reward, trains):
     changes = {"max_steps": 1, "gdro_method": "grpo"}
-    trainer = tiny_run.make(base, tmp_path, reward=reward or all_right, **changes)
-    trainer.train()
+    trainer = tiny_run.trained(base, tmp_path, reward=reward or all_right, **changes)
     trained = trainer.record[0]["trained_tokens"]
     assert (trained > 0) == trains
     assert trained < trainer.record[0]["tokens"]  # which holds the prompts
@@ -284,9 +283,7 @@ def test_the_trainer_keeps_whole_texts(base, tmp_path):
 def train_all_right(base, folder, tokens, **changes):
     """One step with pivotal_replay on completions that all earn the reward."""
     changes |= {"gdro_method": "pivotal_replay", "max_completion_length": tokens}
-    trainer = tiny_run.make(base, folder, reward=all_right, max_steps=1, **changes)
-    trainer.train()
-    return trainer
+    return tiny_run.trained(base, folder, reward=all_right, max_steps=1, **changes)
 
 
 @pytest.mark.parametrize(

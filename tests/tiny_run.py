@@ -91,9 +91,9 @@ def make(base, folder, rows=None, reward=half_right, **changes):
     return make_trainer(GDROTrainer, args, base, rows, reward)
 
 
-def trained(base, folder, **changes):
+def trained(base, folder, resume=None, **changes):
     trainer = make(base, folder, **{"max_steps": 5} | changes)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=resume)
     return trainer
 
 

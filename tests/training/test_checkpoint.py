@@ -8,13 +8,14 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny_run
 import torch
 from conftest import TRAINS
 from datasets import Dataset
 from safetensors.torch import load_file
-from tiny_run import arguments, make, make_task, same_weights
+from tiny_run import arguments, make, make_task, same_weights, trained
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -160,10 +161,8 @@ def test_other_data_under_the_same_uids_are_refused(base, run):
 def test_new_prompts_join_and_known_ones_keep_their_history(base, tmp_path, column):
     rows = [dict(row) for row in tiny_run.make_task().train]
     changes = {"gdro_method": "pivotal", "group_column": column}
-    first = make(base, tmp_path, rows[:40], save_strategy="steps", max_steps=2, **changes)
-    first.train()
-    grown = make(base, tmp_path, rows, max_steps=4, **changes)
-    grown.train(resume_from_checkpoint=tmp_path / "checkpoint-2")
+    first = trained(base, tmp_path, rows=rows[:40], save_strategy="steps", max_steps=2, **changes)
+    grown = trained(base, tmp_path, tmp_path / "checkpoint-2", rows=rows, max_steps=4, **changes)
     assert grown.state.global_step == 4
     assert len(grown.record) == 4
     before, after = first.controller.bins.row_of, grown.controller.bins.row_of
@@ -206,33 +205,26 @@ def test_a_checkpoint_of_grpo_trainer_is_a_start(base, tmp_path):
     stock = tiny_run.make_trainer(GRPOTrainer, args, base)
     stock.train()
     shutil.rmtree(tmp_path / "checkpoint-4")
-    (tmp_path / "checkpoint-2").rename(tmp_path / "my-start")  # any name will do
+    start = (tmp_path / "checkpoint-2").rename(tmp_path / "my-start")  # any name will do
     for method in ("grpo", "pivotal"):
-        trainer = make(base, tmp_path / "none", max_steps=4, gdro_method=method)
-        trainer.train(resume_from_checkpoint=tmp_path / "my-start")
+        trainer = trained(base, tmp_path / "none", start, max_steps=4, gdro_method=method)
         assert trainer.state.global_step == 4
         assert trainer.controller.step == len(trainer.record) == 2
         assert same_weights(stock, trainer) == (method == "grpo")
-    ended = make(base, tmp_path / "none", max_steps=2, gdro_method="grpo")
-    ended.train(resume_from_checkpoint=tmp_path / "my-start")
+    ended = trained(base, tmp_path / "none", start, max_steps=2, gdro_method="grpo")
     assert (ended.state.global_step, ended.record) == (2, [])
 
 
 def test_a_prior_is_learned_and_resumed(base, tmp_path):
     saves = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "gdro_method": "pivotal"}
     saves |= {"prior_columns": ["prompt", "family"]}
-    whole = make(base, tmp_path / "whole", **saves)
-    whole.train()
+    whole = trained(base, tmp_path / "whole", **saves)
     assert whole.controller.prior.visits == 6 * 8  # batches × prompts
     shutil.rmtree(tmp_path / "whole" / "checkpoint-6")
-    resumed = make(base, tmp_path / "whole", **saves)
-    resumed.train(resume_from_checkpoint=True)
+    resumed = trained(base, tmp_path / "whole", resume=True, **saves)
     assert same_weights(whole, resumed)
     uids = [row["uid"] for row in tiny_run.make_task().train]
-    alpha, beta = whole.controller.prior.predict(uids)
-    again, beta_again = resumed.controller.prior.predict(uids)
-    assert (alpha == again).all()
-    assert (beta == beta_again).all()
+    np.testing.assert_equal(*[run.controller.prior.predict(uids) for run in (whole, resumed)])
 
 
 def test_a_run_that_had_ended_resumes_to_its_best_model(base, tmp_path):

@@ -85,9 +85,7 @@ def test_rows_that_success_reward_leaves_out_are_judged_by_the_others(base, tmp_
     for reward in ([first_half, second_half], [half_right]):
         changes = {"gdro_method": "rollout", "max_steps": 1}
         changes["success_reward"] = reward[0].__name__
-        trainer = make(base, tmp_path, reward=reward, **changes)
-        trainer.train()
-        records.append(trainer.record)
+        records.append(trained(base, tmp_path, reward=reward, **changes).record)
     assert records[0] == records[1]
 
 
@@ -104,9 +102,8 @@ def test_one_of_the_rewards_can_say_what_is_correct(base, tmp_path, method):
         return [5.0] * len(completions)
 
     def first_batch(reward, **changes):
-        trainer = make(base, tmp_path, reward=reward, gdro_method=method, max_steps=1, **changes)
-        trainer.train()
-        return trainer.record[0]
+        changes |= {"gdro_method": method, "max_steps": 1}
+        return trained(base, tmp_path, reward=reward, **changes).record[0]
 
     plain, both = first_batch(half_right), [bonus, half_right]
     named = first_batch(both, success_reward="half_right")

@@ -70,8 +70,7 @@ def test_the_gradient_is_that_of_the_loop_on_the_same_completions(
 
     monkeypatch.setattr(GDROTrainer, "_compute_loss", both)
     options = {"gdro_method": method, "gdro_options": METHODS[method]}
-    trainer = make(base, tmp_path, reward=reward, max_steps=5, **options)
-    trainer.train()
+    trainer = trained(base, tmp_path, reward=reward, max_steps=5, **options)
     assert len(compared) == 5
     rows = trainer.record
     # what is thrown away is counted
