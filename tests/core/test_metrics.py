@@ -14,9 +14,8 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_correct_one(k):
     for n in range(k, 8):
         for c in range(n + 1):
             subsets = list(combinations([True] * c + [False] * (n - c), k))
-            assert metrics.pass_at_k([c], [n], k)[0] == pytest.approx(
-                np.mean([any(s) for s in subsets])
-            )
+            share = np.mean([any(s) for s in subsets])
+            assert metrics.pass_at_k([c], [n], k)[0] == pytest.approx(share)
 
 
 def test_mean_bin_and_effective_number_by_hand():

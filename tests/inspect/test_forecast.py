@@ -130,15 +130,17 @@ def test_the_noise_of_even_weights_by_prompt_is_the_variance_proxy():
 def test_grpo_is_forecast_as_it_was_and_pivotal_draws_what_can_be_learned():
     rates_P = beta_rates(0.3, 0.3)
     groups = log_of(rates_P)
-    found = forecast(groups, True, ["pivotal", "rollout"], EDGES)
-    assert [*found] == ["grpo", "pivotal", "rollout"]
+    methods = ["pivotal", "rollout", "reinforce_ada"]
+    found = forecast(groups, True, methods, EDGES)
+    assert [*found] == ["grpo", *methods]
     assert found["grpo"]["mixed"] == pytest.approx(groups.is_mixed_G.mean())
     assert found["grpo"]["noise"] == 1
     assert found["pivotal"]["mixed"] > found["grpo"]["mixed"] + 0.05
     # solved prompts get fewer rollouts
     assert found["rollout"]["rollouts_by_pass_rate"][3] < found["grpo"]["rollouts_by_pass_rate"][3]
     assert found["grpo"]["first_visits"] == len(np.unique(groups.prompts_G)) / len(groups)
-    assert found == forecast(groups, True, ["pivotal", "rollout"], EDGES)
+    assert 0 < found["reinforce_ada"]["mixed"] < 1  # which samples in rounds
+    assert found == forecast(groups, True, methods, EDGES)
 
 
 def test_pivotal_is_forecast_as_it_plays_on_the_true_pass_rates():
@@ -166,11 +168,6 @@ def test_a_new_method_is_forecast_without_a_line(monkeypatch):
     solved = {name: entry["rollouts_by_pass_rate"][3] for name, entry in found.items()}
     assert solved["first_prompts"] > solved["grpo"] + 0.3
     assert found["first_prompts"]["noise"] is None
-
-
-def test_a_method_that_samples_in_rounds_is_forecast():
-    found = forecast(log_of(beta_rates(0.5, 0.5)), True, ["reinforce_ada"], EDGES)
-    assert 0 < found["reinforce_ada"]["mixed"] < 1
 
 
 def test_a_group_larger_than_methods_can_plan_is_refused():

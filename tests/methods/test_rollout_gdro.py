@@ -78,9 +78,8 @@ def test_the_price_moves_until_demand_is_the_budget_and_settles_near_the_shadow_
     prices, demands = play(RolloutAdversary(4), counts, variances, 400)
     assert prices[0] > 0
     assert np.ptp(prices[:60]) > 0.2
-    assert (
-        demands[0] > 7.0
-    )  # at price 0, before any bin is known, more is better: above the mean arm
+    # at price 0, before any bin is known, more is better: above the mean arm
+    assert demands[0] > 7.0
     assert demands[-1] == pytest.approx(4.0, abs=0.01)
     assert np.ptp(prices[-50:]) < 0.01
 
