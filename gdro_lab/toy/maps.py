@@ -96,8 +96,29 @@ def recorded_gain_map(
     shared = set(choosing_seeds) & set(seeds)
     if shared:
         raise ValueError(f"choosing_seeds and seeds must not overlap, got {shared} in both")
+    gains, best = _play_map(
+        worlds, ["grpo", *methods], step_sizes, choosing_seeds, seeds, checkpoints
+    )
+    if record is not None and not record.exists():
+        played = {
+            "settings": as_stored,
+            "gains": {measure: [part.tolist() for part in gain] for measure, gain in gains.items()},
+            "step_sizes": {measure: sizes_YC.tolist() for measure, sizes_YC in best.items()},
+        }
+        replace_text(record, json.dumps(played) + "\n")
+    return gains, best
+
+
+def _play_map(
+    worlds: Sequence[World],
+    names: Sequence[str],
+    step_sizes: Sequence[float],
+    choosing_seeds: Sequence[int],
+    seeds: Sequence[int],
+    checkpoints: Sequence[int],
+) -> tuple[dict[str, Gain], dict[str, np.ndarray]]:
+    """`recorded_gain_map` of GRPO, the first of the names, and others."""
     measures = ("pass_at_8", "worst_skill")
-    names = ["grpo", *methods]
     sizes = best_step_sizes(worlds, step_sizes, choosing_seeds, checkpoints)
     # one call plays all cells, each a game at its best step size: equal games are played once
     cells = [
@@ -114,13 +135,6 @@ def recorded_gain_map(
     of_measure = zip(measures, np.reshape(picked, shape), strict=True)
     gains = {measure: paired_gain(v[1:], v[:1]) for measure, v in of_measure}
     best = {measure: np.asarray(step_sizes)[sizes[measure]] for measure in measures}
-    if record is not None and not record.exists():
-        played = {
-            "settings": as_stored,
-            "gains": {measure: [part.tolist() for part in gain] for measure, gain in gains.items()},
-            "step_sizes": {measure: sizes_YC.tolist() for measure, sizes_YC in best.items()},
-        }
-        replace_text(record, json.dumps(played) + "\n")
     return gains, best
 
 
