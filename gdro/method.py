@@ -265,13 +265,7 @@ class Method(Stateful):
         """
         self.run = run  # here, so that a method's `start` need not call its base's
         self.start(run)
-        missing = [name for name in self.state if not hasattr(self, name)]
-        if missing:  # else the first checkpoint would fail, hours later
-            raise ValueError(
-                f"state of method {type(self).__name__!r} must name attributes that its `start` "
-                f"makes, got {missing}"
-            )
-        self.check_kinds()
+        self.check_kinds()  # else the first checkpoint would fail, hours later
 
     # Hooks, in the order in which a step asks them.
 

@@ -33,7 +33,13 @@ class Stateful:
         return settings
 
     def check_kinds(self) -> None:
-        """ValueError for an attribute that JSON does not give back as it was, such as a dict."""
+        """ValueError for an attribute that is not there, or that JSON changes, such as a dict."""
+        missing = [name for name in self.state if not hasattr(self, name)]
+        if missing:
+            raise ValueError(
+                f"state of {type(self).__name__!r} must name attributes that its `start` makes, "
+                f"got {missing}"
+            )
         for name in self.state:
             value = getattr(self, name)
             is_array = isinstance(value, np.ndarray) and value.dtype != object

@@ -87,17 +87,12 @@ def choose_columns(
         seen = others.union(present)
     elif not rewards:
         rewards = [name for name in NAMES["reward"] if name in present][:1]
-    option = {"prompt": chosen["prompt"], "reward": next(iter(rewards), None)}
-    for role, name in option.items():
-        if name is None:
+    for role, is_there in {"prompt": chosen["prompt"], "reward": rewards}.items():
+        if not is_there:
             raise Refusal(
                 f"{file} must have a column of {role}s, got {list(present)}: name it with --{role}"
             )
-    if len(set(rewards)) < len(rewards):
-        raise Refusal(f"reward must name each column once, got {list(rewards)}")
-    for role in ("prompt", "step", "tokens", "group"):
-        if chosen[role] in rewards:
-            raise Refusal(f"{role} must not be a column of rewards, got {chosen[role]!r}")
+    _check_once(chosen, rewards)
     if chosen["tokens"] is not None and kind != "TRL":
         chosen["text"] = None
     return Columns(
@@ -111,3 +106,12 @@ def choose_columns(
         seen=seen,
         late=late,
     )
+
+
+def _check_once(chosen: Mapping[str, str | None], rewards: Sequence[str]) -> None:
+    """Refuse a column of rewards that is named twice, or read as something else too."""
+    if len(set(rewards)) < len(rewards):
+        raise Refusal(f"reward must name each column once, got {list(rewards)}")
+    for role in ("prompt", "step", "tokens", "group"):
+        if chosen[role] in rewards:
+            raise Refusal(f"{role} must not be a column of rewards, got {chosen[role]!r}")
