@@ -119,8 +119,10 @@ def build(name: str, kind: type[Built], given: Mapping[str, Any], **fixed: Any) 
     twice = sorted(given.keys() & fixed.keys())
     if twice:
         raise Refusal(f"{name} must leave out {twice}, set elsewhere, got {short(given)}")
-    try:
-        signature(kind).bind(**given, **fixed)
+    if given and kind.__init__ is object.__init__:
+        raise Refusal(f"{name} must be none, as {kind.__name__} has none, got {short(given)}")
+    try:  # of a class of its own, too: `signature(kind)` may be that of its parent
+        signature(kind.__init__).bind(None, **given, **fixed)  # type: ignore[misc]
     except TypeError as error:
         raise Refusal(f"{name}: {kind.__name__} {error}, in {short(given)}") from None
     return kind(**given, **fixed)

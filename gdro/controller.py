@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from gdro.advantages import preset_options
 from gdro.bins import PRESETS, DifficultyBins, make_bins
 from gdro.budget import as_whole, exact_rollouts
-from gdro.checks import LARGEST, MOST, check, check_array, short
+from gdro.checks import LARGEST, MOST, Refusal, check, check_array, short
 from gdro.method import Method, Prompts, Run
 from gdro.plans import Observed, Plan, check_rollouts, make_batch
 from gdro.prior import PromptPrior, check_prior
@@ -315,8 +315,13 @@ class GDROController(Stateful):
         answer = self.method.replay(self._prompts(by_uid), self._rng(self.step, REPLAY))
         if answer is None:
             return None
-        name = f"replay of method {self.name!r}"
-        places, weights = check(name, answer, tuple[object, object])
+        try:
+            places, weights = answer
+        except (TypeError, ValueError):
+            raise Refusal(
+                f"replay of method {self.name!r} must be None or a pair of positions and weights, "
+                f"got {short(answer)}"
+            ) from None
         count = np.size(places)
         if not count:
             return None

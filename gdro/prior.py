@@ -60,7 +60,7 @@ def feature_columns(columns: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
             if len(labels) > MOST_LABELS:
                 raise ValueError(
                     f"column {name!r} must have at most {MOST_LABELS} different texts, which are "
-                    f"categories, got {len(labels)}"
+                    f"categories, got {len(labels)}: group them, or leave it out"
                 )
             for label in labels:
                 features[f"{name}={label}"] = (values == label).astype(float)

@@ -1,15 +1,16 @@
 """The record of a run: one row a batch, of plain JSON values. P prompts, B bins."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from gdro.checks import Float, Int, check
+from gdro.checks import Refusal, short
+from gdro.files import plain
 from gdro.method import Batch
 
-Plain = bool | Int | Float | str | None
 FILLED_BY_METHODS = {"weight", "probability", "price", "demand"}  # of the row, by their reports
 
 
@@ -32,7 +33,14 @@ def record_row(
     Raises:
         ValueError: where the report has another of the row's own entries, or what JSON cannot hold.
     """
-    report = check("report of the method", report, dict[str, Plain | list[Plain]])
+    try:  # as a record has it: lists for arrays, None for what is not finite
+        written = json.dumps(dict(report), default=plain)
+        report = json.loads(written, parse_constant=lambda _: None)
+    except (TypeError, ValueError) as error:
+        raise Refusal(
+            "report of the method must hold numbers, texts and lists of them by name, got "
+            f"{short(report)}"
+        ) from error
     size = batch.run.num_bins + 1
     bins_P = batch.bins_P + 1  # index 0 is for prompts without a bin
     counts_B = np.bincount(bins_P, minlength=size)[1:].tolist()

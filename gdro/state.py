@@ -12,8 +12,9 @@ from gdro.checks import short
 class Stateful:
     """An object whose attributes named in `state` travel in checkpoints.
 
-    Each is a number, a bool, a string, an array of numbers or another `Stateful`. After an error in
-    the middle of a step the state may be partly updated: resume from the last checkpoint.
+    Each is a number, a bool, a string, None, a list of these, an array or another `Stateful`. After
+    an error in the middle of a step the state may be partly updated: resume from the last
+    checkpoint.
     """
 
     state: ClassVar[tuple[str, ...]] = ()
@@ -33,7 +34,7 @@ class Stateful:
         return settings
 
     def check_kinds(self) -> None:
-        """ValueError for an attribute that is not there, or that JSON changes, such as a dict."""
+        """ValueError for an attribute that is not there, or that JSON changes: a dict, a tuple."""
         missing = [name for name in self.state if not hasattr(self, name)]
         if missing:
             raise ValueError(
@@ -42,13 +43,12 @@ class Stateful:
             )
         for name in self.state:
             value = getattr(self, name)
-            is_array = isinstance(value, np.ndarray) and value.dtype != object
-            if not (
-                is_array or isinstance(value, bool | int | float | str | np.generic | Stateful)
-            ):
+            kinds = bool | int | float | str | list | np.ndarray | np.generic | Stateful | None
+            is_object = isinstance(value, np.ndarray) and value.dtype.hasobject
+            if is_object or not isinstance(value, kinds):
                 raise ValueError(
-                    f"state of {type(self).__name__} must be numbers, strings, arrays of them or "
-                    f"other states, got {name!r}, a {type(value).__name__}"
+                    f"state of {type(self).__name__!r} must be numbers, strings, lists and arrays "
+                    f"of them or other states, got {name!r}, a {type(value).__name__}"
                 )
 
     def state_dict(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Stateful:
             value = getattr(self, name)
             if isinstance(value, Stateful):
                 value = value.state_dict()
-            saved[name] = value.copy() if isinstance(value, np.ndarray) else value
+            saved[name] = value.copy() if isinstance(value, np.ndarray | list) else value
         return saved
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

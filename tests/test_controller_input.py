@@ -7,6 +7,7 @@ import torch
 from helpers import state_of
 
 from gdro import GDROController, Method, Pivotal, StaticGroups, sample_in_rounds
+from gdro.methods.prompt_gdro import PromptGDRO
 from gdro.registry import METHODS
 from gdro.rounds import Outcomes
 
@@ -226,13 +227,26 @@ class Answering(Method):
         return self.answers["replay"]
 
 
+def test_a_method_may_answer_in_numpy_and_have_options_beside_its_parents(monkeypatch):
+    class Further(PromptGDRO):
+        def __init__(self, mine=1, **options):
+            super().__init__(**options)
+            self.mine = mine
+
+    monkeypatch.setitem(METHODS, "further", Further)
+    assert GDROController("further", mine=2, signal="spread").method.mine == 2
+    given = {"x": np.array([1.0, np.nan]), "y": (np.float32(2), True), "z": np.inf}
+    controller = GDROController(Answering(None, given, np.bool_(True), [[0], np.ones(1)]))
+    row = controller.observe(controller.plan([1]), [0] * 4, [0, 1, 0, 1]).row
+    assert {name: row[name] for name in given} == {"x": [1.0, None], "y": [2.0, True], "z": None}
+    assert controller.replay([1])[0].tolist() == [0]
+
+
 @pytest.mark.parametrize(
     ("answers", "hook"),
     [
         ({"kept": {}}, "kept"),
-        ({"kept": [1]}, "kept"),
-        ({"kept": None}, "kept"),
-        ({"report": {"x": np.nan}}, "report"),
+        ({"kept": (1,)}, "kept"),
         ({"report": {"x": {1}}}, "report"),
         ({"report": [1]}, "report"),
         ({"ready": None}, "ready"),

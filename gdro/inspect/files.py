@@ -16,6 +16,7 @@ PART = 8192  # rows read at once, so that long completions fit
 # in CSV's columns of numbers
 MISSING = ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "NULL", "null", "None"]
 MISSING += ["NaN", "nan", "-NaN", "-nan"]
+PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip", ".lz4")
 LOGGED = "completions/completions_*.parquet"  # where TRL writes them
 
 
@@ -42,17 +43,20 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
     for path in files:
         other = named.setdefault(path.resolve(), path)
         if other is not path:
-            raise Refusal(f"the log must hold each file once, got {path}, which is {other}")
+            raise Refusal(f"the log must hold each file once, got {path} and {other}")
     return files
 
 
 def _check_others(files: list[Path]) -> None:
-    """Refuse rollouts beside the files of a folder that cannot be read: packed, or a dead link."""
+    """Refuse rollouts beside the files of a folder that are not read: packed, or no plain file."""
     folder = files[0].parent
     for path in sorted(folder.glob("[!.]*")):
-        kinds = {suffix.lower() for suffix in path.suffixes} & {*READERS, ".ndjson"}
-        if kinds and path not in files:
-            raise Refusal(f"{folder} must hold rollouts that can all be read, got {path.name}")
+        kind = path.suffix.lower()
+        is_packed = kind in PACKED and Path(path.stem).suffix.lower() in READERS
+        if is_packed or kind == ".ndjson" or (kind in READERS and not path.is_file()):
+            raise Refusal(
+                f"{folder} must hold rollouts that can all be read, got {path.name}: name the files"
+            )
 
 
 def _files_in(folder: Path) -> list[Path]:

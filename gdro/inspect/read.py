@@ -130,7 +130,7 @@ class Reader:
             raise Refusal(f"{file} must have the columns {missing}, got {sorted(part)}")
         late = [name for name in columns.late if name in part and part[name].notna().any()]
         if late:
-            raise Refusal(f"{file} must have the columns of the first rows, got {late} too")
+            raise Refusal(f"{file} must have no columns that the first rows lack, got {late}")
         # a text may be missing, and `_rewards` knows where a reward may
         for name in set(columns.all) - {*columns.rewards, columns.text}:
             is_missing = part[name].isna()
@@ -260,10 +260,10 @@ class Reader:
         if self.unscored:
             yield f"{self.unscored} rollouts have no reward and are left out."
         if self.repeated:
-            yield (
-                f"{self.repeated} rows repeat the file before, as TRL logs a batch that serves "
-                "several steps, and are counted once."
-            )
+            why = "TRL logs a batch that serves several steps again"
+            if columns.kind == "verl":
+                why = "a copy"
+            yield f"{self.repeated} rows repeat the file before ({why}), and are counted once."
         if self.padding:
             yield f"{self.padding} rows are verl's padding and are left out."
 

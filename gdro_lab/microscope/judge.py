@@ -236,8 +236,8 @@ def _teach(
             next_R = used_P[place_R] + turn_R
             if next_R.max() >= known:  # a rollout is news once
                 raise Refusal(
-                    f"visits must leave each prompt rollouts that are not known yet, got {visits} "
-                    f"where {known} of a prompt are not judged"
+                    f"visits must be so few that no prompt needs more than the {known} rollouts "
+                    f"that are not judged, got {visits}"
                 )
             rewards_R = known_PJ[place_R, next_R]
             used_P[places_O] += plan.rollouts

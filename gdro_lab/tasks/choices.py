@@ -79,12 +79,11 @@ class Columns(Strict):
         places = [isinstance(column, int) for column in given if column is not None]
         if any(places) and not all(places):
             raise ValueError(f"columns must be all names or all places, got {given}")
-        for name, columns in (("problem", (*problem, str(self.answer))), ("choices", choices)):
+        for name, columns in {"problem": problem, "choices": choices}.items():
             if len(set(columns)) < len(columns):
-                raise ValueError(
-                    f"columns.{name} must have each column once, and the problem not the answer, "
-                    f"got {list(columns)}"
-                )
+                raise ValueError(f"columns.{name} must have each once, got {list(columns)}")
+        if str(self.answer) in problem:
+            raise ValueError(f"columns.problem must leave out the answer, got {list(problem)}")
         _check_reader(reader, bool(choices))
         return Schema(
             problem,

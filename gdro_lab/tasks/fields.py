@@ -96,8 +96,11 @@ def _digits(value: float | Decimal) -> str:
     """A number as its data set writes it: 0.1 in float32 is 0.10000000149011612 in Python."""
     with np.errstate(over="ignore"):
         single = np.float32(value) if isinstance(value, float) else None
-    is_single = single is not None and float(single) == value
-    return str(single) if is_single and len(repr(value)) > LONGEST_DOUBLE else str(value)
+    if single is None or float(single) != value or len(repr(value)) <= LONGEST_DOUBLE:
+        return str(value)
+    # 2^50 has as many digits, and was not made longer
+    is_noise = len(str(single)) <= 9 and "e" not in str(single) and not float(value).is_integer()
+    return str(single) if is_noise else str(value)
 
 
 def refuse_nested(text: str, name: str) -> None:

@@ -123,10 +123,13 @@ def _read_folder(path: Path, place: Place, has_header: bool) -> list[RawRow]:
 
 def _check_others(folder: Path, taken: set[Path]) -> None:
     """Refuse a folder with a file of rows that is in none of its splits."""
-    for file in sorted(folder.rglob("[!.]*")):
+    for file in sorted(folder.rglob("*")):
+        inner = file.relative_to(folder)
+        is_hidden = any(part.startswith((".", "__")) for part in inner.parts)
         # a .json file may describe the others
-        if kind_of(file) in KINDS and kind_of(file) != ".json" and file.resolve() not in taken:
-            raise ValueError(f"{file.name} is in none of its splits: name the files")
+        is_table = kind_of(file) in KINDS and kind_of(file) != ".json"
+        if is_table and not is_hidden and file.resolve() not in taken:
+            raise ValueError(f"{inner} is in none of its splits: name the files")
 
 
 def _check_split(split: str, splits: Iterable[str]) -> None:

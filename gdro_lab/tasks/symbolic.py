@@ -25,7 +25,8 @@ NAMED = re.compile(rf"(?<![\\A-Za-z])(?:np\.|math\.)?({FUNCTION})(?![A-Za-z])")
 # what the grammar would leave out, or add up: subscripts of numbers, dots, numbers side by side
 UNREADABLE = re.compile(
     r"\d\s*_|\\[lc]?dots|\\[pb]?mod|\\phantom|(?<![_\d])\d+\s+\d(?!\d*\s*/)"
-    r"|:.*:|(?<!\d)0\s*:|:.*[AaPp]\.?[Mm]"  # ratios of three, and times
+    # ratios of three, and times
+    r"|:.*:|(?<!\d)0\s*:|:\s*\d\d\s*(?:\\text\s*\{)?\s*[AaPp]\.?\s*[Mm]"
 )
 IMAGINARY = re.compile(r"(?<![A-Za-z\\])i(?![A-Za-z])|\\(?:imath|Re|Im|arg)(?![A-Za-z])")
 DIGITS = 40  # to which values are worked out

@@ -127,7 +127,11 @@ def test_a_number_in_json_arrives_as_it_was_written(tmp_path, number):
     [
         (pyarrow.int64(), [7, None, 2**60], ["7", str(2**60)]),  # no 7.0 where one is missing
         (pyarrow.float32(), [0.1, 7.0, None], ["0.1", "7.0"]),
-        (pyarrow.float64(), [0.1, float("nan"), 1e-7], ["0.1", "1e-07"]),
+        (
+            pyarrow.float64(),
+            [0.1, float("nan"), 1e-7, 2.0**50],
+            ["0.1", "1e-07", "1125899906842624.0"],
+        ),
         (pyarrow.decimal128(10, 2), [decimal.Decimal("2.50")], ["2.50"]),
         (pyarrow.large_string(), ["007"], ["007"]),
         (pyarrow.dictionary(pyarrow.int8(), pyarrow.string()), ["a", "b"], ["a", "b"]),
@@ -280,8 +284,11 @@ def test_a_number_in_float32_is_written_as_it_was(tmp_path, place):
 
 @pytest.mark.parametrize("name", ["more.csv", "more.jsonl"])
 def test_a_file_of_a_folder_that_no_split_has_is_named(tmp_path, name):
-    for file in ("train.jsonl", name):
+    (tmp_path / ".ipynb_checkpoints").mkdir()  # Jupyter's copies are none
+    for file in ("train.jsonl", ".ipynb_checkpoints/train-checkpoint.jsonl"):
         (tmp_path / file).write_text('{"question": "1+1?", "answer": 2}\n')
+    assert len(read(tmp_path)[0]) == 1
+    (tmp_path / name).write_text('{"question": "1+1?", "answer": 2}\n')
     with pytest.raises(ValueError, match=name):
         read(tmp_path)
 
