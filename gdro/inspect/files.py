@@ -5,9 +5,10 @@ import re
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gdro.checks import Refusal
+from gdro.files import without_repeats
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,7 +170,7 @@ def _jsonl(file: Path, _: Collection[str]) -> Iterator["pd.DataFrame"]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line, object_pairs_hook=_object)
+                row = json.loads(line, object_pairs_hook=without_repeats)
             except ValueError as error:
                 raise ValueError(f"line {place}: {error}") from None
             if not isinstance(row, dict):
@@ -181,14 +182,6 @@ def _jsonl(file: Path, _: Collection[str]) -> Iterator["pd.DataFrame"]:
                 is_empty = False
     if rows or is_empty:
         yield pd.DataFrame(rows, dtype=object)
-
-
-def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; of a repeated name, json would keep the last."""
-    names = [name for name, _ in fields]
-    if len(set(names)) < len(names):
-        raise ValueError(f"names must differ, got {names}")
-    return dict(fields)
 
 
 READERS = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}

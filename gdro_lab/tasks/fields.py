@@ -11,8 +11,6 @@ from decimal import Decimal
 from string import ascii_uppercase as LETTERS
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from gdro.checks import short
 
 ChoiceReader = Literal["letter", "index", "index_from_1", "whole"]
@@ -24,7 +22,6 @@ PLACE = re.compile(r"-?\d{1,9}|(?P<some>(?:-?\d{1,9})?:(?:-?\d{1,9})?)")  # in a
 # what a table holds where nested values were written into it: [{'role': 'user', …}], ['one', 'two']
 NESTED = re.compile(r"""(?:\[\s*)?\{\s*["']\w+["']\s*:.*[\]}]|\[\s*["'].*["']\s*\]""", re.DOTALL)
 ROLES = ("system", "developer", "user", "assistant", "tool")
-LONGEST_DOUBLE = 15  # characters of a number that was not made longer by a change of its type
 MOST_CHOICES = 10  # the letters that the reward knows
 Message = tuple[str, str]  # role and content
 
@@ -82,7 +79,7 @@ def text_of(value: Any, name: str) -> str:
     if isinstance(value, str):
         return _encodable(value, name).strip()
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
-        return _digits(value)
+        return str(value)
     hint = ""
     if isinstance(value, Mapping) and value:
         hint = f": name a field in it, one of {[f'{name}.{field}' for field in list(value)[:9]]}"
@@ -90,17 +87,6 @@ def text_of(value: Any, name: str) -> str:
         f"its {name!r} is a {type(value).__name__}, {short(value)}, and neither a text nor a "
         f"number{hint}"
     )
-
-
-def _digits(value: float | Decimal) -> str:
-    """A number as its data set writes it: 0.1 in float32 is 0.10000000149011612 in Python."""
-    with np.errstate(over="ignore"):
-        single = np.float32(value) if isinstance(value, float) else None
-    if single is None or float(single) != value or len(repr(value)) <= LONGEST_DOUBLE:
-        return str(value)
-    # 2^50 has as many digits, and was not made longer
-    is_noise = len(str(single)) <= 9 and "e" not in str(single) and not float(value).is_integer()
-    return str(single) if is_noise else str(value)
 
 
 def refuse_nested(text: str, name: str) -> None:

@@ -16,7 +16,12 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gdro.files import without_repeats
+
+if TYPE_CHECKING:
+    import pyarrow
 
 LINES = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv")
@@ -100,10 +105,9 @@ def read_file(path: Path, has_header: bool = True) -> list[RawRow]:
         if content.startswith(start):
             content = unpack(content)
     if kind == ".parquet":
-        import pyarrow
-        from pyarrow import parquet
+        from pyarrow import BufferReader, parquet
 
-        return raw_rows(parquet.ParquetFile(pyarrow.BufferReader(content)).read().to_pylist())
+        return rows_of_arrow(parquet.ParquetFile(BufferReader(content)).read())
     try:
         text = content.decode("utf-16" if content.startswith(UTF_16) else "utf-8-sig")
     except UnicodeDecodeError as error:
@@ -111,6 +115,27 @@ def read_file(path: Path, has_header: bool = True) -> list[RawRow]:
     if kind in TABLES:
         return _read_table(text, kind, has_header)
     return _read_json(text, kind)
+
+
+def rows_of_arrow(table: "pyarrow.Table") -> list[RawRow]:
+    """Rows of a table of Arrow; ValueError where it has a column twice."""
+    rows = table.to_struct_array()
+    return raw_rows(_as_written(row, rows.type) for row in rows.to_pylist())
+
+
+def _as_written(value: Any, kind: "pyarrow.DataType") -> Any:
+    """A value of a column; 0.1 in float32 stays 0.1, where Python's float has more digits."""
+    from pyarrow import types
+
+    if value is None:
+        return None
+    if types.is_struct(kind):
+        return {field.name: _as_written(value[field.name], field.type) for field in kind}
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return [_as_written(item, kind.value_type) for item in value]
+    if types.is_floating(kind):
+        return float(str(kind.to_pandas_dtype()(value)))
+    return value
 
 
 def _read_table(text: str, kind: str, has_header: bool) -> list[RawRow]:
@@ -203,19 +228,12 @@ def _parse(text: str) -> Any:
             text,
             parse_int=WrittenNumber,
             parse_float=WrittenNumber,
-            object_pairs_hook=_without_repeats,
+            object_pairs_hook=without_repeats,
         )
     except json.JSONDecodeError as error:
         raise ValueError(f"it is not JSON ({error})") from error
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError(f"an object has a name twice, among {list(fields)[:20]}")
-    return fields
 
 
 def _rows_in(value: dict[str, Any]) -> list[Any]:

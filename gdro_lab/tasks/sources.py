@@ -5,9 +5,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from gdro_lab.tasks.files import KINDS, RawRow, check_path, kind_of, raw_rows, read_file, stem_of
+from gdro_lab.tasks.files import (
+    KINDS,
+    RawRow,
+    check_path,
+    kind_of,
+    read_file,
+    rows_of_arrow,
+    stem_of,
+)
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -79,18 +86,19 @@ def _read(path: Path | None, place: Place, has_header: bool) -> list[RawRow]:
         if path is None:
             import datasets
 
-            return raw_rows(datasets.load_dataset(place.hub_id, place.config, split=place.split))
+            found = datasets.load_dataset(place.hub_id, place.config, split=place.split)
+            return rows_of_arrow(found.with_format("arrow")[:])
         if not path.is_dir():
             return read_file(path, has_header)
         if any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
-            return raw_rows(_read_saved(path, place.split))
+            return _read_saved(path, place.split)
         return _read_folder(path, place, has_header)
     except Exception as error:  # each library has errors of its own
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(f"{path or place.hub_id} cannot be read ({reason})") from error
 
 
-def _read_saved(path: Path, split: str) -> Iterable[Any]:
+def _read_saved(path: Path, split: str) -> list[RawRow]:
     """A data set that `save_to_disk` wrote."""
     import datasets
 
@@ -98,7 +106,7 @@ def _read_saved(path: Path, split: str) -> Iterable[Any]:
     if isinstance(saved, datasets.DatasetDict):
         _check_split(split, saved)
         saved = saved[split]
-    return saved.with_format(None)
+    return rows_of_arrow(saved.with_format("arrow")[:])
 
 
 def _read_folder(path: Path, place: Place, has_header: bool) -> list[RawRow]:

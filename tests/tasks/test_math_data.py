@@ -225,14 +225,15 @@ def test_the_hub_is_asked_for_what_the_profile_names(monkeypatch):
 
     def load(*place, **options):
         asked.append((place, options))
-        return OWN
+        return datasets.Dataset.from_list(OWN)
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     source = {"source": "someone/sums", "config": "small", "split": "test"}
     read = split(train=source, evaluate=["openai/gsm8k"], deduplicate=False)
     assert {row["dataset"] for row in read.rows} == {"sums"}
     assert asked == [(("someone/sums", "small"), {"split": "test"})]
-    monkeypatch.setattr(datasets, "load_dataset", lambda *place, **_: fixture_rows("gsm8k-test"))
+    found = datasets.Dataset.from_list(fixture_rows("gsm8k-test"))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *place, **_: found)
     read = split(evaluated=True, train="someone/sums", evaluate=["gsm8k-test", "someone/own"])
     assert [row["answer"] for row in read.rows][:2] == ["20", "20"]
     assert {row["family"] for row in read.rows} == {"gsm8k-test-2", "gsm8k-test-3", "own"}

@@ -266,20 +266,36 @@ def test_commas_of_a_question_are_no_delimiter(tmp_path):
     assert [problem.answer for problem in read(tmp_path / "own.csv", schema)[0]] == ["24", "6"]
 
 
-@pytest.mark.parametrize("place", ["nested", "saved"])  # in a column of its own: above
-def test_a_number_in_float32_is_written_as_it_was(tmp_path, place):
-    made = pyarrow.table({"question": ["A?"], "answer": pyarrow.array([0.1], pyarrow.float32())})
-    if place == "nested":
-        inner = pyarrow.StructArray.from_arrays([made["answer"].combine_chunks()], ["key"])
-        made = made.set_column(1, "answer", inner)
+@pytest.mark.parametrize("number", ["0.1", "1e-05", "16777216.0", "0.12345679"])
+@pytest.mark.parametrize("place", ["answer", "answer.key", "answer.0", "saved"])
+def test_a_number_in_float32_is_written_as_it_was(tmp_path, place, number):
+    answer = {"answer.key": {"key": float(number)}, "answer.0": [float(number)]}
+    kinds = {
+        "answer.key": pyarrow.struct({"key": pyarrow.float32()}),
+        "answer.0": pyarrow.list_(pyarrow.float32(), 1),
+    }
+    rows = {
+        "question": ["A?", "B?"],
+        "answer": pyarrow.array(
+            [answer.get(place, float(number)), None], kinds.get(place, pyarrow.float32())
+        ),
+    }
     path = tmp_path / "own.parquet"
     if place == "saved":
         path = tmp_path / "saved"
-        datasets.Dataset(made).save_to_disk(path)
+        datasets.Dataset(pyarrow.table(rows)).save_to_disk(path)
     else:
-        parquet.write_table(made, path)
-    schema = Schema(("question",), "answer.key" if place == "nested" else "answer", "whole")
-    assert [problem.answer for problem in read(path, schema)[0]] == ["0.1"]
+        parquet.write_table(pyarrow.table(rows), path)
+    schema = Schema(("question",), "answer" if place == "saved" else place, "whole")
+    assert [problem.answer for problem in read(path, schema)[0]] == [number]
+
+
+def test_a_column_that_parquet_has_twice_is_refused(tmp_path):
+    columns = [pyarrow.array(["A?"]), pyarrow.array(["1"]), pyarrow.array(["2"])]
+    table = pyarrow.Table.from_arrays(columns, ["question", "answer", "answer"])
+    parquet.write_table(table, tmp_path / "own.parquet")
+    with pytest.raises(ValueError, match="duplicate"):
+        read(tmp_path / "own.parquet", Schema(("question",), "answer", "whole"))
 
 
 @pytest.mark.parametrize("name", ["more.csv", "more.jsonl"])
