@@ -120,11 +120,14 @@ def read_file(path: Path, has_header: bool = True) -> list[RawRow]:
 def rows_of_arrow(table: "pyarrow.Table") -> list[RawRow]:
     """Rows of a table of Arrow; ValueError where it has a column twice."""
     rows = table.to_struct_array()
-    return raw_rows(_as_written(row, rows.type) for row in rows.to_pylist())
+    values = rows.to_pylist()
+    if "float" in str(rows.type):  # float32 or float16; float64 is called double
+        values = [_as_written(value, rows.type) for value in values]
+    return raw_rows(values)
 
 
 def _as_written(value: Any, kind: "pyarrow.DataType") -> Any:
-    """A value of a column; 0.1 in float32 stays 0.1, where Python's float has more digits."""
+    """A value of a column, where 0.1 in float32 is 0.1 and not 0.10000000149011612."""
     from pyarrow import types
 
     if value is None:
