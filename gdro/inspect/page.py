@@ -95,7 +95,7 @@ def _methods(summary: Mapping[str, Any]) -> Iterator[str]:
             f"{_share(entry['trained_rollouts']):>9}{noise:>8}{first:>8}"
         )
     yield "Noise: variance of a batch's mean reward, over that of grpo. First visits: groups of"
-    yield "prompts that the method has never seen, of which it knows nothing yet."
+    yield "prompts that the method has not seen before."
 
 
 def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -119,15 +119,16 @@ def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
         entry = summary["methods"][advice.method]
         was = _share(summary["as_it_was"]["mixed"])
         said.append(
-            f"With {advice.method} and as many rollouts, {_share(entry['mixed'])} of all groups "
-            f"would have been mixed, where it was {was}; {_share(entry['first_visits'])} of its "
-            "groups would be first visits, of whose prompts it knows nothing."
+            f"With {advice.method} and the same number of rollouts, {_share(entry['mixed'])} of "
+            f"all groups would have been mixed instead of {was}; {_share(entry['first_visits'])} "
+            "of the groups would be of prompts that it had not seen before."
         )
     if advice.rollouts is not None:
         name = str(advice.rollouts)
         said.append(
             f"With {name} rollouts a prompt about {_share(summary['mixed_by_n'][name])} would be "
-            f"({_interval(summary['mixed_by_n_interval'][name])}), on fewer prompts at equal cost."
+            f"mixed ({_interval(summary['mixed_by_n_interval'][name])}), on fewer prompts at equal "
+            "cost."
         )
     if not advice.lines and silent > FEW:
         said.append(
@@ -137,7 +138,7 @@ def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
     elif not advice.lines:
         said.append("Little is wasted: nothing here has to be changed.")
     said.append(
-        "This is about where rollouts go; what a model learns from them, only a run can tell."
+        "This forecasts where rollouts go, not what a model learns from them."
     )
     if advice.lines:
         said.append(
