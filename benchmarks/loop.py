@@ -17,9 +17,7 @@ Measured on one thread of a busy machine (ratios are good to some 5%), as parts 
     all                  .57  1.06    .49   .68
 
 At β > 0 all rows stay, and in one micro-batch all are as wide as the longest: nothing is saved
-there. Two savings were removed: rows of the data set that are fetched once a generation batch
-(.97), and one call of vLLM for all held-out prompts, of which a step without an evaluation has
-nothing (a larger per_device_eval_batch_size makes the calls fewer too).
+there.
 """
 
 import argparse
