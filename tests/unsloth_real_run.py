@@ -11,7 +11,6 @@ world. Writes OUTPUT_DIR/report.json.
 import unsloth_run  # isort: skip
 
 import json
-import resource
 import sys
 from pathlib import Path
 
@@ -67,7 +66,6 @@ def main(model_folder, task_file, output):
         "log": [row for row in trainer.state.log_history if "loss" in row],
         "adapter_moved": max(move for name, move in moved.items() if "lora_" in name),
         "base_moved": max(move for name, move in moved.items() if "lora_" not in name),
-        "peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
     (output / "report.json").write_text(json.dumps(report, default=float))
 
