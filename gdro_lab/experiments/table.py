@@ -153,20 +153,18 @@ def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
             "learning_rate": rate,
             "replicates": len(end),
         }
-        arm |= end[costs].mean().to_dict() | {"pairs": len(pairs)}
+        arm |= end[costs].mean().to_dict()
         for metric in METRICS:
             difference = end.loc[pairs, metric] - reference.loc[pairs, metric]
             # neither the baseline's other rates nor the base count among Holm's tests
             is_tested = configuration not in (baseline, BASE)
             test = paired_t(difference if is_tested else difference[:0])
-            of_baseline = reference.loc[pairs, metric].mean() or np.nan
             scored = {
                 "metric": metric,
                 "score": end[metric].mean(),
                 "difference": difference.mean(),
                 "low": test.low,
                 "high": test.high,
-                "relative": difference.mean() / of_baseline,
                 "p_holm": test.p,
             }
             rows.append(arm | scored)
