@@ -59,9 +59,9 @@ def holm(p: pd.Series) -> pd.Series:
 
 
 def bootstrap_interval(
-    values_SP: ArrayLike, rng: np.random.Generator, level: float = 0.95, resamples: int = 2000
+    values_SP: ArrayLike, rng: np.random.Generator, resamples: int = 2000
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean over seeds and prompts, redrawn independently.
+    """95% percentile bootstrap interval of the mean over seeds and prompts, drawn independently.
 
     Redrawing S seeds reproduces only 1 − 1/S of their variance, so the seeds' means are first moved
     apart by √(S/(S−1)). With two seeds the interval is still too narrow; with one it does not cover
@@ -80,5 +80,5 @@ def bootstrap_interval(
 
     seed_weights, prompt_weights = map(redraw, np.shape(values_SP))
     means = ((seed_weights @ values_SP) * prompt_weights).sum(axis=1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)

@@ -38,7 +38,7 @@ def test_weighted_standard_error_by_hand_and_without_absent_bins():
 
 
 def test_bootstrap_interval_is_the_two_way_resampling_written_out():
-    values, level = np.random.default_rng(2).random((3, 7)), 0.9
+    values = np.random.default_rng(2).random((3, 7))
     rng = np.random.default_rng(3)
     seed_draws, prompt_draws = rng.integers(3, size=(500, 3)), rng.integers(7, size=(500, 7))
     means_S = values.mean(axis=1, keepdims=True)
@@ -47,5 +47,5 @@ def test_bootstrap_interval_is_the_two_way_resampling_written_out():
         spread[np.ix_(seeds, prompts)].mean()
         for seeds, prompts in zip(seed_draws, prompt_draws, strict=True)
     ]
-    found = bootstrap_interval(values, np.random.default_rng(3), level, 500)
-    assert found == pytest.approx(np.quantile(overall, [0.05, 0.95]))
+    found = bootstrap_interval(values, np.random.default_rng(3), 500)
+    assert found == pytest.approx(np.quantile(overall, [0.025, 0.975]))
