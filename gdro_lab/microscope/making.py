@@ -124,7 +124,7 @@ def make_pool(
         texts = tokenizer.batch_decode([text[:n] for text, n in kept], skip_special_tokens=True)
         correct_K = call_reward([row] * choice.rollouts, texts, reward) > 0
         answer = _sketched(sketcher, prompt_T, text_KT, length_K, correct_K, choice.flat)
-        write_arrays(parts / f"{place}.npz", answer | {"prompt_tokens": len(prompt_T)})
+        write_arrays(parts / f"{place}.npz", answer)
     pool = _assemble(parts, rows, settings)
     pool.save(path)
     shutil.rmtree(parts)
@@ -155,14 +155,12 @@ def _sketched(
     }
     if correct_K.min() == correct_K.max() and not flat:
         nothing = np.zeros((0, sketcher.width**2), np.float32)
-        texts_K = np.full(len(correct_K), -1)
-        return kept | {"texts": texts_K, "sketch": nothing, "lengths": texts_K[:0], "logps": []}
+        return kept | {"texts": np.full(len(correct_K), -1), "sketch": nothing}
     text_NT, texts_K = text_KT.unique(dim=0, return_inverse=True)
     length_N = length_K.new_empty(len(text_NT))
     length_N[texts_K] = length_K
-    sketch_NS, logp_N = sketcher(prompt_T, text_NT, length_N)
-    arrays = {"texts": texts_K, "sketch": sketch_NS, "lengths": length_N, "logps": logp_N}
-    return kept | {name: array.numpy(force=True) for name, array in arrays.items()}
+    sketch_NS = sketcher(prompt_T, text_NT, length_N)
+    return kept | {"texts": texts_K.numpy(force=True), "sketch": sketch_NS.numpy(force=True)}
 
 
 def _assemble(parts: Path, rows: Rows, settings: dict[str, Any]) -> Pool:
@@ -182,9 +180,6 @@ def _assemble(parts: Path, rows: Rows, settings: dict[str, Any]) -> Pool:
         rewards_PK=np.stack([part["rewards"] for part in found]),
         texts_PK=np.stack(texts).astype(np.int32),
         sketch_NS=np.concatenate([part["sketch"] for part in found]),
-        lengths_N=np.concatenate([part["lengths"] for part in found]).astype(np.int32),
-        logps_N=np.concatenate([part["logps"] for part in found]).astype(np.float32),
-        prompt_tokens_P=np.array([int(part["prompt_tokens"]) for part in found]),
         mean_length_P=np.array([part["lengths_K"].mean() for part in found]),
         made=settings,
     )

@@ -28,16 +28,10 @@ class Pool:
     rewards_PK: np.ndarray
     """1 and 0."""
     texts_PK: np.ndarray
-    """Place of each rollout's text in the arrays below; −1 in a flat prompt, one whose rewards are
-    all equal, where the pool was made without their gradients."""
+    """Place of each rollout's text in `sketch_NS`; −1 in a flat prompt, one whose rewards are all
+    equal, where the pool was made without their gradients."""
     sketch_NS: np.ndarray
     """Gradients of the texts' log-probabilities, sketched: inner products are unbiased."""
-    lengths_N: np.ndarray
-    """Tokens of the texts, the one that ends them included."""
-    logps_N: np.ndarray
-    """Log-probabilities of the texts."""
-    prompt_tokens_P: np.ndarray
-    """Tokens of the prompts."""
     mean_length_P: np.ndarray
     """Tokens of a prompt's rollouts, on average."""
     made: dict[str, Any] = field(default_factory=dict)

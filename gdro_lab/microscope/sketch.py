@@ -72,26 +72,20 @@ class Sketcher:
 
         return forward
 
-    def __call__(
-        self, prompt_T: Tensor, text_NT: Tensor, length_N: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Sketches and log-probabilities of texts that follow one prompt.
+    def __call__(self, prompt_T: Tensor, text_NT: Tensor, length_N: Tensor) -> Tensor:
+        """Sketches of texts that follow one prompt, (N, S).
 
         Args:
             prompt_T: its tokens.
             text_NT: tokens of the texts, whatever behind their ends.
             length_N: tokens of each text.
-
-        Returns:
-            The sketches, (N, S), and the log-probabilities, (N,).
         """
-        parts = [
+        sketches = [
             self._chunk(prompt_T, text_NT[chunk_N], length_N[chunk_N])
             for chunk_N in self._chunks(len(prompt_T), length_N)
         ]
-        sketches, logps = zip(*parts, strict=True)
         back_N = length_N.argsort(stable=True).argsort()
-        return torch.cat(sketches)[back_N], torch.cat(logps)[back_N]
+        return torch.cat(sketches)[back_N]
 
     def _chunks(self, prompt_tokens: int, length_N: Tensor) -> list[Tensor]:
         """Places of texts that are computed at once: of like lengths, so with little padding."""
@@ -105,7 +99,7 @@ class Sketcher:
             chunks[-1].append(place)
         return [torch.tensor(chunk, device=length_N.device) for chunk in chunks]
 
-    def _chunk(self, prompt_T: Tensor, text_NT: Tensor, length_N: Tensor) -> tuple[Tensor, Tensor]:
+    def _chunk(self, prompt_T: Tensor, text_NT: Tensor, length_N: Tensor) -> Tensor:
         """The same for texts that are computed at once."""
         longest = int(length_N.max())
         text_NT = text_NT[:, :longest].clamp(min=0)
@@ -120,9 +114,8 @@ class Sketcher:
             logits_NTV = self.model.lm_head(hidden[:, len(prompt_T) - 1 :])
         logps_NTV = logits_NTV.float().log_softmax(dim=-1)
         logps_NT = logps_NTV.gather(-1, text_NT[..., None])[..., 0]
-        logp_N = (logps_NT * mask_NT).sum(dim=1)
-        logp_N.sum().backward()
-        return self._sketch_NAA.flatten(1), logp_N.detach()
+        (logps_NT * mask_NT).sum().backward()
+        return self._sketch_NAA.flatten(1)
 
 
 def autocast(model: Model, bfloat16: bool) -> torch.autocast:

@@ -16,9 +16,6 @@ def pool_of(rewards_PK, gradients_PKS, families_P=None, lengths_P=None):
         rewards_PK=rewards_PK,
         texts_PK=texts_PK,
         sketch_NS=np.asarray(gradients_PKS, np.float32).reshape(prompts * rollouts, -1),
-        lengths_N=np.ones(prompts * rollouts, np.int32),
-        logps_N=np.zeros(prompts * rollouts, np.float32),
-        prompt_tokens_P=np.ones(prompts, int),
         mean_length_P=np.ones(prompts) if lengths_P is None else np.asarray(lengths_P, float),
     )
 
