@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import GDROController, Method
 from gdro_lab import loop
-from gdro_lab.loop import forward
+from gdro_lab.qwen3 import forward
 
 pytestmark = TRAINS
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gdro_lab.tasks.answers import UNIT_IN_BRACKETS, KeyReader, plain_number, read_answer
+from gdro_lab.tasks.answers import UNIT_IN_BRACKETS, KeyReader, read_answer
 from gdro_lab.tasks.fields import ChoiceReader
+from gdro_lab.tasks.numerals import plain_number
 
 AnyReader = Literal[KeyReader, ChoiceReader]
 """How a key is read: from its text, or, where there are choices, as the name of one."""

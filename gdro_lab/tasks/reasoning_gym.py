@@ -36,7 +36,6 @@ from gdro_lab.tasks.answers import (
     Style,
     ask,
     completion_text,
-    plain_number,
     read_answer,
     request_for,
     with_answer,
@@ -51,6 +50,7 @@ from gdro_lab.tasks.base import (
     check_families,
     split_by_share,
 )
+from gdro_lab.tasks.numerals import plain_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

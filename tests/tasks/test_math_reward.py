@@ -6,7 +6,8 @@ import signal
 import psutil
 import pytest
 
-from gdro_lab.tasks.math_reward import MathReward, judge_at_once, last_boxed
+from gdro_lab.tasks.answers import last_boxed
+from gdro_lab.tasks.math_reward import MathReward, judge_at_once
 
 LONG = "9" * 5000  # more digits than Python turns into an integer
 
