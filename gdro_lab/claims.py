@@ -9,8 +9,8 @@
 data/claims.csv has a row for each number. A configuration is spelled METHOD@LEARNING_RATE, and
 METHOD@LEARNING_RATE#STEP at an earlier checkpoint. Without a baseline the number is a mean, else
 the mean difference from it in pairs by replicate. Several studies, worlds or configurations are
-joined by " + "; the score of a replicate is then its mean over them. `replicates` keeps those
-from one to another, as in 3-6. `family` names the tests over which p is corrected by Holm (empty:
+joined by " + "; the score of a replicate is then its mean over them. `replicates` is a range, as in
+3-6, or empty for all. `family` names the tests over which p is corrected by Holm (empty:
 none). Where there are two replicates, the text has the difference of each.
 
 A table of a page is held to the claims if its last column is called `claim`. That column has the id
@@ -49,9 +49,10 @@ PAGES = "README.md", "docs/*.md", "docs/results/*.md", "notebooks/*.ipynb"
 COSTS = {"trained_tokens": "trained tokens", "seconds": "seconds"}
 """What is printed as a multiple of the baseline's."""
 SUM = "mean_at_8 + pass_at_8"
-"""By which learning rates are chosen; a column of a page is then a learning rate."""
+"""The score by which learning rates are chosen; its columns on a page are named after these."""
 GAPS = ("memorization_gap", "train_mean - mean_at_8")
-"""Means over the families; the second, without the base's, serves where the base was not scored."""
+"""Averaged over the families. The second is for studies that did not score the base, whose gap it
+does not subtract."""
 SCORES = (
     METRICS
     | dict.fromkeys(GAPS, "memorization gap")
@@ -60,9 +61,9 @@ SCORES = (
 )
 """Names of the columns of rows on the pages; "mean_at_8 of amp" is in the column amp."""
 NO_CLAIM = "no such claim"
-"""What a cell gets whose row names a claim that is not there, or has no such score."""
+"""Written into a cell whose row names an unknown claim, or one that has no such score."""
 WHOLE_TABLE = "table"
-"""The family of all tests that a study's own table has, over every method and learning rate."""
+"""The family of all tests in a study's own table, over every method and learning rate."""
 NUMBER = re.compile(r"\.\d+ ±\.\d+\*?")
 COUNT = re.compile(r"\((\d+)(?=[),])")
 """The number of replicates in a cell, as in "gym-weak (8)" and "gym-weak (6, fresh)"."""

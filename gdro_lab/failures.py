@@ -8,19 +8,19 @@ from contextlib import contextmanager
 
 from gdro.checks import Refusal
 
-# what says that a disk is full: the system, safetensors and Arrow; then torch, which hides the
-# reason why it could not write
+# in messages about a full disk: of the system, safetensors and Arrow; then of torch, which does not
+# say why it could not write
 FULL = ("No space left on device", "Disk quota exceeded", "inline_container", "PytorchStreamWriter")
 EXPECTED = (ValueError, TypeError, ImportError, OSError)
-"""How libraries refuse a value; other errors may be faults of ours."""
+"""Errors with which libraries refuse a value; others may be bugs of ours."""
 
 
 @contextmanager
 def at_the_door(what: str = "") -> Iterator[None]:
-    """Code of others that checks what the user has handed in: its errors become a `Refusal`.
+    """Turn an error that a library raises about the user's input into a `Refusal`.
 
-    `what` begins the sentence. Without it, an error that may be a fault of ours names a log with
-    its traceback, too.
+    `what` begins the sentence. Without it, the sentence also names a log with the traceback where
+    the error may be a bug of ours.
     """
     try:
         yield

@@ -6,7 +6,7 @@ Arithmetic = Literal["float32", "bfloat16"]
 
 # Without instructions of its own for bfloat16, a processor takes eight times as long as in float32.
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
-# Of these, a manifest has those that the processor has: kernels are chosen by them.
+# A manifest lists which of these the processor has, since libraries choose their kernels by them.
 RECORDED_FLAGS = ("avx2", "avx512_f", *BFLOAT16_FLAGS, "amx_fp16", "neon", "bf16", "sve")
 
 

@@ -82,7 +82,7 @@ class ModelChoice(ModelOptions):
 
 
 def check_finite(options: Mapping[str, Any]) -> None:
-    """Refuse (Refusal) infinity and NaN: no manifest and no launcher's copy can hold them."""
+    """Refuse (Refusal) infinity and NaN, which no JSON file of a run can hold."""
     for name, value in options.items():
         if isinstance(value, dict):
             check_finite(value)
@@ -182,8 +182,8 @@ class EvaluationChoice(Strict):
     data_parallel_size: BoundedCount = 1
     """Processes that share the prompts."""
     at: list[Annotated[float, Field(gt=0, lt=1)]] = Field([])
-    """Parts of the steps, as in [0.5], at which a training is evaluated on its way, too, by what it
-    samples with; what it was evaluated by is then part of what the training is."""
+    """Fractions of the training, as in [0.5], after which it is evaluated as well, by the engine
+    that it samples with. The settings here then tell one training from another, too."""
     train_prompts: BoundedNatural = 0
     """Training prompts of each family that are sampled as well: their accuracy minus the held-out
     one is the memorization gap."""
@@ -296,7 +296,7 @@ def check_secrets(name: str, value: Any) -> None:
         fields = ((name, one) for one in value)
     for inner, one in fields:
         check_secrets(str(inner), one)
-    # a name of a variable, as in `launch`, and a token of texts, such as <eos>, are none
+    # names of variables, as in `launch`, and special tokens, such as <eos>, are no secrets
     if not isinstance(value, str) or value.startswith(("$", "<", "[")):
         return
     if SECRET_NAME.search(name.lower()) or SECRET_VALUE.search(value):

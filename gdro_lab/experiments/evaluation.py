@@ -49,7 +49,7 @@ Tokens = list[list[int]]
 KEPT = ("uid", "family", "dataset", "trained_on")
 """Columns of a prompt that its counts keep, where it has them."""
 UNTRAINED = {"steps": 0, "processes": 1, "peak_memory_gib": None} | totals([])
-"""What a training's file would say of the base."""
+"""What the manifest of the base, which is not trained, has in place of a training's fields."""
 
 
 def evaluate_variant(
@@ -132,7 +132,7 @@ def _evaluate_saved(
 def with_training_rows(
     profile: Profile, tokenizer: Any, held_out: Split, template: Mapping[str, Any]
 ) -> Split:
-    """The held-out prompts, with those of the training behind them that are to be sampled too."""
+    """The held-out prompts, then the training prompts that are sampled for the memorization gap."""
     most = profile.evaluation.train_prompts
     if most == 0:
         return held_out

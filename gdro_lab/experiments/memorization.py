@@ -1,8 +1,8 @@
 """The memorization gap: accuracy on training prompts minus that on held-out ones.
 
-A base has such a gap too, where its training prompts are easier than the held-out ones or were
-taught, so it is subtracted. Gaps are of families: weighted by their shares, a rare family that is
-memorized would not show.
+The base has such a gap too, where the training prompts are easier than the held-out ones or were
+taught, so the base's gap is subtracted. A gap is that of a family: in a mean weighted by shares, a
+rare family that is memorized would not show.
 
 Axes: P prompts.
 """

@@ -1,6 +1,6 @@
-"""Evaluations on the way of a training, by the engine that it samples with.
+"""Evaluations in the middle of a training, by the engine that it samples with.
 
-The training goes on as if they had not been: random numbers, seconds and weights are put back.
+They do not change the training: random numbers are put back, and its seconds are without them.
 """
 
 import time

@@ -142,8 +142,8 @@ def make_parts(
 ) -> Parts:
     """The model to start from, which is made if the cache lacks it, with tokenizer and data.
 
-    `start` is what a training says of its base. The cache may hold it under a name that this
-    environment would not give it, for other versions of the packages make another base.
+    start: the name of the base that a training began with. Where the cache still has it, it is
+        taken; with other versions of the packages, another base would be made.
     """
     choice = profile.model_of(variant)
     # Unsloth patches transformers and TRL, so it comes first. Evaluation uses plain transformers.

@@ -55,8 +55,8 @@ def check_folder(folder: Path) -> None:
 def only_process_in(folder: Path, name: str = ".lock") -> Iterator[None]:
     """Refuse (Refusal) a second process that holds this folder. The lock ends with the process.
 
-    It is a lock of the process, not of the open file, which workers of a data loader would inherit.
-    Where nothing but empty folders was written, nothing is left.
+    It is a lock of the process: one of the open file would be inherited by workers of a data
+    loader. Where no file was written, the folders that were made are removed again.
     """
     check_folder(folder)
     missing = [outer for outer in (folder, *folder.parents) if not outer.exists()]
@@ -83,7 +83,7 @@ def only_process_in(folder: Path, name: str = ".lock") -> Iterator[None]:
 
 
 def _remove_empty(folder: Path, missing: Sequence[Path]) -> None:
-    """Remove the empty folders in a folder, and those of the missing ones that were made for it."""
+    """Remove the empty folders in a folder, then of those that were missing before it was made."""
     inner = sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True)
     for path in (*inner, *missing):
         if path.is_dir() and not any(path.iterdir()):

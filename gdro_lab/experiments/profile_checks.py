@@ -75,9 +75,9 @@ def check_worlds(worlds: Sequence[TaskWorld], steps: int, prompts: int) -> None:
 
 
 def check_seeds(seeds: Sequence[int], evaluation: EvaluationChoice, *drawn: Any) -> None:
-    """Refuse (Refusal) a second meaning of seeds, and scores that no table has.
+    """Refuse (Refusal) too few samples for the paired table, and seeds in what the seeds draw.
 
-    drawn: what the seeds draw.
+    drawn: the profile's task, base and cold start.
     """
     if len(seeds) > 1 and evaluation.samples < K:
         raise Refusal(

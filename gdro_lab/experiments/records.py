@@ -3,10 +3,10 @@
 A table is a list of rows, one JSON object a line. A manifest says that a run is complete, so it is
 written last. JSON has no NaN and no infinity: write None, or leave the key out.
 
-A manifest has hashes of itself and of the tables, and `read_manifest` alone says whether it is
-believed; the folder of a model has a ledger, since whoever loads it takes whatever lies there. What
-else lies in the folder of a run is read by nobody, so notes and notebooks may be put there. Whoever
-rewrites a hash too is believed.
+A manifest has a hash of itself and of each table, and `read_manifest` refuses files that differ.
+The folder of a model has a ledger of all its files, since libraries load whatever they find there.
+Other files in the folder of a run are never read, so notes and notebooks may be put there. An
+altered file whose hash was altered as well is not noticed.
 """
 
 import hashlib

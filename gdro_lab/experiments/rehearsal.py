@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 PROMPTS = 2
-# engines and kernels that take longer to start than a step, what a tracker would show, columns of
-# the data, which is not read yet, and the method: if one of somebody's own fails, its job does
+# engines and kernels, which take longer to start than the step; trackers; columns of the data,
+# which is not read yet; and the method, so that an error in one of your own ends its own job alone
 LEFT_OUT: dict[str, Any] = {
     "gdro_method": "grpo",
     "gdro_preset": "default",

@@ -2,8 +2,8 @@
 
 `play_run` in `gdro_lab.experiments.runner` makes its rows of scores. A seed is a replicate: it
 draws a fresh task, a fresh base and a fresh training, so that all methods have the same draws, and
-differences between them are paired. The method "base" is the model before training. What a run
-leaves is written whole, and what is there is not played again.
+differences between them are paired. The method "base" is the model before training. The file of a
+run is written whole when the run is complete, and such a run is not played again.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """Runs a profile: makes bases, plays what is missing, writes tables and figures.
 
-What is complete is not repeated. A run that fails stops no other, a base that fails those alone
-that start from it. The two backends meet here, and what they need is imported when it is called:
-the console's process does not import torch.
+What is complete is not repeated. A run that fails stops no other run; a base that fails stops only
+the runs that start from it. The two backends meet here. What they need is imported when it is
+called, since the console's process does not import torch.
 """
 
 import signal

@@ -6,7 +6,7 @@
     training.json      settings, seconds, hashes, outcomes of the reward since the last resume;
                        written last: the training is complete
     evaluation.jsonl   a row per held-out prompt: successes, trials
-    manifest.json      training.json and the same of the evaluation: the run is complete
+    manifest.json      what training.json has, and the same of the evaluation: the run is complete
 
 A killed training resumes from its last complete checkpoint. Heavy packages are imported where they
 are used, since Unsloth must be imported before TRL.
@@ -139,11 +139,11 @@ class Training:
         """Whether the profile asks for several processes, or a configuration of accelerate."""
         self.start = parts.start
         self.of_training = profile.settings_of(variant, evaluated=False)
-        """What it depends on besides its rows: these are by tokenizer and evaluated problems."""
+        """The settings that it depends on; `identity` has its rows as well."""
         self.identity = identity_of(self.of_training, seed, self.data.rows, parts.start)
         """A hash of settings, seed, training rows and the model to start from."""
         self.place = {"profile": profile.name, "variant": variant, "seed": seed}
-        """What a run says of itself, and where alone it is believed."""
+        """Written into its files: a copy in the folder of another run is refused."""
 
     @property
     def done(self) -> bool:

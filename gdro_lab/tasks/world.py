@@ -21,9 +21,9 @@ LARGEST_INTEGER = 2**64
 Task = EmbeddedTask | GymTask
 """A drawn task: its prompts, the lessons of a base, and the reward of completions.
 
-Training prompts, held-out prompts and lessons do not overlap, but that the lessons of the embedded
-task may repeat training prompts. Prompts of a task for a tiny base have equally many characters;
-original questions of reasoning-gym do not, and have no lessons.
+Training prompts, held-out prompts and lessons do not overlap, except that lessons of the embedded
+task may repeat training prompts. Where a tiny base can be taught, all prompts have equally many
+characters. Original questions of reasoning-gym differ in length and have no lessons.
 """
 SPECS = {"embedded": EmbeddedSpec, "reasoning_gym": GymSpec}
 
