@@ -171,10 +171,10 @@ LINES = [
     "train \udcff.yaml grpo",
 ]
 NAMED_LINES = {
-    "train smoke ../../../../esc": "esc",
-    "evaluate smoke nobody": "nobody",
-    "train smoke grpo --seed 4294967296": "4294967296",
-    "train smoke grpo --seed -1": "-1",
+    "train tiny ../../../../esc": "esc",
+    "evaluate tiny nobody": "nobody",
+    "train tiny grpo --seed 4294967296": "4294967296",
+    "train tiny grpo --seed -1": "-1",
     "train arena grpo": "gdro run",
     "arena rare-hard": "--methods",
     f"arena rare-hard --methods pivotal:k={'[' * 100_000}": "k should",

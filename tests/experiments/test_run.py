@@ -164,7 +164,7 @@ def test_a_job_that_is_killed_is_named_and_stops_no_other(tmp_path):
     """As the kernel does where memory runs out."""
     (tmp_path / "logs").mkdir()
     preload = ["gdro_lab.experiments.jobs", "torch"]
-    jobs = Jobs(load_profile("smoke"), tmp_path / "logs", 2, preload)
+    jobs = Jobs(load_profile("tiny"), tmp_path / "logs", 2, preload)
     kill = Job("killed", signal.raise_signal, (signal.SIGKILL,))
     jobs.run([kill, *(Job(f"quick {i}", id, (i,)) for i in range(4))])
     assert list(jobs.failed) == ["killed"]
