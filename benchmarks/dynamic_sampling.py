@@ -39,7 +39,7 @@ def main() -> None:
             choices = {"gdro_method": method, "trim_batches": True, "beta": 0.0}
             seconds, trainer = time_training(base, task, args.steps, folder, **choices)
         row = trainer.state.log_history[0]  # means of all steps
-        # without own advantages, TRL's: 0 just where all rewards of a group are equal
+        # a method without its own advantages has TRL's, 0 just where a group's rewards are equal
         signal = row.get("gdro/has_signal", 1 - row["frac_reward_zero_std"])
         sampled = sum(row["rollouts_spent"] for row in trainer.record) / args.steps
         each = sampled / (signal * PROMPTS * ROLLOUTS)

@@ -30,7 +30,7 @@ VLLM_PYTHON = os.environ.get(
     "GDRO_VLLM_PYTHON", Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python"
 )
 VOCABULARY = 512
-# mean 5; prompts beyond take them again
+# of the prompts in turn, 5 on average
 ROLLOUTS = (2, 2, 2, 2, 2, 3, 4, 4, 4, 5, 5, 6, 7, 8, 12, 12)
 
 

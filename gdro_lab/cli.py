@@ -55,7 +55,7 @@ class _InOneLine(click.Group):
 def main() -> None:
     """Group distributionally robust GRPO: train, evaluate, compare."""
     encoding = locale.getpreferredencoding(False)
-    if codecs.lookup(encoding).name != "utf-8":  # TRL reads files of its own in it, and fails
+    if codecs.lookup(encoding).name != "utf-8":  # TRL would fail on its own files
         raise Refusal(f"files must be read as UTF-8, not as {encoding}: set PYTHONUTF8=1")
     check_threads()  # before anything that starts them is imported
     numerics.fix()
@@ -179,7 +179,7 @@ def _read_run(
     help="Train this many generation batches after a warm-up batch, save nothing, and print the "
     "seconds and the memory that a batch takes.",
 )
-@click.option("--launched", is_flag=True, hidden=True)  # one of a launcher's processes
+@click.option("--launched", is_flag=True, hidden=True)  # for the processes of a launcher
 def train_command(
     profile: str,
     variant: str,
@@ -315,7 +315,7 @@ def arena_command(
         "name": "arena",
         "backend": "loop",
         "worlds": worlds.split(","),
-        "methods": re.split(r",(?![^\[]*\])", methods),  # and not within a list
+        "methods": re.split(r",(?![^\[]*\])", methods),  # at no comma within a list
         "seeds": list(range(first_replicate, first_replicate + replicates)),
         "train": {name: fields.pop(name) for name in OF_TRAIN},
     }

@@ -44,7 +44,7 @@ def paired_t(differences_S: ArrayLike) -> Interval:
         return Interval(mean, np.nan * mean, np.nan * mean)
     mean = differences_S.mean(axis=-1)
     deviation = differences_S.std(axis=-1, ddof=1)
-    # `not >` also catches NaN; differences that should be equal differ by rounding
+    # differences that should be equal differ by rounding
     error = np.where(deviation > 1e-12, deviation, np.nan) / np.sqrt(count)
     half = stats.t.ppf(0.975, count - 1) * error
     return Interval(mean, half, 2 * stats.t.sf(np.abs(mean) / error, count - 1))

@@ -11,9 +11,9 @@ import tempfile
 _USER = os.getuid() if hasattr(os, "getuid") else ""
 VARIABLES = {
     "ATEN_CPU_CAPABILITY": "avx2",  # PyTorch's own kernels
-    # A folder of its own for what torch.compile makes (of vLLM's sampler, say): PyTorch does not
-    # look at the line above when it takes code out of a cache, and code for AVX2 that is then
-    # compiled for AVX-512 writes over the ends of its arrays.
+    # A folder of its own for what torch.compile makes (of vLLM's sampler, say): PyTorch's cache
+    # does not tell kernels apart by the variable above, and code that is generated for AVX2 and
+    # then compiled for AVX-512 writes beyond the ends of its arrays.
     "TORCHINDUCTOR_CACHE_DIR": os.path.join(tempfile.gettempdir(), f"torchinductor_avx2_{_USER}"),
     "MKL_CBWR": "COMPATIBLE",  # MKL's products; even "AVX2" lets the vendor of the CPU decide
     "OPENBLAS_CORETYPE": "Haswell",  # products of numpy and scipy

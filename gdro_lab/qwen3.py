@@ -50,7 +50,7 @@ def forward(model: Model, ids_NT: Tensor, cache: Cache | None = None) -> Tensor:
                 k_NHTW = torch.cat([past_k, k_NHTW], 2)
                 v_NHTW = torch.cat([past_v, v_NHTW], 2)
             cache[index : index + 1] = [(k_NHTW, v_NHTW)]  # appends where there was none
-        # its causal mask starts at the first key: right without a past, and one token sees all
+        # the causal mask begins at the first key: right without a cache; one token needs no mask
         mixed = scaled_dot_product_attention(
             q_NHTW, k_NHTW, v_NHTW, is_causal=length > 1, enable_gqa=True
         )

@@ -42,7 +42,7 @@ PROMPTS = 8  # of a batch, everywhere
 ROLLOUTS = 4  # per prompt, on average, everywhere
 STEPS = 3  # of a training
 TOKENS = 4  # of a completion
-# where a method does little, or nothing, without them
+# of methods that do little, or nothing, without them
 OPTIONS: dict[str, dict[str, Any]] = {
     "composed": {"draw": "pivotal", "rollouts": "rollout", "advantages": {"pkpo": {"k": 2}}},
     "oracle": {"rates": lambda uids: np.asarray(uids) % 10 / 10},

@@ -56,7 +56,7 @@ def training_arguments(
     options = defaults | chosen | fixed | changes
     args = HfArgumentParser(GDROConfig).parse_dict(options)[0]  # type: ignore[arg-type]
     args._n_gpu = min(args.n_gpu, 1)  # as transformers does where one process has one GPU
-    # columns are of the data, which is not read yet; bins and prior change nothing checked here
+    # the data with these columns is not read yet; bins and prior change nothing checked here
     plain = copy(args)
     plain.group_column = None
     plain.prior_columns = None

@@ -86,7 +86,7 @@ def evaluate_variant(
     trained_model = None if variant == BASE else folder / "model"
     evaluation = _evaluate_saved(profile, variant, seed, parts._replace(data=data), trained_model)
     seconds = time.perf_counter() - began
-    path.unlink(missing_ok=True)  # its hash is of another evaluation
+    path.unlink(missing_ok=True)  # it has the hash of the evaluation before
     write_table(folder / EVALUATION, evaluation)
     machine = describe_machine(pretrained=profile.model_of(variant).source is not None)
     evaluated = {
@@ -114,7 +114,7 @@ def _evaluate_saved(
     # an adapter is merged into its base, because both engines sample from whole models
     with tempfile.TemporaryDirectory() as merged:
         if trained is not None and choice.kind.endswith("lora"):
-            # in float32 where it samples so: an adapter's steps are below bfloat16's resolution
+            # where it samples in float32: bfloat16 is too coarse for the steps of an adapter
             merged_dtype = "float32" if dtype == "float32" else "auto"
             model = str(merged_model(parts.source, model, merged, dtype=merged_dtype))
         return evaluate_model(
@@ -262,7 +262,7 @@ def _sample_share(
     devices = list(map(str, range((rank + 1) * gpus))) if visible is None else visible.split(",")
     # before CUDA starts
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices[rank * gpus :][:gpus])
-    # another seed for each rank of each seed
+    # a seed that no other rank has, whatever the evaluation's seed
     return sample(ids[rank::processes], seed=seed * processes + rank)
 
 
@@ -295,7 +295,7 @@ def _by_transformers(
     tokens_R = []
     torch.manual_seed(seed)
     for start in range(0, len(ids_R), choice.batch_size):
-        if not trains:  # else the job's progress is that of its training
+        if not trains:  # in a training, the job's progress is that of the training
             report_progress(start, len(ids_R))
         texts = {"input_ids": ids_R[start : start + choice.batch_size]}
         batch = tokenizer.pad(texts, padding_side="left", return_tensors="pt").to(device)

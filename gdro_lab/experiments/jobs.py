@@ -112,7 +112,7 @@ class Jobs:
             future = process.submit(_run_logging, self.profile, job, log, progress)
             while wait([future], 0.5).not_done:
                 now = read_progress(progress)
-                bar.initial += 0.0 if done else now  # a job that resumes may begin far on
+                bar.initial += 0.0 if done else now  # done before it resumed
                 bar.update(now - done)
                 done = now
             reason = _reason_of(future)
@@ -124,7 +124,7 @@ class Jobs:
 
     def _process(self) -> ProcessPoolExecutor:
         """A process for one job, which ends with this one."""
-        # of a larger pool, a process that is killed would end all others
+        # a pool of its own, since a process that is killed ends all others of its pool
         return ProcessPoolExecutor(1, self.context, end_with_parent)
 
 
@@ -146,7 +146,7 @@ def _check(profile: Profile, job: Job) -> None:
         with at_the_door():
             _call(profile, job)
     except Exception as error:
-        raise Refusal(in_one_line(error)) from None  # of any library, and not all can be sent
+        raise Refusal(in_one_line(error)) from None  # some errors cannot be pickled
 
 
 def _run_logging(profile: Profile, job: Job, log: Path, progress: Path) -> str | None:

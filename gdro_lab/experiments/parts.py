@@ -128,7 +128,7 @@ def load_tokenizer(source: str) -> Any:
 
     with at_the_door(f"model.source {str(source)!r} cannot be loaded"):
         tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # Llama has none; as TRL does
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # as TRL does
     return tokenizer
 
 

@@ -125,7 +125,7 @@ def own_processes(number: int) -> Iterator[ProcessPoolExecutor]:
     ) as pool:
         try:
             yield pool
-        except BaseException:  # of a signal, too
+        except BaseException:  # SystemExit by a signal, too
             for process in multiprocessing.active_children():
                 process.terminate()
             raise

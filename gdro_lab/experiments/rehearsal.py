@@ -79,7 +79,7 @@ def _check_model(profile: Profile, variant: str) -> None:
 
     model = profile.model_of(variant)
     config = _config_of(profile, model.source)
-    if config is None or model.is_unsloth:  # it has its own
+    if config is None or model.is_unsloth:  # with its own model classes
         return
     attention = model.attn_implementation
     if attention is not None and "/" in attention:  # a kernel of the hub

@@ -316,7 +316,7 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
     else:
         texts["table.md"] = texts.pop("paired.md")
     # nothing is written before all is made
-    for name in ("runs.csv", "paired.md", "texts.md"):  # of other settings
+    for name in ("runs.csv", "paired.md", "texts.md"):  # an earlier report's
         (results / name).unlink(missing_ok=True)
     for name, text in texts.items():
         if text:

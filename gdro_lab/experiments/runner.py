@@ -47,7 +47,7 @@ def run_profile(profile: Profile, cores: int, runs_dir: str | Path | None, cache
     Returns:
         The exit code: 0, 1 where a job failed, 130 on Ctrl-C.
     """
-    # before the server starts that forks the jobs, which inherits the environment
+    # before the server of the jobs starts, which inherits the environment
     if profile.is_pretrained:
         numerics.leave_torch_free()
     runs = Path(runs_dir or f"runs/{profile.name}")
@@ -82,7 +82,7 @@ def _run_jobs(jobs: Jobs, profile: Profile, out: Path, cache_dir: str) -> None:
     jobs.run([Job(run.base, make_run_base, (run, cache_dir)) for run in bases])
     runs = [run for run in runs if run.base not in jobs.failed]
     jobs.run([Job(run.title, play_run, (run, out, cache_dir)) for run in runs])
-    # differences in the loop are in pairs by draw, so some are there without the rest
+    # the loop's table is of pairs by replicate, so complete pairs can be shown
     if jobs.failed and not in_loop:
         return
     jobs.run([Job("report", make_report, (profile, out))])

@@ -73,7 +73,7 @@ def _draw_curve(axis: Axes, method: str, gains: pd.DataFrame, shift: float) -> N
     """The mean gain over replicates at each checkpoint, with its interval."""
     by_step = gains.groupby("step")
     mean = by_step.gain.mean()
-    # NaN of GRPO's end, which is 0 in all replicates; of two or the base it would hide the rest
+    # NaN at GRPO's own end, where all are 0; of two replicates, or at the base, it is too wide
     half = by_step.gain.apply(lambda gain: paired_t(gain).half)
     half = half.where((by_step.gain.count() > 2) & (mean.index > 0))
     rollouts = by_step.rollouts.mean() + shift
@@ -90,7 +90,7 @@ def _finding(scores: pd.DataFrame, ends: pd.DataFrame) -> str:
         if method == BASELINE:
             continue
         gains = (early[early.configuration == method][RATE_SCORES] - ends[RATE_SCORES]).dropna()
-        # the same is enough; stored scores have seven digits
+        # an equal score is enough, to the digits that are stored
         if len(gains) and (gains.mean().round(6) >= 0).all():
             reached.append(_name(method))
         tests = [paired_t(gains[score]) for score in RATE_SCORES]

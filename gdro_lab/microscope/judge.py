@@ -234,7 +234,7 @@ def _teach(
             turn_R = np.concatenate([np.arange(n) for n in plan.rollouts])
             place_R = places_O[ids_R]
             next_R = used_P[place_R] + turn_R
-            if next_R.max() >= known:  # a rollout is news once
+            if next_R.max() >= known:  # it learns from a rollout once
                 raise Refusal(
                     f"visits must be so few that no prompt needs more than the {known} rollouts "
                     f"that are not judged, got {visits}"
@@ -264,7 +264,7 @@ def _plan(
     rollouts_O = plan.rollouts
     tables_OC2 = advantage_tables(controller, plan)
     if tables_OC2 is None:
-        # what else is in the batch matters: one outcome of it, as known rollouts have them
+        # the other groups matter: each is held at one outcome, drawn from its known rollouts
         chosen = [
             rng.choice(known_PJ[place], n, replace=False)
             for place, n in zip(places_O, rollouts_O, strict=True)
@@ -294,7 +294,7 @@ def advantage_tables(controller: GDROController, plan: Plan) -> np.ndarray | Non
     rollouts_O = plan.rollouts
     levels = np.arange(rollouts_O.max() + 1)
     tables = []
-    # first all groups with c successes; then each beside others
+    # in the first turn all groups have c successes, in the second the others differ
     for turn in (0, 1):
         table_OC2 = np.zeros((len(rollouts_O), len(levels), 2))
         for level in levels:
@@ -388,7 +388,7 @@ def _judged(classes: Classes, plays: Sequence[Groups]) -> Judged:
     return Judged(
         variance_P=np.mean([variances(classes, groups) for groups in plays], axis=0),
         between_PP=between_PP,
-        # the mean of so many plays has a part of their variance
+        # less the variance of a mean over this many plays
         square_PP=inner_products(classes, mean_P2, mean_P2, own_P) - between_PP / count,
         inner_PP=inner_products(classes, mean_P2, truth_P2, inner_P),
         truth_PP=inner_products(classes, truth_P2, truth_P2, truth_P),

@@ -116,7 +116,7 @@ def make_pool(
         if (parts / f"{place}.npz").is_file():
             continue
         prompt_T = torch.tensor(prompts[place], device=model.device)
-        # of its own, so that a run that goes on samples the same
+        # each prompt has a seed, so that a run that was killed goes on with the same samples
         own_seed = int(np.random.SeedSequence([choice.seed, place]).generate_state(1)[0])
         generator = torch.Generator(model.device).manual_seed(own_seed)
         text_KT, length_K = sample(model, prompt_T, choice, generator)
@@ -227,6 +227,6 @@ def sample(
         )
         parent_N = branch_N // sums_RV.shape[1]
         if not torch.equal(parent_N, torch.arange(len(sums_NV), device=model.device)):
-            cache.batch_select_indices(parent_N)  # a copy, spared where no row parts or ends
+            cache.batch_select_indices(parent_N)  # copies, so only where rows part or end
         ids_NT = (branch_N % sums_RV.shape[1])[:, None]
     return text_KT, (text_KT >= 0).sum(dim=1)

@@ -69,7 +69,7 @@ def open_world(
     if base is None and not described.has_tiny_base:
         raise Refusal(f"base must be given for the original questions of {world!r}, got None")
     made: dict[str, Any] = {"world": described.name, "world_seed": seed}
-    # it says how a completion is read, too, which no row does
+    # the specification also says how a completion is read, which no row does
     made["spec"] = identity_of(described.model_dump(mode="json", include={"spec"}))
     if base is None:
         task: Task = described.spec.draw(seed)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import Linear
 
 TOKENS = 1024  # of the texts that are computed at once, with their prompts: more is not faster
-LOGITS = 2**25  # of the same: 128 MB
+LOGITS = 2**25  # of these texts: 128 MB
 
 Model = Any  # a causal model of transformers with `model` and `lm_head`, such as Llama or Qwen3
 
@@ -104,7 +104,7 @@ class Sketcher:
         longest = int(length_N.max())
         text_NT = text_NT[:, :longest].clamp(min=0)
         mask_NT = torch.arange(longest, device=text_NT.device) < length_N[:, None]
-        # the last token predicts nothing that counts
+        # without the last token, from which nothing is predicted
         ids_NT = torch.cat([prompt_T.expand(len(text_NT), -1), text_NT[:, :-1]], dim=1)
         self._sketch_NAA = torch.zeros(len(ids_NT), self.width, self.width, device=ids_NT.device)
         # activations are differentiated from here on

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 RECIPE = "cold_start.json"
-MICRO_BATCH = 4  # solutions of a forward pass: of like lengths, and memory stays that of a few
+MICRO_BATCH = 4  # solutions of a forward pass: of like lengths, in little memory
 WARMUP = 0.05  # of the steps
 LAST_RATE = 0.1  # of the learning rate, to which it falls as a cosine
 

@@ -49,7 +49,7 @@ NAME = re.compile(
     r"(?:\\(?!frac|sqrt|pi)[a-z]+\s*)?\{?[A-Za-z]*'*\}?(?:_(?:\w|\{[^{}]*\}))?(?:\s*\([^()]*\))?"
 )
 NAMES = re.compile(r"\(\s*[A-Za-z](?:_\w)?(?:\s*,\s*[A-Za-z](?:_\w)?)*\s*\)")
-# an unknown with a sign or a factor: its own value is another than the right side
+# an unknown with a sign or a factor, as in -x = 3, which does not say what x is
 FACTOR = r"(?:[*/\s\d.,{}]|\\(?:cdot|times|pi|[dt]?frac)(?![A-Za-z]))*"
 UNSOLVED = (
     rf"^(?=.*[^A-Za-z\s])[-+]?{FACTOR}(?<!\\)[A-Za-z](?:\s*(?:[*/}}]|\\(?:cdot|times)){FACTOR})?$"
@@ -175,7 +175,7 @@ class Judge:
         wanted, given = quantity_of(key), quantity_of(answer)
         precisions = [side.number.precision for side in (wanted, given) if side.number]
         if wanted.number and not any(precisions):
-            return False  # an answer to a number is worked out
+            return False  # 2+3 does not answer 5: it is not worked out
         if not wanted.unit_is_met_by(given) or wanted.text.count("%") != given.text.count("%"):
             return False
         if as_text(wanted.text) == as_text(given.text):

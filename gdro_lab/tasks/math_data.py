@@ -309,7 +309,7 @@ def _read_key(value: Any, schema: Schema) -> str:
         raise ValueError("its answer is empty" if not text else f"its answer is {text!r}")
     if schema.decimal == "," and isinstance(value, str) and not isinstance(value, WrittenNumber):
         text = WITH_COMMA.sub(lambda m: m[0].replace(".", "").replace(",", "."), text)
-    key = read_key(text, cast("KeyReader", schema.reader))  # without choices it is one
+    key = read_key(text, cast("KeyReader", schema.reader))  # where there are no choices
     if key is None:
         kinds = {"boxed": "\\boxed{…}", "hash": "answer after ####", "tags": "<answer>…</answer>"}
         end = repr(text if len(text) <= 60 else f"…{text[-60:]}")

@@ -14,7 +14,7 @@ from gdro_lab.tasks.base import split_by_share
 from gdro_lab.tasks.math_data import Problem
 
 # signs of mathematics stay: 3+4 is not 3-4, 5! is not 5, 2.5 is not 2:5, and f'(2) not f(2)
-DELIMITER = re.compile(r"\\[()\[\]]|\$|[\u200b-\u200d\ufeff]")  # of formulas, or without width
+DELIMITER = re.compile(r"\\[()\[\]]|\$|[\u200b-\u200d\ufeff]")  # around formulas, or of no width
 PRIME = re.compile(r"(?<=\b[a-z])(?:'+(?=\()|''+)")
 QUOTE = re.compile(r"[`\"'‘’“”]")
 SEPARATOR = re.compile(r"\s*([,;:])\s*")

@@ -25,12 +25,12 @@ NAMED = re.compile(rf"(?<![\\A-Za-z])(?:np\.|math\.)?({FUNCTION})(?![A-Za-z])")
 # what the grammar would leave out, or add up: subscripts of numbers, dots, numbers side by side
 UNREADABLE = re.compile(
     r"\d\s*_|\\[lc]?dots|\\[pb]?mod|\\phantom|(?<![_\d])\d+\s+\d(?!\d*\s*/)"
-    # ratios of three, and times
+    # ratios of three numbers, and times of day
     r"|:.*:|(?<!\d)0\s*:|:\s*\d\d\s*(?:\\text\s*\{)?\s*[AaPp]\.?\s*[Mm]"
 )
 IMAGINARY = re.compile(r"(?<![A-Za-z\\])i(?![A-Za-z])|\\(?:imath|Re|Im|arg)(?![A-Za-z])")
-DIGITS = 40  # to which values are worked out
-CLOSE = 1e-30  # and that relative to each other they may differ by
+DIGITS = 40  # of the values that are compared
+CLOSE = 1e-30  # relative difference up to which they are equal
 # unknowns take these values: whole, broken, negative, since √(x²) is x above zero only, and several
 # below 1, for √(1 - x²)
 POINTS = [

@@ -208,8 +208,8 @@ class SharedDraw(PromptGDRO):
         """
         counts_C = np.bincount(pool.bins_P + 1, minlength=self.run.num_bins + 1)
         q_B = np.where(counts_C[1:] > 0, self.prompt_adversary.probabilities(), 0.0)
-        # the bins share what their prompts are worth: prompts without a bin are drawn as evenly as
-        # before
+        # the bins together are drawn as often as they have prompts, so that prompts without a bin
+        # keep their even chance
         q_B *= counts_C[1:].sum() / max(q_B.sum(), 1e-300)
         ladder_C = np.append(counts_C[0], q_B).cumsum()
         # sorted numbers give sorted bins: the slots of a bin are neighbours and take turns
