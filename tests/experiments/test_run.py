@@ -9,20 +9,18 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 import yaml
 from conftest import PATIENCE, SMALL_PROFILE
-from processes import gdro
+from processes import REPOSITORY, gdro
 
 from gdro_lab.experiments.jobs import Job, Jobs
 from gdro_lab.experiments.processes import LAUNCHER, free_port, only_process_in
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.records import read_result
 
-REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
 TWO = {"grpo": {"method": "grpo", "label": "GRPO"}, "both": {"method": "both", "label": "Both"}}
 FAILS = """

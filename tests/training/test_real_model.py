@@ -15,6 +15,7 @@ import papermill
 import pytest
 import yaml
 from conftest import PATIENCE, TRAINS
+from helpers import write_lines
 from processes import REPOSITORY, needs, run_in
 from safetensors.torch import load_file
 
@@ -138,8 +139,7 @@ def test_notebook_08_trains_on_a_file_of_ones_own(model, tmp_path):
         {"question": f"What is {n} + 2?", "answer": f"{n}+2={n + 2}\n#### {n + 2}"}
         for n in range(20)
     ]
-    file = tmp_path / "sums.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in sums))
+    file = write_lines(tmp_path / "sums.jsonl", sums)
     given = {"data": str(file), "method": "pivotal", "steps": 2, "questions": 2}
     given |= {"cache_dir": str(CACHE), "output_dir": str(tmp_path)}
     notebook = REPOSITORY / "notebooks" / "08_a_pretrained_model.ipynb"
