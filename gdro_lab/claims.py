@@ -271,7 +271,7 @@ def _held_rows(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _filled(text: str, cells: dict[tuple[str, str], str]) -> str:
-    """The page with its held cells as the rows have them; what is right stays as it is written."""
+    """The page with its held cells as the rows have them; cells that are right stay untouched."""
     for line, header in list(_held_rows(text)):
         old = _split(line)
         claim = old[-1].strip("`")

@@ -33,7 +33,7 @@ MANY_CORES = 1_024
 
 
 class _InOneLine(click.Group):
-    """Prints one line, not a traceback, for whatever ends a subcommand but click's own exits."""
+    """Prints one line in place of a traceback for an error of a subcommand that is not click's."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -101,7 +101,7 @@ class Jobs:
             raise
 
     def _run_job(self, job: Job, bar: tqdm) -> None:
-        """Run a job, and move the line of all as it goes on."""
+        """Run a job, and move the common progress bar as it goes on."""
         if self.stopped.is_set():
             return
         log = self.logs / f"{job.stem}.log"

@@ -106,7 +106,7 @@ class Scorer:
 
 
 def _breadth(families_P: Sequence[str], counts: loop.Counts) -> dict[str, float]:
-    """Different correct texts of a prompt, share of prompts with any; means over families."""
+    """Different correct texts a prompt, and the share of prompts with any: means over families."""
     prompts = pd.DataFrame({"distinct": counts.distinct_P, "any_of_32": counts.successes_P > 0})
     return prompts.groupby(list(families_P)).mean().mean().to_dict()
 

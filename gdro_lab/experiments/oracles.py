@@ -66,7 +66,7 @@ def loop_controller(
 
 
 def _with_oracle(oracle: Oracle, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a method with what the oracle tells it, or the part of it that draws."""
+    """The options of a method, or of the part of it that draws, with what the oracle tells it."""
     if method in ORACLES:
         return {ORACLES[method]: getattr(oracle, ORACLES[method])} | dict(options)
     if method != "composed" or "draw" not in options:
@@ -123,7 +123,7 @@ class PassRates:
         return np.bincount(prompt_of_N, logps_N.exp().cpu().double().numpy())
 
     def _correct_texts(self) -> tuple[list[int], Any]:
-        """Every correct text behind its prompt, filled up with ends: several may be correct."""
+        """Each prompt followed by each of its correct texts, filled up with tokens that end one."""
         import torch
 
         prompts_N = []

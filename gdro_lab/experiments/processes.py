@@ -83,7 +83,7 @@ def only_process_in(folder: Path, name: str = ".lock") -> Iterator[None]:
 
 
 def _remove_empty(folder: Path, missing: Sequence[Path]) -> None:
-    """Remove the empty folders in a folder, then of those that were missing before it was made."""
+    """Remove empty folders: those in a folder, then it and its parents, if they were missing."""
     inner = sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True)
     for path in (*inner, *missing):
         if path.is_dir() and not any(path.iterdir()):
