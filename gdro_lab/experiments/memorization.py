@@ -47,7 +47,7 @@ def train_scores(
 def memorization_gaps(rows: pd.DataFrame) -> pd.Series:
     """Of each row of a family: (accuracy on training prompts − held out), minus the base's.
 
-    NaN where a replicate has no base, and a family no training prompts.
+    NaN where a replicate has no base, or a family no training prompts.
     """
     gaps = rows.assign(gap=rows.train_mean - rows.mean_at_8)
     same_prompts = ["world", "replicate", "family"]

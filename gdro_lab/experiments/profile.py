@@ -353,7 +353,7 @@ def load_trainings(name: str | Path) -> Profile:
 
 
 def _merged_block(block: str, before: Any, changes: Any) -> Any:
-    """Changes laid over a block of the profile that one is `like`, or in its place."""
+    """A block of the profile that this one is `like`, with the changes over it or in its place."""
     is_other_task = block == "task" and changes.get("kind") not in (None, before.get("kind"))
     # another kind of task has other fields
     return changes if block == "variants" or is_other_task else before | changes

@@ -116,7 +116,7 @@ def check_task(
     base: BaseChoice,
     cold_start: ColdStart | None,
 ) -> None:
-    """Refuse (Refusal) a task without the model that it needs, which has the source."""
+    """Refuse (Refusal) a task or a cold start without the model, or the base, that it needs."""
     if task.kind == "math" and source is None:
         raise Refusal("model.source must be given for task.kind 'math', got None")
     if task.kind == "reasoning_gym":

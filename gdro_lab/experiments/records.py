@@ -112,7 +112,7 @@ def _spelled(place: Mapping[str, Any]) -> str:
 
 
 def read_training(folder: Path, **place: Any) -> dict[str, Any]:
-    """The content of training.json, and its model is whole; empty while it is not complete."""
+    """The content of training.json, {} where there is none; Refusal if the model is not whole."""
     if not (folder / "training.json").is_file():
         return {}
     training = read_manifest(folder / "training.json", **place)

@@ -156,5 +156,5 @@ def rehearse(profile: Profile, variant: str) -> None:
 
 
 def half_right(completions: Sequence[Any], answer: Sequence[str], **columns: Any) -> list[float]:
-    """Half of the completions are correct; `answer` is there, so that it must not be removed."""
+    """Half of the completions are correct; like a real reward, it needs the column `answer`."""
     return [float(place % 2) for place, _ in enumerate(answer)]

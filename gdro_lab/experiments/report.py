@@ -329,9 +329,10 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
 
 
 def _paired_texts(profile: Profile, runs: list[dict[str, Any]]) -> dict[str, str]:
-    """Tables of the loop's form too, by file: in pairs by seed alone, with Holm's correction.
+    """By file name: rows as the loop has them, and differences in pairs by seed, with Holm's p.
 
-    There is one for each baseline, of the variants that name it; none with fewer than 8 samples.
+    A table of differences is of a baseline and the variants that name it. {} with fewer than 8
+    samples.
     """
     if profile.evaluation.samples < K:  # pass@8 needs eight
         return {}

@@ -46,7 +46,7 @@ class Run:
 
     @property
     def base(self) -> str:
-        """What makes its base is called; runs with the same one start from the same model."""
+        """Title of the job that makes its base; runs with equal titles start from one model."""
         if self.world is not None:
             return f"base {self.world.name} {self.seed}"
         source = self.profile.model_of(self.method).source or "tiny"
@@ -79,7 +79,7 @@ class Run:
         }
 
     def file(self, out: Path) -> Path:
-        """What it leaves when it is complete."""
+        """The file that it leaves when it is complete."""
         if self.world is None:
             return run_folder(out, self.method, self.seed) / "manifest.json"
         name = f"{slug_of(self.method)}_lr{self.learning_rate!r}_draw{self.seed}.json"

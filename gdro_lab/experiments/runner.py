@@ -184,7 +184,7 @@ def make_report(profile: Profile, out: Path) -> str:
 
 
 def printed(profile: Profile, out: Path) -> list[Path]:
-    """What `make_report` writes and the console shows."""
+    """The files of `make_report` that the console shows."""
     if profile.backend == "trl":
         return [out / "results/table.md", out / "results/seconds.md"]
     from gdro_lab.experiments.table import table_stem

@@ -104,7 +104,7 @@ def stored_rows(name: str, studies: Path = STUDIES) -> pd.DataFrame:
 
 @cache
 def _read(file: Path, written: int) -> pd.DataFrame:
-    """The rows of a file, which was written at a time."""
+    """The rows of a file that was written at this time."""
     return read_csv(file)
 
 
@@ -216,7 +216,7 @@ def table_stem(baseline: str) -> str:
 
 
 def write_loop_report(out: Path, baseline: str = BASELINE) -> str:
-    """Write runs.csv from the files of the runs, and of it table and figure; return the table.
+    """Write runs.csv from the files of the runs, then table and figure; return the table.
 
     Refusal for files that were altered or copied, and where there are none.
     """

@@ -41,7 +41,7 @@ def scored_early(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def rollout_curves(scores: pd.DataFrame) -> Figure:
-    """Scores on the way, minus GRPO's at its end, in pairs: above 0 is reached with fewer.
+    """Scores during training minus GRPO's at the end, in pairs: above 0, fewer rollouts reach it.
 
     All curves begin at the base, in its mean over GRPO's replicates. Vertical lines are 95%
     intervals (Student's t) where a trained method has at least three replicates.

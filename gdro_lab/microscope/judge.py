@@ -186,7 +186,7 @@ def judge(pool: Pool, method: str, setting: Setting | None = None, /, **options:
 def _controller(
     pool: Pool, method: str, setting: Setting, seed: int, options: Mapping[str, Any]
 ) -> GDROController:
-    """A new controller; ValueError for a method that is not one plan a step."""
+    """A new controller; ValueError for a method whose step is more than one plan."""
     fixed: dict[str, Any] = {"n_max": setting.n_max, "seed": seed}
     if setting.groups:
         labels = pool.uids_P.tolist(), pool.families_P.tolist()

@@ -148,7 +148,7 @@ def unboxed(text: str) -> str:
 
 
 def opened(text: str) -> str | None:
-    """What a text says that may have its answer in a box; None if its last box is empty."""
+    """The text, or the content of its last box if it has one; None if that box is empty."""
     return last_boxed(text) if BOX.search(text) else text
 
 

@@ -136,7 +136,7 @@ class MathReward:
         return "correct" if wanted == given else "wrong"
 
     def _judge_in_processes(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
-        """What expressions say. On a model's text it can run forever or take all memory."""
+        """Judge expressions; on a model's text that can run forever or take all memory."""
         # Its grammar is loaded here, once: workers inherit it, and their time is the answer's.
         same_expressions("1+x", "x")
         # A fork starts at once, and needs no guard of the main module as a spawned process does.
@@ -176,7 +176,7 @@ def _start_worker() -> None:
 
 
 def _same(key: str, answer: str, tolerance: float, seconds: float) -> bool:
-    """The verdict of a worker; the system ends that after so many seconds."""
+    """The verdict, in a worker that the system ends after so many seconds of its processor."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         return Judge(same_expressions, tolerance).accepts(key, answer)

@@ -90,7 +90,7 @@ def _prompt_length(
 
 @contextmanager
 def _naming(dropped: Sequence[str]) -> Iterator[None]:
-    """Where there are too few problems: say how many rows were left out, and why the first was."""
+    """Add to a ValueError how many rows were left out, and why the first of them was."""
     try:
         yield
     except ValueError as error:
@@ -142,7 +142,7 @@ def _evaluation_problems(
 
 
 def _families_apart(evaluated: list[Problem], others: list[Problem]) -> list[Problem]:
-    """Evaluated problems whose family is also one of another source, called after theirs."""
+    """Evaluated problems; a family that several sources have is called after each of them."""
     datasets: dict[str, set[str]] = defaultdict(set)
     for problem in (*evaluated, *others):
         datasets[problem.family].add(problem.dataset)
