@@ -149,7 +149,7 @@ class Judge:
         return True
 
     def _same_sides(self, key: str, answer: str) -> bool:
-        """Two expressions or equations; of an equation the right side counts behind a name."""
+        """An equation beside an equation or an expression; behind a name, the right side counts."""
         *key_names, key_value = split(key, EQUALS)
         *sides, value = split(answer, EQUALS)
         is_named = all(NAME.fullmatch(clean(name)) for name in key_names)
@@ -159,9 +159,7 @@ class Judge:
             return self._same_expressions(key, answer)
         if key_names:
             return is_named and self._same(key_value, value)
-        if sides:
-            return all(self._allows(key, side) for side in sides) and self._same(key, value)
-        return self._same_expressions(key, value)
+        return all(self._allows(key, side) for side in sides) and self._same(key, value)
 
     def _allows(self, key: str, side: str) -> bool:
         """Whether the left side of an equation is a name, or has the key's value."""
