@@ -315,8 +315,6 @@ def test_differences_can_be_to_another_method(tmp_path):
     )
     table = arena_report.compare(scores, "pivotal").set_index(["configuration", "metric"])
     assert table.difference["grpo", "mean_at_8"] == pytest.approx(-0.2)
-    with pytest.raises(ValueError, match="baseline"):
-        arena_report.write_tables(tmp_path, rows, "dapo")
 
 
 def test_without_the_baseline_there_are_scores_and_no_differences(tmp_path):
