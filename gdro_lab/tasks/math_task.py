@@ -142,7 +142,7 @@ def _evaluation_problems(
 
 
 def _families_apart(evaluated: list[Problem], others: list[Problem]) -> list[Problem]:
-    """Evaluated problems; a family that several sources have is called after each of them."""
+    """Evaluated problems; a family's name that sources share gets the source's name before it."""
     datasets: dict[str, set[str]] = defaultdict(set)
     for problem in (*evaluated, *others):
         datasets[problem.family].add(problem.dataset)
