@@ -340,9 +340,10 @@ def _start_vllm(choice: EvaluationChoice, folder: str, longest: int, seed: int) 
     """vLLM's engine of a model, for texts of at most `longest` tokens."""
     import vllm
 
-    from gdro_lab.cpu_engine import BLOCK_SIZE  # it imports TRL, which must come after Unsloth
+    # it imports TRL, which must come after Unsloth
+    from gdro_lab.cpu_engine import BLOCK_SIZE, is_on_cpu
 
-    on_cpu = vllm.platforms.current_platform.is_cpu()
+    on_cpu = is_on_cpu()
     options: dict[str, Any] = {}
     if on_cpu:
         torch.compiler.set_stance("force_eager")  # compiling would take longer than it saves
