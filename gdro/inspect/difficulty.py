@@ -22,6 +22,7 @@ POINTS = 101  # of the grid
 ROUNDS = 400  # of EM
 SAMPLES = 100  # of the bootstrap
 CONFIDENCE = 0.95
+EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # of the classes of pass rates in a report
 
 
 def pass_rate_grid() -> np.ndarray:

@@ -23,7 +23,7 @@ import numpy as np
 
 from gdro.checks import Refusal
 from gdro.controller import GDROController
-from gdro.inspect.difficulty import PassRates
+from gdro.inspect.difficulty import EDGES, PassRates
 from gdro.inspect.table import Groups
 from gdro.rounds import sample_in_rounds
 
@@ -168,15 +168,12 @@ class Played(NamedTuple):
     """`noise_proxy` of the batch."""
 
 
-def play(
-    courses: Sequence[Course], method: str, edges: Sequence[float], seed: int
-) -> dict[str, Any]:
+def play(courses: Sequence[Course], method: str, seed: int) -> dict[str, Any]:
     """What a method does on courses of a log.
 
     Args:
         courses: each is played once.
         method: registered name.
-        edges: of the classes of pass rates.
         seed: of the outcomes and the controller.
 
     Returns:
@@ -202,7 +199,7 @@ def play(
     every = Played(*map(np.hstack, zip(*batches, strict=True)))
     rollouts = every.trials_P.sum()
     is_mixed_P = (every.hits_P > 0) & (every.hits_P < every.trials_P)
-    rollouts_C, _ = np.histogram(every.rates_P, edges, weights=every.trials_P)
+    rollouts_C, _ = np.histogram(every.rates_P, EDGES, weights=every.trials_P)
     return {
         "draws": draws,
         "mixed": float(is_mixed_P.mean()),
@@ -270,8 +267,7 @@ def forecast(
     rates: PassRates,
     has_steps: bool,
     methods: Sequence[str],
-    edges: Sequence[float],
-    seed: int = 0,
+    seed: int,
 ) -> dict[str, dict[str, Any]]:
     """What each method would do, by its name; see `play`.
 
@@ -282,7 +278,6 @@ def forecast(
         rates: the distribution of their pass rates.
         has_steps: whether the log says when they were sampled.
         methods: registered names.
-        edges: of the classes of pass rates.
         seed: of everything random.
 
     Raises:
@@ -301,7 +296,7 @@ def forecast(
         for repeat in range(plays)
     ]
     names = dict.fromkeys(("grpo", *methods))
-    found = {name: play(courses, name, edges, seed) for name in names}
+    found = {name: play(courses, name, seed) for name in names}
     even = found["grpo"]["noise"]
     for entry in found.values():
         if entry["noise"] is not None:

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from gdro.checks import check
-from gdro.inspect.difficulty import PassRates, mixed_probability, pass_probability
+from gdro.inspect.difficulty import EDGES, PassRates, mixed_probability, pass_probability
 from gdro.inspect.forecast import forecast, groups_to_play
 from gdro.inspect.table import Groups, Rollouts, choose_threshold, form_groups
 
 KINDS = ("solved", "failed", "mixed")
 OTHER_N = (2, 4, 8, 16, 32, 64)
 OTHER_K = (1, 2, 4, 8, 16, 32, 64)
-EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # of the classes of pass rates
 METHODS = ("grpo", "prompt", "rollout", "both", "rollout_prompts", "pkpo", "pivotal")
 PARTS = 5  # of the run, for what moved
 
@@ -97,7 +96,7 @@ def summarize_groups(
         "pass_rates": difficulty_of(groups, seed),
         **other_n(during),
         "as_it_was": _as_it_was(played, during),
-        "methods": forecast(played, during, has_steps, methods, EDGES, seed),
+        "methods": forecast(played, during, has_steps, methods, seed),
         "notes": [*notes, *_notes_of_groups(groups, played, threshold)],
     }
 

@@ -11,7 +11,7 @@ from gdro.inspect.difficulty import PassRates, mixed_probability, pass_probabili
 from gdro.inspect.forecast import Course, Sampler, groups_to_play, noise_proxy
 from gdro.inspect.forecast import forecast as forecast_on
 from gdro.inspect.page import advise
-from gdro.inspect.report import EDGES, OTHER_N
+from gdro.inspect.report import OTHER_N
 from gdro.registry import METHODS
 
 PROMPTS = 400
@@ -39,9 +39,9 @@ def log_of(rates_P, n=4, steps=STEPS, size=32, seed=0):
     )
 
 
-def forecast(groups, has_steps, methods, edges):
+def forecast(groups, has_steps, methods):
     rates = PassRates(groups.trials_G, groups.hits_G, groups.prompts_G)
-    return forecast_on(groups, rates, has_steps, methods, edges)
+    return forecast_on(groups, rates, has_steps, methods, seed=0)
 
 
 def beta_rates(a, b, count=PROMPTS):
@@ -131,7 +131,7 @@ def test_grpo_is_forecast_as_it_was_and_pivotal_draws_what_can_be_learned():
     rates_P = beta_rates(0.3, 0.3)
     groups = log_of(rates_P)
     methods = ["pivotal", "rollout", "reinforce_ada"]
-    found = forecast(groups, True, methods, EDGES)
+    found = forecast(groups, True, methods)
     assert [*found] == ["grpo", *methods]
     assert found["grpo"]["mixed"] == pytest.approx(groups.is_mixed_G.mean())
     assert found["grpo"]["noise"] == 1
@@ -140,12 +140,12 @@ def test_grpo_is_forecast_as_it_was_and_pivotal_draws_what_can_be_learned():
     assert found["rollout"]["rollouts_by_pass_rate"][3] < found["grpo"]["rollouts_by_pass_rate"][3]
     assert found["grpo"]["first_visits"] == len(np.unique(groups.prompts_G)) / len(groups)
     assert 0 < found["reinforce_ada"]["mixed"] < 1  # which samples in rounds
-    assert found == forecast(groups, True, methods, EDGES)
+    assert found == forecast(groups, True, methods)
 
 
 def test_pivotal_is_forecast_as_it_plays_on_the_true_pass_rates():
     rates_P = beta_rates(0.4, 0.6)
-    guessed = forecast(log_of(rates_P), True, ["pivotal"], EDGES)["pivotal"]["mixed"]
+    guessed = forecast(log_of(rates_P), True, ["pivotal"])["pivotal"]["mixed"]
     controller = gdro.GDROController("pivotal", 4)
     rng = np.random.default_rng(3)
     pool, mixed = np.arange(PROMPTS), []
@@ -164,7 +164,7 @@ def test_a_new_method_is_forecast_without_a_line(monkeypatch):
 
     monkeypatch.setitem(METHODS, "first_prompts", FirstPrompts)
     groups = log_of(np.repeat([1.0, 0.5], PROMPTS // 2))
-    found = forecast(groups, True, ["first_prompts"], EDGES)
+    found = forecast(groups, True, ["first_prompts"])
     solved = {name: entry["rollouts_by_pass_rate"][3] for name, entry in found.items()}
     assert solved["first_prompts"] > solved["grpo"] + 0.3
     assert found["first_prompts"]["noise"] is None
@@ -172,12 +172,12 @@ def test_a_new_method_is_forecast_without_a_line(monkeypatch):
 
 def test_a_group_larger_than_methods_can_plan_is_refused():
     with pytest.raises(ValueError, match=r"log .* 40,000"):
-        forecast(log_of(np.array([0.5]), n=40_000, steps=1, size=1), True, [], EDGES)
+        forecast(log_of(np.array([0.5]), n=40_000, steps=1, size=1), True, [])
 
 
 def test_a_log_without_steps_is_played_in_batches():
     groups = log_of(beta_rates(1, 1, 64), n=8, steps=1, size=64)
-    found = forecast(groups, False, [], EDGES)["grpo"]
+    found = forecast(groups, False, [])["grpo"]
     assert found["first_visits"] == pytest.approx(1 / 4)
 
 
