@@ -58,11 +58,6 @@ def count_cells(
     return keys_K // width, keys_K % width, counts_BK
 
 
-def likelihoods(trials_K: np.ndarray, hits_K: np.ndarray, grid_M: np.ndarray) -> np.ndarray:
-    """Probability of each pair of counts at each pass rate, (K, M)."""
-    return binom.pmf(hits_K[:, None], trials_K[:, None], grid_M)
-
-
 def fit_distributions(counts_BK: np.ndarray, likelihood_KM: np.ndarray) -> np.ndarray:
     """The distribution of pass rates under which the counts are most probable, by EM, (B, M).
 
@@ -108,7 +103,8 @@ class PassRates:
         self.grid_M = pass_rate_grid()
         rng = np.random.default_rng(seed)
         self.trials_K, hits_K, self.counts_BK = count_cells(trials_G, hits_G, prompts_G, rng)
-        self.likelihood_KM = likelihoods(self.trials_K, hits_K, self.grid_M)
+        # probability of each pair of counts at each pass rate
+        self.likelihood_KM = binom.pmf(hits_K[:, None], self.trials_K[:, None], self.grid_M)
         self.weights_BM = fit_distributions(self.counts_BK, self.likelihood_KM)
         self.sampled = int(np.median(trials_G))
 
