@@ -138,15 +138,16 @@ def sample_joint_arms(
     arms_N: ArrayLike,
     budget: int,
     rng: np.random.Generator,
-) -> tuple[np.ndarray, int, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Arms drawn from Π_b p_b(n_b), given that Σ_b c_b n_b = budget.
 
     Forward filtering, backward sampling. A probability below e^(−600/B) is raised to that, so that
-    no product of B of them underflows.
+    no product of B of them underflows. Where no choice meets the budget, the largest amount below
+    it is spent.
 
     Returns:
-        Rollouts (B,), those left over as in `best_joint_arms`, and the probability of each arm
-        under the distribution that was sampled, (B, N), by which an importance weight must divide.
+        Rollouts (B,), and the probability of each arm under the distribution that was sampled,
+        (B, N), by which an importance weight must divide.
     """
     counts_B = np.asarray(counts_B)
     arms_N = np.asarray(arms_N)
@@ -160,9 +161,9 @@ def sample_joint_arms(
     before = [ways]  # [b][w]: probability that the bins before b spend w
     for p_N, back_NW in zip(p_BN, back_BNW, strict=True):
         before.append(np.append(p_N @ before[-1][back_NW], 0.0))
-    most = spent = int(np.flatnonzero(before[-1] > 0)[-1])
-    # [w]: up to a factor, the probability that the bins after b spend the rest, `most` − w
-    after_W = np.arange(spare + 2) == most
+    spent = int(np.flatnonzero(before[-1] > 0)[-1])  # the most that some choice spends
+    # [w]: up to a factor, the probability that the bins after b spend all of that but w
+    after_W = np.arange(spare + 2) == spent
     chosen_B = np.empty(len(counts_B), np.int64)
     # of each arm, given the budget
     conditional_BN = np.empty_like(p_BN)
@@ -177,5 +178,4 @@ def sample_joint_arms(
         after_W = np.bincount(back_BNW[b].ravel(), joint_NW.ravel(), spare + 2)
         after_W[-1] = 0.0
     conditional_BN /= conditional_BN.sum(axis=1, keepdims=True)
-    rollouts_B = arms_N[chosen_B] * (counts_B > 0)
-    return rollouts_B, int(spare - most), conditional_BN
+    return arms_N[chosen_B] * (counts_B > 0), conditional_BN

@@ -138,7 +138,7 @@ class RolloutAdversary(Stateful):
             chosen, _ = arms.best_joint_arms(values, counts, self.arms, budget)
             probabilities = np.exp(log_p)
         else:
-            chosen, _, probabilities = arms.sample_joint_arms(log_p, counts, self.arms, budget, rng)
+            chosen, probabilities = arms.sample_joint_arms(log_p, counts, self.arms, budget, rng)
         self.played_BN = np.zeros_like(self.ema_BN)
         self.played_BN[shuffled] = probabilities
         rollouts_B = np.zeros(self.num_bins, np.int64)
