@@ -169,12 +169,13 @@ class RolloutAdversary(Stateful):
             prompts it is 0, and nothing is learned.
         """
         counts_B = self._counts(bin_counts)
-        shape = counts_B.shape
-        rollouts_B = checks.check_array("rollouts", rollouts, shape, 0, self.n_max, whole=True)
-        least_B = np.where(rollouts_B > 0, self.n_min, 0)
-        checks.check_array("rollouts", rollouts_B, shape, least_B, whole=True)
+        rollouts_B = checks.check_array("rollouts", rollouts, counts_B.shape, whole=True)
+        wrong = rollouts_B[~np.isin(rollouts_B, (0, *self.arms))]
+        if len(wrong):
+            arms_said = f"0 or from {self.n_min} to {self.n_max}"
+            raise checks.Refusal(f"rollouts must be {arms_said}, got {wrong[0]}")
         observed_B = checks.check_array(
-            "observed", observed, shape, -checks.LARGEST, checks.LARGEST, missing=True
+            "observed", observed, counts_B.shape, -checks.LARGEST, checks.LARGEST, missing=True
         )
         if not counts_B.any():  # no mean over prompts, by which the price could move
             return 0.0
