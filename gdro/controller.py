@@ -222,7 +222,7 @@ class GDROController(Stateful):
             return None
         room_K = self.run.n_max - batch.rollouts_P
         further_K = self._check_answer("extend", answer, len(batch), 0, room_K, whole=True)
-        self._check_answer("sum of extend", further_K.sum(), None, 1, left, whole=True)
+        check(f"sum of extend of method {self.name!r}", further_K.sum(), int, ge=1, le=left)
         further_P = np.zeros(len(plan), np.int64)
         further_P[positions_K] = further_K
         self._open[plan.number] = planned_P + further_P
@@ -325,8 +325,7 @@ class GDROController(Stateful):
         count = np.size(places)
         if not count:
             return None
-        last = len(by_uid.order_P) - 1
-        places = self._check_answer("replay", places, count, 0, last, whole=True)
+        places = self._check_answer("replay", places, count, 0, len(array) - 1, whole=True)
         weights = self._check_answer("replay", weights, count, 0, LARGEST)
         return by_uid.order_P[places], weights
 
@@ -370,14 +369,14 @@ class GDROController(Stateful):
         self,
         hook: str,
         answer: object,
-        size: int | None,
-        low: ArrayLike = -math.inf,
+        size: int,
+        low: ArrayLike,
         high: ArrayLike = math.inf,
         whole: bool = False,
     ) -> np.ndarray:
-        """An answer of the method, (size,) or a number, within bounds; ValueError with its name."""
+        """The method's answer, (size,), if it lies within the bounds; else ValueError."""
         name = f"{hook} of method {self.name!r}"
-        return check_array(name, answer, () if size is None else (size,), low, high, whole=whole)
+        return check_array(name, answer, (size,), low, high, whole=whole)
 
     # The state
 
