@@ -16,7 +16,7 @@ from trl.trainer.utils import pad
 
 from gdro.methods.buffer import is_whole
 from gdro.trl.advantages import policy_logps
-from gdro.trl.trimming import share_of, take_rows
+from gdro.trl.trimming import has_batch_terms, share_of, take_rows
 from gdro.trl.values import LossInputs
 
 # what TRL holds for each token besides ids and masks, in some settings
@@ -74,14 +74,9 @@ def add_replayed(trainer: GRPOTrainer, output: LossInputs) -> LossInputs:
 
 
 def needs_whole_batch(trainer: GRPOTrainer) -> bool:
-    """Whether a loss must be computed in one call.
-
-    So it is where TRL computes a term over all its rows (entropy bonus, router loss, entropy
-    quantile), and with DeepSpeed, whose backward may also step.
-    """
-    has_whole_terms = trainer._entropy_bonus_enabled or trainer.aux_loss_enabled
+    """Whether a loss must be computed in one call: also with DeepSpeed, whose backward may step."""
     is_deepspeed = trainer.accelerator.distributed_type == DistributedType.DEEPSPEED
-    return has_whole_terms or trainer.top_entropy_quantile < 1 or is_deepspeed
+    return is_deepspeed or has_batch_terms(trainer)
 
 
 def loss_in_parts(

@@ -26,10 +26,15 @@ SUMS = ("dapo", "cispo", "vespo")
 MEANS_OVER_ROWS = ("grpo", "sapo", "dr_grpo", "luspo")
 
 
+def has_batch_terms(trainer: GRPOTrainer) -> bool:
+    """Whether the loss has terms over all rows: entropy bonus, router loss, entropy quantile."""
+    has_terms = trainer._entropy_bonus_enabled or trainer.aux_loss_enabled
+    return has_terms or trainer.top_entropy_quantile < 1
+
+
 def only_advantages_train(trainer: GRPOTrainer) -> bool:
-    """Whether rows of advantage 0 have no gradient: no KL, entropy or router term."""
-    has_other_terms = trainer._entropy_bonus_enabled or trainer.aux_loss_enabled
-    return trainer.beta == 0 and not has_other_terms and trainer.top_entropy_quantile == 1
+    """Whether rows of advantage 0 have no gradient."""
+    return trainer.beta == 0 and not has_batch_terms(trainer)
 
 
 def trimmed_loss(
