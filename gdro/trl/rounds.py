@@ -19,6 +19,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from gdro.rounds import Outcomes, sample_in_rounds
+from gdro.trl.config import IMAGES
 from gdro.trl.step import Step, TrainBatch, own_share, split_rollouts
 from gdro.trl.values import Cost, PromptBatch, Row, replaced
 
@@ -91,9 +92,8 @@ def _sample(trainer: GRPOTrainer, batch: PromptBatch, new_R: np.ndarray, step: S
 
 
 def _check_text(choice: str, rows: Sequence[Mapping[str, object]]) -> None:
-    # a stream may not know its columns, and `config.check_data` cannot see them
-    columns = ("image", "images")
-    images = [name for name in columns if any(row.get(name) is not None for row in rows)]
+    # a stream may not know its columns, so `config.check_data` may not have seen them
+    images = [name for name in sorted(IMAGES) if any(row.get(name) is not None for row in rows)]
     if images:
         raise ValueError(f"gdro_method={choice!r} works only with text, got {images}")
 
