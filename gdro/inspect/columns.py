@@ -30,10 +30,10 @@ class Columns:
     """Of completions, for their lengths where there are no tokens, and TRL's repeats."""
     kind: str
     """"TRL", "verl" or "table"."""
-    seen: Collection[str | None]
-    """What the first file has, where rewards are chosen by it; else empty."""
+    known: Collection[str | None]
+    """Columns that are no further rewards, in TRL's logs; empty where the rewards are named."""
     late: Collection[str]
-    """Names that would have been read, had the first file had them."""
+    """Names of columns that would be read, but that the first rows do not have."""
 
     @property
     def all(self) -> list[str]:
@@ -72,19 +72,20 @@ def choose_columns(
     chosen: dict[str, str | None] = {}
     for role in ("prompt", "step", "tokens", "group", "text"):
         name = asked.get(role)
-        known = next((known for known in NAMES[role] if known in present), None)
-        chosen[role] = known if name is None else None if name == NONE else name
+        if name is None:
+            name = next((one for one in NAMES[role] if one in present), None)
+        chosen[role] = None if name == NONE else name
     if kind == "verl" and asked["group"] is None and "uid" in present:
         chosen["group"] = "uid"
     open_roles = [r for r in ("step", "tokens", "group") if chosen[r] is None and asked[r] is None]
     late = [name for role in open_roles for name in NAMES[role]]
     if kind == "verl" and "group" in open_roles:
         late.append("uid")
-    seen: set[str | None] = set()
+    known: set[str | None] = set()
     if not rewards and kind == "TRL":
         others = {"advantage", *chosen.values()}.union(*(NAMES[role] for role in chosen))
         rewards = [name for name in numeric if name not in others]
-        seen = others.union(present)
+        known = others.union(present)
     elif not rewards:
         rewards = [name for name in NAMES["reward"] if name in present][:1]
     for role, is_there in {"prompt": chosen["prompt"], "reward": rewards}.items():
@@ -103,7 +104,7 @@ def choose_columns(
         group=chosen["group"],
         text=chosen["text"],
         kind=kind,
-        seen=seen,
+        known=known,
         late=late,
     )
 

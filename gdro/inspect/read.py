@@ -122,15 +122,13 @@ class Reader:
 
     def _read_part(self, part: "pd.DataFrame", file: str) -> Arrays:
         """The arrays of some rows."""
-        if self.columns.seen:
-            self._follow_rewards(part, file)
+        self._check_late(part, file)
+        if self.columns.known:
+            self._drop_texts(part)
         columns = self.columns
         missing = [name for name in columns.all if name not in part]
         if missing:
             raise Refusal(f"{file} must have the columns {missing}, got {sorted(part)}")
-        late = [name for name in columns.late if name in part and part[name].notna().any()]
-        if late:
-            raise Refusal(f"{file} must have no columns that the first rows lack, got {late}")
         # a text may be missing, and `_rewards` knows where a reward may
         for name in set(columns.all) - {*columns.rewards, columns.text}:
             is_missing = part[name].isna()
@@ -154,21 +152,24 @@ class Reader:
             arrays |= self._groups(part[columns.group], file)
         return arrays
 
-    def _follow_rewards(self, part: "pd.DataFrame", file: str) -> None:
-        """Settle which columns of TRL's log are rewards, as far as these rows say."""
-        columns = self.columns
+    def _check_late(self, part: "pd.DataFrame", file: str) -> None:
+        """Refuse a column that would be read, but that the first rows do not have."""
+        known = self.columns.known
         for name in part:
-            is_new = name not in columns.seen and part[name].notna().any()
-            if is_new and _holds_numbers(part[name]):
+            is_reward = known and name not in known and _holds_numbers(part[name])
+            if (is_reward or name in self.columns.late) and part[name].notna().any():
                 raise Refusal(
-                    f"{file} must have no rewards that the first file lacks, got {name!r}: choose "
-                    "columns with --reward"
+                    f"{file} must have no column that the first rows lack, got {name!r}: name the "
+                    "columns to read, such as with --reward or --group"
                 )
-        # a column that is empty so far may turn out to hold no numbers
-        empty = {name for name in columns.rewards if name not in self.scored}
-        none = {name for name in empty if name not in part or not _holds_numbers(part[name])}
-        if none and len(none) < len(columns.rewards):
-            rewards = tuple(name for name in columns.rewards if name not in none)
+
+    def _drop_texts(self, part: "pd.DataFrame") -> None:
+        """Leave out columns that were empty so far, and so taken for rewards, but hold texts."""
+        columns = self.columns
+        empty = [name for name in columns.rewards if name not in self.scored]
+        texts = {name for name in empty if name not in part or not _holds_numbers(part[name])}
+        if texts and len(texts) < len(columns.rewards):
+            rewards = tuple(name for name in columns.rewards if name not in texts)
             self.columns = replace(columns, rewards=rewards)
 
     def _prompts(self, column: "pd.Series") -> np.ndarray:
