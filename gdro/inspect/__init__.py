@@ -61,4 +61,4 @@ def inspect_logs(
         draw(summary).savefig(out, dpi=150)
     if as_json:
         return json.dumps(summary, indent=2, allow_nan=False)
-    return page(summary, " ".join(map(str, logs[:1])))
+    return page(summary, str(logs[0]))
