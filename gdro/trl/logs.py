@@ -54,11 +54,9 @@ class Silence:
     def see(self, scored: Samples) -> None:
         """Add a batch of rollouts with a reward."""
         self.rates.append(float(scored.correct_R.mean()))
-        if self.has_warned:
-            return
         rate = float(np.mean(self.rates))
         is_mixed = NEARLY_NONE <= rate <= 1 - NEARLY_NONE
-        if is_mixed or len(self.rates) < SILENT_BATCHES:
+        if self.has_warned or is_mixed or len(self.rates) < SILENT_BATCHES:
             return
         self.has_warned = True
         logger.warning(
