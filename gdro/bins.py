@@ -18,9 +18,9 @@ from gdro.metrics import check_counts
 from gdro.state import Stateful
 from gdro.uids import SortedUids, as_uids, merge_visits
 
-MOST_BINS = np.iinfo(np.int16).max  # what `bins_D` can tell apart
+MOST_BINS = np.iinfo(np.int16).max  # `bins_D` holds 16-bit integers
 UNSEEN = -1  # bin of a prompt without an estimate
-ROUNDING = 1e-12  # 1 − 0.9 is a little less than 0.1
+ROUNDING = 1e-12  # in floating point, 1 − 0.9 is a little less than 0.1
 TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -59,7 +59,7 @@ class DifficultyBins(Stateful):
     """"beta" is `FadingCounts`, "any_of_k" is (10) as printed, `AnyOfK` of `gdro.estimators`."""
 
     state = ("bins_D", "beliefs")
-    are_named = False  # by the data, as `StaticGroups` are
+    are_named = False  # whether the data name the bins, as in `StaticGroups`
 
     def __post_init__(self) -> None:
         self.edges = check_array("edges", self.edges, (max(np.size(self.edges), 1),))
@@ -113,11 +113,11 @@ class DifficultyBins(Stateful):
         """Record a visit of each prompt: `successes` of `trials` ≥ 1 rollouts correct, (P,)."""
         uids = as_uids(uids)
         successes, trials = check_counts(successes, trials, 1, uids.shape)
-        order = uids.argsort(kind="stable")  # what an estimator draws must not depend on the batch
+        order = uids.argsort(kind="stable")  # estimators draw in this order
         self.visit(self.rows(uids)[order], successes[order], trials[order])
 
     def visit(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
-        """`update` by rows in the order of their uids, unchecked."""
+        """As `update`, for rows in the order of their uids; nothing is checked."""
         rows, successes, trials = merge_visits(rows, successes, trials)
         self.beliefs.add(rows, successes, trials)
         # from visits alone: a PromptPrior only gives bins to prompts without visits

@@ -76,7 +76,7 @@ def spread_evenly(
 
 def _scale(share_P: np.ndarray, total: int, low: int, high: int) -> np.ndarray:
     """clip(factor × share, low, high) with the factor for which it sums to the total."""
-    share_P = np.maximum(share_P, 1e-9)  # what is wanted least can still take the rest
+    share_P = np.maximum(share_P, 1e-9)  # so that a share of 0 can take what others cannot
 
     # the sum grows with the factor, so one meets the total; shares may differ by magnitudes, so it
     # is sought by its logarithm

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, Validation
 
 LARGEST = 1e100  # of a reward, loss, weight or advantage: squares and products of two stay finite
 MOST = 100_000  # rollouts of a prompt, or steps and visits that are kept: arrays have as many
-LARGEST_STEP = 1e6  # of a step size: beyond it the same bin or arm is chosen, until it overflows
+LARGEST_STEP = 1e6  # of a step size: a larger one changes no choice, and in the end overflows
 
 STRICT = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 

@@ -56,7 +56,7 @@ class GDROController(Stateful):
         advantage_std, scale_rewards: of (3), see `gdro.advantages.group_advantages`; methods with
             advantages of their own, such as pivotal, do not use them.
         advantage_clip: bound on |A| of rollouts before weighting, in every method; None for none.
-        seed: an integer ≥ 0, of everything random.
+        seed: an integer ≥ 0, from which all random numbers follow.
         **more: options of the method.
 
     Attributes:
@@ -349,7 +349,7 @@ class GDROController(Stateful):
         return prompts if self.prior is None else self.prior.put_into(prompts, self.bins)
 
     def _rng(self, *stream: int) -> np.random.Generator:
-        # (seed, 0) would be the seed alone, from which a loop may draw its own numbers
+        # not default_rng((seed, 0)): it repeats default_rng(seed), which a loop may use itself
         return np.random.default_rng(np.random.SeedSequence(self.run.seed, spawn_key=stream))
 
     # Checks

@@ -35,7 +35,7 @@ class FadingCounts(Stateful):
 
     state: ClassVar[tuple[str, ...]] = ("successes_D", "failures_D")
     by_row: ClassVar[tuple[str, ...]] = state  # arrays with a row for each prompt
-    prior = 0.5  # Jeffreys: pass@k of a new prompt is broad, not extreme
+    prior = 0.5  # Jeffreys' prior, under which pass@k of a new prompt can be almost anything
 
     def __init__(self, k: int, history: int) -> None:
         self.k = k

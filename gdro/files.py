@@ -3,7 +3,8 @@
 A folder's ledger is written last and names every file of it, with size and hash. A folder without
 one was killed while it was written; one with a file that is missing, altered or added since was
 damaged. Neither is used. Hidden files are left out: file managers, network drives, git and the hub
-put them anywhere, and no loader of models reads them. Whoever rewrites the ledger too is believed.
+put them anywhere, and no loader of models reads them. A change that is made to the ledger as well
+is not noticed.
 """
 
 import hashlib
@@ -48,7 +49,7 @@ def read_whole(path: str | Path, kind: str) -> str:
 
 
 def parse_object(path: str | Path, text: str, **named: Any) -> dict[str, Any]:
-    """A JSON object out of the file at `path`; Refusal for any other text."""
+    """Parse the text of the file at `path`, a JSON object; Refusal for any other text."""
     try:
         value = json.loads(text, **named)
     except (ValueError, RecursionError) as error:
@@ -59,7 +60,7 @@ def parse_object(path: str | Path, text: str, **named: Any) -> dict[str, Any]:
 
 
 def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; ValueError for a name that is there twice, whose last json would keep."""
+    """A JSON object; ValueError for a name that is there twice: json would keep its last value."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError(f"an object has a name twice, among {list(fields)[:20]}")
@@ -120,7 +121,7 @@ def files_in(folder: Path) -> dict[str, list]:
 
 
 def write_ledger(folder: Path, run: str = "") -> None:
-    """Complete a folder. `run` says whose it is: other runs do not resume from it."""
+    """Write the ledger of a complete folder of `run`: other runs do not resume from it."""
     ledger = {"name": folder.name, "run": run, "files": files_in(folder)}
     replace_text(folder / LEDGER, json.dumps(ledger))
 

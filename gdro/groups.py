@@ -100,7 +100,7 @@ def make_groups(
     uids: Sequence[Any],
     labels: Sequence[Any],
 ) -> StaticGroups:
-    """Groups made of further arguments, called `name` in errors, over those of a preset."""
+    """Groups from arguments of the user, called `name` in errors, and those of a preset."""
     given = check(name, given, Mapping[str, object])
     unknown = sorted(given.keys() - ARGUMENTS)
     if unknown:

@@ -257,7 +257,7 @@ class Method(Stateful):
         return getattr(type(self), hook) is not getattr(Method, hook)
 
     def begin(self, run: Run) -> None:
-        """Take `run` and call `start`; for the controller, and for methods that are made of others.
+        """Take `run` and call `start`. The controller calls it, and methods made of other methods.
 
         Raises:
             ValueError: where `state` names an attribute that does not exist then, or one that a

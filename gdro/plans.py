@@ -29,7 +29,7 @@ class Plan:
     number: int
     """Place among its controller's plans, from 0."""
     controller: str = field(repr=False)
-    """Which controller made it, and since which state was loaded."""
+    """Identity of the controller that made it; loading a state gives the controller a new one."""
     prompts: Prompts = field(repr=False)
     """What was known of the prompts, sorted by uid."""
     order_P: np.ndarray = field(repr=False)
@@ -120,7 +120,7 @@ def make_batch(
     run: Run,
     is_visit: bool,
 ) -> tuple[Batch, np.ndarray, np.ndarray]:
-    """What a method is told of a plan's prompts that came back; of a visit, the bins learn.
+    """What a method is told of the prompts that came back; if `is_visit`, the bins learn first.
 
     Returns:
         The batch; position in `plan.uids` of its prompts, (K,); and position of each of its

@@ -123,7 +123,7 @@ def next_plan(
     is_lazy = isinstance(uids, Sequence) and not isinstance(uids, list | tuple | str | bytes)
     known_D = uids if is_lazy else check_uids(uids)
     check("size", size, int, ge=1, le=len(known_D))
-    drawn_P = controller.draw(uids, size)  # as given: it knows the array again
+    drawn_P = controller.draw(uids, size)  # not `known_D`: the controller recognizes an array
     if drawn_P is None:
         seed = controller.run.seed
         drawn_P = prompts_of_batch(controller.planned, size, len(known_D), seed, shuffled=True)
