@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gdro.checks import Refusal
 
-NAMES = {  # of a column, where the user names none: the first that the log has
+NAMES = {  # where the user names no column, the first of these that the log has is read
     "prompt": ("prompt", "input"),
     "reward": ("reward", "score"),
     "step": ("step",),
@@ -27,7 +27,7 @@ class Columns:
     tokens: str | None
     group: str | None
     text: str | None
-    """Of completions, for their lengths where there are no tokens, and TRL's repeats."""
+    """Completions: for lengths where there are no tokens, and to find what was logged twice."""
     kind: str
     """"TRL", "verl" or "table"."""
     known: Collection[str | None]
@@ -43,7 +43,7 @@ class Columns:
 
     @property
     def texts(self) -> set[str]:
-        """Those that hold no numbers, whatever their values look like."""
+        """Names of those that are read as texts, even where their values look like numbers."""
         names = {self.prompt, self.group, self.text} - {*self.rewards, self.step, self.tokens}
         return {name for name in names if name is not None}
 

@@ -53,7 +53,7 @@ def count_cells(
     for b in range(1, SAMPLES + 1):
         times_P = rng.poisson(1.0, prompts)  # as good as drawing with replacement, and quicker
         counts_BK[b] = np.bincount(place_G, times_P[row_G], len(keys_K))
-    # a sample of nothing, from a log of one or two prompts
+    # a sample of a log of one or two prompts may be empty: the log itself takes its place
     counts_BK[counts_BK.sum(axis=1) == 0] = counts_BK[0]
     return keys_K // width, keys_K % width, counts_BK
 
@@ -126,7 +126,7 @@ class PassRates:
         Returns:
             The means, (F,), and the two ends of the 95% confidence interval of each, (F, 2).
         """
-        means_BF = (self.weights_BM @ values_FM.T).clip(0, 1)  # but for rounding
+        means_BF = (self.weights_BM @ values_FM.T).clip(0, 1)  # rounding may lead outside [0, 1]
         tail = (1 - CONFIDENCE) / 2
         low_F, high_F = np.quantile(means_BF[1:], (tail, 1 - tail), axis=0)
         for f in np.flatnonzero(needed_F > self.sampled):
@@ -144,13 +144,13 @@ class PassRates:
         the simultaneous confidence band of the log's (F-localization: Ignatiadis and Wager, 2022).
         """
         shares_BK = self.counts_BK / self.counts_BK.sum(axis=1, keepdims=True)
-        # how often groups have so many rollouts says nothing of the pass rates
+        # given the number of rollouts, since that says nothing about the pass rates
         _, size_K = np.unique(self.trials_K, return_inverse=True)
         sizes_B = np.stack([np.bincount(size_K, row) for row in shares_BK])
         given_BK = np.divide(shares_BK, sizes_B[:, size_K], where=shares_BK > 0, out=0 * shares_BK)
         cells = len(size_K)
         spread_K = given_BK[1:].std(axis=0) * norm.ppf(1 - (1 - CONFIDENCE) / (2 * cells))
-        # a cell with hardly any group has a spread that is known badly
+        # of a cell with hardly any groups, the estimate of the spread is poor
         spread_K = np.maximum(spread_K, 3 / self.counts_BK[0].sum())
         middle_K = self.weights_M @ self.likelihood_KM.T
         limits = np.concatenate([middle_K + spread_K, spread_K - middle_K])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PART = 8192  # rows read at once, so that long completions fit
-# in CSV's columns of numbers
+# cells that count as missing in a CSV file's columns of numbers
 MISSING = ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "NULL", "null", "None"]
 MISSING += ["NaN", "nan", "-NaN", "-nan"]
 PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip", ".lz4")
@@ -49,7 +49,7 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _check_others(files: list[Path]) -> None:
-    """Refuse rollouts beside the files of a folder that are not read: packed, or no plain file."""
+    """Refuse a folder with rollouts that would be passed over: packed, or not in a plain file."""
     folder = files[0].parent
     for path in sorted(folder.glob("[!.]*")):
         kind = path.suffix.lower()
@@ -101,7 +101,7 @@ def _in_order(files: list[Path]) -> list[Path]:
 
 
 def parts_of(file: Path, texts: Collection[str] = ()) -> Iterator["pd.DataFrame"]:
-    """At most `PART` rows of a file at a time, by the index from 0; Refusal if it is cut.
+    """Read a file, at most `PART` rows at a time, with an index from 0; Refusal if it is cut.
 
     Args:
         file: of a format of `READERS`.

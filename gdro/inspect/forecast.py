@@ -27,14 +27,14 @@ from gdro.inspect.difficulty import EDGES, PassRates
 from gdro.inspect.table import Groups
 from gdro.rounds import sample_in_rounds
 
-MOST_GROUPS = 20_000  # of the log that are played; of more, some prompts are
-MOST_STEPS = 400  # the last ones
+MOST_GROUPS = 20_000  # that are played; of a larger log, only some prompts are
+MOST_STEPS = 400  # that are played, the last of the log
 ENOUGH_GROUPS = 6_000  # a small log is played several times, since outcomes are random
 LEAST_PLAYS = 2  # each with pass rates of its own
 MOST_PLAYS = 8
-EPOCHS = 4  # of a log without steps
+EPOCHS = 4  # in which a log without steps is played
 MOST_ROLLOUTS = 33_000  # of a group: methods take up to three times as many
-BATCH = 32  # prompts of its batches
+BATCH = 32  # prompts of a batch in these epochs
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Course:
         keys_P = prompts_P * steps + step
         after_P = self.keys_G.searchsorted(keys_P).clip(0, len(self.keys_G) - 1)
         before_P = (after_P - 1).clip(0)
-        # of another prompt: as far away as can be
+        # a visit of another prompt counts as the farthest
         gaps_2P = [
             np.where(
                 self.keys_G[place_P] // steps == prompts_P,
@@ -130,11 +130,11 @@ class Sampler:
     """Rollouts of a batch: those that the log has of each prompt's visit, then others."""
 
     trials_P: np.ndarray
-    """What the log has; no rollout is used twice."""
+    """Rollouts that the log has; none is used twice."""
     hits_P: np.ndarray
-    """What of it is correct."""
+    """Correct ones among them."""
     rates_P: np.ndarray
-    """Pass rates of all others."""
+    """Pass rates by which all others are drawn."""
     rng: np.random.Generator
     """Of the outcomes."""
 
@@ -178,7 +178,7 @@ def play(courses: Sequence[Course], method: str, seed: int) -> dict[str, Any]:
 
     Returns:
         "draws": whether the method draws the prompts; "mixed": share of groups with both outcomes,
-        which without a draw is hardly other than the log's; "rollouts_by_pass_rate": share of
+        which without a draw hardly differs from the log's; "rollouts_by_pass_rate": share of
         rollouts in each class; "trained_rollouts": share of rollouts whose advantage is not 0;
         "noise": `noise_proxy`, None for a method that draws; "first_visits": share of groups whose
         prompt the method had never seen.
@@ -205,7 +205,7 @@ def play(courses: Sequence[Course], method: str, seed: int) -> dict[str, Any]:
         "mixed": float(is_mixed_P.mean()),
         "rollouts_by_pass_rate": (rollouts_C / rollouts).tolist(),
         "trained_rollouts": float(every.trained_P.sum() / rollouts),
-        # of other prompts it would be another thing's noise
+        # on other prompts, noise cannot be compared
         "noise": None if draws else float(every.noise.mean()),
         "first_visits": float(every.is_new_P.mean()),
     }

@@ -88,7 +88,7 @@ def _methods(summary: Mapping[str, Any]) -> Iterator[str]:
         spent = "".join(f"{_share(part):>10}" for part in entry["rollouts_by_pass_rate"])
         noise = "" if entry.get("noise") is None else f"{entry['noise']:.2f}"
         first = "" if "first_visits" not in entry else _share(entry["first_visits"])
-        # of the same prompts, a forecast was no better than what was
+        # without a draw, a forecast was no better than the log's own share
         mixed = _share(entry["mixed"]) if entry.get("draws", True) else "as was"
         yield (
             f"  {name:<18}{mixed:>8}{spent}"
@@ -161,7 +161,7 @@ class Advice(NamedTuple):
 
 
 def advise(summary: Mapping[str, Any]) -> Advice:
-    """What `page` names, if anything."""
+    """What `page` recommends, if anything."""
     now = summary["groups"]["mixed"]
     if 1 - now <= FEW:
         return Advice(None, None, [])

@@ -102,7 +102,7 @@ class Reader:
         arrays = _concatenated(read)
         if columns.step is None and columns.kind == "verl" and file.stem.isdecimal():
             arrays["steps"] = np.full(len(arrays["rewards"]), int(file.stem))
-        # TRL logs what it generated last, with a later step; of verl there may be a copy
+        # TRL may log a batch again in a later step, and a folder of verl may hold a copy of a file
         same = {"TRL": ("prompts", "texts"), "verl": ("prompts", "texts", "steps")}
         names = same.get(columns.kind, ())
         if "texts" in arrays and arrays.keys() >= set(names):
@@ -198,11 +198,11 @@ class Reader:
         return sums_R
 
     def _groups(self, column: "pd.Series", file: str) -> Arrays:
-        """Number of each group, (R,), and of verl's keys what they say beside."""
+        """Number of each group, (R,), and what else verl's keys say."""
         values = [_text_of(value) for value in column]
         if self.columns.kind != "verl" or self.columns.group != "uid":
             return {"groups": _number_all(values, self.groups)}
-        # they name groups, and no rollouts; a later part may hold each group once
+        # keys that repeat name groups, not rollouts, also where a later part has each of them once
         self.has_group_uids |= len(set(values)) < len(values)
         if self.has_group_uids:
             values = [f"{value}_{row}_0" for value, row in zip(values, column.index, strict=True)]
@@ -270,13 +270,13 @@ class Reader:
 
 
 def _concatenated(parts: Sequence[Arrays]) -> Arrays:
-    """What all parts have; without steps where one of verl's files has no number as its name."""
+    """Arrays that all parts have; no steps where the name of one of verl's files is no number."""
     names = [name for name in parts[0] if all(name in part for part in parts)]
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def _text_of(value: Any) -> str:
-    """A text, those of a list, or the fields of a mapping: of a chat's message what is said first.
+    """A value as one text; that of a chat's message begins with its role and its content.
 
     Not `str`, which leaves out most of a long array.
     """
@@ -339,7 +339,7 @@ def _verl_key(key: str, row: str) -> tuple[str, str, int]:
 
     Args:
         key: in the column uid, a rollout's.
-        row: a session of its own, where the key names none.
+        row: what counts as the session where the key names none.
     """
     uid, session, output = [*key.rsplit("_", 2), "", ""][:3]
     if session.isdecimal() and output.isdecimal():

@@ -18,7 +18,7 @@ KINDS = ("solved", "failed", "mixed")
 OTHER_N = (2, 4, 8, 16, 32, 64)
 OTHER_K = (1, 2, 4, 8, 16, 32, 64)
 METHODS = ("grpo", "prompt", "rollout", "both", "rollout_prompts", "pkpo", "pivotal")
-PARTS = 5  # of the run, for what moved
+PARTS = 5  # of the run, whose shares are compared
 
 
 def summarize(
@@ -64,7 +64,7 @@ def summarize_groups(
     methods: Sequence[str] = METHODS,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """The same of groups that are counted already.
+    """As `summarize`, for groups that are counted already.
 
     Args:
         groups: at least one.
@@ -129,7 +129,7 @@ def last_visits(groups: Groups) -> Groups:
 
 
 def _as_it_was(groups: Groups, rates: PassRates) -> dict[str, Any]:
-    """What `gdro.inspect.forecast.play` says of a method, of the log itself."""
+    """The entries that `gdro.inspect.forecast.play` has for a method, for the log itself."""
     weights_GM = rates.posterior(groups.trials_G, groups.hits_G)
     rollouts_M = groups.trials_G @ weights_GM
     rollouts_C, _ = np.histogram(rates.grid_M, EDGES, weights=rollouts_M)
